@@ -1,0 +1,40 @@
+// Where tensors live: `cpu`, `cuda:N`, or `sim:N` (a device with a capacity and a clock, but no bytes and no arithmetic).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace poolgrad {
+
+enum class DeviceType : std::uint8_t { cpu, cuda, sim };
+
+/// A value type: kind and index. `cpu` has index 0 only.
+struct Device {
+  DeviceType type = DeviceType::cpu;
+  std::uint8_t index = 0;
+
+  /// Parses "cpu", "cuda", "cuda:1", "sim", "sim:0"; throws ValueError on anything else.
+  static Device parse(std::string_view text);
+
+  bool is_cpu() const { return type == DeviceType::cpu; }
+  bool is_cuda() const { return type == DeviceType::cuda; }
+  bool is_sim() const { return type == DeviceType::sim; }
+
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+inline constexpr Device cpu{};
+
+/// "cpu", "cuda:0", "sim:0".
+std::string to_string(Device device);
+
+}  // namespace poolgrad
+
+template <>
+struct std::hash<poolgrad::Device> {
+  std::size_t operator()(const poolgrad::Device& device) const noexcept {
+    return static_cast<std::size_t>(device.type) * 256 + device.index;
+  }
+};

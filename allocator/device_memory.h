@@ -1,0 +1,51 @@
+// What the pool asks of a device. Implementations: HostMemory (mmap), SimulatedMemory (addresses only), CudaMemory;
+// adaptors (fail the k-th call, delay events, limit, trace) wrap any of them. Injected into CachingAllocator, so every
+// allocator test runs without a GPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "allocator/device.h"
+#include "allocator/stream.h"
+
+namespace poolgrad {
+
+struct MemoryInfo {
+  std::size_t free = 0;   // bytes
+  std::size_t total = 0;  // bytes
+};
+
+/// Names a point in a stream's work; 0 is "nothing recorded".
+using EventId = std::uint64_t;
+
+/// All calls may be made from any thread. Functions that can fail for want of memory return false / nullptr; other
+/// failures throw DeviceError or CudaError. Functions marked noexcept never fail.
+class DeviceMemory {
+ public:
+  virtual ~DeviceMemory() = default;
+
+  virtual Device device() const = 0;
+  /// Smallest unit of commit, in bytes: a power of two; sizes and addresses below are multiples of it.
+  virtual std::size_t granularity() const = 0;
+  virtual MemoryInfo info() const = 0;
+
+  /// Reserves `bytes` of addresses without memory behind them; nullptr if the address space is exhausted.
+  virtual void* reserve(std::size_t bytes) = 0;
+  virtual void unreserve(void* address, std::size_t bytes) noexcept = 0;
+  /// Puts memory behind [address, address + bytes) of a reserved range; false if the device has none left.
+  virtual bool commit(void* address, std::size_t bytes) = 0;
+  /// Gives the memory behind the range back to the device; the addresses stay reserved.
+  virtual void decommit(void* address, std::size_t bytes) noexcept = 0;
+
+  /// Marks the work queued on `stream` so far.
+  virtual EventId record_event(Stream stream) = 0;
+  /// True once the marked work is done; the event is then spent.
+  virtual bool event_finished(EventId event) = 0;
+  /// Lets later work of `stream` wait for the event without blocking the caller.
+  virtual void stream_wait(Stream stream, EventId event) = 0;
+  /// Blocks until the marked work is done.
+  virtual void synchronize(EventId event) = 0;
+};
+
+}  // namespace poolgrad

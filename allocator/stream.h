@@ -1,0 +1,33 @@
+// An in-order queue of work on one device. On the CPU there is one stream and work runs at once.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/device.h"
+
+namespace poolgrad {
+
+/// A value type. `id` 0 is the default stream; on CUDA other ids are the driver's handles.
+struct Stream {
+  Device device;
+  std::uint64_t id = 0;
+
+  friend bool operator==(const Stream&, const Stream&) = default;
+};
+
+/// The stream on which this thread's operators run on `device`; the default stream unless a StreamGuard is alive.
+Stream current_stream(Device device);
+
+/// Makes `stream` current for its device in this thread until the guard dies.
+class StreamGuard {
+ public:
+  explicit StreamGuard(Stream stream);
+  ~StreamGuard();
+  StreamGuard(const StreamGuard&) = delete;
+  StreamGuard& operator=(const StreamGuard&) = delete;
+
+ private:
+  Stream previous_;
+};
+
+}  // namespace poolgrad

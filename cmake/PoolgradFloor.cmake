@@ -1,0 +1,26 @@
+# One library per floor. poolgrad_floor(<folder> SOURCES ... HEADERS ... DEPENDS <lower floors> LIBRARIES <packages>)
+# makes poolgrad_<folder>, with the alias poolgrad::<folder>; sources are listed, never globbed.
+function(poolgrad_floor name)
+  cmake_parse_arguments(FLOOR "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  set(target poolgrad_${name})
+  add_library(${target} STATIC ${FLOOR_SOURCES})
+  add_library(poolgrad::${name} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/poolgrad>)
+  target_link_libraries(${target} PRIVATE ${FLOOR_LIBRARIES} $<BUILD_INTERFACE:poolgrad_options>)
+  foreach(lower IN LISTS FLOOR_DEPENDS)
+    target_link_libraries(${target} PUBLIC poolgrad_${lower})
+  endforeach()
+endfunction()
+
+# poolgrad_test(<source relative to tests/> [LIBRARIES ...]) makes one GoogleTest program and registers its tests.
+function(poolgrad_test source)
+  cmake_parse_arguments(TEST "" "" "LIBRARIES" ${ARGN})
+  string(REGEX REPLACE "\\.cpp$" "" name ${source})
+  string(REPLACE "/" "_" name ${name})
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE poolgrad_all poolgrad_options GTest::gmock GTest::gtest_main ${TEST_LIBRARIES})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+endfunction()

@@ -1,0 +1,44 @@
+// Fused exact attention on raw views: one online softmax over the key tiles that a schedule admits; never a T x T matrix.
+// The mathematics is docs/attention.md, section "definition". Shapes: q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv),
+// out (B, Nq, Hq, Dv), lse (B, Hq, Nq) in the compute dtype. Hq is a multiple of Hkv. The last dimension of every view has stride
+// 1; all other strides are free, so q, k and v may be slices of one packed projection.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+#include "allocator/stream.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+/// Which keys each query sees: absolute positions q_pos(i) = i + q_offset, k_pos(j) = j; a key is admitted when
+/// -left <= k_pos - q_pos <= right. Further patterns add generators here.
+struct AttentionSchedule {
+  static constexpr std::int64_t unbounded = std::numeric_limits<std::int64_t>::max();
+  std::int64_t left = unbounded;
+  std::int64_t right = unbounded;
+  std::int64_t q_offset = 0;
+
+  /// The half-open range of key indices that query i sees among `keys` keys; begin == end where it sees none.
+  struct Range { std::int64_t begin, end; };
+  POOLGRAD_HD Range keys_of(std::int64_t i, std::int64_t keys) const {
+    const std::int64_t position = i + q_offset;
+    std::int64_t begin = left == unbounded || left >= position ? 0 : position - left;
+    std::int64_t end = right == unbounded || right >= keys - 1 - position ? keys : position + right + 1;
+    if (end > keys) end = keys;
+    if (begin > end) begin = end = end < 0 ? 0 : end;
+    return {begin, end};
+  }
+};
+
+/// out and lse from q, k, v. A query that sees no key gets out 0 and lse -infinity.
+void attention_forward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v, View out, View lse);
+
+/// Gradients of <grad_out, out> + <grad_lse, lse>. `grad_lse` may have data == nullptr (no gradient for lse). Two kernels: one over key
+/// tiles writes dk and dv, one over query tiles writes dq; no atomics, fixed order, so equal inputs give equal bits for
+/// any number of threads. Uses O(B * Hq * Nq) workspace for delta. dq, dk and dv are overwritten.
+void attention_backward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v, View out, View lse,
+                        View grad_out, View grad_lse, View dq, View dk, View dv);
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,33 @@
+// The one seam through which matrix products go: row-major, transposes, leading dimensions, batch strides, alpha and beta.
+// Back ends: Eigen always; oneDNN where it was found. POOLGRAD_GEMM=eigen|onednn chooses at run time, the CMake option
+// POOLGRAD_ONEDNN at build time.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "allocator/stream.h"
+#include "kernels/dtype.h"
+
+namespace poolgrad::kernels {
+
+/// C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C (+ bias[n] on every row), repeated `batch` times. op(A) is A[m,k], or
+/// the transpose of A[k,m] where `transpose_a`. Leading dimensions and batch strides are in elements; a batch stride of
+/// 0 repeats that operand. All operands have one floating dtype; f16 and bf16 accumulate in f32. k == 0 gives beta * C.
+struct Gemm {
+  std::int64_t m = 0, n = 0, k = 0;
+  bool transpose_a = false, transpose_b = false;
+  std::int64_t lda = 0, ldb = 0, ldc = 0;
+  std::int64_t batch = 1;
+  std::int64_t stride_a = 0, stride_b = 0, stride_c = 0;
+  double alpha = 1.0, beta = 0.0;
+  DType dtype = DType::f32;
+  const void* bias = nullptr;  // n elements of `dtype`, or none
+};
+
+void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c);
+
+/// "oneDNN 2.6" or "Eigen 3.4": what gemm() uses on the CPU now.
+std::string_view gemm_backend();
+
+}  // namespace poolgrad::kernels
