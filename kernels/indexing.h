@@ -1,0 +1,31 @@
+// Gathers and scatters. Indices are i64 and already checked (see find_out_of_range). Additions are made in index order
+// without atomics: work is split over what is not indexed, so results do not depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/stream.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+/// Row-major position of the first index outside [0, limit) (or [-limit, limit) where `negative`), or -1. Always -1 on
+/// sim.
+std::int64_t find_out_of_range(Stream stream, View index, std::int64_t limit, bool negative);
+
+/// out[..., i, ...] = x[..., index[i], ...] along `dim`; index is one-dimensional.
+void index_select(Stream stream, View out, View x, int dim, View index);
+/// out[..., index[i], ...] += x[..., i, ...] along `dim`.
+void index_add(Stream stream, View out, int dim, View index, View x);
+/// out[i, j, ...] = x[i, index[i, j, ...], ...] along `dim`; out and index have one shape.
+void gather(Stream stream, View out, View x, int dim, View index);
+/// out[i, index[i, j, ...], ...] = x[i, j, ...]; of equal indices the last wins.
+void scatter(Stream stream, View out, int dim, View index, View x);
+/// out[i, index[i, j, ...], ...] += x[i, j, ...].
+void scatter_add(Stream stream, View out, int dim, View index, View x);
+/// out[i, :] = table[index[i], :]; index of any shape, table (V, C), out (index.shape, C).
+void embedding(Stream stream, View out, View table, View index);
+/// dtable[index[i], :] += grad[i, :], rows equal to `padding` skipped (-1: none).
+void embedding_backward(Stream stream, View dtable, View grad, View index, std::int64_t padding);
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,29 @@
+// Optimiser updates in one pass over memory. Parameters may be any floating dtype; moments are in the compute dtype.
+// All views are contiguous.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/stream.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+struct AdamW {
+  double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
+  std::int64_t step = 1;        // counted from 1, for the bias correction
+  double gradient_scale = 1.0;  // multiplies the gradient first (clipping)
+};
+/// Decoupled weight decay (Loshchilov & Hutter 2019).
+void adamw(Stream stream, const AdamW& options, View parameter, View gradient, View first_moment, View second_moment);
+
+struct Sgd {
+  double learning_rate = 1e-2, momentum = 0.0, weight_decay = 0.0, dampening = 0.0;
+  bool nesterov = false;
+  bool first_step = false;  // the momentum buffer is then set, not blended
+  double gradient_scale = 1.0;
+};
+/// `momentum` may have data == nullptr when options.momentum is 0. Update rule as PyTorch's SGD.
+void sgd(Stream stream, const Sgd& options, View parameter, View gradient, View momentum);
+
+}  // namespace poolgrad::kernels

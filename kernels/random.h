@@ -1,0 +1,26 @@
+// Counter-based random numbers (Philox 4x32-10, Salmon et al. 2011): element i depends on (seed, use, offset + i)
+// alone, never on threads, tiling or strides.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/stream.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+/// What a random number is a function of, besides its index: a seed, a stream of use, and where this use begins.
+struct RandomKey {
+  std::uint64_t seed = 0;
+  std::uint64_t use = 0;
+  std::uint64_t offset = 0;
+};
+
+/// Uniform in [low, high), row-major element order.
+void uniform(Stream stream, RandomKey key, View out, double low, double high);
+/// Normal by Box-Muller.
+void normal(Stream stream, RandomKey key, View out, double mean, double deviation);
+/// out = keep ? x / (1 - p) : 0, keep with probability 1 - p. The same call with grad in place of x is the backward.
+void dropout(Stream stream, RandomKey key, View out, View x, double p);
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,25 @@
+// Reductions with a fixed order: results do not depend on the number of threads.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/stream.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+enum class ReduceOp : std::uint8_t { sum, mean, product, maximum, minimum, any, all };
+
+/// Reduces the dimensions in which out.shape is 1 and x.shape is not (out keeps the rank of x). An empty reduction
+/// gives 0 for sum, NaN for mean, 1 for product, -inf / +inf for maximum / minimum. Half types accumulate in f32, f32
+/// in f32 by fixed-size blocks combined pairwise, integers in i64. any and all write bool. NaN propagates.
+void reduce(Stream stream, ReduceOp op, View out, View x);
+/// out (i64) is the first index of the largest (or smallest) element along the last dimension of x, which is not empty.
+void argmax(Stream stream, View out, View x);
+void argmin(Stream stream, View out, View x);
+/// Inclusive running sum along the last dimension; `reverse` runs from the end.
+void cumulative_sum(Stream stream, View out, View x, bool reverse);
+/// Sum of squares of all elements, added to *sum (a one-element f64 view).
+void add_sum_of_squares(Stream stream, View sum, View x);
+
+}  // namespace poolgrad::kernels

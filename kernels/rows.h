@@ -1,0 +1,48 @@
+// Kernels over rows: the last dimension has stride 1 and everything before it is rows (leading dimensions are
+// collapsible, i.e. the view is contiguous unless stated). Statistics are in the compute dtype. Parallel over rows.
+#pragma once
+
+#include <cstdint>
+
+#include "allocator/stream.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+/// softmax(x)_j = exp(x_j - lse). A row of -inf gives zeros, never NaN.
+void softmax(Stream stream, View out, View x);
+void softmax_backward(Stream stream, View dx, View grad, View out);
+/// x_j - lse; a row of -inf gives -inf.
+void log_softmax(Stream stream, View out, View x);
+void log_softmax_backward(Stream stream, View dx, View grad, View out);
+/// lse of each row; out has the row dimensions of x. A row of -inf (or an empty one) gives -inf.
+void log_sum_exp(Stream stream, View out, View x);
+
+/// LayerNorm (Ba et al. 2016): out = (x - mean) * rstd * weight + bias; weight and bias (C) may have data == nullptr.
+/// mean and rstd: (rows).
+void layer_norm(Stream stream, View out, View mean, View rstd, View x, View weight, View bias, double epsilon);
+/// dweight and dbias may have data == nullptr; they are summed over rows in a fixed order.
+void layer_norm_backward(Stream stream, View dx, View dweight, View dbias, View grad, View x, View mean, View rstd,
+                         View weight);
+/// RMSNorm (Zhang & Sennrich 2019): out = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + epsilon).
+void rms_norm(Stream stream, View out, View rstd, View x, View weight, double epsilon);
+void rms_norm_backward(Stream stream, View dx, View dweight, View grad, View x, View rstd, View weight);
+
+/// loss[row] = lse(logits[row]) - logits[row, target[row]]; lse kept for the backward. A row whose target is `ignore`
+/// has loss 0. Targets are i64. With label smoothing s: (1 - s) * nll + s * mean over classes of (lse - logit).
+void cross_entropy(Stream stream, View loss, View lse, View logits, View targets, std::int64_t ignore,
+                   double smoothing);
+/// dlogits = grad[row] * (softmax(logits) - onehot(target)); dlogits may be logits (in place). grad is (rows), possibly
+/// stride 0.
+void cross_entropy_backward(Stream stream, View dlogits, View grad, View logits, View lse, View targets,
+                            std::int64_t ignore, double smoothing);
+
+/// Rotary embedding (Su et al. 2021) on the last dimension of x (B, T, H, D), D even, any strides but stride 1 in D;
+/// pairs are (d, d + D/2): angle = (position + t) * base^(-2 d / D). `inverse` rotates back, which is also the
+/// gradient.
+void rope(Stream stream, View out, View x, std::int64_t position, double base, bool inverse);
+
+/// bias gradient: out[c] = sum over rows of x[row, c], fixed order.
+void sum_rows(Stream stream, View out, View x);
+
+}  // namespace poolgrad::kernels
