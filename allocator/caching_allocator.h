@@ -66,8 +66,8 @@ class CachingAllocator {
   /// Returns cached pages to the device, least recently used first, until `bytes` are released or none is left.
   /// Returns the bytes released. trim() releases all.
   std::size_t trim(std::size_t bytes = SIZE_MAX);
-  /// A new hard limit on reserved bytes (0: what the device has). Trims down to it; throws ValueError, changing nothing,
-  /// if live memory alone is above it.
+  /// A new hard limit on reserved bytes (0: what the device has). Trims down to it; throws ValueError, changing
+  /// nothing, if live memory alone is above it.
   void set_budget(std::size_t bytes);
   std::size_t budget() const;
 
@@ -86,9 +86,9 @@ class CachingAllocator {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The process-wide pool of a device, made at first use with AllocatorConfig::from_environment(). Throws DeviceError for
-/// a device that does not exist (a CUDA device in a build without CUDA; a sim device that was never configured gets the
-/// default capacity of 8 GiB).
+/// The process-wide pool of a device, made at first use with AllocatorConfig::from_environment(). Throws DeviceError
+/// for a device that does not exist (a CUDA device in a build without CUDA; a sim device that was never configured gets
+/// the default capacity of 8 GiB).
 CachingAllocator& allocator_for(Device device);
 
 /// Creates sim:index with `capacity` bytes. Throws ValueError if that device already has live memory.

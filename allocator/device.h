@@ -1,4 +1,5 @@
-// Where tensors live: `cpu`, `cuda:N`, or `sim:N` (a device with a capacity and a clock, but no bytes and no arithmetic).
+// Where tensors live: `cpu`, `cuda:N`, or `sim:N` (a device with a capacity and a clock, but no bytes and no
+// arithmetic).
 #pragma once
 
 #include <cstdint>

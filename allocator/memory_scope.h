@@ -11,8 +11,23 @@ namespace poolgrad {
 /// The ten attention buffer kinds, then the kinds of a training step. `scores` and `weights` stay at 0 bytes in every
 /// fused attention path.
 enum class Category : std::uint8_t {
-  query, key, value, output, scores, weights, temp, comm, mask, cache,
-  parameter, gradient, optimizer_state, activation, input, workspace, unknown
+  query,
+  key,
+  value,
+  output,
+  scores,
+  weights,
+  temp,
+  comm,
+  mask,
+  cache,
+  parameter,
+  gradient,
+  optimizer_state,
+  activation,
+  input,
+  workspace,
+  unknown
 };
 inline constexpr std::size_t category_count = 17;
 

@@ -18,16 +18,16 @@ struct Gauge {
 };
 
 struct Statistics {
-  Gauge allocated_bytes;   // handed out, rounded to the block
-  Gauge requested_bytes;   // handed out, as asked for
-  Gauge reserved_bytes;    // committed on the device: live + cached + pending
-  Gauge active_bytes;      // allocated or waiting for another stream
+  Gauge allocated_bytes;                             // handed out, rounded to the block
+  Gauge requested_bytes;                             // handed out, as asked for
+  Gauge reserved_bytes;                              // committed on the device: live + cached + pending
+  Gauge active_bytes;                                // allocated or waiting for another stream
   std::array<Gauge, category_count> category_bytes;  // requested bytes by Category
-  std::uint64_t requests = 0;           // allocations asked for
-  std::uint64_t pool_hits = 0;          // served without a device call
-  std::uint64_t num_device_alloc = 0;   // commits
-  std::uint64_t num_device_free = 0;    // decommits
-  std::uint64_t num_alloc_retries = 0;  // times the ladder was needed
+  std::uint64_t requests = 0;                        // allocations asked for
+  std::uint64_t pool_hits = 0;                       // served without a device call
+  std::uint64_t num_device_alloc = 0;                // commits
+  std::uint64_t num_device_free = 0;                 // decommits
+  std::uint64_t num_alloc_retries = 0;               // times the ladder was needed
   std::uint64_t num_ooms = 0;
   std::uint64_t events_recorded = 0;
 

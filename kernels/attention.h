@@ -1,7 +1,8 @@
-// Fused exact attention on raw views: one online softmax over the key tiles that a schedule admits; never a T x T matrix.
-// The mathematics is docs/attention.md, section "definition". Shapes: q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv),
-// out (B, Nq, Hq, Dv), lse (B, Hq, Nq) in the compute dtype. Hq is a multiple of Hkv. The last dimension of every view has stride
-// 1; all other strides are free, so q, k and v may be slices of one packed projection.
+// Fused exact attention on raw views: one online softmax over the key tiles that a schedule admits; never a T x T
+// matrix. The mathematics is docs/attention.md, section "definition". Shapes: q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v
+// (B, Nk, Hkv, Dv), out (B, Nq, Hq, Dv), lse (B, Hq, Nq) in the compute dtype. Hq is a multiple of Hkv. The last
+// dimension of every view has stride 1; all other strides are free, so q, k and v may be slices of one packed
+// projection.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,9 @@ struct AttentionSchedule {
   std::int64_t q_offset = 0;
 
   /// The half-open range of key indices that query i sees among `keys` keys; begin == end where it sees none.
-  struct Range { std::int64_t begin, end; };
+  struct Range {
+    std::int64_t begin, end;
+  };
   POOLGRAD_HD Range keys_of(std::int64_t i, std::int64_t keys) const {
     const std::int64_t position = i + q_offset;
     std::int64_t begin = left == unbounded || left >= position ? 0 : position - left;
@@ -33,12 +36,14 @@ struct AttentionSchedule {
 };
 
 /// out and lse from q, k, v. A query that sees no key gets out 0 and lse -infinity.
-void attention_forward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v, View out, View lse);
+void attention_forward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v, View out,
+                       View lse);
 
-/// Gradients of <grad_out, out> + <grad_lse, lse>. `grad_lse` may have data == nullptr (no gradient for lse). Two kernels: one over key
-/// tiles writes dk and dv, one over query tiles writes dq; no atomics, fixed order, so equal inputs give equal bits for
-/// any number of threads. Uses O(B * Hq * Nq) workspace for delta. dq, dk and dv are overwritten.
-void attention_backward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v, View out, View lse,
-                        View grad_out, View grad_lse, View dq, View dk, View dv);
+/// Gradients of <grad_out, out> + <grad_lse, lse>. `grad_lse` may have data == nullptr (no gradient for lse). Two
+/// kernels: one over key tiles writes dk and dv, one over query tiles writes dq; no atomics, fixed order, so equal
+/// inputs give equal bits for any number of threads. Uses O(B * Hq * Nq) workspace for delta. dq, dk and dv are
+/// overwritten.
+void attention_backward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v,
+                        View out, View lse, View grad_out, View grad_lse, View dq, View dk, View dv);
 
 }  // namespace poolgrad::kernels

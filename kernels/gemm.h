@@ -1,6 +1,6 @@
-// The one seam through which matrix products go: row-major, transposes, leading dimensions, batch strides, alpha and beta.
-// Back ends: Eigen always; oneDNN where it was found. POOLGRAD_GEMM=eigen|onednn chooses at run time, the CMake option
-// POOLGRAD_ONEDNN at build time.
+// The one seam through which matrix products go: row-major, transposes, leading dimensions, batch strides, alpha and
+// beta. Back ends: Eigen always; oneDNN where it was found. POOLGRAD_GEMM=eigen|onednn chooses at run time, the CMake
+// option POOLGRAD_ONEDNN at build time.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,10 @@
 
 namespace poolgrad::kernels {
 
-/// C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C (+ bias[n] on every row), repeated `batch` times. op(A) is A[m,k], or
-/// the transpose of A[k,m] where `transpose_a`. Leading dimensions and batch strides are in elements; a batch stride of
-/// 0 repeats that operand. All operands have one floating dtype; f16 and bf16 accumulate in f32. k == 0 gives beta * C.
+/// C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C (+ bias[n] on every row), repeated `batch` times. op(A) is
+/// A[m,k], or the transpose of A[k,m] where `transpose_a`. Leading dimensions and batch strides are in elements; a
+/// batch stride of 0 repeats that operand. All operands have one floating dtype; f16 and bf16 accumulate in f32. k == 0
+/// gives beta * C.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;

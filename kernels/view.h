@@ -1,5 +1,5 @@
-// What a kernel sees of a tensor: a pointer, a dtype, a shape and strides. Index arithmetic over views exists here once,
-// host and device alike. The operators above have checked everything; kernels only assert.
+// What a kernel sees of a tensor: a pointer, a dtype, a shape and strides. Index arithmetic over views exists here
+// once, host and device alike. The operators above have checked everything; kernels only assert.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +43,9 @@ struct View {
     return sum;
   }
   template <class T>
-  T* as() const { return static_cast<T*>(data); }
+  T* as() const {
+    return static_cast<T*>(data);
+  }
 };
 
 }  // namespace poolgrad
