@@ -1,0 +1,41 @@
+// New tensors.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tensor/generator.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+Tensor zeros(const Shape& shape, TensorOptions options = {});
+Tensor ones(const Shape& shape, TensorOptions options = {});
+Tensor full(const Shape& shape, double value, TensorOptions options = {});
+Tensor zeros_like(const Tensor& like);
+Tensor ones_like(const Tensor& like);
+/// start, start + step, ... below stop (one dimension). Throws ValueError for step 0 or a non-finite bound.
+Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {});
+/// Normal and uniform [low, high) numbers from `generator`, row-major order, the same on every device.
+Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator());
+Tensor uniform(const Shape& shape, double low = 0.0, double high = 1.0, TensorOptions options = {},
+               Generator& generator = default_generator());
+/// i64 integers in [low, high).
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {.dtype = DType::i64},
+               Generator& generator = default_generator());
+/// A tensor of dtype_of<T> with a copy of `values`, whose number must be that of `shape`; moved to `device`.
+template <class T>
+Tensor from_data(std::span<const T> values, const Shape& shape, Device device = cpu);
+template <class T>
+Tensor from_data(std::initializer_list<T> values, const Shape& shape, Device device = cpu) {
+  return from_data(std::span<const T>(values.begin(), values.size()), shape, device);
+}
+template <class T>
+Tensor from_data(const std::vector<T>& values, const Shape& shape, Device device = cpu) {
+  return from_data(std::span<const T>(values), shape, device);
+}
+/// A 0-dimensional tensor.
+Tensor scalar(double value, TensorOptions options = {});
+
+}  // namespace poolgrad

@@ -1,0 +1,16 @@
+// NumPy's .npy files, versions 1.0, 2.0 and 3.0, little-endian, both memory orders. Files are hostile: sizes are
+// checked against the file before anything is allocated.
+#pragma once
+
+#include <string>
+
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// f2 f4 f8 i4 i8 u1 b1. Throws FileError with path and offset.
+Tensor load_npy(const std::string& path);
+/// Version 1.0, C order; bf16 has no npy dtype and throws DTypeError.
+void save_npy(const std::string& path, const Tensor& tensor);
+
+}  // namespace poolgrad

@@ -1,0 +1,111 @@
+// Tensor: a cheap handle to storage + shape + strides + dtype + an optional gradient record. Copies of a handle share
+// all of that. Operators are free functions (autograd/*.h); what a tensor *is* is here.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "allocator/device.h"
+#include "kernels/dtype.h"
+#include "kernels/view.h"
+#include "tensor/geometry.h"
+#include "tensor/grad_record.h"
+#include "tensor/shape.h"
+#include "tensor/storage.h"
+
+namespace poolgrad {
+
+/// dtype and device of a new tensor: `zeros({2, 3}, {.dtype = DType::f64})`.
+struct TensorOptions {
+  DType dtype = DType::f32;
+  Device device = cpu;
+};
+
+class Tensor {
+ public:
+  /// An undefined tensor: no storage, defined() is false.
+  Tensor() = default;
+  /// Uninitialised memory from the pool of the device. Throws ShapeError, OutOfMemoryError.
+  static Tensor empty(const Shape& shape, TensorOptions options = {});
+  /// The same shape, dtype and device as `like` (row-major).
+  static Tensor empty_like(const Tensor& like);
+
+  bool defined() const { return impl_ != nullptr; }
+  const Shape& shape() const;
+  const Strides& strides() const;
+  /// Size of one dimension; negative counts from the end.
+  std::int64_t size(std::int64_t dim) const;
+  int rank() const { return shape().rank(); }
+  std::int64_t count() const;
+  DType dtype() const;
+  Device device() const;
+  TensorOptions options() const { return {dtype(), device()}; }
+  bool is_contiguous() const;
+  const Geometry& geometry() const;
+  const std::shared_ptr<Storage>& storage() const;
+  /// True if both handles share storage.
+  bool shares_storage_with(const Tensor& other) const;
+  /// True for two handles of the very same tensor.
+  bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
+  /// True if this handle is the only one and the storage has no other owner: its memory may be reused in place.
+  bool is_sole_owner() const;
+
+  /// What kernels take: pointer to the first element, shape and strides. On sim the pointer must not be read.
+  View view() const;
+  /// Pointer to the first element; throws DTypeError if T is not the dtype, DeviceError off the CPU.
+  template <class T>
+  T* data() const;
+  /// The value of a one-element tensor as f64 (0 on sim). Throws ShapeError otherwise.
+  double item() const;
+  /// All elements in row-major order, converted to T.
+  template <class T>
+  std::vector<T> to_vector() const;
+
+  /// Another tensor on the same storage; no gradient record. The primitive under every view operator.
+  Tensor alias(const Geometry& geometry) const;
+  /// The same data without a gradient record: alias of all.
+  Tensor detach() const;
+  /// A fresh row-major copy, without a gradient record (autograd: clone()).
+  Tensor copy() const;
+
+  // In-place writes: they advance the version counter, and throw Error if a gradient would be lost
+  // (the tensor requires grad and grad mode is on; use NoGradGuard).
+  /// Broadcasts, converts dtype, moves between devices (cpu <-> sim moves no bytes).
+  Tensor& copy_from(const Tensor& source);
+  Tensor& fill(double value);
+  /// Advances the version counter by hand, after writing through data().
+  void bump_version();
+
+  // Gradients; the work is done by autograd/.
+  bool requires_grad() const;
+  /// Only floating leaves; throws DTypeError / Error otherwise. Returns *this.
+  Tensor& set_requires_grad(bool value = true);
+  bool is_leaf() const;
+  /// The accumulated gradient; undefined where there is none.
+  Tensor grad() const;
+  void set_grad(const Tensor& grad);
+  /// Accumulates the gradient of this tensor into every leaf that requires one. `gradient` has the shape of this tensor
+  /// and may be left out for one element (then 1). The graph is freed unless `retain_graph`; `create_graph` makes the
+  /// gradients differentiable.
+  void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
+
+  const std::shared_ptr<GradRecord>& grad_record() const;
+  void set_grad_record(std::shared_ptr<GradRecord> record);
+
+  /// Keeps impl-level identity for maps keyed by tensor.
+  const void* id() const { return impl_.get(); }
+
+ private:
+  struct Impl;
+  explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+  std::shared_ptr<Impl> impl_;
+};
+
+/// "(4, 8) f32 on cpu": how error messages show an operand.
+std::string describe(const Tensor& tensor);
+
+}  // namespace poolgrad
