@@ -1,0 +1,12 @@
+// Changes of dtype and device; the gradient is cast or moved back.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// x itself when nothing changes.
+Tensor to(const Tensor& x, DType dtype);
+Tensor to(const Tensor& x, Device device);
+
+}  // namespace poolgrad

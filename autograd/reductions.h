@@ -1,0 +1,27 @@
+// Sums, means and extrema over dimensions. `dims` empty means all; `keep` leaves reduced dimensions as 1.
+#pragma once
+
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false);
+/// Divides by n - correction.
+Tensor variance(const Tensor& x, const Dims& dims = {}, bool keep = false, double correction = 1.0);
+Tensor prod(const Tensor& x, const Dims& dims = {}, bool keep = false);
+/// Ties share the gradient equally. An empty reduction throws ShapeError.
+Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false);
+/// log(sum(exp(x))) along one dimension, stable.
+Tensor log_sum_exp(const Tensor& x, std::int64_t dim = -1, bool keep = false);
+Tensor cumsum(const Tensor& x, std::int64_t dim);
+/// bool / i64 results, no gradient.
+Tensor any(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor all(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keep = false);
+Tensor argmin(const Tensor& x, std::int64_t dim = -1, bool keep = false);
+/// sqrt(sum of squares of all elements); gradient 0 at 0.
+Tensor norm(const Tensor& x);
+
+}  // namespace poolgrad

@@ -1,0 +1,52 @@
+// How a node keeps what its backward needs. This is the one seam where a tensor can be kept, recomputed or offloaded:
+// checkpointing and the memory budget plug in here and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// A kept tensor in whatever form the policy in force chose.
+class PackedTensor {
+ public:
+  virtual ~PackedTensor() = default;
+  /// The tensor, with the same bits as when it was packed.
+  virtual Tensor unpack() = 0;
+};
+
+/// Decides what becomes of the tensors saved on this thread while it is alive. Policies nest: the innermost decides.
+class SavedTensorPolicy {
+ public:
+  SavedTensorPolicy();
+  virtual ~SavedTensorPolicy();
+  SavedTensorPolicy(const SavedTensorPolicy&) = delete;
+  SavedTensorPolicy& operator=(const SavedTensorPolicy&) = delete;
+  /// Returns nullptr to keep the tensor itself.
+  virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor) = 0;
+
+ private:
+  SavedTensorPolicy* previous_;
+};
+
+class SavedTensor {
+ public:
+  SavedTensor() = default;
+  /// Keeps an input of the operator (or any tensor that is not its output).
+  explicit SavedTensor(const Tensor& tensor);
+  /// Keeps an output of the operator, without the reference cycle node -> tensor -> node.
+  static SavedTensor output(const Tensor& tensor);
+
+  bool defined() const { return state_ != nullptr; }
+  /// The tensor as it was saved. Throws Error naming shape and both versions if it was written in place since.
+  Tensor unpack() const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace poolgrad

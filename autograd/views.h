@@ -1,0 +1,34 @@
+// Views: the same storage under another geometry (tensor/geometry.h); gradients flow back through the inverse view.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// A view where possible, else a copy; one size may be -1.
+Tensor reshape(const Tensor& x, const Shape& shape);
+/// Merges dimensions [first, last].
+Tensor flatten(const Tensor& x, std::int64_t first = 0, std::int64_t last = -1);
+Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
+Tensor permute(const Tensor& x, const Dims& order);
+/// [start, stop) with a positive step, NumPy semantics.
+Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start,
+             std::int64_t stop = std::numeric_limits<std::int64_t>::max(), std::int64_t step = 1);
+/// x[..., index, ...] without that dimension.
+Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
+/// Broadcast without a copy; -1 keeps a size.
+Tensor expand(const Tensor& x, const Shape& shape);
+Tensor squeeze(const Tensor& x, std::int64_t dim);
+Tensor unsqueeze(const Tensor& x, std::int64_t dim);
+/// `parts` equal pieces along dim (views); throws ShapeError where it does not divide.
+std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim);
+/// Row-major: x itself if it already is, else a copy.
+Tensor contiguous(const Tensor& x);
+/// A differentiable row-major copy.
+Tensor clone(const Tensor& x);
+
+}  // namespace poolgrad
