@@ -1,8 +1,8 @@
-// parallel_for: the one way to run a host+device functor over [0, n): OpenMP ranges on the CPU, a grid-stride kernel on
-// CUDA, nothing (but the clock) on sim. Ranges are fixed-size chunks, so that what a chunk computes never depends on
-// the number of threads.
+// The one place where CPU threads are started. Work is cut into fixed-size chunks, so that what a chunk computes never
+// depends on the number of threads. Calls made inside a parallel body run on the calling thread alone.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace poolgrad::kernels {
@@ -12,11 +12,41 @@ int num_threads();
 /// Sets it for the process; throws ValueError below 1.
 void set_num_threads(int threads);
 
+namespace detail {
+/// Runs call(context, item, worker) for every item of [0, items): in equal consecutive parts per worker, or, where
+/// `dynamic`, one after another as workers become free. The first exception stops what has not begun and is rethrown.
+void run_parallel(std::int64_t items, bool dynamic, void (*call)(const void*, std::int64_t, int), const void* context);
+}  // namespace detail
+
 /// Calls body(begin, end) for consecutive chunks of [0, n), each `chunk` long but the last; chunks run on several
 /// threads. One thread where n <= chunk. An exception in a body is rethrown here.
 template <class Body>
-void parallel_ranges(std::int64_t n, std::int64_t chunk, const Body& body);
+void parallel_ranges(std::int64_t n, std::int64_t chunk, const Body& body) {
+  if (n <= 0) return;
+  if (n <= chunk) return body(std::int64_t{0}, n);
+  struct Context {
+    std::int64_t n, chunk;
+    const Body& body;
+  };
+  const Context context{n, chunk, body};
+  detail::run_parallel((n + chunk - 1) / chunk, false,
+                       [](const void* erased, std::int64_t item, int) {
+                         const auto& [count, size, run] = *static_cast<const Context*>(erased);
+                         run(item * size, std::min(count, (item + 1) * size));
+                       },
+                       &context);
+}
+
+/// Calls body(item, worker) for every item of [0, n), in any order, each item as soon as a thread is free: for items
+/// of unequal cost. worker < num_threads() names the thread, for per-thread scratch. An exception is rethrown here.
+template <class Body>
+void parallel_items(std::int64_t n, const Body& body) {
+  if (n <= 0) return;
+  if (n == 1) return body(std::int64_t{0}, 0);
+  detail::run_parallel(
+      n, true,
+      [](const void* erased, std::int64_t item, int worker) { (*static_cast<const Body*>(erased))(item, worker); },
+      &body);
+}
 
 }  // namespace poolgrad::kernels
-
-#include "kernels/parallel_impl.h"

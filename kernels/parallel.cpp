@@ -1,0 +1,83 @@
+#include "kernels/parallel.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocator/error.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+int threads_from_environment() {
+  for (const char* name : {"POOLGRAD_THREADS", "OMP_NUM_THREADS"}) {
+    const char* text = std::getenv(name);
+    if (text && std::atoi(text) > 0) return std::atoi(text);
+  }
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+std::atomic<int>& thread_count() {
+  static std::atomic<int> count{threads_from_environment()};
+  return count;
+}
+
+thread_local bool inside_parallel_region = false;
+
+/// Calls work(worker) once on each of `team` threads, the caller among them.
+template <class Work>
+void on_team(int team, const Work& work) {
+#if defined(POOLGRAD_STD_THREADS)  // the thread sanitizer understands these, but not GCC's OpenMP runtime
+  std::vector<std::jthread> threads;
+  for (int worker = 1; worker < team; ++worker) threads.emplace_back([&work, worker] { work(worker); });
+  work(0);
+#else
+  // A region may get fewer threads than it asks for, hence a loop over workers.
+#pragma omp parallel for num_threads(team) schedule(static, 1)
+  for (int worker = 0; worker < team; ++worker) work(worker);
+#endif
+}
+
+}  // namespace
+
+int num_threads() { return thread_count(); }
+
+void set_num_threads(int threads) {
+  if (threads < 1) throw ValueError("[set_num_threads] needs at least one thread, got " + std::to_string(threads));
+  thread_count() = threads;
+}
+
+void detail::run_parallel(std::int64_t items, bool dynamic, void (*call)(const void*, std::int64_t, int),
+                          const void* context) {
+  const int team = static_cast<int>(std::min<std::int64_t>(num_threads(), items));
+  if (team <= 1 || inside_parallel_region) {
+    for (std::int64_t item = 0; item < items; ++item) call(context, item, 0);
+    return;
+  }
+  std::atomic<std::int64_t> next{0};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
+  std::mutex error_mutex;
+  on_team(team, [&](int worker) {
+    inside_parallel_region = true;
+    try {
+      if (dynamic) {
+        for (std::int64_t item; !failed && (item = next++) < items;) call(context, item, worker);
+      } else {
+        const std::int64_t end = items * (worker + 1) / team;
+        for (std::int64_t item = items * worker / team; item < end && !failed; ++item) call(context, item, worker);
+      }
+    } catch (...) {
+      const std::lock_guard lock(error_mutex);
+      if (!failed.exchange(true)) error = std::current_exception();
+    }
+    inside_parallel_region = false;
+  });
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace poolgrad::kernels
