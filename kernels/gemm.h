@@ -1,6 +1,7 @@
-// The one seam through which matrix products go: row-major, transposes, leading dimensions, batch strides, alpha and
-// beta. Back ends: Eigen always; oneDNN where it was found. POOLGRAD_GEMM=eigen|onednn chooses at run time, the CMake
-// option POOLGRAD_ONEDNN at build time.
+// The one seam through which matrix products go: row-major, transposes, leading dimensions, batch strides, alpha, beta
+// and bias. CPU back ends: "poolgrad", our own packed kernel, is always there and gives equal bits for any number of
+// threads; "eigen" is always there; "onednn" where the build found it. POOLGRAD_GEMM names the one to use; "auto", the
+// default, is poolgrad for all but bf16, which goes to oneDNN where it was found.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ namespace poolgrad::kernels {
 /// C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C (+ bias[n] on every row), repeated `batch` times. op(A) is
 /// A[m,k], or the transpose of A[k,m] where `transpose_a`. Leading dimensions and batch strides are in elements; a
 /// batch stride of 0 repeats that operand. All operands have one floating dtype; f16 and bf16 accumulate in f32. k == 0
-/// gives beta * C.
+/// gives beta * C (+ bias). With beta == 0 C is not read.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
@@ -26,9 +27,14 @@ struct Gemm {
   const void* bias = nullptr;  // n elements of `dtype`, or none
 };
 
+/// Computes C. Throws DTypeError for a dtype that is not floating, and ValueError where POOLGRAD_GEMM names no back
+/// end.
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c);
 
-/// "oneDNN 2.6" or "Eigen 3.4": what gemm() uses on the CPU now.
+/// Chooses the CPU back end for the process: "auto", "poolgrad", "eigen" or "onednn". Throws ValueError for any other
+/// name, and for onednn in a build without it.
+void set_gemm_backend(std::string_view name);
+/// What gemm() uses on the CPU now: "poolgrad", "Eigen 3.4.0", "oneDNN 2.6.3", or "poolgrad, bf16: oneDNN 2.6.3".
 std::string_view gemm_backend();
 
 }  // namespace poolgrad::kernels

@@ -13,6 +13,7 @@
 #include <iterator>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/dtype.h"
 
@@ -112,10 +113,20 @@ inline Vec<T> load(const S* from) {
     return detail::widen(bits, S{});
   }
 }
-/// The first `count` elements; the other lanes are `rest`.
+/// The first `count` elements; the other lanes are `rest`. Nothing else is read.
 template <class T, class S>
 inline Vec<T> load_partial(const S* from, std::int64_t count, T rest = T{}) {
   if (count >= lanes<T>) return load<T>(from);
+  if (count <= 0) return broadcast(rest);
+#if defined(__AVX512F__)
+  const auto mask = (1u << static_cast<unsigned>(count)) - 1u;
+  if constexpr (std::is_same_v<S, float>)
+    return reinterpret_cast<Vec<T>>(
+        _mm512_mask_loadu_ps(reinterpret_cast<__m512>(broadcast(rest)), static_cast<__mmask16>(mask), from));
+  else if constexpr (std::is_same_v<S, double>)
+    return reinterpret_cast<Vec<T>>(
+        _mm512_mask_loadu_pd(reinterpret_cast<__m512d>(broadcast(rest)), static_cast<__mmask8>(mask), from));
+#endif
   S buffer[lanes<T>] = {};
   for (std::int64_t i = 0; i < count; ++i) buffer[i] = from[i];
   Vec<T> value = load<T>(buffer);
@@ -135,6 +146,14 @@ inline void store(S* to, Vec<Compute<S>> value) {
 template <class S>
 inline void store_partial(S* to, Vec<Compute<S>> value, std::int64_t count) {
   if (count >= lanes<Compute<S>>) return store(to, value);
+  if (count <= 0) return;
+#if defined(__AVX512F__)
+  const auto mask = (1u << static_cast<unsigned>(count)) - 1u;
+  if constexpr (std::is_same_v<S, float>)
+    return _mm512_mask_storeu_ps(to, static_cast<__mmask16>(mask), reinterpret_cast<__m512>(value));
+  else if constexpr (std::is_same_v<S, double>)
+    return _mm512_mask_storeu_pd(to, static_cast<__mmask8>(mask), reinterpret_cast<__m512d>(value));
+#endif
   S buffer[lanes<Compute<S>>];
   store(buffer, value);
   for (std::int64_t i = 0; i < count; ++i) to[i] = buffer[i];
@@ -166,6 +185,32 @@ inline T max_lane(Vec<T> value) {
   for (int width = lanes<T> / 2; width > 0; width /= 2)
     for (int i = 0; i < width; ++i) part[i] = part[i] > part[i + width] ? part[i] : part[i + width];
   return part[0];
+}
+
+namespace detail {
+/// Swaps the off-diagonal blocks of size `Block` of every 2 x 2 blocks in lanes<T> rows.
+template <class T, int Block, int... Lane>
+inline void swap_blocks(Vec<T>* rows, std::integer_sequence<int, Lane...>) {
+  constexpr int n = lanes<T>;
+#pragma GCC unroll 16
+  for (int i = 0; i < n; ++i) {
+    if (i & Block) continue;
+    const Vec<T> a = rows[i], b = rows[i + Block];
+    rows[i] = __builtin_shufflevector(a, b, (Lane & Block ? n + Lane - Block : Lane)...);
+    rows[i + Block] = __builtin_shufflevector(a, b, (Lane & Block ? n + Lane : Lane + Block)...);
+  }
+}
+template <class T, int Block>
+inline void transpose_from(Vec<T>* rows) {
+  swap_blocks<T, Block>(rows, std::make_integer_sequence<int, lanes<T>>{});
+  if constexpr (Block > 1) transpose_from<T, Block / 2>(rows);
+}
+}  // namespace detail
+
+/// Transposes lanes<T> x lanes<T> elements in registers.
+template <class T>
+inline void transpose(Vec<T>* rows) {
+  detail::transpose_from<T, lanes<T> / 2>(rows);
 }
 
 namespace detail {

@@ -172,5 +172,19 @@ TEST(Simd, SumAndMaxSeeEveryLane) {
   }
 }
 
+template <class T>
+void transposes_a_register_block() {
+  Vec<T> rows[lanes<T>];
+  for (int i = 0; i < lanes<T>; ++i)
+    for (int j = 0; j < lanes<T>; ++j) rows[i][j] = static_cast<T>(i * lanes<T> + j);
+  transpose<T>(rows);
+  for (int i = 0; i < lanes<T>; ++i)
+    for (int j = 0; j < lanes<T>; ++j) EXPECT_EQ(rows[i][j], static_cast<T>(j * lanes<T> + i));
+}
+TEST(Simd, TransposesARegisterBlock) {
+  transposes_a_register_block<float>();
+  transposes_a_register_block<double>();
+}
+
 }  // namespace
 }  // namespace poolgrad::kernels::simd

@@ -1,0 +1,22 @@
+// The back ends behind gemm(). Each takes a product with m, n and batch above 0 and a floating dtype.
+#pragma once
+
+#include <string_view>
+
+#include "kernels/gemm.h"
+
+namespace poolgrad::kernels {
+
+/// Our own packed kernel: every floating dtype, any k.
+void gemm_native(const Gemm& shape, const void* a, const void* b, void* c);
+
+/// f64 and f32 with k > 0.
+void gemm_eigen(const Gemm& shape, const void* a, const void* b, void* c);
+std::string_view eigen_version();
+
+/// f32 and bf16 with k > 0; call only where onednn_version() is not empty.
+void gemm_onednn(const Gemm& shape, const void* a, const void* b, void* c);
+/// "oneDNN 2.6.3", or "" in a build without it.
+std::string_view onednn_version();
+
+}  // namespace poolgrad::kernels

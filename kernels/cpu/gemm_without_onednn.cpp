@@ -1,0 +1,13 @@
+// Takes the place of gemm_onednn.cpp in a build without oneDNN.
+#include "allocator/error.h"
+#include "kernels/cpu/gemm_backends.h"
+
+namespace poolgrad::kernels {
+
+void gemm_onednn(const Gemm&, const void*, const void*, void*) {
+  throw ValueError("[gemm] this build was made without oneDNN");
+}
+
+std::string_view onednn_version() { return ""; }
+
+}  // namespace poolgrad::kernels
