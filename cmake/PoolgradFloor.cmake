@@ -1,5 +1,6 @@
-# One library per floor. poolgrad_floor(<folder> SOURCES ... HEADERS ... DEPENDS <lower floors> LIBRARIES <packages>)
-# makes poolgrad_<folder>, with the alias poolgrad::<folder>; sources are listed, never globbed.
+# One library per floor. poolgrad_floor(<folder> SOURCES ... DEPENDS <lower floors> LIBRARIES <packages>) makes
+# poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed. Installs every header at the
+# top of the folder; headers in subfolders (kernels/cpu/) are private.
 function(poolgrad_floor name)
   cmake_parse_arguments(FLOOR "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   set(target poolgrad_${name})
@@ -8,19 +9,35 @@ function(poolgrad_floor name)
   set_target_properties(${target} PROPERTIES EXPORT_NAME ${name} POSITION_INDEPENDENT_CODE ON)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_include_directories(${target} PUBLIC
-    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/poolgrad>)
-  target_link_libraries(${target} PRIVATE ${FLOOR_LIBRARIES} $<BUILD_INTERFACE:poolgrad_options>)
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/poolgrad>)
+  target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:poolgrad_options> poolgrad_threads)
+  foreach(library IN LISTS FLOOR_LIBRARIES)
+    if(library MATCHES "^(Eigen3|nlohmann_json)::")  # header-only: a consumer of the archive does not need it
+      set(library $<BUILD_INTERFACE:${library}>)
+    endif()
+    target_link_libraries(${target} PRIVATE ${library})
+  endforeach()
   foreach(lower IN LISTS FLOOR_DEPENDS)
     target_link_libraries(${target} PUBLIC poolgrad_${lower})
   endforeach()
+
+  file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.h)
+  install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/poolgrad/${name})
+  install(TARGETS ${target} EXPORT poolgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# poolgrad_test(<source relative to tests/> [LIBRARIES ...]) makes one GoogleTest program and registers its tests.
+# poolgrad_test(<source relative to tests/> [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest program
+# and registers each of its tests with ctest, labelled with its folder.
 function(poolgrad_test source)
-  cmake_parse_arguments(TEST "" "" "LIBRARIES" ${ARGN})
+  cmake_parse_arguments(TEST "" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "\\.cpp$" "" name ${source})
+  string(REGEX REPLACE "/.*" "" floor ${name})
   string(REPLACE "/" "_" name ${name})
-  add_executable(${name} ${source})
-  target_link_libraries(${name} PRIVATE poolgrad_all poolgrad_options GTest::gmock GTest::gtest_main ${TEST_LIBRARIES})
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${source})
+  target_link_libraries(${name} PRIVATE poolgrad_all poolgrad_options poolgrad_threads
+    GTest::gmock GTest::gtest_main ${TEST_LIBRARIES})
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  set(labels ${floor} ${TEST_LABELS})
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
+    PROPERTIES TIMEOUT 600 LABELS "${labels}" ENVIRONMENT "${TEST_ENVIRONMENT}")
 endfunction()

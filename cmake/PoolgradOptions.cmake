@@ -1,17 +1,20 @@
 # Options, packages and compiler flags. Nothing is downloaded: a missing package is one line with its apt name.
+# Sets POOLGRAD_WITH_ONEDNN and POOLGRAD_WITH_CUDA, and the interface target poolgrad_options.
 option(POOLGRAD_BUILD_TESTS "Build the tests" ON)
 option(POOLGRAD_BUILD_EXAMPLES "Build the examples" ON)
 option(POOLGRAD_BUILD_BENCHMARKS "Build the benchmarks" ON)
-set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code: native, x86-64-v3, x86-64-v4")
-set(POOLGRAD_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=")
-set(POOLGRAD_ONEDNN AUTO CACHE STRING "Use oneDNN for matrix products: AUTO, ON, OFF")
+set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code, as for -march=: native, x86-64-v3, x86-64-v4")
+set(POOLGRAD_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=: address,undefined or thread")
+set(POOLGRAD_ONEDNN AUTO CACHE STRING "Use oneDNN for matrix products: AUTO (where found), ON, OFF")
 set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF")
 
-if(NOT CMAKE_BUILD_TYPE)
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
-# poolgrad_package(<package> <apt name> [arguments of find_package])
+# poolgrad_package(<package> <apt names> [arguments of find_package])
 macro(poolgrad_package package apt)
   find_package(${package} QUIET ${ARGN})
   if(NOT ${package}_FOUND)
@@ -22,6 +25,7 @@ endmacro()
 poolgrad_package(Eigen3 libeigen3-dev NO_MODULE)
 poolgrad_package(fmt libfmt-dev)
 poolgrad_package(nlohmann_json nlohmann-json3-dev)
+poolgrad_package(Threads libc6-dev)
 poolgrad_package(OpenMP g++ COMPONENTS CXX)
 if(POOLGRAD_BUILD_EXAMPLES OR POOLGRAD_BUILD_TESTS)
   poolgrad_package(CLI11 libcli11-dev)
@@ -34,10 +38,40 @@ if(POOLGRAD_BUILD_BENCHMARKS)
   poolgrad_package(benchmark libbenchmark-dev)
 endif()
 
+set(POOLGRAD_WITH_ONEDNN OFF)
+if(POOLGRAD_ONEDNN STREQUAL ON)
+  poolgrad_package(dnnl libdnnl-dev CONFIG)
+elseif(POOLGRAD_ONEDNN STREQUAL AUTO)
+  find_package(dnnl QUIET CONFIG)
+endif()
+if(NOT POOLGRAD_ONEDNN STREQUAL OFF AND dnnl_FOUND)
+  set(POOLGRAD_WITH_ONEDNN ON)
+endif()
+
+include(PoolgradCuda)
+
 add_library(poolgrad_options INTERFACE)
+target_compile_features(poolgrad_options INTERFACE cxx_std_20)
+# The last two flags change no value: they drop errno and floating-point traps, which nothing here reads.
 target_compile_options(poolgrad_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wsign-conversion -Wshadow -Werror -march=${POOLGRAD_ISA} -fno-math-errno>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wsign-conversion -Wshadow -Werror>
+  $<$<COMPILE_LANGUAGE:CXX>:-march=${POOLGRAD_ISA} -fno-math-errno -fno-trapping-math>)
+
+# GCC's OpenMP runtime is not instrumented for the thread sanitizer, which would report races that do not exist; the
+# parallel loop uses std::thread there.
+if(POOLGRAD_SANITIZE MATCHES thread)
+  add_library(poolgrad_threads ALIAS Threads::Threads)
+  target_compile_definitions(poolgrad_options INTERFACE POOLGRAD_STD_THREADS)
+  target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fopenmp-simd -Wno-unknown-pragmas>)
+else()
+  add_library(poolgrad_threads ALIAS OpenMP::OpenMP_CXX)
+endif()
+target_link_libraries(poolgrad_options INTERFACE Threads::Threads)
 if(POOLGRAD_SANITIZE)
-  target_compile_options(poolgrad_options INTERFACE -fsanitize=${POOLGRAD_SANITIZE} -fno-omit-frame-pointer)
+  target_compile_options(poolgrad_options INTERFACE
+    $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${POOLGRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(poolgrad_options INTERFACE -fsanitize=${POOLGRAD_SANITIZE})
 endif()
+
+message(STATUS "poolgrad: ${CMAKE_BUILD_TYPE}, ISA ${POOLGRAD_ISA}, oneDNN ${POOLGRAD_WITH_ONEDNN}, "
+  "CUDA ${POOLGRAD_WITH_CUDA}, sanitizers '${POOLGRAD_SANITIZE}'")

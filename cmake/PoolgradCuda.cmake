@@ -1,0 +1,17 @@
+# CUDA is an optional language. Architectures are a fixed list, never that of the machine that builds: code for Hopper,
+# and PTX that any newer GPU than Ampere compiles at start-up. No GPU is needed to build.
+set(POOLGRAD_WITH_CUDA OFF)
+if(NOT POOLGRAD_CUDA STREQUAL OFF)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual CACHE STRING "CUDA architectures" FORCE)
+    enable_language(CUDA)
+    find_package(CUDAToolkit QUIET REQUIRED)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    set(POOLGRAD_WITH_CUDA ON)
+  elseif(POOLGRAD_CUDA STREQUAL ON)
+    message(FATAL_ERROR "poolgrad needs nvcc for POOLGRAD_CUDA=ON: install the CUDA Toolkit, 12.4 or newer")
+  endif()
+endif()
