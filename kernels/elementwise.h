@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "allocator/stream.h"
 #include "kernels/view.h"
@@ -61,16 +62,21 @@ enum class BinaryOp : std::uint8_t {
   logical_or  // out is bool
 };
 
-/// out = op(x). out has the dtype of x, or bool for logical_not, is_nan and is_finite.
+/// "neg", "is_nan", ...: the names of the enumerators.
+std::string_view to_string(UnaryOp op);
+std::string_view to_string(BinaryOp op);
+
+/// out = op(x). out has the dtype of x, or bool for logical_not, is_nan and is_finite. Throws DTypeError for integers
+/// where op is defined on real numbers only (exp, tanh, ...).
 void unary(Stream stream, UnaryOp op, View out, View x, double a = 0.0, double b = 0.0);
-/// dx = grad * op'(x) for the differentiable ops; `y` is op(x). Both x and y are given; an op reads only what it needs,
-/// and the one it does not need may have data == nullptr: see needs_input() and needs_output().
+/// dx = grad * op'(x), 0 for the piecewise constant ops; `y` is op(x). Both x and y are given; an op reads only what it
+/// needs, and the one it does not need may have data == nullptr: see needs_input() and needs_output().
 void unary_backward(Stream stream, UnaryOp op, View dx, View grad, View x, View y, double a = 0.0, double b = 0.0);
 /// Whether the derivative of `op` is written in terms of its input, or of its output.
 bool needs_input(UnaryOp op);
 bool needs_output(UnaryOp op);
 
-/// out = op(a, b); a and b share a dtype.
+/// out = op(a, b); a and b share a dtype. Integer division truncates towards zero, and x / 0 is 0.
 void binary(Stream stream, BinaryOp op, View out, View a, View b);
 /// out = a * x + b * y in one pass; all of one dtype. out may be x or y.
 void axpby(Stream stream, View out, double a, View x, double b, View y);

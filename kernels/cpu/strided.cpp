@@ -1,0 +1,194 @@
+#include "kernels/cpu/strided.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+#include "kernels/cpu/simd.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+void swap_dimensions(View& view, int a, int b) {
+  std::swap(view.shape[a], view.shape[b]);
+  std::swap(view.strides[a], view.strides[b]);
+}
+
+std::int64_t magnitude(std::int64_t x) { return x < 0 ? -x : x; }
+
+/// Calls f with an unsigned integer of `size` bytes: copying needs no more of a type.
+template <class F>
+void with_word(std::int64_t size, const F& f) {
+  switch (size) {
+    case 1: return f(std::uint8_t{});
+    case 2: return f(std::uint16_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint64_t{});
+  }
+}
+
+/// Cuts the row-major range [begin, begin + count) of `view` into runs along the last dimension:
+/// run(element offset, stride, length).
+template <class Run>
+void for_each_run(const View& view, std::int64_t begin, std::int64_t count, const Run& run) {
+  const int last = view.rank - 1;
+  if (last < 0) return run(std::int64_t{0}, std::int64_t{0}, count);
+  std::int64_t index[max_rank] = {}, offset = 0;
+  for (int d = last; d >= 0; --d) {
+    index[d] = begin % view.shape[d];
+    begin /= view.shape[d];
+    offset += index[d] * view.strides[d];
+  }
+  while (true) {
+    const std::int64_t length = std::min(count, view.shape[last] - index[last]);
+    run(offset, view.strides[last], length);
+    count -= length;
+    if (count == 0) return;
+    offset -= index[last] * view.strides[last];
+    index[last] = 0;
+    for (int d = last - 1; d >= 0; --d) {
+      offset += view.strides[d];
+      if (++index[d] < view.shape[d]) break;
+      offset -= view.shape[d] * view.strides[d];
+      index[d] = 0;
+    }
+  }
+}
+
+}  // namespace
+
+void sort_dimensions(std::span<View> views) {
+  const View& first = views[0];
+  const auto key = [&](int d) {  // dimensions of size 1 do not matter: to the front
+    return first.shape[d] == 1 ? INT64_MAX : magnitude(first.strides[d]);
+  };
+  for (int i = 1; i < first.rank; ++i)
+    for (int d = i; d > 0 && key(d - 1) < key(d); --d)
+      for (View& view : views) swap_dimensions(view, d - 1, d);
+}
+
+void merge_dimensions(std::span<View> views) {
+  const View shape = views[0];
+  int rank = 0;
+  for (int d = 0; d < shape.rank; ++d) {
+    if (shape.shape[d] == 1) continue;
+    const bool merge = rank > 0 && std::all_of(views.begin(), views.end(), [&](const View& view) {
+                         return view.strides[rank - 1] == view.strides[d] * shape.shape[d];
+                       });
+    if (!merge) ++rank;
+    for (View& view : views) {
+      view.shape[rank - 1] = merge ? view.shape[rank - 1] * shape.shape[d] : shape.shape[d];
+      view.strides[rank - 1] = view.strides[d];
+    }
+  }
+  for (View& view : views) view.rank = rank;
+}
+
+Strided::Strided(View view) : view_(view), size_(static_cast<std::int64_t>(size_of(view.dtype))) {
+  merge_dimensions({&view_, 1});
+  dense_ = view_.rank == 0 || (view_.rank == 1 && view_.strides[0] == 1);
+}
+
+void* Strided::direct(std::int64_t begin) const {
+  return dense_ ? static_cast<std::byte*>(view_.data) + begin * size_ : nullptr;
+}
+
+void Strided::read(std::int64_t begin, std::int64_t count, void* out) const {
+  with_word(size_, [&]<class Word>(Word) {
+    const Word* in = view_.as<const Word>();
+    Word* to = static_cast<Word*>(out);
+    for_each_run(view_, begin, count, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
+      const Word* from = in + offset;
+      if (stride == 1)
+        std::memcpy(to, from, static_cast<std::size_t>(length) * sizeof(Word));
+      else if (stride == 0)
+        std::fill_n(to, length, *from);
+      else
+        for (std::int64_t i = 0; i < length; ++i) to[i] = from[i * stride];
+      to += length;
+    });
+  });
+}
+
+void Strided::write(std::int64_t begin, std::int64_t count, const void* in) const {
+  with_word(size_, [&]<class Word>(Word) {
+    Word* out = view_.as<Word>();
+    const Word* from = static_cast<const Word*>(in);
+    for_each_run(view_, begin, count, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
+      Word* to = out + offset;
+      if (stride == 1)
+        std::memcpy(to, from, static_cast<std::size_t>(length) * sizeof(Word));
+      else
+        for (std::int64_t i = 0; i < length; ++i) to[i * stride] = from[i];
+      from += length;
+    });
+  });
+}
+
+namespace {
+
+template <class S, class T>
+void widen_from(const void* in, std::int64_t count, T* out) {
+  const S* from = static_cast<const S*>(in);
+  std::int64_t i = 0;
+  if constexpr (std::is_same_v<T, float> && sizeof(S) == 2)
+    for (; i + simd::lanes<float> <= count; i += simd::lanes<float>) simd::store(out + i, simd::load<float>(from + i));
+  for (; i < count; ++i) {
+    if constexpr (sizeof(S) == 2)
+      out[i] = static_cast<T>(static_cast<float>(from[i]));
+    else
+      out[i] = static_cast<T>(from[i]);
+  }
+}
+
+template <class S, class T>
+void narrow_to(const T* in, std::int64_t count, void* out) {
+  S* to = static_cast<S*>(out);
+  std::int64_t i = 0;
+  if constexpr (std::is_same_v<T, float> && sizeof(S) == 2)
+    for (; i + simd::lanes<float> <= count; i += simd::lanes<float>) simd::store(to + i, simd::load<float>(in + i));
+  for (; i < count; ++i) {
+    if constexpr (sizeof(S) == 2)
+      to[i] = S(static_cast<float>(in[i]));
+    else if constexpr (std::is_same_v<S, bool>)
+      to[i] = in[i] != T{};
+    else
+      to[i] = static_cast<S>(in[i]);
+  }
+}
+
+/// Calls f with a value of the C++ type of `dtype`.
+template <class F>
+void with_stored_type(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f64: return f(double{});
+    case DType::f32: return f(float{});
+    case DType::f16: return f(Half{});
+    case DType::bf16: return f(BFloat16{});
+    case DType::i64: return f(std::int64_t{});
+    case DType::i32: return f(std::int32_t{});
+    case DType::u8: return f(std::uint8_t{});
+    default: return f(bool{});
+  }
+}
+
+}  // namespace
+
+template <class T>
+void widen(DType from, const void* in, std::int64_t count, T* out) {
+  with_stored_type(from, [&]<class S>(S) { widen_from<S>(in, count, out); });
+}
+template <class T>
+void narrow(const T* in, std::int64_t count, DType to, void* out) {
+  with_stored_type(to, [&]<class S>(S) { narrow_to<S>(in, count, out); });
+}
+
+template void widen(DType, const void*, std::int64_t, float*);
+template void widen(DType, const void*, std::int64_t, double*);
+template void widen(DType, const void*, std::int64_t, std::int64_t*);
+template void narrow(const float*, std::int64_t, DType, void*);
+template void narrow(const double*, std::int64_t, DType, void*);
+template void narrow(const std::int64_t*, std::int64_t, DType, void*);
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,113 @@
+// Strided operands read and written in row-major ranges, whatever their layout and dtype: the one mechanism behind
+// elementwise kernels, reductions and copies. Internal to kernels/cpu.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "kernels/dtype.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+/// Elements that a range loop handles at a time: small enough that all operands stay in the first-level cache.
+inline constexpr std::int64_t block_size = 1024;
+
+/// Permutes the dimensions of all views (which share a shape) alike, so that the first one's strides descend.
+/// Dimensions of size 1 go to the front.
+void sort_dimensions(std::span<View> views);
+
+/// Merges neighbouring dimensions that every view steps through as one, and drops those of size 1. The views share a
+/// shape.
+void merge_dimensions(std::span<View> views);
+
+/// A view with its dimensions merged; elements are addressed by their row-major index.
+class Strided {
+ public:
+  Strided() = default;
+  explicit Strided(View view);
+
+  /// Address of element `begin` where all elements lie one after another, else nullptr.
+  void* direct(std::int64_t begin) const;
+  /// Copies elements [begin, begin + count) to `out`, without gaps.
+  void read(std::int64_t begin, std::int64_t count, void* out) const;
+  /// The inverse.
+  void write(std::int64_t begin, std::int64_t count, const void* in) const;
+
+  DType dtype() const { return view_.dtype; }
+
+ private:
+  View view_;
+  std::int64_t size_ = 0;  // bytes of an element
+  bool dense_ = false;
+};
+
+/// T is float, double or int64_t. Converts stored elements to T.
+template <class T>
+void widen(DType from, const void* in, std::int64_t count, T* out);
+/// Converts T to stored elements; to bool is x != 0, float to integer truncates.
+template <class T>
+void narrow(const T* in, std::int64_t count, DType to, void* out);
+
+/// Reads ranges of a view as T.
+template <class T>
+class Source {
+ public:
+  Source() = default;
+  explicit Source(const View& view) : strided_(view) {}
+  /// Elements [begin, begin + count), count <= block_size: in place where they already lie so, else in `buffer`.
+  const T* read(std::int64_t begin, std::int64_t count, T* buffer) const {
+    const bool same = strided_.dtype() == dtype_of<T>;
+    const void* raw = strided_.direct(begin);
+    if (same && raw) return static_cast<const T*>(raw);
+    if (same) {
+      strided_.read(begin, count, buffer);
+      return buffer;
+    }
+    alignas(64) std::int64_t gathered[block_size];
+    if (!raw) {
+      strided_.read(begin, count, gathered);
+      raw = gathered;
+    }
+    widen<T>(strided_.dtype(), raw, count, buffer);
+    return buffer;
+  }
+
+ private:
+  Strided strided_;
+};
+
+/// Writes ranges of a view from T.
+template <class T>
+class Sink {
+ public:
+  Sink() = default;
+  explicit Sink(const View& view) : strided_(view) {}
+  /// Where to put elements [begin, ...): their place itself, else `buffer`. finish() is called afterwards.
+  T* target(std::int64_t begin, T* buffer) const {
+    void* place = strided_.dtype() == dtype_of<T> ? strided_.direct(begin) : nullptr;
+    return place ? static_cast<T*>(place) : buffer;
+  }
+  void finish(std::int64_t begin, std::int64_t count, const T* values) const {
+    void* place = strided_.direct(begin);
+    if (place == values) return;
+    if (strided_.dtype() == dtype_of<T>) return strided_.write(begin, count, values);
+    if (place) return narrow<T>(values, count, strided_.dtype(), place);
+    alignas(64) std::int64_t gathered[block_size];
+    narrow<T>(values, count, strided_.dtype(), gathered);
+    strided_.write(begin, count, gathered);
+  }
+
+ private:
+  Strided strided_;
+};
+
+/// Calls f(T{}) with the type in which elements of `dtype` are computed: float, double or int64_t.
+template <class F>
+decltype(auto) with_compute_type(DType dtype, const F& f) {
+  if (dtype == DType::f64) return f(double{});
+  if (is_floating(dtype)) return f(float{});
+  return f(std::int64_t{});
+}
+
+}  // namespace poolgrad::kernels
