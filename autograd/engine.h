@@ -2,9 +2,10 @@
 // re-entrant.
 #pragma once
 
-#include <string>
+#include <functional>
 #include <vector>
 
+#include "autograd/anomaly.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -15,32 +16,23 @@ struct BackwardOptions {
 };
 
 /// Accumulates into the `.grad()` of every leaf that contributed to `outputs`. `gradients` pairs with `outputs`;
-/// undefined entries are 1 for one-element outputs. Throws ShapeError, or Error if no output requires grad.
+/// undefined entries are 1 for one-element outputs; outputs that require no gradient are passed over. Throws
+/// ShapeError, DTypeError or DeviceError for a gradient unlike its output, and Error if no output requires grad or the
+/// graph was freed before. Whatever is allocated meanwhile is tagged Category::gradient. If an operator throws, leaves
+/// visited before keep what they got, and the graph is freed as after success.
 void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients = {},
               BackwardOptions options = {});
 
-/// The gradients of sum_i <gradients_i, outputs_i> with respect to `inputs`, without touching any `.grad()`. An input
-/// that did not contribute gets an undefined tensor if `allow_unused`, else Error names its position.
+/// The gradients of sum_i <gradients_i, outputs_i> with respect to `inputs`, leaves or not, without touching any
+/// `.grad()`; only nodes on the way to them are run (and freed). An input that did not contribute gets an undefined
+/// tensor if `allow_unused`, else Error names its position.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients = {}, BackwardOptions options = {},
                          bool allow_unused = false);
 
-/// Calls `hook` with the gradient of `tensor` when it is known (before accumulation, for a leaf); a defined result
-/// replaces the gradient.
+/// Calls `hook` with the gradient of `tensor` when it is complete (before accumulation, for a leaf); a defined result,
+/// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration. A hook on a leaf
+/// lives as long as the tensor, else as long as the graph. Throws Error if the tensor requires no gradient.
 void register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
-
-/// While alive, every operator's output and every gradient is searched for NaN and infinity; the first one found throws
-/// Error naming the operator, the shapes of its inputs and the first bad index.
-class AnomalyMode {
- public:
-  AnomalyMode();
-  ~AnomalyMode();
-  AnomalyMode(const AnomalyMode&) = delete;
-  AnomalyMode& operator=(const AnomalyMode&) = delete;
-
- private:
-  bool previous_;
-};
-bool anomaly_mode_enabled();
 
 }  // namespace poolgrad

@@ -26,16 +26,21 @@ using Gradients = std::vector<Tensor>;
 /// What a backward function is given: the gradients of the outputs, and which gradients are wanted.
 class BackwardCall {
  public:
-  BackwardCall(const Node& node, Gradients gradients) : node_(node), gradients_(std::move(gradients)) {}
+  /// `wanted` has one flag per input of `node`; nullptr wants every input that has an edge.
+  BackwardCall(const Node& node, Gradients gradients, const std::uint8_t* wanted = nullptr)
+      : node_(node), gradients_(std::move(gradients)), wanted_(wanted) {}
 
   /// Gradient of output i; undefined if that output did not contribute.
   const Tensor& gradient(int i = 0) const { return gradients_[static_cast<std::size_t>(i)]; }
+  /// The same, given away: the caller may become its sole owner.
+  Tensor take_gradient(int i = 0) { return std::move(gradients_[static_cast<std::size_t>(i)]); }
   /// True if somebody wants the gradient of input i.
   bool needs(int i) const;
 
  private:
   const Node& node_;
   Gradients gradients_;
+  const std::uint8_t* wanted_;
 };
 
 /// Returns one gradient per input, in order; undefined where there is none. With create_graph grad mode is on while it
@@ -43,40 +48,83 @@ class BackwardCall {
 /// (grad_enabled()) ... else ...`.
 using BackwardFunction = std::function<Gradients(const BackwardCall&)>;
 
+/// What an operator's input looked like; its gradient must look the same.
+struct TensorMeta {
+  Shape shape;
+  DType dtype = DType::f32;
+  Device device;
+  bool defined = false;
+
+  TensorMeta() = default;
+  explicit TensorMeta(const Tensor& tensor);
+  /// "(4, 8) f32 on cpu", or "undefined".
+  std::string describe() const;
+  bool matches(const Tensor& tensor) const;
+};
+
+/// Owned by shared_ptr, through make(): whatever a node was keeping is destroyed iteratively, so that a chain of any
+/// length dies without recursion.
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  Node(std::string name, std::vector<Edge> edges, std::vector<Shape> input_shapes, BackwardFunction backward);
+  /// Called with the gradients of the outputs before the node runs; may replace them.
+  using Hook = std::function<void(Gradients&)>;
+
+  /// A node for an operator with `inputs`; an undefined input, or one that requires no gradient, gets a null edge.
+  static std::shared_ptr<Node> make(std::string name, const std::vector<Tensor>& inputs, int output_count,
+                                    BackwardFunction backward);
   virtual ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 
   const std::string& name() const { return name_; }
   const std::vector<Edge>& edges() const { return edges_; }
+  const std::vector<TensorMeta>& inputs() const { return inputs_; }
   int output_count() const { return output_count_; }
   /// Later operators have larger numbers; the engine runs the largest ready one first, which fixes the order of every
-  /// sum.
+  /// sum. Leaves are larger than every operator: a leaf's gradient is added as soon as it is complete.
   std::uint64_t sequence() const { return sequence_; }
+  /// When the node was made: larger than that of every node it leads to.
+  std::uint64_t made_at() const { return sequence_ & ~leaf_priority; }
 
-  /// Runs the backward function. Throws Error if it was released ("the graph was freed by an earlier backward; pass
-  /// retain_graph").
-  virtual Gradients run(Gradients gradients);
-  /// Forgets the backward function and with it every saved tensor.
+  /// Runs the backward function and checks what it gave: one gradient per input, each like its input. Throws Error
+  /// naming the operator.
+  virtual Gradients run(BackwardCall& call);
+  /// Forgets the backward function and with it every saved tensor; released() is then true.
   virtual void release();
+  virtual bool released() const { return backward_ == nullptr; }
 
-  /// Called with the gradients of the outputs before run(); may replace them.
-  void add_hook(std::function<void(Gradients&)> hook) { hooks_.push_back(std::move(hook)); }
+  /// Hooks run in the order in which they were added. A hook that holds a tensor made by this node keeps it alive.
+  void add_hook(Hook hook);
+  void run_hooks(Gradients& gradients) const;
+
+  /// The node whose backward runs on this thread (the innermost); nullptr outside.
+  static Node* current();
 
  protected:
-  friend class Engine;
-  friend class Recorder;
+  static constexpr std::uint64_t leaf_priority = std::uint64_t{1} << 63;
+
+  /// `priority` is 0 or leaf_priority.
+  Node(std::string name, std::uint64_t priority);
+  /// Takes ownership with the deleter that never recurses.
+  static std::shared_ptr<Node> own(Node* node);
+
+  std::shared_ptr<std::vector<Hook>> hooks_;  // shared with the record of a leaf, which outlives its node
+
+ private:
+  struct Deleter;
+  void check(const Gradients& gradients) const;
+
   std::string name_;
   std::vector<Edge> edges_;
-  std::vector<Shape> input_shapes_;
+  std::vector<TensorMeta> inputs_;
   BackwardFunction backward_;
-  std::vector<std::function<void(Gradients&)>> hooks_;
   std::uint64_t sequence_;
   int output_count_ = 1;
+  Node* next_doomed_ = nullptr;
 };
+
+/// Where the gradient of `tensor` goes; null if it requires none.
+Edge gradient_edge(const Tensor& tensor);
 
 /// Nodes alive in the process: a training loop that keeps losses shows here.
 std::int64_t live_node_count();

@@ -12,9 +12,11 @@
 //   }
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "autograd/node.h"
 #include "autograd/saved_tensor.h"
@@ -23,16 +25,14 @@
 
 namespace poolgrad {
 
-using TensorRefs = std::vector<Tensor>;
-
 /// True if grad mode is on and one of the inputs requires a gradient.
 bool wants_gradient(std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
 bool wants_gradient(std::span<const Tensor> inputs);
 
-/// Makes the node and connects it: `outputs` (fresh tensors or views) then require grad. SavedTensors of outputs inside
-/// `backward` must be made with SavedTensor::output(). In anomaly mode the outputs are checked for NaN here and the
-/// gradients in the engine.
-void record(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+/// Makes the node and connects it: the floating `outputs` (fresh tensors or views) then require grad. SavedTensors of
+/// outputs inside `backward` must be made with SavedTensor::output(). In anomaly mode the outputs are checked here and
+/// the gradients in the engine.
+void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
             BackwardFunction backward);
 
 }  // namespace poolgrad

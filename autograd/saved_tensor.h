@@ -37,15 +37,18 @@ class SavedTensor {
   SavedTensor() = default;
   /// Keeps an input of the operator (or any tensor that is not its output).
   explicit SavedTensor(const Tensor& tensor);
-  /// Keeps an output of the operator, without the reference cycle node -> tensor -> node.
-  static SavedTensor output(const Tensor& tensor);
+  /// Keeps output `index` of the operator, without the reference cycle node -> tensor -> node: unpack() connects it to
+  /// the node again, for second derivatives.
+  static SavedTensor output(const Tensor& tensor, int index = 0);
 
   bool defined() const { return state_ != nullptr; }
-  /// The tensor as it was saved. Throws Error naming shape and both versions if it was written in place since.
+  /// The tensor as it was saved; undefined if that was. Call it inside the backward function: there it knows its
+  /// operator. Throws Error naming operator, shape and both versions if the tensor was written in place since.
   Tensor unpack() const;
 
  private:
   struct State;
+  static std::shared_ptr<State> keep(const Tensor& tensor, int output_index);
   std::shared_ptr<State> state_;
 };
 
