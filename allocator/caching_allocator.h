@@ -14,6 +14,7 @@
 #include "allocator/device.h"
 #include "allocator/device_memory.h"
 #include "allocator/memory_scope.h"
+#include "allocator/reclaim_client.h"
 #include "allocator/statistics.h"
 #include "allocator/stream.h"
 
@@ -41,6 +42,8 @@ struct AllocationRequest {
   Stream stream;
   Tag tag = current_tag();
 };
+
+class Pool;
 
 class CachingAllocator {
  public:
@@ -74,16 +77,19 @@ class CachingAllocator {
   Statistics statistics() const;
   /// Peaks restart from the present values.
   void reset_peaks();
-  /// FNV-1a over (kind, bytes, category) of all requests and frees so far: equal hashes, equal allocation sequences.
-  /// Blocks are numbered by allocation order, so the hash is independent of addresses.
+  /// FNV-1a (in 64-bit steps) over (kind, bytes, category) of all requests and frees so far: equal hashes, equal
+  /// allocation sequences. Blocks are numbered by allocation order, so the hash is independent of addresses.
   std::uint64_t sequence_hash() const;
   void reset_sequence_hash();
+
+  /// From now on the client is asked for memory when nothing cheaper helps, cheapest client first, until it expires.
+  void add_client(std::weak_ptr<ReclaimClient> client);
 
   DeviceMemory& memory();
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  friend void configure_simulated_device(int index, std::size_t capacity);
+  std::unique_ptr<Pool> pool_;
 };
 
 /// The process-wide pool of a device, made at first use with AllocatorConfig::from_environment(). Throws DeviceError

@@ -38,14 +38,19 @@ class DeviceMemory {
   /// Gives the memory behind the range back to the device; the addresses stay reserved.
   virtual void decommit(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Marks the work queued on `stream` so far.
+  /// Sets every byte of a committed range to `value`, in stream order. Does nothing where there are no bytes.
+  virtual void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) = 0;
+
+  /// Marks the work queued on `stream` so far. The event lives until it is spent or discarded.
   virtual EventId record_event(Stream stream) = 0;
   /// True once the marked work is done; the event is then spent.
   virtual bool event_finished(EventId event) = 0;
   /// Lets later work of `stream` wait for the event without blocking the caller.
   virtual void stream_wait(Stream stream, EventId event) = 0;
-  /// Blocks until the marked work is done.
+  /// Blocks until the marked work is done; the event is then spent.
   virtual void synchronize(EventId event) = 0;
+  /// Gives up an event that nobody will ask about.
+  virtual void discard_event(EventId event) noexcept = 0;
 };
 
 }  // namespace poolgrad

@@ -15,6 +15,16 @@ struct Gauge {
   std::uint64_t peak = 0;
   std::uint64_t allocated = 0;
   std::uint64_t freed = 0;
+
+  void add(std::uint64_t amount) {
+    current += amount;
+    allocated += amount;
+    if (current > peak) peak = current;
+  }
+  void subtract(std::uint64_t amount) {
+    current -= amount;
+    freed += amount;
+  }
 };
 
 struct Statistics {

@@ -1,0 +1,63 @@
+// One contiguous range of a pool's addresses. Blocks tile each address window without gaps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+
+#include "allocator/memory_scope.h"
+
+namespace poolgrad {
+
+enum class BlockState : std::uint8_t {
+  uncommitted,  // addresses without memory behind them
+  free,         // in the bucket index of its stream
+  live,         // handed out
+  pending,      // given back while another stream may still use it
+  busy          // owned by a thread that is talking to the device about it
+};
+
+struct Window;
+
+struct Block {
+  std::uintptr_t address = 0;
+  std::size_t size = 0;
+  // Neighbours by address in the same window; never two free blocks of one stream, never two uncommitted ones.
+  Block* previous = nullptr;
+  Block* next = nullptr;
+  // Children in the tree of a bucket, while free.
+  Block* left = nullptr;
+  Block* right = nullptr;
+  Window* window = nullptr;
+  std::uint64_t stream = 0;  // whose queued work may still use the memory
+  std::uint64_t epoch = 0;   // allocation tick at which it was last given back
+  std::uint64_t number = 0;  // allocations are counted from 1
+  std::size_t requested = 0;
+  Tag tag;
+  BlockState state = BlockState::busy;
+
+  std::uintptr_t end() const { return address + size; }
+};
+
+/// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state.
+class BlockStore {
+ public:
+  Block* make() {
+    if (spare_ == nullptr) return &blocks_.emplace_back();
+    Block* block = spare_;
+    spare_ = block->next;
+    *block = Block{};
+    return block;
+  }
+
+  void recycle(Block* block) noexcept {
+    block->next = spare_;
+    spare_ = block;
+  }
+
+ private:
+  std::deque<Block> blocks_;
+  Block* spare_ = nullptr;
+};
+
+}  // namespace poolgrad

@@ -1,0 +1,125 @@
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+struct Unit {
+  std::string_view name;  // lower case
+  double bytes;
+};
+
+constexpr std::array<Unit, 11> units = {{{"", 1.0},
+                                         {"b", 1.0},
+                                         {"k", 0x1p10},
+                                         {"kib", 0x1p10},
+                                         {"mib", 0x1p20},
+                                         {"gib", 0x1p30},
+                                         {"tib", 0x1p40},
+                                         {"kb", 1e3},
+                                         {"mb", 1e6},
+                                         {"gb", 1e9},
+                                         {"tb", 1e12}}};
+
+std::string_view trimmed(std::string_view text) {
+  const auto is_space = [](char c) { return std::isspace(static_cast<unsigned char>(c)) != 0; };
+  while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
+  while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+  return text;
+}
+
+bool parse_switch(std::string_view key, std::string_view value) {
+  if (value == "on" || value == "1" || value == "true") return true;
+  if (value == "off" || value == "0" || value == "false") return false;
+  throw ValueError("[allocator] " + std::string(key) + " must be on or off, got '" + std::string(value) + "'");
+}
+
+}  // namespace
+
+std::size_t parse_bytes(const std::string& text) {
+  const auto refuse = [&](const char* reason) -> ValueError {
+    return ValueError("[parse_bytes] " + std::string(reason) + ": '" + text +
+                      "' (examples: 8GiB, 512MiB, 1.5GB, 4096)");
+  };
+  const std::string_view number = trimmed(text);
+  const char* end = number.data() + number.size();
+  if (number.empty() || std::isdigit(static_cast<unsigned char>(number.front())) == 0) {
+    throw refuse("not a number of bytes");
+  }
+  std::size_t whole = 0;
+  double value = 0.0;
+  const auto integer = std::from_chars(number.data(), end, whole);
+  const auto [stop, error] = std::from_chars(number.data(), end, value, std::chars_format::fixed);
+  if (error != std::errc()) throw refuse("not a number of bytes");
+  std::string suffix(trimmed(std::string_view(stop, static_cast<std::size_t>(end - stop))));
+  for (char& c : suffix) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const Unit& unit : units) {
+    if (suffix != unit.name) continue;
+    // A plain integer is exact; anything else is rounded down to a byte.
+    if (integer.ptr == stop && unit.bytes == 1.0) {
+      if (integer.ec != std::errc()) throw refuse("more bytes than 64 bits can count");
+      return whole;
+    }
+    const double bytes = std::floor(value * unit.bytes);
+    if (!(bytes < 0x1p64)) throw refuse("more bytes than 64 bits can count");
+    return static_cast<std::size_t>(bytes);
+  }
+  throw refuse("not a number of bytes");
+}
+
+std::string format_bytes(std::size_t bytes) {
+  constexpr std::array<const char*, 7> names = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  auto value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  // 1023.995 and more would print as 1024.00.
+  while (value >= 1023.995 && unit + 1 < names.size()) {
+    value /= 1024.0;
+    ++unit;
+  }
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.2f %s", value, names[unit]);
+  return text.data();
+}
+
+AllocatorConfig AllocatorConfig::parse(const std::string& text) {
+  AllocatorConfig config;
+  std::string_view rest = trimmed(text);
+  while (!rest.empty()) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view item = trimmed(rest.substr(0, comma));
+    rest = comma == std::string_view::npos ? std::string_view() : rest.substr(comma + 1);
+    if (item.empty()) continue;
+    const std::size_t colon = item.find(':');
+    const std::string_view key = trimmed(item.substr(0, colon));
+    const std::string_view value =
+        colon == std::string_view::npos ? std::string_view() : trimmed(item.substr(colon + 1));
+    if (key == "budget") {
+      config.budget = parse_bytes(std::string(value));
+    } else if (key == "alignment") {
+      config.alignment = parse_bytes(std::string(value));
+    } else if (key == "poison") {
+      config.poison = parse_switch(key, value);
+    } else {
+      throw ValueError("[allocator] unknown option '" + std::string(key) + "' in '" + text +
+                       "'; known options: alignment, budget, poison");
+    }
+  }
+  return config;
+}
+
+AllocatorConfig AllocatorConfig::from_environment() {
+  const char* text = std::getenv("POOLGRAD_ALLOCATOR");
+  return text == nullptr ? AllocatorConfig{} : parse(text);
+}
+
+}  // namespace poolgrad

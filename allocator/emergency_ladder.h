@@ -1,0 +1,53 @@
+// What happens when no cached block fits: rungs in a fixed order, from free of charge to expensive.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "allocator/block.h"
+#include "allocator/stream.h"
+
+namespace poolgrad {
+
+/// An allocation that found no block.
+struct Need {
+  std::size_t requested = 0;  // bytes asked for
+  std::size_t size = 0;       // rounded to the granule
+  std::size_t alignment = 0;
+  Stream stream;
+  Tag tag;
+  bool device_full = false;  // the device itself refused memory that the budget would have allowed
+  Block* block = nullptr;    // the result, busy, once there is one
+};
+
+/// One way to get memory. Both functions are called without locks.
+struct Rung {
+  std::string name;
+  /// Bytes that it might give now; 0 skips it.
+  std::function<std::size_t(Need&)> estimate;
+  /// Tries; returns the bytes really released or obtained. May set need.block itself.
+  std::function<std::size_t(Need&)> run;
+};
+
+/// What a rung gave during one climb, summed over its runs.
+struct Yield {
+  std::string rung;
+  std::size_t bytes = 0;
+};
+
+/// Climbs rungs until need.block is set. After every rung that yields, `search` (which may set need.block) and the
+/// rungs below it are tried again, since freed memory may need coalescing, release and commit before it fits. Each rung
+/// is entered at most once per rung above it, so a climb always ends. While a rung runs, allocations that this thread
+/// makes in any pool climb only to the rung below: a climb inside a climb cannot recurse for ever.
+class EmergencyLadder {
+ public:
+  using Search = std::function<void(Need&)>;
+
+  /// Returns one yield per rung in order; need.block tells whether it succeeded.
+  static std::vector<Yield> climb(const std::vector<Rung>& rungs, Need& need, const Search& search);
+};
+
+}  // namespace poolgrad

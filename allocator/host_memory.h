@@ -1,0 +1,36 @@
+// The machine's own memory: address ranges from mmap, committed and decommitted page by page.
+#pragma once
+
+#include <atomic>
+
+#include "allocator/device_memory.h"
+
+namespace poolgrad {
+
+/// Pages of 2 MiB, asked for as huge pages. Work on the CPU runs at once, so events are finished when recorded.
+class HostMemory : public DeviceMemory {
+ public:
+  /// `total` is what info() reports and commit() may use; 0 means the machine's physical memory.
+  explicit HostMemory(std::size_t total = 0);
+
+  Device device() const override { return cpu; }
+  std::size_t granularity() const override { return std::size_t{2} << 20; }
+  MemoryInfo info() const override;
+  void* reserve(std::size_t bytes) override;
+  void unreserve(void* address, std::size_t bytes) noexcept override;
+  bool commit(void* address, std::size_t bytes) override;
+  void decommit(void* address, std::size_t bytes) noexcept override;
+  void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
+  EventId record_event(Stream stream) override;
+  bool event_finished(EventId) override { return true; }
+  void stream_wait(Stream, EventId) override {}
+  void synchronize(EventId) override {}
+  void discard_event(EventId) noexcept override {}
+
+ private:
+  const std::size_t total_;
+  std::atomic<std::size_t> committed_{0};
+  std::atomic<EventId> events_{0};
+};
+
+}  // namespace poolgrad

@@ -1,0 +1,39 @@
+// Base of the adaptors that stand between a pool and its device memory to fail, delay or watch calls.
+#pragma once
+
+#include <memory>
+#include <utility>
+
+#include "allocator/device_memory.h"
+
+namespace poolgrad {
+
+/// Hands every call on; adaptors override what they change.
+class MemoryAdaptor : public DeviceMemory {
+ public:
+  explicit MemoryAdaptor(std::unique_ptr<DeviceMemory> inner) : inner_(std::move(inner)) {}
+
+  Device device() const override { return inner_->device(); }
+  std::size_t granularity() const override { return inner_->granularity(); }
+  MemoryInfo info() const override { return inner_->info(); }
+  void* reserve(std::size_t bytes) override { return inner_->reserve(bytes); }
+  void unreserve(void* address, std::size_t bytes) noexcept override { inner_->unreserve(address, bytes); }
+  bool commit(void* address, std::size_t bytes) override { return inner_->commit(address, bytes); }
+  void decommit(void* address, std::size_t bytes) noexcept override { inner_->decommit(address, bytes); }
+  void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
+    inner_->fill(address, bytes, value, stream);
+  }
+  EventId record_event(Stream stream) override { return inner_->record_event(stream); }
+  bool event_finished(EventId event) override { return inner_->event_finished(event); }
+  void stream_wait(Stream stream, EventId event) override { inner_->stream_wait(stream, event); }
+  void synchronize(EventId event) override { inner_->synchronize(event); }
+  void discard_event(EventId event) noexcept override { inner_->discard_event(event); }
+
+ protected:
+  DeviceMemory& inner() { return *inner_; }
+
+ private:
+  std::unique_ptr<DeviceMemory> inner_;
+};
+
+}  // namespace poolgrad
