@@ -1,0 +1,117 @@
+#include "nn/language_model.h"
+
+#include <cmath>
+#include <string>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/arithmetic.h"
+#include "autograd/cast.h"
+#include "autograd/losses.h"
+#include "autograd/matmul.h"
+#include "autograd/views.h"
+#include "tensor/creation.h"
+
+namespace poolgrad::nn {
+
+namespace {
+
+ParameterOptions with_dtype(ParameterOptions options, DType dtype) {
+  options.dtype = dtype;
+  return options;
+}
+
+double embedding_deviation(const LanguageModelConfig& config) {
+  return config.tied_head ? 1.0 / std::sqrt(static_cast<double>(config.width)) : 1.0;
+}
+
+const LanguageModelConfig& checked(const LanguageModelConfig& config) {
+  config.check();
+  return config;
+}
+
+}  // namespace
+
+void LanguageModelConfig::check() const {
+  const auto fail = [](const std::string& reason) { throw ValueError("[language_model] " + reason); };
+  const std::pair<const char*, std::int64_t> sizes[] = {{"vocabulary", vocabulary}, {"context", context},
+                                                        {"layers", layers},         {"width", width},
+                                                        {"heads", heads},           {"kv_heads", kv_heads}};
+  for (const auto& [name, size] : sizes)
+    if (size < 1) fail(std::string(name) + " must be at least 1, but is " + std::to_string(size));
+  if (width % heads != 0)
+    fail("width " + std::to_string(width) + " is not divisible by " + std::to_string(heads) + " heads");
+  if (heads % kv_heads != 0)
+    fail(std::to_string(heads) + " heads are not a multiple of " + std::to_string(kv_heads) + " kv-heads");
+  if (positions == Positions::rope && (width / heads) % 2 != 0)
+    fail("rotary positions need an even width per head, but " + std::to_string(width) + " / " + std::to_string(heads) +
+         " is odd");
+  if (!is_floating(dtype)) fail("activations must be floating, but are " + std::string(to_string(dtype)));
+  if (!(feed_forward_multiplier > 0)) fail("the feed-forward multiplier must be positive");
+}
+
+std::int64_t LanguageModelConfig::hidden_units() const {
+  const double share = feed_forward == FeedForwardKind::swiglu ? 2.0 / 3.0 : 1.0;
+  const double units = feed_forward_multiplier * static_cast<double>(width) * share;
+  return static_cast<std::int64_t>(std::ceil(units / 8.0)) * 8;
+}
+
+LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options)
+    : config_(checked(config)),
+      embedding_(config.vocabulary, config.width, embedding_deviation(config),
+                 options = with_dtype(options, config.parameter_dtype())),
+      dropout_(config.dropout, *options.generator) {
+  add_module("embedding", embedding_);
+  if (config.positions == Positions::learned)
+    add_module("positions", positions_.emplace(config.context, config.width, embedding_deviation(config), options));
+  add_module("dropout", dropout_);
+  for (std::int64_t i = 0; i < config.layers; ++i) {
+    auto feed_forward = std::make_unique<FeedForward>(
+        config.width, config.hidden_units(),
+        FeedForwardOptions{.kind = config.feed_forward, .bias = config.biases, .down_deviation = 0.0}, options);
+    blocks_.push_back(std::make_unique<TransformerBlock>(
+        config.width, mixer(config, options), std::move(feed_forward),
+        TransformerBlockOptions{.norm = config.norm, .bias = config.biases, .dropout = config.dropout}, options));
+    add_module("block" + std::to_string(i), *blocks_.back());
+  }
+  norm_ = make_norm(config.norm, config.width, config.biases, options);
+  add_module("norm", *norm_);
+  if (!config.tied_head)
+    add_module("head",
+               head_.emplace(config.width, config.vocabulary, LinearOptions{.bias = false, .deviation = 0.0}, options));
+}
+
+LanguageModel::State LanguageModel::new_state() const { return State(blocks_.size()); }
+
+const Tensor& LanguageModel::head_weight() const { return head_ ? head_->weight() : embedding_.weight(); }
+
+Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
+  const std::int64_t seen = state ? state->at(0).length : 0;
+  if (tokens.rank() != 2 || tokens.size(1) > config_.context || (positions_ && seen + tokens.size(1) > config_.context))
+    throw ShapeError("[language_model] tokens must be (B, T) with at most " + std::to_string(config_.context) +
+                     " positions, " + std::to_string(seen) + " of them seen before: tokens " + describe(tokens));
+  const MemoryScope scope("model", Category::activation);
+  Tensor x = embedding_(tokens);
+  if (positions_) x = x + slice(positions_->weight(), 0, seen, seen + tokens.size(1));
+  x = dropout_(to(x, config_.dtype));
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const MemoryScope block("block" + std::to_string(i));
+    x = blocks_[i]->forward(x, state ? &(*state)[i] : nullptr);
+  }
+  return (*norm_)(x);
+}
+
+Tensor LanguageModel::logits(const Tensor& tokens, State* state) {
+  const Tensor x = hidden(tokens, state);
+  const MemoryScope scope("head", Category::activation);
+  return linear(x, to(head_weight(), x.dtype()));
+}
+
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum) {
+  const Tensor x = hidden(tokens);
+  const MemoryScope scope("loss", Category::activation);
+  return linear_cross_entropy(x, to(head_weight(), x.dtype()), targets,
+                              {.reduction = sum ? Reduction::sum : Reduction::mean});
+}
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,81 @@
+// A decoder-only transformer over bytes (or any other small vocabulary).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "nn/embedding.h"
+#include "nn/linear.h"
+#include "nn/transformer_block.h"
+
+namespace poolgrad::nn {
+
+/// rope: the mixers rotate queries and keys. learned: a table of `context` vectors is added to the embedding.
+enum class Positions { rope, learned };
+
+struct LanguageModelConfig {
+  std::int64_t vocabulary = 256;
+  std::int64_t context = 4096;  // longest sequence
+  std::int64_t layers = 2;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 4;
+  FeedForwardKind feed_forward = FeedForwardKind::gelu;
+  double feed_forward_multiplier = 4.0;  // hidden units per width; see hidden_units()
+  NormKind norm = NormKind::rms_norm;
+  Positions positions = Positions::rope;
+  bool tied_head = false;    // the output weight is the embedding
+  bool biases = false;       // in linear layers and LayerNorm
+  double dropout = 0.0;      // of embeddings and residual branches
+  DType dtype = DType::f32;  // of activations; parameters are f64 for f64 and f32 otherwise
+
+  /// Throws ValueError, one sentence: sizes below 1, width not divisible by heads, heads not a multiple of kv_heads, an
+  /// odd head width with rope, a dtype that is not floating.
+  void check() const;
+  /// multiplier * width, times 2/3 for SwiGLU (equal parameter count), rounded up to a multiple of 8.
+  std::int64_t hidden_units() const;
+  DType parameter_dtype() const { return compute_dtype(dtype); }
+};
+
+/// Makes the mixer of one block.
+using MixerFactory = std::function<std::unique_ptr<SequenceMixer>(const LanguageModelConfig&, const ParameterOptions&)>;
+
+/// Embedding, blocks, final norm, head. Embeddings start with deviation 1 (tied: 1 / sqrt(width)), residual outputs and
+/// an untied head at 0, other weights with 1 / sqrt(inputs). The dtype of the parameters is
+/// config.parameter_dtype(); options.generator feeds dropout and must outlive the model.
+class LanguageModel : public Module {
+ public:
+  LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options = {});
+
+  /// What all blocks remember.
+  using State = std::vector<SequenceState>;
+  /// One empty SequenceState per block.
+  State new_state() const;
+
+  /// tokens (B, T) i64 -> (B, T, width) after the final norm. ShapeError where T (with the state's positions, if
+  /// positions are learned) exceeds the context.
+  Tensor hidden(const Tensor& tokens, State* state = nullptr);
+  /// tokens (B, T) -> (B, T, vocabulary).
+  Tensor logits(const Tensor& tokens, State* state = nullptr);
+  /// Mean (or sum) over all positions of -log p(target | tokens so far), in nats; targets (B, T) i64. The logits are
+  /// never whole in memory.
+  Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false);
+
+  const LanguageModelConfig& config() const { return config_; }
+
+ private:
+  const Tensor& head_weight() const;
+
+  LanguageModelConfig config_;
+  Embedding embedding_;
+  std::optional<Embedding> positions_;
+  Dropout dropout_;
+  std::vector<std::unique_ptr<TransformerBlock>> blocks_;
+  std::unique_ptr<Layer> norm_;
+  std::optional<Linear> head_;
+};
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,101 @@
+#include "nn/module.h"
+
+#include <algorithm>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "kernels/random.h"
+#include "tensor/grad_mode.h"
+#include "tensor/safetensors.h"
+
+namespace poolgrad::nn {
+
+void Module::collect(const std::string& prefix, NamedTensors& found) const {
+  for (const auto& [name, parameter] : parameters_) {
+    const bool known =
+        std::any_of(found.begin(), found.end(), [&](const auto& entry) { return entry.second.is_same(parameter); });
+    if (!known) found.emplace_back(prefix + name, parameter);
+  }
+  for (const auto& [name, module] : modules_) module->collect(prefix + name + ".", found);
+}
+
+NamedTensors Module::named_parameters() const {
+  NamedTensors found;
+  collect("", found);
+  return found;
+}
+
+std::vector<Tensor> Module::parameters() const {
+  std::vector<Tensor> result;
+  for (auto& [name, parameter] : named_parameters()) result.push_back(parameter);
+  return result;
+}
+
+std::int64_t Module::parameter_count() const {
+  std::int64_t total = 0;
+  for (const Tensor& parameter : parameters()) total += parameter.count();
+  return total;
+}
+
+void Module::load(const NamedTensors& state) {
+  const NamedTensors own = named_parameters();
+  std::vector<std::pair<Tensor, Tensor>> pairs;
+  std::string faults;
+  for (const auto& [name, parameter] : own) {
+    const auto entry = std::find_if(state.begin(), state.end(), [&](const auto& e) { return e.first == name; });
+    if (entry == state.end()) {
+      faults += "; missing " + name;
+    } else if (entry->second.shape() != parameter.shape() || entry->second.dtype() != parameter.dtype()) {
+      faults += "; " + name + " is " + describe(entry->second) + " where the module has " + describe(parameter);
+    } else {
+      pairs.emplace_back(parameter, entry->second);
+    }
+  }
+  for (const auto& [name, tensor] : state) {
+    const bool wanted = std::any_of(own.begin(), own.end(), [&](const auto& e) { return e.first == name; });
+    if (!wanted) faults += "; unexpected " + name;
+  }
+  if (!faults.empty()) throw ValueError("[load] the state does not fit the module: " + faults.substr(2));
+  NoGradGuard no_grad;
+  for (auto& [parameter, value] : pairs) parameter.copy_from(value);
+}
+
+void Module::save_file(const std::string& path) const { save_safetensors(path, {named_parameters(), {}}); }
+
+void Module::load_file(const std::string& path) { load(load_safetensors(path).tensors); }
+
+void Module::train(bool on) {
+  training_ = on;
+  for (auto& [name, module] : modules_) module->train(on);
+}
+
+void Module::zero_grad() {
+  for (Tensor& parameter : parameters()) parameter.set_grad({});
+}
+
+Tensor Module::normal_parameter(const std::string& name, const Shape& shape, double deviation,
+                                const ParameterOptions& options) {
+  Tensor parameter = constant_parameter(name, shape, 0.0, options);
+  if (deviation != 0.0)
+    kernels::normal(current_stream(options.device), options.generator->take(parameter.count()), parameter.view(), 0.0,
+                    deviation);
+  return parameter;
+}
+
+Tensor Module::constant_parameter(const std::string& name, const Shape& shape, double value,
+                                  const ParameterOptions& options) {
+  const MemoryScope scope(name, Category::parameter);
+  Tensor parameter = Tensor::empty(shape, {options.dtype, options.device});
+  parameter.fill(value);
+  parameter.set_requires_grad();
+  share_parameter(name, parameter);
+  return parameter;
+}
+
+void Module::share_parameter(const std::string& name, const Tensor& parameter) {
+  parameters_.emplace_back(name, parameter);
+}
+
+void Module::add_module(const std::string& name, Module& module) { modules_.emplace_back(name, &module); }
+
+}  // namespace poolgrad::nn

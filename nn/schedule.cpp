@@ -1,0 +1,16 @@
+#include "nn/schedule.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace poolgrad::nn {
+
+double CosineSchedule::rate(std::int64_t step) const {
+  if (step <= warmup) return peak * static_cast<double>(step) / static_cast<double>(warmup);
+  const double span = static_cast<double>(std::max<std::int64_t>(steps - warmup, 1));
+  const double progress = std::min(1.0, static_cast<double>(step - warmup) / span);
+  return peak * (floor + (1.0 - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
+}
+
+}  // namespace poolgrad::nn
