@@ -11,11 +11,14 @@
 
 namespace poolgrad {
 
+class CachingAllocator;
+
 class Storage {
  public:
   /// `bytes` from allocator_for(device) on the current stream, 64-byte aligned, tagged by the scopes alive; not
-  /// initialised.
+  /// initialised. Throws OutOfMemoryError, DeviceError.
   Storage(Device device, std::size_t bytes);
+  /// Hands the block back to the pool, in order with the stream it was made on.
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -31,6 +34,7 @@ class Storage {
  private:
   Stream stream_;
   std::size_t bytes_;
+  CachingAllocator& pool_;
   void* data_;
   std::atomic<std::uint64_t> version_{0};
 };

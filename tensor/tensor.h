@@ -53,6 +53,8 @@ class Tensor {
   bool is_same(const Tensor& other) const { return impl_ == other.impl_; }
   /// True if this handle is the only one and the storage has no other owner: its memory may be reused in place.
   bool is_sole_owner() const;
+  /// The tensor itself if it is row-major on the CPU, else a row-major copy there (zeros from sim). No gradient record.
+  Tensor on_host() const;
 
   /// What kernels take: pointer to the first element, shape and strides. On sim the pointer must not be read.
   View view() const;
@@ -65,7 +67,8 @@ class Tensor {
   template <class T>
   std::vector<T> to_vector() const;
 
-  /// Another tensor on the same storage; no gradient record. The primitive under every view operator.
+  /// Another tensor on the same storage; no gradient record. The primitive under every view operator. Throws ShapeError
+  /// if the geometry reaches beyond the storage.
   Tensor alias(const Geometry& geometry) const;
   /// The same data without a gradient record: alias of all.
   Tensor detach() const;
@@ -74,7 +77,9 @@ class Tensor {
 
   // In-place writes: they advance the version counter, and throw Error if a gradient would be lost
   // (the tensor requires grad and grad mode is on; use NoGradGuard).
-  /// Broadcasts, converts dtype, moves between devices (cpu <-> sim moves no bytes).
+  /// Broadcasts, converts dtype, moves between devices (no bytes move to or from sim; what is read from there is 0).
+  /// Source and destination may overlap. Carries no gradient from the source. Throws ShapeError where the shapes do not
+  /// fit or the destination is itself a broadcast.
   Tensor& copy_from(const Tensor& source);
   Tensor& fill(double value);
   /// Advances the version counter by hand, after writing through data().
@@ -101,6 +106,7 @@ class Tensor {
 
  private:
   struct Impl;
+  const Impl& checked(const char* op) const;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<Impl> impl_;
 };

@@ -1,0 +1,94 @@
+#include "tensor/creation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "allocator/error.h"
+#include "kernels/elementwise.h"
+#include "kernels/random.h"
+
+namespace poolgrad {
+
+Tensor full(const Shape& shape, double value, TensorOptions options) {
+  Tensor out = Tensor::empty(shape, options);
+  kernels::fill(current_stream(options.device), out.view(), value);
+  return out;
+}
+
+Tensor zeros(const Shape& shape, TensorOptions options) { return full(shape, 0.0, options); }
+Tensor ones(const Shape& shape, TensorOptions options) { return full(shape, 1.0, options); }
+Tensor zeros_like(const Tensor& like) { return zeros(like.shape(), like.options()); }
+Tensor ones_like(const Tensor& like) { return ones(like.shape(), like.options()); }
+Tensor scalar(double value, TensorOptions options) { return full({}, value, options); }
+
+Tensor arange(double start, double stop, double step, TensorOptions options) {
+  const double elements = std::ceil((stop - start) / step);
+  if (!std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step) || step == 0.0 || elements >= 0x1p62)
+    throw ValueError("[arange] no finite range: start " + std::to_string(start) + ", stop " + std::to_string(stop) +
+                     ", step " + std::to_string(step));
+  Tensor out = Tensor::empty({std::max<std::int64_t>(0, static_cast<std::int64_t>(elements))}, options);
+  kernels::arange(current_stream(options.device), out.view(), start, step);
+  return out;
+}
+
+namespace {
+void check_floating(const char* op, const Tensor& out) {
+  if (!is_floating(out.dtype())) throw DTypeError("[" + std::string(op) + "] needs a floating dtype: " + describe(out));
+}
+}  // namespace
+
+Tensor randn(const Shape& shape, TensorOptions options, Generator& generator) {
+  Tensor out = Tensor::empty(shape, options);
+  check_floating("randn", out);
+  kernels::normal(current_stream(options.device), generator.take(out.count()), out.view(), 0.0, 1.0);
+  return out;
+}
+
+Tensor uniform(const Shape& shape, double low, double high, TensorOptions options, Generator& generator) {
+  Tensor out = Tensor::empty(shape, options);
+  check_floating("uniform", out);
+  kernels::uniform(current_stream(options.device), generator.take(out.count()), out.view(), low, high);
+  return out;
+}
+
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options, Generator& generator) {
+  constexpr std::int64_t limit = std::int64_t{1} << 52;  // below it f64 is exact for low, high and their difference
+  if (low >= high || low < -limit || high > limit)
+    throw ValueError("[randint] needs low < high within +-2^52: low " + std::to_string(low) + ", high " +
+                     std::to_string(high));
+  const Stream stream = current_stream(options.device);
+  Tensor out = Tensor::empty(shape, options);
+  const Tensor real = Tensor::empty(shape, {DType::f64, options.device});
+  kernels::uniform(stream, generator.take(out.count()), real.view(), 0.0, 1.0);
+  // u < 1 - 2^-54 at most, so floor(u * n) < n: the product is never rounded up to n.
+  using kernels::UnaryOp;
+  kernels::unary(stream, UnaryOp::affine, real.view(), real.view(), static_cast<double>(high - low), 0.0);
+  kernels::unary(stream, UnaryOp::floor, real.view(), real.view());
+  kernels::unary(stream, UnaryOp::affine, real.view(), real.view(), 1.0, static_cast<double>(low));
+  kernels::copy(stream, out.view(), real.view());
+  return out;
+}
+
+template <class T>
+Tensor from_data(std::span<const T> values, const Shape& shape, Device device) {
+  if (count(shape) != static_cast<std::int64_t>(values.size()))
+    throw ShapeError("[from_data] " + std::to_string(values.size()) + " values for shape " + to_string(shape));
+  Tensor out = Tensor::empty(shape, {dtype_of<T>, cpu});
+  std::copy(values.begin(), values.end(), out.data<T>());
+  if (device.is_cpu()) return out;
+  Tensor moved = Tensor::empty(shape, {dtype_of<T>, device});
+  moved.copy_from(out);
+  return moved;
+}
+
+template Tensor from_data(std::span<const double>, const Shape&, Device);
+template Tensor from_data(std::span<const float>, const Shape&, Device);
+template Tensor from_data(std::span<const Half>, const Shape&, Device);
+template Tensor from_data(std::span<const BFloat16>, const Shape&, Device);
+template Tensor from_data(std::span<const std::int64_t>, const Shape&, Device);
+template Tensor from_data(std::span<const std::int32_t>, const Shape&, Device);
+template Tensor from_data(std::span<const std::uint8_t>, const Shape&, Device);
+template Tensor from_data(std::span<const bool>, const Shape&, Device);
+
+}  // namespace poolgrad

@@ -1,0 +1,191 @@
+#include "tensor/geometry.h"
+
+#include <algorithm>
+#include <string>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+bool Geometry::contiguous() const {
+  std::int64_t expected = 1;
+  bool gaps = false;
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    if (shape[d] == 0) return true;
+    if (shape[d] != 1 && strides[d] != expected) gaps = true;
+    expected *= shape[d];
+  }
+  return !gaps;
+}
+
+Extent extent(const Geometry& x) {
+  Extent e{x.offset, x.offset};
+  for (int d = 0; d < x.shape.rank(); ++d) {
+    if (x.shape[d] == 0) return {};
+    (x.strides[d] < 0 ? e.first : e.last) += (x.shape[d] - 1) * x.strides[d];
+  }
+  return e;
+}
+
+bool repeats_elements(const Geometry& x) {
+  bool repeats = false;
+  for (int d = 0; d < x.shape.rank(); ++d) {
+    if (x.shape[d] == 0) return false;
+    repeats |= x.shape[d] > 1 && x.strides[d] == 0;
+  }
+  return repeats;
+}
+
+View view_at(void* base, DType dtype, const Geometry& x) {
+  View view;
+  if (base) view.data = static_cast<std::byte*>(base) + x.offset * static_cast<std::int64_t>(size_of(dtype));
+  view.dtype = dtype;
+  view.rank = x.shape.rank();
+  std::copy(x.shape.begin(), x.shape.end(), view.shape);
+  std::copy(x.strides.begin(), x.strides.end(), view.strides);
+  return view;
+}
+
+Geometry contiguous_geometry(const Shape& shape) {
+  count(shape);
+  return {shape, contiguous_strides(shape), 0};
+}
+
+Shape infer_shape(const char* op, const Shape& wanted, std::int64_t elements) {
+  const auto negative = [](std::int64_t size) { return size < 0; };
+  Shape shape = wanted;
+  const auto unknown = std::find(shape.begin(), shape.end(), -1);
+  if (unknown != shape.end()) {
+    *unknown = 1;
+    const bool known = std::none_of(shape.begin(), shape.end(), negative);
+    const std::int64_t others = known ? count(shape) : 0;
+    *unknown = others > 0 ? elements / others : -1;  // where others is 0 any size would do: refused
+  }
+  if (std::any_of(shape.begin(), shape.end(), negative) || count(shape) != elements)
+    throw ShapeError("[" + std::string(op) + "] shape " + to_string(wanted) + " does not hold " +
+                     std::to_string(elements) + " elements");
+  return shape;
+}
+
+std::optional<Geometry> reshaped(const Geometry& x, const Shape& wanted) {
+  const std::int64_t elements = count(x.shape);
+  Geometry out = contiguous_geometry(infer_shape("reshape", wanted, elements));
+  out.offset = x.offset;
+  if (elements == 0) return out;
+
+  // Dimensions of x that follow each other in memory at even distances form a run. Each run must be cut into whole
+  // dimensions of the result, from the back.
+  int d = out.shape.rank() - 1;
+  for (int last = x.shape.rank() - 1; last >= 0;) {
+    std::int64_t run = x.shape[last], step = x.strides[last];
+    int first = last;
+    for (; first > 0; --first) {
+      if (x.shape[first - 1] == 1) continue;
+      if (run == 1)
+        step = x.strides[first - 1];
+      else if (x.strides[first - 1] != run * step)
+        break;
+      run *= x.shape[first - 1];
+    }
+    std::int64_t taken = 1;
+    for (; d >= 0 && (taken < run || out.shape[d] == 1); --d) {
+      out.strides[d] = taken * step;
+      taken *= out.shape[d];
+    }
+    if (taken != run) return std::nullopt;
+    last = first - 1;
+  }
+  return out;
+}
+
+Geometry permuted(const Geometry& x, const Dims& order) {
+  bool used[max_rank] = {};
+  Geometry out = x;
+  bool valid = order.rank() == x.shape.rank();
+  for (int d = 0; valid && d < order.rank(); ++d) {
+    const int from = normalize_dim("permute", order[d], x.shape);
+    valid = !used[from];
+    used[from] = true;
+    out.shape[d] = x.shape[from];
+    out.strides[d] = x.strides[from];
+  }
+  if (!valid)
+    throw ShapeError("[permute] order " + to_string(order) + " is no permutation of the dimensions of " +
+                     to_string(x.shape));
+  return out;
+}
+
+Geometry transposed(const Geometry& x, std::int64_t dim0, std::int64_t dim1) {
+  const int a = normalize_dim("transpose", dim0, x.shape), b = normalize_dim("transpose", dim1, x.shape);
+  Geometry out = x;
+  std::swap(out.shape[a], out.shape[b]);
+  std::swap(out.strides[a], out.strides[b]);
+  return out;
+}
+
+Geometry sliced(const Geometry& x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
+  const int d = normalize_dim("slice", dim, x.shape);
+  if (step <= 0) throw ValueError("[slice] step " + std::to_string(step) + " is not positive: " + to_string(x.shape));
+  const std::int64_t size = x.shape[d];
+  const auto clip = [size](std::int64_t i) { return std::clamp<std::int64_t>(i < 0 ? i + size : i, 0, size); };
+  start = clip(start);
+  stop = std::max(start, clip(stop));
+  Geometry out = x;
+  out.shape[d] = (stop - start) / step + ((stop - start) % step != 0);
+  if (out.shape[d] > 0) out.offset += start * x.strides[d];
+  if (out.shape[d] > 1) out.strides[d] = step * x.strides[d];
+  return out;
+}
+
+Geometry selected(const Geometry& x, std::int64_t dim, std::int64_t index) {
+  const int d = normalize_dim("select", dim, x.shape);
+  const std::int64_t size = x.shape[d];
+  if (index < -size || index >= size)
+    throw IndexError("[select] index " + std::to_string(index) + " is out of range for dimension " + std::to_string(d) +
+                     " of shape " + to_string(x.shape));
+  Geometry out = x;
+  out.offset += (index < 0 ? index + size : index) * x.strides[d];
+  out.shape.erase(d);
+  out.strides.erase(d);
+  return out;
+}
+
+Geometry expanded(const Geometry& x, const Shape& shape) {
+  const int lead = shape.rank() - x.shape.rank();
+  Geometry out{shape, Strides::filled(shape.rank(), 0), x.offset};
+  bool fits = lead >= 0;
+  for (int d = 0; fits && d < shape.rank(); ++d) {
+    if (d < lead) {
+      fits = shape[d] >= 0;
+    } else if (shape[d] == -1 || shape[d] == x.shape[d - lead]) {
+      out.shape[d] = x.shape[d - lead];
+      out.strides[d] = x.strides[d - lead];
+    } else {
+      fits = x.shape[d - lead] == 1 && shape[d] >= 0;
+    }
+  }
+  if (!fits) throw ShapeError("[expand] " + to_string(x.shape) + " does not broadcast to " + to_string(shape));
+  count(out.shape);
+  return out;
+}
+
+Geometry squeezed(const Geometry& x, std::int64_t dim) {
+  const int d = normalize_dim("squeeze", dim, x.shape);
+  if (x.shape[d] != 1)
+    throw ShapeError("[squeeze] dimension " + std::to_string(d) + " of shape " + to_string(x.shape) + " is not 1");
+  return selected(x, d, 0);
+}
+
+Geometry unsqueezed(const Geometry& x, std::int64_t dim) {
+  const int rank = x.shape.rank();
+  if (dim < -rank - 1 || dim > rank)
+    throw IndexError("[unsqueeze] dimension " + std::to_string(dim) + " is out of range for shape " +
+                     to_string(x.shape));
+  const int d = static_cast<int>(dim < 0 ? dim + rank + 1 : dim);
+  Geometry out = x;
+  out.shape.insert(d, 1);
+  out.strides.insert(d, d < rank ? x.shape[d] * x.strides[d] : 1);
+  return out;
+}
+
+}  // namespace poolgrad
