@@ -75,13 +75,17 @@ std::shared_ptr<Node> Node::own(Node* node) { return std::shared_ptr<Node>(node,
 
 std::shared_ptr<Node> Node::make(std::string name, const std::vector<Tensor>& inputs, int output_count,
                                  BackwardFunction backward) {
-  std::shared_ptr<Node> node = own(new Node(std::move(name), 0));
-  node->edges_.reserve(inputs.size());
-  node->inputs_.reserve(inputs.size());
+  std::vector<Edge> edges;
+  std::vector<TensorMeta> metas;
+  edges.reserve(inputs.size());
+  metas.reserve(inputs.size());
   for (const Tensor& input : inputs) {
-    node->edges_.push_back(gradient_edge(input));
-    node->inputs_.emplace_back(input);
+    edges.push_back(gradient_edge(input));  // may make the node of a leaf, which has to be older than this one
+    metas.emplace_back(input);
   }
+  std::shared_ptr<Node> node = own(new Node(std::move(name), 0));
+  node->edges_ = std::move(edges);
+  node->inputs_ = std::move(metas);
   node->output_count_ = output_count;
   node->backward_ = std::move(backward);
   return node;
