@@ -43,7 +43,7 @@ struct View {
     return sum;
   }
   template <class T>
-  T* as() const {
+  POOLGRAD_HD T* as() const {
     return static_cast<T*>(data);
   }
 };
