@@ -33,6 +33,19 @@ struct AttentionSchedule {
     if (begin > end) begin = end = end < 0 ? 0 : end;
     return {begin, end};
   }
+
+  /// The same pairs with queries and keys exchanged: transposed().keys_of(j, queries) are the queries that see key j.
+  POOLGRAD_HD AttentionSchedule transposed() const { return {right, left, -q_offset}; }
+
+  /// Pairs of a query and a key that it sees.
+  double count_pairs(std::int64_t queries, std::int64_t keys) const {
+    double pairs = 0;
+    for (std::int64_t i = 0; i < queries; ++i) {
+      const Range range = keys_of(i, keys);
+      pairs += static_cast<double>(range.end - range.begin);
+    }
+    return pairs;
+  }
 };
 
 /// out and lse from q, k, v. A query that sees no key gets out 0 and lse -infinity.

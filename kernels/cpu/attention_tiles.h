@@ -1,0 +1,176 @@
+// The pieces that the forward and backward attention kernels share. A tile of scores is stored by key: row = key,
+// lanes = queries, so that softmax statistics are plain vertical vector arithmetic and every product below reads its
+// operands in the order in which they lie.
+//
+//   scores (keys x queries) = K panels * packed queries      score_block
+//   out   (queries x D)    += scores^T * V rows              add_product<by query>
+//   dV    (keys x D)       += scores * dO rows               add_product<by key>
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/gemm_pack.h"
+#include "kernels/cpu/microkernel.h"
+#include "kernels/cpu/simd.h"
+#include "kernels/sim_cost.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels::attention {
+
+using simd::Compute;
+using simd::lanes;
+using simd::Vec;
+
+inline constexpr std::int64_t key_tile = 128;  // keys whose operands stay in the second-level cache
+/// Rows of every register block: keys of a score block, rows of a product. Two vectors wide.
+inline constexpr int rows_step = simd::vector_bytes == 64 ? 8 : 4;
+template <class T>
+inline constexpr int group_lanes = 2 * lanes<T>;  // queries of a score block
+/// Where the v-th vector of a row begins.
+template <class T>
+constexpr std::int64_t vector_offset(std::size_t v) {
+  return static_cast<std::int64_t>(v) * lanes<T>;
+}
+
+constexpr std::int64_t round_down(std::int64_t n, std::int64_t step) { return n / step * step; }
+constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+
+using Range = AttentionSchedule::Range;
+inline Range intersect(Range a, Range b) {
+  const std::int64_t begin = std::max(a.begin, b.begin);
+  return {begin, std::max(begin, std::min(a.end, b.end))};
+}
+inline bool empty(Range range) { return range.begin >= range.end; }
+
+/// Every key that some query of the range sees; keys_of never decreases, so the ends suffice.
+inline Range keys_of_any(const AttentionSchedule& schedule, Range queries, std::int64_t keys) {
+  return {schedule.keys_of(queries.begin, keys).begin, schedule.keys_of(queries.end - 1, keys).end};
+}
+/// The keys that every query of the range sees.
+inline Range keys_of_all(const AttentionSchedule& schedule, Range queries, std::int64_t keys) {
+  return {schedule.keys_of(queries.end - 1, keys).begin, schedule.keys_of(queries.begin, keys).end};
+}
+
+/// One head of one batch entry: rows of stride-1 elements.
+template <class S>
+struct Head {
+  S* data;
+  std::int64_t stride;
+  S* row(std::int64_t i) const { return data + i * stride; }
+};
+template <class S>
+Head<S> head_of(const View& view, std::int64_t batch, std::int64_t head) {
+  return {view.as<S>() + batch * view.strides[0] + head * view.strides[2], view.strides[1]};
+}
+
+/// What a call costs a simulated device: `forwards` times the two products of the forward pass over the admitted pairs.
+template <class... Views>
+Cost attention_cost(Stream stream, const AttentionSchedule& schedule, double forwards, const View& q, const View& k,
+                    const View& v, const Views&... others) {
+  if (!stream.device.is_sim()) return {};
+  Cost cost = traffic(q, k, v, others...);
+  const auto depths = static_cast<double>(q.shape[3] + v.shape[3]),
+             heads = static_cast<double>(q.shape[0] * q.shape[2]);
+  cost.operations = forwards * 2.0 * depths * heads * schedule.count_pairs(q.shape[1], k.shape[1]);
+  return cost;
+}
+
+/// 2^x for x <= 127 (f32) or 1023 (f64); below the smallest normal number 0. Relative error 1.5e-7 (f32), 1e-15 (f64).
+template <class T>
+[[gnu::always_inline]] inline Vec<T> exp2_bounded(Vec<T> x) {
+  using C = simd::detail::ExpConstants<T>;
+  using Int = simd::detail::Int<T>;
+  const Vec<T> lowest = simd::broadcast(static_cast<T>(-C::bias));
+  x = lowest > x ? lowest : x;  // in this order a NaN stays
+  const Vec<T> shifted = x + C::rounder;
+  const Vec<T> r = x - (shifted - C::rounder);
+  Vec<T> p;
+  if constexpr (sizeof(T) == 4) {
+    p = r * 0.0013264726388025111f + 0.00967151303175852396f;
+    p = p * r + 0.055507337504901997f;
+    p = p * r + 0.240222420768540822f;
+    p = p * r + 0.693146977588262753f;
+  } else {
+    constexpr double c[] = {4.43476993840838341e-10, 7.07378327708312461e-9, 1.01781995804348242e-7,
+                            1.32154352821932817e-6,  1.52527334931103795e-5, 1.54035304571122282e-4,
+                            1.33335581467746298e-3,  9.61812910759412003e-3, 5.55041086648200833e-2,
+                            2.40226506959101313e-1,  6.93147180559945326e-1};
+    p = simd::broadcast(c[0]);
+    for (int i = 1; i < 11; ++i) p = p * r + c[i];
+  }
+  // The rounder leaves the integer in the low bits; biased and shifted it is the exponent, and -bias gives 0.
+  const auto bits = (reinterpret_cast<Vec<Int>>(shifted) + Int{C::bias}) << C::mantissa;
+  return (p * r + T(1)) * reinterpret_cast<Vec<T>>(bits);
+}
+
+/// Rows [range) of a head as rows of `padded` >= columns elements in the compute type, the rest 0.
+template <class T, class S>
+void copy_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int64_t padded) {
+  for (std::int64_t i = range.begin; i < range.end; ++i, out += padded) {
+    const S* row = from.row(i);
+    for (std::int64_t j = 0; j < padded; j += lanes<T>)
+      simd::store(out + j, simd::load_partial<T>(row + j, columns - j));
+  }
+}
+
+/// Keys [range) in panels of lanes<T> keys: panel, then depth, then key. What score_block reads as `panel`.
+template <class T, class S>
+void pack_keys(T* out, Head<S> from, Range range, std::int64_t columns) {
+  for (std::int64_t i = range.begin; i < range.end; i += lanes<T>, out += lanes<T> * columns)
+    pack_panel<lanes<T>>(out, from.row(i), from.stride, true, std::min<std::int64_t>(lanes<T>, range.end - i), columns);
+}
+
+/// Queries [range) in groups of group_lanes: group, then depth, then query; each times `scale`.
+template <class T, class S>
+void pack_queries(T* out, Head<S> from, Range range, std::int64_t columns, T scale) {
+  constexpr std::int64_t width = group_lanes<T>;
+  for (std::int64_t i = range.begin; i < range.end; i += width, out += width * columns) {
+    pack_panel<static_cast<int>(width)>(out, from.row(i), from.stride, true, std::min(width, range.end - i), columns);
+    for (std::int64_t j = 0; j < width * columns; j += lanes<T>) simd::store(out + j, scale * simd::load<T>(out + j));
+  }
+}
+
+/// sum[r][v] = <key r of the block, query of lane>: rows_step keys by Vectors vectors of queries. `key` counts from the
+/// first packed key and is a multiple of rows_step.
+template <class T, std::size_t Vectors>
+[[gnu::always_inline]] inline void score_block(Vec<T> (&sum)[rows_step][Vectors], const T* keys, std::int64_t key,
+                                               const T* queries, std::int64_t depth) {
+  const T* panel = keys + key / lanes<T> * lanes<T> * depth + key % lanes<T>;
+#pragma GCC unroll 8
+  for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < Vectors; ++v) sum[r][v] = Vec<T>{};
+  multiply_add<T, rows_step, Vectors, 1, lanes<T>>(sum, depth, panel, queries, group_lanes<T>);
+}
+
+/// c[r][j] = factor[r] * c[r][j] + sum over p < depth of a(r, p) * b[p * b_stride + j], for rows_step rows and
+/// `columns` (a multiple of lanes<T>) columns. a(r, p) is a[r * RowStride + p * DepthStride]; `factor` may be null,
+/// for 1.
+template <class T, int RowStride, int DepthStride>
+void add_product(T* c, std::int64_t c_stride, std::int64_t columns, std::int64_t depth, const T* a, const T* b,
+                 std::int64_t b_stride, const T* factor) {
+  const auto block = [&]<std::size_t Vectors>(std::integral_constant<std::size_t, Vectors>, std::int64_t j) {
+    Vec<T> sum[rows_step][Vectors];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r) {
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < Vectors; ++v) {
+        sum[r][v] = simd::load<T>(c + r * c_stride + j + vector_offset<T>(v));
+        if (factor) sum[r][v] *= factor[r];
+      }
+    }
+    multiply_add<T, rows_step, Vectors, RowStride, DepthStride>(sum, depth, a, b + j, b_stride);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < Vectors; ++v) simd::store(c + r * c_stride + j + vector_offset<T>(v), sum[r][v]);
+  };
+  std::int64_t j = 0;
+  for (; j + 2 * lanes<T> <= columns; j += 2 * lanes<T>) block(std::integral_constant<std::size_t, 2>{}, j);
+  if (j < columns) block(std::integral_constant<std::size_t, 1>{}, j);
+}
+
+}  // namespace poolgrad::kernels::attention
