@@ -1,0 +1,120 @@
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/arithmetic.h"
+#include "autograd/cast.h"
+#include "autograd/class_targets.h"
+#include "autograd/definition.h"
+#include "autograd/losses.h"
+#include "autograd/matmul.h"
+#include "autograd/product.h"
+#include "autograd/record.h"
+#include "autograd/reductions.h"
+#include "autograd/rows.h"
+#include "kernels/elementwise.h"
+#include "kernels/rows.h"
+#include "tensor/creation.h"
+
+namespace poolgrad {
+namespace {
+
+/// Rows whose logits exist at one time: about 4 M logits. A function of the shape alone, and with it the order of sums.
+std::int64_t rows_per_chunk(std::int64_t classes) {
+  return std::clamp<std::int64_t>((std::int64_t{1} << 22) / std::max<std::int64_t>(classes, 1) / 64 * 64, 64, 1024);
+}
+
+struct LossAndGradients {
+  Tensor losses, dx, dweight;  // losses (N)
+};
+
+/// x (N, C), weight (V, C). The gradients, not the losses, are multiplied by `scale` (0-dimensional).
+LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor& targets, const Tensor& scale,
+                            const CrossEntropyOptions& options, bool want_dx, bool want_dweight) {
+  const Stream stream = current_stream(x.device());
+  const std::int64_t rows = x.shape()[0], classes = weight.shape()[0], chunk = rows_per_chunk(classes);
+  const TensorOptions statistics{compute_dtype(x.dtype()), x.device()};
+  const Tensor transposed_weight = transpose(weight, 0, 1);
+  LossAndGradients result{.losses = Tensor::empty({rows}, statistics), .dx = {}, .dweight = {}};
+  if (want_dx) result.dx = Tensor::empty(x.shape(), x.options());
+  if (want_dweight) result.dweight = rows ? Tensor::empty_like(weight) : zeros_like(weight);
+
+  const MemoryScope scope(Category::workspace);
+  const Tensor logits = Tensor::empty({std::min(chunk, rows), classes}, x.options());
+  const Tensor lse = Tensor::empty({std::min(chunk, rows)}, statistics);
+  for (std::int64_t begin = 0; begin < rows; begin += chunk) {
+    const std::int64_t end = std::min(rows, begin + chunk);
+    const auto part = [&](const Tensor& of_all) { return slice(of_all, 0, begin, end); };
+    const Tensor scores = slice(logits, 0, 0, end - begin), sums = slice(lse, 0, 0, end - begin);
+    product(scores, part(x), transposed_weight);
+    kernels::cross_entropy(stream, part(result.losses).view(), sums.view(), scores.view(), part(targets).view(),
+                           options.ignore_index, options.label_smoothing);
+    if (!want_dx && !want_dweight) continue;
+    kernels::cross_entropy_backward(stream, scores.view(), broadcast_view(scale, sums.shape()), scores.view(),
+                                    sums.view(), part(targets).view(), options.ignore_index, options.label_smoothing);
+    if (want_dx) product(part(result.dx), scores, weight);
+    if (want_dweight) product(result.dweight, transpose(scores, 0, 1), part(x), begin == 0 ? 0.0 : 1.0);
+  }
+  return result;
+}
+
+/// x *= scale, skipped where it would change nothing.
+void scale_in_place(const Tensor& x, double scale) {
+  if (x.defined() && scale != 1.0)
+    kernels::unary(current_stream(x.device()), kernels::UnaryOp::affine, x.view(), x.view(), scale, 0.0);
+}
+
+}  // namespace
+
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options) {
+  const char* const op = "linear_cross_entropy";
+  const Operands operands = {{"x", x}, {"weight", weight}, {"targets", targets}};
+  check_devices(op, operands);
+  check_floating(op, {{"x", x}, {"weight", weight}});
+  if (x.rank() == 0 || weight.rank() != 2 || weight.shape()[1] != x.shape().back() || targets.shape() != row_shape(x))
+    fail<ShapeError>(op, "needs x (..., C), weight (V, C) and targets (...)", operands);
+  if (options.reduction == Reduction::none) fail<ValueError>(op, "has no losses per row; use mean or sum", operands);
+  const ClassTargets wanted(op, targets, weight.shape()[0], options, operands);
+
+  const DType dtype = compute_dtype(x.dtype());
+  const Tensor scale =
+      options.reduction == Reduction::sum ? ones({}, {dtype, x.device()}) : wanted.inverse_count(dtype);
+  const auto run = [wanted, scale, options](const Tensor& input, const Tensor& table, bool want_dx, bool want_dweight) {
+    const Tensor rows = dense(input.detach()), targets_of_rows = wanted.rows;
+    const Shape flat{targets_of_rows.count(), table.shape()[1]};
+    return run_chunks(rows.alias(contiguous_geometry(flat)), table.detach(),
+                      targets_of_rows.alias(contiguous_geometry({targets_of_rows.count()})), scale, options, want_dx,
+                      want_dweight);
+  };
+  const bool recording = wants_gradient({x, weight});
+  const bool want_dx = recording && x.requires_grad(), want_dweight = recording && weight.requires_grad();
+  LossAndGradients first = run(x, weight, want_dx, want_dweight);
+  Tensor loss = sum(first.losses) * scale;
+  if (recording)
+    record("linear_cross_entropy", {x, weight}, {loss},
+           [x = SavedTensor(x), weight = SavedTensor(weight), wanted, options, run, want_dx, want_dweight,
+            kept = std::make_shared<std::pair<Tensor, Tensor>>(first.dx, first.dweight)](const BackwardCall& call) {
+             const Tensor input = x.unpack(), table = weight.unpack(), &grad = call.gradient();
+             if (grad_enabled())
+               return differentiable_gradients(
+                   [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                     return {cross_entropy(linear(in[0], in[1]), wanted.rows, options)};
+                   },
+                   {input, table}, {grad});
+             // The gradients of the forward pass are given away; another backward computes them again.
+             auto [dx, dweight] = std::exchange(*kept, {});
+             if ((want_dx && !dx.defined()) || (want_dweight && !dweight.defined())) {
+               LossAndGradients again = run(input, table, want_dx, want_dweight);
+               dx = again.dx, dweight = again.dweight;
+             }
+             scale_in_place(dx, grad.item());
+             scale_in_place(dweight, grad.item());
+             if (want_dx) dx = reshape(dx, input.shape());
+             return Gradients{dx, dweight};
+           });
+  return loss;
+}
+
+}  // namespace poolgrad
