@@ -1,33 +1,25 @@
-// Printing like NumPy, and comparison for tests.
+// Printing like NumPy.
 #pragma once
 
 #include <iosfwd>
 #include <string>
 
+#include "tensor/compare.h"  // what tests print they also compare
 #include "tensor/tensor.h"
 
 namespace poolgrad {
 
 struct PrintOptions {
-  int precision = 4;
+  int precision = 4;     // digits after the point
   int threshold = 1000;  // more elements than this are summarised
-  int edge_items = 3;    // shown at each end of a summarised dimension
+  int edge_items = 3;    // shown at each end of a summarised dimension, at least 1
   int line_width = 100;
 };
 
-/// NumPy's layout: aligned columns, "..." for long dimensions, then dtype and device where they are not f32 and cpu.
+/// NumPy's layout: aligned columns, "..." for long dimensions; then the shape of an empty tensor of several dimensions,
+/// the dtype where it is not f32, and the device where it is not the CPU: "[1 2 3] i64", "[0. 0.] on sim:0". An
+/// undefined tensor is "undefined".
 std::string to_string(const Tensor& tensor, const PrintOptions& options = {});
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
-
-/// Same shape and |a - b| <= absolute + relative * |b| everywhere; NaN is equal only to NaN when `equal_nan`. Mixed
-/// dtypes compare in f64.
-bool all_close(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8,
-               bool equal_nan = false);
-/// Same shape, dtype and bits.
-bool bit_equal(const Tensor& a, const Tensor& b);
-/// max |a - b|; NaN where either has one.
-double max_difference(const Tensor& a, const Tensor& b);
-/// ||a - b|| / ||b|| in f64; NaN never passes a comparison.
-double relative_error(const Tensor& a, const Tensor& b);
 
 }  // namespace poolgrad

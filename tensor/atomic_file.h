@@ -1,0 +1,39 @@
+// A file that appears whole or not at all: bytes go to a temporary beside the target, which is synced and then renamed
+// over it. A full disk or a crash leaves the old file as it was.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace poolgrad {
+
+class AtomicFile {
+ public:
+  /// Makes the temporary `path`.tmp.<process>.<number>, with the permissions of the old file where there is one. A
+  /// symbolic link is followed. Throws FileError, also where `path` exists and is no regular file.
+  explicit AtomicFile(const std::string& path);
+  /// Removes the temporary unless commit() has succeeded.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// Appends. Throws FileError with the system's reason.
+  void write(const void* data, std::size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  /// Syncs, renames over the target and syncs the folder. Throws FileError; the old file is then still there.
+  void commit();
+
+ private:
+  [[noreturn]] void fail(const char* what) const;
+
+  std::string path_, temporary_;
+  int descriptor_ = -1;
+};
+
+/// Writes the pieces one after another into an AtomicFile and commits it.
+void write_file_atomically(const std::string& path, std::span<const std::string_view> pieces);
+void write_file_atomically(const std::string& path, std::string_view text);
+
+}  // namespace poolgrad

@@ -1,0 +1,93 @@
+#include "tensor/internal/input_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <limits>
+#include <system_error>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+static_assert(std::endian::native == std::endian::little, "file data is copied as it lies");
+
+InputFile::InputFile(const char* op, const std::string& path)
+    : op_(op), path_(path), descriptor_(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  const auto reason = [] { return "cannot open: " + std::generic_category().message(errno); };
+  if (descriptor_ < 0) fail(reason());
+  struct stat status = {};
+  const bool known = fstat(descriptor_, &status) == 0;
+  if (known && S_ISREG(status.st_mode)) {
+    size_ = static_cast<std::uint64_t>(status.st_size);
+    return;
+  }
+  const std::string text = known ? "not a regular file" : reason();
+  close(descriptor_);
+  fail(text);
+}
+
+InputFile::~InputFile() { close(descriptor_); }
+
+void InputFile::read(std::uint64_t offset, void* to, std::size_t bytes) const {
+  if (offset > size_ || bytes > size_ - offset) fail_at(size_, "the file ends in the middle of the data");
+  char* next = static_cast<char*>(to);
+  while (bytes > 0) {
+    const ssize_t got = pread(descriptor_, next, std::min(bytes, std::size_t{1} << 30), static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) fail_at(offset, "cannot read: " + std::generic_category().message(errno));
+    if (got == 0) fail_at(offset, "the file became shorter while it was read");
+    next += got;
+    offset += static_cast<std::uint64_t>(got);
+    bytes -= static_cast<std::size_t>(got);
+  }
+}
+
+std::string InputFile::read_text(std::uint64_t offset, std::size_t bytes) const {
+  if (offset > size_ || bytes > size_ - offset) fail_at(size_, "the file ends in the middle of the header");
+  std::string text(bytes, '\0');
+  read(offset, text.data(), bytes);
+  return text;
+}
+
+Tensor InputFile::read_tensor(std::uint64_t offset, const Shape& shape, DType dtype, Device device) const {
+  std::uint64_t bytes = 0;
+  if (!tensor_bytes(shape, dtype, bytes) || offset > size_ || bytes > size_ - offset)
+    fail_at(size_, "the file ends in the middle of the data");
+  Tensor tensor = Tensor::empty(shape, {dtype, cpu});
+  unsigned char* data = static_cast<unsigned char*>(tensor.storage()->data());
+  read(offset, data, bytes);
+  if (dtype == DType::boolean) {
+    const unsigned char* wrong = std::find_if(data, data + bytes, [](unsigned char byte) { return byte > 1; });
+    if (wrong != data + bytes)
+      fail_at(offset + static_cast<std::uint64_t>(wrong - data), "a bool of value " + std::to_string(*wrong));
+  }
+  if (device.is_cpu()) return tensor;
+  Tensor moved = Tensor::empty(shape, {dtype, device});
+  moved.copy_from(tensor);
+  return moved;
+}
+
+void InputFile::fail(const std::string& reason) const {
+  throw FileError("[" + std::string(op_) + "] " + path_ + ": " + reason);
+}
+
+void InputFile::fail_at(std::uint64_t offset, const std::string& reason) const {
+  fail(reason + " (at byte " + std::to_string(offset) + ")");
+}
+
+bool tensor_bytes(const Shape& shape, DType dtype, std::uint64_t& bytes) {
+  try {
+    const auto elements = static_cast<std::uint64_t>(count(shape));
+    bytes = elements * size_of(dtype);
+    return elements <= static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()) / size_of(dtype);
+  } catch (const ShapeError&) {
+    return false;
+  }
+}
+
+}  // namespace poolgrad
