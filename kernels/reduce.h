@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "allocator/stream.h"
 #include "kernels/view.h"
@@ -9,6 +10,8 @@
 namespace poolgrad::kernels {
 
 enum class ReduceOp : std::uint8_t { sum, mean, product, maximum, minimum, any, all };
+
+std::string_view to_string(ReduceOp op);
 
 /// Reduces the dimensions in which out.shape is 1 and x.shape is not (out keeps the rank of x). An empty reduction
 /// gives 0 for sum, NaN for mean, 1 for product, -inf / +inf for maximum / minimum. Half types accumulate in f32, f32

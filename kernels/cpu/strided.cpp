@@ -1,11 +1,13 @@
 #include "kernels/cpu/strided.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <type_traits>
 #include <utility>
 
 #include "kernels/cpu/simd.h"
+#include "kernels/cpu/strided_runs.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -16,45 +18,6 @@ void swap_dimensions(View& view, int a, int b) {
 }
 
 std::int64_t magnitude(std::int64_t x) { return x < 0 ? -x : x; }
-
-/// Calls f with an unsigned integer of `size` bytes: copying needs no more of a type.
-template <class F>
-void with_word(std::int64_t size, const F& f) {
-  switch (size) {
-    case 1: return f(std::uint8_t{});
-    case 2: return f(std::uint16_t{});
-    case 4: return f(std::uint32_t{});
-    default: return f(std::uint64_t{});
-  }
-}
-
-/// Cuts the row-major range [begin, begin + count) of `view` into runs along the last dimension:
-/// run(element offset, stride, length).
-template <class Run>
-void for_each_run(const View& view, std::int64_t begin, std::int64_t count, const Run& run) {
-  const int last = view.rank - 1;
-  if (last < 0) return run(std::int64_t{0}, std::int64_t{0}, count);
-  std::int64_t index[max_rank] = {}, offset = 0;
-  for (int d = last; d >= 0; --d) {
-    index[d] = begin % view.shape[d];
-    begin /= view.shape[d];
-    offset += index[d] * view.strides[d];
-  }
-  while (true) {
-    const std::int64_t length = std::min(count, view.shape[last] - index[last]);
-    run(offset, view.strides[last], length);
-    count -= length;
-    if (count == 0) return;
-    offset -= index[last] * view.strides[last];
-    index[last] = 0;
-    for (int d = last - 1; d >= 0; --d) {
-      offset += view.strides[d];
-      if (++index[d] < view.shape[d]) break;
-      offset -= view.shape[d] * view.strides[d];
-      index[d] = 0;
-    }
-  }
-}
 
 }  // namespace
 
@@ -85,21 +48,22 @@ void merge_dimensions(std::span<View> views) {
   for (View& view : views) view.rank = rank;
 }
 
-Strided::Strided(View view) : view_(view), size_(static_cast<std::int64_t>(size_of(view.dtype))) {
+Strided::Strided(View view) : view_(view), size_(size_of(view.dtype)) {
   merge_dimensions({&view_, 1});
   dense_ = view_.rank == 0 || (view_.rank == 1 && view_.strides[0] == 1);
 }
 
 void* Strided::direct(std::int64_t begin) const {
-  return dense_ ? static_cast<std::byte*>(view_.data) + begin * size_ : nullptr;
+  return dense_ ? static_cast<std::byte*>(view_.data) + begin * static_cast<std::int64_t>(size_) : nullptr;
 }
 
 void Strided::read(std::int64_t begin, std::int64_t count, void* out) const {
   with_word(size_, [&]<class Word>(Word) {
     const Word* in = view_.as<const Word>();
     Word* to = static_cast<Word*>(out);
-    for_each_run(view_, begin, count, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
-      const Word* from = in + offset;
+    for_each_run(std::array{view_}, begin, count, [&](const auto& offsets, const auto& strides, std::int64_t length) {
+      const std::int64_t stride = strides[0];
+      const Word* from = in + offsets[0];
       if (stride == 1)
         std::memcpy(to, from, static_cast<std::size_t>(length) * sizeof(Word));
       else if (stride == 0)
@@ -115,8 +79,9 @@ void Strided::write(std::int64_t begin, std::int64_t count, const void* in) cons
   with_word(size_, [&]<class Word>(Word) {
     Word* out = view_.as<Word>();
     const Word* from = static_cast<const Word*>(in);
-    for_each_run(view_, begin, count, [&](std::int64_t offset, std::int64_t stride, std::int64_t length) {
-      Word* to = out + offset;
+    for_each_run(std::array{view_}, begin, count, [&](const auto& offsets, const auto& strides, std::int64_t length) {
+      const std::int64_t stride = strides[0];
+      Word* to = out + offsets[0];
       if (stride == 1)
         std::memcpy(to, from, static_cast<std::size_t>(length) * sizeof(Word));
       else

@@ -38,7 +38,7 @@ class Strided {
 
  private:
   View view_;
-  std::int64_t size_ = 0;  // bytes of an element
+  std::size_t size_ = 0;  // bytes of an element
   bool dense_ = false;
 };
 

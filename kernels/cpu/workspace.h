@@ -1,4 +1,5 @@
-// Scratch memory of one kernel call on the CPU, from the pool, tagged `workspace`. Allocate before a parallel region.
+// Scratch memory of one kernel call, from the pool, tagged `workspace`. Allocate before a parallel region. A size that
+// depends on the operands alone, requested before runs_on_cpu(), makes a sim device see the same requests.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +13,14 @@ namespace poolgrad::kernels {
 template <class T>
 class Workspace {
  public:
-  /// `count` uninitialised elements, 64-byte aligned.
-  Workspace(std::string_view name, std::int64_t count) : bytes_(static_cast<std::size_t>(count) * sizeof(T)) {
+  /// `count` uninitialised elements on the stream's device, 64-byte aligned.
+  Workspace(Stream stream, std::string_view name, std::int64_t count)
+      : stream_(stream), bytes_(static_cast<std::size_t>(count) * sizeof(T)) {
     const MemoryScope scope(name, Category::workspace);
-    data_ = static_cast<T*>(allocator_for(cpu).allocate(bytes_, alignment, Stream{cpu}));
+    data_ = static_cast<T*>(allocator_for(stream.device).allocate(bytes_, alignment, stream));
   }
-  ~Workspace() { allocator_for(cpu).deallocate(data_, bytes_, alignment, Stream{cpu}); }
+  Workspace(std::string_view name, std::int64_t count) : Workspace(Stream{cpu}, name, count) {}
+  ~Workspace() { allocator_for(stream_.device).deallocate(data_, bytes_, alignment, stream_); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
@@ -25,6 +28,7 @@ class Workspace {
 
  private:
   static constexpr std::size_t alignment = 64;
+  Stream stream_;
   std::size_t bytes_;
   T* data_;
 };

@@ -1,0 +1,72 @@
+#include <cmath>
+
+#include "kernels/cpu/row.h"
+#include "kernels/dispatch.h"
+#include "kernels/rows.h"
+
+namespace poolgrad::kernels {
+
+using simd::Compute;
+using simd::Vec;
+
+void cross_entropy(Stream stream, View loss, View lse, View logits, View targets, std::int64_t ignore,
+                   double smoothing) {
+  if (!runs_on_cpu(stream, "cross_entropy", traffic(loss, lse, logits, targets))) return;
+  with_floating_storage(logits.dtype, [&]<class S>(S) {
+    using T = Compute<S>;
+    const Rows shape(logits);
+    const std::int64_t n = shape.columns;
+    const T smooth = static_cast<T>(smoothing);
+    parallel_rows(shape, [&](std::int64_t row) {
+      const S* x = logits.as<const S>() + row * n;
+      const ExpSum<T> sum = exp_sum<T>(x, n);
+      const T log_sum = std::log(sum.sum);
+      lse.as<T>()[row] = sum.shift + log_sum;
+      const std::int64_t target = targets.as<const std::int64_t>()[row];
+      T value{};
+      if (target != ignore) {
+        value = log_sum - (static_cast<T>(x[target]) - sum.shift);
+        if (smooth != T{}) {
+          const T total = sum_row<T>(n, [&](std::int64_t i, std::int64_t count) {
+            return simd::load_partial<T>(x + i, count, sum.shift) - sum.shift;
+          });
+          value = (T(1) - smooth) * value + smooth * (log_sum - total / static_cast<T>(n));
+        }
+      }
+      if (loss.dtype == dtype_of<T>)
+        loss.as<T>()[row] = value;
+      else
+        loss.as<S>()[row] = static_cast<S>(value);
+    });
+  });
+}
+
+void cross_entropy_backward(Stream stream, View dlogits, View grad, View logits, View lse, View targets,
+                            std::int64_t ignore, double smoothing) {
+  if (!runs_on_cpu(stream, "cross_entropy_backward", traffic(dlogits, logits, targets))) return;
+  with_floating_storage(logits.dtype, [&]<class S>(S) {
+    using T = Compute<S>;
+    const Rows shape(logits);
+    const std::int64_t n = shape.columns;
+    const T smooth = static_cast<T>(smoothing), uniform = smooth / static_cast<T>(n);
+    parallel_rows(shape, [&](std::int64_t row) {
+      const S* x = logits.as<const S>() + row * n;
+      S* to = dlogits.as<S>() + row * n;
+      const std::int64_t target = targets.as<const std::int64_t>()[row], at = grad.offset(row);
+      if (target == ignore) {
+        std::fill_n(to, n, S{});
+        return;
+      }
+      const T g = grad.dtype == dtype_of<T> ? grad.as<const T>()[at] : static_cast<T>(grad.as<const S>()[at]);
+      const T log_sum = lse.as<const T>()[row];
+      const T wanted = std::exp(static_cast<T>(x[target]) - log_sum) - uniform - (T(1) - smooth);
+      for_each_vector<T>(n, [&](std::int64_t i, std::int64_t count) {
+        const Vec<T> probability = simd::exp(simd::load_partial<T>(x + i, count) - log_sum);
+        simd::store_partial(to + i, (probability - uniform) * g, count);
+      });
+      to[target] = static_cast<S>(wanted * g);
+    });
+  });
+}
+
+}  // namespace poolgrad::kernels

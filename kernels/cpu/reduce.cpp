@@ -1,0 +1,265 @@
+#include "kernels/reduce.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <limits>
+
+#include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/partial_rows.h"
+#include "kernels/cpu/row.h"
+#include "kernels/cpu/strided.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/dispatch.h"
+#include "kernels/functors.h"
+#include "kernels/rows.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+struct Sum {
+  template <class T>
+  static constexpr T identity = T{};
+  template <class V>
+  static V value(V x) {
+    return x;
+  }
+  template <class V>
+  static V combine(V a, V b) {
+    return a + b;
+  }
+};
+struct Product : Sum {
+  template <class T>
+  static constexpr T identity = T(1);
+  template <class V>
+  static V combine(V a, V b) {
+    return a * b;
+  }
+};
+struct Maximum : Sum {
+  template <class T>
+  static constexpr T identity = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
+                                                                     : std::numeric_limits<T>::min();
+  template <class V>
+  static V combine(V a, V b) {
+    return functors::Maximum::value(a, b);
+  }
+};
+struct Minimum : Sum {
+  template <class T>
+  static constexpr T identity = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity()
+                                                                     : std::numeric_limits<T>::max();
+  template <class V>
+  static V combine(V a, V b) {
+    return functors::Minimum::value(a, b);
+  }
+};
+struct Any : Maximum {
+  template <class T>
+  static constexpr T identity = T{};
+  template <class V>
+  static V value(V x) {
+    return functors::truth<V>(x != V{});
+  }
+};
+struct All : Minimum {
+  template <class T>
+  static constexpr T identity = T(1);
+  template <class V>
+  static V value(V x) {
+    return functors::truth<V>(x != V{});
+  }
+};
+
+/// What is left of `count` contiguous elements.
+template <class Op, class T>
+T fold_block(const T* x, std::int64_t count) {
+  const auto combine = [](auto a, auto b) { return Op::combine(a, b); };
+  constexpr T identity = Op::template identity<T>;
+  if constexpr (std::is_integral_v<T>) {
+    T result = identity;
+    for (std::int64_t i = 0; i < count; ++i) result = combine(result, Op::value(x[i]));
+    return result;
+  } else {
+    const simd::Vec<T> lanes = fold_vectors<T>(count, identity, combine, [&](std::int64_t i, std::int64_t left) {
+      simd::Vec<T> value = Op::value(simd::load_partial<T>(x + i, left));
+      for (std::int64_t lane = left; lane < simd::lanes<T>; ++lane) value[lane] = identity;
+      return value;
+    });
+    T part[simd::lanes<T>];
+    simd::store(part, lanes);
+    for (int width = simd::lanes<T> / 2; width > 0; width /= 2)
+      for (int i = 0; i < width; ++i) part[i] = combine(part[i], part[i + width]);
+    return part[0];
+  }
+}
+
+/// How x is walked: kept and reduced dimensions apart, each sorted by stride.
+///   rows:     x is [kept][reduced], each result folds consecutive elements;
+///   columns:  x is [kept outer][reduced][kept inner], kept inner being what lies next to each other in memory.
+struct Plan {
+  View x, out;  // permuted alike; out has the kept dimensions only
+  std::int64_t outer = 1, reduced = 1, inner = 1;
+};
+
+void append(View& view, std::int64_t size, std::int64_t stride) {
+  view.shape[view.rank] = size;
+  view.strides[view.rank++] = stride;
+}
+
+Plan plan_reduction(const View& out, const View& x) {
+  View kept_x = x, kept_out = out, gone = x;
+  kept_x.rank = kept_out.rank = gone.rank = 0;
+  for (int d = 0; d < x.rank; ++d) {
+    if (out.shape[d] == 1 && x.shape[d] != 1) {
+      append(gone, x.shape[d], x.strides[d]);
+    } else {
+      append(kept_x, x.shape[d], x.strides[d]);
+      append(kept_out, x.shape[d], out.strides[d]);
+    }
+  }
+  std::array kept{kept_x, kept_out};
+  sort_dimensions(kept);
+  merge_dimensions(kept);
+  sort_dimensions({&gone, 1});
+  merge_dimensions({&gone, 1});
+  Plan plan;
+  plan.reduced = gone.count();
+  plan.out = kept[1];
+  const View& outer = kept[0];
+  constexpr std::int64_t worthwhile = 16;  // shorter rows are not worth a pass each
+  const bool columns = outer.rank > 0 && gone.rank > 0 && outer.shape[outer.rank - 1] >= worthwhile &&
+                       std::abs(outer.strides[outer.rank - 1]) < std::abs(gone.strides[gone.rank - 1]);
+  plan.x = x;
+  plan.x.rank = 0;
+  const int outer_rank = outer.rank - (columns ? 1 : 0);
+  for (int d = 0; d < outer_rank; ++d) append(plan.x, outer.shape[d], outer.strides[d]);
+  plan.outer = plan.x.count();
+  for (int d = 0; d < gone.rank; ++d) append(plan.x, gone.shape[d], gone.strides[d]);
+  if (columns) {
+    append(plan.x, outer.shape[outer_rank], outer.strides[outer_rank]);
+    plan.inner = outer.shape[outer_rank];
+  }
+  return plan;
+}
+
+/// Consecutive elements are cut into segments of this size; the partial results are combined pairwise.
+constexpr std::int64_t segment_size = 32 * block_size;
+
+std::int64_t segments_of(const Plan& plan) {
+  return std::max<std::int64_t>(1, (plan.reduced + segment_size - 1) / segment_size);
+}
+
+/// Elements for the partial results.
+std::int64_t workspace_size(const Plan& plan) {
+  if (plan.inner > 1) return plan.outer * RowChunks(plan.reduced).count * plan.inner;
+  return plan.outer * segments_of(plan);
+}
+
+template <class Op, class T>
+void reduce_rows(const Plan& plan, T divisor, T* partial) {
+  const Source<T> source(plan.x);
+  const Sink<T> sink(plan.out);
+  const std::int64_t segments = segments_of(plan);
+  const std::int64_t per_range = std::max<std::int64_t>(1, segment_size / 2 / std::max<std::int64_t>(1, plan.reduced));
+  parallel_ranges(plan.outer * segments, per_range, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) T buffer[block_size];
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t start = item / segments * plan.reduced, segment = item % segments * segment_size;
+      const std::int64_t stop = std::min(plan.reduced, segment + segment_size);
+      T result = Op::template identity<T>;
+      for (std::int64_t i = segment; i < stop; i += block_size) {
+        const std::int64_t count = std::min(block_size, stop - i);
+        result = Op::combine(result, fold_block<Op>(source.read(start + i, count, buffer), count));
+      }
+      partial[item] = result;
+    }
+  });
+  parallel_ranges(plan.outer, block_size, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      T* of_row = partial + row * segments;
+      for (std::int64_t step = 1; step < segments; step *= 2)
+        for (std::int64_t s = 0; s + step < segments; s += 2 * step)
+          of_row[s] = Op::combine(of_row[s], of_row[s + step]);
+    }
+    alignas(64) T results[block_size];
+    for (std::int64_t row = begin; row < end; ++row) results[row - begin] = partial[row * segments] / divisor;
+    sink.finish(begin, end - begin, results);
+  });
+}
+
+template <class Op, class T>
+void reduce_columns(const Plan& plan, T divisor, T* partial) {
+  using Lanes = LaneType<T>;
+  using V = typename Lanes::type;
+  const Source<T> source(plan.x);
+  const Sink<T> sink(plan.out);
+  const RowChunks chunks(plan.reduced);
+  const std::int64_t column_blocks = (plan.inner + block_size - 1) / block_size;
+  const auto combine = [](auto a, auto b) { return Op::combine(a, b); };
+  parallel_ranges(plan.outer * chunks.count * column_blocks, 1, [&](std::int64_t item, std::int64_t) {
+    alignas(64) T buffer[block_size];
+    const std::int64_t column = item % column_blocks * block_size, count = std::min(block_size, plan.inner - column);
+    const std::int64_t chunk = item / column_blocks % chunks.count, outer = item / column_blocks / chunks.count;
+    T* sum = partial + (outer * chunks.count + chunk) * plan.inner + column;
+    std::fill_n(sum, count, Op::template identity<T>);
+    for (std::int64_t row = chunks.begin(chunk); row < chunks.end(chunk); ++row) {
+      const T* x = source.read((outer * plan.reduced + row) * plan.inner + column, count, buffer);
+      map_block<T>(
+          count, sum, [&](V a, V b) { return combine(a, Op::value(b)); }, sum, x);
+    }
+  });
+  for (std::int64_t outer = 0; outer < plan.outer; ++outer)
+    combine_partial_rows(partial + outer * chunks.count * plan.inner, chunks.count, plan.inner, combine);
+  parallel_ranges(plan.outer * plan.inner, block_size, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) T results[block_size];
+    for (std::int64_t i = begin; i < end; ++i)
+      results[i - begin] = partial[i / plan.inner * chunks.count * plan.inner + i % plan.inner] / divisor;
+    sink.finish(begin, end - begin, results);
+  });
+}
+
+}  // namespace
+
+void reduce(Stream stream, ReduceOp op, View out, View x) {
+  if (out.count() == 0) return;
+  const Plan plan = plan_reduction(out, x);
+  with_compute_type(x.dtype, [&]<class T>(T) {
+    const Workspace<T> workspace(stream, "reduce", workspace_size(plan));
+    if (!runs_on_cpu(stream, to_string(op), traffic(out, x))) return;
+    const auto run = [&]<class Op>(Op, T divisor) {
+      if (plan.inner > 1)
+        reduce_columns<Op>(plan, divisor, workspace.data());
+      else
+        reduce_rows<Op>(plan, divisor, workspace.data());
+    };
+    switch (op) {
+      case ReduceOp::sum: return run(Sum{}, T(1));
+      case ReduceOp::mean:  // of nothing: NaN where there is one
+        return run(Sum{}, static_cast<T>(std::is_integral_v<T> && plan.reduced == 0 ? 1 : plan.reduced));
+      case ReduceOp::product: return run(Product{}, T(1));
+      case ReduceOp::maximum: return run(Maximum{}, T(1));
+      case ReduceOp::minimum: return run(Minimum{}, T(1));
+      case ReduceOp::any: return run(Any{}, T(1));
+      default: return run(All{}, T(1));
+    }
+  });
+}
+
+std::string_view to_string(ReduceOp op) {
+  constexpr std::string_view names[] = {"sum", "mean", "product", "maximum", "minimum", "any", "all"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+void sum_rows(Stream stream, View out, View x) {
+  View row = x;
+  for (int d = 0; d + 1 < x.rank; ++d) row.shape[d] = 1, row.strides[d] = 0;
+  row.data = out.data;
+  row.dtype = out.dtype;
+  row.strides[x.rank - 1] = out.strides[0];
+  reduce(stream, ReduceOp::sum, row, x);
+}
+
+}  // namespace poolgrad::kernels

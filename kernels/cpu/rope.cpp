@@ -1,0 +1,67 @@
+#include <algorithm>
+#include <cmath>
+
+#include "kernels/cpu/row.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/dispatch.h"
+#include "kernels/rows.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using simd::Compute;
+using simd::Vec;
+
+constexpr std::int64_t pairs_at_once = 64;
+
+/// cos and sin of position * frequency, for `count` frequencies.
+template <class T>
+void rotation(double position, const double* frequency, std::int64_t count, T sign, T* cosine, T* sine) {
+  using V = Vec<double>;
+  for_each_vector<double>(count, [&](std::int64_t i, std::int64_t left) {
+    const V angle = position * simd::load_partial<double>(frequency + i, left);
+    const V c = Math<V>::cos(angle), s = Math<V>::sin(angle);
+    for (std::int64_t lane = 0; lane < left; ++lane) {
+      cosine[i + lane] = static_cast<T>(c[lane]);
+      sine[i + lane] = sign * static_cast<T>(s[lane]);
+    }
+  });
+}
+
+}  // namespace
+
+void rope(Stream stream, View out, View x, std::int64_t position, double base, bool inverse) {
+  if (!runs_on_cpu(stream, "rope", traffic(out, x)) || x.count() == 0) return;
+  with_floating_storage(x.dtype, [&]<class S>(S) {
+    using T = Compute<S>;
+    const std::int64_t half = x.shape[3] / 2,
+                       steps_per_range = std::max<std::int64_t>(
+                           1, 8192 / std::max<std::int64_t>(1, x.shape[0] * x.shape[2] * x.shape[3]));
+    for (std::int64_t first = 0; first < half; first += pairs_at_once) {
+      const std::int64_t pairs = std::min(pairs_at_once, half - first);
+      double frequency[pairs_at_once];
+      for (std::int64_t d = 0; d < pairs; ++d)
+        frequency[d] = std::pow(base, -static_cast<double>(first + d) / static_cast<double>(half));
+      parallel_ranges(x.shape[1], steps_per_range, [&](std::int64_t begin, std::int64_t end) {
+        alignas(64) T cosine[pairs_at_once], sine[pairs_at_once];
+        for (std::int64_t t = begin; t < end; ++t) {
+          rotation(static_cast<double>(position + t), frequency, pairs, inverse ? T(-1) : T(1), cosine, sine);
+          for (std::int64_t b = 0; b < x.shape[0]; ++b)
+            for (std::int64_t h = 0; h < x.shape[2]; ++h) {
+              const S* from = x.as<const S>() + b * x.strides[0] + t * x.strides[1] + h * x.strides[2] + first;
+              S* to = out.as<S>() + b * out.strides[0] + t * out.strides[1] + h * out.strides[2] + first;
+              for_each_vector<T>(pairs, [&](std::int64_t i, std::int64_t count) {
+                const Vec<T> c = simd::load_partial<T>(cosine + i, count), s = simd::load_partial<T>(sine + i, count);
+                const Vec<T> low = simd::load_partial<T>(from + i, count);
+                const Vec<T> high = simd::load_partial<T>(from + half + i, count);
+                simd::store_partial(to + i, low * c - high * s, count);
+                simd::store_partial(to + half + i, high * c + low * s, count);
+              });
+            }
+        }
+      });
+    }
+  });
+}
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,119 @@
+#include <algorithm>
+#include <cmath>
+#include <type_traits>
+
+#include "kernels/cpu/row.h"
+#include "kernels/cpu/strided.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/dispatch.h"
+#include "kernels/reduce.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+/// Largest: x replaces `best` where it is larger, or the first NaN.
+template <bool Largest, class T>
+bool better(T x, T best) {
+  return (Largest ? x > best : x < best) || (x != x && best == best);
+}
+
+/// First index of the best of `count` elements, beginning with x[0]; the extreme value is found by vectors first.
+template <bool Largest, class T>
+std::int64_t best_of(const T* x, std::int64_t count) {
+  T best = x[0];
+#pragma GCC ivdep
+  for (std::int64_t i = 1; i < count; ++i) best = (Largest ? x[i] > best : x[i] < best) ? x[i] : best;
+  // A NaN wins over everything and is found by the same search.
+  std::int64_t i = 0;
+  while (i < count && x[i] == x[i] && x[i] != best) ++i;
+  if (i < count && x[i] == x[i])
+    for (std::int64_t j = i + 1; j < count; ++j)
+      if (x[j] != x[j]) return j;
+  return std::min(i, count - 1);
+}
+
+template <bool Largest>
+void arg_best(Stream stream, const char* name, View out, View x) {
+  if (!runs_on_cpu(stream, name, traffic(out, x))) return;
+  with_compute_type(x.dtype, [&]<class T>(T) {
+    const Rows shape(x);
+    const Source<T> source(x);
+    const Sink<std::int64_t> sink(out);
+    parallel_rows(shape, [&](std::int64_t row) {
+      alignas(64) T buffer[block_size];
+      std::int64_t index = 0;
+      T best{};
+      for (std::int64_t i = 0; i < shape.columns; i += block_size) {
+        const std::int64_t count = std::min(block_size, shape.columns - i);
+        const T* block = source.read(row * shape.columns + i, count, buffer);
+        const std::int64_t local = best_of<Largest>(block, count);
+        if (i == 0 || better<Largest>(block[local], best)) {
+          best = block[local];
+          index = i + local;
+        }
+      }
+      sink.finish(row, 1, &index);
+    });
+  });
+}
+
+}  // namespace
+
+void argmax(Stream stream, View out, View x) { arg_best<true>(stream, "argmax", out, x); }
+void argmin(Stream stream, View out, View x) { arg_best<false>(stream, "argmin", out, x); }
+
+void cumulative_sum(Stream stream, View out, View x, bool reverse) {
+  if (!runs_on_cpu(stream, "cumulative_sum", traffic(out, x))) return;
+  with_compute_type(x.dtype, [&]<class T>(T) {
+    using Sum = std::conditional_t<std::is_integral_v<T>, T, double>;
+    const Rows shape(x);
+    const Source<T> source(x);
+    const Sink<T> sink(out);
+    const std::int64_t n = shape.columns, blocks = (n + block_size - 1) / block_size;
+    parallel_rows(shape, [&](std::int64_t row) {
+      alignas(64) T buffer[block_size], result[block_size];
+      Sum sum{};
+      for (std::int64_t b = 0; b < blocks; ++b) {
+        const std::int64_t begin = (reverse ? blocks - 1 - b : b) * block_size, count = std::min(block_size, n - begin);
+        const T* block = source.read(row * n + begin, count, buffer);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const std::int64_t at = reverse ? count - 1 - i : i;
+          sum += static_cast<Sum>(block[at]);
+          result[at] = static_cast<T>(sum);
+        }
+        sink.finish(row * n + begin, count, result);
+      }
+    });
+  });
+}
+
+void add_sum_of_squares(Stream stream, View sum, View x) {
+  constexpr std::int64_t segment_size = 32 * block_size;
+  const std::int64_t n = x.count(), segments = (n + segment_size - 1) / segment_size;
+  const Workspace<double> partial(stream, "add_sum_of_squares", segments);
+  if (!runs_on_cpu(stream, "add_sum_of_squares", traffic(x)) || n == 0) return;
+  const auto run = [&]<class T>(T) {
+    View sorted = x;
+    sort_dimensions({&sorted, 1});
+    const Source<T> source(sorted);
+    parallel_ranges(n, segment_size, [&](std::int64_t begin, std::int64_t end) {
+      alignas(64) T buffer[block_size];
+      double total = 0;
+      for (std::int64_t i = begin; i < end; i += block_size) {
+        const T* block = source.read(i, std::min(block_size, end - i), buffer);
+        total += static_cast<double>(sum_row<T>(std::min(block_size, end - i), [&](std::int64_t j, std::int64_t count) {
+          const auto value = simd::load_partial<T>(block + j, count);
+          return value * value;
+        }));
+      }
+      partial.data()[begin / segment_size] = total;
+    });
+  };
+  if (x.dtype == DType::f64)
+    run(double{});
+  else
+    run(float{});
+  for (std::int64_t i = 0; i < segments; ++i) *sum.as<double>() += partial.data()[i];
+}
+
+}  // namespace poolgrad::kernels
