@@ -1,0 +1,156 @@
+#include "tests/structure/source_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <sstream>
+#include <stdexcept>
+#include <string_view>
+
+namespace poolgrad::structure {
+namespace {
+
+constexpr std::array<std::string_view, 6> floors = {"allocator", "kernels", "tensor", "autograd", "nn", "attention"};
+constexpr std::array<std::string_view, 3> programs = {"examples", "benchmarks", "tests"};
+constexpr int unknown = -1;
+
+/// 1 to 6 for the floors, 7 for programs and the umbrella header.
+int height(std::string_view path) {
+  if (path == "poolgrad.h") return 7;
+  const std::string_view folder = path.substr(0, path.find('/'));
+  if (folder.size() == path.size()) return unknown;
+  const auto* floor = std::ranges::find(floors, folder);
+  if (floor != floors.end()) return static_cast<int>(floor - floors.begin()) + 1;
+  return std::ranges::find(programs, folder) != programs.end() ? 7 : unknown;
+}
+
+bool is_public_header(std::string_view path) {
+  if (!path.ends_with(".h")) return false;
+  return path == "poolgrad.h" || (height(path) <= 6 && std::ranges::count(path, '/') == 1);
+}
+
+std::vector<std::string> lines(const std::string& text) {
+  std::vector<std::string> result;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) result.push_back(line);
+  return result;
+}
+
+struct Include {
+  std::string path;
+  bool quoted;
+};
+
+std::vector<Include> includes(const SourceFile& file) {
+  static const std::regex directive(R"(^\s*#\s*include\s*(["<])([^">]+)[">].*)");
+  std::vector<Include> result;
+  std::smatch match;
+  for (const std::string& line : lines(file.text))
+    if (std::regex_match(line, match, directive)) result.push_back({match[2], match[1] == "\""});
+  return result;
+}
+
+/// One violation for each line that the pattern is found in.
+void find_in_lines(const SourceFile& file, const std::regex& pattern, const std::string& reason,
+                   std::vector<std::string>& violations) {
+  int number = 0;
+  for (const std::string& line : lines(file.text)) {
+    ++number;
+    if (std::regex_search(line, pattern))
+      violations.push_back(file.path + ": line " + std::to_string(number) + " " + reason);
+  }
+}
+
+}  // namespace
+
+std::vector<SourceFile> read_sources(const std::filesystem::path& root) {
+  constexpr std::array<std::string_view, 4> endings = {".h", ".cpp", ".cu", ".cuh"};
+  std::vector<SourceFile> files;
+  for (std::filesystem::recursive_directory_iterator entry(root), end; entry != end; ++entry) {
+    const std::string name = entry->path().filename().string();
+    if (entry->is_directory()) {
+      if (name.starts_with('.') || name == "build") entry.disable_recursion_pending();
+    } else if (std::ranges::find(endings, entry->path().extension().string()) != endings.end()) {
+      std::ifstream stream(entry->path());
+      if (!stream) throw std::runtime_error("cannot read " + entry->path().string());
+      files.push_back({entry->path().lexically_relative(root).generic_string(),
+                       {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()}});
+    }
+  }
+  std::ranges::sort(files, {}, &SourceFile::path);
+  return files;
+}
+
+std::vector<std::string> floor_violations(const std::vector<SourceFile>& files) {
+  std::vector<std::string> violations;
+  for (const SourceFile& file : files) {
+    const int own = height(file.path);
+    if (own == unknown) violations.push_back(file.path + ": belongs to no floor");
+    for (const Include& include : includes(file)) {
+      const int other = height(include.path);
+      const bool of_the_tree = other != unknown;
+      if (include.quoted != of_the_tree)
+        violations.push_back(file.path + ": " + include.path +
+                             (include.quoted ? " is not included from the root of the tree" : " needs quotes"));
+      if (of_the_tree && other > own) violations.push_back(file.path + ": " + include.path + " is on a higher floor");
+    }
+  }
+  return violations;
+}
+
+std::vector<std::string> public_header_violations(const std::vector<SourceFile>& files) {
+  static const std::regex third_party(R"(^(Eigen|unsupported|fmt|nlohmann|CLI|oneapi|dnnl|gtest|gmock|benchmark)[/.].*)"
+                                      R"(|^(cuda|cublas|cub/|cooperative_groups|nvtx|nv/|thrust|nccl|mpi|omp).*)");
+  std::vector<std::string> violations;
+  for (const SourceFile& file : files) {
+    if (!is_public_header(file.path)) continue;
+    if (file.text.find("#pragma once") == std::string::npos) violations.push_back(file.path + ": no #pragma once");
+    for (const Include& include : includes(file)) {
+      const bool is_private = include.quoted && !is_public_header(include.path);
+      if (is_private || (!include.quoted && std::regex_match(include.path, third_party)))
+        violations.push_back(file.path + ": a public header includes " + include.path);
+    }
+  }
+  return violations;
+}
+
+std::vector<std::string> size_violations(const std::vector<SourceFile>& files) {
+  std::vector<std::string> violations;
+  std::vector<std::size_t> sizes;
+  for (const SourceFile& file : files) {
+    const std::size_t size = lines(file.text).size(), limit = file.path.starts_with("tests/") ? 700 : 500;
+    sizes.push_back(size);
+    if (size > limit)
+      violations.push_back(file.path + ": " + std::to_string(size) + " lines, limit " + std::to_string(limit));
+  }
+  if (sizes.empty()) return violations;
+  const auto middle = sizes.begin() + static_cast<std::ptrdiff_t>(sizes.size() / 2);
+  std::ranges::nth_element(sizes, middle);
+  if (*middle >= 150) violations.push_back("the tree: a median of " + std::to_string(*middle) + " lines, limit 149");
+  return violations;
+}
+
+std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFile>& files) {
+  static const std::regex conditional(R"(^\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NVCC))");
+  std::vector<std::string> violations;
+  for (const SourceFile& file : files)
+    if (!file.path.starts_with("kernels/") && !file.path.starts_with("allocator/cuda_memory."))
+      find_in_lines(file, conditional, "is conditional on CUDA", violations);
+  return violations;
+}
+
+std::vector<std::string> unfinished_violations(const std::vector<SourceFile>& files) {
+  // Written in two parts, so that this file keeps the rule.
+  static const std::regex promise(R"(\b(TO)"
+                                  R"(DO|FIX)"
+                                  R"(ME|XX)"
+                                  R"(X)\b|not )"
+                                  "implemented");
+  std::vector<std::string> violations;
+  for (const SourceFile& file : files) find_in_lines(file, promise, "is unfinished", violations);
+  return violations;
+}
+
+}  // namespace poolgrad::structure

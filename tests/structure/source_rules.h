@@ -1,0 +1,35 @@
+// The rules that every source file keeps, as functions over a list of files, so that the rules can be tested too.
+// Each returns one line per violation, `path: reason`.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace poolgrad::structure {
+
+struct SourceFile {
+  std::string path;  // from the root: "tensor/shape.h"
+  std::string text;
+};
+
+/// Every .h, .cpp, .cu and .cuh under the root, less build folders and hidden ones; sorted by path.
+std::vector<SourceFile> read_sources(const std::filesystem::path& root);
+
+/// A floor includes its own headers and those of lower floors, from the root of the tree.
+std::vector<std::string> floor_violations(const std::vector<SourceFile>& files);
+
+/// Headers at the top of a floor's folder are public: they include no third-party header and none of a subfolder, which
+/// is not installed, and say #pragma once.
+std::vector<std::string> public_header_violations(const std::vector<SourceFile>& files);
+
+/// At most 500 lines a file, 700 in tests/, and a median below 150.
+std::vector<std::string> size_violations(const std::vector<SourceFile>& files);
+
+/// Conditional compilation on CUDA only in kernels/ and in the allocator's CUDA file.
+std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFile>& files);
+
+/// No promises left in the code: notes to finish it later, errors that say it is missing.
+std::vector<std::string> unfinished_violations(const std::vector<SourceFile>& files);
+
+}  // namespace poolgrad::structure

@@ -1,0 +1,113 @@
+// Holds the tree to its rules, and the rules to seeded violations.
+#include "tests/structure/source_rules.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace poolgrad::structure {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::SizeIs;
+
+const std::vector<SourceFile>& tree() {
+  static const std::vector<SourceFile> files = read_sources(POOLGRAD_SOURCE_ROOT);
+  return files;
+}
+
+std::string repeated_lines(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i) text += "int x;\n";
+  return text;
+}
+
+TEST(SourceTree, HasEveryFloor) {
+  for (const char* path : {"poolgrad.h", "allocator/caching_allocator.h", "kernels/gemm.h", "tensor/tensor.h",
+                           "autograd/engine.h", "nn/module.h", "attention/attend.h"})
+    EXPECT_TRUE(std::ranges::any_of(tree(), [&](const SourceFile& file) { return file.path == path; })) << path;
+}
+
+TEST(SourceTree, IncludesOnlyLowerFloors) { EXPECT_THAT(floor_violations(tree()), IsEmpty()); }
+TEST(SourceTree, KeepsThirdPartyHeadersOutOfPublicOnes) { EXPECT_THAT(public_header_violations(tree()), IsEmpty()); }
+TEST(SourceTree, HasSmallFiles) { EXPECT_THAT(size_violations(tree()), IsEmpty()); }
+TEST(SourceTree, AsksForCudaOnlyInKernels) { EXPECT_THAT(cuda_conditional_violations(tree()), IsEmpty()); }
+TEST(SourceTree, IsFinished) { EXPECT_THAT(unfinished_violations(tree()), IsEmpty()); }
+
+TEST(SourceRules, AFloorMayIncludeItselfAndWhatIsBelow) {
+  EXPECT_THAT(
+      floor_violations({{"tensor/a.h", "#include <vector>\n#include \"tensor/b.h\"\n#include \"kernels/c.h\"\n"},
+                        {"kernels/cpu/a.cpp", "#include \"kernels/cpu/b.h\"\n#include \"allocator/c.h\"\n"},
+                        {"poolgrad.h", "#include \"attention/attend.h\"\n"},
+                        {"examples/train/main.cpp", "#include \"poolgrad.h\"\n#include \"examples/a.h\"\n"}}),
+      IsEmpty());
+}
+
+TEST(SourceRules, CatchAnIncludeOfAHigherFloor) {
+  EXPECT_THAT(floor_violations({{"tensor/a.h", "#pragma once\n  #  include \"autograd/node.h\" // why not\n"},
+                                {"nn/a.cpp", "#include \"attention/attend.h\"\n"},
+                                {"attention/a.cpp", "#include \"tests/attention/reference.h\"\n"},
+                                {"allocator/a.cpp", "#include \"poolgrad.h\"\n"}}),
+              ElementsAre("tensor/a.h: autograd/node.h is on a higher floor",
+                          "nn/a.cpp: attention/attend.h is on a higher floor",
+                          "attention/a.cpp: tests/attention/reference.h is on a higher floor",
+                          "allocator/a.cpp: poolgrad.h is on a higher floor"));
+}
+
+TEST(SourceRules, CatchIncludesThatDoNotStartAtTheRootAndUnknownFolders) {
+  EXPECT_THAT(floor_violations({{"tensor/a.cpp", "#include \"shape.h\"\n#include \"../kernels/view.h\"\n"},
+                                {"tensor/b.cpp", "#include <kernels/view.h>\n"},
+                                {"nn/b.cpp", "#include \"utilities/view.h\"\n"},
+                                {"utilities/view.h", ""},
+                                {"stray.h", ""}}),
+              ElementsAre("tensor/a.cpp: shape.h is not included from the root of the tree",
+                          "tensor/a.cpp: ../kernels/view.h is not included from the root of the tree",
+                          "tensor/b.cpp: kernels/view.h needs quotes",
+                          "nn/b.cpp: utilities/view.h is not included from the root of the tree",
+                          "utilities/view.h: belongs to no floor", "stray.h: belongs to no floor"));
+}
+
+TEST(SourceRules, CatchThirdPartyAndPrivateHeadersInPublicOnes) {
+  for (const char* header : {"Eigen/Core", "cuda_runtime.h", "cuda.h", "cublasLt.h", "fmt/format.h",
+                             "nlohmann/json.hpp", "oneapi/dnnl/dnnl.hpp", "mpi.h", "nccl.h"}) {
+    const std::string text = "#pragma once\n#include <" + std::string(header) + ">\n";
+    EXPECT_THAT(public_header_violations({{"tensor/a.h", text}}), SizeIs(1)) << header;
+    EXPECT_THAT(public_header_violations({{"tensor/a.cpp", text}, {"kernels/cpu/a.h", text}}), IsEmpty()) << header;
+  }
+  EXPECT_THAT(public_header_violations({{"kernels/a.h", "#pragma once\n#include \"kernels/cpu/simd.h\"\n"}}),
+              ElementsAre("kernels/a.h: a public header includes kernels/cpu/simd.h"));
+  EXPECT_THAT(public_header_violations({{"nn/a.h", "#include <vector>\n"}}), ElementsAre("nn/a.h: no #pragma once"));
+}
+
+TEST(SourceRules, CatchLongFilesAndALongMedian) {
+  EXPECT_THAT(size_violations({{"nn/a.cpp", repeated_lines(500)}, {"nn/b.h", ""}, {"nn/c.h", ""}}), IsEmpty());
+  EXPECT_THAT(size_violations({{"nn/a.cpp", repeated_lines(501)}, {"nn/b.h", ""}, {"nn/c.h", ""}}),
+              ElementsAre("nn/a.cpp: 501 lines, limit 500"));
+  EXPECT_THAT(size_violations({{"tests/a.cpp", repeated_lines(700)}, {"nn/b.h", ""}, {"nn/c.h", ""}}), IsEmpty());
+  EXPECT_THAT(size_violations({{"tests/a.cpp", repeated_lines(701)}, {"nn/b.h", ""}, {"nn/c.h", ""}}), SizeIs(1));
+  EXPECT_THAT(size_violations({{"nn/a.cpp", repeated_lines(150)}}),
+              ElementsAre("the tree: a median of 150 lines, limit 149"));
+}
+
+TEST(SourceRules, CatchCudaConditionalsOutsideKernels) {
+  const std::string text = "int x;\n#if defined(__CUDACC__)\n#endif\n";
+  EXPECT_THAT(
+      cuda_conditional_violations({{"nn/a.h", text}, {"kernels/a.h", text}, {"allocator/cuda_memory.cpp", text}}),
+      ElementsAre("nn/a.h: line 2 is conditional on CUDA"));
+  EXPECT_THAT(cuda_conditional_violations({{"nn/a.h", "#  ifdef POOLGRAD_WITH_CUDA\n"}}), SizeIs(1));
+}
+
+TEST(SourceRules, CatchUnfinishedCode) {
+  EXPECT_THAT(unfinished_violations({{"nn/a.h",
+                                      "// TO"
+                                      "DO: the rest\n// throw Error(\"not "
+                                      "implemented\");\n"}}),
+              SizeIs(2));
+}
+
+}  // namespace
+}  // namespace poolgrad::structure
