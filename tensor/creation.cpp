@@ -61,7 +61,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
   Tensor out = Tensor::empty(shape, options);
   const Tensor real = Tensor::empty(shape, {DType::f64, options.device});
   kernels::uniform(stream, generator.take(out.count()), real.view(), 0.0, 1.0);
-  // u < 1 - 2^-54 at most, so floor(u * n) < n: the product is never rounded up to n.
+  // u <= 1 - 2^-53 and n <= 2^53, so floor(u * n) < n: the product is never rounded up to n.
   using kernels::UnaryOp;
   kernels::unary(stream, UnaryOp::affine, real.view(), real.view(), static_cast<double>(high - low), 0.0);
   kernels::unary(stream, UnaryOp::floor, real.view(), real.view());

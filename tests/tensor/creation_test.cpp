@@ -1,0 +1,152 @@
+#include "tensor/creation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "kernels/parallel.h"
+#include "tensor/compare.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing_support::error_of;
+
+constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                                DType::i64, DType::i32, DType::u8,  DType::boolean};
+
+TEST(Creation, FillsWithOneValueInEveryDtype) {
+  for (const DType dtype : all_dtypes) {
+    EXPECT_THAT(zeros({2, 3}, {.dtype = dtype}).to_vector<double>(), Each(0.0));
+    EXPECT_THAT(ones({2, 3}, {.dtype = dtype}).to_vector<double>(), Each(1.0));
+    EXPECT_EQ(zeros_like(ones({2}, {.dtype = dtype})).dtype(), dtype);
+    EXPECT_EQ(ones_like(zeros({3, 2}, {.dtype = dtype})).shape(), (Shape{3, 2}));
+  }
+  EXPECT_THAT(full({3}, -2.5).to_vector<float>(), ElementsAre(-2.5f, -2.5f, -2.5f));
+  EXPECT_EQ(scalar(3).shape(), Shape{});
+  EXPECT_EQ(zeros({0}).count(), 0);
+}
+
+TEST(Arange, StopsBelowItsBound) {
+  EXPECT_THAT(arange(0, 4).to_vector<float>(), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(arange(1, 2, 0.25, {.dtype = DType::f64}).to_vector<double>(), ElementsAre(1, 1.25, 1.5, 1.75));
+  EXPECT_THAT(arange(3, 0, -2, {.dtype = DType::i64}).to_vector<std::int64_t>(), ElementsAre(3, 1));
+  EXPECT_EQ(arange(0, 1, 0.3).count(), 4);
+  EXPECT_EQ(arange(5, 5).count(), 0);
+  EXPECT_EQ(arange(5, 1).count(), 0);
+}
+
+TEST(Arange, RefusesRangesWithoutEnd) {
+  EXPECT_EQ(error_of<ValueError>([] { arange(0, 1, 0); }),
+            "[arange] no finite range: start 0.000000, stop 1.000000, step 0.000000");
+  EXPECT_THROW(arange(0, INFINITY), ValueError);
+  EXPECT_THROW(arange(NAN, 1), ValueError);
+  EXPECT_THROW(arange(0, 1, NAN), ValueError);
+  EXPECT_THROW(arange(0, 1e300), ValueError);
+}
+
+TEST(FromData, CopiesValuesOfEveryType) {
+  EXPECT_THAT(from_data({1.0, 2.0}, {2}).to_vector<double>(), ElementsAre(1, 2));
+  EXPECT_EQ(from_data({1.0f}, {1}).dtype(), DType::f32);
+  EXPECT_EQ(from_data({Half(1.5f)}, {1}).dtype(), DType::f16);
+  EXPECT_EQ(from_data({BFloat16(1.5f)}, {1}).item(), 1.5);
+  EXPECT_EQ(from_data<std::int64_t>({1, 2, 3, 4}, {2, 2}).dtype(), DType::i64);
+  EXPECT_EQ(from_data<std::uint8_t>({255}, {}).item(), 255);
+  EXPECT_THAT(from_data({true, false}, {2}).to_vector<bool>(), ElementsAre(true, false));
+  EXPECT_EQ(from_data(std::vector<float>{}, {0, 3}).shape(), (Shape{0, 3}));
+  EXPECT_EQ(error_of<ShapeError>([] { from_data({1, 2, 3}, {2, 2}); }), "[from_data] 3 values for shape (2, 2)");
+}
+
+TEST(Random, ANumberIsAFunctionOfSeedAndIndexAlone) {
+  Generator one(42), two(42), other(43);
+  const Tensor whole = randn({1000}, {}, one);
+  const Tensor first = randn({10, 30}, {}, two), second = randn({700}, {}, two);
+  EXPECT_TRUE(bit_equal(whole.alias({{10, 30}, {30, 1}, 0}), first));
+  EXPECT_TRUE(bit_equal(whole.alias({{700}, {1}, 300}), second));
+  EXPECT_FALSE(bit_equal(whole, randn({1000}, {}, other)));
+  EXPECT_FALSE(bit_equal(whole, randn({1000}, {}, one))) << "the generator has moved on";
+}
+
+TEST(Random, DoesNotDependOnTheNumberOfThreads) {
+  const int threads = kernels::num_threads();
+  const auto draw = [](int count) {
+    kernels::set_num_threads(count);
+    Generator generator(7);
+    return std::vector<Tensor>{randn({50000}, {}, generator), uniform({50000}, -1, 1, {}, generator),
+                               randint(0, 256, {50000}, {.dtype = DType::i64}, generator)};
+  };
+  const std::vector<Tensor> alone = draw(1), together = draw(3);
+  kernels::set_num_threads(threads);
+  for (std::size_t i = 0; i < alone.size(); ++i) EXPECT_TRUE(bit_equal(alone[i], together[i])) << i;
+}
+
+TEST(Random, OtherDtypesAreRoundingsOfTheSameNumbers) {
+  for (const auto draw : {+[](TensorOptions options, Generator&g) { return randn({500}, options, g); },
+                          +[](TensorOptions options, Generator&g) { return uniform({500}, -3, 5, options, g); }}) {
+    Generator exact(3);
+    const Tensor reference = draw({.dtype = DType::f64}, exact);
+    for (const auto& [dtype, epsilon] : {std::pair{DType::f32, 1e-6}, {DType::f16, 1e-3}, {DType::bf16, 8e-3}}) {
+      Generator again(3);
+      EXPECT_TRUE(all_close(draw({.dtype = dtype}, again), reference, epsilon, epsilon)) << to_string(dtype);
+    }
+  }
+}
+
+TEST(Random, NormalAndUniformHaveTheirMoments) {
+  constexpr std::int64_t n = 200000;
+  Generator generator(1);
+  const auto moments = [](const Tensor& x) {
+    double mean = 0, square = 0;
+    for (const double value : x.to_vector<double>()) mean += value / n, square += value * value / n;
+    return std::pair(mean, square - mean * mean);
+  };
+  const auto [mean, variance] = moments(randn({n}, {}, generator));
+  EXPECT_NEAR(mean, 0, 0.01);
+  EXPECT_NEAR(variance, 1, 0.02);
+  const Tensor x = uniform({n}, 2, 4, {}, generator);
+  const auto [middle, spread] = moments(x);
+  EXPECT_NEAR(middle, 3, 0.01);
+  EXPECT_NEAR(spread, 1.0 / 3, 0.01);
+  EXPECT_THAT(x.to_vector<float>(), Each(testing::AllOf(testing::Ge(2.0f), testing::Lt(4.0f))));
+}
+
+TEST(Random, RandintCoversItsRangeEvenly) {
+  Generator generator(5);
+  const Tensor x = randint(-3, 4, {70000}, {.dtype = DType::i64}, generator);
+  std::vector<int> seen(7);
+  for (const std::int64_t value : x.to_vector<std::int64_t>()) {
+    ASSERT_GE(value, -3);
+    ASSERT_LT(value, 4);
+    ++seen[static_cast<std::size_t>(value + 3)];
+  }
+  EXPECT_THAT(seen, Each(testing::AllOf(testing::Gt(9500), testing::Lt(10500))));
+  EXPECT_THAT(randint(9, 10, {20}).to_vector<std::int64_t>(), Each(9));
+  EXPECT_EQ(randint(0, 256, {4}, {.dtype = DType::u8}).dtype(), DType::u8);
+}
+
+TEST(Random, RandintStaysBelowTheLargestBounds) {
+  constexpr std::int64_t limit = std::int64_t{1} << 52;
+  Generator generator(6);
+  for (const std::int64_t value :
+       randint(-limit, limit, {1000}, {.dtype = DType::i64}, generator).to_vector<std::int64_t>()) {
+    ASSERT_GE(value, -limit);
+    ASSERT_LT(value, limit);
+  }
+  EXPECT_EQ(error_of<ValueError>([] { randint(3, 3, {1}); }),
+            "[randint] needs low < high within +-2^52: low 3, high 3");
+  EXPECT_THROW(randint(0, limit + 1, {1}), ValueError);
+  EXPECT_THROW(randint(-limit - 1, 0, {1}), ValueError);
+}
+
+TEST(Random, NeedsAFloatingDtype) {
+  EXPECT_EQ(error_of<DTypeError>([] { randn({2}, {.dtype = DType::i32}); }),
+            "[randn] needs a floating dtype: (2,) i32 on cpu");
+  EXPECT_THROW(uniform({2}, 0, 1, {.dtype = DType::boolean}), DTypeError);
+}
+
+}  // namespace
+}  // namespace poolgrad

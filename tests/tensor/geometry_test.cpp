@@ -1,0 +1,292 @@
+// The laws of views, checked over all coordinates against plain index maps: element c of the view must be the element
+// of the original that the definition names.
+#include "tensor/geometry.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "tests/tensor/support.h"
+
+namespace poolgrad {
+namespace {
+
+using testing_support::coordinates;
+using testing_support::error_of;
+using testing_support::offset_of;
+using testing_support::offsets_of;
+using Coordinate = std::vector<std::int64_t>;
+using Random = std::mt19937_64;
+
+std::int64_t pick(Random& random, std::int64_t low, std::int64_t high) {  // both included
+  return std::uniform_int_distribution<std::int64_t>(low, high)(random);
+}
+
+/// A geometry that some chain of views could have made: permuted, sliced, with steps, broadcast and offset.
+Geometry random_geometry(Random& random) {
+  Shape shape;
+  for (std::int64_t rank = pick(random, 0, 4); rank > 0; --rank) shape.append(pick(random, pick(random, 0, 1), 4));
+  Geometry x = contiguous_geometry(shape);
+  x.offset = pick(random, 0, 3);
+  for (int d = 0; d < shape.rank(); ++d) {
+    if (pick(random, 0, 2) == 0) x = sliced(x, d, pick(random, -4, 4), pick(random, -4, 4), pick(random, 1, 3));
+    if (pick(random, 0, 2) == 0) x = transposed(x, d, pick(random, 0, shape.rank() - 1));
+  }
+  for (int d = 0; d < x.shape.rank(); ++d)
+    if (x.shape[d] == 1 && pick(random, 0, 1)) {
+      Shape wider = x.shape;
+      wider[d] = pick(random, 0, 3);
+      x = expanded(x, wider);
+    }
+  return x;
+}
+
+void for_random_geometries(const std::function<void(const Geometry&, Random&)>& check) {
+  for (std::uint64_t seed = 0; seed < 400; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    Random random(seed);
+    const Geometry x = random_geometry(random);
+    check(x, random);
+    if (testing::Test::HasFailure()) return;
+  }
+}
+
+/// view(c) must lie where x(source(c)) lies, for all c.
+void expect_view(const Geometry& view, const Geometry& x, const std::function<Coordinate(Coordinate)>& source) {
+  for (const Coordinate& c : coordinates(view.shape)) ASSERT_EQ(offset_of(view, c), offset_of(x, source(c)));
+}
+
+TEST(Geometry, PermutedMovesDimensions) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    Dims order = Dims::filled(x.shape.rank(), 0);
+    for (int d = 0; d < order.rank(); ++d) order[d] = d;
+    std::shuffle(order.begin(), order.end(), random);
+    expect_view(permuted(x, order), x, [&](const Coordinate& c) {
+      Coordinate from(c.size());
+      for (std::size_t d = 0; d < c.size(); ++d) from[static_cast<std::size_t>(order[static_cast<int>(d)])] = c[d];
+      return from;
+    });
+  });
+}
+
+TEST(Geometry, TransposedTwiceIsTheSame) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    if (x.shape.rank() == 0) return;
+    const std::int64_t a = pick(random, -x.shape.rank(), x.shape.rank() - 1), b = pick(random, 0, x.shape.rank() - 1);
+    const Geometry once = transposed(x, a, b);
+    expect_view(once, x, [&](Coordinate c) {
+      const auto rank = static_cast<std::int64_t>(c.size());
+      std::swap(c[static_cast<std::size_t>(a < 0 ? a + rank : a)], c[static_cast<std::size_t>(b)]);
+      return c;
+    });
+    EXPECT_EQ(transposed(once, a, b), x);
+  });
+}
+
+TEST(Geometry, SlicedTakesEveryStepthElement) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    if (x.shape.rank() == 0) return;
+    const auto d = static_cast<std::size_t>(pick(random, 0, x.shape.rank() - 1));
+    const std::int64_t size = x.shape[static_cast<int>(d)];
+    const std::int64_t start = pick(random, -6, 6), stop = pick(random, -6, 6), step = pick(random, 1, 4);
+    std::vector<std::int64_t> taken;  // by the definition
+    for (std::int64_t i = 0; i < size; ++i) {
+      const std::int64_t first = std::max<std::int64_t>(start < 0 ? start + size : start, 0);
+      if (i >= first && i < (stop < 0 ? stop + size : stop) && (i - first) % step == 0) taken.push_back(i);
+    }
+    const Geometry view = sliced(x, static_cast<std::int64_t>(d), start, stop, step);
+    ASSERT_EQ(view.shape[static_cast<int>(d)], static_cast<std::int64_t>(taken.size()));
+    expect_view(view, x, [&](Coordinate c) {
+      c[d] = taken[static_cast<std::size_t>(c[d])];
+      return c;
+    });
+  });
+}
+
+TEST(Geometry, SlicedAcceptsTheLargestBounds) {
+  const Geometry x = contiguous_geometry({5});
+  EXPECT_EQ(sliced(x, 0, INT64_MIN, INT64_MAX, INT64_MAX).shape, Shape{1});
+  EXPECT_EQ(sliced(x, 0, 5, INT64_MAX, 1).shape, Shape{0});
+}
+
+TEST(Geometry, SelectedDropsItsDimension) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    for (int d = 0; d < x.shape.rank(); ++d) {
+      if (x.shape[d] == 0) continue;
+      const std::int64_t index = pick(random, -x.shape[d], x.shape[d] - 1);
+      expect_view(selected(x, d, index), x, [&](Coordinate c) {
+        c.insert(c.begin() + d, index < 0 ? index + x.shape[d] : index);
+        return c;
+      });
+    }
+  });
+}
+
+TEST(Geometry, ExpandedRepeats) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    Shape wanted, full;
+    for (std::int64_t lead = pick(random, 0, 2); lead > 0; --lead) {
+      wanted.append(pick(random, 0, 3));
+      full.append(wanted.back());
+    }
+    const int lead = wanted.rank();
+    for (int d = 0; d < x.shape.rank(); ++d) {
+      full.append(x.shape[d] == 1 ? pick(random, 0, 3) : x.shape[d]);
+      wanted.append(full.back() == x.shape[d] && pick(random, 0, 1) ? -1 : full.back());
+    }
+    const Geometry view = expanded(x, wanted);
+    ASSERT_EQ(view.shape, full);
+    expect_view(view, x, [&](Coordinate c) {
+      c.erase(c.begin(), c.begin() + lead);
+      for (std::size_t d = 0; d < c.size(); ++d)
+        if (x.shape[static_cast<int>(d)] == 1) c[d] = 0;
+      return c;
+    });
+  });
+}
+
+TEST(Geometry, UnsqueezedAndSqueezedAreInverse) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    const std::int64_t d = pick(random, -x.shape.rank() - 1, x.shape.rank());
+    const int position = static_cast<int>(d < 0 ? d + x.shape.rank() + 1 : d);
+    const Geometry view = unsqueezed(x, d);
+    ASSERT_EQ(view.shape[position], 1);
+    expect_view(view, x, [&](Coordinate c) {
+      c.erase(c.begin() + position);
+      return c;
+    });
+    EXPECT_EQ(squeezed(view, position), x);
+    EXPECT_EQ(view.contiguous(), x.contiguous()) << "a dimension of size 1 changes nothing in memory";
+  });
+}
+
+/// A random shape of as many elements.
+Shape random_factors(Random& random, std::int64_t elements) {
+  Shape shape;
+  while (shape.rank() < 5 && (elements > 1 || pick(random, 0, 2) == 0)) {
+    std::vector<std::int64_t> divisors;
+    for (std::int64_t i = 1; i <= elements; ++i)
+      if (elements % i == 0) divisors.push_back(i);
+    const std::int64_t size = divisors[static_cast<std::size_t>(pick(random, 0, std::ssize(divisors) - 1))];
+    shape.append(shape.rank() == 4 ? elements : size);
+    elements /= shape.back();
+  }
+  return shape;
+}
+
+TEST(Geometry, ReshapedKeepsRowMajorOrderOrAsksForACopy) {
+  int views = 0, copies = 0;
+  for_random_geometries([&](const Geometry& x, Random& random) {
+    const std::int64_t elements = count(x.shape);
+    if (elements == 0) return;
+    const Shape wanted = random_factors(random, elements);
+    const std::optional<Geometry> view = reshaped(x, wanted);
+    if (view) {
+      ++views;
+      EXPECT_EQ(view->shape, wanted);
+      EXPECT_EQ(offsets_of(*view), offsets_of(x));
+    } else {
+      ++copies;
+      // No strides can do it: with the offsets fixed by row-major order, they are determined by one step along each
+      // dimension, and those do not reproduce the rest.
+      const std::vector<std::int64_t> all = offsets_of(x);
+      Geometry only{wanted, contiguous_strides(wanted), all[0]};
+      for (int d = 0; d < wanted.rank(); ++d)
+        if (wanted[d] > 1) only.strides[d] = all[static_cast<std::size_t>(contiguous_strides(wanted)[d])] - all[0];
+      EXPECT_NE(offsets_of(only), all);
+    }
+    if (x.contiguous()) {
+      EXPECT_TRUE(view.has_value());
+    }
+  });
+  EXPECT_GT(views, 50);
+  EXPECT_GT(copies, 20);
+}
+
+TEST(Geometry, ReshapedEmptyIsAlwaysAView) {
+  const Geometry x = transposed(contiguous_geometry({3, 0, 2}), 0, 2);
+  EXPECT_EQ(reshaped(x, {0, 7})->shape, (Shape{0, 7}));
+  EXPECT_EQ(reshaped(x, {-1, 7})->shape, (Shape{0, 7}));
+}
+
+TEST(Geometry, InferShapeFillsInMinusOne) {
+  EXPECT_EQ(infer_shape("reshape", {2, -1, 3}, 12), (Shape{2, 2, 3}));
+  EXPECT_EQ(infer_shape("reshape", {-1}, 1), Shape{1});
+  EXPECT_EQ(infer_shape("reshape", {}, 1), Shape{});
+  EXPECT_EQ(infer_shape("reshape", {-1, 5}, 0), (Shape{0, 5}));
+  const auto refused = [](const Shape& wanted, std::int64_t elements) {
+    return error_of<ShapeError>([&] { infer_shape("reshape", wanted, elements); });
+  };
+  EXPECT_EQ(refused({3, -1}, 8), "[reshape] shape (3, -1) does not hold 8 elements");
+  EXPECT_EQ(refused({-1, -1}, 4), "[reshape] shape (-1, -1) does not hold 4 elements");
+  EXPECT_EQ(refused({-1, 0}, 0), "[reshape] shape (-1, 0) does not hold 0 elements") << "any size would do";
+  EXPECT_EQ(refused({-2, -2}, 4), "[reshape] shape (-2, -2) does not hold 4 elements");
+  EXPECT_EQ(refused({2, 3}, 5), "[reshape] shape (2, 3) does not hold 5 elements");
+  EXPECT_EQ(refused({}, 0), "[reshape] shape () does not hold 0 elements");
+}
+
+TEST(Geometry, ExtentCoversExactlyTheElements) {
+  for_random_geometries([](const Geometry& x, Random&) {
+    const std::vector<std::int64_t> all = offsets_of(x);
+    const Extent e = extent(x);
+    if (all.empty()) {
+      EXPECT_LT(e.last, e.first);
+    } else {
+      EXPECT_EQ(e.first, *std::min_element(all.begin(), all.end()));
+      EXPECT_EQ(e.last, *std::max_element(all.begin(), all.end()));
+    }
+  });
+  EXPECT_EQ(extent({{3}, {-2}, 4}).first, 0);
+}
+
+TEST(Geometry, ContiguousAndRepeatingAreWhatTheOffsetsSay) {
+  for_random_geometries([](const Geometry& x, Random&) {
+    std::vector<std::int64_t> all = offsets_of(x);
+    bool consecutive = true;
+    for (std::size_t i = 1; i < all.size(); ++i) consecutive &= all[i] == all[i - 1] + 1;
+    EXPECT_EQ(x.contiguous(), consecutive);
+    std::sort(all.begin(), all.end());
+    EXPECT_EQ(repeats_elements(x), std::adjacent_find(all.begin(), all.end()) != all.end());
+  });
+}
+
+TEST(Geometry, KernelsSeeTheSameElements) {
+  for_random_geometries([](const Geometry& x, Random&) {
+    double memory[1];
+    const View view = view_at(memory, DType::f64, x);
+    ASSERT_EQ(view.count(), count(x.shape));
+    const std::vector<std::int64_t> all = offsets_of(x);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto bytes = reinterpret_cast<std::intptr_t>(view.data) - reinterpret_cast<std::intptr_t>(memory);
+      ASSERT_EQ(bytes / 8 + view.offset(static_cast<std::int64_t>(i)), all[i]);
+    }
+  });
+  EXPECT_EQ(view_at(nullptr, DType::f64, {{2}, {1}, 5}).data, nullptr);
+}
+
+TEST(Geometry, RefusesWhatHasNoMeaning) {
+  const Geometry x = contiguous_geometry({4, 8});
+  EXPECT_EQ(error_of<ShapeError>([&] { permuted(x, {0}); }),
+            "[permute] order (0,) is no permutation of the dimensions of (4, 8)");
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              permuted(x, {1, -1});
+            }),
+            "[permute] order (1, -1) is no permutation of the dimensions of (4, 8)");
+  EXPECT_EQ(error_of<IndexError>([&] {
+              permuted(x, {0, 2});
+            }),
+            "[permute] dimension 2 is out of range for shape (4, 8)");
+  EXPECT_EQ(error_of<ValueError>([&] { sliced(x, 0, 0, 4, 0); }), "[slice] step 0 is not positive: (4, 8)");
+  EXPECT_EQ(error_of<IndexError>([&] { selected(x, 1, 8); }),
+            "[select] index 8 is out of range for dimension 1 of shape (4, 8)");
+  EXPECT_EQ(error_of<ShapeError>([&] { expanded(x, {8}); }), "[expand] (4, 8) does not broadcast to (8,)");
+  EXPECT_EQ(error_of<ShapeError>([&] { expanded(x, {4, 9}); }), "[expand] (4, 8) does not broadcast to (4, 9)");
+  EXPECT_EQ(error_of<ShapeError>([&] { expanded(x, {-1, 4, 8}); }), "[expand] (4, 8) does not broadcast to (-1, 4, 8)");
+  EXPECT_EQ(error_of<ShapeError>([&] { squeezed(x, 0); }), "[squeeze] dimension 0 of shape (4, 8) is not 1");
+  EXPECT_EQ(error_of<IndexError>([&] { unsqueezed(x, 3); }),
+            "[unsqueeze] dimension 3 is out of range for shape (4, 8)");
+}
+
+}  // namespace
+}  // namespace poolgrad

@@ -1,0 +1,95 @@
+// What the tests of tensor/ share: texts of exceptions, folders that disappear, and plain index arithmetic to compare
+// the real one with.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "allocator/error.h"
+#include "tensor/geometry.h"
+
+namespace poolgrad::testing_support {
+
+/// The text of the exception of type E that `action` throws.
+template <class E>
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another exception: ") + error.what();
+  }
+  return "no exception";
+}
+
+/// An empty folder of this test; it disappears with everything in it.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "poolgrad_test_XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  /// Names of all files, sorted.
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
+}
+
+inline std::string read_bytes(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// All coordinates of a shape, in row-major order.
+inline std::vector<std::vector<std::int64_t>> coordinates(const Shape& shape) {
+  std::vector<std::vector<std::int64_t>> all{{}};
+  for (const std::int64_t size : shape) {
+    std::vector<std::vector<std::int64_t>> longer;
+    for (const auto& prefix : all)
+      for (std::int64_t i = 0; i < size; ++i) {
+        longer.push_back(prefix);
+        longer.back().push_back(i);
+      }
+    all = std::move(longer);
+  }
+  return all;
+}
+
+inline std::int64_t offset_of(const Geometry& geometry, const std::vector<std::int64_t>& coordinate) {
+  std::int64_t offset = geometry.offset;
+  for (std::size_t d = 0; d < coordinate.size(); ++d) offset += coordinate[d] * geometry.strides[static_cast<int>(d)];
+  return offset;
+}
+
+/// Where every element lies, in row-major order.
+inline std::vector<std::int64_t> offsets_of(const Geometry& geometry) {
+  std::vector<std::int64_t> offsets;
+  for (const auto& coordinate : coordinates(geometry.shape)) offsets.push_back(offset_of(geometry, coordinate));
+  return offsets;
+}
+
+}  // namespace poolgrad::testing_support

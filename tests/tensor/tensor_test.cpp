@@ -1,0 +1,147 @@
+// What a Tensor is: a handle to storage, geometry and dtype, with clear errors.
+#include "tensor/tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad {
+namespace {
+
+using testing::ElementsAre;
+using testing_support::error_of;
+
+constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                                DType::i64, DType::i32, DType::u8,  DType::boolean};
+
+TEST(Tensor, EmptyHasTheShapeAndOptionsAskedFor) {
+  for (const DType dtype : all_dtypes) {
+    const Tensor x = Tensor::empty({2, 3}, {.dtype = dtype});
+    EXPECT_EQ(x.shape(), (Shape{2, 3}));
+    EXPECT_EQ(x.strides(), (Strides{3, 1}));
+    EXPECT_EQ(x.dtype(), dtype);
+    EXPECT_EQ(x.device(), cpu);
+    EXPECT_EQ(x.count(), 6);
+    EXPECT_EQ(x.rank(), 2);
+    EXPECT_EQ(x.size(-1), 3);
+    EXPECT_TRUE(x.is_contiguous());
+    EXPECT_EQ(x.storage()->bytes(), 6 * size_of(dtype));
+    EXPECT_EQ(Tensor::empty_like(x).shape(), x.shape());
+    EXPECT_EQ(Tensor::empty_like(x).dtype(), dtype);
+  }
+}
+
+TEST(Tensor, MayBeZeroDimensionalOrEmpty) {
+  EXPECT_EQ(Tensor::empty({}).count(), 1);
+  EXPECT_EQ(Tensor::empty({3, 0}).count(), 0);
+  EXPECT_TRUE(Tensor::empty({3, 0}).to_vector<float>().empty());
+  EXPECT_EQ(scalar(2.5).item(), 2.5);
+}
+
+TEST(Tensor, UndefinedSaysSo) {
+  const Tensor undefined;
+  EXPECT_FALSE(undefined.defined());
+  EXPECT_FALSE(undefined.is_sole_owner());
+  EXPECT_EQ(describe(undefined), "undefined");
+  EXPECT_EQ(error_of<Error>([&] { undefined.shape(); }), "[shape] the tensor is undefined");
+  EXPECT_EQ(error_of<Error>([&] { undefined.count(); }), "[count] the tensor is undefined");
+  EXPECT_EQ(error_of<Error>([&] { undefined.data<float>(); }), "[data] the tensor is undefined");
+  EXPECT_EQ(error_of<Error>([&] { undefined.backward(); }), "[backward] the tensor is undefined");
+  EXPECT_EQ(error_of<Error>([&] { zeros({2}).copy_from(undefined); }),
+            "[copy_from] the source is undefined: destination (2,) f32 on cpu");
+}
+
+TEST(Tensor, RefusesSizesThatNoMemoryHas) {
+  EXPECT_EQ(error_of<ShapeError>([] { Tensor::empty({-1}); }), "[shape] negative size: (-1,)");
+  EXPECT_EQ(error_of<ShapeError>([] { Tensor::empty({std::int64_t{1} << 61}); }),
+            "[empty] more than 2^63 - 1 bytes: (2305843009213693952,) f32");
+  EXPECT_THROW(Tensor::empty({std::int64_t{1} << 60}), OutOfMemoryError);
+  EXPECT_EQ(zeros({2}).count(), 2) << "the library goes on";
+}
+
+TEST(Tensor, CopiesOfAHandleAreTheSameTensor) {
+  const Tensor a = zeros({2}), b = a;
+  EXPECT_TRUE(a.is_same(b));
+  EXPECT_EQ(a.id(), b.id());
+  const Tensor c = a.detach();
+  EXPECT_FALSE(a.is_same(c));
+  EXPECT_TRUE(a.shares_storage_with(c));
+  EXPECT_FALSE(a.shares_storage_with(a.copy()));
+}
+
+TEST(Tensor, KnowsWhetherItsMemoryHasAnotherOwner) {
+  Tensor a = zeros({2});
+  EXPECT_TRUE(a.is_sole_owner());
+  {
+    const Tensor handle = a;
+    EXPECT_FALSE(a.is_sole_owner());
+  }
+  {
+    const Tensor view = a.detach();
+    EXPECT_FALSE(a.is_sole_owner());
+  }
+  EXPECT_TRUE(a.is_sole_owner());
+}
+
+TEST(Tensor, DataPointsAtTheFirstElement) {
+  const Tensor x = from_data({1.0f, 2.0f, 3.0f, 4.0f}, {4});
+  const Tensor tail = x.alias(sliced(x.geometry(), 0, 2, 4, 1));
+  EXPECT_EQ(*tail.data<float>(), 3.0f);
+  EXPECT_EQ(tail.view().data, tail.data<float>());
+  EXPECT_EQ(error_of<DTypeError>([&] { x.data<double>(); }), "[data] read as f64: (4,) f32 on cpu");
+}
+
+TEST(Tensor, AliasStaysInsideItsStorage) {
+  const Tensor x = zeros({2, 3});
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              x.alias({{2, 3}, {3, 1}, 1});
+            }),
+            "[alias] shape (2, 3) with strides (3, 1) from 1 reaches beyond the storage of (2, 3) f32 on cpu");
+  EXPECT_THROW(x.alias({{2}, {-1}, 0}), ShapeError);
+  EXPECT_NO_THROW(x.alias({{2}, {-1}, 1}));
+  EXPECT_NO_THROW(x.alias({{0, 3}, {3, 1}, 6})) << "nothing is touched";
+}
+
+TEST(Tensor, ItemReadsOneElementOfAnyDtype) {
+  for (const DType dtype : all_dtypes) {
+    EXPECT_EQ(full({1, 1}, 1, {.dtype = dtype}).item(), 1.0);
+    const Tensor row = arange(0, 2, 1, {.dtype = dtype});
+    EXPECT_EQ(row.alias(selected(row.geometry(), 0, 1)).item(), 1.0);
+  }
+  EXPECT_EQ(error_of<ShapeError>([] { zeros({2}).item(); }), "[item] needs exactly one element: (2,) f32 on cpu");
+  EXPECT_EQ(error_of<ShapeError>([] { zeros({0}).item(); }), "[item] needs exactly one element: (0,) f32 on cpu");
+}
+
+TEST(Tensor, ToVectorReadsInRowMajorOrderAndConverts) {
+  const Tensor x = from_data({0, 1, 2, 3, 4, 5}, {2, 3});
+  const Tensor t = x.alias(transposed(x.geometry(), 0, 1));
+  EXPECT_THAT(t.to_vector<std::int32_t>(), ElementsAre(0, 3, 1, 4, 2, 5));
+  EXPECT_THAT(t.to_vector<double>(), ElementsAre(0, 3, 1, 4, 2, 5));
+  EXPECT_THAT(t.to_vector<bool>(), ElementsAre(false, true, true, true, true, true));
+  EXPECT_THAT(from_data({-1.9, 2.9}, {2}).to_vector<std::int64_t>(), ElementsAre(-1, 2)) << "towards zero";
+}
+
+TEST(Tensor, CopyIsRowMajorAndItsOwn) {
+  const Tensor x = from_data({0.0f, 1.0f, 2.0f, 3.0f}, {2, 2});
+  const Tensor t = x.alias(transposed(x.geometry(), 0, 1));
+  EXPECT_FALSE(t.is_contiguous());
+  Tensor copy = t.copy();
+  EXPECT_TRUE(copy.is_contiguous());
+  EXPECT_TRUE(bit_equal(copy, t));
+  copy.fill(9);
+  EXPECT_THAT(x.to_vector<float>(), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(Tensor, OnHostCopiesOnlyWhereItMust) {
+  const Tensor x = from_data({0.0f, 1.0f, 2.0f, 3.0f}, {2, 2});
+  EXPECT_TRUE(x.on_host().shares_storage_with(x));
+  const Tensor t = x.alias(transposed(x.geometry(), 0, 1));
+  EXPECT_FALSE(t.on_host().shares_storage_with(t));
+  EXPECT_THAT(t.on_host().to_vector<float>(), ElementsAre(0, 2, 1, 3));
+}
+
+}  // namespace
+}  // namespace poolgrad
