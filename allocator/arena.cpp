@@ -101,33 +101,57 @@ Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, s
   return carve(best, size, alignment);
 }
 
-std::vector<Block*> Arena::take_across_streams(std::size_t size) {
-  Block* best = nullptr;
-  std::size_t best_bytes = 0;
+template <class Visit>
+void Arena::for_each_free_run(Visit visit) const {
   for (const auto& window : windows_) {
-    Block* first = nullptr;  // of the run under way
-    std::size_t bytes = 0;
+    Block* first = nullptr;
     for (Block* block = window->first; block != nullptr; block = block->next) {
-      if (block->state != BlockState::free) {
-        first = nullptr;
-        continue;
-      }
-      bytes = first == nullptr ? block->size : bytes + block->size;
-      if (first == nullptr) first = block;
-      const bool ends = block->next == nullptr || block->next->state != BlockState::free;
-      if (ends && bytes >= size && (best == nullptr || bytes < best_bytes)) {
-        best = first;
-        best_bytes = bytes;
-      }
+      if (block->state != BlockState::free) continue;
+      if (block->previous == nullptr || block->previous->state != BlockState::free) first = block;
+      if (block->next == nullptr || block->next->state != BlockState::free) visit(first, block);
     }
   }
+}
+
+std::vector<Block*> Arena::take_run(Block* first, Block* last) {
   std::vector<Block*> run;
-  for (; best != nullptr && best->state == BlockState::free; best = best->next) {
-    remove_free(best);
-    best->state = BlockState::busy;
-    run.push_back(best);
+  if (first == nullptr) return run;
+  for (Block* block = first;; block = block->next) {
+    remove_free(block);
+    block->state = BlockState::busy;
+    run.push_back(block);
+    if (block == last) return run;
   }
-  return run;
+}
+
+std::vector<Block*> Arena::take_across_streams(std::size_t size) {
+  Block* best_first = nullptr;
+  Block* best_last = nullptr;
+  std::size_t best = SIZE_MAX;
+  for_each_free_run([&](Block* first, Block* last) {
+    const std::size_t bytes = last->end() - first->address;
+    if (bytes < size || bytes >= best) return;
+    best = bytes;
+    best_first = first;
+    best_last = last;
+  });
+  return take_run(best_first, best_last);
+}
+
+std::vector<Block*> Arena::take_mixed_pages() {
+  Block* oldest_first = nullptr;
+  Block* oldest_last = nullptr;
+  std::uint64_t oldest = UINT64_MAX;
+  for_each_free_run([&](Block* first, Block* last) {
+    if (first == last || whole_pages(first->address, last->end()) == 0) return;
+    std::uint64_t epoch = 0;
+    for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
+    if (epoch >= oldest) return;
+    oldest = epoch;
+    oldest_first = first;
+    oldest_last = last;
+  });
+  return take_run(oldest_first, oldest_last);
 }
 
 Block* Arena::join(const std::vector<Block*>& blocks) {
@@ -192,9 +216,9 @@ void Arena::uncommit(Block* block) {
   }
 }
 
-std::size_t Arena::whole_pages(const Block* block) const {
-  const std::uintptr_t begin = round_up(block->address, page_);
-  const std::uintptr_t end = round_down(block->end(), page_);
+std::size_t Arena::whole_pages(std::uintptr_t begin, std::uintptr_t end) const {
+  begin = round_up(begin, page_);
+  end = round_down(end, page_);
   return end > begin ? end - begin : 0;
 }
 
@@ -277,9 +301,7 @@ std::size_t Arena::free_bytes(std::uint64_t stream) const {
 
 std::size_t Arena::releasable_bytes() const {
   std::size_t bytes = 0;
-  for (const StreamIndex& entry : indices_) {
-    entry.free->for_each_from(page_, [&](const Block* block) { bytes += whole_pages(block); });
-  }
+  for_each_free_run([&](const Block* first, const Block* last) { bytes += whole_pages(first->address, last->end()); });
   return bytes;
 }
 

@@ -39,6 +39,8 @@ class Arena {
   /// The smallest run of free neighbours, whatever their streams, that holds `size` bytes; busy. Empty if there is
   /// none.
   std::vector<Block*> take_across_streams(std::size_t size);
+  /// The run of free neighbours of several streams with at least one whole page that was given back longest ago; busy.
+  std::vector<Block*> take_mixed_pages();
   /// Joins busy neighbours, in address order, into one block.
   Block* join(const std::vector<Block*>& blocks);
   /// Makes a busy block free for its stream and coalesces it with its neighbours.
@@ -59,8 +61,6 @@ class Arena {
 
   /// The free block with at least one whole page that was given back longest ago; nullptr if there is none.
   Block* least_recently_used() const;
-  /// Bytes of whole pages inside `block`.
-  std::size_t whole_pages(const Block* block) const;
   /// Cuts up to `bytes` (rounded up to pages) of whole pages out of a free block, from its upper end; busy.
   Block* take_pages(Block* block, std::size_t bytes);
 
@@ -74,7 +74,7 @@ class Arena {
 
   std::size_t free_bytes() const;
   std::size_t free_bytes(std::uint64_t stream) const;
-  /// Free bytes in whole pages: what a release could return.
+  /// Free bytes in whole pages, whatever their streams: what a release could return.
   std::size_t releasable_bytes() const;
   std::size_t largest_free() const;
 
@@ -92,6 +92,14 @@ class Arena {
   const Window* window_of(std::uintptr_t address) const noexcept;
   Block** live_slot(Window& window, std::uintptr_t address) const noexcept;
   void remove_free(Block* block) { index(block->stream).remove(block); }
+  /// Bytes of whole pages inside [begin, end).
+  std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end) const;
+  std::size_t whole_pages(const Block* block) const { return whole_pages(block->address, block->end()); }
+  /// Calls visit(first, last) for each longest run of free neighbours.
+  template <class Visit>
+  void for_each_free_run(Visit visit) const;
+  /// Makes the free blocks from `first` to `last` busy; none if `first` is nullptr.
+  std::vector<Block*> take_run(Block* first, Block* last);
   /// Cuts `block` after `size` bytes and returns the rest, which has its stream, epoch and state.
   Block* split(Block* block, std::size_t size);
   /// Adds the right neighbour's bytes to `block` and forgets the neighbour.

@@ -6,16 +6,9 @@
 #include <deque>
 
 #include "allocator/memory_scope.h"
+#include "allocator/snapshot.h"
 
 namespace poolgrad {
-
-enum class BlockState : std::uint8_t {
-  uncommitted,  // addresses without memory behind them
-  free,         // in the bucket index of its stream
-  live,         // handed out
-  pending,      // given back while another stream may still use it
-  busy          // owned by a thread that is talking to the device about it
-};
 
 struct Window;
 

@@ -10,11 +10,13 @@
 #include <memory>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "allocator/device.h"
 #include "allocator/device_memory.h"
 #include "allocator/memory_scope.h"
 #include "allocator/reclaim_client.h"
+#include "allocator/snapshot.h"
 #include "allocator/statistics.h"
 #include "allocator/stream.h"
 
@@ -81,6 +83,9 @@ class CachingAllocator {
   /// allocation sequences. Blocks are numbered by allocation order, so the hash is independent of addresses.
   std::uint64_t sequence_hash() const;
   void reset_sequence_hash();
+
+  /// Every block of every address window, window by window in address order.
+  std::vector<BlockSnapshot> snapshot() const;
 
   /// From now on the client is asked for memory when nothing cheaper helps, cheapest client first, until it expires.
   void add_client(std::weak_ptr<ReclaimClient> client);

@@ -26,18 +26,21 @@ class RungGuard {
 std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& need, const Search& search) {
   std::vector<Yield> yields;
   for (const Rung& rung : rungs) yields.push_back({rung.name, 0});
-  const auto use = [&](std::size_t i) {
-    const RungGuard guard(i);
-    if (rungs[i].estimate(need) == 0) return false;
-    const std::size_t bytes = rungs[i].run(need);
-    yields[i].bytes += bytes;
-    if (bytes != 0 && need.block == nullptr) search(need);
-    return bytes != 0;
-  };
+  std::vector<std::size_t> times(rungs.size(), 0);
   const std::size_t top = std::min(rungs.size(), rungs_allowed);
-  for (std::size_t i = 0; i < top && need.block == nullptr; ++i) {
-    if (!use(i)) continue;
-    for (std::size_t lower = 0; lower < i && need.block == nullptr; ++lower) use(lower);
+  std::size_t i = 0;
+  while (i < top && need.block == nullptr) {
+    const RungGuard guard(i);
+    const bool asked = times[i] < rungs.size() && rungs[i].estimate(need) != 0;
+    const std::size_t bytes = asked ? rungs[i].run(need) : 0;
+    if (bytes == 0) {
+      ++i;
+      continue;
+    }
+    yields[i].bytes += bytes;
+    ++times[i];
+    if (need.block == nullptr) search(need);
+    i = 0;
   }
   return yields;
 }

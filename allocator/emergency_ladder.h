@@ -38,10 +38,10 @@ struct Yield {
   std::size_t bytes = 0;
 };
 
-/// Climbs rungs until need.block is set. After every rung that yields, `search` (which may set need.block) and the
-/// rungs below it are tried again, since freed memory may need coalescing, release and commit before it fits. Each rung
-/// is entered at most once per rung above it, so a climb always ends. While a rung runs, allocations that this thread
-/// makes in any pool climb only to the rung below: a climb inside a climb cannot recurse for ever.
+/// Climbs rungs until need.block is set. After every rung that yields, `search` (which may set need.block) and then the
+/// climb starts again from the first rung, since freed memory may need coalescing, release and commit before it fits.
+/// A rung that has yielded as often as there are rungs is not asked again, so a climb always ends. While a rung runs,
+/// allocations that this thread makes in any pool climb only to the rung below: climbs inside climbs end, too.
 class EmergencyLadder {
  public:
   using Search = std::function<void(Need&)>;

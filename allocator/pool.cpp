@@ -12,9 +12,11 @@ namespace poolgrad {
 namespace {
 
 constexpr unsigned char poison_byte = 0xFF;
+constexpr std::uint64_t number_mask = (std::uint64_t{1} << 56) - 1;
 
-std::uint64_t hash_word(std::uint64_t kind, std::size_t bytes, Category category) {
-  return kind << 63 | static_cast<std::uint64_t>(category) << 56 | bytes;
+// `value` is a size or a block number below 2^56.
+std::uint64_t hash_word(std::uint64_t kind, std::uint64_t value, Category category) {
+  return kind << 63 | static_cast<std::uint64_t>(category) << 56 | (value & number_mask);
 }
 
 }  // namespace
@@ -109,7 +111,7 @@ void* Pool::publish(Block* block, std::size_t requested, Tag tag) {
 }
 
 void Pool::withdraw(Block* block) {
-  hash(hash_word(1, block->number, block->tag.category));
+  hash(hash_word(1, block->number - hashed_from_, block->tag.category));
   block->epoch = ++tick_;
   statistics_.allocated_bytes.subtract(block->size);
   statistics_.requested_bytes.subtract(block->requested);
@@ -214,6 +216,7 @@ std::uint64_t Pool::sequence_hash() const {
 void Pool::reset_sequence_hash() {
   const std::lock_guard lock(mutex_);
   hash_ = fnv_start;
+  hashed_from_ = number_;
 }
 
 void Pool::add_client(std::weak_ptr<ReclaimClient> client) {
@@ -227,7 +230,7 @@ bool Pool::restart(std::size_t budget) {
   const std::lock_guard lock(mutex_);
   if (statistics_.active_bytes.current != 0) return false;
   statistics_ = Statistics{};
-  tick_ = number_ = 0;
+  tick_ = number_ = hashed_from_ = 0;
   hash_ = fnv_start;
   budget_ = budget;
   return true;

@@ -37,6 +37,7 @@ class Pool {
   void reset_peaks();
   std::uint64_t sequence_hash() const;
   void reset_sequence_hash();
+  std::vector<BlockSnapshot> snapshot() const;
   void add_client(std::weak_ptr<ReclaimClient> client);
   DeviceMemory& memory() { return *memory_; }
   Device device() const { return device_; }
@@ -71,6 +72,8 @@ class Pool {
   std::size_t commit(Need& need);
   std::size_t release_for(Need& need);
   std::size_t release(Lock& lock, std::size_t bytes);
+  bool quiet(Lock& lock, const std::vector<Block*>& blocks);
+  bool join_mixed_pages(Lock& lock);
   std::size_t borrow(Need& need);
   std::size_t wait_for_other_threads();
   std::size_t page_deficit(const Need& need) const;
@@ -98,6 +101,7 @@ class Pool {
   std::uint64_t tick_ = 0;
   std::uint64_t number_ = 0;
   std::uint64_t hash_ = fnv_start;
+  std::uint64_t hashed_from_ = 0;  // `number_` when the hash was reset
   Statistics statistics_;
   std::vector<std::weak_ptr<ReclaimClient>> clients_;
 

@@ -215,6 +215,45 @@ std::size_t Pool::commit(Need& need) {
   }
 }
 
+// Waits until the device has done what is queued on `streams`; false if the device cannot say.
+bool Pool::quiet(Lock& lock, const std::vector<Block*>& blocks) {
+  std::vector<std::uint64_t> streams;
+  for (const Block* block : blocks) {
+    if (std::ranges::find(streams, block->stream) == streams.end()) streams.push_back(block->stream);
+  }
+  begin_device_call();
+  lock.unlock();
+  std::uint64_t recorded = 0;
+  bool done = true;
+  try {
+    for (const std::uint64_t stream : streams) {
+      const EventId event = memory_->record_event(Stream{device_, stream});
+      ++recorded;
+      memory_->synchronize(event);
+    }
+  } catch (const Error&) {
+    done = false;
+  }
+  lock.lock();
+  end_device_call();
+  statistics_.events_recorded += recorded;
+  return done;
+}
+
+bool Pool::join_mixed_pages(Lock& lock) {
+  for (Arena& arena : arenas_) {
+    const std::vector<Block*> run = arena.take_mixed_pages();
+    if (run.empty()) continue;
+    if (quiet(lock, run)) {
+      arena.put(arena.join(run));
+      return true;
+    }
+    for (Block* block : run) arena.put(block);
+    return false;
+  }
+  return false;
+}
+
 std::size_t Pool::release(Lock& lock, std::size_t bytes) {
   std::size_t released = 0;
   while (released < bytes) {
@@ -227,25 +266,20 @@ std::size_t Pool::release(Lock& lock, std::size_t bytes) {
         arena = &candidate;
       }
     }
-    if (oldest == nullptr) break;
-    Block* pages = arena->take_pages(oldest, bytes - released);
-    begin_device_call();
-    lock.unlock();
-    bool quiet = true;
-    try {
-      // Queued work of the stream may still use the memory.
-      memory_->synchronize(memory_->record_event(Stream{device_, pages->stream}));
-      memory_->decommit(reinterpret_cast<void*>(pages->address), pages->size);
-    } catch (const Error&) {
-      quiet = false;
+    if (oldest == nullptr) {
+      if (join_mixed_pages(lock)) continue;
+      break;
     }
-    lock.lock();
-    end_device_call();
-    if (!quiet) {
+    Block* pages = arena->take_pages(oldest, bytes - released);
+    if (!quiet(lock, {pages})) {
       arena->put(pages);
       break;
     }
-    ++statistics_.events_recorded;
+    begin_device_call();
+    lock.unlock();
+    memory_->decommit(reinterpret_cast<void*>(pages->address), pages->size);
+    lock.lock();
+    end_device_call();
     ++statistics_.num_device_free;
     statistics_.reserved_bytes.subtract(pages->size);
     released += pages->size;

@@ -1,0 +1,35 @@
+// Where each byte of a pool is, and why.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "allocator/memory_scope.h"
+
+namespace poolgrad {
+
+enum class BlockState : std::uint8_t {
+  uncommitted,  // addresses without memory behind them
+  free,         // cached
+  live,         // handed out
+  pending,      // given back while another stream may still use it
+  busy          // owned by a thread that is talking to the device about it
+};
+
+std::string_view to_string(BlockState state);
+
+/// One block of a pool. The last three fields are those of the allocation, for live and pending blocks only.
+struct BlockSnapshot {
+  std::uintptr_t address = 0;
+  std::size_t size = 0;
+  BlockState state = BlockState::free;
+  std::uint64_t stream = 0;
+  std::uint64_t epoch = 0;   // for free blocks: the tick at which the newest part was given back
+  std::size_t window = 0;    // blocks tile the address range of their window
+  std::uint64_t number = 0;  // allocations are counted from 1
+  std::size_t requested = 0;
+  Tag tag;
+};
+
+}  // namespace poolgrad

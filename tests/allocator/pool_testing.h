@@ -1,0 +1,96 @@
+// Shared by the pool's tests: the devices that every test body runs on, and the invariants that hold after every step.
+#pragma once
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "allocator/host_memory.h"
+#include "allocator/simulated_memory.h"
+
+namespace poolgrad::testing {
+
+inline constexpr std::size_t KiB = 1024;
+inline constexpr std::size_t MiB = 1024 * KiB;
+inline constexpr std::size_t page = 2 * MiB;
+
+/// "host" or "sim", with `capacity` bytes of memory.
+inline std::unique_ptr<DeviceMemory> make_memory(const std::string& kind, std::size_t capacity) {
+  if (kind == "host") return std::make_unique<HostMemory>(capacity);
+  return std::make_unique<SimulatedMemory>(0, capacity);
+}
+
+/// The tests below this fixture run on host and simulated memory alike.
+class PoolTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<DeviceMemory> memory(std::size_t capacity = 1024 * MiB) { return make_memory(GetParam(), capacity); }
+};
+
+inline const auto devices = ::testing::Values("host", "sim");
+
+inline std::string device_name(const ::testing::TestParamInfo<const char*>& info) { return info.param; }
+
+inline Stream stream_of(const CachingAllocator& pool, std::uint64_t id = 0) { return Stream{pool.device(), id}; }
+
+/// Allocates with a category on stream `id`; throws OutOfMemoryError with the report.
+inline void* allocate(CachingAllocator& pool, std::size_t bytes, Category category = Category::activation,
+                      std::uint64_t id = 0) {
+  const auto result =
+      pool.try_allocate({.bytes = bytes, .alignment = 64, .stream = stream_of(pool, id), .tag = {category, 0}});
+  if (void* const* pointer = std::get_if<void*>(&result)) return *pointer;
+  throw OutOfMemoryError(std::get<std::string>(result));
+}
+
+inline void deallocate(CachingAllocator& pool, void* pointer, std::size_t bytes, std::uint64_t id = 0) {
+  pool.deallocate(pointer, bytes, 64, stream_of(pool, id));
+}
+
+/// Blocks tile their windows; free neighbours of one stream are coalesced; memory comes in whole pages; the gauges are
+/// the sums over the blocks; reserved = live + cached + pending; the device gave what the pool says it has.
+inline void expect_invariants(CachingAllocator& pool) {
+  const auto blocks = pool.snapshot();
+  const Statistics statistics = pool.statistics();
+  std::size_t live = 0;
+  std::size_t cached = 0;
+  std::size_t pending = 0;
+  std::array<std::size_t, category_count> by_category{};
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const BlockSnapshot& block = blocks[i];
+    ASSERT_GT(block.size, 0u);
+    ASSERT_EQ(block.address % 64, 0u);
+    if (block.state == BlockState::live) {
+      live += block.size;
+      by_category[static_cast<std::size_t>(block.tag.category)] += block.requested;
+      ASSERT_GE(block.size, block.requested);
+      ASSERT_LT(block.size - block.requested, 65u);
+    }
+    if (block.state == BlockState::free) cached += block.size;
+    if (block.state == BlockState::pending) pending += block.size;
+    ASSERT_NE(block.state, BlockState::busy);
+    if (i == 0 || blocks[i - 1].window != block.window) continue;
+    const BlockSnapshot& previous = blocks[i - 1];
+    ASSERT_EQ(previous.address + previous.size, block.address);
+    const bool hole = block.state == BlockState::uncommitted;
+    const bool after_hole = previous.state == BlockState::uncommitted;
+    ASSERT_TRUE(hole == after_hole || block.address % page == 0);
+    ASSERT_FALSE(hole && after_hole);
+    ASSERT_FALSE(block.state == BlockState::free && previous.state == BlockState::free &&
+                 block.stream == previous.stream);
+  }
+  ASSERT_EQ(statistics.allocated_bytes.current, live);
+  ASSERT_EQ(statistics.active_bytes.current, live + pending);
+  ASSERT_EQ(statistics.reserved_bytes.current, live + cached + pending);
+  ASSERT_EQ(statistics.reserved_bytes.current % page, 0u);
+  ASSERT_LE(statistics.reserved_bytes.current, pool.budget());
+  for (std::size_t i = 0; i < category_count; ++i) {
+    ASSERT_EQ(statistics.category_bytes[i].current, by_category[i]);
+  }
+  const MemoryInfo info = pool.memory().info();
+  ASSERT_EQ(info.total - info.free, statistics.reserved_bytes.current);
+}
+
+}  // namespace poolgrad::testing
