@@ -31,8 +31,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
                          bool allow_unused = false);
 
 /// Calls `hook` with the gradient of `tensor` when it is complete (before accumulation, for a leaf); a defined result,
-/// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration. A hook on a leaf
-/// lives as long as the tensor, else as long as the graph. Throws Error if the tensor requires no gradient.
+/// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration, with grad mode
+/// off unless create_graph is on. A hook on a leaf lives as long as the tensor, else as long as the graph. Throws Error
+/// if the tensor requires no gradient.
 void register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
 
 }  // namespace poolgrad

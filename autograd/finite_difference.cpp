@@ -29,13 +29,9 @@ bool may_overlap(const Geometry& geometry) {
 Tensor copy_with_strides(const Tensor& x) {
   const Geometry& geometry = x.geometry();
   if (x.count() == 0 || may_overlap(geometry)) return x.copy();
-  std::int64_t before = 0, after = 0;
-  for (int d = 0; d < x.rank(); ++d) {
-    const std::int64_t reach = geometry.strides[d] * (geometry.shape[d] - 1);
-    (reach < 0 ? before : after) += std::abs(reach);
-  }
-  Tensor copy = Tensor::empty({before + after + 1}, x.options()).fill(0.0);
-  copy = copy.alias({geometry.shape, geometry.strides, before});
+  const Extent touched = extent(geometry);
+  Tensor copy = Tensor::empty({touched.last - touched.first + 1}, x.options()).fill(0.0);
+  copy = copy.alias({geometry.shape, geometry.strides, geometry.offset - touched.first});
   return copy.copy_from(x);
 }
 

@@ -10,7 +10,8 @@ namespace poolgrad {
 
 Tensor FunctionContext::saved(int i) const {
   if (i < 0 || static_cast<std::size_t>(i) >= saved_.size())
-    throw IndexError(fmt::format("[function] saved tensor {} of {}", i, saved_.size()));
+    throw IndexError(fmt::format("[{}] backward asks for saved tensor {} of {}",
+                                 Node::current() == nullptr ? "function" : Node::current()->name(), i, saved_.size()));
   return saved_[static_cast<std::size_t>(i)].unpack();
 }
 

@@ -1,0 +1,80 @@
+// A chain of 100,000 operators: nothing in the tape may recurse. The build runs this under a stack of 1 MiB.
+#include <gtest/gtest.h>
+
+#include "local_operators.h"
+
+namespace poolgrad {
+namespace {
+
+using namespace local;
+
+constexpr int length = 100'000;
+
+TEST(DeepChain, RunsForwardBackwardAndDestruction) {
+  const std::int64_t nodes = live_node_count();
+  Tensor x = leaf({1});
+  Tensor y = x;
+  for (int i = 0; i < length; ++i) y = scaled(y, 1.0);
+  EXPECT_EQ(live_node_count(), nodes + length + 1);
+  y.backward();
+  EXPECT_EQ(x.grad().item(), 1.0);
+  y = Tensor();
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(DeepChain, DiesWithoutEverHavingRun) {
+  const std::int64_t nodes = live_node_count();
+  Tensor x = leaf({1});
+  Tensor y = x;
+  for (int i = 0; i < length; ++i) y = plus(y, x);
+  y = Tensor();
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(DeepChain, DiesThroughSavedTensors) {
+  const std::int64_t nodes = live_node_count();
+  Tensor x = leaf({1});
+  Tensor y = x;
+  // Each node keeps the tensor before it, which keeps its node, and so on; the edge to it is cut by the constant.
+  for (int i = 0; i < length; ++i) {
+    Tensor out = y.copy();
+    record("keeps", {x}, {out},
+           [saved = SavedTensor(y)](const BackwardCall& call) -> Gradients { return {call.gradient()}; });
+    y = out;
+  }
+  EXPECT_EQ(live_node_count(), nodes + length + 1);
+  y = Tensor();
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(DeepChain, DiesThroughTheGradientsOfLeaves) {
+  const std::int64_t nodes = live_node_count();
+  Tensor head = leaf({1});
+  // The gradient of each leaf has a graph that leads to the leaf before it.
+  for (int i = 0; i < length; ++i) {
+    Tensor next = leaf({1});
+    next.set_grad(scaled(head, 1.0));
+    head = next;
+  }
+  head = Tensor();
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(DeepChain, RunsThroughSavedTensorsAndReleasesThemInTurn) {
+  Tensor x = leaf({1});
+  Tensor y = x;
+  for (int i = 0; i < length; ++i) y = times(y, x);
+  y.backward();
+  EXPECT_EQ(x.grad().item(), length + 1);
+}
+
+TEST(DeepChain, HasASecondDerivative) {
+  Tensor x = leaf({1});
+  Tensor y = x;
+  for (int i = 0; i < 2000; ++i) y = times(y, x);
+  Tensor first = grad({y}, {x}, {}, {.create_graph = true})[0];
+  EXPECT_EQ(grad({first}, {x})[0].item(), 2001.0 * 2000.0);
+}
+
+}  // namespace
+}  // namespace poolgrad

@@ -1,0 +1,155 @@
+// Operators that users write.
+#include "autograd/function.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "autograd/gradcheck.h"
+#include "local_operators.h"
+#include "tensor/print.h"
+
+namespace poolgrad {
+namespace {
+
+using namespace local;
+using testing::ElementsAre;
+
+/// x^3; saves its input.
+struct Cube : Function {
+  Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
+    EXPECT_FALSE(grad_enabled());
+    context.save(inputs[0]);
+    return times(times(inputs[0], inputs[0]), inputs[0]);
+  }
+  Gradients backward(FunctionContext& context, const Tensor& gradient) override {
+    const Tensor x = context.saved(0);
+    return {times(scaled(gradient, 3), times(x, x))};
+  }
+};
+
+/// exp(rate * x); saves its output and has a parameter.
+struct Growth : Function {
+  explicit Growth(double rate) : rate_(rate) {}
+  Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
+    Tensor y = exponential(scaled(inputs[0], rate_));
+    context.save(y);
+    return y;
+  }
+  Gradients backward(FunctionContext& context, const Tensor& gradient) override {
+    return {times(scaled(gradient, rate_), context.saved(0))};
+  }
+  double rate_;
+};
+
+/// a * b where b is wanted only sometimes.
+struct Product : Function {
+  Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
+    context.save(inputs[0]);
+    context.save(inputs[1]);
+    return times(inputs[0], inputs[1]);
+  }
+  Gradients backward(FunctionContext& context, const Tensor& gradient) override {
+    Gradients result(2);
+    if (context.needs(0)) result[0] = times(gradient, context.saved(1));
+    if (context.needs(1)) result[1] = times(gradient, context.saved(0));
+    return result;
+  }
+};
+
+/// Returns its input, and as many gradients as it is told.
+struct Odd : Function {
+  explicit Odd(std::size_t gradients) : gradients_(gradients) {}
+  Tensor forward(FunctionContext&, const std::vector<Tensor>& inputs) override { return inputs[0]; }
+  Gradients backward(FunctionContext& context, const Tensor& gradient) override {
+    if (gradients_ == 99) context.saved(0);
+    return Gradients(gradients_, gradient);
+  }
+  std::size_t gradients_;
+};
+
+TEST(Function, ComputesItsForwardAndItsOwnBackward) {
+  Tensor x = leaf({1, 2, -3});
+  Tensor y = apply<Cube>("cube", {x});
+  EXPECT_THAT(values(y), ElementsAre(1, 8, -27));
+  EXPECT_EQ(y.grad_record()->made_by(), "cube");
+  total(y).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(3, 12, 27));
+}
+
+TEST(Function, RecordsOnlyItself) {
+  Tensor x = leaf({1, 2, -3});
+  const std::int64_t nodes = live_node_count();
+  Tensor y = apply<Cube>("cube", {x});
+  EXPECT_EQ(live_node_count(), nodes + 2);  // cube and the leaf
+}
+
+TEST(Function, PassesGradcheckAndGradgradcheck) {
+  Tensor x = leaf({0.3, -1.2, 2.0});
+  for (const TensorFunction& function :
+       {TensorFunction([](const auto& inputs) { return std::vector{apply<Cube>("cube", inputs)}; }),
+        TensorFunction([](const auto& inputs) { return std::vector{apply<Growth>("growth", inputs, 0.7)}; })}) {
+    const GradcheckReport first = gradcheck(function, {x}), second = gradgradcheck(function, {x});
+    EXPECT_TRUE(first) << first.text;
+    EXPECT_TRUE(second) << second.text;
+  }
+}
+
+TEST(Function, ASavedOutputLeaksNothing) {
+  const std::int64_t nodes = live_node_count();
+  { Tensor y = apply<Growth>("growth", {leaf({1, 2})}, 2.0); }
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(Function, LearnsWhichGradientsAreWanted) {
+  Tensor a = leaf({1, 2}), constant = from_data<double>({3, 4}, {2});
+  total(apply<Product>("product", {a, constant})).backward();
+  EXPECT_THAT(values(a.grad()), ElementsAre(3, 4));
+  EXPECT_FALSE(constant.grad().defined());
+}
+
+TEST(Function, WithoutGradientsWantedRecordsNothing) {
+  Tensor x = from_data<double>({1, 2}, {2});
+  const std::int64_t nodes = live_node_count();
+  EXPECT_FALSE(apply<Cube>("cube", {x}).requires_grad());
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(Function, ReturningItsInputDoesNotRewriteTheInput) {
+  Tensor x = leaf({1, 2});
+  Tensor y = apply<Odd>("odd", {x}, 1u);
+  EXPECT_TRUE(x.is_leaf());
+  EXPECT_TRUE(y.shares_storage_with(x));
+  total(y).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(1, 1));
+}
+
+TEST(Function, SaysWhatIsWrongWithItsBackward) {
+  Tensor x = leaf({1, 2});
+  EXPECT_EQ(message_of([&] { total(apply<Odd>("odd", {x}, 2u)).backward(); }),
+            "[odd] backward returned 2 gradients for 1 inputs");
+  EXPECT_EQ(message_of<IndexError>([&] { total(apply<Odd>("odd", {x}, 99u)).backward(); }),
+            "[odd] backward asks for saved tensor 0 of 0");
+}
+
+TEST(Function, NoticesThatASavedInputWasWritten) {
+  Tensor x = leaf({1, 2});
+  Tensor y = total(apply<Cube>("cube", {x}));
+  {
+    NoGradGuard guard;
+    x.fill(5.0);
+  }
+  EXPECT_EQ(message_of([&] { y.backward(); }),
+            "[cube] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
+}
+
+TEST(Function, MayBeRunAgainOnARetainedGraph) {
+  Tensor x = leaf({2});
+  Tensor y = apply<Cube>("cube", {x});
+  y.backward({}, true);
+  y.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(24));
+  EXPECT_THROW(y.backward(), Error);
+}
+
+}  // namespace
+}  // namespace poolgrad

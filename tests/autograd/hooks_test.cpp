@@ -1,0 +1,153 @@
+// Hooks on tensors and nodes: when they run, what they see, what they may change, how long they live.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "autograd/engine.h"
+#include "local_operators.h"
+
+namespace poolgrad {
+namespace {
+
+using namespace local;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TEST(Hooks, SeeTheCompleteGradientOnce) {
+  Tensor x = leaf({3});
+  Tensor y = scaled(x, 2);
+  std::vector<double> seen;
+  register_hook(y, [&seen](const Tensor& gradient) {
+    seen.push_back(gradient.item());
+    return Tensor();
+  });
+  plus(plus(y, y), scaled(y, 10)).backward();
+  EXPECT_THAT(seen, ElementsAre(12));
+  EXPECT_THAT(values(x.grad()), ElementsAre(24));
+}
+
+TEST(Hooks, AReplacementTravelsOn) {
+  Tensor x = leaf({3});
+  Tensor y = scaled(x, 2);
+  register_hook(y, [](const Tensor& gradient) { return scaled(gradient, 100); });
+  y.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(200));
+}
+
+TEST(Hooks, RunInOrderOfRegistration) {
+  Tensor x = leaf({1});
+  Tensor y = scaled(x, 1);
+  register_hook(y, [](const Tensor& gradient) { return scaled(gradient, 3); });
+  register_hook(y, [](const Tensor& gradient) { return plus(gradient, ones({1}, {.dtype = DType::f64})); });
+  y.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(4));
+}
+
+TEST(Hooks, OnALeafRunBeforeAccumulationAndForEveryGraph) {
+  Tensor x = leaf({1, 1});
+  int calls = 0;
+  register_hook(x, [&calls](const Tensor& gradient) {
+    ++calls;
+    return scaled(gradient, 10);
+  });
+  total(plus(x, scaled(x, 2))).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(30, 30));
+  total(x).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(40, 40));
+  EXPECT_EQ(calls, 2);
+}
+
+TEST(Hooks, OnALeafMayComeAfterTheForwardPass) {
+  Tensor x = leaf({1});
+  Tensor y = scaled(x, 2);
+  register_hook(x, [](const Tensor& gradient) { return scaled(gradient, 5); });
+  y.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(10));
+}
+
+TEST(Hooks, AlsoRunForGrad) {
+  Tensor x = leaf({1});
+  register_hook(x, [](const Tensor& gradient) { return scaled(gradient, 5); });
+  EXPECT_THAT(values(grad({scaled(x, 2)}, {x})[0]), ElementsAre(10));
+}
+
+TEST(Hooks, OfOneOutputDoNotSeeTheOther) {
+  Tensor x = leaf({1});
+  auto [same, negative] = both_signs(x);
+  std::vector<double> seen;
+  register_hook(negative, [&seen](const Tensor& gradient) {
+    seen.push_back(gradient.item());
+    return scaled(gradient, 10);
+  });
+  same.backward({}, true);
+  EXPECT_THAT(seen, IsEmpty());
+  x.set_grad({});
+  backward({same, negative}, {full({1}, 3, {.dtype = DType::f64}), full({1}, 7, {.dtype = DType::f64})});
+  EXPECT_THAT(seen, ElementsAre(7));
+  EXPECT_THAT(values(x.grad()), ElementsAre(3 - 70));
+}
+
+TEST(Hooks, OfANodeSeeAllItsOutputGradients) {
+  Tensor x = leaf({1});
+  auto [same, negative] = both_signs(x);
+  gradient_edge(same).node->add_hook([](Gradients& gradients) {
+    ASSERT_EQ(gradients.size(), 2u);
+    EXPECT_FALSE(gradients[1].defined());
+    gradients[1] = gradients[0];
+  });
+  same.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(0));
+}
+
+TEST(Hooks, MayRunAnotherBackwardOverAnotherGraph) {
+  Tensor x = leaf({2}), other = leaf({5});
+  Tensor y = scaled(x, 3);
+  register_hook(y, [&other](const Tensor&) {
+    EnableGradGuard guard;  // off inside backward
+    times(other, other).backward();
+    return Tensor();
+  });
+  y.backward();
+  EXPECT_THAT(values(other.grad()), ElementsAre(10));
+  EXPECT_THAT(values(x.grad()), ElementsAre(3));
+}
+
+TEST(Hooks, MayRunAnotherBackwardOverTheVeryGraphThatRuns) {
+  Tensor x = leaf({2});
+  Tensor y = times(x, x);
+  Tensor z = scaled(y, 5);
+  bool first = true;
+  register_hook(y, [&](const Tensor&) {
+    if (std::exchange(first, false)) z.backward({}, true);
+    return Tensor();
+  });
+  z.backward({}, true);
+  EXPECT_THAT(values(x.grad()), ElementsAre(20 + 20));
+}
+
+TEST(Hooks, MayLetGoOfTheTensorThatRuns) {
+  Tensor x = leaf({2});
+  Tensor y = times(x, x);
+  register_hook(x, [&y](const Tensor&) {
+    y = Tensor();
+    return Tensor();
+  });
+  y.backward();
+  EXPECT_FALSE(y.defined());
+  EXPECT_THAT(values(x.grad()), ElementsAre(4));
+}
+
+TEST(Hooks, AreCheckedLikeOperators) {
+  Tensor x = leaf({1, 2});
+  register_hook(x, [](const Tensor&) { return zeros({3}, {.dtype = DType::f64}); });
+  EXPECT_EQ(message_of<ShapeError>([&] { total(x).backward(); }),
+            "[register_hook] the hook returned a gradient unlike its tensor: gradient (3,) f64 on cpu, "
+            "tensor (2,) f64 on cpu");
+  EXPECT_EQ(message_of([&] { register_hook(x.detach(), [](const Tensor& gradient) { return gradient; }); }),
+            "[register_hook] the tensor does not require a gradient: (2,) f64 on cpu");
+}
+
+}  // namespace
+}  // namespace poolgrad

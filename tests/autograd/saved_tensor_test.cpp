@@ -1,0 +1,180 @@
+// What a node keeps: versions, policies, and when it lets go.
+#include "autograd/saved_tensor.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "allocator/caching_allocator.h"
+#include "local_operators.h"
+#include "tensor/print.h"
+
+namespace poolgrad {
+namespace {
+
+using namespace local;
+using testing::DoubleNear;
+using testing::ElementsAre;
+
+TEST(SavedTensor, ReturnsTheTensorItself) {
+  Tensor x = leaf({1, 2});
+  EXPECT_TRUE(SavedTensor(x).unpack().is_same(x));
+  EXPECT_FALSE(SavedTensor().defined());
+  EXPECT_FALSE(SavedTensor(Tensor()).defined());
+  EXPECT_FALSE(SavedTensor(Tensor()).unpack().defined());
+}
+
+TEST(SavedTensor, SaysThatItWasWrittenInPlace) {
+  Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
+  Tensor y = total(times(x, weight));
+  weight.fill(0.0);
+  EXPECT_EQ(message_of([&] { y.backward(); }),
+            "[times] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
+}
+
+TEST(SavedTensor, NoticesAWriteThroughAView) {
+  Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
+  Tensor y = total(times(x, weight));
+  weight.alias(selected(weight.geometry(), 0, 1)).fill(9.0);
+  EXPECT_THROW(y.backward(), Error);
+}
+
+TEST(SavedTensor, AllowsWritesBeforeSavingAndToWhatIsNotSaved) {
+  Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
+  weight.fill(5.0);
+  Tensor product = times(x, weight);
+  Tensor y = total(product);
+  {
+    NoGradGuard guard;
+    product.fill(0.0);
+  }
+  y.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(5, 5));
+}
+
+TEST(SavedTensor, AnOptimiserStepBetweenForwardAndBackwardIsAnError) {
+  Tensor x = leaf({1, 2}), weight = leaf({3, 4});
+  Tensor y = total(times(x, weight));
+  {
+    NoGradGuard guard;
+    weight.fill(0.0);
+  }
+  EXPECT_THROW(y.backward(), Error);
+}
+
+TEST(SavedTensor, ASavedOutputDoesNotKeepItsOwnGraphAlive) {
+  const std::int64_t nodes = live_node_count();
+  Tensor x = leaf({1, 2});
+  { Tensor y = exponential(x); }
+  EXPECT_EQ(live_node_count(), nodes);
+  Tensor z = total(exponential(x));
+  z.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(DoubleNear(std::exp(1.0), 1e-12), DoubleNear(std::exp(2.0), 1e-12)));
+}
+
+TEST(SavedTensor, IsLetGoAsSoonAsItsNodeHasRun) {
+  constexpr std::int64_t n = 1 << 16;
+  const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
+  Tensor x = ones({n}).set_requires_grad();
+  Tensor y = x;
+  std::vector<std::uint64_t> seen;
+  for (int i = 0; i < 8; ++i) {
+    y = times(y, ones({n}));  // keeps its factor, and the product before it
+    register_hook(y, [&](const Tensor&) {
+      seen.push_back(live());
+      return Tensor();
+    });
+  }
+  Tensor loss = total(y);
+  y = Tensor();
+  loss.backward();
+  ASSERT_EQ(seen.size(), 8u);
+  for (std::size_t i = 2; i < seen.size(); ++i)
+    EXPECT_LE(seen[i] + 2 * n * sizeof(float), seen[i - 1]) << "after " << i << " nodes";
+}
+
+/// Counts what is saved.
+class CountingPolicy : public SavedTensorPolicy {
+ public:
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor) override {
+    bytes += tensor.count() * static_cast<std::int64_t>(size_of(tensor.dtype()));
+    ++tensors;
+    return nullptr;
+  }
+  int tensors = 0;
+  std::int64_t bytes = 0;
+};
+
+/// Moves what is saved out of the pool.
+class OffloadingPolicy : public SavedTensorPolicy {
+ public:
+  class Offloaded : public PackedTensor {
+   public:
+    explicit Offloaded(const Tensor& tensor) : shape_(tensor.shape()), values_(tensor.to_vector<double>()) {}
+    Tensor unpack() override { return from_data(values_, shape_); }
+
+   private:
+    Shape shape_;
+    std::vector<double> values_;
+  };
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor) override { return std::make_unique<Offloaded>(tensor); }
+};
+
+TEST(SavedTensorPolicy, SeesEverySavedTensorOfItsThreadWhileAlive) {
+  Tensor x = leaf({1, 2});
+  CountingPolicy outer;
+  times(x, x);
+  EXPECT_EQ(outer.tensors, 2);
+  EXPECT_EQ(outer.bytes, 32);
+  {
+    CountingPolicy inner;
+    exponential(x);
+    EXPECT_EQ(inner.tensors, 1);
+  }
+  EXPECT_EQ(outer.tensors, 2);
+  scaled(x, 2);
+  EXPECT_EQ(outer.tensors, 2);
+  exponential(x);
+  EXPECT_EQ(outer.tensors, 3);
+}
+
+TEST(SavedTensorPolicy, OffloadedTensorsGiveTheSameGradients) {
+  const auto loss = [](const Tensor& x) { return total(times(exponential(times(x, x)), x)); };
+  Tensor x = leaf({0.5, -1, 2});
+  loss(x).backward();
+  const Tensor expected = x.grad();
+  x.set_grad({});
+  Tensor offloaded;
+  {
+    OffloadingPolicy policy;
+    offloaded = loss(x);
+  }
+  offloaded.backward();
+  EXPECT_TRUE(bit_equal(x.grad(), expected));
+}
+
+TEST(SavedTensorPolicy, OffloadedTensorsAreStillPartOfTheGraph) {
+  Tensor x = leaf({0.5, -1, 2});
+  const auto second = [&x] {
+    Tensor first = grad({total(times(exponential(x), times(x, x)))}, {x}, {}, {.create_graph = true})[0];
+    return grad({total(first)}, {x})[0];
+  };
+  const Tensor expected = second();
+  OffloadingPolicy policy;
+  EXPECT_TRUE(bit_equal(second(), expected));
+}
+
+TEST(SavedTensorPolicy, OffloadedMemoryReallyLeavesThePool) {
+  const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
+  Tensor x = ones({1024}, {.dtype = DType::f64}).set_requires_grad();
+  const std::uint64_t before = live();
+  OffloadingPolicy policy;
+  Tensor y = total(times(times(x, x), x));
+  EXPECT_LE(live(), before + 64);
+  y.backward();
+  EXPECT_THAT(values(x.grad())[5], 3.0);
+}
+
+}  // namespace
+}  // namespace poolgrad
