@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -56,6 +57,7 @@ class TemporaryFolder {
 };
 
 inline void write_bytes(const std::string& path, const std::string& bytes) {
+  std::filesystem::remove(path);  // some file systems flush a file that is truncated and rewritten: milliseconds
   std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
 }
 

@@ -1,0 +1,248 @@
+#include "tensor/safetensors.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "allocator/caching_allocator.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad {
+namespace {
+
+using namespace std::string_literals;
+using namespace testing_support;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+
+std::string with_header(const std::string& json, const std::string& data = "") {
+  const std::uint64_t length = json.size();
+  std::string bytes(sizeof length, '\0');
+  std::memcpy(bytes.data(), &length, sizeof length);
+  return bytes + json + data;
+}
+
+// As the reference writer lays out {"weight": f32 (2, 2), "step": i64 ()} with PyTorch's metadata: wide types first,
+// the header padded with spaces to a multiple of 8.
+const std::string reference =
+    "\230\000\000\000\000\000\000\000"
+    "{\"__metadata__\":{\"format\":\"pt\"},\"step\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
+    "\"weight\":{\"dtype\":\"F32\",\"shape\":[2,2],\"data_offsets\":[8,24]}}    "
+    "\007\000\000\000\000\000\000\000"
+    "\000\000\200?\000\000\000@\000\000@@\000\000\200@"s;
+
+class Safetensors : public testing::Test {
+ protected:
+  SafetensorsFile load(const std::string& bytes) {
+    write_bytes(path_, bytes);
+    return load_safetensors(path_);
+  }
+  /// The error's text after "[load_safetensors] <path>: ".
+  std::string refusal(const std::string& bytes) {
+    const std::string text = error_of<FileError>([&] { load(bytes); }), begin = "[load_safetensors] " + path_ + ": ";
+    return text.starts_with(begin) ? text.substr(begin.size()) : text;
+  }
+
+  TemporaryFolder folder_;
+  std::string path_ = folder_.file("x.safetensors");
+};
+
+TEST_F(Safetensors, ReadsTheReferenceLayout) {
+  const SafetensorsFile file = load(reference);
+  ASSERT_EQ(file.tensors.size(), 2u);
+  EXPECT_EQ(file.tensors[0].first, "step");
+  EXPECT_EQ(file.at("step").item(), 7);
+  EXPECT_EQ(describe(file.at("weight")), "(2, 2) f32 on cpu");
+  EXPECT_THAT(file.at("weight").to_vector<float>(), ElementsAre(1, 2, 3, 4));
+  EXPECT_THAT(file.metadata, ElementsAre(Pair("format", "pt")));
+}
+
+TEST_F(Safetensors, WritesTheReferenceLayout) {
+  const Tensor weight = from_data({1.0f, 3.0f, 2.0f, 4.0f}, {2, 2});
+  save_safetensors(path_, {{{"weight", weight.alias(transposed(weight.geometry(), 0, 1))},
+                            {"step", scalar(7, {.dtype = DType::i64})}},
+                           {{"format", "pt"}}});
+  EXPECT_EQ(read_bytes(path_), reference);
+  EXPECT_THAT(folder_.names(), ElementsAre("x.safetensors"));
+}
+
+TEST_F(Safetensors, KeepsEveryBitOfEveryDtypeAndShape) {
+  SafetensorsFile file;
+  file.metadata = {{"step", "12"}, {"text", "\"quoted\"\n\xC3\xA9"}, {"", ""}};
+  for (const DType dtype :
+       {DType::boolean, DType::u8, DType::f16, DType::bf16, DType::f32, DType::i32, DType::i64, DType::f64})
+    for (const Shape& shape : {Shape{}, Shape{3}, Shape{0}, Shape{3, 0, 2}, Shape{5, 1, 7}}) {
+      Tensor x = Tensor::empty(shape, {.dtype = dtype});
+      x.copy_from(randint(0, 200, shape));
+      file.tensors.emplace_back(std::string(to_string(dtype)) + to_string(shape) + "\\ \"\n\t\xE2\x82\xAC", x);
+    }
+  save_safetensors(path_, file);
+  const SafetensorsFile again = load_safetensors(path_);
+  EXPECT_EQ(again.metadata, file.metadata);
+  ASSERT_EQ(again.tensors.size(), file.tensors.size());
+  for (const auto& [name, x] : file.tensors) EXPECT_TRUE(bit_equal(again.at(name), x)) << name;
+  std::uint64_t length = 0;
+  std::memcpy(&length, read_bytes(path_).data(), sizeof length);
+  EXPECT_EQ(length % 8, 0u);
+}
+
+TEST_F(Safetensors, MayHoldNothing) {
+  save_safetensors(path_, {});
+  const SafetensorsFile file = load_safetensors(path_);
+  EXPECT_TRUE(file.tensors.empty());
+  EXPECT_TRUE(file.metadata.empty());
+}
+
+TEST_F(Safetensors, NamesNearOnesWhereATensorIsMissing) {
+  SafetensorsFile file;
+  for (const char* name : {"block0.weight", "block1.weight", "embedding", "block0.bias"})
+    file.tensors.emplace_back(name, zeros({1}));
+  EXPECT_TRUE(file.contains("embedding"));
+  EXPECT_FALSE(file.contains("embeding"));
+  EXPECT_EQ(error_of<FileError>([&] { file.at("block2.weight"); }),
+            "[safetensors] no tensor is called 'block2.weight'; near: 'block0.weight', 'block1.weight', "
+            "'block0.bias'");
+  EXPECT_EQ(error_of<FileError>([] { SafetensorsFile().at("x"); }), "[safetensors] no tensor is called 'x'");
+}
+
+TEST_F(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
+  const Tensor x = zeros({1});
+  const auto refused = [&](const SafetensorsFile& file) {
+    return error_of<ValueError>([&] { save_safetensors(path_, file); });
+  };
+  EXPECT_EQ(refused({{{"x", x}, {"x", x}}, {}}), "[save_safetensors] duplicate or reserved name 'x'");
+  EXPECT_EQ(refused({{{"__metadata__", x}}, {}}), "[save_safetensors] duplicate or reserved name '__metadata__'");
+  EXPECT_EQ(refused({{{"x", Tensor()}}, {}}), "[save_safetensors] tensor 'x' is undefined");
+  EXPECT_EQ(refused({{{"\xFF", x}}, {}}), "[save_safetensors] " + path_ + ": a name or a metadata text is not UTF-8");
+  EXPECT_TRUE(folder_.names().empty());
+}
+
+TEST_F(Safetensors, RefusesALayoutWithHolesOverlapsOrTrailingBytes) {
+  const std::uint64_t requests = allocator_for(cpu).statistics().requests;
+  const auto two = [&](const std::string& a, const std::string& b, std::size_t data) {
+    return refusal(with_header("{\"a\":{\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":" + a +
+                                   "},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":" + b + "}}",
+                               std::string(data, '\0')));
+  };
+  EXPECT_EQ(two("[0,4]", "[4,6]", 6), "no exception");
+  EXPECT_EQ(two("[2,6]", "[0,2]", 6), "no exception") << "any order in the header";
+  EXPECT_EQ(two("[0,4]", "[4,6]", 7), "bytes that belong to no tensor (at byte 119)");
+  EXPECT_EQ(two("[0,4]", "[5,7]", 7), "tensor 'b': a hole before its data (at byte 117)");
+  EXPECT_EQ(two("[0,4]", "[3,5]", 5), "tensor 'b': its data overlap another tensor's (at byte 116)");
+  EXPECT_EQ(two("[0,4]", "[4,6]", 5), "tensor 'b': data_offsets [4, 6) outside the 5 bytes of data");
+  EXPECT_EQ(two("[0,4]", "[6,4]", 6), "tensor 'b': data_offsets [6, 4) outside the 6 bytes of data");
+  EXPECT_EQ(two("[0,3]", "[3,5]", 5), "tensor 'a': shape (4,) u8 does not fit data_offsets [0, 3)");
+  EXPECT_EQ(two("[1,5]", "[5,7]", 7), "tensor 'a': a hole before its data (at byte 113)");
+  EXPECT_EQ(allocator_for(cpu).statistics().requests, requests + 4) << "only the two good files";
+}
+
+TEST_F(Safetensors, RefusesShapesThatOverflow) {
+  const auto shape = [&](const std::string& text) {
+    return refusal(
+        with_header("{\"a\":{\"dtype\":\"F64\",\"shape\":" + text + ",\"data_offsets\":[0,8]}}", "12345678"));
+  };
+  EXPECT_EQ(shape("[1]"), "no exception");
+  EXPECT_THAT(shape("[2305843009213693953]"), HasSubstr("does not fit"));
+  EXPECT_THAT(shape("[4294967296,4294967296]"), HasSubstr("does not fit"));
+  EXPECT_EQ(shape("[9223372036854775808]"), "tensor 'a': a number beyond 2^63 - 1");
+  EXPECT_EQ(shape("[99999999999999999999]"), "tensor 'a': a number that is no whole number below 2^63");
+  EXPECT_EQ(shape("[1.0]"), "tensor 'a': a number that is no whole number below 2^63");
+  EXPECT_EQ(shape("[-1]"), "tensor 'a': negative number");
+  EXPECT_EQ(shape("[1,1,1,1,1,1,1,1,1]"), "tensor 'a': more than 8 dimensions");
+}
+
+TEST_F(Safetensors, RefusesHeadersThatSayAnythingElse) {
+  const auto entry = [&](const std::string& fields) { return refusal(with_header("{\"a\":{" + fields + "}}")); };
+  const std::string dtype = "\"dtype\":\"U8\"", shape = "\"shape\":[0]", offsets = "\"data_offsets\":[0,0]";
+  EXPECT_EQ(entry(dtype + "," + shape + "," + offsets), "no exception");
+  EXPECT_EQ(entry(offsets + "," + dtype + "," + shape), "no exception");
+  EXPECT_EQ(entry(dtype + "," + shape), "tensor 'a': needs dtype, shape and data_offsets");
+  EXPECT_EQ(entry(dtype + "," + dtype), "tensor 'a': duplicate key 'dtype'");
+  EXPECT_EQ(entry("\"stride\":1"), "tensor 'a': unknown key 'stride'");
+  EXPECT_EQ(entry("\"dtype\":\"F8_E4M3\""),
+            "tensor 'a': dtype 'F8_E4M3' is not supported (F64 F32 F16 BF16 I64 I32 U8 BOOL are)");
+  EXPECT_EQ(entry("\"dtype\":3"), "tensor 'a': unexpected number");
+  EXPECT_EQ(entry("\"dtype\":[]"), "tensor 'a': unexpected array");
+  EXPECT_EQ(entry("\"shape\":{}"), "tensor 'a': unexpected object");
+  EXPECT_EQ(entry("\"shape\":[[1]]"), "tensor 'a': unexpected array");
+  EXPECT_EQ(entry("\"shape\":null"), "tensor 'a': unexpected null");
+  EXPECT_EQ(entry("\"shape\":[true]"), "tensor 'a': unexpected boolean");
+  EXPECT_EQ(entry("\"data_offsets\":[0]"), "tensor 'a': data_offsets needs two numbers");
+  EXPECT_EQ(entry("\"data_offsets\":[0,0,0]"), "tensor 'a': unexpected number");
+
+  const auto header = [&](const std::string& json) { return refusal(with_header(json)); };
+  EXPECT_EQ(header("{}"), "no exception");
+  EXPECT_EQ(header("{}   "), "no exception");
+  EXPECT_EQ(header(" {}"), "the header does not begin with '{'");
+  EXPECT_EQ(header(""), "the header does not begin with '{'");
+  EXPECT_EQ(header("{} {}"), "invalid JSON at character 4 of the header");
+  EXPECT_EQ(header("{\"a\""), "invalid JSON at character 5 of the header");
+  EXPECT_EQ(header("{\"\xFF\":1}"), "invalid JSON at character 3 of the header");
+  EXPECT_EQ(header("{\"a\":1}"), "tensor 'a': unexpected number");
+  EXPECT_EQ(header("{\"a\":{" + dtype + "," + shape + "," + offsets + "},\"a\":{"), "duplicate name 'a'");
+  EXPECT_EQ(header("{\"__metadata__\":{\"a\":1}}"), "unexpected number");
+  EXPECT_EQ(header("{\"__metadata__\":{\"a\":\"1\",\"a\":\"2\"}}"), "duplicate key 'a' in __metadata__");
+  EXPECT_EQ(header("{\"__metadata__\":{},\"__metadata__\":{}}"), "duplicate name '__metadata__'");
+  EXPECT_EQ(header("{\"a\":" + std::string(1000000, '[')), "tensor 'a': unexpected array") << "no recursion";
+}
+
+TEST_F(Safetensors, RefusesImpossibleHeaderLengths) {
+  EXPECT_THAT(refusal(""), HasSubstr("the file ends in the middle of the data (at byte 0)"));
+  EXPECT_EQ(refusal("\377\377\377\377\377\377\377\377{}"), "a header of 18446744073709551615 bytes (at byte 0)");
+  EXPECT_EQ(refusal("\003\000\000\000\000\000\000\000{}"s), "a header of 3 bytes (at byte 0)");
+  EXPECT_EQ(error_of<FileError>([&] { load_safetensors(folder_.file("none")); }),
+            "[load_safetensors] " + folder_.file("none") + ": cannot open: No such file or directory");
+}
+
+TEST_F(Safetensors, RefusesABoolThatIsNeitherTrueNorFalse) {
+  EXPECT_EQ(refusal(with_header("{\"a\":{\"dtype\":\"BOOL\",\"shape\":[2],\"data_offsets\":[0,2]}}", "\001\003")),
+            "a bool of value 3 (at byte 64)");
+}
+
+TEST_F(Safetensors, SurvivesEveryTruncation) {
+  for (std::size_t length = 0; length < reference.size(); ++length)
+    ASSERT_THROW(load(reference.substr(0, length)), FileError) << length;
+}
+
+TEST_F(Safetensors, SurvivesFlippedBitsAndBytes) {
+  std::mt19937_64 random(1);
+  int accepted = 0, refused = 0;
+  const auto attempt = [&](const std::string& bytes, const std::string& what) {
+    try {
+      for (const auto& [name, x] : load(bytes).tensors)
+        ASSERT_LE(static_cast<std::size_t>(x.count()) * size_of(x.dtype()), bytes.size()) << what;
+      ++accepted;
+    } catch (const FileError&) {
+      ++refused;
+    }
+  };
+  for (std::size_t bit = 0; bit < 8 * reference.size(); ++bit) {
+    std::string bytes = reference;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+    attempt(bytes, "bit " + std::to_string(bit));
+  }
+  for (int i = 0; i < 3000; ++i) {
+    std::string bytes = reference;
+    for (int k = 0; k < 3; ++k) bytes[random() % bytes.size()] = static_cast<char>(random());
+    attempt(bytes, "seed 1, round " + std::to_string(i));
+  }
+  EXPECT_GT(accepted, 100) << "changes of data and names";
+  EXPECT_GT(refused, 100);
+}
+
+TEST_F(Safetensors, LoadsOntoADevice) {
+  write_bytes(path_, reference);
+  const SafetensorsFile file = load_safetensors(path_, Device::parse("sim:0"));
+  EXPECT_EQ(describe(file.at("weight")), "(2, 2) f32 on sim:0");
+  save_safetensors(path_, file);
+  EXPECT_THAT(load_safetensors(path_).at("weight").to_vector<float>(), ElementsAre(0, 0, 0, 0))
+      << "what is read from sim is zero";
+}
+
+}  // namespace
+}  // namespace poolgrad
