@@ -33,18 +33,14 @@ std::atomic<Backend>& chosen_backend() {
   return backend;
 }
 
-/// The back end for one product: each hands what it cannot do to the native kernel.
+/// The back end for one product: the native kernel takes what the chosen one cannot do.
 Backend backend_for(const Gemm& shape) {
   const Backend chosen = chosen_backend();
-  if (shape.k == 0) return Backend::native;
-  const DType dtype = shape.dtype;
-  switch (chosen) {
-    case Backend::automatic:
-      return dtype == DType::bf16 && !onednn_version().empty() ? Backend::onednn : Backend::native;
-    case Backend::eigen: return dtype == DType::f64 || dtype == DType::f32 ? chosen : Backend::native;
-    case Backend::onednn: return dtype == DType::f32 || dtype == DType::bf16 ? chosen : Backend::native;
-    default: return chosen;
-  }
+  const bool real = shape.dtype == DType::f64 || shape.dtype == DType::f32;
+  if (chosen == Backend::eigen && real && shape.k > 0) return Backend::eigen;
+  const bool wants_onednn = chosen == Backend::onednn || (chosen == Backend::automatic && shape.dtype == DType::bf16);
+  if (wants_onednn && onednn_takes(shape)) return Backend::onednn;
+  return Backend::native;
 }
 
 Cost cost_of(const Gemm& shape) {

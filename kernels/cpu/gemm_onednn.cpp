@@ -35,6 +35,12 @@ memory wrap(const memory::desc& description, const void* data) {
 
 }  // namespace
 
+bool onednn_takes(const Gemm& g) {
+  const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN's scale would apply to the bias, too
+  const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
+  return (g.dtype == DType::f32 || g.dtype == DType::bf16) && g.k > 0 && !scales_bias && !repeats_both;
+}
+
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
   const memory::desc a_desc = describe(g, g.m, g.k, g.transpose_a, g.lda, g.stride_a);
   const memory::desc b_desc = describe(g, g.k, g.n, g.transpose_b, g.ldb, g.stride_b);
