@@ -1,0 +1,43 @@
+// How a run looks on a terminal and in a log.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace poolgrad::examples {
+
+/// "1:02:03", "2:31", "0:07".
+std::string format_duration(double seconds);
+/// 33312 -> "33.3k".
+std::string format_count(double value);
+/// One character per bucket of values, low to high: "█▆▄▃▂▁".
+std::string sparkline(const std::vector<double>& values, std::size_t width = 60);
+/// "[######------]" for a fraction in [0, 1].
+std::string bar(double fraction, int width = 24);
+
+/// Prints lines, and on a terminal a live line below them that is redrawn in place.
+class Progress {
+ public:
+  /// `live` only where `out` is a terminal: see is_terminal().
+  Progress(std::ostream& out, bool live) : out_(out), live_(live) {}
+  ~Progress() { clear(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void line(const std::string& text);
+  /// Replaces the live line; nothing where there is none.
+  void status(const std::string& text);
+
+  static bool is_terminal();
+
+ private:
+  void clear();
+
+  std::ostream& out_;
+  bool live_;
+  bool drawn_ = false;
+};
+
+}  // namespace poolgrad::examples

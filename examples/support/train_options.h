@@ -1,0 +1,57 @@
+// What examples/train can be told, and what a checkpoint remembers of it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "attention/pattern.h"
+#include "nn/language_model.h"
+
+namespace poolgrad::examples {
+
+struct TrainOptions {
+  std::vector<std::string> text;  // files or folders; empty: default_text()
+  std::int64_t context = 4096;
+  std::int64_t layers = 2;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  std::string attention = "window";
+  std::int64_t window = 256;  // keys that a position sees, itself included
+  std::int64_t batch = 1;
+  std::int64_t steps = 1250;
+  double lr = 3e-3;
+  double dropout = 0.0;
+  std::uint64_t seed = 1;
+  std::string dtype = "f32";
+  std::string device = "cpu";
+  std::string budget;  // hard limit of the pool, "512MiB"; empty: none
+  std::string save, resume;
+  std::int64_t stop_after = 0;  // 0: never
+  std::int64_t report = 50;     // steps between lines
+  std::int64_t sample = 300;    // bytes of text to write at the end
+  std::string json, csv;
+  bool quiet = false;
+
+  /// Options that were given, by name; resume() takes the others from the checkpoint.
+  std::set<std::string> given;
+
+  /// Throws ValueError or DTypeError, one sentence: what no run can be made of.
+  void check() const;
+  /// What decides the numbers of a run, by name. A checkpoint keeps it.
+  std::map<std::string, std::string> configuration() const;
+  /// Takes over the configuration of a checkpoint; throws ValueError for a given option that differs from it, and
+  /// FileError where the checkpoint has none.
+  void adopt(const std::map<std::string, std::string>& configuration);
+
+  nn::LanguageModelConfig model() const;
+  attention::Pattern pattern() const;
+};
+
+/// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+int parse_train_options(int argc, const char* const* argv, TrainOptions& options);
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,83 @@
+// Tiny transformers against numbers that an independent framework made: see make_golden.py beside the files.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "attention/language_model.h"
+#include "autograd/cast.h"
+#include "nn/adamw.h"
+#include "tensor/print.h"
+#include "tensor/safetensors.h"
+
+namespace poolgrad {
+namespace {
+
+struct Golden {
+  const char* file;
+  nn::LanguageModelConfig config;
+  attention::Pattern pattern;
+};
+
+Golden modern(DType dtype) {
+  return {"golden_modern.safetensors",
+          {.vocabulary = 64,
+           .context = 16,
+           .layers = 2,
+           .width = 32,
+           .heads = 2,
+           .kv_heads = 1,
+           .feed_forward = nn::FeedForwardKind::swiglu,
+           .dtype = dtype},
+          attention::Pattern::window(5, 0)};
+}
+
+Golden classic(DType dtype) {
+  return {"golden_classic.safetensors",
+          {.vocabulary = 64,
+           .context = 16,
+           .layers = 2,
+           .width = 32,
+           .heads = 2,
+           .kv_heads = 2,
+           .norm = nn::NormKind::layer_norm,
+           .positions = nn::Positions::learned,
+           .tied_head = true,
+           .biases = true,
+           .dtype = dtype},
+          attention::Pattern::causal()};
+}
+
+void expect_golden(const Golden& golden, double gradient_tolerance, double loss_tolerance) {
+  const SafetensorsFile file = load_safetensors(std::string(POOLGRAD_GOLDEN_DIR) + "/" + golden.file);
+  const DType dtype = golden.config.parameter_dtype();
+  const auto model = attention::make_language_model(golden.config, golden.pattern);
+  nn::NamedTensors initial;
+  for (const auto& [name, tensor] : file.tensors)
+    if (name.starts_with("parameter.")) initial.emplace_back(name.substr(10), to(tensor, dtype));
+  model->load(initial);
+
+  const auto losses = file.at("losses").to_vector<double>();
+  ASSERT_EQ(losses.size(), 10u);
+  nn::AdamW optimizer(model->named_parameters(),
+                      {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1});
+  for (std::size_t step = 0; step < losses.size(); ++step) {
+    model->zero_grad();
+    const Tensor loss = model->loss(file.at("tokens"), file.at("targets"));
+    EXPECT_NEAR(loss.item() / losses[step], 1.0, loss_tolerance) << "step " << step;
+    loss.backward();
+    if (step == 0)
+      for (const auto& [name, parameter] : model->named_parameters())
+        EXPECT_LE(relative_error(to(parameter.grad(), DType::f64), file.at("gradient." + name)), gradient_tolerance)
+            << name;
+    optimizer.step();
+  }
+}
+
+TEST(Golden, ModernModelInF64) { expect_golden(modern(DType::f64), 1e-10, 1e-10); }
+TEST(Golden, ModernModelInF32) { expect_golden(modern(DType::f32), 1e-5, 1e-4); }
+TEST(Golden, ClassicModelInF64) { expect_golden(classic(DType::f64), 1e-10, 1e-10); }
+TEST(Golden, ClassicModelInF32) { expect_golden(classic(DType::f32), 1e-5, 1e-4); }
+
+}  // namespace
+}  // namespace poolgrad
