@@ -1,6 +1,7 @@
 #include "allocator/arena.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace poolgrad {
 
@@ -12,11 +13,18 @@ std::uintptr_t round_down(std::uintptr_t value, std::size_t multiple) { return v
 
 }  // namespace
 
+Arena::Arena(BlockStore& store, std::size_t granule, std::size_t page)
+    : store_(store),
+      granule_(granule),
+      page_(page),
+      granule_bits_(static_cast<unsigned>(std::countr_zero(granule))),
+      page_bits_(static_cast<unsigned>(std::countr_zero(page))) {}
+
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
   auto window = std::make_unique<Window>();
   window->address = address;
   window->size = bytes;
-  window->live_at.resize(bytes / page_);
+  window->live_at.resize(bytes >> page_bits_);
   Block* hole = store_.make();
   hole->address = address;
   hole->size = bytes;
@@ -258,14 +266,14 @@ const Window* Arena::window_of(std::uintptr_t address) const noexcept {
 
 Block** Arena::live_slot(Window& window, std::uintptr_t address) const noexcept {
   const std::size_t offset = address - window.address;
-  const auto& granules = window.live_at[offset / page_];
-  return granules == nullptr ? nullptr : &granules[(offset & (page_ - 1)) / granule_];
+  const auto& granules = window.live_at[offset >> page_bits_];
+  return granules == nullptr ? nullptr : &granules[(offset & (page_ - 1)) >> granule_bits_];
 }
 
 void Arena::mark_live(Block* block) {
-  const std::size_t page = (block->address - block->window->address) / page_;
+  const std::size_t page = (block->address - block->window->address) >> page_bits_;
   auto& granules = block->window->live_at[page];
-  if (granules == nullptr) granules = std::make_unique<Block*[]>(page_ / granule_);
+  if (granules == nullptr) granules = std::make_unique<Block*[]>(page_ >> granule_bits_);
   block->state = BlockState::live;
   *live_slot(*block->window, block->address) = block;
 }

@@ -26,7 +26,7 @@ struct Window {
 class Arena {
  public:
   /// Blocks are multiples of `granule`; memory comes and goes in multiples of `page`. Both are powers of two.
-  Arena(BlockStore& store, std::size_t granule, std::size_t page) : store_(store), granule_(granule), page_(page) {}
+  Arena(BlockStore& store, std::size_t granule, std::size_t page);
 
   /// Takes over a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
@@ -108,6 +108,8 @@ class Arena {
   BlockStore& store_;
   std::size_t granule_;
   std::size_t page_;
+  unsigned granule_bits_;
+  unsigned page_bits_;
   std::vector<std::unique_ptr<Window>> windows_;
   std::vector<StreamIndex> indices_;
   std::set<Block*, ByAddress> holes_;

@@ -102,7 +102,7 @@ void* Pool::publish(Block* block, std::size_t requested, Tag tag) {
   block->requested = requested;
   block->tag = tag;
   block->number = ++number_;
-  arena_of(reinterpret_cast<void*>(block->address))->mark_live(block);
+  arenas_[0].mark_live(block);  // in its own window, whichever arena that belongs to
   statistics_.allocated_bytes.add(block->size);
   statistics_.requested_bytes.add(requested);
   statistics_.active_bytes.add(block->size);
@@ -128,8 +128,12 @@ Arena* Pool::arena_of(const void* pointer) {
 void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (pointer == nullptr) return;
   Lock lock(mutex_);
-  Arena* arena = arena_of(pointer);
-  Block* block = arena == nullptr ? nullptr : arena->live(reinterpret_cast<std::uintptr_t>(pointer));
+  Arena* arena = &arenas_[0];
+  Block* block = arena->live(reinterpret_cast<std::uintptr_t>(pointer));
+  if (block == nullptr) {
+    arena = &arenas_[1];
+    block = arena->live(reinterpret_cast<std::uintptr_t>(pointer));
+  }
   if (block == nullptr) die_of_bad_pointer(pointer);
   if (block->requested != bytes) {
     die("wrong size for", pointer,
