@@ -123,9 +123,9 @@ void Node::release() {
   BackwardFunction doomed = std::exchange(backward_, nullptr);
 }
 
-void Node::add_hook(Hook hook) {
+const std::shared_ptr<std::vector<Node::Hook>>& Node::shared_hooks() {
   if (hooks_ == nullptr) hooks_ = std::make_shared<std::vector<Hook>>();
-  hooks_->push_back(std::move(hook));
+  return hooks_;
 }
 
 void Node::run_hooks(Gradients& gradients) const {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -94,8 +95,10 @@ class Node : public std::enable_shared_from_this<Node> {
   virtual bool released() const { return backward_ == nullptr; }
 
   /// Hooks run in the order in which they were added. A hook that holds a tensor made by this node keeps it alive.
-  void add_hook(Hook hook);
+  void add_hook(Hook hook) { shared_hooks()->push_back(std::move(hook)); }
   void run_hooks(Gradients& gradients) const;
+  /// The list of hooks itself: that of a leaf's node is shared with the leaf, which outlives it.
+  const std::shared_ptr<std::vector<Hook>>& shared_hooks();
 
   /// The node whose backward runs on this thread (the innermost); nullptr outside.
   static Node* current();
@@ -108,7 +111,7 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Takes ownership with the deleter that never recurses.
   static std::shared_ptr<Node> own(Node* node);
 
-  std::shared_ptr<std::vector<Hook>> hooks_;  // shared with the record of a leaf, which outlives its node
+  std::shared_ptr<std::vector<Hook>> hooks_;  // nullptr until there is one
 
  private:
   struct Deleter;

@@ -19,7 +19,7 @@ class AccumulateGrad final : public Node {
  public:
   static std::shared_ptr<Node> make(std::shared_ptr<TapeRecord> record, std::shared_ptr<std::vector<Hook>> hooks) {
     auto* node = new AccumulateGrad(std::move(record));
-    node->share_hooks(std::move(hooks));
+    node->hooks_ = std::move(hooks);
     return own(node);
   }
 
@@ -29,7 +29,6 @@ class AccumulateGrad final : public Node {
   }
   void release() override {}
   bool released() const override { return false; }
-  void share_hooks(std::shared_ptr<std::vector<Hook>> hooks) { hooks_ = std::move(hooks); }
 
  private:
   explicit AccumulateGrad(std::shared_ptr<TapeRecord> record)
@@ -133,8 +132,8 @@ void TapeRecord::add_hook(const TensorMeta& meta, std::function<Tensor(const Ten
   };
   if (!is_leaf()) return made_by_.node->add_hook(std::move(adapted));
   if (leaf_hooks_ == nullptr) {
-    leaf_hooks_ = std::make_shared<std::vector<Node::Hook>>();
-    if (std::shared_ptr<Node> node = accumulate_.lock()) static_cast<AccumulateGrad&>(*node).share_hooks(leaf_hooks_);
+    const std::shared_ptr<Node> node = accumulate_.lock();
+    leaf_hooks_ = node != nullptr ? node->shared_hooks() : std::make_shared<std::vector<Node::Hook>>();
   }
   leaf_hooks_->push_back(std::move(adapted));
 }

@@ -67,6 +67,15 @@ TEST(Hooks, OnALeafMayComeAfterTheForwardPass) {
   EXPECT_THAT(values(x.grad()), ElementsAre(10));
 }
 
+TEST(Hooks, OnALeafJoinThoseOnItsNode) {
+  Tensor x = leaf({1});
+  Tensor y = scaled(x, 2);
+  gradient_edge(x).node->add_hook([](Gradients& gradients) { gradients[0] = scaled(gradients[0], 7); });
+  register_hook(x, [](const Tensor& gradient) { return scaled(gradient, 5); });
+  y.backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(70));
+}
+
 TEST(Hooks, AlsoRunForGrad) {
   Tensor x = leaf({1});
   register_hook(x, [](const Tensor& gradient) { return scaled(gradient, 5); });
