@@ -46,12 +46,12 @@ void write(const Sink<T>& sink, std::int64_t begin, std::int64_t count, const do
 
 void uniform(Stream stream, RandomKey key, View out, double low, double high) {
   if (!runs_on_cpu(stream, "uniform", traffic(out))) return;
-  // The largest number of the dtype below `high`, because rounding may reach it.
+  // Rounding to the dtype may reach `high`: half a spacing below, and a little more, it does not.
   const double spacing = out.dtype == DType::f64   ? 0x1p-52
                          : out.dtype == DType::f32 ? 0x1p-23
                          : out.dtype == DType::f16 ? 0x1p-10
                                                    : 0x1p-7;
-  const double last = std::max(low, high - std::abs(high) * spacing);
+  const double last = std::max(low, high - std::abs(high) * spacing * 0.51);
   with_compute_type(out.dtype, [&]<class T>(T) {
     const Sink<T> sink(out);
     for_each_random_block<2>(key, out.count(), [&](std::int64_t begin, std::int64_t count, const std::uint32_t* words) {

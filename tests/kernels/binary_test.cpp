@@ -1,0 +1,213 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/elementwise.h"
+#include "kernels/functors.h"
+#include "tests/kernels/elementwise_reference.h"
+#include "tests/kernels/test_array.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using namespace testing;
+
+const std::vector<Shape> shapes = {{}, {0}, {1}, {33}, {1025}, {3, 0}, {31, 33}, {4, 1, 5, 7}, {67, 131}};
+constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+constexpr DType integers[] = {DType::i64, DType::i32, DType::u8};
+
+class Binary : public ::testing::TestWithParam<BinaryDefinition> {};
+INSTANTIATE_TEST_SUITE_P(Every, Binary, ::testing::ValuesIn(binary_definitions()),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param.op)); });
+
+TEST_P(Binary, AgreesWithItsDefinition) {
+  const BinaryDefinition& definition = GetParam();
+  std::mt19937_64 random(test_seed());
+  const double low = definition.op == BinaryOp::pow ? 0.1 : -2;
+  for (const DType dtype : floats)
+    for (const Shape& shape : shapes) {
+      TestArray x(dtype, shape), y(dtype, shape), out(definition.truth ? DType::boolean : dtype, shape);
+      x.random(random, low);
+      y.random(random);
+      for (std::int64_t i = 0; i < x.count(); i += 3) y.set(i, x[i]);  // so that equality is not rare
+      binary({}, definition.op, out, x, y);
+      expect_elements(
+          out, [&](std::int64_t i) { return static_cast<double>(definition.value(x[i], y[i])); }, tolerance(dtype),
+          tolerance(dtype));
+    }
+}
+
+TEST_P(Binary, IntegersAreExact) {
+  const BinaryDefinition& definition = GetParam();
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : integers) {
+    const bool sign = dtype != DType::u8;
+    TestArray x(dtype, {1025}), y(dtype, {1025}), out(definition.truth ? DType::boolean : dtype, {1025});
+    x.random(random, sign ? -5 : 0, 6);
+    y.random(random, sign && definition.op != BinaryOp::pow ? -5 : 0, 6);
+    if (definition.op == BinaryOp::div) y.fill([&](std::int64_t i) { return y[i] == 0 ? 2 : y[i]; });
+    binary({}, definition.op, out, x, y);
+    expect_elements(out, [&](std::int64_t i) {
+      const auto wanted = static_cast<std::int64_t>(definition.value(x[i], y[i]));
+      return sign ? static_cast<double>(wanted) : static_cast<double>(static_cast<std::uint8_t>(wanted));
+    });
+  }
+}
+
+TEST_P(Binary, AnyLayoutAndBroadcastGivesTheSameBits) {
+  const BinaryDefinition& definition = GetParam();
+  std::mt19937_64 random(test_seed());
+  const Shape shape = {13, 5, 43};
+  for (const Layout left : input_layouts)
+    for (const Layout right : input_layouts) {
+      const Layout to = left == Layout::repeated ? Layout::spread : left;
+      TestArray x(DType::f32, shape, left), y(DType::f32, shape, right), out(DType::f32, shape, to);
+      TestArray dense_x(DType::f32, shape), dense_y(DType::f32, shape), expected(DType::f32, shape);
+      x.random(random, 0.1);
+      y.random(random);
+      dense_x.fill([&](std::int64_t i) { return x[i]; });
+      dense_y.fill([&](std::int64_t i) { return y[i]; });
+      binary({}, definition.op, out, x, y);
+      binary({}, definition.op, expected, dense_x, dense_y);
+      expect_elements(
+          out, [&](std::int64_t i) { return expected[i]; }, 0);
+    }
+}
+
+TEST_P(Binary, ThreadsDoNotChangeABit) {
+  std::mt19937_64 random(test_seed());
+  TestArray x(DType::f32, {70001}), y(DType::f32, {70001}), out(DType::f32, {70001});
+  x.random(random, 0.1);
+  y.random(random);
+  expect_same_bits_for_any_thread_count(out, [&] { binary({}, GetParam().op, out, x, y); });
+}
+
+TEST(BinarySpecialValues, ExtremesPropagateNaNFromEitherSide) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const DType dtype : floats)
+    for (const BinaryOp op : {BinaryOp::maximum, BinaryOp::minimum}) {
+      TestArray x(dtype, {3}), y(dtype, {3}), out(dtype, {3});
+      x.fill([&](std::int64_t i) { return i == 0 ? nan : 1.0; });
+      y.fill([&](std::int64_t i) { return i == 1 ? nan : 2.0; });
+      binary({}, op, out.zero(), x, y);
+      EXPECT_TRUE(std::isnan(out[0]));
+      EXPECT_TRUE(std::isnan(out[1]));
+      EXPECT_EQ(out[2], op == BinaryOp::maximum ? 2 : 1);
+    }
+}
+
+TEST(BinarySpecialValues, LogicTakesNaNForTrue) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  TestArray x(DType::f32, {2}), y(DType::f32, {2}), out(DType::boolean, {2});
+  x.fill([&](std::int64_t) { return nan; });
+  y.fill([](std::int64_t i) { return static_cast<double>(i); });
+  binary({}, BinaryOp::logical_or, out, x, y);
+  EXPECT_EQ(out[0], 1);
+  binary({}, BinaryOp::logical_and, out, x, y);
+  EXPECT_EQ(out[0], 0);
+  EXPECT_EQ(out[1], 1);
+}
+
+TEST(BinarySpecialValues, IntegerDivisionByZeroIsZeroAndTruncatesOtherwise) {
+  TestArray x(DType::i64, {4}), y(DType::i64, {4}), out(DType::i64, {4});
+  const double numerator[] = {7, -7, 5, -9223372036854775808.0}, denominator[] = {2, 2, 0, -1};
+  x.fill([&](std::int64_t i) { return numerator[i]; });
+  y.fill([&](std::int64_t i) { return denominator[i]; });
+  binary({}, BinaryOp::div, out, x, y);
+  EXPECT_EQ(out[0], 3);
+  EXPECT_EQ(out[1], -3);
+  EXPECT_EQ(out[2], 0);
+  EXPECT_EQ(out[3], -9223372036854775808.0);  // wraps, and does not trap
+}
+
+TEST(Axpby, BlendsAndMayWriteOverAnOperand) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : floats)
+    for (const Shape& shape : shapes) {
+      TestArray x(dtype, shape), y(dtype, shape, Layout::transposed), out(dtype, shape);
+      x.random(random);
+      y.random(random);
+      axpby({}, out, 0.75, x, -1.5, y);
+      expect_elements(
+          out, [&](std::int64_t i) { return 0.75 * x[i] - 1.5 * y[i]; }, tolerance(dtype), 4 * tolerance(dtype));
+      axpby({}, y, 0.75, x, -1.5, y);
+      expect_elements(
+          y, [&](std::int64_t i) { return out[i]; }, 0);
+    }
+}
+
+TEST(Where, ChoosesByElementAndDropsTheOtherBranch) {
+  std::mt19937_64 random(test_seed());
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8})
+    for (const Layout layout : input_layouts) {
+      TestArray condition(DType::boolean, {17, 71}, layout), x(dtype, {17, 71}), y(dtype, {17, 71}, Layout::spread);
+      TestArray out(dtype, {17, 71});
+      condition.random(random, 0, 2);
+      x.random(random, 0, 100);
+      y.random(random, 0, 100);
+      if (is_floating(dtype)) x.fill([&](std::int64_t i) { return condition[i] != 0 ? x[i] : infinity; });
+      where({}, out, condition, x, y);
+      expect_elements(
+          out, [&](std::int64_t i) { return condition[i] != 0 ? x[i] : y[i]; }, 0);
+    }
+}
+
+TEST(SiluMul, ForwardAndBothGradientsAgreeWithTheDefinition) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : floats)
+    for (const Shape& shape : shapes) {
+      TestArray gate(dtype, shape), up(dtype, shape), grad(dtype, shape), out(dtype, shape);
+      TestArray dgate(dtype, shape), dup(dtype, shape, Layout::transposed);
+      gate.random(random, -5, 5);
+      up.random(random);
+      grad.random(random);
+      silu_mul({}, out, gate, up);
+      silu_mul_backward({}, dgate, dup, grad, gate, up);
+      const auto sigmoid = [&](std::int64_t i) { return 1 / (1 + std::exp(-gate[i])); };
+      const double slack = 4 * tolerance(dtype);
+      expect_elements(
+          out, [&](std::int64_t i) { return gate[i] * sigmoid(i) * up[i]; }, tolerance(dtype), slack);
+      expect_elements(
+          dup, [&](std::int64_t i) { return grad[i] * gate[i] * sigmoid(i); }, tolerance(dtype), slack);
+      expect_elements(
+          dgate,
+          [&](std::int64_t i) {
+            const double s = sigmoid(i);
+            return grad[i] * up[i] * (s + gate[i] * s * (1 - s));
+          },
+          tolerance(dtype), slack);
+    }
+}
+
+TEST(FunctorLaws, TheScalarBinaryFunctorsAgreeWithTheVectors) {
+  std::mt19937_64 random(test_seed());
+  TestArray x(DType::f32, {1025}), y(DType::f32, {1025}), out(DType::f32, {1025});
+  x.random(random, 0.1);
+  y.random(random);
+  const auto check = [&]<class F>(F, BinaryOp op) {
+    binary({}, op, out, x, y);
+    expect_elements(out, [&](std::int64_t i) {
+      return static_cast<double>(F::template value<float>(static_cast<float>(x[i]), static_cast<float>(y[i])));
+    });
+  };
+  check(functors::Add{}, BinaryOp::add);
+  check(functors::Sub{}, BinaryOp::sub);
+  check(functors::Mul{}, BinaryOp::mul);
+  check(functors::Div{}, BinaryOp::div);
+  check(functors::Pow{}, BinaryOp::pow);
+  check(functors::Maximum{}, BinaryOp::maximum);
+  check(functors::Minimum{}, BinaryOp::minimum);
+  check(functors::Equal{}, BinaryOp::eq);
+  check(functors::NotEqual{}, BinaryOp::ne);
+  check(functors::Less{}, BinaryOp::lt);
+  check(functors::LessEqual{}, BinaryOp::le);
+  check(functors::Greater{}, BinaryOp::gt);
+  check(functors::GreaterEqual{}, BinaryOp::ge);
+  check(functors::LogicalAnd{}, BinaryOp::logical_and);
+  check(functors::LogicalOr{}, BinaryOp::logical_or);
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels

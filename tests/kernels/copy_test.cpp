@@ -1,0 +1,118 @@
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+#include "kernels/elementwise.h"
+#include "tests/kernels/test_array.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using namespace testing;
+
+constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                                DType::i64, DType::i32, DType::u8,  DType::boolean};
+const std::vector<Shape> shapes = {{}, {0}, {1}, {33}, {1025}, {3, 0}, {31, 33}, {4, 1, 5, 7}, {200, 300}};
+
+TEST(Copy, ConvertsBetweenAllDtypes) {
+  std::mt19937_64 random(test_seed());
+  for (const DType from : all_dtypes)
+    for (const DType to : all_dtypes)
+      for (const Shape& shape : {Shape{}, Shape{0}, Shape{1025}, Shape{3, 1400}}) {
+        TestArray x(from, shape), out(to, shape);
+        x.random(random, from == DType::u8 || to == DType::u8 ? 0 : -100, from == DType::boolean ? 2 : 100);
+        copy({}, out, x);
+        TestArray expected(to, shape);
+        expected.fill(
+            [&](std::int64_t i) { return is_floating(to) || to == DType::boolean ? x[i] : std::trunc(x[i]); });
+        expect_elements(
+            out, [&](std::int64_t i) { return expected[i]; }, 0);
+      }
+}
+
+TEST(Copy, MovesBetweenAllLayouts) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8})
+    for (const Shape& shape : shapes)
+      for (const Layout from : input_layouts)
+        for (const Layout to : output_layouts) {
+          TestArray x(dtype, shape, from), out(dtype, shape, to);
+          x.random(random, 0, 100);
+          copy({}, out, x);
+          expect_elements(
+              out, [&](std::int64_t i) { return x[i]; }, 0);
+        }
+}
+
+TEST(Copy, PermutesEveryWay) {
+  std::mt19937_64 random(test_seed());
+  TestArray x(DType::f32, {5, 67, 3, 36});
+  x.random(random);
+  int order[] = {0, 1, 2, 3};
+  do {
+    View permuted = x;
+    Shape shape;
+    for (int d = 0; d < 4; ++d) {
+      permuted.shape[d] = x.view().shape[order[d]];
+      permuted.strides[d] = x.view().strides[order[d]];
+      shape.push_back(permuted.shape[d]);
+    }
+    TestArray out(DType::f32, shape);
+    copy({}, out, permuted);
+    expect_elements(
+        out, [&](std::int64_t i) { return static_cast<double>(permuted.as<float>()[permuted.offset(i)]); }, 0);
+  } while (std::next_permutation(order, order + 4));
+}
+
+TEST(Copy, KeepsTheBitsOfNaNAndTheSignOfZero) {
+  TestArray x(DType::f16, {2}), out(DType::f16, {2});
+  x.view().as<std::uint16_t>()[0] = 0x7d55;  // a signalling NaN with a payload
+  x.view().as<std::uint16_t>()[1] = 0x8000;
+  copy({}, out, x);
+  EXPECT_EQ(out.view().as<std::uint16_t>()[0], 0x7d55);
+  EXPECT_EQ(out.view().as<std::uint16_t>()[1], 0x8000);
+}
+
+TEST(Copy, WholeNumbersAbove2To53Survive) {
+  TestArray x(DType::i64, {3}), out(DType::i64, {3}, Layout::spread);
+  const std::int64_t big = 9007199254740993;
+  for (int i = 0; i < 3; ++i) x.view().as<std::int64_t>()[i] = big + i;
+  copy({}, out, x);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(out.view().as<std::int64_t>()[2 * i], big + i);
+}
+
+TEST(Copy, ThreadsDoNotChangeABit) {
+  std::mt19937_64 random(test_seed());
+  TestArray x(DType::f32, {301, 403}, Layout::transposed), out(DType::bf16, {301, 403});
+  x.random(random);
+  expect_same_bits_for_any_thread_count(out, [&] { copy({}, out, x); });
+}
+
+TEST(Fill, SetsEveryElementOfEveryDtypeAndLayout) {
+  for (const DType dtype : all_dtypes)
+    for (const Shape& shape : shapes)
+      for (const Layout layout : output_layouts) {
+        TestArray out(dtype, shape, layout);
+        fill({}, out, 3);
+        expect_elements(
+            out, [&](std::int64_t) { return dtype == DType::boolean ? 1.0 : 3.0; }, 0);
+      }
+}
+
+TEST(Arange, CountsInEveryDtype) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::i64, DType::i32, DType::u8})
+    for (const std::int64_t n : {0, 1, 33, 250}) {
+      TestArray out(dtype, {n}, Layout::spread);
+      arange({}, out, 2, 1);
+      expect_elements(
+          out, [](std::int64_t i) { return 2.0 + static_cast<double>(i); }, 0);
+    }
+  TestArray out(DType::f64, {5000});
+  arange({}, out, -1, 0.25);
+  expect_elements(
+      out, [](std::int64_t i) { return -1 + 0.25 * static_cast<double>(i); }, 0);
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels

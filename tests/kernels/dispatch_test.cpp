@@ -1,0 +1,85 @@
+#include "kernels/dispatch.h"
+
+#include <gtest/gtest.h>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/clock.h"
+#include "allocator/error.h"
+#include "kernels/elementwise.h"
+#include "kernels/indexing.h"
+#include "kernels/reduce.h"
+#include "kernels/rows.h"
+#include "tests/kernels/test_array.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using namespace testing;
+
+constexpr Stream sim{Device{DeviceType::sim, 3}};
+
+TEST(Dispatch, OnlyTheCpuComputes) {
+  EXPECT_TRUE(runs_on_cpu({}, "add", {}));
+  EXPECT_FALSE(runs_on_cpu(sim, "add", {}));
+  try {
+    runs_on_cpu(Stream{Device{DeviceType::cuda, 0}}, "add", {});
+    FAIL() << "no exception";
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "[add] has no CUDA kernel in this build");
+  }
+}
+
+TEST(Dispatch, TheClockOfASimulatedDeviceAdvancesByTheCost) {
+  const std::uint64_t start = device_clock(sim.device);
+  runs_on_cpu(sim, "add", {});
+  const std::uint64_t launch = device_clock(sim.device) - start;
+  EXPECT_GT(launch, 0u);
+  runs_on_cpu(sim, "add", {1e9, 0});
+  const std::uint64_t memory = device_clock(sim.device) - start - launch;
+  EXPECT_GT(memory, 10 * launch);
+  EXPECT_EQ(memory, simulated_nanoseconds({1e9, 0}));
+  EXPECT_EQ(simulated_nanoseconds({1e9, 1e6}), simulated_nanoseconds({1e9, 0}));  // the slower of the two counts
+  EXPECT_GT(simulated_nanoseconds({1e9, 1e14}), simulated_nanoseconds({1e9, 0}));
+}
+
+TEST(Dispatch, SimulatedKernelsTouchNoMemory) {
+  TestArray x(DType::f32, {30, 40}), out(DType::f32, {30, 40}), sum(DType::f32, {1, 40}), index(DType::i64, {30});
+  const auto before = out.bytes();
+  const std::uint64_t start = device_clock(sim.device);
+  unary(sim, UnaryOp::exp, out, x);
+  binary(sim, BinaryOp::add, out, x, x);
+  copy(sim, out, x);
+  fill(sim, out, 1);
+  softmax(sim, out, x);
+  reduce(sim, ReduceOp::sum, sum, x);
+  index_add(sim, out, 0, index, x);
+  EXPECT_EQ(find_out_of_range(sim, index, 5, false), -1);
+  EXPECT_EQ(out.bytes(), before);
+  EXPECT_GE(device_clock(sim.device) - start, 8 * simulated_nanoseconds({}));
+}
+
+TEST(Dispatch, WorkspacesAreRequestedFromASimulatedDeviceAsFromTheCpu) {
+  TestArray x(DType::f32, {3000, 40}), grad(DType::f32, {3000, 40}), dx(DType::f32, {3000, 40}),
+      weight(DType::f32, {40});
+  TestArray rows(DType::f32, {3000}), dweight(DType::f32, {40}), table(DType::f32, {99, 40}), index(DType::i64, {3000});
+  index.zero();
+  const auto hash_of = [&](Stream stream) {
+    CachingAllocator& pool = allocator_for(stream.device);
+    pool.reset_sequence_hash();
+    const std::uint64_t requests = pool.statistics().requests;
+    layer_norm_backward(stream, dx, dweight, dweight, grad, x, rows, rows, weight);
+    rms_norm_backward(stream, dx, dweight, grad, x, rows, weight);
+    sum_rows(stream, dweight, x);
+    embedding_backward(stream, table, grad, index, -1);
+    EXPECT_EQ(pool.statistics().requests - requests, 4u);
+    return pool.sequence_hash();
+  };
+  const std::uint64_t on_cpu = hash_of({});
+  set_num_threads(3);
+  EXPECT_EQ(hash_of({}), on_cpu);
+  set_num_threads(2);
+  EXPECT_EQ(hash_of(sim), on_cpu);
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels

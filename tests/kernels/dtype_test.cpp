@@ -1,0 +1,150 @@
+#include "kernels/dtype.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include "allocator/error.h"
+#include "kernels/cpu/strided.h"
+#include "tests/kernels/test_array.h"
+
+namespace poolgrad {
+namespace {
+
+TEST(DType, NamesGoBothWays) {
+  for (const DType dtype :
+       {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i64, DType::i32, DType::u8, DType::boolean})
+    EXPECT_EQ(parse_dtype(to_string(dtype)), dtype);
+  try {
+    parse_dtype("float");
+    FAIL() << "no exception";
+  } catch (const DTypeError& error) {
+    EXPECT_STREQ(error.what(),
+                 "[parse_dtype] unknown dtype 'float': known are f64, f32, f16, bf16, i64, i32, u8, bool");
+  }
+}
+
+template <class S>
+void every_pattern_survives() {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    S stored;
+    stored.bits = static_cast<std::uint16_t>(bits);
+    const float value = static_cast<float>(stored);
+    const S again(value);
+    if (std::isnan(value))
+      EXPECT_TRUE(std::isnan(static_cast<float>(again))) << bits;
+    else
+      EXPECT_EQ(again.bits, stored.bits) << bits;
+  }
+}
+TEST(HalfTypes, EveryBitPatternSurvivesTheWayToFloatAndBack) {
+  every_pattern_survives<Half>();
+  every_pattern_survives<BFloat16>();
+}
+
+/// The value by the definition of the format: sign, exponent, fraction.
+double value_of(std::uint16_t bits, int exponent_bits, int fraction_bits) {
+  const int bias = (1 << (exponent_bits - 1)) - 1, exponent = (bits >> fraction_bits) & ((1 << exponent_bits) - 1);
+  const double fraction = (bits & ((1 << fraction_bits) - 1)) * std::ldexp(1.0, -fraction_bits);
+  const double sign = bits & 0x8000 ? -1.0 : 1.0;
+  if (exponent == (1 << exponent_bits) - 1)
+    return fraction == 0 ? sign * std::numeric_limits<double>::infinity() : std::numeric_limits<double>::quiet_NaN();
+  return sign * (exponent ? std::ldexp(1.0 + fraction, exponent - bias) : std::ldexp(fraction, 1 - bias));
+}
+
+TEST(HalfTypes, EveryBitPatternHasTheValueOfItsFormat) {
+  for (std::uint32_t bits = 0; bits < 65536; ++bits) {
+    Half half;
+    BFloat16 brain;
+    half.bits = brain.bits = static_cast<std::uint16_t>(bits);
+    EXPECT_TRUE(kernels::testing::close(static_cast<float>(half), value_of(half.bits, 5, 10), 0)) << bits;
+    EXPECT_TRUE(kernels::testing::close(static_cast<float>(brain), value_of(brain.bits, 8, 7), 0)) << bits;
+  }
+}
+
+/// Of the two neighbours, the nearer one, and of equally near ones the even one: by the values alone.
+template <class S>
+void rounds_to_nearest_even(float x, int exponent_bits, int fraction_bits) {
+  const S rounded(x);
+  const double exact = std::abs(static_cast<double>(x));
+  ASSERT_EQ(rounded.bits >> 15, std::signbit(x)) << x;
+  const std::uint16_t bits = rounded.bits & 0x7fff,
+                      infinity = static_cast<std::uint16_t>(0x8000 - (1 << fraction_bits));
+  const auto magnitude = [&](int pattern) {  // infinity stands for the next number that a wider exponent would give
+    if (pattern < infinity) return value_of(static_cast<std::uint16_t>(pattern), exponent_bits, fraction_bits);
+    return std::ldexp(1.0, 1 << (exponent_bits - 1));
+  };
+  ASSERT_LE(bits, infinity) << x;
+  const double error = std::abs(magnitude(bits) - exact);
+  if (bits > 0) {
+    ASSERT_LE(magnitude(bits) - exact, exact - magnitude(bits - 1)) << x;
+  }
+  if (bits < infinity) {
+    const double above = magnitude(bits + 1) - exact;
+    ASSERT_LE(error, above) << x;
+    if (error == above) {
+      ASSERT_EQ(bits & 1, 0) << x;
+    }
+  }
+  if (bits > 0 && error == exact - magnitude(bits - 1)) {
+    ASSERT_EQ(bits & 1, 0) << x;
+  }
+}
+
+TEST(HalfTypes, ConversionRoundsToTheNearestEvenNeighbour) {
+  std::mt19937_64 random(kernels::testing::test_seed());
+  for (int i = 0; i < 200000; ++i) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if (!std::isnan(x)) rounds_to_nearest_even<BFloat16>(x, 8, 7);
+    // Exponents around those of binary16, so that subnormal and overflowing results are frequent.
+    const float y = std::ldexp(std::copysign(1.0f + 0x1p-23f * static_cast<float>(random() % (1 << 23)), x),
+                               static_cast<int>(random() % 48) - 28);
+    rounds_to_nearest_even<Half>(y, 5, 10);
+    const float tie =
+        std::ldexp(1.0f + 0x1p-11f * static_cast<float>(random() % 2048), static_cast<int>(random() % 30) - 14);
+    rounds_to_nearest_even<Half>(tie, 5, 10);
+  }
+}
+
+TEST(HalfTypes, ConversionAgreesWithTheCompilersBinary16) {
+#if defined(__FLT16_MAX__)
+  for (std::uint64_t word = 0; word < 0x100000000ull; word += 977) {
+    const float x = std::bit_cast<float>(static_cast<std::uint32_t>(word));
+    if (std::isnan(x)) continue;
+    ASSERT_EQ(Half(x).bits, std::bit_cast<std::uint16_t>(static_cast<_Float16>(x))) << x;
+  }
+#else
+  GTEST_SKIP() << "the compiler has no _Float16";
+#endif
+}
+
+template <class S>
+void blocks_convert_as_elements_do() {
+  std::mt19937_64 random(kernels::testing::test_seed());
+  std::vector<float> values(4099), back(values.size());
+  std::vector<S> stored(values.size());
+  for (float& value : values) value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+  values[3] = 65519.9f, values[4] = 65520.0f, values[5] = 1e-8f, values[6] = -0.0f;
+  const auto n = static_cast<std::int64_t>(values.size());
+  kernels::narrow<float>(values.data(), n, dtype_of<S>, stored.data());
+  kernels::widen<float>(dtype_of<S>, stored.data(), n, back.data());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const S element(values[i]);
+    if (std::isnan(values[i])) {
+      EXPECT_TRUE(std::isnan(back[i]));
+      continue;
+    }
+    EXPECT_EQ(stored[i].bits, element.bits) << values[i];
+    EXPECT_EQ(back[i], static_cast<float>(element));
+  }
+}
+TEST(HalfTypes, VectorConversionEqualsTheScalarOne) {
+  blocks_convert_as_elements_do<Half>();
+  blocks_convert_as_elements_do<BFloat16>();
+}
+
+}  // namespace
+}  // namespace poolgrad

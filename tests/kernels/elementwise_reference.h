@@ -1,0 +1,110 @@
+// The naive definitions that elementwise kernels are compared with, written apart from kernels/functors.h.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <vector>
+
+#include "kernels/elementwise.h"
+
+namespace poolgrad::kernels::testing {
+
+using Real = long double;
+
+/// An operation, its derivative, and the interval on which random points are drawn. `on_integers`: defined for them.
+struct UnaryDefinition {
+  UnaryOp op;
+  Real (*value)(Real x, Real a, Real b);
+  Real (*derivative)(Real x, Real a, Real b);
+  double low = -3, high = 3;
+  bool on_integers = false;
+};
+
+inline Real normal_cdf(Real x) { return std::erfc(-x / std::sqrt(Real(2))) / 2; }
+inline Real normal_density(Real x) { return std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi_v<Real>); }
+inline Real logistic(Real x) { return 1 / (1 + std::exp(-x)); }
+inline Real gelu_inner(Real x) { return std::sqrt(2 / std::numbers::pi_v<Real>) * (x + Real(0.044715) * x * x * x); }
+inline Real sign_of(Real x) { return x > 0 ? 1 : (x < 0 ? -1 : 0); }
+
+inline const std::vector<UnaryDefinition>& unary_definitions() {
+  using R = Real;
+  const auto zero = [](R, R, R) { return R(0); };
+  static const std::vector<UnaryDefinition> all = {
+      {UnaryOp::neg, [](R x, R, R) { return -x; }, [](R, R, R) { return R(-1); }, -3, 3, true},
+      {UnaryOp::abs, [](R x, R, R) { return std::abs(x); }, [](R x, R, R) { return sign_of(x); }, -3, 3, true},
+      {UnaryOp::sign, [](R x, R, R) { return sign_of(x); }, zero, -3, 3, true},
+      {UnaryOp::square, [](R x, R, R) { return x * x; }, [](R x, R, R) { return 2 * x; }, -3, 3, true},
+      {UnaryOp::sqrt, [](R x, R, R) { return std::sqrt(x); }, [](R x, R, R) { return 1 / (2 * std::sqrt(x)); }, 0.01,
+       9},
+      {UnaryOp::rsqrt, [](R x, R, R) { return 1 / std::sqrt(x); },
+       [](R x, R, R) { return -1 / (2 * x * std::sqrt(x)); }, 0.1, 9},
+      {UnaryOp::reciprocal, [](R x, R, R) { return 1 / x; }, [](R x, R, R) { return -1 / (x * x); }, 0.1, 5},
+      {UnaryOp::exp, [](R x, R, R) { return std::exp(x); }, [](R x, R, R) { return std::exp(x); }},
+      {UnaryOp::expm1, [](R x, R, R) { return std::expm1(x); }, [](R x, R, R) { return std::exp(x); }},
+      {UnaryOp::log, [](R x, R, R) { return std::log(x); }, [](R x, R, R) { return 1 / x; }, 0.01, 20},
+      {UnaryOp::log1p, [](R x, R, R) { return std::log1p(x); }, [](R x, R, R) { return 1 / (1 + x); }, -0.9, 9},
+      {UnaryOp::sin, [](R x, R, R) { return std::sin(x); }, [](R x, R, R) { return std::cos(x); }, -9, 9},
+      {UnaryOp::cos, [](R x, R, R) { return std::cos(x); }, [](R x, R, R) { return -std::sin(x); }, -9, 9},
+      {UnaryOp::tanh, [](R x, R, R) { return std::tanh(x); },
+       [](R x, R, R) { return 1 - std::tanh(x) * std::tanh(x); }},
+      {UnaryOp::sigmoid, [](R x, R, R) { return logistic(x); }, [](R x, R, R) { return logistic(x) * logistic(-x); }},
+      {UnaryOp::erf, [](R x, R, R) { return std::erf(x); },
+       [](R x, R, R) { return 2 / std::sqrt(std::numbers::pi_v<R>) * std::exp(-x * x); }},
+      {UnaryOp::relu, [](R x, R, R) { return x > 0 ? x : R(0); }, [](R x, R, R) { return R(x > 0); }, -3, 3, true},
+      {UnaryOp::gelu, [](R x, R, R) { return x * normal_cdf(x); },
+       [](R x, R, R) { return normal_cdf(x) + x * normal_density(x); }},
+      {UnaryOp::gelu_tanh, [](R x, R, R) { return x / 2 * (1 + std::tanh(gelu_inner(x))); },
+       [](R x, R, R) {
+         const R t = std::tanh(gelu_inner(x));
+         const R slope = std::sqrt(2 / std::numbers::pi_v<R>) * (1 + 3 * R(0.044715) * x * x);
+         return (1 + t) / 2 + x / 2 * (1 - t * t) * slope;
+       }},
+      {UnaryOp::silu, [](R x, R, R) { return x * logistic(x); },
+       [](R x, R, R) { return logistic(x) + x * logistic(x) * logistic(-x); }},
+      {UnaryOp::softplus, [](R x, R, R) { return std::max(x, R(0)) + std::log1p(std::exp(-std::abs(x))); },
+       [](R x, R, R) { return logistic(x); }},
+      {UnaryOp::floor, [](R x, R, R) { return std::floor(x); }, zero, -3, 3, true},
+      {UnaryOp::ceil, [](R x, R, R) { return std::ceil(x); }, zero, -3, 3, true},
+      {UnaryOp::round, [](R x, R, R) { return std::nearbyint(x); }, zero, -3, 3, true},
+      {UnaryOp::logical_not, [](R x, R, R) { return R(x == 0); }, zero, -3, 3, true},
+      {UnaryOp::is_nan, [](R x, R, R) { return R(std::isnan(x)); }, zero, -3, 3, true},
+      {UnaryOp::is_finite, [](R x, R, R) { return R(std::isfinite(x)); }, zero, -3, 3, true},
+      {UnaryOp::leaky_relu, [](R x, R a, R) { return x > 0 ? x : a * x; },
+       [](R x, R a, R) { return x > 0 ? R(1) : a; }},
+      {UnaryOp::clamp, [](R x, R a, R b) { return std::min(std::max(x, a), b); },
+       [](R x, R a, R b) { return R(x >= a && x <= b); }, -6, 6, true},
+      {UnaryOp::power, [](R x, R a, R) { return std::pow(x, a); }, [](R x, R a, R) { return a * std::pow(x, a - 1); },
+       0.1, 5, true},
+      {UnaryOp::affine, [](R x, R a, R b) { return a * x + b; }, [](R, R a, R) { return a; }, -3, 3, true}};
+  return all;
+}
+
+struct BinaryDefinition {
+  BinaryOp op;
+  Real (*value)(Real x, Real y);
+  bool truth = false;  // the result is bool
+};
+
+inline const std::vector<BinaryDefinition>& binary_definitions() {
+  using R = Real;
+  static const std::vector<BinaryDefinition> all = {
+      {BinaryOp::add, [](R x, R y) { return x + y; }},
+      {BinaryOp::sub, [](R x, R y) { return x - y; }},
+      {BinaryOp::mul, [](R x, R y) { return x * y; }},
+      {BinaryOp::div, [](R x, R y) { return x / y; }},
+      {BinaryOp::pow, [](R x, R y) { return std::pow(x, y); }},
+      {BinaryOp::maximum, [](R x, R y) { return x > y ? x : y; }},
+      {BinaryOp::minimum, [](R x, R y) { return x < y ? x : y; }},
+      {BinaryOp::eq, [](R x, R y) { return R(x == y); }, true},
+      {BinaryOp::ne, [](R x, R y) { return R(x != y); }, true},
+      {BinaryOp::lt, [](R x, R y) { return R(x < y); }, true},
+      {BinaryOp::le, [](R x, R y) { return R(x <= y); }, true},
+      {BinaryOp::gt, [](R x, R y) { return R(x > y); }, true},
+      {BinaryOp::ge, [](R x, R y) { return R(x >= y); }, true},
+      {BinaryOp::logical_and, [](R x, R y) { return R(x != 0 && y != 0); }, true},
+      {BinaryOp::logical_or, [](R x, R y) { return R(x != 0 || y != 0); }, true}};
+  return all;
+}
+
+}  // namespace poolgrad::kernels::testing

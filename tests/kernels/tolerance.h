@@ -1,0 +1,29 @@
+// How exact kernels must be, per dtype, against a naive f64 definition evaluated on the same stored inputs.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/dtype.h"
+
+namespace poolgrad::kernels::testing {
+
+/// Relative error of one result: half types round once on the way out (2^-11, 2^-8), f32 and f64 are a few ulps off.
+constexpr double tolerance(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 4e-15;
+    case DType::f32: return 1e-6;
+    case DType::f16: return 6e-4;
+    case DType::bf16: return 4.5e-3;
+    default: return 0.0;
+  }
+}
+
+/// Equal infinities and NaN with NaN are close; otherwise |actual - expected| <= relative * |expected| + absolute.
+inline bool close(double actual, double expected, double relative, double absolute = 0.0) {
+  if (std::isnan(expected)) return std::isnan(actual);
+  if (std::isinf(expected)) return actual == expected;
+  return std::abs(actual - expected) <= relative * std::abs(expected) + absolute;
+}
+
+}  // namespace poolgrad::kernels::testing
