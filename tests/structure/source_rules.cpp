@@ -116,6 +116,18 @@ std::vector<std::string> public_header_violations(const std::vector<SourceFile>&
   return violations;
 }
 
+std::vector<std::string> umbrella_violations(const std::vector<SourceFile>& files) {
+  const auto umbrella = std::ranges::find(files, "poolgrad.h", &SourceFile::path);
+  if (umbrella == files.end()) return {"poolgrad.h: does not exist"};
+  const std::vector<Include> included = includes(*umbrella);
+  std::vector<std::string> violations;
+  for (const SourceFile& file : files)
+    if (is_public_header(file.path) && file.path != umbrella->path &&
+        std::ranges::find(included, file.path, &Include::path) == included.end())
+      violations.push_back("poolgrad.h: does not include " + file.path);
+  return violations;
+}
+
 std::vector<std::string> size_violations(const std::vector<SourceFile>& files) {
   std::vector<std::string> violations;
   std::vector<std::size_t> sizes;

@@ -23,6 +23,9 @@ std::vector<std::string> floor_violations(const std::vector<SourceFile>& files);
 /// is not installed, and say #pragma once.
 std::vector<std::string> public_header_violations(const std::vector<SourceFile>& files);
 
+/// poolgrad.h includes every public header.
+std::vector<std::string> umbrella_violations(const std::vector<SourceFile>& files);
+
 /// At most 500 lines a file, 700 in tests/, and a median below 150.
 std::vector<std::string> size_violations(const std::vector<SourceFile>& files);
 

@@ -34,6 +34,7 @@ TEST(SourceTree, HasEveryFloor) {
 
 TEST(SourceTree, IncludesOnlyLowerFloors) { EXPECT_THAT(floor_violations(tree()), IsEmpty()); }
 TEST(SourceTree, KeepsThirdPartyHeadersOutOfPublicOnes) { EXPECT_THAT(public_header_violations(tree()), IsEmpty()); }
+TEST(SourceTree, HasOneHeaderForEverything) { EXPECT_THAT(umbrella_violations(tree()), IsEmpty()); }
 TEST(SourceTree, HasSmallFiles) { EXPECT_THAT(size_violations(tree()), IsEmpty()); }
 TEST(SourceTree, AsksForCudaOnlyInKernels) { EXPECT_THAT(cuda_conditional_violations(tree()), IsEmpty()); }
 TEST(SourceTree, IsFinished) { EXPECT_THAT(unfinished_violations(tree()), IsEmpty()); }
@@ -81,6 +82,16 @@ TEST(SourceRules, CatchThirdPartyAndPrivateHeadersInPublicOnes) {
   EXPECT_THAT(public_header_violations({{"kernels/a.h", "#pragma once\n#include \"kernels/cpu/simd.h\"\n"}}),
               ElementsAre("kernels/a.h: a public header includes kernels/cpu/simd.h"));
   EXPECT_THAT(public_header_violations({{"nn/a.h", "#include <vector>\n"}}), ElementsAre("nn/a.h: no #pragma once"));
+}
+
+TEST(SourceRules, CatchAHeaderThatTheUmbrellaLeavesOut) {
+  EXPECT_THAT(umbrella_violations({{"nn/a.h", ""},
+                                   {"nn/b.h", ""},
+                                   {"kernels/cpu/c.h", ""},
+                                   {"tests/d.h", ""},
+                                   {"poolgrad.h", "#include \"nn/a.h\"\n"}}),
+              ElementsAre("poolgrad.h: does not include nn/b.h"));
+  EXPECT_THAT(umbrella_violations({}), ElementsAre("poolgrad.h: does not exist"));
 }
 
 TEST(SourceRules, CatchLongFilesAndALongMedian) {
