@@ -98,9 +98,10 @@ Tensor pow(const Tensor& a, const Tensor& b) {
       Gradients gradients(2);
       const Tensor base = a.unpack(), exponent = b.unpack();
       const Tensor zero = zeros({}, base.options());
-      if (call.needs(0)) {  // exponent 0 gives 0 even at base 0
-        const Tensor slope = exponent * pow(base, exponent - 1.0);
-        gradients[0] = sum_to(call.gradient() * where(equal(exponent, zero), zero, slope), base.shape());
+      if (call.needs(0)) {  // exponent 0 gives 0 even at base 0, where base^-1 is infinite
+        const Tensor flat = logical_and(equal(base, zero), equal(exponent, zero));
+        const Tensor slope = exponent * pow(where(flat, ones({}, base.options()), base), exponent - 1.0);
+        gradients[0] = sum_to(call.gradient() * slope, base.shape());
       }
       if (call.needs(1)) {
         const Tensor logarithm = log(masked_fill(base, equal(base, zero), 1.0));

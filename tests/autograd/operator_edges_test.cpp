@@ -1,0 +1,217 @@
+// What the table's differences cannot see: kinks, ties, infinities, integers, memory.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "allocator/caching_allocator.h"
+#include "autograd/engine.h"
+#include "autograd/operators.h"
+#include "tensor/compare.h"
+#include "tests/autograd/operator_table.h"
+
+namespace poolgrad {
+namespace {
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+using Doubles = std::vector<double>;
+
+Tensor f64(std::initializer_list<double> values) { return testing::Numbers::values(values); }
+
+template <class Function>
+Doubles slopes(const Function& function, std::initializer_list<double> at) {
+  const Tensor x = f64(at).set_requires_grad();
+  return grad({sum(function(x))}, {x})[0].template to_vector<double>();
+}
+
+TEST(Kinks, HaveTheGradientsTheHeadersPromise) {
+  EXPECT_EQ(slopes(abs, {0.0, -0.0}), (Doubles{0, 0}));
+  EXPECT_EQ(slopes(relu, {0.0}), (Doubles{0}));
+  EXPECT_EQ(slopes([](const Tensor& x) { return clamp(x, -1.0, 1.0); }, {-1, 1, 1.5}), (Doubles{1, 1, 0}));
+  EXPECT_EQ(slopes([](const Tensor& x) { return max(x); }, {2, 5, 5, 5, 5}), (Doubles{0, 0.25, 0.25, 0.25, 0.25}));
+  EXPECT_EQ(slopes([](const Tensor& x) { return maximum(x, f64({1, 1, 1})); }, {0, 1, 2}), (Doubles{0, 0.5, 1}));
+  EXPECT_EQ(slopes([](const Tensor& x) { return minimum(x, f64({1, 1, 1})); }, {0, 1, 2}), (Doubles{1, 0.5, 0}));
+  EXPECT_EQ(slopes(norm, {0, 0, 0}), (Doubles{0, 0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& x) { return pow(x, 0.0); }, {0, 2}), (Doubles{0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& x) { return pow(x, f64({0, 1, 2})); }, {0, 0, 0}), (Doubles{0, 1, 0}));
+  EXPECT_EQ(slopes([](const Tensor& b) { return pow(f64({0, 0}), b); }, {2, 0}), (Doubles{0, 0}));
+}
+
+TEST(FullyMaskedRows, GiveNumbersAndNoNan) {
+  const Tensor x = full({2, 3}, -infinity, {.dtype = DType::f64}).set_requires_grad();
+  for (const bool create_graph : {false, true}) {
+    const Tensor y = softmax(x);
+    EXPECT_EQ(y.to_vector<double>(), Doubles(6, 0.0));
+    EXPECT_EQ(grad({sum(y)}, {x}, {}, {.create_graph = create_graph})[0].to_vector<double>(), Doubles(6, 0.0));
+    const Tensor z = log_softmax(x);
+    EXPECT_EQ(z.to_vector<double>(), Doubles(6, -infinity));
+    for (const double g : grad({sum(z)}, {x}, {}, {.create_graph = create_graph})[0].to_vector<double>())
+      EXPECT_FALSE(std::isnan(g));
+    const Tensor lse = log_sum_exp(x);
+    EXPECT_EQ(lse.to_vector<double>(), Doubles(2, -infinity));
+    EXPECT_EQ(grad({sum(lse)}, {x}, {}, {.create_graph = create_graph})[0].to_vector<double>(), Doubles(6, 0.0));
+  }
+}
+
+TEST(EmptyReductions, GiveTheNeutralElement) {
+  const Tensor x = zeros({0, 2});
+  EXPECT_EQ(sum(x).item(), 0.0);
+  EXPECT_EQ(prod(x, {0}).to_vector<double>(), (Doubles{1, 1}));
+  EXPECT_TRUE(std::isnan(mean(x).item()));
+  EXPECT_EQ(any(x).item(), 0.0);
+  EXPECT_EQ(all(x).item(), 1.0);
+}
+
+TEST(Integers, AddMultiplyAndReduceExactly) {
+  const Tensor a = from_data<std::int64_t>({7, -7, (std::int64_t{1} << 60) + 1}, {3});
+  const Tensor b = from_data<std::int64_t>({2, 2, 1}, {3});
+  using Integers = std::vector<std::int64_t>;
+  EXPECT_EQ((a + b).to_vector<std::int64_t>(), (Integers{9, -5, (std::int64_t{1} << 60) + 2}));
+  EXPECT_EQ((a / b).to_vector<std::int64_t>(), (Integers{3, -3, (std::int64_t{1} << 60) + 1}));
+  EXPECT_EQ((a / 2.0).to_vector<std::int64_t>(), (Integers{3, -3, std::int64_t{1} << 59}));
+  EXPECT_EQ(maximum(a, b).to_vector<std::int64_t>(), (Integers{7, 2, (std::int64_t{1} << 60) + 1}));
+  EXPECT_EQ(sum(slice(a, 0, 0, 2)).to_vector<std::int64_t>(), (Integers{0}));
+  EXPECT_EQ(sum(less(a, b)).to_vector<std::int64_t>(), (Integers{1}));
+  EXPECT_EQ(sum(less(a, b)).dtype(), DType::i64);
+  EXPECT_EQ(argmax(a).to_vector<std::int64_t>(), (Integers{2}));
+  EXPECT_EQ(argmin(a, 0, true).shape(), (Shape{1}));
+}
+
+TEST(Embedding, GivesNoGradientToThePaddingRow) {
+  const Tensor table = ones({3, 2}, {.dtype = DType::f64}).set_requires_grad();
+  const Tensor index = from_data<std::int64_t>({1, 2, 1, 0}, {4});
+  for (const bool create_graph : {false, true}) {
+    const Tensor gradient = grad({sum(embedding(table, index, 1))}, {table}, {}, {.create_graph = create_graph})[0];
+    EXPECT_EQ(gradient.to_vector<double>(), (Doubles{1, 1, 0, 0, 1, 1}));
+  }
+}
+
+TEST(CrossEntropy, OfNothingButIgnoredTargetsIsZero) {
+  const Tensor logits = ones({2, 3}).set_requires_grad(), weight = ones({3, 3}).set_requires_grad();
+  const Tensor targets = full({2}, -100, {.dtype = DType::i64});
+  EXPECT_EQ(cross_entropy(logits, targets).item(), 0.0);
+  EXPECT_EQ(grad({cross_entropy(logits, targets)}, {logits})[0].to_vector<double>(), Doubles(6, 0.0));
+  EXPECT_EQ(linear_cross_entropy(logits, weight, targets).item(), 0.0);
+}
+
+TEST(LinearCrossEntropy, IsCrossEntropyOfALinearLayerOverManyChunks) {
+  Generator generator(3);
+  const Tensor x = randn({2500, 8}, {.dtype = DType::f64}, generator).set_requires_grad();
+  const Tensor weight = randn({11, 8}, {.dtype = DType::f64}, generator).set_requires_grad();
+  const Tensor targets = randint(0, 11, {2500}, {.dtype = DType::i64}, generator);
+  const CrossEntropyOptions options{.ignore_index = 4, .label_smoothing = 0.1};
+
+  const Tensor fused = linear_cross_entropy(x, weight, targets, options);
+  const Tensor plain = cross_entropy(linear(x, weight), targets, options);
+  EXPECT_TRUE(all_close(fused, plain, 1e-12));
+  const auto found = grad({fused}, {x, weight}, {scalar(0.5, {.dtype = DType::f64})});
+  const auto expected = grad({plain}, {x, weight}, {scalar(0.5, {.dtype = DType::f64})});
+  EXPECT_TRUE(all_close(found[0], expected[0], 1e-10, 1e-14));
+  EXPECT_TRUE(all_close(found[1], expected[1], 1e-10, 1e-14));
+}
+
+TEST(LinearCrossEntropy, NeverHoldsMoreLogitsThanOneChunk) {
+  const std::int64_t rows = 4096, classes = 4096, width = 8;
+  const Tensor x = zeros({rows, width}).set_requires_grad(), weight = zeros({classes, width}).set_requires_grad();
+  const Tensor targets = zeros({rows}, {.dtype = DType::i64});
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.reset_peaks();
+  const std::uint64_t before = pool.statistics().requested_bytes.current;
+  linear_cross_entropy(x, weight, targets).backward();
+  const std::uint64_t peak = pool.statistics().requested_bytes.peak - before;
+  EXPECT_LT(peak, rows * classes * 4 / 2);
+}
+
+TEST(LinearCrossEntropy, GivesItsGradientsAwayOnceAndComputesThemAgain) {
+  Generator generator(4);
+  const Tensor x = randn({5, 3}, {}, generator).set_requires_grad();
+  const Tensor weight = randn({4, 3}, {}, generator).set_requires_grad();
+  const Tensor loss = linear_cross_entropy(x, weight, from_data<std::int64_t>({0, 1, 2, 3, 0}, {5}));
+  const auto first = grad({loss}, {x, weight}, {}, {.retain_graph = true});
+  const auto doubled = grad({loss}, {x, weight}, {scalar(2.0)}, {.retain_graph = true});
+  const auto again = grad({loss}, {x, weight});
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_TRUE(bit_equal(again[i], first[i]));
+    EXPECT_TRUE(bit_equal(doubled[i], first[i] * 2.0));
+  }
+}
+
+/// Bytes that `call` asks the pool for, its results apart.
+template <class Call>
+std::uint64_t bytes_asked_for(const Call& call) {
+  const auto asked = [] {
+    const Statistics now = allocator_for(cpu).statistics();
+    const auto workspace = static_cast<std::size_t>(Category::workspace);
+    return now.requested_bytes.allocated - now.category_bytes[workspace].allocated;
+  };
+  const std::uint64_t before = asked();
+  call();
+  return asked() - before;
+}
+
+TEST(Linear, CopiesNothingForwardsOrBackwards) {
+  const std::int64_t batch = 2, length = 16, in = 8, out = 12;
+  const Tensor x = ones({batch, length, in}).set_requires_grad(), weight = ones({out, in}).set_requires_grad();
+  const Tensor bias = ones({out}).set_requires_grad(), seed = ones({batch, length, out});
+  Tensor y;
+  EXPECT_EQ(bytes_asked_for([&] { y = linear(x, weight, bias); }), 4u * batch * length * out);
+  std::vector<Tensor> gradients;
+  EXPECT_EQ(bytes_asked_for([&] {
+              gradients = grad({y}, {x, weight, bias}, {seed});
+            }),
+            4u * (batch * length * in + out * in + out));
+}
+
+TEST(Matmul, UsesTransposedSlicedAndBroadcastOperandsWhereTheyLie) {
+  const Tensor packed = ones({4, 16, 3, 8}), table = ones({8, 16});
+  const Tensor q = transpose(select(packed, 2, 0), 1, 2), k = select(packed, 2, 1);
+  EXPECT_EQ(bytes_asked_for([&] { matmul(k, q); }), 4u * 4 * 16 * 16);
+  EXPECT_EQ(bytes_asked_for([&] { matmul(k, expand(table, {4, 8, 16})); }), 4u * 4 * 16 * 16);
+}
+
+TEST(Split, GathersTheGradientsOfAllPartsInOneTensor) {
+  const Tensor packed = ones({4, 30}).set_requires_grad();
+  const std::vector<Tensor> parts = split(packed, 3, 1);
+  const Tensor loss = sum(parts[0] * parts[2]);
+  const Tensor gradient = grad({loss}, {packed}, {}, {.retain_graph = true})[0];
+  EXPECT_EQ(sum(slice(gradient, 1, 10, 20)).item(), 0.0);
+  EXPECT_EQ(sum(gradient).item(), 80.0);
+  const std::uint64_t products = 4u * 4 * 10 * 2, assembled = 4u * 4 * 30;
+  EXPECT_EQ(bytes_asked_for([&] { grad({loss}, {packed}); }), products + assembled + 4u);  // and the seed, 1
+}
+
+TEST(Dropout, DropsTheSameElementsForTheSameGeneratorState) {
+  const Tensor x = ones({1000});
+  Generator generator(9), copy = generator;
+  const Tensor first = dropout(x, 0.25, generator), second = dropout(x, 0.25, generator);
+  EXPECT_TRUE(bit_equal(dropout(x, 0.25, copy), first));
+  EXPECT_FALSE(bit_equal(second, first));
+  const double kept = sum(not_equal(first, zeros({}))).item();
+  EXPECT_NEAR(kept, 750, 60);
+  EXPECT_NEAR(max(first).item(), 1.0 / 0.75, 1e-6);
+  EXPECT_TRUE(dropout(x, 0.0, generator).is_same(x));
+}
+
+TEST(Casting, MovesGradientsBackToTheDeviceAndDtypeOfTheInput) {
+  const Device sim{DeviceType::sim, 0};
+  const Tensor x = ones({2, 3}, {.dtype = DType::f16}).set_requires_grad();
+  const Tensor y = to(to(x, DType::f32), sim);
+  EXPECT_EQ(y.device(), sim);
+  const Tensor gradient = grad({sum(y)}, {x})[0];
+  EXPECT_EQ(describe(gradient), describe(x));
+  EXPECT_FALSE(to(x, DType::i64).requires_grad());
+  EXPECT_TRUE(to(x, DType::f16).is_same(x));
+}
+
+TEST(Views, ShareTheirStorage) {
+  const Tensor x = arange(0, 24);
+  const Tensor y = reshape(x, {2, 3, 4});
+  for (const Tensor& view : {y, transpose(y, 0, 2), slice(y, 2, 1, 4, 2), select(y, 1, -1), expand(x, {5, 24}),
+                             split(y, 2, 2)[1], unsqueeze(y, 0), contiguous(y)})
+    EXPECT_TRUE(view.shares_storage_with(x));
+  EXPECT_FALSE(reshape(transpose(y, 0, 2), {24}).shares_storage_with(x));
+  EXPECT_EQ(select(select(slice(y, 2, 1, 4, 2), 0, 1), 0, 2).to_vector<double>(), (Doubles{21, 23}));
+}
+
+}  // namespace
+}  // namespace poolgrad

@@ -1,0 +1,209 @@
+// What operators say when they are called wrongly: the same text on every device, before anything is allocated.
+#include <gtest/gtest.h>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "autograd/operators.h"
+#include "tensor/creation.h"
+
+namespace poolgrad {
+namespace {
+
+constexpr Device sim{DeviceType::sim, 0};
+
+/// The text of the E that `call` throws.
+template <class E, class Call>
+std::string text_of(const Call& call) {
+  try {
+    call();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    return std::string("another exception: ") + error.what();
+  }
+  return "no exception";
+}
+
+Tensor f32(const Shape& shape, Device device = cpu) { return zeros(shape, {.device = device}); }
+Tensor f64(const Shape& shape) { return zeros(shape, {.dtype = DType::f64}); }
+Tensor i64(const Shape& shape, Device device = cpu) { return zeros(shape, {.dtype = DType::i64, .device = device}); }
+Tensor boolean(const Shape& shape) { return zeros(shape, {.dtype = DType::boolean}); }
+
+TEST(OperatorErrors, NameTheOperatorTheReasonAndEveryOperand) {
+  EXPECT_EQ(text_of<ShapeError>([] {
+              matmul(f32({4, 8}), f32({9, 2}));
+            }),
+            "[matmul] inner dimensions differ: lhs (4, 8) f32 on cpu, rhs (9, 2) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              f32({2, 3}) + f32({4});
+            }),
+            "[add] shapes do not broadcast: lhs (2, 3) f32 on cpu, rhs (4,) f32 on cpu");
+  EXPECT_EQ(text_of<DTypeError>([] { f32({2}) * f64({2}); }),
+            "[mul] operands differ in dtype: lhs (2,) f32 on cpu, rhs (2,) f64 on cpu");
+  EXPECT_EQ(text_of<DeviceError>([] { f32({2}) - f32({2}, sim); }),
+            "[sub] operands live on different devices: lhs (2,) f32 on cpu, rhs (2,) f32 on sim:0");
+  EXPECT_EQ(text_of<DTypeError>([] { exp(i64({3})); }), "[exp] needs a floating dtype: x (3,) i64 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { add(f32({3}), {}); }), "[add] rhs is undefined: lhs (3,) f32 on cpu");
+}
+
+TEST(OperatorErrors, AreTheSameOnASimulatedDevice) {
+  EXPECT_EQ(text_of<ShapeError>([] {
+              matmul(f32({4, 8}, sim), f32({9, 2}, sim));
+            }),
+            "[matmul] inner dimensions differ: lhs (4, 8) f32 on sim:0, rhs (9, 2) f32 on sim:0");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              layer_norm(f32({2, 5}, sim), f32({4}, sim));
+            }),
+            "[layer_norm] weight and bias must be as long as the last dimension of x: x (2, 5) f32 on sim:0, "
+            "weight (4,) f32 on sim:0");
+}
+
+TEST(OperatorErrors, OfProducts) {
+  EXPECT_EQ(text_of<ShapeError>([] {
+              matmul(f32({2, 3, 4}), f32({5, 4, 2}));
+            }),
+            "[matmul] batch dimensions do not broadcast: lhs (2, 3, 4) f32 on cpu, rhs (5, 4, 2) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] { matmul(f32({4}), f32({3})); }),
+            "[matmul] inner dimensions differ: lhs (4,) f32 on cpu, rhs (3,) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] { matmul(f32({}), f32({3})); }),
+            "[matmul] an operand has no dimensions: lhs () f32 on cpu, rhs (3,) f32 on cpu");
+  EXPECT_EQ(text_of<DTypeError>([] {
+              matmul(i64({2, 2}), i64({2, 2}));
+            }),
+            "[matmul] needs a floating dtype: lhs (2, 2) i64 on cpu, rhs (2, 2) i64 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              linear(f32({2, 3}), f32({5, 4}), f32({5}));
+            }),
+            "[linear] inner dimensions differ: x (2, 3) f32 on cpu, weight (5, 4) f32 on cpu, bias (5,) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              linear(f32({2, 4}), f32({5, 4}), f32({4}));
+            }),
+            "[linear] bias is not (out): x (2, 4) f32 on cpu, weight (5, 4) f32 on cpu, bias (4,) f32 on cpu");
+}
+
+TEST(OperatorErrors, OfIndicesNameTheFirstOneAndItsPosition) {
+  const Tensor targets = i64({1, 20});
+  targets.data<std::int64_t>()[17] = 300;
+  EXPECT_EQ(text_of<IndexError>([&] {
+              cross_entropy(f32({1, 20, 256}), targets);
+            }),
+            "[cross_entropy] target 300 at position (0, 17) is outside [0, 256)");
+  EXPECT_EQ(text_of<IndexError>([&] {
+              linear_cross_entropy(f32({1, 20, 8}), f32({256, 8}), targets);
+            }),
+            "[linear_cross_entropy] target 300 at position (0, 17) is outside [0, 256)");
+  const Tensor index = from_data<std::int64_t>({0, 2, -1, 7}, {2, 2});
+  EXPECT_EQ(text_of<IndexError>([&] {
+              embedding(f32({5, 3}), index);
+            }),
+            "[embedding] index -1 at position (1, 0) is outside [0, 5)");
+  EXPECT_EQ(text_of<IndexError>([&] {
+              gather(f32({2, 2}), 1, index);
+            }),
+            "[gather] index 2 at position (0, 1) is outside [0, 2)");
+  EXPECT_EQ(text_of<IndexError>([&] {
+              index_select(f32({2, 2}), 0, from_data<std::int64_t>({1, 9}, {2}));
+            }),
+            "[index_select] index 9 at position (1,) is outside [0, 2)");
+  EXPECT_EQ(text_of<IndexError>([&] { softmax(f32({2, 2}), 2); }).substr(0, 9), "[softmax]");
+}
+
+TEST(OperatorErrors, OfIndicesInATransposedTensor) {
+  const Tensor index = transpose(from_data<std::int64_t>({0, 1, 9, 8, 2, 3}, {3, 2}), 0, 1);
+  EXPECT_EQ(text_of<IndexError>([&] {
+              embedding(f32({5, 3}), index);
+            }),
+            "[embedding] index 9 at position (0, 1) is outside [0, 5)");
+}
+
+TEST(OperatorErrors, OfTargetsSpareThoseThatAreIgnored) {
+  const Tensor targets = from_data<std::int64_t>({1, -100, 2}, {3});
+  EXPECT_NO_THROW(cross_entropy(f32({3, 4}), targets));
+  EXPECT_EQ(text_of<IndexError>([&] {
+              cross_entropy(f32({3, 4}), targets, {.ignore_index = -1});
+            }),
+            "[cross_entropy] target -100 at position (1,) is outside [0, 4)");
+}
+
+TEST(OperatorErrors, OfLosses) {
+  EXPECT_EQ(
+      text_of<ShapeError>([] {
+        cross_entropy(f32({3, 4}), i64({4}));
+      }),
+      "[cross_entropy] needs logits (..., V) and targets (...): logits (3, 4) f32 on cpu, targets (4,) i64 on cpu");
+  EXPECT_EQ(text_of<DTypeError>([] {
+              cross_entropy(f32({3, 4}), f32({3}));
+            }),
+            "[cross_entropy] targets must be i64: logits (3, 4) f32 on cpu, targets (3,) f32 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] {
+              cross_entropy(f32({3, 4}), i64({3}), {.label_smoothing = 1.5});
+            }),
+            "[cross_entropy] label smoothing is outside [0, 1]: logits (3, 4) f32 on cpu, targets (3,) i64 on cpu");
+  EXPECT_EQ(
+      text_of<ValueError>([] {
+        linear_cross_entropy(f32({3, 4}), f32({5, 4}), i64({3}), {.reduction = Reduction::none});
+      }),
+      "[linear_cross_entropy] has no losses per row; use mean or sum: x (3, 4) f32 on cpu, weight (5, 4) f32 on cpu, "
+      "targets (3,) i64 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              mse_loss(f32({3, 4}), f32({4}));
+            }),
+            "[mse_loss] shapes differ: a (3, 4) f32 on cpu, b (4,) f32 on cpu");
+}
+
+TEST(OperatorErrors, OfJoining) {
+  EXPECT_EQ(text_of<ShapeError>([] {
+              cat({f32({2, 3}), f32({3, 3})}, 1);
+            }),
+            "[cat] sizes differ outside dimension 1: tensor 0 (2, 3) f32 on cpu, tensor 1 (3, 3) f32 on cpu");
+  EXPECT_EQ(text_of<DTypeError>([] {
+              cat({f32({2}), f64({2})});
+            }),
+            "[cat] tensors differ in dtype: tensor 0 (2,) f32 on cpu, tensor 1 (2,) f64 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { cat({}); }), "[cat] no tensors given");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              stack({f32({2}), f32({3})});
+            }),
+            "[stack] shapes differ: tensor 0 (2,) f32 on cpu, tensor 1 (3,) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              split(f32({2, 7}), 3, 1);
+            }),
+            "[split] dimension 1 does not divide into 3 equal parts: x (2, 7) f32 on cpu");
+}
+
+TEST(OperatorErrors, OfDtypesAndOptions) {
+  EXPECT_EQ(text_of<DTypeError>([] { boolean({2}) + boolean({2}); }),
+            "[add] bool is no number: lhs (2,) bool on cpu, rhs (2,) bool on cpu");
+  EXPECT_EQ(text_of<DTypeError>([] { where(f32({2}), f32({2}), f32({2})); }),
+            "[where] the condition must be bool: cond (2,) f32 on cpu, a (2,) f32 on cpu, b (2,) f32 on cpu");
+  EXPECT_EQ(text_of<DTypeError>([] { mean(i64({2})); }), "[mean] needs a floating dtype: x (2,) i64 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { i64({2}) * 0.5; }),
+            "[affine] integers take whole numbers only: x (2,) i64 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { dropout(f32({2}), 1.0); }),
+            "[dropout] probability 1.000000 is outside [0, 1): x (2,) f32 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { clamp(f32({2}), 1.0, 0.0); }),
+            "[clamp] the lower bound is above the upper: x (2,) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] {
+              rope(f32({1, 2, 3, 5}));
+            }),
+            "[rope] needs (B, T, H, D) with even D: x (1, 2, 3, 5) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] { max(f32({0})); }), "[max] nothing to choose from: x (0,) f32 on cpu");
+  EXPECT_EQ(text_of<IndexError>([] {
+              sum(f32({2, 3}), {1, -1});
+            }),
+            "[sum] dimension 1 is named twice: x (2, 3) f32 on cpu");
+}
+
+TEST(OperatorErrors, LeaveThePoolAsItWas) {
+  const Tensor a = f32({4, 8}), b = f32({9, 2}), logits = f32({3, 4}),
+               targets = from_data<std::int64_t>({0, 9, 1}, {3});
+  const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
+  const std::uint64_t before = live();
+  EXPECT_THROW(matmul(a, b), ShapeError);
+  EXPECT_THROW(cross_entropy(logits, targets), IndexError);
+  EXPECT_EQ(live(), before);
+  EXPECT_EQ(matmul(a, f32({8, 1})).shape(), (Shape{4, 1}));
+}
+
+}  // namespace
+}  // namespace poolgrad

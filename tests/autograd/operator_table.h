@@ -1,0 +1,82 @@
+// The operator table: every differentiable operator once, with inputs worth trying. The tests of gradients, of dtypes,
+// of layouts and of simulated devices are generated from it, and a test fails when an operator that the sources put on
+// the tape is missing here.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "tensor/creation.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad::testing {
+
+/// Inputs of one call: f64 on the CPU, row-major; integers and bools are passed on as they are.
+struct OperatorCase {
+  std::string label;
+  std::vector<Tensor> inputs;
+  bool low_precision = true;  // false: f16 cannot hold these numbers, or the result hangs on their last bits
+};
+
+struct Operator {
+  std::string name;               // unique
+  std::set<std::string> records;  // the names it puts on the tape, forwards or backwards
+  TensorFunction run;
+  std::vector<OperatorCase> cases;
+  /// Multiplies what rounding may cost in f32, f16 and bf16: 1 for a single rounding of a well-conditioned result.
+  double rounding = 1.0;
+  GradcheckOptions gradcheck = {};
+  /// Where not empty: why there are no numbers to compare.
+  std::string no_numbers = {};
+};
+
+/// All operators of autograd/ and attention/.
+const std::vector<Operator>& operator_table();
+const Operator& find_operator(const std::string& name);
+
+/// The names recorded by the sources of `folders` (record("name", ...), record_unary("name", ...)).
+std::set<std::string> recorded_names(const std::vector<std::string>& folders);
+/// Names that are recorded by the sources but claimed by no operator of the table.
+std::set<std::string> missing_from(const std::vector<Operator>& table, const std::set<std::string>& recorded);
+/// Names that the table claims but no source records.
+std::set<std::string> unknown_in(const std::vector<Operator>& table, const std::set<std::string>& recorded);
+
+/// Reproducible inputs.
+class Numbers {
+ public:
+  explicit Numbers(std::uint64_t seed) : generator_(seed) {}
+  Tensor normal(const Shape& shape) { return randn(shape, f64, generator_); }
+  Tensor between(double low, double high, const Shape& shape) { return uniform(shape, low, high, f64, generator_); }
+  Tensor indices(std::int64_t limit, const Shape& shape) {
+    return randint(0, limit, shape, {.dtype = DType::i64}, generator_);
+  }
+  Tensor mask(const Shape& shape) {
+    return Tensor::empty(shape, {.dtype = DType::boolean}).copy_from(indices(2, shape));
+  }
+  static Tensor values(std::initializer_list<double> values) {
+    return from_data<double>(values, {static_cast<std::int64_t>(values.size())});
+  }
+  static Tensor integers(std::initializer_list<std::int64_t> values) {
+    return from_data<std::int64_t>(values, {static_cast<std::int64_t>(values.size())});
+  }
+
+ private:
+  static constexpr TensorOptions f64{.dtype = DType::f64};
+  Generator generator_;
+};
+
+// The families; each adds its operators.
+void add_unary(std::vector<Operator>& table);
+void add_binary(std::vector<Operator>& table);
+void add_views(std::vector<Operator>& table);
+void add_indexing(std::vector<Operator>& table);
+void add_products(std::vector<Operator>& table);
+void add_reductions(std::vector<Operator>& table);
+void add_rows(std::vector<Operator>& table);
+void add_attention(std::vector<Operator>& table);
+
+}  // namespace poolgrad::testing

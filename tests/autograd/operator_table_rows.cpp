@@ -1,0 +1,197 @@
+#include <utility>
+
+#include "attention/attend.h"
+#include "attention/heads.h"
+#include "autograd/operators.h"
+#include "tests/autograd/operator_table.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+Operator one_input(std::string name, std::set<std::string> records, std::function<Tensor(const Tensor&)> function,
+                   const std::vector<Shape>& shapes) {
+  Numbers numbers(31);
+  Operator entry{.name = std::move(name),
+                 .records = std::move(records),
+                 .run = [function = std::move(function)](const auto& in) -> Tensors { return {function(in[0])}; },
+                 .cases = {}};
+  for (const Shape& shape : shapes) entry.cases.push_back({to_string(shape), {numbers.normal(shape)}});
+  return entry;
+}
+
+}  // namespace
+
+void add_products(std::vector<Operator>& table) {
+  Numbers numbers(37);
+  const auto pair = [&](const Shape& a, const Shape& b) -> OperatorCase {
+    return {to_string(a) + " x " + to_string(b), {numbers.normal(a), numbers.normal(b)}};
+  };
+  table.push_back({.name = "matmul",
+                   .records = {"matmul"},
+                   .run = [](const auto& in) -> Tensors { return {matmul(in[0], in[1])}; },
+                   .cases = {pair({3, 4}, {4, 5}), pair({2, 3, 4}, {4, 5}), pair({2, 3, 4}, {2, 4, 5}),
+                             pair({2, 1, 3, 4}, {5, 4, 2}), pair({3, 4}, {2, 4, 5}), pair({4}, {4}), pair({3, 4}, {4}),
+                             pair({4}, {4, 3}), pair({2, 3, 4}, {4}), pair({7, 13}, {13, 5}), pair({3, 0}, {0, 4}),
+                             pair({0, 4}, {4, 5}), pair({0, 3, 4}, {4, 5}), pair({1, 1}, {1, 1})},
+                   .rounding = 4.0});
+  const auto layer = [&](const Shape& x, const Shape& weight) -> OperatorCase {
+    return {to_string(x), {numbers.normal(x), numbers.normal(weight), numbers.normal({weight[0]})}};
+  };
+  table.push_back({.name = "linear",
+                   .records = {"linear", "matmul"},
+                   .run = [](const auto& in) -> Tensors { return {linear(in[0], in[1], in[2])}; },
+                   .cases = {layer({3, 4}, {5, 4}), layer({2, 3, 4}, {5, 4}), layer({4}, {5, 4}), layer({0, 4}, {5, 4}),
+                             layer({3, 0}, {5, 0})},
+                   .rounding = 4.0});
+  table.push_back({.name = "linear without bias",
+                   .records = {"linear", "matmul"},
+                   .run = [](const auto& in) -> Tensors { return {linear(in[0], in[1])}; },
+                   .cases = {pair({3, 4}, {5, 4}), pair({2, 2, 2, 4}, {1, 4})},
+                   .rounding = 4.0});
+}
+
+void add_reductions(std::vector<Operator>& table) {
+  const auto add = [&](Operator entry, double rounding = 4.0) {
+    entry.rounding = rounding;
+    table.push_back(std::move(entry));
+  };
+  const std::vector<Shape> some = {{3, 4}, {2, 3, 5}, {37}, {}};
+  add(one_input("sum", {"sum", "expand"}, [](const Tensor& x) { return sum(x); }, {{3, 4}, {37}, {}, {0, 3}}));
+  add(one_input("sum of columns", {"sum"}, [](const Tensor& x) { return sum(x, {0}); }, {{3, 4}, {2, 3, 5}, {0, 3}}));
+  add(one_input("sum, kept", {"sum"}, [](const Tensor& x) { return sum(x, {-1, 0}, true); }, {{3, 4}, {2, 3, 5}}));
+  add(one_input(
+      "mean", {"mean"}, [](const Tensor& x) { return mean(x); }, some));
+  add(one_input("mean of rows", {"mean"}, [](const Tensor& x) { return mean(x, {-1}, true); }, {{3, 4}, {2, 3, 5}}));
+  add(one_input("variance", {"mean", "sub", "square", "sum", "affine"},
+                [](const Tensor& x) { return variance(x, {-1}); }, {{3, 4}, {2, 3, 5}, {37}}));
+  add(one_input("prod", {"prod", "mul"}, [](const Tensor& x) { return prod(x); }, {{2, 3}, {5}, {}, {1, 2, 2}, {0}}),
+      8);
+  table.back().cases.push_back({"one zero", {Numbers::values({1, 0, -2})}});
+  table.back().cases.push_back({"two zeros", {Numbers::values({0, 3, 0, 2})}});
+  add(one_input("prod of columns", {"prod", "mul"}, [](const Tensor& x) { return prod(x, {0, 2}); }, {{2, 3, 2}}), 8);
+  add(one_input(
+          "max", {"max"}, [](const Tensor& x) { return max(x); }, some),
+      1);
+  add(one_input("max of rows", {"max"}, [](const Tensor& x) { return max(x, {-1}); }, {{3, 4}, {2, 3, 5}}), 1);
+  add(one_input(
+          "min", {"min"}, [](const Tensor& x) { return min(x); }, some),
+      1);
+  add(one_input("min of columns", {"min"}, [](const Tensor& x) { return min(x, {0}, true); }, {{3, 4}, {2, 3, 5}}), 1);
+  add(one_input("log_sum_exp", {"log_sum_exp", "softmax"}, [](const Tensor& x) { return log_sum_exp(x); },
+                {{3, 4}, {2, 3, 37}, {5}}));
+  add(one_input("log_sum_exp of columns", {"log_sum_exp", "permute"},
+                [](const Tensor& x) { return log_sum_exp(x, 0, true); }, {{3, 4}, {2, 3, 5}}));
+  add(one_input("cumsum", {"cumsum"}, [](const Tensor& x) { return cumsum(x, -1); }, {{3, 4}, {37}, {2, 0}}));
+  add(one_input("cumsum of columns", {"cumsum", "permute"}, [](const Tensor& x) { return cumsum(x, 0); },
+                {{3, 4}, {2, 3, 5}}));
+  add(one_input(
+      "norm", {"norm"}, [](const Tensor& x) { return norm(x); }, some));
+}
+
+void add_rows(std::vector<Operator>& table) {
+  const auto add = [&](Operator entry) { table.push_back(std::move(entry)); };
+  Numbers numbers(41);
+  add(one_input("softmax", {"softmax"}, [](const Tensor& x) { return softmax(x); }, {{3, 4}, {2, 3, 37}, {1}, {0, 3}}));
+  table.back().cases.push_back({"far apart", {Numbers::values({0, 100, -100, 99})}});
+  add(one_input("softmax of columns", {"softmax", "permute"}, [](const Tensor& x) { return softmax(x, 0); },
+                {{3, 4}, {2, 3, 5}}));
+  add(one_input("log_softmax", {"log_softmax"}, [](const Tensor& x) { return log_softmax(x); },
+                {{3, 4}, {2, 3, 37}, {1}, {0, 3}}));
+  table.back().cases.push_back({"far apart", {Numbers::values({0, 100, -100, 99})}});
+  add(one_input("log_softmax of columns", {"log_softmax", "permute"}, [](const Tensor& x) { return log_softmax(x, 1); },
+                {{2, 3, 5}}));
+  for (Operator& entry : table)
+    if (entry.records.contains("softmax") || entry.records.contains("log_softmax")) entry.rounding = 4.0;
+
+  add({.name = "layer_norm",
+       .records = {"layer_norm"},
+       .run = [](const auto& in) -> Tensors { return {layer_norm(in[0], in[1], in[2], 1e-3)}; },
+       .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({5}), numbers.normal({5})}},
+                 {"odd length", {numbers.normal({2, 3, 37}), numbers.normal({37}), numbers.normal({37})}},
+                 {"no rows", {numbers.normal({0, 5}), numbers.normal({5}), numbers.normal({5})}}},
+       .rounding = 8.0});
+  add({.name = "layer_norm without bias",
+       .records = {"layer_norm"},
+       .run = [](const auto& in) -> Tensors { return {layer_norm(in[0], in[1], {}, 1e-3)}; },
+       .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({5})}}},
+       .rounding = 8.0});
+  add(one_input("layer_norm without weight", {"layer_norm"},
+                [](const Tensor& x) { return layer_norm(x, {}, {}, 1e-3); }, {{3, 5}, {7}}));
+  table.back().rounding = 8.0;
+  add({.name = "rms_norm",
+       .records = {"rms_norm"},
+       .run = [](const auto& in) -> Tensors { return {rms_norm(in[0], in[1], 1e-3)}; },
+       .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({5})}},
+                 {"odd length", {numbers.normal({2, 3, 37}), numbers.normal({37})}},
+                 {"no rows", {numbers.normal({0, 5}), numbers.normal({5})}}},
+       .rounding = 8.0});
+  add(one_input("rms_norm without weight", {"rms_norm"}, [](const Tensor& x) { return rms_norm(x, {}, 1e-3); },
+                {{3, 5}, {7}}));
+  table.back().rounding = 8.0;
+
+  const auto entropy = [&](std::string name, CrossEntropyOptions options) {
+    add({.name = std::move(name),
+         .records = {"cross_entropy"},
+         .run = [options](const auto& in) -> Tensors { return {cross_entropy(in[0], in[1], options)}; },
+         .cases = {{"matrix", {numbers.normal({6, 5}), numbers.indices(5, {6})}},
+                   {"batch", {numbers.normal({2, 3, 37}), numbers.indices(37, {2, 3})}},
+                   {"one row", {numbers.normal({5}), numbers.indices(5, {})}},
+                   {"no rows", {numbers.normal({0, 5}), numbers.indices(5, {0})}}},
+         .rounding = 8.0});
+  };
+  entropy("cross_entropy", {});
+  entropy("cross_entropy, sum", {.reduction = Reduction::sum});
+  entropy("cross_entropy, none", {.reduction = Reduction::none});
+  entropy("cross_entropy, ignoring", {.ignore_index = 2});
+  entropy("cross_entropy, smoothed", {.ignore_index = 3, .label_smoothing = 0.25});
+
+  const auto fused = [&](std::string name, CrossEntropyOptions options) {
+    add({.name = std::move(name),
+         .records = {"linear_cross_entropy"},
+         .run = [options](const auto& in) -> Tensors { return {linear_cross_entropy(in[0], in[1], in[2], options)}; },
+         .cases = {{"matrix", {numbers.normal({6, 3}), numbers.normal({5, 3}), numbers.indices(5, {6})}},
+                   {"batch", {numbers.normal({2, 3, 4}), numbers.normal({7, 4}), numbers.indices(7, {2, 3})}},
+                   {"no rows", {numbers.normal({0, 3}), numbers.normal({5, 3}), numbers.indices(5, {0})}}},
+         .rounding = 16.0});
+  };
+  fused("linear_cross_entropy", {});
+  fused("linear_cross_entropy, sum", {.reduction = Reduction::sum});
+  fused("linear_cross_entropy, smoothed", {.ignore_index = 3, .label_smoothing = 0.25});
+
+  add({.name = "mse_loss",
+       .records = {"sub", "square", "mean"},
+       .run = [](const auto& in) -> Tensors { return {mse_loss(in[0], in[1])}; },
+       .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({3, 5})}}},
+       .rounding = 4.0});
+  add(one_input("rope", {"rope"}, [](const Tensor& x) { return rope(x, 3, 100.0); },
+                {{2, 3, 2, 4}, {1, 5, 1, 6}, {2, 0, 2, 4}}));
+  table.back().rounding = 4.0;
+}
+
+void add_attention(std::vector<Operator>& table) {
+  Numbers numbers(43);
+  const auto heads = [&](std::int64_t n, std::int64_t h) { return numbers.normal({2, n, h, 4}); };
+  const auto attending = [&](std::string name, attention::Pattern pattern) {
+    table.push_back({.name = std::move(name),
+                     .records = {"attend"},
+                     .run = [pattern](const auto& in) -> Tensors {
+                       const attention::Attended result = attention::attend(in[0], in[1], in[2], pattern);
+                       return {result.out, result.lse};
+                     },
+                     .cases = {{"equal lengths", {heads(5, 2), heads(5, 2), heads(5, 2)}},
+                               {"shared keys", {heads(3, 4), heads(6, 2), heads(6, 2)}}},
+                     .rounding = 8.0});
+  };
+  attending("attend", attention::Pattern::dense());
+  attending("attend, causal", attention::Pattern::causal());
+  table.push_back({.name = "split_heads",
+                   .records = {"split_heads"},
+                   .run = [](const auto& in) -> Tensors {
+                     return attention::split_heads(in[0], {2, 1, 1});
+                   },
+                   .cases = {{"packed", {numbers.normal({2, 3, 4, 5})}}}});
+}
+
+}  // namespace poolgrad::testing

@@ -1,0 +1,268 @@
+// Tests generated from the operator table: one body each, run for every operator and every case.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "allocator/caching_allocator.h"
+#include "autograd/engine.h"
+#include "autograd/operators.h"
+#include "autograd/record.h"
+#include "tensor/compare.h"
+#include "tests/autograd/operator_table.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+/// The same inputs as leaves that require grad where they are floating.
+Tensors leaves_of(const Tensors& inputs) {
+  Tensors leaves;
+  for (const Tensor& input : inputs) {
+    leaves.push_back(input.detach());
+    if (is_floating(input.dtype())) leaves.back().set_requires_grad();
+  }
+  return leaves;
+}
+
+/// Numbers that every floating dtype holds exactly: -2, -1.75, ..., 2 in a fixed shuffle.
+Tensor weights_like(const Tensor& output) {
+  std::vector<double> values(static_cast<std::size_t>(output.count()));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<double>(i * 11 % 17) * 0.25 - 2.0;
+  return to(to(from_data<double>(values, output.shape()), output.dtype()), output.device());
+}
+
+struct Results {
+  Tensors outputs, gradients;  // a gradient for each floating input, zeros where it did not contribute
+};
+
+Results run(const Operator& entry, const Tensors& inputs) {
+  const Tensors leaves = leaves_of(inputs);
+  Results results{.outputs = entry.run(leaves), .gradients = {}};
+  Tensors wanted, roots, seeds;
+  for (const Tensor& leaf : leaves)
+    if (leaf.requires_grad()) wanted.push_back(leaf);
+  for (const Tensor& output : results.outputs)
+    if (output.requires_grad()) roots.push_back(output), seeds.push_back(weights_like(output));
+  if (!roots.empty()) results.gradients = grad(roots, wanted, seeds, {}, /*allow_unused=*/true);
+  for (std::size_t i = 0; i < results.gradients.size(); ++i)
+    if (!results.gradients[i].defined()) results.gradients[i] = zeros_like(wanted[i]);
+  return results;
+}
+
+Tensors converted(const Tensors& inputs, DType dtype) {
+  Tensors result;
+  for (const Tensor& input : inputs) result.push_back(is_floating(input.dtype()) ? to(input, dtype) : input);
+  return result;
+}
+
+class OperatorTest : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  const Operator& entry() const { return operator_table()[GetParam()]; }
+  bool has_numbers() const { return entry().no_numbers.empty(); }
+  std::string where(const OperatorCase& example) const { return entry().name + ", " + example.label; }
+};
+
+TEST_P(OperatorTest, HasTheGradientThatDifferencesGive) {
+  if (!has_numbers()) GTEST_SKIP() << entry().no_numbers;
+  for (const OperatorCase& example : entry().cases) {
+    const GradcheckReport report = gradcheck(entry().run, leaves_of(example.inputs), entry().gradcheck);
+    EXPECT_TRUE(report) << where(example) << ": " << report.text;
+  }
+}
+
+TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGive) {
+  if (!has_numbers()) GTEST_SKIP() << entry().no_numbers;
+  for (const OperatorCase& example : entry().cases) {
+    const GradcheckReport report = gradgradcheck(entry().run, leaves_of(example.inputs), entry().gradcheck);
+    EXPECT_TRUE(report) << where(example) << ": " << report.text;
+  }
+}
+
+/// Another order in memory, the same numbers.
+Tensor backwards_in_memory(const Tensor& x) {
+  if (x.rank() < 2) return x;
+  const Tensor swapped = transpose(x, 0, -1).copy();
+  return transpose(swapped, 0, -1);
+}
+
+/// Every second place of a wider memory.
+Tensor with_gaps(const Tensor& x) {
+  if (x.rank() == 0) return x;
+  Shape wide = x.shape();
+  wide[x.rank() - 1] *= 2;
+  Tensor view = slice(Tensor::empty(wide, x.options()).fill(3.0), -1, 1, std::numeric_limits<std::int64_t>::max(), 2);
+  return view.copy_from(x);
+}
+
+TEST_P(OperatorTest, DoesNotCareHowItsInputsLieInMemory) {
+  if (!has_numbers()) GTEST_SKIP() << entry().no_numbers;
+  for (const OperatorCase& example : entry().cases) {
+    const Results expected = run(entry(), example.inputs);
+    for (const auto layout : {backwards_in_memory, with_gaps}) {
+      Tensors inputs;
+      for (const Tensor& input : example.inputs) inputs.push_back(layout(input));
+      const Results found = run(entry(), inputs);
+      ASSERT_EQ(found.outputs.size(), expected.outputs.size());
+      for (std::size_t i = 0; i < found.outputs.size(); ++i)
+        EXPECT_TRUE(all_close(found.outputs[i], expected.outputs[i], 1e-12, 1e-12)) << where(example);
+      for (std::size_t i = 0; i < found.gradients.size(); ++i)
+        EXPECT_TRUE(all_close(found.gradients[i], expected.gradients[i], 1e-12, 1e-12)) << where(example);
+    }
+  }
+}
+
+/// max |a - b| over the largest magnitude in b.
+double scaled_difference(const Tensor& a, const Tensor& b) {
+  double largest = 1e-30;
+  for (const double value : b.to_vector<double>()) largest = std::max(largest, std::abs(value));
+  return a.count() ? max_difference(a, b) / largest : 0.0;
+}
+
+TEST_P(OperatorTest, GivesInEveryFloatingDtypeWhatF64Gives) {
+  if (!has_numbers()) GTEST_SKIP() << entry().no_numbers;
+  const struct {
+    DType dtype;
+    double epsilon;
+  } types[] = {{DType::f32, 6e-8}, {DType::f16, 4.9e-4}, {DType::bf16, 3.9e-3}};
+  for (const OperatorCase& example : entry().cases)
+    for (const auto& [dtype, epsilon] : types) {
+      if (!example.low_precision && dtype != DType::f32) continue;
+      const Tensors rounded = converted(example.inputs, dtype);
+      const Results found = run(entry(), rounded), expected = run(entry(), converted(rounded, DType::f64));
+      const double allowed = 4.0 * epsilon * entry().rounding;
+      for (std::size_t i = 0; i < found.outputs.size(); ++i)
+        EXPECT_LE(scaled_difference(found.outputs[i], expected.outputs[i]), allowed)
+            << where(example) << ", " << to_string(dtype) << ", output " << i;
+      for (std::size_t i = 0; i < found.gradients.size(); ++i) {
+        EXPECT_EQ(found.gradients[i].dtype(), dtype) << where(example);
+        EXPECT_LE(scaled_difference(found.gradients[i], expected.gradients[i]), allowed)
+            << where(example) << ", " << to_string(dtype) << ", gradient " << i;
+      }
+    }
+}
+
+/// What a device's pool was asked for while the operator ran forwards and backwards, and the shapes that came out.
+struct Trace {
+  std::uint64_t sequence = 0;                         // hash of all requests and frees
+  std::array<std::uint64_t, category_count> bytes;    // asked for, by category
+  std::array<std::uint64_t, category_count> at_most;  // alive at one time
+  std::vector<std::string> results;
+};
+
+Trace traced(const Operator& entry, const Tensors& inputs, Device device) {
+  Tensors moved;
+  for (const Tensor& input : inputs) moved.push_back(to(input, device));
+  CachingAllocator& pool = allocator_for(device);
+  pool.reset_peaks();
+  pool.reset_sequence_hash();
+  const auto before = pool.statistics().category_bytes;
+  const Results results = run(entry, moved);
+  Trace trace{.sequence = pool.sequence_hash(), .bytes = {}, .at_most = {}, .results = {}};
+  const auto after = pool.statistics().category_bytes;
+  for (std::size_t i = 0; i < category_count; ++i) {
+    trace.bytes[i] = after[i].allocated - before[i].allocated;
+    trace.at_most[i] = after[i].peak - before[i].current;
+  }
+  for (const Tensors& tensors : {results.outputs, results.gradients})
+    for (const Tensor& tensor : tensors)
+      trace.results.push_back(to_string(tensor.shape()) + " " + std::string(to_string(tensor.dtype())));
+  return trace;
+}
+
+TEST_P(OperatorTest, AsksASimulatedDeviceForTheSameMemoryInTheSameOrder) {
+  if (!has_numbers()) GTEST_SKIP() << entry().no_numbers;
+  constexpr auto workspace = static_cast<std::size_t>(Category::workspace);
+  for (const OperatorCase& example : entry().cases) {
+    Trace real = traced(entry(), example.inputs, cpu);
+    Trace simulated = traced(entry(), example.inputs, Device{DeviceType::sim, 0});
+    EXPECT_EQ(simulated.results, real.results) << where(example);
+    if (simulated.bytes[workspace] == real.bytes[workspace]) {
+      EXPECT_EQ(simulated.sequence, real.sequence) << where(example);
+    } else {  // the CPU's matrix products and attention have scratch of their own, by thread
+      EXPECT_LT(simulated.bytes[workspace], real.bytes[workspace]) << where(example);
+      real.bytes[workspace] = simulated.bytes[workspace] = real.at_most[workspace] = simulated.at_most[workspace] = 0;
+    }
+    EXPECT_EQ(simulated.bytes, real.bytes) << where(example);
+    EXPECT_EQ(simulated.at_most, real.at_most) << where(example);
+  }
+}
+
+/// The names of all nodes from which `outputs` came.
+std::set<std::string> names_behind(const Tensors& outputs) {
+  std::set<std::string> names;
+  std::set<const Node*> seen;
+  std::vector<std::shared_ptr<Node>> open;
+  for (const Tensor& output : outputs)
+    if (output.defined() && output.requires_grad()) open.push_back(gradient_edge(output).node);
+  while (!open.empty()) {
+    const std::shared_ptr<Node> node = open.back();
+    open.pop_back();
+    if (node == nullptr || !seen.insert(node.get()).second) continue;
+    names.insert(node->name());
+    for (const Edge& edge : node->edges()) open.push_back(edge.node);
+  }
+  return names;
+}
+
+TEST_P(OperatorTest, PutsTheNamesItClaimsOnTheTape) {
+  std::set<std::string> found;
+  for (const OperatorCase& example : entry().cases) {
+    const Tensors leaves = leaves_of(example.inputs), outputs = entry().run(leaves);
+    found.merge(names_behind(outputs));
+    Tensors wanted, roots, seeds;
+    for (const Tensor& leaf : leaves)
+      if (leaf.requires_grad()) wanted.push_back(leaf);
+    for (const Tensor& output : outputs) {
+      roots.push_back(output);
+      seeds.push_back(weights_like(output).set_requires_grad());
+    }
+    found.merge(names_behind(grad(roots, wanted, seeds, {.create_graph = true}, /*allow_unused=*/true)));
+  }
+  EXPECT_TRUE(std::includes(found.begin(), found.end(), entry().records.begin(), entry().records.end()))
+      << entry().name << " records " << ::testing::PrintToString(found) << ", claims "
+      << ::testing::PrintToString(entry().records);
+}
+
+std::string test_name(const ::testing::TestParamInfo<std::size_t>& info) {
+  std::string name = operator_table()[info.param].name;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, OperatorTest, ::testing::Range<std::size_t>(0, operator_table().size()), test_name);
+
+const std::vector<std::string> floors = {POOLGRAD_SOURCE_DIR "/autograd", POOLGRAD_SOURCE_DIR "/nn",
+                                         POOLGRAD_SOURCE_DIR "/attention"};
+
+TEST(OperatorTable, HasEveryOperatorThatTheSourcesRecord) {
+  EXPECT_EQ(missing_from(operator_table(), recorded_names(floors)), std::set<std::string>{});
+}
+
+TEST(OperatorTable, ClaimsNothingThatTheSourcesDoNotRecord) {
+  EXPECT_EQ(unknown_in(operator_table(), recorded_names(floors)), std::set<std::string>{});
+}
+
+TEST(OperatorTable, NoticesWhenAnOperatorIsTakenOut) {
+  std::vector<Operator> table = operator_table();
+  std::erase_if(table, [](const Operator& entry) { return entry.records.contains("rope"); });
+  EXPECT_EQ(missing_from(table, recorded_names(floors)), std::set<std::string>{"rope"});
+}
+
+TEST(OperatorTable, NoticesAnOperatorThatIsGone) {
+  std::vector<Operator> table = operator_table();
+  table[0].records.insert("transmogrify");
+  EXPECT_EQ(unknown_in(table, recorded_names(floors)), std::set<std::string>{"transmogrify"});
+}
+
+TEST(OperatorTable, NamesEveryOperatorOnce) {
+  std::set<std::string> names;
+  for (const Operator& entry : operator_table()) EXPECT_TRUE(names.insert(entry.name).second) << entry.name;
+}
+
+}  // namespace
+}  // namespace poolgrad::testing
