@@ -246,7 +246,8 @@ void compute_delta(const Problem& p, Compute<S>* delta) {
       for (std::int64_t j = 0; j < p.v_depth; j += lanes<T>)
         sum += simd::load_partial<T>(grad + j, p.v_depth - j) * simd::load_partial<T>(out + j, p.v_depth - j);
       const View& g = p.grad_lse;
-      delta[i] = simd::sum<T>(sum) - (g.data ? g.as<const T>()[batch * g.strides[0] + head * g.strides[1] + row] : T{});
+      const std::int64_t at = batch * g.strides[0] + head * g.strides[1] + row * g.strides[2];
+      delta[i] = simd::sum<T>(sum) - (g.data ? g.as<const T>()[at] : T{});
     }
   });
 }
