@@ -15,16 +15,18 @@ namespace poolgrad::kernels {
 namespace {
 
 /// Calls body(begin, count, words) for blocks of the elements [0, n): element i owns the `WordsPerElement` words that
-/// begin at word (key.offset + i) * WordsPerElement of (key.seed, key.use).
+/// begin at word (key.offset + i) * WordsPerElement of its stream. Ranges of elements that are disjoint would overlap as
+/// ranges of words if kinds of numbers with different needs shared a stream, so each need has its own.
 template <int WordsPerElement, class Body>
 void for_each_random_block(const RandomKey& key, std::int64_t n, const Body& body) {
+  const RandomKey stream{key.seed, key.use ^ (std::uint64_t{WordsPerElement} << 60), key.offset};
   parallel_ranges(n, 8 * block_size, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) std::uint32_t words[static_cast<std::size_t>(WordsPerElement * block_size + 8)];
     for (std::int64_t i = begin; i < end; i += block_size) {
       const std::int64_t count = std::min(block_size, end - i);
-      const std::uint64_t first = (key.offset + static_cast<std::uint64_t>(i)) * WordsPerElement;
+      const std::uint64_t first = (stream.offset + static_cast<std::uint64_t>(i)) * WordsPerElement;
       const std::int64_t skip = static_cast<std::int64_t>(first % 4);
-      philox_blocks(key, first / 4, (skip + count * WordsPerElement + 3) / 4, words);
+      philox_blocks(stream, first / 4, (skip + count * WordsPerElement + 3) / 4, words);
       body(i, count, words + skip);
     }
   });
