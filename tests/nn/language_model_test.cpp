@@ -1,0 +1,137 @@
+#include "nn/language_model.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "allocator/caching_allocator.h"
+#include "autograd/operators.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+#include "tensor/print.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+
+/// Mixes by averaging all positions so far, which needs no attention.
+class RunningMean : public SequenceMixer {
+ public:
+  Tensor forward(const Tensor& x, SequenceState*) override {
+    const Tensor counts = arange(1, static_cast<double>(x.size(1)) + 1, 1, x.options());
+    return cumsum(x, 1) / reshape(counts, {x.size(1), 1});
+  }
+};
+
+MixerFactory running_mean() {
+  return [](const LanguageModelConfig&, const ParameterOptions&) { return std::make_unique<RunningMean>(); };
+}
+
+LanguageModelConfig tiny() {
+  return {.vocabulary = 10, .context = 8, .layers = 2, .width = 8, .heads = 2, .kv_heads = 2};
+}
+
+Tensor some_tokens(std::int64_t rows, std::int64_t length) {
+  Generator generator(5);
+  return randint(0, 10, {rows, length}, {.dtype = DType::i64}, generator);
+}
+
+TEST(LanguageModel, StartsWithTheUniformDistribution) {
+  Generator generator(1);
+  LanguageModel model(tiny(), running_mean(), {.generator = &generator});
+  const Tensor tokens = some_tokens(3, 8);
+  EXPECT_NEAR(model.loss(tokens, tokens).item(), std::log(10.0), 1e-5);
+  EXPECT_NEAR(model.loss(tokens, tokens, true).item(), 24 * std::log(10.0), 1e-4);
+}
+
+TEST(LanguageModel, LossIsTheCrossEntropyOfItsLogits) {
+  Generator generator(1);
+  LanguageModelConfig config = tiny();
+  config.tied_head = true;
+  LanguageModel model(config, running_mean(), {.generator = &generator});
+  const Tensor tokens = some_tokens(2, 7), targets = some_tokens(2, 7);
+  const Tensor logits = model.logits(tokens);
+  EXPECT_EQ(logits.shape(), (Shape{2, 7, 10}));
+  EXPECT_NEAR(model.loss(tokens, targets).item(), cross_entropy(logits, targets).item(), 1e-5);
+}
+
+TEST(LanguageModel, NamesEveryPart) {
+  const LanguageModel model(tiny(), running_mean());
+  std::string names;
+  for (const auto& [name, tensor] : model.named_parameters()) names += name + " ";
+  EXPECT_EQ(names,
+            "embedding.weight block0.norm1.weight block0.norm2.weight block0.feed_forward.up.weight "
+            "block0.feed_forward.down.weight block1.norm1.weight block1.norm2.weight block1.feed_forward.up.weight "
+            "block1.feed_forward.down.weight norm.weight head.weight ");
+}
+
+TEST(LanguageModel, EveryParameterOfEveryKindGetsAGradientAfterOneStep) {
+  for (const bool tied : {false, true})
+    for (const Positions positions : {Positions::rope, Positions::learned}) {
+      LanguageModelConfig config = tiny();
+      config.tied_head = tied;
+      config.positions = positions;
+      config.biases = true;
+      config.norm = NormKind::layer_norm;
+      config.dropout = 0.1;
+      LanguageModel model(config, running_mean());
+      for (Tensor parameter : model.parameters()) {  // away from the zeros that it starts with
+        const NoGradGuard no_grad;
+        parameter.copy_from(randn(parameter.shape()));
+      }
+      model.loss(some_tokens(2, 8), some_tokens(2, 8)).backward();
+      for (const auto& [name, parameter] : model.named_parameters()) {
+        ASSERT_TRUE(parameter.grad().defined()) << name;
+        EXPECT_GT(norm(parameter.grad()).item(), 0.0) << name;
+      }
+    }
+}
+
+TEST(LanguageModel, KeepsFullParametersUnderHalfActivations) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f64}) {
+    LanguageModelConfig config = tiny();
+    config.dtype = dtype;
+    LanguageModel model(config, running_mean());
+    const Tensor tokens = some_tokens(1, 8);
+    EXPECT_EQ(model.hidden(tokens).dtype(), dtype);
+    EXPECT_EQ(model.parameters()[0].dtype(), dtype == DType::f64 ? DType::f64 : DType::f32);
+    EXPECT_NEAR(model.loss(tokens, tokens).item(), std::log(10.0), 0.02);
+  }
+}
+
+TEST(LanguageModel, RefusesConfigurationsThatMakeNoModel) {
+  const auto refusal = [](auto change) {
+    LanguageModelConfig config = tiny();
+    change(config);
+    return error_of<ValueError>([&] { config.check(); });
+  };
+  EXPECT_EQ(refusal([](auto& c) { c.width = 9; }), "[language_model] width 9 is not divisible by 2 heads");
+  EXPECT_EQ(refusal([](auto& c) { c.kv_heads = 3; }), "[language_model] 2 heads are not a multiple of 3 kv-heads");
+  EXPECT_EQ(refusal([](auto& c) { c.layers = 0; }), "[language_model] layers must be at least 1, but is 0");
+  EXPECT_EQ(refusal([](auto& c) { c.width = 6; }),
+            "[language_model] rotary positions need an even width per head, but 6 / 2 is odd");
+  EXPECT_EQ(refusal([](auto& c) { c.dtype = DType::i64; }),
+            "[language_model] activations must be floating, but are i64");
+  EXPECT_THROW(LanguageModel(LanguageModelConfig{.width = 7}, running_mean()), ValueError);
+}
+
+TEST(LanguageModel, RefusesMorePositionsThanItsContext) {
+  LanguageModel model(tiny(), running_mean());
+  EXPECT_EQ(error_of<ShapeError>([&] { model.hidden(some_tokens(2, 9)); }),
+            "[language_model] tokens must be (B, T) with at most 8 positions, 0 of them seen before: tokens (2, 9) i64 "
+            "on cpu");
+}
+
+TEST(LanguageModel, SwigluHasAsManyParametersAsGelu) {
+  LanguageModelConfig config{.width = 96};
+  EXPECT_EQ(config.hidden_units(), 384);
+  config.feed_forward = FeedForwardKind::swiglu;
+  EXPECT_EQ(config.hidden_units(), 256);
+}
+
+}  // namespace
+}  // namespace poolgrad::nn

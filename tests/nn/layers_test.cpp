@@ -1,0 +1,121 @@
+// Linear, Embedding, LayerNorm, RMSNorm, Dropout and FeedForward: what each adds to its operator.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "autograd/operators.h"
+#include "nn/dropout.h"
+#include "nn/embedding.h"
+#include "nn/feed_forward.h"
+#include "nn/layer_norm.h"
+#include "nn/rms_norm.h"
+#include "tensor/creation.h"
+#include "tensor/print.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using testing_support::error_of;
+
+const ParameterOptions f64{.dtype = DType::f64};
+
+const Tensor& parameter(const NamedTensors& tensors, const std::string& name) {
+  for (const auto& [key, tensor] : tensors)
+    if (key == name) return tensor;
+  throw ValueError("no " + name);
+}
+
+double deviation(const Tensor& x) {
+  double sum = 0;
+  for (const double value : x.to_vector<double>()) sum += value * value;
+  return std::sqrt(sum / static_cast<double>(x.count()));
+}
+
+TEST(Linear, MultipliesByItsWeightAndAddsItsBias) {
+  Linear layer(2, 3);
+  layer.load({{"weight", from_data<float>({1, 2, 3, 4, 5, 6}, {3, 2})}, {"bias", from_data<float>({10, 20, 30}, {3})}});
+  EXPECT_TRUE(all_close(layer(from_data<float>({1, -1}, {1, 2})), from_data<float>({9, 19, 29}, {1, 3})));
+  EXPECT_FALSE(Linear(2, 3, {.bias = false}).bias().defined());
+}
+
+TEST(Linear, StartsWithTheDeviationThatKeepsTheScaleOfItsInput) {
+  EXPECT_NEAR(deviation(Linear(256, 256).weight()), 1.0 / 16, 1e-3);
+  EXPECT_NEAR(deviation(Linear(256, 256, {.deviation = 2.0}).weight()), 2.0, 0.03);
+  EXPECT_EQ(deviation(Linear(8, 8, {.deviation = 0.0}).weight()), 0.0);
+}
+
+TEST(Linear, ServesHalfActivationsWithFullParameters) {
+  Linear layer(4, 2);
+  const Tensor x = to(ones({3, 4}), DType::bf16);
+  const Tensor y = layer(x);
+  EXPECT_EQ(y.dtype(), DType::bf16);
+  sum(y).backward();
+  EXPECT_EQ(layer.weight().grad().dtype(), DType::f32);
+  EXPECT_TRUE(all_close(layer.weight().grad(), full({2, 4}, 3.0)));
+}
+
+TEST(Embedding, LooksUpRows) {
+  Embedding layer(4, 2);
+  layer.load({{"weight", from_data<float>({0, 1, 10, 11, 20, 21, 30, 31}, {4, 2})}});
+  const Tensor rows = layer(from_data<std::int64_t>({3, 1}, {1, 2}));
+  EXPECT_TRUE(all_close(rows, from_data<float>({30, 31, 10, 11}, {1, 2, 2})));
+  EXPECT_NEAR(deviation(Embedding(256, 64, 0.5).weight()), 0.5, 0.01);
+}
+
+TEST(Norms, StartAsPlainNormalisation) {
+  const Tensor x = from_data<double>({1, 2, 3, 4}, {1, 4});
+  LayerNorm layer_norm(4, true, 0.0, f64);
+  RMSNorm rms_norm(4, 0.0, f64);
+  const double s = std::sqrt(1.25), r = std::sqrt(7.5);
+  EXPECT_TRUE(all_close(layer_norm(x), from_data<double>({-1.5 / s, -0.5 / s, 0.5 / s, 1.5 / s}, {1, 4}), 1e-12));
+  EXPECT_TRUE(all_close(rms_norm(x), from_data<double>({1 / r, 2 / r, 3 / r, 4 / r}, {1, 4}), 1e-12));
+  EXPECT_EQ(layer_norm.named_parameters().size(), 2u);
+  EXPECT_EQ(LayerNorm(4, false).named_parameters().size(), 1u);
+  EXPECT_EQ(rms_norm.named_parameters().size(), 1u);
+}
+
+TEST(Dropout, ActsInTrainingOnly) {
+  Generator generator(7);
+  Dropout layer(0.25, generator);
+  const Tensor x = ones({1000});
+  const Tensor dropped = layer(x);
+  const double kept = mean(dropped).item() * 0.75;
+  EXPECT_NEAR(kept, 0.75, 0.05);
+  EXPECT_NEAR(max(dropped).item(), 1 / 0.75, 1e-6);
+  EXPECT_FALSE(bit_equal(layer(x), dropped)) << "the generator moves on";
+  layer.eval();
+  EXPECT_TRUE(layer(x).is_same(x));
+  EXPECT_EQ(error_of<ValueError>([&] { Dropout(1.0, generator); }), "[dropout] p must be in [0, 1), but is 1.000000");
+}
+
+TEST(FeedForward, ComputesEachKindFromItsParts) {
+  Generator generator(3);
+  const ParameterOptions options{.dtype = DType::f64, .generator = &generator};
+  const Tensor x = randn({2, 5, 4}, {.dtype = DType::f64}, generator);
+  for (const FeedForwardKind kind : {FeedForwardKind::gelu, FeedForwardKind::gelu_exact, FeedForwardKind::swiglu}) {
+    FeedForward layer(4, 6, {.kind = kind}, options);
+    const NamedTensors parts = layer.named_parameters();
+    const auto dense = [&](const std::string& name, const Tensor& input) {
+      return matmul(input, transpose(parameter(parts, name + ".weight"), 0, 1)) + parameter(parts, name + ".bias");
+    };
+    const Tensor up = dense("up", x);
+    Tensor hidden = up * 0.5 * (erf(up * std::sqrt(0.5)) + 1.0);
+    if (kind == FeedForwardKind::gelu)
+      hidden = up * 0.5 * (tanh((up + pow(up, 3.0) * 0.044715) * std::sqrt(2 / 3.14159265358979)) + 1.0);
+    if (kind == FeedForwardKind::swiglu) {
+      const Tensor gate = dense("gate", x);
+      hidden = gate * sigmoid(gate) * up;
+    }
+    EXPECT_TRUE(all_close(layer(x), dense("down", hidden), 1e-10, 1e-12)) << static_cast<int>(kind);
+  }
+}
+
+TEST(FeedForward, CanStartAsZero) {
+  FeedForward layer(4, 8, {.down_deviation = 0.0});
+  EXPECT_TRUE(bit_equal(layer(ones({2, 4})), zeros({2, 4})));
+}
+
+}  // namespace
+}  // namespace poolgrad::nn

@@ -1,0 +1,139 @@
+// SGD and AdamW against three steps computed by PyTorch in f64; state, scaling and errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "allocator/caching_allocator.h"
+#include "nn/adamw.h"
+#include "nn/sgd.h"
+#include "tensor/creation.h"
+#include "tensor/print.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+
+Tensor vector(std::initializer_list<double> values, DType dtype = DType::f64) {
+  const Tensor source = from_data<double>(values, {static_cast<std::int64_t>(values.size())});
+  return Tensor::empty(source.shape(), {.dtype = dtype}).copy_from(source);
+}
+
+Tensor start(DType dtype = DType::f64) { return vector({1.0, -2.0, 0.5}, dtype).set_requires_grad(); }
+
+/// The gradient of step s = 0, 1, 2.
+Tensor gradient(int s, double scale = 1.0) {
+  return vector({0.1 * (s + 1) * scale, -0.3 * scale, (0.7 - 0.5 * s) * scale});
+}
+
+void expect_steps(Optimizer& optimizer, Tensor parameter, const std::vector<Tensor>& expected) {
+  for (int s = 0; s < 3; ++s) {
+    parameter.set_grad(gradient(s, 4.0));
+    optimizer.step(0.25);
+    EXPECT_TRUE(all_close(parameter.detach(), expected[static_cast<std::size_t>(s)], 1e-13, 0))
+        << "step " << s << ": " << to_string(parameter, {.precision = 17});
+  }
+  EXPECT_EQ(optimizer.steps(), 3);
+}
+
+TEST(AdamW, TakesTheStepsOfItsDefinition) {
+  const Tensor p = start();
+  AdamW optimizer({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.8, .beta2 = 0.9, .epsilon = 1e-3, .weight_decay = 0.2});
+  expect_steps(optimizer, p,
+               {vector({0.880990099009901, -1.8603322259136212, 0.39014265335235376}),
+                vector({0.7671053179416281, -1.7234578073089701, 0.2985901404938979}),
+                vector({0.6556542784580589, -1.589320877076412, 0.2639469541996903})});
+}
+
+TEST(SGD, TakesTheStepsOfItsDefinition) {
+  const Tensor p = start();
+  SGD optimizer({{"p", p}}, {.learning_rate = 0.1, .weight_decay = 0.2});
+  expect_steps(
+      optimizer, p,
+      {vector({0.97, -1.93, 0.42}), vector({0.9306, -1.8614, 0.3916}), vector({0.881988, -1.794172, 0.413768})});
+  EXPECT_TRUE(optimizer.state().empty());
+}
+
+TEST(SGD, RemembersGradientsWithMomentum) {
+  const Tensor p = start();
+  SGD optimizer({{"p", p}}, {.learning_rate = 0.1, .momentum = 0.9, .dampening = 0.3, .weight_decay = 0.2});
+  expect_steps(optimizer, p,
+               {vector({0.97, -1.93, 0.42}), vector({0.91542, -1.81898, 0.32812}),
+                vector({0.83248212, -1.67259628, 0.26183432})});
+}
+
+TEST(SGD, LooksAheadWithNesterov) {
+  const Tensor p = start();
+  SGD optimizer({{"p", p}}, {.learning_rate = 0.1, .momentum = 0.9, .nesterov = true});
+  expect_steps(
+      optimizer, p,
+      {vector({0.981, -1.943, 0.367}), vector({0.9349, -1.8617, 0.2723}), vector({0.85441, -1.75853, 0.26207})});
+}
+
+TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
+  const Tensor p = start();
+  AdamW optimizer({{"p", p}});
+  optimizer.step();
+  EXPECT_TRUE(bit_equal(p.detach(), vector({1.0, -2.0, 0.5})));
+}
+
+TEST(Optimizer, DecaysMatricesOnlyWhereAsked) {
+  Tensor flat = ones({4}).set_requires_grad(), matrix = ones({2, 2}).set_requires_grad();
+  AdamW optimizer({{"flat", flat}, {"matrix", matrix}},
+                  {.learning_rate = 0.1, .weight_decay = 0.5, .decay_matrices_only = true});
+  flat.set_grad(zeros({4}));
+  matrix.set_grad(zeros({2, 2}));
+  optimizer.step();
+  EXPECT_TRUE(bit_equal(flat.detach(), ones({4})));
+  EXPECT_TRUE(all_close(matrix.detach(), full({2, 2}, 0.95)));
+}
+
+TEST(Optimizer, KeepsStateInTheComputeDtypeAndTagsIt) {
+  const auto tagged = [] {
+    return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(Category::optimizer_state)].current;
+  };
+  const auto before = tagged();
+  Tensor p = start(DType::bf16);
+  AdamW optimizer({{"p", p}}, {.learning_rate = 0.5, .weight_decay = 0.0});
+  EXPECT_EQ(tagged() - before, 2 * 3 * sizeof(float));
+  EXPECT_EQ(optimizer.state()[1].first, "p.second_moment");
+  EXPECT_EQ(optimizer.state()[1].second.dtype(), DType::f32);
+  p.set_grad(vector({1, 1, 1}, DType::bf16));
+  optimizer.step();
+  EXPECT_TRUE(all_close(p.detach(), vector({0.5, -2.5, 0.0}, DType::bf16), 1e-6, 1e-6));
+}
+
+TEST(Optimizer, ASavedTensorSeesThatAStepChangedTheParameter) {
+  Tensor p = start();
+  const auto version = p.storage()->version();
+  SGD optimizer({{"p", p}});
+  p.set_grad(gradient(0));
+  optimizer.step();
+  EXPECT_GT(p.storage()->version(), version);
+}
+
+TEST(Optimizer, LoadsStateThatFitsAndRefusesOther) {
+  const Tensor p = start(), q = start();
+  AdamW a({{"p", p}}), b({{"p", q}});
+  Tensor(p).set_grad(gradient(0));
+  a.step();
+  b.load(a.state(), a.steps());
+  EXPECT_EQ(b.steps(), 1);
+  EXPECT_TRUE(bit_equal(a.state()[0].second, b.state()[0].second));
+  EXPECT_EQ(error_of<ValueError>([&] { b.load({}, 1); }), "[optimizer] the state has 0 tensors, the optimiser 2");
+  NamedTensors other = a.state();
+  other[1].second = zeros({4});
+  EXPECT_THAT(error_of<ValueError>([&] { b.load(other, 1); }),
+              HasSubstr("p.second_moment (4,) f32 on cpu, p.second_moment (3,) f64 on cpu"));
+}
+
+TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
+  EXPECT_THAT(error_of<ValueError>([] { AdamW({}, {.learning_rate = -1}); }), HasSubstr("must not be negative"));
+  EXPECT_THAT(error_of<ValueError>([] { AdamW({}, {.beta2 = 1}); }), HasSubstr("betas must be in [0, 1)"));
+  EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.momentum = -1}); }), HasSubstr("must not be negative"));
+  EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.nesterov = true}); }), HasSubstr("nesterov needs momentum"));
+}
+
+}  // namespace
+}  // namespace poolgrad::nn

@@ -1,0 +1,128 @@
+// Clipping by the global norm, the learning rate over time, and the file that a run goes on from.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "autograd/operators.h"
+#include "nn/adamw.h"
+#include "nn/gradient_clipping.h"
+#include "nn/linear.h"
+#include "nn/schedule.h"
+#include "nn/training_state.h"
+#include "tensor/creation.h"
+#include "tensor/print.h"
+#include "tensor/safetensors.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+using testing_support::TemporaryFolder;
+
+TEST(GradientClipping, MeasuresAllGradientsTogether) {
+  Tensor a = zeros({2}).set_requires_grad(), b = zeros({1}).set_requires_grad(), c = zeros({5}).set_requires_grad();
+  a.set_grad(from_data<float>({3, 4}, {2}));
+  b.set_grad(from_data<float>({12}, {1}));
+  EXPECT_DOUBLE_EQ(gradient_norm({a, b, c}), 13.0);
+  EXPECT_EQ(gradient_norm({}), 0.0);
+}
+
+TEST(GradientClipping, ScalesDownOnly) {
+  EXPECT_DOUBLE_EQ(clip_scale(4.0, 1.0), 0.25);
+  EXPECT_DOUBLE_EQ(clip_scale(0.5, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(clip_scale(100.0, 0.0), 1.0);
+  EXPECT_THAT(error_of<ValueError>([] { clip_scale(1.0, -1.0); }), HasSubstr("must not be negative"));
+}
+
+TEST(CosineSchedule, WarmsUpThenFallsToItsFloor) {
+  const CosineSchedule schedule{.peak = 2.0, .warmup = 4, .steps = 12, .floor = 0.1};
+  EXPECT_DOUBLE_EQ(schedule.rate(1), 0.5);
+  EXPECT_DOUBLE_EQ(schedule.rate(4), 2.0);
+  EXPECT_DOUBLE_EQ(schedule.rate(8), 2.0 * 0.55);
+  EXPECT_DOUBLE_EQ(schedule.rate(12), 0.2);
+  EXPECT_DOUBLE_EQ(schedule.rate(100), 0.2);
+  EXPECT_DOUBLE_EQ((CosineSchedule{.peak = 2.0, .warmup = 0, .steps = 1}.rate(1)), 0.2);
+}
+
+/// A model, its optimiser, and a run that can stop at any step.
+struct SmallRun {
+  explicit SmallRun(std::uint64_t seed)
+      : generator(seed), model(3, 2, {}, {.generator = &generator}), optimizer(model.named_parameters()) {}
+
+  void step() {
+    Generator data(99, static_cast<std::uint64_t>(done++));
+    model.zero_grad();
+    sum(square(dropout(model(randn({4, 3}, {}, data)), 0.5, generator))).backward();
+    optimizer.step();
+  }
+  void save(const std::string& path) const {
+    save_training_state(
+        path, model, optimizer,
+        {.step = done, .data_position = 4 * done, .generator = generator.state(), .metadata = {{"width", "3"}}});
+  }
+
+  Generator generator;
+  Linear model;
+  AdamW optimizer;
+  std::int64_t done = 0;
+};
+
+TEST(TrainingState, ContinuesBitForBit) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun whole(1), resumed(2);
+  for (int i = 0; i < 3; ++i) whole.step();
+  whole.save(path);
+  const TrainingState state = load_training_state(path, resumed.model, resumed.optimizer);
+  EXPECT_EQ(state.step, 3);
+  EXPECT_EQ(state.data_position, 12);
+  EXPECT_EQ(state.metadata, (std::map<std::string, std::string>{{"width", "3"}}));
+  EXPECT_EQ(read_training_metadata(path), state.metadata);
+  resumed.generator.set_state(state.generator);
+  resumed.done = state.step;
+  for (int i = 0; i < 3; ++i) {
+    whole.step();
+    resumed.step();
+  }
+  EXPECT_TRUE(bit_equal(whole.model.weight(), resumed.model.weight()));
+  EXPECT_TRUE(bit_equal(whole.model.bias(), resumed.model.bias()));
+}
+
+TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun run(1);
+  const Tensor before = run.model.weight().copy();
+  const auto load = [&] { load_training_state(path, run.model, run.optimizer); };
+
+  run.model.save_file(path);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("not a training state of poolgrad"));
+
+  SmallRun other(2);
+  other.step();
+  other.save(path);
+  SafetensorsFile file = load_safetensors(path);
+  file.metadata["poolgrad.step"] = "-7";
+  save_safetensors(path, file);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("step is no count: -7"));
+  file.metadata.erase("poolgrad.step");
+  save_safetensors(path, file);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("no step in the metadata"));
+  file.metadata["poolgrad.step"] = "1";
+  file.tensors[0].second = zeros({2, 4});
+  save_safetensors(path, file);
+  EXPECT_THAT(error_of<ValueError>(load), HasSubstr("weight is (2, 4) f32 on cpu where the module has (2, 3)"));
+
+  other.save(path);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 4);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr(path));
+  EXPECT_TRUE(bit_equal(run.model.weight(), before));
+  EXPECT_EQ(run.optimizer.steps(), 0);
+}
+
+}  // namespace
+}  // namespace poolgrad::nn
