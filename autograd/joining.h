@@ -1,4 +1,4 @@
-// Several tensors into one.
+// Several tensors into one; the gradients of the parts are views of the whole one.
 #pragma once
 
 #include <vector>

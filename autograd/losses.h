@@ -1,4 +1,4 @@
-// Losses: 0-dimensional results.
+// Losses: 0-dimensional results (but for Reduction::none), in f32 for f16 and bf16 inputs of the cross entropies.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +16,15 @@ struct CrossEntropyOptions {
 };
 
 /// logits (..., V) and i64 targets (...): mean of log_sum_exp(logits) - logits[target]. The backward recomputes
-/// probabilities from the saved lse straight into the gradient. IndexError for a target outside [0, V).
+/// probabilities from the saved lse straight into the gradient. The mean over no counted target is 0. IndexError names
+/// the first target outside [0, V) and its position.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
 /// cross_entropy(x weight^T, targets) for x (..., C), weight (V, C) in chunks of rows: neither logits nor probabilities
-/// exist beyond one chunk. Gradients are computed in the forward pass while the chunk is hot. Mean or sum only.
+/// exist beyond one chunk of at most 1024 rows. Gradients are computed in the forward pass while the chunk is hot, and
+/// given away by the first backward; a second one (retain_graph) computes them again. Mean or sum only (ValueError).
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             CrossEntropyOptions options = {});
-/// mean((a - b)^2).
+/// mean((a - b)^2); equal shapes, never broadcast (ShapeError).
 Tensor mse_loss(const Tensor& a, const Tensor& b);
 
 }  // namespace poolgrad

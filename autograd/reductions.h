@@ -1,22 +1,27 @@
-// Sums, means and extrema over dimensions. `dims` empty means all; `keep` leaves reduced dimensions as 1.
+// Sums, means and extrema over dimensions. `dims` empty means all; `keep` leaves reduced dimensions as 1. The order of
+// every sum is fixed by the shape. A dimension out of range or named twice throws IndexError.
 #pragma once
 
 #include "tensor/tensor.h"
 
 namespace poolgrad {
 
+/// Integers and bools sum to i64, here and in prod.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false);
+/// Floating dtypes; NaN where there is nothing to average.
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false);
 /// Divides by n - correction.
 Tensor variance(const Tensor& x, const Dims& dims = {}, bool keep = false, double correction = 1.0);
+/// Exact gradients even where factors are 0.
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keep = false);
 /// Ties share the gradient equally. An empty reduction throws ShapeError.
 Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false);
-/// log(sum(exp(x))) along one dimension, stable.
+/// log(sum(exp(x))) along one dimension, stable; a slice of -inf gives -inf and zero gradients.
 Tensor log_sum_exp(const Tensor& x, std::int64_t dim = -1, bool keep = false);
+/// Running sum, the element itself included.
 Tensor cumsum(const Tensor& x, std::int64_t dim);
-/// bool / i64 results, no gradient.
+/// bool / i64 results, no gradient. argmax and argmin give the first of equals.
 Tensor any(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor all(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keep = false);

@@ -1,4 +1,5 @@
-// Elementwise functions of one tensor; floating dtypes.
+// Elementwise functions of one tensor: floating dtypes, DTypeError otherwise; neg, abs, sign, square, clamp, floor,
+// ceil and round take integers as well. All are twice differentiable away from their kinks.
 #pragma once
 
 #include "tensor/tensor.h"

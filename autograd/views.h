@@ -1,4 +1,5 @@
-// Views: the same storage under another geometry (tensor/geometry.h); gradients flow back through the inverse view.
+// Views: the same storage under another geometry (tensor/geometry.h); gradients flow back through the inverse view. The
+// gradient of slice, select and split is put together in one tensor, zero where nothing was taken.
 #pragma once
 
 #include <cstdint>

@@ -7,7 +7,9 @@
 #include "allocator/caching_allocator.h"
 #include "autograd/engine.h"
 #include "autograd/operators.h"
+#include "kernels/parallel.h"
 #include "tensor/compare.h"
+#include "tensor/grad_mode.h"
 #include "tests/autograd/operator_table.h"
 
 namespace poolgrad {
@@ -178,6 +180,51 @@ TEST(Split, GathersTheGradientsOfAllPartsInOneTensor) {
   EXPECT_EQ(sum(gradient).item(), 80.0);
   const std::uint64_t products = 4u * 4 * 10 * 2, assembled = 4u * 4 * 30;
   EXPECT_EQ(bytes_asked_for([&] { grad({loss}, {packed}); }), products + assembled + 4u);  // and the seed, 1
+}
+
+TEST(Operators, GiveTheSameBitsForOneThreadAndTwo) {
+  Generator generator(6);
+  const Tensor x = randn({2, 300, 64}, {}, generator).set_requires_grad();
+  const Tensor weight = randn({192, 64}, {}, generator).set_requires_grad();
+  const Tensor bias = randn({192}, {}, generator).set_requires_grad();
+  const Tensor gain = randn({64}, {}, generator).set_requires_grad();
+  const Tensor table = randn({192, 64}, {}, generator).set_requires_grad();
+  const Tensor targets = randint(0, 192, {2, 300}, {.dtype = DType::i64}, generator);
+  const auto step = [&] {
+    const Tensor hidden = linear(layer_norm(x + embedding(table, targets), gain), weight, bias);
+    const std::vector<Tensor> parts = split(hidden, 3, -1);
+    const Tensor mixed = silu_mul(parts[0], gelu(parts[1])) + softmax(parts[2]);
+    const Tensor loss = linear_cross_entropy(rms_norm(mixed, gain), weight, targets) + norm(mixed) + mean(hidden);
+    std::vector<Tensor> results = grad({loss}, {x, weight, bias, gain, table});
+    results.push_back(loss);
+    return results;
+  };
+  const int threads = kernels::num_threads();
+  kernels::set_num_threads(1);
+  const std::vector<Tensor> one = step();
+  kernels::set_num_threads(2);
+  const std::vector<Tensor> two = step();
+  kernels::set_num_threads(threads);
+  for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(bit_equal(one[i], two[i])) << i;
+}
+
+TEST(Operators, LeaveNothingBehind) {
+  const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
+  const Tensor x = ones({6, 5}).set_requires_grad(), weight = ones({4, 5}).set_requires_grad();
+  const std::uint64_t before = live();
+  {
+    const Tensor loss = linear_cross_entropy(softmax(x * 2.0), weight, zeros({6}, {.dtype = DType::i64}));
+    grad({loss}, {x, weight}, {}, {.create_graph = true});
+  }
+  EXPECT_EQ(live(), before);
+}
+
+TEST(Operators, KeepNothingWhereNoGradientIsWanted) {
+  const Tensor x = ones({64, 64}).set_requires_grad();
+  const NoGradGuard guard;
+  const Tensor y = tanh(x) * x;
+  EXPECT_TRUE(y.is_leaf());
+  EXPECT_FALSE(y.requires_grad());
 }
 
 TEST(Dropout, DropsTheSameElementsForTheSameGeneratorState) {
