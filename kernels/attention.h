@@ -52,10 +52,11 @@ struct AttentionSchedule {
 void attention_forward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v, View out,
                        View lse);
 
-/// Gradients of <grad_out, out> + <grad_lse, lse>. `grad_lse` may have data == nullptr (no gradient for lse). Two
-/// kernels: one over key tiles writes dk and dv, one over query tiles writes dq; no atomics, fixed order, so equal
-/// inputs give equal bits for any number of threads. Uses O(B * Hq * Nq) workspace for delta. dq, dk and dv are
-/// overwritten.
+/// Gradients of <grad_out, out> + <grad_lse, lse>; dq, dk and dv are overwritten. `grad_lse` may have data == nullptr
+/// (no gradient for lse) and any strides. Weights are recomputed from lse (Dao et al. 2022); no atomics, and every
+/// element is one chain of additions in a fixed order, so equal inputs give equal bits for any number of threads.
+/// Workspace: delta, B * Hq * Nq in the compute dtype; on the CPU also tiles and, with many heads, one kv head's dq for
+/// each thread.
 void attention_backward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v,
                         View out, View lse, View grad_out, View grad_lse, View dq, View dk, View dv);
 
