@@ -10,6 +10,7 @@
 
 namespace poolgrad {
 
+/// One value everywhere, converted to the dtype; row-major. All throw ShapeError, OutOfMemoryError.
 Tensor zeros(const Shape& shape, TensorOptions options = {});
 Tensor ones(const Shape& shape, TensorOptions options = {});
 Tensor full(const Shape& shape, double value, TensorOptions options = {});
@@ -17,11 +18,13 @@ Tensor zeros_like(const Tensor& like);
 Tensor ones_like(const Tensor& like);
 /// start, start + step, ... below stop (one dimension). Throws ValueError for step 0 or a non-finite bound.
 Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {});
-/// Normal and uniform [low, high) numbers from `generator`, row-major order, the same on every device.
+/// Normal and uniform [low, high) numbers from `generator`, row-major order, the same on every device; other
+/// dtypes get roundings of the same numbers. Throws DTypeError unless the dtype is floating.
 Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator());
 Tensor uniform(const Shape& shape, double low = 0.0, double high = 1.0, TensorOptions options = {},
                Generator& generator = default_generator());
-/// i64 integers in [low, high).
+/// Whole numbers in [low, high), within +-2^52; i64 unless the options say otherwise. Made of 53 random bits each: no
+/// value is more likely than another by more than a fraction (high - low) / 2^53. Throws ValueError.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {.dtype = DType::i64},
                Generator& generator = default_generator());
 /// A tensor of dtype_of<T> with a copy of `values`, whose number must be that of `shape`; moved to `device`.
