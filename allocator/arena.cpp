@@ -1,7 +1,6 @@
 #include "allocator/arena.h"
 
 #include <algorithm>
-#include <bit>
 
 namespace poolgrad {
 
@@ -13,24 +12,13 @@ std::uintptr_t round_down(std::uintptr_t value, std::size_t multiple) { return v
 
 }  // namespace
 
-Arena::Arena(BlockStore& store, std::size_t granule, std::size_t page)
-    : store_(store),
-      granule_(granule),
-      page_(page),
-      granule_bits_(static_cast<unsigned>(std::countr_zero(granule))),
-      page_bits_(static_cast<unsigned>(std::countr_zero(page))) {}
-
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
-  auto window = std::make_unique<Window>();
-  window->address = address;
-  window->size = bytes;
-  window->live_at.resize(bytes >> page_bits_);
   Block* hole = store_.make();
+  auto window = std::make_unique<Window>(Window{address, bytes, hole, LiveMap(bytes, granule_)});
   hole->address = address;
   hole->size = bytes;
   hole->window = window.get();
   hole->state = BlockState::uncommitted;
-  window->first = hole;
   holes_.insert(hole);
   windows_.push_back(std::move(window));
 }
@@ -184,7 +172,7 @@ void Arena::put(Block* block) {
   index(block->stream).insert(block);
 }
 
-Arena::Growth Arena::plan_growth(std::size_t size, std::uint64_t stream) const {
+Arena::Growth Arena::plan_growth(std::size_t size, std::uint64_t stream, std::size_t step) const {
   const auto joins = [&](const Block* other) {
     return other != nullptr && other->state == BlockState::free && other->stream == stream;
   };
@@ -193,7 +181,8 @@ Arena::Growth Arena::plan_growth(std::size_t size, std::uint64_t stream) const {
     const std::size_t below = joins(hole->previous) ? hole->previous->size : 0;
     const std::size_t above = joins(hole->next) ? hole->next->size : 0;
     if (below + hole->size + above < size) continue;
-    const std::size_t bytes = std::min(round_up(size - std::min(below, size), page_), hole->size);
+    const std::uintptr_t end = round_up(hole->address + (size - std::min(below, size)), step);
+    const std::size_t bytes = std::min(end - hole->address, hole->size);
     if (bytes != 0 && (best.hole == nullptr || bytes < best.bytes)) best = {hole, bytes};
   }
   return best;
@@ -264,28 +253,10 @@ const Window* Arena::window_of(std::uintptr_t address) const noexcept {
   return nullptr;
 }
 
-Block** Arena::live_slot(Window& window, std::uintptr_t address) const noexcept {
-  const std::size_t offset = address - window.address;
-  const auto& granules = window.live_at[offset >> page_bits_];
-  return granules == nullptr ? nullptr : &granules[(offset & (page_ - 1)) >> granule_bits_];
-}
-
-void Arena::mark_live(Block* block) {
-  const std::size_t page = (block->address - block->window->address) >> page_bits_;
-  auto& granules = block->window->live_at[page];
-  if (granules == nullptr) granules = std::make_unique<Block*[]>(page_ >> granule_bits_);
-  block->state = BlockState::live;
-  *live_slot(*block->window, block->address) = block;
-}
-
 Block* Arena::live(std::uintptr_t address) const noexcept {
-  for (const auto& window : windows_) {
-    if (address - window->address >= window->size) continue;
-    Block** slot = live_slot(*window, address);
-    if (slot == nullptr || *slot == nullptr || (*slot)->address != address) return nullptr;
-    return *slot;
-  }
-  return nullptr;
+  const Window* window = window_of(address);
+  Block* block = window == nullptr ? nullptr : window->live.find(address - window->address);
+  return block != nullptr && block->address == address ? block : nullptr;
 }
 
 const Block* Arena::containing(std::uintptr_t address) const {

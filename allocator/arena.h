@@ -12,21 +12,22 @@
 
 #include "allocator/block.h"
 #include "allocator/bucket_index.h"
+#include "allocator/live_map.h"
 
 namespace poolgrad {
 
-/// One reserved address range. `live_at` maps pages, and granules inside them, to the live block that starts there.
+/// One reserved address range.
 struct Window {
-  std::uintptr_t address = 0;
-  std::size_t size = 0;
-  Block* first = nullptr;
-  std::vector<std::unique_ptr<Block*[]>> live_at;
+  std::uintptr_t address;
+  std::size_t size;
+  Block* first;
+  LiveMap live;
 };
 
 class Arena {
  public:
   /// Blocks are multiples of `granule`; memory comes and goes in multiples of `page`. Both are powers of two.
-  Arena(BlockStore& store, std::size_t granule, std::size_t page);
+  Arena(BlockStore& store, std::size_t granule, std::size_t page) : store_(store), granule_(granule), page_(page) {}
 
   /// Takes over a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
@@ -53,7 +54,8 @@ class Arena {
     Block* hole = nullptr;  // uncommitted; nullptr if no hole is large enough
     std::size_t bytes = 0;  // to commit at the hole's start
   };
-  Growth plan_growth(std::size_t size, std::uint64_t stream) const;
+  /// The pages end at a multiple of `step` where the hole allows it.
+  Growth plan_growth(std::size_t size, std::uint64_t stream, std::size_t step) const;
   /// Cuts the planned pages off their hole; busy, and no longer part of any hole.
   Block* begin_growth(const Growth& growth, std::uint64_t stream);
   /// The pages could not be had: they are a hole again.
@@ -64,8 +66,11 @@ class Arena {
   /// Cuts up to `bytes` (rounded up to pages) of whole pages out of a free block, from its upper end; busy.
   Block* take_pages(Block* block, std::size_t bytes);
 
-  void mark_live(Block* block);
-  void clear_live(Block* block) noexcept { *live_slot(*block->window, block->address) = nullptr; }
+  static void mark_live(Block* block) {
+    block->window->live.set(block->address - block->window->address, block);
+    block->state = BlockState::live;
+  }
+  static void clear_live(Block* block) noexcept { block->window->live.clear(block->address - block->window->address); }
   /// The live block that starts at `address`; nullptr if there is none.
   Block* live(std::uintptr_t address) const noexcept;
   /// The block of any state that contains `address`; nullptr outside every window. Slow.
@@ -90,7 +95,6 @@ class Arena {
   BucketIndex& index(std::uint64_t stream);
   const BucketIndex* find_index(std::uint64_t stream) const;
   const Window* window_of(std::uintptr_t address) const noexcept;
-  Block** live_slot(Window& window, std::uintptr_t address) const noexcept;
   void remove_free(Block* block) { index(block->stream).remove(block); }
   /// Bytes of whole pages inside [begin, end).
   std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end) const;
@@ -108,8 +112,6 @@ class Arena {
   BlockStore& store_;
   std::size_t granule_;
   std::size_t page_;
-  unsigned granule_bits_;
-  unsigned page_bits_;
   std::vector<std::unique_ptr<Window>> windows_;
   std::vector<StreamIndex> indices_;
   std::set<Block*, ByAddress> holes_;

@@ -28,6 +28,8 @@ class DeviceMemory {
   virtual Device device() const = 0;
   /// Smallest unit of commit, in bytes: a power of two; sizes and addresses below are multiples of it.
   virtual std::size_t granularity() const = 0;
+  /// Memory is faster to use when this much, aligned to it, is committed in one call: a power of two >= granularity().
+  virtual std::size_t large_page() const { return granularity(); }
   virtual MemoryInfo info() const = 0;
 
   /// Reserves `bytes` of addresses without memory behind them; nullptr if the address space is exhausted.

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace poolgrad {
@@ -17,7 +18,8 @@ std::size_t physical_memory() {
 
 }  // namespace
 
-HostMemory::HostMemory(std::size_t total) : total_(total != 0 ? total : physical_memory()) {}
+HostMemory::HostMemory(std::size_t total, std::size_t granularity)
+    : total_(total != 0 ? total : physical_memory()), granularity_(granularity) {}
 
 MemoryInfo HostMemory::info() const {
   const std::size_t committed = committed_.load();
@@ -25,8 +27,8 @@ MemoryInfo HostMemory::info() const {
 }
 
 void* HostMemory::reserve(std::size_t bytes) {
-  // mmap aligns to 4 KiB: take one granule more and give back what lies outside the aligned range.
-  const std::size_t granule = granularity();
+  // mmap aligns to small pages: take more and give back what lies outside the aligned range.
+  const std::size_t granule = std::max(granularity_, large_page());
   if (bytes > SIZE_MAX - granule) return nullptr;
   void* mapped = mmap(nullptr, bytes + granule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;

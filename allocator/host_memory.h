@@ -7,14 +7,19 @@
 
 namespace poolgrad {
 
-/// Pages of 2 MiB, asked for as huge pages. Work on the CPU runs at once, so events are finished when recorded.
+/// Committed in steps of 64 KiB, so that little is reserved that is not used, yet backed by huge pages where 2 MiB are
+/// committed in one piece. Work on the CPU runs at once, so events are finished when recorded.
 class HostMemory : public DeviceMemory {
  public:
-  /// `total` is what info() reports and commit() may use; 0 means the machine's physical memory.
-  explicit HostMemory(std::size_t total = 0);
+  static constexpr std::size_t default_granularity = std::size_t{64} << 10;
+
+  /// `total` is what info() reports and commit() may use; 0 means the machine's physical memory. `granularity` is a
+  /// power of two, at least a page of the operating system.
+  explicit HostMemory(std::size_t total = 0, std::size_t granularity = default_granularity);
 
   Device device() const override { return cpu; }
-  std::size_t granularity() const override { return std::size_t{2} << 20; }
+  std::size_t granularity() const override { return granularity_; }
+  std::size_t large_page() const override { return std::size_t{2} << 20; }
   MemoryInfo info() const override;
   void* reserve(std::size_t bytes) override;
   void unreserve(void* address, std::size_t bytes) noexcept override;
@@ -29,6 +34,7 @@ class HostMemory : public DeviceMemory {
 
  private:
   const std::size_t total_;
+  const std::size_t granularity_;
   std::atomic<std::size_t> committed_{0};
   std::atomic<EventId> events_{0};
 };

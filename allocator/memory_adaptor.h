@@ -15,6 +15,7 @@ class MemoryAdaptor : public DeviceMemory {
 
   Device device() const override { return inner_->device(); }
   std::size_t granularity() const override { return inner_->granularity(); }
+  std::size_t large_page() const override { return inner_->large_page(); }
   MemoryInfo info() const override { return inner_->info(); }
   void* reserve(std::size_t bytes) override { return inner_->reserve(bytes); }
   void unreserve(void* address, std::size_t bytes) noexcept override { inner_->unreserve(address, bytes); }

@@ -14,6 +14,9 @@ namespace {
 constexpr unsigned char poison_byte = 0xFF;
 constexpr std::uint64_t number_mask = (std::uint64_t{1} << 56) - 1;
 
+// Scratch of kernels is left out: it differs with the back end and the number of threads, tensors do not.
+bool is_hashed(Tag tag) { return tag.category != Category::workspace; }
+
 // `value` is a size or a block number below 2^56.
 std::uint64_t hash_word(std::uint64_t kind, std::uint64_t value, Category category) {
   return kind << 63 | static_cast<std::uint64_t>(category) << 56 | (value & number_mask);
@@ -26,6 +29,7 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
       device_(memory_->device()),
       granule_(config.alignment),
       page_(memory_->granularity()),
+      large_page_(memory_->large_page()),
       poison_(config.poison),
       arenas_{Arena(store_, granule_, page_), Arena(store_, granule_, page_)} {
   if (!std::has_single_bit(granule_) || granule_ < 16 || granule_ > page_) {
@@ -72,7 +76,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     const std::lock_guard lock(mutex_);
     ++statistics_.requests;
     ++tick_;
-    hash(hash_word(0, request.bytes, need.tag.category));
+    if (is_hashed(need.tag)) hash(hash_word(0, request.bytes, need.tag.category));
     need.block = arena_for(need.tag).take(need.size, need.alignment, need.stream.id);
     if (need.block != nullptr) {
       ++statistics_.pool_hits;
@@ -101,8 +105,8 @@ void Pool::search(Need& need) {
 void* Pool::publish(Block* block, std::size_t requested, Tag tag) {
   block->requested = requested;
   block->tag = tag;
-  block->number = ++number_;
-  arenas_[0].mark_live(block);  // in its own window, whichever arena that belongs to
+  if (is_hashed(tag)) block->number = ++number_;
+  Arena::mark_live(block);
   statistics_.allocated_bytes.add(block->size);
   statistics_.requested_bytes.add(requested);
   statistics_.active_bytes.add(block->size);
@@ -111,7 +115,7 @@ void* Pool::publish(Block* block, std::size_t requested, Tag tag) {
 }
 
 void Pool::withdraw(Block* block) {
-  hash(hash_word(1, block->number - hashed_from_, block->tag.category));
+  if (is_hashed(block->tag)) hash(hash_word(1, block->number - hashed_from_, block->tag.category));
   block->epoch = ++tick_;
   statistics_.allocated_bytes.subtract(block->size);
   statistics_.requested_bytes.subtract(block->requested);
@@ -140,7 +144,7 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
         "it has " + std::to_string(block->requested) + " bytes, not " + std::to_string(bytes));
   }
   withdraw(block);
-  arena->clear_live(block);
+  Arena::clear_live(block);
   if (block->stream == stream.id && !poison_) {
     statistics_.active_bytes.subtract(block->size);
     arena->put(block);

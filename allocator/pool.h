@@ -70,6 +70,7 @@ class Pool {
   std::size_t take_from_other_streams(Need& need);
   std::size_t take_across_streams(Need& need);
   std::size_t commit(Need& need);
+  std::size_t growth_step() const;
   std::size_t release_for(Need& need);
   std::size_t release(Lock& lock, std::size_t bytes);
   bool quiet(Lock& lock, const std::vector<Block*>& blocks);
@@ -88,6 +89,7 @@ class Pool {
   const Device device_;
   const std::size_t granule_;
   const std::size_t page_;
+  const std::size_t large_page_;
   const bool poison_;
 
   mutable std::mutex mutex_;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <utility>
 
@@ -177,18 +178,28 @@ bool Pool::add_window(Lock& lock, Arena& arena, std::size_t bytes) {
 
 std::size_t Pool::page_deficit(const Need& need) const {
   const Arena& arena = arenas_[is_long_lived(need.tag.category) ? 1 : 0];
-  const Arena::Growth growth = arena.plan_growth(searched(need), need.stream.id);
+  const Arena::Growth growth = arena.plan_growth(searched(need), need.stream.id, page_);
   return growth.hole != nullptr ? growth.bytes : round_up(searched(need), page_);
+}
+
+// Large pages once they round the reserved bytes up by no more than a few percent.
+std::size_t Pool::growth_step() const {
+  constexpr std::size_t share = 16;
+  return std::clamp(std::bit_floor<std::size_t>(statistics_.reserved_bytes.current / share), page_, large_page_);
 }
 
 std::size_t Pool::commit(Need& need) {
   Lock lock(mutex_);
   Arena& arena = arena_for(need.tag);
-  // More than one round only if another thread takes the neighbours of the new pages meanwhile.
+  std::size_t step = growth_step();
   while (true) {
-    Arena::Growth growth = arena.plan_growth(searched(need), need.stream.id);
+    Arena::Growth growth = arena.plan_growth(searched(need), need.stream.id, step);
     const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(searched(need), page_);
-    if (statistics_.reserved_bytes.current > budget_ || pages > budget_ - statistics_.reserved_bytes.current) return 0;
+    const std::size_t reserved = statistics_.reserved_bytes.current;
+    if (reserved > budget_ || pages > budget_ - reserved) {
+      if (std::exchange(step, page_) == page_) return 0;
+      continue;
+    }
     if (growth.hole == nullptr) {
       if (!add_window(lock, arena, searched(need))) return 0;
       continue;
@@ -204,7 +215,8 @@ std::size_t Pool::commit(Need& need) {
       need.device_full = true;
       statistics_.reserved_bytes.subtract(pages);
       arena.uncommit(block);
-      return 0;
+      if (std::exchange(step, page_) == page_) return 0;
+      continue;
     }
     need.device_full = false;
     ++statistics_.num_device_alloc;
@@ -212,6 +224,7 @@ std::size_t Pool::commit(Need& need) {
     arena.put(block);
     need.block = arena.take(need.size, need.alignment, need.stream.id);
     if (need.block != nullptr) return pages;
+    // Another thread took the neighbours of the new pages meanwhile: grow again.
   }
 }
 

@@ -20,8 +20,9 @@ Device simulated_device(int index) {
 
 }  // namespace
 
-SimulatedMemory::SimulatedMemory(int index, std::size_t capacity)
+SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, std::size_t granularity)
     : device_(simulated_device(index)),
+      granularity_(granularity),
       capacity_(capacity),
       next_address_(first_address + device_.index * device_span),
       end_address_(next_address_ + device_span) {}

@@ -11,10 +11,11 @@ namespace poolgrad {
 /// Addresses start at 0x7f0000000000 + 2^40 x index and are never to be dereferenced. Time passes only when told to.
 class SimulatedMemory : public DeviceMemory {
  public:
-  SimulatedMemory(int index, std::size_t capacity);
+  /// Pages of 2 MiB are what GPUs have; `granularity` is a power of two.
+  SimulatedMemory(int index, std::size_t capacity, std::size_t granularity = std::size_t{2} << 20);
 
   Device device() const override { return device_; }
-  std::size_t granularity() const override { return std::size_t{2} << 20; }
+  std::size_t granularity() const override { return granularity_; }
   MemoryInfo info() const override;
   void* reserve(std::size_t bytes) override;
   void unreserve(void* address, std::size_t bytes) noexcept override;
@@ -40,6 +41,7 @@ class SimulatedMemory : public DeviceMemory {
 
  private:
   Device device_;
+  std::size_t granularity_;
   mutable std::mutex mutex_;
   std::size_t capacity_;
   std::size_t committed_ = 0;

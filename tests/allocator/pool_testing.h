@@ -18,10 +18,11 @@ inline constexpr std::size_t KiB = 1024;
 inline constexpr std::size_t MiB = 1024 * KiB;
 inline constexpr std::size_t page = 2 * MiB;
 
-/// "host" or "sim", with `capacity` bytes of memory.
-inline std::unique_ptr<DeviceMemory> make_memory(const std::string& kind, std::size_t capacity) {
-  if (kind == "host") return std::make_unique<HostMemory>(capacity);
-  return std::make_unique<SimulatedMemory>(0, capacity);
+/// "host" or "sim", with `capacity` bytes of memory in pages of the same size.
+inline std::unique_ptr<DeviceMemory> make_memory(const std::string& kind, std::size_t capacity,
+                                                 std::size_t granularity = page) {
+  if (kind == "host") return std::make_unique<HostMemory>(capacity, granularity);
+  return std::make_unique<SimulatedMemory>(0, capacity, granularity);
 }
 
 /// The tests below this fixture run on host and simulated memory alike.
@@ -54,6 +55,7 @@ inline void deallocate(CachingAllocator& pool, void* pointer, std::size_t bytes,
 inline void expect_invariants(CachingAllocator& pool) {
   const auto blocks = pool.snapshot();
   const Statistics statistics = pool.statistics();
+  const std::size_t granularity = pool.memory().granularity();
   std::size_t live = 0;
   std::size_t cached = 0;
   std::size_t pending = 0;
@@ -76,7 +78,7 @@ inline void expect_invariants(CachingAllocator& pool) {
     ASSERT_EQ(previous.address + previous.size, block.address);
     const bool hole = block.state == BlockState::uncommitted;
     const bool after_hole = previous.state == BlockState::uncommitted;
-    ASSERT_TRUE(hole == after_hole || block.address % page == 0);
+    ASSERT_TRUE(hole == after_hole || block.address % granularity == 0);
     ASSERT_FALSE(hole && after_hole);
     ASSERT_FALSE(block.state == BlockState::free && previous.state == BlockState::free &&
                  block.stream == previous.stream);
@@ -84,7 +86,7 @@ inline void expect_invariants(CachingAllocator& pool) {
   ASSERT_EQ(statistics.allocated_bytes.current, live);
   ASSERT_EQ(statistics.active_bytes.current, live + pending);
   ASSERT_EQ(statistics.reserved_bytes.current, live + cached + pending);
-  ASSERT_EQ(statistics.reserved_bytes.current % page, 0u);
+  ASSERT_EQ(statistics.reserved_bytes.current % granularity, 0u);
   ASSERT_LE(statistics.reserved_bytes.current, pool.budget());
   for (std::size_t i = 0; i < category_count; ++i) {
     ASSERT_EQ(statistics.category_bytes[i].current, by_category[i]);

@@ -15,6 +15,7 @@ struct Shape {
   std::size_t live_blocks;
   unsigned largest_octave;  // of a size, above 1 byte
   std::uint64_t streams;
+  std::size_t granularity = page;
 };
 
 class Shadow {
@@ -62,19 +63,21 @@ class Shadow {
 };
 
 // Bytes of pages that hold at least one live byte.
-std::size_t pinned_pages(const CachingAllocator& pool) {
+std::size_t pinned_pages(CachingAllocator& pool) {
+  const std::size_t granularity = pool.memory().granularity();
   std::set<std::uintptr_t> pages;
   for (const BlockSnapshot& block : pool.snapshot()) {
     if (block.state != BlockState::live) continue;
-    for (auto at = block.address / page; at <= (block.address + block.size - 1) / page; ++at) pages.insert(at);
+    for (auto at = block.address / granularity; at <= (block.address + block.size - 1) / granularity; ++at)
+      pages.insert(at);
   }
-  return pages.size() * page;
+  return pages.size() * granularity;
 }
 
 void run(const std::string& kind, const Shape& shape, std::uint64_t seed, int operations) {
   SCOPED_TRACE(kind + " " + shape.name + " seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  auto delayed = std::make_unique<DelayedMemory>(make_memory(kind, 512 * page));
+  auto delayed = std::make_unique<DelayedMemory>(make_memory(kind, 512 * page, shape.granularity));
   DelayedMemory* device = delayed.get();
   CachingAllocator pool(std::move(delayed), {.budget = shape.budget});
   Shadow shadow;
@@ -92,7 +95,7 @@ void run(const std::string& kind, const Shape& shape, std::uint64_t seed, int op
         shadow.add(*pointer, bytes, stream, shape.budget);
       } else {
         // A refusal must be honest: even with every page released that holds nothing live, there was no room.
-        const std::size_t fresh = (bytes + page - 1) / page * page;
+        const std::size_t fresh = (bytes + shape.granularity - 1) / shape.granularity * shape.granularity;
         ASSERT_GT(pinned_pages(pool) + fresh, shape.budget) << std::get<std::string>(result);
       }
     } else if (!shadow.empty()) {
@@ -127,6 +130,10 @@ TEST_P(PropertyTest, HoldsForMixedSizesUnderPressure) { run(GetParam(), {"mixed"
 TEST_P(PropertyTest, HoldsForSeveralStreams) { run(GetParam(), {"streams", 16 * page, 60, 23, 3}, 103, 25000); }
 
 TEST_P(PropertyTest, HoldsForATinyBudget) { run(GetParam(), {"tiny", 2 * page, 20, 22, 2}, 104, 25000); }
+
+TEST_P(PropertyTest, HoldsForSmallPages) {
+  run(GetParam(), {"small pages", 4 * page, 100, 20, 2, 64 * KiB}, 105, 25000);
+}
 
 TEST_P(PropertyTest, PlacesBlocksAlikeOnEveryDevice) {
   // The same operations give the same layout: addresses differ by the base of their window alone.

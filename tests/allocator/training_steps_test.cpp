@@ -31,6 +31,9 @@ class Replay {
 class TrainingStepsTest : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, TrainingStepsTest, devices, device_name);
 
+// Pages of GPUs, and of the host.
+constexpr std::size_t page_sizes[] = {page, 64 * KiB};
+
 constexpr TraceModel models[] = {{12, 64, 128, 4, 4, 65},
                                  {8, 256, 192, 4, 6, 256},
                                  {1, 2048, 128, 4, 4, 256},
@@ -38,24 +41,38 @@ constexpr TraceModel models[] = {{12, 64, 128, 4, 4, 65},
                                  {8, 512, 256, 6, 4, 256}};
 
 TEST_P(TrainingStepsTest, NeedNothingFromTheDeviceFromTheThirdOn) {
-  for (const TraceModel& model : models) {
-    CachingAllocator pool(memory(4096 * MiB));
-    TrainingTrace trace(model);
-    Replay replay(pool);
-    Statistics warm;
-    for (int step = 1; step <= 6; ++step) {
-      trace.step();
-      replay.run(trace.take());
-      if (step == 2) warm = pool.statistics();
+  for (const std::size_t granularity : page_sizes) {
+    for (const TraceModel& model : models) {
+      CachingAllocator pool(make_memory(GetParam(), 4096 * MiB, granularity));
+      TrainingTrace trace(model);
+      Replay replay(pool);
+      Statistics warm;
+      for (int step = 1; step <= 6; ++step) {
+        trace.step();
+        replay.run(trace.take());
+        if (step == 2) warm = pool.statistics();
+      }
+      const Statistics end = pool.statistics();
+      EXPECT_EQ(end.num_device_alloc, warm.num_device_alloc);
+      EXPECT_EQ(end.num_device_free, warm.num_device_free);
+      EXPECT_EQ(end.num_alloc_retries, warm.num_alloc_retries);
+      EXPECT_EQ(end.events_recorded, 0u);
+      EXPECT_LE(static_cast<double>(end.reserved_bytes.peak), 1.10 * static_cast<double>(end.allocated_bytes.peak))
+          << "batch " << model.batch << ", context " << model.context << ", pages of " << granularity;
     }
-    const Statistics end = pool.statistics();
-    EXPECT_EQ(end.num_device_alloc, warm.num_device_alloc);
-    EXPECT_EQ(end.num_device_free, warm.num_device_free);
-    EXPECT_EQ(end.num_alloc_retries, warm.num_alloc_retries);
-    EXPECT_EQ(end.events_recorded, 0u);
-    EXPECT_LE(static_cast<double>(end.reserved_bytes.peak), 1.10 * static_cast<double>(end.allocated_bytes.peak))
-        << "batch " << model.batch << ", context " << model.context;
   }
+}
+
+TEST_P(TrainingStepsTest, OfATinyModelWasteLittleOnTheHostsSmallPages) {
+  CachingAllocator pool(make_memory(GetParam(), 64 * MiB, 64 * KiB));
+  TrainingTrace trace({1, 256, 32, 1, 2, 256});
+  Replay replay(pool);
+  for (int step = 1; step <= 3; ++step) {
+    trace.step();
+    replay.run(trace.take());
+  }
+  const Statistics end = pool.statistics();
+  EXPECT_LE(static_cast<double>(end.reserved_bytes.peak), 1.10 * static_cast<double>(end.allocated_bytes.peak));
 }
 
 TEST_P(TrainingStepsTest, FitIntoABudgetCloseToTheLivePeak) {

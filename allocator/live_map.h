@@ -1,0 +1,61 @@
+// From an address to the live block that starts there: a page table of two levels, so a lookup is two loads.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdlib>
+#include <memory>
+#include <new>
+#include <vector>
+
+namespace poolgrad {
+
+struct Block;
+
+/// Keyed by the offset into one address window. The directory comes from calloc, which hands out large arrays as pages
+/// that cost nothing until touched; a leaf exists where a block has started.
+class LiveMap {
+ public:
+  LiveMap(std::size_t window_bytes, std::size_t granule)
+      : granule_bits_(static_cast<unsigned>(std::countr_zero(granule))),
+        leaf_bits_(std::max(granule_bits_, least_leaf_bits)),
+        directory_(static_cast<Block***>(std::calloc((window_bytes >> leaf_bits_) + 1, sizeof(Block**)))) {
+    if (directory_ == nullptr) throw std::bad_alloc();
+  }
+
+  /// nullptr where no live block starts in the granule of `offset`.
+  Block* find(std::size_t offset) const noexcept {
+    Block** leaf = directory_.get()[offset >> leaf_bits_];
+    return leaf == nullptr ? nullptr : leaf[in_leaf(offset)];
+  }
+
+  void set(std::size_t offset, Block* block) {
+    Block**& leaf = directory_.get()[offset >> leaf_bits_];
+    if (leaf == nullptr) {
+      leaves_.push_back(std::make_unique<Block*[]>(std::size_t{1} << (leaf_bits_ - granule_bits_)));
+      leaf = leaves_.back().get();
+    }
+    leaf[in_leaf(offset)] = block;
+  }
+
+  void clear(std::size_t offset) noexcept { directory_.get()[offset >> leaf_bits_][in_leaf(offset)] = nullptr; }
+
+ private:
+  static constexpr unsigned least_leaf_bits = 16;
+
+  struct Free {
+    void operator()(Block*** directory) const { std::free(static_cast<void*>(directory)); }
+  };
+
+  std::size_t in_leaf(std::size_t offset) const noexcept {
+    return (offset & ((std::size_t{1} << leaf_bits_) - 1)) >> granule_bits_;
+  }
+
+  unsigned granule_bits_;
+  unsigned leaf_bits_;
+  std::unique_ptr<Block**, Free> directory_;
+  std::vector<std::unique_ptr<Block*[]>> leaves_;
+};
+
+}  // namespace poolgrad
