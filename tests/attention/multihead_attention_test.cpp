@@ -1,0 +1,101 @@
+#include "attention/multihead_attention.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "attention/definition.h"
+#include "attention/language_model.h"
+#include "autograd/operators.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+#include "tensor/print.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::attention {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+
+Tensor input(std::int64_t length, std::int64_t width, DType dtype = DType::f64) {
+  Generator generator(8);
+  return randn({2, length, width}, {.dtype = dtype}, generator);
+}
+
+TEST(MultiheadAttention, IsProjectionRotationAttentionProjection) {
+  Generator generator(2);
+  for (const bool rotates : {true, false}) {
+    MultiheadAttentionOptions options{.heads = 4, .kv_heads = 2, .pattern = Pattern::window(3, 0), .bias = true};
+    if (!rotates) options.rope_base.reset();
+    MultiheadAttention layer(16, options, {.dtype = DType::f64, .generator = &generator});
+    const auto parameters = layer.named_parameters();
+    const Tensor x = input(9, 16);
+    const Tensor packed = reshape(linear(x, parameters[0].second, parameters[1].second), {2, 9, 8, 4});
+    Tensor q = slice(packed, 2, 0, 4), k = slice(packed, 2, 4, 6);
+    if (rotates) {
+      q = rope(q);
+      k = rope(k);
+    }
+    const Tensor mixed =
+        attend_by_definition(q, k, slice(packed, 2, 6), Pattern::window(3, 0), 0.5, Alignment::bottom_right).out;
+    const Tensor expected = linear(reshape(mixed, {2, 9, 16}), parameters[2].second, parameters[3].second);
+    EXPECT_TRUE(all_close(layer.forward(x), expected, 1e-11, 1e-12)) << rotates;
+  }
+}
+
+TEST(MultiheadAttention, GivesEveryParameterItsGradient) {
+  MultiheadAttention layer(16, {.heads = 4, .kv_heads = 1, .bias = true});
+  sum(square(layer.forward(input(9, 16, DType::f32)))).backward();
+  for (const auto& [name, parameter] : layer.named_parameters()) EXPECT_GT(norm(parameter.grad()).item(), 0.0) << name;
+}
+
+TEST(MultiheadAttention, ContinuesASequenceFromItsState) {
+  const NoGradGuard no_grad;
+  for (const Pattern& pattern : {Pattern::causal(), Pattern::window(4, 0)}) {
+    MultiheadAttention layer(16, {.heads = 4, .kv_heads = 2, .pattern = pattern}, {.dtype = DType::f64});
+    const Tensor x = input(12, 16), whole = layer.forward(x);
+    nn::SequenceState state;
+    std::vector<Tensor> pieces;
+    for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 7}, {7, 12}})
+      pieces.push_back(layer.forward(slice(x, 1, begin, end), &state));
+    EXPECT_EQ(state.length, 12);
+    EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-11, 1e-12)) << pattern.to_string();
+  }
+}
+
+TEST(MultiheadAttention, RefusesSizesThatDoNotDivide) {
+  const auto refusal = [](std::int64_t width, MultiheadAttentionOptions options) {
+    return error_of<ValueError>([&] { MultiheadAttention(width, options); });
+  };
+  EXPECT_EQ(refusal(10, {.heads = 4}),
+            "[multihead_attention] width is not divisible by heads: width 10, heads 4, kv_heads 4");
+  EXPECT_THAT(refusal(16, {.heads = 4, .kv_heads = 3}), HasSubstr("heads are not a multiple of kv_heads"));
+  EXPECT_THAT(refusal(12, {.heads = 4, .kv_heads = 4}), HasSubstr("rotary positions need an even width per head"));
+  EXPECT_THAT(refusal(12, {.heads = 0}), HasSubstr("sizes must be at least 1"));
+}
+
+TEST(LanguageModelWithAttention, ContinuesASequenceFromItsState) {
+  const NoGradGuard no_grad;
+  for (const nn::Positions positions : {nn::Positions::rope, nn::Positions::learned}) {
+    const auto model = make_language_model({.vocabulary = 12,
+                                            .context = 16,
+                                            .layers = 2,
+                                            .width = 16,
+                                            .heads = 4,
+                                            .kv_heads = 2,
+                                            .positions = positions,
+                                            .tied_head = true,
+                                            .dtype = DType::f64},
+                                           Pattern::window(5, 0));
+    for (Tensor parameter : model->parameters()) parameter.copy_from(randn(parameter.shape(), parameter.options()));
+    const Tensor tokens = randint(0, 12, {1, 14});
+    const Tensor whole = model->logits(tokens);
+    auto state = model->new_state();
+    std::vector<Tensor> pieces{model->logits(slice(tokens, 1, 0, 6), &state)};
+    for (std::int64_t t = 6; t < 14; ++t) pieces.push_back(model->logits(slice(tokens, 1, t, t + 1), &state));
+    EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-10, 1e-11));
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::attention
