@@ -1,8 +1,7 @@
 // Packed matrix product after Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): B is
 // packed once per block of k and streams from the second-level cache past one panel of A that stays in the first.
 #include <algorithm>
-#include <array>
-#include <utility>
+#include <type_traits>
 
 #include "kernels/cpu/gemm_backends.h"
 #include "kernels/cpu/gemm_pack.h"
@@ -42,33 +41,36 @@ struct Target {
   }
 };
 
-/// The register block goes through alpha, beta, bias and earlier partial sums to where it belongs. `Whole`: all columns
-/// exist.
+/// The register block goes through alpha, beta, bias and earlier partial sums to where it belongs. `Whole`: all its
+/// rows and columns exist.
 template <bool Whole, class S, std::size_t Rows, std::size_t Vectors>
-[[gnu::always_inline]] inline void finish_block(Vec<Compute<S>> (&sum)[Rows][Vectors], std::int64_t columns,
-                                                const Target<S>& target) {
+[[gnu::always_inline]] inline void finish_block(Vec<Compute<S>> (&sum)[Rows][Vectors], std::int64_t rows,
+                                                std::int64_t columns, const Target<S>& target) {
   using T = Compute<S>;
   const auto each = [&](const auto& body) {
 #pragma GCC unroll 16
     for (std::size_t r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-      for (std::size_t v = 0; v < Vectors; ++v) body(sum[r][v], static_cast<int>(r), static_cast<int>(v) * lanes<T>);
+      for (std::size_t v = 0; v < Vectors; ++v)
+        if (Whole || static_cast<std::int64_t>(r) < rows)
+          body(sum[r][v], static_cast<std::int64_t>(r), static_cast<std::int64_t>(v) * lanes<T>);
   };
-  const auto read = [&](const auto* from, int column) {
+  const auto read = [&](const auto* from, std::int64_t column) {
     return Whole ? simd::load<T>(from + column) : simd::load_partial<T>(from + column, columns - column);
   };
-  if (target.alpha != T(1)) each([&](Vec<T>& value, int, int) { value *= target.alpha; });
+  using At = std::int64_t;
+  if (target.alpha != T(1)) each([&](Vec<T>& value, At, At) { value *= target.alpha; });
   if (!target.first) {
     const T* partial = target.partial;
-    each([&](Vec<T>& value, int r, int column) { value += read(partial + r * target.partial_stride, column); });
+    each([&](Vec<T>& value, At r, At column) { value += read(partial + r * target.partial_stride, column); });
   } else {
     const S* c = target.c;
     if (target.beta != T{})
-      each([&](Vec<T>& value, int r, int column) { value += target.beta * read(c + r * target.c_stride, column); });
-    if (target.bias) each([&](Vec<T>& value, int, int column) { value += read(target.bias, column); });
+      each([&](Vec<T>& value, At r, At column) { value += target.beta * read(c + r * target.c_stride, column); });
+    if (target.bias) each([&](Vec<T>& value, At, At column) { value += read(target.bias, column); });
   }
   const auto write = [&](auto* to, std::int64_t stride) {
-    each([&](const Vec<T>& value, int r, int column) {
+    each([&](const Vec<T>& value, At r, At column) {
       if (Whole)
         simd::store(to + r * stride + column, value);
       else
@@ -81,27 +83,32 @@ template <bool Whole, class S, std::size_t Rows, std::size_t Vectors>
     write(target.partial, target.partial_stride);
 }
 
+/// One register block of Rows rows, of which `rows` exist, for the product of packed panels.
 template <class S, std::size_t Rows, std::size_t Vectors>
-void multiply_block(const Compute<S>* a, const Compute<S>* b, std::int64_t depth, std::int64_t columns,
-                    const Target<S>& target) {
+void multiply_block(const Compute<S>* a, const Compute<S>* b, std::int64_t depth, std::int64_t rows,
+                    std::int64_t columns, const Target<S>& target) {
   using T = Compute<S>;
-#pragma GCC unroll 16
-  for (std::size_t r = 0; r < Rows; ++r) {
-    __builtin_prefetch(target.partial + static_cast<std::int64_t>(r) * target.partial_stride, 1);
-    __builtin_prefetch(target.partial + static_cast<std::int64_t>(r) * target.partial_stride + lanes<T>, 1);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    __builtin_prefetch(target.partial + r * target.partial_stride, 1);
+    __builtin_prefetch(target.partial + r * target.partial_stride + lanes<T>, 1);
   }
   Vec<T> sum[Rows][Vectors] = {};
   multiply_add<T, Rows, Vectors, 1, block_rows>(sum, depth, a, b, block_columns<T>);
-  if (columns >= static_cast<int>(Vectors) * lanes<T>)
-    finish_block<true, S>(sum, columns, target);
+  if (rows == Rows && columns >= static_cast<int>(Vectors) * lanes<T>)
+    finish_block<true, S>(sum, rows, columns, target);
   else
-    finish_block<false, S>(sum, columns, target);
+    finish_block<false, S>(sum, rows, columns, target);
 }
 
-/// multiply_block by rows - 1.
-template <class S, std::size_t Vectors, std::size_t... Index>
-constexpr auto block_table(std::index_sequence<Index...>) {
-  return std::array{&multiply_block<S, Index + 1, Vectors>...};
+/// The lowest block that holds `rows` rows, as wide as it must be. Few heights, because each is a lot of code.
+template <class S>
+auto block_for(std::int64_t rows, std::int64_t columns) {
+  const auto of_height = [&]<std::size_t Rows>(std::integral_constant<std::size_t, Rows>) {
+    return columns > lanes<Compute<S>> ? &multiply_block<S, Rows, 2> : &multiply_block<S, Rows, 1>;
+  };
+  if (rows <= 2) return of_height(std::integral_constant<std::size_t, 2>{});
+  if (rows <= block_rows / 2) return of_height(std::integral_constant<std::size_t, block_rows / 2>{});
+  return of_height(std::integral_constant<std::size_t, block_rows>{});
 }
 
 template <class S>
@@ -122,8 +129,6 @@ struct Part {
 template <class S>
 void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, S* c, Compute<S>* scratch) {
   using T = Compute<S>;
-  constexpr std::make_index_sequence<block_rows> every_height;
-  static constexpr std::array blocks = {block_table<S, 1>(every_height), block_table<S, 2>(every_height)};
   a += part.batch * g.stride_a;
   b += part.batch * g.stride_b;
   c += part.batch * g.stride_c;
@@ -159,8 +164,7 @@ void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, S* c
         pack_panel<block_rows>(packed_a, g.transpose_a ? a + p * g.lda + row : a + row * g.lda + p, g.lda,
                                !g.transpose_a, rows, depth);
         for (std::int64_t j = 0; j < columns; j += block_columns<T>)
-          blocks[columns - j > lanes<T>][static_cast<std::size_t>(rows - 1)](packed_a, packed_b + j * depth, depth,
-                                                                             columns - j, target.at(i, j));
+          block_for<S>(rows, columns - j)(packed_a, packed_b + j * depth, depth, rows, columns - j, target.at(i, j));
       }
       p += depth_block;
     } while (p < g.k);
