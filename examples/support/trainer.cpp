@@ -24,6 +24,13 @@ constexpr std::int64_t warmup_steps = 20;
 
 using Clock = std::chrono::steady_clock;
 
+/// FNV-1a of the text, by which a checkpoint knows it again.
+std::string fingerprint(const std::vector<std::uint8_t>& text) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::uint8_t byte : text) hash = (hash ^ byte) * 0x100000001b3u;
+  return fmt::format("{:016x}", hash);
+}
+
 }  // namespace
 
 Trainer::Trainer(const TrainOptions& options, Corpus corpus, CachingAllocator& pool, Device device)
@@ -47,6 +54,8 @@ Trainer::Trainer(const TrainOptions& options, Corpus corpus, CachingAllocator& p
 }
 
 void Trainer::resume(const std::string& path) {
+  if (nn::read_training_metadata(path)["text"] != fingerprint(corpus_.train))
+    throw ValueError("[train] the checkpoint " + path + " was trained on another text");
   const nn::TrainingState state = nn::load_training_state(path, *model_, *optimizer_);
   step_ = state.step;
   data_position_ = state.data_position;
@@ -54,11 +63,12 @@ void Trainer::resume(const std::string& path) {
 }
 
 void Trainer::save(const std::string& path) const {
-  nn::save_training_state(path, *model_, *optimizer_,
-                          {.step = step_,
-                           .data_position = data_position_,
-                           .generator = generator_.state(),
-                           .metadata = options_.configuration()});
+  nn::TrainingState state{.step = step_,
+                          .data_position = data_position_,
+                          .generator = generator_.state(),
+                          .metadata = options_.configuration()};
+  state.metadata["text"] = fingerprint(corpus_.train);
+  nn::save_training_state(path, *model_, *optimizer_, state);
 }
 
 Trainer::Batch Trainer::batch_at(const std::vector<std::uint8_t>& text, const std::vector<std::int64_t>& starts,

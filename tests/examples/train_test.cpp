@@ -1,0 +1,271 @@
+// The training run as a whole, at a small size.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cmath>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "allocator/caching_allocator.h"
+#include "examples/support/trainer.h"
+#include "kernels/parallel.h"
+#include "tensor/safetensors.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+using testing_support::read_bytes;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+class Train : public ::testing::Test {
+ protected:
+  Train() {
+    std::string text;
+    for (int i = 0; i < 2000; ++i)
+      text += "int f" + std::to_string(i * i % 97) + "() { return " + std::to_string(i) + "; }\n";
+    write_bytes(folder_.file("text"), text);
+    options_.text = {folder_.file("text")};
+    options_.context = 96;
+    options_.layers = 1;
+    options_.width = 32;
+    options_.heads = 4;
+    options_.kv_heads = 2;
+    options_.window = 24;
+    options_.batch = 2;
+    options_.steps = 20;
+    options_.report = 5;
+    options_.sample = 16;
+    options_.dropout = 0.1;
+  }
+
+  TrainResult run(const TrainOptions& options) {
+    out_.str("");
+    return train(options, out_);
+  }
+  TrainResult run() { return run(options_); }
+  template <class E>
+  std::string refusal(const TrainOptions& options) {
+    return error_of<E>([&] { run(options); });
+  }
+
+  TemporaryFolder folder_;
+  TrainOptions options_;
+  std::ostringstream out_;
+};
+
+/// Losses, norms and validation as they are, times left out.
+std::vector<double> numbers(const TrainResult& result, std::size_t from = 0) {
+  std::vector<double> all;
+  for (std::size_t i = from; i < result.steps.size(); ++i) {
+    all.push_back(result.steps[i].loss);
+    all.push_back(result.steps[i].gradient_norm);
+    all.push_back(result.steps[i].learning_rate);
+  }
+  all.push_back(result.validation_loss);
+  return all;
+}
+
+TEST_F(Train, Learns) {
+  options_.dropout = 0;
+  options_.steps = 60;
+  const TrainResult result = run();
+  EXPECT_NEAR(result.steps.front().loss, std::log(256.0), 1e-3);
+  EXPECT_LT(result.steps.back().loss, 3.0);
+  EXPECT_LT(result.validation_loss, 3.0);
+  EXPECT_EQ(result.sample.size(), 16u);
+}
+
+TEST_F(Train, TwoRunsAndAnyNumberOfThreadsGiveEqualBits) {
+  const std::vector<double> first = numbers(run());
+  EXPECT_EQ(numbers(run()), first);
+  const int threads = kernels::num_threads();
+  kernels::set_num_threads(threads == 1 ? 2 : 1);
+  EXPECT_EQ(numbers(run()), first);
+  kernels::set_num_threads(threads);
+  options_.seed = 2;
+  EXPECT_NE(numbers(run()), first);
+}
+
+TEST_F(Train, StoppedAndResumedInTheMiddleGivesTheBitsOfAWholeRun) {
+  const TrainResult whole = run();
+  options_.save = folder_.file("half.safetensors");
+  options_.stop_after = 9;
+  const TrainResult half = run();
+  EXPECT_TRUE(half.interrupted);
+  EXPECT_EQ(half.steps.size(), 9u);
+  EXPECT_THAT(out_.str(), HasSubstr("--resume " + options_.save));
+
+  TrainOptions resumed;  // the configuration comes from the checkpoint
+  resumed.text = options_.text;
+  resumed.resume = options_.save;
+  resumed.sample = 16;
+  const TrainResult rest = run(resumed);
+  EXPECT_EQ(rest.steps.front().step, 10);
+  EXPECT_EQ(numbers(rest), numbers(whole, 9));
+  EXPECT_EQ(rest.sample, whole.sample);
+}
+
+TEST_F(Train, StopsCleanlyAtCtrlC) {
+  options_.save = folder_.file("stopped.safetensors");
+  options_.steps = 1000000;
+  options_.report = 1;
+  struct Interrupting : std::stringbuf {
+    int sync() override {
+      if (str().find("step") != std::string::npos && !raised) {
+        raised = true;
+        std::raise(SIGINT);
+      }
+      return 0;
+    }
+    bool raised = false;
+  } buffer;
+  std::ostream out(&buffer);
+  const TrainResult result = train(options_, out);
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_EQ(result.steps.size(), 2u);
+  EXPECT_TRUE(load_safetensors(options_.save).contains("model.head.weight"));
+}
+
+TEST_F(Train, AsksASimulatedDeviceForTheSameMemory) {
+  const TrainResult real = run();
+  options_.device = "sim:1GiB";
+  const TrainResult simulated = run();
+  EXPECT_EQ(simulated.allocation_hash, real.allocation_hash);
+  EXPECT_EQ(simulated.steps.back().loss, 0.0);
+  EXPECT_EQ(simulated.steps.back().live_bytes, real.steps.back().live_bytes);
+}
+
+TEST_F(Train, AsksTheDeviceForNothingFromTheThirdStepOnAndReservesLittleMoreThanItsPeak) {
+  options_.context = 1024;
+  options_.width = 64;
+  options_.json = folder_.file("report.json");
+  run();
+  const auto report = nlohmann::json::parse(read_bytes(options_.json));
+  for (const auto& step : report["steps"])
+    EXPECT_TRUE(step["step"] < 3 || step["device_allocations"] == 0) << step;
+  EXPECT_LE(report["peak_reserved_bytes"].get<double>(), 1.10 * report["peak_live_bytes"].get<double>());
+}
+
+TEST_F(Train, ReportsInJsonAndCsv) {
+  options_.json = folder_.file("report.json");
+  options_.csv = folder_.file("steps.csv");
+  const TrainResult result = run();
+  const auto report = nlohmann::json::parse(read_bytes(options_.json));
+  for (const char* key : {"config", "steps", "validation_loss", "baselines", "tokens_per_second", "peak_live_bytes",
+                          "peak_reserved_bytes", "allocation_hash", "bytes_by_category"})
+    EXPECT_TRUE(report.contains(key)) << key;
+  EXPECT_EQ(report["config"]["width"], 32);
+  ASSERT_EQ(report["steps"].size(), 20u);
+  for (const char* key : {"step", "loss", "gradient_norm", "learning_rate", "milliseconds", "tokens_per_second",
+                          "live_bytes", "reserved_bytes", "device_allocations"})
+    EXPECT_TRUE(report["steps"][7].contains(key)) << key;
+  EXPECT_DOUBLE_EQ(report["steps"][7]["loss"], result.steps[7].loss);
+  EXPECT_GT(report["baselines"]["unigram"], report["baselines"]["trigram"]);
+  EXPECT_GT(report["bytes_by_category"]["parameter"], 0);
+  EXPECT_EQ(report["bytes_by_category"]["scores"], 0);
+  const std::string csv = read_bytes(options_.csv);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 21);
+  EXPECT_THAT(out_.str(), HasSubstr("wrote    report " + options_.json));
+}
+
+TEST_F(Train, PrintsALinePerIntervalAndNothingWhenQuiet) {
+  run();
+  for (const char* part : {"step  1/20  loss 5.5", "step  5/20", "step 20/20", "|g|", "tok/s", "reserved", "ETA 0:00",
+                           "held out", "trigram", "sample", "parameter"})
+    EXPECT_THAT(out_.str(), HasSubstr(part));
+  EXPECT_EQ(out_.str().find("step  6/20"), std::string::npos);
+  options_.quiet = true;
+  run();
+  EXPECT_EQ(out_.str(), "");
+}
+
+TEST_F(Train, RunsInEveryFloatingDtype) {
+  options_.dropout = 0;
+  const double expected = run().validation_loss;
+  for (const char* dtype : {"f64", "bf16", "f16"}) {
+    options_.dtype = dtype;
+    EXPECT_NEAR(run().validation_loss, expected, dtype == std::string("f64") ? 1e-3 : 0.05) << dtype;
+  }
+}
+
+TEST_F(Train, SaysWhenTheBudgetIsTooSmallAndASmallerRunWorksAfterwards) {
+  CachingAllocator& pool = allocator_for(cpu);
+  const std::size_t budget = pool.budget();
+  const auto live = pool.statistics().requested_bytes.current;
+  options_.budget = "8MiB";
+  TrainOptions large = options_;
+  large.context = 4096;
+  large.width = 128;
+  EXPECT_THAT(refusal<OutOfMemoryError>(large), HasSubstr("8.00 MiB"));
+  EXPECT_EQ(pool.statistics().requested_bytes.current, live);
+  EXPECT_EQ(pool.budget(), budget);
+  EXPECT_LE(run().peak_reserved_bytes, std::size_t{8} << 20);
+}
+
+TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
+  TrainOptions o = options_;
+  o.text = {folder_.file("missing")};
+  EXPECT_EQ(refusal<FileError>(o), "[train] no text at " + o.text[0]);
+  o = options_;
+  o.context = 1 << 20;
+  EXPECT_THAT(refusal<ValueError>(o), HasSubstr("[train] the text is shorter than the context: "));
+  o = options_;
+  o.device = "tpu";
+  EXPECT_EQ(refusal<ValueError>(o), "[train] --device must be cpu or sim:SIZE, but is tpu");
+  o = options_;
+  o.budget = "much";
+  EXPECT_THAT(refusal<ValueError>(o), HasSubstr("much"));
+}
+
+TEST_F(Train, RefusesCheckpointsThatAreNone) {
+  options_.save = folder_.file("a.safetensors");
+  options_.stop_after = 1;
+  run();
+  const std::string good = read_bytes(options_.save);
+  TrainOptions o = options_;
+  o.save.clear();
+  o.resume = folder_.file("b.safetensors");
+
+  EXPECT_THAT(refusal<FileError>(o), HasSubstr(o.resume));
+  write_bytes(o.resume, good.substr(0, good.size() - 100));
+  EXPECT_THAT(refusal<FileError>(o), HasSubstr(o.resume));
+  write_bytes(o.resume, "\xff\xff\xff\xff\xff\xff\xff\x7f{}" + good.substr(8));
+  EXPECT_THAT(refusal<FileError>(o), HasSubstr(o.resume));
+  o.resume = options_.save;
+  o.width = 64;
+  o.given = {"width"};
+  EXPECT_EQ(refusal<ValueError>(o), "[train] the checkpoint is of another configuration: --width is 32 there, 64 here");
+  o = options_;
+  o.save.clear();
+  o.resume = options_.save;
+  write_bytes(folder_.file("other"), std::string(5000, 'x'));
+  o.text = {folder_.file("other")};
+  EXPECT_EQ(refusal<ValueError>(o), "[train] the checkpoint " + o.resume + " was trained on another text");
+}
+
+TEST_F(Train, AFullDiskLeavesTheOldCheckpoint) {
+  options_.save = folder_.file("a.safetensors");
+  options_.stop_after = 1;
+  run();
+  const std::string before = read_bytes(options_.save);
+  rlimit old{};
+  getrlimit(RLIMIT_FSIZE, &old);
+  const rlimit small{4096, old.rlim_max};
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const std::string text = refusal<FileError>(options_);
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_THAT(text, HasSubstr(options_.save));
+  EXPECT_EQ(read_bytes(options_.save), before);
+  EXPECT_EQ(folder_.names(), (std::vector<std::string>{"a.safetensors", "text"}));
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
