@@ -1,0 +1,111 @@
+// One training step - forward, backward, AdamW - of four small language models: LayerNorm, learned positions, causal
+// attention, GELU (tanh), biases, tied head.
+//
+//   step_benchmark                              the four, as Google Benchmark shows them
+//   step_benchmark --serve B T C L H V          waits for lines; answers each with the milliseconds of one step
+//
+// benchmarks/peers/step.py uses the second form to alternate with PyTorch.
+#include <benchmark/benchmark.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <iostream>
+#include <string>
+
+#include "allocator/caching_allocator.h"
+#include "attention/language_model.h"
+#include "nn/adamw.h"
+#include "tensor/creation.h"
+
+namespace {
+
+using namespace poolgrad;
+
+struct Shape6 {
+  std::int64_t batch, context, width, layers, heads, vocabulary;
+};
+
+class Step {
+ public:
+  explicit Step(const Shape6& s)
+      : model_(attention::make_language_model({.vocabulary = s.vocabulary,
+                                               .context = s.context,
+                                               .layers = s.layers,
+                                               .width = s.width,
+                                               .heads = s.heads,
+                                               .kv_heads = s.heads,
+                                               .norm = nn::NormKind::layer_norm,
+                                               .positions = nn::Positions::learned,
+                                               .tied_head = true,
+                                               .biases = true},
+                                              attention::Pattern::causal())),
+        optimizer_(model_->named_parameters(), {.learning_rate = 1e-3}),
+        tokens_(randint(0, s.vocabulary, {s.batch, s.context})),
+        targets_(randint(0, s.vocabulary, {s.batch, s.context})) {}
+
+  void run() {
+    model_->loss(tokens_, targets_).backward();
+    optimizer_.step();
+    optimizer_.zero_grad();
+  }
+
+ private:
+  std::unique_ptr<nn::LanguageModel> model_;
+  nn::AdamW optimizer_;
+  Tensor tokens_, targets_;
+};
+
+void training_step(benchmark::State& state) {
+  const Shape6 shape{state.range(0), state.range(1), state.range(2), state.range(3), state.range(4), state.range(5)};
+  Step step(shape);
+  for (int i = 0; i < 3; ++i) step.run();
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.reset_peaks();
+  for (auto _ : state) step.run();
+  state.SetItemsProcessed(state.iterations() * shape.batch * shape.context);
+  state.counters["peak_live_MiB"] = static_cast<double>(pool.statistics().allocated_bytes.peak) / (1 << 20);
+}
+BENCHMARK(training_step)
+    ->ArgNames({"B", "T", "C", "L", "H", "V"})
+    ->Args({12, 64, 128, 4, 4, 65})
+    ->Args({8, 256, 192, 4, 6, 256})
+    ->Args({1, 2048, 128, 4, 4, 256})
+    ->Args({8, 512, 256, 6, 4, 256})
+    ->Unit(benchmark::kMillisecond)
+    ->UseRealTime();
+
+double resident_peak_mebibytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+int serve(char** numbers) {
+  std::int64_t s[6];
+  for (int i = 0; i < 6; ++i) s[i] = std::atoll(numbers[i]);
+  const double before = resident_peak_mebibytes();
+  Step step({s[0], s[1], s[2], s[3], s[4], s[5]});
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto begin = std::chrono::steady_clock::now();
+    step.run();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    const Statistics statistics = allocator_for(cpu).statistics();
+    std::printf("%.4f %.1f %.1f\n", took.count(), static_cast<double>(statistics.allocated_bytes.peak) / (1 << 20),
+                resident_peak_mebibytes() - before);
+    std::fflush(stdout);
+  }
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 8 && std::strcmp(argv[1], "--serve") == 0) return serve(argv + 2);
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  benchmark::RunSpecifiedBenchmarks();
+  return 0;
+}
