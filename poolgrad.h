@@ -15,6 +15,7 @@
 #include "allocator/host_memory.h"
 #include "allocator/isa_check.h"
 #include "allocator/isa_sets.h"
+#include "allocator/live_map.h"
 #include "allocator/memory_adaptor.h"
 #include "allocator/memory_scope.h"
 #include "allocator/oom_report.h"
