@@ -24,7 +24,7 @@ struct Block {
   Window* window = nullptr;
   std::uint64_t stream = 0;  // whose queued work may still use the memory
   std::uint64_t epoch = 0;   // allocation tick at which it was last given back
-  std::uint64_t number = 0;  // allocations are counted from 1
+  std::uint64_t number = 0;  // allocations are counted from 1; 0 for scratch of kernels
   std::size_t requested = 0;
   Tag tag;
   BlockState state = BlockState::busy;

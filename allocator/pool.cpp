@@ -105,7 +105,7 @@ void Pool::search(Need& need) {
 void* Pool::publish(Block* block, std::size_t requested, Tag tag) {
   block->requested = requested;
   block->tag = tag;
-  if (is_hashed(tag)) block->number = ++number_;
+  block->number = is_hashed(tag) ? ++number_ : 0;
   Arena::mark_live(block);
   statistics_.allocated_bytes.add(block->size);
   statistics_.requested_bytes.add(requested);

@@ -84,6 +84,22 @@ TEST(SequenceHash, DependsOnRequestsAndNotOnTheDevice) {
   EXPECT_NE(run("host", 1000, Category::activation, true), expected);
 }
 
+TEST(SequenceHash, LeavesOutTheScratchOfKernels) {
+  const auto run = [](std::size_t scratch) {
+    CachingAllocator pool(make_memory("host", 64 * MiB));
+    void* tensor = allocate(pool, 1000);
+    for (std::size_t i = 0; i < scratch; ++i) {
+      void* workspace = allocate(pool, 500 + i, Category::workspace);
+      deallocate(pool, workspace, 500 + i);
+    }
+    void* other = allocate(pool, 2000);
+    deallocate(pool, tensor, 1000);
+    deallocate(pool, other, 2000);
+    return pool.sequence_hash();
+  };
+  EXPECT_EQ(run(0), run(3));
+}
+
 TEST(SequenceHash, StartsAnewWhenReset) {
   CachingAllocator pool(make_memory("host", 64 * MiB));
   const std::uint64_t start = pool.sequence_hash();
