@@ -70,6 +70,7 @@ void add_unary(std::vector<Operator>& table) {
   add(unary("cos", cos, anywhere, {0, 1, -1, 10}));
   add(unary("tanh", tanh, anywhere, {0, 1, -1, 20, -20}));
   add(unary("sigmoid", sigmoid, anywhere, {0, 1, -1, 30, -12}));
+  table.back().rounding = 2.0;  // 1 - y loses digits near 1
   add(unary("erf", erf, anywhere, {0, 1, -1, 1e-3, 6, -6}));
   add(unary("relu", relu, anywhere, {1, -1, 3e4, -3e4}));
   add(unary("leaky_relu", [](const Tensor& x) { return leaky_relu(x, 0.125); }, anywhere, {1, -1, 3e4, -3e4}));
@@ -137,7 +138,7 @@ void add_binary(std::vector<Operator>& table) {
   add(binary("maximum", maximum, anywhere, anywhere), special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
   add(binary("minimum", minimum, anywhere, anywhere), special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
   for (Operator& entry : table)
-    if (entry.name == "pow") entry.rounding = 4.0;  // its derivatives are products of three rounded factors
+    if (entry.name == "pow" || entry.name == "div") entry.rounding = 4.0;  // derivatives of three rounded factors
 
   Numbers numbers(20);
   table.push_back(
