@@ -12,15 +12,18 @@ struct PhiloxWords {
   std::uint32_t word[4];
 };
 
+inline constexpr std::uint32_t philox_multiplier0 = 0xD2511F53u, philox_multiplier1 = 0xCD9E8D57u;
+inline constexpr std::uint32_t philox_weyl0 = 0x9E3779B9u, philox_weyl1 = 0xBB67AE85u;  // added to the key each round
+
 /// The random words of a counter under a key.
 POOLGRAD_HD constexpr PhiloxWords philox(PhiloxWords counter, std::uint32_t key0, std::uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
-    const std::uint64_t first = std::uint64_t{0xD2511F53u} * counter.word[0];
-    const std::uint64_t second = std::uint64_t{0xCD9E8D57u} * counter.word[2];
+    const std::uint64_t first = std::uint64_t{philox_multiplier0} * counter.word[0];
+    const std::uint64_t second = std::uint64_t{philox_multiplier1} * counter.word[2];
     counter = {{static_cast<std::uint32_t>(second >> 32) ^ counter.word[1] ^ key0, static_cast<std::uint32_t>(second),
                 static_cast<std::uint32_t>(first >> 32) ^ counter.word[3] ^ key1, static_cast<std::uint32_t>(first)}};
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
+    key0 += philox_weyl0;
+    key1 += philox_weyl1;
   }
   return counter;
 }

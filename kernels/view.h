@@ -33,14 +33,14 @@ struct View {
     }
     return true;
   }
-  /// Element offset of the row-major linear index.
+  /// Element offset of the row-major linear index, which is below count().
   POOLGRAD_HD std::int64_t offset(std::int64_t linear) const {
     std::int64_t sum = 0;
-    for (int d = rank - 1; d >= 0; --d) {
+    for (int d = rank - 1; d > 0; --d) {
       sum += (linear % shape[d]) * strides[d];
       linear /= shape[d];
     }
-    return sum;
+    return rank ? sum + linear * strides[0] : 0;
   }
   template <class T>
   POOLGRAD_HD T* as() const {

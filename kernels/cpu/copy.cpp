@@ -1,8 +1,12 @@
 #include <algorithm>
 #include <array>
+#include <cstring>
+#include <type_traits>
 
 #include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided.h"
+#include "kernels/cpu/strided_runs.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 #include "kernels/parallel.h"
@@ -12,11 +16,62 @@ namespace {
 
 constexpr std::int64_t range_size = 16 * block_size;
 
+/// out = x where x is contiguous along dimension `d` and out along the last one: blocks that fit registers are read
+/// along the one and written along the other.
+template <class Word>
+void copy_turned(const View& out, const View& x, int d) {
+  const int last = out.rank - 1;
+  View outer_out = out, outer_x = x;  // without the two dimensions
+  for (View* view : {&outer_out, &outer_x}) view->shape[d] = view->shape[last] = 1;
+  constexpr std::int64_t block = sizeof(Word) == 8 ? simd::lanes<double> : simd::lanes<float>;
+  const std::int64_t rows = out.shape[d], columns = out.shape[last];
+  const std::int64_t out_stride = out.strides[d], x_stride = x.strides[last];
+  const std::int64_t row_blocks = (rows + block - 1) / block;
+  const std::int64_t per_range = std::max<std::int64_t>(1, range_size / (block * columns));
+  parallel_ranges(outer_out.count() * row_blocks, per_range, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t item = begin; item < end; ++item) {
+      const std::int64_t outer = item / row_blocks, row = item % row_blocks * block;
+      Word* to = out.as<Word>() + outer_out.offset(outer) + row * out_stride;
+      const Word* from = x.as<const Word>() + outer_x.offset(outer) + row;
+      const std::int64_t height = std::min(block, rows - row);
+      for (std::int64_t column = 0; column < columns; column += block) {
+        const std::int64_t width = std::min(block, columns - column);
+        if constexpr (sizeof(Word) >= 4) {
+          using T = std::conditional_t<sizeof(Word) == 8, double, float>;  // shuffles keep every bit
+          simd::Vec<T> vectors[static_cast<std::size_t>(block)];
+          if (height == block && width == block) {
+            for (std::int64_t j = 0; j < block; ++j)
+              std::memcpy(&vectors[j], from + (column + j) * x_stride, sizeof(vectors[j]));
+            simd::transpose<T>(vectors);
+            for (std::int64_t i = 0; i < block; ++i)
+              std::memcpy(to + i * out_stride + column, &vectors[i], sizeof(vectors[i]));
+            continue;
+          }
+        }
+        for (std::int64_t i = 0; i < height; ++i)
+          for (std::int64_t j = 0; j < width; ++j) to[i * out_stride + column + j] = from[i + (column + j) * x_stride];
+      }
+    }
+  });
+}
+
+/// The dimension along which x is contiguous, if it pays to treat it apart; else -1.
+int turned_dimension(const View& out, const View& x) {
+  constexpr std::int64_t worthwhile = 8;
+  const int last = out.rank - 1;
+  if (last < 1 || out.strides[last] != 1 || x.strides[last] == 1 || out.shape[last] < worthwhile) return -1;
+  for (int d = 0; d < last; ++d)
+    if (x.strides[d] == 1 && x.shape[d] >= worthwhile) return d;
+  return -1;
+}
+
 /// out = x of one dtype: bytes are moved, never values.
 void copy_bytes(View out, View x) {
   std::array views{out, x};
   sort_dimensions(views);
   merge_dimensions(views);
+  if (const int d = turned_dimension(views[0], views[1]); d >= 0)
+    return with_word(size_of(out.dtype), [&]<class Word>(Word) { copy_turned<Word>(views[0], views[1], d); });
   const Strided to(views[0]), from(views[1]);
   parallel_ranges(out.count(), range_size, [&](std::int64_t begin, std::int64_t end) {
     if (void* place = to.direct(begin)) return from.read(begin, end - begin, place);

@@ -58,24 +58,20 @@ void add_slices(const View& out_slice, std::int64_t stride, std::int64_t limit, 
   const std::int64_t size = slices[0].count(), blocks = (size + block_size - 1) / block_size;
   with_compute_type(out_slice.dtype, [&]<class T>(T) {
     using V = typename LaneType<T>::type;
-    const auto moved = [](View view, std::int64_t elements) {
-      view.data = view.as<std::byte>() + elements * static_cast<std::int64_t>(size_of(view.dtype));
-      return view;
-    };
+    const Source<T> old(slices[0]), source(slices[1]);
+    const Sink<T> sink(slices[0]);
     parallel_items(limit * blocks, [&](std::int64_t item, int) {
       const std::int64_t v = item / blocks, begin = item % blocks * block_size;
       const std::int64_t count = std::min(block_size, size - begin);
       if (positions.first[v] == positions.first[v + 1]) return;
       alignas(64) T sum[block_size], buffer[block_size];
-      const View target = moved(slices[0], v * stride);
-      std::copy_n(Source<T>(target).read(begin, count, buffer), count, sum);
+      std::copy_n(old.read(begin, count, buffer, v * stride), count, sum);
       for (std::int64_t i = positions.first[v]; i < positions.first[v + 1]; ++i) {
-        const Source<T> source(moved(slices[1], lead.offset(positions.order[i])));
-        const T* x = source.read(begin, count, buffer);
+        const T* x = source.read(begin, count, buffer, lead.offset(positions.order[i]));
         map_block<T>(
             count, sum, [](V a, V b) { return a + b; }, sum, x);
       }
-      Sink<T>(target).finish(begin, count, sum);
+      sink.finish(begin, count, sum, v * stride);
     });
   });
 }

@@ -30,17 +30,19 @@ void select_slices(const View& out_slice, const View& lead_out, const View& x_sl
   if (size == 0 || n == 0) return;
   sort_dimensions(slices);
   merge_dimensions(slices);
+  const bool dense = slices[0].contiguous() && slices[1].contiguous();
   with_word(size_of(x_slice.dtype), [&]<class Word>(Word) {
     parallel_ranges(n, std::max<std::int64_t>(1, range_size / size), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         Word* to = out_slice.as<Word>() + lead_out.offset(i);
         const Word* from =
             x_slice.as<const Word>() + wrap(index.as<const std::int64_t>()[index.offset(i)], limit) * stride;
+        if (dense) {
+          std::memcpy(to, from, static_cast<std::size_t>(size) * sizeof(Word));
+          continue;
+        }
         for_each_run(slices, 0, size, [&](const auto& offset, const auto& strides, std::int64_t length) {
-          if (strides[0] == 1 && strides[1] == 1)
-            std::memcpy(to + offset[0], from + offset[1], static_cast<std::size_t>(length) * sizeof(Word));
-          else
-            for (std::int64_t k = 0; k < length; ++k) to[offset[0] + k * strides[0]] = from[offset[1] + k * strides[1]];
+          for (std::int64_t k = 0; k < length; ++k) to[offset[0] + k * strides[0]] = from[offset[1] + k * strides[1]];
         });
       }
     });

@@ -10,13 +10,14 @@
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/dispatch.h"
+#include "kernels/elementwise.h"
 
 namespace poolgrad::kernels {
 namespace {
 
 /// Calls body(begin, count, words) for blocks of the elements [0, n): element i owns the `WordsPerElement` words that
-/// begin at word (key.offset + i) * WordsPerElement of its stream. Ranges of elements that are disjoint would overlap as
-/// ranges of words if kinds of numbers with different needs shared a stream, so each need has its own.
+/// begin at word (key.offset + i) * WordsPerElement of its stream. Ranges of elements that are disjoint would overlap
+/// as ranges of words if kinds of numbers with different needs shared a stream, so each need has its own.
 template <int WordsPerElement, class Body>
 void for_each_random_block(const RandomKey& key, std::int64_t n, const Body& body) {
   const RandomKey stream{key.seed, key.use ^ (std::uint64_t{WordsPerElement} << 60), key.offset};
@@ -88,17 +89,21 @@ void normal(Stream stream, RandomKey key, View out, double mean, double deviatio
 
 void dropout(Stream stream, RandomKey key, View out, View x, double p) {
   if (!runs_on_cpu(stream, "dropout", traffic(out, x))) return;
-  const auto threshold = static_cast<std::uint64_t>(std::llround(p * 0x1p32));
+  if (p >= 1) return fill(stream, out, 0);
+  const auto threshold = static_cast<std::uint32_t>(p * 0x1p32);
   with_compute_type(x.dtype, [&]<class T>(T) {
-    const T scale = static_cast<T>(p < 1 ? 1 / (1 - p) : 0);
+    const T scale = static_cast<T>(1 / (1 - p));
     const Source<T> source(x);
     const Sink<T> sink(out);
-    for_each_random_block<1>(key, out.count(), [&](std::int64_t begin, std::int64_t count, const std::uint32_t* words) {
+    for_each_random_block<1>(key, out.count(), [=](std::int64_t begin, std::int64_t count, const std::uint32_t* words) {
       alignas(64) T buffer[block_size], result[block_size];
       const T* from = source.read(begin, count, buffer);
       T* to = sink.target(begin, result);
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < count; ++i) to[i] = words[i] < threshold ? T{} : from[i] * scale;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const T kept = from[i] * scale;
+        to[i] = words[i] < threshold ? T{} : kept;
+      }
       sink.finish(begin, count, to);
     });
   });

@@ -88,11 +88,7 @@ T fold_block(const T* x, std::int64_t count) {
       for (std::int64_t lane = left; lane < simd::lanes<T>; ++lane) value[lane] = identity;
       return value;
     });
-    T part[simd::lanes<T>];
-    simd::store(part, lanes);
-    for (int width = simd::lanes<T> / 2; width > 0; width /= 2)
-      for (int i = 0; i < width; ++i) part[i] = combine(part[i], part[i + width]);
-    return part[0];
+    return simd::fold<T>(lanes, combine);
   }
 }
 

@@ -169,22 +169,30 @@ inline V min(V a, V b) {
   return a < b ? a : b;
 }
 
-/// Sum of the lanes: halves are added until one lane is left, so the order is fixed.
+namespace detail {
+/// Combines lane i with lane i + Width, then with half of that, until lane 0 has them all.
+template <int Width, class T, class Combine, int... Lane>
+inline T fold_lanes(Vec<T> value, const Combine& combine, std::integer_sequence<int, Lane...> order) {
+  if constexpr (Width == 0)
+    return value[0];
+  else
+    return fold_lanes<Width / 2, T>(
+        combine(value, __builtin_shufflevector(value, value, ((Lane + Width) % lanes<T>)...)), combine, order);
+}
+}  // namespace detail
+
+/// What combine(vector, vector) makes of all lanes: halves are combined until one lane is left, so the order is fixed.
+template <class T, class Combine>
+inline T fold(Vec<T> value, const Combine& combine) {
+  return detail::fold_lanes<lanes<T> / 2, T>(value, combine, std::make_integer_sequence<int, lanes<T>>{});
+}
 template <class T>
 inline T sum(Vec<T> value) {
-  T part[lanes<T>];
-  std::memcpy(part, &value, sizeof(value));
-  for (int width = lanes<T> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) part[i] += part[i + width];
-  return part[0];
+  return fold<T>(value, [](Vec<T> a, Vec<T> b) { return a + b; });
 }
 template <class T>
 inline T max_lane(Vec<T> value) {
-  T part[lanes<T>];
-  std::memcpy(part, &value, sizeof(value));
-  for (int width = lanes<T> / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; ++i) part[i] = part[i] > part[i + width] ? part[i] : part[i + width];
-  return part[0];
+  return fold<T>(value, [](Vec<T> a, Vec<T> b) { return a > b ? a : b; });
 }
 
 namespace detail {

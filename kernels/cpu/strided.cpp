@@ -53,13 +53,9 @@ Strided::Strided(View view) : view_(view), size_(size_of(view.dtype)) {
   dense_ = view_.rank == 0 || (view_.rank == 1 && view_.strides[0] == 1);
 }
 
-void* Strided::direct(std::int64_t begin) const {
-  return dense_ ? static_cast<std::byte*>(view_.data) + begin * static_cast<std::int64_t>(size_) : nullptr;
-}
-
-void Strided::read(std::int64_t begin, std::int64_t count, void* out) const {
+void Strided::read(std::int64_t begin, std::int64_t count, void* out, std::int64_t shift) const {
   with_word(size_, [&]<class Word>(Word) {
-    const Word* in = view_.as<const Word>();
+    const Word* in = view_.as<const Word>() + shift;
     Word* to = static_cast<Word*>(out);
     for_each_run(std::array{view_}, begin, count, [&](const auto& offsets, const auto& strides, std::int64_t length) {
       const std::int64_t stride = strides[0];
@@ -75,9 +71,9 @@ void Strided::read(std::int64_t begin, std::int64_t count, void* out) const {
   });
 }
 
-void Strided::write(std::int64_t begin, std::int64_t count, const void* in) const {
+void Strided::write(std::int64_t begin, std::int64_t count, const void* in, std::int64_t shift) const {
   with_word(size_, [&]<class Word>(Word) {
-    Word* out = view_.as<Word>();
+    Word* out = view_.as<Word>() + shift;
     const Word* from = static_cast<const Word*>(in);
     for_each_run(std::array{view_}, begin, count, [&](const auto& offsets, const auto& strides, std::int64_t length) {
       const std::int64_t stride = strides[0];

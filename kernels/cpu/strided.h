@@ -2,6 +2,7 @@
 // elementwise kernels, reductions and copies. Internal to kernels/cpu.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -27,12 +28,15 @@ class Strided {
   Strided() = default;
   explicit Strided(View view);
 
-  /// Address of element `begin` where all elements lie one after another, else nullptr.
-  void* direct(std::int64_t begin) const;
+  /// Address of element `begin` where all elements lie one after another, else nullptr. Here and below, `shift` moves
+  /// the whole view by so many elements in memory.
+  void* direct(std::int64_t begin, std::int64_t shift = 0) const {
+    return dense_ ? view_.as<std::byte>() + (begin + shift) * static_cast<std::int64_t>(size_) : nullptr;
+  }
   /// Copies elements [begin, begin + count) to `out`, without gaps.
-  void read(std::int64_t begin, std::int64_t count, void* out) const;
+  void read(std::int64_t begin, std::int64_t count, void* out, std::int64_t shift = 0) const;
   /// The inverse.
-  void write(std::int64_t begin, std::int64_t count, const void* in) const;
+  void write(std::int64_t begin, std::int64_t count, const void* in, std::int64_t shift = 0) const;
 
   DType dtype() const { return view_.dtype; }
 
@@ -56,17 +60,17 @@ class Source {
   Source() = default;
   explicit Source(const View& view) : strided_(view) {}
   /// Elements [begin, begin + count), count <= block_size: in place where they already lie so, else in `buffer`.
-  const T* read(std::int64_t begin, std::int64_t count, T* buffer) const {
+  const T* read(std::int64_t begin, std::int64_t count, T* buffer, std::int64_t shift = 0) const {
     const bool same = strided_.dtype() == dtype_of<T>;
-    const void* raw = strided_.direct(begin);
+    const void* raw = strided_.direct(begin, shift);
     if (same && raw) return static_cast<const T*>(raw);
     if (same) {
-      strided_.read(begin, count, buffer);
+      strided_.read(begin, count, buffer, shift);
       return buffer;
     }
     alignas(64) std::int64_t gathered[block_size];
     if (!raw) {
-      strided_.read(begin, count, gathered);
+      strided_.read(begin, count, gathered, shift);
       raw = gathered;
     }
     widen<T>(strided_.dtype(), raw, count, buffer);
@@ -88,14 +92,14 @@ class Sink {
     void* place = strided_.dtype() == dtype_of<T> ? strided_.direct(begin) : nullptr;
     return place ? static_cast<T*>(place) : buffer;
   }
-  void finish(std::int64_t begin, std::int64_t count, const T* values) const {
-    void* place = strided_.direct(begin);
+  void finish(std::int64_t begin, std::int64_t count, const T* values, std::int64_t shift = 0) const {
+    void* place = strided_.direct(begin, shift);
     if (place == values) return;
-    if (strided_.dtype() == dtype_of<T>) return strided_.write(begin, count, values);
+    if (strided_.dtype() == dtype_of<T>) return strided_.write(begin, count, values, shift);
     if (place) return narrow<T>(values, count, strided_.dtype(), place);
     alignas(64) std::int64_t gathered[block_size];
     narrow<T>(values, count, strided_.dtype(), gathered);
-    strided_.write(begin, count, gathered);
+    strided_.write(begin, count, gathered, shift);
   }
 
  private:
