@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

@@ -1,7 +1,7 @@
 // A chain of 100,000 operators: nothing in the tape may recurse. The build runs this under a stack of 1 MiB.
 #include <gtest/gtest.h>
 
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 #include "tensor/print.h"
 
 namespace poolgrad {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "autograd/gradcheck.h"
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 #include "tensor/print.h"
 
 namespace poolgrad {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "autograd/engine.h"
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

@@ -7,7 +7,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "autograd/engine.h"
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

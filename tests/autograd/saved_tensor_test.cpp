@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
-#include "local_operators.h"
+#include "tests/autograd/local_operators.h"
 #include "tensor/print.h"
 
 namespace poolgrad {
