@@ -14,7 +14,8 @@ void gemm_native(const Gemm& shape, const void* a, const void* b, void* c);
 void gemm_eigen(const Gemm& shape, const void* a, const void* b, void* c);
 std::string_view eigen_version();
 
-/// Whether gemm_onednn takes the product: f32 and bf16, most forms. Always false in a build without oneDNN.
+/// Whether gemm_onednn takes the product: f32, and bf16 where the CPU multiplies it; most forms. Always false in a
+/// build without oneDNN.
 bool onednn_takes(const Gemm& shape);
 void gemm_onednn(const Gemm& shape, const void* a, const void* b, void* c);
 /// "oneDNN 2.6.3", or "" in a build without it.

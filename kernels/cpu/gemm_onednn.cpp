@@ -36,9 +36,11 @@ memory wrap(const memory::desc& description, const void* data) {
 }  // namespace
 
 bool onednn_takes(const Gemm& g) {
+  static const bool has_bf16 = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
   const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN's scale would apply to the bias, too
   const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
-  return (g.dtype == DType::f32 || g.dtype == DType::bf16) && g.k > 0 && !scales_bias && !repeats_both;
+  const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);
+  return has_dtype && g.k > 0 && !scales_bias && !repeats_both;
 }
 
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
