@@ -6,12 +6,12 @@
 //
 // benchmarks/peers/step.py uses the second form to alternate with PyTorch.
 #include <benchmark/benchmark.h>
-#include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <iostream>
 #include <string>
 
@@ -77,16 +77,22 @@ BENCHMARK(training_step)
     ->Unit(benchmark::kMillisecond)
     ->UseRealTime();
 
-double resident_peak_mebibytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
+/// VmRSS (now) or VmHWM (peak) of this process, in MiB.
+double resident_mebibytes(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string word; file >> word;)
+    if (word == field + ":") {
+      double kibibytes = 0;
+      file >> kibibytes;
+      return kibibytes / 1024;
+    }
+  return 0;
 }
 
 int serve(char** numbers) {
   std::int64_t s[6];
   for (int i = 0; i < 6; ++i) s[i] = std::atoll(numbers[i]);
-  const double before = resident_peak_mebibytes();
+  const double before = resident_mebibytes("VmRSS");
   Step step({s[0], s[1], s[2], s[3], s[4], s[5]});
   for (std::string line; std::getline(std::cin, line);) {
     const auto begin = std::chrono::steady_clock::now();
@@ -94,7 +100,7 @@ int serve(char** numbers) {
     const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
     const Statistics statistics = allocator_for(cpu).statistics();
     std::printf("%.4f %.1f %.1f\n", took.count(), static_cast<double>(statistics.allocated_bytes.peak) / (1 << 20),
-                resident_peak_mebibytes() - before);
+                resident_mebibytes("VmHWM") - before);
     std::fflush(stdout);
   }
   return 0;

@@ -8,7 +8,6 @@ its process at rest: poolgrad's pool and resident memory, PyTorch's resident mem
 attention as matrix products.
 """
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -65,17 +64,19 @@ def torch_step(configuration, math_attention=False):
     return step
 
 
-def resident_peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def resident(field):
+    """VmRSS (now) or VmHWM (peak) of this process, in MiB."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024
 
 
 def print_torch_memory(configuration, math_attention):
     torch_step((1, 8, 8, 1, 1, 8))()  # what PyTorch needs to have run at all
-    before = resident_peak()
+    before = resident("VmRSS")
     step = torch_step(configuration, math_attention)
     for _ in range(3):
         step()
-    print(resident_peak() - before)
+    print(resident("VmHWM") - before)
 
 
 def torch_memory(number, math_attention):
