@@ -2,8 +2,11 @@
 // values. Internal to kernels/cpu.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <type_traits>
+#include <utility>
 
 #include "kernels/cpu/simd.h"
 #include "kernels/view.h"
@@ -28,18 +31,37 @@ template <class T>
 void for_each_block(std::span<const View> outputs, std::span<const View> inputs, BlockFunction<T> function,
                     double a = 0, double b = 0);
 
-/// Calls body(i, vectors...) for whole vectors and the rest of [0, count): body maps lanes to lanes.
+/// out[i] = body(in[i]...) for i < count; body maps lanes to lanes.
 ///   map_block<T>(block.count, block.out[0], [](auto x) { return -x; }, block.in[0]);
+/// What is left after the whole vectors goes through the same loop from a padded copy: the compiler may fuse a product
+/// and a sum in one way here and another there, and the bits of a result must not depend on its place.
 template <class T, class Body, class... In>
 inline void map_block(std::int64_t count, T* out, const Body& body, const In*... in) {
   if constexpr (std::is_integral_v<T>) {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < count; ++i) out[i] = body(in[i]...);
   } else {
-    constexpr int n = simd::lanes<T>;
-    std::int64_t i = 0;
-    for (; i + n <= count; i += n) simd::store(out + i, body(simd::load<T>(in + i)...));
-    if (i < count) simd::store_partial(out + i, body(simd::load_partial<T>(in + i, count - i)...), count - i);
+    constexpr std::int64_t n = simd::lanes<T>;
+    constexpr std::size_t operands = sizeof...(In);
+    const std::int64_t whole = count / n * n, rest = count - whole;
+    const T* from[operands] = {in...};
+    T padded[operands + 1][static_cast<std::size_t>(n)] = {};
+    T* to = out;
+    std::int64_t end = whole;
+    for (int pass = rest ? 2 : 1; pass > 0; --pass) {
+      for (std::int64_t i = 0; i < end; i += n) [&]<std::size_t... I>(std::index_sequence<I...>) {
+          simd::store(to + i, body(simd::load<T>(from[I] + i)...));
+        }
+      (std::make_index_sequence<operands>{});
+      if (pass == 1) break;
+      for (std::size_t k = 0; k < operands; ++k) {
+        std::copy_n(from[k] + whole, rest, padded[k]);
+        from[k] = padded[k];
+      }
+      to = padded[operands];
+      end = n;
+    }
+    if (rest) std::copy_n(padded[operands], rest, out + whole);
   }
 }
 
