@@ -79,9 +79,9 @@ class CachingAllocator {
   Statistics statistics() const;
   /// Peaks restart from the present values.
   void reset_peaks();
-  /// FNV-1a, 64 bits at a time, over (kind, bytes, category) of all requests and frees so far: equal hashes, equal allocation sequences.
-  /// Blocks are numbered by allocation order, so the hash is independent of addresses. Scratch of kernels
-  /// (Category::workspace) is left out: it differs with the back end and the number of threads, tensors do not.
+  /// FNV-1a, 64 bits at a time, over (kind, bytes, category) of all requests and frees so far: equal hashes, equal
+  /// allocation sequences. Blocks are numbered by allocation order, so the hash is independent of addresses. Scratch of
+  /// kernels (Category::workspace) is left out: it differs with the back end and the number of threads, tensors do not.
   std::uint64_t sequence_hash() const;
   void reset_sequence_hash();
 

@@ -33,6 +33,29 @@ TEST_P(CachingAllocatorTest, CommitsOnlyThePagesThatAreNeeded) {
   expect_invariants(pool);
 }
 
+TEST(GrowthOnTheHost, TurnsToLargePagesOnceTheyWasteLittle) {
+  CachingAllocator pool(make_memory("host", 1024 * MiB, 64 * KiB));
+  const auto reserved = [&] { return pool.statistics().reserved_bytes.current; };
+  allocate(pool, 100 * KiB);
+  EXPECT_EQ(reserved(), 128 * KiB);
+  allocate(pool, 32 * MiB);
+  EXPECT_EQ(reserved(), 32 * MiB + 128 * KiB);
+  // Large pages from here on: growth ends at a multiple of 2 MiB.
+  allocate(pool, MiB);
+  EXPECT_EQ(reserved(), 34 * MiB);
+  allocate(pool, 3 * MiB);
+  EXPECT_EQ(reserved(), 38 * MiB);
+  expect_invariants(pool);
+}
+
+TEST(GrowthOnTheHost, UsesTheLastSmallPagesOfABudget) {
+  CachingAllocator pool(make_memory("host", 1024 * MiB, 64 * KiB), {.budget = 41 * MiB});
+  allocate(pool, 40 * MiB);
+  allocate(pool, 900 * KiB);
+  EXPECT_LE(pool.statistics().reserved_bytes.peak, 41 * MiB);
+  expect_invariants(pool);
+}
+
 TEST_P(CachingAllocatorTest, ReusesAFreedBlockWithoutTheDevice) {
   CachingAllocator pool(memory());
   void* first = allocate(pool, 3 * MiB);
