@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "allocator/memory_scope.h"
 #include "autograd/views.h"
 #include "examples/support/random.h"
 #include "tensor/creation.h"
@@ -36,7 +37,11 @@ std::string sample_text(nn::LanguageModel& model, const std::string& prompt, std
   std::string text;
   for (std::int64_t i = 0; i < std::min(bytes, room); ++i) {
     const auto length = static_cast<std::int64_t>(next.size());
-    const Tensor tokens = from_data(next, {1, length}, device);
+    Tensor tokens;
+    {
+      const MemoryScope scope("sample", Category::input);
+      tokens = from_data(next, {1, length}, device);
+    }
     const Tensor logits = model.logits(tokens, &state);
     const auto row = select(select(logits, 1, length - 1), 0, 0).to_vector<double>();
     const std::size_t byte = draw(row, temperature, random_unit(seed, static_cast<std::uint64_t>(i)));
