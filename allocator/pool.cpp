@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "allocator/address_sanitizer.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -53,6 +54,7 @@ Pool::~Pool() {
           memory_->decommit(reinterpret_cast<void*>(begin), block->end() - begin);
         }
       }
+      allow_access(device_, reinterpret_cast<void*>(window->address), window->size);
       memory_->unreserve(reinterpret_cast<void*>(window->address), window->size);
     }
   }
@@ -93,7 +95,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     publish(need.block, request.bytes, need.tag);
   }
   void* pointer = reinterpret_cast<void*>(need.block->address);
-  if (poison_) memory_->fill(pointer, need.block->size, poison_byte, request.stream);
+  if (poison_) memory_->fill(pointer, request.bytes, poison_byte, request.stream);
   return pointer;
 }
 
@@ -107,6 +109,7 @@ void* Pool::publish(Block* block, std::size_t requested, Tag tag) {
   block->tag = tag;
   block->number = is_hashed(tag) ? ++number_ : 0;
   Arena::mark_live(block);
+  allow_access(device_, reinterpret_cast<void*>(block->address), requested);
   statistics_.allocated_bytes.add(block->size);
   statistics_.requested_bytes.add(requested);
   statistics_.active_bytes.add(block->size);
@@ -146,6 +149,7 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   withdraw(block);
   Arena::clear_live(block);
   if (block->stream == stream.id && !poison_) {
+    forbid_access(device_, pointer, block->size);
     statistics_.active_bytes.subtract(block->size);
     arena->put(block);
     return;
@@ -154,11 +158,12 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   lock.unlock();
   EventId event = 0;
   try {
-    if (poison_) memory_->fill(pointer, block->size, poison_byte, stream);
+    if (poison_) memory_->fill(pointer, bytes, poison_byte, stream);
     if (block->stream != stream.id) event = memory_->record_event(stream);
   } catch (const Error&) {
     // The block waits until an event can be recorded.
   }
+  forbid_access(device_, pointer, block->size);
   lock.lock();
   if (block->stream == stream.id) {
     statistics_.active_bytes.subtract(block->size);

@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "allocator/address_sanitizer.h"
 #include "allocator/error.h"
 #include "allocator/pool.h"
 
@@ -220,6 +221,7 @@ std::size_t Pool::commit(Need& need) {
     }
     need.device_full = false;
     ++statistics_.num_device_alloc;
+    forbid_access(device_, reinterpret_cast<void*>(block->address), pages);
     block->epoch = tick_;
     arena.put(block);
     need.block = arena.take(need.size, need.alignment, need.stream.id);

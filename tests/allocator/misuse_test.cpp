@@ -1,7 +1,10 @@
 // Wrong frees end the program with a sentence; poison shows reads of memory that is not yours.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "allocator/address_sanitizer.h"
+#include "allocator/memory_adaptor.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -37,16 +40,43 @@ TEST_P(MisuseDeathTest, NamesAWrongSize) {
   EXPECT_DEATH(deallocate(pool, block, 999), "wrong size for .* it has 1000 bytes, not 999");
 }
 
-TEST(Poison, FillsMemoryThatIsHandedOutAndComesBack) {
-  CachingAllocator pool(make_memory("host", 64 * MiB), {.poison = true});
+// Looks at memory in the moment after it was filled, since nobody may look once it is free.
+class FillWatch : public MemoryAdaptor {
+ public:
+  using MemoryAdaptor::MemoryAdaptor;
+  std::vector<std::size_t> nans;  // floats found to be NaN, per call
+
+  void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
+    inner().fill(address, bytes, value, stream);
+    const auto* floats = static_cast<const float*>(address);
+    nans.push_back(static_cast<std::size_t>(
+        std::count_if(floats, floats + bytes / sizeof(float), [](float x) { return std::isnan(x); })));
+  }
+};
+
+TEST(Poison, FillsMemoryWithNansWhenItIsHandedOutAndWhenItComesBack) {
+  auto memory = std::make_unique<FillWatch>(make_memory("host", 64 * MiB));
+  FillWatch* watch = memory.get();
+  CachingAllocator pool(std::move(memory), {.poison = true});
   auto* block = static_cast<float*>(allocate(pool, 4000));
   for (int i = 0; i < 1000; ++i) ASSERT_TRUE(std::isnan(block[i]));
   for (int i = 0; i < 1000; ++i) block[i] = 1.0f;
   deallocate(pool, block, 4000);
-  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(std::isnan(block[i]));
+  EXPECT_THAT(watch->nans, ::testing::ElementsAre(1000u, 1000u));
   EXPECT_EQ(allocate(pool, 4000), block);
   expect_invariants(pool);
 }
+
+#ifdef POOLGRAD_ADDRESS_SANITIZER
+TEST(AddressSanitizerDeathTest, ReportsTensorMemoryLikeAnyOther) {
+  CachingAllocator pool(make_memory("host", 64 * MiB));
+  auto* block = static_cast<volatile char*>(allocate(pool, 100));
+  block[99] = 1;
+  EXPECT_DEATH(block[100] = 1, "use-after-poison");
+  deallocate(pool, const_cast<char*>(block), 100);
+  EXPECT_DEATH(block[0] = 1, "use-after-poison");
+}
+#endif
 
 TEST(CachedMemory, KeepsThePatternOfOneHundredThousandBlocks) {
   CachingAllocator pool(make_memory("host", 1024 * MiB));

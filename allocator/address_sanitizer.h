@@ -1,0 +1,35 @@
+// Tells the address sanitizer which bytes of a pool's host memory may be touched, so that it reports tensors used after
+// release or beyond their end as it does for malloc. Nothing in other builds.
+#pragma once
+
+#include <cstddef>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define POOLGRAD_ADDRESS_SANITIZER 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define POOLGRAD_ADDRESS_SANITIZER 1
+#endif
+#endif
+
+#ifdef POOLGRAD_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#endif
+
+#include "allocator/device.h"
+
+namespace poolgrad {
+
+#ifdef POOLGRAD_ADDRESS_SANITIZER
+inline void allow_access(Device device, const void* address, std::size_t bytes) {
+  if (device.is_cpu()) __asan_unpoison_memory_region(address, bytes);
+}
+inline void forbid_access(Device device, const void* address, std::size_t bytes) {
+  if (device.is_cpu()) __asan_poison_memory_region(address, bytes);
+}
+#else
+inline void allow_access(Device, const void*, std::size_t) {}
+inline void forbid_access(Device, const void*, std::size_t) {}
+#endif
+
+}  // namespace poolgrad
