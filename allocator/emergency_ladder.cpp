@@ -37,7 +37,7 @@ std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& 
       ++i;
       continue;
     }
-    yields[i].bytes += bytes;
+    if (rungs[i].yields) yields[i].bytes += bytes;
     ++times[i];
     if (need.block == nullptr) search(need);
     i = 0;

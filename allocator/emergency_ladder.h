@@ -19,8 +19,9 @@ struct Need {
   std::size_t alignment = 0;
   Stream stream;
   Tag tag;
-  bool device_full = false;  // the device itself refused memory that the budget would have allowed
-  Block* block = nullptr;    // the result, busy, once there is one
+  bool device_full = false;             // the device itself refused memory that the budget would have allowed
+  std::uint64_t device_calls_seen = 0;  // calls of all threads that had ended when the budget was last looked at
+  Block* block = nullptr;               // the result, busy, once there is one
 };
 
 /// One way to get memory. Both functions are called without locks.
@@ -30,6 +31,8 @@ struct Rung {
   std::function<std::size_t(Need&)> estimate;
   /// Tries; returns the bytes really released or obtained. May set need.block itself.
   std::function<std::size_t(Need&)> run;
+  /// False for a rung that only waits: what it returns means that it is worth to search again, and is no yield.
+  bool yields = true;
 };
 
 /// What a rung gave during one climb, summed over its runs.

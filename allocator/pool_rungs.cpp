@@ -39,8 +39,9 @@ std::vector<Rung> Pool::rungs() {
       {"borrow from the other arena",
        locked([this](Need&) { return arenas_[0].free_bytes() + arenas_[1].free_bytes(); }),
        [this](Need& need) { return borrow(need); }},
-      {"wait for other threads", locked([this](Need&) { return device_calls_; }),
-       [this](Need&) { return wait_for_other_threads(); }},
+      {"wait for other threads",
+       locked([this](Need& need) { return device_calls_ + (device_calls_ended_ - need.device_calls_seen); }),
+       [this](Need&) { return wait_for_other_threads(); }, false},
   };
   std::vector<std::shared_ptr<ReclaimClient>> clients;
   {
@@ -197,6 +198,7 @@ std::size_t Pool::commit(Need& need) {
     Arena::Growth growth = arena.plan_growth(searched(need), need.stream.id, step);
     const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(searched(need), page_);
     const std::size_t reserved = statistics_.reserved_bytes.current;
+    need.device_calls_seen = device_calls_ended_;
     if (reserved > budget_ || pages > budget_ - reserved) {
       if (std::exchange(step, page_) == page_) return 0;
       continue;
