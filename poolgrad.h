@@ -1,6 +1,7 @@
 // Everything that poolgrad offers, floor by floor.
 #pragma once
 
+#include "allocator/address_sanitizer.h"
 #include "allocator/arena.h"
 #include "allocator/block.h"
 #include "allocator/bucket_index.h"
