@@ -14,18 +14,15 @@ using simd::Vec;
 
 constexpr std::int64_t pairs_at_once = 64;
 
-/// cos and sin of position * frequency, for `count` frequencies.
+/// cos and sin of position * frequency, for `count` frequencies and, at the end, some more.
 template <class T>
-void rotation(double position, const double* frequency, std::int64_t count, T sign, T* cosine, T* sine) {
-  using V = Vec<double>;
-  for_each_vector<double>(count, [&](std::int64_t i, std::int64_t left) {
-    const V angle = position * simd::load_partial<double>(frequency + i, left);
-    const V c = Math<V>::cos(angle), s = Math<V>::sin(angle);
-    for (std::int64_t lane = 0; lane < left; ++lane) {
-      cosine[i + lane] = static_cast<T>(c[lane]);
-      sine[i + lane] = sign * static_cast<T>(s[lane]);
-    }
-  });
+void rotation(double position, const double* frequency, std::int64_t count, double sign, T* cosine, T* sine) {
+  constexpr std::int64_t width = simd::lanes<double>;
+  for (std::int64_t i = 0; i < count; i += width) {
+    const auto [s, c] = simd::detail::sine_cosine(position * simd::load<double>(frequency + i));
+    simd::detail::store_as(cosine + i, c);
+    simd::detail::store_as(sine + i, sign * s);
+  }
 }
 
 }  // namespace
@@ -39,13 +36,13 @@ void rope(Stream stream, View out, View x, std::int64_t position, double base, b
                            1, 8192 / std::max<std::int64_t>(1, x.shape[0] * x.shape[2] * x.shape[3]));
     for (std::int64_t first = 0; first < half; first += pairs_at_once) {
       const std::int64_t pairs = std::min(pairs_at_once, half - first);
-      double frequency[pairs_at_once];
+      double frequency[pairs_at_once] = {};
       for (std::int64_t d = 0; d < pairs; ++d)
         frequency[d] = std::pow(base, -static_cast<double>(first + d) / static_cast<double>(half));
       parallel_ranges(x.shape[1], steps_per_range, [&](std::int64_t begin, std::int64_t end) {
         alignas(64) T cosine[pairs_at_once], sine[pairs_at_once];
         for (std::int64_t t = begin; t < end; ++t) {
-          rotation(static_cast<double>(position + t), frequency, pairs, inverse ? T(-1) : T(1), cosine, sine);
+          rotation(static_cast<double>(position + t), frequency, pairs, inverse ? -1.0 : 1.0, cosine, sine);
           for (std::int64_t b = 0; b < x.shape[0]; ++b)
             for (std::int64_t h = 0; h < x.shape[2]; ++h) {
               const S* from = x.as<const S>() + b * x.strides[0] + t * x.strides[1] + h * x.strides[2] + first;

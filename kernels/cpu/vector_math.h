@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #include "kernels/cpu/simd.h"
 #include "kernels/math.h"
@@ -41,10 +42,18 @@ inline Vec<double> sqrt(Vec<double> x) {
 #endif
 }
 
+typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
+
+/// As many elements of T as a Vec<double> has, rounded.
+inline void store_as(double* to, const Vec<double>& value) { std::memcpy(to, &value, sizeof(value)); }
+inline void store_as(float* to, const Vec<double>& value) {
+  const auto rounded = __builtin_convertvector(value, HalfVector);
+  std::memcpy(to, &rounded, sizeof(rounded));
+}
+
 /// A function of Vec<double> on a Vec<float>, half by half: the cheapest way to an exact float result.
 template <class F, class... X>
 inline Vec<float> through_double(const F& f, X... x) {
-  typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
   HalfVector result[2];
   for (int h = 0; h < 2; ++h) {
     const auto part = [h](const Vec<float>& whole) {
@@ -80,15 +89,17 @@ template <class T>
 inline Vec<T> log(Vec<T> x) {
   using C = ExpConstants<T>;
   using L = LogConstants<T>;
-  using Bits = Vec<Int<T>>;
+  using Signed = Vec<Int<T>>;
+  using Bits = Vec<std::make_unsigned_t<Int<T>>>;  // negative x and NaN may wrap
   const Vec<T> zero{};
   const auto subnormal = x < std::numeric_limits<T>::min();
   const Vec<T> scaled = subnormal ? x * L::to_normal : x;
   const Bits bits = reinterpret_cast<Bits>(scaled);
   // Moves the boundary between exponents from 1 to sqrt(1/2).
-  const Int<T> offset = std::bit_cast<Int<T>>(T(1)) - std::bit_cast<Int<T>>(T(0.70710678118654752));
-  Bits exponent = ((bits + offset) >> C::mantissa) - C::bias;
-  const Vec<T> m = reinterpret_cast<Vec<T>>(bits - (exponent << C::mantissa));
+  const auto offset = static_cast<std::make_unsigned_t<Int<T>>>(std::bit_cast<Int<T>>(T(1)) -
+                                                                std::bit_cast<Int<T>>(T(0.70710678118654752)));
+  Signed exponent = (reinterpret_cast<Signed>(bits + offset) >> C::mantissa) - C::bias;
+  const Vec<T> m = reinterpret_cast<Vec<T>>(bits - (reinterpret_cast<Bits>(exponent) << C::mantissa));
   exponent = subnormal ? exponent - Int<T>(L::to_normal_exponent) : exponent;
   const Vec<T> e = __builtin_convertvector(exponent, Vec<T>);
   const Vec<T> f = m - T(1), s = f / (m + T(1)), square = s * s;
@@ -122,14 +133,25 @@ inline Vec<T> expm1(Vec<T> x) {
   return x > high ? exp<T>(x) : (x == Vec<T>{} ? x : result);
 }
 
-/// sin(x + quadrant pi / 2): pi / 2 in three parts (Cody & Waite), then Taylor series on [-pi / 4, pi / 4].
-inline Vec<double> sine(Vec<double> x, std::int64_t quadrant) {
+struct SineCosine {
+  Vec<double> sine, cosine;
+};
+/// Lane by lane, where |x| > largest.
+[[gnu::noinline, gnu::cold]] inline void replace_far(const Vec<double>& x, double largest, SineCosine& result) {
+  for (int i = 0; i < lanes<double>; ++i)
+    if (std::abs(x[i]) > largest) {
+      result.sine[i] = std::sin(x[i]);
+      result.cosine[i] = std::cos(x[i]);
+    }
+}
+/// pi / 2 in three parts (Cody & Waite), then Taylor series on [-pi / 4, pi / 4].
+inline SineCosine sine_cosine(Vec<double> x) {
   constexpr double largest = 1e6;  // beyond, too many bits of pi would be needed
   constexpr double rounder = 0x1.8p52;
   const Vec<double> shifted = x * 0.636619772367581343 + rounder;
   const Vec<double> n = shifted - rounder;
   const Vec<double> r = ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
-  const Vec<std::int64_t> k = reinterpret_cast<Vec<std::int64_t>>(shifted) + quadrant;
+  const Vec<std::int64_t> k = reinterpret_cast<Vec<std::int64_t>>(shifted);
   const Vec<double> square = r * r;
   constexpr double sines[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
                               -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
@@ -143,12 +165,13 @@ inline Vec<double> sine(Vec<double> x, std::int64_t quadrant) {
   odd = r + r * square * odd;
   const Vec<double> half = 0.5 * square, rest = 1.0 - half;
   even = rest + (((1.0 - rest) - half) + square * square * even);
-  const Vec<std::int64_t> one = broadcast(std::int64_t{1});
-  Vec<double> result = (k & one) == one ? even : odd;
-  result = (k & (one + one)) == one + one ? -result : result;
-  const auto far = abs<double>(x) > largest;
-  for (int i = 0; i < lanes<double>; ++i)
-    if (far[i]) result[i] = quadrant ? std::cos(x[i]) : std::sin(x[i]);
+  const Vec<std::int64_t> one = broadcast(std::int64_t{1}), two = one + one;
+  const auto swapped = (k & one) == one;
+  SineCosine result{swapped ? even : odd, swapped ? odd : even};
+  result.sine = (k & two) == two ? -result.sine : result.sine;
+  result.cosine = ((k + one) & two) == two ? -result.cosine : result.cosine;
+  if (max_lane<double>(abs<double>(x)) > largest) [[unlikely]]
+    replace_far(x, largest, result);
   return result;
 }
 
@@ -185,8 +208,20 @@ struct VectorMath {
   static V expm1(V x) { return detail::expm1<T>(x); }
   static V log(V x) { return detail::log<T>(x); }
   static V log1p(V x) { return detail::log1p<T>(x); }
-  static V sin(V x) { return sine_of(x, 0); }
-  static V cos(V x) { return sine_of(x, 1); }
+  static V sin(V x) {
+    const auto f = [](Vec<double> y) { return sine_cosine(y).sine; };
+    if constexpr (sizeof(T) == 8)
+      return f(x);
+    else
+      return through_double(f, x);
+  }
+  static V cos(V x) {
+    const auto f = [](Vec<double> y) { return sine_cosine(y).cosine; };
+    if constexpr (sizeof(T) == 8)
+      return f(x);
+    else
+      return through_double(f, x);
+  }
   static V tanh(V x) { return simd::tanh(x); }
   static V sigmoid(V x) { return simd::sigmoid(x); }
   static V erf(V x) { return simd::erf(x); }
@@ -203,14 +238,6 @@ struct VectorMath {
   static V ceil(V x) {
     const V nearest = round(x);
     return nearest < x ? with_sign_of<T>(detail::abs<T>(nearest + T(1)), x) : nearest;
-  }
-
- private:
-  static V sine_of(V x, std::int64_t quadrant) {
-    if constexpr (sizeof(T) == 8)
-      return sine(x, quadrant);
-    else
-      return through_double([quadrant](Vec<double> y) { return sine(y, quadrant); }, x);
   }
 };
 
