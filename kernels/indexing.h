@@ -1,5 +1,6 @@
-// Gathers and scatters. Indices are i64 and already checked (see find_out_of_range). Additions are made in index order
-// without atomics: work is split over what is not indexed, so results do not depend on the number of threads.
+// Gathers and scatters. Indices are i64 and already checked (see find_out_of_range); negative ones count from the end.
+// Additions are made in index order without atomics, in parallel over what they are added to, so results do not depend
+// on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,8 @@ void index_add(Stream stream, View out, int dim, View index, View x);
 void gather(Stream stream, View out, View x, int dim, View index);
 /// out[i, index[i, j, ...], ...] = x[i, j, ...]; of equal indices the last wins.
 void scatter(Stream stream, View out, int dim, View index, View x);
-/// out[i, index[i, j, ...], ...] += x[i, j, ...].
+/// out[i, index[i, j, ...], ...] += x[i, j, ...]. Half types round after each addition; index_add and
+/// embedding_backward round once.
 void scatter_add(Stream stream, View out, int dim, View index, View x);
 /// out[i, :] = table[index[i], :]; index of any shape, table (V, C), out (index.shape, C).
 void embedding(Stream stream, View out, View table, View index);

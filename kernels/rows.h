@@ -1,5 +1,7 @@
 // Kernels over rows: the last dimension has stride 1 and everything before it is rows (leading dimensions are
-// collapsible, i.e. the view is contiguous unless stated). Statistics are in the compute dtype. Parallel over rows.
+// collapsible, i.e. the view is contiguous unless stated). Operands of one call share a floating dtype; statistics
+// (mean, rstd, lse) are in its compute dtype, and so may be the losses of cross_entropy and their gradients. Parallel
+// over rows.
 #pragma once
 
 #include <cstdint>
