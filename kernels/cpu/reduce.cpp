@@ -148,10 +148,40 @@ std::int64_t segments_of(const Plan& plan) {
   return std::max<std::int64_t>(1, (plan.reduced + segment_size - 1) / segment_size);
 }
 
+/// So short that several rows are read at once, and none needs partial results.
+bool has_short_rows(const Plan& plan) {
+  constexpr std::int64_t longest = 64;
+  return plan.inner == 1 && plan.reduced > 0 && plan.reduced <= longest;
+}
+
 /// Elements for the partial results.
 std::int64_t workspace_size(const Plan& plan) {
+  if (has_short_rows(plan)) return 0;
   if (plan.inner > 1) return plan.outer * RowChunks(plan.reduced).count * plan.inner;
   return plan.outer * segments_of(plan);
+}
+
+template <class Op, class T>
+void reduce_short_rows(const Plan& plan, T divisor) {
+  const Source<T> source(plan.x);
+  const Sink<T> sink(plan.out);
+  const std::int64_t n = plan.reduced, rows_at_once = block_size / n;
+  parallel_ranges(plan.outer, 16 * rows_at_once, [&](std::int64_t begin, std::int64_t end) {
+    alignas(64) T buffer[block_size], results[block_size];
+    for (; begin < end; begin += rows_at_once) {
+      const std::int64_t rows = std::min(rows_at_once, end - begin);
+      const T* x = source.read(begin * n, rows * n, buffer);
+      for (std::int64_t row = 0; row < rows; ++row, x += n) {
+        T result = Op::template identity<T>;
+        if (n < 16)
+          for (std::int64_t i = 0; i < n; ++i) result = Op::combine(result, Op::value(x[i]));
+        else
+          result = fold_block<Op>(x, n);
+        results[row] = result / divisor;
+      }
+      sink.finish(begin, rows, results);
+    }
+  });
 }
 
 template <class Op, class T>
@@ -228,6 +258,8 @@ void reduce(Stream stream, ReduceOp op, View out, View x) {
     const auto run = [&]<class Op>(Op, T divisor) {
       if (plan.inner > 1)
         reduce_columns<Op>(plan, divisor, workspace.data());
+      else if (has_short_rows(plan))
+        reduce_short_rows<Op>(plan, divisor);
       else
         reduce_rows<Op>(plan, divisor, workspace.data());
     };
