@@ -40,7 +40,6 @@
 #include "kernels/optimizer.h"
 #include "kernels/parallel.h"
 #include "kernels/parallel_for.h"
-#include "kernels/parallel_for.h"
 #include "kernels/philox.h"
 #include "kernels/pointwise.h"
 #include "kernels/random.h"
