@@ -6,8 +6,8 @@
 
 #include <thread>
 
-#include "tests/autograd/local_operators.h"
 #include "tensor/print.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "autograd/gradcheck.h"
-#include "tests/autograd/local_operators.h"
 #include "tensor/print.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

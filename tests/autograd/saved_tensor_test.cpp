@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
-#include "tests/autograd/local_operators.h"
 #include "tensor/print.h"
+#include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
 namespace {

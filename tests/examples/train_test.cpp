@@ -147,8 +147,7 @@ TEST_F(Train, AsksTheDeviceForNothingFromTheThirdStepOnAndReservesLittleMoreThan
   options_.json = folder_.file("report.json");
   run();
   const auto report = nlohmann::json::parse(read_bytes(options_.json));
-  for (const auto& step : report["steps"])
-    EXPECT_TRUE(step["step"] < 3 || step["device_allocations"] == 0) << step;
+  for (const auto& step : report["steps"]) EXPECT_TRUE(step["step"] < 3 || step["device_allocations"] == 0) << step;
   EXPECT_LE(report["peak_reserved_bytes"].get<double>(), 1.10 * report["peak_live_bytes"].get<double>());
 }
 
