@@ -12,8 +12,9 @@ CachingAllocator::~CachingAllocator() = default;
 
 Device CachingAllocator::device() const { return pool_->device(); }
 
-void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream) {
-  auto result = pool_->allocate({.bytes = bytes, .alignment = alignment, .stream = stream});
+void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream,
+                                 std::source_location location) {
+  auto result = pool_->allocate({.bytes = bytes, .alignment = alignment, .stream = stream, .location = location});
   if (void** pointer = std::get_if<void*>(&result)) return *pointer;
   throw OutOfMemoryError(std::get<std::string>(result));
 }

@@ -7,8 +7,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
+#include <optional>
+#include <source_location>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -19,8 +24,18 @@
 #include "allocator/snapshot.h"
 #include "allocator/statistics.h"
 #include "allocator/stream.h"
+#include "allocator/trace/trace.h"
 
 namespace poolgrad {
+
+enum class AllocatorMode : std::uint8_t {
+  standard,     // "default"
+  lightweight,  // magazines and buckets only: no statistics by category, no hash, no trace, no placement by tag
+  none,    // every allocation straight from the device, in whole pages, and back: for comparison and memory checkers
+  planned  // one step is recorded, packed, and replayed at fixed offsets; what diverges is served by the pool
+};
+
+std::string_view to_string(AllocatorMode mode);
 
 /// How a pool behaves. Also readable from text: see parse().
 struct AllocatorConfig {
@@ -30,12 +45,29 @@ struct AllocatorConfig {
   std::size_t alignment = 64;
   /// Overwrite memory with 0xFF (a NaN in every float type) when it is handed out and when it comes back.
   bool poison = false;
+  AllocatorMode mode = AllocatorMode::standard;
+  /// Thread-local free lists in front of the pool.
+  bool magazines = true;
+  /// Scattered free pages may be moved behind one run of addresses, where the device can.
+  bool stitch = true;
+  /// Never reuse another stream's memory because its work happens to be finished, which differs from run to run.
+  bool deterministic = false;
+  /// Cached pages that were not used for this many allocations go back to the device; 0: they stay.
+  std::size_t decay = 0;
+  /// Record a trace from the start, with a ring of this many events per thread; 0: not.
+  std::size_t trace = 0;
 
-  /// "budget:8GiB,poison:on"; unknown keys throw a ValueError that lists the known ones.
+  /// "budget:8GiB,mode:lightweight,stitch:off,trace:100000"; unknown keys throw a ValueError that lists the known ones.
   static AllocatorConfig parse(const std::string& text);
   /// From the environment variable POOLGRAD_ALLOCATOR; defaults where it is unset.
   static AllocatorConfig from_environment();
+  /// What parse() reads; only what differs from the defaults.
+  std::string text() const;
 };
+
+/// What the attention factories take: no pool below segments of 4096, lightweight below 8192, the default above. A mode
+/// that the user chose wins.
+AllocatorMode mode_for_segments(std::int64_t largest_segment, std::optional<AllocatorMode> chosen = std::nullopt);
 
 /// One request; everything but `bytes` has a default.
 struct AllocationRequest {
@@ -43,9 +75,20 @@ struct AllocationRequest {
   std::size_t alignment = 64;
   Stream stream;
   Tag tag = current_tag();
+  /// Whether clients and the user's callback may be asked to give memory up for it. If not, it fails instead.
+  bool may_reclaim = true;
+  /// Clients whose price per byte is above it are not asked.
+  double priority = std::numeric_limits<double>::infinity();
+  /// Shown in traces.
+  std::source_location location = std::source_location::current();
 };
 
+/// Asked after every other rung of the ladder, without locks: `bytes` are needed, for the `attempt`-th time (from 0).
+/// True to try again; after 8 attempts the allocation fails whatever it says.
+using OutOfMemoryCallback = std::function<bool(std::size_t bytes, int attempt)>;
+
 class Pool;
+class StepPlanner;
 
 class CachingAllocator {
  public:
@@ -59,7 +102,8 @@ class CachingAllocator {
 
   /// Same argument order as std::pmr and cuda::mr. 0 bytes give a unique non-null pointer. Throws OutOfMemoryError with
   /// the report, and ValueError for an alignment that is no power of two.
-  void* allocate(std::size_t bytes, std::size_t alignment, Stream stream);
+  void* allocate(std::size_t bytes, std::size_t alignment, Stream stream,
+                 std::source_location location = std::source_location::current());
   /// The block, or the report that allocate() would have thrown.
   std::variant<void*, std::string> try_allocate(const AllocationRequest& request);
   /// Gives a block back. Work already queued on `stream` may still use it. A foreign pointer, a double free or wrong
@@ -68,6 +112,18 @@ class CachingAllocator {
 
   /// Bytes that may really be used at `pointer` (>= requested).
   std::size_t usable_size(const void* pointer) const;
+  /// Makes a live block of `bytes` one of `wanted` bytes without moving it, growing into free neighbours or giving the
+  /// rest back. False, changing nothing, if there is no room. deallocate() then takes `wanted`.
+  bool expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
+
+  /// `stream` uses the live block too, beside the stream it was allocated on: it is not reused before both are done.
+  void use(void* pointer, Stream stream);
+  /// Work queued on `later` from now on waits for what is queued on `earlier` now. Through this the pool learns which
+  /// streams may take each other's blocks without waiting.
+  void order(Stream later, Stream earlier);
+  /// The stream will be destroyed and its name may be used again. Its blocks can be taken by all others once its work
+  /// is done; allocating or freeing on it first makes it a new stream.
+  void stream_destroyed(Stream stream);
   /// Returns cached pages to the device, least recently used first, until `bytes` are released or none is left.
   /// Returns the bytes released. trim() releases all.
   std::size_t trim(std::size_t bytes = SIZE_MAX);
@@ -90,7 +146,19 @@ class CachingAllocator {
 
   /// From now on the client is asked for memory when nothing cheaper helps, cheapest client first, until it expires.
   void add_client(std::weak_ptr<ReclaimClient> client);
+  void set_out_of_memory_callback(OutOfMemoryCallback callback);
 
+  /// Records what happens from now on: a ring of `events` per thread, of which the newest remain.
+  void start_trace(std::size_t events = std::size_t{1} << 20);
+  void stop_trace();
+  bool tracing() const;
+  /// What has been recorded so far, with all blocks as they are now. Recording goes on.
+  Trace trace() const;
+
+  /// A training step starts: a mark in traces; in mode `planned`, what is recorded and replayed is one step.
+  void begin_step();
+
+  const AllocatorConfig& config() const;
   DeviceMemory& memory();
 
  private:

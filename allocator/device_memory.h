@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <source_location>
 
 #include "allocator/device.h"
 #include "allocator/stream.h"
@@ -39,6 +40,12 @@ class DeviceMemory {
   virtual bool commit(void* address, std::size_t bytes) = 0;
   /// Gives the memory behind the range back to the device; the addresses stay reserved.
   virtual void decommit(void* address, std::size_t bytes) noexcept = 0;
+  /// Moves the memory behind the committed range at `from`, bytes and all, behind the reserved, uncommitted range at
+  /// `to`, without asking the device for more; `from` is uncommitted then. False, changing nothing, if it cannot.
+  virtual bool move(void* /*from*/, void* /*to*/, std::size_t /*bytes*/) { return false; }
+  /// Whether decommit() and move() take any pages. If not, memory comes in handles: each commit() makes one, and ranges
+  /// given to decommit() and move() are whole handles, one or several neighbours.
+  virtual bool divisible() const { return true; }
 
   /// Sets every byte of a committed range to `value`, in stream order. Does nothing where there are no bytes.
   virtual void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) = 0;
@@ -53,6 +60,12 @@ class DeviceMemory {
   virtual void synchronize(EventId event) = 0;
   /// Gives up an event that nobody will ask about.
   virtual void discard_event(EventId event) noexcept = 0;
+
+  /// Whether touch() wants to be told.
+  virtual bool detects_races() const { return false; }
+  /// `stream` may read and write the range from now on. A race detector throws DeviceError naming both call sites if
+  /// another stream's use of it is not ordered before.
+  virtual void touch(const void* /*address*/, std::size_t /*bytes*/, Stream /*stream*/, std::source_location /*by*/) {}
 };
 
 }  // namespace poolgrad

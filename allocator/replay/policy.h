@@ -1,0 +1,58 @@
+// One way to serve a workload from a device of limited capacity. Each policy is a model of an allocator's documented
+// behaviour, or the real pool on a simulated device; all are driven by replay().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/memory_scope.h"
+#include "allocator/replay/model_device.h"
+#include "allocator/replay/workload.h"
+
+namespace poolgrad {
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+
+  /// Places `block`; false if it cannot within the capacity, and the policy can go on.
+  virtual bool allocate(const Operation& operation) = 0;
+  /// Gives back a block that allocate() placed.
+  virtual void free(const Operation& operation) = 0;
+  virtual void use(const Operation&) {}
+  virtual void order(const Operation&) {}
+  virtual void step() {}
+
+  /// Bytes held of the device now.
+  virtual std::size_t reserved() const = 0;
+  /// Bytes of blocks handed out now as the policy rounded them, and of those that still wait for a stream.
+  virtual std::size_t active() const = 0;
+  /// Calls to the device so far, and what they cost.
+  virtual DeviceCounters counters() const = 0;
+};
+
+struct PolicyContext {
+  std::size_t capacity = 0;  // bytes; the device's, and the budget
+  const LatencyTable* latency = nullptr;
+  const Workload* workload = nullptr;  // for `planned` and `lower bound`, which know the future
+};
+
+/// A named policy of the comparison.
+struct PolicyEntry {
+  std::string_view name;         // "pytorch", "rmm-pool", "poolgrad", ...
+  std::string_view description;  // one line
+  bool online = true;            // false: it knows the future
+  std::function<std::unique_ptr<Policy>(const PolicyContext&)> make;
+};
+
+/// All policies, in the order of the comparison table.
+const std::vector<PolicyEntry>& policies();
+/// Throws ValueError that lists the known names.
+const PolicyEntry& policy_named(std::string_view name);
+
+}  // namespace poolgrad

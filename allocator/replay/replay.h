@@ -1,0 +1,43 @@
+// Runs a workload through a policy and measures it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "allocator/replay/policy.h"
+
+namespace poolgrad {
+
+struct ReplayResult {
+  std::string policy;
+  std::string workload;
+  std::size_t capacity = 0;
+  std::size_t lower_bound = 0;
+  std::size_t peak_reserved = 0;
+  std::size_t peak_active = 0;
+  std::size_t peak_requested = 0;            // live requested bytes
+  std::optional<std::size_t> out_of_memory;  // index of the first allocation that failed; the replay ends there
+  std::optional<std::uint64_t> out_of_memory_step;
+  DeviceCounters counters;
+  double modelled_ns = 0;        // virtual time of the whole replay without think time
+  double seconds = 0;            // wall clock
+  std::uint64_t operations = 0;  // replayed
+
+  /// peak_active / peak_reserved; 1 if nothing was reserved.
+  double utilisation() const;
+};
+
+struct ReplayOptions {
+  std::size_t capacity = std::size_t{1} << 40;  // bytes
+  const LatencyTable* latency = nullptr;        // nullptr: "unit"
+};
+
+ReplayResult replay(const Workload& workload, const PolicyEntry& policy, const ReplayOptions& options = {});
+
+/// The smallest capacity, a multiple of 2 MiB, at which the policy serves the whole workload, by bisection between the
+/// lower bound and what it reserves without a limit.
+std::size_t smallest_capacity(const Workload& workload, const PolicyEntry& policy, const ReplayOptions& options = {});
+
+}  // namespace poolgrad

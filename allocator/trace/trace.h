@@ -1,0 +1,73 @@
+// A recorded history of one pool: what happened, in order, and what was there at the end. Recorded by CachingAllocator,
+// read and written by the file formats beside this header, replayed by allocator/replay.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "allocator/device.h"
+#include "allocator/memory_scope.h"
+#include "allocator/snapshot.h"
+
+namespace poolgrad {
+
+enum class TraceKind : std::uint8_t {
+  allocate,        // a block was handed out; `size` is the request
+  free_requested,  // given back; `size` is the request. `stream` is the stream it was given back on
+  free_completed,  // may be used again; follows free_requested at once unless another stream had to be waited for
+  segment_map,     // pages were committed: `address`, `size`
+  segment_unmap,   // pages were given back to the device: `address`, `size`
+  rung,            // a rung of the emergency ladder ran: `rung` is its id, `size` its yield, `address` its nanoseconds
+  out_of_memory,   // a request of `size` failed; `address` is what the device had free
+  stream_use,      // `stream` uses the block beyond the stream it was allocated on
+  stream_order,    // later work of `stream` waits for the stream whose index is in `address`
+  step             // begin_step(): a training step starts; `size` counts them from 0
+};
+inline constexpr std::size_t trace_kind_count = 10;
+
+std::string_view to_string(TraceKind kind);
+
+/// One event, 64 bytes. Fields that a kind does not name are 0.
+struct TraceEvent {
+  std::uint64_t time = 0;        // nanoseconds since Trace::start_us; in a ring, ticks of the timestamp counter
+  std::uint64_t allocation = 0;  // allocations are counted from 1
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;      // bytes
+  std::uint64_t ticket = 0;    // of the stream, see stream_order.h
+  std::uint64_t location = 0;  // index into Trace::locations, 0 for none; in a ring, a std::source_location as bits
+  std::uint32_t scope = 0;     // index into Trace::scopes; in a ring, the interned id
+  std::uint32_t stream = 0;    // index into Trace::streams
+  std::uint32_t slack = 0;     // block size - requested size
+  TraceKind kind = TraceKind::allocate;
+  Category category = Category::unknown;
+  std::uint8_t rung = 0;
+  std::uint8_t flags = 0;
+
+  friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
+};
+static_assert(sizeof(TraceEvent) == 64);
+
+/// A line of source code.
+struct TraceLocation {
+  std::string file;
+  std::string function;
+  std::uint32_t line = 0;
+
+  friend bool operator==(const TraceLocation&, const TraceLocation&) = default;
+};
+
+struct Trace {
+  Device device;
+  std::uint64_t start_us = 0;            // of time 0, microseconds since 1970
+  std::uint64_t lost = 0;                // older events that a full ring overwrote
+  std::string settings;                  // the pool's configuration as POOLGRAD_ALLOCATOR would have it
+  std::vector<TraceEvent> events;        // oldest first
+  std::vector<std::uint64_t> streams;    // ids, by order of first appearance
+  std::vector<std::string> scopes;       // paths such as "block3.attention"; [0] is ""
+  std::vector<TraceLocation> locations;  // [0] is empty
+  std::vector<BlockSnapshot> blocks;     // all blocks when the recording ended, holes too; tag.scope indexes `scopes`
+};
+
+}  // namespace poolgrad
