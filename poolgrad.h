@@ -54,6 +54,7 @@
 #include "kernels/rows.h"
 #include "kernels/sim_cost.h"
 #include "kernels/view.h"
+#include "kernels/with_type.h"
 
 #include "tensor/atomic_file.h"
 #include "tensor/compare.h"
@@ -68,7 +69,6 @@
 #include "tensor/shape.h"
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
-#include "tensor/with_type.h"
 
 #include "autograd/anomaly.h"
 #include "autograd/arithmetic.h"

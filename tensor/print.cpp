@@ -5,8 +5,8 @@
 #include <ostream>
 #include <vector>
 
+#include "kernels/with_type.h"
 #include "tensor/internal/number_format.h"
-#include "tensor/with_type.h"
 
 namespace poolgrad {
 

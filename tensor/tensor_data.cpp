@@ -5,9 +5,9 @@
 
 #include "allocator/error.h"
 #include "kernels/elementwise.h"
+#include "kernels/with_type.h"
 #include "tensor/grad_mode.h"
 #include "tensor/tensor.h"
-#include "tensor/with_type.h"
 
 namespace poolgrad {
 

@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/strided_runs.h"
+#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -119,30 +120,15 @@ void narrow_to(const T* in, std::int64_t count, void* out) {
   }
 }
 
-/// Calls f with a value of the C++ type of `dtype`.
-template <class F>
-void with_stored_type(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    case DType::f16: return f(Half{});
-    case DType::bf16: return f(BFloat16{});
-    case DType::i64: return f(std::int64_t{});
-    case DType::i32: return f(std::int32_t{});
-    case DType::u8: return f(std::uint8_t{});
-    default: return f(bool{});
-  }
-}
-
 }  // namespace
 
 template <class T>
 void widen(DType from, const void* in, std::int64_t count, T* out) {
-  with_stored_type(from, [&]<class S>(S) { widen_from<S>(in, count, out); });
+  with_type(from, [&]<class S>(S) { widen_from<S>(in, count, out); });
 }
 template <class T>
 void narrow(const T* in, std::int64_t count, DType to, void* out) {
-  with_stored_type(to, [&]<class S>(S) { narrow_to<S>(in, count, out); });
+  with_type(to, [&]<class S>(S) { narrow_to<S>(in, count, out); });
 }
 
 template void widen(DType, const void*, std::int64_t, float*);

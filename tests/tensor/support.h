@@ -11,6 +11,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,37 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
 inline std::string read_bytes(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(file), {}};
+}
+
+/// What happened to damaged copies of a file.
+struct DamageCount {
+  int accepted = 0;
+  int refused = 0;
+};
+
+/// Calls read(copy, what) for copies of `whole` with each single bit flipped, and for `rounds` copies with `changes`
+/// random bytes; counts those that throw FileError. Any other exception is the test's failure.
+template <class Read>
+void read_damaged(const std::string& whole, int rounds, int changes, Read read, DamageCount& count) {
+  const auto attempt = [&](const std::string& bytes, const std::string& what) {
+    try {
+      read(bytes, what);
+      ++count.accepted;
+    } catch (const FileError&) {
+      ++count.refused;
+    }
+  };
+  for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+    std::string bytes = whole;
+    bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
+    attempt(bytes, "bit " + std::to_string(bit));
+  }
+  std::mt19937_64 random(1);
+  for (int i = 0; i < rounds; ++i) {
+    std::string bytes = whole;
+    for (int k = 0; k < changes; ++k) bytes[random() % bytes.size()] = static_cast<char>(random());
+    attempt(bytes, "seed 1, round " + std::to_string(i));
+  }
 }
 
 /// All coordinates of a shape, in row-major order.
