@@ -27,6 +27,8 @@ class Policy {
   virtual void use(const Operation&) {}
   virtual void order(const Operation&) {}
   virtual void step() {}
+  /// Time passes before the next operation: `ModelDevice::advance` for those that have one.
+  virtual void advance(double /*nanoseconds*/) {}
 
   /// Bytes held of the device now.
   virtual std::size_t reserved() const = 0;
@@ -39,7 +41,8 @@ class Policy {
 struct PolicyContext {
   std::size_t capacity = 0;  // bytes; the device's, and the budget
   const LatencyTable* latency = nullptr;
-  const Workload* workload = nullptr;  // for `planned` and `lower bound`, which know the future
+  const Workload* workload = nullptr;  // never nullptr for replay(); the number of streams is from it; for `planned`
+                                       // and `lower bound`, which know the future
 };
 
 /// A named policy of the comparison.

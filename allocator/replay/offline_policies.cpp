@@ -1,0 +1,129 @@
+#include "allocator/replay/offline_policies.h"
+
+#include <algorithm>
+#include <map>
+
+#include "allocator/replay/packer.h"
+
+namespace poolgrad {
+
+namespace {
+
+class LowerBound : public Policy {
+ public:
+  explicit LowerBound(std::size_t capacity) : capacity_(capacity) {}
+
+  bool allocate(const Operation& operation) override {
+    if (operation.bytes > capacity_ - live_) return false;
+    live_ += operation.bytes;
+    return true;
+  }
+  void free(const Operation& operation) override { live_ -= operation.bytes; }
+  std::size_t reserved() const override { return live_; }
+  std::size_t active() const override { return live_; }
+  DeviceCounters counters() const override { return {}; }
+
+ private:
+  std::size_t capacity_;
+  std::size_t live_ = 0;
+};
+
+constexpr std::size_t granule = 64;
+
+std::size_t rounded(std::uint64_t bytes) { return (bytes + granule - 1) & ~(granule - 1); }
+
+/// Block `i` lives from its allocation to its release, counted in operations.
+std::vector<PackItem> items_of(const Workload& workload) {
+  std::vector<PackItem> items(workload.blocks);
+  const auto end = static_cast<std::uint32_t>(workload.operations.size());
+  for (std::uint32_t i = 0; i < end; ++i) {
+    const Operation& operation = workload.operations[i];
+    if (operation.kind == OperationKind::allocate) items[operation.block] = {operation.bytes, i, end};
+    if (operation.kind == OperationKind::free) items[operation.block].end = i;
+  }
+  return items;
+}
+
+/// Which stream used each byte of the slab last.
+class LastUsers {
+ public:
+  explicit LastUsers(std::uint64_t bytes) { users_[0] = {bytes, none}; }
+
+  /// `stream` takes the range; calls visit(other) for each other stream that used some of it last.
+  template <class Visit>
+  void take(std::uint64_t begin, std::uint64_t end, std::uint16_t stream, Visit visit) {
+    auto range = std::prev(users_.upper_bound(begin));
+    if (range->first < begin) range = cut(range, begin);
+    while (range != users_.end() && range->first < end) {
+      if (range->second.end > end) cut(range, end);
+      if (range->second.stream != none && range->second.stream != stream) visit(range->second.stream);
+      range = users_.erase(range);
+    }
+    users_[begin] = {end, stream};
+  }
+
+ private:
+  static constexpr std::uint16_t none = UINT16_MAX;
+  struct Range {
+    std::uint64_t end;
+    std::uint16_t stream;
+  };
+  using Ranges = std::map<std::uint64_t, Range>;
+
+  Ranges::iterator cut(Ranges::iterator range, std::uint64_t at) {
+    const Range upper = range->second;
+    range->second.end = at;
+    return users_.emplace(at, upper).first;
+  }
+
+  Ranges users_;
+};
+
+class Planned : public Policy {
+ public:
+  explicit Planned(const PolicyContext& context)
+      : device_(context.capacity, *context.latency, context.workload->streams),
+        packing_(pack(items_of(*context.workload), granule)),
+        users_(packing_.bytes),
+        one_stream_(context.workload->streams == 1) {}
+
+  bool allocate(const Operation& operation) override {
+    if (slab_ == 0) {
+      slab_ = device_.allocate(packing_.bytes);
+      if (slab_ == 0) return false;
+    }
+    const std::size_t bytes = rounded(operation.bytes);
+    active_ += bytes;
+    if (one_stream_ || bytes == 0) return true;
+    const std::uint64_t offset = packing_.offsets[operation.block];
+    users_.take(offset, offset + bytes, operation.stream,
+                [&](std::uint16_t other) { device_.wait(operation.stream, device_.record(other)); });
+    return true;
+  }
+  void free(const Operation& operation) override { active_ -= rounded(operation.bytes); }
+  void order(const Operation& operation) override {
+    device_.wait(operation.stream, device_.record(static_cast<std::uint16_t>(operation.block)));
+  }
+  void advance(double nanoseconds) override { device_.advance(nanoseconds); }
+  std::size_t reserved() const override { return device_.reserved(); }
+  std::size_t active() const override { return active_; }
+  DeviceCounters counters() const override { return device_.counters(); }
+
+ private:
+  ModelDevice device_;
+  Packing packing_;
+  LastUsers users_;
+  bool one_stream_;
+  std::uintptr_t slab_ = 0;
+  std::size_t active_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_lower_bound(const PolicyContext& context) {
+  return std::make_unique<LowerBound>(context.capacity);
+}
+
+std::unique_ptr<Policy> make_planned(const PolicyContext& context) { return std::make_unique<Planned>(context); }
+
+}  // namespace poolgrad
