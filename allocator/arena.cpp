@@ -19,8 +19,10 @@ void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
   hole->size = bytes;
   hole->window = window.get();
   hole->state = BlockState::uncommitted;
+  window->older = newest_window_.load(std::memory_order_relaxed);
   holes_.insert(hole);
   windows_.push_back(std::move(window));
+  newest_window_.store(windows_.back().get(), std::memory_order_release);
 }
 
 BucketIndex& Arena::index(std::uint64_t stream) {
@@ -247,10 +249,9 @@ Block* Arena::take_pages(Block* block, std::size_t bytes) {
 }
 
 const Window* Arena::window_of(std::uintptr_t address) const noexcept {
-  for (const auto& window : windows_) {
-    if (address - window->address < window->size) return window.get();
-  }
-  return nullptr;
+  const Window* window = newest_window_.load(std::memory_order_acquire);
+  while (window != nullptr && address - window->address >= window->size) window = window->older;
+  return window;
 }
 
 Block* Arena::live(std::uintptr_t address) const noexcept {

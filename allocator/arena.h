@@ -3,6 +3,7 @@
 // keeps no statistics: the pool does that around it.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,6 +23,7 @@ struct Window {
   std::size_t size;
   Block* first;
   LiveMap live;
+  const Window* older = nullptr;  // of the same arena
 };
 
 class Arena {
@@ -71,7 +73,8 @@ class Arena {
     block->state = BlockState::live;
   }
   static void clear_live(Block* block) noexcept { block->window->live.clear(block->address - block->window->address); }
-  /// The live block that starts at `address`; nullptr if there is none.
+  /// The live block that starts at `address`; nullptr if there is none. The only function that needs no lock: windows
+  /// stay as long as the arena, and whoever asks about a block of his own sees it in the map.
   Block* live(std::uintptr_t address) const noexcept;
   /// The block of any state that contains `address`; nullptr outside every window. Slow.
   const Block* containing(std::uintptr_t address) const;
@@ -113,6 +116,7 @@ class Arena {
   std::size_t granule_;
   std::size_t page_;
   std::vector<std::unique_ptr<Window>> windows_;
+  std::atomic<const Window*> newest_window_ = nullptr;
   std::vector<StreamIndex> indices_;
   std::set<Block*, ByAddress> holes_;
 };

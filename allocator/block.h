@@ -12,22 +12,25 @@ namespace poolgrad {
 
 struct Window;
 
-struct Block {
+// What allocating and freeing through a magazine touches comes first and fills one cache line.
+struct alignas(64) Block {
   std::uintptr_t address = 0;
   std::size_t size = 0;
+  std::uint64_t stream = 0;  // whose queued work may still use the memory
+  std::uint64_t number = 0;  // allocations are counted from 1; see Pool::publish for scratch of kernels
+  std::size_t requested = 0;
+  Tag tag;
+  // Children in the tree of a bucket, while free; `left` is the next block while in a magazine.
+  Block* left = nullptr;
+  BlockState state = BlockState::busy;
+  bool used_elsewhere = false;  // by other streams too, see Pool::use
+
+  Block* right = nullptr;
   // Neighbours by address in the same window; never two free blocks of one stream, never two uncommitted ones.
   Block* previous = nullptr;
   Block* next = nullptr;
-  // Children in the tree of a bucket, while free.
-  Block* left = nullptr;
-  Block* right = nullptr;
   Window* window = nullptr;
-  std::uint64_t stream = 0;  // whose queued work may still use the memory
-  std::uint64_t epoch = 0;   // allocation tick at which it was last given back
-  std::uint64_t number = 0;  // allocations are counted from 1; 0 for scratch of kernels
-  std::size_t requested = 0;
-  Tag tag;
-  BlockState state = BlockState::busy;
+  std::uint64_t epoch = 0;  // allocation tick at which it was last given back
 
   std::uintptr_t end() const { return address + size; }
 };

@@ -47,6 +47,10 @@ std::vector<BlockSnapshot> CachingAllocator::snapshot() const { return pool_->sn
 
 void CachingAllocator::add_client(std::weak_ptr<ReclaimClient> client) { pool_->add_client(std::move(client)); }
 
+void CachingAllocator::set_out_of_memory_callback(OutOfMemoryCallback callback) {
+  pool_->set_out_of_memory_callback(std::move(callback));
+}
+
 DeviceMemory& CachingAllocator::memory() { return pool_->memory(); }
 
 }  // namespace poolgrad

@@ -1,7 +1,9 @@
-// From an address to the live block that starts there: a page table of two levels, so a lookup is two loads.
+// From an address to the live block that starts there: a page table of two levels, so a lookup is two loads. One thread
+// at a time changes it; any may look meanwhile, and sees every block that was handed over to it.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <cstdlib>
@@ -26,20 +28,23 @@ class LiveMap {
 
   /// nullptr where no live block starts in the granule of `offset`.
   Block* find(std::size_t offset) const noexcept {
-    Block** leaf = directory_.get()[offset >> leaf_bits_];
-    return leaf == nullptr ? nullptr : leaf[in_leaf(offset)];
+    Block** leaf = std::atomic_ref(directory_.get()[offset >> leaf_bits_]).load(std::memory_order_acquire);
+    return leaf == nullptr ? nullptr : std::atomic_ref(leaf[in_leaf(offset)]).load(std::memory_order_acquire);
   }
 
   void set(std::size_t offset, Block* block) {
     Block**& leaf = directory_.get()[offset >> leaf_bits_];
     if (leaf == nullptr) {
       leaves_.push_back(std::make_unique<Block*[]>(std::size_t{1} << (leaf_bits_ - granule_bits_)));
-      leaf = leaves_.back().get();
+      std::atomic_ref(leaf).store(leaves_.back().get(), std::memory_order_release);
     }
-    leaf[in_leaf(offset)] = block;
+    std::atomic_ref(leaf[in_leaf(offset)]).store(block, std::memory_order_release);
   }
 
-  void clear(std::size_t offset) noexcept { directory_.get()[offset >> leaf_bits_][in_leaf(offset)] = nullptr; }
+  void clear(std::size_t offset) noexcept {
+    Block** leaf = directory_.get()[offset >> leaf_bits_];
+    std::atomic_ref(leaf[in_leaf(offset)]).store(nullptr, std::memory_order_relaxed);
+  }
 
  private:
   static constexpr unsigned least_leaf_bits = 16;

@@ -41,6 +41,10 @@ class Pool {
   void add_client(std::weak_ptr<ReclaimClient> client);
   DeviceMemory& memory() { return *memory_; }
   Device device() const { return device_; }
+  void use(void* pointer, Stream stream);
+  void order(Stream later, Stream earlier);
+  void stream_destroyed(Stream stream);
+  void set_out_of_memory_callback(OutOfMemoryCallback callback);
   /// As new: no memory held, all counters zero. Returns false, changing nothing, while memory is live.
   bool restart(std::size_t budget);
 
@@ -61,6 +65,16 @@ class Pool {
   [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept;
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
   void hash(std::uint64_t word) { hash_ = (hash_ ^ word) * 0x100000001b3u; }
+
+  // pool_caches.cpp: what threads keep for themselves. Cold paths see it through these.
+  /// Gives the blocks of all magazines back to the arenas; the bytes. Takes the mutex.
+  std::size_t drain_magazines();
+  /// Bytes that drain_magazines() would give now. Needs no lock.
+  std::size_t magazine_bytes() const;
+  /// Blocks of `bytes` that were pending are free. Called with the mutex held.
+  void subtract_active(std::size_t bytes);
+  /// Adds to the trace, if one is recorded; fills in the time. With or without the mutex.
+  void record(const TraceEvent& event);
 
   // pool_rungs.cpp: the cold path.
   std::vector<Rung> rungs();
@@ -106,6 +120,7 @@ class Pool {
   std::uint64_t hashed_from_ = 0;  // `number_` when the hash was reset
   Statistics statistics_;
   std::vector<std::weak_ptr<ReclaimClient>> clients_;
+  OutOfMemoryCallback out_of_memory_callback_;
 
   static constexpr std::uint64_t fnv_start = 0xcbf29ce484222325u;
 };

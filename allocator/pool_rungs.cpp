@@ -106,7 +106,7 @@ std::size_t Pool::poll_pending(bool wait) {
   std::size_t bytes = 0;
   for (const Pending& pending : finished) {
     bytes += pending.block->size;
-    statistics_.active_bytes.subtract(pending.block->size);
+    subtract_active(pending.block->size);
     arena_of(reinterpret_cast<void*>(pending.block->address))->put(pending.block);
   }
   pending_.insert(pending_.begin(), unfinished.begin(), unfinished.end());

@@ -11,6 +11,7 @@ std::string_view to_string(BlockState state) {
     case BlockState::live: return "live";
     case BlockState::pending: return "pending";
     case BlockState::busy: return "busy";
+    case BlockState::magazine: return "magazine";
   }
   return "invalid";
 }

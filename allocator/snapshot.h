@@ -14,7 +14,8 @@ enum class BlockState : std::uint8_t {
   free,         // cached
   live,         // handed out
   pending,      // given back while another stream may still use it
-  busy          // owned by a thread that is talking to the device about it
+  busy,         // owned by a thread that is talking to the device about it
+  magazine      // cached by the thread that gave it back; joins its neighbours only when the magazine is drained
 };
 
 std::string_view to_string(BlockState state);

@@ -4,6 +4,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "allocator/memory_scope.h"
 
@@ -27,6 +29,14 @@ struct Gauge {
   }
 };
 
+/// What a rung of the emergency ladder has given so far.
+struct RungStatistics {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint64_t runs = 0;
+  std::uint64_t nanoseconds = 0;
+};
+
 struct Statistics {
   Gauge allocated_bytes;                             // handed out, rounded to the block
   Gauge requested_bytes;                             // handed out, as asked for
@@ -40,6 +50,10 @@ struct Statistics {
   std::uint64_t num_alloc_retries = 0;               // times the ladder was needed
   std::uint64_t num_ooms = 0;
   std::uint64_t events_recorded = 0;
+  std::uint64_t num_sync_all_streams = 0;  // times all streams with pending blocks were waited for
+  std::uint64_t driver_calls = 0;          // calls that map, unmap or move memory
+  std::uint64_t driver_nanoseconds = 0;    // in them
+  std::vector<RungStatistics> rungs;       // in the order of the ladder
 
   double hit_rate() const { return requests ? static_cast<double>(pool_hits) / static_cast<double>(requests) : 1.0; }
   std::uint64_t cached_bytes() const { return reserved_bytes.current - active_bytes.current; }
