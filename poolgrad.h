@@ -36,6 +36,8 @@
 #include "allocator/statistics.h"
 #include "allocator/stream.h"
 #include "allocator/trace/trace.h"
+#include "allocator/trace/trace_clock.h"
+#include "allocator/trace/trace_ring.h"
 
 #include "kernels/attention.h"
 #include "kernels/dispatch.h"
