@@ -3,6 +3,7 @@
 
 #include "allocator/address_sanitizer.h"
 #include "allocator/arena.h"
+#include "allocator/atomic_file.h"
 #include "allocator/block.h"
 #include "allocator/bucket_index.h"
 #include "allocator/caching_allocator.h"
@@ -69,7 +70,6 @@
 #include "kernels/view.h"
 #include "kernels/with_type.h"
 
-#include "tensor/atomic_file.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/generator.h"

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "allocator/atomic_file.h"
 #include "allocator/error.h"
-#include "tensor/atomic_file.h"
 #include "tensor/internal/input_file.h"
 #include "tensor/internal/npy_header.h"
 

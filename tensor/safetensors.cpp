@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "allocator/atomic_file.h"
 #include "allocator/error.h"
-#include "tensor/atomic_file.h"
 #include "tensor/internal/input_file.h"
 #include "tensor/internal/safetensors_header.h"
 

@@ -1,4 +1,4 @@
-#include "tensor/atomic_file.h"
+#include "allocator/atomic_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

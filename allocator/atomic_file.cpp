@@ -1,4 +1,4 @@
-#include "tensor/atomic_file.h"
+#include "allocator/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
