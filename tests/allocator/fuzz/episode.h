@@ -1,0 +1,63 @@
+// An episode: one random script on one random pool. What fails is shrunk and shown.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+
+#include "tests/allocator/fuzz/generator.h"
+#include "tests/allocator/fuzz/isolation.h"
+#include "tests/allocator/fuzz/pool_fuzzer.h"
+#include "tests/allocator/fuzz/shrinker.h"
+
+namespace poolgrad::testing {
+
+/// The seed of this run: printed, and set by POOLGRAD_TEST_SEED to repeat one.
+inline std::uint64_t fuzz_seed() {
+  static const std::uint64_t seed = [] {
+    const char* text = std::getenv("POOLGRAD_TEST_SEED");
+    const std::uint64_t value = text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device{}();
+    std::printf("seed %llu (repeat with POOLGRAD_TEST_SEED)\n", static_cast<unsigned long long>(value));
+    return value;
+  }();
+  return seed;
+}
+
+/// POOLGRAD_FUZZ_OPERATIONS where it is set.
+inline std::size_t fuzz_operations(std::size_t otherwise) {
+  const char* text = std::getenv("POOLGRAD_FUZZ_OPERATIONS");
+  return text != nullptr ? std::strtoull(text, nullptr, 0) : otherwise;
+}
+
+struct Failure {
+  Setup setup;
+  Script script;
+  std::string what;
+
+  std::string text() const { return what + "\non " + to_string(setup) + ", after:\n" + to_string(script); }
+};
+
+/// "" or what went wrong, even if that ends the program.
+template <class PoolType>
+std::string run_script(const Setup& setup, const Script& script) {
+  return in_child([&] { return PoolFuzzer<PoolType>(setup).run(script); });
+}
+
+/// The shortest script found that still goes wrong on this pool, in whatever way.
+template <class PoolType>
+Failure shrunk(const Setup& setup, const Script& script, std::size_t attempts = 1500) {
+  Failure failure{setup, script, ""};
+  failure.script = shrink(
+      script, [&](const Script& candidate) { return !run_script<PoolType>(setup, candidate).empty(); }, attempts);
+  failure.what = run_script<PoolType>(setup, failure.script);
+  return failure;
+}
+
+/// Runs one episode; nothing if all is well.
+template <class PoolType = CachingAllocator>
+std::optional<Failure> run_episode(const Setup& setup, const Script& script) {
+  if (run_script<PoolType>(setup, script).empty()) return std::nullopt;
+  return shrunk<PoolType>(setup, script);
+}
+
+}  // namespace poolgrad::testing

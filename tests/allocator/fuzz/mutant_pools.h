@@ -1,0 +1,152 @@
+// Pools with one deliberate bug each: what the fuzzer must find.
+#pragma once
+
+#include <unordered_map>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/memory_adaptor.h"
+
+namespace poolgrad::testing {
+
+/// Hands out a part of a live block now and then.
+class OverlappingPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  std::variant<void*, std::string> try_allocate(const AllocationRequest& request) {
+    if (++calls_ % 8 == 0 && last_ != nullptr && request.bytes <= 64 && request.alignment == 64) return last_ + 64;
+    auto result = CachingAllocator::try_allocate(request);
+    if (request.bytes > 128 && std::holds_alternative<void*>(result))
+      last_ = static_cast<char*>(std::get<void*>(result));
+    return result;
+  }
+  std::size_t usable_size(const void* pointer) const {
+    return last_ != nullptr && pointer == last_ + 64 ? 64 : CachingAllocator::usable_size(pointer);
+  }
+  void deallocate(void* pointer, std::size_t bytes, std::size_t alignment, Stream stream) noexcept {
+    if (pointer == last_) last_ = nullptr;
+    CachingAllocator::deallocate(pointer, bytes, alignment, stream);
+  }
+
+ private:
+  std::size_t calls_ = 0;
+  char* last_ = nullptr;
+};
+
+/// Takes every free as one on the stream of the allocation: blocks that another stream may still use come back at once.
+class HastyPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  std::variant<void*, std::string> try_allocate(const AllocationRequest& request) {
+    auto result = CachingAllocator::try_allocate(request);
+    if (void* const* pointer = std::get_if<void*>(&result)) streams_[*pointer] = request.stream;
+    return result;
+  }
+  void deallocate(void* pointer, std::size_t bytes, std::size_t alignment, Stream) noexcept {
+    CachingAllocator::deallocate(pointer, bytes, alignment, streams_[pointer]);
+  }
+
+ private:
+  std::unordered_map<void*, Stream> streams_;
+};
+
+/// Believes that its budget is one page larger.
+class GenerousPool : public CachingAllocator {
+ public:
+  GenerousPool(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config)
+      : GenerousPool(std::move(memory), config, config.budget) {}
+  void set_budget(std::size_t bytes) { CachingAllocator::set_budget(bytes == 0 ? 0 : bytes + page_); }
+  std::size_t budget() const { return CachingAllocator::budget() - page_; }
+
+ private:
+  GenerousPool(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config, std::size_t budget)
+      : CachingAllocator(std::move(memory), (config.budget = budget + page, config)) {}
+  static constexpr std::size_t page = std::size_t{2} << 20;
+  const std::size_t page_ = page;
+};
+
+/// Keeps one page of its budget back, so that it refuses what would fit.
+class TimidPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  std::variant<void*, std::string> try_allocate(const AllocationRequest& request) {
+    if (request.bytes <= budget() && statistics().allocated_bytes.current + request.bytes + (2u << 20) > budget())
+      return std::string("[allocate] rather not");
+    return CachingAllocator::try_allocate(request);
+  }
+};
+
+/// Forgets to count one allocation in eight.
+class ForgetfulPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  Statistics statistics() const {
+    Statistics counted = CachingAllocator::statistics();
+    counted.requests -= counted.requests / 8;
+    return counted;
+  }
+};
+
+/// Loses one free in eight.
+class LeakyPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  void deallocate(void* pointer, std::size_t bytes, std::size_t alignment, Stream stream) noexcept {
+    if (++calls_ % 8 != 0) CachingAllocator::deallocate(pointer, bytes, alignment, stream);
+  }
+
+ private:
+  std::size_t calls_ = 0;
+};
+
+/// Never aligns to more than 64 bytes.
+class CrookedPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  std::variant<void*, std::string> try_allocate(AllocationRequest request) {
+    request.alignment = 64;
+    return CachingAllocator::try_allocate(request);
+  }
+};
+
+/// Ends the program at the eighth allocation.
+class DyingPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  std::variant<void*, std::string> try_allocate(const AllocationRequest& request) {
+    if (++calls_ == 8) std::abort();
+    return CachingAllocator::try_allocate(request);
+  }
+
+ private:
+  std::size_t calls_ = 0;
+};
+
+/// A device that never lets a stream wait.
+class DeafMemory : public MemoryAdaptor {
+ public:
+  using MemoryAdaptor::MemoryAdaptor;
+  void stream_wait(Stream, EventId) override {}
+};
+
+/// Reuses blocks of other streams without waiting for them.
+class RushingPool : public CachingAllocator {
+ public:
+  RushingPool(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config)
+      : CachingAllocator(std::make_unique<DeafMemory>(std::move(memory)), config) {}
+};
+
+/// Does not listen to use().
+class IgnorantPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  void use(void*, Stream) {}
+};
+
+/// Does not listen to stream_destroyed().
+class NostalgicPool : public CachingAllocator {
+ public:
+  using CachingAllocator::CachingAllocator;
+  void stream_destroyed(Stream) {}
+};
+
+}  // namespace poolgrad::testing

@@ -1,0 +1,70 @@
+// The fuzzer finds every seeded bug, and shows it in a few lines.
+#include "tests/allocator/fuzz/episode.h"
+#include "tests/allocator/fuzz/mutant_pools.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+const auto is_too_early = AnyOf(HasSubstr("used by another stream"), HasSubstr("may still be using"));
+
+// Pools of few pages and several streams, where every kind of bug has a chance to show.
+template <class PoolType>
+std::optional<Failure> hunt(std::size_t episodes = 40) {
+  for (std::size_t episode = 0; episode < episodes; ++episode) {
+    Random random(fuzz_seed() + episode);
+    Setup setup;
+    setup.device = random.pick(std::array{"host", "sim", "handles"});
+    setup.config.budget = page * (4 + random.below(12));
+    setup.delayed = true;
+    const Shape shape{.slots = 24, .octaves = 24, .streams = 3};
+    if (auto failure = run_episode<PoolType>(setup, random_script(random, setup, shape, 500))) return failure;
+  }
+  return std::nullopt;
+}
+
+#define EXPECT_FOUND(PoolType, most_operations, matcher)                      \
+  do {                                                                        \
+    const auto failure = hunt<PoolType>();                                    \
+    ASSERT_TRUE(failure) << "no bug found in " #PoolType;                     \
+    EXPECT_THAT(failure->what, matcher) << failure->text();                   \
+    EXPECT_LE(failure->script.size(), most_operations##u) << failure->text(); \
+  } while (false)
+
+TEST(PoolMutants, NoneIsSeenInThePoolItself) {
+  const auto failure = hunt<CachingAllocator>(10);
+  EXPECT_FALSE(failure) << failure->text();
+}
+
+TEST(PoolMutants, OverlappingBlocksAreFound) { EXPECT_FOUND(OverlappingPool, 16, HasSubstr("overlaps live slot")); }
+
+TEST(PoolMutants, EarlyReuseIsFound) { EXPECT_FOUND(HastyPool, 5, is_too_early); }
+
+TEST(PoolMutants, OnePageBeyondTheBudgetIsFound) { EXPECT_FOUND(GenerousPool, 3, HasSubstr("beyond the budget")); }
+
+TEST(PoolMutants, RefusalsWithoutNeedAreFound) { EXPECT_FOUND(TimidPool, 2, HasSubstr("refused although it fits")); }
+
+TEST(PoolMutants, UncountedAllocationsAreFound) { EXPECT_FOUND(ForgetfulPool, 16, HasSubstr("requests is not")); }
+
+TEST(PoolMutants, LostFreesAreFound) {
+  EXPECT_FOUND(LeakyPool, 24,
+               AnyOf(HasSubstr("never handed out"), HasSubstr("trim() leaves"), HasSubstr("refused"),
+                     HasSubstr("a budget is refused"), HasSubstr("overlaps"), HasSubstr("sum of")));
+}
+
+TEST(PoolMutants, MissingAlignmentIsFound) { EXPECT_FOUND(CrookedPool, 2, HasSubstr("not aligned")); }
+
+TEST(PoolMutants, ADeathIsFound) { EXPECT_FOUND(DyingPool, 16, HasSubstr("ended by Abort")); }
+
+TEST(PoolMutants, ReuseWithoutWaitingIsFound) { EXPECT_FOUND(RushingPool, 6, is_too_early); }
+
+TEST(PoolMutants, UnheardUsesAreFound) { EXPECT_FOUND(IgnorantPool, 6, is_too_early); }
+
+TEST(PoolMutants, UnheardEndsOfStreamsAreFound) {
+  EXPECT_FOUND(NostalgicPool, 8, AnyOf(is_too_early, HasSubstr("not there")));
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

@@ -1,0 +1,60 @@
+// The pools that are fuzzed: a device, its pages, and a configuration.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "allocator/delayed_memory.h"
+#include "allocator/failing_memory.h"
+#include "tests/allocator/fuzz/watching_memory.h"
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+
+/// Memory that comes in handles, as on a GPU, whatever it is made of.
+class HandleMemory : public MemoryAdaptor {
+ public:
+  using MemoryAdaptor::MemoryAdaptor;
+  bool divisible() const override { return false; }
+};
+
+struct Setup {
+  std::string device = "host";  // "host", "sim", or "handles": host memory in handles
+  std::size_t granularity = page;
+  std::size_t capacity = 512 * page;  // of the device
+  AllocatorConfig config = {};
+  bool delayed = false;  // events finish when told to
+};
+
+inline std::string to_string(const Setup& setup) {
+  return setup.device + " in pages of " + format_bytes(setup.granularity) + ", capacity " +
+         format_bytes(setup.capacity) + (setup.delayed ? ", delayed events" : "") + ", " + setup.config.text();
+}
+
+/// The adaptors in front of a device, innermost last; they live as long as the pool that was given `memory`.
+struct WatchedDevice {
+  std::unique_ptr<DeviceMemory> memory;
+  FailingMemory* failing = nullptr;
+  WatchingMemory* watch = nullptr;
+  DelayedMemory* delayed = nullptr;  // nullptr if events are not delayed
+};
+
+inline WatchedDevice make_device(const Setup& setup) {
+  WatchedDevice made;
+  made.memory = make_memory(setup.device == "sim" ? "sim" : "host", setup.capacity, setup.granularity);
+  if (setup.device == "handles") made.memory = std::make_unique<HandleMemory>(std::move(made.memory));
+  if (setup.delayed) {
+    auto delayed = std::make_unique<DelayedMemory>(std::move(made.memory));
+    made.delayed = delayed.get();
+    made.memory = std::move(delayed);
+  }
+  auto watch = std::make_unique<WatchingMemory>(std::move(made.memory));
+  made.watch = watch.get();
+  auto failing = std::make_unique<FailingMemory>(std::move(watch));
+  made.failing = failing.get();
+  made.memory = std::move(failing);
+  return made;
+}
+
+}  // namespace poolgrad::testing
