@@ -18,6 +18,7 @@
 #include "allocator/isa_check.h"
 #include "allocator/isa_sets.h"
 #include "allocator/latency.h"
+#include "allocator/latency_tables.h"
 #include "allocator/live_map.h"
 #include "allocator/magazine.h"
 #include "allocator/memory_adaptor.h"

@@ -9,8 +9,8 @@
 
 namespace poolgrad {
 
-/// Counts the calls that can fail, from 1, and fails those that are due: reserve() gives nullptr, commit() false, the
-/// others throw DeviceError. Nothing fails until fail_call() is used.
+/// Counts the calls that can fail, from 1, and fails those that are due: reserve() gives nullptr, commit() and move()
+/// false, the others throw DeviceError. Nothing fails until fail_call() is used.
 class FailingMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;
@@ -25,6 +25,7 @@ class FailingMemory : public MemoryAdaptor {
 
   void* reserve(std::size_t bytes) override { return due() ? nullptr : inner().reserve(bytes); }
   bool commit(void* address, std::size_t bytes) override { return !due() && inner().commit(address, bytes); }
+  bool move(void* from, void* to, std::size_t bytes) override { return !due() && inner().move(from, to, bytes); }
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
     check("fill");
     inner().fill(address, bytes, value, stream);

@@ -24,12 +24,17 @@ struct LatencyTable {
   Cost malloc, free;            // cudaMalloc, cudaFree
   Cost event_record, event_query, stream_wait, synchronize;
 
+  /// A table's file has one line `key ns_per_call ns_per_MiB` for each of these members, in any order, and may have a
+  /// line `source ...` and comments (#).
+  ///
   /// "unit" (1000 ns for each call) or "h200", from the tables that were compiled in; or the path of a table's file.
   /// Throws ValueError that lists the names, and FileError with the line for a malformed file.
   static LatencyTable named(const std::string& name);
   static LatencyTable parse(std::string_view text, const std::string& path);
   /// The names that named() knows.
   static std::vector<std::string> names();
+  /// As a file that parse() reads, to a tenth of a nanosecond.
+  std::string text() const;
 };
 
 }  // namespace poolgrad

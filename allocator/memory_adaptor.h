@@ -21,6 +21,8 @@ class MemoryAdaptor : public DeviceMemory {
   void unreserve(void* address, std::size_t bytes) noexcept override { inner_->unreserve(address, bytes); }
   bool commit(void* address, std::size_t bytes) override { return inner_->commit(address, bytes); }
   void decommit(void* address, std::size_t bytes) noexcept override { inner_->decommit(address, bytes); }
+  bool move(void* from, void* to, std::size_t bytes) override { return inner_->move(from, to, bytes); }
+  bool divisible() const override { return inner_->divisible(); }
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
     inner_->fill(address, bytes, value, stream);
   }
@@ -29,6 +31,10 @@ class MemoryAdaptor : public DeviceMemory {
   void stream_wait(Stream stream, EventId event) override { inner_->stream_wait(stream, event); }
   void synchronize(EventId event) override { inner_->synchronize(event); }
   void discard_event(EventId event) noexcept override { inner_->discard_event(event); }
+  bool detects_races() const override { return inner_->detects_races(); }
+  void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override {
+    inner_->touch(address, bytes, stream, by);
+  }
 
  protected:
   DeviceMemory& inner() { return *inner_; }
