@@ -38,6 +38,17 @@ void ModelDevice::free(std::uintptr_t, std::size_t bytes) {
   reserved_ -= whole_pages(bytes) * page;
 }
 
+void ModelDevice::allocate_in_page(std::size_t bytes) {
+  spend(latency_.malloc.of(bytes));
+  ++counters_.allocations;
+}
+
+void ModelDevice::free_in_page(std::size_t bytes) {
+  synchronize_all();
+  spend(latency_.free.of(bytes));
+  ++counters_.frees;
+}
+
 std::uintptr_t ModelDevice::reserve(std::size_t bytes) {
   const std::uintptr_t address = next_address_;
   next_address_ += std::max<std::size_t>(whole_pages(bytes), 1) * page;
@@ -86,6 +97,13 @@ void ModelDevice::wait(std::uint16_t stream, std::uint64_t event) {
 
 void ModelDevice::synchronize(std::uint64_t event) {
   spend(latency_.synchronize.call + std::max(0.0, finish_[event - 1] - now_));
+  ++counters_.synchronizations;
+}
+
+void ModelDevice::synchronize_stream(std::uint16_t stream) {
+  // Whatever the stream was given so far is done `work_delay` from now at the latest.
+  busy_until_[stream] = std::max(busy_until_[stream], now_ + work_delay);
+  spend(latency_.synchronize.call + busy_until_[stream] - now_);
   ++counters_.synchronizations;
 }
 

@@ -29,6 +29,9 @@ class ModelDevice {
   std::uintptr_t allocate(std::size_t bytes);
   /// cudaFree, with the implicit synchronisation of the device.
   void free(std::uintptr_t address, std::size_t bytes);
+  /// cudaMalloc and cudaFree of a part of a page that the driver already holds: the call alone.
+  void allocate_in_page(std::size_t bytes);
+  void free_in_page(std::size_t bytes);
   /// Addresses without memory behind them.
   std::uintptr_t reserve(std::size_t bytes);
   /// Creates `handles` physical handles of `bytes` in all and maps them; false if they do not fit.
@@ -43,6 +46,7 @@ class ModelDevice {
   /// Later work of `stream` waits for the event; the caller does not.
   void wait(std::uint16_t stream, std::uint64_t event);
   void synchronize(std::uint64_t event);
+  void synchronize_stream(std::uint16_t stream);
   void synchronize_all();
 
   void advance(double nanoseconds) { now_ += nanoseconds; }

@@ -1,0 +1,115 @@
+#include "allocator/replay/policies/chunk_heap.h"
+
+#include <algorithm>
+
+namespace poolgrad {
+
+namespace {
+
+bool merges(const Block* block, const Block* neighbour) {
+  return neighbour != nullptr && neighbour->state == BlockState::free && neighbour->stream == block->stream &&
+         neighbour->number == block->number;
+}
+
+}  // namespace
+
+template <class Index>
+Block* BasicChunkHeap<Index>::add(std::uintptr_t address, std::size_t size, std::uint64_t list) {
+  Block* block = store_.make();
+  block->address = address;
+  block->size = size;
+  block->stream = list;
+  block->state = BlockState::live;
+  return block;
+}
+
+template <class Index>
+void BasicChunkHeap<Index>::remove(Block* block) {
+  if (block->previous != nullptr) block->previous->next = block->next;
+  if (block->next != nullptr) block->next->previous = block->previous;
+  store_.recycle(block);
+}
+
+template <class Index>
+Block* BasicChunkHeap<Index>::find(std::uint64_t list, std::size_t size) const {
+  return list < lists_.size() && lists_[list] != nullptr ? lists_[list]->find(size) : nullptr;
+}
+
+template <class Index>
+void BasicChunkHeap<Index>::take(Block* block) {
+  lists_[block->stream]->remove(block);
+  block->state = BlockState::live;
+}
+
+template <class Index>
+Block* BasicChunkHeap<Index>::take_fit(std::uint64_t list, std::size_t size) {
+  Block* block = find(list, size);
+  if (block != nullptr) take(block);
+  return block;
+}
+
+template <class Index>
+Block* BasicChunkHeap<Index>::split(Block* block, std::size_t size) {
+  Block* rest = add(block->address + size, block->size - size, block->stream);
+  rest->number = block->number;
+  rest->epoch = block->epoch;
+  rest->previous = block;
+  rest->next = block->next;
+  if (rest->next != nullptr) rest->next->previous = rest;
+  block->next = rest;
+  block->size = size;
+  return rest;
+}
+
+template <class Index>
+void BasicChunkHeap<Index>::trim(Block* block, std::size_t size) {
+  if (block->size != size) put(split(block, size));
+}
+
+template <class Index>
+Block* BasicChunkHeap<Index>::put(Block* block) {
+  if (merges(block, block->next)) {
+    take(block->next);
+    absorb_next(block);
+  }
+  if (merges(block, block->previous)) {
+    take(block->previous);
+    block = block->previous;
+    absorb_next(block);
+  }
+  block->state = BlockState::free;
+  list(block->stream).insert(block);
+  return block;
+}
+
+template <class Index>
+void BasicChunkHeap<Index>::absorb_next(Block* block) {
+  Block* next = block->next;
+  block->size += next->size;
+  block->epoch = std::max(block->epoch, next->epoch);
+  block->next = next->next;
+  if (block->next != nullptr) block->next->previous = block;
+  store_.recycle(next);
+}
+
+template <class Index>
+std::vector<Block*> BasicChunkHeap<Index>::blocks(std::uint64_t list) const {
+  std::vector<Block*> found;
+  if (list < lists_.size() && lists_[list] != nullptr) {
+    lists_[list]->for_each_from(0, [&](Block* block) { found.push_back(block); });
+  }
+  std::sort(found.begin(), found.end(), [](const Block* a, const Block* b) { return a->address < b->address; });
+  return found;
+}
+
+template <class Index>
+Index& BasicChunkHeap<Index>::list(std::uint64_t index) {
+  if (index >= lists_.size()) lists_.resize(index + 1);
+  if (lists_[index] == nullptr) lists_[index] = std::make_unique<Index>(granule_);
+  return *lists_[index];
+}
+
+template class BasicChunkHeap<BucketIndex>;
+template class BasicChunkHeap<FirstFitIndex>;
+
+}  // namespace poolgrad

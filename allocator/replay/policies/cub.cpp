@@ -1,0 +1,88 @@
+// CUB's CachingDeviceAllocator with its default settings, from its documentation.
+//
+// * A request is rounded up to a bin of 512 bytes, 4 KiB, 32 KiB, 256 KiB or 2 MiB. Above 2 MiB it is allocated as it
+// is
+//   and never cached.
+// * A cached block serves only its bin: at once on the stream that it was allocated for, on another stream if the event
+//   recorded at its free has finished. The oldest such block is taken. It then belongs to the new stream.
+// * A freed block is cached if the cache stays below 6 MiB; else it is given back to the device.
+// * If the device refuses, all cached blocks are given back and it is asked once more.
+//
+// Left out: growth factors other than 8, and the events' creation.
+#include <array>
+#include <deque>
+
+#include "allocator/replay/policies/model_policy.h"
+#include "allocator/replay/policies/packed_malloc.h"
+#include "allocator/replay/policies/policies.h"
+
+namespace poolgrad {
+
+namespace {
+
+constexpr std::size_t smallest_bin = 512;
+constexpr std::size_t growth = 8;
+constexpr unsigned bins = 5;
+constexpr std::size_t most_cached = (std::size_t{6} << 20) - 1;
+constexpr std::size_t exact_granule = 512;  // the device's, for what has no bin
+
+class Cub : public ModelPolicy {
+ public:
+  explicit Cub(const PolicyContext& context) : ModelPolicy(context), malloc_(device_) {}
+
+ protected:
+  Block* place(std::size_t bytes, std::uint16_t stream) override {
+    unsigned bin = 0;
+    std::size_t size = smallest_bin;
+    while (size < bytes && ++bin < bins) size *= growth;
+    if (bin == bins) size = round_up(bytes, exact_granule);
+    Block* block = bin < bins ? take_cached(cached_[bin], stream) : nullptr;
+    if (block == nullptr) block = malloc_.allocate(size);
+    if (block == nullptr) {
+      free_cached();
+      block = malloc_.allocate(size);
+    }
+    if (block == nullptr) return nullptr;
+    block->stream = stream;
+    block->number = bin;
+    return block;
+  }
+
+  void release(Block* block, std::uint16_t) override {
+    retire(block);
+    if (block->number == bins || cached_bytes_ + block->size > most_cached) return malloc_.free(block);
+    block->epoch = device_.record(static_cast<std::uint16_t>(block->stream));
+    cached_bytes_ += block->size;
+    cached_[block->number].push_back(block);
+  }
+
+ private:
+  Block* take_cached(std::deque<Block*>& blocks, std::uint16_t stream) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      Block* block = blocks[i];
+      if (block->stream != stream && !device_.finished(block->epoch)) continue;
+      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(i));
+      cached_bytes_ -= block->size;
+      return block;
+    }
+    return nullptr;
+  }
+
+  void free_cached() {
+    for (std::deque<Block*>& blocks : cached_) {
+      for (Block* block : blocks) malloc_.free(block);
+      blocks.clear();
+    }
+    cached_bytes_ = 0;
+  }
+
+  PackedMalloc malloc_;
+  std::array<std::deque<Block*>, bins> cached_;  // oldest first
+  std::size_t cached_bytes_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_cub(const PolicyContext& context) { return std::make_unique<Cub>(context); }
+
+}  // namespace poolgrad

@@ -1,0 +1,131 @@
+// cudaMallocAsync on the device's default pool, as far as CUDA's documentation says how it decides.
+//
+// * A size is a multiple of 512 bytes; the pool takes memory in steps of 32 MiB (observed), of 2 MiB where 32 do not
+// fit.
+// * A freed block may be reused at once by the stream that it was freed on. Another stream gets it, in this order, if
+// it
+//   already waits for the free (event dependencies), if the free has finished (opportunistic), or after a wait that the
+//   driver inserts (internal dependencies). All three policies are on, as is the default.
+// * The release threshold is 0, the default: at a synchronisation, all memory without a live byte is given back. A step
+// of
+//   the workload is taken as such, as training programs read their loss there.
+// * If the device refuses, it is synchronised, unused memory is given back, and both the pool and the device are tried
+// once
+//   more.
+//
+// The search is not documented: here it is the best fit by (size, address), split without a smallest rest, and
+// neighbours freed on the same stream merge. Left out: the driver's remapping of unused parts of a pool, and memory of
+// graphs.
+#include <algorithm>
+
+#include "allocator/replay/policies/chunk_heap.h"
+#include "allocator/replay/policies/model_policy.h"
+#include "allocator/replay/policies/policies.h"
+
+namespace poolgrad {
+
+namespace {
+
+constexpr std::size_t granule = 512;
+constexpr std::size_t reserve_step = std::size_t{32} << 20;
+
+std::size_t handles(std::size_t bytes) { return round_up(bytes, reserve_step) / reserve_step; }
+
+class CudaAsync : public ModelPolicy {
+ public:
+  explicit CudaAsync(const PolicyContext& context) : ModelPolicy(context), idle_(streams()), waited_(streams()) {}
+
+  void order(const Operation& operation) override {
+    if (operation.block >= streams()) return;
+    auto& waited = waited_[operation.stream];
+    const auto& others = waited_[operation.block];
+    waited.resize(streams());
+    for (std::size_t i = 0; i < others.size(); ++i) waited[i] = std::max(waited[i], others[i]);
+    waited[operation.block] = freed_at_.size();
+  }
+
+  void step() override { settle(); }
+
+ protected:
+  Block* place(std::size_t bytes, std::uint16_t stream) override {
+    const std::size_t size = round_up(bytes, granule);
+    Block* block = reuse(size, stream);
+    if (block == nullptr) block = grow(size);
+    if (block == nullptr) {
+      device_.synchronize_all();
+      settle();
+      block = reuse(size, stream);
+    }
+    if (block == nullptr) block = grow(size);
+    if (block != nullptr) heap_.trim(block, size);
+    return block;
+  }
+
+  void release(Block* block, std::uint16_t stream) override {
+    retire(block);
+    freed_at_.push_back(device_.now());
+    block->stream = stream;
+    block->epoch = freed_at_.size();
+    heap_.put(block);
+  }
+
+ private:
+  Block* reuse(std::size_t size, std::uint16_t stream) {
+    if (Block* block = heap_.take_fit(stream, size)) return block;
+    if (Block* block = heap_.take_fit(idle_, size)) return block;
+    const auto waits = [&](const Block* block) {
+      return !waited_[stream].empty() && waited_[stream][block->stream] >= block->epoch;
+    };
+    const auto finished = [&](const Block* block) {
+      return freed_at_[block->epoch - 1] + ModelDevice::work_delay <= device_.now();
+    };
+    if (Block* block = take_of_others(size, waits)) return block;
+    if (Block* block = take_of_others(size, finished)) return block;
+    Block* block = take_of_others(size, [](const Block*) { return true; });
+    if (block != nullptr) device_.wait(stream, device_.record(static_cast<std::uint16_t>(block->stream)));
+    return block;
+  }
+
+  // The best fit of the first stream whose best fit is allowed.
+  template <class Allowed>
+  Block* take_of_others(std::size_t size, Allowed allowed) {
+    for (std::uint64_t other = 0; other < idle_; ++other) {
+      Block* block = heap_.find(other, size);
+      if (block == nullptr || !allowed(block)) continue;
+      heap_.take(block);
+      return block;
+    }
+    return nullptr;
+  }
+
+  Block* grow(std::size_t size) {
+    for (const std::size_t unit : {reserve_step, ModelDevice::page}) {
+      const std::size_t bytes = round_up(size, unit);
+      if (device_.map(bytes, handles(bytes))) return heap_.add(device_.reserve(bytes), bytes, idle_);
+    }
+    return nullptr;
+  }
+
+  // All frees so far have finished: any stream may have the blocks, and what is wholly unused goes back.
+  void settle() {
+    for (std::uint64_t list = 0; list < idle_; ++list) {
+      for (Block* block : heap_.blocks(list)) {
+        heap_.take(block);
+        block->stream = idle_;
+        heap_.put(block);
+      }
+    }
+    heap_.remove_whole_segments([this](std::uintptr_t, std::size_t bytes) { device_.unmap(bytes, handles(bytes)); });
+  }
+
+  ChunkHeap heap_{granule};
+  std::uint64_t idle_;                              // list of the blocks that any stream may have
+  std::vector<std::vector<std::uint64_t>> waited_;  // by stream, then by stream: up to which free it waited
+  std::vector<double> freed_at_;                    // by number of the free, which is the `epoch` of a block, - 1
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_cuda_async(const PolicyContext& context) { return std::make_unique<CudaAsync>(context); }
+
+}  // namespace poolgrad

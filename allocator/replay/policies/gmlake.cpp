@@ -1,0 +1,252 @@
+// GMLake (Guo et al., ASPLOS 2024): virtual memory stitching, from the paper and the options of its implementation.
+//
+// * Requests below the fragment limit are served as in pytorch_native.cpp. Larger ones are multiples of chunks of 2
+// MiB,
+//   each a physical handle. A primitive block is a run of chunks; a stitched block maps several primitive blocks once
+//   more, to one range of addresses. It holds no memory of its own, is kept when it is freed, and can be handed out
+//   again as long as none of its primitive blocks is in use.
+// * Four cases: (1) a free primitive or stitched block of exactly the size; (2) a larger primitive block, the smallest,
+//   is split, and what it was is kept as a stitched block; (3) free primitive blocks, largest first, are stitched, the
+//   last one split to fit; (4) what is missing is allocated and stitched to all free ones.
+// * If the device refuses, pending frees are waited for, all free memory is given back, and the request is tried anew.
+// * Chunks go from stream to stream after a wait; record_stream is as in PyTorch.
+//
+// The fragment limit is 512 MiB in the implementation, to keep calls to the driver few; make_gmlake() stitches from one
+// chunk on, the allocator at its tightest. Left out: reuseLimit, by which a stitched block may also serve a request
+// down to a tenth of its size; the limit of 1000 GB on stitched addresses, in place of which a size keeps the 16
+// stitched blocks that were freed last; and the cost of unmapping stitched blocks.
+#include <algorithm>
+#include <deque>
+#include <unordered_map>
+
+#include "allocator/replay/policies/policies.h"
+#include "allocator/replay/policies/pytorch_rules.h"
+
+namespace poolgrad {
+
+namespace {
+
+constexpr std::size_t chunk = std::size_t{2} << 20;
+constexpr std::size_t kept_per_size = 16;
+constexpr std::uint64_t whole = 0;  // list of all free primitive blocks
+
+// What is handed out: one or several runs of chunks. Its `stream` is that of the allocation.
+struct Grant : Block {
+  // The primitive blocks from `first` on over `size` bytes: it may have been split since.
+  struct Run {
+    Block* first;
+    std::size_t size;
+  };
+  std::vector<Run> runs;
+  bool stitched = false;
+  std::uint16_t freed_on = 0;
+};
+
+constexpr std::uint64_t grant_mark = 1;  // in Block::number
+
+class Gmlake : public ModelPolicy {
+ public:
+  Gmlake(const PolicyContext& context, std::size_t fragment_limit)
+      : ModelPolicy(context),
+        fragment_limit_(std::max(fragment_limit, pytorch::largest_small + 1)),
+        segments_(device_),
+        recorded_(device_, streams()) {}
+
+ protected:
+  Block* place(std::size_t bytes, std::uint16_t stream) override {
+    const auto ready = [this](Block* block) { give_back(block); };
+    recorded_.poll(ready);
+    Block* block = find(bytes, stream);
+    if (block != nullptr) return block;
+    recorded_.synchronize(ready);
+    give_back_free_memory();
+    return find(bytes, stream);
+  }
+
+  void release(Block* block, std::uint16_t stream) override {
+    if (is_grant(block)) {
+      static_cast<Grant*>(block)->freed_on = stream;
+    } else {
+      share(block, stream);
+    }
+    if (!recorded_.defers(block)) give_back(block);
+  }
+
+  void share(Block* block, std::uint16_t stream) override {
+    const std::uint64_t own = is_grant(block) ? block->stream : pytorch::stream_of(block);
+    if (own != stream) recorded_.use(block, stream);
+  }
+
+ private:
+  static bool is_grant(const Block* block) { return block->number == grant_mark; }
+
+  Block* find(std::size_t bytes, std::uint16_t stream) {
+    if (bytes < fragment_limit_) return segments_.allocate(bytes, stream);
+    const std::size_t size = round_up(bytes, chunk);
+    Block* best = primitive_.find(whole, size);
+    if (best != nullptr && best->size == size) return grant(size, stream, {{best, size}});
+    if (Grant* kept = take_kept(size)) return hand_out(kept, stream);
+    if (best != nullptr) {
+      keep_whole(best);
+      split(best, size);
+      return grant(size, stream, {{best, size}});
+    }
+    return stitch(size, stream);
+  }
+
+  Grant* stitch(std::size_t size, std::uint16_t stream) {
+    std::vector<Block*> parts = primitive_.blocks(whole);
+    std::stable_sort(parts.begin(), parts.end(), [](const Block* a, const Block* b) { return a->size > b->size; });
+    std::vector<Grant::Run> runs;
+    std::size_t missing = size;
+    for (Block* part : parts) {
+      if (missing == 0) break;
+      if (part->size > missing) split(part, missing);
+      runs.push_back({part, part->size});
+      missing -= part->size;
+    }
+    if (missing != 0) {
+      if (!device_.map(missing, missing / chunk)) return nullptr;
+      Block* fresh = primitive_.add(device_.reserve(missing), missing, whole);
+      fresh->number = ++primitives_;
+      runs.push_back({primitive_.put(fresh), missing});
+    }
+    if (runs.size() > 1) device_.remap(size / chunk);
+    return grant(size, stream, runs);
+  }
+
+  // Splits a free primitive block; the parts have new addresses.
+  void split(Block* block, std::size_t size) {
+    device_.remap(block->size / chunk);
+    primitive_.take(block);
+    Block* rest = primitive_.split(block, size);
+    rest->number = ++primitives_;
+    primitive_.put(block);
+    primitive_.put(rest);
+  }
+
+  Grant* make(std::size_t size, const std::vector<Grant::Run>& runs) {
+    Grant* grant = spare_.empty() ? &grants_.emplace_back() : spare_.back();
+    if (!spare_.empty()) spare_.pop_back();
+    grant->size = size;
+    grant->number = grant_mark;
+    grant->runs = runs;
+    grant->stitched = runs.size() > 1;
+    return grant;
+  }
+
+  Grant* grant(std::size_t size, std::uint16_t stream, const std::vector<Grant::Run>& runs) {
+    return hand_out(make(size, runs), stream);
+  }
+
+  template <class Visit>
+  static void for_each_primitive(const Grant::Run& run, Visit visit) {
+    Block* block = run.first;
+    for (std::size_t left = run.size; left != 0; block = block->next) {
+      left -= block->size;
+      if (!visit(block)) return;
+    }
+  }
+
+  Grant* hand_out(Grant* grant, std::uint16_t stream) {
+    waited_for_.clear();
+    for (const Grant::Run& run : grant->runs) {
+      for_each_primitive(run, [&](Block* block) {
+        primitive_.take(block);
+        const std::uint64_t last = block->epoch;  // stream that it was freed on, + 1
+        if (last == 0 || last == stream + 1u) return true;
+        if (std::find(waited_for_.begin(), waited_for_.end(), last) != waited_for_.end()) return true;
+        waited_for_.push_back(last);
+        device_.wait(stream, device_.record(static_cast<std::uint16_t>(last - 1)));
+        return true;
+      });
+    }
+    grant->stream = stream;
+    return grant;
+  }
+
+  // A stitched block of this size with no part in use.
+  Grant* take_kept(std::size_t size) {
+    const auto found = kept_.find(size);
+    if (found == kept_.end()) return nullptr;
+    for (std::size_t i = found->second.size(); i-- > 0;) {
+      Grant* grant = found->second[i];
+      bool idle = true;
+      for (const Grant::Run& run : grant->runs) {
+        for_each_primitive(run, [&](const Block* block) { return idle = block->state == BlockState::free; });
+        if (!idle) break;
+      }
+      if (!idle) continue;
+      found->second.erase(found->second.begin() + static_cast<std::ptrdiff_t>(i));
+      return grant;
+    }
+    return nullptr;
+  }
+
+  void keep(Grant* grant) {
+    auto& kept = kept_[grant->size];
+    if (kept.size() == kept_per_size) {
+      spare_.push_back(kept.front());
+      kept.erase(kept.begin());
+    }
+    kept.push_back(grant);
+  }
+
+  // Before a primitive block is split.
+  void keep_whole(Block* block) {
+    Grant* grant = make(block->size, {{block, block->size}});
+    grant->stitched = true;
+    keep(grant);
+  }
+
+  void give_back(Block* block) {
+    retire(block);
+    if (!is_grant(block)) return segments_.put(block);
+    Grant* grant = static_cast<Grant*>(block);
+    for (const Grant::Run& run : grant->runs) {
+      for_each_primitive(run, [&](Block* primitive) {
+        primitive->epoch = grant->freed_on + 1u;
+        primitive_.put(primitive);
+        return true;
+      });
+    }
+    if (grant->stitched) {
+      keep(grant);
+    } else {
+      spare_.push_back(grant);
+    }
+  }
+
+  void give_back_free_memory() {
+    segments_.free_cached();
+    for (auto& [size, kept] : kept_) spare_.insert(spare_.end(), kept.begin(), kept.end());
+    kept_.clear();
+    const std::vector<Block*> blocks = primitive_.blocks(whole);
+    if (!blocks.empty()) device_.synchronize_all();
+    for (Block* block : blocks) {
+      primitive_.take(block);
+      device_.unmap(block->size, block->size / chunk);
+      primitive_.remove(block);
+    }
+  }
+
+  std::size_t fragment_limit_;
+  pytorch::Segments segments_;
+  pytorch::RecordedStreams recorded_;
+  ChunkHeap primitive_{chunk};  // each with a `number` of its own, so that they never merge
+  std::uint64_t primitives_ = grant_mark;
+  std::deque<Grant> grants_;
+  std::vector<Grant*> spare_;
+  std::unordered_map<std::size_t, std::vector<Grant*>> kept_;  // stitched blocks by size
+  std::vector<std::uint64_t> waited_for_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_gmlake_limited(const PolicyContext& context, std::size_t fragment_limit) {
+  return std::make_unique<Gmlake>(context, fragment_limit);
+}
+
+std::unique_ptr<Policy> make_gmlake(const PolicyContext& context) { return make_gmlake_limited(context, chunk); }
+
+}  // namespace poolgrad

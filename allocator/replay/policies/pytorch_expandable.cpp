@@ -1,0 +1,202 @@
+// PyTorch's caching allocator with expandable_segments, from its documentation and the rules of its source.
+//
+// * Sizes, small and large, streams and record_stream are as in pytorch_native.cpp.
+// * Each stream has one range of addresses for small and one for large blocks, 1.125 times the device's memory. Pages
+//   of 2 MiB (small) or 20 MiB (large), one handle each, are mapped into it when needed.
+// * The best fit among mapped free blocks, where a block in front of unmapped addresses counts with these: it is kept
+//   for growth. A block is split whenever 512 bytes or more are left.
+// * Without a fit, the lowest run of free and unmapped addresses that is long enough is completed with pages.
+// * If the device refuses a page, all pending frees are waited for, the device is synchronised, every page without a
+//   live byte is unmapped, and the search for a run starts once more.
+//
+// Left out: as in pytorch_native.cpp; and the types of handles, which cost nothing here.
+#include <algorithm>
+
+#include "allocator/replay/policies/chunk_heap.h"
+#include "allocator/replay/policies/policies.h"
+#include "allocator/replay/policies/pytorch_rules.h"
+
+namespace poolgrad {
+
+namespace {
+
+class PytorchExpandable : public ModelPolicy {
+ public:
+  explicit PytorchExpandable(const PolicyContext& context)
+      : ModelPolicy(context), recorded_(device_, streams()), lists_(2 * std::size_t{streams()}) {}
+
+ protected:
+  Block* place(std::size_t bytes, std::uint16_t stream) override {
+    recorded_.poll([this](Block* block) { give_back(block); });
+    const std::size_t size = round_up(bytes, pytorch::block_granule);
+    const std::uint64_t list = pytorch::list_of(stream, size);
+    Block* block = best_fit(list, size);
+    if (block == nullptr) block = grow(list, size);
+    if (block == nullptr) {
+      recorded_.synchronize([this](Block* freed) { give_back(freed); });
+      unmap_free_pages();
+      block = grow(list, size);
+    }
+    if (block == nullptr) return nullptr;
+    heap_.take(block);
+    heap_.trim(block, size);
+    return block;
+  }
+
+  void release(Block* block, std::uint16_t stream) override {
+    share(block, stream);
+    if (!recorded_.defers(block)) give_back(block);
+  }
+
+  void share(Block* block, std::uint16_t stream) override {
+    if (pytorch::stream_of(block) != stream) recorded_.use(block, stream);
+  }
+
+ private:
+  // The addresses of one stream for small or for large blocks.
+  struct List {
+    std::vector<std::uintptr_t> ranges;  // where they start, ascending
+    std::vector<Block*> holes;           // unmapped, by address; whole pages
+  };
+
+  static bool is_hole(const Block* block) { return block != nullptr && block->state == BlockState::uncommitted; }
+  static bool is_free(const Block* block) { return block != nullptr && block->state == BlockState::free; }
+  static std::size_t page_of(std::uint64_t list) {
+    return list % 2 == 0 ? pytorch::small_segment : pytorch::large_segment;
+  }
+  static std::size_t expandable_size(const Block* block) {
+    return block->size + (is_hole(block->next) ? block->next->size : 0);
+  }
+
+  void give_back(Block* block) {
+    retire(block);
+    heap_.put(block);
+  }
+
+  // From the best fit on, larger blocks are preferred for as long as they can grow less.
+  Block* best_fit(std::uint64_t list, std::size_t size) {
+    Block* best = heap_.find(list, size);
+    if (best == nullptr || !is_hole(best->next)) return best;
+    passed_.clear();
+    for (;;) {
+      heap_.take(best);
+      passed_.push_back(best);
+      Block* larger = heap_.find(list, size);
+      if (larger == nullptr || expandable_size(larger) >= expandable_size(best)) break;
+      best = larger;
+      if (!is_hole(best->next)) break;
+    }
+    for (Block* block : passed_) heap_.put(block);
+    return best;
+  }
+
+  // A free block of at least `size`, completed with new pages; nullptr if the device has too few.
+  Block* grow(std::uint64_t list, std::size_t size) {
+    Block* run = find_run(list, size);
+    if (run == nullptr) run = add_range(list, size);
+    if (run == nullptr) return nullptr;
+    std::size_t missing = size;
+    for (Block* block = run;;) {
+      if (is_hole(block)) {
+        block = map(block, std::min(block->size, round_up(missing, page_of(list))));
+        if (block == nullptr) return nullptr;
+      }
+      // A mapped block has merged with the free ones around it, and all of these are part of the run.
+      if (block->size >= size) return block;
+      missing = size - block->size;
+      block = block->next;
+    }
+  }
+
+  // The first block of the lowest run of free and unmapped blocks with at least `size` bytes.
+  Block* find_run(std::uint64_t list, std::size_t size) {
+    for (Block* hole : lists_[list].holes) {
+      Block* first = is_free(hole->previous) ? hole->previous : hole;
+      std::size_t run = 0;
+      for (Block* block = first; is_hole(block) || is_free(block); block = block->next) {
+        if ((run += block->size) >= size) return first;
+      }
+    }
+    return nullptr;
+  }
+
+  Block* add_range(std::uint64_t list, std::size_t size) {
+    const std::size_t bytes = round_up(device_.capacity() + device_.capacity() / 8, page_of(list));
+    if (size > bytes) return nullptr;
+    Block* hole = heap_.add(device_.reserve(bytes), bytes, list);
+    lists_[list].ranges.push_back(hole->address);
+    add_hole(hole);
+    return hole;
+  }
+
+  // Puts pages behind the first `bytes` of a hole, which become free.
+  Block* map(Block* hole, std::size_t bytes) {
+    if (!device_.map(bytes, bytes / page_of(hole->stream))) return nullptr;
+    remove_hole(hole);
+    if (hole->size != bytes) add_hole(heap_.split(hole, bytes));
+    return heap_.put(hole);
+  }
+
+  void unmap_free_pages() {
+    device_.synchronize_all();
+    for (std::uint64_t list = 0; list < heap_.lists(); ++list) {
+      const std::size_t page = page_of(list);
+      for (Block* block : heap_.blocks(list)) {
+        const auto& ranges = lists_[list].ranges;
+        const std::uintptr_t base = *std::prev(std::upper_bound(ranges.begin(), ranges.end(), block->address));
+        const std::size_t begin = round_up(block->address - base, page) - (block->address - base);
+        const std::size_t end = (block->address + block->size - base) / page * page - (block->address - base);
+        if (end <= begin || end > block->size) continue;
+        heap_.take(block);
+        Block* pages = block;
+        if (begin != 0) {
+          pages = heap_.split(block, begin);
+          heap_.put(block);
+        }
+        heap_.trim(pages, end - begin);
+        device_.unmap(end - begin, (end - begin) / page);
+        add_hole(pages);
+      }
+    }
+  }
+
+  // Holes merge with their neighbours.
+  void add_hole(Block* hole) {
+    if (is_hole(hole->next)) {
+      remove_hole(hole->next);
+      heap_.absorb_next(hole);
+    }
+    if (is_hole(hole->previous)) {
+      hole = hole->previous;
+      remove_hole(hole);
+      heap_.absorb_next(hole);
+    }
+    hole->state = BlockState::uncommitted;
+    auto& holes = lists_[hole->stream].holes;
+    holes.insert(position(holes, hole), hole);
+  }
+
+  void remove_hole(Block* hole) {
+    auto& holes = lists_[hole->stream].holes;
+    holes.erase(position(holes, hole));
+    hole->state = BlockState::live;
+  }
+
+  static std::vector<Block*>::iterator position(std::vector<Block*>& holes, const Block* hole) {
+    return std::lower_bound(holes.begin(), holes.end(), hole,
+                            [](const Block* a, const Block* b) { return a->address < b->address; });
+  }
+
+  ChunkHeap heap_{pytorch::block_granule};
+  pytorch::RecordedStreams recorded_;
+  std::vector<List> lists_;  // as pytorch::list_of
+  std::vector<Block*> passed_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_pytorch_expandable(const PolicyContext& context) {
+  return std::make_unique<PytorchExpandable>(context);
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,152 @@
+// Sizes and stream rules that PyTorch's allocators and those built on them have in common.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "allocator/block.h"
+#include "allocator/replay/model_device.h"
+#include "allocator/replay/policies/chunk_heap.h"
+#include "allocator/replay/policies/model_policy.h"
+
+namespace poolgrad::pytorch {
+
+inline constexpr std::size_t block_granule = 512;
+inline constexpr std::size_t largest_small = std::size_t{1} << 20;          // a request up to it is small
+inline constexpr std::size_t small_segment = std::size_t{2} << 20;          // of small blocks
+inline constexpr std::size_t large_segment = std::size_t{20} << 20;         // of requests below large_request
+inline constexpr std::size_t large_request = std::size_t{10} << 20;         // has a segment of its own ...
+inline constexpr std::size_t large_segment_granule = std::size_t{2} << 20;  // ... rounded up to it
+
+constexpr std::size_t segment_size(std::size_t size) {
+  if (size <= largest_small) return small_segment;
+  return size < large_request ? large_segment : round_up(size, large_segment_granule);
+}
+
+/// The list of free blocks for blocks like this one.
+constexpr std::uint64_t list_of(std::uint16_t stream, std::size_t size) {
+  return 2 * std::uint64_t{stream} + (size > largest_small ? 1 : 0);
+}
+
+inline std::uint16_t stream_of(const Block* block) { return static_cast<std::uint16_t>(block->stream / 2); }
+
+/// Segments as cudaMalloc gives them, cut into blocks.
+class Segments {
+ public:
+  explicit Segments(ModelDevice& device) : device_(device) {}
+
+  /// The best fit of the cache, or of a new segment; nullptr if the device refuses.
+  Block* allocate(std::size_t bytes, std::uint16_t stream) {
+    const std::size_t size = round_up(bytes, block_granule);
+    Block* block = heap_.take_fit(list_of(stream, size), size);
+    return block == nullptr ? allocate_segment(bytes, stream) : cut(block, size);
+  }
+
+  Block* allocate_segment(std::size_t bytes, std::uint16_t stream) {
+    const std::size_t size = round_up(bytes, block_granule);
+    const std::uintptr_t address = device_.allocate(segment_size(size));
+    return address == 0 ? nullptr : cut(heap_.add(address, segment_size(size), list_of(stream, size)), size);
+  }
+
+  void put(Block* block) { heap_.put(block); }
+
+  /// Frees every segment without a live byte.
+  void free_cached() {
+    heap_.remove_whole_segments([this](std::uintptr_t address, std::size_t bytes) { device_.free(address, bytes); });
+  }
+
+ private:
+  Block* cut(Block* block, std::size_t size) {
+    const std::size_t rest = block->size - size;
+    if (size <= largest_small ? rest >= block_granule : rest > largest_small) heap_.trim(block, size);
+    return block;
+  }
+
+  ModelDevice& device_;
+  ChunkHeap heap_{block_granule};
+};
+
+/// record_stream: a block that other streams have used is free only when an event recorded on each of them at its free
+/// has finished. `requested` of a block heads the list of these streams, `epoch` counts the events it waits for.
+class RecordedStreams {
+ public:
+  RecordedStreams(ModelDevice& device, std::uint16_t streams) : device_(device), waiting_(streams) {}
+
+  void use(Block* block, std::uint16_t stream) {
+    for (std::size_t at = block->requested; at != 0; at = uses_[at - 1].next) {
+      if (uses_[at - 1].stream == stream) return;
+    }
+    if (spare_ == 0) {
+      uses_.push_back({});
+      spare_ = uses_.size();
+    }
+    const std::size_t at = spare_;
+    spare_ = uses_[at - 1].next;
+    uses_[at - 1] = {block->requested, stream};
+    block->requested = at;
+  }
+
+  /// At the free of a block: true if it has to wait.
+  bool defers(Block* block) {
+    block->epoch = 0;
+    while (block->requested != 0) {
+      const std::size_t at = block->requested;
+      const std::uint16_t stream = uses_[at - 1].stream;
+      waiting_[stream].push_back({device_.record(stream), block});
+      ++pending_;
+      ++block->epoch;
+      block->requested = uses_[at - 1].next;
+      uses_[at - 1].next = spare_;
+      spare_ = at;
+    }
+    return block->epoch != 0;
+  }
+
+  /// Asks the oldest events of each stream, and calls ready(Block*) for blocks that wait no longer.
+  template <class Ready>
+  void poll(Ready ready) {
+    if (pending_ == 0) return;
+    for (auto& queue : waiting_) {
+      while (!queue.empty() && device_.finished(queue.front().event)) finish(queue, ready);
+    }
+  }
+
+  /// Waits for all events.
+  template <class Ready>
+  void synchronize(Ready ready) {
+    for (auto& queue : waiting_) {
+      while (!queue.empty()) {
+        device_.synchronize(queue.front().event);
+        finish(queue, ready);
+      }
+    }
+  }
+
+ private:
+  struct Use {
+    std::size_t next = 0;  // index + 1
+    std::uint16_t stream = 0;
+  };
+  struct Waiting {
+    std::uint64_t event;
+    Block* block;
+  };
+
+  template <class Ready>
+  void finish(std::deque<Waiting>& queue, Ready& ready) {
+    Block* block = queue.front().block;
+    queue.pop_front();
+    --pending_;
+    if (--block->epoch == 0) ready(block);
+  }
+
+  ModelDevice& device_;
+  std::vector<Use> uses_;
+  std::size_t spare_ = 0;                     // index + 1
+  std::vector<std::deque<Waiting>> waiting_;  // by stream
+  std::size_t pending_ = 0;
+};
+
+}  // namespace poolgrad::pytorch

@@ -1,0 +1,100 @@
+// RMM's pool_memory_resource without a maximum size, from its documentation and the rules of its source.
+//
+// * A size is a multiple of 256 bytes. Each stream has a list of free blocks; a block that is freed joins the list of
+//   the stream that it is freed on, and merges with neighbours in that list alone. Each free records an event.
+// * The best fit of the stream's own list is taken, and split whenever something is left. Without a fit, that of
+// another
+//   stream's list, after waiting for that stream's event; the rest stays with the other stream. Without one, the lists
+//   of the other streams are merged into the own list one by one, each after a wait, until a block fits.
+// * Then the pool grows by as much as it has, or by the request if that is more; if the device refuses, by half of
+// that,
+//   and half again, down to the request. Memory is never given back.
+//
+// Here the pool begins empty and grows by whole pages of 2 MiB. Left out: the initial size that a program must choose,
+// and the mutex.
+#include "allocator/replay/policies/rmm_pool.h"
+
+#include <algorithm>
+
+#include "allocator/replay/policies/model_policy.h"
+#include "allocator/replay/policies/policies.h"
+
+namespace poolgrad {
+
+Block* RmmPool::allocate(std::size_t bytes, std::uint16_t stream) {
+  const std::size_t size = round_up(bytes, 256);
+  Block* block = heap_.take_fit(stream, size);
+  if (block == nullptr && events_.size() > 1) block = steal(size, stream);
+  if (block == nullptr && events_.size() > 1) block = merge_lists(size, stream);
+  if (block == nullptr) block = grow(size, stream);
+  if (block != nullptr) heap_.trim(block, size);
+  return block;
+}
+
+void RmmPool::deallocate(Block* block, std::uint16_t stream) {
+  events_[stream] = device_.record(stream);
+  block->stream = stream;
+  heap_.put(block);
+}
+
+Block* RmmPool::steal(std::size_t size, std::uint16_t stream) {
+  for (std::uint16_t other = 0; other < events_.size(); ++other) {
+    Block* block = other == stream ? nullptr : heap_.take_fit(other, size);
+    if (block == nullptr) continue;
+    if (events_[other] != 0) device_.wait(stream, events_[other]);
+    return block;
+  }
+  return nullptr;
+}
+
+Block* RmmPool::merge_lists(std::size_t size, std::uint16_t stream) {
+  for (std::uint16_t other = 0; other < events_.size(); ++other) {
+    if (other == stream) continue;
+    const std::vector<Block*> blocks = heap_.blocks(other);
+    if (blocks.empty()) continue;
+    if (events_[other] != 0) device_.wait(stream, events_[other]);
+    events_[other] = 0;
+    for (Block* block : blocks) {
+      heap_.take(block);
+      block->stream = stream;
+      heap_.put(block);
+    }
+    if (Block* block = heap_.take_fit(stream, size)) return block;
+  }
+  return nullptr;
+}
+
+Block* RmmPool::grow(std::size_t size, std::uint16_t stream) {
+  const std::size_t least = round_up(size, ModelDevice::page);
+  for (std::size_t bytes = std::max(least, pool_size_);; bytes = std::max(least, bytes / 2)) {
+    bytes = round_up(bytes, ModelDevice::page);
+    if (const std::uintptr_t address = device_.allocate(bytes)) {
+      pool_size_ += bytes;
+      return heap_.add(address, bytes, stream);
+    }
+    if (bytes == least) return nullptr;
+  }
+}
+
+namespace {
+
+class RmmPoolPolicy : public ModelPolicy {
+ public:
+  explicit RmmPoolPolicy(const PolicyContext& context) : ModelPolicy(context), pool_(device_, streams()) {}
+
+ protected:
+  Block* place(std::size_t bytes, std::uint16_t stream) override { return pool_.allocate(bytes, stream); }
+  void release(Block* block, std::uint16_t stream) override {
+    retire(block);
+    pool_.deallocate(block, stream);
+  }
+
+ private:
+  RmmPool pool_;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_rmm_pool(const PolicyContext& context) { return std::make_unique<RmmPoolPolicy>(context); }
+
+}  // namespace poolgrad

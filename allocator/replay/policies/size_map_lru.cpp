@@ -1,0 +1,90 @@
+// A map from size to cached buffers, the least recently used of which go first: the cache of MLX, from its
+// documentation and the rules of its source.
+//
+// * A size is a multiple of a page of 16 KiB. The smallest cached buffer of at least that size is taken whole, if it is
+//   smaller than both twice the size and the size plus two pages. Buffers are never split or merged.
+// * Before the device is asked, active, cached and requested bytes together are held to 95 % of the memory: the least
+//   recently used buffers are given back until that is so, or the whole cache if 90 % of it is asked for.
+// * A freed buffer is cached.
+//
+// All streams share the cache without events: MLX frees a buffer when the commands that use it have completed. Left
+// out: its heap for buffers of less than a page, and its care for other processes' memory.
+#include <deque>
+
+#include "allocator/bucket_index.h"
+#include "allocator/replay/policies/model_policy.h"
+#include "allocator/replay/policies/packed_malloc.h"
+#include "allocator/replay/policies/policies.h"
+
+namespace poolgrad {
+
+namespace {
+
+constexpr std::size_t page = 16384;
+
+class SizeMapLru : public ModelPolicy {
+ public:
+  explicit SizeMapLru(const PolicyContext& context) : ModelPolicy(context), malloc_(device_) {}
+
+ protected:
+  Block* place(std::size_t bytes, std::uint16_t) override {
+    const std::size_t size = round_up(bytes, page);
+    Block* block = by_size_.find(size);
+    if (block != nullptr && block->size < std::min(2 * size, size + 2 * page)) {
+      uncache(block);
+      return block;
+    }
+    const std::size_t limit = device_.capacity() / 100 * 95;
+    const std::size_t wanted = active() + by_size_.bytes() + size;
+    if (wanted > limit) give_back(wanted - limit);
+    return malloc_.allocate(size);
+  }
+
+  void release(Block* block, std::uint16_t) override {
+    retire(block);
+    by_size_.insert(block);
+    ++cached_;
+    block->epoch = ++tick_;
+    uses_.push_back({block, tick_});
+    if (uses_.size() > 2 * cached_ + 64) std::erase_if(uses_, [](const Use& use) { return use.taken(); });
+  }
+
+ private:
+  struct Use {
+    Block* block;
+    std::uint64_t tick;
+    bool taken() const { return block->epoch != tick; }  // since then
+  };
+
+  void uncache(Block* block) {
+    by_size_.remove(block);
+    --cached_;
+    block->epoch = 0;
+  }
+
+  void give_back(std::size_t bytes) {
+    const std::size_t cached = by_size_.bytes();
+    const std::size_t keep = static_cast<double>(bytes) >= 0.9 * static_cast<double>(cached) ? 0 : cached - bytes;
+    while (by_size_.bytes() > keep) {
+      const Use oldest = uses_.front();
+      uses_.pop_front();
+      if (oldest.taken()) continue;
+      uncache(oldest.block);
+      malloc_.free(oldest.block);
+    }
+  }
+
+  PackedMalloc malloc_;
+  BucketIndex by_size_{page};
+  std::deque<Use> uses_;  // oldest first
+  std::size_t cached_ = 0;
+  std::uint64_t tick_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Policy> make_size_map_lru(const PolicyContext& context) {
+  return std::make_unique<SizeMapLru>(context);
+}
+
+}  // namespace poolgrad
