@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <tuple>
 #include <utility>
 
 #include "allocator/block.h"
@@ -17,10 +18,13 @@ class FirstFitIndex {
   explicit FirstFitIndex(std::size_t /*granule*/) {}
 
   void insert(Block* block) {
-    const auto [lower, higher] = split(root_, block->address);
-    block->left = block->right = nullptr;
-    block->epoch = block->size;
-    root_ = merge(merge(lower, block), higher);
+    Block** link = &root_;
+    while (*link != nullptr && priority(*link) >= priority(block)) {
+      (*link)->epoch = std::max<std::uint64_t>((*link)->epoch, block->size);
+      link = block->address < (*link)->address ? &(*link)->left : &(*link)->right;
+    }
+    std::tie(block->left, block->right) = split(*link, block->address);
+    *link = updated(block);
   }
 
   void remove(Block* block) { root_ = without(root_, block); }

@@ -16,6 +16,7 @@
 // down to a tenth of its size; the limit of 1000 GB on stitched addresses, in place of which a size keeps the 16
 // stitched blocks that were freed last; and the cost of unmapping stitched blocks.
 #include <algorithm>
+#include <bit>
 #include <deque>
 #include <unordered_map>
 
@@ -95,11 +96,9 @@ class Gmlake : public ModelPolicy {
   }
 
   Grant* stitch(std::size_t size, std::uint16_t stream) {
-    std::vector<Block*> parts = primitive_.blocks(whole);
-    std::stable_sort(parts.begin(), parts.end(), [](const Block* a, const Block* b) { return a->size > b->size; });
     std::vector<Grant::Run> runs;
     std::size_t missing = size;
-    for (Block* part : parts) {
+    for (Block* part : largest_first(size)) {
       if (missing == 0) break;
       if (part->size > missing) split(part, missing);
       runs.push_back({part, part->size});
@@ -113,6 +112,19 @@ class Gmlake : public ModelPolicy {
     }
     if (runs.size() > 1) device_.remap(size / chunk);
     return grant(size, stream, runs);
+  }
+
+  // Free primitive blocks that together have `size`; all if there are fewer.
+  std::vector<Block*> largest_first(std::size_t size) const {
+    std::vector<Block*> parts;
+    for (std::size_t least = std::bit_floor(size);; least /= 2) {
+      parts = primitive_.blocks(whole, least);
+      std::size_t sum = 0;
+      for (const Block* part : parts) sum += part->size;
+      if (sum >= size || least <= chunk) break;
+    }
+    std::stable_sort(parts.begin(), parts.end(), [](const Block* a, const Block* b) { return a->size > b->size; });
+    return parts;
   }
 
   // Splits a free primitive block; the parts have new addresses.

@@ -5,6 +5,9 @@
 //   smaller than both twice the size and the size plus two pages. Buffers are never split or merged.
 // * Before the device is asked, active, cached and requested bytes together are held to 95 % of the memory: the least
 //   recently used buffers are given back until that is so, or the whole cache if 90 % of it is asked for.
+// * If the device still refuses, the whole cache is given back and it is asked once more (tinygrad's rule: the limit
+// counts
+//   bytes, and the device gives pages).
 // * A freed buffer is cached.
 //
 // All streams share the cache without events: MLX frees a buffer when the commands that use it have completed. Left
@@ -37,7 +40,12 @@ class SizeMapLru : public ModelPolicy {
     const std::size_t limit = device_.capacity() / 100 * 95;
     const std::size_t wanted = active() + by_size_.bytes() + size;
     if (wanted > limit) give_back(wanted - limit);
-    return malloc_.allocate(size);
+    block = malloc_.allocate(size);
+    if (block == nullptr && by_size_.bytes() != 0) {
+      give_back(by_size_.bytes());
+      block = malloc_.allocate(size);
+    }
+    return block;
   }
 
   void release(Block* block, std::uint16_t) override {
