@@ -87,6 +87,7 @@ Trainer::Batch Trainer::batch_at(const std::vector<std::uint8_t>& text, const st
 
 StepRecord Trainer::step() {
   const auto begin = Clock::now();
+  pool_.begin_step();
   std::vector<std::int64_t> starts;
   const std::uint64_t last_start = corpus_.train.size() - static_cast<std::size_t>(options_.context);
   for (std::int64_t row = 0; row < options_.batch; ++row)

@@ -1,0 +1,19 @@
+// The allocator's laboratory: what memory does, seen from outside.
+//
+//   lab record --workload train --steps 3 -o train.pgt     real training steps, traced
+//   lab report train.pgt -o report.html                    one page with everything in it
+//   lab compare                                            every policy on every workload of the zoo
+//   lab replay zoo:checkerboard --policy pytorch --find-min-capacity
+//   lab demo-oom                                           the emergency ladder, rung by rung
+//   lab export train.pgt --format pytorch -o snapshot.pickle
+//   lab list                                               policies and workloads
+//
+// Expected of `compare`: a table per workload, then averages, and for each of the allocator's goals whether it is met.
+#include <iostream>
+
+#include "examples/lab/lab.h"
+#include "examples/support/progress.h"
+
+int main(int argc, char** argv) {
+  return poolgrad::examples::run_lab(argc, argv, std::cout, std::cerr, poolgrad::examples::Progress::is_terminal());
+}

@@ -1,0 +1,173 @@
+#include "examples/lab/comparison_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "allocator/caching_allocator.h"
+#include "examples/lab/table.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+std::string factor_text(double factor) { return fmt::format("{:.3f}x", factor); }
+
+/// One row for each workload, one column for each policy.
+std::string matrix(const Comparison& comparison, const std::string& title, auto cell) {
+  std::vector<std::string> headers{"<" + title};
+  for (const PolicyEntry* policy : comparison.policies) headers.emplace_back(policy->name);
+  Table table(std::move(headers));
+  for (std::size_t row = 0; row < comparison.rows.size(); ++row) {
+    std::vector<std::string> cells{comparison.rows[row].name};
+    for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) cells.push_back(cell(row, policy));
+    table.add(std::move(cells));
+  }
+  return table.text() + "\n";
+}
+
+std::string averages(const Comparison& comparison) {
+  Table table({"<policy", "utilisation", "worst", "<at", "capacity", "worst", "<at",
+               "OOM at " + comparison.options.tight.text(), "device calls", "events", "waits", "modelled",
+               "per operation"});
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
+    const Summary s = summary_of(comparison, policy);
+    const bool sized = comparison.options.smallest;
+    table.add({std::string(comparison.policies[policy]->name), format_percent(s.utilisation),
+               format_percent(s.worst_utilisation), s.worst_utilisation_at, sized ? factor_text(s.factor) : "-",
+               sized ? factor_text(s.worst_factor) : "-", sized ? s.worst_factor_at : "",
+               fmt::format("{} of {}", s.ran_out, comparison.rows.size()),
+               format_integer(s.counters.allocations + s.counters.frees), format_integer(s.counters.events),
+               format_integer(s.counters.waits), format_time(s.modelled_ns), format_time(s.ns_per_operation)});
+  }
+  return table.text() + "\n";
+}
+
+/// The online policy other than poolgrad that is best on average, by utilisation and by capacity.
+std::string best_other(const Comparison& comparison) {
+  std::string_view by_utilisation, by_capacity;
+  double utilisation = -1, factor = std::numeric_limits<double>::infinity();
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
+    const PolicyEntry& entry = *comparison.policies[policy];
+    if (!entry.online || entry.name == "poolgrad") continue;
+    const Summary s = summary_of(comparison, policy);
+    if (s.utilisation > utilisation) {
+      utilisation = s.utilisation;
+      by_utilisation = entry.name;
+    }
+    if (s.factor < factor) {
+      factor = s.factor;
+      by_capacity = entry.name;
+    }
+  }
+  if (by_utilisation.empty()) return "";
+  std::string text =
+      fmt::format("  best other online policy: {} by utilisation ({})", by_utilisation, format_percent(utilisation));
+  if (comparison.options.smallest) text += fmt::format(", {} by capacity ({})", by_capacity, factor_text(factor));
+  return text + "\n\n";
+}
+
+Json to_json(const Goal& goal) {
+  return {{"name", goal.name}, {"promise", goal.promise}, {"found", goal.found}, {"met", goal.met}};
+}
+
+Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
+  const DeviceCounters& counters = m.unlimited.counters;
+  Json json{{"policy", policy.name},
+            {"online", policy.online},
+            {"peak_reserved", m.unlimited.peak_reserved},
+            {"peak_active", m.unlimited.peak_active},
+            {"utilisation", m.unlimited.utilisation()},
+            {"device_allocations", counters.allocations},
+            {"device_frees", counters.frees},
+            {"events", counters.events},
+            {"waits", counters.waits},
+            {"synchronizations", counters.synchronizations},
+            {"modelled_ns", m.unlimited.modelled_ns},
+            {"seconds", m.unlimited.seconds},
+            {"out_of_memory_at", nullptr}};
+  if (m.tight.out_of_memory) json["out_of_memory_at"] = *m.tight.out_of_memory;
+  if (m.smallest) {
+    json["smallest_capacity"] = *m.smallest;
+    json["smallest_over_bound"] = factor;
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string workload_text(const Comparison& comparison, std::size_t row) {
+  const Comparison::Row& workload = comparison.rows[row];
+  std::string text = fmt::format("{}: {}\n  {} operations, lower bound {}\n", workload.name, workload.description,
+                                 format_integer(workload.operations), format_bytes(workload.lower_bound));
+  Table table({"<policy", "peak reserved", "utilisation", "smallest capacity", "x bound", "device calls", "events",
+               "waits", "modelled", "<first OOM at " + comparison.options.tight.text()});
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
+    const Measurement& m = workload.policies[policy];
+    const DeviceCounters& counters = m.unlimited.counters;
+    table.add({std::string(comparison.policies[policy]->name), format_bytes(m.unlimited.peak_reserved),
+               format_percent(m.unlimited.utilisation()), m.smallest ? format_bytes(*m.smallest) : "-",
+               m.smallest ? factor_text(comparison.factor(row, policy)) : "-",
+               format_integer(counters.allocations + counters.frees), format_integer(counters.events),
+               format_integer(counters.waits), format_time(m.unlimited.modelled_ns), describe_failure(m.tight)});
+  }
+  return text + table.text();
+}
+
+std::string summary_text(const Comparison& comparison) {
+  std::string text;
+  if (comparison.options.smallest)
+    text += matrix(comparison, "smallest capacity / lower bound", [&](std::size_t row, std::size_t policy) {
+      return fmt::format("{:.3f}", comparison.factor(row, policy));
+    });
+  text += matrix(comparison, "utilisation, %", [&](std::size_t row, std::size_t policy) {
+    return fmt::format("{:.1f}", 100 * comparison.rows[row].policies[policy].unlimited.utilisation());
+  });
+  text += averages(comparison) + best_other(comparison);
+  Table goals({"<goal", "<promised", "<found", "<"});
+  for (const Goal& goal : goals_of(comparison))
+    goals.add({goal.name, goal.promise, goal.found, goal.met ? "met" : "MISSED"});
+  std::uint64_t operations = 0;
+  for (const Comparison::Row& row : comparison.rows) operations += row.operations;
+  return text + goals.text() +
+         fmt::format("\n  {} workloads of {} operations, {} policies, {} threads, {}", comparison.rows.size(),
+                     format_integer(operations), comparison.policies.size(), comparison.options.threads,
+                     format_time(1e9 * comparison.seconds));
+}
+
+Json to_json(const Comparison& comparison) {
+  Json json{{"workloads", Json::array()},
+            {"policies", Json::array()},
+            {"goals", Json::array()},
+            {"seconds", comparison.seconds}};
+  for (std::size_t row = 0; row < comparison.rows.size(); ++row) {
+    const Comparison::Row& workload = comparison.rows[row];
+    Json results = Json::array();
+    for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy)
+      results.push_back(
+          to_json(workload.policies[policy], *comparison.policies[policy], comparison.factor(row, policy)));
+    json["workloads"].push_back({{"name", workload.name},
+                                 {"description", workload.description},
+                                 {"operations", workload.operations},
+                                 {"lower_bound", workload.lower_bound},
+                                 {"results", results}});
+  }
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
+    const Summary s = summary_of(comparison, policy);
+    Json summary{{"policy", comparison.policies[policy]->name},
+                 {"utilisation", s.utilisation},
+                 {"worst_utilisation", s.worst_utilisation},
+                 {"ran_out", s.ran_out},
+                 {"ns_per_operation", s.ns_per_operation}};
+    if (comparison.options.smallest) {
+      summary["smallest_over_bound"] = s.factor;
+      summary["worst_smallest_over_bound"] = s.worst_factor;
+    }
+    json["policies"].push_back(std::move(summary));
+  }
+  for (const Goal& goal : goals_of(comparison)) json["goals"].push_back(to_json(goal));
+  return json;
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,195 @@
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "allocator/error.h"
+#include "examples/lab/command.h"
+#include "examples/lab/demo_pool.h"
+#include "examples/lab/table.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+using Block = DemoPool::Block;
+constexpr std::size_t mib = std::size_t{1} << 20;
+
+std::string trimmed(std::string text) {
+  text.erase(text.find_last_not_of('\n') + 1);
+  return text;
+}
+
+/// One act of the story, played and told.
+class Story {
+ public:
+  Story(std::size_t budget, Console& console) : budget_(budget), pool_(budget), console_(console) {
+    answer_ = {{"budget", budget}, {"acts", Json::array()}};
+  }
+
+  /// Sixteenths of the budget.
+  std::size_t share(std::size_t sixteenths) const { return budget_ / 16 * sixteenths; }
+  DemoPool& pool() { return pool_; }
+
+  void act(const std::string& title, const std::function<void()>& play) {
+    console_.print(fmt::format("\n{}. {}", ++acts_, title));
+    const std::uint64_t calls = pool_.pool().statistics().num_device_alloc;
+    play();
+    const Statistics now = pool_.pool().statistics();
+    Json rungs = Json::array();
+    Table table({"<rung", "yield", "time"});
+    for (const RungRecord& rung : pool_.take_rungs()) {
+      table.add({rung.name, format_bytes(rung.bytes), format_time(static_cast<double>(rung.nanoseconds))});
+      rungs.push_back({{"rung", rung.name}, {"bytes", rung.bytes}, {"nanoseconds", rung.nanoseconds}});
+    }
+    console_.print(rungs.empty() ? "   no rung: a cached block fitted" : trimmed(table.text(3)));
+    console_.print(fmt::format("   now {} live, {} reserved, {} commits more",
+                               format_bytes(now.allocated_bytes.current), format_bytes(now.reserved_bytes.current),
+                               now.num_device_alloc - calls));
+    answer_["acts"].push_back({{"title", title},
+                               {"rungs", rungs},
+                               {"live", now.allocated_bytes.current},
+                               {"reserved", now.reserved_bytes.current}});
+  }
+
+  Json& answer() { return answer_; }
+  void tell(const std::string& text) { console_.print(text); }
+  std::size_t budget() const { return budget_; }
+
+ private:
+  std::size_t budget_;
+  DemoPool pool_;
+  Console& console_;
+  Json answer_;
+  int acts_ = 0;
+};
+
+void free_all(DemoPool& pool, std::vector<Block>& blocks) {
+  for (Block& block : blocks) pool.free(block);
+  blocks.clear();
+}
+
+/// Rungs that need nothing but the pool: commit, magazines, other streams, pending frees, stitching, release.
+void play_the_pool(Story& story) {
+  DemoPool& pool = story.pool();
+  std::vector<Block> blocks;
+  story.act(fmt::format("An empty pool is asked for {}", format_bytes(story.share(4))),
+            [&] { blocks.push_back(pool.allocate(story.share(4), Category::activation)); });
+  story.act("It comes back and is asked for again", [&] {
+    free_all(pool, blocks);
+    blocks.push_back(pool.allocate(story.share(4), Category::activation));
+  });
+  story.act("The rest of the budget goes in small blocks that are freed; one large block is asked for", [&] {
+    std::vector<Block> small;
+    for (std::size_t bytes = 0; bytes < story.share(12); bytes += 256 << 10)
+      small.push_back(pool.allocate(256 << 10, Category::temp));
+    free_all(pool, small);
+    blocks.push_back(pool.allocate(story.share(12), Category::activation));
+  });
+  story.act("A second stream asks for what the first has just freed, while its work still runs", [&] {
+    pool.memory().set_event_delay(50000);
+    free_all(pool, blocks);
+    blocks.push_back(pool.allocate(story.share(12), Category::activation, 2));
+  });
+  story.act("A block that two streams use is freed, and at once the memory is asked for", [&] {
+    pool.use(blocks.back(), 0);
+    pool.free(blocks.back(), 2);
+    blocks.back() = pool.allocate(story.share(14), Category::activation);
+    pool.memory().set_event_delay(0);
+  });
+  free_all(pool, blocks);
+  story.act("Every other sixteenth of the budget is freed, and half the budget asked for in one piece", [&] {
+    for (std::size_t i = 0; i < 16; ++i) blocks.push_back(pool.allocate(story.share(1), Category::activation));
+    for (std::size_t i = 0; i < 16; i += 2) pool.free(blocks[i]);
+    blocks.push_back(pool.allocate(story.share(7), Category::activation));
+  });
+  free_all(pool, blocks);
+}
+
+/// Rungs that ask others: derived caches, tensors that can be brought back, the user's callback.
+void play_the_clients(Story& story) {
+  DemoPool& pool = story.pool();
+  const auto tables = std::make_shared<DemoClient>(pool, "rotary tables", RungId::derived_cache, 0.0);
+  const auto host = std::make_shared<DemoClient>(pool, "offload to the host", RungId::offload, 0.1);
+  const auto again = std::make_shared<DemoClient>(pool, "recompute block 3", RungId::rematerialise, 0.02);
+  Block wanted, emergency;
+  story.act("Tables, saved tensors and a reserve fill the budget; then three sixteenths are asked for", [&] {
+    tables->hold(story.share(4), Category::cache);
+    host->hold(story.share(4), Category::activation);
+    again->hold(story.share(4), Category::activation);
+    emergency = pool.allocate(story.share(4), Category::workspace);
+    for (const auto& client : {tables, host, again}) pool.pool().add_client(client);
+    wanted = pool.allocate(story.share(3), Category::activation);
+  });
+  Block more, last;
+  story.act("Six sixteenths more: recomputing is cheaper than the way to the host and back",
+            [&] { more = pool.allocate(story.share(6), Category::activation); });
+  story.act("Everything is in use; the program has registered a callback that frees its reserve", [&] {
+    pool.pool().set_out_of_memory_callback([&](std::size_t, int attempt) {
+      pool.free(emergency);
+      return attempt == 0;
+    });
+    last = pool.allocate(story.share(5), Category::activation);
+  });
+  for (Block* block : {&wanted, &more, &last}) pool.free(*block);
+  pool.pool().set_out_of_memory_callback({});
+}
+
+/// The end of the ladder, and what is left afterwards.
+void play_the_end(Story& story) {
+  DemoPool& pool = story.pool();
+  std::vector<Block> live;
+  story.act("Ten sixteenths are in use; eight more cannot be had", [&] {
+    live.push_back(pool.allocate(story.share(7), Category::parameter));
+    live.push_back(pool.allocate(story.share(3), Category::activation));
+    try {
+      live.push_back(pool.allocate(story.share(8), Category::scores));
+    } catch (const OutOfMemoryError& error) {
+      story.answer()["report"] = error.what();
+    }
+  });
+  if (!story.answer().contains("report")) throw Error("[demo-oom] the last request was served");
+  story.tell("\n" + trimmed(story.answer()["report"].get<std::string>()));
+  story.act("The pool still works: what fits is served, and in the end the whole budget in one piece", [&] {
+    live.push_back(pool.allocate(story.share(6), Category::activation));
+    free_all(pool, live);
+    live.push_back(pool.allocate(story.budget(), Category::activation));
+    free_all(pool, live);
+  });
+  const Statistics now = pool.pool().statistics();
+  if (now.allocated_bytes.current != 0 || now.reserved_bytes.peak > story.budget())
+    throw Error("[demo-oom] the pool is not as it was");
+  story.answer()["proof"] = {{"live", now.allocated_bytes.current},
+                             {"largest_block", story.budget()},
+                             {"peak_reserved", now.reserved_bytes.peak},
+                             {"out_of_memory_errors", now.num_ooms}};
+  story.tell(fmt::format("\nEnd: 0 B live, {} reserved at most, budget {}; {} OutOfMemoryError",
+                         format_bytes(now.reserved_bytes.peak), format_bytes(story.budget()), now.num_ooms));
+}
+
+int demo(const std::string& text, Console& console) {
+  constexpr std::size_t least = 64 * mib, page = 2 * mib;
+  const std::size_t budget = parse_bytes(text);
+  if (budget < least || budget > (std::size_t{1} << 40) || budget % (16 * page) != 0)
+    throw ValueError("[demo-oom] --budget must be a multiple of 32 MiB from 64 MiB to 1 TiB, but is " + text);
+  Story story(budget, console);
+  story.tell(fmt::format("A pool with a budget of {} on a simulated device; shares are sixteenths of it.",
+                         format_bytes(budget)));
+  play_the_pool(story);
+  play_the_clients(story);
+  play_the_end(story);
+  console.answer(story.answer());
+  return exit_good;
+}
+
+}  // namespace
+
+Command add_demo_oom(CLI::App& lab) {
+  CLI::App* app = lab.add_subcommand("demo-oom", "The emergency ladder at work, rung by rung, down to its report");
+  const auto budget = std::make_shared<std::string>("128MiB");
+  app->add_option("--budget", *budget, "Of the pool; a multiple of 32 MiB")->capture_default_str();
+  return {app, [budget](Console& console) { return demo(*budget, console); }};
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,188 @@
+#include "examples/lab/history.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <unordered_map>
+
+#include "allocator/error.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+/// No range reaches beyond the last address, whatever a file says.
+std::uint64_t clipped(std::uint64_t address, std::uint64_t size) {
+  return std::min(size, std::numeric_limits<std::uint64_t>::max() - address);
+}
+
+class BlockHistory {
+ public:
+  explicit BlockHistory(Moment last) : last_(last) {}
+
+  void allocate(const TraceEvent& event, Moment now) {
+    if (const auto there = open_.find(event.address); there != open_.end()) close(there->second, now);
+    open_[event.address] = begin(event, now);
+  }
+
+  void give_back(const TraceEvent& event, Moment now) { blocks_[find(event)].given_back = now; }
+
+  void complete(const TraceEvent& event, Moment now) {
+    close(find(event), now);
+    open_.erase(event.address);
+  }
+
+  /// A block that is there at the end; it was there at the beginning too if no event began it.
+  void remains(const BlockSnapshot& block) {
+    if (block.state != BlockState::live && block.state != BlockState::pending) return;
+    if (open_.contains(block.address)) return;
+    BlockLife& life = blocks_.emplace_back();
+    life = {.address = block.address, .requested = block.requested, .number = block.number};
+    life.size = clipped(block.address, block.size);
+    life.scope = block.tag.scope;
+    life.category = block.tag.category;
+    life.before = life.after = true;
+    life.given_back = block.state == BlockState::pending ? 0 : last_;
+    life.end = last_;
+  }
+
+  std::vector<BlockLife> finish() {
+    for (const auto& [address, index] : open_) blocks_[index].after = true;
+    std::ranges::stable_sort(blocks_, {}, &BlockLife::begin);
+    return std::move(blocks_);
+  }
+
+ private:
+  std::size_t begin(const TraceEvent& event, Moment now) {
+    BlockLife life{.address = event.address, .requested = event.size, .number = event.allocation};
+    life.size = clipped(event.address, event.size + event.slack);
+    life.location = event.location;
+    life.scope = event.scope;
+    life.stream = event.stream;
+    life.begin = now;
+    life.given_back = life.end = last_;
+    life.category = event.category;
+    blocks_.push_back(life);
+    return blocks_.size() - 1;
+  }
+
+  void close(std::size_t index, Moment now) {
+    BlockLife& life = blocks_[index];
+    life.given_back = std::min(life.given_back, now);
+    life.end = now;
+  }
+
+  /// The block that the event is about; one that existed before the trace if none is known.
+  std::size_t find(const TraceEvent& event) {
+    if (const auto there = open_.find(event.address); there != open_.end()) return there->second;
+    const std::size_t index = begin(event, 0);
+    blocks_[index].before = true;
+    blocks_[index].location = 0;  // the event names where it was given back
+    return open_[event.address] = index;
+  }
+
+  Moment last_;
+  std::vector<BlockLife> blocks_;
+  std::unordered_map<std::uint64_t, std::size_t> open_;  // by address
+};
+
+/// Disjoint ranges of pages with the moment since when they are committed.
+class PageHistory {
+ public:
+  void map(std::uint64_t address, std::uint64_t size, Moment now) {
+    unmap(address, size, now);
+    if (size > 0) open_[address] = {clipped(address, size), now};
+  }
+
+  void unmap(std::uint64_t address, std::uint64_t size, Moment now) {
+    const std::uint64_t end = address + clipped(address, size);
+    auto it = open_.upper_bound(address);
+    if (it != open_.begin()) --it;
+    while (it != open_.end() && it->first < end) {
+      const auto [from, range] = *it;
+      const std::uint64_t to = from + range.size;
+      if (to <= address) {
+        ++it;
+        continue;
+      }
+      it = open_.erase(it);
+      const std::uint64_t low = std::max(from, address), high = std::min(to, end);
+      if (now > range.since) closed_.push_back({low, high - low, range.since, now});
+      if (from < low) open_[from] = {low - from, range.since};
+      if (high < to) it = open_.insert({high, {to - high, range.since}}).first;
+    }
+  }
+
+  /// Begins everything that is mapped now at moment 0.
+  void restart() {
+    closed_.clear();
+    for (auto& [address, range] : open_) range.since = 0;
+  }
+
+  std::vector<PageLife> finish(Moment last) {
+    for (const auto& [address, range] : open_) closed_.push_back({address, range.size, range.since, last});
+    std::ranges::stable_sort(closed_, {}, &PageLife::begin);
+    return std::move(closed_);
+  }
+
+ private:
+  struct Range {
+    std::uint64_t size;
+    Moment since;
+  };
+  std::map<std::uint64_t, Range> open_;
+  std::vector<PageLife> closed_;
+};
+
+std::vector<PageLife> pages_of(const Trace& trace) {
+  PageHistory pages;
+  for (const BlockSnapshot& block : trace.blocks)
+    if (block.state != BlockState::uncommitted) pages.map(block.address, block.size, 0);
+  for (auto event = trace.events.rbegin(); event != trace.events.rend(); ++event) {  // back to the beginning
+    if (event->kind == TraceKind::segment_map) pages.unmap(event->address, event->size, 0);
+    if (event->kind == TraceKind::segment_unmap) pages.map(event->address, event->size, 0);
+  }
+  pages.restart();
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    const TraceEvent& event = trace.events[i];
+    if (event.kind == TraceKind::segment_map) pages.map(event.address, event.size, static_cast<Moment>(i + 1));
+    if (event.kind == TraceKind::segment_unmap) pages.unmap(event.address, event.size, static_cast<Moment>(i + 1));
+  }
+  return pages.finish(static_cast<Moment>(trace.events.size() + 1));
+}
+
+}  // namespace
+
+History history_of(const Trace& trace) {
+  if (trace.events.size() >= std::numeric_limits<Moment>::max() - 2)
+    throw ValueError("[history] a trace of " + std::to_string(trace.events.size()) + " events is too long");
+  BlockHistory blocks(static_cast<Moment>(trace.events.size() + 1));
+  for (std::size_t i = 0; i < trace.events.size(); ++i) {
+    const TraceEvent& event = trace.events[i];
+    const auto now = static_cast<Moment>(i + 1);
+    if (event.kind == TraceKind::allocate) blocks.allocate(event, now);
+    if (event.kind == TraceKind::free_requested) blocks.give_back(event, now);
+    if (event.kind == TraceKind::free_completed) blocks.complete(event, now);
+  }
+  for (const BlockSnapshot& block : trace.blocks) blocks.remains(block);
+  return {blocks.finish(), pages_of(trace)};
+}
+
+std::vector<AddressRange> used_addresses(const History& history) {
+  constexpr std::uint64_t gap = std::uint64_t{2} << 20;
+  std::vector<AddressRange> ranges;
+  for (const BlockLife& block : history.blocks) ranges.push_back({block.address, block.size});
+  for (const PageLife& page : history.pages) ranges.push_back({page.address, page.size});
+  std::ranges::sort(ranges, {}, &AddressRange::address);
+  std::vector<AddressRange> result;
+  for (const AddressRange& range : ranges) {
+    if (result.empty() || range.address - result.back().address > result.back().size + gap)
+      result.push_back(range);
+    else
+      result.back().size = std::max(result.back().size, range.address - result.back().address + range.size);
+  }
+  return result;
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,74 @@
+// A trace turned from events into things with a beginning and an end: blocks, committed pages, marks.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "allocator/trace/trace.h"
+
+namespace poolgrad::examples {
+
+/// Moments count events: 0 is before the first, event i (from 0) happens at moment i + 1, and n + 1 is after the last
+/// of n. What existed before the trace begins at 0; what remains ends at n + 1.
+using Moment = std::uint32_t;
+
+struct BlockLife {
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;       // bytes of the block
+  std::uint64_t requested = 0;  // bytes
+  std::uint64_t number = 0;     // of the allocation
+  std::uint64_t location = 0;   // index into Trace::locations
+  std::uint32_t scope = 0;      // index into Trace::scopes
+  std::uint32_t stream = 0;     // index into Trace::streams
+  Moment begin = 0;
+  Moment given_back = 0;  // waits for another stream from here to `end`
+  Moment end = 0;
+  Category category = Category::unknown;
+  bool before = false;  // existed when the trace began
+  bool after = false;   // still exists when it ends
+};
+
+/// Pages with memory behind them.
+struct PageLife {
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+  Moment begin = 0, end = 0;
+};
+
+struct History {
+  std::vector<BlockLife> blocks;  // by begin
+  std::vector<PageLife> pages;    // by begin; empty if the trace says nothing about pages
+};
+
+/// Any trace has a history: an event that contradicts those before it (a block on top of a live one, a free of nothing)
+/// ends or begins what it must. Throws ValueError for more than 2^32 - 2 events.
+History history_of(const Trace& trace);
+
+/// The state of the pool at one moment. All sizes in bytes.
+struct Sample {
+  Moment moment = 0;
+  std::array<std::uint64_t, category_count> requested{};
+  std::uint64_t live = 0;          // blocks handed out
+  std::uint64_t pending = 0;       // blocks that wait for a stream
+  std::uint64_t reserved = 0;      // committed
+  std::uint64_t largest_free = 0;  // run of cached addresses
+
+  std::uint64_t requested_in_all() const;
+  std::uint64_t free() const { return reserved > live + pending ? reserved - live - pending : 0; }
+};
+
+/// The state at moments 0 to `events`, or, where there are more than `most` events, at moment 0 and at the fullest
+/// moment of each of `most` equal shares of them.
+std::vector<Sample> samples_of(const History& history, std::size_t events, std::size_t most);
+
+/// Where committed and used addresses are: disjoint, in address order, gaps of less than 2 MiB closed.
+struct AddressRange {
+  std::uint64_t address = 0;
+  std::uint64_t size = 0;
+};
+std::vector<AddressRange> used_addresses(const History& history);
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,46 @@
+#include "allocator/latency.h"
+#include "allocator/replay/policy.h"
+#include "allocator/replay/zoo.h"
+#include "examples/lab/command.h"
+#include "examples/lab/source.h"
+#include "examples/lab/table.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+int list(Console& console) {
+  Json answer{{"policies", Json::array()}, {"workloads", Json::array()}, {"recordings", Json::array()}};
+  Table policy_table({"<policy", "<", "<what it is"});
+  for (const PolicyEntry& policy : policies()) {
+    policy_table.add(
+        {std::string(policy.name), policy.online ? "" : "knows the future", std::string(policy.description)});
+    answer["policies"].push_back(
+        {{"name", policy.name}, {"online", policy.online}, {"description", policy.description}});
+  }
+  Table zoo_table({"<workload", "<what it is"});
+  for (const ZooEntry& entry : trace_zoo()) {
+    zoo_table.add({"zoo:" + std::string(entry.name), std::string(entry.description)});
+    answer["workloads"].push_back({{"name", entry.name}, {"description", entry.description}});
+  }
+  std::string recorded;
+  for (const std::string& path : recordings()) {
+    recorded += "  " + path + "\n";
+    answer["recordings"].push_back(path);
+  }
+  std::string latencies;
+  for (const std::string& name : LatencyTable::names()) latencies += " " + name;
+  answer["latency_tables"] = LatencyTable::names();
+  console.print(policy_table.text() + "\n" + zoo_table.text() +
+                (recorded.empty() ? "" : "\n  recordings\n" + recorded) + "\n  latency tables:" + latencies);
+  console.answer(answer);
+  return exit_good;
+}
+
+}  // namespace
+
+Command add_list(CLI::App& lab) {
+  return {lab.add_subcommand("list", "Policies, workloads of the zoo, recordings and latency tables"), list};
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,41 @@
+// What the page of a report shows, as JSON with packed columns of numbers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "allocator/trace/trace.h"
+#include "examples/lab/comparison.h"
+#include "examples/lab/console.h"
+
+namespace poolgrad::examples {
+
+/// How much of a trace the page holds. What is left out is the least of its kind, and the page says so.
+struct PageLimits {
+  std::size_t blocks = 40000;
+  std::size_t samples = 8192;
+  std::size_t marks = 4000;
+};
+
+struct PageInput {
+  const Trace& trace;
+  std::string title;
+  std::string source;                      // where the trace is from, shown below the title
+  const Comparison* comparison = nullptr;  // of one workload; nullptr: the page has no table of policies
+  bool timed = true;                       // the times mean something; else the page begins with events
+};
+
+Json page_data(const PageInput& input, const PageLimits& limits = {});
+
+/// The whole page. It refers to nothing outside itself, and text from the trace stays text.
+std::string page_html(const PageInput& input, const PageLimits& limits = {});
+
+/// Base 64 of variable-length integers (LEB128) of the zigzag of differences: small for columns that change slowly.
+std::string pack_column(const std::vector<std::uint64_t>& values);
+
+/// JSON that may stand inside <script>: no '<', '>' or '&', no "//", and no invalid UTF-8.
+std::string embeddable(const Json& json);
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,246 @@
+#include "examples/lab/page_tables.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/rung.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+Json row(const std::string& name, const std::string& value) { return Json::array({name, value}); }
+std::string bytes(std::uint64_t count) { return format_bytes(static_cast<std::size_t>(count)); }
+double share(std::uint64_t part, std::uint64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
+
+/// What the tables say of the whole trace.
+struct Totals {
+  std::array<std::uint64_t, trace_kind_count> events{};
+  std::uint64_t peak_requested = 0, peak_active = 0, peak_reserved = 0, slack = 0, largest = 0;
+  std::array<std::uint64_t, category_count> category_peaks{}, category_blocks{};
+  Moment fullest = 0;
+};
+
+Totals totals_of(const Trace& trace, const History& history, const std::vector<Sample>& samples) {
+  Totals totals;
+  for (const TraceEvent& event : trace.events)
+    if (static_cast<std::size_t>(event.kind) < trace_kind_count) ++totals.events[static_cast<std::size_t>(event.kind)];
+  for (const Sample& sample : samples) {
+    if (sample.requested_in_all() > totals.peak_requested) {
+      totals.peak_requested = sample.requested_in_all();
+      totals.slack = sample.live - std::min(sample.live, totals.peak_requested);
+      totals.fullest = sample.moment;
+    }
+    totals.peak_active = std::max(totals.peak_active, sample.live + sample.pending);
+    totals.peak_reserved = std::max(totals.peak_reserved, sample.reserved);
+    for (std::size_t i = 0; i < category_count; ++i)
+      totals.category_peaks[i] = std::max(totals.category_peaks[i], sample.requested[i]);
+  }
+  for (const BlockLife& block : history.blocks) {
+    totals.largest = std::max(totals.largest, block.requested);
+    ++totals.category_blocks[std::min(static_cast<std::size_t>(block.category), category_count - 1)];
+  }
+  return totals;
+}
+
+std::uint64_t count(const Totals& totals, TraceKind kind) { return totals.events[static_cast<std::size_t>(kind)]; }
+
+/// "block12.mlp" -> "block*.mlp": what is the same in every layer.
+std::string without_numbers(const std::string& scope) {
+  std::string result;
+  for (const char c : scope) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit)
+      result += c;
+    else if (!result.ends_with('*'))
+      result += '*';
+  }
+  return result;
+}
+
+/// Blocks that are live at the fullest moment, by category, scope and call site.
+struct Holder {
+  std::uint64_t bytes = 0, blocks = 0;
+  std::string category, scope, location;
+  bool one_scope = true;  // else `scope` has '*' for numbers
+};
+
+std::vector<Holder> holders_of(const Trace& trace, const History& history, Moment moment) {
+  std::map<std::tuple<Category, std::string, std::uint64_t>, Holder> groups;
+  for (const BlockLife& block : history.blocks) {
+    if (block.begin > moment || block.given_back <= moment) continue;
+    const std::string scope = block.scope < trace.scopes.size() ? trace.scopes[block.scope] : "";
+    Holder& holder = groups[{block.category, without_numbers(scope), block.location}];
+    if (holder.blocks == 0) {
+      holder.scope = scope;
+      holder.category = to_string(block.category);
+      if (block.location < trace.locations.size()) holder.location = to_text(trace.locations[block.location]);
+    }
+    holder.one_scope = holder.one_scope && holder.scope == scope;
+    holder.bytes += block.requested;
+    ++holder.blocks;
+  }
+  std::vector<Holder> sorted;
+  for (auto& [key, holder] : groups) {
+    if (!holder.one_scope) holder.scope = std::get<std::string>(key);
+    sorted.push_back(std::move(holder));
+  }
+  std::ranges::stable_sort(sorted, std::greater(), &Holder::bytes);
+  return sorted;
+}
+
+Json holders(const Trace& trace, const History& history, const Totals& totals) {
+  constexpr std::size_t most = 15;
+  std::vector<Holder> all = holders_of(trace, history, totals.fullest);
+  if (all.size() > most) {
+    Holder others;
+    others.category = fmt::format("{} others", all.size() - most);
+    for (std::size_t i = most; i < all.size(); ++i) {
+      others.bytes += all[i].bytes;
+      others.blocks += all[i].blocks;
+    }
+    all.resize(most);
+    all.push_back(std::move(others));
+  }
+  Json result = Json::array();
+  for (const Holder& holder : all)
+    result.push_back({{"bytes", holder.bytes},
+                      {"share", share(holder.bytes, totals.peak_requested)},
+                      {"blocks", holder.blocks},
+                      {"category", holder.category},
+                      {"scope", holder.scope},
+                      {"location", holder.location}});
+  return result;
+}
+
+Json statistics(const History& history, const Totals& totals) {
+  Json groups = Json::array();
+  const auto add = [&](const char* name, const Json& rows) { groups.push_back({{"name", name}, {"rows", rows}}); };
+
+  Json memory = Json::array();
+  memory.push_back(row("peak requested", bytes(totals.peak_requested)));
+  memory.push_back(row("peak active (live and pending)", bytes(totals.peak_active)));
+  if (!history.pages.empty()) {
+    memory.push_back(row("peak reserved", bytes(totals.peak_reserved)));
+    memory.push_back(row("utilisation (peak active / peak reserved)",
+                         format_percent(share(totals.peak_active, totals.peak_reserved))));
+  }
+  memory.push_back(row("rounding at the fullest moment", bytes(totals.slack)));
+  memory.push_back(row("largest request", bytes(totals.largest)));
+  add("Memory", memory);
+
+  Json events = Json::array();
+  for (std::size_t i = 0; i < trace_kind_count; ++i)
+    if (totals.events[i] > 0)
+      events.push_back(row(std::string(to_string(static_cast<TraceKind>(i))), format_integer(totals.events[i])));
+  add("Events", events);
+
+  Json categories = Json::array();
+  for (std::size_t i = 0; i < category_count; ++i)
+    if (totals.category_blocks[i] > 0)
+      categories.push_back(row(std::string(to_string(static_cast<Category>(i))),
+                               fmt::format("peak {}, {} blocks", bytes(totals.category_peaks[i]),
+                                           format_integer(totals.category_blocks[i]))));
+  add("Categories", categories);
+
+  std::map<std::uint64_t, std::uint64_t> sizes;  // by power of two
+  for (const BlockLife& block : history.blocks)
+    ++sizes[std::bit_width(std::max<std::uint64_t>(block.requested, 1) - 1)];
+  Json by_size = Json::array();
+  for (const auto& [power, blocks] : sizes)
+    by_size.push_back(
+        row("up to " + bytes(std::uint64_t{1} << std::min<std::uint64_t>(power, 63)), format_integer(blocks)));
+  add("Blocks by size", by_size);
+  return groups;
+}
+
+void add_policies(PageTables& tables, const Comparison& comparison) {
+  const Comparison::Row& trace = comparison.rows.at(0);
+  for (std::size_t p = 0; p < comparison.policies.size(); ++p) {
+    const Measurement& m = trace.policies[p];
+    Json policy{{"name", comparison.policies[p]->name},
+                {"description", comparison.policies[p]->description},
+                {"online", comparison.policies[p]->online},
+                {"peak_reserved", m.unlimited.peak_reserved},
+                {"utilisation", m.unlimited.utilisation()},
+                {"device_calls", m.unlimited.counters.allocations + m.unlimited.counters.frees},
+                {"events", m.unlimited.counters.events},
+                {"waits", m.unlimited.counters.waits},
+                {"modelled_ns", m.unlimited.modelled_ns},
+                {"out_of_memory", nullptr}};
+    if (m.tight.out_of_memory) policy["out_of_memory"] = describe_failure(m.tight);
+    if (m.smallest) {
+      policy["smallest"] = *m.smallest;
+      policy["factor"] = comparison.factor(0, p);
+    }
+    tables.policies.push_back(std::move(policy));
+  }
+  tables.tight = comparison.options.tight.text();
+  tables.policies_note = fmt::format(
+      "The allocations of this trace, replayed. Peak and utilisation without a limit; bound: {}, the largest live "
+      "requested bytes in whole pages of 2 MiB. Grey rows know the future.",
+      bytes(trace.lower_bound));
+}
+
+}  // namespace
+
+PageTables page_tables(const PageInput& input, const History& history, const std::vector<Sample>& samples) {
+  const Trace& trace = input.trace;
+  const Totals totals = totals_of(trace, history, samples);
+  const std::uint64_t duration = time_of(trace, static_cast<Moment>(trace.events.size() + 1));
+  PageTables tables;
+  tables.subtitle = fmt::format("{}: {}, {} events in {}{}", input.source, to_string(trace.device),
+                                format_integer(trace.events.size()), format_time(static_cast<double>(duration)),
+                                trace.settings.empty() ? "" : ", pool " + trace.settings);
+  tables.tiles.push_back(row("peak requested", bytes(totals.peak_requested)));
+  if (!history.pages.empty()) {
+    tables.tiles.push_back(row("peak reserved", bytes(totals.peak_reserved)));
+    tables.tiles.push_back(row("utilisation", format_percent(share(totals.peak_active, totals.peak_reserved))));
+  }
+  tables.tiles.push_back(row("allocations", format_integer(count(totals, TraceKind::allocate))));
+  tables.tiles.push_back(row("commits and releases", format_integer(count(totals, TraceKind::segment_map) +
+                                                                    count(totals, TraceKind::segment_unmap))));
+  tables.tiles.push_back(row("steps", format_integer(count(totals, TraceKind::step))));
+  tables.tiles.push_back(row("out of memory", format_integer(count(totals, TraceKind::out_of_memory))));
+  tables.peak = holders(trace, history, totals);
+  tables.statistics = statistics(history, totals);
+  if (input.comparison != nullptr) add_policies(tables, *input.comparison);
+  return tables;
+}
+
+Json mark_of(const Trace& trace, const TraceEvent& event, std::size_t index) {
+  Json rows = Json::array();
+  rows.push_back(
+      row("at", fmt::format("event {}, {}", format_integer(index + 1),
+                            format_time(static_cast<double>(time_of(trace, static_cast<Moment>(index + 1)))))));
+  if (event.kind == TraceKind::out_of_memory) {
+    rows.push_back(row("requested", bytes(event.size)));
+    rows.push_back(row("free on the device", bytes(event.address)));
+    return {{"kind", "oom"}, {"title", "out of memory"}, {"rows", rows}};
+  }
+  rows.push_back(row("yield", bytes(event.size)));
+  rows.push_back(row("took", format_time(static_cast<double>(event.address))));
+  return {
+      {"kind", "rung"}, {"title", fmt::format("rung: {}", to_string(static_cast<RungId>(event.rung)))}, {"rows", rows}};
+}
+
+std::uint64_t time_of(const Trace& trace, Moment moment) {
+  if (moment == 0 || trace.events.empty()) return 0;
+  return trace.events[std::min<std::size_t>(moment, trace.events.size()) - 1].time;
+}
+
+std::string to_text(const TraceLocation& location) {
+  if (location.file.empty() && location.function.empty()) return "";
+  return fmt::format("{}:{} {}", location.file, location.line, location.function);
+}
+
+}  // namespace poolgrad::examples
