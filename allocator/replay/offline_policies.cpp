@@ -44,6 +44,17 @@ std::vector<PackItem> items_of(const Workload& workload) {
   return items;
 }
 
+/// Of the same items once more: a search for the smallest capacity asks again and again.
+const Packing& packing_of(std::vector<PackItem> items) {
+  thread_local std::vector<PackItem> known;
+  thread_local Packing packing;
+  if (items != known) {
+    packing = pack(items, granule);
+    known = std::move(items);
+  }
+  return packing;
+}
+
 /// Which stream used each byte of the slab last.
 class LastUsers {
  public:
@@ -83,7 +94,7 @@ class Planned : public Policy {
  public:
   explicit Planned(const PolicyContext& context)
       : device_(context.capacity, *context.latency, context.workload->streams),
-        packing_(pack(items_of(*context.workload), granule)),
+        packing_(packing_of(items_of(*context.workload))),
         users_(packing_.bytes),
         one_stream_(context.workload->streams == 1) {}
 

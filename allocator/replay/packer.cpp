@@ -1,7 +1,12 @@
 #include "allocator/replay/packer.h"
 
 #include <algorithm>
+#include <bit>
+#include <functional>
 #include <numeric>
+#include <utility>
+
+#include "allocator/error.h"
 
 namespace poolgrad {
 
@@ -9,28 +14,13 @@ namespace {
 
 using Order = std::vector<std::uint32_t>;
 
-std::uint64_t lifetime(const PackItem& item, std::uint32_t ends) {
-  return item.end > item.begin ? item.end - item.begin : std::uint64_t{ends} - item.begin + item.end;
-}
+bool wraps(const PackItem& item) { return item.end <= item.begin; }
 
 /// Calls visit(begin, end) for the one or two stretches of time in which the item is live.
 template <class Visit>
 void for_each_stretch(const PackItem& item, std::uint32_t ends, Visit visit) {
-  if (item.end > item.begin) {
-    visit(item.begin, item.end);
-    return;
-  }
-  visit(item.begin, ends);
-  if (item.end > 0) visit(0u, item.end);
-}
-
-bool overlap(const PackItem& a, const PackItem& b) {
-  const bool a_wraps = a.end <= a.begin;
-  const bool b_wraps = b.end <= b.begin;
-  if (a_wraps && b_wraps) return true;
-  if (a_wraps) return b.end > a.begin || b.begin < a.end;
-  if (b_wraps) return a.end > b.begin || a.begin < b.end;
-  return a.begin < b.end && b.begin < a.end;
+  visit(item.begin, wraps(item) ? ends : item.end);
+  if (wraps(item) && item.end > 0) visit(0u, item.end);
 }
 
 std::uint64_t most_live(const std::vector<PackItem>& items, std::uint32_t ends) {
@@ -47,31 +37,119 @@ std::uint64_t most_live(const std::vector<PackItem>& items, std::uint32_t ends) 
   return static_cast<std::uint64_t>(most);
 }
 
-/// Items are placed one after the other. Those placed so far are listed by slices of time, so that only those that can
-/// be in the way are looked at.
+/// Only the order of begins and ends matters: time goes on where a begin follows an end. Returns the end of time.
+std::uint32_t compress_time(std::vector<PackItem>& items) {
+  std::uint32_t ends = 0;
+  for (const PackItem& item : items) ends = std::max({ends, item.begin, item.end});
+  std::vector<std::uint8_t> begins_at(std::size_t{ends} + 1), ends_at(std::size_t{ends} + 1);
+  for (const PackItem& item : items) begins_at[item.begin] = ends_at[item.end] = 1;
+  std::vector<std::uint32_t> begin(std::size_t{ends} + 1), end(std::size_t{ends} + 1);
+  std::uint32_t now = 0;
+  bool ended = false;
+  for (std::size_t time = 0; time <= ends; ++time) {
+    end[time] = time == 0 ? 0 : now + 1;
+    ended |= time != 0 && ends_at[time] != 0;
+    if (begins_at[time] != 0 && std::exchange(ended, false)) ++now;
+    begin[time] = now;
+  }
+  for (PackItem& item : items) item = {item.bytes, begin[item.begin], end[item.end]};
+  return now + 1;
+}
+
+/// Bytes of the slab.
+struct Range {
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
+/// Disjoint ranges in order; those that touch or overlap are joined.
+class RangeSet {
+ public:
+  void add(Range range) {
+    auto first = std::ranges::lower_bound(ranges_, range.begin, {}, &Range::end);
+    auto last = first;
+    for (; last != ranges_.end() && last->begin <= range.end; ++last) {
+      range = {std::min(range.begin, last->begin), std::max(range.end, last->end)};
+    }
+    if (first == last) {
+      ranges_.insert(first, range);
+    } else {
+      *first = range;
+      ranges_.erase(first + 1, last);
+    }
+  }
+  void append_to(std::vector<Range>& out) const { out.insert(out.end(), ranges_.begin(), ranges_.end()); }
+
+ private:
+  std::vector<Range> ranges_;
+};
+
+/// Which bytes are taken when: a segment tree over time. A node knows the bytes that are taken throughout its time by
+/// items that were added at it, and those that are taken at any moment of its time by items added at it or below.
+class Taken {
+ public:
+  explicit Taken(std::uint32_t ends) : leaves_(std::bit_ceil(std::size_t{ends})), nodes_(2 * leaves_) {}
+
+  void add(std::uint32_t begin, std::uint32_t end, Range range) {
+    for_each_covered(begin, end, [&](Node& node) {
+      node.throughout.add(range);
+      node.ever.add(range);
+    });
+    for_each_above(begin, end, [&](Node& node) { node.ever.add(range); });
+  }
+  /// All that is taken at any moment of [begin, end), in no order.
+  void append(std::uint32_t begin, std::uint32_t end, std::vector<Range>& out) {
+    for_each_covered(begin, end, [&](Node& node) { node.ever.append_to(out); });
+    for_each_above(begin, end, [&](Node& node) { node.throughout.append_to(out); });
+  }
+
+ private:
+  struct Node {
+    RangeSet throughout;
+    RangeSet ever;
+  };
+
+  template <class Visit>
+  void for_each_covered(std::size_t begin, std::size_t end, Visit visit) {
+    for (begin += leaves_, end += leaves_; begin < end; begin /= 2, end /= 2) {
+      if (begin & 1) visit(nodes_[begin++]);
+      if (end & 1) visit(nodes_[--end]);
+    }
+  }
+  /// The nodes from the first and the last moment to the root.
+  template <class Visit>
+  void for_each_above(std::size_t begin, std::size_t end, Visit visit) {
+    std::size_t low = begin + leaves_;
+    std::size_t high = end - 1 + leaves_;
+    for (; low != 0; low /= 2, high /= 2) {
+      visit(nodes_[low]);
+      if (low != high) visit(nodes_[high]);
+    }
+  }
+
+  std::size_t leaves_;
+  std::vector<Node> nodes_;
+};
+
+/// Items are placed one after the other, each into the smallest gap that fits between those that are live with it.
 class Slab {
  public:
   Slab(const std::vector<PackItem>& items, std::uint32_t ends)
-      : items_(items), ends_(ends), slices_(slice_of(ends) + 1), seen_(items.size(), 0), offsets_(items.size()) {}
+      : items_(items), ends_(ends), taken_(ends), offsets_(items.size()) {}
 
   void place(std::uint32_t index) {
     const PackItem& item = items_[index];
+    if (item.bytes == 0) return;
     in_the_way_.clear();
-    for_each_slice(item, [&](std::vector<std::uint32_t>& slice) {
-      for (const std::uint32_t other : slice) {
-        if (seen_[other] == index + 1) continue;
-        seen_[other] = index + 1;
-        if (overlap(item, items_[other]))
-          in_the_way_.push_back({offsets_[other], offsets_[other] + items_[other].bytes});
-      }
-    });
+    for_each_stretch(item, ends_,
+                     [&](std::uint32_t begin, std::uint32_t end) { taken_.append(begin, end, in_the_way_); });
+    work_ += in_the_way_.size() + 16;
     std::ranges::sort(in_the_way_, {}, &Range::begin);
-    // The smallest gap that fits, the lowest of equals; else above everything.
     std::uint64_t top = 0;
     std::uint64_t best = 0;
     std::uint64_t best_size = UINT64_MAX;
     for (const Range& range : in_the_way_) {
-      if (range.begin > top && range.begin - top >= item.bytes && range.begin - top < best_size) {
+      if (range.begin >= top + item.bytes && range.begin - top < best_size) {
         best = top;
         best_size = range.begin - top;
       }
@@ -80,36 +158,24 @@ class Slab {
     const std::uint64_t offset = best_size != UINT64_MAX ? best : top;
     offsets_[index] = offset;
     bytes_ = std::max(bytes_, offset + item.bytes);
-    for_each_slice(item, [&](std::vector<std::uint32_t>& slice) { slice.push_back(index); });
+    for_each_stretch(item, ends_, [&](std::uint32_t begin, std::uint32_t end) {
+      taken_.add(begin, end, {offset, offset + item.bytes});
+    });
   }
 
   std::uint64_t bytes() const { return bytes_; }
   std::vector<std::uint64_t>& offsets() { return offsets_; }
+  /// Ranges looked at so far.
+  std::uint64_t work() const { return work_; }
 
  private:
-  struct Range {
-    std::uint64_t begin;
-    std::uint64_t end;
-  };
-
-  static std::size_t slice_of(std::uint32_t time) { return time / slice_length; }
-
-  template <class Visit>
-  void for_each_slice(const PackItem& item, Visit visit) {
-    for_each_stretch(item, ends_, [&](std::uint32_t begin, std::uint32_t end) {
-      for (std::size_t i = slice_of(begin); i <= slice_of(end - 1); ++i) visit(slices_[i]);
-    });
-  }
-
-  static constexpr std::uint32_t slice_length = 32;
-
   const std::vector<PackItem>& items_;
   std::uint32_t ends_;
-  std::vector<std::vector<std::uint32_t>> slices_;
-  std::vector<std::uint32_t> seen_;  // index + 1 of the item that looked at it last
+  Taken taken_;
   std::vector<std::uint64_t> offsets_;
   std::vector<Range> in_the_way_;
   std::uint64_t bytes_ = 0;
+  std::uint64_t work_ = 0;
 };
 
 /// The items by falling `weight`; of equals the earlier first.
@@ -125,40 +191,42 @@ Order by(const std::vector<PackItem>& items, Weight weight) {
 
 }  // namespace
 
-Packing pack(const std::vector<PackItem>& given, std::size_t granule, double tolerance, std::size_t rounds) {
+Packing pack(const std::vector<PackItem>& given, std::size_t granule, double tolerance) {
   std::vector<PackItem> items = given;
-  std::uint32_t ends = 1;
+  const std::uint32_t ends = compress_time(items);
+  std::uint64_t sum = 0;
   for (PackItem& item : items) {
     item.bytes = (item.bytes + granule - 1) & ~(std::uint64_t{granule} - 1);
-    ends = std::max({ends, item.begin + 1, item.end});
+    sum += item.bytes;
+    if (item.bytes >> 62 != 0 || sum >> 62 != 0) throw ValueError("[pack] sizes add up to more than 2^62 bytes");
   }
   Packing best{{}, UINT64_MAX, most_live(items, ends)};
   const auto good = static_cast<std::uint64_t>(static_cast<double>(best.lower_bound) * (1 + tolerance));
-  const auto attempt = [&](const Order& order) {
+  constexpr std::uint64_t most_work = 10'000'000;
+  std::uint64_t work = 0;
+  Order best_order;
+  const auto attempt = [&](Order order) {
     Slab slab(items, ends);
     for (const std::uint32_t index : order) slab.place(index);
-    if (slab.bytes() < best.bytes) {
-      best.bytes = slab.bytes();
-      best.offsets = slab.offsets();
-    }
-    return slab.offsets();
+    work += slab.work();
+    if (slab.bytes() >= best.bytes) return;
+    best.bytes = slab.bytes();
+    best.offsets = std::move(slab.offsets());
+    best_order = std::move(order);
   };
   const auto size = [](const PackItem& item) { return static_cast<double>(item.bytes); };
-  const auto life = [&](const PackItem& item) { return static_cast<double>(lifetime(item, ends)); };
-  Order order = by(items, [&](const PackItem& item) { return size(item) * life(item); });
-  Order best_order = order;
-  attempt(order);
-  for (const Order& other : {by(items, size), by(items, life)}) {
-    if (best.bytes <= good) return best;
-    const std::uint64_t before = best.bytes;
-    attempt(other);
-    if (best.bytes < before) best_order = other;
-  }
-  // What ends up above the mark goes first next time.
-  order = best_order;
-  for (std::size_t round = 0; round < rounds && best.bytes > good; ++round) {
-    const std::vector<std::uint64_t> offsets = attempt(order);
-    std::ranges::stable_partition(order, [&](std::uint32_t i) { return offsets[i] + items[i].bytes > good; });
+  const auto life = [&](const PackItem& item) {
+    return static_cast<double>(item.end) - item.begin + (wraps(item) ? ends : 0.0);
+  };
+  const auto enough = [&] { return best.bytes <= good || work > most_work; };
+  attempt(by(items, [&](const PackItem& item) { return size(item) * life(item); }));
+  if (!enough()) attempt(by(items, size));
+  if (!enough()) attempt(by(items, life));
+  // What stands out goes first next time.
+  for (int round = 0; round < 4 && !enough(); ++round) {
+    Order order = best_order;
+    std::ranges::stable_partition(order, [&](std::uint32_t i) { return best.offsets[i] + items[i].bytes > good; });
+    attempt(std::move(order));
   }
   return best;
 }

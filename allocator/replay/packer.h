@@ -14,6 +14,8 @@ struct PackItem {
   std::uint64_t bytes = 0;
   std::uint32_t begin = 0;
   std::uint32_t end = 0;
+
+  friend bool operator==(const PackItem&, const PackItem&) = default;
 };
 
 struct Packing {
@@ -23,9 +25,8 @@ struct Packing {
 };
 
 /// Offsets are multiples of `granule` (a power of two), and so are the sizes that are packed. Best fit decreasing over
-/// size x lifetime, then other orders, then repair of the order where the slab is highest, until the slab is within
-/// `tolerance` of the lower bound or `rounds` repairs have been tried.
-Packing pack(const std::vector<PackItem>& items, std::size_t granule = 64, double tolerance = 0.001,
-             std::size_t rounds = 20);
+/// size x lifetime; if the slab is more than `tolerance` above the lower bound, other orders and repairs of the best
+/// one follow, as long as the work allows. Throws ValueError for sizes that do not add up in 2^62 bytes.
+Packing pack(const std::vector<PackItem>& items, std::size_t granule = 64, double tolerance = 0.005);
 
 }  // namespace poolgrad
