@@ -30,7 +30,7 @@ inline std::size_t fuzz_operations(std::size_t otherwise) {
 }
 
 struct Failure {
-  Setup setup;
+  PoolSetup setup;
   Script script;
   std::string what;
 
@@ -39,13 +39,13 @@ struct Failure {
 
 /// "" or what went wrong, even if that ends the program.
 template <class PoolType>
-std::string run_script(const Setup& setup, const Script& script) {
+std::string run_script(const PoolSetup& setup, const Script& script) {
   return in_child([&] { return PoolFuzzer<PoolType>(setup).run(script); });
 }
 
 /// The shortest script found that still goes wrong on this pool, in whatever way.
 template <class PoolType>
-Failure shrunk(const Setup& setup, const Script& script, std::size_t attempts = 1500) {
+Failure shrunk(const PoolSetup& setup, const Script& script, std::size_t attempts = 1500) {
   Failure failure{setup, script, ""};
   failure.script = shrink(
       script, [&](const Script& candidate) { return !run_script<PoolType>(setup, candidate).empty(); }, attempts);
@@ -55,7 +55,7 @@ Failure shrunk(const Setup& setup, const Script& script, std::size_t attempts = 
 
 /// Runs one episode; nothing if all is well.
 template <class PoolType = CachingAllocator>
-std::optional<Failure> run_episode(const Setup& setup, const Script& script) {
+std::optional<Failure> run_episode(const PoolSetup& setup, const Script& script) {
   if (run_script<PoolType>(setup, script).empty()) return std::nullopt;
   return shrunk<PoolType>(setup, script);
 }

@@ -38,8 +38,8 @@ struct Shape {
   bool change_budget = false;
 };
 
-inline Setup random_setup(Random& random) {
-  Setup setup;
+inline PoolSetup random_setup(Random& random) {
+  PoolSetup setup;
   setup.device = random.pick(std::array{"host", "sim", "handles"});
   setup.granularity = random.pick(std::array{page, page, 64 * KiB});
   if (setup.device == std::string("handles")) setup.granularity = random.pick(std::array{page, 256 * KiB});
@@ -61,7 +61,7 @@ inline Setup random_setup(Random& random) {
   return setup;
 }
 
-inline Shape random_shape(Random& random, const Setup& setup) {
+inline Shape random_shape(Random& random, const PoolSetup& setup) {
   Shape shape;
   shape.slots = static_cast<std::uint32_t>(2 + random.below(std::size_t{1} << (2 + random.below(7))));
   const std::size_t budget = setup.config.budget == 0 ? setup.capacity : setup.config.budget;
@@ -74,7 +74,7 @@ inline Shape random_shape(Random& random, const Setup& setup) {
   return shape;
 }
 
-inline Script random_script(Random& random, const Setup& setup, const Shape& shape, std::size_t operations) {
+inline Script random_script(Random& random, const PoolSetup& setup, const Shape& shape, std::size_t operations) {
   using Kind = Operation::Kind;
   std::array<std::size_t, 6> favourites{};  // sizes that come again and again, as in training steps
   for (std::size_t& size : favourites) size = random.any_size(shape.octaves);

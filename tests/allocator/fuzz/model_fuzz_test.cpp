@@ -9,7 +9,7 @@ namespace {
 void fuzz(std::uint64_t salt, std::size_t operations, std::size_t per_episode, unsigned threads) {
   for (std::size_t done = 0, episode = 0; done < operations; done += per_episode, ++episode) {
     Random random(fuzz_seed() + salt + 1000 * episode);
-    const Setup setup = random_setup(random);
+    const PoolSetup setup = random_setup(random);
     Shape shape = random_shape(random, setup);
     shape.threads = threads;
     const Script script = random_script(random, setup, shape, std::min(per_episode, operations - done));

@@ -49,31 +49,23 @@ class HastyPool : public CachingAllocator {
   std::unordered_map<void*, Stream> streams_;
 };
 
-/// Believes that its budget is one page larger.
-class GenerousPool : public CachingAllocator {
+/// Has another budget than it says: `pages` more or, if negative, less.
+template <int pages>
+class MisjudgingPool : public CachingAllocator {
  public:
-  GenerousPool(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config)
-      : GenerousPool(std::move(memory), config, config.budget) {}
-  void set_budget(std::size_t bytes) { CachingAllocator::set_budget(bytes == 0 ? 0 : bytes + page_); }
-  std::size_t budget() const { return CachingAllocator::budget() - page_; }
+  MisjudgingPool(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config)
+      : CachingAllocator(std::move(memory), [&] {
+          config.budget += error;
+          return config;
+        }()) {}
+  void set_budget(std::size_t bytes) { CachingAllocator::set_budget(bytes + error); }
+  std::size_t budget() const { return CachingAllocator::budget() - error; }
 
  private:
-  GenerousPool(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config, std::size_t budget)
-      : CachingAllocator(std::move(memory), (config.budget = budget + page, config)) {}
-  static constexpr std::size_t page = std::size_t{2} << 20;
-  const std::size_t page_ = page;
+  static constexpr std::size_t error = static_cast<std::size_t>(pages) * (std::size_t{2} << 20);
 };
-
-/// Keeps one page of its budget back, so that it refuses what would fit.
-class TimidPool : public CachingAllocator {
- public:
-  using CachingAllocator::CachingAllocator;
-  std::variant<void*, std::string> try_allocate(const AllocationRequest& request) {
-    if (request.bytes <= budget() && statistics().allocated_bytes.current + request.bytes + (2u << 20) > budget())
-      return std::string("[allocate] rather not");
-    return CachingAllocator::try_allocate(request);
-  }
-};
+using GenerousPool = MisjudgingPool<1>;
+using TimidPool = MisjudgingPool<-1>;
 
 /// Forgets to count one allocation in eight.
 class ForgetfulPool : public CachingAllocator {

@@ -16,7 +16,7 @@ namespace poolgrad::testing {
 template <class PoolType = CachingAllocator>
 class PoolFuzzer {
  public:
-  explicit PoolFuzzer(const Setup& setup)
+  explicit PoolFuzzer(const PoolSetup& setup)
       : setup_(setup),
         device_(make_device(setup)),
         shadow_(device_.watch->clocks()),
@@ -41,8 +41,8 @@ class PoolFuzzer {
   /// Allocations that were granted and refused.
   std::size_t granted() const { return granted_; }
   std::size_t refused() const { return refused_; }
-  PoolType& pool() { return *pool_; }
-  Shadow& shadow() { return shadow_; }
+  /// Device calls that could have failed, as they stood when the pool was let go.
+  std::uint64_t calls() const { return calls_; }
 
  private:
   using Kind = Operation::Kind;
@@ -151,6 +151,7 @@ class PoolFuzzer {
     if (!intact(block)) return "the bytes of the block have changed";
     const std::uint32_t id = operation.stream == Operation::own_stream ? block.stream : operation.stream;
     const Stream on = stream(id);
+    if (setup_.detect_races && id != block.stream) pool_->order(on, stream(block.stream));
     // The shadow forgets the block first: a pool may give its pages back at once.
     shadow_.remove(operation.slot, id);
     pool_->deallocate(reinterpret_cast<void*>(block.address), block.bytes, block.alignment, on);
@@ -180,6 +181,8 @@ class PoolFuzzer {
   std::string use(const Operation& operation) {
     const auto entry = shadow_.blocks().find(operation.slot);
     if (entry == shadow_.blocks().end()) return "";
+    if (setup_.detect_races && operation.stream != entry->second.stream)
+      pool_->order(stream(operation.stream), stream(entry->second.stream));
     pool_->use(reinterpret_cast<void*>(entry->second.address), stream(operation.stream));
     entry->second.lines.push_back(clocks().line_of(operation.stream));
     return "";
@@ -300,6 +303,7 @@ class PoolFuzzer {
       windows = watch.windows().size();
       events = watch.open_events();
     };
+    calls_ = device_.failing->calls();
     pool_.reset();
     if (wrong.empty() && windows != 0) wrong = "addresses stay reserved after the pool is gone";
     if (wrong.empty() && events != 0) wrong = std::to_string(events) + " events are left over after the pool is gone";
@@ -334,13 +338,14 @@ class PoolFuzzer {
     return calls < failing_call_ && failing_call_ <= device_.failing->calls();
   }
 
-  Setup setup_;
+  PoolSetup setup_;
   WatchedDevice device_;
   Shadow shadow_;
   std::unique_ptr<PoolType> pool_;
   WorkerThreads threads_;
   std::size_t budget_ = 0;
   std::uint64_t failing_call_ = 0;
+  std::uint64_t calls_ = 0;
   std::size_t granted_ = 0;
   std::size_t refused_ = 0;
   std::size_t requests_ = 0;

@@ -7,6 +7,7 @@
 
 #include "allocator/delayed_memory.h"
 #include "allocator/failing_memory.h"
+#include "allocator/race_detector.h"
 #include "tests/allocator/fuzz/watching_memory.h"
 #include "tests/allocator/pool_testing.h"
 
@@ -19,17 +20,19 @@ class HandleMemory : public MemoryAdaptor {
   bool divisible() const override { return false; }
 };
 
-struct Setup {
+struct PoolSetup {
   std::string device = "host";  // "host", "sim", or "handles": host memory in handles
   std::size_t granularity = page;
   std::size_t capacity = 512 * page;  // of the device
   AllocatorConfig config = {};
-  bool delayed = false;  // events finish when told to
+  bool delayed = false;       // events finish when told to
+  bool detect_races = false;  // the device does; streams are ordered before they share a block, as in a correct program
 };
 
-inline std::string to_string(const Setup& setup) {
+inline std::string to_string(const PoolSetup& setup) {
   return setup.device + " in pages of " + format_bytes(setup.granularity) + ", capacity " +
-         format_bytes(setup.capacity) + (setup.delayed ? ", delayed events" : "") + ", " + setup.config.text();
+         format_bytes(setup.capacity) + (setup.delayed ? ", delayed events" : "") +
+         (setup.detect_races ? ", race detector" : "") + ", " + setup.config.text();
 }
 
 /// The adaptors in front of a device, innermost last; they live as long as the pool that was given `memory`.
@@ -40,10 +43,11 @@ struct WatchedDevice {
   DelayedMemory* delayed = nullptr;  // nullptr if events are not delayed
 };
 
-inline WatchedDevice make_device(const Setup& setup) {
+inline WatchedDevice make_device(const PoolSetup& setup) {
   WatchedDevice made;
   made.memory = make_memory(setup.device == "sim" ? "sim" : "host", setup.capacity, setup.granularity);
   if (setup.device == "handles") made.memory = std::make_unique<HandleMemory>(std::move(made.memory));
+  if (setup.detect_races) made.memory = std::make_unique<RaceDetector>(std::move(made.memory));
   if (setup.delayed) {
     auto delayed = std::make_unique<DelayedMemory>(std::move(made.memory));
     made.delayed = delayed.get();
