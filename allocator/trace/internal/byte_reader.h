@@ -1,0 +1,82 @@
+// Reads the bytes of a file that may be hostile: every access is checked, every error names the path and the offset.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+class ByteReader {
+ public:
+  ByteReader(std::string_view bytes, const std::string& path, std::size_t base = 0)
+      : bytes_(bytes), path_(path), base_(base) {}
+
+  std::size_t offset() const { return base_ + at_; }
+  std::size_t remaining() const { return bytes_.size() - at_; }
+
+  std::uint8_t u8(const char* what) {
+    need(1, what);
+    return static_cast<std::uint8_t>(bytes_[at_++]);
+  }
+  /// Little endian.
+  std::uint16_t u16(const char* what) { return fixed<std::uint16_t>(what); }
+  std::uint32_t u32(const char* what) { return fixed<std::uint32_t>(what); }
+  std::uint64_t u64(const char* what) { return fixed<std::uint64_t>(what); }
+  /// Seven bits a byte, low ones first; the last byte has the high bit clear.
+  std::uint64_t varint(const char* what) {
+    std::uint64_t value = 0;
+    for (unsigned shift = 0;; shift += 7) {
+      const std::uint64_t byte = u8(what);
+      if (shift == 63 && byte > 1) fail(std::string(what) + " has more than 64 bits");
+      value |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+  }
+  /// A count of things of which each takes at least `least` bytes of what remains.
+  std::uint64_t count(const char* what, std::size_t least) {
+    const std::uint64_t value = varint(what);
+    if (value > remaining() / least)
+      fail("a number of " + std::string(what) + " of " + std::to_string(value) + " with " +
+           std::to_string(remaining()) + " bytes left");
+    return value;
+  }
+  std::string_view take(std::uint64_t bytes, const char* what) {
+    need(bytes, what);
+    const std::string_view taken = bytes_.substr(at_, static_cast<std::size_t>(bytes));
+    at_ += taken.size();
+    return taken;
+  }
+  std::string_view text(const char* what) { return take(varint(what), what); }
+
+  [[noreturn]] void fail_at(std::size_t offset, const std::string& reason) const {
+    throw FileError("[read] " + path_ + ": byte " + std::to_string(offset) + ": " + reason);
+  }
+  [[noreturn]] void fail(const std::string& reason) const { fail_at(offset(), reason); }
+
+ private:
+  void need(std::uint64_t bytes, const char* what) const {
+    if (bytes > remaining())
+      fail(std::string(what) + " needs " + std::to_string(bytes) + " bytes, " + std::to_string(remaining()) +
+           " are left");
+  }
+  template <typename Integer>
+  Integer fixed(const char* what) {
+    const std::string_view bytes = take(sizeof(Integer), what);
+    Integer value = 0;
+    for (std::size_t i = sizeof(Integer); i-- > 0;)
+      value = static_cast<Integer>(value << 8 | static_cast<std::uint8_t>(bytes[i]));
+    return value;
+  }
+
+  std::string_view bytes_;
+  const std::string& path_;
+  std::size_t base_;
+  std::size_t at_ = 0;
+};
+
+}  // namespace poolgrad

@@ -1,0 +1,13 @@
+#include "allocator/trace/internal/json_emitter.h"
+
+#include <nlohmann/json.hpp>
+
+namespace poolgrad {
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string utf8_text(std::string_view text) { return nlohmann::json::parse(json_text(text)).get<std::string>(); }
+
+}  // namespace poolgrad

@@ -1,0 +1,71 @@
+// Plain data read from a pickle or from JSON. Values refer to containers and texts by number, so shared and even cyclic
+// data (which a pickle can describe) need no counting, no recursion and no cleaning up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace poolgrad {
+
+enum class ValueKind : std::uint8_t { none, boolean, integer, real, text, list, dict };
+
+struct Value {
+  ValueKind kind = ValueKind::none;
+  bool negative = false;   // an integer below 0; `bits` is then its two's complement
+  std::uint64_t bits = 0;  // integer, boolean; number of the text or container; bits of a real
+};
+
+class ValueTree {
+ public:
+  // --- building, with a stack as a pickle does it
+
+  /// `bytes` of the source: bounds how many containers are believed.
+  explicit ValueTree(std::size_t bytes) : most_containers_(1000 + bytes / 4) {}
+  ValueTree(ValueTree&&) = default;
+  ValueTree& operator=(ValueTree&&) = default;
+
+  /// The same text gets the same number.
+  Value text(std::string_view text);
+  Value container(ValueKind kind);
+  /// Whether another container may be made: real snapshots have many bytes for each.
+  bool may_grow() const { return containers_.size() < most_containers_; }
+  std::vector<Value>& items(Value container) { return containers_[container.bits].items; }
+
+  Value root;
+
+  // --- reading
+
+  /// Items of a list, or keys and values of a dictionary in turns.
+  std::span<const Value> items(Value container) const { return containers_[container.bits].items; }
+  std::string_view text_of(Value text) const { return texts_[text.bits]; }
+  /// The value of the last such key; null if there is none or `dict` is no dictionary.
+  const Value* find(Value dict, std::string_view key) const;
+  /// True once for each container: what is shared is not to be expanded again and again.
+  bool first_visit(Value container);
+
+ private:
+  struct Container {
+    std::vector<Value> items;
+    bool visited = false;
+  };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
+  };
+
+  std::vector<Container> containers_;
+  std::unordered_map<std::string, std::uint64_t, Hash, std::equal_to<>> numbers_;
+  std::vector<std::string_view> texts_;  // keys of numbers_
+  std::size_t most_containers_;
+};
+
+/// Both throw FileError that names `path` and the offset.
+ValueTree read_pickle(std::string_view bytes, const std::string& path);
+ValueTree read_json(std::string_view bytes, const std::string& path);
+
+}  // namespace poolgrad

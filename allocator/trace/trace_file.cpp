@@ -1,0 +1,109 @@
+#include "allocator/trace/trace_file.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "allocator/atomic_file.h"
+#include "allocator/error.h"
+#include "allocator/trace/chrome_trace.h"
+#include "allocator/trace/internal/input_bytes.h"
+#include "allocator/trace/pgt.h"
+#include "allocator/trace/pytorch_snapshot_reader.h"
+#include "allocator/trace/pytorch_snapshot_writer.h"
+#include "allocator/trace/rmm_csv.h"
+
+namespace poolgrad {
+
+namespace {
+
+constexpr std::array<std::string_view, 5> names = {"pgt", "pickle", "json", "csv", "chrome"};
+constexpr std::size_t shown_by_viewers = 300'000;
+
+TraceFormat format_of_bytes(std::string_view bytes, const std::string& path) {
+  if (bytes.starts_with(pgt_magic)) return TraceFormat::pgt;
+  if (bytes.starts_with('\x80')) return TraceFormat::pytorch_pickle;
+  if (bytes.starts_with("Thread,")) return TraceFormat::rmm_csv;
+  const std::size_t first = bytes.find_first_not_of(" \t\r\n");
+  const std::string_view text = first == std::string_view::npos ? std::string_view() : bytes.substr(first);
+  if (text.starts_with('{') || text.starts_with('[')) {
+    // A Chrome trace says so in one of its first keys, or is a list of events that have a phase.
+    const std::string_view head = text.substr(0, 512);
+    const bool chrome = head.find("\"traceEvents\"") != std::string_view::npos ||
+                        (text.starts_with('[') && head.find("\"ph\"") != std::string_view::npos);
+    return chrome ? TraceFormat::chrome : TraceFormat::pytorch_json;
+  }
+  throw FileError("[read] " + path + ": byte 0: neither a .pgt file, a memory snapshot, an RMM log nor JSON");
+}
+
+std::string encode(const WindowedTrace& window, TraceFormat format) {
+  switch (format) {
+    case TraceFormat::pgt: return encode_pgt(window.trace);
+    case TraceFormat::pytorch_pickle: return encode_pytorch_snapshot(std::span(&window, 1), SnapshotEncoding::pickle);
+    case TraceFormat::pytorch_json: return encode_pytorch_snapshot(std::span(&window, 1), SnapshotEncoding::json);
+    case TraceFormat::rmm_csv: return encode_rmm_csv(window);
+    case TraceFormat::chrome: return encode_chrome_trace(window);
+  }
+  throw ValueError("[save_trace] unknown format " + std::to_string(static_cast<int>(format)));
+}
+
+bool is_shown_by_the_viewer(TraceFormat format) {
+  return format == TraceFormat::pytorch_pickle || format == TraceFormat::pytorch_json;
+}
+
+}  // namespace
+
+std::string_view to_string(TraceFormat format) {
+  const auto index = static_cast<std::size_t>(format);
+  return index < names.size() ? names[index] : "invalid";
+}
+
+TraceFormat parse_trace_format(std::string_view name) {
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (names[i] == name) return static_cast<TraceFormat>(i);
+  throw ValueError("[trace] unknown format '" + std::string(name) + "'; known formats: pgt, pickle, json, csv, chrome");
+}
+
+TraceFormat format_of(const std::string& path) { return format_of_bytes(read_whole_file(path), path); }
+
+std::vector<Trace> load_traces(const std::string& path) {
+  const std::string bytes = read_whole_file(path);
+  std::vector<Trace> traces;
+  switch (format_of_bytes(bytes, path)) {
+    case TraceFormat::pgt: traces.push_back(decode_pgt(bytes, path)); break;
+    case TraceFormat::pytorch_pickle:
+    case TraceFormat::pytorch_json: traces = decode_pytorch_snapshot(bytes, path); break;
+    case TraceFormat::rmm_csv: traces.push_back(decode_rmm_csv(bytes, path)); break;
+    case TraceFormat::chrome: throw FileError("[read] " + path + ": a Chrome trace cannot be read back");
+  }
+  return traces;
+}
+
+Trace load_trace(const std::string& path) {
+  std::vector<Trace> traces = load_traces(path);
+  const auto used = std::find_if(traces.begin(), traces.end(),
+                                 [](const Trace& trace) { return !trace.events.empty() || !trace.blocks.empty(); });
+  return used == traces.end() ? Trace{} : std::move(*used);
+}
+
+std::string save_trace(const std::string& path, const Trace& trace, TraceFormat format, const TraceWindow& window) {
+  // Our own format takes a trace as it is, contradictions and all.
+  const bool whole = window.from == 0 && window.to >= trace.events.size() && window.min_size == 0;
+  if (format == TraceFormat::pgt && whole) {
+    write_file_atomically(path, encode_pgt(trace));
+    return "";
+  }
+  const WindowedTrace cut = cut_trace(trace, window);
+  write_file_atomically(path, encode(cut, format));
+  std::string warning;
+  if (cut.contradictions > 0)
+    warning += std::to_string(cut.contradictions) + " events contradict the others and were left out. ";
+  if (is_shown_by_the_viewer(format) && cut.trace.events.size() > shown_by_viewers)
+    warning += std::to_string(cut.trace.events.size()) + " events are more than the " +
+               std::to_string(shown_by_viewers) +
+               " that the memory viewer shows with ease: choose a part by --from, --to or --min-size. ";
+  if (!warning.empty()) warning.pop_back();
+  return warning;
+}
+
+}  // namespace poolgrad
