@@ -1,0 +1,75 @@
+// Drives one policy by hand, as replay() drives it by a workload.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "allocator/replay/policies/policies.h"
+
+namespace poolgrad::testing {
+
+inline constexpr std::size_t KiB = 1024;
+inline constexpr std::size_t MiB = 1024 * KiB;
+inline constexpr std::size_t GiB = 1024 * MiB;
+
+class Model {
+ public:
+  using Factory = std::function<std::unique_ptr<Policy>(const PolicyContext&)>;
+
+  Model(const Factory& make, std::size_t capacity, std::uint16_t streams = 1) {
+    workload_.streams = streams;
+    policy_ = make({.capacity = capacity, .latency = &latency_, .workload = &workload_});
+  }
+
+  /// The number of the block; nothing if the policy refuses.
+  std::optional<std::uint32_t> allocate(std::size_t bytes, std::uint16_t stream = 0) {
+    const auto block = static_cast<std::uint32_t>(blocks_.size());
+    blocks_.push_back({bytes, stream});
+    if (!policy_->allocate(operation(OperationKind::allocate, block, stream))) return std::nullopt;
+    requested_ += bytes;
+    return block;
+  }
+  void free(std::optional<std::uint32_t> block) { free(block, blocks_.at(block.value()).stream); }
+  void free(std::optional<std::uint32_t> block, std::uint16_t stream) {
+    policy_->free(operation(OperationKind::free, block.value(), stream));
+    requested_ -= blocks_[*block].bytes;
+  }
+  void use(std::optional<std::uint32_t> block, std::uint16_t stream) {
+    policy_->use(operation(OperationKind::use, block.value(), stream));
+  }
+  /// Later work of `stream` waits for that of `other` so far.
+  void order(std::uint16_t stream, std::uint16_t other) {
+    policy_->order({.block = other, .stream = stream, .kind = OperationKind::order});
+  }
+  void step() { policy_->step(); }
+  /// All work that streams have been given is done.
+  void finish_work() { policy_->advance(1e9); }
+
+  std::size_t reserved() const { return policy_->reserved(); }
+  std::size_t active() const { return policy_->active(); }
+  std::size_t requested() const { return requested_; }
+  DeviceCounters counters() const { return policy_->counters(); }
+
+ private:
+  struct Request {
+    std::size_t bytes;
+    std::uint16_t stream;
+  };
+  Operation operation(OperationKind kind, std::uint32_t block, std::uint16_t stream) const {
+    return {.bytes = blocks_[block].bytes, .block = block, .stream = stream, .kind = kind};
+  }
+
+  const LatencyTable latency_ = LatencyTable::named("unit");
+  Workload workload_;
+  std::unique_ptr<Policy> policy_;
+  std::vector<Request> blocks_;
+  std::size_t requested_ = 0;
+};
+
+}  // namespace poolgrad::testing

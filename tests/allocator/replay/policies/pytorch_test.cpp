@@ -1,0 +1,237 @@
+// The characteristic rules of PyTorch's two allocators, and of GMLake, which is built on them.
+#include "tests/allocator/replay/policies/model_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+TEST(PytorchNative, RoundsTo512Bytes) {
+  Model model(make_pytorch_native, 1 * GiB);
+  model.allocate(1);
+  EXPECT_EQ(model.active(), 512u);
+  model.allocate(513);
+  EXPECT_EQ(model.active(), 512u + 1024u);
+}
+
+std::size_t segment_for(std::size_t bytes) {
+  Model model(make_pytorch_native, 1 * GiB);
+  model.allocate(bytes);
+  return model.reserved();
+}
+
+TEST(PytorchNative, ChoosesSegmentsBySize) {
+  EXPECT_EQ(segment_for(1 * MiB), 2 * MiB);
+  EXPECT_EQ(segment_for(1 * MiB + 1), 20 * MiB);
+  EXPECT_EQ(segment_for(3 * MiB / 2), 20 * MiB);
+  EXPECT_EQ(segment_for(10 * MiB - 512), 20 * MiB);
+  EXPECT_EQ(segment_for(10 * MiB), 10 * MiB);
+  EXPECT_EQ(segment_for(11 * MiB), 12 * MiB);
+}
+
+TEST(PytorchNative, SplitsALargeBlockOnlyIfMoreThanOneMebibyteIsLeft) {
+  Model exact(make_pytorch_native, 1 * GiB);
+  exact.allocate(19 * MiB);
+  EXPECT_EQ(exact.active(), 20 * MiB);
+  Model split(make_pytorch_native, 1 * GiB);
+  split.allocate(19 * MiB - 512);
+  EXPECT_EQ(split.active(), 19 * MiB - 512);
+}
+
+TEST(PytorchNative, NeverSharesBlocksBetweenStreams) {
+  Model model(make_pytorch_native, 1 * GiB, 2);
+  model.free(model.allocate(16 * MiB, 0));
+  model.finish_work();
+  model.allocate(16 * MiB, 1);
+  EXPECT_EQ(model.reserved(), 32 * MiB);
+}
+
+TEST(PytorchNative, RecordsNoEventForABlockOfOneStream) {
+  Model model(make_pytorch_native, 1 * GiB, 2);
+  for (int i = 0; i < 10; ++i) model.free(model.allocate(16 * MiB));
+  EXPECT_EQ(model.counters().events, 0u);
+}
+
+TEST(PytorchNative, KeepsABlockUntilRecordedStreamsAreDone) {
+  Model model(make_pytorch_native, 1 * GiB, 3);
+  const auto block = model.allocate(16 * MiB);
+  model.use(block, 1);
+  model.use(block, 2);
+  model.use(block, 1);
+  model.free(block);
+  EXPECT_EQ(model.counters().events, 2u);
+  EXPECT_EQ(model.active(), 16 * MiB);
+  model.allocate(16 * MiB);
+  EXPECT_EQ(model.reserved(), 32 * MiB);
+  model.finish_work();
+  model.allocate(16 * MiB);
+  EXPECT_EQ(model.reserved(), 32 * MiB);
+}
+
+TEST(PytorchNative, FreesItsWholeCacheWhereOneSegmentWouldDo) {
+  Model model(make_pytorch_native, 100 * MiB);
+  std::vector<std::optional<std::uint32_t>> blocks;
+  for (int i = 0; i < 5; ++i) blocks.push_back(model.allocate(20 * MiB));
+  for (const auto& block : blocks) model.free(block);
+  EXPECT_TRUE(model.allocate(22 * MiB));
+  EXPECT_EQ(model.counters().frees, 5u);
+  EXPECT_EQ(model.reserved(), 22 * MiB);
+}
+
+TEST(PytorchNative, CannotFreeASegmentThatOneSmallBlockPins) {
+  Model model(make_pytorch_native, 40 * MiB);
+  const auto whole = model.allocate(40 * MiB);
+  model.free(whole);
+  model.allocate(2 * MiB);  // at the start of the segment
+  EXPECT_TRUE(model.allocate(38 * MiB));
+  EXPECT_FALSE(model.allocate(1));  // small blocks have segments of their own
+}
+
+TEST(PytorchNative, RefusesThoughThePendingBlockThatItWaitedForWouldFit) {
+  Model model(make_pytorch_native, 40 * MiB, 2);
+  model.free(model.allocate(40 * MiB));
+  model.allocate(12 * MiB);
+  const auto pending = model.allocate(28 * MiB);
+  model.use(pending, 1);
+  model.free(pending);
+  EXPECT_FALSE(model.allocate(28 * MiB));
+  EXPECT_TRUE(model.allocate(28 * MiB));  // the cache is searched at the start only
+}
+
+TEST(PytorchExpandable, MapsPagesOfTwoAndTwentyMebibytes) {
+  Model model(make_pytorch_expandable, 1 * GiB);
+  model.allocate(100);
+  EXPECT_EQ(model.reserved(), 2 * MiB);
+  model.allocate(30 * MiB);
+  EXPECT_EQ(model.reserved(), 2 * MiB + 40 * MiB);
+  EXPECT_EQ(model.counters().allocations, 3u);
+}
+
+TEST(PytorchExpandable, GrowsAFreeBlockInPlace) {
+  Model model(make_pytorch_expandable, 1 * GiB);
+  model.free(model.allocate(20 * MiB));
+  model.allocate(40 * MiB);
+  EXPECT_EQ(model.reserved(), 40 * MiB);
+}
+
+TEST(PytorchExpandable, SplitsWhenever512BytesAreLeft) {
+  Model model(make_pytorch_expandable, 1 * GiB);
+  model.allocate(20 * MiB - 512);
+  EXPECT_EQ(model.active(), 20 * MiB - 512);
+}
+
+TEST(PytorchExpandable, KeepsTheBlockThatCanGrow) {
+  Model model(make_pytorch_expandable, 1 * GiB);
+  const auto low = model.allocate(16 * MiB);
+  model.allocate(2 * MiB);
+  model.free(low);
+  // The best fit for 2 MiB would be the end of the page, but that can grow: the 16 MiB are cut instead.
+  model.allocate(2 * MiB);
+  model.allocate(14 * MiB);
+  EXPECT_EQ(model.reserved(), 20 * MiB);
+  model.allocate(22 * MiB);  // the last 2 MiB and one new page
+  EXPECT_EQ(model.reserved(), 40 * MiB);
+}
+
+TEST(PytorchExpandable, UnmapsFreePagesUnderPressureOnly) {
+  Model model(make_pytorch_expandable, 64 * MiB);
+  const auto first = model.allocate(20 * MiB);
+  const auto second = model.allocate(20 * MiB);
+  const auto third = model.allocate(20 * MiB);
+  model.free(first);
+  model.free(third);
+  EXPECT_EQ(model.counters().frees, 0u);
+  EXPECT_TRUE(model.allocate(100));  // 2 MiB are left for small pages
+  EXPECT_EQ(model.counters().frees, 0u);
+  EXPECT_TRUE(model.allocate(30 * MiB));  // behind the block that stays, in pages taken from both of its sides
+  EXPECT_EQ(model.counters().frees, 2u);
+  EXPECT_EQ(model.reserved(), 62 * MiB);
+  model.free(second);
+}
+
+TEST(PytorchExpandable, MapsTheLowestHoleAgain) {
+  Model model(make_pytorch_expandable, 60 * MiB);
+  const auto first = model.allocate(20 * MiB);
+  model.allocate(20 * MiB);
+  model.free(first);
+  EXPECT_FALSE(model.allocate(60 * MiB));  // unmaps the first page
+  EXPECT_EQ(model.reserved(), 20 * MiB);
+  EXPECT_TRUE(model.allocate(20 * MiB));
+  EXPECT_TRUE(model.allocate(20 * MiB));
+  EXPECT_EQ(model.reserved(), 60 * MiB);
+}
+
+TEST(Gmlake, StitchesScatteredChunks) {
+  Model model(make_gmlake, 8 * MiB);
+  std::vector<std::optional<std::uint32_t>> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(model.allocate(2 * MiB));
+  model.free(blocks[0]);
+  model.free(blocks[2]);
+  EXPECT_TRUE(model.allocate(4 * MiB));
+  EXPECT_EQ(model.reserved(), 8 * MiB);
+  EXPECT_EQ(model.counters().frees, 0u);
+  EXPECT_EQ(model.counters().allocations, 4u);
+}
+
+TEST(Gmlake, UsesAStitchedBlockAgainWithoutACallToTheDriver) {
+  Model model(make_gmlake, 8 * MiB);
+  const auto first = model.allocate(2 * MiB);
+  model.allocate(2 * MiB);
+  const auto third = model.allocate(2 * MiB);
+  model.free(first);
+  model.free(third);
+  model.free(model.allocate(4 * MiB));
+  const double spent = model.counters().nanoseconds;
+  model.free(model.allocate(4 * MiB));
+  EXPECT_EQ(model.counters().nanoseconds, spent);
+  // While a part is in use, the stitched block is not free.
+  EXPECT_TRUE(model.allocate(2 * MiB));
+  EXPECT_TRUE(model.allocate(4 * MiB));
+  EXPECT_EQ(model.reserved(), 8 * MiB);
+}
+
+TEST(Gmlake, SplitsALargerBlockAndRemembersIt) {
+  Model model(make_gmlake, 1 * GiB);
+  model.free(model.allocate(12 * MiB));
+  const auto part = model.allocate(4 * MiB);
+  EXPECT_EQ(model.active(), 4 * MiB);
+  EXPECT_EQ(model.reserved(), 12 * MiB);
+  model.free(part);
+  const double spent = model.counters().nanoseconds;
+  EXPECT_TRUE(model.allocate(12 * MiB));
+  EXPECT_EQ(model.counters().nanoseconds, spent);
+}
+
+TEST(Gmlake, AllocatesOnlyWhatIsMissing) {
+  Model model(make_gmlake, 1 * GiB);
+  model.free(model.allocate(6 * MiB));
+  model.allocate(10 * MiB);
+  EXPECT_EQ(model.reserved(), 10 * MiB);
+}
+
+TEST(Gmlake, GivesAllFreeChunksBackBeforeItRefuses) {
+  Model model(make_gmlake, 20 * MiB);
+  model.free(model.allocate(512));  // a small segment
+  model.free(model.allocate(10 * MiB));
+  EXPECT_TRUE(model.allocate(20 * MiB));
+  EXPECT_EQ(model.reserved(), 20 * MiB);
+  EXPECT_FALSE(model.allocate(1));
+}
+
+TEST(Gmlake, LetsAnotherStreamWait) {
+  Model model(make_gmlake, 1 * GiB, 2);
+  model.free(model.allocate(4 * MiB, 0));
+  model.allocate(4 * MiB, 1);
+  EXPECT_EQ(model.reserved(), 4 * MiB);
+  EXPECT_EQ(model.counters().waits, 1u);
+}
+
+TEST(Gmlake, ServesRequestsBelowTheFragmentLimitAsPytorchDoes) {
+  const auto limited = [](const PolicyContext& context) { return make_gmlake_limited(context, 512 * MiB); };
+  Model model(limited, 2 * GiB);
+  model.allocate(3 * MiB / 2);
+  EXPECT_EQ(model.reserved(), 20 * MiB);
+  model.allocate(512 * MiB + 1);
+  EXPECT_EQ(model.reserved(), 20 * MiB + 514 * MiB);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing
