@@ -7,13 +7,20 @@ const when = (moment) => {
 };
 const stepOf = (moment) => upTo(steps, moment);
 
-// Calls f(x, index) for the samples in view, and the last one before them.
+// Calls f(x, index) for the samples in view, and the last one before them; of several on one pixel for the fullest.
 const eachSample = (plot, f) => {
-  const h = horizontal(), value = (moment) => h[moment];
+  const h = horizontal(), value = (moment) => h[moment], count = samples.moment.length;
   const first = Math.max(0, upTo(samples.moment, view.low, value));
-  const last = Math.min(samples.moment.length - 1, upTo(samples.moment, view.high, value) + 1);
-  for (let i = first; i <= last; ++i) f(plot.x(h[samples.moment[i]]), i);
-  if (last === samples.moment.length - 1 && last >= 0) f(plot.x(lastMoment()), last);
+  const last = Math.min(count - 1, upTo(samples.moment, view.high, value) + 1);
+  for (let i = first; i <= last; ++i) {
+    const x = plot.x(h[samples.moment[i]]), pixel = Math.floor(x);
+    let fullest = i;
+    while (i < last && Math.floor(plot.x(h[samples.moment[i + 1]])) === pixel)
+      if (requestedAt(++i) > requestedAt(fullest)) fullest = i;
+    f(fullest === i ? x : pixel, fullest);
+    if (fullest !== i) f(pixel + 0.9, i);
+  }
+  if (last === count - 1 && last >= 0) f(plot.x(lastMoment()), last);
 };
 const traceSteps = (plot, c, values) => {
   let before;
@@ -91,6 +98,7 @@ const map = new Plot("map", (plot, c) => {
   const palette = coloured.palette.map(shown), fill = palette.map(rgb), ink = palette.map(inkOn);
   const left = margin.left, right = margin.left + plot.width, top = margin.top, bottom = margin.top + plot.height;
   let before = -1, labels = 0;
+  const columns = Math.ceil(plot.width) + 2, specks = new Uint8Array(columns * (Math.ceil(plot.height) + 2));
   for (const i of drawingOrder) {
     const x0 = plot.x(h[blocks.begin[i]]), x1 = plot.x(h[blocks.end[i]]);
     if (x1 < left || x0 > right) continue;
@@ -98,6 +106,11 @@ const map = new Plot("map", (plot, c) => {
     if (y1 < top || y0 > bottom) continue;
     const colour = coloured.colour[i], high = Math.max(y1 - y0 - (y1 - y0 > 4 ? 1 : 0), 0.8);
     const xg = plot.x(h[blocks.given_back[i]]), width = Math.max(xg - x0 - (xg - x0 > 4 ? 0.7 : 0), 0.8);
+    if (x1 - x0 < 1 && y1 - y0 < 1) {  // a pixel needs one of these
+      const speck = Math.floor(y0 - top + 1) * columns + Math.floor(x0 - left + 1);
+      if (specks[speck]) continue;
+      specks[speck] = 1;
+    }
     if (colour !== before) c.fillStyle = fill[colour];
     before = colour;
     c.fillRect(x0, y0, width, high);
@@ -129,17 +142,18 @@ const map = new Plot("map", (plot, c) => {
   }
   c.setLineDash([]);
   c.globalAlpha = 1;
-  if (hovered >= 0) {
-    c.strokeStyle = css("--ink");
-    c.lineWidth = 2;
-    const x0 = plot.x(h[blocks.begin[hovered]]), x1 = plot.x(h[blocks.end[hovered]]);
-    const y1 = plot.y(blocks.address[hovered]), y0 = plot.y(blocks.address[hovered] + blocks.size[hovered]);
-    c.strokeRect(x0, y0, Math.max(x1 - x0, 1), Math.max(y1 - y0, 1));
-    c.lineWidth = 1;
-  }
 }, () => ({ low: view.bottom, high: view.top, write: formatBytes, binary: true }));
 
 let hovered = -1;
+map.highlight = (c) => {
+  if (hovered < 0 || pointer.plot !== map) return;
+  const h = horizontal(), i = hovered, x0 = map.x(h[blocks.begin[i]]), x1 = map.x(h[blocks.end[i]]);
+  const y1 = map.y(blocks.address[i]), y0 = map.y(blocks.address[i] + blocks.size[i]);
+  c.strokeStyle = css("--ink");
+  c.lineWidth = 2;
+  c.strokeRect(x0, y0, Math.max(x1 - x0, 1), Math.max(y1 - y0, 1));
+  c.lineWidth = 1;
+};
 let drawingOrder = [];
 const recolour = (how) => {
   coloured = colourBlocks(how);
@@ -161,7 +175,6 @@ map.describe = (x, y) => {
       found = i;
     }
   }
-  if (found !== hovered) redraw();
   hovered = found;
   if (found < 0) return { title: `address ${addressAt(offset)}`, rows: [["here", pageState(value, offset)]] };
   const i = found, slack = blocks.size[i] - blocks.requested[i];

@@ -63,7 +63,8 @@ const upTo = (values, x, key = (v) => v) => {
 };
 
 // The address behind an offset on the map.
-const addressAt = (offset) => {
+const addressAt = (where) => {
+  const offset = Math.floor(where);
   const range = Math.max(0, upTo(ranges.offset, offset));
   return "0x" + (ranges.address[range] + offset - ranges.offset[range]).toString(16);
 };

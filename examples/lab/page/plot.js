@@ -26,6 +26,7 @@ class Plot {
   constructor(id, paint, vertical) {
     this.canvas = document.getElementById(id);
     this.context = this.canvas.getContext("2d");
+    this.backdrop = document.createElement("canvas");
     this.paint = paint;
     this.vertical = vertical;  // () => { low, high, write, binary, numbered }
     plots.push(this);
@@ -37,28 +38,44 @@ class Plot {
   y(value) { return margin.top + this.height - ((value - this.scale.low) / (this.scale.high - this.scale.low)) * this.height; }
   valueAt(y) { return this.scale.low + ((margin.top + this.height - y) / this.height) * (this.scale.high - this.scale.low); }
 
-  draw() {
+  // Paints everything onto the backdrop if the view has changed, and then the pointer on top.
+  draw(changed) {
     const ratio = window.devicePixelRatio || 1, box = this.canvas.getBoundingClientRect();
     const pixels = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
-    if (this.canvas.width !== pixels[0]) this.canvas.width = pixels[0];
-    if (this.canvas.height !== pixels[1]) this.canvas.height = pixels[1];
-    this.width = box.width - margin.left - margin.right;
-    this.height = box.height - margin.top - margin.bottom;
-    this.scale = this.vertical();
+    if (changed || this.canvas.width !== pixels[0] || this.canvas.height !== pixels[1]) {
+      for (const canvas of [this.canvas, this.backdrop]) [canvas.width, canvas.height] = pixels;
+      this.width = box.width - margin.left - margin.right;
+      this.height = box.height - margin.top - margin.bottom;
+      this.scale = this.vertical();
+      const c = this.backdrop.getContext("2d");
+      c.setTransform(ratio, 0, 0, ratio, 0, 0);
+      c.font = "11.5px system-ui, 'DejaVu Sans', sans-serif";
+      this.drawGrid(c);
+      this.clipped(c, () => {
+        this.paint(this, c);
+        this.drawSteps(c);
+      });
+      this.drawMarks(c);
+    }
     const c = this.context;
+    c.setTransform(1, 0, 0, 1, 0, 0);
+    c.clearRect(0, 0, ...pixels);
+    c.drawImage(this.backdrop, 0, 0);
+    if (!pointer) return;
     c.setTransform(ratio, 0, 0, ratio, 0, 0);
-    c.clearRect(0, 0, box.width, box.height);
-    c.font = "11.5px system-ui, 'DejaVu Sans', sans-serif";
-    this.drawGrid(c);
+    this.clipped(c, () => {
+      this.drawCrosshair(c);
+      this.highlight?.(c);
+    });
+  }
+
+  clipped(c, paint) {
     c.save();
     c.beginPath();
     c.rect(margin.left, margin.top, this.width, this.height);
     c.clip();
-    this.paint(this, c);
-    this.drawSteps(c);
+    paint();
     c.restore();
-    this.drawMarks(c);
-    if (pointer) this.drawCrosshair(c);
   }
 
   drawGrid(c) {
@@ -176,13 +193,13 @@ class Plot {
         }
       }
       pointer = { plot: this, x: event.offsetX, y: event.offsetY, value: this.at(event.offsetX) };
-      redraw();
+      redraw(false);
       showTooltip(this, event);
     });
     this.canvas.addEventListener("pointerleave", () => {
       pointer = null;
       hideTooltip();
-      redraw();
+      redraw(false);
     });
     this.canvas.addEventListener("dblclick", showAll);
   }
@@ -209,13 +226,16 @@ const showAll = () => {
   show(0, lastMoment());
 };
 
-let waiting = false;
-const redraw = () => {
+// Once per frame; `changed` if more than the pointer has moved.
+let waiting = false, everything = false;
+const redraw = (changed = true) => {
+  everything ||= changed;
   if (waiting) return;
   waiting = true;
   requestAnimationFrame(() => {
-    waiting = false;
-    for (const plot of plots) plot.draw();
+    const all = everything;
+    waiting = everything = false;
+    for (const plot of plots) plot.draw(all);
   });
 };
 
