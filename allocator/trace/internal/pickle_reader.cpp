@@ -1,5 +1,6 @@
 // A pickle machine for plain data: what PyTorch and Python's pickle (protocols 2 to 5) write for dictionaries, lists,
 // tuples, texts and numbers. Nothing that makes an object or calls a function is known to it.
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
@@ -107,6 +108,7 @@ class PickleMachine {
     const std::size_t height = pop_mark();
     std::vector<Value> values(stack_.begin() + static_cast<std::ptrdiff_t>(height), stack_.end());
     stack_.resize(height);
+    tree_.longest_batch = std::max(tree_.longest_batch, kind == ValueKind::list ? values.size() : 0);
     const Value container = top(kind);
     stack_.insert(stack_.end(), values.begin(), values.end());
     move_into(container, height);
@@ -150,6 +152,7 @@ bool PickleMachine::step(std::uint8_t opcode) {
     case proto: {
       const unsigned version = in_.u8("protocol");
       if (version < 2 || version > 5) fail("pickle protocol " + std::to_string(version) + ", known are 2 to 5");
+      tree_.protocol = version;
       break;
     }
     case frame: in_.u64("frame"); break;

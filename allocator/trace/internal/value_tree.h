@@ -37,6 +37,8 @@ class ValueTree {
   std::vector<Value>& items(Value container) { return containers_[container.bits].items; }
 
   Value root;
+  unsigned protocol = 0;          // of a pickle
+  std::size_t longest_batch = 0;  // items that one opcode of a pickle appended
 
   // --- reading
 
