@@ -48,6 +48,20 @@ TEST(TensorflowBfc, TakesWhatTheLimitLeaves) {
   EXPECT_EQ(model.reserved(), 50 * MiB);
 }
 
+TEST(TensorflowBfc, AsksForLessAndLessWhenTheDeviceRefuses) {
+  Model model(make_tensorflow_bfc, 5 * MiB);  // of which the device can give two pages of 2 MiB
+  EXPECT_TRUE(model.allocate(2 * MiB));
+  EXPECT_TRUE(model.allocate(1 * MiB));
+  EXPECT_EQ(model.reserved(), 4 * MiB);
+}
+
+TEST(TensorflowBfc, AsksForLessAtTheFirstRefusalOnly) {
+  Model model(make_tensorflow_bfc, 5 * MiB);
+  EXPECT_TRUE(model.allocate(2 * MiB));
+  EXPECT_FALSE(model.allocate(5 * MiB / 2));
+  EXPECT_FALSE(model.allocate(1 * MiB));
+}
+
 TEST(TensorflowBfc, FreesUnusedRegionsForARequestThatFitsThen) {
   Model model(make_tensorflow_bfc, 48 * MiB);
   model.free(model.allocate(16 * MiB));
@@ -174,6 +188,16 @@ TEST(SizeMapLru, ClearsTheCacheWhenMostOfItIsAskedFor) {
   for (const auto& block : blocks) model.free(block);
   EXPECT_TRUE(model.allocate(91 * MiB));  // asks for 36 of 40 MiB
   EXPECT_EQ(model.counters().frees, 10u);
+}
+
+TEST(SizeMapLru, ClearsTheCacheWhenItsBuffersPinPages) {
+  Model model(make_size_map_lru, 4 * MiB);
+  const auto first = model.allocate(1 * MiB);
+  model.allocate(1 * MiB);
+  const auto third = model.allocate(1 * MiB);  // alone in the second page
+  model.free(first);
+  model.free(third);
+  EXPECT_TRUE(model.allocate(3 * MiB / 2));
 }
 
 TEST(CudaAsync, ReservesInStepsOf32Mebibytes) {

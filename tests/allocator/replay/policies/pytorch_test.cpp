@@ -36,6 +36,15 @@ TEST(PytorchNative, SplitsALargeBlockOnlyIfMoreThanOneMebibyteIsLeft) {
   EXPECT_EQ(split.active(), 19 * MiB - 512);
 }
 
+TEST(PytorchNative, SplitsASmallBlockWhenever512BytesAreLeft) {
+  Model model(make_pytorch_native, 1 * GiB);
+  const auto block = model.allocate(1024);
+  model.allocate(1024);
+  model.free(block);
+  model.allocate(512);
+  EXPECT_EQ(model.active(), 1024u + 512u);
+}
+
 TEST(PytorchNative, NeverSharesBlocksBetweenStreams) {
   Model model(make_pytorch_native, 1 * GiB, 2);
   model.free(model.allocate(16 * MiB, 0));
@@ -147,6 +156,19 @@ TEST(PytorchExpandable, UnmapsFreePagesUnderPressureOnly) {
   model.free(second);
 }
 
+TEST(PytorchExpandable, UnmapsPagesInTheMiddleOfAFreeBlock) {
+  Model model(make_pytorch_expandable, 42 * MiB);
+  model.allocate(10 * MiB);
+  model.free(model.allocate(30 * MiB));  // half of the first page, and the second
+  EXPECT_TRUE(model.allocate(1 * MiB));
+  EXPECT_EQ(model.counters().frees, 0u);
+  EXPECT_TRUE(model.allocate(1 * MiB));
+  EXPECT_TRUE(model.allocate(1 * MiB));
+  EXPECT_EQ(model.counters().frees, 1u);
+  EXPECT_EQ(model.reserved(), 24 * MiB);
+  EXPECT_TRUE(model.allocate(10 * MiB));  // what was left of the first page
+}
+
 TEST(PytorchExpandable, MapsTheLowestHoleAgain) {
   Model model(make_pytorch_expandable, 60 * MiB);
   const auto first = model.allocate(20 * MiB);
@@ -169,6 +191,21 @@ TEST(Gmlake, StitchesScatteredChunks) {
   EXPECT_EQ(model.reserved(), 8 * MiB);
   EXPECT_EQ(model.counters().frees, 0u);
   EXPECT_EQ(model.counters().allocations, 4u);
+}
+
+TEST(Gmlake, StitchesTheLargestBlocksAndSplitsTheLast) {
+  Model model(make_gmlake, 1 * GiB);
+  std::vector<std::optional<std::uint32_t>> blocks;
+  for (const std::size_t size : {2 * MiB, 4 * MiB, 2 * MiB, 6 * MiB}) blocks.push_back(model.allocate(size));
+  for (const auto& block : blocks) model.free(block);
+  const double spent = model.counters().nanoseconds;
+  EXPECT_TRUE(model.allocate(8 * MiB));  // 6 MiB and half of the 4 MiB
+  const LatencyTable unit = LatencyTable::named("unit");
+  const double handles = 2 + 4;  // of the block that is split, and of the stitched one
+  EXPECT_EQ(model.counters().nanoseconds - spent, handles * (unit.map.call + unit.set_access.call));
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(model.allocate(2 * MiB));
+  EXPECT_EQ(model.active(), 14 * MiB);
+  EXPECT_EQ(model.reserved(), 14 * MiB);
 }
 
 TEST(Gmlake, UsesAStitchedBlockAgainWithoutACallToTheDriver) {

@@ -92,6 +92,23 @@ TEST(RmmArena, CollectsFreeSuperblocksBeforeItRefuses) {
   EXPECT_FALSE(model.allocate(256, 0));
 }
 
+TEST(RmmArena, KeepsTheSuperblocksOfAStreamApart) {
+  Model model(make_rmm_arena, 2 * MiB);
+  const auto low = model.allocate(1 * MiB - 256);
+  const auto high = model.allocate(1 * MiB - 256);
+  model.free(low);
+  model.free(high);
+  EXPECT_TRUE(model.allocate(2 * MiB));
+}
+
+TEST(RmmArena, ServesUpToOneMebibyteFromTheStreamsArena) {
+  Model model(make_rmm_arena, 64 * MiB);
+  model.free(model.allocate(1 * MiB));
+  EXPECT_EQ(model.counters().synchronizations, 0u);
+  model.free(model.allocate(1 * MiB + 1));
+  EXPECT_EQ(model.counters().synchronizations, 1u);
+}
+
 TEST(RmmArena, SynchronisesTheStreamThatFreesForAnother) {
   Model model(make_rmm_arena, 64 * MiB, 2);
   model.free(model.allocate(256, 0), 0);
@@ -112,12 +129,14 @@ TEST(RmmBinning, ServesEachRequestFromTheSmallestBinThatHoldsIt) {
   Model model(make_rmm_binning, 4 * GiB);
   model.allocate(1);
   EXPECT_EQ(model.active(), 256 * KiB);
+  model.allocate(256 * KiB);
+  EXPECT_EQ(model.active(), 512 * KiB);
   model.allocate(256 * KiB + 1);
-  EXPECT_EQ(model.active(), 768 * KiB);
+  EXPECT_EQ(model.active(), 1 * MiB);
   model.allocate(4 * MiB);
-  EXPECT_EQ(model.active(), 768 * KiB + 4 * MiB);
+  EXPECT_EQ(model.active(), 5 * MiB);
   model.allocate(4 * MiB + 1);  // of the pool
-  EXPECT_EQ(model.active(), 768 * KiB + 8 * MiB + 256);
+  EXPECT_EQ(model.active(), 9 * MiB + 256);
 }
 
 TEST(RmmBinning, Takes128BlocksAtATime) {
