@@ -37,7 +37,7 @@ TEST(TraceRing, HoldsWhatWasRecordedUntilItIsFull) {
 }
 
 TEST(TraceRing, OverwritesTheOldestAndCountsThem) {
-  for (const std::size_t capacity : {1, 3, 4, 7}) {
+  for (const std::size_t capacity : {1u, 3u, 4u, 7u}) {
     TraceRing ring(capacity);
     for (std::uint64_t i = 0; i < 30; ++i) {
       ring.record(at(i));
