@@ -35,6 +35,7 @@
 #include "allocator/replay/policy.h"
 #include "allocator/replay/pool_policy.h"
 #include "allocator/replay/replay.h"
+#include "allocator/replay/step_planner.h"
 #include "allocator/replay/workload.h"
 #include "allocator/replay/workload_builder.h"
 #include "allocator/replay/zoo.h"
