@@ -237,6 +237,19 @@ TEST(Gmlake, SplitsALargerBlockAndRemembersIt) {
   EXPECT_EQ(model.counters().nanoseconds, spent);
 }
 
+TEST(Gmlake, HandsOutAStitchedBlockOfUpToTenTimesTheSize) {
+  Model model(make_gmlake, 1 * GiB);
+  std::vector<std::optional<std::uint32_t>> chunks;
+  for (int i = 0; i < 22; ++i) chunks.push_back(model.allocate(2 * MiB));
+  for (const auto& chunk : chunks) model.free(chunk);
+  model.free(model.allocate(44 * MiB));
+  const auto large = model.allocate(6 * MiB);
+  EXPECT_EQ(model.active(), 44 * MiB);
+  model.free(large);
+  model.allocate(4 * MiB);
+  EXPECT_EQ(model.active(), 4 * MiB);
+}
+
 TEST(Gmlake, AllocatesOnlyWhatIsMissing) {
   Model model(make_gmlake, 1 * GiB);
   model.free(model.allocate(6 * MiB));
