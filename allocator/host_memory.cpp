@@ -4,6 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace poolgrad {
@@ -14,6 +17,20 @@ std::size_t physical_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES);
   const long bytes = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes) : 0;
+}
+
+// Moves the pages of one mapping and leaves fresh, untouched ones in their place: a hole there could be taken by any
+// other mmap() of the program.
+bool move_mapping(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
+  void* const target = reinterpret_cast<void*>(to);
+  constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  if (mremap(reinterpret_cast<void*>(from), bytes, bytes, flags, target) == MAP_FAILED) {
+    // Old kernels unmap the target before they find out that they cannot go on.
+    mmap(target, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    return false;
+  }
+  mprotect(reinterpret_cast<void*>(from), bytes, PROT_NONE);
+  return true;
 }
 
 }  // namespace
@@ -43,14 +60,23 @@ void* HostMemory::reserve(std::size_t bytes) {
   return reinterpret_cast<void*>(aligned);
 }
 
-void HostMemory::unreserve(void* address, std::size_t bytes) noexcept { munmap(address, bytes); }
+void HostMemory::unreserve(void* address, std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  seams_.erase(seams_.lower_bound(start), seams_.upper_bound(start + bytes));
+  munmap(address, bytes);
+}
 
 bool HostMemory::commit(void* address, std::size_t bytes) {
   std::size_t committed = committed_.load();
   do {
     if (bytes > total_ - committed) return false;
   } while (!committed_.compare_exchange_weak(committed, committed + bytes));
-  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0) return true;
+  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0) {
+    const std::lock_guard lock(mutex_);
+    add_seams(reinterpret_cast<std::uintptr_t>(address), bytes);
+    return true;
+  }
   committed_ -= bytes;
   return false;
 }
@@ -59,6 +85,35 @@ void HostMemory::decommit(void* address, std::size_t bytes) noexcept {
   madvise(address, bytes, MADV_DONTNEED);
   mprotect(address, bytes, PROT_NONE);
   committed_ -= bytes;
+}
+
+void HostMemory::add_seams(std::uintptr_t address, std::size_t bytes) {
+  seams_.insert(address);
+  seams_.insert(address + bytes);
+}
+
+bool HostMemory::move(void* from, void* to, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto source = reinterpret_cast<std::uintptr_t>(from);
+  const auto target = reinterpret_cast<std::uintptr_t>(to);
+  add_seams(source, bytes);
+  add_seams(target, bytes);
+  const auto first = seams_.find(source);
+  const auto last = seams_.find(source + bytes);
+  for (auto seam = first; seam != last; ++seam) {
+    if (move_mapping(*seam, target + (*seam - source), *std::next(seam) - *seam)) continue;
+    while (seam != first) {  // what went goes back, so that nothing has changed
+      const std::size_t piece = *seam - *std::prev(seam);
+      --seam;
+      if (!move_mapping(target + (*seam - source), *seam, piece)) {
+        std::fprintf(stderr, "[move] host memory cannot be put back: %zu bytes at %p\n", piece,
+                     reinterpret_cast<void*>(*seam));
+        std::abort();
+      }
+    }
+    return false;
+  }
+  return true;
 }
 
 void HostMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream) {

@@ -1,7 +1,9 @@
-// The machine's own memory: address ranges from mmap, committed and decommitted page by page.
+// The machine's own memory: address ranges from mmap, committed, decommitted and moved page by page.
 #pragma once
 
 #include <atomic>
+#include <mutex>
+#include <set>
 
 #include "allocator/device_memory.h"
 
@@ -15,6 +17,10 @@ class HostMemory : public DeviceMemory {
 
   /// `total` is what info() reports and commit() may use; 0 means the machine's physical memory. `granularity` is a
   /// power of two, at least a page of the operating system.
+  ///
+  /// Memory is anonymous rather than a file of memfd_create(): the kernel backs it with huge pages (files in memory
+  /// have them only where the administrator allows it), and mremap() moves its page tables as mmap() would map a file
+  /// anew.
   explicit HostMemory(std::size_t total = 0, std::size_t granularity = default_granularity);
 
   Device device() const override { return cpu; }
@@ -25,6 +31,7 @@ class HostMemory : public DeviceMemory {
   void unreserve(void* address, std::size_t bytes) noexcept override;
   bool commit(void* address, std::size_t bytes) override;
   void decommit(void* address, std::size_t bytes) noexcept override;
+  bool move(void* from, void* to, std::size_t bytes) override;
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
   EventId record_event(Stream stream) override;
   bool event_finished(EventId) override { return true; }
@@ -33,10 +40,16 @@ class HostMemory : public DeviceMemory {
   void discard_event(EventId) noexcept override {}
 
  private:
+  void add_seams(std::uintptr_t address, std::size_t bytes);
+
   const std::size_t total_;
   const std::size_t granularity_;
   std::atomic<std::size_t> committed_{0};
   std::atomic<EventId> events_{0};
+  // mremap() takes one mapping of the kernel at a time. Where ranges began and ended that were committed or moved, one
+  // mapping may end and the next begin; nowhere else.
+  std::mutex mutex_;
+  std::set<std::uintptr_t> seams_;
 };
 
 }  // namespace poolgrad

@@ -1,6 +1,8 @@
 #include "allocator/simulated_memory.h"
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "allocator/error.h"
 
@@ -20,12 +22,32 @@ Device simulated_device(int index) {
 
 }  // namespace
 
-SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, std::size_t granularity)
+SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, SimulationOptions options)
     : device_(simulated_device(index)),
-      granularity_(granularity),
+      options_(std::move(options)),
+      // Never the one to refuse: the capacity is checked here.
+      bytes_(options_.backed ? std::make_unique<HostMemory>(SIZE_MAX, options_.granularity) : nullptr),
       capacity_(capacity),
       next_address_(first_address + device_.index * device_span),
       end_address_(next_address_ + device_span) {}
+
+void SimulatedMemory::charge(DriverCalls::Counter DriverCalls::*counter, LatencyTable::Cost LatencyTable::*cost,
+                             std::size_t bytes) {
+  const double time = options_.latency ? (*options_.latency.*cost).of(bytes) : 0;
+  const auto nanoseconds = static_cast<std::uint64_t>(std::llround(time));
+  ++(calls_.*counter).calls;
+  (calls_.*counter).nanoseconds += nanoseconds;
+  now_ += nanoseconds;
+}
+
+std::vector<MappedHandles::Handle> SimulatedMemory::handles(std::uintptr_t address, std::size_t bytes,
+                                                            const char* operation) {
+  if (options_.divisible) {
+    handles_.split(address);
+    handles_.split(address + bytes);
+  }
+  return handles_.whole(address, bytes, operation);
+}
 
 MemoryInfo SimulatedMemory::info() const {
   std::lock_guard lock(mutex_);
@@ -34,6 +56,8 @@ MemoryInfo SimulatedMemory::info() const {
 
 void* SimulatedMemory::reserve(std::size_t bytes) {
   std::lock_guard lock(mutex_);
+  charge(&DriverCalls::reserve, &LatencyTable::reserve, bytes);
+  if (bytes_) return bytes_->reserve(bytes);
   if (bytes > end_address_ - next_address_) return nullptr;
   const std::uintptr_t address = next_address_;
   next_address_ += bytes;
@@ -42,30 +66,74 @@ void* SimulatedMemory::reserve(std::size_t bytes) {
 
 void SimulatedMemory::unreserve(void* address, std::size_t bytes) noexcept {
   std::lock_guard lock(mutex_);
-  // The last range can be reserved again, so a pool that is made anew sees the same addresses.
-  if (reinterpret_cast<std::uintptr_t>(address) + bytes == next_address_) next_address_ -= bytes;
+  charge(&DriverCalls::unreserve, &LatencyTable::unreserve, bytes);
+  if (bytes_) {
+    bytes_->unreserve(address, bytes);
+  } else if (reinterpret_cast<std::uintptr_t>(address) + bytes == next_address_) {
+    // The last range can be reserved again, so a pool that is made anew sees the same addresses.
+    next_address_ -= bytes;
+  }
 }
 
-bool SimulatedMemory::commit(void*, std::size_t bytes) {
+bool SimulatedMemory::commit(void* address, std::size_t bytes) {
   std::lock_guard lock(mutex_);
+  charge(&DriverCalls::create, &LatencyTable::create, bytes);
   if (committed_ > capacity_ || bytes > capacity_ - committed_) return false;
+  handles_.add({.address = reinterpret_cast<std::uintptr_t>(address), .bytes = bytes}, "commit");
+  if (bytes_ && !bytes_->commit(address, bytes)) {
+    handles_.remove({{.address = reinterpret_cast<std::uintptr_t>(address), .bytes = bytes}});
+    return false;
+  }
+  charge(&DriverCalls::map, &LatencyTable::map, bytes);
+  charge(&DriverCalls::set_access, &LatencyTable::set_access, bytes);
   committed_ += bytes;
   return true;
 }
 
-void SimulatedMemory::decommit(void*, std::size_t bytes) noexcept {
+void SimulatedMemory::decommit(void* address, std::size_t bytes) noexcept {
   std::lock_guard lock(mutex_);
+  const auto given_back = handles(reinterpret_cast<std::uintptr_t>(address), bytes, "decommit");
+  for (const auto& handle : given_back) {
+    charge(&DriverCalls::unmap, &LatencyTable::unmap, handle.bytes);
+    charge(&DriverCalls::release, &LatencyTable::release, handle.bytes);
+  }
+  handles_.remove(given_back);
+  if (bytes_) bytes_->decommit(address, bytes);
   committed_ -= bytes;
+}
+
+bool SimulatedMemory::move(void* from, void* to, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  const auto source = reinterpret_cast<std::uintptr_t>(from);
+  const auto target = reinterpret_cast<std::uintptr_t>(to);
+  const auto moved = handles(source, bytes, "move");
+  handles_.check_free(target, bytes, "move");
+  if (bytes_ && !bytes_->move(from, to, bytes)) return false;
+  handles_.remove(moved);
+  for (auto handle : moved) {
+    handle.address = target + (handle.address - source);
+    handles_.add(handle, "move");
+    charge(&DriverCalls::map, &LatencyTable::map, handle.bytes);
+    charge(&DriverCalls::set_access, &LatencyTable::set_access, handle.bytes);
+    charge(&DriverCalls::unmap, &LatencyTable::unmap, handle.bytes);
+  }
+  return true;
+}
+
+void SimulatedMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream stream) {
+  if (bytes_) bytes_->fill(address, bytes, value, stream);
 }
 
 EventId SimulatedMemory::record_event(Stream) {
   std::lock_guard lock(mutex_);
+  charge(&DriverCalls::event_record, &LatencyTable::event_record);
   finish_times_[++last_event_] = now_ + event_delay_;
   return last_event_;
 }
 
 bool SimulatedMemory::event_finished(EventId event) {
   std::lock_guard lock(mutex_);
+  charge(&DriverCalls::event_query, &LatencyTable::event_query);
   const auto entry = finish_times_.find(event);
   if (entry == finish_times_.end()) return true;
   if (entry->second > now_) return false;
@@ -75,15 +143,19 @@ bool SimulatedMemory::event_finished(EventId event) {
 
 void SimulatedMemory::stream_wait(Stream, EventId event) {
   std::lock_guard lock(mutex_);
+  charge(&DriverCalls::stream_wait, &LatencyTable::stream_wait);
   const auto entry = finish_times_.find(event);
   if (entry != finish_times_.end() && entry->second > now_) ++waits_;
 }
 
 void SimulatedMemory::synchronize(EventId event) {
   std::lock_guard lock(mutex_);
+  charge(&DriverCalls::synchronize, &LatencyTable::synchronize);
   const auto entry = finish_times_.find(event);
   if (entry == finish_times_.end()) return;
-  now_ = std::max(now_, entry->second);
+  const std::uint64_t finished = std::max(now_, entry->second);
+  calls_.synchronize.nanoseconds += finished - now_;
+  now_ = finished;
   finish_times_.erase(entry);
 }
 
@@ -95,6 +167,16 @@ void SimulatedMemory::discard_event(EventId event) noexcept {
 void SimulatedMemory::set_capacity(std::size_t bytes) {
   std::lock_guard lock(mutex_);
   capacity_ = bytes;
+}
+
+void SimulatedMemory::set_latency(std::optional<LatencyTable> latency) {
+  std::lock_guard lock(mutex_);
+  options_.latency = std::move(latency);
+}
+
+DriverCalls SimulatedMemory::calls() const {
+  std::lock_guard lock(mutex_);
+  return calls_;
 }
 
 std::uint64_t SimulatedMemory::now() const {

@@ -1,88 +1,55 @@
-// The contract of DeviceMemory, written once and run on every implementation and through every adaptor.
+// Every device memory that needs no GPU keeps the contract, plain and through every adaptor.
 #include "allocator/device_memory.h"
 
 #include <cstring>
 
+#include "allocator/cuda_memory.h"
 #include "allocator/delayed_memory.h"
 #include "allocator/failing_memory.h"
-#include "tests/allocator/pool_testing.h"
+#include "allocator/host_memory.h"
+#include "allocator/limited_memory.h"
+#include "allocator/race_detector.h"
+#include "allocator/simulated_memory.h"
+#include "allocator/traced_memory.h"
+#include "tests/allocator/device_memory_contract.h"
+#include "tests/allocator/fake_cuda_driver.h"
 
 namespace poolgrad::testing {
 namespace {
 
-constexpr std::size_t capacity = 16 * page;
+constexpr std::size_t page = std::size_t{2} << 20;
+constexpr std::size_t small_page = std::size_t{64} << 10;
+constexpr std::size_t capacity = MemoryKind::capacity;
 
-class DeviceMemoryContract : public ::testing::TestWithParam<const char*> {
- protected:
-  static std::unique_ptr<DeviceMemory> make(const std::string& kind) {
-    if (kind == "failing_sim") return std::make_unique<FailingMemory>(make_memory("sim", capacity));
-    if (kind == "delayed_host") return std::make_unique<DelayedMemory>(make_memory("host", capacity));
-    return make_memory(kind, capacity);
-  }
-
-  std::unique_ptr<DeviceMemory> memory_ = make(GetParam());
-};
-
-INSTANTIATE_TEST_SUITE_P(All, DeviceMemoryContract, ::testing::Values("host", "sim", "failing_sim", "delayed_host"),
-                         device_name);
-
-TEST_P(DeviceMemoryContract, ReservesAlignedDisjointRangesThatCostNothing) {
-  const std::size_t granule = memory_->granularity();
-  EXPECT_EQ(granule & (granule - 1), 0u);
-  auto* first = static_cast<char*>(memory_->reserve(64 * granule));
-  auto* second = static_cast<char*>(memory_->reserve(granule));
-  ASSERT_NE(first, nullptr);
-  ASSERT_NE(second, nullptr);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % granule, 0u);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(second) % granule, 0u);
-  EXPECT_TRUE(second >= first + 64 * granule || first >= second + granule);
-  EXPECT_EQ(memory_->info().free, capacity);
-  EXPECT_EQ(memory_->info().total, capacity);
-  memory_->unreserve(second, granule);
-  memory_->unreserve(first, 64 * granule);
+std::unique_ptr<DeviceMemory> host(std::size_t total = capacity) {
+  return std::make_unique<HostMemory>(total, small_page);
+}
+std::unique_ptr<DeviceMemory> simulated(SimulationOptions options = {}) {
+  return std::make_unique<SimulatedMemory>(0, capacity, options);
+}
+std::unique_ptr<DeviceMemory> fake_cuda() {
+  return std::make_unique<CudaMemory>(0, std::make_unique<FakeCudaDriver>(capacity));
 }
 
-TEST_P(DeviceMemoryContract, CountsWhatIsCommitted) {
-  const std::size_t granule = memory_->granularity();
-  auto* range = static_cast<char*>(memory_->reserve(8 * granule));
-  EXPECT_TRUE(memory_->commit(range + 2 * granule, 3 * granule));
-  EXPECT_EQ(memory_->info().free, capacity - 3 * granule);
-  memory_->decommit(range + 3 * granule, granule);
-  EXPECT_EQ(memory_->info().free, capacity - 2 * granule);
-  EXPECT_TRUE(memory_->commit(range + 3 * granule, granule));
-  memory_->decommit(range + 2 * granule, 3 * granule);
-  EXPECT_EQ(memory_->info().free, capacity);
-  memory_->unreserve(range, 8 * granule);
-}
-
-TEST_P(DeviceMemoryContract, RefusesMoreThanItHasAndStaysUsable) {
-  auto* range = static_cast<char*>(memory_->reserve(2 * capacity));
-  ASSERT_NE(range, nullptr);
-  EXPECT_TRUE(memory_->commit(range, capacity - page));
-  EXPECT_FALSE(memory_->commit(range + capacity, 2 * page));
-  EXPECT_EQ(memory_->info().free, page);
-  EXPECT_TRUE(memory_->commit(range + capacity, page));
-  EXPECT_FALSE(memory_->commit(range + capacity + page, page));
-  memory_->decommit(range, capacity - page);
-  memory_->decommit(range + capacity, page);
-  memory_->unreserve(range, 2 * capacity);
-}
-
-TEST_P(DeviceMemoryContract, FinishesEventsOnceTheyAreSynchronised) {
-  const Stream stream{memory_->device(), 0};
-  const EventId first = memory_->record_event(stream);
-  const EventId second = memory_->record_event(stream);
-  EXPECT_NE(first, 0u);
-  EXPECT_NE(first, second);
-  memory_->stream_wait(Stream{memory_->device(), 1}, first);
-  memory_->synchronize(first);
-  memory_->synchronize(second);
-  memory_->discard_event(memory_->record_event(stream));
-}
-
-TEST_P(DeviceMemoryContract, ReportsAnAbsurdReservationAsImpossible) {
-  EXPECT_EQ(memory_->reserve(std::size_t{1} << 60), nullptr);
-}
+INSTANTIATE_TEST_SUITE_P(
+    All, DeviceMemoryContract,
+    ::testing::Values(
+        MemoryKind{"host", [] { return host(); }, read_host},
+        MemoryKind{"host_large_pages", [] { return std::make_unique<HostMemory>(capacity, page); }, read_host},
+        MemoryKind{"sim", [] { return simulated(); }, nullptr},
+        MemoryKind{"sim_divisible", [] { return simulated({.divisible = true}); }, nullptr},
+        MemoryKind{"sim_with_latency", [] { return simulated({.latency = LatencyTable::named("h200")}); }, nullptr},
+        MemoryKind{"sim_backed", [] { return simulated({.backed = true}); }, read_host},
+        MemoryKind{"fake_cuda", fake_cuda, read_host},
+        MemoryKind{"failing_sim", [] { return std::make_unique<FailingMemory>(simulated()); }, nullptr},
+        MemoryKind{"delayed_host", [] { return std::make_unique<DelayedMemory>(host()); }, read_host},
+        MemoryKind{"limited_host", [] { return std::make_unique<LimitedMemory>(host(4 * capacity), capacity); },
+                   read_host},
+        MemoryKind{"traced_sim_backed", [] { return std::make_unique<TracedMemory>(simulated({.backed = true})); },
+                   read_host},
+        MemoryKind{"race_detector_over_host", [] { return std::make_unique<RaceDetector>(host()); }, read_host},
+        MemoryKind{"race_detector_over_cuda", [] { return std::make_unique<RaceDetector>(fake_cuda()); }, read_host}),
+    memory_kind_name);
 
 TEST(HostMemory, GivesMemoryThatCanBeUsedAndComesBackZeroed) {
   HostMemory memory;
@@ -99,66 +66,60 @@ TEST(HostMemory, GivesMemoryThatCanBeUsedAndComesBackZeroed) {
   memory.unreserve(range, 4 * page);
 }
 
+TEST(HostMemory, KeepsTheAddressesThatMemoryWasMovedFrom) {
+  HostMemory memory;
+  auto* range = static_cast<char*>(memory.reserve(4 * page));
+  ASSERT_TRUE(memory.commit(range, page));
+  std::memset(range, 7, page);
+  ASSERT_TRUE(memory.move(range, range + 2 * page, page));
+  ASSERT_TRUE(memory.commit(range, page));
+  for (std::size_t i = 0; i < page; i += 4096) ASSERT_EQ(range[i], 0);
+  memory.decommit(range, page);
+  memory.decommit(range + 2 * page, page);
+  memory.unreserve(range, 4 * page);
+}
+
+// Pages that were moved are mappings of their own; a range across them moves in one call, whatever its past.
+TEST(HostMemory, MovesARangeThatWasPutTogetherFromManyMoves) {
+  HostMemory memory(0, small_page);
+  constexpr std::size_t pieces = 64;
+  auto* range = static_cast<unsigned char*>(memory.reserve(4 * pieces * small_page));
+  for (std::size_t i = 0; i < pieces; ++i) {  // in reverse order, each from elsewhere
+    unsigned char* from = range + (3 * pieces - 1 - i) * small_page;
+    ASSERT_TRUE(memory.commit(from, small_page));
+    std::fill_n(from, small_page, static_cast<unsigned char>(i));
+    ASSERT_TRUE(memory.move(from, range + i * small_page, small_page));
+  }
+  ASSERT_TRUE(memory.move(range, range + 2 * pieces * small_page, pieces * small_page));
+  for (std::size_t i = 0; i < pieces; ++i) ASSERT_EQ(range[(2 * pieces + i) * small_page + 5], i);
+  memory.decommit(range + 2 * pieces * small_page, pieces * small_page);
+  memory.unreserve(range, 4 * pieces * small_page);
+}
+
+TEST(HostMemory, ChangesNothingWhereAMoveIsImpossible) {
+  HostMemory memory(0, small_page);
+  auto* range = static_cast<unsigned char*>(memory.reserve(4 * small_page));
+  ASSERT_TRUE(memory.commit(range, small_page));
+  range[0] = 42;
+  // The kernel does not move a range onto itself.
+  EXPECT_FALSE(memory.move(range, range, small_page));
+  EXPECT_EQ(range[0], 42);
+  memory.decommit(range, small_page);
+  memory.unreserve(range, 4 * small_page);
+}
+
 TEST(HostMemoryDeathTest, FaultsOnReservedMemoryThatIsNotCommitted) {
   HostMemory memory;
-  auto* range = static_cast<volatile char*>(memory.reserve(page));
+  auto* range = static_cast<volatile char*>(memory.reserve(2 * page));
   EXPECT_DEATH(range[0] = 1, "");
-  memory.unreserve(const_cast<char*>(range), page);
+  ASSERT_TRUE(memory.commit(const_cast<char*>(range), page));
+  ASSERT_TRUE(memory.move(const_cast<char*>(range), const_cast<char*>(range) + page, page));
+  EXPECT_DEATH(range[0] = 1, "");
+  memory.decommit(const_cast<char*>(range) + page, page);
+  memory.unreserve(const_cast<char*>(range), 2 * page);
 }
 
-TEST(HostMemory, HasThePhysicalMemoryOfTheMachine) { EXPECT_GE(HostMemory().info().total, 64 * MiB); }
-
-TEST(SimulatedMemory, PlacesDevicesOneTebibyteApart) {
-  SimulatedMemory first(0, capacity);
-  SimulatedMemory third(2, capacity);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.reserve(page)), 0x7f0000000000u);
-  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(third.reserve(page)), 0x7f0000000000u + (std::uintptr_t{2} << 40));
-}
-
-TEST(SimulatedMemory, FinishesEventsWhenTheClockPassesThem) {
-  SimulatedMemory memory(0, capacity);
-  memory.set_event_delay(100);
-  const Stream stream{memory.device(), 1};
-  const EventId event = memory.record_event(stream);
-  EXPECT_FALSE(memory.event_finished(event));
-  memory.advance(99);
-  EXPECT_FALSE(memory.event_finished(event));
-  memory.advance(1);
-  EXPECT_TRUE(memory.event_finished(event));
-  const EventId later = memory.record_event(stream);
-  memory.synchronize(later);
-  EXPECT_EQ(memory.now(), 200u);
-}
-
-TEST(SimulatedMemory, RefusesAnImpossibleIndex) {
-  EXPECT_THROW(SimulatedMemory(-1, capacity), DeviceError);
-  EXPECT_THROW(SimulatedMemory(256, capacity), DeviceError);
-}
-
-TEST(FailingMemory, FailsExactlyTheCallsAskedFor) {
-  FailingMemory memory(make_memory("sim", capacity));
-  memory.fail_call(2);
-  void* range = memory.reserve(page);
-  EXPECT_NE(range, nullptr);
-  EXPECT_FALSE(memory.commit(range, page));
-  EXPECT_TRUE(memory.commit(range, page));
-  EXPECT_EQ(memory.calls(), 3u);
-  memory.fail_call(4, 2);
-  EXPECT_THROW(memory.record_event(Stream{}), DeviceError);
-  EXPECT_THROW(memory.record_event(Stream{}), DeviceError);
-  EXPECT_NO_THROW(memory.record_event(Stream{}));
-}
-
-TEST(DelayedMemory, HoldsEventsBackUntilTold) {
-  DelayedMemory memory(make_memory("host", capacity));
-  const EventId event = memory.record_event(Stream{});
-  EXPECT_FALSE(memory.event_finished(event));
-  memory.stream_wait(Stream{cpu, 1}, event);
-  EXPECT_EQ(memory.waits(), 1u);
-  memory.finish_events();
-  EXPECT_TRUE(memory.event_finished(event));
-  EXPECT_EQ(memory.unfinished_events(), 0u);
-}
+TEST(HostMemory, HasThePhysicalMemoryOfTheMachine) { EXPECT_GE(HostMemory().info().total, std::size_t{64} << 20); }
 
 }  // namespace
 }  // namespace poolgrad::testing

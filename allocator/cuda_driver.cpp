@@ -1,0 +1,228 @@
+// The real driver. Host code only: it needs CUDA's headers and the runtime library, but neither nvcc nor libcuda, whose
+// functions the runtime finds when the program runs.
+#include "allocator/cuda_driver.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+[[noreturn]] void fail(const char* call, const std::string& name, const char* file, int line) {
+  throw CudaError("[" + std::string(call) + "] " + name + " at " + file + ":" + std::to_string(line));
+}
+
+void check(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // else the next call would report it again
+  fail(call, std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), file, line);
+}
+
+void check(CUresult status, const char* call, const char* file, int line) {
+  if (status != CUDA_SUCCESS) fail(call, "CUresult " + std::to_string(static_cast<int>(status)), file, line);
+}
+
+#define POOLGRAD_CUDA_CHECK(call) check((call), #call, __FILE__, __LINE__)
+
+// The calls of the virtual memory interface, as the driver of this machine has them; null where it has not.
+struct EntryPoints {
+  decltype(&cuMemGetAllocationGranularity) granularity = find<decltype(granularity)>("cuMemGetAllocationGranularity");
+  decltype(&cuDeviceGetAttribute) attribute = find<decltype(attribute)>("cuDeviceGetAttribute");
+  decltype(&cuMemAddressReserve) reserve = find<decltype(reserve)>("cuMemAddressReserve");
+  decltype(&cuMemAddressFree) unreserve = find<decltype(unreserve)>("cuMemAddressFree");
+  decltype(&cuMemCreate) create = find<decltype(create)>("cuMemCreate");
+  decltype(&cuMemRelease) release = find<decltype(release)>("cuMemRelease");
+  decltype(&cuMemMap) map = find<decltype(map)>("cuMemMap");
+  decltype(&cuMemUnmap) unmap = find<decltype(unmap)>("cuMemUnmap");
+  decltype(&cuMemSetAccess) set_access = find<decltype(set_access)>("cuMemSetAccess");
+
+  bool complete() const {
+    return granularity && attribute && reserve && unreserve && create && release && map && unmap && set_access;
+  }
+
+ private:
+  template <typename Function>
+  static Function find(const char* symbol) {
+    constexpr unsigned version = 10020;  // the first CUDA that had all of them
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+    const cudaError_t status = cudaGetDriverEntryPointByVersion(symbol, &function, version, cudaEnableDefault, &found);
+#else
+    static_cast<void>(version);
+    const cudaError_t status = cudaGetDriverEntryPoint(symbol, &function, cudaEnableDefault, &found);
+#endif
+    if (status != cudaSuccess) cudaGetLastError();
+    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(function)
+                                                                         : nullptr;
+  }
+};
+
+// Makes a device current for as long as it lives: the calls are about the device that is current in the thread.
+class OnDevice {
+ public:
+  explicit OnDevice(int index) : index_(index) {
+    POOLGRAD_CUDA_CHECK(cudaGetDevice(&previous_));
+    if (previous_ != index_) POOLGRAD_CUDA_CHECK(cudaSetDevice(index_));
+  }
+  ~OnDevice() {
+    if (previous_ != index_) cudaSetDevice(previous_);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+ private:
+  int index_;
+  int previous_ = 0;
+};
+
+cudaStream_t stream_of(std::uint64_t id) { return reinterpret_cast<cudaStream_t>(id); }
+cudaEvent_t event_of(std::uint64_t id) { return reinterpret_cast<cudaEvent_t>(id); }
+
+class Driver : public CudaDriver {
+ public:
+  explicit Driver(int index) : index_(index) {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(cudaFree(nullptr));  // makes the context that every later call needs
+    properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, index_};
+    access_.location = properties_.location;
+    access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (!entry_.complete()) return;
+    int supported = 0;
+    POOLGRAD_CUDA_CHECK(entry_.attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index_));
+    if (supported == 0) return;
+    POOLGRAD_CUDA_CHECK(entry_.granularity(&granularity_, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  }
+
+  std::size_t granularity() override { return granularity_; }
+
+  MemoryInfo memory_info() override {
+    const OnDevice guard(index_);
+    MemoryInfo info;
+    POOLGRAD_CUDA_CHECK(cudaMemGetInfo(&info.free, &info.total));
+    return info;
+  }
+
+  std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) override {
+    const OnDevice guard(index_);
+    CUdeviceptr address = 0;
+    const CUresult status = entry_.reserve(&address, bytes, alignment, 0, 0);
+    // More than the address space has is a value that it takes for invalid.
+    if (status == CUDA_ERROR_OUT_OF_MEMORY || status == CUDA_ERROR_INVALID_VALUE) return 0;
+    POOLGRAD_CUDA_CHECK(status);
+    return address;
+  }
+  void address_free(std::uintptr_t address, std::size_t bytes) override {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(entry_.unreserve(address, bytes));
+  }
+  std::optional<std::uint64_t> create(std::size_t bytes) override {
+    const OnDevice guard(index_);
+    CUmemGenericAllocationHandle handle = 0;
+    if (!given(entry_.create(&handle, bytes, &properties_, 0), "cuMemCreate")) return std::nullopt;
+    return handle;
+  }
+  void release(std::uint64_t handle) override {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(entry_.release(handle));
+  }
+  bool map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) override {
+    const OnDevice guard(index_);
+    return given(entry_.map(address, bytes, 0, handle, 0), "cuMemMap");
+  }
+  bool set_access(std::uintptr_t address, std::size_t bytes) override {
+    const OnDevice guard(index_);
+    return given(entry_.set_access(address, bytes, &access_, 1), "cuMemSetAccess");
+  }
+  void unmap(std::uintptr_t address, std::size_t bytes) override {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(entry_.unmap(address, bytes));
+  }
+
+  std::uintptr_t malloc(std::size_t bytes) override {
+    const OnDevice guard(index_);
+    void* pointer = nullptr;
+    const cudaError_t status = cudaMalloc(&pointer, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return 0;
+    }
+    POOLGRAD_CUDA_CHECK(status);
+    return reinterpret_cast<std::uintptr_t>(pointer);
+  }
+  void free(std::uintptr_t address) override {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(cudaFree(reinterpret_cast<void*>(address)));
+  }
+
+  void fill(std::uintptr_t address, std::size_t bytes, unsigned char value, std::uint64_t stream) override {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(cudaMemsetAsync(reinterpret_cast<void*>(address), value, bytes, stream_of(stream)));
+  }
+
+  std::uint64_t event_create() override {
+    const OnDevice guard(index_);
+    cudaEvent_t event = nullptr;
+    POOLGRAD_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return reinterpret_cast<std::uint64_t>(event);
+  }
+  void event_destroy(std::uint64_t event) override { POOLGRAD_CUDA_CHECK(cudaEventDestroy(event_of(event))); }
+  void event_record(std::uint64_t event, std::uint64_t stream) override {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(cudaEventRecord(event_of(event), stream_of(stream)));
+  }
+  bool event_query(std::uint64_t event) override {
+    const cudaError_t status = cudaEventQuery(event_of(event));
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    POOLGRAD_CUDA_CHECK(status);
+    return true;
+  }
+  void event_synchronize(std::uint64_t event) override { POOLGRAD_CUDA_CHECK(cudaEventSynchronize(event_of(event))); }
+  void stream_wait(std::uint64_t stream, std::uint64_t event) override {
+    const OnDevice guard(index_);
+    POOLGRAD_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
+  }
+
+ private:
+  static bool given(CUresult status, const char* call) {
+    if (status == CUDA_ERROR_OUT_OF_MEMORY) return false;
+    check(status, call, __FILE__, __LINE__);
+    return true;
+  }
+
+  const int index_;
+  const EntryPoints entry_;
+  CUmemAllocationProp properties_{};
+  CUmemAccessDesc access_{};
+  std::size_t granularity_ = 0;
+};
+
+}  // namespace
+
+std::string cuda_unavailable_reason() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return "";
+  cudaGetLastError();
+  return "no CUDA device: " + std::string(status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
+}
+
+std::unique_ptr<CudaDriver> make_cuda_driver(int index) {
+  std::string reason = cuda_unavailable_reason();
+  if (reason.empty()) {
+    int count = 0;
+    POOLGRAD_CUDA_CHECK(cudaGetDeviceCount(&count));
+    if (index >= 0 && index < count) return std::make_unique<Driver>(index);
+    reason = "there are " + std::to_string(count) + " CUDA devices";
+  }
+  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + reason + "; use cpu or sim:N");
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,14 @@
+// Takes the place of the CUDA driver in a build without the CUDA toolkit.
+#include "allocator/cuda_driver.h"
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+std::string cuda_unavailable_reason() { return "poolgrad was built without CUDA"; }
+
+std::unique_ptr<CudaDriver> make_cuda_driver(int index) {
+  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + cuda_unavailable_reason() +
+                    "; use cpu or sim:N");
+}
+
+}  // namespace poolgrad

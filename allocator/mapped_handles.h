@@ -1,0 +1,41 @@
+// Which handle of physical memory is behind which addresses. A GPU gives and takes memory in whole handles, so the
+// devices that come in handles look every range up here before they touch it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+namespace poolgrad {
+
+/// Not synchronised. Throws DeviceError `[operation] reason` and changes nothing where a range is not what it must be.
+class MappedHandles {
+ public:
+  struct Handle {
+    std::uintptr_t address = 0;
+    std::size_t bytes = 0;
+    std::uint64_t id = 0;
+  };
+
+  /// A handle is now behind its addresses; nothing else may be.
+  void add(const Handle& handle, const char* operation);
+  /// Throws unless nothing is behind [address, address + bytes).
+  void check_free(std::uintptr_t address, std::size_t bytes, const char* operation) const;
+  /// The handles behind [address, address + bytes), lowest first. Throws if there is a gap, or if a handle reaches
+  /// beyond the range.
+  std::vector<Handle> whole(std::uintptr_t address, std::size_t bytes, const char* operation) const;
+  /// They are gone.
+  void remove(const std::vector<Handle>& handles);
+  /// A handle that covers `address` becomes two of the same id, the second from `address` on: for memory that is
+  /// divisible.
+  void split(std::uintptr_t address);
+
+  bool empty() const { return handles_.empty(); }
+  std::size_t count() const { return handles_.size(); }
+
+ private:
+  std::map<std::uintptr_t, Handle> handles_;  // by address
+};
+
+}  // namespace poolgrad

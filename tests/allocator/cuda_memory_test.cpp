@@ -1,0 +1,184 @@
+// CudaMemory on a driver that keeps a record: what it calls, in which order, and what it takes back when a call fails.
+#include "allocator/cuda_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "allocator/error.h"
+#include "tests/allocator/fake_cuda_driver.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Failure = FakeCudaDriver::Failure;
+
+constexpr std::size_t page = FakeCudaDriver::page;
+constexpr std::size_t capacity = 16 * page;
+
+class CudaMemoryTest : public ::testing::Test {
+ protected:
+  CudaMemoryTest() {
+    auto driver = std::make_unique<FakeCudaDriver>(capacity);
+    driver_ = driver.get();
+    memory_ = std::make_unique<CudaMemory>(0, std::move(driver));
+    range_ = static_cast<unsigned char*>(memory_->reserve(16 * page));
+    driver_->forget_calls();
+  }
+  ~CudaMemoryTest() override { memory_->unreserve(range_, 16 * page); }
+
+  std::vector<std::string> calls_of(const std::function<void()>& function) {
+    driver_->forget_calls();
+    function();
+    return driver_->calls();
+  }
+
+  FakeCudaDriver* driver_;
+  std::unique_ptr<CudaMemory> memory_;
+  unsigned char* range_;
+};
+
+TEST_F(CudaMemoryTest, CommitsOneHandle) {
+  EXPECT_THAT(calls_of([&] { EXPECT_TRUE(memory_->commit(range_, 3 * page)); }),
+              ElementsAre("create", "map", "set_access"));
+  EXPECT_THAT(calls_of([&] { memory_->decommit(range_, 3 * page); }), ElementsAre("unmap", "release"));
+}
+
+TEST_F(CudaMemoryTest, MapsTheNewPlaceBeforeItLeavesTheOldOne) {
+  ASSERT_TRUE(memory_->commit(range_, page));
+  ASSERT_TRUE(memory_->commit(range_ + page, 2 * page));
+  EXPECT_THAT(calls_of([&] { EXPECT_TRUE(memory_->move(range_, range_ + 8 * page, 3 * page)); }),
+              ElementsAre("map", "map", "set_access", "unmap", "unmap"));
+  memory_->decommit(range_ + 8 * page, 3 * page);
+}
+
+// Whatever call fails, and however: nothing has changed, nothing is left over, and the next call works.
+TEST_F(CudaMemoryTest, UndoesACommitThatFails) {
+  const std::size_t objects = driver_->objects();
+  for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
+    for (std::size_t call = 1; call <= 3; ++call) {
+      driver_->fail_call(call, failure);
+      if (failure == Failure::error) {
+        EXPECT_THROW(memory_->commit(range_, page), CudaError) << call;
+      } else {
+        EXPECT_FALSE(memory_->commit(range_, page)) << call;
+      }
+      EXPECT_EQ(driver_->objects(), objects) << call;
+      EXPECT_EQ(memory_->info().free, capacity) << call;
+    }
+  }
+  EXPECT_TRUE(memory_->commit(range_, page));
+  memory_->decommit(range_, page);
+}
+
+TEST_F(CudaMemoryTest, UndoesAMoveThatFails) {
+  ASSERT_TRUE(memory_->commit(range_, page));
+  ASSERT_TRUE(memory_->commit(range_ + page, page));
+  range_[0] = 1;
+  range_[page] = 2;
+  const std::size_t objects = driver_->objects();
+  for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
+    for (std::size_t call = 1; call <= 3; ++call) {
+      driver_->fail_call(call, failure);
+      if (failure == Failure::error) {
+        EXPECT_THROW(memory_->move(range_, range_ + 4 * page, 2 * page), CudaError) << call;
+      } else {
+        EXPECT_FALSE(memory_->move(range_, range_ + 4 * page, 2 * page)) << call;
+      }
+      EXPECT_EQ(driver_->objects(), objects) << call;
+      EXPECT_EQ(range_[0], 1);
+      EXPECT_EQ(range_[page], 2);
+    }
+  }
+  EXPECT_TRUE(memory_->move(range_, range_ + 4 * page, 2 * page));
+  EXPECT_EQ(range_[5 * page], 2);
+  memory_->decommit(range_ + 4 * page, 2 * page);
+}
+
+TEST_F(CudaMemoryTest, ReleasesAHandleEvenIfItCannotBeUnmapped) {
+  ASSERT_TRUE(memory_->commit(range_, page));
+  driver_->fail_call(1, Failure::error);
+  EXPECT_THAT(calls_of([&] { memory_->decommit(range_, page); }), ElementsAre("unmap", "release"));
+}
+
+TEST_F(CudaMemoryTest, UsesEventsAgain) {
+  const Stream stream{memory_->device(), 7};
+  for (int round = 0; round < 5; ++round) {
+    const EventId first = memory_->record_event(stream);
+    const EventId second = memory_->record_event(stream);
+    memory_->stream_wait(stream, first);
+    memory_->discard_event(first);
+    EXPECT_TRUE(memory_->event_finished(second));
+    EXPECT_TRUE(memory_->event_finished(second)) << "spent";
+  }
+  EXPECT_EQ(driver_->events(), 2u);
+}
+
+TEST_F(CudaMemoryTest, LosesNoEventWhereRecordingFails) {
+  const Stream stream{memory_->device(), 0};
+  for (std::size_t call = 1; call <= 2; ++call) {
+    driver_->fail_call(call, Failure::error);
+    EXPECT_THROW(memory_->record_event(stream), CudaError);
+    EXPECT_EQ(driver_->events(), 0u);
+  }
+  const EventId event = memory_->record_event(stream);
+  driver_->fail_call(1, Failure::error);
+  EXPECT_THROW(memory_->synchronize(event), CudaError);
+  memory_->synchronize(event);
+  EXPECT_TRUE(memory_->event_finished(event));
+}
+
+TEST_F(CudaMemoryTest, RefusesToCommitTwice) {
+  ASSERT_TRUE(memory_->commit(range_, 2 * page));
+  EXPECT_THAT(calls_of([&] { EXPECT_THROW(memory_->commit(range_ + page, page), DeviceError); }), ElementsAre());
+  memory_->decommit(range_, 2 * page);
+}
+
+TEST(CudaMemory, DestroysItsEvents) {
+  // The driver dies with the memory and leaves its record behind.
+  struct Recording : FakeCudaDriver {
+    explicit Recording(std::vector<std::string>& log) : FakeCudaDriver(capacity), log_(log) {}
+    ~Recording() override { log_ = calls(); }
+    std::vector<std::string>& log_;
+  };
+  std::vector<std::string> log;
+  {
+    CudaMemory memory(1, std::make_unique<Recording>(log));
+    memory.record_event(Stream{memory.device(), 0});
+    memory.discard_event(memory.record_event(Stream{memory.device(), 0}));
+  }
+  EXPECT_THAT(log, ElementsAre("event_create", "event_record", "event_create", "event_record", "event_destroy",
+                               "event_destroy"));
+}
+
+TEST(CudaMemory, NeedsVirtualMemoryManagement) {
+  try {
+    CudaMemory memory(3, std::make_unique<FakeCudaDriver>(capacity, 0));
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cuda:3 has no virtual memory management"));
+  }
+}
+
+TEST(CudaMemory, RefusesAnImpossibleIndex) {
+  EXPECT_THROW(CudaMemory(-1, std::make_unique<FakeCudaDriver>(capacity)), DeviceError);
+  EXPECT_THROW(CudaMemory(256, std::make_unique<FakeCudaDriver>(capacity)), DeviceError);
+}
+
+TEST(CudaMemory, SaysWhyADeviceCannotBeUsed) {
+  // An index that no machine has: the reason is the missing device, the missing driver or the missing CUDA.
+  try {
+    make_cuda_driver(255);
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("[allocator] cuda:255 cannot be used: "), HasSubstr("use cpu or sim:N")));
+    if (const std::string reason = cuda_unavailable_reason(); !reason.empty()) {
+      EXPECT_THAT(error.what(), HasSubstr(reason));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::testing
