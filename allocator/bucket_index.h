@@ -35,6 +35,18 @@ class BucketIndex {
     }
   }
 
+  /// Calls visit(Block*) for the blocks by falling size, until it returns false.
+  template <class Visit>
+  void for_each_largest_first(Visit visit) const {
+    for (std::uint64_t left = major_map_; left != 0;) {
+      const auto major = static_cast<std::size_t>(std::bit_width(left)) - 1;
+      left &= ~(std::uint64_t{1} << major);
+      for (std::size_t minor = minors; minor-- > 0;) {
+        if (!walk_down(roots_[major * minors + minor], visit)) return;
+      }
+    }
+  }
+
  private:
   static constexpr std::size_t majors = 61;
   static constexpr std::size_t minors = 16;
@@ -57,6 +69,11 @@ class BucketIndex {
     walk(tree->left, visit);
     visit(tree);
     walk(tree->right, visit);
+  }
+
+  template <class Visit>
+  static bool walk_down(Block* tree, Visit& visit) {
+    return tree == nullptr || (walk_down(tree->right, visit) && visit(tree) && walk_down(tree->left, visit));
   }
 
   unsigned shift_;

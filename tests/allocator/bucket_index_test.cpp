@@ -93,6 +93,23 @@ TEST(BucketIndex, AgreesWithALinearSearch) {
   }
 }
 
+TEST(BucketIndex, VisitsTheLargestBlocksFirst) {
+  BucketIndex index(64);
+  std::vector<Block> blocks;
+  for (std::uintptr_t i = 0; i < 200; ++i) blocks.push_back(block(i << 20, 64 * (1 + i * i % 997)));
+  for (Block& b : blocks) index.insert(&b);
+  std::vector<std::size_t> sizes;
+  for (const Block& b : blocks) sizes.push_back(b.size);
+  std::sort(sizes.rbegin(), sizes.rend());
+  sizes.resize(150);
+  std::vector<std::size_t> visited;
+  index.for_each_largest_first([&](const Block* b) {
+    visited.push_back(b->size);
+    return visited.size() < 150;
+  });
+  EXPECT_EQ(visited, sizes);
+}
+
 TEST(BucketIndex, VisitsEveryBlockThatIsLargeEnough) {
   BucketIndex index(64);
   std::vector<Block> blocks;

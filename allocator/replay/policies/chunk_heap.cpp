@@ -32,7 +32,8 @@ void BasicChunkHeap<Index>::remove(Block* block) {
 
 template <class Index>
 Block* BasicChunkHeap<Index>::find(std::uint64_t list, std::size_t size) const {
-  return list < lists_.size() && lists_[list] != nullptr ? lists_[list]->find(size) : nullptr;
+  const Index* free = index(list);
+  return free != nullptr ? free->find(size) : nullptr;
 }
 
 template <class Index>
@@ -93,10 +94,10 @@ void BasicChunkHeap<Index>::absorb_next(Block* block) {
 }
 
 template <class Index>
-std::vector<Block*> BasicChunkHeap<Index>::blocks(std::uint64_t list, std::size_t size) const {
+std::vector<Block*> BasicChunkHeap<Index>::blocks(std::uint64_t list) const {
   std::vector<Block*> found;
-  if (list < lists_.size() && lists_[list] != nullptr) {
-    lists_[list]->for_each_from(size, [&](Block* block) { found.push_back(block); });
+  if (const Index* free = index(list)) {
+    free->for_each_from(0, [&](Block* block) { found.push_back(block); });
   }
   std::sort(found.begin(), found.end(), [](const Block* a, const Block* b) { return a->address < b->address; });
   return found;

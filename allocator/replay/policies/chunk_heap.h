@@ -40,9 +40,10 @@ class BasicChunkHeap {
   void absorb_next(Block* block);
 
   std::uint64_t lists() const { return lists_.size(); }
-  /// The free blocks of a list by address, at least those of `size` or more; a copy, so that they can be taken and
-  /// merged on the way.
-  std::vector<Block*> blocks(std::uint64_t list, std::size_t size = 0) const;
+  /// nullptr if no block was ever in this list.
+  const Index* index(std::uint64_t list) const { return list < lists_.size() ? lists_[list].get() : nullptr; }
+  /// The free blocks of a list by address; a copy, so that they can be taken and merged on the way.
+  std::vector<Block*> blocks(std::uint64_t list) const;
   /// Takes all free blocks that are whole segments, calls visit(address, size) for each, and forgets them.
   template <class Visit>
   void remove_whole_segments(Visit visit) {

@@ -17,7 +17,6 @@
 // down to a tenth of its size; the limit of 1000 GB on stitched addresses, in place of which a size keeps the 16
 // stitched blocks that were freed last; and the cost of unmapping stitched blocks.
 #include <algorithm>
-#include <bit>
 #include <deque>
 #include <map>
 
@@ -124,13 +123,13 @@ class Gmlake : public ModelPolicy {
   // Free primitive blocks that together have `size`; all if there are fewer.
   std::vector<Block*> largest_first(std::size_t size) const {
     std::vector<Block*> parts;
-    for (std::size_t least = std::bit_floor(size);; least /= 2) {
-      parts = primitive_.blocks(whole, least);
+    if (const BucketIndex* free = primitive_.index(whole)) {
       std::size_t sum = 0;
-      for (const Block* part : parts) sum += part->size;
-      if (sum >= size || least <= chunk) break;
+      free->for_each_largest_first([&](Block* part) {
+        parts.push_back(part);
+        return (sum += part->size) < size;
+      });
     }
-    std::stable_sort(parts.begin(), parts.end(), [](const Block* a, const Block* b) { return a->size > b->size; });
     return parts;
   }
 
