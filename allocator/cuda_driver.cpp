@@ -5,6 +5,9 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <iomanip>
+#include <sstream>
+
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -214,15 +217,44 @@ std::string cuda_unavailable_reason() {
   return "no CUDA device: " + std::string(status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
 }
 
-std::unique_ptr<CudaDriver> make_cuda_driver(int index) {
+namespace {
+
+void check_index(int index) {
   std::string reason = cuda_unavailable_reason();
   if (reason.empty()) {
     int count = 0;
     POOLGRAD_CUDA_CHECK(cudaGetDeviceCount(&count));
-    if (index >= 0 && index < count) return std::make_unique<Driver>(index);
+    if (index >= 0 && index < count) return;
     reason = "there are " + std::to_string(count) + " CUDA devices";
   }
   throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + reason + "; use cpu or sim:N");
+}
+
+// 12080 is 12.8.
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+}  // namespace
+
+std::string cuda_device_description(int index) {
+  check_index(index);
+  cudaDeviceProp properties{};
+  POOLGRAD_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  int driver = 0;
+  int runtime = 0;
+  POOLGRAD_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  POOLGRAD_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  std::ostringstream text;
+  text << properties.name << ", compute capability " << properties.major << "." << properties.minor << ", "
+       << std::fixed << std::setprecision(1) << static_cast<double>(properties.totalGlobalMem) / 1073741824.0
+       << " GiB, driver " << version_text(driver) << ", runtime " << version_text(runtime);
+  return text.str();
+}
+
+std::unique_ptr<CudaDriver> make_cuda_driver(int index) {
+  check_index(index);
+  return std::make_unique<Driver>(index);
 }
 
 }  // namespace poolgrad

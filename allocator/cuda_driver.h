@@ -53,6 +53,10 @@ class CudaDriver {
 /// Why there is no CUDA device to use: no CUDA in this build, no driver, or no device. Empty where there is one.
 std::string cuda_unavailable_reason();
 
+/// "NVIDIA H200, compute capability 9.0, 139.8 GiB, driver 12.8, runtime 13.0"; throws DeviceError as
+/// make_cuda_driver().
+std::string cuda_device_description(int index);
+
 /// The driver of device `index`. Throws DeviceError with the reason where it cannot be used.
 std::unique_ptr<CudaDriver> make_cuda_driver(int index);
 

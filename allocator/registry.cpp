@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "allocator/clock.h"
+#include "allocator/cuda_memory.h"
 #include "allocator/error.h"
 #include "allocator/host_memory.h"
 #include "allocator/pool.h"
@@ -44,10 +45,9 @@ CachingAllocator* make_pool(Device device, std::size_t simulated_capacity) {
       registry().simulated[device.index] = raw;
       return pool;
     }
-    case DeviceType::cuda: break;
+    case DeviceType::cuda: return new CachingAllocator(std::make_unique<CudaMemory>(device.index), config);
   }
-  throw DeviceError("[allocator] this build has no CUDA device memory: " + to_string(device) +
-                    " cannot be used; use cpu or sim:N");
+  throw DeviceError("[allocator] unknown kind of device");
 }
 
 SimulatedMemory& simulated_memory(Device device, const char* function) {
