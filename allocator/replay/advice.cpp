@@ -1,0 +1,98 @@
+#include "allocator/replay/advice.h"
+
+#include <algorithm>
+
+#include "allocator/error.h"
+#include "allocator/replay/pool_policy.h"
+#include "allocator/replay/replay.h"
+
+namespace poolgrad {
+
+namespace {
+
+class Trial {
+ public:
+  Trial(Workload workload, std::size_t capacity) : workload_(std::move(workload)), capacity_(capacity) {}
+
+  bool passes(const AllocatorConfig& config) const {
+    const PolicyEntry entry{"trial", "", true,
+                            [&](const PolicyContext& context) { return make_poolgrad(context, config); }};
+    return !replay(workload_, entry, {.capacity = capacity_}).out_of_memory;
+  }
+
+  /// The smallest budget in whole pages that is enough; 0 if the device has not enough.
+  std::size_t budget(AllocatorConfig config) const {
+    constexpr std::size_t page = ModelDevice::page;
+    const auto passes_with = [&](std::size_t pages) {
+      config.budget = pages * page;
+      return passes(config);
+    };
+    std::size_t enough = capacity_ / page;
+    std::size_t fails = config.budget / page;
+    if (config.budget == 0 || enough <= fails || !passes_with(enough)) return 0;
+    while (enough - fails > 1) {
+      const std::size_t middle = fails + (enough - fails) / 2;
+      (passes_with(middle) ? enough : fails) = middle;
+    }
+    return enough * page;
+  }
+
+ private:
+  Workload workload_;
+  std::size_t capacity_;
+};
+
+/// The trace and, behind it, the request that failed.
+Workload workload_with(const Trace& trace, const AllocationRequest& request) {
+  Workload workload = workload_of(trace, "advice");
+  Operation operation;
+  operation.bytes = request.bytes;
+  operation.block = workload.blocks++;
+  operation.category = request.tag.category;
+  // Streams of a workload are numbered by appearance, so the request's is found where the trace first has it.
+  const auto id = std::ranges::find(trace.streams, request.stream.id) - trace.streams.begin();
+  std::vector<std::uint32_t> seen;
+  for (const TraceEvent& event : trace.events) {
+    if (std::ranges::find(seen, event.stream) == seen.end()) seen.push_back(event.stream);
+  }
+  const auto known = std::ranges::find(seen, static_cast<std::uint32_t>(id)) - seen.begin();
+  operation.stream = static_cast<std::uint16_t>(std::min<std::ptrdiff_t>(known, workload.streams));
+  if (operation.stream == workload.streams) ++workload.streams;
+  workload.operations.push_back(operation);
+  return workload;
+}
+
+}  // namespace
+
+std::vector<std::string> checked_advice(const Trace& trace, const AllocatorConfig& config, std::size_t capacity,
+                                        const AllocationRequest& request) {
+  AllocatorConfig present = config;
+  present.trace = 0;
+  present.poison = false;
+  std::vector<std::string> advice;
+  try {
+    const Trial trial(workload_with(trace, request), capacity);
+    if (trial.passes(present)) return advice;
+    const auto with = [&](auto change, const char* setting) {
+      AllocatorConfig other = present;
+      change(other);
+      if (other.text() != present.text() && trial.passes(other)) {
+        advice.push_back(std::string(setting) + " would have served it");
+      }
+    };
+    with([](AllocatorConfig& c) { c.stitch = true; }, "stitch:on");
+    with([](AllocatorConfig& c) { c.deterministic = false; }, "deterministic:off");
+    with([](AllocatorConfig& c) { c.magazines = false; }, "magazines:off");
+    with([](AllocatorConfig& c) { c.alignment = std::min<std::size_t>(c.alignment, 64); }, "alignment:64");
+    with([](AllocatorConfig& c) { c.mode = AllocatorMode::standard; }, "mode:default");
+    with([](AllocatorConfig& c) { c.mode = AllocatorMode::planned; }, "mode:planned");
+    if (const std::size_t budget = trial.budget(present); budget != 0) {
+      advice.push_back("budget:" + std::to_string(budget >> 20) + "MiB would have served it");
+    }
+  } catch (const ValueError&) {
+    // The trace cannot be replayed.
+  }
+  return advice;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,147 @@
+// The measuring loop, the smallest capacity, and the policies that are not models of other allocators.
+#include "allocator/replay/replay.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "allocator/error.h"
+#include "allocator/replay/offline_policies.h"
+#include "allocator/replay/workload_builder.h"
+
+namespace poolgrad {
+namespace {
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+constexpr std::size_t page = ModelDevice::page;
+
+/// Three steps of two blocks each, 5 MiB at once.
+Workload steps() {
+  WorkloadBuilder out(1000);
+  out.allocate(1 * MiB, Category::parameter);
+  for (int step = 0; step < 3; ++step) {
+    out.step();
+    const auto a = out.allocate(3 * MiB, Category::activation);
+    const auto b = out.allocate(1 * MiB, Category::activation);
+    out.free(a);
+    out.free(b);
+  }
+  return out.take("steps", "three steps");
+}
+
+Workload on_two_streams() {
+  WorkloadBuilder out;
+  const auto a = out.allocate(8 * MiB, Category::activation, 0);
+  out.use(a, 1);
+  out.free(a, 0);
+  const auto b = out.allocate(8 * MiB, Category::activation, 1);
+  out.order(0, 1);
+  out.free(b);
+  out.free(out.allocate(8 * MiB, Category::activation, 0));
+  return out.take("two", "streams");
+}
+
+TEST(Replay, MeasuresPeaksAndCountsOperations) {
+  const ReplayResult result = replay(steps(), policy_named("lower-bound"));
+  EXPECT_EQ(result.policy, "lower-bound");
+  EXPECT_EQ(result.workload, "steps");
+  EXPECT_EQ(result.peak_requested, 5 * MiB);
+  EXPECT_EQ(result.peak_reserved, 5 * MiB);
+  EXPECT_EQ(result.lower_bound, 5 * MiB);
+  EXPECT_EQ(result.operations, 16u);
+  EXPECT_FALSE(result.out_of_memory);
+  EXPECT_DOUBLE_EQ(result.utilisation(), 1.0);
+}
+
+TEST(Replay, OfNothingHasFullUtilisation) {
+  for (const PolicyEntry& policy : policies()) {
+    const ReplayResult result = replay(Workload{}, policy);
+    EXPECT_EQ(result.operations, 0u);
+    EXPECT_EQ(result.peak_active, 0u) << policy.name;
+  }
+  EXPECT_DOUBLE_EQ(ReplayResult{}.utilisation(), 1.0);
+}
+
+TEST(Replay, EndsAtTheFirstFailureAndSaysInWhichStep) {
+  WorkloadBuilder out;
+  for (int step = 0; step < 4; ++step) {
+    out.step();
+    out.allocate(4 * MiB, Category::activation);
+  }
+  const Workload workload = out.take("growing", "");
+  for (const PolicyEntry& policy : policies()) {
+    if (policy.name == "planned") continue;  // fails at once: it takes all of it
+    const ReplayResult result = replay(workload, policy, {.capacity = 8 * MiB});
+    ASSERT_TRUE(result.out_of_memory) << policy.name;
+    EXPECT_LE(*result.out_of_memory, 5u);
+    EXPECT_EQ(*result.out_of_memory % 2, 1u);
+    EXPECT_EQ(*result.out_of_memory_step, *result.out_of_memory / 2);
+    EXPECT_EQ(result.operations, *result.out_of_memory);
+    EXPECT_LE(result.peak_reserved, 8 * MiB);
+  }
+}
+
+TEST(Replay, OfEveryPolicyIsTheSameEveryTimeAndStaysWithinTheCapacity) {
+  const Workload workload = on_two_streams();
+  for (const PolicyEntry& policy : policies()) {
+    const ReplayResult first = replay(workload, policy, {.capacity = 64 * MiB});
+    const ReplayResult second = replay(workload, policy, {.capacity = 64 * MiB});
+    EXPECT_EQ(first.peak_reserved, second.peak_reserved) << policy.name;
+    EXPECT_EQ(first.modelled_ns, second.modelled_ns) << policy.name;
+    EXPECT_EQ(first.counters.events, second.counters.events) << policy.name;
+    EXPECT_LE(first.peak_reserved, 64 * MiB) << policy.name;
+    EXPECT_GE(first.peak_reserved, first.peak_requested) << policy.name;
+    EXPECT_LE(first.peak_active, first.peak_reserved) << policy.name;
+  }
+}
+
+TEST(Replay, OfThePoolCountsWhatTheDeviceWasAsked) {
+  const ReplayResult unit = replay(steps(), policy_named("poolgrad"));
+  EXPECT_GT(unit.counters.allocations, 0u);
+  EXPECT_EQ(unit.counters.events, 0u) << "one stream needs none";
+  EXPECT_GT(unit.modelled_ns, 0.0);
+  const LatencyTable slow = LatencyTable::named("h200");
+  EXPECT_NE(replay(steps(), policy_named("poolgrad"), {.latency = &slow}).modelled_ns, unit.modelled_ns);
+}
+
+TEST(SmallestCapacity, PassesAndOnePageLessDoesNot) {
+  const Workload workload = steps();
+  for (const PolicyEntry& policy : policies()) {
+    const std::size_t capacity = smallest_capacity(workload, policy);
+    EXPECT_EQ(capacity % page, 0u);
+    EXPECT_GE(capacity, workload.lower_bound());
+    EXPECT_FALSE(replay(workload, policy, {.capacity = capacity}).out_of_memory) << policy.name;
+    if (capacity - page >= workload.lower_bound()) {
+      EXPECT_TRUE(replay(workload, policy, {.capacity = capacity - page}).out_of_memory) << policy.name;
+    }
+  }
+}
+
+TEST(SmallestCapacity, OfNothingIsNothing) {
+  EXPECT_EQ(smallest_capacity(Workload{}, policy_named("lower-bound")), 0u);
+}
+
+TEST(Planned, WaitsWhereABlockTakesOverAnotherStreamsBytes) {
+  WorkloadBuilder out;
+  out.free(out.allocate(8 * MiB, Category::activation, 0));
+  out.free(out.allocate(8 * MiB, Category::activation, 1));
+  out.free(out.allocate(8 * MiB, Category::activation, 1));
+  const ReplayResult result = replay(out.take("hand over", ""), policy_named("planned"));
+  EXPECT_EQ(result.peak_reserved, 8 * MiB);
+  EXPECT_EQ(result.counters.waits, 1u);
+  EXPECT_EQ(result.counters.allocations, 1u);
+}
+
+TEST(Policies, AreKnownByName) {
+  EXPECT_EQ(policies().size(), 13u);
+  EXPECT_TRUE(policy_named("poolgrad").online);
+  EXPECT_FALSE(policy_named("planned").online);
+  try {
+    policy_named("magic");
+    FAIL();
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("unknown policy 'magic'; known policies: pytorch, "));
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad
