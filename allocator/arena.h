@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "allocator/block.h"
 #include "allocator/bucket_index.h"
+#include "allocator/handle_map.h"
 #include "allocator/live_map.h"
 
 namespace poolgrad {
@@ -23,13 +25,16 @@ struct Window {
   std::size_t size;
   Block* first;
   LiveMap live;
+  HandleMap handles;
   const Window* older = nullptr;  // of the same arena
 };
 
 class Arena {
  public:
-  /// Blocks are multiples of `granule`; memory comes and goes in multiples of `page`. Both are powers of two.
-  Arena(BlockStore& store, std::size_t granule, std::size_t page) : store_(store), granule_(granule), page_(page) {}
+  /// Blocks are multiples of `granule`; memory comes in multiples of `page`, both powers of two, and goes in the same
+  /// or, where it is not `divisible`, in the handles in which it came.
+  Arena(BlockStore& store, std::size_t granule, std::size_t page, bool divisible)
+      : store_(store), granule_(granule), page_(page), divisible_(divisible) {}
 
   /// Takes over a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
@@ -37,36 +42,53 @@ class Arena {
 
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);
-  /// The same among the free blocks of all other streams. The block keeps its stream.
-  Block* take_from_other_streams(std::size_t size, std::size_t alignment, std::uint64_t stream);
+  /// Best fit among the free blocks of all other streams, whole, busy, still theirs. Those that `ready(block)` says can
+  /// be had without waiting come first. nullptr if none fits.
+  Block* take_from_other_streams(std::size_t size, std::size_t alignment, std::uint64_t stream,
+                                 const std::function<bool(const Block*)>& ready);
   /// The smallest run of free neighbours, whatever their streams, that holds `size` bytes; busy. Empty if there is
   /// none.
-  std::vector<Block*> take_across_streams(std::size_t size);
-  /// The run of free neighbours of several streams with at least one whole page that was given back longest ago; busy.
-  std::vector<Block*> take_mixed_pages();
+  std::vector<Block*> take_across_streams(std::size_t size, std::size_t alignment);
+  /// The run of free neighbours of several streams with at least one whole handle that was given back longest ago;
+  /// busy.
+  std::vector<Block*> take_mixed_handles();
   /// Joins busy neighbours, in address order, into one block.
   Block* join(const std::vector<Block*>& blocks);
+  /// Cuts a block that is in no index after `size` bytes and returns the rest, which has its stream, epoch, ticket and
+  /// state.
+  Block* split(Block* block, std::size_t size);
   /// Makes a busy block free for its stream and coalesces it with its neighbours.
   void put(Block* block);
   /// Cuts a busy block to `size` at `alignment`; what is left over becomes free for its stream.
   Block* carve(Block* block, std::size_t size, std::size_t alignment);
+  /// Bytes by which a live block could grow at its end.
+  static std::size_t free_after(const Block* block) noexcept;
+  /// Makes a live block one of `size` bytes, with room from its free neighbour or giving the rest to its stream.
+  void resize(Block* block, std::size_t size);
+  /// Whether `size` bytes at `alignment` fit into the block.
+  static bool fits(const Block* block, std::size_t size, std::size_t alignment);
 
-  /// Where `size` bytes for `stream` cost the fewest new pages.
+  /// Where `size` bytes at `alignment` for `stream` cost the fewest new pages.
   struct Growth {
-    Block* hole = nullptr;  // uncommitted; nullptr if no hole is large enough
-    std::size_t bytes = 0;  // to commit at the hole's start
+    Block* hole = nullptr;   // uncommitted; nullptr if no hole is large enough
+    std::size_t offset = 0;  // into the hole, of the pages to commit
+    std::size_t bytes = 0;   // to commit there
   };
   /// The pages end at a multiple of `step` where the hole allows it.
-  Growth plan_growth(std::size_t size, std::uint64_t stream, std::size_t step) const;
+  Growth plan_growth(std::size_t size, std::size_t alignment, std::uint64_t stream, std::size_t step) const;
   /// Cuts the planned pages off their hole; busy, and no longer part of any hole.
   Block* begin_growth(const Growth& growth, std::uint64_t stream);
-  /// The pages could not be had: they are a hole again.
+  /// There is no memory behind the block any more, or yet: it is a hole.
   void uncommit(Block* block);
 
-  /// The free block with at least one whole page that was given back longest ago; nullptr if there is none.
+  /// The free block with at least one whole handle that was given back longest ago; nullptr if there is none.
   Block* least_recently_used() const;
-  /// Cuts up to `bytes` (rounded up to pages) of whole pages out of a free block, from its upper end; busy.
-  Block* take_pages(Block* block, std::size_t bytes);
+  /// Cuts whole handles of `bytes` or, if that is not possible, a little more out of a free block, from its upper end;
+  /// busy.
+  Block* take_handles(Block* block, std::size_t bytes);
+  /// Cuts whole handles of at most `bytes` which can be moved to the address `to` out of the free block that was given
+  /// back longest ago, but for the neighbours of `hole`; busy. nullptr if there are none.
+  Block* take_movable_handles(std::uintptr_t to, std::size_t bytes, const Block* hole);
 
   static void mark_live(Block* block) {
     block->window->live.set(block->address - block->window->address, block);
@@ -75,16 +97,28 @@ class Arena {
   static void clear_live(Block* block) noexcept { block->window->live.clear(block->address - block->window->address); }
   /// The live block that starts at `address`; nullptr if there is none. The only function that needs no lock: windows
   /// stay as long as the arena, and whoever asks about a block of his own sees it in the map.
-  Block* live(std::uintptr_t address) const noexcept;
+  Block* live(std::uintptr_t address) const noexcept {
+    const Window* window = window_of(address);
+    Block* block = window == nullptr ? nullptr : window->live.find(address - window->address);
+    return block != nullptr && block->address == address ? block : nullptr;
+  }
   /// The block of any state that contains `address`; nullptr outside every window. Slow.
   const Block* containing(std::uintptr_t address) const;
   bool owns(std::uintptr_t address) const noexcept { return window_of(address) != nullptr; }
 
   std::size_t free_bytes() const;
   std::size_t free_bytes(std::uint64_t stream) const;
-  /// Free bytes in whole pages, whatever their streams: what a release could return.
+  /// Free bytes in whole handles, whatever their streams: what a release could return.
   std::size_t releasable_bytes() const;
   std::size_t largest_free() const;
+
+  std::vector<const Block*> live_blocks() const;
+  /// Blocks that are not free but share handles with free bytes, with their shares of these bytes.
+  std::vector<std::pair<const Block*, std::size_t>> pinners() const;
+
+  /// Everything that is of stream `from`, free or not, is of stream `to`.
+  void rename_stream(std::uint64_t from, std::uint64_t to);
+  bool knows_stream(std::uint64_t stream) const;
 
  private:
   struct StreamIndex {
@@ -97,24 +131,40 @@ class Arena {
 
   BucketIndex& index(std::uint64_t stream);
   const BucketIndex* find_index(std::uint64_t stream) const;
-  const Window* window_of(std::uintptr_t address) const noexcept;
+  const Window* window_of(std::uintptr_t address) const noexcept {
+    const Window* window = newest_window_.load(std::memory_order_acquire);
+    while (window != nullptr && address - window->address >= window->size) window = window->older;
+    return window;
+  }
   void remove_free(Block* block) { index(block->stream).remove(block); }
-  /// Bytes of whole pages inside [begin, end).
-  std::size_t whole_pages(std::uintptr_t begin, std::uintptr_t end) const;
-  std::size_t whole_pages(const Block* block) const { return whole_pages(block->address, block->end()); }
+  /// Best fit, or close to it where the alignment is above the granule.
+  static Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule);
+  /// Bytes of whole handles from the start of `first` to the end of `last`, all committed.
+  static std::size_t whole_handles(const Block* first, const Block* last);
+  static std::size_t whole_handles(const Block* block) { return whole_handles(block, block); }
+  /// Cuts [begin, end) out of a free block; busy.
+  Block* cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end);
   /// Calls visit(first, last) for each longest run of free neighbours.
   template <class Visit>
-  void for_each_free_run(Visit visit) const;
+  void for_each_free_run(Visit visit) const {
+    for (const auto& window : windows_) {
+      Block* first = nullptr;
+      for (Block* block = window->first; block != nullptr; block = block->next) {
+        if (block->state != BlockState::free) continue;
+        if (block->previous == nullptr || block->previous->state != BlockState::free) first = block;
+        if (block->next == nullptr || block->next->state != BlockState::free) visit(first, block);
+      }
+    }
+  }
   /// Makes the free blocks from `first` to `last` busy; none if `first` is nullptr.
   std::vector<Block*> take_run(Block* first, Block* last);
-  /// Cuts `block` after `size` bytes and returns the rest, which has its stream, epoch and state.
-  Block* split(Block* block, std::size_t size);
   /// Adds the right neighbour's bytes to `block` and forgets the neighbour.
   void absorb_next(Block* block);
 
   BlockStore& store_;
   std::size_t granule_;
   std::size_t page_;
+  bool divisible_;
   std::vector<std::unique_ptr<Window>> windows_;
   std::atomic<const Window*> newest_window_ = nullptr;
   std::vector<StreamIndex> indices_;

@@ -1,43 +1,57 @@
 #include "allocator/emergency_ladder.h"
 
 #include <algorithm>
-#include <limits>
+#include <chrono>
 
 namespace poolgrad {
 
 namespace {
 
-// How many rungs this thread may use: all, or those below the rung that it is running.
-thread_local std::size_t rungs_allowed = std::numeric_limits<std::size_t>::max();
+// The level of the lowest rung that this thread may not use: none, or that of the rung that it is running.
+thread_local std::size_t forbidden_level = rung_count;
 
-class RungGuard {
- public:
-  explicit RungGuard(std::size_t rung) : previous_(rungs_allowed) { rungs_allowed = std::min(rungs_allowed, rung); }
-  ~RungGuard() { rungs_allowed = previous_; }
-  RungGuard(const RungGuard&) = delete;
-  RungGuard& operator=(const RungGuard&) = delete;
+std::size_t level(RungId rung) {
+  return static_cast<std::size_t>(rung == RungId::rematerialise ? RungId::offload : rung);
+}
 
- private:
-  std::size_t previous_;
-};
+std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
+  const auto passed = std::chrono::steady_clock::now() - start;
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+}
 
 }  // namespace
 
-std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& need, const Search& search) {
+EmergencyLadder::Running::Running(RungId rung) : previous_(forbidden_level) {
+  forbidden_level = std::min(forbidden_level, level(rung));
+}
+
+EmergencyLadder::Running::~Running() { forbidden_level = previous_; }
+
+std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& need, const Search& search,
+                                          const Observe& observe) {
   std::vector<Yield> yields;
-  for (const Rung& rung : rungs) yields.push_back({rung.name, 0});
+  for (const Rung& rung : rungs) yields.push_back({.rung = rung.name});
   std::vector<std::size_t> times(rungs.size(), 0);
-  const std::size_t top = std::min(rungs.size(), rungs_allowed);
   std::size_t i = 0;
-  while (i < top && need.block == nullptr) {
-    const RungGuard guard(i);
-    const bool asked = times[i] < rungs.size() && rungs[i].estimate(need) != 0;
-    const std::size_t bytes = asked ? rungs[i].run(need) : 0;
+  while (i < rungs.size() && level(rungs[i].id) < forbidden_level && need.block == nullptr) {
+    const Rung& rung = rungs[i];
+    std::size_t bytes = 0;
+    {
+      const Running running(rung.id);
+      if (times[i] < rungs.size() && rung.estimate(need) != 0) {
+        const auto start = std::chrono::steady_clock::now();
+        bytes = rung.run(need);
+        const std::uint64_t nanoseconds = nanoseconds_since(start);
+        ++yields[i].runs;
+        yields[i].nanoseconds += nanoseconds;
+        if (rung.yields) yields[i].bytes += bytes;
+        observe(rung, rung.yields ? bytes : 0, nanoseconds);
+      }
+    }
     if (bytes == 0) {
       ++i;
       continue;
     }
-    if (rungs[i].yields) yields[i].bytes += bytes;
     ++times[i];
     if (need.block == nullptr) search(need);
     i = 0;

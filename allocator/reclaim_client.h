@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "allocator/rung.h"
+
 namespace poolgrad {
 
 /// Called without any lock of the pool held, from the thread whose allocation would fail. A call may free and allocate;
@@ -14,7 +16,9 @@ class ReclaimClient {
   virtual ~ReclaimClient() = default;
   /// Shown in the out-of-memory report.
   virtual std::string name() const = 0;
-  /// What getting a byte back costs, in nanoseconds: 0 for a cache that is never needed again.
+  /// RungId::derived_cache, offload or rematerialise. Derived caches are asked first; the others are merged by price.
+  virtual RungId kind() const { return RungId::derived_cache; }
+  /// What getting a byte back costs, in nanoseconds: 0 for a cache that is never needed again. Must be a number.
   virtual double price_per_byte() const = 0;
   /// Bytes that reclaim() could free now; 0 skips this client.
   virtual std::size_t estimate() = 0;

@@ -33,7 +33,6 @@ TEST_P(StreamOrderTest, LetsAnotherStreamWaitBeforeItTakesABlock) {
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
   EXPECT_EQ(device_->waits(), 1u);
   EXPECT_EQ(pool_->statistics().events_recorded, 1u);
-  EXPECT_EQ(device_->unfinished_events(), 0u);
   // From now on the block belongs to stream 2.
   deallocate(*pool_, block, page, 2);
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
@@ -56,22 +55,46 @@ TEST_P(StreamOrderTest, HoldsABlockBackThatAnotherStreamMayStillUse) {
   deallocate(*pool_, block, page, 2);
   EXPECT_EQ(pool_->statistics().allocated_bytes.current, 0u);
   EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  EXPECT_EQ(pool_->statistics().events_recorded, 0u);
   expect_invariants(*pool_);
-  // Not even the stream that owns it gets it while stream 2 is at work.
-  void* other = allocate(*pool_, page, Category::activation, 1);
-  EXPECT_NE(other, block);
+  // Not even the stream that owns it gets it while stream 2 is at work, except behind that work.
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, AsksForFinishedWorkBeforeItWaits) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 2);
+  void* large = allocate(*pool_, 2 * page, Category::activation, 1);  // polls in vain
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
   device_->finish_events();
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
-  EXPECT_EQ(pool_->statistics().active_bytes.current, 2 * page);
+  EXPECT_EQ(device_->waits(), 0u);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
   EXPECT_EQ(device_->unfinished_events(), 0u);
-  expect_invariants(*pool_);
+  deallocate(*pool_, large, 2 * page, 1);
+}
+
+TEST_P(StreamOrderTest, RecordsOneEventForAllThatWaitsForAStream) {
+  std::array<void*, 3> blocks{};
+  for (void*& block : blocks) block = allocate(*pool_, page, Category::activation, 1);
+  for (void* block : blocks) deallocate(*pool_, block, page, 2);
+  allocate(*pool_, 4 * page, Category::activation, 1);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  device_->finish_events();
+  allocate(*pool_, 3 * page, Category::activation, 1);
+  EXPECT_EQ(pool_->statistics().num_device_alloc, 4u);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
 }
 
 TEST_P(StreamOrderTest, SynchronisesPendingBlocksRatherThanRunOut) {
   pool_->set_budget(2 * page);
-  void* block = allocate(*pool_, 2 * page, Category::activation, 1);
-  deallocate(*pool_, block, 2 * page, 2);
-  EXPECT_EQ(allocate(*pool_, 2 * page, Category::activation, 1), block);
+  std::array<void*, 2> blocks{};
+  for (void*& block : blocks) block = allocate(*pool_, page, Category::activation, 1);
+  for (void* block : blocks) deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(allocate(*pool_, 2 * page, Category::activation, 1), blocks[0]);
   EXPECT_EQ(pool_->statistics().num_ooms, 0u);
   EXPECT_EQ(device_->unfinished_events(), 0u);
 }
@@ -96,19 +119,167 @@ TEST_P(StreamOrderTest, ReleasesPagesOnlyAfterTheirStreamIsDone) {
   EXPECT_EQ(device_->unfinished_events(), 0u);
 }
 
+TEST_P(StreamOrderTest, ReusesWithoutAnEventWhatTheCallerHasOrdered) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
+TEST_P(StreamOrderTest, FollowsWaitsThroughAThirdStream) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
+  pool_->order(stream_of(*pool_, 3), stream_of(*pool_, 2));
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 3), block);
+  EXPECT_EQ(device_->waits(), 2u);
+}
+
+TEST_P(StreamOrderTest, WaitsForWhatCameAfterTheCallersOrder) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  EXPECT_EQ(device_->waits(), 2u);
+}
+
+TEST_P(StreamOrderTest, HoldsABlockBackForEveryStreamThatUsesIt) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->use(block, stream_of(*pool_, 3));
+  pool_->use(block, stream_of(*pool_, 3));
+  pool_->use(block, stream_of(*pool_, 1));
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 2u);
+  // The uses are over: the next time it comes back at once.
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+}
+
+TEST_P(StreamOrderTest, TakesAUseThatTheOwnerHasWaitedForAsOver) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
+TEST_P(StreamOrderTest, RefusesToNoteUsesOfWhatIsNotLive) {
+  int foreign = 0;
+  EXPECT_THROW(pool_->use(&foreign, stream_of(*pool_, 2)), ValueError);
+  EXPECT_THROW(pool_->use(nullptr, stream_of(*pool_, 2)), ValueError);
+  void* block = allocate(*pool_, page);
+  EXPECT_THROW(pool_->use(block, Stream{Device::parse("sim:77"), 2}), DeviceError);
+  EXPECT_THROW(pool_->order(Stream{Device::parse("sim:77"), 2}, stream_of(*pool_)), DeviceError);
+  EXPECT_THROW(pool_->stream_destroyed(Stream{Device::parse("sim:77"), 2}), DeviceError);
+}
+
+TEST_P(StreamOrderTest, HandsTheBlocksOfADestroyedStreamToOthersBehindItsLastWork) {
+  void* first = allocate(*pool_, page, Category::activation, 1);
+  void* second = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, first, page, 1);
+  deallocate(*pool_, second, page, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), first);
+  EXPECT_EQ(device_->waits(), 1u);
+  // The wait covers all that the stream has left behind, and no event can be recorded on it any more.
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), second);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, TreatsTheNameOfADestroyedStreamAsANewStream) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
+TEST_P(StreamOrderTest, ForgetsWhatADestroyedStreamHadWaitedFor) {
+  void* block = allocate(*pool_, page, Category::activation, 2);
+  deallocate(*pool_, block, page, 2);
+  pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 2u);
+}
+
+TEST_P(StreamOrderTest, TakesBackLiveBlocksOfADestroyedStream) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  device_->finish_events();
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(pool_->trim(), page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, ReleasesThePagesOfADestroyedStream) {
+  void* block = allocate(*pool_, 2 * page, Category::activation, 1);
+  deallocate(*pool_, block, 2 * page, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(pool_->trim(), 2 * page);
+  EXPECT_EQ(device_->unfinished_events(), 0u);
+}
+
+TEST_P(StreamOrderTest, OutlivesManyStreams) {
+  for (std::uint64_t id = 1; id <= 100; ++id) {
+    void* block = allocate(*pool_, page, Category::activation, id);
+    deallocate(*pool_, block, page, id);
+    pool_->stream_destroyed(stream_of(*pool_, id));
+    EXPECT_LE(device_->unfinished_events(), 9u);
+  }
+  EXPECT_EQ(pool_->statistics().reserved_bytes.peak, page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, NeverLooksAtTheClockWhenDeterministic) {
+  // Whether the work of stream 2 is over makes no difference, except for an order that the caller has given.
+  for (const bool finished : {false, true}) {
+    auto delayed = std::make_unique<DelayedMemory>(memory(8 * page));
+    DelayedMemory* device = delayed.get();
+    CachingAllocator pool(std::move(delayed), {.deterministic = true});
+    std::array<void*, 3> blocks{};
+    for (void*& block : blocks) block = allocate(pool, page, Category::activation, 1);
+    deallocate(pool, blocks[0], page, 2);
+    deallocate(pool, allocate(pool, 3 * page, Category::activation, 1), 3 * page, 1);
+    if (finished) device->finish_events();
+    deallocate(pool, blocks[1], page, 1);
+    pool.order(stream_of(pool, 2), stream_of(pool, 1));
+    EXPECT_EQ(allocate(pool, page, Category::activation, 2), blocks[1]);
+    EXPECT_EQ(pool.statistics().events_recorded, 1u);
+    EXPECT_EQ(pool.statistics().active_bytes.current, 3 * page);
+    expect_invariants(pool);
+  }
+}
+
 TEST(SimulatedStreams, WaitOnTheVirtualClock) {
   auto memory = std::make_unique<SimulatedMemory>(0, 8 * page);
   SimulatedMemory* device = memory.get();
   device->set_event_delay(1000);
   CachingAllocator pool(std::move(memory), {.budget = 2 * page});
-  void* block = allocate(pool, 2 * page, Category::activation, 1);
-  deallocate(pool, block, 2 * page, 2);
+  void* low = allocate(pool, page, Category::activation, 1);
+  void* high = allocate(pool, page, Category::activation, 1);
+  deallocate(pool, low, page, 2);
+  deallocate(pool, high, page, 2);
   EXPECT_EQ(device->now(), 0u);
-  EXPECT_EQ(allocate(pool, 2 * page, Category::activation, 1), block);
+  EXPECT_EQ(allocate(pool, 2 * page, Category::activation, 1), low);
   // The pool had to wait for stream 2, and the clock shows it.
   EXPECT_EQ(device->now(), 1000u);
-  deallocate(pool, block, 2 * page, 1);
-  EXPECT_EQ(allocate(pool, 2 * page, Category::activation, 3), block);
+  deallocate(pool, low, 2 * page, 1);
+  EXPECT_EQ(allocate(pool, 2 * page, Category::activation, 3), low);
   EXPECT_EQ(device->waits(), 1u);
   EXPECT_EQ(device->now(), 1000u);
 }

@@ -1,0 +1,193 @@
+// Pages: where an arena grows, what it can give back.
+#include "allocator/arena.h"
+
+#include <algorithm>
+
+namespace poolgrad {
+
+namespace {
+
+std::uintptr_t round_up(std::uintptr_t value, std::size_t multiple) { return (value + multiple - 1) & ~(multiple - 1); }
+
+std::uintptr_t round_down(std::uintptr_t value, std::size_t multiple) { return value & ~(multiple - 1); }
+
+}  // namespace
+
+Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::uint64_t stream,
+                                 std::size_t step) const {
+  const auto joins = [&](const Block* other) {
+    return other != nullptr && other->state == BlockState::free && other->stream == stream;
+  };
+  Growth best;
+  for (Block* hole : holes_) {
+    const std::uintptr_t below = joins(hole->previous) ? hole->previous->address : hole->address;
+    const std::uintptr_t above = joins(hole->next) ? hole->next->end() : hole->end();
+    const std::uintptr_t start = round_up(below, alignment);
+    if (start < below || start >= above || above - start < size) continue;
+    const std::uintptr_t begin = start < hole->address ? hole->address : round_down(start, page_);
+    if (begin >= hole->end() || start + size <= begin) continue;  // the free neighbours alone would do
+    const std::uintptr_t end = std::min(round_up(start + size, step), hole->end());
+    if (best.hole == nullptr || end - begin < best.bytes) best = {hole, begin - hole->address, end - begin};
+  }
+  return best;
+}
+
+Block* Arena::begin_growth(const Growth& growth, std::uint64_t stream) {
+  Block* pages = growth.hole;
+  if (growth.offset != 0) {
+    pages = split(pages, growth.offset);
+  } else {
+    holes_.erase(pages);
+  }
+  if (pages->size > growth.bytes) holes_.insert(split(pages, growth.bytes));
+  pages->state = BlockState::busy;
+  pages->stream = stream;
+  return pages;
+}
+
+void Arena::uncommit(Block* block) {
+  block->state = BlockState::uncommitted;
+  block->stream = 0;
+  block->epoch = 0;
+  block->ticket = 0;
+  if (block->next != nullptr && block->next->state == BlockState::uncommitted) {
+    holes_.erase(block->next);
+    absorb_next(block);
+  }
+  if (block->previous != nullptr && block->previous->state == BlockState::uncommitted) {
+    block = block->previous;
+    absorb_next(block);
+  } else {
+    holes_.insert(block);
+  }
+}
+
+std::size_t Arena::whole_handles(const Block* first, const Block* last) {
+  const std::uintptr_t begin = first->window->handles.round_up(first->address);
+  const std::uintptr_t end = first->window->handles.round_down(last->end());
+  return end > begin ? end - begin : 0;
+}
+
+Block* Arena::least_recently_used() const {
+  Block* oldest = nullptr;
+  for (const StreamIndex& entry : indices_) {
+    entry.free->for_each_from(page_, [&](Block* block) {
+      if (whole_handles(block) == 0) return;
+      if (oldest == nullptr || block->epoch < oldest->epoch ||
+          (block->epoch == oldest->epoch && block->address > oldest->address)) {
+        oldest = block;
+      }
+    });
+  }
+  return oldest;
+}
+
+Block* Arena::cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end) {
+  remove_free(block);
+  block->state = BlockState::busy;
+  if (end != block->end()) put(split(block, end - block->address));
+  if (begin == block->address) return block;
+  Block* cut = split(block, begin - block->address);
+  put(block);
+  return cut;
+}
+
+Block* Arena::take_handles(Block* block, std::size_t bytes) {
+  const HandleMap& handles = block->window->handles;
+  const std::uintptr_t first = handles.round_up(block->address);
+  const std::uintptr_t end = handles.round_down(block->end());
+  std::uintptr_t begin = end;
+  while (begin > first && end - begin < bytes) begin -= handles.size_at(begin - 1);
+  return cut_out(block, begin, end);
+}
+
+Block* Arena::take_movable_handles(std::uintptr_t to, std::size_t bytes, const Block* hole) {
+  // A handle stays naturally aligned only if it moves by a multiple of its size.
+  const auto movable = [&](const Block* block) -> std::pair<std::uintptr_t, std::uintptr_t> {
+    const HandleMap& handles = block->window->handles;
+    const std::uintptr_t end = handles.round_down(block->end());
+    for (std::uintptr_t begin = handles.round_up(block->address); begin < end; begin += handles.size_at(begin)) {
+      std::uintptr_t stop = begin;
+      while (stop < end && stop + handles.size_at(stop) - begin <= bytes && (to - begin) % handles.size_at(stop) == 0) {
+        stop += handles.size_at(stop);
+      }
+      if (stop != begin) return {begin, stop};
+    }
+    return {0, 0};
+  };
+  Block* oldest = nullptr;
+  for (const StreamIndex& entry : indices_) {
+    entry.free->for_each_from(page_, [&](Block* block) {
+      if (block == hole->previous || block == hole->next) return;
+      const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
+                         (block->epoch == oldest->epoch && block->address > oldest->address);
+      if (older && movable(block).second != 0) oldest = block;
+    });
+  }
+  if (oldest == nullptr) return nullptr;
+  const auto [begin, end] = movable(oldest);
+  return cut_out(oldest, begin, end);
+}
+
+std::size_t Arena::releasable_bytes() const {
+  std::size_t bytes = 0;
+  for_each_free_run([&](const Block* first, const Block* last) { bytes += whole_handles(first, last); });
+  return bytes;
+}
+
+std::vector<std::pair<const Block*, std::size_t>> Arena::pinners() const {
+  std::vector<std::pair<const Block*, std::size_t>> shares;
+  const auto credit = [&](const Block* block, std::size_t bytes) {
+    // Handles are visited in address order, so a block that spans several was the last one credited.
+    if (shares.empty() || shares.back().first != block) shares.emplace_back(block, 0);
+    shares.back().second += bytes;
+  };
+  for (const auto& window : windows_) {
+    const Block* first = window->first;
+    for (std::uintptr_t at = window->address; first != nullptr;) {
+      if (first->state == BlockState::uncommitted) {
+        at = first->end();
+        first = first->next;
+        continue;
+      }
+      // One handle, or all those that `first` fills: they hold nothing free.
+      const std::uintptr_t end = std::max(at + window->handles.size_at(at), window->handles.round_down(first->end()));
+      std::size_t free = 0;
+      std::vector<const Block*> holders;
+      const Block* block = first;
+      for (; block != nullptr && block->address < end; block = block->next) {
+        const std::size_t inside = std::min(end, block->end()) - std::max(at, block->address);
+        if (block->state == BlockState::free) {
+          free += inside;
+        } else {
+          holders.push_back(block);
+        }
+        first = block;
+      }
+      for (const Block* holder : holders) {
+        if (free != 0) credit(holder, free / holders.size());
+      }
+      at = end;
+      if (first->end() <= end) first = first->next;
+    }
+  }
+  return shares;
+}
+
+std::vector<Block*> Arena::take_mixed_handles() {
+  Block* oldest_first = nullptr;
+  Block* oldest_last = nullptr;
+  std::uint64_t oldest = UINT64_MAX;
+  for_each_free_run([&](Block* first, Block* last) {
+    if (first == last || whole_handles(first, last) == 0) return;
+    std::uint64_t epoch = 0;
+    for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
+    if (epoch >= oldest) return;
+    oldest = epoch;
+    oldest_first = first;
+    oldest_last = last;
+  });
+  return take_run(oldest_first, oldest_last);
+}
+
+}  // namespace poolgrad

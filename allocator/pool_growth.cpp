@@ -1,0 +1,183 @@
+// Getting pages: committing new ones, and moving free ones to where they are needed.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "allocator/address_sanitizer.h"
+#include "allocator/pool.h"
+
+namespace poolgrad {
+
+namespace {
+
+// Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule.
+constexpr std::size_t largest_window = std::size_t{64} << 30;
+// Below it, releasing and committing pages costs no more than moving them.
+constexpr std::size_t least_stitched = std::size_t{8} << 20;
+
+std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) & ~(multiple - 1); }
+
+}  // namespace
+
+bool Pool::add_window(Lock& lock, Arena& arena, const Need& need) {
+  lock.unlock();
+  const std::size_t slack = need.alignment > page_ ? need.alignment : 0;
+  const std::size_t usual = std::min(round_up(memory_->info().total, page_), largest_window);
+  const std::size_t size = std::max(round_up(need.size + slack, page_), usual);
+  void* address = memory_->reserve(size);
+  lock.lock();
+  if (address == nullptr) return false;
+  arena.add_window(reinterpret_cast<std::uintptr_t>(address), size);
+  return true;
+}
+
+std::size_t Pool::page_deficit(const Need& need) const {
+  const Arena& arena = arenas_[is_long_lived(need.tag.category) ? 1 : 0];
+  const Arena::Growth growth = arena.plan_growth(need.size, need.alignment, need.stream.id, page_);
+  return growth.hole != nullptr ? growth.bytes : round_up(need.size, page_);
+}
+
+std::size_t Pool::unused_budget() const {
+  return budget_ - std::min<std::size_t>(budget_, statistics_.reserved_bytes.current);
+}
+
+// Large pages once they round the reserved bytes up by no more than a few percent.
+std::size_t Pool::growth_step() const {
+  constexpr std::size_t share = 16;
+  return std::clamp(std::bit_floor<std::size_t>(statistics_.reserved_bytes.current / share), page_, large_page_);
+}
+
+bool Pool::commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes) {
+  std::size_t committed = 0;
+  for (const std::size_t size : sizes) {
+    if (!memory_->commit(reinterpret_cast<void*>(address + committed), size)) {
+      if (committed != 0) memory_->decommit(reinterpret_cast<void*>(address), committed);
+      return false;
+    }
+    committed += size;
+  }
+  return true;
+}
+
+std::size_t Pool::commit(Need& need) {
+  Lock lock(mutex_);
+  Arena& arena = arena_for(need.tag);
+  std::size_t step = growth_step();
+  while (true) {
+    const Arena::Growth growth = arena.plan_growth(need.size, need.alignment, need.stream.id, step);
+    const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(need.size, page_);
+    need.device_calls_seen = device_calls_ended_;
+    if (pages > unused_budget()) {
+      if (std::exchange(step, page_) == page_) return 0;
+      continue;
+    }
+    if (growth.hole == nullptr) {
+      if (!add_window(lock, arena, need)) return 0;
+      continue;
+    }
+    Block* block = arena.begin_growth(growth, need.stream.id);
+    statistics_.reserved_bytes.add(pages);
+    const std::vector<std::size_t> sizes =
+        memory_->divisible() ? std::vector{pages} : handle_sizes(block->address, pages, page_);
+    begin_device_call();
+    lock.unlock();
+    const auto start = std::chrono::steady_clock::now();
+    const bool committed = commit_handles(block->address, sizes);
+    lock.lock();
+    end_device_call();
+    count_driver_calls(sizes.size(), start);
+    if (!committed) {
+      need.device_full = true;
+      statistics_.reserved_bytes.subtract(pages);
+      arena.uncommit(block);
+      if (std::exchange(step, page_) == page_) return 0;
+      continue;
+    }
+    need.device_full = false;
+    ++statistics_.num_device_alloc;
+    block->window->handles.set(block->address, sizes);
+    record_pages(TraceKind::segment_map, block->address, pages);
+    forbid_access(device_, reinterpret_cast<void*>(block->address), pages);
+    block->epoch = tick_;
+    arena.put(block);
+    need.block = arena.take(need.size, need.alignment, need.stream.id);
+    if (need.block != nullptr) return pages;
+    // Another thread took the neighbours of the new pages meanwhile: grow again.
+  }
+}
+
+std::size_t Pool::stitchable_bytes(const Need& need) const {
+  if (!config_.stitch || !can_move_ || need.size < least_stitched) return 0;
+  return arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes();
+}
+
+// Moves only what the budget does not allow to commit: the rest of the run is committed afterwards.
+std::size_t Pool::stitch(Need& need) {
+  Lock lock(mutex_);
+  Arena& arena = arena_for(need.tag);
+  Arena::Growth growth = arena.plan_growth(need.size, need.alignment, need.stream.id, page_);
+  const std::size_t allowed = need.device_full ? 0 : unused_budget() & ~(page_ - 1);
+  if (growth.hole == nullptr || growth.bytes <= allowed) return 0;
+  growth.bytes -= allowed;
+  if (arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes() < growth.bytes) return 0;
+  Block* target = arena.begin_growth(growth, need.stream.id);
+  std::size_t moved = 0;
+  while (moved < target->size) {
+    const std::size_t step = move_handles(lock, *target->window, target->address + moved, target->size - moved, target);
+    if (step == 0) break;
+    moved += step;
+  }
+  if (moved == 0) {
+    arena.uncommit(target);
+    return 0;
+  }
+  if (moved < target->size) arena.uncommit(arena.split(target, moved));
+  forbid_access(device_, reinterpret_cast<void*>(target->address), moved);
+  target->epoch = tick_;
+  arena.put(target);
+  return moved;
+}
+
+std::size_t Pool::move_handles(Lock& lock, Window& window, std::uintptr_t to, std::size_t bytes, const Block* target) {
+  for (Arena& arena : arenas_) {
+    Block* source = arena.take_movable_handles(to, bytes, target);
+    if (source == nullptr) continue;
+    if (!settle(lock, std::nullopt, {{source->stream, source->ticket}})) {
+      arena.put(source);
+      return 0;
+    }
+    begin_device_call();
+    lock.unlock();
+    const auto start = std::chrono::steady_clock::now();
+    const bool moved =
+        memory_->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), source->size);
+    lock.lock();
+    end_device_call();
+    count_driver_calls(1, start);
+    if (!moved) {
+      can_move_ = false;
+      arena.put(source);
+      return 0;
+    }
+    const std::size_t size = source->size;
+    source->window->handles.move(source->address, window.handles, to, size);
+    record_pages(TraceKind::segment_unmap, source->address, size);
+    record_pages(TraceKind::segment_map, to, size);
+    arena.uncommit(source);
+    return size;
+  }
+  return 0;
+}
+
+void Pool::count_driver_calls(std::uint64_t calls, std::chrono::steady_clock::time_point start) {
+  const auto passed = std::chrono::steady_clock::now() - start;
+  statistics_.driver_calls += calls;
+  statistics_.driver_nanoseconds +=
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+}
+
+void Pool::record_pages(TraceKind kind, std::uintptr_t address, std::size_t bytes) {
+  if (trace_.running()) record({.address = address, .size = bytes, .kind = kind});
+}
+
+}  // namespace poolgrad

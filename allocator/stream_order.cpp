@@ -1,0 +1,133 @@
+#include "allocator/stream_order.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace poolgrad {
+
+namespace {
+
+// Notes that all work up to the stamp is known.
+void advance(std::vector<Stamp>& clock, Stamp stamp) {
+  const auto known = std::ranges::find(clock, stamp.stream, &Stamp::stream);
+  if (known == clock.end()) {
+    clock.push_back(stamp);
+  } else {
+    known->ticket = std::max(known->ticket, stamp.ticket);
+  }
+}
+
+}  // namespace
+
+StreamOrder::State& StreamOrder::state(std::uint64_t stream) {
+  const auto known = std::ranges::find(states_, stream, &State::stream);
+  return known != states_.end() ? *known : states_.emplace_back(State{.stream = stream, .clock = {}});
+}
+
+const StreamOrder::State* StreamOrder::find(std::uint64_t stream) const {
+  const auto known = std::ranges::find(states_, stream, &State::stream);
+  return known != states_.end() ? &*known : nullptr;
+}
+
+StreamEvent StreamOrder::begin_event(std::uint64_t stream) {
+  State& earlier = state(stream);
+  return {0, {stream, earlier.ticket++}, earlier.clock};
+}
+
+void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) {
+  std::vector<Stamp>& clock = state(later).clock;
+  for (const Stamp& stamp : event.clock) {
+    const bool forgotten = is_retired(stamp.stream) && find(stamp.stream) == nullptr;
+    if (stamp.stream != later && !forgotten) advance(clock, stamp);
+  }
+  if (event.covers.stream != later) advance(clock, event.covers);
+}
+
+void StreamOrder::finish(const StreamEvent& event) {
+  const auto finish_one = [&](Stamp stamp) {
+    const auto of = std::ranges::find(states_, stamp.stream, &State::stream);
+    if (of != states_.end()) of->finished = std::max(of->finished, stamp.ticket);
+  };
+  for (const Stamp& stamp : event.clock) finish_one(stamp);
+  finish_one(event.covers);
+}
+
+bool StreamOrder::covered(std::uint64_t stream, Stamp stamp) const {
+  if (stamp.stream == stream || stamp.ticket == 0) return true;
+  const State* later = find(stream);
+  if (later == nullptr) return false;
+  return std::ranges::any_of(
+      later->clock, [&](const Stamp& known) { return known.stream == stamp.stream && known.ticket >= stamp.ticket; });
+}
+
+bool StreamOrder::finished(Stamp stamp) const {
+  if (stamp.ticket == 0 || stamp.stream == idle) return true;
+  const State* of = find(stamp.stream);
+  return of == nullptr ? is_retired(stamp.stream) : of->finished >= stamp.ticket;
+}
+
+bool StreamOrder::keep(const StreamEvent& event) {
+  const auto same =
+      std::ranges::count(events_, event.covers.stream, [](const StreamEvent& known) { return known.covers.stream; });
+  if (static_cast<std::size_t>(same) >= most_events) return false;
+  events_.push_back(event);
+  return true;
+}
+
+std::vector<StreamEvent> StreamOrder::take_events() { return std::exchange(events_, {}); }
+
+std::optional<StreamEvent> StreamOrder::take_event(Stamp stamp) {
+  const auto covers = [&](const StreamEvent& event) {
+    return event.covers.stream == stamp.stream && event.covers.ticket >= stamp.ticket;
+  };
+  auto first = events_.end();
+  for (auto event = events_.begin(); event != events_.end(); ++event) {
+    if (covers(*event) && (first == events_.end() || event->covers.ticket < first->covers.ticket)) first = event;
+  }
+  if (first == events_.end()) return std::nullopt;
+  StreamEvent event = std::move(*first);
+  events_.erase(first);
+  return event;
+}
+
+bool StreamOrder::lacks_event(Stamp stamp) const {
+  if (finished(stamp) || is_retired(stamp.stream)) return false;
+  std::size_t same = 0;
+  for (const StreamEvent& event : events_) {
+    if (event.covers.stream != stamp.stream) continue;
+    if (event.covers.ticket >= stamp.ticket) return false;
+    ++same;
+  }
+  return same < most_events;
+}
+
+std::uint64_t StreamOrder::retire(const StreamEvent& event) {
+  const State retired{++last_retired_, event.covers.ticket, state(event.covers.stream).finished, {}};
+  restart(event.covers.stream);
+  states_.push_back(retired);
+  events_.push_back(event);
+  events_.back().covers.stream = retired.stream;
+  return retired.stream;
+}
+
+std::vector<std::uint64_t> StreamOrder::take_finished_retired() {
+  std::vector<std::uint64_t> streams;
+  for (const State& state : states_) {
+    if (is_retired(state.stream) && state.finished >= state.ticket) streams.push_back(state.stream);
+  }
+  std::erase_if(states_, [&](const State& state) { return std::ranges::find(streams, state.stream) != streams.end(); });
+  for (State& state : states_) {
+    std::erase_if(state.clock, [&](Stamp known) { return std::ranges::find(streams, known.stream) != streams.end(); });
+  }
+  return streams;
+}
+
+std::vector<Stamp> StreamOrder::retired_streams() const {
+  std::vector<Stamp> stamps;
+  for (const State& state : states_) {
+    if (is_retired(state.stream)) stamps.push_back({state.stream, state.ticket});
+  }
+  return stamps;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,243 @@
+// Memory comes and goes in handles, and moves to where it is needed.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <vector>
+
+#include "allocator/memory_adaptor.h"
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+struct Calls {
+  std::vector<std::size_t> commits;
+  std::size_t decommits = 0;
+  std::size_t moves = 0;
+};
+
+/// Notes the calls; moves only if it can.
+class Watch : public MemoryAdaptor {
+ public:
+  Watch(std::unique_ptr<DeviceMemory> inner, Calls& calls, bool movable)
+      : MemoryAdaptor(std::move(inner)), calls_(calls), movable_(movable) {}
+  bool commit(void* address, std::size_t bytes) override {
+    calls_.commits.push_back(bytes);
+    return inner().commit(address, bytes);
+  }
+  void decommit(void* address, std::size_t bytes) noexcept override {
+    ++calls_.decommits;
+    inner().decommit(address, bytes);
+  }
+  bool move(void* from, void* to, std::size_t bytes) override {
+    ++calls_.moves;
+    return movable_ && inner().move(from, to, bytes);
+  }
+
+ private:
+  Calls& calls_;
+  bool movable_;
+};
+
+class PageHeapTest : public PoolTest {
+ protected:
+  CachingAllocator& make_pool(AllocatorConfig config, bool movable = true, std::size_t capacity = 8192 * MiB) {
+    pool_ = std::make_unique<CachingAllocator>(std::make_unique<Watch>(memory(capacity), calls_, movable), config);
+    return *pool_;
+  }
+
+  const RungStatistics& rung(RungId id) {
+    return (statistics_ = pool_->statistics()).rungs[static_cast<std::size_t>(id)];
+  }
+
+  // Live pages with free ones between them: `free` of each.
+  std::vector<unsigned char*> comb(std::size_t free) {
+    std::vector<unsigned char*> kept;
+    std::vector<void*> freed;
+    for (std::size_t i = 0; i < free; ++i) {
+      freed.push_back(allocate(*pool_, page));
+      kept.push_back(static_cast<unsigned char*>(allocate(*pool_, page)));
+      if (pool_->device().is_cpu()) std::memset(kept.back(), static_cast<int>(i + 1), page);
+    }
+    for (void* block : freed) deallocate(*pool_, block, page);
+    return kept;
+  }
+
+  bool intact(const std::vector<unsigned char*>& kept) {
+    if (!pool_->device().is_cpu()) return true;
+    for (std::size_t i = 0; i < kept.size(); ++i) {
+      if (std::count(kept[i], kept[i] + page, static_cast<unsigned char>(i + 1)) != static_cast<long>(page))
+        return false;
+    }
+    return true;
+  }
+
+  Calls calls_;
+  std::unique_ptr<CachingAllocator> pool_;
+  Statistics statistics_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, PageHeapTest, devices, device_name);
+
+TEST(Handles, AreCommittedOneByOneWhereMemoryIsNotDivisible) {
+  Calls calls;
+  CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 8192 * MiB), calls, true));
+  allocate(pool, 3 * page);
+  EXPECT_THAT(calls.commits, ElementsAre(page, page, page));
+  calls.commits.clear();
+  allocate(pool, 64 * page);
+  EXPECT_EQ(*std::ranges::max_element(calls.commits), 4 * page);
+  EXPECT_EQ(pool.statistics().num_device_alloc, 2u);
+  expect_invariants(pool);
+}
+
+TEST(Handles, AreGivenBackWhole) {
+  CachingAllocator pool(make_memory("sim", 8192 * MiB));
+  void* block = allocate(pool, 64 * page);  // handles of four pages
+  deallocate(pool, block, 64 * page);
+  void* wall = allocate(pool, 100);
+  // The first handle is pinned by the wall, and a page alone cannot be had.
+  EXPECT_EQ(pool.trim(page), 4 * page);
+  EXPECT_EQ(pool.trim(), 56 * page);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 4 * page);
+  deallocate(pool, wall, 100);
+  EXPECT_EQ(pool.trim(), 4 * page);
+  expect_invariants(pool);
+}
+
+TEST(Handles, ThatCannotAllBeHadAreGivenBackAtOnce) {
+  CachingAllocator pool(make_memory("sim", 10 * page), {.budget = 100 * page});
+  EXPECT_THROW(allocate(pool, 11 * page), OutOfMemoryError);
+  expect_invariants(pool);
+  EXPECT_EQ(pool.memory().info().free, 10 * page);
+  EXPECT_NO_THROW(allocate(pool, 10 * page));
+}
+
+TEST_P(PageHeapTest, MovesScatteredPagesBehindOneRun) {
+  make_pool({.budget = 12 * page});
+  const auto kept = comb(6);
+  void* large = allocate(*pool_, 6 * page);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 12 * page);
+  EXPECT_EQ(calls_.decommits, 0u);
+  EXPECT_GT(calls_.moves, 0u);
+  EXPECT_GT(rung(RungId::stitch).bytes, 0u);
+  expect_invariants(*pool_);
+  if (pool_->device().is_cpu()) std::memset(large, 0xEE, 6 * page);
+  EXPECT_TRUE(intact(kept));
+  deallocate(*pool_, large, 6 * page);
+  for (unsigned char* block : kept) deallocate(*pool_, block, page);
+  EXPECT_EQ(pool_->trim(), 12 * page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(PageHeapTest, MovesOnlyWhatTheBudgetDoesNotAllowToCommit) {
+  make_pool({.budget = 14 * page});
+  const auto kept = comb(6);
+  void* large = allocate(*pool_, 7 * page);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 14 * page);
+  EXPECT_EQ(rung(RungId::release).bytes, 0u);
+  EXPECT_LE(rung(RungId::stitch).bytes, 5 * page);
+  EXPECT_TRUE(intact(kept));
+  deallocate(*pool_, large, 7 * page);
+}
+
+TEST_P(PageHeapTest, TakesPagesOfTheOtherArena) {
+  make_pool({.budget = 8 * page});
+  void* parameter = allocate(*pool_, 6 * page, Category::parameter);
+  void* wall = allocate(*pool_, page);
+  deallocate(*pool_, parameter, 6 * page);
+  void* large = allocate(*pool_, 7 * page);
+  EXPECT_EQ(calls_.decommits, 0u);
+  EXPECT_GT(calls_.moves, 0u);
+  deallocate(*pool_, large, 7 * page);
+  deallocate(*pool_, wall, page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(PageHeapTest, ReleasesAndCommitsWhereMemoryCannotMove) {
+  make_pool({.budget = 12 * page}, false);
+  const auto kept = comb(6);
+  EXPECT_NO_THROW(allocate(*pool_, 6 * page));
+  EXPECT_EQ(calls_.moves, 1u);
+  EXPECT_GT(calls_.decommits, 0u);
+  EXPECT_TRUE(intact(kept));
+  expect_invariants(*pool_);
+}
+
+TEST_P(PageHeapTest, MovesNothingUnlessToldTo) {
+  make_pool({.budget = 12 * page, .stitch = false});
+  comb(6);
+  EXPECT_NO_THROW(allocate(*pool_, 6 * page));
+  EXPECT_EQ(calls_.moves, 0u);
+}
+
+TEST_P(PageHeapTest, TradesSmallRunsWithoutMoving) {
+  make_pool({.budget = 6 * page});
+  comb(3);
+  EXPECT_NO_THROW(allocate(*pool_, 3 * page));
+  EXPECT_EQ(calls_.moves, 0u);
+}
+
+TEST_P(PageHeapTest, NeverFailsWhileThePagesSuffice) {
+  // Large blocks of changing sizes in a budget that they fill: pages are all that counts, wherever they are.
+  make_pool({.budget = 64 * page});
+  std::vector<std::pair<void*, std::size_t>> live;
+  std::size_t held = 0;
+  std::uint64_t random = 1;
+  for (int step = 0; step < 2000; ++step) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    const std::size_t bytes = (1 + (random >> 33) % 20) * page;
+    while (held + bytes > 64 * page) {
+      std::swap(live[(random >> 40) % live.size()], live.back());
+      deallocate(*pool_, live.back().first, live.back().second);
+      held -= live.back().second;
+      live.pop_back();
+    }
+    live.emplace_back(allocate(*pool_, bytes), bytes);
+    held += bytes;
+  }
+  EXPECT_EQ(pool_->statistics().num_ooms, 0u);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.peak, 64 * page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(PageHeapTest, HoldsALivePeakCloseToItsBudget) {
+  make_pool({.budget = 45 * page});
+  std::vector<void*> blocks;
+  for (int round = 0; round < 3; ++round) {
+    for (int i = 0; i < 11; ++i) blocks.push_back(allocate(*pool_, 8 * MiB - 4096 * static_cast<std::size_t>(i)));
+    for (std::size_t i = 0; i < 11; ++i) deallocate(*pool_, blocks[i], 8 * MiB - 4096 * i);
+    blocks.clear();
+  }
+  EXPECT_EQ(pool_->statistics().num_ooms, 0u);
+}
+
+TEST_P(PageHeapTest, GivesBackWhatHasNotBeenUsedForLong) {
+  make_pool({.decay = 20});
+  void* block = allocate(*pool_, 8 * page);
+  void* wall = allocate(*pool_, page / 2);
+  deallocate(*pool_, block, 8 * page);
+  for (int i = 0; i < 15; ++i) deallocate(*pool_, allocate(*pool_, 100 * KiB), 100 * KiB);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 9 * page);
+  // Something new is needed: what is old goes at this occasion.
+  void* large = allocate(*pool_, 10 * page);
+  EXPECT_LE(pool_->statistics().reserved_bytes.current, 12 * page);
+  deallocate(*pool_, large, 10 * page);
+  deallocate(*pool_, wall, page / 2);
+  expect_invariants(*pool_);
+}
+
+TEST_P(PageHeapTest, AlignsWithoutWastingPages) {
+  make_pool({.budget = 4 * page});
+  void* block = pool_->allocate(4 * page, page, stream_of(*pool_));
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(block) % page, 0u);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 4 * page);
+  pool_->deallocate(block, 4 * page, page, stream_of(*pool_));
+  void* again = pool_->allocate(4 * page, page, stream_of(*pool_));
+  EXPECT_EQ(again, block);
+  expect_invariants(*pool_);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing
