@@ -4,6 +4,7 @@
 #include <charconv>
 #include <map>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -85,18 +86,23 @@ class SnapshotReader {
     const auto known = device.origins.find(frames->bits);
     if (known != device.origins.end()) return known->second;
     DeviceTrace::Origin origin;
+    std::optional<Value> innermost;  // frame, of a Python file if there is one
     bool in_python = false;
     std::string scope;
     for (const Value item : std::as_const(tree_).items(*frames)) {
       const Value frame = in_.dictionary(item);
-      const std::string_view file = in_.text(frame, "filename", ""), name = in_.text(frame, "name", "");
-      const auto line = static_cast<std::uint32_t>(std::min<std::uint64_t>(in_.number(frame, "line", 0), UINT32_MAX));
-      if (file == "scope" && line == 0) {
-        scope = copy(name) + (scope.empty() ? "" : ".") + copy(scope);
-      } else if (const bool python = file.ends_with(".py"); origin.location == 0 || (python && !in_python)) {
-        origin.location = device.names.location(copy(file), copy(name), line);
-        in_python = python;
+      const std::string_view file = in_.text(frame, "filename", "");
+      if (file == "scope" && in_.number(frame, "line", 0) == 0) {
+        scope = copy(in_.text(frame, "name", "")) + (scope.empty() ? "" : ".") + copy(scope);
+      } else if (!innermost || (file.ends_with(".py") && !in_python)) {
+        innermost = frame;
+        in_python = file.ends_with(".py");
       }
+    }
+    if (innermost) {
+      const std::uint64_t line = std::min<std::uint64_t>(in_.number(*innermost, "line", 0), UINT32_MAX);
+      origin.location = device.names.location(copy(in_.text(*innermost, "filename", "")),
+                                              copy(in_.text(*innermost, "name", "")), static_cast<std::uint32_t>(line));
     }
     origin.scope = device.names.scope(scope);
     device.origins.emplace(frames->bits, origin);

@@ -15,7 +15,7 @@ namespace poolgrad {
 
 /// Where an element is: `list[index].inner[inner_index]`.
 struct ElementPath {
-  const char* list = "";
+  const char* list = "snapshot";
   std::size_t index = SIZE_MAX;
   const char* inner = "";
   std::size_t inner_index = SIZE_MAX;
