@@ -29,7 +29,7 @@ function(poolgrad_floor name)
 endfunction()
 
 # poolgrad_test(<source relative to tests/> [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest program
-# and registers each of its tests with ctest, labelled with its folder.
+# and registers each of its tests with ctest, labelled with its folder. The target gpu_tests builds those labelled gpu.
 function(poolgrad_test source)
   cmake_parse_arguments(TEST "" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "\\.cpp$" "" name ${source})
@@ -40,6 +40,12 @@ function(poolgrad_test source)
     GTest::gmock GTest::gtest_main ${TEST_LIBRARIES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   set(labels ${floor} ${TEST_LABELS})
+  if(gpu IN_LIST TEST_LABELS)
+    if(NOT TARGET gpu_tests)
+      add_custom_target(gpu_tests)
+    endif()
+    add_dependencies(gpu_tests ${name})
+  endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
     PROPERTIES TIMEOUT 600 LABELS "${labels}" ENVIRONMENT "${TEST_ENVIRONMENT}")
 endfunction()
