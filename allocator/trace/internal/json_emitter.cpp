@@ -1,10 +1,13 @@
 #include "allocator/trace/internal/json_emitter.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace poolgrad {
 
 std::string json_text(std::string_view text) {
+  const auto plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; };
+  if (std::all_of(text.begin(), text.end(), plain)) return '"' + std::string(text) + '"';
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

@@ -3,7 +3,8 @@
 An independent second opinion on allocator/trace/snapshot_check.cpp: it rewinds with plain lists, byte by byte of the
 format's description, and knows nothing of how the files are written.
 
-    check_snapshot.py FILE...      exit status 1 and one line for each violation
+    check_snapshot.py FILE...             exit status 1 and one line for each violation
+    check_snapshot.py --damaged FILE...   breaks one rule after the other in memory: exit status 1 if one goes unnoticed
 """
 import json
 import pickle
@@ -169,14 +170,15 @@ def check_trace(entries, segments):
         yield "no entry has the category 'unknown'"
 
 
-def violations(path):
+def read(path):
     with open(path, "rb") as file:
         data = file.read()
+    return data, pickle.loads(data) if data[:1] == b"\x80" else json.loads(data)
+
+
+def violations(data, snapshot):
     if data[:1] == b"\x80":
         yield from check_opcodes(data)
-        snapshot = pickle.loads(data)
-    else:
-        snapshot = json.loads(data)
     yield from check_plain(snapshot)
     for key in ("segments", "device_traces", "allocator_settings", "external_annotations"):
         if key not in snapshot:
@@ -191,13 +193,57 @@ def violations(path):
             yield f"annotation {annotation}"
 
 
+def damages(snapshot):
+    """One damaged copy after the other, with what was done to it."""
+    def copy():
+        return json.loads(json.dumps(snapshot))
+
+    def drop(action):
+        damaged = copy()
+        for entries in damaged["device_traces"]:
+            for i, e in enumerate(entries):
+                if e["action"] == action:
+                    del entries[i]
+                    return damaged
+        raise AssertionError(f"no {action} to leave out")
+
+    for action in ("free_requested", "free_completed", "segment_map", "segment_unmap"):
+        yield f"the first {action} is left out", drop(action)
+    damaged = copy()
+    damaged["segments"][0]["blocks"][0]["size"] += 64
+    yield "a block is longer", damaged
+    damaged = copy()
+    damaged["segments"][0]["total_size"] += 64
+    yield "a segment is longer", damaged
+    damaged = copy()
+    damaged["segments"].pop()
+    yield "a segment is missing", damaged
+    damaged = copy()
+    entries = next(e for e in damaged["device_traces"] if e)
+    entries[0]["time_us"] = entries[-1]["time_us"] + 1
+    yield "time runs backwards", damaged
+    damaged = copy()
+    entries = next(e for e in damaged["device_traces"] if e)
+    for e in entries:
+        e["category"] = "parameter"
+    yield "no category is unknown", damaged
+
+
 def main():
     bad = 0
-    for path in sys.argv[1:]:
-        for violation in violations(path):
-            bad += 1
-            print(f"{path}: {violation}")
-    return 1 if bad or len(sys.argv) < 2 else 0
+    files = [name for name in sys.argv[1:] if name != "--damaged"]
+    for path in files:
+        data, snapshot = read(path)
+        if len(files) == len(sys.argv) - 1:
+            for violation in violations(data, snapshot):
+                bad += 1
+                print(f"{path}: {violation}")
+            continue
+        for what, damaged in damages(snapshot):
+            if not any(True for _ in violations(b"", damaged)):
+                bad += 1
+                print(f"{path}: not noticed: {what}")
+    return 1 if bad or not files else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,177 @@
+#include "allocator/trace/rmm_csv.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "allocator/error.h"
+#include "tests/allocator/trace/synthetic_trace.h"
+#include "tests/allocator/trace/trace_testing.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad {
+namespace {
+
+using namespace testing_support;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+const std::string header = "Thread,Time,Action,Pointer,Size,Stream\n";
+
+Trace read(const std::string& lines) { return decode_rmm_csv(header + lines, "log.csv"); }
+std::string read_error(const std::string& bytes) {
+  return error_of<FileError>([&] { decode_rmm_csv(bytes, "log.csv"); });
+}
+
+TEST(RmmCsv, ReadsALog) {
+  const Trace trace = read(
+      "4711,09:35:02.100000,allocate,0x7f0000000100,1000,0\n"
+      "4712,09:35:02.100250,allocate,0x7f0000001000,2000,0x55d0\n"
+      "4711,09:35:03.000000,free,0x7f0000000100,1000,0\n"
+      "4711,09:35:03.5,allocate failure,(nil),99999999999,0\n");
+  EXPECT_EQ(to_string(trace.device), "cuda:0");
+  EXPECT_THAT(trace.streams, ElementsAre(0, 0x55d0));
+  ASSERT_THAT(trace.events, SizeIs(5));
+  EXPECT_EQ(trace.events[0].kind, TraceKind::allocate);
+  EXPECT_EQ(trace.events[0].address, 0x7f0000000100u);
+  EXPECT_EQ(trace.events[0].allocation, 1u);
+  EXPECT_EQ(trace.events[1].time, 250'000u);
+  EXPECT_EQ(trace.events[1].stream, 1u);
+  EXPECT_EQ(trace.events[2].kind, TraceKind::free_requested);
+  EXPECT_EQ(trace.events[3].kind, TraceKind::free_completed);
+  EXPECT_EQ(trace.events[3].allocation, 1u);
+  EXPECT_EQ(trace.events[4].kind, TraceKind::out_of_memory);
+  EXPECT_EQ(trace.events[4].size, 99'999'999'999u);
+  EXPECT_EQ(trace.events[4].time, 1'400'000'000u);
+
+  // What is still live lies in pages that were always there.
+  ASSERT_THAT(trace.blocks, SizeIs(3));
+  EXPECT_EQ(trace.blocks[0].address, 0x7f0000000000u);
+  EXPECT_EQ(trace.blocks[1].state, BlockState::live);
+  EXPECT_EQ(trace.blocks[1].requested, 2000u);
+  EXPECT_EQ(trace.blocks[1].stream, 0x55d0u);
+  EXPECT_EQ(trace.blocks[2].address + trace.blocks[2].size, 0x7f0000200000u);
+  EXPECT_EQ(cut_trace(trace).contradictions, 0u);
+}
+
+TEST(RmmCsv, BlocksFromBeforeTheLogAreThere) {
+  const Trace trace = read("1,00:00:00.0,free,0x1000,64,0\n1,00:00:01.0,allocate,0x1000,32,0\n");
+  const WindowedTrace cut = cut_trace(trace);
+  EXPECT_EQ(cut.contradictions, 0u);
+  ASSERT_THAT(cut.before, SizeIs(1));
+  EXPECT_EQ(cut.before[0].requested, 64u);
+}
+
+TEST(RmmCsv, ClocksPassMidnightAndThreadsAreLoggedOutOfOrder) {
+  const Trace trace = read(
+      "1,23:59:59.000000,allocate,0x1000,1,0\n"
+      "2,00:00:01.000000,allocate,0x2000,1,0\n"
+      "1,23:59:59.500000,allocate,0x3000,1,0\n"
+      "2,00:00:00.500000,allocate,0x4000,1,0\n"
+      "2,00:00:02.000000,allocate,0x5000,1,0\n");
+  std::vector<std::uint64_t> seconds;
+  for (const TraceEvent& event : trace.events) seconds.push_back(event.time / 1'000'000'000);
+  EXPECT_THAT(seconds, ElementsAre(0, 2, 2, 2, 3));
+}
+
+TEST(RmmCsv, BringsAllocationsAndFreesBack) {
+  const std::uint64_t seed = seed_or(1);
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const WindowedTrace window = cut_trace(without_beginning(synthetic_trace(seed, 4000), 1500));
+  const Trace back = decode_rmm_csv(encode_rmm_csv(window), "log.csv");
+  EXPECT_EQ(cut_trace(back).contradictions, 0u);
+
+  std::vector<TraceEvent> expected;
+  for (const TraceEvent& event : window.trace.events)
+    if (event.kind == TraceKind::allocate || event.kind == TraceKind::free_requested) expected.push_back(event);
+  std::vector<TraceEvent> got;
+  for (const TraceEvent& event : back.events)
+    if (event.kind == TraceKind::allocate || event.kind == TraceKind::free_requested) got.push_back(event);
+  // The blocks that were there before are allocated first.
+  std::size_t before = 0;
+  for (const BlockSnapshot& block : window.before) {
+    if (block.state != BlockState::live) continue;
+    EXPECT_EQ(got[before].kind, TraceKind::allocate);
+    EXPECT_EQ(got[before].address, block.address);
+    EXPECT_EQ(got[before].size, block.requested);
+    ++before;
+  }
+  EXPECT_GT(before, 0u);
+  ASSERT_EQ(got.size(), before + expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    const TraceEvent& event = got[before + i];
+    ASSERT_EQ(event.kind, expected[i].kind);
+    ASSERT_EQ(event.address, expected[i].address);
+    ASSERT_EQ(event.size, expected[i].size);
+    ASSERT_EQ(back.streams[event.stream], window.trace.streams[expected[i].stream]);
+  }
+}
+
+TEST(RmmCsv, WritesWhatRmmWrites) {
+  Trace trace;
+  trace.start_us = 3'661'000'001;  // 01:01:01.000001
+  trace.streams = {0, 0xabc};
+  TraceEvent event;
+  event.kind = TraceKind::allocate;
+  event.address = 0x7f0000000040;
+  event.size = 10;
+  event.stream = 1;
+  trace.events.push_back(event);
+  event.kind = TraceKind::out_of_memory;
+  event.stream = 0;
+  event.address = 5;
+  event.time = 2'000'000'000;
+  trace.events.push_back(event);
+  trace.blocks.resize(1);
+  trace.blocks[0].address = 0x7f0000000040;
+  trace.blocks[0].size = 64;
+  trace.blocks[0].requested = 10;
+  trace.blocks[0].state = BlockState::live;
+  EXPECT_EQ(encode_rmm_csv(cut_trace(trace)), header +
+                                                  "1,01:01:01.000001,allocate,0x7f0000000040,10,0xabc\n"
+                                                  "1,01:01:03.000001,allocate failure,(nil),10,0\n");
+  EXPECT_EQ(encode_rmm_csv(cut_trace({})), header);
+}
+
+TEST(RmmCsv, LinesMayEndAsOnWindowsAndTheLastNotAtAll) {
+  const std::string log = "Thread,Time,Action,Pointer,Size,Stream\r\n1,00:00:00.0,allocate,0x1000,1,0\r\n\r\n";
+  EXPECT_THAT(decode_rmm_csv(log, "log.csv").events, SizeIs(1));
+  EXPECT_THAT(read("1,00:00:00.0,allocate,1000,1,0").events, SizeIs(1));
+  EXPECT_THAT(decode_rmm_csv("Thread,Time,Action,Pointer,Size,Stream", "log.csv").events, SizeIs(0));
+}
+
+TEST(RmmCsv, ErrorsNameTheLine) {
+  EXPECT_EQ(read_error("Thread,Time\n"),
+            "[read] log.csv: line 1: not the header 'Thread,Time,Action,Pointer,Size,Stream'");
+  EXPECT_THAT(read_error(""), HasSubstr("line 0: not the header"));
+  const auto with_line = [](const std::string& line) {
+    return read_error(header + "1,00:00:00.0,allocate,0x1000,1,0\n" + line + "\n");
+  };
+  EXPECT_EQ(with_line("1,00:00:00.0,allocate"), "[read] log.csv: line 3: 6 fields wanted, 3 found");
+  EXPECT_THAT(with_line("1,00:00:00.0,reallocate,0x1,1,0"), HasSubstr("line 3: unknown action 'reallocate'"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,zz,1,0"), HasSubstr("'zz' is no pointer"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,,1,0"), HasSubstr("'' is no pointer"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,-1,0"), HasSubstr("'-1' is no size"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,1,0,7"), HasSubstr("'0,7' is no stream"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,0x1,99999999999999999999,0"), HasSubstr("is no size"));
+  EXPECT_THAT(with_line("1,00:00:00.0,free,0xffffffffffffff00,1,0"), HasSubstr("addresses beyond 64 bits"));
+  for (const char* time : {"", "1", "24:00:00.0", "00:60:00.0", "00:00:61.0", "00:00:00.", "00-00-00.0", "aa:00:00.0",
+                           "00:00:00.1234567", "00:00:00,"})
+    EXPECT_THAT(with_line("1," + std::string(time) + ",free,0x1,1,0"), StartsWith("[read] log.csv: line 3: ")) << time;
+}
+
+TEST(RmmCsv, DamagedLogsAreReadOrRefused) {
+  const std::string whole = encode_rmm_csv(cut_trace(synthetic_trace(2, 40)));
+  DamageCount count;
+  read_damaged(
+      whole, 2000, 3, [](const std::string& bytes, const std::string&) { cut_trace(decode_rmm_csv(bytes, "log.csv")); },
+      count);
+  EXPECT_GT(count.accepted, 0);
+  EXPECT_GT(count.refused, 0);
+}
+
+}  // namespace
+}  // namespace poolgrad
