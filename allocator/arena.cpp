@@ -1,6 +1,7 @@
 #include "allocator/arena.h"
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace poolgrad {
 
@@ -111,9 +112,22 @@ Block* Arena::find(const BucketIndex& free, std::size_t size, std::size_t alignm
   return best;
 }
 
+std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) const {
+  static const std::size_t share = getenv("ALIGN_SHARE") ? static_cast<std::size_t>(atoi(getenv("ALIGN_SHARE"))) : 64;
+  static const std::size_t least = getenv("ALIGN_LEAST") ? static_cast<std::size_t>(atoi(getenv("ALIGN_LEAST"))) : 2;
+  const std::size_t rest = -size & (page_ - 1);
+  return size >= least * page_ && rest <= size / share ? std::max(alignment, page_) : alignment;
+}
+
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {
   BucketIndex& free = index(stream);
-  Block* block = find(free, size, alignment, granule_);
+  const std::size_t preferred = preferred_alignment(size, alignment);
+  Block* block = find(free, size, preferred, granule_);
+  if (block != nullptr) {
+    alignment = preferred;
+  } else if (preferred != alignment) {
+    block = find(free, size, alignment, granule_);
+  }
   if (block == nullptr) return nullptr;
   free.remove(block);
   block->state = BlockState::busy;

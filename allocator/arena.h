@@ -40,6 +40,9 @@ class Arena {
   void add_window(std::uintptr_t address, std::size_t bytes);
   const std::vector<std::unique_ptr<Window>>& windows() const { return windows_; }
 
+  /// At least `alignment`, and a page for large sizes that fill their last page nearly: side by side they leave whole
+  /// pages when they go. A wish, not a condition.
+  std::size_t preferred_alignment(std::size_t size, std::size_t alignment) const;
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);
   /// Best fit among the free blocks of all other streams, whole, busy, still theirs. Those that `ready(block)` says can

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "allocator/memory_scope.h"
+#include "allocator/relaxed.h"
 #include "allocator/snapshot.h"
 
 namespace poolgrad {
@@ -22,7 +23,7 @@ struct alignas(64) Block {
   Tag tag;
   // Children in the tree of a bucket, while free; `left` is the next block while in a magazine.
   Block* left = nullptr;
-  BlockState state = BlockState::busy;
+  Relaxed<BlockState> state = BlockState::busy;  // neighbours look at it
   bool used_elsewhere = false;  // by other streams too, see Pool::use
 
   Block* right = nullptr;
@@ -30,7 +31,8 @@ struct alignas(64) Block {
   Block* previous = nullptr;
   Block* next = nullptr;
   Window* window = nullptr;
-  std::uint64_t epoch = 0;  // allocation tick at which it was last given back
+  std::uint64_t epoch = 0;   // allocation tick at which it was last given back
+  std::uint64_t ticket = 0;  // of `stream` when it was last given back, see StreamOrder
 
   std::uintptr_t end() const { return address + size; }
 };

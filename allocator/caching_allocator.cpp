@@ -12,22 +12,17 @@ CachingAllocator::~CachingAllocator() = default;
 
 Device CachingAllocator::device() const { return pool_->device(); }
 
-void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream,
-                                 std::source_location location) {
-  auto result = pool_->allocate({.bytes = bytes, .alignment = alignment, .stream = stream, .location = location});
-  if (void** pointer = std::get_if<void*>(&result)) return *pointer;
-  throw OutOfMemoryError(std::get<std::string>(result));
-}
-
-std::variant<void*, std::string> CachingAllocator::try_allocate(const AllocationRequest& request) {
-  return pool_->allocate(request);
-}
-
-void CachingAllocator::deallocate(void* pointer, std::size_t bytes, std::size_t, Stream stream) noexcept {
-  pool_->deallocate(pointer, bytes, stream);
-}
-
 std::size_t CachingAllocator::usable_size(const void* pointer) const { return pool_->usable_size(pointer); }
+
+bool CachingAllocator::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
+  return pool_->expand_in_place(pointer, bytes, wanted, stream);
+}
+
+void CachingAllocator::use(void* pointer, Stream stream) { pool_->use(pointer, stream); }
+
+void CachingAllocator::order(Stream later, Stream earlier) { pool_->order(later, earlier); }
+
+void CachingAllocator::stream_destroyed(Stream stream) { pool_->stream_destroyed(stream); }
 
 std::size_t CachingAllocator::trim(std::size_t bytes) { return pool_->trim(bytes); }
 
@@ -50,6 +45,18 @@ void CachingAllocator::add_client(std::weak_ptr<ReclaimClient> client) { pool_->
 void CachingAllocator::set_out_of_memory_callback(OutOfMemoryCallback callback) {
   pool_->set_out_of_memory_callback(std::move(callback));
 }
+
+void CachingAllocator::start_trace(std::size_t events) { pool_->start_trace(events); }
+
+void CachingAllocator::stop_trace() { pool_->stop_trace(); }
+
+bool CachingAllocator::tracing() const { return pool_->tracing(); }
+
+Trace CachingAllocator::trace() const { return pool_->trace(); }
+
+void CachingAllocator::begin_step() { pool_->begin_step(); }
+
+const AllocatorConfig& CachingAllocator::config() const { return pool_->config(); }
 
 DeviceMemory& CachingAllocator::memory() { return pool_->memory(); }
 

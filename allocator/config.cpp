@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <charconv>
@@ -91,6 +92,86 @@ std::string format_bytes(std::size_t bytes) {
   return text.data();
 }
 
+namespace {
+
+constexpr std::array<std::string_view, 4> mode_names = {"default", "lightweight", "none", "planned"};
+
+AllocatorMode parse_mode(std::string_view value) {
+  for (std::size_t i = 0; i < mode_names.size(); ++i) {
+    if (value == mode_names[i]) return static_cast<AllocatorMode>(i);
+  }
+  throw ValueError("[allocator] mode must be default, lightweight, none or planned, got '" + std::string(value) + "'");
+}
+
+// A plain number of events or allocations.
+std::size_t parse_count(std::string_view key, std::string_view value) {
+  std::size_t count = 0;
+  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+  if (error == std::errc() && stop == value.data() + value.size() && !value.empty()) return count;
+  throw ValueError("[allocator] " + std::string(key) + " must be a whole number, got '" + std::string(value) + "'");
+}
+
+// One key of the configuration: how it is read, and its text where it differs from the default.
+struct Option {
+  std::string_view key;
+  void (*read)(AllocatorConfig& config, std::string_view key, std::string_view value);
+  std::string (*text)(const AllocatorConfig& config);
+};
+
+template <std::size_t AllocatorConfig::*field>
+constexpr Option bytes_option(std::string_view key) {
+  return {key,
+          [](AllocatorConfig& config, std::string_view, std::string_view value) {
+            config.*field = parse_bytes(std::string(value));
+          },
+          [](const AllocatorConfig& config) { return std::to_string(config.*field); }};
+}
+
+template <std::size_t AllocatorConfig::*field>
+constexpr Option count_option(std::string_view key) {
+  return {key,
+          [](AllocatorConfig& config, std::string_view name, std::string_view value) {
+            config.*field = parse_count(name, value);
+          },
+          [](const AllocatorConfig& config) { return std::to_string(config.*field); }};
+}
+
+template <bool AllocatorConfig::*field>
+constexpr Option switch_option(std::string_view key) {
+  return {key,
+          [](AllocatorConfig& config, std::string_view name, std::string_view value) {
+            config.*field = parse_switch(name, value);
+          },
+          [](const AllocatorConfig& config) { return std::string(config.*field ? "on" : "off"); }};
+}
+
+constexpr std::array<Option, 9> options = {
+    bytes_option<&AllocatorConfig::alignment>("alignment"),
+    bytes_option<&AllocatorConfig::budget>("budget"),
+    count_option<&AllocatorConfig::decay>("decay"),
+    switch_option<&AllocatorConfig::deterministic>("deterministic"),
+    switch_option<&AllocatorConfig::magazines>("magazines"),
+    Option{"mode",
+           [](AllocatorConfig& config, std::string_view, std::string_view value) { config.mode = parse_mode(value); },
+           [](const AllocatorConfig& config) { return std::string(to_string(config.mode)); }},
+    switch_option<&AllocatorConfig::poison>("poison"),
+    switch_option<&AllocatorConfig::stitch>("stitch"),
+    count_option<&AllocatorConfig::trace>("trace"),
+};
+
+}  // namespace
+
+std::string_view to_string(AllocatorMode mode) {
+  const auto index = static_cast<std::size_t>(mode);
+  return index < mode_names.size() ? mode_names[index] : "invalid";
+}
+
+AllocatorMode mode_for_segments(std::int64_t largest_segment, std::optional<AllocatorMode> chosen) {
+  if (chosen) return *chosen;
+  if (largest_segment < 4096) return AllocatorMode::none;
+  return largest_segment < 8192 ? AllocatorMode::lightweight : AllocatorMode::standard;
+}
+
 AllocatorConfig AllocatorConfig::parse(const std::string& text) {
   AllocatorConfig config;
   std::string_view rest = trimmed(text);
@@ -103,18 +184,27 @@ AllocatorConfig AllocatorConfig::parse(const std::string& text) {
     const std::string_view key = trimmed(item.substr(0, colon));
     const std::string_view value =
         colon == std::string_view::npos ? std::string_view() : trimmed(item.substr(colon + 1));
-    if (key == "budget") {
-      config.budget = parse_bytes(std::string(value));
-    } else if (key == "alignment") {
-      config.alignment = parse_bytes(std::string(value));
-    } else if (key == "poison") {
-      config.poison = parse_switch(key, value);
-    } else {
+    const auto* option = std::ranges::find(options, key, &Option::key);
+    if (option == options.end()) {
+      std::string known;
+      for (const Option& each : options) known += (known.empty() ? "" : ", ") + std::string(each.key);
       throw ValueError("[allocator] unknown option '" + std::string(key) + "' in '" + text +
-                       "'; known options: alignment, budget, poison");
+                       "'; known options: " + known);
     }
+    option->read(config, key, value);
   }
   return config;
+}
+
+std::string AllocatorConfig::text() const {
+  const AllocatorConfig defaults;
+  std::string text;
+  for (const Option& option : options) {
+    const std::string value = option.text(*this);
+    if (value == option.text(defaults)) continue;
+    text += (text.empty() ? "" : ",") + std::string(option.key) + ":" + value;
+  }
+  return text;
 }
 
 AllocatorConfig AllocatorConfig::from_environment() {

@@ -7,6 +7,8 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "allocator/thread_state.h"
+
 namespace poolgrad {
 
 namespace {
@@ -59,8 +61,6 @@ ScopeTable& scope_table() {
   return *table;
 }
 
-thread_local Tag tag_in_force;
-
 }  // namespace
 
 std::string_view to_string(Category category) {
@@ -68,19 +68,19 @@ std::string_view to_string(Category category) {
   return index < category_count ? category_names[index] : "invalid";
 }
 
-MemoryScope::MemoryScope(std::string_view name, Category category) : previous_(tag_in_force) {
-  tag_in_force = Tag{category, scope_table().child(previous_.scope, name)};
+MemoryScope::MemoryScope(std::string_view name, Category category) : previous_(thread_state.tag) {
+  thread_state.tag = Tag{category, scope_table().child(previous_.scope, name)};
 }
 
-MemoryScope::MemoryScope(Category category) : previous_(tag_in_force) { tag_in_force.category = category; }
+MemoryScope::MemoryScope(Category category) : previous_(thread_state.tag) { thread_state.tag.category = category; }
 
-MemoryScope::MemoryScope(std::string_view name) : previous_(tag_in_force) {
-  tag_in_force.scope = scope_table().child(previous_.scope, name);
+MemoryScope::MemoryScope(std::string_view name) : previous_(thread_state.tag) {
+  thread_state.tag.scope = scope_table().child(previous_.scope, name);
 }
 
-MemoryScope::~MemoryScope() { tag_in_force = previous_; }
+MemoryScope::~MemoryScope() { thread_state.tag = previous_; }
 
-Tag current_tag() { return tag_in_force; }
+Tag current_tag() { return thread_state.tag; }
 
 std::string scope_name(std::uint32_t scope) { return scope_table().path(scope); }
 

@@ -1,15 +1,21 @@
-// The inside of CachingAllocator. One mutex guards everything below it and is never held across a call to the device
-// or to a client: what a thread takes out of the arenas for such a call is in state `busy`, so nobody else touches it.
+// The inside of CachingAllocator. In front, each thread has a cache of its own, where most requests end (hot_path.cpp).
+// Behind it, one mutex guards everything and is never held across a call to the device or to a client: what a thread
+// takes out of the arenas for such a call is in state `busy`, so nobody else touches it.
 //
 // Invariant, whenever the mutex is free and no thread is inside a device call:
-//   reserved = live + pending + free bytes of all arenas, and reserved <= budget.
+//   reserved = live + pending + free bytes of all arenas + bytes in magazines, and reserved <= budget.
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,6 +23,10 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/emergency_ladder.h"
 #include "allocator/oom_report.h"
+#include "allocator/pool_trace.h"
+#include "allocator/replay/step_planner.h"
+#include "allocator/stream_order.h"
+#include "allocator/thread_cache.h"
 
 namespace poolgrad {
 
@@ -27,8 +37,14 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
+  /// hot_path.cpp: from the calling thread's magazine; nullptr or false, changing nothing, if that is not possible.
+  void* allocate_from_magazine(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
+                               std::source_location location) noexcept;
+  bool deallocate_to_magazine(void* pointer, std::size_t bytes, Stream stream) noexcept;
+
   std::variant<void*, std::string> allocate(const AllocationRequest& request);
   void deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept;
+  bool expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
   std::size_t usable_size(const void* pointer) const;
   std::size_t trim(std::size_t bytes);
   void set_budget(std::size_t bytes);
@@ -39,6 +55,12 @@ class Pool {
   void reset_sequence_hash();
   std::vector<BlockSnapshot> snapshot() const;
   void add_client(std::weak_ptr<ReclaimClient> client);
+  void start_trace(std::size_t events);
+  void stop_trace();
+  bool tracing() const;
+  Trace trace() const;
+  void begin_step();
+  const AllocatorConfig& config() const { return config_; }
   DeviceMemory& memory() { return *memory_; }
   Device device() const { return device_; }
   void use(void* pointer, Stream stream);
@@ -48,63 +70,186 @@ class Pool {
   /// As new: no memory held, all counters zero. Returns false, changing nothing, while memory is live.
   bool restart(std::size_t budget);
 
+  /// Never the same for two pools.
+  std::uint64_t id() const { return id_; }
+  /// For ThreadCaches: a cache for the calling thread; all caches; what an ending thread's cache holds comes back.
+  std::unique_ptr<ThreadCache> make_cache();
+  const std::vector<ThreadCache*>& caches() const { return caches_; }
+  void retire(ThreadCache& cache) noexcept;
+
  private:
   using Lock = std::unique_lock<std::mutex>;
   struct Pending {
     Block* block;
-    Stream stream;  // the one that the block waits for
-    EventId event;  // 0: could not be recorded yet
+    std::vector<Stamp> stamps;  // work of other streams that it waits for
   };
 
-  // pool.cpp: the hot path. Functions that take a Lock may give it up meanwhile, and hold it when they return.
+  /// While one lives no thread's cache changes, and the statistics are complete. Made with the mutex held.
+  class Standstill {
+   public:
+    explicit Standstill(const Pool& pool);
+    ~Standstill();
+    Standstill(const Standstill&) = delete;
+    Standstill& operator=(const Standstill&) = delete;
+
+   private:
+    const Pool& pool_;
+    const ThreadCache* own_;
+  };
+
+  // pool.cpp: where the magazine has nothing. Functions that take a Lock may give it up meanwhile, and hold it when
+  // they return.
   Arena& arena_for(Tag tag) { return arenas_[is_long_lived(tag.category) ? 1 : 0]; }
+  std::size_t rounded(std::size_t bytes) const { return ((bytes != 0 ? bytes : 1) + granule_ - 1) & ~(granule_ - 1); }
   Arena* arena_of(const void* pointer);
   void search(Need& need);
-  void* publish(Block* block, std::size_t requested, Tag tag);
-  void withdraw(Block* block);
+  void publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
+  void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
+  /// Marks the present as the time at which the block was given back.
+  void stamp(Block* block) {
+    block->epoch = tick_;
+    block->ticket = order_.now(block->stream);
+  }
+  void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
+  void touch_or_give_back(void* pointer, const AllocationRequest& request);
+  /// The present ticket of a stream.
+  std::uint64_t ticket(std::uint64_t stream) const { return order_.now(stream); }
+  /// Needs no lock for a block that is the caller's.
+  Block* live_block(const void* pointer) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    Block* block = arenas_[0].live(address);
+    if (block == nullptr) block = arenas_[1].live(address);
+    return block != nullptr && block->state == BlockState::live ? block : nullptr;
+  }
+  void survey(Statistics& statistics) const;
+  /// With the numbers of scratch as in traces, or 0 for them as in snapshots.
+  std::vector<BlockSnapshot> all_blocks(bool number_scratch) const;
   [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept;
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
-  void hash(std::uint64_t word) { hash_ = (hash_ ^ word) * 0x100000001b3u; }
 
   // pool_caches.cpp: what threads keep for themselves. Cold paths see it through these.
   /// Gives the blocks of all magazines back to the arenas; the bytes. Takes the mutex.
   std::size_t drain_magazines();
   /// Bytes that drain_magazines() would give now. Needs no lock.
   std::size_t magazine_bytes() const;
+  /// The magazines of a stream whose name will mean another one. Called with the mutex held.
+  void drain_magazines_of(std::uint64_t stream);
+  std::size_t drain(ThreadCache& cache);
+  void return_from_magazine(Block* block);
+  bool put_into_magazine(ThreadCache* cache, Block* block);
+  RequestSequence& sequence_of(ThreadCache* cache) { return cache != nullptr ? cache->sequence : sequence_; }
+  /// Adds what the thread has done on the hot path to the statistics. Called with the mutex held.
+  void add_up(ThreadCache* cache) const {
+    if (cache != nullptr) tick_ += cache->recent.add_to(statistics_, tags_);
+  }
   /// Blocks of `bytes` that were pending are free. Called with the mutex held.
   void subtract_active(std::size_t bytes);
-  /// Adds to the trace, if one is recorded; fills in the time. With or without the mutex.
-  void record(const TraceEvent& event);
 
-  // pool_rungs.cpp: the cold path.
-  std::vector<Rung> rungs();
-  std::string report(const Need& need, std::vector<Yield> yields);
-  std::size_t pending_bytes() const;
-  std::size_t poll_pending(bool wait);
-  std::size_t take_from_other_streams(Need& need);
-  std::size_t take_across_streams(Need& need);
-  std::size_t commit(Need& need);
-  std::size_t growth_step() const;
-  std::size_t release_for(Need& need);
-  std::size_t release(Lock& lock, std::size_t bytes);
-  bool quiet(Lock& lock, const std::vector<Block*>& blocks);
-  bool join_mixed_pages(Lock& lock);
+  // pool_trace.cpp
+  /// Adds to the trace, if one is recorded; fills in the time. With or without the mutex.
+  void record(TraceEvent event);
+  void record_block(TraceKind kind, const Block* block, Stream stream, ThreadCache* cache,
+                    std::source_location location, bool completed = false);
+  /// For TraceEvent::stream.
+  std::uint32_t trace_stream(std::uint64_t stream);
+
+  // The cold path. Functions that take a Lock may give it up meanwhile, and hold it when they return.
+  // pool_rungs.cpp: the climb.
+  std::vector<Yield> climb(Need& need);
+  std::vector<Rung> rungs(const Need& need);
+  /// Whose price is at most `most`, in the order in which they are asked.
+  std::vector<std::shared_ptr<ReclaimClient>> clients(double most) const;
+  std::size_t ask_user(Need& need);
+  std::size_t other_streams_bytes(Stream stream) const;
   std::size_t borrow(Need& need);
   std::size_t wait_for_other_threads();
-  std::size_t page_deficit(const Need& need) const;
-  bool order_after(Stream stream, const std::vector<Block*>& blocks);
+  RungStatistics& statistics_of(RungId rung);
   void begin_device_call() { ++device_calls_; }
   void end_device_call();
-  bool add_window(Lock& lock, Arena& arena, std::size_t bytes);
-  std::size_t other_streams_bytes(const Need& need) const;
-  std::size_t searched(const Need& need) const;
+  void count_driver_calls(std::uint64_t calls, std::chrono::steady_clock::time_point start);
 
+  // pool_streams.cpp: stream order.
+  /// Makes a busy block that was given back on `stream` free for its own stream; pending, if that or what use() noted
+  /// is another one whose work may not be over.
+  void free_block(Block* block, Stream stream);
+  /// Lets `later`, or the caller if it is empty, wait for the work of `stamps`, as far as it may not be over. False if
+  /// the device refuses.
+  bool settle(Lock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps);
+  bool is_behind(std::uint64_t stream, Stamp stamp) const;
+  void keep_or_discard(Lock& lock, const std::vector<StreamEvent>& events);
+  void rename_stream(std::uint64_t from, std::uint64_t to);
+  void forget_finished_streams();
+  std::size_t pending_bytes() const;
+  std::size_t poll_pending();
+  std::size_t synchronise_pending();
+  std::size_t free_settled();
+  /// A pending block is free now.
+  void completed(const Block* block);
+  std::size_t take_from_other_streams(Need& need);
+  std::size_t take_from_other_streams(Lock& lock, Need& need, Arena& arena);
+  std::size_t take_pending(Lock& lock, Need& need, Arena& arena);
+  std::size_t take_across_streams(Need& need);
+  std::size_t take_across_streams(Lock& lock, Need& need, Arena& arena);
+  void check_stream(const char* function, Stream stream) const;
+
+  // pool_growth.cpp: getting pages.
+  bool add_window(Lock& lock, Arena& arena, const Need& need);
+  std::size_t page_deficit(const Need& need) const;
+  std::size_t unused_budget() const;
+  std::size_t growth_step() const;
+  bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes);
+  std::size_t commit(Need& need);
+  /// Cached in whole handles.
+  std::size_t idle_bytes() const;
+  std::size_t stitchable_bytes(const Need& need) const;
+  std::size_t stitch(Need& need);
+  /// Moves free handles of at most `bytes` to the address `to` inside `target`; the bytes moved.
+  std::size_t move_handles(Lock& lock, Window& window, std::uintptr_t to, std::size_t bytes, const Block* target);
+  void record_pages(TraceKind kind, std::uintptr_t address, std::size_t bytes);
+
+  // pool_release.cpp: giving pages back.
+  std::pair<Arena*, Block*> least_recently_used();
+  std::size_t release(Lock& lock, std::size_t bytes);
+  std::size_t release_from(Lock& lock, Arena& arena, Block* block, std::size_t bytes);
+  std::size_t release_for(Need& need);
+  void release_decayed();
+  bool join_mixed_handles(Lock& lock);
+  std::size_t pinned_bytes() const;
+  std::size_t press_pinned_below(std::size_t wanted);
+
+  // pool_plan.cpp: mode `planned`. With the mutex held, but for begin_planned_step().
+  void begin_planned_step();
+  /// The place that the plan has for it, busy; nullptr if there is none.
+  Block* planned_place(const Need& need);
+  /// Tells the planner about a block that is not from a plan.
+  void note_served(const Block* block, std::size_t alignment);
+  /// A block that is given back goes to the planner; false if it is the arena's.
+  bool return_to_plan(Block* block, Stream stream);
+  /// The block as one of the arena's: if it lies in a slab, the plan is dropped.
+  Block* leave_plan(Block* block);
+  /// Slabs become ordinary blocks, live and free. True if there were any.
+  bool drop_plan(bool useless);
+  bool give_up_plan(bool useless) {
+    const std::lock_guard lock(mutex_);
+    return drop_plan(useless);
+  }
+  /// What a slab consists of.
+  std::vector<Block> pieces_of(const Block* slab) const;
+
+  // pool_report.cpp
+  std::string report(const Need& need, std::vector<Yield> yields);
+
+  const std::uint64_t id_;
+  const AllocatorConfig config_;
   const std::unique_ptr<DeviceMemory> memory_;
   const Device device_;
   const std::size_t granule_;
   const std::size_t page_;
   const std::size_t large_page_;
   const bool poison_;
+  const bool tags_;       // categories are told apart, counted and hashed
+  const bool races_;      // the device wants to know who touches what
+  const bool magazines_;  // threads may keep blocks
 
   mutable std::mutex mutex_;
   std::condition_variable device_calls_done_;
@@ -113,16 +258,23 @@ class Pool {
   BlockStore store_;
   std::array<Arena, 2> arenas_;  // transients; long-lived
   std::vector<Pending> pending_;
+  const std::unique_ptr<StepPlanner> planner_;  // in mode `planned` only
+  StreamOrder order_;
+  std::unordered_map<const Block*, std::vector<std::uint64_t>> uses_;  // streams beside the block's own
+  bool can_move_ = true;                                               // the device has not refused to move memory yet
   std::size_t budget_ = 0;
-  std::uint64_t tick_ = 0;
-  std::uint64_t number_ = 0;
-  std::uint64_t hash_ = fnv_start;
-  std::uint64_t hashed_from_ = 0;  // `number_` when the hash was reset
-  Statistics statistics_;
+  mutable std::uint64_t tick_ = 0;  // allocations and frees; those of hot paths once they are added up
+  mutable Statistics statistics_;   // the same
+  RequestSequence sequence_;        // of threads that have no cache
+  std::uint64_t retired_hash_ = RequestSequence::start;  // of threads that have ended
+  std::uint64_t next_cache_ = 0;
+  std::atomic<std::uint64_t> steps_ = 0;
   std::vector<std::weak_ptr<ReclaimClient>> clients_;
   OutOfMemoryCallback out_of_memory_callback_;
 
-  static constexpr std::uint64_t fnv_start = 0xcbf29ce484222325u;
+  mutable std::mutex caches_mutex_;  // taken last; the caches are guarded by both mutexes
+  std::vector<ThreadCache*> caches_;
+  PoolTrace trace_;
 };
 
 }  // namespace poolgrad

@@ -1,18 +1,111 @@
+// What threads keep for themselves, seen from the pool.
+#include <algorithm>
+
 #include "allocator/pool.h"
 
 namespace poolgrad {
 
-std::size_t Pool::drain_magazines() { return 0; }
+Pool::Standstill::Standstill(const Pool& pool) : pool_(pool), own_(ThreadCaches::known(pool.id_)) {
+  bool others = false;
+  for (ThreadCache* cache : pool_.caches_) {
+    if (cache == own_) continue;
+    cache->flag.revoke();
+    others = true;
+  }
+  if (others) OwnerFlag::barrier();
+  for (ThreadCache* cache : pool_.caches_) {
+    if (cache != own_) cache->flag.wait();
+    pool_.add_up(cache);
+  }
+}
 
-std::size_t Pool::magazine_bytes() const { return 0; }
+Pool::Standstill::~Standstill() {
+  for (ThreadCache* cache : pool_.caches_) {
+    if (cache != own_) cache->flag.restore();
+  }
+}
+
+std::unique_ptr<ThreadCache> Pool::make_cache() {
+  const std::lock_guard lock(mutex_);
+  auto cache = std::make_unique<ThreadCache>(*this, next_cache_);
+  cache->ring = trace_.make_ring();
+  const std::lock_guard caches_lock(caches_mutex_);
+  caches_.push_back(cache.get());
+  ++next_cache_;
+  return cache;
+}
+
+void Pool::retire(ThreadCache& cache) noexcept {
+  const std::lock_guard lock(mutex_);
+  add_up(&cache);
+  drain(cache);
+  retired_hash_ += cache.sequence.hash() - RequestSequence::start;
+  trace_.keep(std::move(cache.ring));
+  const std::lock_guard caches_lock(caches_mutex_);
+  std::erase(caches_, &cache);
+}
+
+void Pool::return_from_magazine(Block* block) {
+  Arena::clear_live(block);
+  stamp(block);
+  arena_of(reinterpret_cast<void*>(block->address))->put(block);
+}
+
+std::size_t Pool::drain(ThreadCache& cache) {
+  std::size_t bytes = 0;
+  cache.for_each_magazine([&](Magazine& magazine) {
+    bytes += magazine.bytes();
+    magazine.drain([this](Block* block) { return_from_magazine(block); });
+  });
+  return bytes;
+}
+
+std::size_t Pool::drain_magazines() {
+  const std::lock_guard lock(mutex_);
+  const Standstill standstill(*this);
+  std::size_t bytes = 0;
+  for (ThreadCache* cache : caches_) bytes += drain(*cache);
+  return bytes;
+}
+
+void Pool::drain_magazines_of(std::uint64_t stream) {
+  const Standstill standstill(*this);
+  const std::lock_guard caches_lock(caches_mutex_);
+  for (ThreadCache* cache : caches_) {
+    Magazine* magazine = cache->find(stream);
+    if (magazine == nullptr) continue;
+    magazine->drain([this](Block* block) { return_from_magazine(block); });
+    cache->erase(stream);
+  }
+}
+
+std::size_t Pool::magazine_bytes() const {
+  const std::lock_guard lock(caches_mutex_);
+  std::size_t bytes = 0;
+  for (const ThreadCache* cache : caches_) {
+    cache->for_each_magazine([&](const Magazine& magazine) { bytes += magazine.bytes(); });
+  }
+  return bytes;
+}
+
+bool Pool::put_into_magazine(ThreadCache* cache, Block* block) {
+  if (!magazines_ || cache == nullptr || block->size > Magazine::largest_block || is_long_lived(block->tag.category)) {
+    return false;
+  }
+  // A small share of the memory: what magazines hold cannot join its neighbours, which costs room elsewhere.
+  constexpr std::size_t share = 256;
+  constexpr std::size_t least = std::size_t{16} << 10;
+  cache->limit = std::clamp<std::size_t>(statistics_.reserved_bytes.current / share, least, Magazine::most_bytes);
+  Magazine* magazine = cache->find(block->stream);
+  if (magazine == nullptr) {
+    magazine =
+        cache->add(std::make_unique<Magazine>(block->stream, trace_stream(block->stream), ticket(block->stream)));
+  }
+  if (magazine->push(block, cache->limit)) return true;
+  magazine->make_room(block, [this](Block* old) { return_from_magazine(old); });
+  return magazine->push(block, cache->limit);
+}
 
 void Pool::subtract_active(std::size_t bytes) { statistics_.active_bytes.subtract(bytes); }
-
-void Pool::record(const TraceEvent&) {}
-
-void Pool::set_out_of_memory_callback(OutOfMemoryCallback callback) {
-  const std::lock_guard lock(mutex_);
-  out_of_memory_callback_ = std::move(callback);
-}
 
 }  // namespace poolgrad

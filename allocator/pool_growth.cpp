@@ -1,6 +1,7 @@
 // Getting pages: committing new ones, and moving free ones to where they are needed.
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <utility>
 
 #include "allocator/address_sanitizer.h"
@@ -14,6 +15,9 @@ namespace {
 constexpr std::size_t largest_window = std::size_t{64} << 30;
 // Below it, releasing and committing pages costs no more than moving them.
 constexpr std::size_t least_stitched = std::size_t{8} << 20;
+
+// Below it, committing new pages is preferred to moving idle ones, for which streams have to be waited for.
+static const std::size_t largest_idle_share = getenv("IDLE") ? static_cast<std::size_t>(atoi(getenv("IDLE"))) : 16;
 
 std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) & ~(multiple - 1); }
 
@@ -63,12 +67,13 @@ std::size_t Pool::commit(Need& need) {
   Lock lock(mutex_);
   Arena& arena = arena_for(need.tag);
   std::size_t step = growth_step();
+  std::size_t alignment = arena.preferred_alignment(need.size, need.alignment);
   while (true) {
-    const Arena::Growth growth = arena.plan_growth(need.size, need.alignment, need.stream.id, step);
+    const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);
     const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(need.size, page_);
     need.device_calls_seen = device_calls_ended_;
     if (pages > unused_budget()) {
-      if (std::exchange(step, page_) == page_) return 0;
+      if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) return 0;
       continue;
     }
     if (growth.hole == nullptr) {
@@ -90,7 +95,7 @@ std::size_t Pool::commit(Need& need) {
       need.device_full = true;
       statistics_.reserved_bytes.subtract(pages);
       arena.uncommit(block);
-      if (std::exchange(step, page_) == page_) return 0;
+      if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) return 0;
       continue;
     }
     need.device_full = false;
@@ -106,20 +111,33 @@ std::size_t Pool::commit(Need& need) {
   }
 }
 
+std::size_t Pool::idle_bytes() const { return arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes(); }
+
+// Where new pages can be had, those that lie idle are moved only if they are many.
 std::size_t Pool::stitchable_bytes(const Need& need) const {
-  if (!config_.stitch || !can_move_ || need.size < least_stitched) return 0;
-  return arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes();
+  if (!config_.stitch || !can_move_ || round_up(need.size, page_) < least_stitched) return 0;
+  const std::size_t idle = idle_bytes();
+  const std::size_t pages = page_deficit(need);
+  const bool can_commit = !need.device_full && pages <= unused_budget();
+  const bool many = idle >= pages && idle > statistics_.reserved_bytes.current / largest_idle_share;
+  return can_commit && !many ? 0 : idle;
 }
 
-// Moves only what the budget does not allow to commit: the rest of the run is committed afterwards.
 std::size_t Pool::stitch(Need& need) {
   Lock lock(mutex_);
   Arena& arena = arena_for(need.tag);
-  Arena::Growth growth = arena.plan_growth(need.size, need.alignment, need.stream.id, page_);
+  // What the budget does not allow to commit is moved, and the rest of the run is committed afterwards; if all could be
+  // committed, all is moved.
   const std::size_t allowed = need.device_full ? 0 : unused_budget() & ~(page_ - 1);
-  if (growth.hole == nullptr || growth.bytes <= allowed) return 0;
-  growth.bytes -= allowed;
-  if (arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes() < growth.bytes) return 0;
+  const std::size_t idle = idle_bytes();
+  Arena::Growth growth;
+  for (const std::size_t alignment : {arena.preferred_alignment(need.size, need.alignment), need.alignment}) {
+    growth = arena.plan_growth(need.size, alignment, need.stream.id, page_);
+    if (growth.hole == nullptr) return 0;
+    if (allowed < growth.bytes) growth.bytes -= allowed;
+    if (growth.bytes <= idle) break;
+  }
+  if (growth.bytes > idle) return 0;
   Block* target = arena.begin_growth(growth, need.stream.id);
   std::size_t moved = 0;
   while (moved < target->size) {

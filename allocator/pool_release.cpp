@@ -96,6 +96,7 @@ void Pool::release_decayed() {
 }
 
 std::size_t Pool::trim(std::size_t bytes) {
+  if (planner_ != nullptr) give_up_plan(false);
   drain_magazines();
   poll_pending();
   Lock lock(mutex_);
@@ -137,6 +138,7 @@ std::size_t Pool::press_pinned_below(std::size_t wanted) {
 
 void Pool::set_budget(std::size_t bytes) {
   const std::size_t wanted = bytes != 0 ? bytes : memory_->info().total;
+  if (planner_ != nullptr) give_up_plan(false);
   press_pinned_below(wanted);
   Lock lock(mutex_);
   const std::size_t previous = budget_;

@@ -43,7 +43,7 @@ std::vector<Rung> Pool::rungs(const Need& wanted) {
   };
   const auto pending = [this](Need&) { return pending_bytes(); };
   const auto others = [this](Need& need) { return other_streams_bytes(need.stream) + pending_bytes(); };
-  const auto releasable = [this](Need&) { return arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes(); };
+  const auto releasable = [this](Need&) { return idle_bytes(); };
   const auto unfinished = [this](Need& need) {
     return pending_bytes() + (order_.has_events() ? other_streams_bytes(need.stream) : 0);
   };
@@ -52,11 +52,12 @@ std::vector<Rung> Pool::rungs(const Need& wanted) {
   all.push_back({RungId::magazines, std::string(to_string(RungId::magazines)),
                  [this](Need&) { return magazine_bytes(); }, [this](Need&) { return drain_magazines(); }});
   add(RungId::coalesce, others, [this](Need& need) { return take_across_streams(need); });
-  add(
-      RungId::commit, [](Need& need) { return need.size; }, [this](Need& need) { return commit(need); });
+  // First only where commit would fail or too much lies idle.
   add(
       RungId::stitch, [this](Need& need) { return stitchable_bytes(need); },
       [this](Need& need) { return stitch(need); });
+  add(
+      RungId::commit, [](Need& need) { return need.size; }, [this](Need& need) { return commit(need); });
   add(RungId::release, releasable, [this](Need& need) { return release_for(need); });
   add(RungId::synchronise, pending, [this](Need&) { return synchronise_pending(); });
   add(

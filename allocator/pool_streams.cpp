@@ -304,6 +304,7 @@ void Pool::use(void* pointer, Stream stream) {
     throw ValueError("[use] not the start of a live block of the pool of " + to_string(device_));
   }
   if (stream.id == block->stream) return;
+  block = leave_plan(block);
   std::vector<std::uint64_t>& streams = uses_[block];
   if (std::ranges::find(streams, stream.id) == streams.end()) streams.push_back(stream.id);
   block->used_elsewhere = true;
@@ -342,6 +343,7 @@ void Pool::stream_destroyed(Stream stream) {
   constexpr std::size_t most_retired = 8;
   Lock lock(mutex_);
   drain_magazines_of(stream.id);
+  drop_plan(false);
   if (const std::vector<Stamp> retired = order_.retired_streams(); retired.size() >= most_retired) {
     settle(lock, std::nullopt, retired);
     free_settled();

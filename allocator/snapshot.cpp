@@ -17,19 +17,32 @@ std::string_view to_string(BlockState state) {
 }
 
 std::vector<BlockSnapshot> Pool::snapshot() const {
-  std::vector<BlockSnapshot> blocks;
   const std::lock_guard lock(mutex_);
+  const Standstill standstill(*this);
+  return all_blocks(false);
+}
+
+std::vector<BlockSnapshot> Pool::all_blocks(bool number_scratch) const {
+  std::vector<BlockSnapshot> blocks;
   std::size_t number = 0;
   for (const Arena& arena : arenas_) {
     for (const auto& window : arena.windows()) {
-      for (const Block* block = window->first; block != nullptr; block = block->next) {
+      const auto add = [&](const Block* block) {
         BlockSnapshot entry{block->address, block->size, block->state, block->stream, block->epoch, number, 0, 0, {}};
-        if (block->state == BlockState::live || block->state == BlockState::pending) {
-          entry.number = block->number;
+        if (entry.state == BlockState::live || entry.state == BlockState::pending) {
+          const bool scratch = (block->number & RequestSequence::scratch_bit) != 0;
+          entry.number = scratch && !number_scratch ? 0 : block->number;
           entry.requested = block->requested;
           entry.tag = block->tag;
         }
         blocks.push_back(entry);
+      };
+      for (const Block* block = window->first; block != nullptr; block = block->next) {
+        if (planner_ == nullptr || !planner_->is_slab(block)) {
+          add(block);
+        } else {
+          for (const Block& piece : pieces_of(block)) add(&piece);
+        }
       }
       ++number;
     }

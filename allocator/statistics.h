@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "allocator/memory_scope.h"
@@ -37,26 +38,72 @@ struct RungStatistics {
   std::uint64_t nanoseconds = 0;
 };
 
+/// What a stream's queued work may use, or used last.
+struct StreamStatistics {
+  std::uint64_t stream = 0;
+  std::uint64_t live_bytes = 0;
+  std::uint64_t cached_bytes = 0;  // in magazines, too
+  std::uint64_t pending_bytes = 0;
+};
+
+/// All bytes, counts or nanoseconds. "Blocks" are those of the pool, rounded to its granule.
 struct Statistics {
-  Gauge allocated_bytes;                             // handed out, rounded to the block
-  Gauge requested_bytes;                             // handed out, as asked for
-  Gauge reserved_bytes;                              // committed on the device: live + cached + pending
-  Gauge active_bytes;                                // allocated or waiting for another stream
-  std::array<Gauge, category_count> category_bytes;  // requested bytes by Category
-  std::uint64_t requests = 0;                        // allocations asked for
-  std::uint64_t pool_hits = 0;                       // served without a device call
-  std::uint64_t num_device_alloc = 0;                // commits
-  std::uint64_t num_device_free = 0;                 // decommits
-  std::uint64_t num_alloc_retries = 0;               // times the ladder was needed
+  Gauge allocation;                                             // live blocks (a count)
+  Gauge allocated_bytes;                                        // handed out, rounded to the block
+  Gauge requested_bytes;                                        // handed out, as asked for
+  Gauge reserved_bytes;                                         // committed on the device: live + cached + pending
+  Gauge active_bytes;                                           // allocated or waiting for another stream
+  std::array<Gauge, category_count> category_bytes;             // requested bytes by Category
+  std::array<std::uint64_t, category_count> category_hits{};    // requests served without a device call
+  std::array<std::uint64_t, category_count> category_misses{};  // the others
+  std::uint64_t requests = 0;                                   // allocations asked for
+  std::uint64_t pool_hits = 0;                                  // served from what was cached
+  std::uint64_t magazine_hits = 0;                              // of these, without a lock
+  std::uint64_t num_device_alloc = 0;                           // commits
+  std::uint64_t num_device_free = 0;                            // decommits
+  std::uint64_t num_alloc_retries = 0;                          // times the ladder was needed
   std::uint64_t num_ooms = 0;
   std::uint64_t events_recorded = 0;
   std::uint64_t num_sync_all_streams = 0;  // times all streams with pending blocks were waited for
+  std::uint64_t planned_hits = 0;          // requests that got their planned places
+  std::uint64_t plan_divergences = 0;      // requests that a plan did not foresee, or whose place was taken
+  std::uint64_t plans = 0;                 // steps that were recorded and packed
   std::uint64_t driver_calls = 0;          // calls that map, unmap or move memory
   std::uint64_t driver_nanoseconds = 0;    // in them
   std::vector<RungStatistics> rungs;       // in the order of the ladder
 
+  // As the blocks are at the moment of the question.
+  std::uint64_t magazine_bytes = 0;        // cached, in magazines
+  std::uint64_t pending_bytes = 0;         // given back, waiting for another stream
+  std::uint64_t inactive_split = 0;        // cached blocks that share a page with blocks in use (a count)
+  std::uint64_t inactive_split_bytes = 0;  // cached bytes that could not go back to the device: stranded
+  std::uint64_t largest_free_bytes = 0;    // the longest run of cached blocks
+  std::uint64_t segments = 0;              // runs of committed pages
+  std::vector<StreamStatistics> streams;   // by id
+
   double hit_rate() const { return requests ? static_cast<double>(pool_hits) / static_cast<double>(requests) : 1.0; }
   std::uint64_t cached_bytes() const { return reserved_bytes.current - active_bytes.current; }
+  /// Peak of active over peak of reserved bytes; 1 where nothing was reserved.
+  double utilisation() const { return share(active_bytes.peak, reserved_bytes.peak, 1.0); }
+  /// Rounding: the part of the allocated bytes that was not asked for.
+  double internal_fragmentation() const {
+    return share(allocated_bytes.current - requested_bytes.current, allocated_bytes.current, 0.0);
+  }
+  /// The part of the reserved bytes that is cached.
+  double external_fragmentation() const { return share(cached_bytes(), reserved_bytes.current, 0.0); }
+  /// The part of the reserved bytes that is cached and cannot go back to the device.
+  double stranded_fragmentation() const { return share(inactive_split_bytes, reserved_bytes.current, 0.0); }
+  /// As TensorFlow's BFC allocator has it: the part of the cached bytes outside the largest run.
+  double bfc_fragmentation() const { return share(cached_bytes() - largest_free_bytes, cached_bytes(), 0.0); }
+
+ private:
+  static double share(std::uint64_t part, std::uint64_t whole, double otherwise) {
+    return whole ? static_cast<double>(part) / static_cast<double>(whole) : otherwise;
+  }
 };
+
+/// Every figure under PyTorch's name where it has one ("allocated_bytes.all.current", "num_ooms"), else under its own
+/// ("category_bytes.gradient.peak", "rung.commit.runs", "stream.7.live_bytes"). Always the same order.
+std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statistics& statistics);
 
 }  // namespace poolgrad

@@ -69,7 +69,7 @@ TEST_P(CachingAllocatorTest, ReusesAFreedBlockWithoutTheDevice) {
 }
 
 TEST_P(CachingAllocatorTest, ReturnsTheFirstPointerAfterEverythingWasFreed) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.magazines = false});
   void* first = allocate(pool, 1000);
   std::vector<void*> others;
   for (int i = 0; i < 100; ++i) others.push_back(allocate(pool, 5000));
@@ -95,7 +95,7 @@ TEST_P(CachingAllocatorTest, CoalescesNeighboursInEveryOrderOfRelease) {
 }
 
 TEST_P(CachingAllocatorTest, TakesTheBestFitAndThenTheLowestAddress) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.magazines = false});
   std::vector<void*> blocks;
   const std::vector<std::size_t> sizes = {8192, 4096, 6144, 4096, 5120};
   std::vector<void*> walls;

@@ -71,7 +71,8 @@ TEST(AllocatorConfig, IsTheDefaultForEmptyText) {
 TEST(AllocatorConfig, NamesTheUnknownKeyAndTheKnownOnes) {
   EXPECT_THAT([] { AllocatorConfig::parse("budget:1GiB,stich:on"); },
               ThrowsMessage<ValueError>(
-                  AllOf(HasSubstr("unknown option 'stich'"), HasSubstr("known options: alignment, budget, poison"))));
+                  AllOf(HasSubstr("unknown option 'stich'"), HasSubstr("known options: alignment, budget, decay, deterministic, magazines, mode, poison, "
+                                  "stitch, trace"))));
 }
 
 TEST(AllocatorConfig, RefusesBadValues) {

@@ -70,7 +70,7 @@ inline void expect_invariants(CachingAllocator& pool) {
       ASSERT_GE(block.size, block.requested);
       ASSERT_LT(block.size - block.requested, 65u);
     }
-    if (block.state == BlockState::free) cached += block.size;
+    if (block.state == BlockState::free || block.state == BlockState::magazine) cached += block.size;
     if (block.state == BlockState::pending) pending += block.size;
     ASSERT_NE(block.state, BlockState::busy);
     if (i == 0 || blocks[i - 1].window != block.window) continue;

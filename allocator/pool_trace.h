@@ -1,0 +1,57 @@
+// What a pool has recorded beside the rings of its threads, and how all of it becomes a Trace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "allocator/trace/trace.h"
+#include "allocator/trace/trace_clock.h"
+#include "allocator/trace/trace_ring.h"
+
+namespace poolgrad {
+
+/// TraceEvent::flags in a ring: a free_completed follows at the same time. One record stands for both.
+inline constexpr std::uint8_t completed_at_once = 1;
+
+/// Guarded by the pool's mutex but for what says otherwise.
+class PoolTrace {
+ public:
+  /// Forgets what was recorded; rings hold `events` from now on. Throws ValueError for 0.
+  void start(std::size_t events);
+  bool running() const { return events_ != 0; }
+  /// A ring for a thread; nullptr while nothing is recorded.
+  std::unique_ptr<TraceRing> make_ring() const;
+  /// The thread has ended, or the recording: nothing is added to its ring any more.
+  void keep(std::unique_ptr<TraceRing> ring);
+  /// The blocks at the end of the recording.
+  void stop(std::vector<BlockSnapshot> blocks);
+
+  /// For threads that have no ring. From any thread, without the pool's mutex or with it.
+  void record(const TraceEvent& event);
+  /// The number that stands for a stream in rings, the same as long as the pool lives. From any thread, as record().
+  std::uint32_t stream_index(std::uint64_t stream);
+
+  /// All that was recorded, with `running` rings of threads, and the blocks as they are now if recording goes on.
+  Trace collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const;
+
+ private:
+  static constexpr std::size_t most_rings = 256;  // of threads that have ended
+
+  std::size_t events_ = 0;
+  TraceClock clock_;
+  std::optional<TraceClock::Scale> scale_;  // once stopped
+  std::vector<std::unique_ptr<TraceRing>> kept_;
+  std::uint64_t forgotten_until_ = 0;  // ticks: a ring that ended then had to go
+  std::uint64_t forgotten_ = 0;        // its events
+  std::vector<BlockSnapshot> blocks_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::unique_ptr<TraceRing> common_;
+  std::vector<std::uint64_t> streams_;
+};
+
+}  // namespace poolgrad

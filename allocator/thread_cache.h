@@ -1,0 +1,147 @@
+// What one thread keeps for itself of one pool: magazines, its share of the statistics, the hash of its requests and
+// its trace. The hot path touches nothing else, so threads do not meet there.
+//
+// The fields may be used by (1) the owner, between flag.enter() and flag.leave(); (2) the owner, with the pool's mutex
+// held; (3) another thread, with the pool's mutex held, after it took the flag away. (2) and (3) exclude each other by
+// the mutex, (1) and (3) by the flag.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "allocator/magazine.h"
+#include "allocator/memory_scope.h"
+#include "allocator/owner_flag.h"
+#include "allocator/statistics_delta.h"
+#include "allocator/thread_state.h"
+#include "allocator/trace/trace_ring.h"
+
+namespace poolgrad {
+
+class Pool;
+
+/// Numbers a thread's allocations and hashes the sequence of its requests and frees: FNV-1a, 64 bits at a time.
+class RequestSequence {
+ public:
+  static constexpr std::uint64_t start = 0xcbf29ce484222325u;
+  /// Scratch of kernels is counted apart and not hashed: it differs with the back end and the number of threads,
+  /// tensors do not. Its numbers have this bit.
+  static constexpr std::uint64_t scratch_bit = std::uint64_t{1} << 62;
+
+  /// Numbers are unique in a pool: the thread's index (16 bits), then its own count (40 bits), from 1.
+  explicit RequestSequence(std::uint64_t thread = 0) : first_((thread & 0xFFFF) << 40) {}
+
+  void request(std::size_t bytes, Category category) noexcept {
+    if (category != Category::workspace) mix(std::uint64_t{0}, bytes & (first_bit - 1), category);
+  }
+  std::uint64_t number(Category category) noexcept {
+    return first_ + (category == Category::workspace ? ++scratch_ + scratch_bit : ++count_);
+  }
+  void release(std::uint64_t number, Category category) noexcept {
+    if (category != Category::workspace) mix(std::uint64_t{1}, (number & count_mask) - hashed_from_, category);
+  }
+  std::uint64_t hash() const noexcept { return hash_; }
+  void reset_hash() noexcept {
+    hash_ = start;
+    hashed_from_ = count_;
+  }
+  /// As new, with the same index.
+  void restart() noexcept {
+    const std::uint64_t first = first_;
+    *this = RequestSequence();
+    first_ = first;
+  }
+
+ private:
+  static constexpr std::uint64_t first_bit = std::uint64_t{1} << 56;
+  static constexpr std::uint64_t count_mask = (std::uint64_t{1} << 40) - 1;
+
+  // `value` is a size or a block number.
+  void mix(std::uint64_t kind, std::uint64_t value, Category category) noexcept {
+    const std::uint64_t word = kind << 63 | static_cast<std::uint64_t>(category) << 56 | (value & (first_bit - 1));
+    hash_ = (hash_ ^ word) * 0x100000001b3u;
+  }
+
+  std::uint64_t hash_ = start;
+  std::uint64_t hashed_from_ = 0;  // `count_` when the hash was reset
+  std::uint64_t first_;
+  std::uint64_t count_ = 0;
+  std::uint64_t scratch_ = 0;
+};
+
+class alignas(64) ThreadCache {
+ public:
+  explicit ThreadCache(Pool& pool, std::uint64_t index) : sequence(index), pool_(&pool) {}
+  ~ThreadCache();
+  ThreadCache(const ThreadCache&) = delete;
+  ThreadCache& operator=(const ThreadCache&) = delete;
+
+  /// The magazine of a stream; nullptr if there is none.
+  Magazine* find(std::uint64_t stream) noexcept {
+    Magazine* known = recent_[slot(stream)];
+    if (known != nullptr && known->stream() == stream) [[likely]]
+      return known;
+    return find_other(stream);
+  }
+  /// Takes over a magazine of a stream that has none yet.
+  Magazine* add(std::unique_ptr<Magazine> magazine) noexcept;
+  /// Forgets the magazine of a stream, which must be empty.
+  void erase(std::uint64_t stream) noexcept;
+  template <class Visit>
+  void for_each_magazine(Visit visit) const {
+    for (Magazine* magazine = newest_.load(std::memory_order_acquire); magazine != nullptr; magazine = magazine->older)
+      visit(*magazine);
+  }
+
+  OwnerFlag flag;
+  /// What the hot path has done since this was last added to the pool's statistics.
+  StatisticsDelta recent;
+  RequestSequence sequence;
+  /// Bytes that each magazine may hold.
+  std::size_t limit = 0;
+  /// Where this thread records; nullptr while nothing is recorded.
+  std::unique_ptr<TraceRing> ring;
+
+ private:
+  friend class ThreadCaches;
+
+  static std::size_t slot(std::uint64_t stream) noexcept { return (stream * 0x9E3779B97F4A7C15u) >> 59; }
+  Magazine* find_other(std::uint64_t stream) noexcept;
+
+  std::array<Magazine*, 32> recent_{};
+  std::atomic<Magazine*> newest_ = nullptr;
+  Pool* pool_;  // nullptr once the pool is gone; guarded by the mutex of ThreadCaches
+};
+
+/// All caches of the calling thread. They end with the thread, which gives what they hold back to the pools that still
+/// live then.
+class ThreadCaches {
+ public:
+  /// The calling thread's cache of a pool, made if there is none. nullptr if there is no memory for it, or if the
+  /// thread is already ending. Takes the pool's mutex when it makes one.
+  static ThreadCache* of(Pool& pool) noexcept;
+  /// The same where it is at hand; nullptr otherwise.
+  static ThreadCache* known(std::uint64_t pool_id) noexcept {
+    const ThreadState::KnownCache& known = thread_state.cache_of(pool_id);
+    return known.pool == pool_id ? known.cache : nullptr;
+  }
+  /// Cuts the caches of all threads off a pool that is being destroyed.
+  static void forget(Pool& pool) noexcept;
+
+  ThreadCaches() = default;
+  ~ThreadCaches();
+  ThreadCaches(const ThreadCaches&) = delete;
+  ThreadCaches& operator=(const ThreadCaches&) = delete;
+
+ private:
+  ThreadCache* make(Pool& pool);
+
+  std::vector<std::unique_ptr<ThreadCache>> caches_;
+};
+
+}  // namespace poolgrad
