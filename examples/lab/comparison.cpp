@@ -54,7 +54,7 @@ std::string Capacity::text() const { return bytes > 0 ? format_bytes(bytes) : fm
 
 std::string describe_failure(const ReplayResult& result) {
   if (!result.out_of_memory) return "";
-  const std::string operation = "operation " + format_integer(*result.out_of_memory);
+  const std::string operation = "op " + format_integer(*result.out_of_memory);
   return result.out_of_memory_step ? fmt::format("step {}, {}", *result.out_of_memory_step, operation) : operation;
 }
 

@@ -66,7 +66,7 @@ using ComparisonProgress = std::function<void(std::size_t done, std::size_t all,
 Comparison compare(const std::vector<Workload>& workloads, const std::vector<const PolicyEntry*>& policies,
                    const ComparisonOptions& options, const ComparisonProgress& progress = {});
 
-/// Where a replay ran out of memory: "step 3, operation 1,204"; "" if it did not.
+/// Where a replay ran out of memory: "step 3, op 1,204"; "" if it did not.
 std::string describe_failure(const ReplayResult& result);
 
 /// All workloads through one policy.

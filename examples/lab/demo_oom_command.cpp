@@ -21,6 +21,26 @@ std::string trimmed(std::string text) {
   return text;
 }
 
+/// What helped, in order, equal neighbours in one line; then what was tried in vain.
+std::string rungs_text(const std::vector<RungRecord>& climbed) {
+  if (climbed.empty()) return "   no rung: a cached block fitted";
+  Table table({"<rung", "runs", "yield", "time"});
+  std::string vain;
+  for (std::size_t i = 0, next = 0; i < climbed.size(); i = next) {
+    RungRecord sum{.name = climbed[i].name};
+    for (next = i; next < climbed.size() && climbed[next].name == sum.name; ++next) {
+      sum.bytes += climbed[next].bytes;
+      sum.nanoseconds += climbed[next].nanoseconds;
+    }
+    if (sum.bytes > 0)
+      table.add({sum.name, std::to_string(next - i), format_bytes(sum.bytes),
+                 format_time(static_cast<double>(sum.nanoseconds))});
+    else if (vain.find(sum.name) == std::string::npos)
+      vain += (vain.empty() ? "" : ", ") + sum.name;
+  }
+  return trimmed(table.text(3)) + (vain.empty() ? "" : "\n   in vain: " + vain);
+}
+
 /// One act of the story, played and told.
 class Story {
  public:
@@ -34,19 +54,15 @@ class Story {
 
   void act(const std::string& title, const std::function<void()>& play) {
     console_.print(fmt::format("\n{}. {}", ++acts_, title));
-    const std::uint64_t calls = pool_.pool().statistics().num_device_alloc;
     play();
     const Statistics now = pool_.pool().statistics();
+    const std::vector<RungRecord> climbed = pool_.take_rungs();
+    console_.print(rungs_text(climbed));
+    console_.print(fmt::format("   now {} live, {} reserved", format_bytes(now.allocated_bytes.current),
+                               format_bytes(now.reserved_bytes.current)));
     Json rungs = Json::array();
-    Table table({"<rung", "yield", "time"});
-    for (const RungRecord& rung : pool_.take_rungs()) {
-      table.add({rung.name, format_bytes(rung.bytes), format_time(static_cast<double>(rung.nanoseconds))});
+    for (const RungRecord& rung : climbed)
       rungs.push_back({{"rung", rung.name}, {"bytes", rung.bytes}, {"nanoseconds", rung.nanoseconds}});
-    }
-    console_.print(rungs.empty() ? "   no rung: a cached block fitted" : trimmed(table.text(3)));
-    console_.print(fmt::format("   now {} live, {} reserved, {} commits more",
-                               format_bytes(now.allocated_bytes.current), format_bytes(now.reserved_bytes.current),
-                               now.num_device_alloc - calls));
     answer_["acts"].push_back({{"title", title},
                                {"rungs", rungs},
                                {"live", now.allocated_bytes.current},

@@ -191,6 +191,23 @@ void add_policies(PageTables& tables, const Comparison& comparison) {
       bytes(trace.lower_bound));
 }
 
+/// "T ns::Pool<T>::take(int) [with T = float]" -> "ns::Pool<T>::take": what a compiler calls a function, without its
+/// result, parameters and bindings.
+std::string function_name(const std::string& signature) {
+  int depth = 0;  // of < >
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < signature.size(); ++i) {
+    const char c = signature[i];
+    if (c == '<') ++depth;
+    if (c == '>') --depth;
+    if (depth > 0) continue;
+    if (c == ' ') begin = i + 1;
+    if (c == '(' && !signature.substr(i).starts_with("(anonymous") && i > begin)
+      return signature.substr(begin, i - begin);
+  }
+  return signature;
+}
+
 }  // namespace
 
 PageTables page_tables(const PageInput& input, const History& history, const std::vector<Sample>& samples) {
@@ -240,7 +257,7 @@ std::uint64_t time_of(const Trace& trace, Moment moment) {
 
 std::string to_text(const TraceLocation& location) {
   if (location.file.empty() && location.function.empty()) return "";
-  return fmt::format("{}:{} {}", location.file, location.line, location.function);
+  return fmt::format("{}:{} {}", location.file, location.line, function_name(location.function));
 }
 
 }  // namespace poolgrad::examples

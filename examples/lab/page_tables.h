@@ -27,7 +27,7 @@ Json mark_of(const Trace& trace, const TraceEvent& event, std::size_t index);
 /// Nanoseconds since the trace began.
 std::uint64_t time_of(const Trace& trace, Moment moment);
 
-/// "tensor/creation.cpp:41 zeros"; "" for none.
+/// "tensor/creation.cpp:41 poolgrad::zeros"; "" for none.
 std::string to_text(const TraceLocation& location);
 
 }  // namespace poolgrad::examples

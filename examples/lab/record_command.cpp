@@ -57,6 +57,13 @@ class Recording {
   std::size_t budget_;
 };
 
+/// Source files relative to the root of the sources, wherever they were compiled.
+void make_relative(std::vector<TraceLocation>& locations) {
+  const std::string root = POOLGRAD_SOURCE_ROOT "/";
+  for (TraceLocation& location : locations)
+    if (location.file.starts_with(root)) location.file.erase(0, root.size());
+}
+
 int record(const Options& options, Console& console) {
   if (options.steps < 1) throw ValueError(fmt::format("[record] --steps must be at least 1, but is {}", options.steps));
   const Device device = parse_device(options.device);
@@ -71,7 +78,8 @@ int record(const Options& options, Console& console) {
   } catch (const OutOfMemoryError& error) {  // what led to it is what one wants to see
     failure = error.what();
   }
-  const Trace trace = recording.pool().trace();
+  Trace trace = recording.pool().trace();
+  make_relative(trace.locations);
   save_trace(options.output, trace, TraceFormat::pgt);
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(options.output));
   console.print(fmt::format("recorded  {} ({}), {} steps on {}: {} events{}", options.workload, options.size,

@@ -25,9 +25,9 @@ if (data.policies.length) {
   byId("policies").hidden = false;
   byId("policies-note").textContent = data.policies_note;
   const finite = data.policies.some((p) => p.smallest);
-  const head = [["policy", "text name"], ["peak reserved"], ["utilisation"]]
+  const head = [["policy", "narrow"], ["peak reserved"], ["utilisation"]]
     .concat(finite ? [["smallest capacity"], ["× bound"]] : [])
-    .concat([["device calls"], ["events"], ["waits"], ["modelled time"], [`first OOM at ${data.tight}`], ["", "text"]]);
+    .concat([["device calls"], ["events"], ["waits"], ["modelled time"], [`first OOM at ${data.tight}`], ["", "text note"]]);
   fillTable(byId("policies").querySelector("table"), head, data.policies.map((p) => ({
     className: p.name === "poolgrad" ? "own" : p.online ? "" : "knows",
     cells: [[p.name], [formatBytes(p.peak_reserved)], [formatPercent(p.utilisation)]]
@@ -38,7 +38,7 @@ if (data.policies.length) {
 }
 if (data.peak.length) {
   byId("peak").hidden = false;
-  fillTable(byId("peak").querySelector("table"), [["bytes"], ["share"], ["blocks"], ["category", "text"], ["scope", "text"], ["call site", "text"]],
+  fillTable(byId("peak").querySelector("table"), [["bytes"], ["share"], ["blocks"], ["category", "narrow"], ["scope", "text"], ["call site", "text"]],
     data.peak.map((p) => ({ cells: [[formatBytes(p.bytes)], [formatPercent(p.share)], [formatCount(p.blocks)], [p.category], [p.scope], [p.location]] })));
 }
 for (const { name, rows } of data.statistics) {

@@ -1,0 +1,195 @@
+// The page of a report: what is embedded, and that nothing gets out of where it belongs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <regex>
+
+#include "examples/lab/page_data.h"
+#include "tests/examples/lab_support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+/// What the page's script does.
+std::vector<std::uint64_t> unpack(const std::string& text) {
+  static const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string bytes;
+  std::uint32_t bits = 0;
+  int have = 0;
+  for (const char c : text) {
+    if (c == '=') break;
+    bits = (bits << 6) | static_cast<std::uint32_t>(digits.find(c));
+    if ((have += 6) >= 8) bytes += static_cast<char>((bits >> (have -= 8)) & 255);
+  }
+  std::vector<std::uint64_t> values;
+  std::uint64_t value = 0, zigzag = 0;
+  int shift = 0;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    zigzag |= static_cast<std::uint64_t>(byte & 127) << shift;
+    shift += 7;
+    if (byte & 128) continue;
+    value += (zigzag >> 1) ^ (~(zigzag & 1) + 1);
+    values.push_back(value);
+    zigzag = 0;
+    shift = 0;
+  }
+  return values;
+}
+
+std::vector<std::uint64_t> unpack(const Json& column) { return unpack(column.get<std::string>()); }
+
+/// Two steps: a parameter stays, an activation comes and goes, one large request fails.
+TraceBuilder two_steps() {
+  TraceBuilder trace;
+  trace.map(0, lab_page).allocate(0, 4096, Category::parameter);
+  for (int step = 0; step < 2; ++step) trace.step().allocate(8192, 1000, Category::activation).free(8192, 1000);
+  trace.rung(4, lab_page, 1500).fail(std::uint64_t{1} << 40);
+  trace.remains(0, 4096, BlockState::live, 1).remains(4096, lab_page - 4096, BlockState::free);
+  return trace;
+}
+
+Json data_of(const Trace& trace, const PageLimits& limits = {}) {
+  return page_data({.trace = trace, .title = "a title", .source = "a.pgt"}, limits);
+}
+
+/// The embedded data as a browser sees it: the text of the script element, parsed.
+Json embedded(const std::string& page) {
+  const std::string open = R"(<script type="application/json" id="data">)";
+  const std::size_t begin = page.find(open) + open.size();
+  return Json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+}
+
+TEST(PackedColumns, ComeBack) {
+  std::vector<std::uint64_t> values{0, 1, 127, 128, 5, 0x7f0000000000, 0, (std::uint64_t{1} << 52) - 1, 3};
+  for (std::size_t length = 0; length <= values.size(); ++length) {
+    const std::vector<std::uint64_t> part(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(length));
+    EXPECT_EQ(unpack(pack_column(part)), part);
+  }
+}
+
+TEST(PackedColumns, AreSmallWhereValuesChangeSlowly) {
+  std::vector<std::uint64_t> values;
+  for (std::uint64_t i = 0; i < 3000; ++i) values.push_back(0x7f0000000000 + 40 * i);
+  EXPECT_LT(pack_column(values).size(), 4100u);  // a byte each, in base 64
+}
+
+TEST(PageData, HoldsBlocksPagesAndSamples) {
+  TraceBuilder trace = two_steps();
+  const Json data = data_of(*trace);
+  EXPECT_EQ(data["title"], "a title");
+  EXPECT_EQ(data["events"], trace->events.size());
+  const auto moments = unpack(data["moments"]["event"]), times = unpack(data["moments"]["time"]);
+  const auto begin = unpack(data["blocks"]["begin"]), end = unpack(data["blocks"]["end"]);
+  ASSERT_EQ(begin.size(), 3u);
+  EXPECT_EQ(moments.at(begin[0]), 2u);
+  EXPECT_EQ(times.at(begin[0]), 2000u);
+  EXPECT_EQ(moments.at(end[0]), trace->events.size() + 1);
+  EXPECT_EQ(moments.at(end[1]), 6u);
+  EXPECT_THAT(unpack(data["blocks"]["size"]), ElementsAre(4096, 1000, 1000));
+  EXPECT_THAT(unpack(data["blocks"]["address"]), ElementsAre(0, 8192, 8192)) << "offsets in used addresses";
+  EXPECT_THAT(unpack(data["ranges"]["address"]), ElementsAre(lab_base));
+  EXPECT_THAT(unpack(data["pages"]["size"]), ElementsAre(lab_page));
+  EXPECT_EQ(data["sampled"], Json({"parameter", "activation"})) << "what stays is stacked first";
+  EXPECT_EQ(unpack(data["requested"][0]).back(), 4096u);
+  EXPECT_EQ(unpack(data["steps"]).size(), 2u);
+  EXPECT_TRUE(data["notes"].empty());
+}
+
+TEST(PageData, MarksRungsAndFailures) {
+  TraceBuilder trace = two_steps();
+  const Json marks = data_of(*trace)["marks"];
+  ASSERT_EQ(marks.size(), 2u);
+  EXPECT_EQ(marks[0]["title"], "rung: commit");
+  EXPECT_THAT(marks[0]["rows"].dump(), HasSubstr(R"(["yield","2.00 MiB"],["took","1.50 us"])"));
+  EXPECT_EQ(marks[1]["kind"], "oom");
+  EXPECT_THAT(marks[1]["rows"].dump(), HasSubstr("1.00 TiB"));
+}
+
+TEST(PageData, SaysWhoHoldsMemoryAtThePeak) {
+  TraceBuilder trace;
+  trace->scopes = {"", "block0.mlp", "block11.mlp", "head"};
+  trace->locations = {{}, {"tensor/creation.cpp", "zeros", 41}};
+  for (std::uint32_t i = 1; i <= 3; ++i) {
+    trace.allocate(4096 * i, i == 3 ? 10 : 1000, Category::parameter);
+    trace->events.back().scope = i;
+    trace->events.back().location = 1;
+  }
+  const Json peak = data_of(*trace)["peak"];
+  ASSERT_EQ(peak.size(), 2u);
+  EXPECT_EQ(peak[0]["scope"], "block*.mlp");
+  EXPECT_EQ(peak[0]["bytes"], 2000);
+  EXPECT_EQ(peak[0]["blocks"], 2);
+  EXPECT_EQ(peak[1]["scope"], "head");
+  EXPECT_EQ(peak[1]["location"], "tensor/creation.cpp:41 zeros");
+}
+
+TEST(PageData, LeavesOutTheLeastAndSaysSo) {
+  TraceBuilder trace;
+  for (std::uint64_t i = 0; i < 50; ++i) trace.allocate(8192 * i, 64 + i).rung(4, 1, 1);
+  const Json data = data_of(*trace, {.blocks = 10, .samples = 20, .marks = 5});
+  EXPECT_EQ(unpack(data["blocks"]["size"]).size(), 10u);
+  EXPECT_EQ(data["omitted_blocks"], 40);
+  EXPECT_EQ(unpack(data["samples"]["moment"]).size(), 21u);
+  EXPECT_EQ(data["marks"].size(), 5u);
+  const std::string notes = data["notes"].dump();
+  EXPECT_THAT(notes, HasSubstr("10 blocks of most bytes x events, of 50"));
+  EXPECT_THAT(notes, HasSubstr("one moment of every 5.0 events"));
+  EXPECT_THAT(notes, HasSubstr("45 of the rungs"));
+}
+
+TEST(PageData, SaysWhereTheTraceIsSilent) {
+  TraceBuilder trace;
+  trace.allocate(0, 64);
+  trace->lost = 7;
+  const Json data = data_of(*trace);
+  EXPECT_EQ(data["has_pages"], false);
+  EXPECT_THAT(data["notes"].dump(), HasSubstr("does not say which pages"));
+  EXPECT_THAT(data["notes"].dump(), HasSubstr("7 older events"));
+}
+
+TEST(Page, OfAnEmptyTraceIsAPage) {
+  const Trace empty;
+  const std::string page = page_html({.trace = empty, .title = "empty", .source = "nowhere"});
+  EXPECT_EQ(embedded(page)["events"], 0);
+  EXPECT_THAT(page, HasSubstr("</html>"));
+}
+
+TEST(Page, HasNothingLeftOfItsTemplate) {
+  TraceBuilder trace = two_steps();
+  const std::string page = page_html({.trace = *trace, .title = "@DATA@ @STYLE@ @SCRIPT@", .source = "a.pgt"});
+  EXPECT_EQ(embedded(page)["title"], "@DATA@ @STYLE@ @SCRIPT@");
+  EXPECT_THAT(page.substr(0, page.find("application/json")), Not(HasSubstr("@STYLE@")));
+  EXPECT_THAT(page.substr(page.rfind("<script>")), Not(HasSubstr("@SCRIPT@")));
+  EXPECT_THAT(page, HasSubstr("prefers-color-scheme"));
+}
+
+TEST(Page, KeepsHostileNamesInsideItsData) {
+  const std::string hostile = "</script><script>alert(1)</script><!-- & ]]> \" \\ http://evil.example/ \x01\xff";
+  TraceBuilder trace = two_steps();
+  trace->scopes.push_back(hostile);
+  trace->locations.push_back({hostile, hostile, 1});
+  trace->settings = hostile;
+  const std::string page = page_html({.trace = *trace, .title = hostile, .source = hostile});
+  const Json data = embedded(page);
+  EXPECT_THAT(data["scopes"][1].get<std::string>(),
+              HasSubstr("</script><script>alert(1)</script><!-- & ]]> \" \\ http"));
+  EXPECT_THAT(page, Not(HasSubstr("alert(1)</script>")));
+  const std::regex script("<script");
+  EXPECT_EQ(std::distance(std::sregex_iterator(page.begin(), page.end(), script), {}), 2) << "the data and the program";
+}
+
+TEST(Page, RefersToNothingOutside) {
+  TraceBuilder trace = two_steps();
+  trace->scopes.push_back("https://evil.example/");
+  const std::string page = page_html({.trace = *trace, .title = "http://evil.example", .source = "a.pgt"});
+  EXPECT_FALSE(std::regex_search(page, std::regex("https?://|//[a-z]+\\.[a-z]|@import|url\\(|src=|href=")));
+}
+
+}  // namespace
+}  // namespace poolgrad::examples

@@ -1,0 +1,290 @@
+// The laboratory's commands, as a program would be called.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "allocator/replay/policy.h"
+#include "allocator/replay/zoo.h"
+#include "allocator/trace/trace_file.h"
+#include "examples/lab/lab.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+using testing_support::read_bytes;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+struct Answer {
+  int code = -1;
+  std::string out, errors;
+
+  /// One sentence on one line.
+  std::string sentence() const {
+    EXPECT_EQ(code, 1);
+    EXPECT_THAT(out, IsEmpty());
+    EXPECT_EQ(std::count(errors.begin(), errors.end(), '\n'), 1) << errors;
+    return errors;
+  }
+};
+
+Answer lab(const std::vector<std::string>& arguments) {
+  std::vector<const char*> argv{"lab"};
+  for (const std::string& argument : arguments) argv.push_back(argument.c_str());
+  std::ostringstream out, errors;
+  const int code = run_lab(static_cast<int>(argv.size()), argv.data(), out, errors);
+  return {code, out.str(), errors.str()};
+}
+
+/// Runs a command that must succeed, as JSON.
+json answer_of(std::vector<std::string> arguments, int code = 0) {
+  arguments.push_back("--json");
+  const Answer answer = lab(arguments);
+  EXPECT_EQ(answer.code, code) << answer.errors;
+  return json::parse(answer.out);
+}
+
+class Lab : public ::testing::Test {
+ protected:
+  /// A recording of one small training step.
+  static const std::string& recording() {
+    static const TemporaryFolder folder;
+    static const std::string path = [] {
+      const std::string file = folder.file("small.pgt");
+      const Answer answer = lab({"record", "--size", "small", "--steps", "1", "-o", file, "--quiet"});
+      EXPECT_EQ(answer.code, 0) << answer.errors;
+      EXPECT_THAT(answer.out, IsEmpty());
+      return file;
+    }();
+    return path;
+  }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(Lab, ExplainsItselfAndItsCommands) {
+  EXPECT_THAT(lab({"--help"}).out, AllOf(HasSubstr("record"), HasSubstr("demo-oom"), HasSubstr("zoo:NAME")));
+  for (const char* command : {"record", "replay", "compare", "report", "demo-oom", "export", "list"}) {
+    const Answer answer = lab({command, "--help"});
+    EXPECT_EQ(answer.code, 0) << command;
+    EXPECT_THAT(answer.out, AllOf(HasSubstr("--json"), HasSubstr("--quiet"))) << command;
+  }
+}
+
+TEST_F(Lab, AnswersFaultsOfTheCommandLineWithCode2) {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{},
+                                             {"frobnicate"},
+                                             {"replay"},
+                                             {"record", "--steps", "many", "-o", "x"},
+                                             {"report", "zoo:checkerboard"},
+                                             {"export", "a", "-o", "b", "--format", "xml"},
+                                             {"record", "--workload", "dance", "-o", "x"},
+                                             {"list", "--colour"}}) {
+    const Answer answer = lab(arguments);
+    EXPECT_EQ(answer.code, 2) << answer.out;
+    EXPECT_FALSE(answer.errors.empty());
+  }
+}
+
+TEST_F(Lab, ListsPoliciesAndWorkloads) {
+  const Answer answer = lab({"list"});
+  const json listed = answer_of({"list"});
+  EXPECT_EQ(listed["policies"].size(), policies().size());
+  EXPECT_EQ(listed["workloads"].size(), trace_zoo().size());
+  for (const json& policy : listed["policies"]) {
+    EXPECT_THAT(answer.out, HasSubstr(policy["name"].get<std::string>()));
+    EXPECT_THAT(answer.out, HasSubstr(policy["description"].get<std::string>()));
+  }
+  EXPECT_THAT(answer.out, HasSubstr("zoo:checkerboard"));
+}
+
+TEST_F(Lab, RecordsTrainingWithStepsCategoriesAndCallSites) {
+  const Trace trace = load_trace(recording());
+  std::size_t allocations = 0, steps = 0, parameters = 0, placed = 0;
+  for (const TraceEvent& event : trace.events) {
+    steps += event.kind == TraceKind::step;
+    if (event.kind != TraceKind::allocate) continue;
+    ++allocations;
+    parameters += event.category == Category::parameter;
+    placed += event.scope != 0;
+  }
+  EXPECT_EQ(steps, 1u);
+  EXPECT_GT(allocations, 50u);
+  EXPECT_GT(parameters, 10u);
+  EXPECT_GT(placed, 10u);
+}
+
+TEST_F(Lab, RecordsAttentionAndGenerationOnASimulatedDeviceToo) {
+  for (const char* workload : {"attention", "generate"}) {
+    const std::string file = folder_.file("a.pgt");
+    const json answer = answer_of(
+        {"record", "--workload", workload, "--size", "small", "--steps", "3", "--device", "sim:1GiB", "-o", file});
+    EXPECT_GT(answer["events"], 10) << workload;
+    EXPECT_EQ(answer["bytes"], std::filesystem::file_size(file));
+    EXPECT_EQ(load_trace(file).device.type, DeviceType::sim);
+  }
+}
+
+TEST_F(Lab, RecordsWhatLedToRunningOutOfMemory) {
+  const std::string file = folder_.file("oom.pgt");
+  const json answer = answer_of(
+      {"record", "--size", "default", "--steps", "1", "--device", "sim:1GiB", "--budget", "16MiB", "-o", file}, 3);
+  EXPECT_EQ(answer["out_of_memory"], true);
+  const Trace trace = load_trace(file);
+  EXPECT_TRUE(std::any_of(trace.events.begin(), trace.events.end(),
+                          [](const TraceEvent& event) { return event.kind == TraceKind::out_of_memory; }));
+}
+
+TEST_F(Lab, ReplaysARecordingAndAWorkloadOfTheZoo) {
+  for (const std::string& source : {recording(), std::string("zoo:checkerboard")}) {
+    const json answer = answer_of({"replay", source, "--policy", "lower-bound", "--find-min-capacity"});
+    EXPECT_EQ(answer["policy"], "lower-bound");
+    EXPECT_EQ(answer["peak_requested"], answer["lower_bound"]);
+    EXPECT_EQ(answer["out_of_memory"], nullptr);
+    EXPECT_LT(answer["smallest_capacity"].get<std::size_t>() - answer["lower_bound"].get<std::size_t>(), 2u << 20);
+    EXPECT_THAT(lab({"replay", source, "--policy", "lower-bound"}).out, HasSubstr("utilisation 100.0 %"));
+  }
+}
+
+TEST_F(Lab, ReplayEndsWithCode3WhereMemoryRunsOut) {
+  const Answer answer = lab({"replay", "zoo:checkerboard", "--policy", "pytorch", "--capacity", "0.5x"});
+  EXPECT_EQ(answer.code, 3);
+  EXPECT_THAT(answer.out, HasSubstr("out of memory at"));
+  EXPECT_NE(answer_of({"replay", "zoo:checkerboard", "--policy", "pytorch", "--capacity", "0.5x"}, 3)["out_of_memory"],
+            nullptr);
+}
+
+TEST_F(Lab, ComparesTheSameOnAnyNumberOfThreads) {
+  std::vector<std::string> arguments{"compare", recording(),   "zoo:checkerboard", "--policy",
+                                     "pytorch", "lower-bound", "planned"};
+  json one = answer_of(arguments), three;
+  arguments.insert(arguments.end(), {"--threads", "3"});
+  three = answer_of(arguments);
+  const auto without_times = [](json& answer) {
+    answer.erase("seconds");
+    for (json& policy : answer["policies"]) policy.erase("ns_per_operation");
+    for (json& workload : answer["workloads"])
+      for (json& result : workload["results"]) result.erase("seconds");
+  };
+  without_times(one);
+  without_times(three);
+  EXPECT_EQ(one, three);
+  ASSERT_EQ(one["workloads"].size(), 2u);
+  EXPECT_EQ(one["workloads"][0]["name"], "small");
+  EXPECT_EQ(one["workloads"][0]["results"][1]["smallest_over_bound"], 1.0);
+  ASSERT_EQ(one["goals"].size(), 1u) << "poolgrad did not take part, planned did";
+}
+
+TEST_F(Lab, CompareEndsWithAveragesAndGoals) {
+  const Answer answer = lab({"compare", recording(), "--policy", "poolgrad", "pytorch", "lower-bound"});
+  EXPECT_EQ(answer.code, 0) << answer.errors;
+  EXPECT_THAT(answer.out, AllOf(HasSubstr("first OOM at 1.05x"), HasSubstr("smallest capacity / lower bound"),
+                                HasSubstr("best other online policy: pytorch"), HasSubstr("utilisation, worst")));
+  EXPECT_TRUE(answer.out.find(" met\n") != std::string::npos || answer.out.find("MISSED") != std::string::npos);
+}
+
+TEST_F(Lab, ReportsOnARecordingAndOnAWorkloadOfTheZoo) {
+  const std::string page = folder_.file("page.html");
+  EXPECT_EQ(lab({"report", recording(), "-o", page, "--no-policies", "--title", "mine"}).code, 0);
+  EXPECT_THAT(read_bytes(page), AllOf(StartsWith("<!DOCTYPE html>"), HasSubstr("\"mine\""), EndsWith("</html>\n")));
+  const json answer = answer_of({"report", "zoo:checkerboard", "-o", page, "--capacity", "1.5x", "--no-policies"});
+  EXPECT_EQ(answer["bytes"], std::filesystem::file_size(page));
+  EXPECT_THAT(read_bytes(page), HasSubstr("placed by poolgrad"));
+}
+
+TEST_F(Lab, ReportsWithTheTableOfPolicies) {
+  const std::string page = folder_.file("page.html");
+  EXPECT_EQ(lab({"report", recording(), "-o", page, "--quiet"}).code, 0);
+  const std::string text = read_bytes(page);
+  for (const PolicyEntry& policy : policies()) EXPECT_THAT(text, HasSubstr("\"name\":\"" + std::string(policy.name)));
+}
+
+TEST_F(Lab, ExportsToEveryFormatAndReadsBackWhatCanBe) {
+  const std::size_t events = load_trace(recording()).events.size();
+  for (const char* format : {"pytorch", "pytorch-json", "rmm-csv", "pgt", "chrome"}) {
+    const std::string file = folder_.file(format);
+    const json answer = answer_of({"export", recording(), "--format", format, "-o", file});
+    EXPECT_EQ(answer["bytes"], std::filesystem::file_size(file)) << format;
+    if (std::string(format) == "chrome") {
+      EXPECT_TRUE(json::parse(read_bytes(file)).contains("traceEvents"));
+      continue;
+    }
+    EXPECT_GT(answer_of({"replay", file, "--policy", "lower-bound"})["operations"], 50) << format;
+  }
+  EXPECT_EQ(load_trace(folder_.file("pgt")).events.size(), events);
+}
+
+TEST_F(Lab, ExportsPartsOfATrace) {
+  const std::string file = folder_.file("part.pgt");
+  EXPECT_EQ(lab({"export", recording(), "--format", "pgt", "-o", file, "--from", "10", "--to", "60"}).code, 0);
+  EXPECT_EQ(load_trace(file).events.size(), 50u);
+  EXPECT_EQ(lab({"export", recording(), "--format", "pgt", "-o", file, "--min-size", "64KiB"}).code, 0);
+  EXPECT_LT(load_trace(file).events.size(), load_trace(recording()).events.size());
+}
+
+TEST_F(Lab, DemonstratesTheLadderDownToItsReport) {
+  const json answer = answer_of({"demo-oom"});
+  std::set<std::string> rungs;
+  for (const json& act : answer["acts"]) {
+    EXPECT_LE(act["reserved"], answer["budget"]) << act["title"];
+    for (const json& rung : act["rungs"]) rungs.insert(rung["rung"].get<std::string>());
+  }
+  for (const char* rung : {"commit", "drain magazines", "take from other streams", "stitch", "derived caches",
+                           "offload", "rematerialise", "callback"})
+    EXPECT_TRUE(rungs.contains(rung)) << rung;
+  EXPECT_THAT(answer["report"].get<std::string>(), HasSubstr("out of memory"));
+  EXPECT_EQ(answer["proof"]["live"], 0);
+  EXPECT_EQ(answer["proof"]["largest_block"], answer["budget"]);
+  EXPECT_THAT(lab({"demo-oom", "--budget", "64MiB"}).out,
+              AllOf(HasSubstr("1. An empty pool"), HasSubstr("End: 0 B live")));
+}
+
+TEST_F(Lab, RefusesBadInputInOneSentence) {
+  const std::string nothing = folder_.file("nothing.pgt"), output = folder_.file("out");
+  EXPECT_THAT(lab({"replay", nothing}).sentence(), HasSubstr(nothing));
+  EXPECT_THAT(lab({"replay", "zoo:unicorn"}).sentence(), AllOf(HasSubstr("unicorn"), HasSubstr("checkerboard")));
+  EXPECT_THAT(lab({"replay", recording(), "--policy", "magic"}).sentence(),
+              AllOf(HasSubstr("magic"), HasSubstr("pytorch")));
+  EXPECT_THAT(lab({"compare", recording(), "--policy", "magic"}).sentence(), HasSubstr("lower-bound"));
+  EXPECT_THAT(lab({"replay", recording(), "--capacity", "lots"}).sentence(), HasSubstr("lots"));
+  EXPECT_THAT(lab({"replay", recording(), "--capacity", "-2x"}).sentence(), HasSubstr("-2x"));
+  EXPECT_THAT(lab({"replay", recording(), "--latency", "warp"}).sentence(), HasSubstr("warp"));
+  EXPECT_THAT(lab({"record", "--steps", "0", "-o", output}).sentence(), HasSubstr("--steps"));
+  EXPECT_THAT(lab({"record", "--device", "tpu", "-o", output}).sentence(), HasSubstr("tpu"));
+  EXPECT_THAT(lab({"demo-oom", "--budget", "1MiB"}).sentence(), HasSubstr("--budget"));
+  EXPECT_THAT(lab({"export", recording(), "-o", output, "--min-size", "tiny"}).sentence(), HasSubstr("tiny"));
+  EXPECT_THAT(folder_.names(), IsEmpty());
+}
+
+TEST_F(Lab, RefusesOutputThatCannotBeWritten) {
+  const std::string nowhere = folder_.file("no/such/folder/file");
+  EXPECT_THAT(lab({"report", recording(), "-o", nowhere, "--no-policies"}).sentence(), HasSubstr(nowhere));
+  EXPECT_THAT(lab({"export", recording(), "-o", nowhere}).sentence(), HasSubstr(nowhere));
+  EXPECT_THAT(lab({"record", "--size", "small", "--steps", "1", "-o", nowhere}).sentence(), HasSubstr(nowhere));
+}
+
+TEST_F(Lab, RefusesTruncatedAndForeignFiles) {
+  const std::string whole = read_bytes(recording()), file = folder_.file("broken.pgt");
+  for (const std::size_t length : {std::size_t{0}, std::size_t{5}, whole.size() / 2, whole.size() - 1}) {
+    write_bytes(file, whole.substr(0, length));
+    for (const char* command : {"replay", "compare"})
+      EXPECT_THAT(lab({command, file}).sentence(), HasSubstr("broken.pgt")) << length;
+  }
+  write_bytes(file, "just some text\n");
+  EXPECT_THAT(lab({"report", file, "-o", folder_.file("page")}).sentence(), HasSubstr("broken.pgt"));
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
