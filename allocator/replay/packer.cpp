@@ -196,9 +196,9 @@ Packing pack(const std::vector<PackItem>& given, std::size_t granule, double tol
   const std::uint32_t ends = compress_time(items);
   std::uint64_t sum = 0;
   for (PackItem& item : items) {
-    item.bytes = (item.bytes + granule - 1) & ~(std::uint64_t{granule} - 1);
-    sum += item.bytes;
-    if (item.bytes >> 62 != 0 || sum >> 62 != 0) throw ValueError("[pack] sizes add up to more than 2^62 bytes");
+    if (item.bytes >> 62 == 0) item.bytes = (item.bytes + granule - 1) & ~(std::uint64_t{granule} - 1);
+    sum += std::min(item.bytes, std::uint64_t{1} << 62);
+    if (sum >> 62 != 0) throw ValueError("[pack] sizes add up to 2^62 bytes or more");
   }
   Packing best{{}, UINT64_MAX, most_live(items, ends)};
   const auto good = static_cast<std::uint64_t>(static_cast<double>(best.lower_bound) * (1 + tolerance));

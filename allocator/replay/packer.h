@@ -26,7 +26,7 @@ struct Packing {
 
 /// Offsets are multiples of `granule` (a power of two), and so are the sizes that are packed. Best fit decreasing over
 /// size x lifetime; if the slab is more than `tolerance` above the lower bound, other orders and repairs of the best
-/// one follow, as long as the work allows. Throws ValueError for sizes that do not add up in 2^62 bytes.
+/// one follow, as long as the work allows. Throws ValueError for sizes that add up to 2^62 bytes or more.
 Packing pack(const std::vector<PackItem>& items, std::size_t granule = 64, double tolerance = 0.005);
 
 }  // namespace poolgrad

@@ -74,6 +74,8 @@ StepPlanner::Sequence* StepPlanner::sequence_of(std::uintptr_t address) const {
   return nullptr;
 }
 
+const Block* StepPlanner::slab_of(const Sequence& sequence) { return sequence.slab; }
+
 std::vector<StepPlanner::Slab> StepPlanner::slabs() const {
   std::vector<Slab> result;
   for (const auto& sequence : sequences_) result.push_back({sequence->stream, sequence->bytes, sequence->slab});
@@ -106,6 +108,7 @@ bool StepPlanner::begin_step() {
       }
       return make_plan();
     case State::closing: return make_plan();
+    case State::planned: return false;
     case State::replaying: break;
   }
   std::uint64_t missed = divergences_ - divergences_before_step_;
@@ -116,6 +119,7 @@ bool StepPlanner::begin_step() {
     sequence->next = 0;
   }
   divergences_before_step_ = divergences_;
+  ++planned_steps_;
   missed_steps_ = missed * tolerated_share > requests ? missed_steps_ + 1 : 0;
   stale_ = missed_steps_ > patience_;
   return false;
@@ -158,12 +162,18 @@ bool StepPlanner::make_plan() {
     sequence->occupancy.resize(ends.size());
   }
   std::erase_if(sequences_, [](const auto& sequence) { return sequence->bytes == 0; });
-  if (!sequences_.empty()) return true;
-  drop();
-  return false;
+  if (sequences_.empty()) {
+    drop(true);
+    return false;
+  }
+  recorded_ = {};
+  open_ = {};
+  state_ = State::planned;
+  return true;
 }
 
-void StepPlanner::install(const std::vector<Block*>& blocks) {
+bool StepPlanner::install(const std::vector<Block*>& blocks) {
+  if (state_ != State::planned || blocks.size() != sequences_.size()) return false;
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     Sequence& sequence = *sequences_[i];
     sequence.slab = blocks[i];
@@ -172,12 +182,11 @@ void StepPlanner::install(const std::vector<Block*>& blocks) {
       place.window = blocks[i]->window;
     }
   }
-  recorded_ = {};
-  open_ = {};
   state_ = State::replaying;
-  missed_steps_ = 0;
+  missed_steps_ = planned_steps_ = 0;
   divergences_before_step_ = divergences_;
   ++plans_;
+  return true;
 }
 
 std::vector<Block*> StepPlanner::live_in(const Block* slab) const {
@@ -189,15 +198,15 @@ std::vector<Block*> StepPlanner::live_in(const Block* slab) const {
   return result;
 }
 
-void StepPlanner::drop() {
+void StepPlanner::drop(bool useless) {
   constexpr std::uint32_t most_patience = 64;
   sequences_.clear();
   recorded_.clear();
   open_.clear();
   state_ = State::idle;
   stale_ = false;
-  rest_ = patience_ - 1;
-  patience_ = std::min(patience_ * 2, most_patience);
+  rest_ = useless ? patience_ - 1 : 0;
+  if (useless) patience_ = std::min(patience_ * 2, most_patience);
 }
 
 Block* StepPlanner::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {

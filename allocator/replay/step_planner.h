@@ -38,15 +38,18 @@ class StepPlanner {
   bool begin_step();
   /// The plan in force was missed in too many steps.
   bool is_stale() const { return stale_; }
+  /// The step that just started is the second one under the plan.
+  bool is_fresh() const { return state_ == State::replaying && planned_steps_ == 1; }
   bool has_slabs() const { return state_ == State::replaying; }
   std::vector<Slab> slabs() const;
-  /// Busy blocks of at least the sizes of slabs(), in the same order. They stay the planner's until drop().
-  void install(const std::vector<Block*>& blocks);
+  /// Busy blocks of at least the sizes of slabs(), in the same order. They stay the planner's until drop(). False,
+  /// taking none, if the plan was dropped meanwhile.
+  bool install(const std::vector<Block*>& blocks);
   /// Live blocks inside a slab, by address.
   std::vector<Block*> live_in(const Block* slab) const;
-  /// The slabs and what is live in them are the pool's again: the planner forgets all and records anew, each time
-  /// after twice as many steps.
-  void drop();
+  /// The slabs and what is live in them are the pool's again: the planner forgets all and records anew; if the plan was
+  /// `useless`, after twice as many steps as the last time.
+  void drop(bool useless);
 
   /// The planned place of this request; nullptr if there is none or it is taken. Busy, with address, size, stream and
   /// window.
@@ -56,6 +59,10 @@ class StepPlanner {
   /// A live block is given back, on its own stream or (`elsewhere`) after others have used it. True if it is in a slab:
   /// its place is free again. Blocks in a slab must not be given back elsewhere: drop() first.
   bool give_back(Block* block, bool elsewhere);
+  bool is_slab(const Block* block) const {
+    const Sequence* sequence = sequence_of(block->address);
+    return sequence != nullptr && slab_of(*sequence) == block;
+  }
   /// Whether the block lies in a slab.
   bool owns(const Block* block) const { return sequence_of(block->address) != nullptr; }
 
@@ -69,6 +76,7 @@ class StepPlanner {
     idle,       // no step has begun, or the planner rests
     recording,  // one whole step
     closing,    // the step after it, in which some of the recorded blocks are given back
+    planned,    // slabs are wanted
     replaying
   };
   struct Place;
@@ -86,6 +94,7 @@ class StepPlanner {
   void start_recording();
   Sequence* sequence_for(std::uint64_t stream) const;
   Sequence* sequence_of(std::uintptr_t address) const;
+  static const Block* slab_of(const Sequence& sequence);
 
   const std::size_t granule_;
   State state_ = State::idle;
@@ -93,7 +102,8 @@ class StepPlanner {
   std::uint32_t clock_ = 0;  // events since the step began
   std::uint32_t rest_ = 0;   // steps to let pass before the next recording
   std::uint32_t patience_ = 1;
-  std::uint32_t missed_steps_ = 0;  // in a row
+  std::uint32_t planned_steps_ = 0;  // under the plan, ended
+  std::uint32_t missed_steps_ = 0;   // in a row
   std::uint64_t divergences_before_step_ = 0;
   std::vector<Recorded> recorded_;
   std::unordered_map<std::uintptr_t, std::size_t> open_;  // recorded and live, by address

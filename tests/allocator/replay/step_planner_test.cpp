@@ -47,8 +47,7 @@ class StepPlannerTest : public ::testing::Test {
       block.stream = slab.stream;
       blocks.push_back(&block);
     }
-    planner_.install(blocks);
-    return true;
+    return planner_.install(blocks);
   }
   bool planned(const Block* block) const { return planned_.contains(block->address); }
 
@@ -195,7 +194,7 @@ TEST_F(StepPlannerTest, GivesUpAPlanThatIsMissedAgainAndAgain) {
     free(allocate(99968));
     begin_step();
   }
-  planner_.drop();
+  planner_.drop(true);
   EXPECT_FALSE(planner_.has_slabs());
   for (int i = 0; i < 3 && !begin_step(); ++i) free(allocate(99968));
   EXPECT_EQ(planner_.slabs().at(0).bytes, 99968u);
