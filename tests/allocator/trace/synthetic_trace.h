@@ -17,7 +17,7 @@ namespace poolgrad::testing_support {
 struct SyntheticShape {
   std::size_t windows = 2;
   std::size_t pages = 16;  // of 2 MiB, for each window
-  std::size_t live = 200;  // blocks, about
+  std::size_t live = 60;   // blocks, about: few enough that pages become empty
   double delayed = 0.1;    // share of frees that wait for another stream
 };
 
