@@ -1,7 +1,6 @@
 #include "allocator/arena.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace poolgrad {
 
@@ -113,10 +112,9 @@ Block* Arena::find(const BucketIndex& free, std::size_t size, std::size_t alignm
 }
 
 std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) const {
-  static const std::size_t share = getenv("ALIGN_SHARE") ? static_cast<std::size_t>(atoi(getenv("ALIGN_SHARE"))) : 64;
-  static const std::size_t least = getenv("ALIGN_LEAST") ? static_cast<std::size_t>(atoi(getenv("ALIGN_LEAST"))) : 2;
+  constexpr std::size_t largest_rest_share = 64;
   const std::size_t rest = -size & (page_ - 1);
-  return size >= least * page_ && rest <= size / share ? std::max(alignment, page_) : alignment;
+  return size >= 2 * page_ && rest <= size / largest_rest_share ? std::max(alignment, page_) : alignment;
 }
 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {

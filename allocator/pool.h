@@ -237,6 +237,8 @@ class Pool {
   std::vector<Block> pieces_of(const Block* slab) const;
 
   // pool_report.cpp
+  /// What replaying the recorded history under other settings has proved to help.
+  std::vector<std::string> advice(const Need& need) const;
   std::string report(const Need& need, std::vector<Yield> yields);
 
   const std::uint64_t id_;

@@ -1,7 +1,6 @@
 // Getting pages: committing new ones, and moving free ones to where they are needed.
 #include <algorithm>
 #include <bit>
-#include <cstdlib>
 #include <utility>
 
 #include "allocator/address_sanitizer.h"
@@ -16,8 +15,9 @@ constexpr std::size_t largest_window = std::size_t{64} << 30;
 // Below it, releasing and committing pages costs no more than moving them.
 constexpr std::size_t least_stitched = std::size_t{8} << 20;
 
-// Below it, committing new pages is preferred to moving idle ones, for which streams have to be waited for.
-static const std::size_t largest_idle_share = getenv("IDLE") ? static_cast<std::size_t>(atoi(getenv("IDLE"))) : 16;
+// Up to both, committing new pages is preferred to moving idle ones, for which streams have to be waited for.
+constexpr std::size_t most_idle = std::size_t{256} << 20;
+constexpr std::size_t most_idle_share = 16;  // of what is reserved
 
 std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) & ~(multiple - 1); }
 
@@ -119,7 +119,8 @@ std::size_t Pool::stitchable_bytes(const Need& need) const {
   const std::size_t idle = idle_bytes();
   const std::size_t pages = page_deficit(need);
   const bool can_commit = !need.device_full && pages <= unused_budget();
-  const bool many = idle >= pages && idle > statistics_.reserved_bytes.current / largest_idle_share;
+  const std::size_t most = std::max<std::size_t>(most_idle, statistics_.reserved_bytes.current / most_idle_share);
+  const bool many = idle >= pages && idle > most;
   return can_commit && !many ? 0 : idle;
 }
 

@@ -1,10 +1,22 @@
 // What a climb that failed tells its caller.
 #include <algorithm>
-#include <map>
 
 #include "allocator/pool.h"
+#include "allocator/replay/advice.h"
 
 namespace poolgrad {
+
+std::vector<std::string> Pool::advice(const Need& need) const {
+  // Replays take about as long as the history took; the caller is waiting.
+  constexpr std::size_t most_events = std::size_t{1} << 18;
+  if (!tracing()) return {};
+  const Trace history = trace();
+  if (history.events.size() > most_events) return {};
+  AllocatorConfig config = config_;
+  config.budget = budget();
+  return checked_advice(history, config, memory_->info().total,
+                        {.bytes = need.requested, .alignment = need.alignment, .stream = need.stream, .tag = need.tag});
+}
 
 std::string Pool::report(const Need& need, std::vector<Yield> yields) {
   OomFacts facts;
@@ -38,6 +50,7 @@ std::string Pool::report(const Need& need, std::vector<Yield> yields) {
     facts.stranded = free - facts.releasable;
   }
   facts.yields = std::move(yields);
+  facts.advice = advice(need);
   record({.address = facts.device_free,
           .size = need.requested,
           .scope = need.tag.scope,

@@ -211,9 +211,9 @@ TEST_P(CachingAllocatorTest, TrimsOnlyAsManyPagesAsAsked) {
 TEST_P(CachingAllocatorTest, TrimsOnlyWholePages) {
   CachingAllocator pool(memory());
   void* first = allocate(pool, 100);
-  void* middle = allocate(pool, 3 * page);
+  void* middle = allocate(pool, 3 * page + page / 2);
   void* last = allocate(pool, 100);
-  deallocate(pool, middle, 3 * page);
+  deallocate(pool, middle, 3 * page + page / 2);
   EXPECT_EQ(pool.trim(), 2 * page);
   expect_invariants(pool);
   deallocate(pool, first, 100);

@@ -46,7 +46,7 @@ TEST(OomReport, SaysWhereEveryByteIs) {
             "  live by category: activation 7.00 MiB, parameter 2.00 MiB, gradient 1.00 KiB\n"
             "  live by scope: block0.attention 4.00 MiB, block1.feed_forward 3.00 MiB, model 2.00 MiB, loss 1.00 KiB\n"
             "  tried: poll pending frees 0 B; take from other streams 0 B; drain magazines 0 B; coalesce streams 0 B; "
-            "commit 0 B; stitch 0 B; release cached pages 0 B; synchronise pending frees 0 B; borrow from the other "
+            "stitch 0 B; commit 0 B; release cached pages 0 B; synchronise pending frees 0 B; borrow from the other "
             "arena 0 B; wait for other threads 0 B; callback 0 B\n"
             "  a budget of 20.00 MiB (20971520 B) would have held this request");
 }
@@ -87,6 +87,21 @@ TEST(OomReport, EndsWithWhatWasFoundByTrying) {
   OomFacts facts;
   facts.advice = {"stitch:on would have held this request"};
   EXPECT_THAT(oom_report(facts), ::testing::EndsWith("\n  stitch:on would have held this request"));
+}
+
+TEST(OomReport, ChecksItsAdviceByReplayWhereATraceIsRecorded) {
+  // Eight small blocks fill the budget because each starts at a multiple of 1 MiB.
+  CachingAllocator pool(make_memory("sim", 64 * MiB), {.budget = 8 * MiB, .alignment = MiB, .trace = 1000});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 8; ++i) blocks.push_back(allocate(pool, 1000));
+  const std::string report = failing_report(pool, MiB);
+  EXPECT_THAT(report, HasSubstr("\n  alignment:64 would have served it"));
+  EXPECT_THAT(report, HasSubstr("\n  budget:10MiB would have served it"));
+  EXPECT_THAT(report, Not(HasSubstr("stitch:")));
+  // With the advice followed it succeeds.
+  CachingAllocator other(make_memory("sim", 64 * MiB), {.budget = 8 * MiB, .alignment = 64});
+  for (int i = 0; i < 8; ++i) allocate(other, 1000);
+  EXPECT_NO_THROW(allocate(other, MiB));
 }
 
 TEST(OomReport, GivesAdviceThatIsTrue) {
