@@ -11,6 +11,18 @@ bool merges(const Block* block, const Block* neighbour) {
          neighbour->number == block->number;
 }
 
+// A free block takes in memory beside it.
+void enlarge(BucketIndex& index, Block* block, std::uintptr_t address, std::size_t size) {
+  index.remove(block);
+  block->address = address;
+  block->size = size;
+  index.insert(block);
+}
+
+void enlarge(FirstFitIndex& index, Block* block, std::uintptr_t address, std::size_t size) {
+  index.enlarge(block, address, size);
+}
+
 }  // namespace
 
 template <class Index>
@@ -69,14 +81,18 @@ void BasicChunkHeap<Index>::trim(Block* block, std::size_t size) {
 
 template <class Index>
 Block* BasicChunkHeap<Index>::put(Block* block) {
-  if (merges(block, block->next)) {
-    take(block->next);
+  Block* next = merges(block, block->next) ? block->next : nullptr;
+  Block* previous = merges(block, block->previous) ? block->previous : nullptr;
+  if (previous != nullptr && next != nullptr) {
+    take(next);
     absorb_next(block);
   }
-  if (merges(block, block->previous)) {
-    take(block->previous);
-    block = block->previous;
-    absorb_next(block);
+  if (Block* neighbour = previous != nullptr ? previous : next) {
+    enlarge(list(block->stream), neighbour, std::min(neighbour->address, block->address),
+            neighbour->size + block->size);
+    neighbour->epoch = std::max(neighbour->epoch, block->epoch);
+    remove(block);
+    return neighbour;
   }
   block->state = BlockState::free;
   list(block->stream).insert(block);

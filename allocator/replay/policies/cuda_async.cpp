@@ -36,12 +36,7 @@ class CudaAsync : public ModelPolicy {
   explicit CudaAsync(const PolicyContext& context) : ModelPolicy(context), idle_(streams()), waited_(streams()) {}
 
   void order(const Operation& operation) override {
-    if (operation.block >= streams()) return;
-    auto& waited = waited_[operation.stream];
-    const auto& others = waited_[operation.block];
-    waited.resize(streams());
-    for (std::size_t i = 0; i < others.size(); ++i) waited[i] = std::max(waited[i], others[i]);
-    waited[operation.block] = freed_at_.size();
+    if (operation.block < streams()) follow(operation.stream, operation.block);
   }
 
   void step() override { settle(); }
@@ -82,8 +77,19 @@ class CudaAsync : public ModelPolicy {
     if (Block* block = take_of_others(size, waits)) return block;
     if (Block* block = take_of_others(size, finished)) return block;
     Block* block = take_of_others(size, [](const Block*) { return true; });
-    if (block != nullptr) device_.wait(stream, device_.record(static_cast<std::uint16_t>(block->stream)));
+    if (block == nullptr) return nullptr;
+    device_.wait(stream, device_.record(static_cast<std::uint16_t>(block->stream)));
+    follow(stream, block->stream);
     return block;
+  }
+
+  // The stream now waits for all frees of the other so far, and for what that waits for.
+  void follow(std::uint16_t stream, std::uint64_t other) {
+    auto& waited = waited_[stream];
+    const auto& others = waited_[other];
+    waited.resize(streams());
+    for (std::size_t i = 0; i < others.size(); ++i) waited[i] = std::max(waited[i], others[i]);
+    waited[other] = freed_at_.size();
   }
 
   // The best fit of the first stream whose best fit is allowed.

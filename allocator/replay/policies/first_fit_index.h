@@ -1,5 +1,5 @@
 // Free blocks, found by address: the lowest one that is large enough. A search tree by address that knows the largest
-// size below each node, balanced as a treap (Seidel and Aragon 1996) by a hash of the address.
+// size below each node, balanced as a treap (Seidel and Aragon 1996) by a hash of where the node lies.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace poolgrad {
 
-/// While a block is in the index, its `epoch` is the largest size in its subtree.
+/// While a block is in the index, its `requested` is the largest size in its subtree.
 class FirstFitIndex {
  public:
   explicit FirstFitIndex(std::size_t /*granule*/) {}
@@ -20,7 +20,7 @@ class FirstFitIndex {
   void insert(Block* block) {
     Block** link = &root_;
     while (*link != nullptr && priority(*link) >= priority(block)) {
-      (*link)->epoch = std::max<std::uint64_t>((*link)->epoch, block->size);
+      (*link)->requested = std::max((*link)->requested, block->size);
       link = block->address < (*link)->address ? &(*link)->left : &(*link)->right;
     }
     std::tie(block->left, block->right) = split(*link, block->address);
@@ -28,6 +28,16 @@ class FirstFitIndex {
   }
 
   void remove(Block* block) { root_ = without(root_, block); }
+
+  /// A block takes in free memory beside it.
+  void enlarge(Block* block, std::uintptr_t address, std::size_t size) {
+    for (Block* node = root_; node != block; node = address < node->address ? node->left : node->right) {
+      node->requested = std::max(node->requested, size);
+    }
+    block->address = address;
+    block->size = size;
+    block->requested = std::max(block->requested, size);
+  }
 
   Block* find(std::size_t size) const {
     if (largest(root_) < size) return nullptr;
@@ -49,13 +59,13 @@ class FirstFitIndex {
   }
 
  private:
-  static std::size_t largest(const Block* node) { return node == nullptr ? 0 : node->epoch; }
+  static std::size_t largest(const Block* node) { return node == nullptr ? 0 : node->requested; }
   static std::uint64_t priority(const Block* node) {
-    const std::uint64_t mixed = node->address * 0x9E3779B97F4A7C15u;
+    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(node) * 0x9E3779B97F4A7C15u;
     return mixed ^ (mixed >> 32);
   }
   static Block* updated(Block* node) {
-    node->epoch = std::max({node->size, largest(node->left), largest(node->right)});
+    node->requested = std::max({node->size, largest(node->left), largest(node->right)});
     return node;
   }
 

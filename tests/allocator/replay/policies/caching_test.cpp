@@ -255,5 +255,35 @@ TEST(CudaAsync, MakesTheStreamWaitOtherwise) {
   EXPECT_EQ(model.counters().waits, 1u);
 }
 
+TEST(CudaAsync, WaitsForTheLatestFreeOfABlockThatHasMerged) {
+  Model model(make_cuda_async, 1 * GiB, 2);
+  const auto low = model.allocate(16 * MiB, 0);
+  const auto high = model.allocate(16 * MiB, 0);
+  model.free(low);
+  model.order(1, 0);  // covers the first free alone
+  model.free(high);
+  model.allocate(32 * MiB, 1);
+  EXPECT_EQ(model.counters().waits, 1u);
+}
+
+TEST(CudaAsync, WaitsOnceForAllFreesOfAStream) {
+  Model model(make_cuda_async, 1 * GiB, 2);
+  model.free(model.allocate(32 * MiB, 0));
+  model.allocate(16 * MiB, 1);
+  model.allocate(16 * MiB, 1);
+  EXPECT_EQ(model.reserved(), 32 * MiB);
+  EXPECT_EQ(model.counters().waits, 1u);
+}
+
+TEST(CudaAsync, LetsEachStreamWaitForTheRestOfABlock) {
+  Model model(make_cuda_async, 1 * GiB, 3);
+  model.order(2, 0);  // too early for the free
+  model.free(model.allocate(32 * MiB, 0));
+  model.allocate(16 * MiB, 1);
+  model.allocate(16 * MiB, 2);
+  EXPECT_EQ(model.reserved(), 32 * MiB);
+  EXPECT_EQ(model.counters().waits, 2u);
+}
+
 }  // namespace
 }  // namespace poolgrad::testing
