@@ -24,8 +24,28 @@ void check(cudaError_t status, const char* call, const char* file, int line) {
   fail(call, std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), file, line);
 }
 
+// A function of the driver of this machine; nullptr where it has none of this name.
+template <typename Function>
+Function find(const char* symbol) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  constexpr unsigned version = 10020;  // the first CUDA that had all that is asked for here
+  const cudaError_t status = cudaGetDriverEntryPointByVersion(symbol, &function, version, cudaEnableDefault, &found);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint(symbol, &function, cudaEnableDefault, &found);
+#endif
+  if (status != cudaSuccess) cudaGetLastError();
+  const bool known = status == cudaSuccess && found == cudaDriverEntryPointSuccess;
+  return known ? reinterpret_cast<Function>(function) : nullptr;
+}
+
 void check(CUresult status, const char* call, const char* file, int line) {
-  if (status != CUDA_SUCCESS) fail(call, "CUresult " + std::to_string(static_cast<int>(status)), file, line);
+  if (status == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  const auto name_of = find<decltype(&cuGetErrorName)>("cuGetErrorName");
+  if (name_of != nullptr) name_of(status, &name);
+  fail(call, name != nullptr ? name : "error " + std::to_string(static_cast<int>(status)), file, line);
 }
 
 #define POOLGRAD_CUDA_CHECK(call) check((call), #call, __FILE__, __LINE__)
@@ -44,23 +64,6 @@ struct EntryPoints {
 
   bool complete() const {
     return granularity && attribute && reserve && unreserve && create && release && map && unmap && set_access;
-  }
-
- private:
-  template <typename Function>
-  static Function find(const char* symbol) {
-    constexpr unsigned version = 10020;  // the first CUDA that had all of them
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-    const cudaError_t status = cudaGetDriverEntryPointByVersion(symbol, &function, version, cudaEnableDefault, &found);
-#else
-    static_cast<void>(version);
-    const cudaError_t status = cudaGetDriverEntryPoint(symbol, &function, cudaEnableDefault, &found);
-#endif
-    if (status != cudaSuccess) cudaGetLastError();
-    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Function>(function)
-                                                                         : nullptr;
   }
 };
 

@@ -63,9 +63,11 @@ class DeviceMemoryContract : public ::testing::TestWithParam<MemoryKind> {
     for (const std::size_t offset : samples(bytes)) memory_->fill(address + offset, 1, value, stream());
   }
   void write(unsigned char* address, unsigned char value) { write(address, granule_, value); }
+  // Mappings change at once, so the work that uses them has to be done.
+  void finish() { memory_->synchronize(memory_->record_event(stream())); }
   void expect_bytes(const unsigned char* address, std::size_t bytes, unsigned char value) {
+    finish();
     if (!GetParam().read) return;
-    memory_->synchronize(memory_->record_event(stream()));
     for (const std::size_t offset : samples(bytes)) {
       EXPECT_EQ(GetParam().read(address + offset), value) << "at offset " << offset;
     }
@@ -130,6 +132,7 @@ TEST_P(DeviceMemoryContract, FillsCommittedMemory) {
 TEST_P(DeviceMemoryContract, MovesMemoryBehindOtherAddresses) {
   ASSERT_TRUE(memory_->commit(at(1), granule_));
   write(at(1), 0x5A);
+  finish();
   ASSERT_TRUE(memory_->move(at(1), at(7), granule_));
   expect_bytes(at(7), granule_, 0x5A);
   EXPECT_EQ(memory_->info().free, capacity - granule_);
@@ -149,6 +152,7 @@ TEST_P(DeviceMemoryContract, MovesNeighboursInOneCallWhenNoMemoryIsLeft) {
   write(at(0), 1);
   write(at(1), 2);
   write(at(2), 3);
+  finish();
   unsigned char* target = window_ + capacity;
   ASSERT_TRUE(memory_->move(at(0), target, 3 * granule_));
   expect_bytes(target, granule_, 1);
@@ -164,6 +168,7 @@ TEST_P(DeviceMemoryContract, MovesBackAndForth) {
   ASSERT_TRUE(memory_->commit(at(1), granule_));
   write(at(0), 1);
   write(at(1), 2);
+  finish();
   for (int round = 0; round < 20; ++round) {  // swaps them
     ASSERT_TRUE(memory_->move(at(0), at(9), granule_));
     ASSERT_TRUE(memory_->move(at(1), at(0), granule_));
@@ -177,6 +182,7 @@ TEST_P(DeviceMemoryContract, MovesBackAndForth) {
 TEST_P(DeviceMemoryContract, TakesPartsOfWhatWasCommittedOnlyWhereItIsDivisible) {
   ASSERT_TRUE(memory_->commit(window_, 4 * granule_));
   write(at(3), 9);
+  finish();
   if (!memory_->divisible()) {
     EXPECT_THROW(memory_->move(at(1), at(10), granule_), DeviceError);
     EXPECT_THROW(memory_->move(at(0), at(10), granule_), DeviceError);
@@ -217,7 +223,7 @@ TEST_P(DeviceMemoryContract, ServesManyThreads) {
       for (int round = 0; round < 25; ++round) {
         if (!memory_->commit(start, granule_)) continue;
         memory_->fill(start, 1, static_cast<unsigned char>(thread), stream());
-        memory_->synchronize(memory_->record_event(stream()));
+        finish();
         unsigned char* place = memory_->move(start, start + granule_, granule_) ? start + granule_ : start;
         memory_->decommit(place, granule_);
       }
@@ -259,7 +265,6 @@ TEST_P(DeviceMemoryContract, HoldsForRandomCalls) {
       expect_bytes(at(first), piece.granules * granule_, piece.value);
       const std::size_t target = random() % granules;
       if (random() % 2 == 0) {
-        memory_->synchronize(memory_->record_event(stream()));
         memory_->decommit(at(first), piece.granules * granule_);
         bytes -= piece.granules * granule_;
       } else if (hole(target, piece.granules)) {
