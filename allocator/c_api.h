@@ -1,0 +1,100 @@
+/* The pools for programs in C, Python (ctypes) and PyTorch: libpoolgrad_allocator.so, the process-wide pools of
+ * allocator_for() behind functions of C. C11, no C++.
+ *
+ * PyTorch on CUDA takes its memory from the pool of each device with
+ *
+ *     import torch
+ *     pool = torch.cuda.memory.CUDAPluggableAllocator(
+ *         "libpoolgrad_allocator.so", "poolgrad_torch_malloc", "poolgrad_free")
+ *     torch.cuda.memory.change_current_allocator(pool)        # before the first CUDA tensor
+ *
+ * and a configuration in the environment: POOLGRAD_ALLOCATOR=budget:8GiB,stitch:on,... (the keys of AllocatorConfig).
+ * Statistics, traces and so on are reached from the same program through ctypes:
+ *
+ *     import ctypes
+ *     library = ctypes.CDLL("libpoolgrad_allocator.so")
+ *     library.poolgrad_trim.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
+ *     library.poolgrad_trim(1, 0, 1 << 30, None)               # POOLGRAD_CUDA, device 0: give 1 GiB back
+ *
+ * Errors: a function that returns a pointer returns NULL, one that returns int returns -1 (0: done), and
+ * poolgrad_last_error() has the sentence. No function throws, but poolgrad_torch_malloc(). All may be called from any
+ * thread. Giving back a foreign pointer, one that was given back already, or another size than was asked for ends the
+ * program with one sentence on stderr, for memory is corrupt by then. */
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#if defined(__GNUC__)
+#define POOLGRAD_API __attribute__((visibility("default")))
+#else
+#define POOLGRAD_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum poolgrad_device_kind { POOLGRAD_CPU = 0, POOLGRAD_CUDA = 1, POOLGRAD_SIM = 2 };
+
+/* Memory of cuda:device, in the order of `stream`, a cudaStream_t (NULL: the default stream). At least 256 bytes
+ * aligned. 0 bytes give a pointer of their own that must be given back like others. NULL if there is no such device,
+ * the size is negative, or memory is out: then poolgrad_last_error() has the whole report. */
+POOLGRAD_API void* poolgrad_malloc(ssize_t size, int device, void* stream);
+/* The same for callers in C++ that do not look at NULL, as PyTorch does not: throws std::runtime_error with the text of
+ * poolgrad_last_error(). PyTorch makes it a RuntimeError. */
+POOLGRAD_API void* poolgrad_torch_malloc(ssize_t size, int device, void* stream);
+/* Gives it back; work already queued on `stream` may still use it. `size` is what was asked for. NULL is allowed. */
+POOLGRAD_API void poolgrad_free(void* pointer, ssize_t size, int device, void* stream);
+
+/* The machine's own memory (`device` is 0), 64 bytes aligned. Streams are names: work on the CPU runs at once. */
+POOLGRAD_API void* poolgrad_host_malloc(ssize_t size, int device, void* stream);
+POOLGRAD_API void poolgrad_host_free(void* pointer, ssize_t size, int device, void* stream);
+
+/* Addresses of sim:device, never to be dereferenced; aligned as on CUDA. */
+POOLGRAD_API void* poolgrad_sim_malloc(ssize_t size, int device, void* stream);
+POOLGRAD_API void poolgrad_sim_free(void* pointer, ssize_t size, int device, void* stream);
+/* Gives sim:device (0 to 255) `capacity` bytes, 8 GiB unless this is called. An error while it has live memory. */
+POOLGRAD_API int poolgrad_configure_sim(int device, size_t capacity);
+
+/* The functions below name a device by kind (enum poolgrad_device_kind) and index. */
+
+/* `stream` uses the live block too: it is not reused before that work is done. */
+POOLGRAD_API int poolgrad_use(int kind, int index, void* pointer, void* stream);
+/* Work queued on `later` from now on waits for what is queued on `earlier` now. */
+POOLGRAD_API int poolgrad_order(int kind, int index, void* later, void* earlier);
+/* The stream is about to be destroyed; its handle may come again for another. */
+POOLGRAD_API int poolgrad_stream_destroyed(int kind, int index, void* stream);
+
+/* Returns cached pages to the device until `bytes` (SIZE_MAX: all) are released; `released`, if not NULL, says how many
+ * were. */
+POOLGRAD_API int poolgrad_trim(int kind, int index, size_t bytes, size_t* released);
+/* A new hard limit on reserved bytes; 0: what the device has. An error, changing nothing, if live memory is above it.
+ */
+POOLGRAD_API int poolgrad_set_budget(int kind, int index, size_t bytes);
+POOLGRAD_API int poolgrad_budget(int kind, int index, size_t* bytes);
+
+/* One flat JSON object, {"allocated_bytes.all.current": 0, ...}, with PyTorch's names where it has them. To be given
+ * back with poolgrad_free_string(). */
+POOLGRAD_API char* poolgrad_statistics_json(int kind, int index);
+/* Peaks restart from the present values. */
+POOLGRAD_API int poolgrad_reset_peaks(int kind, int index);
+POOLGRAD_API void poolgrad_free_string(char* text);
+
+/* Records from now on, the newest `events` of each thread (0: about a million). */
+POOLGRAD_API int poolgrad_start_trace(int kind, int index, size_t events);
+POOLGRAD_API int poolgrad_stop_trace(int kind, int index);
+/* A training step starts: a mark in traces, and the unit of the mode `planned`. */
+POOLGRAD_API int poolgrad_begin_step(int kind, int index);
+/* Writes what was recorded and all blocks as they are now. `format` is "pgt", "pickle" (opens in PyTorch's memory
+ * viewer), "json", "csv" or "chrome"; NULL means "pgt". What the file had to leave out is told by poolgrad_last_error()
+ * though the call returns 0; that is "" otherwise. */
+POOLGRAD_API int poolgrad_snapshot(int kind, int index, const char* path, const char* format);
+
+/* What went wrong in the last call that failed in this thread, "" if none did. Valid until the next call from it. */
+POOLGRAD_API const char* poolgrad_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,250 @@
+// The shared library as a program meets it that knows nothing of C++: loaded by name, called through its symbols.
+#include "allocator/c_api.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+void* library() {
+  static void* handle = dlopen(POOLGRAD_C_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  return handle;
+}
+
+// CALL(poolgrad_trim)(...) calls the function of the loaded library.
+#define CALL(function) reinterpret_cast<decltype(&function)>(dlsym(library(), #function))
+
+std::string last_error() { return CALL(poolgrad_last_error)(); }
+
+nlohmann::json statistics(int kind, int index) {
+  char* text = CALL(poolgrad_statistics_json)(kind, index);
+  EXPECT_NE(text, nullptr) << last_error();
+  const auto parsed = nlohmann::json::parse(text);
+  CALL(poolgrad_free_string)(text);
+  return parsed;
+}
+
+class CInterface : public ::testing::Test {
+ protected:
+  void SetUp() override { ASSERT_NE(library(), nullptr) << dlerror(); }
+};
+
+TEST_F(CInterface, ShowsTheFunctionsOfItsHeaderAndNothingElse) {
+  for (const char* name : {"poolgrad_malloc", "poolgrad_free", "poolgrad_torch_malloc", "poolgrad_host_malloc",
+                           "poolgrad_host_free", "poolgrad_sim_malloc", "poolgrad_sim_free", "poolgrad_last_error"}) {
+    EXPECT_NE(dlsym(library(), name), nullptr) << name;
+  }
+  // A second copy of the pools would be a second budget: none of their symbols may meet those of the program.
+  for (const char* name : {"poolgrad_isa_check", "_ZN8poolgrad13allocator_forENS_6DeviceE"})
+    EXPECT_EQ(dlsym(library(), name), nullptr) << name;
+}
+
+TEST_F(CInterface, GivesHostMemoryAndTakesItBack) {
+  const auto allocate = CALL(poolgrad_host_malloc);
+  const auto release = CALL(poolgrad_host_free);
+  auto* bytes = static_cast<unsigned char*>(allocate(1000, 0, nullptr));
+  ASSERT_NE(bytes, nullptr) << last_error();
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(bytes) % 64, 0u);
+  std::memset(bytes, 7, 1000);
+  EXPECT_EQ(statistics(POOLGRAD_CPU, 0)["requested_bytes.all.current"], 1000);
+  release(bytes, 1000, 0, nullptr);
+  EXPECT_EQ(statistics(POOLGRAD_CPU, 0)["requested_bytes.all.current"], 0);
+  EXPECT_EQ(allocate(1000, 0, nullptr), bytes);
+  release(bytes, 1000, 0, nullptr);
+}
+
+TEST_F(CInterface, GivesEmptyBlocksAddressesOfTheirOwn) {
+  void* first = CALL(poolgrad_host_malloc)(0, 0, nullptr);
+  void* second = CALL(poolgrad_host_malloc)(0, 0, nullptr);
+  EXPECT_NE(first, nullptr);
+  EXPECT_NE(first, second);
+  CALL(poolgrad_host_free)(first, 0, 0, nullptr);
+  CALL(poolgrad_host_free)(second, 0, 0, nullptr);
+}
+
+TEST_F(CInterface, AllowsToGiveNullBack) {
+  CALL(poolgrad_host_free)(nullptr, 0, 0, nullptr);
+  CALL(poolgrad_host_free)(nullptr, -5, 77, nullptr);
+  CALL(poolgrad_free)(nullptr, 100, -1, nullptr);
+  CALL(poolgrad_sim_free)(nullptr, 100, 0, nullptr);
+  CALL(poolgrad_free_string)(nullptr);
+}
+
+TEST_F(CInterface, RefusesNegativeSizes) {
+  EXPECT_EQ(CALL(poolgrad_host_malloc)(-1, 0, nullptr), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("negative size: -1"));
+  void* block = CALL(poolgrad_host_malloc)(100, 0, nullptr);
+  CALL(poolgrad_host_free)(block, -100, 0, nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("negative size: -100"));
+  EXPECT_EQ(statistics(POOLGRAD_CPU, 0)["requested_bytes.all.current"], 100);  // the block is still there
+  CALL(poolgrad_host_free)(block, 100, 0, nullptr);
+}
+
+TEST_F(CInterface, RefusesDevicesThatDoNotExist) {
+  EXPECT_EQ(CALL(poolgrad_host_malloc)(100, 1, nullptr), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("only one cpu"));
+  EXPECT_EQ(CALL(poolgrad_malloc)(100, -1, nullptr), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("index of a device is from 0 to 255, got -1"));
+  EXPECT_EQ(CALL(poolgrad_sim_malloc)(100, 256, nullptr), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("got 256"));
+  EXPECT_EQ(CALL(poolgrad_trim)(3, 0, 1, nullptr), -1);
+  EXPECT_THAT(last_error(), HasSubstr("kind of a device is 0 (cpu), 1 (cuda) or 2 (sim), got 3"));
+  EXPECT_EQ(CALL(poolgrad_statistics_json)(-1, 0), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("got -1"));
+}
+
+TEST_F(CInterface, ReturnsNullWithTheReportWhenMemoryIsOut) {
+  ASSERT_EQ(CALL(poolgrad_configure_sim)(3, 4 << 20), 0) << last_error();
+  void* block = CALL(poolgrad_sim_malloc)(3 << 20, 3, nullptr);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(CALL(poolgrad_sim_malloc)(3 << 20, 3, nullptr), nullptr);
+  EXPECT_THAT(last_error(), StartsWith("[allocate] out of memory on sim:3: 3.00 MiB"));
+  EXPECT_THAT(last_error(), HasSubstr("budget 4.00 MiB"));
+  EXPECT_EQ(CALL(poolgrad_configure_sim)(3, 8 << 20), -1);
+  EXPECT_THAT(last_error(), HasSubstr("sim:3 has live memory"));
+  CALL(poolgrad_sim_free)(block, 3 << 20, 3, nullptr);
+  void* again = CALL(poolgrad_sim_malloc)(3 << 20, 3, nullptr);
+  EXPECT_EQ(again, block);
+  CALL(poolgrad_sim_free)(again, 3 << 20, 3, nullptr);
+}
+
+TEST_F(CInterface, ThrowsTheReportAtCallersWhoDoNotLookAtNull) {
+  EXPECT_THROW(CALL(poolgrad_torch_malloc)(-1, 0, nullptr), std::runtime_error);
+  try {
+    CALL(poolgrad_torch_malloc)(100, 300, nullptr);
+    FAIL() << "there is no such device";
+  } catch (const std::exception& error) {
+    EXPECT_EQ(error.what(), last_error());
+  }
+}
+
+TEST_F(CInterface, KeepsTheLastErrorOfEachThread) {
+  EXPECT_EQ(CALL(poolgrad_trim)(9, 0, 1, nullptr), -1);
+  std::thread([] {
+    EXPECT_THAT(last_error(), IsEmpty());
+    EXPECT_EQ(CALL(poolgrad_trim)(8, 0, 1, nullptr), -1);
+    EXPECT_THAT(last_error(), HasSubstr("got 8"));
+  }).join();
+  EXPECT_THAT(last_error(), HasSubstr("got 9"));
+}
+
+TEST_F(CInterface, KeepsTheBudget) {
+  const auto budget = [] {
+    std::size_t bytes = 0;
+    EXPECT_EQ(CALL(poolgrad_budget)(POOLGRAD_SIM, 4, &bytes), 0);
+    return bytes;
+  };
+  ASSERT_EQ(CALL(poolgrad_configure_sim)(4, 64 << 20), 0);
+  EXPECT_EQ(budget(), 64u << 20);
+  ASSERT_EQ(CALL(poolgrad_set_budget)(POOLGRAD_SIM, 4, 8 << 20), 0);
+  EXPECT_EQ(budget(), 8u << 20);
+  void* block = CALL(poolgrad_sim_malloc)(6 << 20, 4, nullptr);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(CALL(poolgrad_set_budget)(POOLGRAD_SIM, 4, 2 << 20), -1);
+  EXPECT_EQ(budget(), 8u << 20);
+  EXPECT_EQ(CALL(poolgrad_sim_malloc)(4 << 20, 4, nullptr), nullptr);
+  CALL(poolgrad_sim_free)(block, 6 << 20, 4, nullptr);
+  std::size_t released = 0;
+  EXPECT_EQ(CALL(poolgrad_trim)(POOLGRAD_SIM, 4, SIZE_MAX, &released), 0);
+  EXPECT_EQ(released, 6u << 20);
+  EXPECT_EQ(CALL(poolgrad_trim)(POOLGRAD_SIM, 4, SIZE_MAX, nullptr), 0);
+  EXPECT_EQ(statistics(POOLGRAD_SIM, 4)["reserved_bytes.all.current"], 0);
+  EXPECT_EQ(statistics(POOLGRAD_SIM, 4)["reserved_bytes.all.peak"], 6 << 20);
+  EXPECT_EQ(CALL(poolgrad_reset_peaks)(POOLGRAD_SIM, 4), 0);
+  EXPECT_EQ(statistics(POOLGRAD_SIM, 4)["reserved_bytes.all.peak"], 0);
+  EXPECT_EQ(CALL(poolgrad_budget)(POOLGRAD_SIM, 4, nullptr), -1);
+}
+
+TEST_F(CInterface, OrdersStreams) {
+  int handles[2] = {};  // a stream is a pointer that is never followed
+  void* first = &handles[0];
+  void* second = &handles[1];
+  ASSERT_EQ(CALL(poolgrad_configure_sim)(5, 2 << 20), 0);
+  void* block = CALL(poolgrad_sim_malloc)(2 << 20, 5, first);
+  ASSERT_NE(block, nullptr);
+  EXPECT_EQ(CALL(poolgrad_use)(POOLGRAD_SIM, 5, block, second), 0) << last_error();
+  CALL(poolgrad_sim_free)(block, 2 << 20, 5, first);
+  EXPECT_EQ(CALL(poolgrad_order)(POOLGRAD_SIM, 5, second, first), 0) << last_error();
+  EXPECT_EQ(CALL(poolgrad_sim_malloc)(2 << 20, 5, second), block);
+  CALL(poolgrad_sim_free)(block, 2 << 20, 5, second);
+  EXPECT_EQ(CALL(poolgrad_stream_destroyed)(POOLGRAD_SIM, 5, second), 0) << last_error();
+  EXPECT_EQ(CALL(poolgrad_sim_malloc)(2 << 20, 5, first), block);
+  CALL(poolgrad_sim_free)(block, 2 << 20, 5, first);
+}
+
+TEST_F(CInterface, AlignsDeviceMemoryAsCudaDoes) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 100; ++i) {
+    blocks.push_back(CALL(poolgrad_sim_malloc)(i, 6, nullptr));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(blocks.back()) % 256, 0u);
+  }
+  EXPECT_EQ(std::set(blocks.begin(), blocks.end()).size(), blocks.size());
+  for (int i = 0; i < 100; ++i) CALL(poolgrad_sim_free)(blocks[static_cast<std::size_t>(i)], i, 6, nullptr);
+}
+
+TEST_F(CInterface, WritesWhatItRecorded) {
+  const auto folder = std::filesystem::temp_directory_path() / ("poolgrad_c_api_" + std::to_string(getpid()));
+  std::filesystem::create_directories(folder);
+  ASSERT_EQ(CALL(poolgrad_start_trace)(POOLGRAD_SIM, 7, 1000), 0) << last_error();
+  EXPECT_EQ(CALL(poolgrad_begin_step)(POOLGRAD_SIM, 7), 0);
+  void* block = CALL(poolgrad_sim_malloc)(12345, 7, nullptr);
+  CALL(poolgrad_sim_free)(block, 12345, 7, nullptr);
+  for (const char* format : {"pgt", "pickle", "json", "csv", "chrome"}) {
+    const auto path = folder / format;
+    EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, path.c_str(), format), 0) << last_error();
+    EXPECT_GT(std::filesystem::file_size(path), 0u);
+  }
+  std::ifstream json(folder / "json");
+  const std::string text{std::istreambuf_iterator<char>(json), {}};
+  EXPECT_THAT(text, HasSubstr("12345"));
+  EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, (folder / "default").c_str(), nullptr), 0) << last_error();
+  EXPECT_EQ(std::filesystem::file_size(folder / "default"), std::filesystem::file_size(folder / "pgt"));
+  EXPECT_EQ(CALL(poolgrad_stop_trace)(POOLGRAD_SIM, 7), 0);
+  EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, (folder / "x").c_str(), "docx"), -1);
+  EXPECT_THAT(last_error(), HasSubstr("docx"));
+  EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, "/nowhere/at/all", "pgt"), -1);
+  EXPECT_THAT(last_error(), HasSubstr("/nowhere/at/all"));
+  EXPECT_EQ(CALL(poolgrad_snapshot)(POOLGRAD_SIM, 7, nullptr, "pgt"), -1);
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(CInterface, ServesManyThreads) {
+  std::vector<std::thread> threads;
+  for (unsigned id = 0; id < 4; ++id) {
+    threads.emplace_back([id] {
+      const auto allocate = CALL(poolgrad_host_malloc);
+      const auto release = CALL(poolgrad_host_free);
+      for (int i = 0; i < 2000; ++i) {
+        const ssize_t size = 1 + (i * 37 + static_cast<int>(id)) % 5000;
+        auto* bytes = static_cast<unsigned char*>(allocate(size, 0, nullptr));
+        std::memset(bytes, static_cast<int>(id), static_cast<std::size_t>(size));
+        EXPECT_EQ(bytes[size - 1], id);
+        release(bytes, size, 0, nullptr);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(statistics(POOLGRAD_CPU, 0)["requested_bytes.all.current"], 0);
+}
+
+TEST_F(CInterface, EndsTheProgramOnAWrongFree) {
+  int local = 0;
+  EXPECT_DEATH(CALL(poolgrad_host_free)(&local, 4, 0, nullptr), "foreign pointer");
+}
+
+}  // namespace
