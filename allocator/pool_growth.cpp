@@ -1,9 +1,11 @@
 // Getting pages: committing new ones, and moving free ones to where they are needed.
 #include <algorithm>
 #include <bit>
+#include <exception>
 #include <utility>
 
 #include "allocator/address_sanitizer.h"
+#include "allocator/error.h"
 #include "allocator/pool.h"
 
 namespace poolgrad {
@@ -53,12 +55,20 @@ std::size_t Pool::growth_step() const {
 
 bool Pool::commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes) {
   std::size_t committed = 0;
-  for (const std::size_t size : sizes) {
-    if (!memory_->commit(reinterpret_cast<void*>(address + committed), size)) {
-      if (committed != 0) memory_->decommit(reinterpret_cast<void*>(address), committed);
-      return false;
+  const auto give_back = [&] {
+    if (committed != 0) memory_->decommit(reinterpret_cast<void*>(address), committed);
+  };
+  try {
+    for (const std::size_t size : sizes) {
+      if (!memory_->commit(reinterpret_cast<void*>(address + committed), size)) {
+        give_back();
+        return false;
+      }
+      committed += size;
     }
-    committed += size;
+  } catch (...) {
+    give_back();
+    throw;
   }
   return true;
 }
@@ -87,7 +97,13 @@ std::size_t Pool::commit(Need& need) {
     begin_device_call();
     lock.unlock();
     const auto start = std::chrono::steady_clock::now();
-    const bool committed = commit_handles(block->address, sizes);
+    bool committed = false;
+    std::exception_ptr broken;  // a device that fails otherwise than for want of memory
+    try {
+      committed = commit_handles(block->address, sizes);
+    } catch (...) {
+      broken = std::current_exception();
+    }
     lock.lock();
     end_device_call();
     count_driver_calls(sizes.size(), start);
@@ -95,6 +111,7 @@ std::size_t Pool::commit(Need& need) {
       need.device_full = true;
       statistics_.reserved_bytes.subtract(pages);
       arena.uncommit(block);
+      if (broken) std::rethrow_exception(broken);
       if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) return 0;
       continue;
     }
@@ -168,8 +185,12 @@ std::size_t Pool::move_handles(Lock& lock, Window& window, std::uintptr_t to, st
     begin_device_call();
     lock.unlock();
     const auto start = std::chrono::steady_clock::now();
-    const bool moved =
-        memory_->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), source->size);
+    bool moved = false;
+    try {
+      moved = memory_->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), source->size);
+    } catch (const CudaError&) {
+      // The device is broken; the next call that can say so will.
+    }
     lock.lock();
     end_device_call();
     count_driver_calls(1, start);

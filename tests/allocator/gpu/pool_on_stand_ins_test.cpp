@@ -1,5 +1,6 @@
 // The tests of the pool on a GPU, on what stands in for one: they can fail here before they can fail there.
 #include "allocator/cuda_memory.h"
+#include "allocator/error.h"
 #include "allocator/race_detector.h"
 #include "allocator/simulated_memory.h"
 #include "tests/allocator/fake_cuda_driver.h"
@@ -22,6 +23,41 @@ TEST(PoolOnStandIns, KeepsTheBytesOfBlocksOnASimulatedDevice) {
   auto memory = std::make_unique<SimulatedMemory>(
       0, capacity, SimulationOptions{.latency = LatencyTable::named("h200"), .backed = true});
   PoolOnDevice(std::make_unique<RaceDetector>(std::move(memory)), workload()).run();
+}
+
+// A driver that breaks, at each of its calls in turn: whoever asked hears of it, and the pool works on.
+TEST(PoolOnStandIns, SurvivesADriverThatFails) {
+  constexpr std::size_t block = std::size_t{10} << 20;
+  std::size_t failures = 0;
+  for (std::size_t call = 1; call <= 40; ++call) {
+    SCOPED_TRACE("call " + std::to_string(call));
+    auto made = std::make_unique<FakeCudaDriver>(capacity);
+    FakeCudaDriver* driver = made.get();
+    CachingAllocator pool(std::make_unique<CudaMemory>(0, std::move(made)), {.budget = 4 * block});
+    const Stream stream{pool.device(), 0};
+    driver->fail_call(call, FakeCudaDriver::Failure::error);
+    std::vector<void*> blocks;
+    for (int i = 0; i < 8; ++i) {
+      try {
+        blocks.push_back(pool.allocate(block, 64, stream));
+      } catch (const CudaError&) {
+        ++failures;
+      } catch (const OutOfMemoryError&) {
+        while (!blocks.empty()) {
+          pool.deallocate(blocks.back(), block, 64, stream);
+          blocks.pop_back();
+        }
+        pool.trim();
+      }
+    }
+    driver->fail_call(0, FakeCudaDriver::Failure::error);
+    for (void* pointer : blocks) pool.deallocate(pointer, block, 64, stream);
+    void* large = pool.allocate(4 * block, 64, stream);
+    pool.deallocate(large, 4 * block, 64, stream);
+    pool.trim();
+    EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
+  }
+  EXPECT_GT(failures, 5u);
 }
 
 }  // namespace
