@@ -1,7 +1,6 @@
-// How long the pool takes when it has what is asked for, and how that grows with what it holds.
+// What the pool's arenas cost, and a whole training step. allocator_hit_path and allocator_threads have the rest.
 #include <benchmark/benchmark.h>
 
-#include <cstdlib>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -16,36 +15,9 @@ namespace {
 
 constexpr std::size_t GiB = std::size_t{1} << 30;
 
-// Allocate and free one block of `range(1)` bytes beside `range(0)` cached blocks of the same size.
-void hit_path(benchmark::State& state) {
-  CachingAllocator pool(std::make_unique<HostMemory>(8 * GiB));
-  const auto cached = static_cast<std::size_t>(state.range(0));
-  const auto bytes = static_cast<std::size_t>(state.range(1));
-  std::vector<void*> blocks;
-  std::vector<void*> walls;
-  for (std::size_t i = 0; i < cached; ++i) {
-    blocks.push_back(pool.allocate(bytes, 64, Stream{}));
-    walls.push_back(pool.allocate(64, 64, Stream{}));
-  }
-  for (void* block : blocks) pool.deallocate(block, bytes, 64, Stream{});
-  for (auto _ : state) {
-    void* block = pool.allocate(bytes, 64, Stream{});
-    benchmark::DoNotOptimize(block);
-    pool.deallocate(block, bytes, 64, Stream{});
-  }
-  state.SetItemsProcessed(state.iterations());
-}
-BENCHMARK(hit_path)
-    ->ArgNames({"cached", "bytes"})
-    ->Args({1, 1024})
-    ->Args({100, 1024})
-    ->Args({10000, 1024})
-    ->Args({1, 1 << 20})
-    ->Args({1000, 1 << 20});
-
 // Allocate and free at the edge of a large free block: one split and one coalescing.
 void split_and_coalesce(benchmark::State& state) {
-  CachingAllocator pool(std::make_unique<HostMemory>(8 * GiB));
+  CachingAllocator pool(std::make_unique<HostMemory>(8 * GiB), {.magazines = false});
   pool.deallocate(pool.allocate(64 << 20, 64, Stream{}), 64 << 20, 64, Stream{});
   const auto bytes = static_cast<std::size_t>(state.range(0));
   for (auto _ : state) {
@@ -56,18 +28,6 @@ void split_and_coalesce(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 BENCHMARK(split_and_coalesce)->ArgName("bytes")->Arg(256)->Arg(1 << 20);
-
-// For comparison: what the C library does with the same pair of calls.
-void c_library(benchmark::State& state) {
-  const auto bytes = static_cast<std::size_t>(state.range(0));
-  for (auto _ : state) {
-    void* block = std::aligned_alloc(64, bytes);
-    benchmark::DoNotOptimize(block);
-    std::free(block);
-  }
-  state.SetItemsProcessed(state.iterations());
-}
-BENCHMARK(c_library)->ArgName("bytes")->Arg(1024)->Arg(1 << 20);
 
 // One warm training step of a four-layer transformer: the time is per allocation or free.
 void training_step(benchmark::State& state) {
@@ -118,6 +78,8 @@ void training_step(benchmark::State& state) {
     events += static_cast<std::int64_t>(operations.size());
   }
   state.SetItemsProcessed(events);
+  state.counters["magazine_hits"] =
+      static_cast<double>(pool.statistics().magazine_hits) / static_cast<double>(pool.statistics().requests);
   state.counters["device_allocations"] = static_cast<double>(pool.statistics().num_device_alloc - device_calls);
 }
 BENCHMARK(training_step);

@@ -71,7 +71,8 @@ TEST(AllocatorConfig, IsTheDefaultForEmptyText) {
 TEST(AllocatorConfig, NamesTheUnknownKeyAndTheKnownOnes) {
   EXPECT_THAT([] { AllocatorConfig::parse("budget:1GiB,stich:on"); },
               ThrowsMessage<ValueError>(
-                  AllOf(HasSubstr("unknown option 'stich'"), HasSubstr("known options: alignment, budget, decay, deterministic, magazines, mode, poison, "
+                  AllOf(HasSubstr("unknown option 'stich'"),
+                        HasSubstr("known options: alignment, budget, decay, deterministic, magazines, mode, poison, "
                                   "stitch, trace"))));
 }
 
@@ -80,6 +81,24 @@ TEST(AllocatorConfig, RefusesBadValues) {
   EXPECT_THROW(AllocatorConfig::parse("budget:much"), ValueError);
   EXPECT_THAT([] { AllocatorConfig::parse("poison:maybe"); },
               ThrowsMessage<ValueError>(HasSubstr("poison must be on or off, got 'maybe'")));
+}
+
+TEST(AllocatorConfig, ComesBackFromItsText) {
+  EXPECT_EQ(AllocatorConfig{}.text(), "");
+  const std::string all =
+      "alignment:512,budget:8589934592,decay:1000,deterministic:on,magazines:off,mode:planned,poison:on,stitch:off,"
+      "trace:100000";
+  EXPECT_EQ(AllocatorConfig::parse(all).text(), all);
+  const AllocatorConfig config = AllocatorConfig::parse("mode:none,trace:7,budget:1GiB");
+  EXPECT_EQ(config.mode, AllocatorMode::none);
+  EXPECT_EQ(config.trace, 7u);
+  EXPECT_TRUE(config.magazines);
+  EXPECT_EQ(AllocatorConfig::parse("mode:default").mode, AllocatorMode::standard);
+  EXPECT_THAT([] { AllocatorConfig::parse("mode:fast"); },
+              ThrowsMessage<ValueError>(HasSubstr("mode must be default, lightweight, none or planned, got 'fast'")));
+  for (const char* bad : {"trace:", "trace:-1", "trace:1k", "decay:99999999999999999999"}) {
+    EXPECT_THAT([&] { AllocatorConfig::parse(bad); }, ThrowsMessage<ValueError>(HasSubstr("must be a whole number")));
+  }
 }
 
 TEST(AllocatorConfig, ReadsTheEnvironment) {
