@@ -91,6 +91,9 @@ TEST(SourceRules, CatchAHeaderThatTheUmbrellaLeavesOut) {
                                    {"tests/d.h", ""},
                                    {"poolgrad.h", "#include \"nn/a.h\"\n"}}),
               ElementsAre("poolgrad.h: does not include nn/b.h"));
+  EXPECT_THAT(
+      umbrella_violations({{"allocator/trace/a.h", ""}, {"allocator/trace/internal/b.h", ""}, {"poolgrad.h", ""}}),
+      ElementsAre("poolgrad.h: does not include allocator/trace/a.h"));
   EXPECT_THAT(umbrella_violations({}), ElementsAre("poolgrad.h: does not exist"));
 }
 
