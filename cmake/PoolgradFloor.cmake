@@ -46,6 +46,13 @@ function(poolgrad_test source)
     endif()
     add_dependencies(gpu_tests ${name})
   endif()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60
-    PROPERTIES TIMEOUT 600 LABELS "${labels}" ENVIRONMENT "${TEST_ENVIRONMENT}")
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600 ENVIRONMENT "${TEST_ENVIRONMENT}")
+  # gtest_discover_tests takes the second of several labels for a property, so ctest sets them when it lists the tests.
+  set(labelling ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
+  file(CONFIGURE OUTPUT ${labelling} CONTENT [[
+foreach(test IN LISTS @name@_TESTS)
+  set_tests_properties(${test} PROPERTIES LABELS "@labels@")
+endforeach()
+]] @ONLY)
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labelling})
 endfunction()

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -27,6 +28,8 @@ struct MemoryKind {
   /// The byte at an address; nullptr where there are none.
   std::function<unsigned char(const unsigned char*)> read;
 };
+
+inline void PrintTo(const MemoryKind& kind, std::ostream* out) { *out << kind.name; }
 
 struct Unavailable : std::runtime_error {
   using std::runtime_error::runtime_error;
