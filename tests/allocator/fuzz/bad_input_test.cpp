@@ -171,7 +171,7 @@ TEST(AllocatorText, NamesUnknownKeysAndListsTheKnownOnes) {
 TEST(AllocatorText, RefusesMalformedValues) {
   for (const char* text :
        {"budget:-1", "budget:", "budget:1e9", "budget:99999999999999999999", "alignment:0", "alignment:48",
-        "alignment:-64", "mode:fast", "mode:", "magazines:yes", "stitch:1", "deterministic:", "decay:-3", "decay:many",
+        "alignment:-64", "mode:fast", "mode:", "magazines:yes", "deterministic:", "decay:-3", "decay:many",
         "trace:on:off", "trace:0x10", "poison:On", "budget", "budget=8GiB"}) {
     EXPECT_THROW(CachingAllocator(make_memory("sim", page), AllocatorConfig::parse(text)), ValueError) << text;
   }

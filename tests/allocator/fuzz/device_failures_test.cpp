@@ -25,8 +25,12 @@ std::string fail_every_call(const PoolSetup& setup, const Script& script) {
 
 void expect_survival(PoolSetup setup, std::uint64_t salt) {
   Random random(fuzz_seed() + salt);
-  setup.config.budget = 7 * page;
-  const Shape shape{.slots = 10, .octaves = 23, .streams = 3, .verify_every = 8, .change_budget = true};
+  setup.config.budget = 7 * setup.granularity;
+  const Shape shape{.slots = 10,
+                    .octaves = setup.granularity == page ? 23u : 18u,
+                    .streams = 3,
+                    .verify_every = 8,
+                    .change_budget = true};
   const Script script = random_script(random, setup, shape, 200);
   const std::string wrong = in_child([&] { return fail_every_call(setup, script); });
   if (wrong.empty()) return;
@@ -41,18 +45,19 @@ void expect_survival(PoolSetup setup, std::uint64_t salt) {
 class DeviceFailures : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Devices, DeviceFailures, ::testing::Values("host", "sim", "handles"), device_name);
 
-TEST_P(DeviceFailures, OfAnyOneCallAreSurvived) { expect_survival({.device = GetParam()}, 1); }
+TEST_P(DeviceFailures, OfAnyOneCallAreSurvived) { expect_survival({.device = GetParam(), .granularity = 64 * KiB}, 1); }
 
 TEST_P(DeviceFailures, AreSurvivedWhileEventsAreDelayed) {
   expect_survival({.device = GetParam(), .delayed = true}, 2);
 }
 
 TEST_P(DeviceFailures, AreSurvivedWithoutMagazinesAndWithPoison) {
-  expect_survival({.device = GetParam(), .config = {.poison = true, .magazines = false, .decay = 20}}, 3);
+  expect_survival(
+      {.device = GetParam(), .granularity = 64 * KiB, .config = {.poison = true, .magazines = false, .decay = 20}}, 3);
 }
 
 TEST_P(DeviceFailures, AreSurvivedWithoutThePool) {
-  expect_survival({.device = GetParam(), .config = {.mode = AllocatorMode::none}}, 4);
+  expect_survival({.device = GetParam(), .granularity = 64 * KiB, .config = {.mode = AllocatorMode::none}}, 4);
 }
 
 }  // namespace

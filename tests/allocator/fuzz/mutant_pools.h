@@ -54,15 +54,14 @@ template <int pages>
 class MisjudgingPool : public CachingAllocator {
  public:
   MisjudgingPool(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config)
-      : CachingAllocator(std::move(memory), [&] {
-          config.budget += error;
-          return config;
-        }()) {}
-  void set_budget(std::size_t bytes) { CachingAllocator::set_budget(bytes + error); }
-  std::size_t budget() const { return CachingAllocator::budget() - error; }
+      : MisjudgingPool(memory, config, static_cast<std::size_t>(pages) * memory->granularity()) {}
+  void set_budget(std::size_t bytes) { CachingAllocator::set_budget(bytes + error_); }
+  std::size_t budget() const { return CachingAllocator::budget() - error_; }
 
  private:
-  static constexpr std::size_t error = static_cast<std::size_t>(pages) * (std::size_t{2} << 20);
+  MisjudgingPool(std::unique_ptr<DeviceMemory>& memory, AllocatorConfig& config, std::size_t error)
+      : CachingAllocator(std::move(memory), (config.budget += error, config)), error_(error) {}
+  const std::size_t error_;
 };
 using GenerousPool = MisjudgingPool<1>;
 using TimidPool = MisjudgingPool<-1>;

@@ -81,7 +81,7 @@ TEST_P(PoolLaws, TheFirstPointerComesBackAfterEverythingIsFree) {
 }
 
 TEST_P(PoolLaws, TheSameSizeComesBackToTheSamePlace) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.magazines = false});
   for (const std::size_t bytes : sizes_up_to(4 * page)) {
     void* first = allocate(pool, bytes);
     deallocate(pool, first, bytes);

@@ -17,9 +17,10 @@ std::optional<Failure> hunt(std::size_t episodes = 40) {
     Random random(fuzz_seed() + episode);
     PoolSetup setup;
     setup.device = random.pick(std::array{"host", "sim", "handles"});
-    setup.config.budget = page * (4 + random.below(12));
+    setup.granularity = 64 * KiB;
+    setup.config.budget = setup.granularity * (4 + random.below(12));
     setup.delayed = true;
-    const Shape shape{.slots = 24, .octaves = 24, .streams = 3};
+    const Shape shape{.slots = 24, .octaves = 19, .streams = 3};
     if (auto failure = run_episode<PoolType>(setup, random_script(random, setup, shape, 500))) return failure;
   }
   return std::nullopt;
@@ -42,9 +43,9 @@ TEST(PoolMutants, OverlappingBlocksAreFound) { EXPECT_FOUND(OverlappingPool, 16,
 
 TEST(PoolMutants, EarlyReuseIsFound) { EXPECT_FOUND(HastyPool, 5, is_too_early); }
 
-TEST(PoolMutants, OnePageBeyondTheBudgetIsFound) { EXPECT_FOUND(GenerousPool, 8, HasSubstr("beyond the budget")); }
+TEST(PoolMutants, OnePageBeyondTheBudgetIsFound) { EXPECT_FOUND(GenerousPool, 12, HasSubstr("beyond the budget")); }
 
-TEST(PoolMutants, RefusalsWithoutNeedAreFound) { EXPECT_FOUND(TimidPool, 8, HasSubstr("refused although it fits")); }
+TEST(PoolMutants, RefusalsWithoutNeedAreFound) { EXPECT_FOUND(TimidPool, 12, HasSubstr("refused although it fits")); }
 
 TEST(PoolMutants, UncountedAllocationsAreFound) { EXPECT_FOUND(ForgetfulPool, 16, HasSubstr("requests is not")); }
 

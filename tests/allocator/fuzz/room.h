@@ -72,7 +72,7 @@ inline std::optional<std::string> room_for(std::size_t bytes, std::size_t alignm
         for (const std::uintptr_t start : {first, second}) {
           if (start < gap || start + bytes > gap_end) continue;
           const std::size_t missing = pinned.missing(start, bytes, granularity);
-          if (fits(missing)) {
+          if (missing == 0 && fits(missing)) {
             return "in a gap of " + std::to_string(gap_end - gap) + " bytes at " + std::to_string(start - window) +
                    " of its window: " + numbers(missing);
           }
