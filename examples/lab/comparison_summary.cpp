@@ -52,7 +52,7 @@ Summary summary_of(const Comparison& comparison, std::size_t policy) {
   double operations = 0, seconds = 0;
   for (std::size_t row = 0; row < comparison.rows.size(); ++row) {
     const Measurement& measurement = comparison.rows[row].policies[policy];
-    const double utilisation = measurement.unlimited.utilisation();
+    const double utilisation = utilisation_of(measurement.unlimited);
     result.utilisation += utilisation;
     if (row == 0 || utilisation < result.worst_utilisation) {
       result.worst_utilisation = utilisation;
@@ -99,6 +99,12 @@ std::vector<Goal> goals_of(const Comparison& comparison) {
       if (const auto goal = against_the_others(comparison, policy)) goals.push_back(*goal);
     }
   }
+  double nanoseconds = 0;
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy)
+    nanoseconds += summary_of(comparison, policy).ns_per_operation;
+  nanoseconds /= static_cast<double>(std::max<std::size_t>(1, comparison.policies.size()));
+  goals.push_back({"replay, average policy", "<= 100 ns per operation", fmt::format("{:.0f} ns", nanoseconds),
+                   nanoseconds <= 100, true});
   if (const std::size_t policy = find_policy(comparison, "planned"); policy != none && capacities) {
     const Summary planned = summary_of(comparison, policy);
     goals.push_back(at_most("planned, worst", "<= 1.02 x lower bound", " x", 1.02, planned.worst_factor,

@@ -69,7 +69,11 @@ std::string best_other(const Comparison& comparison) {
 }
 
 Json to_json(const Goal& goal) {
-  return {{"name", goal.name}, {"promise", goal.promise}, {"found", goal.found}, {"met", goal.met}};
+  return {{"name", goal.name},
+          {"promise", goal.promise},
+          {"found", goal.found},
+          {"met", goal.met},
+          {"timing", goal.timing}};
 }
 
 Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
@@ -78,7 +82,7 @@ Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
             {"online", policy.online},
             {"peak_reserved", m.unlimited.peak_reserved},
             {"peak_active", m.unlimited.peak_active},
-            {"utilisation", m.unlimited.utilisation()},
+            {"utilisation", utilisation_of(m.unlimited)},
             {"device_allocations", counters.allocations},
             {"device_frees", counters.frees},
             {"events", counters.events},
@@ -107,7 +111,7 @@ std::string workload_text(const Comparison& comparison, std::size_t row) {
     const Measurement& m = workload.policies[policy];
     const DeviceCounters& counters = m.unlimited.counters;
     table.add({std::string(comparison.policies[policy]->name), format_bytes(m.unlimited.peak_reserved),
-               format_percent(m.unlimited.utilisation()), m.smallest ? format_bytes(*m.smallest) : "-",
+               format_percent(utilisation_of(m.unlimited)), m.smallest ? format_bytes(*m.smallest) : "-",
                m.smallest ? factor_text(comparison.factor(row, policy)) : "-",
                format_integer(counters.allocations + counters.frees), format_integer(counters.events),
                format_integer(counters.waits), format_time(m.unlimited.modelled_ns), describe_failure(m.tight)});
@@ -122,7 +126,7 @@ std::string summary_text(const Comparison& comparison) {
       return fmt::format("{:.3f}", comparison.factor(row, policy));
     });
   text += matrix(comparison, "utilisation, %", [&](std::size_t row, std::size_t policy) {
-    return fmt::format("{:.1f}", 100 * comparison.rows[row].policies[policy].unlimited.utilisation());
+    return fmt::format("{:.1f}", 100 * utilisation_of(comparison.rows[row].policies[policy].unlimited));
   });
   text += averages(comparison) + best_other(comparison);
   Table goals({"<goal", "<promised", "<found", "<"});

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <functional>
+#include <latch>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "allocator/error.h"
@@ -96,13 +98,29 @@ void play_the_pool(Story& story) {
     free_all(pool, blocks);
     blocks.push_back(pool.allocate(story.share(4), Category::activation));
   });
-  story.act("The rest of the budget goes in small blocks that are freed; one large block is asked for", [&] {
-    std::vector<Block> small;
-    for (std::size_t bytes = 0; bytes < story.share(12); bytes += 256 << 10)
-      small.push_back(pool.allocate(256 << 10, Category::temp));
-    free_all(pool, small);
-    blocks.push_back(pool.allocate(story.share(12), Category::activation));
-  });
+  story.act(
+      "Another thread fills the rest with small blocks and frees them, keeping some at hand; all of it is asked for",
+      [&] {
+        std::latch freed(1), done(1);
+        std::thread other([&] {
+          std::vector<Block> small;
+          for (std::size_t bytes = 0; bytes < story.share(12); bytes += 64 << 10)
+            small.push_back(pool.allocate(64 << 10, Category::temp));
+          free_all(pool, small);
+          freed.count_down();
+          done.wait();
+        });
+        freed.wait();
+        try {
+          blocks.push_back(pool.allocate(story.share(12), Category::activation));
+        } catch (...) {
+          done.count_down();
+          other.join();
+          throw;
+        }
+        done.count_down();
+        other.join();
+      });
   story.act("A second stream asks for what the first has just freed, while its work still runs", [&] {
     pool.memory().set_event_delay(50000);
     free_all(pool, blocks);

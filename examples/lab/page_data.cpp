@@ -101,6 +101,9 @@ std::string column(const Things& things, F f) {
   return pack_column(values);
 }
 
+/// Scripts count in doubles.
+constexpr std::uint64_t largest_number = (std::uint64_t{1} << 53) - 1;
+
 Json block_columns(const std::vector<BlockLife>& blocks, const Moments& at, const AddressMap& map) {
   return {{"begin", column(blocks, [&](const BlockLife& b) { return at(b.begin); })},
           {"given_back", column(blocks, [&](const BlockLife& b) { return at(b.given_back); })},
@@ -108,7 +111,7 @@ Json block_columns(const std::vector<BlockLife>& blocks, const Moments& at, cons
           {"address", column(blocks, [&](const BlockLife& b) { return map(b.address); })},
           {"size", column(blocks, [](const BlockLife& b) { return b.size; })},
           {"requested", column(blocks, [](const BlockLife& b) { return b.requested; })},
-          {"number", column(blocks, [](const BlockLife& b) { return b.number; })},
+          {"number", column(blocks, [](const BlockLife& b) { return b.number <= largest_number ? b.number : 0; })},
           {"location", column(blocks, [](const BlockLife& b) { return b.location; })},
           {"scope", column(blocks, [](const BlockLife& b) { return b.scope; })},
           {"stream", column(blocks, [](const BlockLife& b) { return b.stream; })},

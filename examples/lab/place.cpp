@@ -25,7 +25,10 @@ class Placement {
       }
     } catch (const OutOfMemoryError&) {  // the trace says so
     }
-    return pool_.trace();
+    Trace trace = pool_.trace();
+    trace.locations.resize(1);  // the call sites are this file's
+    for (TraceEvent& event : trace.events) event.location = 0;
+    return trace;
   }
 
  private:

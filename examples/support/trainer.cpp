@@ -86,7 +86,6 @@ Trainer::Batch Trainer::batch_at(const std::vector<std::uint8_t>& text, const st
 }
 
 StepRecord Trainer::step() {
-  pool_.begin_step();
   const auto begin = Clock::now();
   pool_.begin_step();
   std::vector<std::int64_t> starts;

@@ -187,7 +187,8 @@ map.describe = (x, y) => {
     ["from", when(blocks.begin[i])],
     ["until", when(blocks.end[i])],
     ["lived", `${formatTime(lifetimeOf(i))}, ${formatCount(moments.event[blocks.end[i]] - moments.event[blocks.begin[i]])} events`]];
-  if (blocks.given_back[i] < blocks.end[i]) rows.push(["given back", when(blocks.given_back[i])]);
+  // Otherwise the next event after giving it back ends it.
+  if (moments.event[blocks.end[i]] - moments.event[blocks.given_back[i]] > 1) rows.push(["given back", when(blocks.given_back[i])]);
   return { title: `${blocks.number[i] ? `#${formatCount(blocks.number[i])} ` : ""}${data.categories[blocks.category[i]]}`, rows };
 };
 const pageState = (value, offset) => {
