@@ -36,11 +36,13 @@ std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& 
   while (i < rungs.size() && level(rungs[i].id) < forbidden_level && need.block == nullptr) {
     const Rung& rung = rungs[i];
     std::size_t bytes = 0;
+    bool doubtful = false;
     {
       const Running running(rung.id);
       if (times[i] < rungs.size() && rung.estimate(need) != 0) {
         const auto start = std::chrono::steady_clock::now();
         bytes = rung.run(need);
+        doubtful = bytes == 0 && !rung.trusted;
         const std::uint64_t nanoseconds = nanoseconds_since(start);
         ++yields[i].runs;
         yields[i].nanoseconds += nanoseconds;
@@ -48,11 +50,11 @@ std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& 
         observe(rung, rung.yields ? bytes : 0, nanoseconds);
       }
     }
-    if (bytes == 0) {
+    if (bytes == 0 && !doubtful) {
       ++i;
       continue;
     }
-    ++times[i];
+    times[i] = doubtful ? rungs.size() : times[i] + 1;
     if (need.block == nullptr) search(need);
     i = 0;
   }

@@ -38,6 +38,9 @@ struct Rung {
   std::function<std::size_t(Need&)> run;
   /// False for a rung that only waits: what it returns means that it is worth to search again, and is no yield.
   bool yields = true;
+  /// False for a rung of somebody else's, which may have freed something though it says 0: the climb starts again after
+  /// it, and it is not asked again.
+  bool trusted = true;
 };
 
 /// What a rung gave during one climb, summed over its runs.

@@ -273,6 +273,7 @@ bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted,
   withdraw(block, stream, cache, true);
   statistics_.active_bytes.subtract(block->size);
   forbid_access(device_, pointer, block->size);
+  stamp(block);  // what is cut off is given back now
   arena.resize(block, size);
   ++statistics_.requests;
   ++statistics_.pool_hits;

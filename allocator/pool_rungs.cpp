@@ -72,9 +72,11 @@ std::vector<Rung> Pool::rungs(const Need& wanted) {
     // Asked twice: for what is needed, then, if that did not make one run, for all it has.
     const RungId kind = std::max(client->kind(), RungId::derived_cache);
     const auto estimate = [client](Need&) { return client->estimate(); };
-    all.push_back({kind, client->name(), estimate, [client](Need& need) { return client->reclaim(need.size); }});
-    all.push_back(
-        {kind, client->name() + ", all of it", estimate, [client](Need&) { return client->reclaim(SIZE_MAX); }});
+    const auto ask = [&](const std::string& name, auto reclaim) {
+      all.push_back({kind, name, estimate, reclaim, true, false});
+    };
+    ask(client->name(), [client](Need& need) { return client->reclaim(need.size); });
+    ask(client->name() + ", all of it", [client](Need&) { return client->reclaim(SIZE_MAX); });
   }
   add(
       RungId::callback, [this](Need&) { return std::size_t{out_of_memory_callback_ ? 1u : 0u}; },

@@ -73,6 +73,17 @@ TEST(EmergencyLadder, EndsEvenIfEveryRungAlwaysYields) {
   EXPECT_EQ(visited.size(), 12u * 12u);
 }
 
+TEST(EmergencyLadder, SearchesOnceMoreAfterAStrangerWhoClaimsToHaveFreedNothing) {
+  std::vector<std::string> visited;
+  Need need;
+  Rung stranger = rung("b", visited, 1, 0);
+  stranger.trusted = false;
+  int searches = 0;
+  climb({rung("a", visited, 1, 0), stranger, rung("c", visited, 1, 0)}, need, [&](Need&) { ++searches; });
+  EXPECT_THAT(visited, ElementsAre("a", "b", "a", "c"));
+  EXPECT_EQ(searches, 1);
+}
+
 TEST(EmergencyLadder, TellsAboutEachRun) {
   std::vector<std::string> visited;
   std::vector<std::pair<RungId, std::size_t>> runs;

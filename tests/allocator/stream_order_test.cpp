@@ -172,6 +172,14 @@ TEST_P(StreamOrderTest, TakesAUseThatTheOwnerHasWaitedForAsOver) {
   EXPECT_EQ(device_->waits(), 1u);
 }
 
+TEST_P(StreamOrderTest, WaitsForTheWorkOnWhatShrinkingCutsOff) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  ASSERT_TRUE(pool_->expand_in_place(block, page, page / 2, stream_of(*pool_, 1)));
+  pool_->set_budget(page);
+  allocate(*pool_, page / 2, Category::activation, 2);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
 TEST_P(StreamOrderTest, RefusesToNoteUsesOfWhatIsNotLive) {
   int foreign = 0;
   EXPECT_THROW(pool_->use(&foreign, stream_of(*pool_, 2)), ValueError);
