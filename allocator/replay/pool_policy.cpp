@@ -10,7 +10,8 @@ std::size_t rounded(std::uint64_t bytes) { return bytes == 0 ? 64 : (bytes + 63)
 
 class PoolPolicy : public Policy {
  public:
-  PoolPolicy(const PolicyContext& context, const AllocatorConfig& config) : pointers_(context.workload->blocks) {
+  PoolPolicy(const PolicyContext& context, const AllocatorConfig& config)
+      : several_streams_(context.workload->streams > 1), pointers_(context.workload->blocks) {
     auto memory = std::make_unique<SimulatedMemory>(device_.index, context.capacity,
                                                     SimulationOptions{.latency = *context.latency});
     memory->set_event_delay(static_cast<std::uint64_t>(ModelDevice::work_delay));
@@ -36,7 +37,10 @@ class PoolPolicy : public Policy {
     pool_->order(stream(operation.stream), stream(static_cast<std::uint16_t>(operation.block)));
   }
   void step() override { pool_->begin_step(); }
-  void advance(double nanoseconds) override { memory_->advance(static_cast<std::uint64_t>(nanoseconds)); }
+  void advance(double nanoseconds) override {
+    // With one stream nothing is ever waited for, and the clock does not matter.
+    if (several_streams_) memory_->advance(static_cast<std::uint64_t>(nanoseconds));
+  }
   std::size_t reserved() const override {
     const MemoryInfo info = memory_->info();
     return info.total - info.free;
@@ -56,6 +60,7 @@ class PoolPolicy : public Policy {
   Stream stream(std::uint16_t index) const { return {device_, index}; }
 
   const Device device_{DeviceType::sim, 0};
+  bool several_streams_;
   SimulatedMemory* memory_ = nullptr;
   std::unique_ptr<CachingAllocator> pool_;
   std::vector<void*> pointers_;
