@@ -125,7 +125,8 @@ class PoolFuzzer {
                       .stream = operation.stream,
                       .category = operation.category,
                       .pattern = static_cast<unsigned char>(granted_ % 251 + 1),
-                      .lines = {}};
+                      .lines = {},
+                      .uses = {}};
     std::string wrong = check_extent(block, block.bytes, block.extent);
     if (wrong.empty() && block.address % std::max(block.alignment, setup_.config.alignment) != 0)
       wrong = "the block is not aligned";
@@ -169,7 +170,7 @@ class PoolFuzzer {
     if (!intact(block)) return "the bytes of the block have changed";
     const bool done = pool_->expand_in_place(pointer, block.bytes, operation.bytes, stream(block.stream));
     // The rest of a block that others use too cannot go alone.
-    if (!done && shrinks && block.lines.size() == 1 && !failed_since(calls)) return "a block cannot be made smaller";
+    if (!done && shrinks && block.uses.empty() && !failed_since(calls)) return "a block cannot be made smaller";
     const std::size_t extent = pool_->usable_size(pointer);
     if (!done) return extent == block.extent ? "" : "usable_size() changed though nothing was to change";
     ++expanded_;
@@ -187,7 +188,7 @@ class PoolFuzzer {
     if (setup_.detect_races && operation.stream != entry->second.stream)
       pool_->order(stream(operation.stream), stream(entry->second.stream));
     pool_->use(reinterpret_cast<void*>(entry->second.address), stream(operation.stream));
-    entry->second.lines.push_back(clocks().line_of(operation.stream));
+    entry->second.uses.push_back(clocks().use(operation.stream));
     return "";
   }
 
@@ -315,7 +316,7 @@ class PoolFuzzer {
     return wrong;
   }
 
-  bool has_bytes() const { return setup_.device != "sim"; }
+  bool has_bytes() const { return setup_.device != "sim" && setup_.device != "other"; }
   static std::size_t stride(std::size_t bytes) { return bytes < 4096 ? 61 : bytes < 65536 ? 4093 : 65519; }
   void write(const ShadowBlock& block) const {
     if (!has_bytes() || block.bytes == 0) return;

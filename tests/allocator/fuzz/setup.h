@@ -1,6 +1,7 @@
 // The pools that are fuzzed: a device, its pages, and a configuration.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -21,12 +22,13 @@ class HandleMemory : public MemoryAdaptor {
 };
 
 struct PoolSetup {
-  std::string device = "host";  // "host", "sim", or "handles": host memory in handles
+  std::string device = "host";  // "host", "sim", "handles": host memory in handles, or "other": what make_other gives
   std::size_t granularity = page;
   std::size_t capacity = 512 * page;  // of the device
   AllocatorConfig config = {};
   bool delayed = false;        // events finish when told to
   bool shrink_blocks = false;  // expand_in_place() may give a part of a block back
+  std::function<std::unique_ptr<DeviceMemory>(std::size_t capacity)> make_other = nullptr;  // bytes are not looked at
   bool detect_races = false;  // the device does; streams are ordered before they share a block, as in a correct program
 };
 
@@ -46,7 +48,9 @@ struct WatchedDevice {
 
 inline WatchedDevice make_device(const PoolSetup& setup) {
   WatchedDevice made;
-  made.memory = make_memory(setup.device == "sim" ? "sim" : "host", setup.capacity, setup.granularity);
+  made.memory = setup.device == "other"
+                    ? setup.make_other(setup.capacity)
+                    : make_memory(setup.device == "sim" ? "sim" : "host", setup.capacity, setup.granularity);
   if (setup.device == "handles") made.memory = std::make_unique<HandleMemory>(std::move(made.memory));
   if (setup.detect_races) made.memory = std::make_unique<RaceDetector>(std::move(made.memory));
   if (setup.delayed) {

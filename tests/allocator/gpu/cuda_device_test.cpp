@@ -4,12 +4,11 @@
 #include "allocator/limited_memory.h"
 #include "tests/allocator/device_memory_contract.h"
 #include "tests/allocator/gpu/device_bytes.h"
+#include "tests/allocator/gpu/pool_fuzz_on_device.h"
 #include "tests/allocator/gpu/pool_on_device.h"
 
 namespace poolgrad::testing {
 namespace {
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 std::unique_ptr<DeviceMemory> device(std::size_t limit) {
   if (const std::string reason = cuda_unavailable_reason(); !reason.empty()) throw Unavailable(reason);
@@ -30,6 +29,11 @@ class CudaDevice : public ::testing::Test {
 
 TEST_F(CudaDevice, KeepsTheBytesOfBlocksOnFourStreams) {
   PoolOnDevice(device(512 * MiB), {.streams = device_streams(4), .read = read_device}).run();
+}
+
+TEST_F(CudaDevice, AgreesWithTheShadowOfTheFuzzer) {
+  const auto make = [](std::size_t bytes) { return std::make_unique<MappedStreams>(device(bytes), device_streams(4)); };
+  fuzz_pool_on(make, 10, 2000);
 }
 
 TEST_F(CudaDevice, TakesFromTheDriverWhatItCommits) {

@@ -4,6 +4,7 @@
 #include "allocator/race_detector.h"
 #include "allocator/simulated_memory.h"
 #include "tests/allocator/fake_cuda_driver.h"
+#include "tests/allocator/gpu/pool_fuzz_on_device.h"
 #include "tests/allocator/gpu/pool_on_device.h"
 
 namespace poolgrad::testing {
@@ -23,6 +24,14 @@ TEST(PoolOnStandIns, KeepsTheBytesOfBlocksOnASimulatedDevice) {
   auto memory = std::make_unique<SimulatedMemory>(
       0, capacity, SimulationOptions{.latency = LatencyTable::named("h200"), .backed = true});
   PoolOnDevice(std::make_unique<RaceDetector>(std::move(memory)), workload()).run();
+}
+
+TEST(PoolOnStandIns, AgreesWithTheShadowOfTheFuzzer) {
+  const auto make = [](std::size_t bytes) {
+    return std::make_unique<MappedStreams>(std::make_unique<CudaMemory>(0, std::make_unique<FakeCudaDriver>(bytes)),
+                                           std::vector<std::uint64_t>{0, 101, 102, 103});
+  };
+  fuzz_pool_on(make, 6, 1000);
 }
 
 // A driver that breaks, at each of its calls in turn: whoever asked hears of it, and the pool works on.

@@ -1,0 +1,45 @@
+// The pool's fuzzer on a device whose streams have ids of their own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "tests/allocator/fuzz/episode.h"
+
+namespace poolgrad::testing {
+
+/// The fuzzer's streams 0, 1, ... are these of the device.
+class MappedStreams : public MemoryAdaptor {
+ public:
+  MappedStreams(std::unique_ptr<DeviceMemory> inner, std::vector<std::uint64_t> streams)
+      : MemoryAdaptor(std::move(inner)), streams_(std::move(streams)) {}
+
+  void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
+    inner().fill(address, bytes, value, mapped(stream));
+  }
+  EventId record_event(Stream stream) override { return inner().record_event(mapped(stream)); }
+  void stream_wait(Stream stream, EventId event) override { inner().stream_wait(mapped(stream), event); }
+
+ private:
+  Stream mapped(Stream stream) const { return {stream.device, streams_[stream.id % streams_.size()]}; }
+  std::vector<std::uint64_t> streams_;
+};
+
+/// Random scripts on pools over the memory that `make` gives, compared with a shadow after each operation.
+inline void fuzz_pool_on(const std::function<std::unique_ptr<DeviceMemory>(std::size_t)>& make, std::size_t episodes,
+                         std::size_t operations) {
+  for (std::size_t episode = 0; episode < episodes; ++episode) {
+    Random random(fuzz_seed() + 1000 * episode);
+    PoolSetup setup;
+    setup.device = "other";
+    setup.make_other = make;
+    setup.capacity = 64 * page;
+    setup.config.budget = page * (3 + random.below(40));
+    setup.config.deterministic = random.one_in(2);
+    setup.config.magazines = !random.one_in(4);
+    const Shape shape{.slots = 60, .octaves = 24, .streams = 4};
+    const auto failure = run_episode(setup, random_script(random, setup, shape, operations));
+    ASSERT_FALSE(failure) << "episode " << episode << " of seed " << fuzz_seed() << ": " << failure->text();
+  }
+}
+
+}  // namespace poolgrad::testing
