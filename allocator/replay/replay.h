@@ -37,8 +37,8 @@ struct ReplayOptions {
 ReplayResult replay(const Workload& workload, const PolicyEntry& policy, const ReplayOptions& options = {});
 
 /// The smallest capacity, a multiple of 2 MiB, at which the policy serves the whole workload, by bisection between the
-/// lower bound and what it reserves without a limit. The result passes and one page less does not; a policy whose growth
-/// depends on the capacity may still pass somewhere below, which is not searched for.
+/// lower bound and what it reserves without a limit. The result passes and one page less does not; a policy whose
+/// growth depends on the capacity may still pass somewhere below, which is not searched for.
 std::size_t smallest_capacity(const Workload& workload, const PolicyEntry& policy, const ReplayOptions& options = {});
 
 }  // namespace poolgrad

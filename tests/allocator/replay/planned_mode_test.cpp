@@ -1,7 +1,10 @@
 // Mode `planned` of the pool: steps that repeat are served from the plan, others as ever, and memory is never shared.
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <map>
 #include <random>
+#include <thread>
 
 #include "tests/allocator/pool_testing.h"
 #include "tests/allocator/training_trace.h"
@@ -204,6 +207,38 @@ TEST(PlannedMode, NeverMixesUpTheValuesOfTwoBlocks) {
     }
   }
   EXPECT_GT(pool.statistics().planned_hits, 100u);
+}
+
+TEST(PlannedMode, LetsThreadsAllocateWhileStepsBeginAndThePlanIsGivenUp) {
+  CachingAllocator pool(make_memory("host", 256 * MiB, 64 * KiB), planned);
+  std::atomic<bool> done = false;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> threads;
+  for (unsigned char id = 1; id <= 3; ++id) {
+    threads.emplace_back([&, id] {
+      while (!done) {
+        std::vector<unsigned char*> blocks;
+        for (std::size_t i = 1; i <= 8; ++i) {
+          blocks.push_back(static_cast<unsigned char*>(allocate(pool, i * 4 * KiB)));
+          std::memset(blocks.back(), id, i * 4 * KiB);
+        }
+        for (std::size_t i = 1; i <= 8; ++i) {
+          if (blocks[i - 1][0] != id || blocks[i - 1][i * 4 * KiB - 1] != id) ++wrong;
+          deallocate(pool, blocks[i - 1], i * 4 * KiB);
+        }
+      }
+    });
+  }
+  for (int step = 0; step < 200; ++step) {
+    pool.begin_step();
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    if (step % 50 == 49) pool.trim();
+  }
+  done = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong, 0);
+  expect_invariants(pool);
+  EXPECT_EQ(pool.statistics().allocated_bytes.current, 0u);
 }
 
 }  // namespace
