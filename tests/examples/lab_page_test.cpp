@@ -143,6 +143,13 @@ TEST(PageData, LeavesOutTheLeastAndSaysSo) {
   EXPECT_THAT(notes, HasSubstr("45 of the rungs"));
 }
 
+TEST(PageData, ShowsOnlyNumbersThatAScriptCanCountTo) {
+  TraceBuilder trace;
+  trace.allocate(0, 64).allocate(64, 64);
+  trace->events[1].allocation = (std::uint64_t{1} << 62) + 1;  // scratch of kernels counts apart
+  EXPECT_THAT(unpack(data_of(*trace)["blocks"]["number"]), ElementsAre(1, 0));
+}
+
 TEST(PageData, SaysWhereTheTraceIsSilent) {
   TraceBuilder trace;
   trace.allocate(0, 64);
