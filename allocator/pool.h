@@ -114,6 +114,8 @@ class Pool {
   void touch_or_give_back(void* pointer, const AllocationRequest& request);
   /// The present ticket of a stream.
   std::uint64_t ticket(std::uint64_t stream) const { return order_.now(stream); }
+  /// As StreamOrder::begin_event; magazines learn the new ticket, for traces.
+  StreamEvent begin_event(std::uint64_t stream);
   /// Needs no lock for a block that is the caller's.
   Block* live_block(const void* pointer) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);

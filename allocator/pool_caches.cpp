@@ -106,6 +106,17 @@ bool Pool::put_into_magazine(ThreadCache* cache, Block* block) {
   return magazine->push(block, cache->limit);
 }
 
+StreamEvent Pool::begin_event(std::uint64_t stream) {
+  StreamEvent event = order_.begin_event(stream);
+  const std::lock_guard caches_lock(caches_mutex_);
+  for (const ThreadCache* cache : caches_) {
+    cache->for_each_magazine([&](Magazine& magazine) {
+      if (magazine.stream() == stream) magazine.set_ticket(order_.now(stream));
+    });
+  }
+  return event;
+}
+
 void Pool::subtract_active(std::size_t bytes) { statistics_.active_bytes.subtract(bytes); }
 
 }  // namespace poolgrad

@@ -57,7 +57,7 @@ bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vec
     } else if (StreamOrder::is_retired(stamp.stream)) {
       settled = false;  // another thread is asking about its only event
     } else {
-      events.push_back(order_.begin_event(stamp.stream));
+      events.push_back(begin_event(stamp.stream));
     }
   }
   if (events.empty()) return settled;
@@ -185,7 +185,7 @@ std::size_t Pool::poll_pending() {
     for (const Stamp& stamp : pending.stamps) {
       const auto covers = [&](const StreamEvent& event) { return event.covers.stream == stamp.stream; };
       if (order_.lacks_event(stamp) && std::ranges::none_of(events, covers)) {
-        events.push_back(order_.begin_event(stamp.stream));
+        events.push_back(begin_event(stamp.stream));
       }
     }
   }
@@ -316,7 +316,7 @@ void Pool::order(Stream later, Stream earlier) {
   check_stream("order", earlier);
   if (later == earlier) return;
   Lock lock(mutex_);
-  StreamEvent event = order_.begin_event(earlier.id);
+  StreamEvent event = begin_event(earlier.id);
   lock.unlock();
   event.id = memory_->record_event(earlier);
   try {
@@ -358,7 +358,7 @@ void Pool::stream_destroyed(Stream stream) {
     order_.restart(stream.id);
     return;
   }
-  StreamEvent event = order_.begin_event(stream.id);
+  StreamEvent event = begin_event(stream.id);
   lock.unlock();
   event.id = memory_->record_event(stream);
   lock.lock();

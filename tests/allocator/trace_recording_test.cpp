@@ -125,6 +125,22 @@ TEST_P(TraceRecordingTest, MergesThreadsThatAreGone) {
   EXPECT_TRUE(std::ranges::is_sorted(trace.events, {}, &poolgrad::TraceEvent::time));
 }
 
+TEST_P(TraceRecordingTest, StampsEventsWithTheTicketOfTheirStream) {
+  CachingAllocator pool(memory());
+  deallocate(pool, allocate(pool, 1000), 1000);
+  deallocate(pool, allocate(pool, 1000), 1000);
+  pool.start_trace();
+  deallocate(pool, allocate(pool, 1000), 1000);
+  pool.order(stream_of(pool, 1), stream_of(pool));  // an event on stream 0: a new ticket
+  deallocate(pool, allocate(pool, 1000), 1000);
+  std::vector<std::uint64_t> tickets;
+  for (const poolgrad::TraceEvent& event : pool.trace().events) {
+    if (event.kind == TraceKind::allocate) tickets.push_back(event.ticket);
+  }
+  ASSERT_EQ(tickets.size(), 2u);
+  EXPECT_EQ(tickets[1], tickets[0] + 1);
+}
+
 TEST_P(TraceRecordingTest, NamesItsSettings) {
   CachingAllocator pool(memory(), {.budget = 64 * page, .trace = 100});
   EXPECT_EQ(pool.trace().settings, "budget:134217728,trace:100");
