@@ -20,7 +20,7 @@ namespace poolgrad::testing {
 struct DeviceWorkload {
   std::vector<std::uint64_t> streams;
   std::function<unsigned char(const unsigned char*)> read;
-  std::size_t budget = std::size_t{128} << 20;
+  std::size_t budget = std::size_t{48} << 20;
   int operations = 2000;
 };
 
@@ -35,7 +35,7 @@ class PoolOnDevice {
     SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
     random_.seed(seed);
     for (int step = 0; step < workload_.operations && !::testing::Test::HasFailure(); ++step) {
-      if (random_() % 100 < 55) {
+      if (random_() % 100 < 60) {
         allocate();
       } else if (!blocks_.empty()) {
         give_back(std::next(blocks_.begin(), static_cast<std::ptrdiff_t>(random_() % blocks_.size())));
