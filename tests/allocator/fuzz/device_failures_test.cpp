@@ -51,9 +51,8 @@ TEST_P(DeviceFailures, AreSurvivedWhileEventsAreDelayed) {
   expect_survival({.device = GetParam(), .delayed = true}, 2);
 }
 
-TEST_P(DeviceFailures, AreSurvivedWithoutMagazinesAndWithPoison) {
-  expect_survival(
-      {.device = GetParam(), .granularity = 64 * KiB, .config = {.poison = true, .magazines = false, .decay = 20}}, 3);
+TEST_P(DeviceFailures, AreSurvivedWithoutMagazinesAndWithDecay) {
+  expect_survival({.device = GetParam(), .granularity = 64 * KiB, .config = {.magazines = false, .decay = 20}}, 3);
 }
 
 TEST_P(DeviceFailures, AreSurvivedWithoutThePool) {

@@ -20,7 +20,8 @@ struct ShadowBlock {
   std::uint32_t stream = 0;
   Category category = Category::unknown;
   unsigned char pattern = 0;
-  std::vector<std::size_t> lines;  // of work that uses it, see StreamClocks
+  std::vector<std::size_t> lines;  // whose work may use it until it is freed, see StreamClocks
+  std::vector<StreamUse> uses;     // by other streams, see CachingAllocator::use()
 
   std::uintptr_t end() const { return address + extent; }
 };
@@ -103,7 +104,7 @@ class Shadow {
   }
   void leave(const ShadowBlock& block, std::uintptr_t start, std::uintptr_t end) {
     if (start == end) return;
-    std::vector<StreamUse> uses;
+    std::vector<StreamUse> uses = block.uses;
     for (const std::size_t line : block.lines) uses.push_back(clocks_.use_line(line));
     past_[start] = {end, std::move(uses)};
   }
