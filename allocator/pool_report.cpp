@@ -27,6 +27,7 @@ std::string Pool::report(const Need& need, std::vector<Yield> yields) {
   facts.device_free = memory_->info().free;
   {
     const Lock lock(mutex_);
+    const Standstill standstill(*this);
     ++statistics_.num_ooms;
     facts.budget = budget_;
     facts.reserved = statistics_.reserved_bytes.current;
