@@ -37,3 +37,5 @@ const int registered = [] {
 
 }  // namespace
 }  // namespace poolgrad
+
+BENCHMARK_MAIN();
