@@ -15,6 +15,9 @@ namespace poolgrad {
 /// Each commit() makes one handle; decommit() and move() take whole ones (DeviceError else, which in decommit() ends
 /// the program with the sentence). A call that fails half-way is undone: what it made is released, and nothing has
 /// changed. Other programs use the device too, so info() may say less than was given back here.
+///
+/// There is no variant on cudaMalloc: its addresses cost memory and cannot be had twice, so a pool on it could neither
+/// give pages back nor move them, and the GPUs that the kernels are compiled for (sm_80 and newer) have no need of it.
 class CudaMemory : public DeviceMemory {
  public:
   /// Throws DeviceError if the device has no virtual memory management.
