@@ -147,7 +147,8 @@ class CsvReader {
     event.address = pointer(address, "pointer");
     event.size = number(size, "size");
     event.stream = names_.stream(pointer(stream, "stream"));
-    if (event.address > UINT64_MAX - page || event.size > UINT64_MAX - page - event.address) fail("addresses beyond 64 bits");
+    if (event.address > UINT64_MAX - page || event.size > UINT64_MAX - page - event.address)
+      fail("addresses beyond 64 bits");
     if (action == "allocate") {
       event.kind = TraceKind::allocate;
     } else if (action == "free") {
