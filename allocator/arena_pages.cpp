@@ -131,6 +131,13 @@ Block* Arena::take_movable_handles(std::uintptr_t to, std::size_t bytes, const B
 
 std::size_t Arena::releasable_bytes() const {
   std::size_t bytes = 0;
+  if (std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->bytes() != 0; }) <= 1) {
+    // No two free blocks are neighbours: the large ones can be looked up.
+    for (const StreamIndex& entry : indices_) {
+      entry.free->for_each_from(page_, [&](const Block* block) { bytes += whole_handles(block); });
+    }
+    return bytes;
+  }
   for_each_free_run([&](const Block* first, const Block* last) { bytes += whole_handles(first, last); });
   return bytes;
 }

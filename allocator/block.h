@@ -24,7 +24,7 @@ struct alignas(64) Block {
   // Children in the tree of a bucket, while free; `left` is the next block while in a magazine.
   Block* left = nullptr;
   Relaxed<BlockState> state = BlockState::busy;  // neighbours look at it
-  bool used_elsewhere = false;  // by other streams too, see Pool::use
+  bool used_elsewhere = false;                   // by other streams too, see Pool::use
 
   Block* right = nullptr;
   // Neighbours by address in the same window; never two free blocks of one stream, never two uncommitted ones.

@@ -29,6 +29,7 @@ class BucketIndex {
   void for_each_from(std::size_t size, Visit visit) const {
     const Bucket from = bucket_of(size);
     for (std::size_t major = from.major; major < majors; ++major) {
+      if ((major_map_ >> major & 1) == 0) continue;
       for (std::size_t minor = major == from.major ? from.minor : 0; minor < minors; ++minor) {
         walk(roots_[major * minors + minor], visit);
       }

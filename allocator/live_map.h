@@ -47,7 +47,7 @@ class LiveMap {
   }
 
  private:
-  static constexpr unsigned least_leaf_bits = 16;
+  static constexpr unsigned least_leaf_bits = 14;
 
   struct Free {
     void operator()(Block*** directory) const { std::free(static_cast<void*>(directory)); }

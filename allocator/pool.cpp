@@ -124,14 +124,15 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     publish(need.block, request, need.tag, cache);
   }
   void* pointer = reinterpret_cast<void*>(need.block->address);
-  if (poison_) memory_->fill(pointer, request.bytes, poison_byte, request.stream);
-  if (races_) touch_or_give_back(pointer, request);
+  if (poison_ || races_) make_ready(pointer, request);
   return pointer;
 }
 
-void Pool::touch_or_give_back(void* pointer, const AllocationRequest& request) {
+// What cannot be made ready is not handed out.
+void Pool::make_ready(void* pointer, const AllocationRequest& request) {
   try {
-    memory_->touch(pointer, request.bytes, request.stream, request.location);
+    if (poison_) memory_->fill(pointer, request.bytes, poison_byte, request.stream);
+    if (races_) memory_->touch(pointer, request.bytes, request.stream, request.location);
   } catch (const Error&) {
     give_back(pointer, request.bytes, request.stream);
     throw;

@@ -111,7 +111,7 @@ class Pool {
     block->ticket = order_.now(block->stream);
   }
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
-  void touch_or_give_back(void* pointer, const AllocationRequest& request);
+  void make_ready(void* pointer, const AllocationRequest& request);
   /// The present ticket of a stream.
   std::uint64_t ticket(std::uint64_t stream) const { return order_.now(stream); }
   /// As StreamOrder::begin_event; magazines learn the new ticket, for traces.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <new>
 #include <utility>
 
 #include "allocator/address_sanitizer.h"
@@ -33,7 +34,15 @@ bool Pool::add_window(Lock& lock, Arena& arena, const Need& need) {
   void* address = memory_->reserve(size);
   lock.lock();
   if (address == nullptr) return false;
-  arena.add_window(reinterpret_cast<std::uintptr_t>(address), size);
+  try {
+    arena.add_window(reinterpret_cast<std::uintptr_t>(address), size);
+  } catch (const std::bad_alloc&) {
+    // More addresses than can be kept account of.
+    lock.unlock();
+    memory_->unreserve(address, size);
+    lock.lock();
+    return false;
+  }
   return true;
 }
 
@@ -133,10 +142,12 @@ std::size_t Pool::idle_bytes() const { return arenas_[0].releasable_bytes() + ar
 // Where new pages can be had, those that lie idle are moved only if they are many.
 std::size_t Pool::stitchable_bytes(const Need& need) const {
   if (!config_.stitch || !can_move_ || round_up(need.size, page_) < least_stitched) return 0;
-  const std::size_t idle = idle_bytes();
   const std::size_t pages = page_deficit(need);
   const bool can_commit = !need.device_full && pages <= unused_budget();
   const std::size_t most = std::max<std::size_t>(most_idle, statistics_.reserved_bytes.current / most_idle_share);
+  // Counting what lies idle means to walk all blocks; that it cannot be many is known at once.
+  if (can_commit && arenas_[0].free_bytes() + arenas_[1].free_bytes() <= most) return 0;
+  const std::size_t idle = idle_bytes();
   const bool many = idle >= pages && idle > most;
   return can_commit && !many ? 0 : idle;
 }

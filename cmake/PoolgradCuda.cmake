@@ -5,6 +5,9 @@ if(NOT POOLGRAD_CUDA STREQUAL OFF)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
+    # Shared: in a program that loads the C interface, such as PyTorch, there is one runtime, and a library with the static
+    # one inside needs more thread-local storage than programs have left for libraries loaded later.
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
     set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual CACHE STRING "CUDA architectures" FORCE)
     enable_language(CUDA)
     find_package(CUDAToolkit QUIET REQUIRED)

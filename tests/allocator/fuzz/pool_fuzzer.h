@@ -82,6 +82,8 @@ class PoolFuzzer {
         if (!clocks().exists(operation.stream)) return "";
         pool_->stream_destroyed(Stream{pool_->device(), operation.stream});
         clocks().destroy(operation.stream);
+        for (auto& [slot, block] : shadow_.blocks())
+          block.orphaned = block.orphaned || block.stream == operation.stream;
         return "";
       case Kind::trim: return trim(operation.bytes);
       case Kind::set_budget: return set_budget(operation.bytes);
@@ -102,11 +104,11 @@ class PoolFuzzer {
   std::string allocate(const Operation& operation) {
     if (shadow_.blocks().contains(operation.slot)) return "";
     const std::uint64_t calls = device_.failing->calls();
+    ++requests_;
     const auto result = pool_->try_allocate({.bytes = operation.bytes,
                                              .alignment = operation.alignment,
                                              .stream = stream(operation.stream),
                                              .tag = {operation.category, 0}});
-    ++requests_;
     void* const* pointer = std::get_if<void*>(&result);
     if (pointer == nullptr) {
       ++refused_;
@@ -165,12 +167,12 @@ class PoolFuzzer {
     ShadowBlock& block = entry->second;
     void* pointer = reinterpret_cast<void*>(block.address);
     const bool shrinks = operation.bytes <= block.bytes;
-    if (shrinks && !setup_.shrink_blocks) return "";
     const std::uint64_t calls = device_.failing->calls();
     if (!intact(block)) return "the bytes of the block have changed";
     const bool done = pool_->expand_in_place(pointer, block.bytes, operation.bytes, stream(block.stream));
-    // The rest of a block that others use too cannot go alone.
-    if (!done && shrinks && block.uses.empty() && !failed_since(calls)) return "a block cannot be made smaller";
+    // The rest of a block that others use too, or whose stream is gone, cannot go alone.
+    if (!done && shrinks && block.uses.empty() && !block.orphaned && !failed_since(calls))
+      return "a block cannot be made smaller";
     const std::size_t extent = pool_->usable_size(pointer);
     if (!done) return extent == block.extent ? "" : "usable_size() changed though nothing was to change";
     ++expanded_;

@@ -26,8 +26,7 @@ struct PoolSetup {
   std::size_t granularity = page;
   std::size_t capacity = 512 * page;  // of the device
   AllocatorConfig config = {};
-  bool delayed = false;        // events finish when told to
-  bool shrink_blocks = false;  // expand_in_place() may give a part of a block back
+  bool delayed = false;  // events finish when told to
   std::function<std::unique_ptr<DeviceMemory>(std::size_t capacity)> make_other = nullptr;  // bytes are not looked at
   bool detect_races = false;  // the device does; streams are ordered before they share a block, as in a correct program
 };

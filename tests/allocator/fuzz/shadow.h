@@ -20,6 +20,7 @@ struct ShadowBlock {
   std::uint32_t stream = 0;
   Category category = Category::unknown;
   unsigned char pattern = 0;
+  bool orphaned = false;           // its stream was destroyed
   std::vector<std::size_t> lines;  // whose work may use it until it is freed, see StreamClocks
   std::vector<StreamUse> uses;     // by other streams, see CachingAllocator::use()
 
