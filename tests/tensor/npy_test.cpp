@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-
 #include "allocator/caching_allocator.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
