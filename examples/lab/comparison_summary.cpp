@@ -100,11 +100,17 @@ std::vector<Goal> goals_of(const Comparison& comparison) {
     }
   }
   double nanoseconds = 0;
-  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy)
-    nanoseconds += summary_of(comparison, policy).ns_per_operation;
-  nanoseconds /= static_cast<double>(std::max<std::size_t>(1, comparison.policies.size()));
-  goals.push_back({"replay, average policy", "<= 100 ns per operation", fmt::format("{:.0f} ns", nanoseconds),
-                   nanoseconds <= 100, true});
+  std::size_t slowest = 0;
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
+    const double own = summary_of(comparison, policy).ns_per_operation;
+    if (own > nanoseconds) slowest = policy;
+    nanoseconds = std::max(nanoseconds, own);
+  }
+  if (!comparison.policies.empty()) {
+    goals.push_back({"replay, slowest policy", "<= 100 ns per operation",
+                     fmt::format("{:.0f} ns with {}", nanoseconds, comparison.policies[slowest]->name),
+                     nanoseconds <= 100, true});
+  }
   if (const std::size_t policy = find_policy(comparison, "planned"); policy != none && capacities) {
     const Summary planned = summary_of(comparison, policy);
     goals.push_back(at_most("planned, worst", "<= 1.02 x lower bound", " x", 1.02, planned.worst_factor,
