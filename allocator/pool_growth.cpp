@@ -15,6 +15,8 @@ namespace {
 
 // Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule.
 constexpr std::size_t largest_window = std::size_t{64} << 30;
+// The table of live blocks takes a 2048th of the addresses, untouched for the most part.
+constexpr std::size_t most_addresses = std::size_t{1} << 42;
 // Below it, releasing and committing pages costs no more than moving them.
 constexpr std::size_t least_stitched = std::size_t{8} << 20;
 
@@ -27,8 +29,9 @@ std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + 
 }  // namespace
 
 bool Pool::add_window(Lock& lock, Arena& arena, const Need& need) {
-  lock.unlock();
   const std::size_t slack = need.alignment > page_ ? need.alignment : 0;
+  if (need.size > most_addresses || slack > most_addresses) return false;
+  lock.unlock();
   const std::size_t usual = std::min(round_up(memory_->info().total, page_), largest_window);
   const std::size_t size = std::max(round_up(need.size + slack, page_), usual);
   void* address = memory_->reserve(size);
