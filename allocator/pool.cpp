@@ -56,10 +56,10 @@ Pool::~Pool() {
           // Committed memory starts and ends at pages, blocks need not: release whole committed stretches.
           const std::uintptr_t begin = block->address;
           while (block->next != nullptr && block->next->state != BlockState::uncommitted) block = block->next;
+          allow_access(device_, reinterpret_cast<void*>(begin), block->end() - begin);
           memory_->decommit(reinterpret_cast<void*>(begin), block->end() - begin);
         }
       }
-      allow_access(device_, reinterpret_cast<void*>(window->address), window->size);
       memory_->unreserve(reinterpret_cast<void*>(window->address), window->size);
     }
   }

@@ -214,6 +214,7 @@ std::size_t Pool::move_handles(Lock& lock, Window& window, std::uintptr_t to, st
       return 0;
     }
     const std::size_t size = source->size;
+    allow_access(device_, reinterpret_cast<void*>(source->address), size);
     source->window->handles.move(source->address, window.handles, to, size);
     record_pages(TraceKind::segment_unmap, source->address, size);
     record_pages(TraceKind::segment_map, to, size);

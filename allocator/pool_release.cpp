@@ -1,6 +1,7 @@
 // Giving pages back to the device: for a need, on request, for a smaller budget, with age.
 #include <algorithm>
 
+#include "allocator/address_sanitizer.h"
 #include "allocator/error.h"
 #include "allocator/pool.h"
 
@@ -42,6 +43,7 @@ std::size_t Pool::release_from(Lock& lock, Arena& arena, Block* block, std::size
   begin_device_call();
   lock.unlock();
   const auto start = std::chrono::steady_clock::now();
+  allow_access(device_, reinterpret_cast<void*>(pages->address), pages->size);
   memory_->decommit(reinterpret_cast<void*>(pages->address), pages->size);
   lock.lock();
   end_device_call();
