@@ -158,7 +158,9 @@ class Pool {
   // The cold path. Functions that take a Lock may give it up meanwhile, and hold it when they return.
   // pool_rungs.cpp: the climb.
   std::vector<Yield> climb(Need& need);
-  std::vector<Rung> rungs(const Need& need);
+  std::vector<Rung> own_rungs();
+  /// The pool's own, the clients', and the user's callback.
+  std::vector<Rung> rungs_with(const std::vector<std::shared_ptr<ReclaimClient>>& asked);
   /// Whose price is at most `most`, in the order in which they are asked.
   std::vector<std::shared_ptr<ReclaimClient>> clients(double most) const;
   std::size_t ask_user(Need& need);
@@ -275,6 +277,8 @@ class Pool {
   std::atomic<std::uint64_t> steps_ = 0;
   std::vector<std::weak_ptr<ReclaimClient>> clients_;
   OutOfMemoryCallback out_of_memory_callback_;
+  const std::vector<Rung> own_rungs_ = own_rungs();
+  const std::vector<Rung> rungs_without_clients_ = rungs_with({});
 
   mutable std::mutex caches_mutex_;  // taken last; the caches are guarded by both mutexes
   std::vector<ThreadCache*> caches_;

@@ -31,7 +31,7 @@ std::vector<std::shared_ptr<ReclaimClient>> Pool::clients(double most) const {
   return asked;
 }
 
-std::vector<Rung> Pool::rungs(const Need& wanted) {
+std::vector<Rung> Pool::own_rungs() {
   std::vector<Rung> all;
   const auto add = [&](RungId id, auto estimate, auto run, bool yields = true) {
     all.push_back({id, std::string(to_string(id)),
@@ -66,9 +66,12 @@ std::vector<Rung> Pool::rungs(const Need& wanted) {
   add(
       RungId::wait, [this](Need& need) { return device_calls_ + (device_calls_ended_ - need.device_calls_seen); },
       [this](Need&) { return wait_for_other_threads(); }, false);
-  if (!wanted.may_reclaim) return all;
+  return all;
+}
 
-  for (const auto& client : clients(wanted.priority)) {
+std::vector<Rung> Pool::rungs_with(const std::vector<std::shared_ptr<ReclaimClient>>& asked) {
+  std::vector<Rung> all = own_rungs_;
+  for (const auto& client : asked) {
     // Asked twice: for what is needed, then, if that did not make one run, for all it has.
     const RungId kind = std::max(client->kind(), RungId::derived_cache);
     const auto estimate = [client](Need&) { return client->estimate(); };
@@ -78,9 +81,12 @@ std::vector<Rung> Pool::rungs(const Need& wanted) {
     ask(client->name(), [client](Need& need) { return client->reclaim(need.size); });
     ask(client->name() + ", all of it", [client](Need&) { return client->reclaim(SIZE_MAX); });
   }
-  add(
-      RungId::callback, [this](Need&) { return std::size_t{out_of_memory_callback_ ? 1u : 0u}; },
-      [this](Need& need) { return ask_user(need); }, false);
+  all.push_back({RungId::callback, std::string(to_string(RungId::callback)),
+                 [this](Need&) -> std::size_t {
+                   const std::lock_guard lock(mutex_);
+                   return out_of_memory_callback_ ? 1 : 0;
+                 },
+                 [this](Need& need) { return ask_user(need); }, false});
   return all;
 }
 
@@ -107,8 +113,11 @@ std::vector<Yield> Pool::climb(Need& need) {
     record(
         {.address = nanoseconds, .size = bytes, .kind = TraceKind::rung, .rung = static_cast<std::uint8_t>(rung.id)});
   };
-  return EmergencyLadder::climb(
-      rungs(need), need, [this](Need& n) { search(n); }, observe);
+  const auto search_again = [this](Need& n) { search(n); };
+  if (!need.may_reclaim) return EmergencyLadder::climb(own_rungs_, need, search_again, observe);
+  const auto asked = clients(need.priority);
+  if (asked.empty()) return EmergencyLadder::climb(rungs_without_clients_, need, search_again, observe);
+  return EmergencyLadder::climb(rungs_with(asked), need, search_again, observe);
 }
 
 RungStatistics& Pool::statistics_of(RungId rung) {
