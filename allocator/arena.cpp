@@ -2,13 +2,9 @@
 
 #include <algorithm>
 
+#include "allocator/rounding.h"
+
 namespace poolgrad {
-
-namespace {
-
-std::uintptr_t round_up(std::uintptr_t value, std::size_t multiple) { return (value + multiple - 1) & ~(multiple - 1); }
-
-}  // namespace
 
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
   Block* hole = store_.make();
@@ -48,22 +44,14 @@ Block* Arena::split(Block* block, std::size_t size) {
   rest->epoch = block->epoch;
   rest->ticket = block->ticket;
   rest->state = block->state;
-  rest->previous = block;
-  rest->next = block->next;
-  if (rest->next != nullptr) rest->next->previous = rest;
-  block->next = rest;
-  block->size = size;
+  block->link_rest(rest, size);
   return rest;
 }
 
 void Arena::absorb_next(Block* block) {
-  Block* next = block->next;
-  block->size += next->size;
-  block->epoch = std::max(block->epoch, next->epoch);
-  block->ticket = std::max(block->ticket, next->ticket);
-  block->next = next->next;
-  if (block->next != nullptr) block->next->previous = block;
-  store_.recycle(next);
+  Block* gone = block->absorb_next();
+  block->ticket = std::max(block->ticket, gone->ticket);
+  store_.recycle(gone);
 }
 
 Block* Arena::carve(Block* block, std::size_t size, std::size_t alignment) {

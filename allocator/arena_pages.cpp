@@ -3,15 +3,9 @@
 
 #include <algorithm>
 
+#include "allocator/rounding.h"
+
 namespace poolgrad {
-
-namespace {
-
-std::uintptr_t round_up(std::uintptr_t value, std::size_t multiple) { return (value + multiple - 1) & ~(multiple - 1); }
-
-std::uintptr_t round_down(std::uintptr_t value, std::size_t multiple) { return value & ~(multiple - 1); }
-
-}  // namespace
 
 Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::uint64_t stream,
                                  std::size_t step) const {

@@ -35,6 +35,24 @@ struct alignas(64) Block {
   std::uint64_t ticket = 0;  // of `stream` when it was last given back, see StreamOrder
 
   std::uintptr_t end() const { return address + size; }
+
+  /// Puts `rest` behind this block, which keeps its first `bytes`.
+  void link_rest(Block* rest, std::size_t bytes) {
+    rest->previous = this;
+    rest->next = next;
+    if (next != nullptr) next->previous = rest;
+    next = rest;
+    size = bytes;
+  }
+  /// Adds the next block's bytes and takes it out of the order; returns it.
+  Block* absorb_next() {
+    Block* gone = next;
+    size += gone->size;
+    epoch = epoch > gone->epoch ? epoch : gone->epoch;
+    next = gone->next;
+    if (next != nullptr) next->previous = this;
+    return gone;
+  }
 };
 
 /// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state.

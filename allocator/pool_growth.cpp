@@ -8,6 +8,7 @@
 #include "allocator/address_sanitizer.h"
 #include "allocator/error.h"
 #include "allocator/pool.h"
+#include "allocator/rounding.h"
 
 namespace poolgrad {
 
@@ -23,8 +24,6 @@ constexpr std::size_t least_stitched = std::size_t{8} << 20;
 // Up to both, committing new pages is preferred to moving idle ones, for which streams have to be waited for.
 constexpr std::size_t most_idle = std::size_t{256} << 20;
 constexpr std::size_t most_idle_share = 16;  // of what is reserved
-
-std::size_t round_up(std::size_t value, std::size_t multiple) { return (value + multiple - 1) & ~(multiple - 1); }
 
 }  // namespace
 

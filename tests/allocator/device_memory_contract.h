@@ -16,6 +16,7 @@
 
 #include "allocator/device_memory.h"
 #include "allocator/error.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::testing {
 
@@ -236,8 +237,7 @@ TEST_P(DeviceMemoryContract, ServesManyThreads) {
 }
 
 TEST_P(DeviceMemoryContract, HoldsForRandomCalls) {
-  const char* given = std::getenv("POOLGRAD_TEST_SEED");
-  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  const std::uint64_t seed = seed_or(std::random_device{}());
   SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   const std::size_t granules = window_bytes_ / granule_;

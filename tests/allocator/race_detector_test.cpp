@@ -11,6 +11,7 @@
 
 #include "allocator/error.h"
 #include "allocator/simulated_memory.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -201,8 +202,7 @@ class Program {
 };
 
 TEST_F(RaceDetectorTest, FindsExactlyTheRacesOfRandomPrograms) {
-  const char* given = std::getenv("POOLGRAD_TEST_SEED");
-  const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+  const std::uint64_t seed = seed_or(std::random_device{}());
   SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
   std::mt19937_64 random(seed);
   constexpr std::size_t slots = 24;

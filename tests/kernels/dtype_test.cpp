@@ -95,7 +95,7 @@ void rounds_to_nearest_even(float x, int exponent_bits, int fraction_bits) {
 }
 
 TEST(HalfTypes, ConversionRoundsToTheNearestEvenNeighbour) {
-  std::mt19937_64 random(kernels::testing::test_seed());
+  std::mt19937_64 random(poolgrad::test_seed());
   for (int i = 0; i < 200000; ++i) {
     const float x = std::bit_cast<float>(static_cast<std::uint32_t>(random()));
     if (!std::isnan(x)) rounds_to_nearest_even<BFloat16>(x, 8, 7);
@@ -123,7 +123,7 @@ TEST(HalfTypes, ConversionAgreesWithTheCompilersBinary16) {
 
 template <class S>
 void blocks_convert_as_elements_do() {
-  std::mt19937_64 random(kernels::testing::test_seed());
+  std::mt19937_64 random(poolgrad::test_seed());
   std::vector<float> values(4099), back(values.size());
   std::vector<S> stored(values.size());
   for (float& value : values) value = std::bit_cast<float>(static_cast<std::uint32_t>(random()));

@@ -16,6 +16,7 @@
 #include "kernels/parallel.h"
 #include "kernels/view.h"
 #include "tests/kernels/tolerance.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::kernels::testing {
 
@@ -27,17 +28,6 @@ enum class Layout { contiguous, transposed, spread, reversed, repeated };
 inline constexpr Layout output_layouts[] = {Layout::contiguous, Layout::transposed, Layout::spread, Layout::reversed};
 inline constexpr Layout input_layouts[] = {Layout::contiguous, Layout::transposed, Layout::spread, Layout::reversed,
                                            Layout::repeated};
-
-/// The seed of this run: printed, and set by POOLGRAD_TEST_SEED to repeat one.
-inline std::uint64_t test_seed() {
-  static const std::uint64_t seed = [] {
-    const char* text = std::getenv("POOLGRAD_TEST_SEED");
-    const std::uint64_t value = text ? std::strtoull(text, nullptr, 10) : std::random_device{}();
-    std::printf("seed %llu (repeat with POOLGRAD_TEST_SEED)\n", static_cast<unsigned long long>(value));
-    return value;
-  }();
-  return seed;
-}
 
 class TestArray {
  public:

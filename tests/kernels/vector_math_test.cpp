@@ -10,7 +10,6 @@
 namespace poolgrad::kernels {
 namespace {
 
-using testing::test_seed;
 
 /// Worst error of f on random points of [low, high], relative to the truth or, below 1, absolute.
 template <class T, class F, class Truth>

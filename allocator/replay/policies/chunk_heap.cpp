@@ -66,11 +66,7 @@ Block* BasicChunkHeap<Index>::split(Block* block, std::size_t size) {
   Block* rest = add(block->address + size, block->size - size, block->stream);
   rest->number = block->number;
   rest->epoch = block->epoch;
-  rest->previous = block;
-  rest->next = block->next;
-  if (rest->next != nullptr) rest->next->previous = rest;
-  block->next = rest;
-  block->size = size;
+  block->link_rest(rest, size);
   return rest;
 }
 
@@ -101,12 +97,7 @@ Block* BasicChunkHeap<Index>::put(Block* block) {
 
 template <class Index>
 void BasicChunkHeap<Index>::absorb_next(Block* block) {
-  Block* next = block->next;
-  block->size += next->size;
-  block->epoch = std::max(block->epoch, next->epoch);
-  block->next = next->next;
-  if (block->next != nullptr) block->next->previous = block;
-  store_.recycle(next);
+  store_.recycle(block->absorb_next());
 }
 
 template <class Index>

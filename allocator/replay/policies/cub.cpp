@@ -35,7 +35,7 @@ class Cub : public ModelPolicy {
     unsigned bin = 0;
     std::size_t size = smallest_bin;
     while (size < bytes && ++bin < bins) size *= growth;
-    if (bin == bins) size = round_up(bytes, exact_granule);
+    if (bin == bins) size = round_up_to(bytes, exact_granule);
     Block* block = bin < bins ? take_cached(cached_[bin], stream) : nullptr;
     if (block == nullptr) block = malloc_.allocate(size);
     if (block == nullptr) {

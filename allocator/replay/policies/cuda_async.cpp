@@ -29,7 +29,7 @@ namespace {
 constexpr std::size_t granule = 512;
 constexpr std::size_t reserve_step = std::size_t{32} << 20;
 
-std::size_t handles(std::size_t bytes) { return round_up(bytes, reserve_step) / reserve_step; }
+std::size_t handles(std::size_t bytes) { return round_up_to(bytes, reserve_step) / reserve_step; }
 
 class CudaAsync : public ModelPolicy {
  public:
@@ -43,7 +43,7 @@ class CudaAsync : public ModelPolicy {
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
-    const std::size_t size = round_up(bytes, granule);
+    const std::size_t size = round_up_to(bytes, granule);
     Block* block = reuse(size, stream);
     if (block == nullptr) block = grow(size);
     if (block == nullptr) {
@@ -106,7 +106,7 @@ class CudaAsync : public ModelPolicy {
 
   Block* grow(std::size_t size) {
     for (const std::size_t unit : {reserve_step, ModelDevice::page}) {
-      const std::size_t bytes = round_up(size, unit);
+      const std::size_t bytes = round_up_to(size, unit);
       if (device_.map(bytes, handles(bytes))) return heap_.add(device_.reserve(bytes), bytes, idle_);
     }
     return nullptr;

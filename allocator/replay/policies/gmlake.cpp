@@ -84,7 +84,7 @@ class Gmlake : public ModelPolicy {
 
   Block* find(std::size_t bytes, std::uint16_t stream) {
     if (bytes < fragment_limit_) return segments_.allocate(bytes, stream);
-    const std::size_t size = round_up(bytes, chunk);
+    const std::size_t size = round_up_to(bytes, chunk);
     Block* best = primitive_.find(whole, size);
     if (best != nullptr && best->size == size) return grant(size, stream, {{best, size}});
     if (const auto kept = kept_.find(size); kept != kept_.end()) {

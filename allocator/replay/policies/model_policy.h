@@ -77,7 +77,8 @@ class ModelPolicy : public Policy {
   std::size_t active_ = 0;
 };
 
-constexpr std::size_t round_up(std::size_t bytes, std::size_t multiple) {
+/// `multiple` is any number, unlike in rounding.h: pages of 20 MiB are none of a power of two.
+constexpr std::size_t round_up_to(std::size_t bytes, std::size_t multiple) {
   return (bytes + multiple - 1) / multiple * multiple;
 }
 

@@ -28,7 +28,7 @@ class PytorchExpandable : public ModelPolicy {
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
     recorded_.poll([this](Block* block) { give_back(block); });
-    const std::size_t size = round_up(bytes, pytorch::block_granule);
+    const std::size_t size = round_up_to(bytes, pytorch::block_granule);
     const std::uint64_t list = pytorch::list_of(stream, size);
     Block* block = best_fit(list, size);
     if (block == nullptr) block = grow(list, size);
@@ -98,7 +98,7 @@ class PytorchExpandable : public ModelPolicy {
     std::size_t missing = size;
     for (Block* block = run;;) {
       if (is_hole(block)) {
-        block = map(block, std::min(block->size, round_up(missing, page_of(list))));
+        block = map(block, std::min(block->size, round_up_to(missing, page_of(list))));
         if (block == nullptr) return nullptr;
       }
       // A mapped block has merged with the free ones around it, and all of these are part of the run.
@@ -121,7 +121,7 @@ class PytorchExpandable : public ModelPolicy {
   }
 
   Block* add_range(std::uint64_t list, std::size_t size) {
-    const std::size_t bytes = round_up(device_.capacity() + device_.capacity() / 8, page_of(list));
+    const std::size_t bytes = round_up_to(device_.capacity() + device_.capacity() / 8, page_of(list));
     if (size > bytes) return nullptr;
     Block* hole = heap_.add(device_.reserve(bytes), bytes, list);
     lists_[list].ranges.push_back(hole->address);
@@ -144,7 +144,7 @@ class PytorchExpandable : public ModelPolicy {
       for (Block* block : heap_.blocks(list)) {
         const auto& ranges = lists_[list].ranges;
         const std::uintptr_t base = *std::prev(std::upper_bound(ranges.begin(), ranges.end(), block->address));
-        const std::size_t begin = round_up(block->address - base, page) - (block->address - base);
+        const std::size_t begin = round_up_to(block->address - base, page) - (block->address - base);
         const std::size_t end = (block->address + block->size - base) / page * page - (block->address - base);
         if (end <= begin || end > block->size) continue;
         heap_.take(block);

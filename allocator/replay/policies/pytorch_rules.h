@@ -22,7 +22,7 @@ inline constexpr std::size_t large_segment_granule = std::size_t{2} << 20;  // .
 
 constexpr std::size_t segment_size(std::size_t size) {
   if (size <= largest_small) return small_segment;
-  return size < large_request ? large_segment : round_up(size, large_segment_granule);
+  return size < large_request ? large_segment : round_up_to(size, large_segment_granule);
 }
 
 /// The list of free blocks for blocks like this one.
@@ -39,13 +39,13 @@ class Segments {
 
   /// The best fit of the cache, or of a new segment; nullptr if the device refuses.
   Block* allocate(std::size_t bytes, std::uint16_t stream) {
-    const std::size_t size = round_up(bytes, block_granule);
+    const std::size_t size = round_up_to(bytes, block_granule);
     Block* block = heap_.take_fit(list_of(stream, size), size);
     return block == nullptr ? allocate_segment(bytes, stream) : cut(block, size);
   }
 
   Block* allocate_segment(std::size_t bytes, std::uint16_t stream) {
-    const std::size_t size = round_up(bytes, block_granule);
+    const std::size_t size = round_up_to(bytes, block_granule);
     const std::uintptr_t address = device_.allocate(segment_size(size));
     return address == 0 ? nullptr : cut(heap_.add(address, segment_size(size), list_of(stream, size)), size);
   }

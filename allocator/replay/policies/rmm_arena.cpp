@@ -32,7 +32,7 @@ class RmmArena : public ModelPolicy {
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
-    const std::size_t size = round_up(bytes, granule);
+    const std::size_t size = round_up_to(bytes, granule);
     Block* block = find(size, stream);
     if (block == nullptr && defragment()) block = find(size, stream);
     if (block != nullptr) heap_.trim(block, size);

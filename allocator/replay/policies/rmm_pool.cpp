@@ -22,7 +22,7 @@
 namespace poolgrad {
 
 Block* RmmPool::allocate(std::size_t bytes, std::uint16_t stream) {
-  const std::size_t size = round_up(bytes, 256);
+  const std::size_t size = round_up_to(bytes, 256);
   Block* block = heap_.take_fit(stream, size);
   if (block == nullptr && events_.size() > 1) block = steal(size, stream);
   if (block == nullptr && events_.size() > 1) block = merge_lists(size, stream);
@@ -65,9 +65,9 @@ Block* RmmPool::merge_lists(std::size_t size, std::uint16_t stream) {
 }
 
 Block* RmmPool::grow(std::size_t size, std::uint16_t stream) {
-  const std::size_t least = round_up(size, ModelDevice::page);
+  const std::size_t least = round_up_to(size, ModelDevice::page);
   for (std::size_t bytes = std::max(least, pool_size_);; bytes = std::max(least, bytes / 2)) {
-    bytes = round_up(bytes, ModelDevice::page);
+    bytes = round_up_to(bytes, ModelDevice::page);
     if (const std::uintptr_t address = device_.allocate(bytes)) {
       pool_size_ += bytes;
       return heap_.add(address, bytes, stream);

@@ -31,7 +31,7 @@ class SizeMapLru : public ModelPolicy {
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t) override {
-    const std::size_t size = round_up(bytes, page);
+    const std::size_t size = round_up_to(bytes, page);
     Block* block = by_size_.find(size);
     if (block != nullptr && block->size < std::min(2 * size, size + 2 * page)) {
       uncache(block);

@@ -33,7 +33,7 @@ class TensorflowBfc : public ModelPolicy {
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t) override {
-    const std::size_t size = round_up(bytes, granule);
+    const std::size_t size = round_up_to(bytes, granule);
     Block* block = heap_.take_fit(0, size);
     if (block == nullptr) block = extend(size);
     if (block == nullptr && free_regions(size)) block = extend(size);

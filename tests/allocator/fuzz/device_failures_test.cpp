@@ -24,7 +24,7 @@ std::string fail_every_call(const PoolSetup& setup, const Script& script) {
 }
 
 void expect_survival(PoolSetup setup, std::uint64_t salt) {
-  Random random(fuzz_seed() + salt);
+  Random random(test_seed() + salt);
   setup.config.budget = 7 * setup.granularity;
   const Shape shape{.slots = 10,
                     .octaves = setup.granularity == page ? 23u : 18u,
@@ -37,7 +37,7 @@ void expect_survival(PoolSetup setup, std::uint64_t salt) {
   // Show the shortest script for the first call that matters.
   for (std::uint64_t call = 1; call <= 1000; ++call) {
     const auto failure = run_episode(setup, with_failure_of(call, script));
-    ASSERT_FALSE(failure) << "call " << call << " of seed " << fuzz_seed() << ": " << failure->text();
+    ASSERT_FALSE(failure) << "call " << call << " of seed " << test_seed() << ": " << failure->text();
   }
   FAIL() << wrong;
 }

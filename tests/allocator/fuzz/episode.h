@@ -9,19 +9,9 @@
 #include "tests/allocator/fuzz/isolation.h"
 #include "tests/allocator/fuzz/pool_fuzzer.h"
 #include "tests/allocator/fuzz/shrinker.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::testing {
-
-/// The seed of this run: printed, and set by POOLGRAD_TEST_SEED to repeat one.
-inline std::uint64_t fuzz_seed() {
-  static const std::uint64_t seed = [] {
-    const char* text = std::getenv("POOLGRAD_TEST_SEED");
-    const std::uint64_t value = text != nullptr ? std::strtoull(text, nullptr, 0) : std::random_device{}();
-    std::printf("seed %llu (repeat with POOLGRAD_TEST_SEED)\n", static_cast<unsigned long long>(value));
-    return value;
-  }();
-  return seed;
-}
 
 /// POOLGRAD_FUZZ_OPERATIONS where it is set.
 inline std::size_t fuzz_operations(std::size_t otherwise) {

@@ -8,13 +8,13 @@ namespace {
 // Episodes of random setups until so many operations are done.
 void fuzz(std::uint64_t salt, std::size_t operations, std::size_t per_episode, unsigned threads) {
   for (std::size_t done = 0, episode = 0; done < operations; done += per_episode, ++episode) {
-    Random random(fuzz_seed() + salt + 1000 * episode);
+    Random random(test_seed() + salt + 1000 * episode);
     const PoolSetup setup = random_setup(random);
     Shape shape = random_shape(random, setup);
     shape.threads = threads;
     const Script script = random_script(random, setup, shape, std::min(per_episode, operations - done));
     const auto failure = run_episode(setup, script);
-    ASSERT_FALSE(failure) << "episode " << episode << " of seed " << fuzz_seed() << ": " << failure->text();
+    ASSERT_FALSE(failure) << "episode " << episode << " of seed " << test_seed() << ": " << failure->text();
   }
 }
 

@@ -37,7 +37,7 @@ PoolSetup setup_of(const OptionRow& row) {
 
 TEST(Pairwise, CoversEveryPair) {
   const std::vector<std::size_t> counts = {3, 2, 4, 2};
-  const auto rows = pairwise(counts, fuzz_seed());
+  const auto rows = pairwise(counts, test_seed());
   std::set<OptionPair> covered;
   for (const OptionRow& row : rows) {
     for (std::size_t i = 0; i < counts.size(); ++i) ASSERT_LT(row[i], counts[i]);
@@ -48,15 +48,15 @@ TEST(Pairwise, CoversEveryPair) {
 }
 
 TEST(OptionMatrix, HoldsForEveryPairOfOptions) {
-  const auto rows = pairwise(option_counts, fuzz_seed());
+  const auto rows = pairwise(option_counts, test_seed());
   for (std::size_t i = 0; i < rows.size(); ++i) {
-    Random random(fuzz_seed() + i);
+    Random random(test_seed() + i);
     const PoolSetup setup = setup_of(rows[i]);
     Shape shape = random_shape(random, setup);
     shape.fail_calls &= !setup.config.poison;
     shape.threads = 1 + random.below(3) / 2;
     const auto failure = run_episode(setup, random_script(random, setup, shape, 1500));
-    ASSERT_FALSE(failure) << "row " << i << " of seed " << fuzz_seed() << ": " << failure->text();
+    ASSERT_FALSE(failure) << "row " << i << " of seed " << test_seed() << ": " << failure->text();
   }
 }
 

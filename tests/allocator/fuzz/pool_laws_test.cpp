@@ -54,7 +54,7 @@ TEST_P(PoolLaws, UsableSizeDoesNotDependOnWhatIsCached) {
 TEST_P(PoolLaws, TheFirstPointerComesBackAfterEverythingIsFree) {
   for (std::uint64_t order = 0; order < 12; ++order) {
     CachingAllocator pool(memory());
-    Random random(fuzz_seed() + order);
+    Random random(test_seed() + order);
     std::vector<std::pair<void*, std::size_t>> blocks;
     for (int i = 0; i < 300; ++i) {
       const std::size_t bytes = random.any_size(20);

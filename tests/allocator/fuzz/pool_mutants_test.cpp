@@ -14,7 +14,7 @@ const auto is_too_early = AnyOf(HasSubstr("used by another stream"), HasSubstr("
 template <class PoolType>
 std::optional<Failure> hunt(std::size_t episodes = 40) {
   for (std::size_t episode = 0; episode < episodes; ++episode) {
-    Random random(fuzz_seed() + episode);
+    Random random(test_seed() + episode);
     PoolSetup setup;
     setup.device = random.pick(std::array{"host", "sim", "handles"});
     setup.granularity = 64 * KiB;

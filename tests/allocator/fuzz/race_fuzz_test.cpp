@@ -23,7 +23,7 @@ PoolSetup racing_setup(Random& random) {
 template <class PoolType>
 std::optional<Failure> hunt(std::size_t episodes, std::uint64_t salt) {
   for (std::size_t episode = 0; episode < episodes; ++episode) {
-    Random random(fuzz_seed() + salt + 1000 * episode);
+    Random random(test_seed() + salt + 1000 * episode);
     const PoolSetup setup = racing_setup(random);
     const Shape shape{.slots = 30, .octaves = 23, .streams = 4, .threads = 1 + static_cast<unsigned>(random.below(2))};
     if (auto failure = run_episode<PoolType>(setup, random_script(random, setup, shape, 1500))) return failure;
@@ -33,7 +33,7 @@ std::optional<Failure> hunt(std::size_t episodes, std::uint64_t salt) {
 
 TEST(RaceFuzz, FindsNoRaceInThePool) {
   const auto failure = hunt<CachingAllocator>(30, 1);
-  EXPECT_FALSE(failure) << "seed " << fuzz_seed() << ": " << failure->text();
+  EXPECT_FALSE(failure) << "seed " << test_seed() << ": " << failure->text();
 }
 
 TEST(RaceFuzz, FindsAPoolThatDoesNotWait) {

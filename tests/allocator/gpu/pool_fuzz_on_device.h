@@ -28,7 +28,7 @@ class MappedStreams : public MemoryAdaptor {
 inline void fuzz_pool_on(const std::function<std::unique_ptr<DeviceMemory>(std::size_t)>& make, std::size_t episodes,
                          std::size_t operations) {
   for (std::size_t episode = 0; episode < episodes; ++episode) {
-    Random random(fuzz_seed() + 1000 * episode);
+    Random random(test_seed() + 1000 * episode);
     PoolSetup setup;
     setup.device = "other";
     setup.make_other = make;
@@ -38,7 +38,7 @@ inline void fuzz_pool_on(const std::function<std::unique_ptr<DeviceMemory>(std::
     setup.config.magazines = !random.one_in(4);
     const Shape shape{.slots = 60, .octaves = 24, .streams = 4};
     const auto failure = run_episode(setup, random_script(random, setup, shape, operations));
-    ASSERT_FALSE(failure) << "episode " << episode << " of seed " << fuzz_seed() << ": " << failure->text();
+    ASSERT_FALSE(failure) << "episode " << episode << " of seed " << test_seed() << ": " << failure->text();
   }
 }
 

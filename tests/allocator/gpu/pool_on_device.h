@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::testing {
 
@@ -30,8 +31,7 @@ class PoolOnDevice {
       : workload_(std::move(workload)), pool_(std::move(memory), {.budget = workload_.budget}) {}
 
   void run() {
-    const char* given = std::getenv("POOLGRAD_TEST_SEED");
-    const std::uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+    const std::uint64_t seed = seed_or(std::random_device{}());
     SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
     random_.seed(seed);
     for (int step = 0; step < workload_.operations && !::testing::Test::HasFailure(); ++step) {

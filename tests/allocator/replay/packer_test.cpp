@@ -6,6 +6,7 @@
 #include <random>
 
 #include "allocator/error.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad {
 namespace {
@@ -62,8 +63,7 @@ TEST(Packer, KeepsABlockOfTheNextRepetitionApart) {
 }
 
 TEST(Packer, FindsPlacesThatNeverOverlap) {
-  const char* given = std::getenv("POOLGRAD_TEST_SEED");
-  const unsigned seed = given != nullptr ? static_cast<unsigned>(std::stoul(given)) : std::random_device()();
+  const auto seed = static_cast<unsigned>(seed_or(std::random_device{}()));
   SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
   std::mt19937 random(seed);
   const auto below = [&](std::uint32_t n) { return static_cast<std::uint32_t>(random() % n); };

@@ -8,6 +8,7 @@
 
 #include "tests/allocator/pool_testing.h"
 #include "tests/allocator/training_trace.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -166,8 +167,7 @@ TEST_P(PlannedModeTest, ServesStreamsFromSlabsOfTheirOwn) {
 }
 
 TEST(PlannedMode, NeverMixesUpTheValuesOfTwoBlocks) {
-  const char* given = std::getenv("POOLGRAD_TEST_SEED");
-  const auto seed = given != nullptr ? static_cast<unsigned>(std::stoul(given)) : std::random_device()();
+  const auto seed = static_cast<unsigned>(seed_or(std::random_device{}()));
   SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
   std::mt19937 random(seed);
   const auto below = [&](std::size_t n) { return random() % n; };

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "allocator/trace/trace.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad {
 
@@ -31,12 +32,6 @@ inline void PrintTo(const BlockSnapshot& block, std::ostream* out) {
 }
 
 namespace testing_support {
-
-/// POOLGRAD_TEST_SEED, or `otherwise`.
-inline std::uint64_t seed_or(std::uint64_t otherwise) {
-  const char* text = std::getenv("POOLGRAD_TEST_SEED");
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
-}
 
 /// Index of the first difference; says nothing of the millions that are equal.
 template <typename Items>

@@ -1,5 +1,6 @@
 // The heaps that the models stand on, against a map that is too simple to be wrong.
 #include "allocator/replay/policies/chunk_heap.h"
+#include "tests/test_seed.h"
 
 #include <gtest/gtest.h>
 
@@ -20,11 +21,6 @@ struct Interval {
   bool free;
 };
 
-std::uint64_t seed() {
-  const char* given = std::getenv("POOLGRAD_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 30;
-}
-
 template <class Heap>
 class ChunkHeapTest : public ::testing::Test {};
 using Heaps = ::testing::Types<ChunkHeap, FirstFitHeap>;
@@ -42,8 +38,8 @@ std::uintptr_t expected_fit(const std::map<std::uintptr_t, Interval>& blocks, st
 }
 
 TYPED_TEST(ChunkHeapTest, PlacesAndMergesAsTheSimplestHeapWould) {
-  SCOPED_TRACE("seed " + std::to_string(seed()));
-  std::mt19937_64 random(seed());
+  SCOPED_TRACE("seed " + std::to_string(seed_or(30)));
+  std::mt19937_64 random(seed_or(30));
   TypeParam heap(granule);
   std::map<std::uintptr_t, Interval> shadow;
   std::vector<Block*> live;

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "tests/allocator/replay/policies/model_testing.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -37,16 +38,11 @@ class PolicyContract : public ::testing::TestWithParam<Named> {
 INSTANTIATE_TEST_SUITE_P(Models, PolicyContract, ::testing::ValuesIn(models),
                          [](const auto& test) { return test.param.name; });
 
-std::uint64_t seed() {
-  const char* given = std::getenv("POOLGRAD_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 10) : 20;
-}
-
 using Step = std::tuple<bool, std::size_t, std::size_t>;  // served, reserved, active
 
 // Random operations under a capacity; checks each state, and returns all of them.
 std::vector<Step> run(Model& model, std::size_t capacity, std::uint16_t streams, int operations) {
-  std::mt19937_64 random(seed());
+  std::mt19937_64 random(seed_or(20));
   struct Live {
     std::uint32_t block;
     std::uint16_t stream;
@@ -87,7 +83,7 @@ std::vector<Step> run(Model& model, std::size_t capacity, std::uint16_t streams,
 }
 
 TEST_P(PolicyContract, KeepsWithinItsCapacityAndCountsItsBytes) {
-  SCOPED_TRACE("seed " + std::to_string(seed()));
+  SCOPED_TRACE("seed " + std::to_string(seed_or(20)));
   for (const std::size_t capacity : {40 * MiB, 200 * MiB, 3 * GiB}) {
     for (const std::uint16_t streams : {1, 3}) {
       Model tested = model(capacity, streams);
