@@ -75,6 +75,9 @@
 #include "allocator/traced_memory.h"
 
 #include "kernels/attention.h"
+#include "kernels/attention_dropout.h"
+#include "kernels/attention_schedule.h"
+#include "kernels/attention_schedule_inline.h"
 #include "kernels/dispatch.h"
 #include "kernels/dtype.h"
 #include "kernels/elementwise.h"

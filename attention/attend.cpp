@@ -45,7 +45,7 @@ Attended attend(const Tensor& query, const Tensor& key, const Tensor& value, con
   const Tensor q = rows(query), k = rows(key), v = rows(value);
   const std::int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2);
   const Stream stream = current_stream(q.device());
-  const kernels::AttentionSchedule schedule = pattern.schedule(queries, k.size(1), options.alignment);
+  const kernels::BandSchedule schedule = pattern.schedule(queries, k.size(1), options.alignment);
 
   const MemoryScope scope("attend", Category::output);
   const Tensor out = Tensor::empty({batch, queries, heads, v.size(3)}, q.options());

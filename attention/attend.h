@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "attention/pattern.h"
+#include "tensor/generator.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad::attention {
@@ -12,6 +13,25 @@ struct AttendOptions {
   /// Factor of the scores; 1 / sqrt(D) where absent.
   std::optional<double> scale;
   Alignment alignment = Alignment::bottom_right;
+  /// c of c tanh(s / c), applied to the scaled product before any bias; off where absent.
+  std::optional<double> softcap;
+  /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable.
+  Tensor bias;
+  /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
+  Tensor alibi;
+  /// (Hq) logits of a key without value that every query of the head sees; differentiable.
+  Tensor sinks;
+  /// Probability in [0, 1) that a normalised weight is dropped, by counter: the mask is a function of the generator's
+  /// range and (batch, head, i, j) alone. The others are scaled by 1 / (1 - p); lse is not affected.
+  double dropout = 0.0;
+  Generator* generator = nullptr;  // default_generator() where null
+
+  /// Inference: the result may be written over q, which must not be used afterwards. Needs Dv == D, no gradient,
+  /// one dtype and a pattern of one pass; ValueError otherwise.
+  bool out_over_q = false;
+  /// The backward writes dq over out, which must not be used afterwards by anyone (a second backward fails with a
+  /// clear error). Needs Dv == D.
+  bool dq_over_out = false;
 };
 
 /// out (B, Nq, Hq, Dv) in the dtype of the inputs; lse (B, Hq, Nq) in the compute dtype.
@@ -19,13 +39,16 @@ struct Attended {
   Tensor out, lse;
 };
 
-/// s = scale <q_i, k_j>, lse_i = log sum_j m(i, j) e^s, out_i = sum_j m(i, j) e^(s - lse_i) v_j for q (B, Nq, Hq, D),
-/// k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv), Hq a multiple of Hkv (query head h uses key head h / (Hq / Hkv)). A query
-/// that sees no key gives out 0, lse -infinity and zero gradients. Both results are differentiable, twice as well; only
-/// the second derivative needs O(Nq Nk) memory. Any strides with stride 1 in the last dimension are used without a
-/// copy, so q, k and v may be slices of one packed projection. Throws ShapeError, DTypeError (not floating, or mixed),
-/// DeviceError.
+/// s = mod(scale <q_i, k_j>) + bias, Z_i = sum_j m_h(i, j) e^s + e^sink_h, out_i = sum_j m e^s v_j / Z_i, lse_i = log
+/// Z_i for q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv), Hq a multiple of Hkv (query head h uses key head
+/// floor(h / (Hq / Hkv))). A query that sees no key and no sink gives out 0, lse -infinity and zero gradients. Both
+/// results are differentiable, twice as well; only the second derivative needs O(Nq Nk) memory. Any strides with
+/// stride 1 in the last dimension are used without a copy, so q, k and v may be slices of one packed projection. Throws
+/// ShapeError, DTypeError (not floating, or mixed), DeviceError, ValueError.
 Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern = Pattern::dense(),
                 const AttendOptions& options = {});
+
+/// 2^(-8 (h + 1) / H) for powers of two, interpolated as in the paper otherwise (Press et al. 2021); (heads) f32.
+Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options = {});
 
 }  // namespace poolgrad::attention

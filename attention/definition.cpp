@@ -17,7 +17,7 @@ Tensor per_query_head(const Tensor& x, std::int64_t group) {
 }
 
 /// True where the pattern does not admit the pair; (queries, keys).
-Tensor excluded(const kernels::AttentionSchedule& schedule, std::int64_t queries, std::int64_t keys, Device device) {
+Tensor excluded(const kernels::BandSchedule& schedule, std::int64_t queries, std::int64_t keys, Device device) {
   const TensorOptions options{.dtype = DType::i64, .device = device};
   const auto limit = [&](std::int64_t value) { return full({}, static_cast<double>(value), options); };
   const Tensor i = unsqueeze(arange(0, static_cast<double>(queries), 1, options), 1) + limit(schedule.q_offset);

@@ -33,7 +33,7 @@ std::int64_t Pattern::multiplicity(std::int64_t i, std::int64_t j) const {
   return left && right ? 1 : 0;
 }
 
-kernels::AttentionSchedule Pattern::schedule(std::int64_t queries, std::int64_t keys, Alignment alignment) const {
+kernels::BandSchedule Pattern::schedule(std::int64_t queries, std::int64_t keys, Alignment alignment) const {
   return {.left = left_, .right = right_, .q_offset = alignment == Alignment::bottom_right ? keys - queries : 0};
 }
 

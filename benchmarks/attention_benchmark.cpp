@@ -18,10 +18,10 @@ namespace {
 enum Pass { forward, backward };
 enum Pattern { full, causal, window_256 };
 
-AttentionSchedule schedule_of(Pattern pattern) {
+BandSchedule schedule_of(Pattern pattern) {
   switch (pattern) {
     case full: return {};
-    case causal: return {AttentionSchedule::unbounded, 0, 0};
+    case causal: return {BandSchedule::unbounded, 0, 0};
     default: return {255, 0, 0};
   }
 }
@@ -48,7 +48,7 @@ void run(benchmark::State& state, Pass pass, Pattern pattern) {
   auto out = operand(5), dq = operand(5), dk = operand(5), dv = operand(5);
   std::vector<float> statistics(static_cast<std::size_t>(batch * heads * n));
   const View lse{statistics.data(), DType::f32, 3, {batch, heads, n}, {heads * n, n, 1}};
-  const AttentionSchedule schedule = schedule_of(pattern);
+  const BandSchedule schedule = schedule_of(pattern);
   const double scale = 1.0 / std::sqrt(static_cast<double>(depth));
   attention_forward({}, schedule, scale, q.view, k.view, v.view, out.view, lse);
   for (auto _ : state) {

@@ -25,7 +25,7 @@ template <class T>
 constexpr int query_tile = 2 * group_lanes<T>;
 
 struct Problem {
-  AttentionSchedule schedule;
+  BandSchedule schedule;
   View q, k, v, out, lse, grad_out, grad_lse, dq, dk, dv;
   double scale;
   std::int64_t queries, keys, q_heads, kv_heads, group, depth, v_depth, padded, v_padded;
@@ -131,7 +131,7 @@ void score_group(const Problem& p, const Scratch<T>& s, Range tile, Range member
 template <class T>
 void add_key_gradients(const Problem& p, const Scratch<T>& s, Range tile, Range rows) {
   constexpr int width = query_tile<T>;
-  const AttentionSchedule queries_of = p.schedule.transposed();
+  const BandSchedule queries_of = p.schedule.transposed();
   for (std::int64_t i = 0; tile.begin + i < tile.end; i += rows_step) {
     const Range keys{tile.begin + i, std::min(tile.begin + i + rows_step, tile.end)};
     const Range seen = intersect(keys_of_any(queries_of, keys, p.queries), rows);
@@ -193,7 +193,7 @@ void backward_item(const Problem& p, const Item& item, const Compute<S>* delta, 
   using T = Compute<S>;
   const std::int64_t kv_head = item.head / p.group;
   const auto k = head_of<const S>(p.k, item.batch, kv_head), v = head_of<const S>(p.v, item.batch, kv_head);
-  const AttentionSchedule queries_of = p.schedule.transposed();
+  const BandSchedule queries_of = p.schedule.transposed();
   const std::int64_t dq_rows = round_up(item.queries.end - item.queries.begin, query_tile<T>);
   if (item.want_dq) std::fill(s.dq, s.dq + item.heads * dq_rows * p.padded, T{});
 
@@ -276,7 +276,7 @@ void backward(Problem p, Compute<S>* delta) {
     return;
   }
   // Whichever end of the sequence has more work goes first.
-  const AttentionSchedule queries_of = p.schedule.transposed();
+  const BandSchedule queries_of = p.schedule.transposed();
   const auto length = [](Range range) { return range.end - range.begin; };
   const std::int64_t tiles = (p.keys + key_tile - 1) / key_tile, blocks = (p.queries + query_block - 1) / query_block;
   const bool late_tiles = length(queries_of.keys_of(p.keys - 1, p.queries)) > length(queries_of.keys_of(0, p.queries));
@@ -302,7 +302,7 @@ void backward(Problem p, Compute<S>* delta) {
 
 }  // namespace
 
-void attention_backward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v,
+void attention_backward(Stream stream, const BandSchedule& schedule, double scale, View q, View k, View v,
                         View out, View lse, View grad_out, View grad_lse, View dq, View dk, View dv) {
   const std::int64_t rows = q.shape[0] * q.shape[1] * q.shape[2];
   const auto run = [&]<class S>(S) {

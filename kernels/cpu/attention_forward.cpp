@@ -15,7 +15,7 @@ using namespace attention;
 
 /// Everything about one call that its work items share.
 struct Problem {
-  AttentionSchedule schedule;
+  BandSchedule schedule;
   View q, k, v, out, lse;
   double scale;
   std::int64_t queries, keys, q_heads, group, depth, v_depth, v_padded, block;
@@ -203,7 +203,7 @@ void forward(Problem p) {
 
 }  // namespace
 
-void attention_forward(Stream stream, const AttentionSchedule& schedule, double scale, View q, View k, View v, View out,
+void attention_forward(Stream stream, const BandSchedule& schedule, double scale, View q, View k, View v, View out,
                        View lse) {
   if (!runs_on_cpu(stream, "attention", attention_cost(stream, schedule, 1.0, q, k, v, out, lse))) return;
   if (out.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;

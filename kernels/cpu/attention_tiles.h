@@ -38,7 +38,7 @@ constexpr std::int64_t vector_offset(std::size_t v) {
 constexpr std::int64_t round_down(std::int64_t n, std::int64_t step) { return n / step * step; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
-using Range = AttentionSchedule::Range;
+using Range = BandSchedule::Range;
 inline Range intersect(Range a, Range b) {
   const std::int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
@@ -46,11 +46,11 @@ inline Range intersect(Range a, Range b) {
 inline bool empty(Range range) { return range.begin >= range.end; }
 
 /// Every key that some query of the range sees; keys_of never decreases, so the ends suffice.
-inline Range keys_of_any(const AttentionSchedule& schedule, Range queries, std::int64_t keys) {
+inline Range keys_of_any(const BandSchedule& schedule, Range queries, std::int64_t keys) {
   return {schedule.keys_of(queries.begin, keys).begin, schedule.keys_of(queries.end - 1, keys).end};
 }
 /// The keys that every query of the range sees.
-inline Range keys_of_all(const AttentionSchedule& schedule, Range queries, std::int64_t keys) {
+inline Range keys_of_all(const BandSchedule& schedule, Range queries, std::int64_t keys) {
   return {schedule.keys_of(queries.end - 1, keys).begin, schedule.keys_of(queries.begin, keys).end};
 }
 
@@ -68,7 +68,7 @@ Head<S> head_of(const View& view, std::int64_t batch, std::int64_t head) {
 
 /// What a call costs a simulated device: `forwards` times the two products of the forward pass over the admitted pairs.
 template <class... Views>
-Cost attention_cost(Stream stream, const AttentionSchedule& schedule, double forwards, const View& q, const View& k,
+Cost attention_cost(Stream stream, const BandSchedule& schedule, double forwards, const View& q, const View& k,
                     const View& v, const Views&... others) {
   if (!stream.device.is_sim()) return {};
   Cost cost = traffic(q, k, v, others...);

@@ -36,7 +36,7 @@ TEST(Pattern, ItsScheduleGivesEveryQueryTheRangeOfTheDefinition) {
   for (const Pattern& pattern : patterns)
     for (const Alignment alignment : {Alignment::bottom_right, Alignment::top_left})
       for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{4, 4}, {3, 9}, {9, 3}, {5, 0}}) {
-        const kernels::AttentionSchedule schedule = pattern.schedule(queries, keys, alignment);
+        const kernels::BandSchedule schedule = pattern.schedule(queries, keys, alignment);
         for (std::int64_t i = 0; i < queries; ++i) {
           const std::int64_t position = i + (alignment == Alignment::bottom_right ? keys - queries : 0);
           const auto [begin, end] = schedule.keys_of(i, keys);

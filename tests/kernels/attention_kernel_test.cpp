@@ -38,12 +38,12 @@ struct Array {
 
 struct Problem {
   Shape shape;
-  AttentionSchedule schedule;
+  BandSchedule schedule;
   double scale;
   Array q, k, v, out, grad_out, dq, dk, dv;
   std::vector<double> lse, grad_lse;  // (B, Hq, Nq)
 
-  Problem(const Shape& s, const AttentionSchedule& pattern)
+  Problem(const Shape& s, const BandSchedule& pattern)
       : shape(s),
         schedule(pattern),
         scale(1.0 / std::sqrt(static_cast<double>(s.depth))),
@@ -214,7 +214,7 @@ void expect_close(Buffer<S>& actual, const Array& expected, double tolerance, co
 }
 
 template <class S>
-void expect_definition(const Shape& shape, const AttentionSchedule& schedule, double tolerance,
+void expect_definition(const Shape& shape, const BandSchedule& schedule, double tolerance,
                        bool with_grad_lse = true) {
   SCOPED_TRACE(testing::Message() << "B " << shape.batch << " Nq " << shape.queries << " Nk " << shape.keys << " Hq "
                                   << shape.q_heads << " Hkv " << shape.kv_heads << " D " << shape.depth << " Dv "
@@ -238,9 +238,9 @@ void expect_definition(const Shape& shape, const AttentionSchedule& schedule, do
   expect_close(r.dv, p.dv, tolerance, "dv");
 }
 
-AttentionSchedule causal(std::int64_t offset = 0) { return {AttentionSchedule::unbounded, 0, offset}; }
+BandSchedule causal(std::int64_t offset = 0) { return {BandSchedule::unbounded, 0, offset}; }
 
-const AttentionSchedule schedules[] = {
+const BandSchedule schedules[] = {
     {},  // dense
     causal(),
     causal(40),   // bottom-right, more keys than queries
@@ -249,17 +249,17 @@ const AttentionSchedule schedules[] = {
     {5, 3, 0},
     {0, 0, 0},     // the diagonal
     {-10, 20, 0},  // a band that leaves out the diagonal
-    {30, AttentionSchedule::unbounded, 7},
+    {30, BandSchedule::unbounded, 7},
     {4, 4, 1000},  // nobody sees anything
 };
 
 TEST(AttentionKernel, FollowsTheDefinitionForEveryScheduleInDouble) {
-  for (const AttentionSchedule& schedule : schedules)
+  for (const BandSchedule& schedule : schedules)
     for (std::int64_t n : {1, 7, 61, 257}) expect_definition<double>({1, n, n, 2, 2, 8, 8}, schedule, 1e-12);
 }
 
 TEST(AttentionKernel, FollowsTheDefinitionForEveryScheduleInFloat) {
-  for (const AttentionSchedule& schedule : schedules)
+  for (const BandSchedule& schedule : schedules)
     for (std::int64_t n : {1, 7, 61, 257}) expect_definition<float>({2, n, n, 2, 1, 16, 16}, schedule, 1e-5);
 }
 
@@ -276,7 +276,7 @@ TEST(AttentionKernel, ValuesMayHaveAnotherDepthThanKeys) {
 }
 
 TEST(AttentionKernel, QueriesAndKeysMayDifferInNumber) {
-  for (const AttentionSchedule& schedule : schedules) {
+  for (const BandSchedule& schedule : schedules) {
     expect_definition<double>({1, 1, 300, 2, 2, 8, 8}, schedule, 1e-12);
     expect_definition<double>({1, 131, 17, 1, 1, 8, 8}, schedule, 1e-12);
     expect_definition<double>({1, 70, 129, 1, 1, 8, 8}, schedule, 1e-12);
@@ -380,7 +380,7 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(AttentionKernel, IsBitEqualForEveryNumberOfThreads) {
   // One head on several threads is cut into tiles, many heads are not: both ways must agree.
   for (std::int64_t heads : {1, 2, 6}) {
-    for (const AttentionSchedule& schedule : {AttentionSchedule{}, causal(), AttentionSchedule{50, 20, 3}}) {
+    for (const BandSchedule& schedule : {BandSchedule{}, causal(), BandSchedule{50, 20, 3}}) {
       Problem p({1, 333, 301, heads, heads == 6 ? 2 : 1, 40, 24}, schedule);
       randomize<float>(p, 1);
       std::vector<Result<float>> results;
@@ -411,7 +411,7 @@ TEST(AttentionKernel, ConstantValuesGiveConstantOutput) {
 TEST(AttentionKernel, WhatIsNotAdmittedLeavesNoTrace) {
   // Keys and values that no query may see hold NaN; so does the gradient of the lse of a query that sees nothing.
   const std::int64_t n = 150;
-  Problem p({1, n, n, 1, 1, 16, 16}, {AttentionSchedule::unbounded, -30, 0});
+  Problem p({1, n, n, 1, 1, 16, 16}, {BandSchedule::unbounded, -30, 0});
   randomize<float>(p, 8);
   for (std::int64_t j = n - 30; j < n; ++j)
     for (std::int64_t d = 0; d < 16; ++d) p.k.at(0, j, 0, d) = p.v.at(0, j, 0, d) = std::nan("");
@@ -495,8 +495,8 @@ TEST(AttentionKernel, OnASimulatedDeviceOnlyTimePassesAndDeltaIsRequested) {
   EXPECT_EQ(pool.statistics().requested_bytes.allocated - requested, rows.size() * sizeof(float));
 }
 
-TEST(AttentionSchedule, CountsPairsLikeTheDefinition) {
-  for (const AttentionSchedule& schedule : schedules) {
+TEST(BandSchedule, CountsPairsLikeTheDefinition) {
+  for (const BandSchedule& schedule : schedules) {
     Problem p({1, 61, 83, 1, 1, 1, 1}, schedule);
     double pairs = 0, transposed = 0;
     for (std::int64_t i = 0; i < 61; ++i)

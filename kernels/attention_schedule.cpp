@@ -1,0 +1,48 @@
+#include "kernels/attention_schedule.h"
+
+#include <algorithm>
+
+namespace poolgrad::kernels {
+
+AttentionSchedule AttentionSchedule::transposed() const {
+  AttentionSchedule other = *this;
+  std::swap(other.queries, other.keys);
+  std::swap(other.left, other.right);
+  other.flipped = !flipped;
+  return other;
+}
+
+double AttentionSchedule::count_pairs() const {
+  const RowTiling tiling(*this, 256);
+  double pairs = 0;
+  for (std::int64_t h = 0; h < heads; ++h)
+    for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
+      const Progression rows = tiling.tile(n);
+      for_each_key_tile(*this, h, rows, unbounded, [&](const Strip& strip, const Progression& run) {
+        for (std::int64_t t = 0; t < rows.count; ++t) {
+          const Interval seen = steps_seen(strip, run, rows.position + t * rows.step);
+          pairs += static_cast<double>(std::max<std::int64_t>(0, seen.end - seen.begin));
+        }
+      });
+    }
+  return pairs;
+}
+
+RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit) : map_(schedule.queries) {
+  classes_ = schedule.modulus / std::gcd(schedule.modulus, map_.stride);
+  const std::int64_t unit = classes_ * map_.stride, target = limit * unit;  // positions per row, and per full tile
+  cut_ = schedule.cut > 0 ? schedule.cut : target;
+  parts_ = std::max<std::int64_t>(1, ceil_div(cut_, target));
+  part_ = ceil_div(ceil_div(cut_, parts_), unit) * unit;
+  parts_ = ceil_div(cut_, part_);
+  for (int n = 0; n < 2; ++n) {
+    const PositionMap::Piece piece = map_.piece(n);
+    first_cut_[n] = tiles_[n] = 0;
+    if (piece.count <= 0) continue;
+    const std::int64_t last = piece.position + (piece.count - 1) * map_.stride;
+    first_cut_[n] = floor_div(piece.position, cut_);
+    tiles_[n] = (floor_div(last, cut_) - first_cut_[n] + 1) * parts_ * classes_;
+  }
+}
+
+}  // namespace poolgrad::kernels
