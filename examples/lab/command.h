@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
-#include "examples/lab/console.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

@@ -13,7 +13,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "examples/lab/console.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "allocator/caching_allocator.h"
-#include "examples/lab/table.h"
+#include "examples/support/table.h"
 
 namespace poolgrad::examples {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "examples/lab/comparison.h"
-#include "examples/lab/console.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

@@ -3,7 +3,7 @@
 #include "allocator/replay/zoo.h"
 #include "examples/lab/command.h"
 #include "examples/lab/source.h"
-#include "examples/lab/table.h"
+#include "examples/support/table.h"
 
 namespace poolgrad::examples {
 

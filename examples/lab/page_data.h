@@ -8,7 +8,7 @@
 
 #include "allocator/trace/trace.h"
 #include "examples/lab/comparison.h"
-#include "examples/lab/console.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

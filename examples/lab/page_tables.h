@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "examples/lab/console.h"
 #include "examples/lab/history.h"
 #include "examples/lab/page_data.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

@@ -1,4 +1,4 @@
-// Where a command of the laboratory prints, and how its answers look.
+// Where a program prints, and how its answers look.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace poolgrad::examples {
 
 using Json = nlohmann::ordered_json;
 
-/// Exit codes of all commands; faults of the command line are 2 as well.
+/// Exit codes; faults of the command line are 2 as well.
 enum ExitCode : int {
   exit_good = 0,
   exit_error = 1,  // one sentence on stderr

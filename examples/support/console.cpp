@@ -1,4 +1,4 @@
-#include "examples/lab/console.h"
+#include "examples/support/console.h"
 
 #include <fmt/format.h>
 

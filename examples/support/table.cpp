@@ -1,4 +1,4 @@
-#include "examples/lab/table.h"
+#include "examples/support/table.h"
 
 #include <algorithm>
 #include <utility>
