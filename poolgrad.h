@@ -162,6 +162,7 @@
 #include "nn/transformer_block.h"
 
 #include "attention/attend.h"
+#include "attention/attention_core.h"
 #include "attention/definition.h"
 #include "attention/heads.h"
 #include "attention/language_model.h"

@@ -1,0 +1,26 @@
+#include "attention/attention_core.h"
+
+#include <string>
+
+#include "allocator/error.h"
+
+namespace poolgrad::attention {
+
+AllocatorMode choose_memory_mode(std::int64_t largest_segment, bool always_pooled,
+                                 std::optional<AllocatorMode> chosen) {
+  const AllocatorMode mode = mode_for_segments(largest_segment, chosen);
+  const bool missing = mode == AllocatorMode::none && always_pooled && !chosen;
+  return missing ? AllocatorMode::lightweight : mode;
+}
+
+AttentionCore::AttentionCore(const CoreOptions& options, AllocatorMode memory_mode)
+    : options_(options), memory_mode_(memory_mode) {
+  if (!(options.dropout >= 0.0 && options.dropout < 1.0))
+    throw ValueError("[attention] dropout must be in [0, 1): " + std::to_string(options.dropout));
+}
+
+void AttentionCore::check_heads(std::int64_t heads) const {
+  if (heads < 1) throw ValueError("[attention] heads must be at least 1: " + std::to_string(heads));
+}
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,67 @@
+// What every named attention module is: heads in, heads out. Multihead wrappers (attention/multihead.h) and factories
+// take any of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "allocator/caching_allocator.h"
+#include "nn/module.h"
+#include "tensor/generator.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad::attention {
+
+/// What differs from call to call.
+struct AttentionCall {
+  /// Keys up to the query's own position only; the last query sits at the last key.
+  bool causal = false;
+  /// Added to the scores, as in AttendOptions::bias: (B or 1, H or 1, Nq or 1, Nk or 1). Cores that take none throw
+  /// ValueError.
+  Tensor bias;
+};
+
+/// Options that all cores share.
+struct CoreOptions {
+  std::optional<double> scale;  // of the scores; 1 / sqrt(D) where absent
+  /// Probability in [0, 1) that a weight is dropped; in training mode only.
+  double dropout = 0.0;
+  Generator* generator = nullptr;  // default_generator() where null; must outlive the module
+  /// Wins over what the module would choose, see choose_memory_mode().
+  std::optional<AllocatorMode> memory_mode;
+};
+
+/// The pool that suits a module whose longest segment is `largest_segment`: none below 4096, lightweight below 8192,
+/// standard from there on (mode_for_segments()); modules that always need one (ring, block-sparse) take the lightweight
+/// pool instead of none. What the user chose wins.
+AllocatorMode choose_memory_mode(std::int64_t largest_segment, bool always_pooled,
+                                 std::optional<AllocatorMode> chosen = std::nullopt);
+
+class AttentionCore : public nn::Module {
+ public:
+  /// q (B, Nq, H, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv) -> (B, Nq, H, Dv) in the dtype of the inputs.
+  /// Differentiable in q, k, v and the bias. Throws ShapeError, DTypeError, DeviceError, ValueError.
+  virtual Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) = 0;
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) {
+    return forward(q, k, v, call);
+  }
+  /// Throws ValueError where this many heads cannot be served, so that wrappers refuse at construction.
+  virtual void check_heads(std::int64_t heads) const;
+
+  /// The allocator mode that suits this module. A report for whoever configures the pool: there is one pool for each
+  /// device, and modules never make another.
+  AllocatorMode memory_mode() const { return memory_mode_; }
+
+ protected:
+  /// Throws ValueError for a dropout outside [0, 1).
+  AttentionCore(const CoreOptions& options, AllocatorMode memory_mode);
+
+  CoreOptions options_;
+  /// The dropout in force: 0 outside training.
+  double dropout() const { return training() ? options_.dropout : 0.0; }
+
+ private:
+  AllocatorMode memory_mode_;
+};
+
+}  // namespace poolgrad::attention
