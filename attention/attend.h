@@ -16,11 +16,11 @@ struct AttendOptions {
   /// c of c tanh(s / c), applied to the scaled product before any bias; off where absent.
   std::optional<double> softcap;
   /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable.
-  Tensor bias;
+  Tensor bias = {};
   /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
-  Tensor alibi;
+  Tensor alibi = {};
   /// (Hq) logits of a key without value that every query of the head sees; differentiable.
-  Tensor sinks;
+  Tensor sinks = {};
   /// Probability in [0, 1) that a normalised weight is dropped, by counter: the mask is a function of the generator's
   /// range and (batch, head, i, j) alone. The others are scaled by 1 / (1 - p); lse is not affected.
   double dropout = 0.0;
