@@ -11,10 +11,10 @@ namespace poolgrad::attention {
 
 struct AttendOptions {
   /// Factor of the scores; 1 / sqrt(D) where absent.
-  std::optional<double> scale;
+  std::optional<double> scale = std::nullopt;
   Alignment alignment = Alignment::bottom_right;
   /// c of c tanh(s / c), applied to the scaled product before any bias; off where absent.
-  std::optional<double> softcap;
+  std::optional<double> softcap = std::nullopt;
   /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable.
   Tensor bias = {};
   /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
