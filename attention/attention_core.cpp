@@ -3,6 +3,7 @@
 #include <string>
 
 #include "allocator/error.h"
+#include "attention/attend.h"
 
 namespace poolgrad::attention {
 
@@ -21,6 +22,17 @@ AttentionCore::AttentionCore(const CoreOptions& options, AllocatorMode memory_mo
 
 void AttentionCore::check_heads(std::int64_t heads) const {
   if (heads < 1) throw ValueError("[attention] heads must be at least 1: " + std::to_string(heads));
+}
+
+Tensor AttentionCore::attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
+                                const AttentionCall& call) const {
+  if (q.defined() && q.rank() == 4) check_heads(q.size(2));
+  AttendOptions options;
+  options.scale = options_.scale;
+  options.bias = call.bias;
+  options.dropout = dropout();
+  options.generator = options_.generator;
+  return attend(q, k, v, call.causal ? pattern & Pattern::causal() : pattern, options).out;
 }
 
 }  // namespace poolgrad::attention

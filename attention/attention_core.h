@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "allocator/caching_allocator.h"
+#include "attention/pattern.h"
 #include "nn/module.h"
 #include "tensor/generator.h"
 #include "tensor/tensor.h"
@@ -18,7 +19,7 @@ struct AttentionCall {
   bool causal = false;
   /// Added to the scores, as in AttendOptions::bias: (B or 1, H or 1, Nq or 1, Nk or 1). Cores that take none throw
   /// ValueError.
-  Tensor bias;
+  Tensor bias = {};
 };
 
 /// Options that all cores share.
@@ -55,6 +56,10 @@ class AttentionCore : public nn::Module {
  protected:
   /// Throws ValueError for a dropout outside [0, 1).
   AttentionCore(const CoreOptions& options, AllocatorMode memory_mode);
+
+  /// attend() with the options and the call; what fused cores do.
+  Tensor attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
+                   const AttentionCall& call) const;
 
   CoreOptions options_;
   /// The dropout in force: 0 outside training.
