@@ -1,0 +1,140 @@
+#include "attention/multihead.h"
+
+#include <string>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "attention/heads.h"
+#include "autograd/cast.h"
+#include "autograd/check.h"
+#include "autograd/joining.h"
+#include "autograd/matmul.h"
+#include "autograd/views.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, std::int64_t kv_heads) {
+  const auto refuse = [&](const std::string& reason) {
+    throw ValueError("[multihead] " + reason + ": width " + std::to_string(width) + ", heads " + std::to_string(heads) +
+                     ", kv_heads " + std::to_string(kv_heads));
+  };
+  if (width < 1 || heads < 1 || kv_heads < 1) refuse("sizes must be at least 1");
+  if (width % heads != 0) refuse("width is not divisible by heads");
+  if (heads % kv_heads != 0) refuse("heads are not a multiple of kv_heads");
+  return width / heads;
+}
+
+MultiheadOptions completed(MultiheadOptions options, std::int64_t heads) {
+  if (options.kv_heads == 0) options.kv_heads = heads;
+  return options;
+}
+
+/// weight[begin:] *= factor.
+void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
+  if (factor == 1.0) return;
+  const NoGradGuard no_grad;
+  Tensor rows = slice(weight, 0, begin);
+  rows.copy_from(rows * factor);
+}
+
+}  // namespace
+
+MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::unique_ptr<AttentionCore> core,
+                               const MultiheadOptions& options, const nn::ParameterOptions& parameters)
+    : core_(std::move(core)),
+      options_(completed(options, heads)),
+      heads_(heads),
+      head_dim_(checked_head_dim(width, heads, options_.kv_heads)),
+      projection_(width, (heads + 2 * options_.kv_heads) * head_dim_, {.bias = options.bias}, parameters),
+      output_(width, width, {.bias = options.bias}, parameters) {
+  if (!core_) throw ValueError("[multihead] there is no core");
+  core_->check_heads(heads);
+  scale_rows(projection_.weight(), (heads + options_.kv_heads) * head_dim_, options.gamma_init);
+  scale_rows(output_.weight(), 0, options.gamma_init);
+  const auto norm = [&](const char* name, std::int64_t size) {
+    auto module = std::make_unique<nn::LayerNorm>(size, true, options.layer_norm_eps, parameters);
+    add_module(name, *module);
+    return module;
+  };
+  add_module("core", *core_);
+  add_module("projection", projection_);
+  if (options.layer_norm) {
+    q_norm_ = norm("q_norm", width);
+    k_norm_ = norm("k_norm", options_.kv_heads * head_dim_);
+  }
+  if (options.post_norm) post_norm_ = norm("post_norm", width);
+  add_module("output", output_);
+}
+
+std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t first,
+                                                  const std::vector<std::int64_t>& heads) {
+  std::int64_t count = 0;
+  for (const std::int64_t part : heads) count += part;
+  const std::int64_t begin = first * head_dim_, end = (first + count) * head_dim_;
+  const auto part = [&](const Tensor& parameter) {
+    const bool whole = !parameter.defined() || end - begin == parameter.size(0);
+    return parameter.defined() ? to(whole ? parameter : slice(parameter, 0, begin, end), x.dtype()) : Tensor();
+  };
+  const Tensor packed = linear(x, part(projection_.weight()), part(projection_.bias()));
+  return split_heads(reshape(packed, {x.size(0), x.size(1), count, head_dim_}), heads);
+}
+
+MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Tensor& key, const Tensor& value) {
+  const Operands operands{{"query", query}, {"key", key}, {"value", value}};
+  check_floating("multihead", operands);
+  for (const Tensor& x : {query, key, value})
+    if (x.rank() != 3 || x.size(2) != heads_ * head_dim_)
+      fail<ShapeError>("multihead", "query, key and value must be (B, N, " + std::to_string(heads_ * head_dim_) + ")",
+                       operands);
+  const MemoryScope scope("projection", Category::query);  // queries, keys and values in one block
+  const std::int64_t kv_heads = options_.kv_heads;
+  Projected result;
+  if (query.is_same(key) && key.is_same(value)) {
+    const auto parts = project_heads(query, 0, {heads_, kv_heads, kv_heads});
+    result = {parts[0], parts[1], parts[2]};
+  } else if (key.is_same(value)) {
+    const auto parts = project_heads(key, heads_, {kv_heads, kv_heads});
+    result = {project_heads(query, 0, {heads_})[0], parts[0], parts[1]};
+  } else {
+    result = {project_heads(query, 0, {heads_})[0], project_heads(key, heads_, {kv_heads})[0],
+              project_heads(value, heads_ + kv_heads, {kv_heads})[0]};
+  }
+  if (options_.layer_norm) {
+    const auto normed = [](nn::LayerNorm& norm, const Tensor& x) {
+      return reshape(norm.forward(flatten(x, 2, 3)), x.shape());
+    };
+    result.q = normed(*q_norm_, result.q);
+    const MemoryScope keys(Category::key);
+    result.k = normed(*k_norm_, result.k);
+  }
+  return result;
+}
+
+Tensor MultiheadShell::attend_and_merge(const Projected& projected, const AttentionCall& call) {
+  const Tensor merged = flatten(core_->forward(projected.q, projected.k, projected.v, call), 2, 3);
+  return output_.forward(post_norm_ ? post_norm_->forward(merged) : merged);
+}
+
+Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
+  Projected projected = project(x, x, x);
+  if (state) {
+    const MemoryScope scope("state", Category::cache);
+    const auto extend = [&](std::size_t i, const Tensor& fresh) {
+      return state->length ? cat({state->tensors[i], fresh}, 1) : contiguous(fresh);
+    };
+    projected.k = extend(0, projected.k);
+    projected.v = extend(1, projected.v);
+    state->tensors = {projected.k, projected.v};
+    state->length += x.size(1);
+  }
+  return attend_and_merge(projected, {.causal = options_.causal});
+}
+
+Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
+  return attend_and_merge(project(query, key, value), call);
+}
+
+}  // namespace poolgrad::attention
