@@ -5,6 +5,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/heads.h"
+#include "autograd/arithmetic.h"
 #include "autograd/cast.h"
 #include "autograd/check.h"
 #include "autograd/joining.h"
