@@ -176,6 +176,7 @@
 #include "attention/dilated_core.h"
 #include "attention/heads.h"
 #include "attention/improved_dilated_attention.h"
+#include "attention/kv_cache.h"
 #include "attention/language_model.h"
 #include "attention/multihead.h"
 #include "attention/multihead_attention.h"

@@ -5,7 +5,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/heads.h"
-#include "autograd/joining.h"
+#include "attention/kv_cache.h"
 #include "autograd/rope.h"
 #include "autograd/views.h"
 
@@ -52,10 +52,8 @@ Tensor MultiheadAttention::forward(const Tensor& x, nn::SequenceState* state) {
     }
   }
   if (state) {
-    const MemoryScope scope("state", Category::cache);
-    for (std::size_t i = 1; i < 3; ++i)
-      qkv[i] = position ? cat({state->tensors[i - 1], qkv[i]}, 1) : contiguous(qkv[i]);
-    state->tensors = {qkv[1], qkv[2]};
+    state->tensors.resize(2);
+    for (std::size_t i = 0; i < 2; ++i) qkv[i + 1] = append_positions(state->tensors[i], position, qkv[i + 1]);
     state->length += length;
   }
   const Tensor mixed = attend(qkv[0], qkv[1], qkv[2], options_.pattern).out;
