@@ -18,11 +18,11 @@ namespace {
 
 using namespace attention;
 
-constexpr std::int64_t query_block = 256;  // of an item that owns queries only
+constexpr std::int64_t query_block = 288;  // of an item that owns queries only
 
 /// Queries of a tile pair, and the row length of its scores.
 template <class T>
-constexpr int query_tile = 2 * group_lanes<T>;
+constexpr int query_tile = group_step<T>;
 
 struct Problem {
   BandSchedule schedule;
@@ -53,8 +53,8 @@ struct Scratch {
       return part;
     };
     Scratch s{};
-    s.keys = take(key_tile * p.depth);
-    s.values = take(key_tile * p.v_depth);
+    s.keys = take(key_tile * p.depth + panel_slack<T>);
+    s.values = take(key_tile * p.v_depth + panel_slack<T>);
     s.key_rows = take(key_tile * p.padded);
     s.queries = take(query_tile<T> * p.depth);
     s.grads = take(query_tile<T> * p.v_depth);
@@ -214,6 +214,8 @@ void backward_item(const Problem& p, const Item& item, const Compute<S>* delta, 
         const Range rows{std::max(first, item.queries.begin), std::min(first + query_tile<T>, item.queries.end)};
         if (empty(rows)) continue;
         load_queries<S>(p, item, item.head + h, rows, delta, s);
+        std::fill(s.weights, s.weights + key_tile * query_tile<T>, T{});  // blocks of rows may span two groups
+        std::fill(s.scores, s.scores + key_tile * query_tile<T>, T{});
         for (std::int64_t lane = 0; rows.begin + lane < rows.end; lane += group_lanes<T>)
           score_group<T>(p, s, tile, {rows.begin + lane, std::min(rows.begin + lane + group_lanes<T>, rows.end)}, lane);
         if (item.want_dkv) add_key_gradients<T>(p, s, tile, rows);

@@ -1,9 +1,13 @@
-// Forward attention on the CPU: online softmax (Milakov & Gimelshein 2018; Dao et al. 2022) over key tiles.
+// Forward attention on the CPU: each work item is a tile of queries of one head, which meets the tiles of keys that the
+// schedule lists for it. How the work is cut depends on the operands alone, so the number of threads changes no bit.
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <limits>
 #include <numbers>
 
 #include "kernels/attention.h"
-#include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention_softmax.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
 #include "kernels/parallel.h"
@@ -15,206 +19,228 @@ using namespace attention;
 
 /// Everything about one call that its work items share.
 struct Problem {
-  BandSchedule schedule;
-  View q, k, v, out, lse;
-  double scale;
-  std::int64_t queries, keys, q_heads, group, depth, v_depth, v_padded, block;
+  const AttentionSchedule& schedule;
+  const AttentionScores& scores;
+  View q, k, v, out, lse, carry_out, carry_lse;
+  TileShape shape;
+
+  std::int64_t q_heads() const { return q.shape[2]; }
+  std::int64_t kv_head(std::int64_t head) const { return head / (q.shape[2] / k.shape[2]); }
 };
 
-/// Scratch of one thread, carved out of one allocation. Sizes in elements.
 template <class T>
-struct Scratch {
-  T *keys, *values, *queries, *scores, *out, *maximum, *sum, *factor, *first, *last;
+Head<T> row_values(const View& view, std::int64_t batch, std::int64_t head) {  // of (B, H, N)
+  return {view.as<T>() + batch * view.strides[0] + head * view.strides[1], view.strides[2]};
+}
 
-  static std::int64_t carve(T* base, const Problem& p, Scratch* scratch) {
-    std::int64_t used = 0;
-    const auto take = [&](std::int64_t count) {
-      T* part = base + used;
-      used += round_up(count, lanes<T>);
-      return part;
-    };
-    Scratch s{};
-    s.keys = take(key_tile * p.depth);
-    s.values = take(key_tile * p.v_padded);
-    s.queries = take(p.block * p.depth);
-    s.scores = take(key_tile * group_lanes<T>);
-    s.out = take(p.block * p.v_padded);
-    s.maximum = take(p.block);
-    s.sum = take(p.block);
-    s.factor = take(group_lanes<T>);
-    s.first = take(group_lanes<T>);
-    s.last = take(group_lanes<T>);
-    if (scratch) *scratch = s;
-    return round_up(used, 64);
+/// The state before the first key: that of the keys so far, that of a sink, or nothing.
+template <class T>
+void begin_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
+                const SoftmaxTile<T>& t) {
+  constexpr T log2e = static_cast<T>(std::numbers::log2e), nothing = -std::numeric_limits<T>::infinity();
+  const std::int64_t padded = round_up(rows.count, score_lanes<T>);
+  std::fill(t.out, t.out + padded * p.shape.v_padded, T{});
+  const bool sink = p.scores.sinks.data && !p.carry_lse.data;
+  const T logit = sink ? p.scores.sinks.as<const T>()[head * p.scores.sinks.strides[0]] * log2e : nothing;
+  std::fill(t.maximum, t.maximum + padded, logit);
+  std::fill(t.sum, t.sum + padded, logit == nothing ? T{} : T(1));
+  if (!p.carry_lse.data) return;
+  const auto lse = gather(row_values<const T>(p.carry_lse, batch, head), rows);
+  const auto out = gather(head_of<const T>(p.carry_out, batch, head), rows);
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    if (*lse.row(i) == nothing) continue;
+    t.maximum[i] = *lse.row(i) * log2e;
+    t.sum[i] = T(1);
+    std::copy_n(out.row(i), p.shape.v_depth, t.out + i * p.shape.v_padded);
   }
-};
+}
 
-/// One key tile for one group of queries: scores, their running maximum and sum, and the product with V.
-/// `tile` are the packed keys, `members` the queries of the group, `lane` the group's first query within the block.
-template <class T, std::size_t Vectors>
-void visit_tile(const Problem& p, const Scratch<T>& s, Range tile, Range members, std::int64_t lane) {
-  const Range any = intersect(keys_of_any(p.schedule, members, p.keys), tile);
-  if (empty(any)) return;
-  const Range all = intersect(keys_of_all(p.schedule, members, p.keys), tile);
-  constexpr int width = group_lanes<T>;
-  const std::int64_t begin = round_down(any.begin - tile.begin, rows_step);
-  const std::int64_t end = round_up(any.end - tile.begin, rows_step);
-  const auto unmasked = [&](std::int64_t key) {
-    return key + tile.begin >= all.begin && key + rows_step + tile.begin <= all.end;
+template <class T, class S>
+void write_out(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
+               const SoftmaxTile<T>& t) {
+  const auto out = gather(head_of<S>(p.out, batch, head), rows);
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    const T inverse = t.sum[i] == T{} ? T{} : T(1) / t.sum[i];
+    for (std::int64_t j = 0; j < p.shape.v_depth; j += lanes<T>)
+      simd::store_partial(out.row(i) + j, inverse * simd::load<T>(t.out + i * p.shape.v_padded + j),
+                          p.shape.v_depth - j);
+  }
+}
+
+template <class T>
+void write_lse(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
+               const SoftmaxTile<T>& t) {
+  const auto lse = gather(row_values<T>(p.lse, batch, head), rows);
+  for (std::int64_t i = 0; i < rows.count; ++i)
+    *lse.row(i) = static_cast<T>(std::numbers::ln2) * (t.maximum[i] + std::log2(t.sum[i]));
+}
+
+/// first and last of the rows [begin, end], whose ends are `low` and `high`: intervals never shrink at either end from
+/// one row to the next, so rows between two equal ones are equal to them.
+template <class T>
+void fill_steps(const Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>& t, std::int64_t begin,
+                std::int64_t end, Interval low, Interval high) {
+  const auto set = [&](std::int64_t row, Interval seen) {
+    t.first[row] = static_cast<T>(seen.begin);
+    t.last[row] = static_cast<T>(seen.end);
   };
-  if (!unmasked(begin) || !unmasked(end - rows_step)) {
-    for (std::int64_t i = 0; i < vector_offset<T>(Vectors); ++i) {
-      const Range seen = intersect(p.schedule.keys_of(std::min(members.begin + i, members.end - 1), p.keys), tile);
-      s.first[i] = static_cast<T>(seen.begin - tile.begin);
-      s.last[i] = static_cast<T>(seen.end - tile.begin);
-    }
-  }
-  constexpr T infinity = std::numeric_limits<T>::infinity();
-  const T* queries = s.queries + lane * p.depth;
-  Vec<T> old_maximum[Vectors], maximum[Vectors];
-  for (std::size_t v = 0; v < Vectors; ++v)
-    maximum[v] = old_maximum[v] = simd::load<T>(s.maximum + lane + vector_offset<T>(v));
-
-  for (std::int64_t key = begin; key < end; key += rows_step) {
-    Vec<T> sum[rows_step][Vectors];
-    score_block<T, Vectors>(sum, s.keys, key, queries, p.depth);
-    if (!unmasked(key)) {
-#pragma GCC unroll 8
-      for (int r = 0; r < rows_step; ++r) {
-        const Vec<T> position = simd::broadcast(static_cast<T>(key + r));
-        for (std::size_t v = 0; v < Vectors; ++v) {
-          const Vec<T> first = simd::load<T>(s.first + vector_offset<T>(v)),
-                       last = simd::load<T>(s.last + vector_offset<T>(v));
-          sum[r][v] = position < first ? simd::broadcast(-infinity) : sum[r][v];
-          sum[r][v] = position >= last ? simd::broadcast(-infinity) : sum[r][v];
-        }
-      }
-    }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows_step; ++r) {
-#pragma GCC unroll 2
-      for (std::size_t v = 0; v < Vectors; ++v) {
-        maximum[v] = simd::max(sum[r][v], maximum[v]);
-        simd::store(s.scores + (key + r) * width + vector_offset<T>(v), sum[r][v]);
-      }
-    }
-  }
-
-  Vec<T> shift[Vectors], sum[Vectors];
-  for (std::size_t v = 0; v < Vectors; ++v) {
-    const Vec<T> nothing = simd::broadcast(-infinity);
-    shift[v] = maximum[v] == nothing ? Vec<T>{} : maximum[v];  // a query that has seen no key yet
-    const Vec<T> factor = exp2_bounded<T>(old_maximum[v] - shift[v]);
-    sum[v] = factor * simd::load<T>(s.sum + lane + vector_offset<T>(v));
-    simd::store(s.factor + vector_offset<T>(v), factor);
-    simd::store(s.maximum + lane + vector_offset<T>(v), maximum[v]);
-  }
-  for (std::int64_t key = begin; key < end; key += rows_step) {
-#pragma GCC unroll 8
-    for (int r = 0; r < rows_step; ++r) {
-#pragma GCC unroll 2
-      for (std::size_t v = 0; v < Vectors; ++v) {
-        T* score = s.scores + (key + r) * width + vector_offset<T>(v);
-        const Vec<T> weight = exp2_bounded<T>(simd::load<T>(score) - shift[v]);
-        sum[v] += weight;
-        simd::store(score, weight);
-      }
-    }
-  }
-  for (std::size_t v = 0; v < Vectors; ++v) simd::store(s.sum + lane + vector_offset<T>(v), sum[v]);
-
-  const std::int64_t count = members.end - members.begin;
-  for (std::int64_t i = 0; i < count; i += rows_step) {
-    const Range rows{members.begin + i, std::min(members.begin + i + rows_step, members.end)};
-    const Range seen = intersect(keys_of_any(p.schedule, rows, p.keys), tile);
-    if (empty(seen)) continue;
-    const std::int64_t key = seen.begin - tile.begin;
-    add_product<T, 1, width>(s.out + (lane + i) * p.v_padded, p.v_padded, p.v_padded, seen.end - seen.begin,
-                             s.scores + key * width + i, s.values + key * p.v_padded, p.v_padded, s.factor + i);
+  set(begin, low);
+  set(end, high);
+  if (low.begin == high.begin && low.end == high.end) {
+    for (std::int64_t row = begin + 1; row < end; ++row) set(row, low);
+  } else if (end - begin > 1) {
+    const std::int64_t middle = begin + (end - begin) / 2;
+    const Interval seen = steps_seen(strip, visit.run, visit.rows.position + middle * visit.rows.step);
+    fill_steps(visit, strip, t, begin, middle, low, seen);
+    fill_steps(visit, strip, t, middle, end, seen, high);
   }
 }
 
-/// All keys for one block of queries of one head.
+/// Which steps of the run each row sees: visit.full, or first and last.
+template <class T>
+void find_steps(Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>& t) {
+  const Progression& rows = visit.rows;
+  const auto row_at = [&](std::int64_t position, std::int64_t otherwise) {
+    if (position == unbounded) return otherwise;
+    return std::clamp<std::int64_t>(ceil_div(position - rows.position, rows.step), 0, rows.count);
+  };
+  const std::int64_t begin = row_at(strip.rows.begin, 0), end = row_at(strip.rows.end, rows.count);
+  const auto seen_by = [&](std::int64_t row) { return steps_seen(strip, visit.run, rows.position + row * rows.step); };
+  const Interval low = seen_by(begin), high = seen_by(end - 1);
+  visit.full = begin == 0 && end == rows.count && high.begin == 0 && low.end == visit.run.count;
+  if (visit.full) return;
+  const std::int64_t padded = round_up(rows.count, score_lanes<T>);
+  std::fill(t.first, t.first + padded, T{});
+  std::fill(t.last, t.last + padded, T{});
+  fill_steps(visit, strip, t, begin, end - 1, low, high);
+  // Lanes beyond the last row repeat it, so that they cause no masks.
+  std::fill(t.first + rows.count, t.first + padded, t.first[rows.count - 1]);
+  std::fill(t.last + rows.count, t.last + padded, t.last[rows.count - 1]);
+}
+
+/// All keys for one tile of queries of one head.
 template <class S>
-void attend_block(const Problem& p, std::int64_t batch, std::int64_t head, Range rows, const Scratch<Compute<S>>& s) {
+void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
+                 const SoftmaxTile<Compute<S>>& t) {
   using T = Compute<S>;
-  const auto q = head_of<const S>(p.q, batch, head);
-  const auto k = head_of<const S>(p.k, batch, head / p.group), v = head_of<const S>(p.v, batch, head / p.group);
-  const std::int64_t count = rows.end - rows.begin, padded = round_up(count, group_lanes<T>);
-  pack_queries<T>(s.queries, q, rows, p.depth, static_cast<T>(p.scale * std::numbers::log2e));
-  std::fill(s.out, s.out + padded * p.v_padded, T{});
-  std::fill(s.maximum, s.maximum + padded, -std::numeric_limits<T>::infinity());
-  std::fill(s.sum, s.sum + padded, T{});
-
-  const Range seen = keys_of_any(p.schedule, rows, p.keys);
-  for (std::int64_t base = round_down(seen.begin, key_tile); base < seen.end; base += key_tile) {
-    const Range tile{std::max(base, round_down(seen.begin, lanes<T>)), std::min(base + key_tile, seen.end)};
-    pack_keys<T>(s.keys, k, tile, p.depth);
-    copy_rows<T>(s.values, v, tile, p.v_depth, p.v_padded);
-    for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) {
-      const Range members{rows.begin + lane, std::min(rows.begin + lane + group_lanes<T>, rows.end)};
-      if (members.end - members.begin > lanes<T>)
-        visit_tile<T, 2>(p, s, tile, members, lane);
-      else
-        visit_tile<T, 1>(p, s, tile, members, lane);
+  const auto k = head_of<const S>(p.k, batch, p.kv_head(head)), v = head_of<const S>(p.v, batch, p.kv_head(head));
+  pack_queries<T>(t.queries, gather(head_of<const S>(p.q, batch, head), rows), {0, rows.count}, p.shape.depth,
+                  static_cast<T>(p.scores.scale * std::numbers::log2e));
+  begin_rows<T>(p, batch, head, rows, t);
+  const auto rules = ScoreRules<T>::make(p.scores, batch, head);
+  const std::int64_t schedule_head = p.scores.first_head + head;
+  for_each_key_tile(p.schedule, schedule_head, rows, p.shape.keys, [&](const Strip& strip, const Progression& run) {
+    Visit<T> visit{p.shape, p.schedule, schedule_head, rows, run};
+    find_steps(visit, strip, t);
+    if (rules.modifies() || rules.drops) visit.rules = &rules;
+    if (strip.period != 0) {
+      visit.multiplicities = true;
+      log_multiplicities(strip, run, t.multiplicity, run.count);
     }
-  }
-
-  const auto out = head_of<S>(p.out, batch, head);
-  T* lse = p.lse.as<T>() + batch * p.lse.strides[0] + head * p.lse.strides[1];
-  for (std::int64_t i = 0; i < count; ++i) {
-    const T sum = s.sum[i], inverse = sum > T{} ? T(1) / sum : T{};
-    for (std::int64_t j = 0; j < p.v_depth; j += lanes<T>)
-      simd::store_partial(out.row(rows.begin + i) + j, inverse * simd::load<T>(s.out + i * p.v_padded + j),
-                          p.v_depth - j);
-    lse[rows.begin + i] = static_cast<T>(std::numbers::ln2) * (s.maximum[i] + std::log2(sum));
-  }
+    if (strip.masked) visit.strip = &strip;
+    pack_keys<T>(t.keys, gather(k, run), {0, run.count}, p.shape.depth);
+    copy_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, p.shape.v_padded);
+    visit_keys(t, visit);
+  });
+  if (p.out.dtype == p.q.dtype)
+    write_out<T, S>(p, batch, head, rows, t);
+  else if constexpr (!std::is_same_v<S, T>)
+    write_out<T, T>(p, batch, head, rows, t);
+  if (p.lse.data) write_lse<T>(p, batch, head, rows, t);
 }
+
+/// Work items in the order in which they begin: the longest first, as far as that matters.
+class Order {
+ public:
+  struct Item {
+    std::int64_t cost, number;
+  };
+  static constexpr std::int64_t most_sorted = 4096;  // of more items, each is a small part of the work
+
+  Order(const Problem& p, const RowTiling& tiling, Item* items) : heads_(p.q_heads()), tiles_(tiling.tiles()) {
+    const std::int64_t count = p.q.shape[0] * heads_ * tiles_;
+    if (count > most_sorted) return;
+    items_ = items;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto [batch, head, tile] = split(i);
+      items[i] = {0, i};
+      for_each_key_tile(p.schedule, p.scores.first_head + head, tiling.tile(tile), unbounded,
+                        [&, i = i](const Strip&, const Progression& run) { items[i].cost += run.count; });
+    }
+    std::sort(items, items + count,
+              [](const Item& a, const Item& b) { return a.cost != b.cost ? a.cost > b.cost : a.number < b.number; });
+  }
+  struct Place {
+    std::int64_t batch, head, tile;
+  };
+  Place operator[](std::int64_t turn) const { return split(items_ ? items_[turn].number : turn); }
+
+ private:
+  /// Last tiles first: under causality they are the longest.
+  Place split(std::int64_t number) const {
+    const std::int64_t row = number / heads_;
+    return {row / tiles_, number % heads_, tiles_ - 1 - row % tiles_};
+  }
+  std::int64_t heads_, tiles_;
+  const Item* items_ = nullptr;
+};
 
 template <class S>
 void forward(Problem p) {
   using T = Compute<S>;
-  p.v_padded = round_up(p.v_depth, lanes<T>);
-  const std::int64_t heads = p.out.shape[0] * p.q_heads;
-  // Large blocks pack each key tile less often; enough of them keep every core busy. Neither changes any result.
-  p.block = 256;
-  while (p.block > group_lanes<T> && heads * ((p.queries + p.block - 1) / p.block) < 32) p.block /= 2;
-  p.block = std::min(p.block, round_up(p.queries, group_lanes<T>));
-  const std::int64_t blocks = (p.queries + p.block - 1) / p.block;
-  const auto rows_of = [&](std::int64_t block) {
-    return Range{block * p.block, std::min((block + 1) * p.block, p.queries)};
-  };
-  const auto cost = [&](std::int64_t block) {
-    const Range seen = keys_of_any(p.schedule, rows_of(block), p.keys);
-    return seen.end - seen.begin;
-  };
-  const bool last_is_longest = cost(blocks - 1) > cost(0);
-  const std::int64_t items = heads * blocks;
-  const std::int64_t size = Scratch<T>::carve(nullptr, p, nullptr);
-  const Workspace<T> memory("attention", size * std::min<std::int64_t>(num_threads(), items));
-  parallel_items(items, [&](std::int64_t item, int worker) {
-    Scratch<T> scratch;
-    Scratch<T>::carve(memory.data() + size * worker, p, &scratch);
-    const std::int64_t head = item / blocks, turn = item % blocks;
-    attend_block<S>(p, head / p.q_heads, head % p.q_heads, rows_of(last_is_longest ? blocks - 1 - turn : turn),
-                    scratch);
+  const std::int64_t depth = p.q.shape[3], v_depth = p.v.shape[3], heads = p.q.shape[0] * p.q_heads();
+  // Large tiles pack each key less often; enough of them keep every core busy.
+  std::int64_t limit = 192, keys = 192;
+  while (limit > group_lanes<T> && heads * ceil_div(p.q.shape[1], limit) < 32) limit /= 2;
+  p.shape = {round_up(limit, score_lanes<T>), keys, depth, v_depth, round_up(v_depth, lanes<T>)};
+  const RowTiling tiling(p.schedule, limit);
+  const std::int64_t items = heads * tiling.tiles(), size = SoftmaxTile<T>::carve(nullptr, p.shape, nullptr);
+  const std::int64_t order_size = ceil_div(std::min(items, Order::most_sorted) * std::int64_t{sizeof(Order::Item)}, 64);
+  const Workspace<T> memory(
+      "attention", size * std::min<std::int64_t>(num_threads(), items) + order_size * 64 / std::int64_t{sizeof(T)});
+  const Order order(p, tiling, reinterpret_cast<Order::Item*>(memory.data()));
+  T* scratch = memory.data() + order_size * 64 / std::int64_t{sizeof(T)};
+  parallel_items(items, [&](std::int64_t turn, int worker) {
+    SoftmaxTile<T> tile;
+    SoftmaxTile<T>::carve(scratch + size * worker, p.shape, &tile);
+    const auto [batch, head, number] = order[turn];
+    const Progression rows = tiling.tile(number);
+    if (rows.count > 0) attend_rows<S>(p, batch, head, rows, tile);
   });
 }
 
 }  // namespace
 
-void attention_forward(Stream stream, const BandSchedule& schedule, double scale, View q, View k, View v, View out,
-                       View lse) {
-  if (!runs_on_cpu(stream, "attention", attention_cost(stream, schedule, 1.0, q, k, v, out, lse))) return;
-  if (out.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
-  Problem p{schedule,   q,          k, v, out, lse, scale, q.shape[1], k.shape[1], q.shape[2], q.shape[2] / k.shape[2],
-            q.shape[3], v.shape[3], 0, 0};
+void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
+                       View v, View out, View lse, View carry_out, View carry_lse) {
+  Cost cost;
+  if (stream.device.is_sim()) {
+    cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
+    cost.operations =
+        2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * static_cast<double>(q.shape[0]) * schedule.count_pairs();
+  }
+  if (!runs_on_cpu(stream, "attention", cost)) return;
+  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
+  const Problem p{schedule, scores, q, k, v, out, lse, carry_out, carry_lse, {}};
   switch (q.dtype) {
     case DType::f64: return forward<double>(p);
     case DType::f32: return forward<float>(p);
     case DType::f16: return forward<Half>(p);
     default: return forward<BFloat16>(p);
   }
+}
+
+void attention_forward(Stream stream, const BandSchedule& band, double scale, View q, View k, View v, View out,
+                       View lse) {
+  AttentionSchedule schedule;
+  schedule.queries = PositionMap::contiguous(q.shape[1], band.q_offset);
+  schedule.keys = PositionMap::contiguous(k.shape[1]);
+  schedule.heads = q.shape[2];
+  schedule.left = band.left;
+  schedule.right = band.right;
+  AttentionScores scores;
+  scores.scale = scale;
+  attention_forward(stream, schedule, scores, q, k, v, out, lse);
 }
 
 }  // namespace poolgrad::kernels

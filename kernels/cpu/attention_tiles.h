@@ -24,11 +24,18 @@ using simd::Compute;
 using simd::lanes;
 using simd::Vec;
 
-inline constexpr std::int64_t key_tile = 128;  // keys whose operands stay in the second-level cache
-/// Rows of every register block: keys of a score block, rows of a product. Two vectors wide.
-inline constexpr int rows_step = simd::vector_bytes == 64 ? 8 : 4;
+/// Rows of every register block: keys of a score block, rows of a product. Two vectors wide, so that 16 or 24 sums and
+/// what the loop needs fit the registers. It need not divide lanes<T>: buffers of scores and of results have rows and
+/// columns up to a multiple of rows_step, and rows_step rows of a product may span two groups of a score block's
+/// queries.
+inline constexpr int rows_step = simd::vector_bytes == 64 ? 8 : 6;
 template <class T>
 inline constexpr int group_lanes = 2 * lanes<T>;  // queries of a score block
+/// Queries that are whole score blocks and whole rows_steps.
+template <class T>
+inline constexpr int group_step = 3 * group_lanes<T>;
+/// Keys whose operands stay in the second-level cache; whole rows_steps.
+inline constexpr std::int64_t key_tile = 96;
 /// Where the v-th vector of a row begins.
 template <class T>
 constexpr std::int64_t vector_offset(std::size_t v) {
@@ -64,6 +71,11 @@ struct Head {
 template <class S>
 Head<S> head_of(const View& view, std::int64_t batch, std::int64_t head) {
   return {view.as<S>() + batch * view.strides[0] + head * view.strides[2], view.strides[1]};
+}
+/// The rows of a progression: row t of the result is row rows.row + t * rows.stride.
+template <class S>
+Head<S> gather(Head<S> head, const Progression& rows) {
+  return {head.row(rows.row), head.stride * rows.stride};
 }
 
 /// What a call costs a simulated device: `forwards` times the two products of the forward pass over the admitted pairs.
@@ -116,11 +128,13 @@ void copy_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int
   }
 }
 
-/// Keys [range) in panels of lanes<T> keys: panel, then depth, then key. What score_block reads as `panel`.
+/// Keys [range) in panels of rows_step keys: panel, then depth, then key. What score_block reads as `keys`. May write
+/// panel_slack<T> elements past the last panel.
 template <class T, class S>
 void pack_keys(T* out, Head<S> from, Range range, std::int64_t columns) {
-  for (std::int64_t i = range.begin; i < range.end; i += lanes<T>, out += lanes<T> * columns)
-    pack_panel<lanes<T>>(out, from.row(i), from.stride, true, std::min<std::int64_t>(lanes<T>, range.end - i), columns);
+  for (std::int64_t i = range.begin; i < range.end; i += rows_step, out += rows_step * columns)
+    pack_panel<rows_step>(out, from.row(i), from.stride, true, std::min<std::int64_t>(rows_step, range.end - i),
+                          columns);
 }
 
 /// Queries [range) in groups of group_lanes: group, then depth, then query; each times `scale`.
@@ -138,12 +152,12 @@ void pack_queries(T* out, Head<S> from, Range range, std::int64_t columns, T sca
 template <class T, std::size_t Vectors>
 [[gnu::always_inline]] inline void score_block(Vec<T> (&sum)[rows_step][Vectors], const T* keys, std::int64_t key,
                                                const T* queries, std::int64_t depth) {
-  const T* panel = keys + key / lanes<T> * lanes<T> * depth + key % lanes<T>;
+  const T* panel = keys + key * depth;
 #pragma GCC unroll 8
   for (int r = 0; r < rows_step; ++r)
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < Vectors; ++v) sum[r][v] = Vec<T>{};
-  multiply_add<T, rows_step, Vectors, 1, lanes<T>>(sum, depth, panel, queries, group_lanes<T>);
+  multiply_add<T, rows_step, Vectors, 1, rows_step>(sum, depth, panel, queries, group_lanes<T>);
 }
 
 /// c[r][j] = factor[r] * c[r][j] + sum over p < depth of a(r, p) * b[p * b_stride + j], for rows_step rows and

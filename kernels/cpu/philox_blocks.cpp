@@ -1,30 +1,12 @@
 #include "kernels/cpu/philox_blocks.h"
 
-#include "kernels/cpu/simd.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "kernels/cpu/philox_lanes.h"
 
 namespace poolgrad::kernels {
 namespace {
 
-/// A word of as many blocks as there are 64-bit lanes, in the lower halves; the upper halves hold anything.
-using Words = simd::Vec<std::uint64_t>;
-constexpr int lanes = simd::lanes<std::uint64_t>;
-
-/// The product of the lower halves.
-Words multiply(Words a, std::uint32_t b) {
-#if defined(__AVX512F__)
-  return reinterpret_cast<Words>(
-      _mm512_maskz_mul_epu32(0xff, reinterpret_cast<__m512i>(a), _mm512_set1_epi64(static_cast<std::int64_t>(b))));
-#elif defined(__AVX2__)
-  return reinterpret_cast<Words>(
-      _mm256_mul_epu32(reinterpret_cast<__m256i>(a), _mm256_set1_epi64x(static_cast<std::int64_t>(b))));
-#else
-  return (a & 0xffffffffu) * std::uint64_t{b};
-#endif
-}
+using Words = PhiloxLanes;
+constexpr int lanes = philox_lanes;
 
 /// The words of `lanes` blocks in order.
 template <int... Lane>
@@ -44,16 +26,7 @@ void philox_blocks(const RandomKey& key, std::uint64_t first, std::int64_t count
   for (int lane = 0; lane < lanes; ++lane) index[lane] = first + static_cast<std::uint64_t>(lane);
   for (; i + lanes <= count; i += lanes, index += static_cast<std::uint64_t>(lanes)) {
     Words x[4] = {index, index >> 32, simd::broadcast(key.use), simd::broadcast(key.use >> 32)};
-    std::uint32_t key0 = static_cast<std::uint32_t>(key.seed), key1 = static_cast<std::uint32_t>(key.seed >> 32);
-    for (int round = 0; round < 10; ++round) {
-      const Words p = multiply(x[0], philox_multiplier0), q = multiply(x[2], philox_multiplier1);
-      x[0] = (q >> 32) ^ x[1] ^ std::uint64_t{key0};
-      x[1] = q;
-      x[2] = (p >> 32) ^ x[3] ^ std::uint64_t{key1};
-      x[3] = p;
-      key0 += philox_weyl0;
-      key1 += philox_weyl1;
-    }
+    philox(x, static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32));
     store_interleaved(x, words + 4 * i, std::make_integer_sequence<int, lanes>{});
   }
   for (; i < count; ++i) {

@@ -1,0 +1,229 @@
+// Online softmax (Milakov & Gimelshein 2018; Dao et al. 2022): a tile of queries of one head meets one tile of keys
+// after another. Internal to the forward kernel.
+#pragma once
+
+#include "kernels/cpu/attention_scores.h"
+#include "kernels/cpu/attention_tiles.h"
+
+namespace poolgrad::kernels::attention {
+
+/// Queries whose scores lie side by side: whole score blocks and whole rows of products.
+template <class T>
+inline constexpr int score_lanes = group_lanes<T> % rows_step == 0 ? group_lanes<T> : group_step<T>;
+
+/// Sizes of the tiles of one call.
+struct TileShape {
+  std::int64_t rows, keys;  // multiples of score_lanes and of rows_step
+  std::int64_t depth, v_depth, v_padded;
+};
+
+/// Scratch of one thread, carved out of one allocation, and the state of one tile of queries.
+template <class T>
+struct SoftmaxTile {
+  T *keys, *values, *queries, *scores, *out, *maximum, *sum, *factor, *first, *last, *multiplicity;
+
+  /// Returns the elements that a tile takes.
+  static std::int64_t carve(T* base, const TileShape& shape, SoftmaxTile* tile) {
+    std::int64_t used = 0;
+    const auto take = [&](std::int64_t count) {
+      T* part = base ? base + used : nullptr;
+      used += round_up(count, lanes<T>);
+      return part;
+    };
+    SoftmaxTile t{};
+    t.keys = take(shape.keys * shape.depth + panel_slack<T>);
+    t.values = take(shape.keys * shape.v_padded);
+    t.queries = take(shape.rows * shape.depth);
+    t.scores = take(shape.keys * score_lanes<T>);
+    t.out = take(shape.rows * shape.v_padded);
+    t.maximum = take(shape.rows);
+    t.sum = take(shape.rows);
+    t.factor = take(score_lanes<T>);
+    t.first = take(shape.rows);
+    t.last = take(shape.rows);
+    t.multiplicity = take(shape.keys);
+    if (tile) *tile = t;
+    return round_up(used, 64);
+  }
+};
+
+/// The packed tile of keys that is visited, and who sees what of it.
+template <class T>
+struct Visit {
+  const TileShape& shape;
+  const AttentionSchedule& schedule;
+  std::int64_t head;  // of the schedule
+  Progression rows, run;
+  bool full = true;  // every row sees every key; else first[row] <= step < last[row]
+  const ScoreRules<T>* rules = nullptr;
+  bool multiplicities = false;   // in SoftmaxTile::multiplicity
+  const Strip* strip = nullptr;  // where the schedule decides pair by pair
+
+  bool modified() const { return rules || multiplicities || strip; }
+};
+
+/// The keys that some, and that all of the rows [begin, end) see.
+struct Seen {
+  Range any, all;
+};
+template <class T>
+Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begin, std::int64_t end) {
+  const std::int64_t count = visit.run.count;
+  if (visit.full) return {{0, count}, {0, round_up(count, rows_step)}};
+  T low = static_cast<T>(count), high = 0, latest = 0, earliest = low;
+  for (std::int64_t i = begin; i < end; ++i) {
+    const T first = t.first[i], last = t.last[i];
+    low = first < last ? std::min(low, first) : low;
+    high = first < last ? std::max(high, last) : high;
+    latest = std::max(latest, first);
+    earliest = std::min(earliest, last);
+  }
+  Seen seen{{static_cast<std::int64_t>(low), static_cast<std::int64_t>(high)},
+            {static_cast<std::int64_t>(latest), static_cast<std::int64_t>(earliest)}};
+  // What lies beyond the last key is a copy of it, which changes no maximum.
+  if (seen.all.end == count) seen.all.end = round_up(count, rows_step);
+  return seen;
+}
+
+/// Scores of the keys [begin, end), whole rows_steps, and one group of queries.
+template <class T, bool Masked>
+void score_pair(const SoftmaxTile<T>& t, std::int64_t depth, Seen seen, std::int64_t row, T* scores,
+                Vec<T> (&maximum)[2]) {
+  constexpr int width = score_lanes<T>;
+  const T* queries = t.queries + row * depth;
+  const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+  for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
+    Vec<T> sum[rows_step][2];
+    score_block<T, 2>(sum, t.keys, key, queries, depth);
+    if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) {
+      for (int r = 0; r < rows_step; ++r) {
+        const Vec<T> step = simd::broadcast(static_cast<T>(key + r));
+        for (std::size_t v = 0; v < 2; ++v) {
+          const std::int64_t at = row + vector_offset<T>(v);
+          sum[r][v] = step < simd::load<T>(t.first + at) ? nothing : sum[r][v];
+          sum[r][v] = step >= simd::load<T>(t.last + at) ? nothing : sum[r][v];
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r) {
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < 2; ++v) {
+        maximum[v] = simd::max(sum[r][v], maximum[v]);
+        simd::store(scores + (key + r) * width + vector_offset<T>(v), sum[r][v]);
+      }
+    }
+  }
+}
+
+/// Scores as above, with everything that modifies them.
+template <class T>
+void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores,
+                    Vec<T> (&maximum)[2]) {
+  constexpr int width = score_lanes<T>;
+  Vec<T> unused[2] = {};
+  score_pair<T, false>(t, visit.shape.depth, seen, row, scores, unused);
+  const ScoreBlock<T> block{scores, width, seen.any.begin, seen.any.end, group_lanes<T>};
+  const Progression queries = part_of(visit.rows, row, std::min<std::int64_t>(group_lanes<T>, visit.rows.count - row));
+  if (visit.rules && visit.rules->modifies()) modify_scores(*visit.rules, visit.run, queries, block);
+  if (visit.strip)
+    drop_pairs(visit.run, queries, block, [&](std::int64_t query, std::int64_t key) {
+      return visit.schedule.keeps(*visit.strip, visit.head, query, key);
+    });
+  const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+  for (std::int64_t key = seen.any.begin; key < seen.any.end; ++key) {
+    const Vec<T> step = simd::broadcast(static_cast<T>(key));
+    for (std::size_t v = 0; v < 2; ++v) {
+      T* at = scores + key * width + vector_offset<T>(v);
+      Vec<T> score = simd::load<T>(at);
+      if (visit.multiplicities) score += t.multiplicity[key];
+      if (!visit.full) {
+        score = step < simd::load<T>(t.first + row + vector_offset<T>(v)) ? nothing : score;
+        score = step >= simd::load<T>(t.last + row + vector_offset<T>(v)) ? nothing : score;
+      }
+      maximum[v] = simd::max(score, maximum[v]);
+      simd::store(at, score);
+    }
+  }
+}
+
+/// Scores become weights relative to the new maximum, and the rows' maxima and sums go on. Keys of `all_keys` that the
+/// rows do not see get weight 0.
+template <class T>
+void weigh_pair(const SoftmaxTile<T>& t, Range any, Range all_keys, std::int64_t row, T* scores, T* factors,
+                const Vec<T> (&new_maximum)[2]) {
+  constexpr int width = score_lanes<T>;
+  Vec<T> shift[2], sum[2];
+  for (std::size_t v = 0; v < 2; ++v) {
+    const std::int64_t at = row + vector_offset<T>(v);
+    const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+    shift[v] = new_maximum[v] == nothing ? Vec<T>{} : new_maximum[v];  // a query that has seen no key yet
+    const Vec<T> factor = exp2_bounded<T>(simd::load<T>(t.maximum + at) - shift[v]);
+    sum[v] = factor * simd::load<T>(t.sum + at);
+    simd::store(factors + vector_offset<T>(v), factor);
+    simd::store(t.maximum + at, new_maximum[v]);
+  }
+  const auto clear = [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t key = begin; key < end; ++key)
+      for (std::size_t v = 0; v < 2; ++v) simd::store(scores + key * width + vector_offset<T>(v), Vec<T>{});
+  };
+  clear(all_keys.begin, any.begin);
+  for (std::int64_t key = any.begin; key < any.end; ++key) {
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; ++v) {
+      T* score = scores + key * width + vector_offset<T>(v);
+      const Vec<T> weight = exp2_bounded<T>(simd::load<T>(score) - shift[v]);
+      sum[v] += weight;
+      simd::store(score, weight);
+    }
+  }
+  clear(any.end, all_keys.end);
+  for (std::size_t v = 0; v < 2; ++v) simd::store(t.sum + row + vector_offset<T>(v), sum[v]);
+}
+
+/// The queries of a tile meet a packed tile of keys and values.
+template <class T>
+void visit_keys(const SoftmaxTile<T>& t, const Visit<T>& visit) {
+  constexpr int width = score_lanes<T>;
+  constexpr std::size_t pairs = static_cast<std::size_t>(width / group_lanes<T>);
+  const std::int64_t v_padded = visit.shape.v_padded;
+  for (std::int64_t row = 0; row < visit.rows.count; row += width) {
+    const std::int64_t count = std::min<std::int64_t>(width, visit.rows.count - row);
+    Seen seen[pairs];
+    Range keys{visit.run.count, 0};
+    for (std::size_t n = 0; n < pairs; ++n) {
+      const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>;
+      if (lane >= count) break;
+      seen[n] = keys_seen(t, visit, row + lane, row + lane + group_lanes<T>);
+      if (!empty(seen[n].any)) keys = {std::min(keys.begin, seen[n].any.begin), std::max(keys.end, seen[n].any.end)};
+    }
+    if (empty(keys)) continue;
+    for (std::size_t n = 0; n < pairs; ++n) {
+      const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>, first = row + lane;
+      if (lane >= count) break;
+      if (empty(seen[n].any)) seen[n].any = {keys.begin, keys.begin};
+      T* scores = t.scores + lane;
+      Vec<T> maximum[2];
+      for (std::size_t v = 0; v < 2; ++v) maximum[v] = simd::load<T>(t.maximum + first + vector_offset<T>(v));
+      if (visit.modified())
+        score_modified(t, visit, seen[n], first, scores, maximum);
+      else if (visit.full)
+        score_pair<T, false>(t, visit.shape.depth, seen[n], first, scores, maximum);
+      else
+        score_pair<T, true>(t, visit.shape.depth, seen[n], first, scores, maximum);
+      weigh_pair(t, seen[n].any, keys, first, scores, t.factor + lane, maximum);
+    }
+    if (visit.rules && visit.rules->drops)
+      drop_weights(*visit.rules, visit.run, part_of(visit.rows, row, count),
+                   ScoreBlock<T>{t.scores, width, keys.begin, keys.end, round_up(count, group_lanes<T>)});
+    for (std::int64_t i = 0; i < count; i += rows_step) {
+      const Range any = keys_seen(t, visit, row + i, row + std::min<std::int64_t>(i + rows_step, count)).any;
+      if (empty(any)) continue;
+      add_product<T, 1, width>(t.out + (row + i) * v_padded, v_padded, v_padded, any.end - any.begin,
+                               t.scores + any.begin * width + i, t.values + any.begin * v_padded, v_padded,
+                               t.factor + i);
+    }
+  }
+}
+
+}  // namespace poolgrad::kernels::attention
