@@ -20,8 +20,11 @@ double AttentionSchedule::count_pairs() const {
       const Progression rows = tiling.tile(n);
       for_each_key_tile(*this, h, rows, unbounded, [&](const Strip& strip, const Progression& run) {
         for (std::int64_t t = 0; t < rows.count; ++t) {
-          const Interval seen = steps_seen(strip, run, rows.position + t * rows.step);
-          pairs += static_cast<double>(std::max<std::int64_t>(0, seen.end - seen.begin));
+          const std::int64_t row = rows.position + t * rows.step;
+          const Interval seen = steps_seen(strip, run, row);
+          if (!strip.masked) pairs += static_cast<double>(std::max<std::int64_t>(0, seen.end - seen.begin));
+          for (std::int64_t n = seen.begin; strip.masked && n < seen.end; ++n)
+            pairs += keeps(strip, h, row, run.position + n * run.step);
         }
       });
     }
@@ -30,18 +33,23 @@ double AttentionSchedule::count_pairs() const {
 
 RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit) : map_(schedule.queries) {
   classes_ = schedule.modulus / std::gcd(schedule.modulus, map_.stride);
-  const std::int64_t unit = classes_ * map_.stride, target = limit * unit;  // positions per row, and per full tile
+  const std::int64_t unit = classes_ * map_.stride;  // positions per row of a tile
+  const std::int64_t target = std::clamp<std::int64_t>(map_.count, 1, limit) * unit;
   cut_ = schedule.cut > 0 ? schedule.cut : target;
   parts_ = std::max<std::int64_t>(1, ceil_div(cut_, target));
   part_ = ceil_div(ceil_div(cut_, parts_), unit) * unit;
   parts_ = ceil_div(cut_, part_);
   for (int n = 0; n < 2; ++n) {
     const PositionMap::Piece piece = map_.piece(n);
-    first_cut_[n] = tiles_[n] = 0;
+    origin_[n] = first_part_[n] = tiles_[n] = 0;
     if (piece.count <= 0) continue;
-    const std::int64_t last = piece.position + (piece.count - 1) * map_.stride;
-    first_cut_[n] = floor_div(piece.position, cut_);
-    tiles_[n] = (floor_div(last, cut_) - first_cut_[n] + 1) * parts_ * classes_;
+    origin_[n] = schedule.cut > 0 ? 0 : piece.position;
+    const auto part_at = [&](std::int64_t position) {
+      const std::int64_t cut = floor_div(position - origin_[n], cut_);
+      return cut * parts_ + (position - origin_[n] - cut * cut_) / part_;
+    };
+    first_part_[n] = part_at(piece.position);
+    tiles_[n] = (part_at(piece.position + (piece.count - 1) * map_.stride) - first_part_[n] + 1) * classes_;
   }
 }
 

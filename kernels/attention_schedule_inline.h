@@ -2,44 +2,27 @@
 #pragma once
 
 #include "kernels/attention_schedule.h"
+#include "kernels/attention_strips_union.h"
 
 namespace poolgrad::kernels {
 
-POOLGRAD_HD inline Interval Strip::interval(std::int64_t row) const {
-  Interval seen = keys;
-  for (int e = 0; e < lows; ++e) {
-    const std::int64_t at = low[e].at(row);
-    if (at > seen.begin) seen.begin = at;
+/// y with x y = 1 (mod m), for x and m without a common factor; below m.
+POOLGRAD_HD constexpr std::int64_t inverse_modulo(std::int64_t x, std::int64_t m) {
+  std::int64_t a = x % m, b = m, u = 1, v = 0;  // a = u x, b = v x (mod m)
+  while (a > 1) {
+    const std::int64_t q = b / a, c = b - q * a, w = v - q * u;
+    b = a, v = u, a = c, u = w;
   }
-  for (int e = 0; e < highs; ++e) {
-    const std::int64_t at = high[e].at(row);
-    if (at < seen.end) seen.end = at;
-  }
-  if (documents) {
-    Interval document{documents[0], documents[0]};
-    if (row >= documents[document_count]) {
-      document = {documents[document_count], documents[document_count]};
-    } else if (row >= documents[0]) {
-      int below = 0, above = document_count;  // documents[below] <= row < documents[above]
-      while (above - below > 1) {
-        const int middle = below + (above - below) / 2;
-        (documents[middle] <= row ? below : above) = middle;
-      }
-      document = {documents[below], documents[above]};
-    }
-    if (document.begin > seen.begin) seen.begin = document.begin;
-    if (document.end < seen.end) seen.end = document.end;
-  }
-  return seen;
+  return m == 1 ? 0 : floor_mod(u, m);
 }
 
 POOLGRAD_HD inline Progression RowTiling::tile(std::int64_t number) const {
   const int n = number < tiles_[0] ? 0 : 1;
   const PositionMap::Piece piece = map_.piece(n);
   if (n == 1) number -= tiles_[0];
-  const std::int64_t span = number / classes_, turn = number % classes_;
-  const std::int64_t whole = (first_cut_[n] + span / parts_) * cut_;
-  const std::int64_t begin = whole + span % parts_ * part_;
+  const std::int64_t span = first_part_[n] + number / classes_, turn = number % classes_;
+  const std::int64_t cut = floor_div(span, parts_), whole = origin_[n] + cut * cut_;
+  const std::int64_t begin = whole + (span - cut * parts_) * part_;
   const std::int64_t end = begin + part_ < whole + cut_ ? begin + part_ : whole + cut_;
   const auto row_at = [&](std::int64_t position) {
     const std::int64_t row = ceil_div(position - piece.position, map_.stride);
@@ -53,18 +36,15 @@ POOLGRAD_HD inline Progression RowTiling::tile(std::int64_t number) const {
 
 template <class F>
 POOLGRAD_HD void for_each_run(const PositionMap& keys, const Strip& strip, Interval hull, F&& f) {
+  // Rows t of a piece with position + t * stride = phase (mod modulus): every `period`-th from some start on.
+  const std::int64_t common = keys.stride == 1 ? 1 : std::gcd(strip.modulus, keys.stride);
+  const std::int64_t period = strip.modulus / common, inverse = inverse_modulo(keys.stride / common, period);
   for (int n = 0; n < 2; ++n) {
     const PositionMap::Piece piece = keys.piece(n);
     if (piece.count <= 0) continue;
-    // Rows t of the piece with piece.position + t * stride = phase (mod modulus): every `period`-th from `start` on.
-    std::int64_t start = floor_mod(strip.phase - piece.position, strip.modulus), period = strip.modulus;
-    if (keys.stride != 1 && strip.modulus != 1) {
-      period = strip.modulus / std::gcd(strip.modulus, keys.stride);
-      std::int64_t t = 0;
-      while (t < period && floor_mod(piece.position + t * keys.stride - strip.phase, strip.modulus) != 0) ++t;
-      if (t == period) continue;
-      start = t;
-    }
+    const std::int64_t apart = floor_mod(strip.phase - piece.position, strip.modulus);
+    if (apart % common != 0) continue;
+    const std::int64_t start = apart / common * inverse;  // below modulus * period
     const auto row_at = [&](std::int64_t position) {
       const std::int64_t row = ceil_div(position - piece.position, keys.stride);
       return row < 0 ? 0 : row > piece.count ? piece.count : row;
@@ -92,17 +72,8 @@ POOLGRAD_HD void for_each_key_tile(const AttentionSchedule& schedule, std::int64
                                    std::int64_t limit, F&& f) {
   if (tile.count == 0) return;
   schedule.for_each_strip(h, tile, [&](const Strip& strip) {
-    // The rows of the tile that the strip is for; the ends of their intervals never decrease.
-    std::int64_t first = ceil_div(strip.rows.begin - tile.position, tile.step), last = tile.count;
-    if (first < 0) first = 0;
-    if (strip.rows.end != unbounded) {
-      const std::int64_t end = ceil_div(strip.rows.end - tile.position, tile.step);
-      if (end < last) last = end;
-    }
-    if (first >= last) return;
-    const Interval hull{strip.interval(tile.position + first * tile.step).begin,
-                        strip.interval(tile.position + (last - 1) * tile.step).end};
-    if (hull.begin >= hull.end) return;
+    const Interval hull = hull_of(strip, tile);
+    if (hull.empty()) return;
     for_each_run(schedule.keys, strip, hull, [&](const Progression& run) {
       for (std::int64_t t = 0; t < run.count; t += limit)
         f(strip, Progression{run.row + t * run.stride, run.stride, run.count - t < limit ? run.count - t : limit,
@@ -113,13 +84,33 @@ POOLGRAD_HD void for_each_key_tile(const AttentionSchedule& schedule, std::int64
 
 template <class F>
 POOLGRAD_HD void AttentionSchedule::for_each_strip(std::int64_t h, const Progression& tile, F&& f) const {
-  (void)h, (void)tile;
-  Strip strip;
-  if (left != unbounded) strip.low[strip.lows++] = {1, -left};
-  if (right != unbounded) strip.high[strip.highs++] = {1, right + 1};
-  strip.documents = documents;
-  strip.document_count = document_count;
-  f(strip);
+  if (tile.count == 0 || keys.count == 0) return;
+  Strip base;
+  if (left != unbounded) base.add_low({1, -left});
+  if (right != unbounded) base.add_high({1, right + 1});
+  base.documents = documents;
+  base.document_count = document_count;
+  const std::int64_t first = keys.position(0), last = keys.position(keys.count - 1);
+  const TileOfHead at{tile, h, heads, flipped, {first, last + 1}};
+  for (int t = 0; t < term_count; ++t) {
+    if (!term[t].visited) continue;
+    const EarlierTerms earlier(term, t, at);
+    Strip own = base;
+    own.term = t;
+    add_band(term[t], flipped, own);
+    for_each_term_strip(term[t], at, own, [&](Strip& strip) { earlier.subtract(strip, tile, f); });
+  }
+}
+
+POOLGRAD_HD inline bool AttentionSchedule::keeps(const Strip& strip, std::int64_t h, std::int64_t row,
+                                                 std::int64_t key) const {
+  const std::int64_t query = flipped ? key : row, visited = flipped ? row : key;
+  for (int t = 0; t < strip.term; ++t)
+    if (term[t].group == term[strip.term].group && term[t].multiplicity(h, heads, query, visited) > 0) return false;
+  if (term[strip.term].unite && !term[strip.term].nested)
+    for (int b = 0; b < strip.part; ++b)
+      if (term[strip.term].covers(b, h, heads, query, visited)) return false;
+  return true;
 }
 
 }  // namespace poolgrad::kernels
