@@ -23,8 +23,8 @@ double AttentionSchedule::count_pairs() const {
           const std::int64_t row = rows.position + t * rows.step;
           const Interval seen = steps_seen(strip, run, row);
           if (!strip.masked) pairs += static_cast<double>(std::max<std::int64_t>(0, seen.end - seen.begin));
-          for (std::int64_t n = seen.begin; strip.masked && n < seen.end; ++n)
-            pairs += keeps(strip, h, row, run.position + n * run.step);
+          for (std::int64_t s = seen.begin; strip.masked && s < seen.end; ++s)
+            pairs += keeps(strip, h, row, run.position + s * run.step);
         }
       });
     }
