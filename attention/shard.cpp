@@ -1,0 +1,85 @@
+#include "attention/shard.h"
+
+#include "allocator/error.h"
+#include "tensor/geometry.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+constexpr int sequence = 1;
+
+/// Where the piece of a map lies in the whole sequence, whose position 0 is row 0.
+Tensor piece_of(const Tensor& whole, const kernels::PositionMap& map, const kernels::PositionMap::Piece& piece) {
+  return whole.alias(sliced(whole.geometry(), sequence, piece.position,
+                            piece.position + (piece.count - 1) * map.stride + 1, map.stride));
+}
+Tensor rows_of(const Tensor& shard, const kernels::PositionMap::Piece& piece) {
+  return shard.alias(sliced(shard.geometry(), sequence, piece.row, piece.row + piece.count, 1));
+}
+
+}  // namespace
+
+std::string to_string(Layout layout) {
+  return layout == Layout::contiguous ? "contiguous" : layout == Layout::zigzag ? "zigzag" : "striped";
+}
+
+Layout parse_layout(const std::string& text) {
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped})
+    if (to_string(layout) == text) return layout;
+  throw ValueError("[layout] not contiguous, zigzag or striped: " + text);
+}
+
+kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int ranks, std::int64_t offset) {
+  const auto boundary = [&](std::int64_t chunk, std::int64_t chunks) {  // floor(length * chunk / chunks)
+    return length / chunks * chunk + length % chunks * chunk / chunks;
+  };
+  if (layout == Layout::striped) {
+    const std::int64_t count = kernels::ceil_div(length - rank, ranks);
+    return {count, count, offset + rank, offset + rank, ranks};
+  }
+  if (layout == Layout::contiguous) {
+    const std::int64_t begin = boundary(rank, ranks);
+    return kernels::PositionMap::contiguous(boundary(rank + 1, ranks) - begin, offset + begin);
+  }
+  const std::int64_t chunks = 2 * static_cast<std::int64_t>(ranks), mirrored = chunks - 1 - rank;
+  const std::int64_t first = boundary(rank, chunks), split = boundary(rank + 1, chunks) - first;
+  const std::int64_t second = boundary(mirrored, chunks), rest = boundary(mirrored + 1, chunks) - second;
+  if (first + split == second || rest == 0) return kernels::PositionMap::contiguous(split + rest, offset + first);
+  if (split == 0) return kernels::PositionMap::contiguous(rest, offset + second);
+  return {split + rest, split, offset + first, offset + second, 1};
+}
+
+Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks) {
+  const kernels::PositionMap map = shard_map(layout, whole.size(sequence), rank, ranks);
+  Shape shape = whole.shape();
+  shape[sequence] = map.count;
+  Tensor shard = Tensor::empty(shape, whole.options());
+  for (int n = 0; n < 2; ++n)
+    if (const auto piece = map.piece(n); piece.count > 0) rows_of(shard, piece).copy_from(piece_of(whole, map, piece));
+  return shard;
+}
+
+Tensor join_shards(const std::vector<Tensor>& shards, Layout layout) {
+  if (shards.empty()) throw ValueError("[join_shards] no shards");
+  const int ranks = static_cast<int>(shards.size());
+  Shape shape = shards[0].shape();
+  shape[sequence] = 0;
+  for (const Tensor& shard : shards) shape[sequence] += shard.size(sequence);
+  Tensor whole = Tensor::empty(shape, shards[0].options());
+  for (int rank = 0; rank < ranks; ++rank) {
+    const Tensor& shard = shards[static_cast<std::size_t>(rank)];
+    const kernels::PositionMap map = shard_map(layout, shape[sequence], rank, ranks);
+    Shape expected = shape;
+    expected[sequence] = map.count;
+    if (shard.shape() != expected || shard.options().dtype != whole.dtype() || shard.device() != whole.device())
+      throw ShapeError("[join_shards] the part of rank " + std::to_string(rank) + " is " + describe(shard) +
+                       ", which is not its part of the " + to_string(layout) + " whole " + describe(whole));
+    for (int n = 0; n < 2; ++n)
+      if (const auto piece = map.piece(n); piece.count > 0)
+        piece_of(whole, map, piece).copy_from(rows_of(shard, piece));
+  }
+  return whole;
+}
+
+}  // namespace poolgrad::attention
