@@ -92,6 +92,7 @@
 #include "kernels/gemm.h"
 #include "kernels/host_device.h"
 #include "kernels/indexing.h"
+#include "kernels/instruction_sets.h"
 #include "kernels/launch.h"
 #include "kernels/math.h"
 #include "kernels/optimizer.h"
