@@ -1,0 +1,313 @@
+// One pair of tiles of the backward pass: keys by queries, lanes = queries. Weights are recomputed from lse (Dao et al.
+// 2022); with dP = dO V^T, dS = P (dP - delta): dV += P^T dO, dK += scale dS^T Q, dQ += scale dS K.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <numbers>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/attention_scores.h"
+#include "kernels/cpu/attention_tiles.h"
+
+namespace poolgrad::kernels::attention {
+
+/// Queries of a tile pair, and the row length of its scores.
+template <class T>
+inline constexpr int query_tile = group_step<T>;
+
+/// What all work items of a call share.
+struct BackwardCall {
+  AttentionSchedule by_key;  // rows are keys
+  AttentionScores scores;
+  View q, k, v, lse, delta, grad_out;
+  AttentionGradients gradients;
+  std::int64_t queries, q_heads, kv_heads, group, depth, v_depth, padded, v_padded;
+};
+
+/// Calls f(S{}) with the storage type of `dtype`, one of those that compute in T.
+template <class T, class F>
+void with_storage(DType dtype, const F& f) {
+  if constexpr (sizeof(T) == 8) {
+    f(double{});
+  } else {
+    if (dtype == DType::f32) return f(float{});
+    if (dtype == DType::f16) return f(Half{});
+    f(BFloat16{});
+  }
+}
+
+/// What one thread needs, carved out of one allocation.
+template <class T>
+struct TileScratch {
+  T *keys, *values, *key_rows, *dk, *dv;                            // of a key tile
+  T *queries, *grads, *query_rows, *grad_rows, *lse, *delta, *log;  // of a query tile
+  T *weights, *scores, *derivative;                                 // of the pair
+  T *last_rows, *dq;
+
+  /// Sets the parts, unless `scratch` is null, and returns their size.
+  static std::int64_t carve(T* base, const BackwardCall& p, std::int64_t dq_rows, TileScratch* scratch) {
+    std::int64_t used = 0;
+    const auto take = [&](std::int64_t count) {
+      T* part = base + used;
+      used += round_up(count, lanes<T>);
+      return part;
+    };
+    TileScratch s{};
+    s.keys = take(key_tile * p.depth + panel_slack<T>);
+    s.values = take(key_tile * p.v_depth + panel_slack<T>);
+    s.key_rows = take(key_tile * p.padded);
+    s.dk = take(key_tile * p.padded);
+    s.dv = take(key_tile * p.v_padded);
+    s.queries = take(query_tile<T> * p.depth);
+    s.grads = take(query_tile<T> * p.v_depth);
+    s.query_rows = take(query_tile<T> * p.padded);
+    s.grad_rows = take(query_tile<T> * p.v_padded);
+    s.lse = take(query_tile<T>);
+    s.delta = take(query_tile<T>);
+    s.log = take(query_tile<T>);
+    s.weights = take(key_tile * query_tile<T>);
+    s.scores = take(key_tile * query_tile<T>);
+    s.derivative = p.scores.softcap != 0 ? take(key_tile * query_tile<T>) : nullptr;
+    s.last_rows = take(rows_step * p.padded);
+    s.dq = take(dq_rows * p.padded);
+    if (scratch) *scratch = s;
+    return round_up(used, 64);
+  }
+};
+
+/// Which queries of a tile the keys of a tile see: lanes [first[k], last[k]).
+template <class T>
+struct TilePair {
+  static constexpr std::int64_t blocks = key_tile / rows_step;
+
+  Progression keys, queries;
+  const Strip* strip;
+  std::int64_t batch, head;
+  bool want_keys, want_queries;  // gradients of
+  T first[key_tile], last[key_tile];
+  struct Block {
+    std::int64_t begin, end;            // lanes that some key of the block sees
+    std::int64_t full_begin, full_end;  // lanes that all of them see
+    bool sees(std::int64_t lane, std::int64_t count) const { return begin < lane + count && end > lane; }
+  } block[blocks];
+
+  /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
+  void set_intervals(const Interval* seen, std::int64_t base) {
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      Block& all = block[b] = {queries.count, 0, 0, queries.count};
+      for (std::int64_t k = b * rows_step; k < std::min<std::int64_t>((b + 1) * rows_step, keys.count); ++k) {
+        const std::int64_t begin = std::clamp<std::int64_t>(seen[k].begin - base, 0, queries.count);
+        const std::int64_t end = std::clamp<std::int64_t>(seen[k].end - base, 0, queries.count);
+        first[k] = static_cast<T>(begin);
+        last[k] = static_cast<T>(end);
+        if (begin < end) {
+          all.begin = std::min(all.begin, begin);
+          all.end = std::max(all.end, end);
+        }
+        all.full_begin = std::max(all.full_begin, begin);
+        all.full_end = std::min(all.full_end, end);
+      }
+    }
+  }
+};
+
+template <class T>
+void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+  const std::int64_t count = pair.queries.count;
+  const Range all{0, count};
+  const T scale = static_cast<T>(p.scores.scale);
+  with_storage<T>(p.q.dtype, [&]<class S>(S) {
+    const auto q = gather(head_of<const S>(p.q, pair.batch, pair.head), pair.queries);
+    pack_queries<T>(s.queries, q, all, p.depth, scale * static_cast<T>(std::numbers::log2e));
+    if (pair.want_keys) copy_rows<T>(s.query_rows, q, all, p.depth, p.padded);
+  });
+  if (p.grad_out.data) {
+    with_storage<T>(p.grad_out.dtype, [&]<class S>(S) {
+      const auto grad = gather(head_of<const S>(p.grad_out, pair.batch, pair.head), pair.queries);
+      pack_queries<T>(s.grads, grad, all, p.v_depth, T(1));
+      if (pair.want_keys) copy_rows<T>(s.grad_rows, grad, all, p.v_depth, p.v_padded);
+    });
+  } else {
+    std::fill_n(s.grads, query_tile<T> * p.v_depth, T{});
+  }
+  constexpr T infinity = std::numeric_limits<T>::infinity();
+  const auto rows_of = [&](const View& view) {
+    return view.as<const T>() + pair.batch * view.strides[0] + pair.head * view.strides[1];
+  };
+  const T *lse = rows_of(p.lse), *delta = rows_of(p.delta);
+  for (std::int64_t i = 0; i < query_tile<T>; ++i) {
+    const std::int64_t row = pair.queries.row + i * pair.queries.stride;
+    const bool none = i >= count || lse[row * p.lse.strides[2]] == -infinity;  // +infinity makes every weight 0
+    s.lse[i] = none ? infinity : lse[row * p.lse.strides[2]] * static_cast<T>(std::numbers::log2e);
+    s.delta[i] = none ? T{} : delta[row * p.delta.strides[2]];
+    if (!none || i >= count) continue;
+    // A query that sees nothing stays without any effect, whatever lies in its row of dO.
+    T* group = s.grads + i / group_lanes<T> * group_lanes<T> * p.v_depth + i % group_lanes<T>;
+    for (std::int64_t j = 0; j < p.v_depth; ++j) group[j * group_lanes<T>] = T{};
+    if (pair.want_keys) std::fill_n(s.grad_rows + i * p.v_padded, p.v_padded, T{});
+  }
+  if (pair.strip->period == 0) return;
+  // m e^(s - lse) = e^(s - (lse - log m))
+  log_multiplicities(*pair.strip, pair.queries, s.log, query_tile<T>);
+  for (std::int64_t i = 0; i < count; ++i) s.lse[i] -= s.log[i];
+}
+
+/// dS of a block of pairs, from dP in s.scores and P in s.weights: dropout, dbias, softcap and scale.
+template <class T>
+void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
+                  ScoreBlock<T> block, std::int64_t lane) {
+  const Progression queries =
+      part_of(pair.queries, lane, std::min<std::int64_t>(pair.queries.count - lane, group_lanes<T>));
+  const auto finish = [&](std::int64_t key, std::int64_t i, Vec<T> factor) {
+    const std::int64_t at = key * query_tile<T> + lane + i;
+    const Vec<T> weight = simd::load<T>(s.weights + at);
+    Vec<T> gradient = weight * (factor * simd::load<T>(s.scores + at) - simd::load<T>(s.delta + lane + i));
+    gradient = weight == Vec<T>{} ? Vec<T>{} : gradient;
+    simd::store(s.weights + at, weight * factor);
+    if (const View& d = p.gradients.dbias; d.data) {
+      T* to = d.as<T>() + pair.batch * d.strides[0] + pair.head * d.strides[1] +
+              (pair.keys.row + key * pair.keys.stride) * d.strides[3];
+      for (std::int64_t n = 0; n < lanes<T> && i + n < queries.count; ++n)
+        to[(queries.row + (i + n) * queries.stride) * d.strides[2]] += gradient[n];
+    }
+    gradient *= static_cast<T>(p.scores.scale);
+    if (rules.softcap != 0) gradient *= simd::load<T>(s.derivative + at);
+    simd::store(s.scores + at, gradient);
+  };
+  if (rules.drops) return for_each_dropout(rules, pair.keys, queries, block, finish);
+  for (std::int64_t key = block.begin; key < block.end; ++key)
+    for (std::int64_t i = 0; i < block.lanes; i += lanes<T>) finish(key, i, simd::broadcast(T(1)));
+}
+
+/// s.weights = P (with dropout) and s.scores = dS * scale, for lanes [lane, lane + group_lanes) of the pair.
+template <class T>
+void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
+                 std::int64_t lane) {
+  constexpr std::size_t vectors = 2;
+  constexpr std::int64_t width = query_tile<T>, group = group_lanes<T>;
+  const std::int64_t members = std::min(group, pair.queries.count - lane);
+  const bool plain = !rules.drops && rules.softcap == 0 && !p.gradients.dbias.data;
+  const T scale = static_cast<T>(p.scores.scale);
+  Vec<T> lse[vectors], delta[vectors], index[vectors];
+  for (std::size_t v = 0; v < vectors; ++v) {
+    lse[v] = simd::load<T>(s.lse + lane + vector_offset<T>(v));
+    delta[v] = simd::load<T>(s.delta + lane + vector_offset<T>(v));
+    for (int i = 0; i < lanes<T>; ++i) index[v][i] = static_cast<T>(lane + vector_offset<T>(v) + i);
+  }
+  for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
+    const auto& block = pair.block[key / rows_step];
+    if (!block.sees(lane, group)) continue;
+    const std::int64_t end = std::min<std::int64_t>(key + rows_step, pair.keys.count);
+    const ScoreBlock<T> part{s.weights + lane, width, key, end, group};
+    Vec<T> sum[rows_step][vectors];
+    score_block<T, vectors>(sum, s.keys, key, s.queries + lane * p.depth, p.depth);
+    if (rules.modifies() || pair.strip->masked) {
+#pragma GCC unroll 8
+      for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+        for (std::size_t v = 0; v < vectors; ++v)
+          simd::store(s.weights + (key + r) * width + lane + vector_offset<T>(v), sum[r][v]);
+      const Progression queries = part_of(pair.queries, lane, members);
+      modify_scores(rules, pair.keys, queries, part, s.derivative ? s.derivative + lane : nullptr);
+      if (pair.strip->masked)
+        drop_pairs(pair.keys, queries, part, [&](std::int64_t query, std::int64_t at) {
+          return p.by_key.keeps(*pair.strip, p.scores.first_head + pair.head, at, query);
+        });
+#pragma GCC unroll 8
+      for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+        for (std::size_t v = 0; v < vectors; ++v)
+          sum[r][v] = simd::load<T>(s.weights + (key + r) * width + lane + vector_offset<T>(v));
+    }
+    const bool masked = block.full_begin > lane || block.full_end < lane + members || pair.strip->masked;
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r) {
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < vectors; ++v) {
+        Vec<T> weight = exp2_bounded<T>(sum[r][v] - lse[v]);
+        if (masked) {
+          weight = index[v] < simd::broadcast(pair.first[key + r]) ? Vec<T>{} : weight;
+          weight = index[v] >= simd::broadcast(pair.last[key + r]) ? Vec<T>{} : weight;
+        }
+        simd::store(s.weights + (key + r) * width + lane + vector_offset<T>(v), weight);
+      }
+    }
+    score_block<T, vectors>(sum, s.values, key, s.grads + lane * p.v_depth, p.v_depth);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r) {
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < vectors; ++v) {
+        const std::int64_t at = (key + r) * width + lane + vector_offset<T>(v);
+        Vec<T> gradient = sum[r][v];
+        if (plain) {
+          const Vec<T> weight = simd::load<T>(s.weights + at);
+          // A pair that is not admitted stays 0 whatever lies in v and dO.
+          gradient = weight * (gradient - delta[v]) * scale;
+          if (masked) gradient = weight == Vec<T>{} ? Vec<T>{} : gradient;
+        }
+        simd::store(s.scores + at, gradient);
+      }
+    }
+    if (!plain) finish_block(p, pair, s, rules, part, lane);
+  }
+}
+
+/// dk and dv of the key tile.
+template <class T>
+void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+  constexpr int width = query_tile<T>;
+  for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
+    const auto& block = pair.block[key / rows_step];
+    if (block.begin >= block.end) continue;
+    const std::int64_t lane = block.begin, count = block.end - block.begin, at = key * width + lane;
+    if (p.gradients.dv.data && p.grad_out.data)
+      add_product<T, width, 1>(s.dv + key * p.v_padded, p.v_padded, p.v_padded, count, s.weights + at,
+                               s.grad_rows + lane * p.v_padded, p.v_padded, nullptr);
+    if (p.gradients.dk.data)
+      add_product<T, width, 1>(s.dk + key * p.padded, p.padded, p.padded, count, s.scores + at,
+                               s.query_rows + lane * p.padded, p.padded, nullptr);
+  }
+}
+
+/// dq of the query tile; its rows, of p.padded elements, are `stride` apart from `dq` on.
+template <class T>
+void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, T* dq,
+                         std::int64_t stride) {
+  constexpr int width = query_tile<T>;
+  const std::int64_t keys = pair.keys.count, count = pair.queries.count, blocks = (keys + rows_step - 1) / rows_step;
+  // score_group() leaves out groups that a block does not see, which rows_step queries may reach into.
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const auto& block = pair.block[b];
+    if (block.begin >= block.end) continue;
+    const Range written{round_down(block.begin, group_lanes<T>), round_up(block.end, group_lanes<T>)};
+    const Range read{round_down(block.begin, rows_step), round_up(block.end, rows_step)};
+    for (std::int64_t key = b * rows_step; key < std::min<std::int64_t>((b + 1) * rows_step, keys); ++key) {
+      T* row = s.scores + key * width;
+      for (std::int64_t i = read.begin; i < written.begin; ++i) row[i] = T{};
+      for (std::int64_t i = written.end; i < read.end; ++i) row[i] = T{};
+    }
+  }
+  for (std::int64_t i = 0; i < count; i += rows_step) {
+    T* to = dq + i * stride;
+    std::int64_t to_stride = stride;
+    const std::int64_t rows = std::min<std::int64_t>(rows_step, count - i);
+    if (rows < rows_step) {  // the rows after the last belong to somebody else
+      for (std::int64_t r = 0; r < rows; ++r) std::copy_n(to + r * stride, p.padded, s.last_rows + r * p.padded);
+      to = s.last_rows;
+      to_stride = p.padded;
+    }
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      if (!pair.block[b].sees(i, rows_step)) continue;
+      const std::int64_t key = b * rows_step;
+      while (b + 1 < blocks && pair.block[b + 1].sees(i, rows_step)) ++b;
+      add_product<T, 1, width>(to, to_stride, p.padded, std::min<std::int64_t>((b + 1) * rows_step, keys) - key,
+                               s.scores + key * width + i, s.key_rows + key * p.padded, p.padded, nullptr);
+    }
+    if (rows < rows_step)
+      for (std::int64_t r = 0; r < rows; ++r) std::copy_n(to + r * p.padded, p.padded, dq + (i + r) * stride);
+  }
+}
+
+}  // namespace poolgrad::kernels::attention
