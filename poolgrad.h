@@ -169,9 +169,11 @@
 #include "nn/training_state.h"
 #include "nn/transformer_block.h"
 
+#include "attention/adaptive_block_sparse.h"
 #include "attention/attend.h"
 #include "attention/attention_core.h"
 #include "attention/communicator.h"
+#include "attention/block_selection.h"
 #include "attention/block_sparse_attention.h"
 #include "attention/definition.h"
 #include "attention/dilated_attention.h"
