@@ -29,10 +29,9 @@ class BlockSparseCore : public AttentionCore {
 class BlockSparseDilatedAttention : public BlockSparseCore {
  public:
   /// Throws ValueError for what SparsePatternConfig::validate() and Pattern::dilated() refuse.
-  explicit BlockSparseDilatedAttention(const SparsePatternConfig& config = {},
+  explicit BlockSparseDilatedAttention(const SparsePatternConfig& config = {}, const CoreOptions& options = {},
                                        const std::vector<std::int64_t>& segment_lengths = {},
-                                       const std::vector<std::int64_t>& dilation_rates = {},
-                                       const CoreOptions& options = {});
+                                       const std::vector<std::int64_t>& dilation_rates = {});
 
   Pattern pattern(std::int64_t length, bool causal = false) const override;
 
