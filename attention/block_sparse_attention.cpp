@@ -17,10 +17,9 @@ Tensor BlockSparseCore::forward(const Tensor& q, const Tensor& k, const Tensor& 
   return attend_by(pattern(length, call.causal), q, k, v, call);
 }
 
-BlockSparseDilatedAttention::BlockSparseDilatedAttention(const SparsePatternConfig& config,
+BlockSparseDilatedAttention::BlockSparseDilatedAttention(const SparsePatternConfig& config, const CoreOptions& options,
                                                          const std::vector<std::int64_t>& segment_lengths,
-                                                         const std::vector<std::int64_t>& dilation_rates,
-                                                         const CoreOptions& options)
+                                                         const std::vector<std::int64_t>& dilation_rates)
     : BlockSparseCore(options,
                       segment_lengths.empty() ? 0 : *std::max_element(segment_lengths.begin(), segment_lengths.end())),
       config_(config),

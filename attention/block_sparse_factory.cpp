@@ -17,8 +17,7 @@ using Core = std::unique_ptr<AttentionCore>;
 using Options = BlockSparseFactoryOptions;
 
 Core make_base(const Options& o) {
-  return std::make_unique<BlockSparseDilatedAttention>(
-      o.sparse.value_or(SparsePatternConfig{}), std::vector<std::int64_t>{}, std::vector<std::int64_t>{}, o.core);
+  return std::make_unique<BlockSparseDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.core);
 }
 Core make_hierarchical(const Options& o) { return std::make_unique<HierarchicalBlockSparse>(o.levels, o.core); }
 Core make_adaptive(const Options& o) {

@@ -22,8 +22,7 @@ Core make_improved(const Options& o) {
   return std::make_unique<ImprovedDilatedAttention>(o.segment_lengths, o.dilation_rates, o.dilated, o.core);
 }
 Core make_block_sparse(const Options& o) {
-  return std::make_unique<BlockSparseDilatedAttention>(
-      o.sparse.value_or(SparsePatternConfig{}), std::vector<std::int64_t>{}, std::vector<std::int64_t>{}, o.core);
+  return std::make_unique<BlockSparseDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.core);
 }
 
 struct Entry {
