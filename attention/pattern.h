@@ -59,10 +59,10 @@ class Pattern {
   /// w_b.
   static Pattern dilated(std::vector<std::int64_t> segment_lengths, std::vector<std::int64_t> dilation_rates,
                          const DilatedOptions& options = {});
-  /// Pairs whose blocks of `block` positions are d apart (block of j minus block of i) for some d of `offsets`, at most
-  /// 32 of them. ValueError: block not a multiple of 16, no offset, too many.
+  /// Pairs whose blocks of `block` positions are d apart (block of j minus block of i) for some d of `offsets`.
+  /// ValueError: block not a multiple of 16, no offset, more than 32 runs of neighbouring offsets.
   static Pattern block_offsets(std::int64_t block, std::vector<std::int64_t> offsets);
-  /// Head h takes offsets[h mod offsets.size()]; at most 8 lists with at most 64 offsets in all.
+  /// Head h takes offsets[h mod offsets.size()]; at most 8 lists with at most 32 runs in all.
   static Pattern block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets);
   /// block_offsets {0, +-rate for each rate}: "dilated_sparse".
   static Pattern dilated_sparse(std::int64_t block, std::vector<std::int64_t> rates = {1, 2, 4});
@@ -91,8 +91,8 @@ class Pattern {
   friend Pattern operator&(const Pattern& a, const Pattern& b);
   friend Pattern operator|(const Pattern& a, const Pattern& b);
   friend Pattern operator+(const Pattern& a, const Pattern& b);
-  /// Same construction.
-  friend bool operator==(const Pattern& a, const Pattern& b) = default;
+  /// Made of the same parts.
+  friend bool operator==(const Pattern& a, const Pattern& b);
 
   /// How often the key at position j counts for the query at position i in head h of `heads`.
   std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const;
@@ -116,10 +116,12 @@ class Pattern {
   std::string to_string() const;
 
  private:
-  explicit Pattern(std::shared_ptr<const PatternTerms> terms) : terms_(std::move(terms)) {}
+  explicit Pattern(std::shared_ptr<const PatternTerms> terms, std::int64_t left = unbounded,
+                   std::int64_t right = unbounded)
+      : terms_(std::move(terms)), left_(left), right_(right) {}
   Pattern(std::int64_t left, std::int64_t right) : left_(left), right_(right) {}
 
-  std::shared_ptr<const PatternTerms> terms_;
+  std::shared_ptr<const PatternTerms> terms_;  // null: a band alone
   std::int64_t left_ = unbounded, right_ = unbounded;
 };
 

@@ -7,16 +7,12 @@ namespace poolgrad::kernels {
 
 template <class F>
 POOLGRAD_HD void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
-  const int begin = term.set_begin[tile.h % term.sets], end = term.set_begin[tile.h % term.sets + 1];
-  for (int o = begin; o < end;) {
-    int next = o + 1;
-    while (next < end && term.offset[next] == term.offset[next - 1] + 1) ++next;
-    const std::int64_t first = tile.flipped ? -term.offset[next - 1] : term.offset[o];
+  for (int n = term.set_begin[tile.h % term.sets]; n < term.set_begin[tile.h % term.sets + 1]; ++n) {
+    const std::int64_t first = term.run[n].first, last = term.run[n].last;
     Strip strip = base;
-    strip.add_low({term.size, first * term.size});
-    strip.add_high({term.size, (first + next - o) * term.size});
+    strip.add_low({term.size, (tile.flipped ? -last : first) * term.size});
+    strip.add_high({term.size, ((tile.flipped ? -first : last) + 1) * term.size});
     f(strip);
-    o = next;
   }
 }
 

@@ -15,7 +15,7 @@ POOLGRAD_HD constexpr std::uint64_t mix(std::uint64_t x) {
 /// Terms of one group are united: a pair that several admit counts once, for the first.
 struct AttentionTerm {
   enum class Kind : std::uint8_t { all, columns, rows, segment, residue, dilated, offsets, listed, random };
-  static constexpr int max_branches = 16, max_offsets = 64, max_sets = 8;
+  static constexpr int max_branches = 16, max_runs = 32, max_sets = 8;
 
   Kind kind = Kind::all;
   bool visited = true;  // false: only keeps other terms of its group from counting a pair again
@@ -29,10 +29,15 @@ struct AttentionTerm {
   std::uint32_t visited_branches = ~std::uint32_t{0};
   std::int64_t segment_length[max_branches] = {}, dilation_rate[max_branches] = {};
 
-  // offsets: head h takes offset[set_begin[s] .. set_begin[s + 1]) with s = h mod sets, ascending
+  // offsets: head h takes runs of neighbouring offsets, run[set_begin[s] .. set_begin[s + 1]) with s = h mod sets,
+  // ascending
+  struct OffsetRun {
+    std::int32_t first, last;
+    friend bool operator==(const OffsetRun&, const OffsetRun&) = default;
+  };
   std::int32_t sets = 0;
   std::int16_t set_begin[max_sets + 1] = {};
-  std::int32_t offset[max_offsets] = {};
+  OffsetRun run[max_runs] = {};
 
   // listed: list l = h mod lists; its rows are row_begin[l * (block_rows + 1) ..], which index `columns`
   std::int32_t lists = 0, block_rows = 0, block_columns = 0;
@@ -41,6 +46,8 @@ struct AttentionTerm {
 
   // random
   std::uint64_t seed = 0, threshold = 0;  // kept where 53 bits of the hash are below
+
+  friend bool operator==(const AttentionTerm&, const AttentionTerm&) = default;
 
   /// How often the pair counts in head h of `heads`, other terms aside.
   POOLGRAD_HD std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t query, std::int64_t key) const;
@@ -90,8 +97,8 @@ POOLGRAD_HD inline std::int64_t AttentionTerm::multiplicity(std::int64_t h, std:
     }
     case Kind::offsets: {
       const std::int64_t apart = floor_div(key, size) - floor_div(query, size);
-      for (int o = set_begin[h % sets]; o < set_begin[h % sets + 1]; ++o)
-        if (offset[o] == apart) return 1;
+      for (int n = set_begin[h % sets]; n < set_begin[h % sets + 1]; ++n)
+        if (run[n].first <= apart && apart <= run[n].last) return 1;
       return 0;
     }
     case Kind::listed: {

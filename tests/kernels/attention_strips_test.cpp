@@ -162,12 +162,11 @@ TEST(OffsetStrips, VisitBlocksAtTheListedDistances) {
   term.kind = Kind::offsets;
   term.size = 16;
   term.sets = 2;
+  term.set_begin[1] = 3;
+  term.set_begin[2] = 5;
+  const AttentionTerm::OffsetRun runs[] = {{-4, -4}, {-2, 2}, {4, 4}, {-3, -3}, {5, 5}};
+  std::copy(std::begin(runs), std::end(runs), term.run);
   const std::vector<std::vector<std::int64_t>> sets{{-4, -2, -1, 0, 1, 2, 4}, {-3, 5}};
-  for (std::size_t s = 0; s < 2; ++s) {
-    term.set_begin[s + 1] = static_cast<std::int16_t>(term.set_begin[s] + static_cast<std::int16_t>(sets[s].size()));
-    for (std::size_t n = 0; n < sets[s].size(); ++n)
-      term.offset[static_cast<std::size_t>(term.set_begin[s]) + n] = static_cast<std::int32_t>(sets[s][n]);
-  }
   for (const std::int64_t cut : {0, 16, 64})
     for (const PositionMap& queries : shards(90, -20))
       for (const PositionMap& keys : shards(70)) {

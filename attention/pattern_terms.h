@@ -1,0 +1,37 @@
+// What a pattern is made of beyond its band: the shared, immutable part of attention/pattern.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "attention/block_list.h"
+#include "kernels/attention_schedule.h"
+
+namespace poolgrad::attention {
+
+using TermKind = kernels::AttentionTerm::Kind;
+using Boundaries = std::vector<std::int64_t>;
+
+/// A sum over groups; the terms of a group are united. No term stands for every pair once.
+struct PatternTerms {
+  struct Term {
+    kernels::AttentionTerm term;  // its pointers are set where schedules are made
+    std::shared_ptr<const BlockLists> lists;
+    friend bool operator==(const Term& a, const Term& b);
+  };
+  std::vector<Term> terms;  // by group
+  std::shared_ptr<const Boundaries> documents;
+  std::vector<std::int64_t> divisors;  // of lengths: the longest segments of branches that require it
+  friend bool operator==(const PatternTerms& a, const PatternTerms& b);
+};
+
+/// The term as kernels want it; its pointers live as long as `term.lists`.
+kernels::AttentionTerm with_lists(const PatternTerms::Term& term);
+/// "dilated(w 512 1024, r 1 2)"; the band of the term is left out.
+std::string to_string(const PatternTerms::Term& term);
+/// "causal", "window(255, 0)"; "dense" where there is none.
+std::string band_to_string(std::int64_t left, std::int64_t right);
+
+}  // namespace poolgrad::attention
