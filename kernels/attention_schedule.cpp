@@ -12,25 +12,6 @@ AttentionSchedule AttentionSchedule::transposed() const {
   return other;
 }
 
-double AttentionSchedule::count_pairs() const {
-  const RowTiling tiling(*this, 256);
-  double pairs = 0;
-  for (std::int64_t h = 0; h < heads; ++h)
-    for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
-      const Progression rows = tiling.tile(n);
-      for_each_key_tile(*this, h, rows, unbounded, [&](const Strip& strip, const Progression& run) {
-        for (std::int64_t t = 0; t < rows.count; ++t) {
-          const std::int64_t row = rows.position + t * rows.step;
-          const Interval seen = steps_seen(strip, run, row);
-          if (!strip.masked) pairs += static_cast<double>(std::max<std::int64_t>(0, seen.end - seen.begin));
-          for (std::int64_t s = seen.begin; strip.masked && s < seen.end; ++s)
-            pairs += keeps(strip, h, row, run.position + s * run.step);
-        }
-      });
-    }
-  return pairs;
-}
-
 RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit) : map_(schedule.queries) {
   classes_ = schedule.modulus / std::gcd(schedule.modulus, map_.stride);
   const std::int64_t unit = classes_ * map_.stride;  // positions per row of a tile

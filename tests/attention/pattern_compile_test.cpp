@@ -11,13 +11,15 @@ using testing_support::expect_means;
 using testing_support::Multiplicity;
 namespace definition = testing_support::definition;
 
-/// All alignments of a few lengths, in tiles of several sizes.
+/// Several lengths and alignments, in tiles of several sizes.
 void expect_means(const Pattern& pattern, const Multiplicity& expected, std::int64_t heads = 3) {
-  for (const std::int64_t limit : {16, 37})
-    for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{64, 64}, {61, 100}, {100, 61}, {1, 97}})
-      for (const std::int64_t offset : {std::int64_t{0}, keys - queries})
-        expect_means(pattern, expected, heads, PositionMap::contiguous(queries, offset), PositionMap::contiguous(keys),
-                     limit);
+  struct Lengths {
+    std::int64_t queries, keys, offset, limit;
+  };
+  for (const auto& [queries, keys, offset, limit] :
+       {Lengths{64, 64, 0, 16}, {61, 100, 39, 37}, {61, 100, 0, 128}, {100, 61, -39, 16}, {1, 97, 96, 37}})
+    expect_means(pattern, expected, heads, PositionMap::contiguous(queries, offset), PositionMap::contiguous(keys),
+                 limit);
 }
 
 TEST(PatternCompile, Bands) {

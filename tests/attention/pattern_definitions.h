@@ -37,19 +37,24 @@ inline Multiplicity documents(const std::vector<std::int64_t>& bounds) {
   };
   return [=](auto, auto, auto i, auto j) { return document(i) >= 0 && document(i) == document(j); };
 }
+/// Heads are dealt out to consecutive groups, one more to each of the first.
+inline std::int64_t group_of(std::int64_t h, std::int64_t heads, std::int64_t groups) {
+  std::int64_t end = 0, group = -1;
+  while (end <= h) {
+    ++group;
+    end += heads / groups + (group < heads % groups ? 1 : 0);
+  }
+  return group;
+}
 inline Multiplicity dilated(const std::vector<std::int64_t>& w, const std::vector<std::int64_t>& r,
                             const DilatedOptions& options = {}) {
   return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
-    const auto groups = static_cast<std::int64_t>(w.size());
-    std::vector<std::int64_t> group_of;
-    for (std::int64_t g = 0; g < groups; ++g)
-      for (std::int64_t n = 0; n < heads / groups + (g < heads % groups ? 1 : 0); ++n) group_of.push_back(g);
     std::int64_t m = 0;
     for (std::size_t b = 0; b < w.size(); ++b) {
       std::int64_t phase = h % r[b];
       if (options.offset == DilatedOffset::contiguous) phase = h / ((heads + r[b] - 1) / r[b]);
       if (options.mode == DilatedMode::grouped) {
-        if (group_of[static_cast<std::size_t>(h)] != static_cast<std::int64_t>(b)) continue;
+        if (group_of(h, heads, static_cast<std::int64_t>(w.size())) != static_cast<std::int64_t>(b)) continue;
         phase = static_cast<std::int64_t>(b) % r[b];
       }
       m += floor_of(i, w[b]) == floor_of(j, w[b]) && mod_of(i, w[b]) % r[b] == phase && mod_of(j, w[b]) % r[b] == phase;

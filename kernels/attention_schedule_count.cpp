@@ -1,0 +1,143 @@
+// How many pairs a schedule visits, without going through its rows: between two rows at which the same edges decide,
+// the number of keys of a row is affine.
+#include <algorithm>
+
+#include "kernels/attention_schedule.h"
+
+namespace poolgrad::kernels {
+
+namespace {
+
+/// The pairs of a tile's rows with one run of a strip.
+class RunPairs {
+ public:
+  RunPairs(const Strip& strip, const Progression& tile, const Progression& run)
+      : strip_(strip), tile_(tile), run_(run) {}
+
+  double count() const {
+    const Interval rows = rows_of(strip_, tile_);
+    return rows.empty() ? 0.0 : sum(rows.begin, at(rows.begin), rows.end - 1, at(rows.end - 1));
+  }
+
+ private:
+  /// One end of a row's interval: the larger (for lows, negated for highs: the smaller) of a moving and a resting
+  /// bound.
+  struct End {
+    std::int64_t resting;
+    bool moves;
+    std::int64_t step;  // of the run, clamped
+    int clamped;        // -1 below the run, 1 beyond
+    friend bool operator==(const End&, const End&) = default;
+  };
+  struct Row {
+    End begin, end;
+    double keys() const { return static_cast<double>(std::max<std::int64_t>(0, end.step - begin.step)); }
+  };
+
+  End end_at(std::int64_t row, const Edge* edges, int count, std::int64_t resting, bool low) const {
+    std::int64_t moving = low ? -far_away : far_away;
+    for (int e = 0; e < count; ++e) {
+      std::int64_t& bound = edges[e].step == 1 ? moving : resting;
+      bound = low ? std::max(bound, edges[e].at(row)) : std::min(bound, edges[e].at(row));
+    }
+    const bool moves = low ? moving > resting : moving < resting;
+    const std::int64_t step = ceil_div((moves ? moving : resting) - run_.position, run_.step);
+    return {resting, moves, std::clamp<std::int64_t>(step, 0, run_.count), step <= 0 ? -1 : step >= run_.count ? 1 : 0};
+  }
+
+  Row at(std::int64_t t) const {
+    const std::int64_t row = tile_.position + t * tile_.step;
+    Strip resting;  // what is left without edges: the document
+    resting.keys = strip_.keys;
+    resting.documents = strip_.documents;
+    resting.document_count = strip_.document_count;
+    const Interval rest = resting.interval(row);
+    return {end_at(row, strip_.low, strip_.lows, rest.begin, true),
+            end_at(row, strip_.high, strip_.highs, rest.end, false)};
+  }
+
+  /// Whether the end is affine between two rows.
+  bool is_affine(const End& a, const End& b) const {
+    if (a.clamped != 0 && a.clamped == b.clamped) return true;  // ends never decrease
+    if (a.resting != b.resting || a.moves != b.moves) return false;
+    if (!a.moves) return true;
+    return a.clamped == 0 && b.clamped == 0 && tile_.step % run_.step == 0;
+  }
+
+  double sum(std::int64_t first, const Row& a, std::int64_t last, const Row& b) const {
+    if (first == last) return a.keys();
+    const auto rows = static_cast<double>(last - first + 1);
+    if (is_affine(a.begin, b.begin) && is_affine(a.end, b.end) && (a.keys() > 0) == (b.keys() > 0))
+      return rows * (a.keys() + b.keys()) / 2;
+    const std::int64_t middle = first + (last - first) / 2;
+    return sum(first, a, middle, at(middle)) + sum(middle + 1, at(middle + 1), last, b);
+  }
+
+  const Strip& strip_;
+  const Progression &tile_, &run_;
+};
+
+/// Masked pairs: all of them, or what a fixed sample of many says.
+double count_kept(const AttentionSchedule& schedule, std::int64_t h, const Strip& strip, const Progression& tile,
+                  const Progression& run) {
+  constexpr std::int64_t enough = std::int64_t{1} << 20, samples = std::int64_t{1} << 16;
+  const auto kept = [&](std::int64_t t, std::int64_t s) {
+    const std::int64_t row = tile.position + t * tile.step;
+    const Interval seen = steps_seen(strip, run, row);
+    return seen.contains(s) && schedule.keeps(strip, h, row, run.position + s * run.step);
+  };
+  const Interval rows = rows_of(strip, tile);
+  const std::int64_t height = rows.end - rows.begin;
+  double count = 0;
+  if (static_cast<double>(height) * static_cast<double>(run.count) <= static_cast<double>(enough)) {
+    for (std::int64_t t = rows.begin; t < rows.end; ++t)
+      for (std::int64_t s = 0; s < run.count; ++s) count += kept(t, s);
+    return count;
+  }
+  for (std::int64_t n = 0; n < samples; ++n) {
+    const std::uint64_t draw = mix(static_cast<std::uint64_t>(n)), other = mix(~draw);
+    count += kept(rows.begin + static_cast<std::int64_t>(draw % static_cast<std::uint64_t>(height)),
+                  static_cast<std::int64_t>(other % static_cast<std::uint64_t>(run.count)));
+  }
+  return count / static_cast<double>(samples) * static_cast<double>(height) * static_cast<double>(run.count);
+}
+
+/// Heads h and h + n see the same.
+std::int64_t period_of_heads(const AttentionTerm& term, std::int64_t heads) {
+  using Kind = AttentionTerm::Kind;
+  std::int64_t period = 1;
+  switch (term.kind) {
+    case Kind::dilated:
+      if (term.grouped || term.contiguous_offset) return heads;
+      for (int b = 0; b < term.branches && period < heads; ++b) period = std::lcm(period, term.dilation_rate[b]);
+      return period;
+    case Kind::offsets: return term.sets;
+    case Kind::listed: return term.lists;
+    case Kind::random: return heads;
+    default: return 1;
+  }
+}
+
+}  // namespace
+
+double AttentionSchedule::count_pairs() const {
+  AttentionSchedule whole = *this;
+  whole.cut = 0;  // one tile for each class of rows
+  std::int64_t period = 1;
+  for (int t = 0; t < term_count && period < heads; ++t) period = std::lcm(period, period_of_heads(term[t], heads));
+  const RowTiling tiling(whole, std::max<std::int64_t>(1, queries.count));
+  double pairs = 0;
+  for (std::int64_t h = 0; h < std::min(period, heads); ++h) {
+    double head = 0;
+    for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
+      const Progression tile = tiling.tile(n);
+      for_each_key_tile(whole, h, tile, far_away, [&](const Strip& strip, const Progression& run) {
+        head += strip.masked ? count_kept(whole, h, strip, tile, run) : RunPairs(strip, tile, run).count();
+      });
+    }
+    pairs += head * static_cast<double>(ceil_div(heads - h, period));
+  }
+  return pairs;
+}
+
+}  // namespace poolgrad::kernels
