@@ -1,13 +1,29 @@
 #include "attention/definition.h"
 
-#include <limits>
+#include <cmath>
+#include <cstdlib>
+#include <vector>
 
+#include "attention/attend_call.h"
 #include "autograd/operators.h"
+#include "kernels/attention_dropout.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {
 
 namespace {
+
+/// A constant of attention: value(h, i, j) for every head and every pair of indices, in the compute dtype.
+template <class Value>
+Tensor tabulated(const Shape& shape, const TensorOptions& options, const Value& value) {
+  std::vector<double> table;
+  table.reserve(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]));
+  for (std::int64_t b = 0; b < shape[0]; ++b)
+    for (std::int64_t h = 0; h < shape[1]; ++h)
+      for (std::int64_t i = 0; i < shape[2]; ++i)
+        for (std::int64_t j = 0; j < shape[3]; ++j) table.push_back(value(b, h, i, j));
+  return to(to(from_data(table, shape), options.dtype), options.device);
+}
 
 /// (B, N, Hkv, D) -> (B, Hkv * group, N, D): every key head once per query head that uses it.
 Tensor per_query_head(const Tensor& x, std::int64_t group) {
@@ -16,31 +32,48 @@ Tensor per_query_head(const Tensor& x, std::int64_t group) {
   return reshape(repeated, {batch, heads * group, length, width});
 }
 
-/// True where the pattern does not admit the pair; (queries, keys).
-Tensor excluded(const kernels::BandSchedule& schedule, std::int64_t queries, std::int64_t keys, Device device) {
-  const TensorOptions options{.dtype = DType::i64, .device = device};
-  const auto limit = [&](std::int64_t value) { return full({}, static_cast<double>(value), options); };
-  const Tensor i = unsqueeze(arange(0, static_cast<double>(queries), 1, options), 1) + limit(schedule.q_offset);
-  const Tensor distance = unsqueeze(arange(0, static_cast<double>(keys), 1, options), 0) - i;
-  Tensor result = full({queries, keys}, 0.0, {.dtype = DType::boolean, .device = device});
-  if (schedule.right != schedule.unbounded) result = logical_or(result, greater(distance, limit(schedule.right)));
-  if (schedule.left != schedule.unbounded) result = logical_or(result, less(distance, limit(-schedule.left)));
-  return result;
-}
-
 }  // namespace
 
-Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, double scale,
-                              Alignment alignment) {
-  const DType dtype = q.dtype(), compute = compute_dtype(dtype);
-  const std::int64_t group = q.size(2) / k.size(2);
-  const Tensor queries = permute(to(q, compute), {0, 2, 1, 3});
-  const Tensor keys = per_query_head(to(k, compute), group), values = per_query_head(to(v, compute), group);
-  const Tensor mask = excluded(pattern.schedule(q.size(1), k.size(1), alignment), q.size(1), k.size(1), q.device());
-  const Tensor scores =
-      masked_fill(matmul(queries, transpose(keys, 2, 3)) * scale, mask, -std::numeric_limits<double>::infinity());
-  const Tensor out = permute(matmul(softmax(scores, -1), values), {0, 2, 1, 3});
-  return {to(out, dtype), log_sum_exp(scores, -1)};
+Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
+  const DType compute = compute_dtype(x.q.dtype());
+  const TensorOptions options{compute, x.q.device()};
+  const std::int64_t batch = x.batch(), heads = x.heads(), queries = x.queries(), keys = x.keys();
+  const std::int64_t group = heads / x.k.size(2);
+
+  Tensor scores =
+      matmul(permute(to(x.q, compute), {0, 2, 1, 3}), transpose(per_query_head(to(x.k, compute), group), 2, 3)) *
+      call.scale;
+  if (call.softcap > 0.0) scores = call.softcap * tanh(scores / call.softcap);
+  if (x.bias.defined()) scores = scores + x.bias;
+  if (x.alibi.defined()) {
+    const Tensor distance = tabulated({1, 1, queries, keys}, options, [&](auto, auto, auto i, auto j) {
+      return static_cast<double>(std::abs(i + call.q_offset - j));
+    });
+    scores = scores - reshape(x.alibi, {1, heads, 1, 1}) * distance;
+  }
+  // A pair that counts m times is one with log m added; log 0 = -infinity.
+  scores = scores + tabulated({1, heads, queries, keys}, options, [&](auto, auto h, auto i, auto j) {
+             return std::log(static_cast<double>(call.pattern.multiplicity(h, heads, i + call.q_offset, j)));
+           });
+  if (x.sinks.defined())
+    scores = cat({scores, expand(reshape(x.sinks, {1, heads, 1, 1}), {batch, heads, queries, 1})}, 3);
+
+  Tensor weights = slice(softmax(scores, -1), 3, 0, keys);
+  if (call.dropout > 0.0) {
+    const auto dropout = kernels::AttentionDropout::make(call.dropout_key, call.dropout);
+    weights = weights * tabulated({batch, heads, queries, keys}, options, [&](auto b, auto h, auto i, auto j) {
+                return dropout.keeps(b, h, i + call.q_offset, j) ? 1.0 / (1.0 - call.dropout) : 0.0;
+              });
+  }
+  const Tensor out = permute(matmul(weights, per_query_head(to(x.v, compute), group)), {0, 2, 1, 3});
+  return {to(out, x.q.dtype()), log_sum_exp(scores, -1)};
+}
+
+Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
+                              const AttendOptions& options) {
+  check_attend(q, k, v, options);
+  const AttendOperands x = prepare_operands(q, k, v, options);
+  return attend_by_definition(x, prepare_call(x, pattern, options));
 }
 
 }  // namespace poolgrad::attention

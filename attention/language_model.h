@@ -3,17 +3,21 @@
 
 #include <memory>
 
-#include "attention/pattern.h"
+#include "attention/multihead_attention.h"
 #include "nn/language_model.h"
 
 namespace poolgrad::attention {
 
-/// Makes MultiheadAttention with the heads, positions and biases of the model's configuration; its output projection
-/// starts at 0.
+/// Makes MultiheadAttention like `options`, but with the heads, positions and biases of the model's configuration; its
+/// output projection starts at 0.
+nn::MixerFactory attention_mixer(const MultiheadAttentionOptions& options);
 nn::MixerFactory attention_mixer(const Pattern& pattern);
 
-/// nn::LanguageModel with attention_mixer(pattern).
+/// nn::LanguageModel with attention_mixer().
+std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config,
+                                                       const MultiheadAttentionOptions& options,
+                                                       const nn::ParameterOptions& parameters = {});
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
-                                                       const nn::ParameterOptions& options = {});
+                                                       const nn::ParameterOptions& parameters = {});
 
 }  // namespace poolgrad::attention

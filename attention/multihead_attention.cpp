@@ -1,5 +1,6 @@
 #include "attention/multihead_attention.h"
 
+#include <cmath>
 #include <string>
 
 #include "allocator/error.h"
@@ -21,6 +22,10 @@ std::int64_t checked_head_dim(std::int64_t width, const MultiheadAttentionOption
   if (width % options.heads != 0) refuse("width is not divisible by heads");
   if (options.heads % options.kv_heads != 0) refuse("heads are not a multiple of kv_heads");
   if (options.rope_base && (width / options.heads) % 2 != 0) refuse("rotary positions need an even width per head");
+  if (options.softcap && !(std::isfinite(*options.softcap) && *options.softcap > 0))
+    refuse("the softcap " + std::to_string(*options.softcap) + " is not a positive number");
+  if (!(options.dropout >= 0.0 && options.dropout < 1.0))
+    refuse("the dropout " + std::to_string(options.dropout) + " is outside [0, 1)");
   return width / options.heads;
 }
 
@@ -31,33 +36,57 @@ MultiheadAttention::MultiheadAttention(std::int64_t width, const MultiheadAttent
     : options_(options),
       head_dim_(checked_head_dim(width, options)),
       projection_(width, (options.heads + 2 * options.kv_heads) * head_dim_, {.bias = options.bias}, parameters),
-      output_(width, width, {.bias = options.bias, .deviation = options.output_deviation}, parameters) {
+      output_(width, width, {.bias = options.bias, .deviation = options.output_deviation}, parameters),
+      generator_(parameters.generator) {
   add_module("projection", projection_);
   add_module("output", output_);
+  if (options.qk_norm) {
+    q_norm_ = std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters);
+    k_norm_ = std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters);
+    add_module("q_norm", *q_norm_);
+    add_module("k_norm", *k_norm_);
+  }
+  if (options.sinks) sinks_ = constant_parameter("sinks", {options.heads}, 0.0, parameters);
+  if (options.alibi) slopes_ = alibi_slopes(options.heads, {compute_dtype(parameters.dtype), parameters.device});
+}
+
+std::vector<Tensor> MultiheadAttention::project(const Tensor& x, std::int64_t position) {
+  const std::int64_t heads = options_.heads, kv_heads = options_.kv_heads;
+  const MemoryScope scope("projection", Category::query);  // queries, keys and values in one block
+  const Tensor packed = reshape(projection_(x), {x.size(0), x.size(1), heads + 2 * kv_heads, head_dim_});
+  const auto rotated = [&](const Tensor& part) {
+    return options_.rope_base ? rope(part, position, *options_.rope_base) : part;
+  };
+  if (options_.qk_norm || !options_.rope_base) {
+    std::vector<Tensor> qkv = split_heads(packed, {heads, kv_heads, kv_heads});
+    if (options_.qk_norm) {
+      qkv[0] = rotated((*q_norm_)(qkv[0]));
+      qkv[1] = rotated((*k_norm_)(qkv[1]));
+    }
+    return qkv;
+  }
+  const std::vector<Tensor> parts = split_heads(packed, {heads + kv_heads, kv_heads});
+  std::vector<Tensor> qkv = split_heads(rotated(parts[0]), {heads, kv_heads});
+  qkv.push_back(parts[1]);
+  return qkv;
 }
 
 Tensor MultiheadAttention::forward(const Tensor& x, nn::SequenceState* state) {
-  const std::int64_t batch = x.size(0), length = x.size(1), heads = options_.heads, kv_heads = options_.kv_heads;
   const std::int64_t position = state ? state->length : 0;
-  std::vector<Tensor> qkv;
-  {
-    const MemoryScope scope("projection", Category::query);  // queries, keys and values in one block
-    const Tensor packed = reshape(projection_(x), {batch, length, heads + 2 * kv_heads, head_dim_});
-    if (options_.rope_base) {
-      const std::vector<Tensor> parts = split_heads(packed, {heads + kv_heads, kv_heads});
-      qkv = split_heads(rope(parts[0], position, *options_.rope_base), {heads, kv_heads});
-      qkv.push_back(parts[1]);
-    } else {
-      qkv = split_heads(packed, {heads, kv_heads, kv_heads});
-    }
-  }
+  std::vector<Tensor> qkv = project(x, position);
   if (state) {
     state->tensors.resize(2);
     for (std::size_t i = 0; i < 2; ++i) qkv[i + 1] = append_positions(state->tensors[i], position, qkv[i + 1]);
-    state->length += length;
+    state->length += x.size(1);
   }
-  const Tensor mixed = attend(qkv[0], qkv[1], qkv[2], options_.pattern).out;
-  return output_(reshape(mixed, {batch, length, heads * head_dim_}));
+  const Tensor mixed = attend(qkv[0], qkv[1], qkv[2], options_.pattern,
+                              {.softcap = options_.softcap,
+                               .alibi = slopes_,
+                               .sinks = sinks_,
+                               .dropout = training() ? options_.dropout : 0.0,
+                               .generator = generator_})
+                           .out;
+  return output_(reshape(mixed, {x.size(0), x.size(1), options_.heads * head_dim_}));
 }
 
 }  // namespace poolgrad::attention

@@ -36,8 +36,7 @@ TEST(MultiheadAttention, IsProjectionRotationAttentionProjection) {
       q = rope(q);
       k = rope(k);
     }
-    const Tensor mixed =
-        attend_by_definition(q, k, slice(packed, 2, 6), Pattern::window(3, 0), 0.5, Alignment::bottom_right).out;
+    const Tensor mixed = attend_by_definition(q, k, slice(packed, 2, 6), Pattern::window(3, 0)).out;
     const Tensor expected = linear(reshape(mixed, {2, 9, 16}), parameters[2].second, parameters[3].second);
     EXPECT_TRUE(all_close(layer.forward(x), expected, 1e-11, 1e-12)) << rotates;
   }

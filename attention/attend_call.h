@@ -1,0 +1,59 @@
+// What the parts of attend() hand to each other: the operands as kernels want them, and everything else about a call.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/attend.h"
+#include "autograd/node.h"
+
+namespace poolgrad::attention {
+
+/// Throws what attend() promises; true where a gradient is wanted.
+bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options);
+
+/// q, k and v with stride 1 in the last dimension; bias, alibi and sinks in the compute dtype, or undefined.
+struct AttendOperands {
+  Tensor q, k, v, bias, alibi, sinks;
+
+  std::int64_t batch() const { return q.size(0); }
+  std::int64_t queries() const { return q.size(1); }
+  std::int64_t keys() const { return k.size(1); }
+  std::int64_t heads() const { return q.size(2); }
+};
+
+struct AttendCall {
+  Pattern pattern;
+  Pattern::Compiled compiled;
+  std::int64_t q_offset = 0;  // position of query 0; key j is at position j
+  double scale = 1.0, softcap = 0.0, dropout = 0.0;
+  kernels::RandomKey dropout_key;
+  bool dq_over_out = false;
+
+  kernels::AttentionScores scores(const AttendOperands& x) const;
+};
+
+AttendOperands prepare_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options);
+/// All of the call but its passes. Takes a range of the generator where weights are dropped.
+AttendCall prepare_call(const AttendOperands& x, const Pattern& pattern, const AttendOptions& options);
+/// What attend() computes, with every score in memory; differentiable any number of times.
+Attended attend_by_definition(const AttendOperands& x, const AttendCall& call);
+
+/// x itself, or a copy with stride 1 in the last dimension.
+Tensor with_unit_rows(const Tensor& x);
+/// The view of a tensor; one without data where it is undefined.
+View view_or_none(const Tensor& x);
+
+/// Throws ValueError unless the result may be written over q.
+void check_out_over_q(const AttendCall& call, const AttendOperands& x, bool wants_gradient);
+
+/// Gradients of q, k, v, bias and sinks by the fused kernels; undefined where `backward` wants none.
+Gradients attend_gradients(const AttendCall& call, const AttendOperands& x, Tensor out, const Tensor& lse,
+                           const BackwardCall& backward);
+
+/// The gradient of a bias that is broadcast, summed over what broadcasting added; never more than a few rows of it are
+/// in memory at the bias's full shape.
+Tensor broadcast_bias_gradient(const AttendCall& call, const AttendOperands& x, const Tensor& lse, const Tensor& delta,
+                               const Tensor& grad_out);
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,115 @@
+// First and second derivatives by central differences in f64: with respect to every operand, through both results.
+#include <gtest/gtest.h>
+
+#include "attention/definition.h"
+#include "autograd/gradcheck.h"
+#include "autograd/operators.h"
+#include "tensor/compare.h"
+#include "tests/attention/attend_support.h"
+
+namespace poolgrad::attention {
+namespace {
+
+using testing_support::Call;
+using testing_support::Case;
+using testing_support::cases_with;
+using testing_support::make_call;
+using testing_support::normal;
+using testing_support::outcome_of;
+using testing_support::Sizes;
+
+struct Differentiable {
+  std::vector<Tensor> inputs;  // q, k, v, bias, sinks
+  TensorFunction function;
+};
+
+/// attend() with every option as a function of five operands.
+Differentiable with_all_options(const Sizes& s, const Pattern& pattern) {
+  Call call = make_call(s);
+  std::vector<Tensor> inputs{call.q, call.k, call.v, normal({1, s.heads, 1, s.keys}, 3), normal({s.heads}, 4)};
+  for (Tensor& x : inputs) x.set_requires_grad();
+  return {inputs, [=](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+            Generator generator(6);
+            const auto [out, lse] = attend(x[0], x[1], x[2], pattern,
+                                           {.softcap = 2.0,
+                                            .bias = x[3],
+                                            .alibi = alibi_slopes(s.heads, {.dtype = DType::f64}),
+                                            .sinks = x[4],
+                                            .dropout = 0.3,
+                                            .generator = &generator});
+            return {out, lse};
+          }};
+}
+
+TEST(AttendGradient, AgreesWithCentralDifferencesForEveryOperand) {
+  for (const char* name : {"dense", "window(3, 7)", "documents", "global tokens", "dilated nested",
+                           "dilated not nested", "dilated contiguous", "blocks listed", "strided", "dilated + window"})
+    for (const Case& one : cases_with(name)) {
+      const Differentiable d = with_all_options({1, 9, 11, 2, 1, 2, 2}, one.pattern);
+      const GradcheckReport report = gradcheck(d.function, d.inputs);
+      EXPECT_TRUE(report) << one.name << "\n" << report.text;
+    }
+}
+
+TEST(AttendGradient, AgreesWithCentralDifferencesOnceMore) {
+  for (const char* name : {"window(3, 7)", "dilated not nested", "dense twice"})
+    for (const Case& one : cases_with(name)) {
+      const Differentiable d = with_all_options({1, 3, 4, 2, 1, 2, 2}, one.pattern);
+      const GradcheckReport report = gradgradcheck(d.function, d.inputs);
+      EXPECT_TRUE(report) << one.name << "\n" << report.text;
+    }
+}
+
+/// The operator written with primitive operators is the same function.
+TEST(AttendGradient, IsThatOfTheDefinitionInPrimitiveOperators) {
+  for (const Case& one : cases_with("")) {
+    Generator generator(7);
+    Call call = make_call({1, 37, 45, 4, 2, 4, 3});
+    call.options = {.scale = 0.4,
+                    .softcap = 3.0,
+                    .bias = normal({1, 1, 37, 45}, 8),
+                    .alibi = alibi_slopes(4, {.dtype = DType::f64}),
+                    .sinks = normal({4}, 9),
+                    .dropout = 0.2,
+                    .generator = &generator};
+    Generator same = generator;
+    const auto want = outcome_of(call, [&](const Tensor& q, const Tensor& k, const Tensor& v, AttendOptions options) {
+      options.generator = &same;
+      return attend_by_definition(q, k, v, one.pattern, options);
+    });
+    EXPECT_EQ(difference(attended(call, one.pattern), want, 1e-12), "") << one.name;
+  }
+}
+
+TEST(AttendGradient, IsTakenOnlyWhereItIsWanted) {
+  const Call call = make_call({1, 20, 20, 4, 2, 8, 8});
+  const Pattern pattern = Pattern::dilated({8, 16}, {1, 2});
+  const auto want = attended(call, pattern);
+  const Tensor expected[] = {want.dq, want.dk, want.dv};
+  for (int wanted = 1; wanted < 8; ++wanted) {
+    std::vector<Tensor> x{call.q.detach(), call.k.detach(), call.v.detach()};
+    for (std::size_t i = 0; i < 3; ++i)
+      if (wanted >> i & 1) x[i].set_requires_grad();
+    const Attended result = attend(x[0], x[1], x[2], pattern);
+    (sum(result.out * call.grad_out) + sum(result.lse * call.grad_lse)).backward();
+    for (std::size_t i = 0; i < 3; ++i) {
+      ASSERT_EQ(x[i].grad().defined(), (wanted >> i & 1) != 0);
+      EXPECT_TRUE(!x[i].grad().defined() || bit_equal(x[i].grad(), expected[i])) << wanted << " " << i;
+    }
+  }
+}
+
+TEST(AttendGradient, AddsUpWhereOneTensorServesSeveralTimes) {
+  const Call call = make_call({1, 33, 33, 2, 2, 4, 4});
+  const auto apart = outcome_of({call.q, call.q, call.q, {}, call.grad_out, call.grad_lse},
+                                [](const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions&) {
+                                  return attend(q, k, v, Pattern::causal());
+                                });
+  const Tensor x = call.q.detach().set_requires_grad();
+  const Attended result = attend(x, x, x, Pattern::causal());
+  (sum(result.out * call.grad_out) + sum(result.lse * call.grad_lse)).backward();
+  EXPECT_TRUE(all_close(x.grad(), apart.dq + apart.dk + apart.dv, 1e-12, 1e-13));
+}
+
+}  // namespace
+}  // namespace poolgrad::attention

@@ -1,0 +1,63 @@
+// What the tests of attend() share: every kind of pattern beside its definition, operands, and the comparison of what
+// attend() gives with what the definition (oracle.h) does.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "attention/attend.h"
+#include "tests/attention/oracle.h"
+
+namespace poolgrad::attention::testing_support {
+
+/// A pattern and the same from the table of docs/attention.md.
+struct Case {
+  std::string name;
+  Pattern pattern;
+  oracle::Multiplicity m;
+  bool depends_on_head = false;
+  std::int64_t least_heads = 1;
+};
+/// Every factory, and combinations by &, | and +; as they are.
+std::vector<Case> pattern_cases();
+/// The same & causal.
+Case causal(const Case& one);
+/// Those of all cases and all causal ones whose name contains `part`.
+std::vector<Case> cases_with(const std::string& part);
+
+struct Sizes {
+  std::int64_t batch, queries, keys, heads, kv_heads, width, value_width;
+};
+std::string to_string(const Sizes& sizes);
+
+/// Operands of a call and the gradients of its results.
+struct Call {
+  Tensor q, k, v;
+  AttendOptions options;
+  Tensor grad_out, grad_lse;  // either may be undefined
+};
+/// Normal numbers, with scores of a few units; grad_out and grad_lse as well.
+Call make_call(const Sizes& sizes, DType dtype = DType::f64, std::uint64_t seed = 11);
+/// Normal numbers of another shape.
+Tensor normal(const Shape& shape, std::uint64_t seed, DType dtype = DType::f64);
+/// The call with all operands rounded to `dtype`, the extra ones to its compute dtype.
+Call rounded(const Call& call, DType dtype);
+
+/// Everything that a call gives; gradients of absent operands are undefined.
+struct Outcome {
+  Tensor out, lse, dq, dk, dv, dbias, dsinks;
+};
+std::vector<std::pair<std::string, Tensor>> parts(const Outcome& outcome);
+/// Runs attend() and its backward.
+Outcome attended(const Call& call, const Pattern& pattern);
+/// Any function with the meaning of attend(): the same for that.
+using Attend = std::function<Attended(const Tensor&, const Tensor&, const Tensor&, const AttendOptions&)>;
+Outcome outcome_of(const Call& call, const Attend& function);
+/// The definition, pair by pair.
+Outcome defined(const Call& call, const oracle::Multiplicity& m);
+
+/// "" where all parts agree within `tolerance` times the largest element of the part (at least 1); else what differs.
+std::string difference(const Outcome& got, const Outcome& want, double tolerance);
+
+}  // namespace poolgrad::attention::testing_support

@@ -1,0 +1,269 @@
+// The definition of attention (docs/attention.md), pair by pair in f64, by plain loops. It shares nothing with what it
+// judges: multiplicities are written from the table of patterns, and the gradients are the textbook's.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "tensor/creation.h"
+
+namespace poolgrad::attention::oracle {
+
+/// m_h(i, j) for query head h of `heads`, the query at position i and the key at position j.
+using Multiplicity = std::function<std::int64_t(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j)>;
+
+// Positions may be negative: the first queries of a call with more queries than keys.
+inline std::int64_t quotient(std::int64_t a, std::int64_t b) {
+  std::int64_t q = a / b;
+  while (q * b > a) --q;
+  return q;
+}
+inline std::int64_t remainder(std::int64_t a, std::int64_t b) { return a - quotient(a, b) * b; }
+
+inline Multiplicity dense() {
+  return [](auto, auto, auto, auto) { return std::int64_t{1}; };
+}
+inline Multiplicity causal() {
+  return [](auto, auto, std::int64_t i, std::int64_t j) { return std::int64_t{j <= i}; };
+}
+/// Negative bounds: unbounded.
+inline Multiplicity window(std::int64_t left, std::int64_t right) {
+  return [=](auto, auto, std::int64_t i, std::int64_t j) {
+    return std::int64_t{(left < 0 || j >= i - left) && (right < 0 || j <= i + right)};
+  };
+}
+inline Multiplicity documents(std::vector<std::int64_t> bounds) {
+  return [=](auto, auto, std::int64_t i, std::int64_t j) {
+    for (std::size_t d = 0; d + 1 < bounds.size(); ++d)
+      if (bounds[d] <= i && i < bounds[d + 1] && bounds[d] <= j && j < bounds[d + 1]) return std::int64_t{1};
+    return std::int64_t{0};
+  };
+}
+inline Multiplicity first_keys(std::int64_t count) {
+  return [=](auto, auto, auto, std::int64_t j) { return std::int64_t{j < count}; };
+}
+inline Multiplicity first_queries(std::int64_t count) {
+  return [=](auto, auto, std::int64_t i, auto) { return std::int64_t{i < count}; };
+}
+
+inline Multiplicity both(Multiplicity a, Multiplicity b) {
+  return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
+    return a(h, heads, i, j) * b(h, heads, i, j);
+  };
+}
+inline Multiplicity either(Multiplicity a, Multiplicity b) {
+  return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
+    return std::int64_t{a(h, heads, i, j) > 0 || b(h, heads, i, j) > 0};
+  };
+}
+inline Multiplicity sum(Multiplicity a, Multiplicity b) {
+  return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
+    return a(h, heads, i, j) + b(h, heads, i, j);
+  };
+}
+inline Multiplicity united(Multiplicity a) { return either(a, a); }
+
+/// [same segment of w][both positions within it = phase mod r].
+inline bool in_branch(std::int64_t i, std::int64_t j, std::int64_t w, std::int64_t r, std::int64_t phase) {
+  return quotient(i, w) == quotient(j, w) && remainder(remainder(i, w), r) == phase &&
+         remainder(remainder(j, w), r) == phase;
+}
+/// Every head runs every branch; its phase is h mod r, or floor(h / ceil(H / r)) where `contiguous`.
+inline Multiplicity longnet(std::vector<std::int64_t> w, std::vector<std::int64_t> r, bool contiguous = false) {
+  return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
+    std::int64_t count = 0;
+    for (std::size_t b = 0; b < w.size(); ++b)
+      count += in_branch(i, j, w[b], r[b], contiguous ? h / ((heads + r[b] - 1) / r[b]) : h % r[b]);
+    return count;
+  };
+}
+/// Head h runs the branch of its group alone; the first heads mod groups have one head more; phase group mod r.
+inline Multiplicity grouped(std::vector<std::int64_t> w, std::vector<std::int64_t> r) {
+  return [=](std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) {
+    const auto groups = static_cast<std::int64_t>(w.size());
+    std::int64_t group = 0, first = 0;
+    while (h >= first + heads / groups + (group < heads % groups)) {
+      first += heads / groups + (group < heads % groups);
+      ++group;
+    }
+    const auto b = static_cast<std::size_t>(group);
+    return std::int64_t{in_branch(i, j, w[b], r[b], group % r[b])};
+  };
+}
+
+/// block(j) - block(i) is one of the head's offsets.
+inline Multiplicity block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets) {
+  return [=](std::int64_t h, auto, std::int64_t i, std::int64_t j) {
+    for (const std::int64_t offset : offsets[static_cast<std::size_t>(h) % offsets.size()])
+      if (quotient(j, block) - quotient(i, block) == offset) return std::int64_t{1};
+    return std::int64_t{0};
+  };
+}
+/// bitmap[list of the head][block of i][block of j]; outside of it nothing.
+using Bitmap = std::vector<std::vector<bool>>;
+inline Multiplicity blocks(std::int64_t block, std::vector<Bitmap> lists) {
+  return [=](std::int64_t h, auto, std::int64_t i, std::int64_t j) {
+    const Bitmap& list = lists[static_cast<std::size_t>(h) % lists.size()];
+    const std::int64_t a = quotient(i, block), b = quotient(j, block);
+    if (a < 0 || a >= static_cast<std::int64_t>(list.size())) return std::int64_t{0};
+    const auto& row = list[static_cast<std::size_t>(a)];
+    return std::int64_t{b >= 0 && b < static_cast<std::int64_t>(row.size()) && row[static_cast<std::size_t>(b)]};
+  };
+}
+inline Multiplicity strided(std::int64_t stride) {
+  return [=](auto, auto, std::int64_t i, std::int64_t j) {
+    return std::int64_t{std::abs(i - j) < stride || (i - j) % stride == 0};
+  };
+}
+inline Multiplicity axial(std::int64_t width) {
+  return [=](auto, auto, std::int64_t i, std::int64_t j) {
+    return std::int64_t{quotient(i, width) == quotient(j, width) || remainder(i, width) == remainder(j, width)};
+  };
+}
+
+/// An array of up to four dimensions in f64.
+struct Array {
+  std::int64_t shape[4] = {1, 1, 1, 1};
+  std::vector<double> data;
+
+  Array() = default;
+  explicit Array(const Tensor& x) : data(x.to_vector<double>()) {
+    for (int d = 0; d < x.rank(); ++d) shape[4 - x.rank() + d] = x.size(d);
+  }
+  Array(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d)
+      : shape{a, b, c, d}, data(static_cast<std::size_t>(a * b * c * d)) {}
+  bool empty() const { return data.empty(); }
+  /// Indices wrap where the size is 1: broadcasting.
+  double& operator()(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) {
+    const auto at = [this](int n, std::int64_t i) { return shape[n] == 1 ? 0 : i; };
+    return data[static_cast<std::size_t>(((at(0, a) * shape[1] + at(1, b)) * shape[2] + at(2, c)) * shape[3] +
+                                         at(3, d))];
+  }
+  double operator()(std::int64_t a, std::int64_t b, std::int64_t c, std::int64_t d) const {
+    return const_cast<Array&>(*this)(a, b, c, d);
+  }
+  Tensor tensor(const Shape& as) const { return from_data(data, as); }
+};
+
+/// q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv); the others are absent where they are empty.
+struct Problem {
+  Array q, k, v;
+  Multiplicity m = dense();
+  double scale = 1.0;
+  std::int64_t q_offset = 0;  // position of query 0
+  double softcap = 0.0;
+  Array bias;          // (B or 1, Hq or 1, Nq or 1, Nk or 1)
+  Array alibi, sinks;  // (1, 1, 1, Hq)
+  double dropout = 0.0;
+  std::function<bool(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> keeps;  // by positions
+
+  std::int64_t batch() const { return q.shape[0]; }
+  std::int64_t queries() const { return q.shape[1]; }
+  std::int64_t keys() const { return k.shape[1]; }
+  std::int64_t heads() const { return q.shape[2]; }
+  std::int64_t kv_head(std::int64_t h) const { return h / (heads() / k.shape[2]); }
+
+  /// The score of a pair, and in `slope` its derivative with respect to <q, k>.
+  double score(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, double* slope = nullptr) const {
+    double dot = 0;
+    for (std::int64_t c = 0; c < q.shape[3]; ++c) dot += q(b, i, h, c) * k(b, j, kv_head(h), c);
+    double s = scale * dot;
+    if (slope) *slope = scale;
+    if (softcap > 0) {
+      const double t = std::tanh(s / softcap);
+      s = softcap * t;
+      if (slope) *slope *= 1 - t * t;
+    }
+    if (!bias.empty()) s += bias(b, h, i, j);
+    if (!alibi.empty()) s -= alibi(0, 0, 0, h) * std::abs(static_cast<double>(i + q_offset - j));
+    return s;
+  }
+  double kept(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    if (dropout == 0) return 1;
+    return keeps(b, h, i + q_offset, j) ? 1 / (1 - dropout) : 0;
+  }
+};
+
+struct Result {
+  Array out;  // (B, Nq, Hq, Dv)
+  Array lse;  // (1, B, Hq, Nq)
+};
+
+inline Result attend(const Problem& p) {
+  Result result{Array(p.batch(), p.queries(), p.heads(), p.v.shape[3]), Array(1, p.batch(), p.heads(), p.queries())};
+  for (std::int64_t b = 0; b < p.batch(); ++b)
+    for (std::int64_t h = 0; h < p.heads(); ++h)
+      for (std::int64_t i = 0; i < p.queries(); ++i) {
+        std::vector<double> score(static_cast<std::size_t>(p.keys()), -std::numeric_limits<double>::infinity());
+        double highest = p.sinks.empty() ? -std::numeric_limits<double>::infinity() : p.sinks(0, 0, 0, h);
+        for (std::int64_t j = 0; j < p.keys(); ++j) {
+          const auto m = static_cast<double>(p.m(h, p.heads(), i + p.q_offset, j));
+          if (m == 0) continue;
+          const double s = p.score(b, h, i, j) + std::log(m);
+          score[static_cast<std::size_t>(j)] = s;
+          if (s > highest) highest = s;
+        }
+        double& lse = result.lse(0, b, h, i);
+        lse = highest;
+        if (std::isinf(highest) && highest < 0) continue;  // out stays 0
+        double z = p.sinks.empty() ? 0 : std::exp(p.sinks(0, 0, 0, h) - highest);
+        for (const double s : score) z += std::exp(s - highest);
+        lse = highest + std::log(z);
+        for (std::int64_t j = 0; j < p.keys(); ++j) {
+          const double weight = std::exp(score[static_cast<std::size_t>(j)] - lse) * p.kept(b, h, i, j);
+          for (std::int64_t c = 0; c < p.v.shape[3]; ++c) result.out(b, i, h, c) += weight * p.v(b, j, p.kv_head(h), c);
+        }
+      }
+  return result;
+}
+
+struct Gradients {
+  Array q, k, v, bias, sinks;
+};
+
+/// Of <grad_out, out> + <grad_lse, lse>, by the chain rule through every weight; grad_lse may be empty.
+inline Gradients gradients(const Problem& p, const Array& grad_out, const Array& grad_lse) {
+  const auto like = [](const Array& x) {
+    return x.empty() ? Array() : Array(x.shape[0], x.shape[1], x.shape[2], x.shape[3]);
+  };
+  Gradients g{like(p.q), like(p.k), like(p.v), like(p.bias), like(p.sinks)};
+  const Result result = attend(p);
+  for (std::int64_t b = 0; b < p.batch(); ++b)
+    for (std::int64_t h = 0; h < p.heads(); ++h)
+      for (std::int64_t i = 0; i < p.queries(); ++i) {
+        const double lse = result.lse(0, b, h, i);
+        if (std::isinf(lse)) continue;
+        // Weights of keys and of the sink, the gradient with respect to each, and their weighted mean.
+        std::vector<double> weight(static_cast<std::size_t>(p.keys())), towards(weight), slope(weight);
+        double mean = 0;
+        for (std::int64_t j = 0; j < p.keys(); ++j) {
+          const auto m = static_cast<double>(p.m(h, p.heads(), i + p.q_offset, j));
+          if (m == 0) continue;
+          const auto at = static_cast<std::size_t>(j);
+          weight[at] = m * std::exp(p.score(b, h, i, j, &slope[at]) - lse);
+          for (std::int64_t c = 0; c < p.v.shape[3]; ++c) {
+            towards[at] += grad_out(b, i, h, c) * p.v(b, j, p.kv_head(h), c) * p.kept(b, h, i, j);
+            g.v(b, j, p.kv_head(h), c) += weight[at] * p.kept(b, h, i, j) * grad_out(b, i, h, c);
+          }
+          mean += weight[at] * towards[at];
+        }
+        const double through_lse = grad_lse.empty() ? 0 : grad_lse(0, b, h, i);
+        for (std::int64_t j = 0; j < p.keys(); ++j) {
+          const auto at = static_cast<std::size_t>(j);
+          const double score = weight[at] * (towards[at] - mean + through_lse);
+          if (!p.bias.empty()) g.bias(b, h, i, j) += score;
+          for (std::int64_t c = 0; c < p.q.shape[3]; ++c) {
+            g.q(b, i, h, c) += score * slope[at] * p.k(b, j, p.kv_head(h), c);
+            g.k(b, j, p.kv_head(h), c) += score * slope[at] * p.q(b, i, h, c);
+          }
+        }
+        if (!p.sinks.empty()) g.sinks(0, 0, 0, h) += std::exp(p.sinks(0, 0, 0, h) - lse) * (through_lse - mean);
+      }
+  return g;
+}
+
+}  // namespace poolgrad::attention::oracle
