@@ -30,13 +30,15 @@ class EarlierTerms {
       if (term[e].group == term[t].group) take_in(term[e], tile);
   }
 
-  /// Calls f(const Strip&) for disjoint strips that make up `strip` without the earlier terms. May change `strip`.
+  /// Calls f(const Strip&) for disjoint strips that make up `strip` without the earlier terms. May set strip.masked;
+  /// leaves its edges alone, from which more strips may be made.
   template <class F>
   POOLGRAD_HD void subtract(Strip& strip, const Progression& tile, F&& f) const {
     if (masked_) strip.masked = true;
     const Strip& whole = strip;
     if (masked_ || count_ == 0) return f(whole);
-    carve(strip, 0, tile, f);
+    Strip rest = strip;
+    carve(rest, 0, tile, f);
   }
 
  private:
