@@ -6,6 +6,7 @@
 
 #include "attention/attend.h"
 #include "autograd/node.h"
+#include "kernels/attention.h"
 
 namespace poolgrad::attention {
 
