@@ -7,15 +7,14 @@ namespace poolgrad::attention {
 
 namespace {
 
-constexpr int sequence = 1;
-
 /// Where the piece of a map lies in the whole sequence, whose position 0 is row 0.
-Tensor piece_of(const Tensor& whole, const kernels::PositionMap& map, const kernels::PositionMap::Piece& piece) {
-  return whole.alias(sliced(whole.geometry(), sequence, piece.position,
-                            piece.position + (piece.count - 1) * map.stride + 1, map.stride));
+Tensor piece_of(const Tensor& whole, int dim, const kernels::PositionMap& map,
+                const kernels::PositionMap::Piece& piece) {
+  return whole.alias(
+      sliced(whole.geometry(), dim, piece.position, piece.position + (piece.count - 1) * map.stride + 1, map.stride));
 }
-Tensor rows_of(const Tensor& shard, const kernels::PositionMap::Piece& piece) {
-  return shard.alias(sliced(shard.geometry(), sequence, piece.row, piece.row + piece.count, 1));
+Tensor rows_of(const Tensor& shard, int dim, const kernels::PositionMap::Piece& piece) {
+  return shard.alias(sliced(shard.geometry(), dim, piece.row, piece.row + piece.count, 1));
 }
 
 }  // namespace
@@ -50,34 +49,35 @@ kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int
   return {split + rest, split, offset + first, offset + second, 1};
 }
 
-Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks) {
-  const kernels::PositionMap map = shard_map(layout, whole.size(sequence), rank, ranks);
+Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim) {
+  const kernels::PositionMap map = shard_map(layout, whole.size(dim), rank, ranks);
   Shape shape = whole.shape();
-  shape[sequence] = map.count;
+  shape[dim] = map.count;
   Tensor shard = Tensor::empty(shape, whole.options());
   for (int n = 0; n < 2; ++n)
-    if (const auto piece = map.piece(n); piece.count > 0) rows_of(shard, piece).copy_from(piece_of(whole, map, piece));
+    if (const auto piece = map.piece(n); piece.count > 0)
+      rows_of(shard, dim, piece).copy_from(piece_of(whole, dim, map, piece));
   return shard;
 }
 
-Tensor join_shards(const std::vector<Tensor>& shards, Layout layout) {
+Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim) {
   if (shards.empty()) throw ValueError("[join_shards] no shards");
   const int ranks = static_cast<int>(shards.size());
   Shape shape = shards[0].shape();
-  shape[sequence] = 0;
-  for (const Tensor& shard : shards) shape[sequence] += shard.size(sequence);
+  shape[dim] = 0;
+  for (const Tensor& shard : shards) shape[dim] += shard.size(dim);
   Tensor whole = Tensor::empty(shape, shards[0].options());
   for (int rank = 0; rank < ranks; ++rank) {
     const Tensor& shard = shards[static_cast<std::size_t>(rank)];
-    const kernels::PositionMap map = shard_map(layout, shape[sequence], rank, ranks);
+    const kernels::PositionMap map = shard_map(layout, shape[dim], rank, ranks);
     Shape expected = shape;
-    expected[sequence] = map.count;
+    expected[dim] = map.count;
     if (shard.shape() != expected || shard.options().dtype != whole.dtype() || shard.device() != whole.device())
       throw ShapeError("[join_shards] the part of rank " + std::to_string(rank) + " is " + describe(shard) +
                        ", which is not its part of the " + to_string(layout) + " whole " + describe(whole));
     for (int n = 0; n < 2; ++n)
       if (const auto piece = map.piece(n); piece.count > 0)
-        piece_of(whole, map, piece).copy_from(rows_of(shard, piece));
+        piece_of(whole, dim, map, piece).copy_from(rows_of(shard, dim, piece));
   }
   return whole;
 }

@@ -22,10 +22,10 @@ Layout parse_layout(const std::string& text);
 /// The positions of rank `rank` of `ranks`, in a sequence whose indices 0 .. length - 1 lie at positions `offset`, ...
 kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int ranks, std::int64_t offset = 0);
 
-/// A rank's part of (B, N, ...): a copy of its rows of dimension 1, in order. No gradient record.
-Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks);
+/// A rank's part of a tensor whose dimension `dim` is the sequence: a copy of its rows, in order. No gradient record.
+Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim = 1);
 /// All parts together; the inverse of take_shard. Throws ShapeError where the parts are not those of one sequence. No
 /// gradient record.
-Tensor join_shards(const std::vector<Tensor>& shards, Layout layout);
+Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim = 1);
 
 }  // namespace poolgrad::attention

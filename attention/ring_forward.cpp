@@ -1,0 +1,65 @@
+#include <utility>
+
+#include "allocator/memory_scope.h"
+#include "attention/ring_pass.h"
+
+namespace poolgrad::attention {
+
+RingForward::RingForward(RingCall call, AttendOperands x, std::shared_ptr<Communicator> communicator)
+    : call_(std::move(call)), x_(std::move(x)), communicator_(std::move(communicator)) {
+  const MemoryScope scope("ring_attend", Category::output);
+  const RingPlan& plan = *call_.plan;
+  const std::int64_t batch = x_.q.size(0), queries = x_.q.size(1), heads = x_.q.size(2);
+  result_.out = Tensor::empty({batch, queries, heads, x_.v.size(3)}, x_.q.options());
+  result_.lse = Tensor::empty({batch, heads, queries}, {compute_dtype(x_.q.dtype()), x_.q.device()});
+  carry_ = result_.out;
+  std::size_t passes = 0;
+  for (const int step : plan.visited()) {
+    if (!plan.computes(communicator_->rank(), step)) continue;
+    last_ = step;
+    passes += plan.compile(communicator_->rank(), step).passes.size();
+  }
+  if (passes > 1 && carry_.dtype() != result_.lse.dtype()) {
+    const MemoryScope temporary(Category::temp);
+    carry_ = Tensor::empty(carry_.shape(), result_.lse.options());
+  }
+  if (phases() > 1) slots_.emplace(plan, x_.k, x_.v, x_.k.dtype());
+  statistics_.steps = plan.ranks();
+}
+
+void RingForward::run(int phase) {
+  const RingPlan& plan = *call_.plan;
+  const int rank = communicator_->rank(), step = plan.visited()[static_cast<std::size_t>(phase)];
+  const int owner = plan.owner(rank, step);
+  RingSlots::Pair keys{x_.k, x_.v};
+  if (phase > 0) {
+    slots_->wait();
+    keys = slots_->pair(phase, owner);
+  }
+  if (phase + 1 < phases()) {
+    if (phase == 0) {
+      slots_->pair(0, rank).first.copy_from(x_.k);
+      slots_->pair(0, rank).second.copy_from(x_.v);
+    }
+    slots_->start(*communicator_, phase, owner, plan.visited()[static_cast<std::size_t>(phase) + 1] - step,
+                  statistics_);
+  }
+  if (plan.computes(rank, step)) compute(step, keys.first, keys.second, step == last_);
+  if (phase + 1 < phases()) return;
+  statistics_.skipped = statistics_.steps - statistics_.computed;
+  slots_.reset();
+  carry_ = {};
+}
+
+void RingForward::compute(int step, const Tensor& k, const Tensor& v, bool last) {
+  const Pattern::Compiled compiled = call_.plan->compile(communicator_->rank(), step);
+  for (std::size_t i = 0; i < compiled.passes.size(); ++i) {
+    const bool first = step == 0 && i == 0, final = last && i + 1 == compiled.passes.size();
+    kernels::attention_forward(current_stream(x_.q.device()), compiled.passes[i], call_.attend.scores(x_), x_.q.view(),
+                               k.view(), v.view(), (final ? result_.out : carry_).view(), result_.lse.view(),
+                               first ? View{} : carry_.view(), first ? View{} : result_.lse.view());
+  }
+  statistics_.computed += 1;
+}
+
+}  // namespace poolgrad::attention

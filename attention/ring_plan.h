@@ -1,0 +1,44 @@
+// Who owns what in a ring, and who has to see whose keys. Every rank makes the same plan from the same pattern and
+// lengths, without asking the others.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/pattern.h"
+#include "attention/shard.h"
+
+namespace poolgrad::attention {
+
+/// In step s of a ring of R ranks, rank r meets the keys of rank (r - s) mod R. Queries lie at positions q_offset, ...;
+/// keys at 0, ....
+class RingPlan {
+ public:
+  RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
+           std::int64_t keys, std::int64_t q_offset);
+
+  int ranks() const { return ranks_; }
+  kernels::PositionMap queries_of(int rank) const { return shard_map(layout_, queries_, rank, ranks_, q_offset_); }
+  kernels::PositionMap keys_of(int rank) const { return shard_map(layout_, keys_, rank, ranks_); }
+  /// Keys of the rank that has most.
+  std::int64_t most_keys() const;
+
+  /// The steps in which keys are anywhere at all, ascending, beginning with 0: those in which some rank computes. Keys
+  /// skip the other steps by travelling several ranks at once.
+  const std::vector<int>& visited() const { return visited_; }
+  int owner(int rank, int step) const { return (rank + ranks_ - step % ranks_) % ranks_; }
+  /// What `rank` computes in `step`.
+  Pattern::Compiled compile(int rank, int step) const;
+  /// Whether that is anything; only step 0 is computed in any case.
+  bool computes(int rank, int step) const { return computes_[static_cast<std::size_t>(rank * ranks_ + step)]; }
+
+ private:
+  Pattern pattern_;
+  Layout layout_;
+  int ranks_;
+  std::int64_t heads_, queries_, keys_, q_offset_;
+  std::vector<bool> computes_;  // [rank * ranks + step]
+  std::vector<int> visited_;
+};
+
+}  // namespace poolgrad::attention
