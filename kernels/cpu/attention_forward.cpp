@@ -8,6 +8,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_softmax.h"
+#include "kernels/cpu/attention_variants.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
 #include "kernels/parallel.h"
@@ -211,8 +212,9 @@ void forward(Problem p) {
 
 }  // namespace
 
-void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
-                       View v, View out, View lse, View carry_out, View carry_lse) {
+void POOLGRAD_VARIANT::attention_forward(Stream stream, const AttentionSchedule& schedule,
+                                         const AttentionScores& scores, View q, View k, View v, View out, View lse,
+                                         View carry_out, View carry_lse) {
   Cost cost;
   if (stream.device.is_sim()) {
     cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
@@ -228,19 +230,6 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
     case DType::f16: return forward<Half>(p);
     default: return forward<BFloat16>(p);
   }
-}
-
-void attention_forward(Stream stream, const BandSchedule& band, double scale, View q, View k, View v, View out,
-                       View lse) {
-  AttentionSchedule schedule;
-  schedule.queries = PositionMap::contiguous(q.shape[1], band.q_offset);
-  schedule.keys = PositionMap::contiguous(k.shape[1]);
-  schedule.heads = q.shape[2];
-  schedule.left = band.left;
-  schedule.right = band.right;
-  AttentionScores scores;
-  scores.scale = scale;
-  attention_forward(stream, schedule, scores, q, k, v, out, lse);
 }
 
 }  // namespace poolgrad::kernels

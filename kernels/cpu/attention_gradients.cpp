@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/attention_backward_tile.h"
+#include "kernels/cpu/attention_variants.h"
 #include "kernels/cpu/attention_walk.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
@@ -265,8 +266,9 @@ class Backward {
 
 }  // namespace
 
-void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
-                        View v, View lse, View delta, View grad_out, const AttentionGradients& gradients) {
+void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule& schedule,
+                                          const AttentionScores& scores, View q, View k, View v, View lse, View delta,
+                                          View grad_out, const AttentionGradients& gradients) {
   Cost cost;
   if (stream.device.is_sim()) {
     cost = traffic(q, k, v, lse, delta, grad_out, gradients.dq, gradients.dk, gradients.dv, gradients.dbias);

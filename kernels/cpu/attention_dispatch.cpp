@@ -1,0 +1,39 @@
+// The variant of the attention kernels that the CPU runs.
+#include "kernels/attention.h"
+#include "kernels/cpu/attention_variants.h"
+#include "kernels/cpu/instruction_sets.h"
+
+namespace poolgrad::kernels {
+
+void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
+                       View v, View out, View lse, View carry_out, View carry_lse) {
+#if defined(POOLGRAD_AVX512_VARIANT)
+  if (instruction_set_in_use().avx512)
+    return avx512::attention_forward(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse);
+#endif
+  baseline::attention_forward(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse);
+}
+
+void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
+                        View v, View lse, View delta, View grad_out, const AttentionGradients& gradients) {
+#if defined(POOLGRAD_AVX512_VARIANT)
+  if (instruction_set_in_use().avx512)
+    return avx512::attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
+#endif
+  baseline::attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
+}
+
+void attention_forward(Stream stream, const BandSchedule& band, double scale, View q, View k, View v, View out,
+                       View lse) {
+  AttentionSchedule schedule;
+  schedule.queries = PositionMap::contiguous(q.shape[1], band.q_offset);
+  schedule.keys = PositionMap::contiguous(k.shape[1]);
+  schedule.heads = q.shape[2];
+  schedule.left = band.left;
+  schedule.right = band.right;
+  AttentionScores scores;
+  scores.scale = scale;
+  attention_forward(stream, schedule, scores, q, k, v, out, lse);
+}
+
+}  // namespace poolgrad::kernels
