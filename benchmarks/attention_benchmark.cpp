@@ -1,94 +1,146 @@
-// Fused attention, forward and backward. `FLOPS` counts the pairs that the schedule admits, 4 D for the forward pass
-// and 10 D for the backward pass, whatever the kernels recompute; run with --benchmark_repetitions=5 and read the
-// medians.
+// attend(): the forward pass, and forward and backward together.
+//
+//   attention_benchmark                                           as Google Benchmark shows it
+//   attention_benchmark --serve DTYPE PATTERN PASS B NQ NK H D    waits for lines; answers each with the milliseconds
+//                                                                 of one call
+//
+// `FLOPS` counts the pairs that the pattern admits, with their multiplicity: 4 D for the forward pass and 10 D for the
+// backward pass, whatever the kernels recompute. Run with --benchmark_repetitions=5 and read the medians.
+// benchmarks/peers/sdpa.py uses the second form to alternate with PyTorch.
 #include <benchmark/benchmark.h>
 
-#include <cmath>
+#include <chrono>
 #include <cstdint>
-#include <random>
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "attention/attend.h"
+#include "autograd/engine.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
 
-namespace poolgrad::kernels {
 namespace {
 
-enum Pass { forward, backward };
-enum Pattern { full, causal, window_256 };
+using namespace poolgrad;
+using attention::Pattern;
 
-BandSchedule schedule_of(Pattern pattern) {
-  switch (pattern) {
-    case full: return {};
-    case causal: return {BandSchedule::unbounded, 0, 0};
-    default: return {255, 0, 0};
-  }
+const std::vector<std::pair<std::string, DType>> dtypes = {
+    {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
+
+const std::vector<std::pair<std::string, Pattern>>& patterns() {
+  static const std::vector<std::pair<std::string, Pattern>> all = {
+      {"dense", Pattern::dense()},
+      {"causal", Pattern::causal()},
+      {"window_256", Pattern::causal() & Pattern::window(255, 0)},
+      {"dilated", Pattern::dilated({512, 1024, 2048}, {1, 2, 4})},
+      {"dilated_causal", Pattern::dilated({512, 1024, 2048}, {1, 2, 4}) & Pattern::causal()},
+      {"blocks", Pattern::dilated_sparse(128)},
+      {"blocks_causal", Pattern::dilated_sparse(128) & Pattern::causal()},
+  };
+  return all;
 }
 
-/// (B, N, H, D), filled at random.
-template <class S>
-struct Operand {
-  std::vector<S> data;
-  View view;
-  Operand(std::int64_t batch, std::int64_t n, std::int64_t heads, std::int64_t depth, unsigned seed)
-      : data(static_cast<std::size_t>(batch * n * heads * depth)),
-        view{data.data(), dtype_of<S>, 4, {batch, n, heads, depth}, {n * heads * depth, heads * depth, depth, 1}} {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    for (S& x : data) x = S(normal(random));
+/// One call on operands of its own: forward without a graph, or forward and backward.
+class Call {
+ public:
+  Call(DType dtype, Pattern pattern, bool backward, std::int64_t batch, std::int64_t queries, std::int64_t keys,
+       std::int64_t heads, std::int64_t depth)
+      : pattern_(std::move(pattern)), backward_(backward) {
+    const auto operand = [&](std::int64_t length) {
+      Tensor x = randn({batch, length, heads, depth}, {dtype});
+      x.set_requires_grad(backward);
+      return x;
+    };
+    q_ = operand(queries), k_ = operand(keys), v_ = operand(keys);
+    gradient_ = randn({batch, queries, heads, depth}, {dtype});
+    const auto compiled = pattern_.compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),
+                                           kernels::PositionMap::contiguous(keys));
+    double pairs = 0;
+    for (const auto& pass : compiled.passes) pairs += pass.count_pairs();
+    operations_ = (backward ? 14.0 : 4.0) * static_cast<double>(batch * depth) * pairs;
   }
+
+  void run() {
+    if (backward_) {
+      grad({attention::attend(q_, k_, v_, pattern_).out}, {q_, k_, v_}, {gradient_});
+    } else {
+      const NoGradGuard guard;
+      attention::attend(q_, k_, v_, pattern_);
+    }
+  }
+  double operations() const { return operations_; }
+
+ private:
+  Pattern pattern_;
+  bool backward_;
+  Tensor q_, k_, v_, gradient_;
+  double operations_ = 0;
 };
 
-template <class S>
-void run(benchmark::State& state, Pass pass, Pattern pattern) {
-  const std::int64_t batch = state.range(0), n = state.range(1), heads = state.range(2), depth = state.range(3);
-  const auto operand = [&](unsigned seed) { return Operand<S>(batch, n, heads, depth, seed); };
-  const auto q = operand(1), k = operand(2), v = operand(3), grad = operand(4);
-  auto out = operand(5), dq = operand(5), dk = operand(5), dv = operand(5);
-  std::vector<float> statistics(static_cast<std::size_t>(batch * heads * n));
-  const View lse{statistics.data(), DType::f32, 3, {batch, heads, n}, {heads * n, n, 1}};
-  const BandSchedule schedule = schedule_of(pattern);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(depth));
-  attention_forward({}, schedule, scale, q.view, k.view, v.view, out.view, lse);
-  for (auto _ : state) {
-    if (pass == forward)
-      attention_forward({}, schedule, scale, q.view, k.view, v.view, out.view, lse);
-    else
-      attention_backward({}, schedule, scale, q.view, k.view, v.view, out.view, lse, grad.view, {}, dq.view, dk.view,
-                         dv.view);
-  }
-  const double products = pass == forward ? 4.0 : 10.0;
-  state.counters["FLOPS"] =
-      benchmark::Counter(products * static_cast<double>(batch * heads * depth) * schedule.count_pairs(n, n),
-                         benchmark::Counter::kIsIterationInvariantRate);
+void measure(benchmark::State& state, DType dtype, const Pattern& pattern, bool backward) {
+  Call call(dtype, pattern, backward, state.range(0), state.range(1), state.range(2), state.range(3), state.range(4));
+  call.run();
+  for (auto _ : state) call.run();
+  state.counters["FLOPS"] = benchmark::Counter(call.operations(), benchmark::Counter::kIsIterationInvariantRate);
 }
 
-template <class S>
-void register_dtype(const std::string& dtype) {
-  for (const auto& [pattern, pattern_name] : {std::pair{full, "full"}, {causal, "causal"}, {window_256, "window_256"}})
-    for (const auto& [pass, pass_name] : {std::pair{forward, "forward"}, {backward, "backward"}})
-      benchmark::RegisterBenchmark(("Attention/" + dtype + "/" + pattern_name + "/" + pass_name).c_str(), run<S>, pass,
-                                   pattern)
-          ->ArgNames({"batch", "n", "heads", "depth"})
-          ->Args({12, 64, 4, 32})
-          ->Args({8, 256, 6, 32})
-          ->Args({8, 512, 4, 64})
-          ->Args({1, 1024, 8, 64})
-          ->Args({1, 4096, 4, 64})
-          ->Args({1, 16384, 1, 64})
-          ->Args({1, 2048, 4, 128})
-          ->UseRealTime()
-          ->Unit(benchmark::kMillisecond);
+void register_all() {
+  for (const auto& [dtype_name, dtype] : dtypes)
+    for (const auto& [pattern_name, pattern] : patterns())
+      for (const bool backward : {false, true}) {
+        const std::string name =
+            "Attention/" + dtype_name + "/" + pattern_name + "/" + (backward ? "forward_backward" : "forward");
+        const auto run = [dtype = dtype, &pattern = pattern, backward](benchmark::State& state) {
+          measure(state, dtype, pattern, backward);
+        };
+        auto* shapes = benchmark::RegisterBenchmark(name.c_str(), run)
+                           ->ArgNames({"batch", "queries", "keys", "heads", "depth"})
+                           ->UseRealTime()
+                           ->Unit(benchmark::kMillisecond);
+        if (dtype == DType::f32 && pattern_name == "causal")  // short sequences of small models
+          shapes->Args({12, 64, 64, 4, 32})->Args({8, 256, 256, 6, 32})->Args({1, 2048, 2048, 4, 128});
+        shapes->Args({1, 1024, 1024, 8, 64})->Args({1, 4096, 4096, 4, 64})->Args({1, 16384, 16384, 1, 64});
+        if (pattern_name == "dense" && !backward)  // decoding: one position against a cache
+          shapes->Args({1, 1, 4096, 8, 64})->Args({16, 1, 1024, 8, 64});
+      }
+}
+
+template <class T>
+const T& named(const std::vector<std::pair<std::string, T>>& all, const std::string& name) {
+  for (const auto& [key, value] : all)
+    if (key == name) return value;
+  std::cerr << "attention_benchmark: unknown name '" << name << "'\n";
+  std::exit(2);
+}
+
+/// The first line says the floating-point operations of a call.
+int serve(char** words) {
+  const std::string pass = words[2];
+  std::int64_t n[5];
+  for (int i = 0; i < 5; ++i) n[i] = std::atoll(words[3 + i]);
+  Call call(named(dtypes, words[0]), named(patterns(), words[1]), pass == "forward_backward", n[0], n[1], n[2], n[3],
+            n[4]);
+  std::printf("%.6e\n", call.operations());
+  std::fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    const auto begin = std::chrono::steady_clock::now();
+    call.run();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+    std::printf("%.4f\n", took.count());
+    std::fflush(stdout);
+  }
+  return 0;
 }
 
 }  // namespace
-}  // namespace poolgrad::kernels
 
 int main(int count, char** arguments) {
-  using namespace poolgrad;
-  kernels::register_dtype<float>("f32");
-  kernels::register_dtype<BFloat16>("bf16");
+  if (count == 10 && std::string(arguments[1]) == "--serve") return serve(arguments + 2);
+  register_all();
   benchmark::Initialize(&count, arguments);
   if (benchmark::ReportUnrecognizedArguments(count, arguments)) return 1;
   benchmark::RunSpecifiedBenchmarks();

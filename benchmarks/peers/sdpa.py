@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Attention, poolgrad's attend() and PyTorch's scaled_dot_product_attention in turn, in one run, with the same threads.
+
+Usage: python3 benchmarks/peers/sdpa.py path/to/attention_benchmark [--repeats 7] [--lengths 1024 4096 16384]
+       [--dtypes f32 bf16] [--patterns dense causal] [--passes forward forward_backward]
+
+Prints the medians of both in ms and GFLOP/s, counted on the pairs that the pattern admits (forward 4 D, backward 10 D),
+and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighbouring pairs. The last
+lines are the geometric means of the ratios.
+"""
+import argparse
+import math
+import os
+import statistics
+import subprocess
+import time
+
+HEADS = {1024: 8, 4096: 4, 16384: 1}
+DEPTH = 64
+
+
+def torch_call(dtype, pattern, backward, length, heads):
+    """A function that makes one call."""
+    import torch
+    import torch.nn.functional as F
+
+    kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    q, k, v, gradient = (torch.randn(1, heads, length, DEPTH, dtype=kind) for _ in range(4))
+    if not backward:
+
+        def forward():
+            with torch.no_grad():
+                F.scaled_dot_product_attention(q, k, v, is_causal=pattern == "causal")
+
+        return forward
+    for x in (q, k, v):
+        x.requires_grad_(True)
+
+    def forward_backward():
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=pattern == "causal")
+        torch.autograd.grad(out, (q, k, v), gradient)
+
+    return forward_backward
+
+
+class Poolgrad:
+    def __init__(self, program, dtype, pattern, step, length, heads, threads):
+        numbers = map(str, (1, length, length, heads, DEPTH))
+        self.process = subprocess.Popen(
+            [program, "--serve", dtype, pattern, step, *numbers],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"POOLGRAD_THREADS": str(threads)},
+        )
+        self.operations = float(self.process.stdout.readline())
+
+    def call(self):
+        """Milliseconds."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def compare(options, dtype, pattern, step, length, threads):
+    """Prints one line; returns the ratio of the medians."""
+    heads = HEADS.get(length, 1)
+    ours = Poolgrad(options.program, dtype, pattern, step, length, heads, threads)
+    theirs = torch_call(dtype, pattern, step == "forward_backward", length, heads)
+    ours.call(), theirs()
+    our_times, their_times = [], []
+    for _ in range(options.repeats):
+        our_times.append(ours.call())
+        begin = time.perf_counter()
+        theirs()
+        their_times.append((time.perf_counter() - begin) * 1e3)
+    ours.close()
+    a, b = statistics.median(our_times), statistics.median(their_times)
+    ratios = sorted(t / o for o, t in zip(our_times, their_times))
+    rate = ours.operations * 1e-6
+    print(
+        f"{dtype:4} {pattern:6} {step:16} n={length:5} H={heads}: poolgrad {a:8.2f} ms {rate / a:6.1f} GFLOP/s, "
+        f"PyTorch {b:8.2f} ms {rate / b:6.1f} GFLOP/s, ratio {b / a:.2f} "
+        f"({ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f})",
+        flush=True,
+    )
+    return b / a
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--lengths", type=int, nargs="+", default=list(HEADS))
+    parser.add_argument("--dtypes", nargs="+", default=["f32", "bf16"])
+    parser.add_argument("--patterns", nargs="+", default=["dense", "causal"])
+    parser.add_argument("--passes", nargs="+", default=["forward", "forward_backward"])
+    options = parser.parse_args()
+
+    import torch
+
+    threads = int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads()))
+    torch.set_num_threads(threads)
+    print(f"PyTorch {torch.__version__}, {threads} threads, D = {DEPTH}, {options.repeats} calls each, in turn")
+    for dtype in options.dtypes:
+        for step in options.passes:
+            ratios = [
+                compare(options, dtype, pattern, step, length, threads)
+                for pattern in options.patterns
+                for length in options.lengths
+            ]
+            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+            print(f"{dtype} {step}: geometric mean of the ratios {mean:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
