@@ -3,7 +3,6 @@
 #include <string>
 
 #include "allocator/error.h"
-#include "attention/attend.h"
 
 namespace poolgrad::attention {
 
@@ -24,15 +23,14 @@ void AttentionCore::check_heads(std::int64_t heads) const {
   if (heads < 1) throw ValueError("[attention] heads must be at least 1: " + std::to_string(heads));
 }
 
+AttendOptions AttentionCore::attend_options(const AttentionCall& call) const {
+  return {.scale = options_.scale, .bias = call.bias, .dropout = dropout(), .generator = options_.generator};
+}
+
 Tensor AttentionCore::attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const AttentionCall& call) const {
   if (q.defined() && q.rank() == 4) check_heads(q.size(2));
-  AttendOptions options;
-  options.scale = options_.scale;
-  options.bias = call.bias;
-  options.dropout = dropout();
-  options.generator = options_.generator;
-  return attend(q, k, v, call.causal ? pattern & Pattern::causal() : pattern, options).out;
+  return attend(q, k, v, call.causal ? pattern & Pattern::causal() : pattern, attend_options(call)).out;
 }
 
 }  // namespace poolgrad::attention

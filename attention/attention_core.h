@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "allocator/caching_allocator.h"
-#include "attention/pattern.h"
+#include "attention/attend.h"
 #include "nn/module.h"
 #include "tensor/generator.h"
 #include "tensor/tensor.h"
@@ -24,12 +24,12 @@ struct AttentionCall {
 
 /// Options that all cores share.
 struct CoreOptions {
-  std::optional<double> scale;  // of the scores; 1 / sqrt(D) where absent
+  std::optional<double> scale = {};  // of the scores; 1 / sqrt(D) where absent
   /// Probability in [0, 1) that a weight is dropped; in training mode only.
   double dropout = 0.0;
   Generator* generator = nullptr;  // default_generator() where null; must outlive the module
   /// Wins over what the module would choose, see choose_memory_mode().
-  std::optional<AllocatorMode> memory_mode;
+  std::optional<AllocatorMode> memory_mode = {};
 };
 
 /// The pool that suits a module whose longest segment is `largest_segment`: none below 4096, lightweight below 8192,
@@ -57,7 +57,9 @@ class AttentionCore : public nn::Module {
   /// Throws ValueError for a dropout outside [0, 1).
   AttentionCore(const CoreOptions& options, AllocatorMode memory_mode);
 
-  /// attend() with the options and the call; what fused cores do.
+  /// What attend() takes of the options and the call; all but causality.
+  AttendOptions attend_options(const AttentionCall& call) const;
+  /// attend() with these; what fused cores do.
   Tensor attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                    const AttentionCall& call) const;
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "allocator/error.h"
+#include "attention/attend_call.h"
 #include "attention/dilated_branch.h"
 #include "autograd/operators.h"
 #include "tensor/creation.h"
@@ -31,6 +32,8 @@ DilatedAttention::DilatedAttention(const std::vector<std::int64_t>& segment_leng
 }
 
 Tensor DilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
+  const AttendOptions checked = attend_options(call);
+  check_attend(q, k, v, checked);
   check_heads(q.size(2));
   pattern().check_length(k.size(1));
 
@@ -41,8 +44,12 @@ Tensor DilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor&
                      .bias = call.bias,
                      .causal = call.causal,
                      .scale = options_.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3)))),
-                     .dropout_probability = dropout(),
+                     .dropout_probability = checked.dropout,
                      .dropout = {}};
+  if (checked.dropout > 0.0) {
+    Generator& generator = checked.generator ? *checked.generator : default_generator();
+    inputs.dropout = kernels::AttentionDropout::make(generator.take(1), checked.dropout);  // as attend() does
+  }
   const DilatedBranches branches{segment_lengths_, dilation_rates_, dilated_};
   std::vector<Tensor> outs, lses;
   for (int b = 0; b < branches.count(); ++b) {
