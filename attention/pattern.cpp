@@ -88,8 +88,4 @@ void Pattern::check_length(std::int64_t length) const {
                        "; the next that is: " + std::to_string(kernels::ceil_div(length, divisor) * divisor));
 }
 
-kernels::BandSchedule Pattern::schedule(std::int64_t queries, std::int64_t keys, Alignment alignment) const {
-  return {.left = left_, .right = right_, .q_offset = alignment == Alignment::bottom_right ? keys - queries : 0};
-}
-
 }  // namespace poolgrad::attention

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "kernels/attention.h"
+#include "kernels/attention_schedule.h"
 
 namespace poolgrad::attention {
 
@@ -62,6 +63,9 @@ class Pattern {
   /// Pairs whose blocks of `block` positions are d apart (block of j minus block of i) for some d of `offsets`.
   /// ValueError: block not a multiple of 16, no offset, more than 32 runs of neighbouring offsets.
   static Pattern block_offsets(std::int64_t block, std::vector<std::int64_t> offsets);
+  static Pattern block_offsets(std::int64_t block, std::initializer_list<std::int64_t> offsets) {
+    return block_offsets(block, std::vector<std::int64_t>(offsets));
+  }
   /// Head h takes offsets[h mod offsets.size()]; at most 8 lists with at most 32 runs in all.
   static Pattern block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets);
   /// block_offsets {0, +-rate for each rate}: "dilated_sparse".
@@ -96,9 +100,8 @@ class Pattern {
 
   /// How often the key at position j counts for the query at position i in head h of `heads`.
   std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const;
-  std::int64_t multiplicity(std::int64_t i, std::int64_t j) const;
-  /// What the kernels run for `queries` x `keys` under an alignment.
-  kernels::BandSchedule schedule(std::int64_t queries, std::int64_t keys, Alignment alignment) const;
+  /// For patterns that are the same in all heads: in the only head of one.
+  std::int64_t multiplicity(std::int64_t i, std::int64_t j) const { return multiplicity(0, 1, i, j); }
 
   /// What the kernels run, one after another, each adding to what the ones before have accumulated; nearly always one.
   /// The schedules point into this pattern's lists and stay valid as long as `owner` (or a copy of the pattern) lives.

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "allocator/error.h"
 #include "attention/pattern.h"
@@ -58,6 +59,14 @@ int rank(const Term& term) {
   }
 }
 
+/// Whether a counts every pair that b counts, as far as their form shows it.
+bool contains(const Term& a, const Term& b) {
+  Term widened = b;
+  widened.term.left = a.term.left;
+  widened.term.right = a.term.right;
+  return b.term.left <= a.term.left && b.term.right <= a.term.right && (a.term.kind == TermKind::all || widened == a);
+}
+
 /// One group of all terms, in their best order, without those that another contains.
 std::vector<Term> united(std::vector<Term> terms) {
   for (Term& term : terms) {
@@ -67,14 +76,11 @@ std::vector<Term> united(std::vector<Term> terms) {
   std::stable_sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return rank(a) < rank(b); });
   std::vector<Term> result;
   for (const Term& term : terms) {
-    const bool contained = std::any_of(result.begin(), result.end(), [&](const Term& other) {
-      Term widened = term;
-      widened.term.left = other.term.left;
-      widened.term.right = other.term.right;
-      return term.term.left <= other.term.left && term.term.right <= other.term.right &&
-             (other.term.kind == TermKind::all || widened == other);
-    });
-    if (!contained) result.push_back(term);
+    const bool contained =
+        std::any_of(result.begin(), result.end(), [&](const Term& other) { return contains(other, term); });
+    if (contained) continue;
+    std::erase_if(result, [&](const Term& other) { return contains(term, other); });
+    result.push_back(term);
   }
   return result;
 }
@@ -157,7 +163,12 @@ Pattern operator|(const Pattern& a, const Pattern& b) {
   if (terms.size() > kernels::AttentionSchedule::max_terms)
     throw ValueError("[pattern] a union has at most " + std::to_string(kernels::AttentionSchedule::max_terms) +
                      " terms: " + a.to_string() + " and " + b.to_string());
-  if (!(terms.size() == 1 && terms[0] == Term{})) join.whole->terms = std::move(terms);
+  if (terms.size() == 1) {  // its band is that of the whole
+    join.left = std::min(join.left, std::exchange(terms[0].term.left, Pattern::unbounded));
+    join.right = std::min(join.right, std::exchange(terms[0].term.right, Pattern::unbounded));
+    if (terms[0] == Term{}) terms.clear();
+  }
+  join.whole->terms = std::move(terms);
   return Pattern(std::move(join.whole), join.left, join.right);
 }
 
@@ -194,7 +205,5 @@ std::int64_t Pattern::multiplicity(std::int64_t h, std::int64_t heads, std::int6
   }
   return sum;
 }
-
-std::int64_t Pattern::multiplicity(std::int64_t i, std::int64_t j) const { return multiplicity(0, 1, i, j); }
 
 }  // namespace poolgrad::attention
