@@ -171,6 +171,7 @@
 
 #include "attention/adaptive_block_sparse.h"
 #include "attention/attend.h"
+#include "attention/attend_call.h"
 #include "attention/block_list.h"
 #include "attention/attention_core.h"
 #include "attention/communicator.h"

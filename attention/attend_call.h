@@ -24,7 +24,7 @@ struct AttendOperands {
 };
 
 struct AttendCall {
-  Pattern pattern;
+  Pattern pattern = Pattern::dense();
   Pattern::Compiled compiled;
   std::int64_t q_offset = 0;  // position of query 0; key j is at position j
   double scale = 1.0, softcap = 0.0, dropout = 0.0;
@@ -35,8 +35,10 @@ struct AttendCall {
 };
 
 AttendOperands prepare_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options);
-/// All of the call but its passes. Takes a range of the generator where weights are dropped.
-AttendCall prepare_call(const AttendOperands& x, const Pattern& pattern, const AttendOptions& options);
+/// All of the call but its passes, for whole sequences of `queries` and `keys`. Takes a range of the generator where
+/// weights are dropped.
+AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t keys, const Pattern& pattern,
+                        const AttendOptions& options);
 /// What attend() computes, with every score in memory; differentiable any number of times.
 Attended attend_by_definition(const AttendOperands& x, const AttendCall& call);
 
@@ -51,6 +53,9 @@ void check_out_over_q(const AttendCall& call, const AttendOperands& x, bool want
 /// Gradients of q, k, v, bias and sinks by the fused kernels; undefined where `backward` wants none.
 Gradients attend_gradients(const AttendCall& call, const AttendOperands& x, Tensor out, const Tensor& lse,
                            const BackwardCall& backward);
+
+/// (Hq): the sinks' share of the gradient, summed over these queries.
+Tensor sinks_gradient(const Tensor& sinks, const Tensor& lse, const Tensor& delta);
 
 /// The gradient of a bias that is broadcast, summed over what broadcasting added; never more than a few rows of it are
 /// in memory at the bias's full shape.
