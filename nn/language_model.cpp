@@ -101,11 +101,12 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
   return (*norm_)(x);
 }
 
-Tensor LanguageModel::logits(const Tensor& tokens, State* state) {
-  const Tensor x = hidden(tokens, state);
+Tensor LanguageModel::logits_of(const Tensor& x) {
   const MemoryScope scope("head", Category::activation);
   return linear(x, to(head_weight(), x.dtype()));
 }
+
+Tensor LanguageModel::logits(const Tensor& tokens, State* state) { return logits_of(hidden(tokens, state)); }
 
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum) {
   const Tensor x = hidden(tokens);

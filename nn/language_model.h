@@ -58,6 +58,8 @@ class LanguageModel : public Module {
   /// tokens (B, T) i64 -> (B, T, width) after the final norm. ShapeError where T (with the state's positions, if
   /// positions are learned) exceeds the context.
   Tensor hidden(const Tensor& tokens, State* state = nullptr);
+  /// hidden (..., width), all positions of it or some -> (..., vocabulary).
+  Tensor logits_of(const Tensor& hidden);
   /// tokens (B, T) -> (B, T, vocabulary).
   Tensor logits(const Tensor& tokens, State* state = nullptr);
   /// Mean (or sum) over all positions of -log p(target | tokens so far), in nats; targets (B, T) i64. The logits are

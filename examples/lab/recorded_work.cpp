@@ -21,7 +21,7 @@ TrainOptions model_of_size(const RecordedWork& work) {
   if (work.size == "small") {
     options.context = 256;
     options.width = 64;
-    options.window = 64;
+    options.attention.window = 64;
   } else if (work.size == "large") {
     options.layers = 6;
     options.width = 256;

@@ -1,12 +1,10 @@
 // The JSON and CSV files of a training run.
 #include <fmt/format.h>
 
-#include <cstdio>
-#include <memory>
 #include <nlohmann/json.hpp>
 
-#include "allocator/error.h"
 #include "examples/support/train_report.h"
+#include "examples/support/write_text.h"
 #include "kernels/gemm.h"
 #include "kernels/parallel.h"
 
@@ -15,12 +13,6 @@ namespace poolgrad::examples {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-void write_text(const std::string& path, const std::string& text) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
-  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0)
-    throw FileError("[train] cannot write " + path);
-}
 
 Json configuration(const TrainOptions& o, const TrainResult& r) {
   return {{"text", o.text},
@@ -32,8 +24,9 @@ Json configuration(const TrainOptions& o, const TrainResult& r) {
           {"width", o.width},
           {"heads", o.heads},
           {"kv_heads", o.model().kv_heads},
-          {"attention", o.attention},
-          {"window", o.window},
+          {"attention", o.attention.attention},
+          {"pattern", o.attention.describe(o.context)},
+          {"window", o.attention.window},
           {"batch", o.batch},
           {"steps", o.steps},
           {"lr", o.lr},
@@ -84,7 +77,7 @@ void write_json(const std::string& path, const TrainOptions& options, const Trai
       {"allocation_hash", fmt::format("{:016x}", r.allocation_hash)},
       {"bytes_by_category", categories},
       {"sample", r.prompt + r.sample}};
-  write_text(path, report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_text(path, report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n", "train");
 }
 
 void write_csv(const std::string& path, const TrainResult& result) {
@@ -94,7 +87,7 @@ void write_csv(const std::string& path, const TrainResult& result) {
   for (const StepRecord& s : result.steps)
     text += fmt::format("{},{},{},{},{},{},{},{},{}\n", s.step, s.loss, s.gradient_norm, s.learning_rate,
                         s.milliseconds, s.tokens_per_second, s.live_bytes, s.reserved_bytes, s.device_allocations);
-  write_text(path, text);
+  write_text(path, text, "train");
 }
 
 }  // namespace poolgrad::examples

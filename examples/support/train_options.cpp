@@ -1,8 +1,10 @@
 #include "examples/support/train_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
 
 #include "allocator/caching_allocator.h"
@@ -17,6 +19,8 @@ std::string to_text(const T& value) {
   return fmt::format("{}", value);
 }
 
+std::string to_text(const std::vector<std::int64_t>& values) { return fmt::format("{}", fmt::join(values, ",")); }
+
 void from_text(const std::string& name, const std::string& text, std::string& value) {
   (void)name;
   value = text;
@@ -27,6 +31,14 @@ void from_text(const std::string& name, const std::string& text, T& value) {
   if (error != std::errc() || end != text.data() + text.size())
     throw FileError("[train] the checkpoint's " + name + " is malformed: " + text.substr(0, 40));
 }
+void from_text(const std::string& name, const std::string& text, std::vector<std::int64_t>& values) {
+  values.clear();
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    from_text(name, text.substr(begin, end - begin), values.emplace_back());
+    begin = end + 1;
+  }
+}
 
 /// Calls f(name, member) for every option that decides the numbers of a run.
 template <class Options, class F>
@@ -36,8 +48,7 @@ void for_each_setting(Options& o, F&& f) {
   f("width", o.width);
   f("heads", o.heads);
   f("kv-heads", o.kv_heads);
-  f("attention", o.attention);
-  f("window", o.window);
+  for_each_attention_setting(o.attention, f);
   f("batch", o.batch);
   f("steps", o.steps);
   f("lr", o.lr);
@@ -50,15 +61,14 @@ void for_each_setting(Options& o, F&& f) {
 
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
-  if (attention != "window" && attention != "causal")
-    refuse("--attention must be causal or window, but is " + attention);
-  const std::pair<const char*, std::int64_t> sizes[] = {{"window", window}, {"batch", batch}, {"report", report}};
+  const std::pair<const char*, std::int64_t> sizes[] = {{"batch", batch}, {"report", report}};
   for (const auto& [name, size] : sizes)
     if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
   if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
   model().check();
+  pattern();
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + device + " has no bytes to save or resume");
 }
@@ -90,9 +100,7 @@ nn::LanguageModelConfig TrainOptions::model() const {
           .dtype = parse_dtype(dtype)};
 }
 
-attention::Pattern TrainOptions::pattern() const {
-  return attention == "causal" ? attention::Pattern::causal() : attention::Pattern::window(window - 1, 0);
-}
+attention::Pattern TrainOptions::pattern() const { return attention.pattern(context, "train"); }
 
 int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   CLI::App app("Trains a byte-level long-context language model on any text.");
@@ -103,8 +111,8 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.add_option("--width", o.width, "Width of the model");
   app.add_option("--heads", o.heads, "Attention heads");
   app.add_option("--kv-heads", o.kv_heads, "Key and value heads (0: as many as heads)");
-  app.add_option("--attention", o.attention, "causal or window");
-  app.add_option("--window", o.window, "Bytes that a position attends to, itself included");
+  app.add_option("--attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
+  add_attention_options(app, o.attention);
   app.add_option("--batch", o.batch, "Sequences per step");
   app.add_option("--steps", o.steps, "Training steps");
   app.add_option("--lr", o.lr, "Peak learning rate");

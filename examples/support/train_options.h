@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/pattern.h"
+#include "examples/support/attention_options.h"
 #include "nn/language_model.h"
 
 namespace poolgrad::examples {
@@ -19,8 +20,7 @@ struct TrainOptions {
   std::int64_t width = 128;
   std::int64_t heads = 4;
   std::int64_t kv_heads = 0;  // 0: as many as heads
-  std::string attention = "window";
-  std::int64_t window = 256;  // keys that a position sees, itself included
+  AttentionOptions attention;
   std::int64_t batch = 1;
   std::int64_t steps = 1250;
   double lr = 3e-3;

@@ -46,8 +46,8 @@ std::string describe_run(const TrainOptions& o, const TrainResult& r) {
       "device   {}, {}, {} threads, products by {}{}",
       r.files, bytes(static_cast<std::uint64_t>(r.train_bytes)), bytes(static_cast<std::uint64_t>(r.held_out_bytes)),
       paths, format_count(static_cast<double>(r.parameters)), o.layers, o.width, o.heads, model.kv_heads, o.context,
-      o.attention == "causal" ? "causal attention" : fmt::format("window of {}", o.window), o.device, o.dtype,
-      kernels::num_threads(), kernels::gemm_backend(), o.budget.empty() ? "" : ", budget " + o.budget);
+      o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(), kernels::gemm_backend(),
+      o.budget.empty() ? "" : ", budget " + o.budget);
 }
 
 std::string describe_step(const TrainOptions& o, const TrainResult& r, double eta) {

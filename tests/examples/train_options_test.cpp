@@ -61,8 +61,10 @@ TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithACode) {
 }
 
 TEST(TrainOptions, RefuseInOneSentence) {
-  EXPECT_EQ(refusal([](auto& o) { o.attention = "ring"; }),
-            "[train] --attention must be causal or window, but is ring");
+  EXPECT_EQ(refusal([](auto& o) { o.attention.attention = "cross"; }),
+            "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
+            "random, ring, but is cross");
+  EXPECT_EQ(refusal([](auto& o) { o.attention.window = 0; }), "[train] --window must be at least 1, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.width = 130; }), "[language_model] width 130 is not divisible by 4 heads");
   EXPECT_EQ(refusal([](auto& o) { o.kv_heads = 3; }), "[language_model] 4 heads are not a multiple of 3 kv-heads");
   EXPECT_THAT(refusal([](auto& o) { o.dtype = "f8"; }), HasSubstr("f8"));

@@ -36,7 +36,7 @@ class Train : public ::testing::Test {
     options_.width = 32;
     options_.heads = 4;
     options_.kv_heads = 2;
-    options_.window = 24;
+    options_.attention.window = 24;
     options_.batch = 2;
     options_.steps = 20;
     options_.report = 5;

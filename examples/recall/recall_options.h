@@ -1,0 +1,49 @@
+// What examples/recall can be told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/recall/recall_task.h"
+#include "examples/support/attention_options.h"
+#include "nn/language_model.h"
+
+namespace poolgrad::examples {
+
+struct RecallOptions {
+  std::string task_name = "kv";
+  std::int64_t distance = 4096;
+  std::optional<std::int64_t> pairs, keys, values;  // absent: 16 each; a passkey of 8 digits
+  std::int64_t spacing = 8;
+
+  AttentionOptions attention{.attention = "dilated"};
+  std::vector<std::string> compare;  // several kinds of attention, one after another
+
+  std::int64_t layers = 2;
+  std::int64_t width = 64;
+  std::int64_t heads = 4;
+  double lr = 3e-3;
+  std::int64_t tokens = 2048;  // of a step at least one sequence
+  std::int64_t steps = 2000;   // at most; 0: as many as fit into `seconds`
+  double seconds = 0;          // at most; 0: any
+  std::int64_t questions = 256;
+  std::uint64_t seed = 1;
+  std::int64_t report = 100;
+  std::string json, csv;
+  bool quiet = false;
+
+  /// Throws ValueError, one sentence.
+  void check() const;
+  RecallTask task() const;
+  /// --compare, or --attention alone.
+  std::vector<std::string> contenders() const;
+  AttentionOptions contender(const std::string& name) const;
+  nn::LanguageModelConfig model() const;
+};
+
+/// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+int parse_recall_options(int argc, const char* const* argv, RecallOptions& options);
+
+}  // namespace poolgrad::examples

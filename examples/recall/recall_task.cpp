@@ -1,0 +1,91 @@
+#include "examples/recall/recall_task.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "allocator/error.h"
+#include "examples/support/random.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+/// Numbers of one sequence.
+class Draws {
+ public:
+  Draws(std::uint64_t seed, std::uint64_t index) : seed_(random_bits(seed, index)) {}
+
+  std::int64_t below(std::int64_t bound) {
+    return static_cast<std::int64_t>(random_below(seed_, count_++, static_cast<std::uint64_t>(bound)));
+  }
+  /// 0 .. count - 1 in any order (Fisher-Yates).
+  std::vector<std::int64_t> permutation(std::int64_t count) {
+    std::vector<std::int64_t> result(static_cast<std::size_t>(count));
+    std::iota(result.begin(), result.end(), 0);
+    for (std::int64_t i = count; i > 1; --i)
+      std::swap(result[static_cast<std::size_t>(i - 1)], result[static_cast<std::size_t>(below(i))]);
+    return result;
+  }
+
+ private:
+  std::uint64_t seed_, count_ = 0;
+};
+
+std::vector<std::int64_t> in_order(std::int64_t count) {
+  std::vector<std::int64_t> result(static_cast<std::size_t>(count));
+  std::iota(result.begin(), result.end(), 0);
+  return result;
+}
+
+}  // namespace
+
+RecallKind parse_recall_kind(const std::string& text) {
+  if (text == "kv") return RecallKind::kv;
+  if (text == "passkey") return RecallKind::passkey;
+  throw ValueError("[recall] --task must be kv or passkey, but is " + text);
+}
+
+void RecallTask::check() const {
+  const auto refuse = [](const std::string& reason) { throw ValueError("[recall] " + reason); };
+  const std::pair<const char*, std::int64_t> sizes[] = {{"distance", distance}, {"pairs", pairs}};
+  for (const auto& [name, size] : sizes)
+    if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  if (values < 2) refuse(fmt::format("--values must be at least 2, but is {}", values));
+  if (spacing < 2) refuse(fmt::format("--spacing must hold a key and a value, 2 tokens, but is {}", spacing));
+  if (pairs > keys) refuse(fmt::format("--pairs {} need a key each, but --keys is {}", pairs, keys));
+}
+
+RecallSequence make_recall_sequence(const RecallTask& task, std::uint64_t seed, std::uint64_t index) {
+  Draws draw(seed, index);
+  const bool any_order = task.kind == RecallKind::kv;
+  const std::vector<std::int64_t> keys = any_order ? draw.permutation(task.keys) : in_order(task.keys);
+  const std::vector<std::int64_t> order = any_order ? draw.permutation(task.pairs) : in_order(task.pairs);
+  const std::int64_t first_key = task.fillers(), first_value = first_key + task.keys;
+
+  RecallSequence result;
+  result.tokens.resize(static_cast<std::size_t>(task.length()));
+  for (std::size_t i = 0; i < result.tokens.size(); ++i)
+    result.tokens[i] = static_cast<std::int64_t>(i) % task.fillers();
+  const auto put = [&](std::int64_t position, std::int64_t token) {
+    result.tokens[static_cast<std::size_t>(position)] = token;
+    return position;
+  };
+
+  std::vector<RecallSequence::Question> statements;
+  const std::int64_t slack = task.spacing - 1;  // places of a pair within its slot
+  for (std::int64_t p = 0; p < task.pairs; ++p) {
+    const std::int64_t key = put(p * task.spacing + draw.below(slack), first_key + keys[static_cast<std::size_t>(p)]);
+    const std::int64_t value = first_value + draw.below(task.values);
+    statements.push_back({0, put(key + 1, value), value});
+  }
+  const std::int64_t questions = task.pairs * task.spacing + task.distance;
+  for (std::int64_t q = 0; q < task.pairs; ++q) {
+    const auto asked = static_cast<std::size_t>(order[static_cast<std::size_t>(q)]);
+    auto& question = result.questions.emplace_back(statements[asked]);
+    question.position = put(questions + 2 * q + draw.below(2), first_key + keys[asked]);
+  }
+  return result;
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,58 @@
+// Associative recall: values are stated with keys, and asked for by key a long way later.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace poolgrad::examples {
+
+/// kv: keys in any order, asked for in another one. passkey: a number in a repeating sentence, its places the keys,
+/// read out at the end.
+enum class RecallKind { kv, passkey };
+
+/// Throws ValueError naming both.
+RecallKind parse_recall_kind(const std::string& text);
+
+/// What a sequence is made of:
+///
+///   .k7v3. . . .k2v9. . . . | . . . . . . . . | k2. k7. . k4
+///   statements, each in a    fillers            questions: the model is to predict the value where it reads the key
+///   slot of `spacing` tokens
+///
+/// Values, order and place within a slot are drawn for each sequence: nothing but the sequence itself tells an answer,
+/// and neither does the distance from a question back to its statement, which varies.
+struct RecallTask {
+  RecallKind kind = RecallKind::kv;
+  std::int64_t distance = 4096;  // from a value to the question for it: in [distance, distance + span())
+  std::int64_t pairs = 16;       // stated and asked for in each sequence
+  std::int64_t keys = 16;        // there are; a pair has a key of its own
+  std::int64_t values = 16;
+  std::int64_t spacing = 8;
+
+  /// Tokens are fillers, then keys, then values.
+  std::int64_t fillers() const { return kind == RecallKind::passkey ? 8 : 1; }
+  std::int64_t vocabulary() const { return fillers() + keys + values; }
+  std::int64_t span() const { return pairs * (spacing + 2); }
+  std::int64_t length() const { return distance + span(); }
+  /// Right answers of who knows nothing of the statements.
+  double chance() const { return 1.0 / static_cast<double>(values); }
+
+  /// Throws ValueError, one sentence.
+  void check() const;
+};
+
+struct RecallSequence {
+  struct Question {
+    std::int64_t position;        // of the question's key
+    std::int64_t value_position;  // of the value that is asked for
+    std::int64_t answer;          // its token
+  };
+  std::vector<std::int64_t> tokens;
+  std::vector<Question> questions;
+};
+
+/// The index-th sequence of a seed; the same everywhere.
+RecallSequence make_recall_sequence(const RecallTask& task, std::uint64_t seed, std::uint64_t index);
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,92 @@
+#include "examples/support/attention_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <bit>
+
+#include "allocator/error.h"
+#include "attention/shard.h"
+
+namespace poolgrad::examples {
+
+using attention::Pattern;
+
+const std::vector<std::string>& attention_names() {
+  static const std::vector<std::string> names{"causal",       "dense",   "window", "dilated", "block_sparse",
+                                              "global_local", "strided", "random", "ring"};
+  return names;
+}
+
+void check_attention_name(const std::string& name, const std::string& program, const std::string& option) {
+  const auto& names = attention_names();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw ValueError(
+        fmt::format("[{}] {} must be one of {}, but is {}", program, option, fmt::join(names, ", "), name));
+}
+
+std::vector<std::int64_t> AttentionOptions::segments_for(std::int64_t context) const {
+  if (!segments.empty()) return segments;
+  const auto longest =
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(context, 256))));
+  return {longest / 16, longest / 4, longest};
+}
+
+std::vector<std::int64_t> AttentionOptions::rates_or_default() const {
+  return rates.empty() ? std::vector<std::int64_t>{1, 2, 4} : rates;
+}
+
+Pattern AttentionOptions::pattern(std::int64_t context, const std::string& program) const {
+  check_attention_name(attention, program, "--attention");
+  const auto at_least_one = [&](const char* name, std::int64_t value) {
+    if (value < 1) throw ValueError(fmt::format("[{}] --{} must be at least 1, but is {}", program, name, value));
+  };
+  at_least_one("window", window);
+  const Pattern causal = Pattern::causal();
+  if (attention == "window") return Pattern::window(window - 1, 0);
+  if (attention == "dilated") return Pattern::dilated(segments_for(context), rates_or_default()) & causal;
+  if (attention == "block_sparse") {
+    std::vector<std::int64_t> back;
+    for (const std::int64_t offset : offsets) {
+      if (offset < 0)
+        throw ValueError(
+            fmt::format("[{}] --offsets count blocks back and must not be negative, but one is {}", program, offset));
+      back.push_back(-offset);
+    }
+    return Pattern::block_offsets(block, back) & causal;
+  }
+  if (attention == "global_local") return Pattern::global_local(block, window, global) & causal;
+  if (attention == "strided") return Pattern::strided(stride) & causal;
+  if (attention == "random") return Pattern::random_blocks(block, density) & causal;
+  if (attention == "ring") {
+    at_least_one("ring-size", ring_size);
+    attention::parse_layout(layout);
+  }
+  return causal;
+}
+
+std::string AttentionOptions::describe(std::int64_t context) const {
+  if (attention == "window") return fmt::format("window of {}", window);
+  if (attention == "ring") return fmt::format("causal over a {} ring of {}", layout, ring_size);
+  return pattern(context, "attention").to_string();
+}
+
+void add_attention_options(CLI::App& app, AttentionOptions& o) {
+  app.add_option("--window", o.window,
+                 "window: positions that one attends to, itself included; global_local: around it");
+  app.add_option("--segments", o.segments,
+                 "dilated: lengths of segments, such as 512,2048,8192 (default: up to the context)")
+      ->delimiter(',');
+  app.add_option("--rates", o.rates, "dilated: one dilation rate per segment (default: 1,2,4)")->delimiter(',');
+  app.add_option("--block", o.block, "block_sparse, global_local, random: positions of a block, a multiple of 16");
+  app.add_option("--offsets", o.offsets, "block_sparse: how many blocks back to look, such as 0,1,2,4")->delimiter(',');
+  app.add_option("--global", o.global, "global_local: first positions that all attend to");
+  app.add_option("--stride", o.stride, "strided: the last so many positions, and every so-manieth before");
+  app.add_option("--density", o.density, "random: fraction of blocks kept");
+  app.add_option("--ring-size", o.ring_size, "ring: ranks that share the sequence, all in this process");
+  app.add_option("--layout", o.layout, "ring: contiguous, zigzag or striped");
+}
+
+}  // namespace poolgrad::examples
