@@ -34,7 +34,7 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
                 const AttendOptions& options) {
   const bool differentiable = check_attend(q, k, v, options);
   const AttendOperands x = prepare_operands(q, k, v, options);
-  AttendCall call = prepare_call(x, pattern, options);
+  AttendCall call = prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options);
   call.compiled = pattern.compile(x.heads(), kernels::PositionMap::contiguous(x.queries(), call.q_offset),
                                   kernels::PositionMap::contiguous(x.keys()));
   if (options.out_over_q) check_out_over_q(call, x, differentiable);

@@ -16,14 +16,6 @@ namespace poolgrad::attention {
 
 namespace {
 
-/// d lse / d sink is the share of the sink, e^(sink - lse).
-Tensor sinks_gradient(const Tensor& sinks, const Tensor& lse, const Tensor& delta) {
-  const MemoryScope scope(Category::temp);
-  const double lowest = -std::numeric_limits<double>::infinity();
-  const Tensor share = exp(masked_fill(unsqueeze(sinks, 1) - lse, equal(lse, full({}, lowest, lse.options())), lowest));
-  return -sum(share * delta, {0, 2});
-}
-
 /// Where the gradients of q, k and v go: (B, N, H, D) like the operands; undefined where not wanted.
 std::vector<Tensor> places(const AttendCall& call, const AttendOperands& x, const Tensor& out, const Tensor& grad_out,
                            const BackwardCall& backward) {
@@ -44,6 +36,14 @@ std::vector<Tensor> places(const AttendCall& call, const AttendOperands& x, cons
 }
 
 }  // namespace
+
+/// d lse / d sink is the share of the sink, e^(sink - lse).
+Tensor sinks_gradient(const Tensor& sinks, const Tensor& lse, const Tensor& delta) {
+  const MemoryScope scope(Category::temp);
+  const double lowest = -std::numeric_limits<double>::infinity();
+  const Tensor share = exp(masked_fill(unsqueeze(sinks, 1) - lse, equal(lse, full({}, lowest, lse.options())), lowest));
+  return -sum(share * delta, {0, 2});
+}
 
 Gradients attend_gradients(const AttendCall& call, const AttendOperands& x, Tensor out, const Tensor& lse,
                            const BackwardCall& backward) {

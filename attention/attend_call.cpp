@@ -26,11 +26,11 @@ AttendOperands prepare_operands(const Tensor& q, const Tensor& k, const Tensor& 
           in_dtype(options.sinks, compute)};
 }
 
-AttendCall prepare_call(const AttendOperands& x, const Pattern& pattern, const AttendOptions& options) {
+AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t keys, const Pattern& pattern,
+                        const AttendOptions& options) {
   AttendCall call{.pattern = pattern, .compiled = {}, .dropout_key = {}};
-  if (options.alignment == Alignment::bottom_right) call.q_offset = x.keys() - x.queries();
-  pattern.check_length(std::max(x.keys(), call.q_offset + x.queries()));
-  const std::int64_t width = x.q.size(3);
+  if (options.alignment == Alignment::bottom_right) call.q_offset = keys - queries;
+  pattern.check_length(std::max(keys, call.q_offset + queries));
   call.scale = options.scale.value_or(width > 0 ? 1.0 / std::sqrt(static_cast<double>(width)) : 1.0);
   call.softcap = options.softcap.value_or(0.0);
   call.dropout = options.dropout;

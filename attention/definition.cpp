@@ -73,7 +73,7 @@ Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v,
                               const AttendOptions& options) {
   check_attend(q, k, v, options);
   const AttendOperands x = prepare_operands(q, k, v, options);
-  return attend_by_definition(x, prepare_call(x, pattern, options));
+  return attend_by_definition(x, prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options));
 }
 
 }  // namespace poolgrad::attention
