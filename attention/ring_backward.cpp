@@ -1,23 +1,9 @@
-#include <limits>
 #include <utility>
 
 #include "allocator/memory_scope.h"
 #include "attention/ring_pass.h"
-#include "autograd/operators.h"
-#include "tensor/creation.h"
 
 namespace poolgrad::attention {
-
-namespace {
-
-/// d lse / d sink is the share of the sink, e^(sink - lse).
-Tensor sinks_gradient(const Tensor& sinks, const Tensor& lse, const Tensor& delta) {
-  const double lowest = -std::numeric_limits<double>::infinity();
-  const Tensor share = exp(masked_fill(unsqueeze(sinks, 1) - lse, equal(lse, full({}, lowest, lse.options())), lowest));
-  return -sum(share * delta, {0, 2});
-}
-
-}  // namespace
 
 RingBackward::RingBackward(RingCall call, AttendOperands x, const Attended& forward, const Tensor& grad_out,
                            const Tensor& grad_lse, std::shared_ptr<Communicator> communicator)

@@ -1,8 +1,5 @@
 #include "attention/ring_call.h"
 
-#include <algorithm>
-#include <cmath>
-
 #include "allocator/error.h"
 #include "autograd/check.h"
 
@@ -20,18 +17,9 @@ bool check_ring(const Tensor& q, const Tensor& k, const Tensor& v, const AttendO
 
 RingCall prepare_ring(const AttendOperands& x, const Pattern& pattern, int ranks, const RingOptions& options,
                       std::int64_t queries, std::int64_t keys) {
-  const AttendOptions& attend = options.attend;
-  const std::int64_t offset = attend.alignment == Alignment::bottom_right ? keys - queries : 0, width = x.q.size(3);
-  pattern.check_length(std::max(keys, offset + queries));
-  RingCall ring{
-      .plan = std::make_shared<const RingPlan>(pattern, options.layout, ranks, x.heads(), queries, keys, offset),
-      .attend = {.pattern = pattern, .compiled = {}, .q_offset = offset, .dropout_key = {}}};
-  ring.attend.scale = attend.scale.value_or(width > 0 ? 1.0 / std::sqrt(static_cast<double>(width)) : 1.0);
-  ring.attend.softcap = attend.softcap.value_or(0.0);
-  ring.attend.dropout = attend.dropout;
-  if (attend.dropout > 0.0)
-    ring.attend.dropout_key = (attend.generator ? *attend.generator : default_generator()).take(1);
-  return ring;
+  const AttendCall call = prepare_call(x.q.size(3), queries, keys, pattern, options.attend);
+  return {std::make_shared<const RingPlan>(pattern, options.layout, ranks, x.heads(), queries, keys, call.q_offset),
+          call};
 }
 
 }  // namespace poolgrad::attention
