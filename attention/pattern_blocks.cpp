@@ -121,8 +121,14 @@ Pattern Pattern::blocks(std::int64_t block, std::vector<BlockList> lists) {
     row_begin.push_back(std::move(list.row_begin));
     columns.push_back(std::move(list.columns));
   }
+  return blocks(block, std::make_shared<const BlockLists>(make_block_lists("blocks", row_begin, columns)));
+}
+
+Pattern Pattern::blocks(std::int64_t block, std::shared_ptr<const BlockLists> lists) {
+  check_block("blocks", block);
+  if (!lists || lists->lists < 1) throw ValueError("[blocks] there is no list");
   PatternTerms::Term result = term_of(TermKind::listed, block);
-  result.lists = std::make_shared<const BlockLists>(make_block_lists("blocks", row_begin, columns));
+  result.lists = std::move(lists);
   return Pattern(alone(std::move(result)));
 }
 
