@@ -9,6 +9,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_softmax.h"
 #include "kernels/cpu/attention_variants.h"
+#include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
 #include "kernels/parallel.h"
@@ -119,14 +120,31 @@ void find_steps(Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>& t) {
   std::fill(t.last + rows.count, t.last + padded, t.last[rows.count - 1]);
 }
 
+template <class S>
+void load_queries(const Problem& p, Head<const S> q, std::int64_t count, const SoftmaxTile<Compute<S>>& t) {
+  using T = Compute<S>;
+  if constexpr (std::is_same_v<S, BFloat16>)
+    if (t.pairs.product) return t.pairs.load_queries(q, count);
+  pack_queries<T>(t.queries, q, {0, count}, p.shape.depth, static_cast<T>(p.scores.scale * std::numbers::log2e));
+}
+
+template <class S>
+void load_keys(const Problem& p, Head<const S> k, Head<const S> v, const Progression& run,
+               const SoftmaxTile<Compute<S>>& t) {
+  using T = Compute<S>;
+  if constexpr (std::is_same_v<S, BFloat16>)
+    if (t.pairs.product) return t.pairs.load_keys(gather(k, run), gather(v, run), run.count);
+  pack_keys<T>(t.keys, gather(k, run), {0, run.count}, p.shape.depth);
+  copy_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, p.shape.v_padded);
+}
+
 /// All keys for one tile of queries of one head.
 template <class S>
 void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
                  const SoftmaxTile<Compute<S>>& t) {
   using T = Compute<S>;
   const auto k = head_of<const S>(p.k, batch, p.kv_head(head)), v = head_of<const S>(p.v, batch, p.kv_head(head));
-  pack_queries<T>(t.queries, gather(head_of<const S>(p.q, batch, head), rows), {0, rows.count}, p.shape.depth,
-                  static_cast<T>(p.scores.scale * std::numbers::log2e));
+  load_queries<S>(p, gather(head_of<const S>(p.q, batch, head), rows), rows.count, t);
   begin_rows<T>(p, batch, head, rows, t);
   const auto rules = ScoreRules<T>::make(p.scores, batch, head);
   const std::int64_t schedule_head = p.scores.first_head + head;
@@ -139,8 +157,7 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
       log_multiplicities(strip, run, t.multiplicity, run.count);
     }
     if (strip.masked) visit.strip = &strip;
-    pack_keys<T>(t.keys, gather(k, run), {0, run.count}, p.shape.depth);
-    copy_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, p.shape.v_padded);
+    load_keys<S>(p, k, v, run, t);
     visit_keys(t, visit);
   });
   if (p.out.dtype == p.q.dtype)
@@ -193,7 +210,13 @@ void forward(Problem p) {
   // Large tiles pack each key less often; enough of them keep every core busy.
   std::int64_t limit = 192, keys = 192;
   while (limit > group_lanes<T> && heads * ceil_div(p.q.shape[1], limit) < 32) limit /= 2;
-  p.shape = {round_up(limit, score_lanes<T>), keys, depth, v_depth, round_up(v_depth, lanes<T>)};
+  const PairProduct product = std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
+  p.shape = {round_up(limit, score_lanes<T>),
+             keys,
+             depth,
+             v_depth,
+             round_up(v_depth, product ? pair_step : lanes<T>),
+             product};
   const RowTiling tiling(p.schedule, limit);
   const std::int64_t items = heads * tiling.tiles(), size = SoftmaxTile<T>::carve(nullptr, p.shape, nullptr);
   const std::int64_t order_size = ceil_div(std::min(items, Order::most_sorted) * std::int64_t{sizeof(Order::Item)}, 64);
@@ -204,6 +227,7 @@ void forward(Problem p) {
   parallel_items(items, [&](std::int64_t turn, int worker) {
     SoftmaxTile<T> tile;
     SoftmaxTile<T>::carve(scratch + size * worker, p.shape, &tile);
+    tile.pairs.scale = static_cast<float>(p.scores.scale * std::numbers::log2e);
     const auto [batch, head, number] = order[turn];
     const Progression rows = tiling.tile(number);
     if (rows.count > 0) attend_rows<S>(p, batch, head, rows, tile);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/cpu/attention_scores.h"
+#include "kernels/cpu/attention_softmax_pairs.h"
 #include "kernels/cpu/attention_tiles.h"
 
 namespace poolgrad::kernels::attention {
@@ -15,12 +16,14 @@ inline constexpr int score_lanes = group_lanes<T> % rows_step == 0 ? group_lanes
 struct TileShape {
   std::int64_t rows, keys;  // multiples of score_lanes and of rows_step
   std::int64_t depth, v_depth, v_padded;
+  PairProduct product = nullptr;  // of bf16; null: in the compute type
 };
 
 /// Scratch of one thread, carved out of one allocation, and the state of one tile of queries.
 template <class T>
 struct SoftmaxTile {
   T *keys, *values, *queries, *scores, *out, *maximum, *sum, *factor, *first, *last, *multiplicity;
+  SoftmaxPairs pairs;
 
   /// Returns the elements that a tile takes.
   static std::int64_t carve(T* base, const TileShape& shape, SoftmaxTile* tile) {
@@ -42,6 +45,12 @@ struct SoftmaxTile {
     t.first = take(shape.rows);
     t.last = take(shape.rows);
     t.multiplicity = take(shape.keys);
+    if constexpr (std::is_same_v<T, float>) {
+      t.pairs = {shape.product, shape.rows, shape.depth, shape.v_depth, shape.v_padded};
+      if (shape.product)
+        t.pairs.carve(shape.keys, score_lanes<T>,
+                      [&](std::int64_t words) { return reinterpret_cast<std::uint32_t*>(take(words)); });
+    }
     if (tile) *tile = t;
     return round_up(used, 64);
   }
@@ -85,6 +94,16 @@ Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begi
   return seen;
 }
 
+/// A block of products that lie in memory.
+template <class T>
+[[gnu::always_inline]] inline void load_scores(Vec<T> (&sum)[rows_step][2], const T* scores, std::int64_t width,
+                                               T scale) {
+#pragma GCC unroll 8
+  for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; ++v) sum[r][v] = scale * simd::load<T>(scores + r * width + vector_offset<T>(v));
+}
+
 /// Scores of the keys [begin, end), whole rows_steps, and one group of queries.
 template <class T, bool Masked>
 void score_pair(const SoftmaxTile<T>& t, std::int64_t depth, Seen seen, std::int64_t row, T* scores,
@@ -94,7 +113,10 @@ void score_pair(const SoftmaxTile<T>& t, std::int64_t depth, Seen seen, std::int
   const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
   for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
     Vec<T> sum[rows_step][2];
-    score_block<T, 2>(sum, t.keys, key, queries, depth);
+    if (t.pairs.product)
+      load_scores<T>(sum, scores + key * width, width, static_cast<T>(t.pairs.scale));
+    else
+      score_block<T, 2>(sum, t.keys, key, queries, depth);
     if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) {
       for (int r = 0; r < rows_step; ++r) {
         const Vec<T> step = simd::broadcast(static_cast<T>(key + r));
@@ -198,6 +220,8 @@ void visit_keys(const SoftmaxTile<T>& t, const Visit<T>& visit) {
       if (!empty(seen[n].any)) keys = {std::min(keys.begin, seen[n].any.begin), std::max(keys.end, seen[n].any.end)};
     }
     if (empty(keys)) continue;
+    if constexpr (std::is_same_v<T, float>)
+      if (t.pairs.product) t.pairs.score(t.scores, width, row, count, keys);
     for (std::size_t n = 0; n < pairs; ++n) {
       const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>, first = row + lane;
       if (lane >= count) break;
@@ -216,6 +240,11 @@ void visit_keys(const SoftmaxTile<T>& t, const Visit<T>& visit) {
     if (visit.rules && visit.rules->drops)
       drop_weights(*visit.rules, visit.run, part_of(visit.rows, row, count),
                    ScoreBlock<T>{t.scores, width, keys.begin, keys.end, round_up(count, group_lanes<T>)});
+    if constexpr (std::is_same_v<T, float>)
+      if (t.pairs.product) {
+        t.pairs.add_values(t.out + row * v_padded, count, t.factor, t.scores, width, keys);
+        continue;
+      }
     for (std::int64_t i = 0; i < count; i += rows_step) {
       const Range any = keys_seen(t, visit, row + i, row + std::min<std::int64_t>(i + rows_step, count)).any;
       if (empty(any)) continue;
