@@ -135,7 +135,7 @@ void load_keys(const Problem& p, Head<const S> k, Head<const S> v, const Progres
   if constexpr (std::is_same_v<S, BFloat16>)
     if (t.pairs.product) return t.pairs.load_keys(gather(k, run), gather(v, run), run.count);
   pack_keys<T>(t.keys, gather(k, run), {0, run.count}, p.shape.depth);
-  copy_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, p.shape.v_padded);
+  pack_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, p.shape.keys * group_lanes<T>);
 }
 
 /// All keys for one tile of queries of one head.
@@ -148,18 +148,34 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
   begin_rows<T>(p, batch, head, rows, t);
   const auto rules = ScoreRules<T>::make(p.scores, batch, head);
   const std::int64_t schedule_head = p.scores.first_head + head;
-  for_each_key_tile(p.schedule, schedule_head, rows, p.shape.keys, [&](const Strip& strip, const Progression& run) {
-    Visit<T> visit{p.shape, p.schedule, schedule_head, rows, run};
+  const auto meet = [&](const Strip& strip, const Progression& run, const Progression& next) {
+    Visit<T> visit{p.shape,
+                   p.schedule,
+                   schedule_head,
+                   rows,
+                   run,
+                   Prefetch::make(k, next, p.shape.depth),
+                   Prefetch::make(v, next, p.shape.v_depth)};
     find_steps(visit, strip, t);
     if (rules.modifies() || rules.drops) visit.rules = &rules;
     if (strip.period != 0) {
       visit.multiplicities = true;
-      log_multiplicities(strip, run, t.multiplicity, run.count);
+      log_multiplicities(strip, run, t.multiplicity, round_up(run.count, rows_step));
     }
     if (strip.masked) visit.strip = &strip;
     load_keys<S>(p, k, v, run, t);
     visit_keys(t, visit);
-  });
+  };
+  // One tile behind the schedule, so that the next keys are known while these are met.
+  Strip strip;
+  Progression run{};
+  for_each_key_tile(p.schedule, schedule_head, rows, p.shape.keys,
+                    [&](const Strip& next_strip, const Progression& next) {
+                      if (run.count > 0) meet(strip, run, next);
+                      strip = next_strip;
+                      run = next;
+                    });
+  if (run.count > 0) meet(strip, run, {});
   if (p.out.dtype == p.q.dtype)
     write_out<T, S>(p, batch, head, rows, t);
   else if constexpr (!std::is_same_v<S, T>)
@@ -207,16 +223,16 @@ template <class S>
 void forward(Problem p) {
   using T = Compute<S>;
   const std::int64_t depth = p.q.shape[3], v_depth = p.v.shape[3], heads = p.q.shape[0] * p.q_heads();
-  // Large tiles pack each key less often; enough of them keep every core busy.
-  std::int64_t limit = 192, keys = 192;
-  while (limit > group_lanes<T> && heads * ceil_div(p.q.shape[1], limit) < 32) limit /= 2;
+  // Large tiles pack each key less often, as far as their queries and results stay in the second-level cache; enough of
+  // them keep every core busy.
+  constexpr std::int64_t most = 384, bytes = 192 << 10;
   const PairProduct product = std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
-  p.shape = {round_up(limit, score_lanes<T>),
-             keys,
-             depth,
-             v_depth,
-             round_up(v_depth, product ? pair_step : lanes<T>),
-             product};
+  const std::int64_t v_padded = round_up(v_depth, product ? pair_step : lanes<T>),
+                     row_bytes = (depth + v_padded) * std::int64_t{sizeof(T)};
+  std::int64_t limit = round_down(std::clamp<std::int64_t>(bytes / row_bytes, score_lanes<T>, most), score_lanes<T>);
+  while (limit > score_lanes<T> && heads * ceil_div(p.q.shape[1], limit) < 32)
+    limit = round_up(limit / 2, score_lanes<T>);
+  p.shape = {limit, key_tile, depth, v_depth, v_padded, product};
   const RowTiling tiling(p.schedule, limit);
   const std::int64_t items = heads * tiling.tiles(), size = SoftmaxTile<T>::carve(nullptr, p.shape, nullptr);
   const std::int64_t order_size = ceil_div(std::min(items, Order::most_sorted) * std::int64_t{sizeof(Order::Item)}, 64);

@@ -35,7 +35,7 @@ struct SoftmaxTile {
     };
     SoftmaxTile t{};
     t.keys = take(shape.keys * shape.depth + panel_slack<T>);
-    t.values = take(shape.keys * shape.v_padded);
+    t.values = take(shape.keys * round_up(shape.v_padded, group_lanes<T>));
     t.queries = take(shape.rows * shape.depth);
     t.scores = take(shape.keys * score_lanes<T>);
     t.out = take(shape.rows * shape.v_padded);
@@ -56,6 +56,24 @@ struct SoftmaxTile {
   }
 };
 
+/// Rows of memory that will be packed next, fetched bit by bit meanwhile.
+struct Prefetch {
+  const char* rows = nullptr;
+  std::int64_t stride = 0, bytes = 0, count = 0;
+
+  template <class S>
+  static Prefetch make(Head<const S> head, const Progression& run, std::int64_t columns) {
+    head = gather(head, run);
+    constexpr std::int64_t size = sizeof(S);
+    return {reinterpret_cast<const char*>(head.data), head.stride * size, columns * size, run.count};
+  }
+  void fetch(std::int64_t most) {
+    constexpr std::int64_t line = 64;
+    for (most = std::min(most, count), count -= most; most > 0; --most, rows += stride)
+      for (std::int64_t at = 0; at < bytes; at += line) __builtin_prefetch(rows + at, 0, 2);
+  }
+};
+
 /// The packed tile of keys that is visited, and who sees what of it.
 template <class T>
 struct Visit {
@@ -63,12 +81,13 @@ struct Visit {
   const AttentionSchedule& schedule;
   std::int64_t head;  // of the schedule
   Progression rows, run;
+  Prefetch next_keys, next_values;
   bool full = true;  // every row sees every key; else first[row] <= step < last[row]
   const ScoreRules<T>* rules = nullptr;
   bool multiplicities = false;   // in SoftmaxTile::multiplicity
   const Strip* strip = nullptr;  // where the schedule decides pair by pair
 
-  bool modified() const { return rules || multiplicities || strip; }
+  bool modified() const { return rules || strip; }
 };
 
 /// The keys that some, and that all of the rows [begin, end) see.
@@ -94,30 +113,32 @@ Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begi
   return seen;
 }
 
-/// A block of products that lie in memory.
+/// score_block() from products that lie in memory.
 template <class T>
 [[gnu::always_inline]] inline void load_scores(Vec<T> (&sum)[rows_step][2], const T* scores, std::int64_t width,
-                                               T scale) {
+                                               T scale, const T* start) {
 #pragma GCC unroll 8
   for (int r = 0; r < rows_step; ++r)
 #pragma GCC unroll 2
-    for (std::size_t v = 0; v < 2; ++v) sum[r][v] = scale * simd::load<T>(scores + r * width + vector_offset<T>(v));
+    for (std::size_t v = 0; v < 2; ++v)
+      sum[r][v] = scale * simd::load<T>(scores + r * width + vector_offset<T>(v)) + (start ? start[r] : T{});
 }
 
-/// Scores of the keys [begin, end), whole rows_steps, and one group of queries.
+/// Scores of one group of queries, and their maxima.
 template <class T, bool Masked>
-void score_pair(const SoftmaxTile<T>& t, std::int64_t depth, Seen seen, std::int64_t row, T* scores,
+void score_pair(const SoftmaxTile<T>& t, std::int64_t depth, const T* start, Seen seen, std::int64_t row, T* scores,
                 Vec<T> (&maximum)[2]) {
   constexpr int width = score_lanes<T>;
   const T* queries = t.queries + row * depth;
-  const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+  Vec<T> largest[2] = {maximum[0], maximum[1]};
   for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
     Vec<T> sum[rows_step][2];
     if (t.pairs.product)
-      load_scores<T>(sum, scores + key * width, width, static_cast<T>(t.pairs.scale));
+      load_scores<T>(sum, scores + key * width, width, static_cast<T>(t.pairs.scale), start ? start + key : nullptr);
     else
-      score_block<T, 2>(sum, t.keys, key, queries, depth);
+      score_block<T, 2>(sum, t.keys, key, queries, depth, start);
     if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) {
+      const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
       for (int r = 0; r < rows_step; ++r) {
         const Vec<T> step = simd::broadcast(static_cast<T>(key + r));
         for (std::size_t v = 0; v < 2; ++v) {
@@ -131,11 +152,12 @@ void score_pair(const SoftmaxTile<T>& t, std::int64_t depth, Seen seen, std::int
     for (int r = 0; r < rows_step; ++r) {
 #pragma GCC unroll 2
       for (std::size_t v = 0; v < 2; ++v) {
-        maximum[v] = simd::max(sum[r][v], maximum[v]);
+        largest[v] = simd::max(sum[r][v], largest[v]);
         simd::store(scores + (key + r) * width + vector_offset<T>(v), sum[r][v]);
       }
     }
   }
+  maximum[0] = largest[0], maximum[1] = largest[1];
 }
 
 /// Scores as above, with everything that modifies them.
@@ -144,7 +166,7 @@ void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, s
                     Vec<T> (&maximum)[2]) {
   constexpr int width = score_lanes<T>;
   Vec<T> unused[2] = {};
-  score_pair<T, false>(t, visit.shape.depth, seen, row, scores, unused);
+  score_pair<T, false>(t, visit.shape.depth, nullptr, seen, row, scores, unused);
   const ScoreBlock<T> block{scores, width, seen.any.begin, seen.any.end, group_lanes<T>};
   const Progression queries = part_of(visit.rows, row, std::min<std::int64_t>(group_lanes<T>, visit.rows.count - row));
   if (visit.rules && visit.rules->modifies()) modify_scores(*visit.rules, visit.run, queries, block);
@@ -205,10 +227,12 @@ void weigh_pair(const SoftmaxTile<T>& t, Range any, Range all_keys, std::int64_t
 
 /// The queries of a tile meet a packed tile of keys and values.
 template <class T>
-void visit_keys(const SoftmaxTile<T>& t, const Visit<T>& visit) {
+void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
   constexpr int width = score_lanes<T>;
   constexpr std::size_t pairs = static_cast<std::size_t>(width / group_lanes<T>);
-  const std::int64_t v_padded = visit.shape.v_padded;
+  const std::int64_t v_padded = visit.shape.v_padded, groups = ceil_div(visit.rows.count, group_lanes<T>);
+  const std::int64_t fetches = ceil_div(std::max(visit.next_keys.count, visit.next_values.count), groups);
+  const T* start = visit.multiplicities ? t.multiplicity : nullptr;
   for (std::int64_t row = 0; row < visit.rows.count; row += width) {
     const std::int64_t count = std::min<std::int64_t>(width, visit.rows.count - row);
     Seen seen[pairs];
@@ -226,15 +250,17 @@ void visit_keys(const SoftmaxTile<T>& t, const Visit<T>& visit) {
       const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>, first = row + lane;
       if (lane >= count) break;
       if (empty(seen[n].any)) seen[n].any = {keys.begin, keys.begin};
+      visit.next_keys.fetch(fetches);
+      visit.next_values.fetch(fetches);
       T* scores = t.scores + lane;
       Vec<T> maximum[2];
       for (std::size_t v = 0; v < 2; ++v) maximum[v] = simd::load<T>(t.maximum + first + vector_offset<T>(v));
       if (visit.modified())
         score_modified(t, visit, seen[n], first, scores, maximum);
       else if (visit.full)
-        score_pair<T, false>(t, visit.shape.depth, seen[n], first, scores, maximum);
+        score_pair<T, false>(t, visit.shape.depth, start, seen[n], first, scores, maximum);
       else
-        score_pair<T, true>(t, visit.shape.depth, seen[n], first, scores, maximum);
+        score_pair<T, true>(t, visit.shape.depth, start, seen[n], first, scores, maximum);
       weigh_pair(t, seen[n].any, keys, first, scores, t.factor + lane, maximum);
     }
     if (visit.rules && visit.rules->drops)
@@ -249,8 +275,8 @@ void visit_keys(const SoftmaxTile<T>& t, const Visit<T>& visit) {
       const Range any = keys_seen(t, visit, row + i, row + std::min<std::int64_t>(i + rows_step, count)).any;
       if (empty(any)) continue;
       add_product<T, 1, width>(t.out + (row + i) * v_padded, v_padded, v_padded, any.end - any.begin,
-                               t.scores + any.begin * width + i, t.values + any.begin * v_padded, v_padded,
-                               t.factor + i);
+                               t.scores + any.begin * width + i, t.values + any.begin * group_lanes<T>, group_lanes<T>,
+                               t.factor + i, visit.shape.keys * group_lanes<T>);
     }
   }
 }

@@ -148,24 +148,36 @@ void pack_queries(T* out, Head<S> from, Range range, std::int64_t columns, T sca
 }
 
 /// sum[r][v] = <key r of the block, query of lane>: rows_step keys by Vectors vectors of queries. `key` counts from the
-/// first packed key and is a multiple of rows_step.
+/// first packed key and is a multiple of rows_step. Where `start` is not null, start[key + r] is added.
 template <class T, std::size_t Vectors>
 [[gnu::always_inline]] inline void score_block(Vec<T> (&sum)[rows_step][Vectors], const T* keys, std::int64_t key,
-                                               const T* queries, std::int64_t depth) {
+                                               const T* queries, std::int64_t depth, const T* start = nullptr) {
   const T* panel = keys + key * depth;
 #pragma GCC unroll 8
   for (int r = 0; r < rows_step; ++r)
 #pragma GCC unroll 2
-    for (std::size_t v = 0; v < Vectors; ++v) sum[r][v] = Vec<T>{};
+    for (std::size_t v = 0; v < Vectors; ++v) sum[r][v] = start ? simd::broadcast(start[key + r]) : Vec<T>{};
   multiply_add<T, rows_step, Vectors, 1, rows_step>(sum, depth, panel, queries, group_lanes<T>);
 }
 
-/// c[r][j] = factor[r] * c[r][j] + sum over p < depth of a(r, p) * b[p * b_stride + j], for rows_step rows and
-/// `columns` (a multiple of lanes<T>) columns. a(r, p) is a[r * RowStride + p * DepthStride]; `factor` may be null,
-/// for 1.
+/// Rows [range) of a head for add_product, in panels of group_lanes<T> columns: panel, then row, then column; a panel
+/// takes `panel` elements. `out` has columns up to a multiple of group_lanes<T>; what lies beyond `columns` is 0 as far
+/// as a multiple of lanes<T>.
+template <class T, class S>
+void pack_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int64_t panel) {
+  for (std::int64_t i = range.begin; i < range.end; ++i, out += group_lanes<T>) {
+    const S* row = from.row(i);
+    for (std::int64_t j = 0; j < columns; j += lanes<T>)
+      simd::store(out + j / group_lanes<T> * panel + j % group_lanes<T>, simd::load_partial<T>(row + j, columns - j));
+  }
+}
+
+/// c[r][j] = factor[r] * c[r][j] + sum over p < depth of a(r, p) * b(p, j), for rows_step rows and `columns` (a
+/// multiple of lanes<T>) columns. a(r, p) is a[r * RowStride + p * DepthStride]; b has rows of b_stride elements, the
+/// next group_lanes<T> columns come b_panel elements later; `factor` may be null, for 1.
 template <class T, int RowStride, int DepthStride>
 void add_product(T* c, std::int64_t c_stride, std::int64_t columns, std::int64_t depth, const T* a, const T* b,
-                 std::int64_t b_stride, const T* factor) {
+                 std::int64_t b_stride, const T* factor, std::int64_t b_panel = group_lanes<T>) {
   const auto block = [&]<std::size_t Vectors>(std::integral_constant<std::size_t, Vectors>, std::int64_t j) {
     Vec<T> sum[rows_step][Vectors];
 #pragma GCC unroll 8
@@ -176,14 +188,15 @@ void add_product(T* c, std::int64_t c_stride, std::int64_t columns, std::int64_t
         if (factor) sum[r][v] *= factor[r];
       }
     }
-    multiply_add<T, rows_step, Vectors, RowStride, DepthStride>(sum, depth, a, b + j, b_stride);
+    multiply_add<T, rows_step, Vectors, RowStride, DepthStride>(sum, depth, a, b, b_stride);
 #pragma GCC unroll 8
     for (int r = 0; r < rows_step; ++r)
 #pragma GCC unroll 2
       for (std::size_t v = 0; v < Vectors; ++v) simd::store(c + r * c_stride + j + vector_offset<T>(v), sum[r][v]);
   };
   std::int64_t j = 0;
-  for (; j + 2 * lanes<T> <= columns; j += 2 * lanes<T>) block(std::integral_constant<std::size_t, 2>{}, j);
+  for (; j + 2 * lanes<T> <= columns; j += 2 * lanes<T>, b += b_panel)
+    block(std::integral_constant<std::size_t, 2>{}, j);
   if (j < columns) block(std::integral_constant<std::size_t, 1>{}, j);
 }
 
