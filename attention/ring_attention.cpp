@@ -1,0 +1,35 @@
+#include "attention/ring_attention.h"
+
+#include <string>
+
+#include "allocator/error.h"
+
+namespace poolgrad::attention {
+
+ModuleRing::ModuleRing(const RingSetup& setup) : setup_(setup) {
+  const std::string given = "ring_size " + std::to_string(setup.ring_size);
+  if (setup.ring_size < 1) throw ValueError("[ring_attention] needs at least one rank: " + given);
+  if (setup.communicator && setup.ring_size != 1 && setup.ring_size != setup.communicator->size())
+    throw ValueError("[ring_attention] the communicator has another number of ranks: " + given + ", communicator of " +
+                     std::to_string(setup.communicator->size()));
+}
+
+int ModuleRing::size() const { return setup_.communicator ? setup_.communicator->size() : setup_.ring_size; }
+
+std::int64_t ModuleRing::whole_length(std::int64_t part) const { return setup_.communicator ? part * size() : part; }
+
+Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
+                          const AttendOptions& options) const {
+  const RingOptions ring{.attend = options, .layout = setup_.layout, .statistics = statistics_};
+  if (setup_.communicator) return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;
+  return ring_attend_all(q, k, v, pattern, setup_.ring_size, ring, setup_.progress).out;
+}
+
+RingAttention::RingAttention(const Pattern& pattern, const RingSetup& ring, const CoreOptions& options)
+    : AttentionCore(options, choose_memory_mode(0, true, options.memory_mode)), pattern_(pattern), ring_(ring) {}
+
+Tensor RingAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
+  return ring_.attend(call.causal ? pattern_ & Pattern::causal() : pattern_, q, k, v, attend_options(call));
+}
+
+}  // namespace poolgrad::attention
