@@ -1,6 +1,5 @@
 // Every pattern beside its definition.
-#include <algorithm>
-
+#include "allocator/error.h"
 #include "tests/attention/attend_support.h"
 
 namespace poolgrad::attention::testing_support {
@@ -139,6 +138,7 @@ std::vector<Case> cases_with(const std::string& part) {
     found.push_back(one);
     found.push_back(causal(one));
   }
+  if (found.empty()) throw ValueError("no pattern is called " + part);
   return found;
 }
 
