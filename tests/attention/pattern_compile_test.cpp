@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/pattern.h"
-#include "tests/attention/pattern_definitions.h"
+#include "tests/attention/pattern_visits.h"
 
 namespace poolgrad::attention {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "allocator/error.h"
 #include "attention/pattern.h"
-#include "tests/attention/pattern_definitions.h"
+#include "tests/attention/pattern_visits.h"
 #include "tests/test_seed.h"
 
 namespace poolgrad::attention {

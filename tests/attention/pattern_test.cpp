@@ -2,12 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/attention/pattern_definitions.h"
-
 namespace poolgrad::attention {
 namespace {
-
-namespace definition = testing_support::definition;
 
 TEST(Pattern, AdmitsWhatItsNameSays) {
   for (std::int64_t i = 0; i < 9; ++i)
