@@ -5,6 +5,7 @@
 #include <string>
 
 #include "allocator/error.h"
+#include "attention/pattern_cache.h"
 
 namespace poolgrad::attention {
 
@@ -36,13 +37,16 @@ Pattern pattern_of(const HierarchyLevel& level, std::int64_t length) {
   if (blocks > std::numeric_limits<std::int32_t>::max() / static_cast<std::int64_t>(offsets.size()))
     throw ValueError("[hierarchical_block_sparse] too many blocks to list: length " + std::to_string(length) +
                      ", stride " + std::to_string(level.stride) + ", block " + std::to_string(level.block));
-  std::vector<std::int32_t> row_begin{0}, columns;
-  for (std::int64_t row = 0; row < blocks; ++row) {
-    for (const std::int64_t offset : offsets)
-      if (row + offset >= 0 && row + offset < blocks) columns.push_back(static_cast<std::int32_t>(row + offset));
-    row_begin.push_back(static_cast<std::int32_t>(columns.size()));
-  }
-  return Pattern::blocks(level.block, std::move(row_begin), std::move(columns));
+  const auto list = [&] {
+    std::vector<std::int32_t> row_begin{0}, columns;
+    for (std::int64_t row = 0; row < blocks; ++row) {
+      for (const std::int64_t offset : offsets)
+        if (row + offset >= 0 && row + offset < blocks) columns.push_back(static_cast<std::int32_t>(row + offset));
+      row_begin.push_back(static_cast<std::int32_t>(columns.size()));
+    }
+    return make_block_lists("hierarchical_block_sparse", {row_begin}, {columns});
+  };
+  return Pattern::blocks(level.block, PatternCache::global().get({"distances", {reach, step}, blocks}, list));
 }
 
 }  // namespace
