@@ -72,9 +72,14 @@ void write_out(const Problem& p, std::int64_t batch, std::int64_t head, const Pr
 template <class T>
 void write_lse(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
                const SoftmaxTile<T>& t) {
+  constexpr T log2e = static_cast<T>(std::numbers::log2e), ln2 = static_cast<T>(std::numbers::ln2);
   const auto lse = gather(row_values<T>(p.lse, batch, head), rows);
-  for (std::int64_t i = 0; i < rows.count; ++i)
-    *lse.row(i) = static_cast<T>(std::numbers::ln2) * (t.maximum[i] + std::log2(t.sum[i]));
+  const auto carry = p.carry_lse.data ? gather(row_values<const T>(p.carry_lse, batch, head), rows) : Head<const T>{};
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    // What nothing was added to keeps its bits.
+    const bool kept = carry.data && t.sum[i] == T(1) && t.maximum[i] == *carry.row(i) * log2e;
+    *lse.row(i) = kept ? *carry.row(i) : ln2 * (t.maximum[i] + std::log2(t.sum[i]));
+  }
 }
 
 /// first and last of the rows [begin, end], whose ends are `low` and `high`: intervals never shrink at either end from
