@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "autograd/operators.h"
-#include "kernels/parallel.h"
 #include "tensor/compare.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/attend_support.h"
@@ -97,7 +96,6 @@ TEST(AttendInvariance, HeadsMayChangePlaces) {
 }
 
 TEST(AttendInvariance, NeitherThreadsNorRepetitionChangeABit) {
-  const int before = kernels::num_threads();
   for (const char* name :
        {"dense", "window(3, 7)", "dilated not nested", "blocks random", "window + offsets + sinks"}) {
     const Case one = cases_with(name)[0];
@@ -109,7 +107,7 @@ TEST(AttendInvariance, NeitherThreadsNorRepetitionChangeABit) {
       const auto run = [&](int threads) {
         Generator generator(9);  // the same range each time
         call.options.generator = &generator;
-        kernels::set_num_threads(threads);
+        const testing_support::Threads guard(threads);
         return attended(call, one.pattern);
       };
       const Outcome first = run(1);
@@ -117,7 +115,6 @@ TEST(AttendInvariance, NeitherThreadsNorRepetitionChangeABit) {
       for (int i = 0; i < 10; ++i) expect_equal_bits(first, run(2), " at another time: " + one.name);
     }
   }
-  kernels::set_num_threads(before);
 }
 
 TEST(AttendInvariance, QueriesInPiecesAreTheWhole) {

@@ -6,7 +6,6 @@
 #include "allocator/error.h"
 #include "autograd/engine.h"
 #include "autograd/operators.h"
-#include "kernels/parallel.h"
 #include "tests/attention/attend_support.h"
 
 namespace poolgrad::attention {

@@ -21,8 +21,11 @@ constexpr Sizes small_sizes[] = {{2, 1, 1, 4, 4, 3, 2},  {1, 2, 2, 6, 2, 4, 4}, 
 constexpr Sizes large_sizes[] = {
     {1, 61, 61, 4, 2, 5, 3}, {1, 131, 131, 3, 1, 4, 4}, {1, 17, 131, 4, 4, 3, 5}, {1, 83, 37, 2, 2, 4, 3}};
 
+std::size_t calls = 0;
+
 void expect_definition(const Case& one, const Sizes& sizes, Alignment alignment) {
   if (sizes.heads < one.least_heads) return;
+  const testing_support::Threads threads(testing_support::one_or_many[calls++ % 2]);
   Call call = make_call(sizes);
   call.options.alignment = alignment;
   EXPECT_EQ(difference(attended(call, one.pattern), defined(call, one.m), 1e-12), "")

@@ -2,7 +2,6 @@
 #include <gtest/gtest.h>
 
 #include "autograd/operators.h"
-#include "kernels/parallel.h"
 #include "tensor/compare.h"
 #include "tests/attention/attend_support.h"
 
@@ -32,8 +31,14 @@ std::vector<Case> some_cases() {
 
 /// The call under all the patterns.
 void expect_definitions(const Call& call, const std::string& what) {
-  for (const Case& one : some_cases())
-    EXPECT_EQ(difference(attended(call, one.pattern), defined(call, one.m), 1e-12), "") << what << ", " << one.name;
+  for (const Case& one : some_cases()) {
+    const auto want = defined(call, one.m);
+    for (const int count : testing_support::one_or_many) {
+      const testing_support::Threads threads(count);
+      EXPECT_EQ(difference(attended(call, one.pattern), want, 1e-12), "")
+          << what << ", " << one.name << ", " << count << " threads";
+    }
+  }
 }
 
 const Sizes square{2, 37, 37, 4, 2, 4, 4}, cross{1, 29, 71, 3, 1, 5, 2};
@@ -60,6 +65,7 @@ TEST(AttendScores, TakeABiasOfEveryBroadcastShape) {
     const auto size = [&](int bit, std::int64_t whole) { return broadcast >> bit & 1 ? 1 : whole; };
     call.options.bias = normal({size(0, 2), size(1, 4), size(2, 37), size(3, 37)}, 3);
     const Case one = some_cases()[static_cast<std::size_t>(broadcast) % some_cases().size()];
+    const testing_support::Threads threads(testing_support::one_or_many[broadcast / 3 % 2]);
     EXPECT_EQ(difference(attended(call, one.pattern), defined(call, one.m), 1e-12), "")
         << to_string(call.options.bias.shape()) << ", " << one.name;
   }
@@ -157,10 +163,12 @@ TEST(AttendScores, CombineAllOptions) {
                     .sinks = normal({sizes.heads}, 10),
                     .dropout = 0.3,
                     .generator = &generator};
-    for (const Case& one : some_cases()) {
-      const auto want = defined(call, one.m);
-      EXPECT_EQ(difference(attended(call, one.pattern), want, 1e-12), "") << one.name;
-    }
+    for (const int count : testing_support::one_or_many)
+      for (const Case& one : some_cases()) {
+        const testing_support::Threads threads(count);
+        const auto want = defined(call, one.m);
+        EXPECT_EQ(difference(attended(call, one.pattern), want, 1e-12), "") << one.name << ", " << count << " threads";
+      }
   }
 }
 
