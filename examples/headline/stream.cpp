@@ -1,0 +1,150 @@
+#include "examples/headline/stream.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <random>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "attention/attend.h"
+#include "attention/ring.h"
+#include "autograd/reductions.h"
+#include "autograd/views.h"
+#include "examples/headline/attention_work.h"
+#include "examples/support/interrupt.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Block {
+  Tensor q, k, v;
+};
+
+/// Block `index` of the sequence: a function of the seed and the index alone.
+Block make_block(const StreamedWork& work, const Bench& bench, std::int64_t index) {
+  Generator generator(bench.seed, static_cast<std::uint64_t>(index) + 1);
+  const Shape shape{1, work.ring * work.chunk, work.heads, work.head_dim};
+  const auto next = [&] { return uniform(shape, -1, 1, {.dtype = bench.dtype, .device = bench.device}, generator); };
+  Block block;
+  block.q = next(), block.k = next(), block.v = next();
+  return block;
+}
+
+/// A row of the output that was kept to be checked.
+struct Sample {
+  std::int64_t block, row, head;
+  std::vector<double> out;
+};
+
+/// The definition in f64, one row; positions count from the start of the sequence.
+std::vector<double> row_by_definition(const StreamedWork& work, const Block& block, const attention::Pattern& pattern,
+                                      const Sample& sample) {
+  const std::int64_t length = work.ring * work.chunk, first = sample.block * length;
+  const auto head = [&](const Tensor& x) { return select(x, 2, sample.head).on_host().to_vector<double>(); };
+  const std::vector<double> q = head(block.q), k = head(block.k), v = head(block.v);
+  const auto at = [&](const std::vector<double>& x, std::int64_t row, std::int64_t d) {
+    return x[static_cast<std::size_t>(row * work.head_dim + d)];
+  };
+  double z = 0;
+  std::vector<double> out(static_cast<std::size_t>(work.head_dim));
+  for (std::int64_t j = 0; j < length; ++j) {
+    const std::int64_t m = pattern.multiplicity(sample.head, work.heads, first + sample.row, first + j);
+    if (m == 0) continue;
+    double score = 0;
+    for (std::int64_t d = 0; d < work.head_dim; ++d) score += at(q, sample.row, d) * at(k, j, d);
+    const double weight = static_cast<double>(m) * std::exp(score / std::sqrt(static_cast<double>(work.head_dim)));
+    z += weight;
+    for (std::int64_t d = 0; d < work.head_dim; ++d) out[static_cast<std::size_t>(d)] += weight * at(v, j, d);
+  }
+  for (double& x : out) x = z > 0 ? x / z : 0;
+  return out;
+}
+
+double worst_error(const StreamedWork& work, const Bench& bench, const attention::Pattern& pattern,
+                   const std::vector<Sample>& samples) {
+  double worst = 0;
+  for (const Sample& sample : samples) {
+    const Block block = make_block(work, bench, sample.block);
+    const std::vector<double> truth = row_by_definition(work, block, pattern, sample);
+    for (std::size_t d = 0; d < truth.size(); ++d) worst = std::max(worst, std::abs(truth[d] - sample.out[d]));
+  }
+  return worst;
+}
+
+}  // namespace
+
+Outcome stream(const StreamedWork& work, Bench& bench) {
+  const NoGradGuard guard;
+  const std::int64_t length = work.ring * work.chunk, blocks = (work.tokens + length - 1) / length;
+  for (const std::int64_t segment : work.segment_lengths)
+    if (length % segment != 0)
+      throw ValueError(fmt::format("[headline] segments of {} do not divide blocks of {} tokens", segment, length));
+  const auto pattern = attention::Pattern::dilated(work.segment_lengths, work.dilation_rates, {.mode = work.mode});
+  CachingAllocator& pool = allocator_for(bench.device);
+  pool.trim();
+  pool.reset_peaks();
+  std::mt19937_64 random(bench.seed);
+  std::vector<Sample> samples;
+  std::vector<double> milliseconds;
+  double checksum = 0;
+  const auto start = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  std::int64_t done = 0;
+  for (; done < blocks && elapsed() < bench.stream_seconds && !InterruptGuard::interrupted(); ++done) {
+    const Block block = make_block(work, bench, done);
+    const auto call = Clock::now();
+    // Segments divide a block, so that positions may count from its start.
+    const Tensor out = work.ring > 1 ? attention::ring_attend_all(block.q, block.k, block.v, pattern, work.ring).out
+                                     : attention::attend(block.q, block.k, block.v, pattern).out;
+    milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - call).count());
+    checksum += sum(out).item();
+    // One row of about every tenth block, at least of the first.
+    if (samples.size() < 32 && (done == 0 || random() % 10 == 0)) {
+      Sample sample{done,
+                    static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(length)),
+                    static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(work.heads)),
+                    {}};
+      sample.out = select(select(select(out, 0, 0), 0, sample.row), 0, sample.head).to_vector<double>();
+      samples.push_back(std::move(sample));
+    }
+    if (bench.progress)
+      bench.progress->status(fmt::format("{} {} of {} tokens", bar(elapsed() / bench.stream_seconds),
+                                         format_count(static_cast<double>((done + 1) * length)),
+                                         format_count(static_cast<double>(work.tokens))));
+  }
+  const double seconds = elapsed(), rate = static_cast<double>(done * length) / seconds;
+  const Statistics statistics = pool.statistics();
+
+  Outcome outcome;
+  std::ranges::sort(milliseconds);
+  outcome.milliseconds = milliseconds[milliseconds.size() / 2];
+  outcome.calls = static_cast<int>(done);
+  outcome.tokens = length;
+  outcome.operations =
+      operations_of({.tokens = length, .heads = work.heads, .head_dim = work.head_dim, .pattern = pattern});
+  outcome.peak_bytes = static_cast<double>(statistics.allocated_bytes.peak);
+  outcome.reserved_bytes = static_cast<double>(statistics.reserved_bytes.peak);
+  outcome.formula_bytes =
+      formula_bytes({.tokens = length, .heads = work.heads, .head_dim = work.head_dim}, bench.dtype);
+  outcome.worst_error = worst_error(work, bench, pattern, samples);
+  const bool whole = done == blocks;
+  outcome.remark = fmt::format(
+      "{} tokens really computed in {}, {} tokens/s with their making; {} random rows differ from the definition in "
+      "f64 by "
+      "at most {:.1e}; checksum {:.6g}; {}",
+      done * length, format_duration(seconds), format_count(rate), samples.size(), *outcome.worst_error, checksum,
+      whole ? "all of them"
+            : fmt::format("all {} would take {} (extrapolated)", format_count(static_cast<double>(work.tokens)),
+                          format_duration(static_cast<double>(work.tokens) / rate)));
+  return outcome;
+}
+
+}  // namespace poolgrad::examples
