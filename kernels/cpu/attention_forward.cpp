@@ -25,6 +25,7 @@ struct Problem {
   const AttentionScores& scores;
   View q, k, v, out, lse, carry_out, carry_lse;
   TileShape shape;
+  bool stacked = false;  // the queries are the heads of a group, all at one position
 
   std::int64_t q_heads() const { return q.shape[2]; }
   std::int64_t kv_head(std::int64_t head) const { return head / (q.shape[2] / k.shape[2]); }
@@ -108,7 +109,7 @@ template <class T>
 void find_steps(Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>& t) {
   const Progression& rows = visit.rows;
   const auto row_at = [&](std::int64_t position, std::int64_t otherwise) {
-    if (position == unbounded) return otherwise;
+    if (position == unbounded || rows.step == 0) return otherwise;
     return std::clamp<std::int64_t>(ceil_div(position - rows.position, rows.step), 0, rows.count);
   };
   const std::int64_t begin = row_at(strip.rows.begin, 0), end = row_at(strip.rows.end, rows.count);
@@ -128,6 +129,14 @@ void find_steps(Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>& t) {
 template <class S>
 void load_queries(const Problem& p, Head<const S> q, std::int64_t count, const SoftmaxTile<Compute<S>>& t) {
   using T = Compute<S>;
+  if (count <= direct_rows) {
+    const std::int64_t padded = round_up(p.shape.depth, lanes<T>);
+    copy_rows<T>(t.queries, q, {0, count}, p.shape.depth, padded);
+    for (std::int64_t j = 0; j < count * padded; ++j)
+      t.queries[j] *= static_cast<T>(p.scores.scale * std::numbers::log2e);
+    std::fill(t.scores, t.scores + p.shape.keys * score_lanes<T>, T{});  // also of lanes without a query
+    return;
+  }
   if constexpr (std::is_same_v<S, BFloat16>)
     if (t.pairs.product) return t.pairs.load_queries(q, count);
   pack_queries<T>(t.queries, q, {0, count}, p.shape.depth, static_cast<T>(p.scores.scale * std::numbers::log2e));
@@ -145,9 +154,10 @@ void load_keys(const Problem& p, Head<const S> k, Head<const S> v, const Progres
 
 /// All keys for one tile of queries of one head.
 template <class S>
-void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
+void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& tile,
                  const SoftmaxTile<Compute<S>>& t) {
   using T = Compute<S>;
+  const Progression rows = p.stacked ? Progression{0, 1, p.q.shape[1], tile.position, 0} : tile;
   const auto k = head_of<const S>(p.k, batch, p.kv_head(head)), v = head_of<const S>(p.v, batch, p.kv_head(head));
   load_queries<S>(p, gather(head_of<const S>(p.q, batch, head), rows), rows.count, t);
   begin_rows<T>(p, batch, head, rows, t);
@@ -168,13 +178,18 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
       log_multiplicities(strip, run, t.multiplicity, round_up(run.count, rows_step));
     }
     if (strip.masked) visit.strip = &strip;
-    load_keys<S>(p, k, v, run, t);
+    const auto direct =
+        DirectOperands<T>::make(gather(k, run), gather(v, run), run.count, p.shape.depth, p.shape.v_depth);
+    if (rows.count <= direct_rows)
+      visit.direct = &direct;
+    else
+      load_keys<S>(p, k, v, run, t);
     visit_keys(t, visit);
   };
   // One tile behind the schedule, so that the next keys are known while these are met.
   Strip strip;
   Progression run{};
-  for_each_key_tile(p.schedule, schedule_head, rows, p.shape.keys,
+  for_each_key_tile(p.schedule, schedule_head, tile, p.shape.keys,
                     [&](const Strip& next_strip, const Progression& next) {
                       if (run.count > 0) meet(strip, run, next);
                       strip = next_strip;
@@ -186,6 +201,35 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
   else if constexpr (!std::is_same_v<S, T>)
     write_out<T, T>(p, batch, head, rows, t);
   if (p.lse.data) write_lse<T>(p, batch, head, rows, t);
+}
+
+/// Whether every head visits the same keys.
+bool same_for_all_heads(const AttentionSchedule& schedule) {
+  using Kind = AttentionTerm::Kind;
+  return std::all_of(schedule.term, schedule.term + schedule.term_count, [](const AttentionTerm& term) {
+    return term.kind != Kind::dilated && term.kind != Kind::random && (term.kind != Kind::offsets || term.sets == 1) &&
+           (term.kind != Kind::listed || term.lists == 1);
+  });
+}
+
+/// One query and groups of heads: the heads of a group become queries of one head, so that they share keys and values.
+void stack_heads(Problem& p) {
+  const std::int64_t group = p.q.shape[2] / p.k.shape[2];
+  const AttentionScores& scores = p.scores;
+  if (p.q.shape[1] != 1 || group == 1 || group > direct_rows || scores.bias.data || scores.alibi.data ||
+      scores.sinks.data || scores.dropout > 0 || !same_for_all_heads(p.schedule))
+    return;
+  p.stacked = true;
+  for (View* view : {&p.q, &p.out, &p.carry_out}) {
+    view->shape[1] = group;
+    view->shape[2] = p.k.shape[2];
+    view->strides[1] = view->strides[2];
+    view->strides[2] *= group;
+  }
+  for (View* view : {&p.lse, &p.carry_lse}) {
+    view->strides[2] = view->strides[1];
+    view->strides[1] *= group;
+  }
 }
 
 /// Work items in the order in which they begin: the longest first, as far as that matters.
@@ -268,7 +312,8 @@ void POOLGRAD_VARIANT::attention_forward(Stream stream, const AttentionSchedule&
   }
   if (!runs_on_cpu(stream, "attention", cost)) return;
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
-  const Problem p{schedule, scores, q, k, v, out, lse, carry_out, carry_lse, {}};
+  Problem p{schedule, scores, q, k, v, out, lse, carry_out, carry_lse, {}};
+  stack_heads(p);
   switch (q.dtype) {
     case DType::f64: return forward<double>(p);
     case DType::f32: return forward<float>(p);

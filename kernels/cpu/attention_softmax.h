@@ -2,6 +2,7 @@
 // after another. Internal to the forward kernel.
 #pragma once
 
+#include "kernels/cpu/attention_direct.h"
 #include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/attention_softmax_pairs.h"
 #include "kernels/cpu/attention_tiles.h"
@@ -36,7 +37,7 @@ struct SoftmaxTile {
     SoftmaxTile t{};
     t.keys = take(shape.keys * shape.depth + panel_slack<T>);
     t.values = take(shape.keys * round_up(shape.v_padded, group_lanes<T>));
-    t.queries = take(shape.rows * shape.depth);
+    t.queries = take(std::max(shape.rows * shape.depth, direct_rows * round_up(shape.depth, lanes<T>)));
     t.scores = take(shape.keys * score_lanes<T>);
     t.out = take(shape.rows * shape.v_padded);
     t.maximum = take(shape.rows);
@@ -82,7 +83,8 @@ struct Visit {
   std::int64_t head;  // of the schedule
   Progression rows, run;
   Prefetch next_keys, next_values;
-  bool full = true;  // every row sees every key; else first[row] <= step < last[row]
+  const DirectOperands<T>* direct = nullptr;  // where the keys are not packed
+  bool full = true;                           // every row sees every key; else first[row] <= step < last[row]
   const ScoreRules<T>* rules = nullptr;
   bool multiplicities = false;   // in SoftmaxTile::multiplicity
   const Strip* strip = nullptr;  // where the schedule decides pair by pair
@@ -126,15 +128,18 @@ template <class T>
 
 /// Scores of one group of queries, and their maxima.
 template <class T, bool Masked>
-void score_pair(const SoftmaxTile<T>& t, std::int64_t depth, const T* start, Seen seen, std::int64_t row, T* scores,
+void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,
                 Vec<T> (&maximum)[2]) {
   constexpr int width = score_lanes<T>;
+  const std::int64_t depth = visit.shape.depth;
   const T* queries = t.queries + row * depth;
+  const bool in_memory = visit.direct || t.pairs.product;
+  const T scale = visit.direct ? T(1) : static_cast<T>(t.pairs.scale);
   Vec<T> largest[2] = {maximum[0], maximum[1]};
   for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
     Vec<T> sum[rows_step][2];
-    if (t.pairs.product)
-      load_scores<T>(sum, scores + key * width, width, static_cast<T>(t.pairs.scale), start ? start + key : nullptr);
+    if (in_memory)
+      load_scores<T>(sum, scores + key * width, width, scale, start ? start + key : nullptr);
     else
       score_block<T, 2>(sum, t.keys, key, queries, depth, start);
     if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) {
@@ -166,7 +171,7 @@ void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, s
                     Vec<T> (&maximum)[2]) {
   constexpr int width = score_lanes<T>;
   Vec<T> unused[2] = {};
-  score_pair<T, false>(t, visit.shape.depth, nullptr, seen, row, scores, unused);
+  score_pair<T, false>(t, visit, nullptr, seen, row, scores, unused);
   const ScoreBlock<T> block{scores, width, seen.any.begin, seen.any.end, group_lanes<T>};
   const Progression queries = part_of(visit.rows, row, std::min<std::int64_t>(group_lanes<T>, visit.rows.count - row));
   if (visit.rules && visit.rules->modifies()) modify_scores(*visit.rules, visit.run, queries, block);
@@ -244,8 +249,11 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
       if (!empty(seen[n].any)) keys = {std::min(keys.begin, seen[n].any.begin), std::max(keys.end, seen[n].any.end)};
     }
     if (empty(keys)) continue;
-    if constexpr (std::is_same_v<T, float>)
+    if (visit.direct) {
+      visit.direct->score(*visit.direct, t.queries, count, keys, t.scores, width);
+    } else if constexpr (std::is_same_v<T, float>) {
       if (t.pairs.product) t.pairs.score(t.scores, width, row, count, keys);
+    }
     for (std::size_t n = 0; n < pairs; ++n) {
       const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>, first = row + lane;
       if (lane >= count) break;
@@ -258,14 +266,18 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
       if (visit.modified())
         score_modified(t, visit, seen[n], first, scores, maximum);
       else if (visit.full)
-        score_pair<T, false>(t, visit.shape.depth, start, seen[n], first, scores, maximum);
+        score_pair<T, false>(t, visit, start, seen[n], first, scores, maximum);
       else
-        score_pair<T, true>(t, visit.shape.depth, start, seen[n], first, scores, maximum);
+        score_pair<T, true>(t, visit, start, seen[n], first, scores, maximum);
       weigh_pair(t, seen[n].any, keys, first, scores, t.factor + lane, maximum);
     }
     if (visit.rules && visit.rules->drops)
       drop_weights(*visit.rules, visit.run, part_of(visit.rows, row, count),
                    ScoreBlock<T>{t.scores, width, keys.begin, keys.end, round_up(count, group_lanes<T>)});
+    if (visit.direct) {
+      visit.direct->add(*visit.direct, t.out, v_padded, count, t.factor, t.scores, width, keys);
+      continue;
+    }
     if constexpr (std::is_same_v<T, float>)
       if (t.pairs.product) {
         t.pairs.add_values(t.out + row * v_padded, count, t.factor, t.scores, width, keys);
