@@ -7,111 +7,10 @@
 #include <limits>
 #include <numbers>
 
-#include "kernels/attention.h"
+#include "kernels/cpu/attention_backward_call.h"
 #include "kernels/cpu/attention_scores.h"
-#include "kernels/cpu/attention_tiles.h"
 
 namespace poolgrad::kernels::attention {
-
-/// Queries of a tile pair, and the row length of its scores.
-template <class T>
-inline constexpr int query_tile = group_step<T>;
-
-/// What all work items of a call share.
-struct BackwardCall {
-  AttentionSchedule by_key;  // rows are keys
-  AttentionScores scores;
-  View q, k, v, lse, delta, grad_out;
-  AttentionGradients gradients;
-  std::int64_t queries, q_heads, kv_heads, group, depth, v_depth, padded, v_padded;
-};
-
-/// Calls f(S{}) with the storage type of `dtype`, one of those that compute in T.
-template <class T, class F>
-void with_storage(DType dtype, const F& f) {
-  if constexpr (sizeof(T) == 8) {
-    f(double{});
-  } else {
-    if (dtype == DType::f32) return f(float{});
-    if (dtype == DType::f16) return f(Half{});
-    f(BFloat16{});
-  }
-}
-
-/// What one thread needs, carved out of one allocation.
-template <class T>
-struct TileScratch {
-  T *keys, *values, *key_rows, *dk, *dv;                            // of a key tile
-  T *queries, *grads, *query_rows, *grad_rows, *lse, *delta, *log;  // of a query tile
-  T *weights, *scores, *derivative;                                 // of the pair
-  T *last_rows, *dq;
-
-  /// Sets the parts, unless `scratch` is null, and returns their size.
-  static std::int64_t carve(T* base, const BackwardCall& p, std::int64_t dq_rows, TileScratch* scratch) {
-    std::int64_t used = 0;
-    const auto take = [&](std::int64_t count) {
-      T* part = base + used;
-      used += round_up(count, lanes<T>);
-      return part;
-    };
-    TileScratch s{};
-    s.keys = take(key_tile * p.depth + panel_slack<T>);
-    s.values = take(key_tile * p.v_depth + panel_slack<T>);
-    s.key_rows = take(key_tile * p.padded);
-    s.dk = take(key_tile * p.padded);
-    s.dv = take(key_tile * p.v_padded);
-    s.queries = take(query_tile<T> * p.depth);
-    s.grads = take(query_tile<T> * p.v_depth);
-    s.query_rows = take(query_tile<T> * p.padded);
-    s.grad_rows = take(query_tile<T> * p.v_padded);
-    s.lse = take(query_tile<T>);
-    s.delta = take(query_tile<T>);
-    s.log = take(query_tile<T>);
-    s.weights = take(key_tile * query_tile<T>);
-    s.scores = take(key_tile * query_tile<T>);
-    s.derivative = p.scores.softcap != 0 ? take(key_tile * query_tile<T>) : nullptr;
-    s.last_rows = take(rows_step * p.padded);
-    s.dq = take(dq_rows * p.padded);
-    if (scratch) *scratch = s;
-    return round_up(used, 64);
-  }
-};
-
-/// Which queries of a tile the keys of a tile see: lanes [first[k], last[k]).
-template <class T>
-struct TilePair {
-  static constexpr std::int64_t blocks = key_tile / rows_step;
-
-  Progression keys, queries;
-  const Strip* strip;
-  std::int64_t batch, head;
-  bool want_keys, want_queries;  // gradients of
-  T first[key_tile], last[key_tile];
-  struct Block {
-    std::int64_t begin, end;            // lanes that some key of the block sees
-    std::int64_t full_begin, full_end;  // lanes that all of them see
-    bool sees(std::int64_t lane, std::int64_t count) const { return begin < lane + count && end > lane; }
-  } block[blocks];
-
-  /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
-  void set_intervals(const Interval* seen, std::int64_t base) {
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      Block& all = block[b] = {queries.count, 0, 0, queries.count};
-      for (std::int64_t k = b * rows_step; k < std::min<std::int64_t>((b + 1) * rows_step, keys.count); ++k) {
-        const std::int64_t begin = std::clamp<std::int64_t>(seen[k].begin - base, 0, queries.count);
-        const std::int64_t end = std::clamp<std::int64_t>(seen[k].end - base, 0, queries.count);
-        first[k] = static_cast<T>(begin);
-        last[k] = static_cast<T>(end);
-        if (begin < end) {
-          all.begin = std::min(all.begin, begin);
-          all.end = std::max(all.end, end);
-        }
-        all.full_begin = std::max(all.full_begin, begin);
-        all.full_end = std::min(all.full_end, end);
-      }
-    }
-  }
-};
 
 template <class T>
 void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
@@ -121,13 +20,13 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
   with_storage<T>(p.q.dtype, [&]<class S>(S) {
     const auto q = gather(head_of<const S>(p.q, pair.batch, pair.head), pair.queries);
     pack_queries<T>(s.queries, q, all, p.depth, scale * static_cast<T>(std::numbers::log2e));
-    if (pair.want_keys) copy_rows<T>(s.query_rows, q, all, p.depth, p.padded);
+    if (pair.want_keys) pack_rows<T>(s.query_rows, q, all, p.depth, query_panel<T>);
   });
   if (p.grad_out.data) {
     with_storage<T>(p.grad_out.dtype, [&]<class S>(S) {
       const auto grad = gather(head_of<const S>(p.grad_out, pair.batch, pair.head), pair.queries);
       pack_queries<T>(s.grads, grad, all, p.v_depth, T(1));
-      if (pair.want_keys) copy_rows<T>(s.grad_rows, grad, all, p.v_depth, p.v_padded);
+      if (pair.want_keys) pack_rows<T>(s.grad_rows, grad, all, p.v_depth, query_panel<T>);
     });
   } else {
     std::fill_n(s.grads, query_tile<T> * p.v_depth, T{});
@@ -146,7 +45,9 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
     // A query that sees nothing stays without any effect, whatever lies in its row of dO.
     T* group = s.grads + i / group_lanes<T> * group_lanes<T> * p.v_depth + i % group_lanes<T>;
     for (std::int64_t j = 0; j < p.v_depth; ++j) group[j * group_lanes<T>] = T{};
-    if (pair.want_keys) std::fill_n(s.grad_rows + i * p.v_padded, p.v_padded, T{});
+    if (pair.want_keys)
+      for (std::int64_t j = 0; j < p.v_depth; ++j)
+        s.grad_rows[j / group_lanes<T> * query_panel<T> + i * group_lanes<T> + j % group_lanes<T>] = T{};
   }
   if (pair.strip->period == 0) return;
   // m e^(s - lse) = e^(s - (lse - log m))
@@ -166,7 +67,7 @@ void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScra
     Vec<T> gradient = weight * (factor * simd::load<T>(s.scores + at) - simd::load<T>(s.delta + lane + i));
     gradient = weight == Vec<T>{} ? Vec<T>{} : gradient;
     simd::store(s.weights + at, weight * factor);
-    if (const View& d = p.gradients.dbias; d.data) {
+    if (const View& d = p.gradients.dbias; d.data && pair.want_keys) {
       T* to = d.as<T>() + pair.batch * d.strides[0] + pair.head * d.strides[1] +
               (pair.keys.row + key * pair.keys.stride) * d.strides[3];
       for (std::int64_t n = 0; n < lanes<T> && i + n < queries.count; ++n)
@@ -264,10 +165,10 @@ void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const Til
     const std::int64_t lane = block.begin, count = block.end - block.begin, at = key * width + lane;
     if (p.gradients.dv.data && p.grad_out.data)
       add_product<T, width, 1>(s.dv + key * p.v_padded, p.v_padded, p.v_padded, count, s.weights + at,
-                               s.grad_rows + lane * p.v_padded, p.v_padded, nullptr);
+                               s.grad_rows + lane * group_lanes<T>, group_lanes<T>, nullptr, query_panel<T>);
     if (p.gradients.dk.data)
       add_product<T, width, 1>(s.dk + key * p.padded, p.padded, p.padded, count, s.scores + at,
-                               s.query_rows + lane * p.padded, p.padded, nullptr);
+                               s.query_rows + lane * group_lanes<T>, group_lanes<T>, nullptr, query_panel<T>);
   }
 }
 
@@ -303,7 +204,8 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
       const std::int64_t key = b * rows_step;
       while (b + 1 < blocks && pair.block[b + 1].sees(i, rows_step)) ++b;
       add_product<T, 1, width>(to, to_stride, p.padded, std::min<std::int64_t>((b + 1) * rows_step, keys) - key,
-                               s.scores + key * width + i, s.key_rows + key * p.padded, p.padded, nullptr);
+                               s.scores + key * width + i, s.key_rows + key * group_lanes<T>, group_lanes<T>, nullptr,
+                               key_panel<T>);
     }
     if (rows < rows_step)
       for (std::int64_t r = 0; r < rows; ++r) std::copy_n(to + r * p.padded, p.padded, dq + (i + r) * stride);

@@ -2,11 +2,16 @@
 // chain of additions in the order of key tiles (dq) or of heads of the group and then queries (dk, dv), so how the
 // items are cut changes no bit. Where there are heads enough for the threads, one item owns a whole head and visits
 // each pair of tiles once (five products); otherwise items own key tiles for dk and dv, then ranges of queries for dq
-// (seven products), and scratch does not grow with the length.
+// (seven products).
+//
+// dq is summed up in place where its type and width allow. Else in scratch, of the rows between those that no later
+// key tile visits and those that none has visited yet: few where the pattern is local, whatever the length.
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "kernels/cpu/attention_backward_tile.h"
+#include "kernels/cpu/attention_reach.h"
 #include "kernels/cpu/attention_variants.h"
 #include "kernels/cpu/attention_walk.h"
 #include "kernels/cpu/workspace.h"
@@ -18,7 +23,8 @@ namespace {
 
 using namespace attention;
 
-constexpr std::int64_t dq_bytes = std::int64_t{4} << 20;  // of dq in the compute type, for each thread
+/// Of dq in scratch, for each thread: of whole heads, and of ranges of queries where a head is too much.
+constexpr std::int64_t head_bytes = std::int64_t{4} << 20, range_bytes = std::int64_t{512} << 10;
 
 /// All pairs of these key tiles and query rows, for `heads` query heads from `head` on, which share one kv head.
 struct Item {
@@ -27,10 +33,12 @@ struct Item {
   bool want_keys, want_queries;  // gradients of
 };
 
-/// What a key tile visits in one query head.
-struct Reach {
-  double pairs = 0;
-  std::int64_t begin = 0, end = 0;  // a range of query rows that holds them
+/// Where dq of one head is summed up: row i in slot i mod `slots`. Rows [done, entered) are being summed up.
+template <class T>
+struct QueryRows {
+  T* data;
+  std::int64_t stride, slots, done, entered;
+  T* slot(std::int64_t row) const { return data + row % slots * stride; }
 };
 
 /// Rows of a head, in T, to the rows of a gradient.
@@ -52,53 +60,47 @@ void write_rows(const View& to, std::int64_t batch, std::int64_t head, const Pro
 template <class T>
 class Backward {
  public:
-  explicit Backward(const BackwardCall& call) : p_(call), tiling_(call.by_key, key_tile) {
-    const View& dq = p_.gradients.dq;
-    direct_ = dq.data && dq.dtype == dtype_of<T> && p_.padded == p_.depth;
-  }
+  explicit Backward(const BackwardCall& call)
+      : p_(call),
+        tiling_(call.by_key, owned_keys),
+        reach_(call.by_key, tiling_, call.scores.first_head, call.q_heads),
+        direct_(call.gradients.dq.data && call.gradients.dq.dtype == dtype_of<T> && call.padded == call.depth) {}
 
   void run() {
-    const bool want_queries = p_.gradients.dq.data,
-               want_keys = p_.gradients.dk.data || p_.gradients.dv.data || p_.gradients.dbias.data;
-    if (p_.gradients.dbias.data && !p_.gradients.accumulate) clear_dbias();
-    find_reach();
+    const AttentionGradients& g = p_.gradients;
+    const bool want_queries = g.dq.data, want_keys = g.dk.data || g.dv.data || g.dbias.data;
+    if (g.dbias.data && !g.accumulate) clear_dbias();
     const std::int64_t tiles = tiling_.tiles(), heads = p_.q.shape[0] * p_.kv_heads, threads = num_threads();
+    const Range all_tiles{0, tiles}, all_rows{0, p_.queries};
     const std::int64_t rounds = (heads + threads - 1) / threads;  // of whole heads
-    const std::int64_t whole = direct_ ? 0 : p_.group * p_.queries;
-    if (want_queries && want_keys && 5 * rounds * threads <= 7 * heads && bytes(whole) <= dq_bytes) {
-      std::vector<Item> items;
-      for (std::int64_t n = 0; n < heads; ++n)
-        items.push_back(
-            {n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, {0, tiles}, {0, p_.queries}, true, true});
-      return run_items(items, whole);
-    }
-    if (want_keys) {
-      std::vector<Item> items;
-      for (std::int64_t n = 0; n < heads; ++n)
-        for (std::int64_t t = 0; t < tiles; ++t)
-          items.push_back(
-              {n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, {t, t + 1}, {0, p_.queries}, true, false});
-      run_items(items, 0);
-    }
+    if (want_queries && want_keys && 5 * rounds * threads <= 7 * heads &&
+        (direct_ || p_.group * bytes(reach_.span()) <= head_bytes))
+      return run_items(heads, p_.group, reach_.span(), [&](std::int64_t n) {
+        return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, all_tiles, all_rows, true, true};
+      });
+    if (want_keys)
+      run_items(heads * tiles, 0, 0, [&](std::int64_t n) {
+        const std::int64_t head = n / tiles, tile = n % tiles;
+        const Range one{tile, tile + 1};
+        return Item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, one, all_rows, true, false};
+      });
     if (want_queries) {
       // Enough ranges to keep every thread busy to the end, long enough that walking the key tiles costs little.
-      const std::int64_t all = p_.q.shape[0] * p_.q_heads, ranges = std::max<std::int64_t>(1, 8 * threads / all);
-      std::int64_t length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + ranges - 1) / ranges);
-      if (!direct_) length = std::max<std::int64_t>(1, std::min(length, dq_bytes / bytes(1)));
-      std::vector<Item> items;
-      for (std::int64_t n = 0; n < all; ++n)
-        for (std::int64_t row = 0; row < p_.queries; row += length)
-          items.push_back(
-              {n / p_.q_heads, n % p_.q_heads, 1, {0, tiles}, {row, std::min(row + length, p_.queries)}, false, true});
-      run_items(items, direct_ ? 0 : std::min(length, p_.queries));
+      const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * threads / all);
+      std::int64_t length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
+      if (!direct_ && bytes(reach_.span()) > range_bytes)
+        length = std::max<std::int64_t>(1, std::min(length, range_bytes / bytes(1)));
+      const std::int64_t ranges = (p_.queries + length - 1) / length;
+      run_items(all * ranges, 1, std::min(length, reach_.span()), [&](std::int64_t n) {
+        const std::int64_t head = n / ranges, row = n % ranges * length;
+        const Range rows{row, std::min(row + length, p_.queries)};
+        return Item{head / p_.q_heads, head % p_.q_heads, 1, all_tiles, rows, false, true};
+      });
     }
   }
 
  private:
-  std::int64_t bytes(std::int64_t dq_rows) const { return dq_rows * p_.padded * static_cast<std::int64_t>(sizeof(T)); }
-  const Reach& reach(std::int64_t head, std::int64_t tile) const {
-    return reach_[static_cast<std::size_t>(head * tiling_.tiles() + tile)];
-  }
+  std::int64_t bytes(std::int64_t rows) const { return rows * p_.padded * static_cast<std::int64_t>(sizeof(T)); }
 
   void clear_dbias() {
     const View& d = p_.gradients.dbias;
@@ -111,98 +113,87 @@ class Backward {
     });
   }
 
-  void find_reach() {
-    const std::int64_t tiles = tiling_.tiles();
-    reach_.resize(static_cast<std::size_t>(p_.q_heads * tiles));
-    parallel_ranges(p_.q_heads * tiles, 64, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n) {
-        Reach& found = reach_[static_cast<std::size_t>(n)];
-        const Progression keys = tiling_.tile(n % tiles);
-        walk_key_tiles(p_.by_key, p_.scores.first_head + n / tiles, keys, unbounded,
-                       [&](const Strip&, const Progression& run) {
-                         const std::int64_t last = run.row + (run.count - 1) * run.stride + 1;
-                         found.begin = found.pairs == 0 ? run.row : std::min(found.begin, run.row);
-                         found.end = std::max(found.end, last);
-                         found.pairs += static_cast<double>(keys.count) * static_cast<double>(run.count);
-                       });
-      }
-    });
-  }
-
-  /// The pairs of an item, roughly.
-  double cost(const Item& item) const {
-    double pairs = 0;
-    for (std::int64_t h = item.head; h < item.head + item.heads; ++h)
-      for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) {
-        const Reach& r = reach(h, t);
-        const Range shared = intersect({r.begin, r.end}, item.rows);
-        if (r.pairs > 0)
-          pairs += r.pairs * static_cast<double>(shared.end - shared.begin) / static_cast<double>(r.end - r.begin);
-      }
-    return pairs;
-  }
-
-  void run_items(const std::vector<Item>& items, std::int64_t dq_rows) {
-    const auto count = static_cast<std::int64_t>(items.size());
-    std::vector<double> costs(items.size());
+  /// item_of(n) for every n < count, longest first; each sums up dq of `heads` heads, of `slots` rows at a time.
+  template <class ItemOf>
+  void run_items(std::int64_t count, std::int64_t heads, std::int64_t slots, const ItemOf& item_of) {
+    std::vector<double> cost(static_cast<std::size_t>(count));
     parallel_ranges(count, 16, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i)
-        costs[static_cast<std::size_t>(i)] = cost(items[static_cast<std::size_t>(i)]);
+      for (std::int64_t n = begin; n < end; ++n) {
+        const Item item = item_of(n);
+        for (std::int64_t h = item.head; h < item.head + item.heads; ++h)
+          cost[static_cast<std::size_t>(n)] +=
+              reach_.pairs(h, {item.tiles.begin, item.tiles.end}, {item.rows.begin, item.rows.end});
+      }
     });
-    std::vector<std::size_t> order(items.size());
+    std::vector<std::size_t> order(cost.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return costs[a] > costs[b]; });
-    const std::int64_t size = TileScratch<T>::carve(nullptr, p_, dq_rows, nullptr);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
+    slots = std::max<std::int64_t>(1, slots);
+    const std::int64_t dq_rows = direct_ ? 0 : heads * slots,
+                       size = TileScratch<T>::carve(nullptr, p_, dq_rows, nullptr);
     const Workspace<T> memory("attention", size * std::min<std::int64_t>(num_threads(), count));
     parallel_items(count, [&](std::int64_t n, int worker) {
       TileScratch<T> scratch;
       TileScratch<T>::carve(memory.data() + size * worker, p_, dq_rows, &scratch);
-      run_item(items[order[static_cast<std::size_t>(n)]], scratch);
+      run_item(item_of(static_cast<std::int64_t>(order[static_cast<std::size_t>(n)])), slots, scratch);
     });
   }
 
-  /// Row 0 of what dq of this head is summed up in, and the distance of its rows.
-  std::pair<T*, std::int64_t> dq_of(const Item& item, std::int64_t head, const TileScratch<T>& s) const {
-    if (direct_) {
-      const auto rows = head_of<T>(p_.gradients.dq, item.batch, head);
-      return {rows.data, rows.stride};
+  void run_item(const Item& item, std::int64_t slots, const TileScratch<T>& s) const {
+    std::vector<QueryRows<T>> dq;
+    for (std::int64_t n = 0; n < item.heads && item.want_queries; ++n) {
+      if (direct_) {
+        const auto rows = head_of<T>(p_.gradients.dq, item.batch, item.head + n);
+        dq.push_back({rows.data, rows.stride, p_.queries, item.rows.begin, item.rows.begin});
+      } else {
+        dq.push_back({s.dq + n * slots * p_.padded, p_.padded, slots, item.rows.begin, item.rows.begin});
+      }
     }
-    const std::int64_t rows = item.rows.end - item.rows.begin;
-    return {s.dq + ((head - item.head) * rows - item.rows.begin) * p_.padded, p_.padded};
+    for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) visit_tile(item, t, dq, s);
+    for (std::int64_t n = 0; n < std::ssize(dq); ++n)
+      leave(item, item.head + n, dq[static_cast<std::size_t>(n)], item.rows.end);
   }
 
-  void run_item(const Item& item, const TileScratch<T>& s) const {
-    const bool accumulate = p_.gradients.accumulate;
-    if (item.want_queries && !(direct_ && accumulate))
-      for (std::int64_t h = item.head; h < item.head + item.heads; ++h) {
-        const auto [dq, stride] = dq_of(item, h, s);
-        for (std::int64_t i = item.rows.begin; i < item.rows.end; ++i) std::fill_n(dq + i * stride, p_.padded, T{});
-      }
-    for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) visit_tile(item, t, s);
-    if (item.want_queries && !direct_)
-      for (std::int64_t h = item.head; h < item.head + item.heads; ++h) {
-        const std::int64_t rows = item.rows.end - item.rows.begin;
-        write_rows(p_.gradients.dq, item.batch, h, {item.rows.begin, 1, rows, 0, 1},
-                   s.dq + (h - item.head) * rows * p_.padded, p_.padded, accumulate);
-      }
+  /// Rows before `end` begin with 0.
+  void enter(QueryRows<T>& dq, std::int64_t end) const {
+    for (; dq.entered < end; ++dq.entered)
+      if (!direct_ || !p_.gradients.accumulate) std::fill_n(dq.slot(dq.entered), p_.padded, T{});
+  }
+  /// Rows before `end` are complete.
+  void leave(const Item& item, std::int64_t head, QueryRows<T>& dq, std::int64_t end) const {
+    while (dq.done < end) {
+      const std::int64_t rows = std::min(end - dq.done, dq.slots - dq.done % dq.slots);
+      enter(dq, dq.done + rows);
+      if (!direct_)
+        write_rows(p_.gradients.dq, item.batch, head, {dq.done, 1, rows, 0, 1}, dq.slot(dq.done), p_.padded,
+                   p_.gradients.accumulate);
+      dq.done += rows;
+    }
   }
 
-  void visit_tile(const Item& item, std::int64_t number, const TileScratch<T>& s) const {
+  void visit_tile(const Item& item, std::int64_t number, std::vector<QueryRows<T>>& dq, const TileScratch<T>& s) const {
     const Progression keys = tiling_.tile(number);
     if (keys.count == 0) return;
     const std::int64_t kv_head = item.head / p_.group;
     if (item.want_keys) {
-      std::fill_n(s.dk, key_tile * p_.padded, T{});
-      std::fill_n(s.dv, key_tile * p_.v_padded, T{});
+      std::fill_n(s.dk, round_up(keys.count, rows_step) * p_.padded, T{});
+      std::fill_n(s.dv, round_up(keys.count, rows_step) * p_.v_padded, T{});
     }
     bool loaded = false;
-    for (std::int64_t h = item.head; h < item.head + item.heads; ++h) {
-      const Reach& r = reach(h, number);
-      if (r.pairs == 0 || r.end <= item.rows.begin || r.begin >= item.rows.end) continue;
+    for (std::int64_t n = 0; n < item.heads; ++n) {
+      const std::int64_t h = item.head + n;
+      const auto& reach = reach_.at(h, number);
+      if (reach.pairs == 0 || reach.end <= item.rows.begin || reach.begin >= item.rows.end) continue;
       if (!loaded) load_keys(item, kv_head, keys, s);
       loaded = true;
-      walk_key_tiles(p_.by_key, p_.scores.first_head + h, keys, unbounded,
-                     [&](const Strip& strip, const Progression& run) { visit_run(item, h, keys, strip, run, s); });
+      QueryRows<T>* rows = item.want_queries ? &dq[static_cast<std::size_t>(n)] : nullptr;
+      if (rows) {
+        leave(item, h, *rows, std::min(reach.complete, item.rows.end));
+        enter(*rows, std::min(reach.end, item.rows.end));
+      }
+      walk_key_tiles(
+          p_.by_key, p_.scores.first_head + h, keys, unbounded,
+          [&](const Strip& strip, const Progression& run) { visit_run(item, h, keys, strip, run, rows, s); });
     }
     if (!item.want_keys) return;
     const AttentionGradients& g = p_.gradients;
@@ -215,7 +206,7 @@ class Backward {
     with_storage<T>(p_.k.dtype, [&]<class S>(S) {
       const auto k = gather(head_of<const S>(p_.k, item.batch, kv_head), keys);
       pack_keys<T>(s.keys, k, all, p_.depth);
-      if (item.want_queries) copy_rows<T>(s.key_rows, k, all, p_.depth, p_.padded);
+      if (item.want_queries) pack_rows<T>(s.key_rows, k, all, p_.depth, key_panel<T>);
     });
     with_storage<T>(p_.v.dtype, [&]<class S>(S) {
       pack_keys<T>(s.values, gather(head_of<const S>(p_.v, item.batch, kv_head), keys), all, p_.v_depth);
@@ -223,45 +214,45 @@ class Backward {
   }
 
   void visit_run(const Item& item, std::int64_t head, const Progression& keys, const Strip& strip,
-                 const Progression& run, const TileScratch<T>& s) const {
+                 const Progression& run, const QueryRows<T>* dq, const TileScratch<T>& s) const {
     // Steps of the run whose rows belong to the item, and of those the ones that some key sees.
     const auto step_at = [&](std::int64_t row) {
       return std::clamp<std::int64_t>(ceil_div(row - run.row, run.stride), 0, run.count);
     };
-    Interval part{run.count, 0}, seen[key_tile];
+    Interval part{run.count, 0}, seen[owned_keys];
     for (std::int64_t k = 0; k < keys.count; ++k) {
       seen[k] = steps_seen(strip, run, keys.position + k * keys.step);
-      if (seen[k].begin >= seen[k].end) continue;
+      if (seen[k].empty()) continue;
       part.begin = std::min(part.begin, seen[k].begin);
       part.end = std::max(part.end, seen[k].end);
     }
-    part.begin = std::max(part.begin, step_at(item.rows.begin));
-    part.end = std::min(part.end, step_at(item.rows.end));
+    part = part & Interval{step_at(item.rows.begin), step_at(item.rows.end)};
     const auto rules = ScoreRules<T>::make(p_.scores, item.batch, head);
-    const auto [dq, stride] = item.want_queries ? dq_of(item, head, s) : std::pair<T*, std::int64_t>{};
     TilePair<T> pair;
     pair.keys = keys;
     pair.strip = &strip;
     pair.batch = item.batch;
     pair.head = head;
     pair.want_keys = item.want_keys;
-    pair.want_queries = item.want_queries;
-    for (std::int64_t step = part.begin; step < part.end; step += query_tile<T>) {
-      pair.queries = part_of(run, step, std::min<std::int64_t>(part.end - step, query_tile<T>));
+    for (std::int64_t step = part.begin; step < part.end; step += pair.queries.count) {
+      std::int64_t count = std::min<std::int64_t>(part.end - step, query_tile<T>);
+      if (dq) {  // up to the last slot
+        const std::int64_t row = run.row + step * run.stride;
+        count = std::min(count, (dq->slots - 1 - row % dq->slots) / run.stride + 1);
+      }
+      pair.queries = part_of(run, step, count);
       pair.set_intervals(seen, step);
       load_queries(p_, pair, s);
-      for (std::int64_t lane = 0; lane < pair.queries.count; lane += group_lanes<T>)
-        score_group(p_, pair, s, rules, lane);
+      for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) score_group(p_, pair, s, rules, lane);
       if (item.want_keys) add_key_gradients(p_, pair, s);
-      if (item.want_queries)
-        add_query_gradients(p_, pair, s, dq + pair.queries.row * stride, pair.queries.stride * stride);
+      if (dq) add_query_gradients(p_, pair, s, dq->slot(pair.queries.row), run.stride * dq->stride);
     }
   }
 
   const BackwardCall& p_;
-  RowTiling tiling_;
-  bool direct_ = false;  // dq is summed up in place
-  std::vector<Reach> reach_;
+  const RowTiling tiling_;
+  const AttentionReach reach_;
+  const bool direct_;  // dq is summed up in place
 };
 
 }  // namespace

@@ -57,7 +57,8 @@ struct BackwardExample {
   Multiplicity multiplicity;
   double softcap = 0, dropout = 0;
   bool bias = false, alibi = false, sinks = false;
-  Numbers alone;  // positions of queries whose lse is -infinity whatever they see: they must have no gradient
+  bool dbias = false;  // the gradient of a bias is wanted, though there may be none
+  Numbers alone;       // positions of queries whose lse is -infinity whatever they see: they must have no gradient
 
   std::int64_t queries() const { return schedule.queries.count; }
   std::int64_t keys() const { return schedule.keys.count; }
@@ -90,7 +91,7 @@ class BackwardCheck {
         grad_lse(compute, {e.batch, e.q_heads, e.queries()}),
         lse(compute, {e.batch, e.q_heads, e.queries()}, Layout::spread),
         delta(compute, {e.batch, e.q_heads, e.queries()}),
-        bias(compute, {1, e.q_heads, e.queries(), e.keys()}, Layout::transposed),
+        bias(compute, {e.bias ? 1 : 0, e.q_heads, e.queries(), e.keys()}, Layout::transposed),
         alibi(compute, {e.q_heads}),
         sinks(compute, {e.q_heads}) {
     std::mt19937_64 random(seed);
@@ -123,14 +124,14 @@ class BackwardCheck {
         : dq(type, e.batch, e.queries(), e.q_heads, e.depth),
           dk(type, e.batch, e.keys(), e.kv_heads, e.depth),
           dv(type, e.batch, e.keys(), e.kv_heads, e.v_depth),
-          dbias(compute_dtype(type), {e.batch, e.q_heads, e.queries(), e.keys()}, Layout::transposed) {}
-    AttentionGradients views(bool with_bias, bool accumulate = false) const {
-      return {dq.view(), dk.view(), dv.view(), with_bias ? dbias.view() : View{}, accumulate};
+          dbias(compute_dtype(type), {e.dbias ? e.batch : 0, e.q_heads, e.queries(), e.keys()}, Layout::transposed) {}
+    AttentionGradients views(bool accumulate = false) const {
+      return {dq.view(), dk.view(), dv.view(), dbias.count() > 0 ? dbias.view() : View{}, accumulate};
     }
   };
   std::unique_ptr<Result> run() const {
     auto result = std::make_unique<Result>(e, storage);
-    run(e.schedule, result->views(true));
+    run(e.schedule, result->views());
     return result;
   }
   void run(const AttentionSchedule& schedule, const AttentionGradients& gradients) const {
@@ -148,11 +149,11 @@ class BackwardCheck {
           << what << " element " << i << ": " << actual[i] << " instead of " << expected[static_cast<std::size_t>(i)]
           << "; seed " << test_seed();
   }
-  void expect(const Result& result, double tolerance, bool with_bias = true) const {
+  void expect(const Result& result, double tolerance) const {
     expect_close(result.dq, expected.dq, tolerance, "dq");
     expect_close(result.dk, expected.dk, tolerance, "dk");
     expect_close(result.dv, expected.dv, tolerance, "dv");
-    if (with_bias) expect_close(result.dbias, expected.dbias, tolerance, "dbias");
+    if (e.dbias) expect_close(result.dbias, expected.dbias, tolerance, "dbias");
   }
 
   const BackwardExample e;
@@ -181,7 +182,7 @@ class BackwardCheck {
   void evaluate() {
     const Numbers values[] = {read(q), read(k), read(v), read(grad_out)};
     expected = {Numbers(values[0].size()), Numbers(values[1].size()), Numbers(values[2].size()),
-                Numbers(static_cast<std::size_t>(e.batch * e.q_heads * e.queries() * e.keys()))};
+                Numbers(static_cast<std::size_t>(e.dbias ? e.batch * e.q_heads * e.queries() * e.keys() : 0))};
     out.assign(values[3].size(), 0.0);
     for (std::int64_t b = 0; b < e.batch; ++b)
       for (std::int64_t h = 0; h < e.q_heads; ++h)
@@ -234,7 +235,7 @@ class BackwardCheck {
     for (std::size_t j = 0; j < n && !none; ++j) {
       if (!counts[j]) continue;
       const double ds = weight[j] * (dweight[j] - value), dx = ds * slope[j] * e.scale();
-      expected.dbias[static_cast<std::size_t>(row) * n + j] = ds;
+      if (e.dbias) expected.dbias[static_cast<std::size_t>(row) * n + j] = ds;
       add(expected.dv.data() + key(j) * e.v_depth, weight[j] * kept[j], gi, e.v_depth);
       add(expected.dq.data() + query * e.depth, dx, values[1].data() + key(j) * e.depth, e.depth);
       add(expected.dk.data() + key(j) * e.depth, dx, qi, e.depth);

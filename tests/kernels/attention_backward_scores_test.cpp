@@ -53,7 +53,7 @@ TEST(AttentionBackwardScores, Softcap) {
   expect_rules([](BackwardExample& e) { e.softcap = 1.5; });
 }
 TEST(AttentionBackwardScores, BiasAndItsGradient) {
-  expect_rules([](BackwardExample& e) { e.bias = true; });
+  expect_rules([](BackwardExample& e) { e.bias = e.dbias = true; });
 }
 TEST(AttentionBackwardScores, Alibi) {
   expect_rules([](BackwardExample& e) { e.alibi = true; });
@@ -68,23 +68,23 @@ TEST(AttentionBackwardScores, AllAtOnce) {
   expect_rules([](BackwardExample& e) {
     e.softcap = 4;
     e.dropout = 0.2;
-    e.bias = e.alibi = e.sinks = true;
+    e.bias = e.dbias = e.alibi = e.sinks = true;
   });
 }
 
 TEST(AttentionBackwardScores, AScaleOfNothingStillGivesTheBiasItsGradient) {
   BackwardExample e = causal(40, 40);
-  e.bias = true;
+  e.bias = e.dbias = true;
   BackwardCheck check(e, DType::f64);
   for (std::int64_t i = 0; i < check.q.count(); ++i) check.q.set(i, 0.0);
   const BackwardCheck zero(e, DType::f64);
   // With q = 0 every product is 0, as it is with scale 0: then P depends on the bias alone.
   BackwardCheck::Result by_scale(e, DType::f64), by_query(e, DType::f64);
-  check.run(e.schedule, by_query.views(true));
+  check.run(e.schedule, by_query.views());
   AttentionScores scores = zero.scores;
   scores.scale = 0;
   attention_backward({}, e.schedule, scores, zero.q.view(), zero.k.view(), zero.v.view(), check.lse, check.delta,
-                     zero.grad_out.view(), by_scale.views(true));
+                     zero.grad_out.view(), by_scale.views());
   double sum = 0;
   for (std::int64_t i = 0; i < by_scale.dbias.count(); ++i) {
     ASSERT_EQ(by_scale.dbias[i], by_query.dbias[i]);
@@ -96,7 +96,7 @@ TEST(AttentionBackwardScores, AScaleOfNothingStillGivesTheBiasItsGradient) {
 
 TEST(AttentionBackwardScores, GradientsOfTheBiasAloneAreTheSame) {
   BackwardExample e = causal(70, 70);
-  e.bias = true;
+  e.bias = e.dbias = true;
   const BackwardCheck check(e, DType::f32);
   const auto all = check.run();
   BackwardCheck::Result alone(e, DType::f32);
@@ -112,7 +112,7 @@ TEST(AttentionBackwardScores, AgreeWithCentralDifferencesOfTheForwardKernel) {
   e.v_depth = 3;
   e.softcap = 2;
   e.dropout = 0.25;
-  e.bias = e.alibi = e.sinks = true;
+  e.bias = e.dbias = e.alibi = e.sinks = true;
   BackwardCheck check(e, DType::f64);
   const auto analytic = check.run();
   RowsArray out(DType::f64, e.batch, e.queries(), e.q_heads, e.v_depth);
