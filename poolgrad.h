@@ -193,6 +193,7 @@
 #include "attention/local_communicator.h"
 #include "attention/multihead.h"
 #include "attention/multihead_attention.h"
+#include "attention/multihead_dilated_attention.h"
 #include "attention/pattern.h"
 #include "attention/pattern_cache.h"
 #include "attention/pattern_terms.h"

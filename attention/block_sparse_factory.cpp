@@ -5,6 +5,7 @@
 #include "allocator/error.h"
 #include "attention/adaptive_block_sparse.h"
 #include "attention/block_sparse_attention.h"
+#include "attention/block_sparse_ring_dilated_attention.h"
 
 namespace poolgrad::attention {
 
@@ -19,6 +20,9 @@ using Options = BlockSparseFactoryOptions;
 Core make_base(const Options& o) {
   return std::make_unique<BlockSparseDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.core);
 }
+Core make_ring(const Options& o) {
+  return std::make_unique<BlockSparseRingDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.ring, o.core);
+}
 Core make_hierarchical(const Options& o) { return std::make_unique<HierarchicalBlockSparse>(o.levels, o.core); }
 Core make_adaptive(const Options& o) {
   return std::make_unique<AdaptiveBlockSparseAttention>(o.workload.head_dim, o.selection, o.core, o.parameters);
@@ -28,10 +32,11 @@ struct Variant {
   const char* name;
   Core (*make)(const Options&);
 };
-constexpr std::array<Variant, 3> variants{{
+constexpr std::array<Variant, 4> variants{{
     {"base", make_base},
     {"hierarchical", make_hierarchical},
     {"adaptive", make_adaptive},
+    {"ring", make_ring},
 }};
 
 struct Preset {
@@ -59,7 +64,8 @@ constexpr std::array<Preset, 5> presets{{
 }};
 
 std::string automatic(const Options& options) {
-  if (choose_attention_type(options.workload, true) == "block_sparse_ring") return "ring";
+  if (choose_attention_type(options.workload, ModuleRing(options.ring).size(), true) == "block_sparse_ring")
+    return "ring";
   return options.sparse || options.workload.length < long_sequence ? "base" : "hierarchical";
 }
 

@@ -19,6 +19,7 @@ struct BlockSparseFactoryOptions {
   std::optional<SparsePatternConfig> sparse = {};
   std::vector<HierarchyLevel> levels = default_hierarchy();  // hierarchical
   BlockSelectionOptions selection = {};                      // adaptive
+  RingSetup ring = {};                                       // ring
   CoreOptions core = {};
   Workload workload = {};                // `auto` decides by it; head_dim is also adaptive's
   nn::ParameterOptions parameters = {};  // adaptive

@@ -1,30 +1,25 @@
 #include "attention/buffers.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "attention/attend.h"
 #include "kernels/parallel.h"
-#include "tensor/creation.h"
-#include "tensor/grad_mode.h"
 
 namespace poolgrad::attention {
 
 namespace {
 
-constexpr std::int64_t tile = 64;  // at least the rows of a work item of the kernels
-
-/// A small call that needs as much scratch as a large one: work for every thread.
-void run_once(std::int64_t heads, std::int64_t kv_heads, std::int64_t dim, std::int64_t value_width,
-              const TensorOptions& options, bool training) {
-  const std::int64_t length = tile * (kernels::num_threads() / kv_heads + 1);
-  const auto input = [&](std::int64_t of_heads, std::int64_t width) {
-    return zeros({1, length, of_heads, width}, options).set_requires_grad(training);
-  };
-  const Tensor out = attend(input(heads, dim), input(kv_heads, dim), input(kv_heads, value_width)).out;
-  if (training) out.backward(zeros_like(out));
+/// At least what the kernels take for themselves, whose tiles follow the processor: rows of queries, keys and values
+/// for each thread, and for half types the gradient of a group's queries in the compute dtype.
+std::int64_t scratch_bytes(std::int64_t width, std::int64_t value_width, DType dtype, std::int64_t group_elements) {
+  constexpr std::int64_t rows = 1024, narrowest = 32, most_of_group = std::int64_t{4} << 20;
+  const auto size = static_cast<std::int64_t>(size_of(compute_dtype(dtype)));
+  const std::int64_t tiles = rows * (std::max(width, narrowest) + std::max(value_width, narrowest)) * size;
+  const std::int64_t group = dtype == compute_dtype(dtype) ? 0 : std::min(group_elements * size, most_of_group);
+  return kernels::num_threads() * (tiles + group);
 }
 
 }  // namespace
@@ -33,6 +28,11 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
                                 DType dtype, Device device, const BufferOptions& wanted) {
   for (const std::int64_t size : {batch, length, heads, dim, wanted.kv_heads, wanted.key_length, wanted.value_width})
     if (size < 0) throw ValueError("[preallocate_buffers] sizes must not be negative: " + std::to_string(size));
+  if (!is_floating(dtype))
+    throw DTypeError("[preallocate_buffers] not a floating dtype: " + std::string(poolgrad::to_string(dtype)));
+  if (wanted.kv_heads != 0 && heads % wanted.kv_heads != 0)
+    throw ValueError("[preallocate_buffers] heads are not a multiple of kv_heads: heads " + std::to_string(heads) +
+                     ", kv_heads " + std::to_string(wanted.kv_heads));
   if (allocator_for(device).config().mode == AllocatorMode::none) return 0;
   const std::int64_t kv_heads = wanted.kv_heads ? wanted.kv_heads : heads;
   const std::int64_t keys = wanted.key_length ? wanted.key_length : length;
@@ -57,10 +57,10 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
     for (const Shape& shape : {q, k, v, out}) hold(Category::gradient, shape, options);
     hold(Category::temp, rows, compute);  // delta
   }
-  if (held[0].count() > 0 && held[1].count() > 0) {
-    const GradModeGuard mode(wanted.training);
-    run_once(heads, kv_heads, dim, value_width, options, wanted.training);
-  }
+  const std::int64_t group = wanted.training && kv_heads > 0 ? heads / kv_heads * length * dim : 0;
+  const MemoryScope scope("preallocate", Category::workspace);
+  if (bytes > 0 && device.is_cpu())
+    held.push_back(Tensor::empty({scratch_bytes(dim, value_width, dtype, group)}, {DType::u8, device}));
   return bytes;
 }
 

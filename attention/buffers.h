@@ -22,10 +22,11 @@ struct BufferOptions {
 };
 
 /// Makes the device's pool hold what one call of attend() with these sizes needs, its q, k and v and scratch included
-/// (and with `training` the gradients of all), so that the first real call makes no device allocation. Returns the
-/// bytes of the buffers without scratch: 4 tensors and lse; in training 4 more and delta. Where the pool keeps nothing
-/// (AllocatorMode::none) does nothing and returns 0. Throws ValueError for sizes below 0, ShapeError for sizes that
-/// overflow, OutOfMemoryError.
+/// (and with `training` the gradients of all), so that the first real call makes no device allocation. Scratch is
+/// reckoned generously; a bias, a ring's messages and patterns of several passes are not. Returns the bytes of the
+/// buffers without scratch: 4 tensors and lse; in training 4 more and delta. Where the pool keeps nothing
+/// (AllocatorMode::none) does nothing and returns 0. Throws ValueError for sizes below 0 and heads that are not a
+/// multiple of kv_heads, DTypeError for integers, ShapeError for sizes that overflow, OutOfMemoryError.
 std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t dim,
                                 DType dtype = DType::f32, Device device = cpu, const BufferOptions& options = {});
 

@@ -5,8 +5,10 @@
 
 #include "allocator/error.h"
 #include "attention/block_sparse_attention.h"
+#include "attention/block_sparse_ring_dilated_attention.h"
 #include "attention/dilated_attention.h"
 #include "attention/improved_dilated_attention.h"
+#include "attention/ring_dilated_attention.h"
 
 namespace poolgrad::attention {
 
@@ -25,14 +27,28 @@ Core make_block_sparse(const Options& o) {
   return std::make_unique<BlockSparseDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.core);
 }
 
+Core make_block_sparse_ring(const Options& o) {
+  return std::make_unique<BlockSparseRingDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.ring, o.core);
+}
+Core make_ring(const Options& o) {
+  return std::make_unique<RingDilatedAttention>(o.segment_lengths, o.dilation_rates, o.ring, o.dilated, o.core);
+}
+Core make_distributed(const Options& o) {
+  if (!o.ring.communicator) throw ValueError("[create_dilated_attention] distributed needs a communicator");
+  return make_ring(o);
+}
+
 struct Entry {
   const char* name;
   Core (*make)(const Options&);
 };
-constexpr std::array<Entry, 3> entries{{
+constexpr std::array<Entry, 6> entries{{
     {"standard", make_standard},
     {"improved", make_improved},
+    {"ring", make_ring},
+    {"distributed", make_distributed},
     {"block_sparse", make_block_sparse},
+    {"block_sparse_ring", make_block_sparse_ring},
 }};
 
 }  // namespace
@@ -44,14 +60,16 @@ bool exceeds_one_device(const Workload& workload) {
          static_cast<double>(allocator_for(workload.device).budget());
 }
 
-std::string choose_attention_type(const Workload& workload, bool sparse) {
-  const bool ring = workload.devices > 1 && (workload.length == 0 || exceeds_one_device(workload));
+std::string choose_attention_type(const Workload& workload, int ranks, bool sparse) {
+  const bool ring = ranks > 1 && (workload.length == 0 || exceeds_one_device(workload));
   if (sparse) return ring ? "block_sparse_ring" : "block_sparse";
   return ring ? "ring" : "improved";
 }
 
 std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type, const DilatedFactoryOptions& options) {
-  const std::string name = type == "auto" ? choose_attention_type(options.workload, options.sparse.has_value()) : type;
+  const std::string name = type == "auto" ? choose_attention_type(options.workload, ModuleRing(options.ring).size(),
+                                                                  options.sparse.has_value())
+                                          : type;
   std::string known = "auto";
   for (const Entry& entry : entries) {
     if (name == entry.name) return entry.make(options);

@@ -9,17 +9,17 @@
 
 #include "attention/attention_core.h"
 #include "attention/multihead.h"
+#include "attention/ring_attention.h"
 #include "attention/sparse_pattern_config.h"
 
 namespace poolgrad::attention {
 
-/// What `auto` decides by.
+/// What `auto` decides by, beside patterns and ranks.
 struct Workload {
-  std::int64_t length = 0;  // 0: not known
+  std::int64_t length = 0;  // of the whole sequence; 0: not known
   std::int64_t batch = 1, heads = 12, head_dim = 64;
   DType dtype = DType::f32;
   Device device = cpu;
-  int devices = 1;  // that share a sequence: ranks of a ring
 };
 
 /// Whether q, k, v, the result and their gradients are more than the pool of one device may hold; false where the
@@ -33,16 +33,18 @@ struct DilatedFactoryOptions {
   CoreOptions core = {};
   /// Blocks of the block-sparse types; where given, `auto` takes one of these.
   std::optional<SparsePatternConfig> sparse = {};
+  RingSetup ring = {};  // of the ring types; `auto` takes one of these where it has several ranks
   Workload workload = {};
 };
 
-/// "improved" or, with several devices and a sequence whose length is not known or that one cannot hold, "ring"; with
-/// `sparse` "block_sparse" and "block_sparse_ring".
-std::string choose_attention_type(const Workload& workload, bool sparse);
+/// "improved" or, with several ranks and a sequence whose length is not known or that one device cannot hold, "ring";
+/// with `sparse` "block_sparse" and "block_sparse_ring".
+std::string choose_attention_type(const Workload& workload, int ranks, bool sparse);
 
-/// standard: the readable DilatedAttention. improved: ImprovedDilatedAttention. block_sparse:
-/// BlockSparseDilatedAttention. ring, block_sparse_ring: RingDilatedAttention and BlockSparseRingDilatedAttention with
-/// `workload.devices` ranks in this process. auto: choose_attention_type(). ValueError for any other, listing these.
+/// standard: the readable DilatedAttention. improved: ImprovedDilatedAttention. ring: RingDilatedAttention.
+/// distributed: the same between processes, by `ring.communicator` (ValueError without). block_sparse:
+/// BlockSparseDilatedAttention. block_sparse_ring: BlockSparseRingDilatedAttention. auto: choose_attention_type().
+/// ValueError for any other, listing these. The block-sparse types take their blocks alone, no segments.
 std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type = "auto",
                                                         const DilatedFactoryOptions& options = {});
 
