@@ -211,6 +211,22 @@ TEST(RingRank, HasNoSecondDerivativeAndSaysSo) {
             "[ring_attend] a rank has no second derivative: it would need the keys of all ranks");
 }
 
+TEST(RingAll, RunsOutOfMemoryWithoutLosingAnyAndGoesOn) {
+  const Device sim{DeviceType::sim, 1};
+  CachingAllocator& pool = allocator_for(sim);
+  const std::size_t budget = pool.budget();
+  for (const Progress progress : {Progress::turns, Progress::threads}) {
+    const Tensor x = zeros({1, 1 << 14, 8, 64}, {.device = sim});  // 32 MiB
+    pool.trim();
+    pool.set_budget(100 << 20);
+    const auto before = pool.statistics().requested_bytes.current;
+    EXPECT_THROW(ring_attend_all(x, x, x, Pattern::dense(), 4, {}, progress), OutOfMemoryError);
+    EXPECT_EQ(pool.statistics().requested_bytes.current, before);
+    pool.set_budget(budget);
+    EXPECT_EQ(ring_attend_all(x, x, x, Pattern::dense(), 4, {}, progress).out.shape(), x.shape());
+  }
+}
+
 TEST(RingAll, PassesGradcheckTwiceOver) {
   const RingInputs in = ring_inputs({1, 5, 5, 2, 1, 2, 3});
   std::vector<Tensor> leaves{in.q, in.k, in.v};
