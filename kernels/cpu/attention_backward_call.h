@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/attention.h"
+#include "kernels/cpu/attention_gradient_pairs.h"
 #include "kernels/cpu/attention_tiles.h"
 
 namespace poolgrad::kernels::attention {
@@ -29,6 +30,7 @@ struct BackwardCall {
   View q, k, v, lse, delta, grad_out;
   AttentionGradients gradients;
   std::int64_t queries, q_heads, kv_heads, group, depth, v_depth, padded, v_padded;
+  PairProduct product = nullptr;  // of bf16; null: in the compute type
 };
 
 /// Calls f(S{}) with the storage type of `dtype`, one of those that compute in T.
@@ -50,6 +52,7 @@ struct TileScratch {
   T *queries, *grads, *query_rows, *grad_rows, *lse, *delta, *log;  // of a query tile
   T *weights, *scores, *derivative;                                 // of the pair
   T *last_rows, *dq;
+  GradientPairs pairs;
 
   /// Sets the parts, unless `scratch` is null, and returns their size.
   static std::int64_t carve(T* base, const BackwardCall& p, std::int64_t dq_rows, TileScratch* scratch) {
@@ -77,6 +80,10 @@ struct TileScratch {
     s.derivative = p.scores.softcap != 0 ? take(owned_keys * query_tile<T>) : nullptr;
     s.last_rows = take(rows_step * p.padded);
     s.dq = take(dq_rows * p.padded);
+    if constexpr (std::is_same_v<T, float>) {
+      s.pairs = {p.product, owned_keys, query_tile<T>, p.depth, p.v_depth, p.padded, p.v_padded};
+      if (p.product) s.pairs.carve(take);
+    }
     if (scratch) *scratch = s;
     return round_up(used, 64);
   }

@@ -13,8 +13,13 @@
 namespace poolgrad::kernels::attention {
 
 template <class T>
-void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+void load_query_rows(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
   const std::int64_t count = pair.queries.count;
+  if constexpr (std::is_same_v<T, float>)
+    if (s.pairs.product)
+      return s.pairs.load_queries(gather(head_of<const BFloat16>(p.q, pair.batch, pair.head), pair.queries),
+                                  gather(head_of<const BFloat16>(p.grad_out, pair.batch, pair.head), pair.queries),
+                                  count);
   const Range all{0, count};
   const T scale = static_cast<T>(p.scores.scale);
   with_storage<T>(p.q.dtype, [&]<class S>(S) {
@@ -31,6 +36,12 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
   } else {
     std::fill_n(s.grads, query_tile<T> * p.v_depth, T{});
   }
+}
+
+template <class T>
+void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+  load_query_rows(p, pair, s);
+  const std::int64_t count = pair.queries.count;
   constexpr T infinity = std::numeric_limits<T>::infinity();
   const auto rows_of = [&](const View& view) {
     return view.as<const T>() + pair.batch * view.strides[0] + pair.head * view.strides[1];
@@ -42,6 +53,10 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
     s.lse[i] = none ? infinity : lse[row * p.lse.strides[2]] * static_cast<T>(std::numbers::log2e);
     s.delta[i] = none ? T{} : delta[row * p.delta.strides[2]];
     if (!none || i >= count) continue;
+    if (s.pairs.product) {
+      s.pairs.clear_grad(i);
+      continue;
+    }
     // A query that sees nothing stays without any effect, whatever lies in its row of dO.
     T* group = s.grads + i / group_lanes<T> * group_lanes<T> * p.v_depth + i % group_lanes<T>;
     for (std::int64_t j = 0; j < p.v_depth; ++j) group[j * group_lanes<T>] = T{};
@@ -103,7 +118,10 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
     const std::int64_t end = std::min<std::int64_t>(key + rows_step, pair.keys.count);
     const ScoreBlock<T> part{s.weights + lane, width, key, end, group};
     Vec<T> sum[rows_step][vectors];
-    score_block<T, vectors>(sum, s.keys, key, s.queries + lane * p.depth, p.depth);
+    if (s.pairs.product)
+      load_scores<T>(sum, s.weights + key * width + lane, width, scale * static_cast<T>(std::numbers::log2e));
+    else
+      score_block<T, vectors>(sum, s.keys, key, s.queries + lane * p.depth, p.depth);
     if (rules.modifies() || pair.strip->masked) {
 #pragma GCC unroll 8
       for (int r = 0; r < rows_step; ++r)
@@ -135,7 +153,10 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
         simd::store(s.weights + (key + r) * width + lane + vector_offset<T>(v), weight);
       }
     }
-    score_block<T, vectors>(sum, s.values, key, s.grads + lane * p.v_depth, p.v_depth);
+    if (s.pairs.product)
+      load_scores<T>(sum, s.scores + key * width + lane, width, T(1));
+    else
+      score_block<T, vectors>(sum, s.values, key, s.grads + lane * p.v_depth, p.v_depth);
 #pragma GCC unroll 8
     for (int r = 0; r < rows_step; ++r) {
 #pragma GCC unroll 2
@@ -155,9 +176,32 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
   }
 }
 
+/// Zeros for the pairs that score_group() has left out.
+template <class T>
+void clear_unseen(const TilePair<T>& pair, const TileScratch<T>& s) {
+  const std::int64_t count = round_up(pair.queries.count, group_lanes<T>);
+  for (std::int64_t key = 0; key < pair.keys.count; ++key) {
+    const auto& block = pair.block[key / rows_step];
+    const bool none = block.begin >= block.end;
+    const std::int64_t begin = none ? count : round_down(block.begin, group_lanes<T>),
+                       end = none ? count : round_up(block.end, group_lanes<T>);
+    for (T* row : {s.weights + key * query_tile<T>, s.scores + key * query_tile<T>}) {
+      std::fill(row, row + begin, T{});
+      std::fill(row + end, row + count, T{});
+    }
+  }
+}
+
 /// dk and dv of the key tile.
 template <class T>
 void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+  if constexpr (std::is_same_v<T, float>)
+    if (s.pairs.product) {
+      const std::int64_t keys = pair.keys.count, count = round_up(pair.queries.count, group_lanes<T>);
+      if (p.gradients.dv.data) s.pairs.add_to_keys(s.dv, p.v_padded, s.weights, s.pairs.grad_pairs, keys, count);
+      if (p.gradients.dk.data) s.pairs.add_to_keys(s.dk, p.padded, s.scores, s.pairs.query_pairs, keys, count);
+      return;
+    }
   constexpr int width = query_tile<T>;
   for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
     const auto& block = pair.block[key / rows_step];
@@ -176,6 +220,8 @@ void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const Til
 template <class T>
 void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, T* dq,
                          std::int64_t stride) {
+  if constexpr (std::is_same_v<T, float>)
+    if (s.pairs.product) return s.pairs.add_to_queries(dq, stride, s.scores, pair.keys.count, pair.queries.count);
   constexpr int width = query_tile<T>;
   const std::int64_t keys = pair.keys.count, count = pair.queries.count, blocks = (keys + rows_step - 1) / rows_step;
   // score_group() leaves out groups that a block does not see, which rows_step queries may reach into.

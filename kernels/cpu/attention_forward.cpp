@@ -275,7 +275,7 @@ void forward(Problem p) {
   // Large tiles pack each key less often, as far as their queries and results stay in the second-level cache; enough of
   // them keep every core busy.
   constexpr std::int64_t most = 384, bytes = 192 << 10;
-  const PairProduct product = std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
+  const PairProduct product = has_pairs && std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
   const std::int64_t v_padded = round_up(v_depth, product ? pair_step : lanes<T>),
                      row_bytes = (depth + v_padded) * std::int64_t{sizeof(T)};
   std::int64_t limit = round_down(std::clamp<std::int64_t>(bytes / row_bytes, score_lanes<T>, most), score_lanes<T>);

@@ -14,6 +14,7 @@
 #include "kernels/cpu/attention_reach.h"
 #include "kernels/cpu/attention_variants.h"
 #include "kernels/cpu/attention_walk.h"
+#include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
 #include "kernels/parallel.h"
@@ -202,6 +203,10 @@ class Backward {
   }
 
   void load_keys(const Item& item, std::int64_t kv_head, const Progression& keys, const TileScratch<T>& s) const {
+    if constexpr (std::is_same_v<T, float>)
+      if (s.pairs.product)
+        return s.pairs.load_keys(gather(head_of<const BFloat16>(p_.k, item.batch, kv_head), keys),
+                                 gather(head_of<const BFloat16>(p_.v, item.batch, kv_head), keys), keys.count);
     const Range all{0, keys.count};
     with_storage<T>(p_.k.dtype, [&]<class S>(S) {
       const auto k = gather(head_of<const S>(p_.k, item.batch, kv_head), keys);
@@ -243,7 +248,10 @@ class Backward {
       pair.queries = part_of(run, step, count);
       pair.set_intervals(seen, step);
       load_queries(p_, pair, s);
+      if constexpr (std::is_same_v<T, float>)
+        if (s.pairs.product) s.pairs.score(s.weights, s.scores, keys.count, pair.queries.count);
       for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) score_group(p_, pair, s, rules, lane);
+      if (s.pairs.product) clear_unseen(pair, s);
       if (item.want_keys) add_key_gradients(p_, pair, s);
       if (dq) add_query_gradients(p_, pair, s, dq->slot(pair.queries.row), run.stride * dq->stride);
     }
@@ -268,8 +276,14 @@ void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule
   }
   if (!runs_on_cpu(stream, "attention backward", cost)) return;
   if (q.shape[0] == 0 || q.shape[2] == 0) return;
-  const bool wide = q.dtype == DType::f64;
-  const std::int64_t depth = q.shape[3], v_depth = v.shape[3], vector = wide ? lanes<double> : lanes<float>;
+  const bool wide = q.dtype == DType::f64, all_bf16 = has_pairs && q.dtype == DType::bf16 && k.dtype == DType::bf16 &&
+                                                      v.dtype == DType::bf16 && grad_out.data &&
+                                                      grad_out.dtype == DType::bf16;
+  const PairProduct product = all_bf16 ? instruction_set_in_use().products : nullptr;
+  const std::int64_t depth = q.shape[3], v_depth = v.shape[3],
+                     vector = wide      ? lanes<double>
+                              : product ? pair_step
+                                        : lanes<float>;
   const BackwardCall call{schedule.transposed(),
                           scores,
                           q,
@@ -286,7 +300,8 @@ void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule
                           depth,
                           v_depth,
                           round_up(depth, vector),
-                          round_up(v_depth, vector)};
+                          round_up(v_depth, vector),
+                          product};
   if (wide)
     Backward<double>(call).run();
   else

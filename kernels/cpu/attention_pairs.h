@@ -16,6 +16,8 @@ using Words = Vec<std::uint32_t>;
 inline constexpr int word_lanes = lanes<float>;
 /// Lengths of sums, in elements, are multiples of this.
 inline constexpr std::int64_t pair_depth_step = 2 * pair_step;
+/// Whether the tiles are made of whole operands: not with vectors of 16 bytes.
+inline constexpr bool has_pairs = group_lanes<float> % pair_step == 0 && pair_depth_step % group_lanes<float> == 0;
 /// Pairs that `columns` elements take, with zeros at the end.
 constexpr std::int64_t padded_pairs(std::int64_t columns) { return round_up(columns, pair_depth_step) / 2; }
 
@@ -64,10 +66,11 @@ inline void pack_pair_rows(std::uint32_t* out, Head<const BFloat16> from, std::i
   }
 }
 
-/// Operand b, summed over columns: out[p * stride + i], i below `count` rounded up to whole pair_steps; 0 beyond count.
+/// Operand b, summed over columns: out[p * stride + i], i below `count` rounded up to whole groups of lanes; 0 beyond
+/// count.
 inline void pack_pair_columns(std::uint32_t* out, std::int64_t stride, Head<const BFloat16> from, std::int64_t count,
                               std::int64_t columns) {
-  for (std::int64_t i = 0; i < round_up(count, pair_step); i += word_lanes)
+  for (std::int64_t i = 0; i < round_up(count, group_lanes<float>); i += word_lanes)
     for (std::int64_t p = 0; p < padded_pairs(columns); p += word_lanes) {
       Words words[word_lanes];
       for (int r = 0; r < word_lanes; ++r)
@@ -108,6 +111,17 @@ inline void pack_weights(std::uint32_t* out, std::int64_t pairs, const float* we
       transpose_words(words);
       for (int r = 0; r < word_lanes; ++r) store_words(out + (lane + r) * pairs + p, words[r]);
     }
+}
+
+/// Weights by key as operand a of sums over queries: word (key, p) of `out` has lanes 2 p and 2 p + 1; 0 for keys from
+/// `key_count` and lanes from `lane_count` (whole vectors) on. key < `rows`, p < pairs, multiples of pair_step.
+inline void pack_weight_rows(std::uint32_t* out, std::int64_t rows, std::int64_t pairs, const float* weights,
+                             std::int64_t width, std::int64_t key_count, std::int64_t lane_count) {
+  for (std::int64_t key = 0; key < rows; ++key)
+    for (std::int64_t lane = 0; lane < 2 * pairs; lane += word_lanes)
+      simd::store(
+          reinterpret_cast<BFloat16*>(out + key * pairs) + lane,
+          key < key_count && lane < lane_count ? simd::load<float>(weights + key * width + lane) : Vec<float>{});
 }
 
 }  // namespace poolgrad::kernels::attention

@@ -115,17 +115,6 @@ Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begi
   return seen;
 }
 
-/// score_block() from products that lie in memory.
-template <class T>
-[[gnu::always_inline]] inline void load_scores(Vec<T> (&sum)[rows_step][2], const T* scores, std::int64_t width,
-                                               T scale, const T* start) {
-#pragma GCC unroll 8
-  for (int r = 0; r < rows_step; ++r)
-#pragma GCC unroll 2
-    for (std::size_t v = 0; v < 2; ++v)
-      sum[r][v] = scale * simd::load<T>(scores + r * width + vector_offset<T>(v)) + (start ? start[r] : T{});
-}
-
 /// Scores of one group of queries, and their maxima.
 template <class T, bool Masked>
 void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,

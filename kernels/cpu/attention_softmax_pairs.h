@@ -36,7 +36,7 @@ struct SoftmaxPairs {
     const std::int64_t begin = round_down(round_down(seen.begin, rows_step), pair_step),
                        end = round_up(round_up(seen.end, rows_step), pair_step), pairs = padded_pairs(depth);
     product({scores + begin * width, width, keys + begin * pairs, pairs, queries + row, rows, end - begin,
-             round_up(count, pair_step), pairs, false});
+             round_up(count, group_lanes<float>), pairs, false});
   }
   /// Rows [0, count) of out, times their factors, plus weights * values for the keys `seen`.
   void add_values(float* out, std::int64_t count, const float* factors, const float* scores, std::int64_t width,

@@ -160,6 +160,17 @@ template <class T, std::size_t Vectors>
   multiply_add<T, rows_step, Vectors, 1, rows_step>(sum, depth, panel, queries, group_lanes<T>);
 }
 
+/// score_block() from products that lie in memory, row by row, `width` apart; start[r] is added where there is one.
+template <class T>
+[[gnu::always_inline]] inline void load_scores(Vec<T> (&sum)[rows_step][2], const T* products, std::int64_t width,
+                                               T scale, const T* start = nullptr) {
+#pragma GCC unroll 8
+  for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; ++v)
+      sum[r][v] = scale * simd::load<T>(products + r * width + vector_offset<T>(v)) + (start ? start[r] : T{});
+}
+
 /// Rows [range) of a head for add_product, in panels of group_lanes<T> columns: panel, then row, then column; a panel
 /// takes `panel` elements. `out` has columns up to a multiple of group_lanes<T>; what lies beyond `columns` is 0 as far
 /// as a multiple of lanes<T>.
