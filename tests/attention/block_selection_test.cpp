@@ -137,6 +137,22 @@ TEST(AdaptiveBlockSparse, IsAttentionToTheChosenBlocksAndAGatedCoarseResult) {
     }
 }
 
+TEST(AdaptiveBlockSparse, HasTheGradientsOfCentralDifferencesWhereTheChoiceStays) {
+  for (const bool causal : {false, true}) {
+    AdaptiveBlockSparseAttention module(2, {.block_size = block, .selected = 2, .projection = 2}, {}, f64);
+    const ModuleInputs inputs =
+        make_inputs({.batch = 2, .queries = 35, .keys = 35, .heads = 2, .kv_heads = 1, .width = 2, .value_width = 1});
+    std::vector<Tensor> x{inputs.q, inputs.k, inputs.v};
+    for (Tensor& input : x) input.set_requires_grad();
+    for (const Tensor& parameter : module.parameters()) x.push_back(parameter);
+    const auto function = [&](const std::vector<Tensor>& y) {
+      return std::vector{module(y[0], y[1], y[2], {.causal = causal})};
+    };
+    const GradcheckReport report = gradcheck(function, x);
+    EXPECT_TRUE(report) << report.text;
+  }
+}
+
 TEST(AdaptiveBlockSparse, NeverLooksAhead) {
   AdaptiveBlockSparseAttention module(5, {.block_size = block, .selected = 2}, {}, f64);
   const ModuleInputs inputs = make_inputs(of_blocks(4, 3));

@@ -77,6 +77,16 @@ TEST(DilatedAttention, IsInterchangeableWithTheFusedOne) {
   });
 }
 
+TEST(DilatedAttention, IsDenseWithinSegmentsForOneUndilatedBranch) {
+  for (const DilatedMode mode : {DilatedMode::longnet, DilatedMode::grouped})
+    for (const bool causal : {false, true}) {
+      DilatedAttention segments({8}, {1}, {.mode = mode}), whole({1000}, {1}, {.mode = mode});
+      const auto same_segment = [](auto, auto, std::int64_t i, std::int64_t j) { return std::int64_t{i / 8 == j / 8}; };
+      EXPECT_EQ(against_definition(segments, of_length(29), same_segment, causal), "");
+      EXPECT_EQ(against_definition(whole, of_length(29), oracle::dense(), causal), "");
+    }
+}
+
 TEST(DilatedAttention, AlignsTheLastQueryWithTheLastKey) {
   for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
     DilatedAttention readable(branches.w, branches.r, variant.options);

@@ -172,6 +172,24 @@ TEST(CreateBlockSparseAttention, HasPresets) {
   EXPECT_GT(density, 0.008);
 }
 
+TEST(CreateMultiheadDilatedAttention, RunsOnSimulatedDevicesWithTheSameRequestsEachTime) {
+  configure_simulated_device(7, std::size_t{64} << 20);
+  const Device sim{DeviceType::sim, 7};
+  for (const std::string type : {"standard", "improved", "ring", "block_sparse", "block_sparse_ring"}) {
+    DilatedFactoryOptions options = short_segments();
+    options.ring.ring_size = 2;
+    const auto layer = create_multihead_dilated_attention(type, 16, 4, options, {.causal = true}, {.device = sim});
+    const auto step = [&] {
+      allocator_for(sim).reset_sequence_hash();
+      mean(square(layer->forward(zeros({2, 70, 16}, {.device = sim})))).backward();
+      layer->zero_grad();
+      return allocator_for(sim).sequence_hash();
+    };
+    const std::uint64_t first = step();
+    EXPECT_EQ(step(), first) << type;
+  }
+}
+
 TEST(CreateBlockSparseAttention, ListsWhatItKnows) {
   EXPECT_EQ(error_of<ValueError>([] { create_block_sparse_attention("best"); }),
             "[create_block_sparse_attention] unknown variant 'best'; known are auto, base, hierarchical, adaptive, "
