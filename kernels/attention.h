@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "allocator/stream.h"
 #include "kernels/attention_schedule.h"
@@ -14,53 +13,6 @@
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
-
-/// Which keys each query sees: absolute positions q_pos(i) = i + q_offset, k_pos(j) = j; a key is admitted when
-/// -left <= k_pos - q_pos <= right. Further patterns add generators here.
-struct BandSchedule {
-  static constexpr std::int64_t unbounded = std::numeric_limits<std::int64_t>::max();
-  std::int64_t left = unbounded;
-  std::int64_t right = unbounded;
-  std::int64_t q_offset = 0;
-
-  /// The half-open range of key indices that query i sees among `keys` keys; begin == end where it sees none.
-  struct Range {
-    std::int64_t begin, end;
-  };
-  POOLGRAD_HD Range keys_of(std::int64_t i, std::int64_t keys) const {
-    const std::int64_t position = i + q_offset;
-    std::int64_t begin = left == unbounded || left >= position ? 0 : position - left;
-    std::int64_t end = right == unbounded || right >= keys - 1 - position ? keys : position + right + 1;
-    if (end > keys) end = keys;
-    if (begin > end) begin = end = end < 0 ? 0 : end;
-    return {begin, end};
-  }
-
-  /// The same pairs with queries and keys exchanged: transposed().keys_of(j, queries) are the queries that see key j.
-  POOLGRAD_HD BandSchedule transposed() const { return {right, left, -q_offset}; }
-
-  /// Pairs of a query and a key that it sees.
-  double count_pairs(std::int64_t queries, std::int64_t keys) const {
-    double pairs = 0;
-    for (std::int64_t i = 0; i < queries; ++i) {
-      const Range range = keys_of(i, keys);
-      pairs += static_cast<double>(range.end - range.begin);
-    }
-    return pairs;
-  }
-};
-
-/// out and lse from q, k, v. A query that sees no key gets out 0 and lse -infinity.
-void attention_forward(Stream stream, const BandSchedule& schedule, double scale, View q, View k, View v, View out,
-                       View lse);
-
-/// Gradients of <grad_out, out> + <grad_lse, lse>; dq, dk and dv are overwritten. `grad_lse` may have data == nullptr
-/// (no gradient for lse) and any strides. Weights are recomputed from lse (Dao et al. 2022); no atomics, and every
-/// element is one chain of additions in a fixed order, so equal inputs give equal bits for any number of threads.
-/// Workspace: delta, B * Hq * Nq in the compute dtype; on the CPU also tiles and, with many heads, one kv head's dq for
-/// each thread.
-void attention_backward(Stream stream, const BandSchedule& schedule, double scale, View q, View k, View v, View out,
-                        View lse, View grad_out, View grad_lse, View dq, View dk, View dv);
 
 /// What becomes of a product of a query and a key: s = mod(scale <q, k>) + bias - slope |i - j|, with mod(x) = x or
 /// softcap tanh(x / softcap). Views without data are absent.

@@ -105,6 +105,10 @@ struct TilePair {
     bool sees(std::int64_t lane, std::int64_t count) const { return begin < lane + count && end > lane; }
   } block[blocks];
 
+  bool sees(std::int64_t key, std::int64_t lane, std::int64_t count) const {
+    return first[key] < static_cast<T>(lane + count) && last[key] > static_cast<T>(lane);
+  }
+
   /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
   void set_intervals(const Interval* seen, std::int64_t base) {
     for (std::int64_t b = 0; b < blocks; ++b) {

@@ -247,11 +247,13 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
     }
     for (std::int64_t b = 0; b < blocks; ++b) {
       if (!pair.block[b].sees(i, rows_step)) continue;
-      const std::int64_t key = b * rows_step;
+      std::int64_t key = b * rows_step;
       while (b + 1 < blocks && pair.block[b + 1].sees(i, rows_step)) ++b;
-      add_product<T, 1, width>(to, to_stride, p.padded, std::min<std::int64_t>((b + 1) * rows_step, keys) - key,
-                               s.scores + key * width + i, s.key_rows + key * group_lanes<T>, group_lanes<T>, nullptr,
-                               key_panel<T>);
+      std::int64_t end = std::min<std::int64_t>((b + 1) * rows_step, keys);
+      while (key < end && !pair.sees(key, i, rows_step)) ++key;
+      while (key < end && !pair.sees(end - 1, i, rows_step)) --end;
+      add_product<T, 1, width>(to, to_stride, p.padded, end - key, s.scores + key * width + i,
+                               s.key_rows + key * group_lanes<T>, group_lanes<T>, nullptr, key_panel<T>);
     }
     if (rows < rows_step)
       for (std::int64_t r = 0; r < rows; ++r) std::copy_n(to + r * p.padded, p.padded, dq + (i + r) * stride);

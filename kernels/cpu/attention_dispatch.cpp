@@ -23,17 +23,4 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
   baseline::attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
 }
 
-void attention_forward(Stream stream, const BandSchedule& band, double scale, View q, View k, View v, View out,
-                       View lse) {
-  AttentionSchedule schedule;
-  schedule.queries = PositionMap::contiguous(q.shape[1], band.q_offset);
-  schedule.keys = PositionMap::contiguous(k.shape[1]);
-  schedule.heads = q.shape[2];
-  schedule.left = band.left;
-  schedule.right = band.right;
-  AttentionScores scores;
-  scores.scale = scale;
-  attention_forward(stream, schedule, scores, q, k, v, out, lse);
-}
-
 }  // namespace poolgrad::kernels

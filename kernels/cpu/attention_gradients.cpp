@@ -75,32 +75,44 @@ class Backward {
     const Range all_tiles{0, tiles}, all_rows{0, p_.queries};
     const std::int64_t rounds = (heads + threads - 1) / threads;  // of whole heads
     if (want_queries && want_keys && 5 * rounds * threads <= 7 * heads &&
-        (direct_ || p_.group * bytes(reach_.span()) <= head_bytes))
-      return run_items(heads, p_.group, reach_.span(), [&](std::int64_t n) {
+        (direct_ || p_.group * bytes(reach_.span()) <= head_bytes)) {
+      const Memory memory(p_, heads, direct_ ? 0 : p_.group * reach_.span());
+      return run_items(memory, heads, reach_.span(), [&](std::int64_t n) {
         return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, all_tiles, all_rows, true, true};
       });
+    }
+    // Ranges of queries: enough to keep every thread busy to the end, long enough that walking key tiles costs little.
+    const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * threads / all);
+    std::int64_t length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
+    if (!direct_ && bytes(reach_.span()) > range_bytes)
+      length = std::max<std::int64_t>(1, std::min(length, range_bytes / bytes(1)));
+    const std::int64_t ranges = (p_.queries + length - 1) / length, slots = std::min(length, reach_.span());
+    const Memory memory(p_, std::max(heads * tiles, all * ranges), direct_ || !want_queries ? 0 : slots);
     if (want_keys)
-      run_items(heads * tiles, 0, 0, [&](std::int64_t n) {
+      run_items(memory, heads * tiles, 0, [&](std::int64_t n) {
         const std::int64_t head = n / tiles, tile = n % tiles;
         const Range one{tile, tile + 1};
         return Item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, one, all_rows, true, false};
       });
-    if (want_queries) {
-      // Enough ranges to keep every thread busy to the end, long enough that walking the key tiles costs little.
-      const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * threads / all);
-      std::int64_t length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
-      if (!direct_ && bytes(reach_.span()) > range_bytes)
-        length = std::max<std::int64_t>(1, std::min(length, range_bytes / bytes(1)));
-      const std::int64_t ranges = (p_.queries + length - 1) / length;
-      run_items(all * ranges, 1, std::min(length, reach_.span()), [&](std::int64_t n) {
+    if (want_queries)
+      run_items(memory, all * ranges, slots, [&](std::int64_t n) {
         const std::int64_t head = n / ranges, row = n % ranges * length;
         const Range rows{row, std::min(row + length, p_.queries)};
         return Item{head / p_.q_heads, head % p_.q_heads, 1, all_tiles, rows, false, true};
       });
-    }
   }
 
  private:
+  /// Scratch of every thread, with `dq_rows` rows of dq each.
+  struct Memory {
+    Memory(const BackwardCall& p, std::int64_t items, std::int64_t dq_rows_)
+        : dq_rows(dq_rows_),
+          size(TileScratch<T>::carve(nullptr, p, dq_rows, nullptr)),
+          workspace("attention", size * std::min<std::int64_t>(num_threads(), items)) {}
+    std::int64_t dq_rows, size;
+    Workspace<T> workspace;
+  };
+
   std::int64_t bytes(std::int64_t rows) const { return rows * p_.padded * static_cast<std::int64_t>(sizeof(T)); }
 
   void clear_dbias() {
@@ -114,9 +126,9 @@ class Backward {
     });
   }
 
-  /// item_of(n) for every n < count, longest first; each sums up dq of `heads` heads, of `slots` rows at a time.
+  /// item_of(n) for every n < count, longest first; each sums up dq of a head in `slots` rows.
   template <class ItemOf>
-  void run_items(std::int64_t count, std::int64_t heads, std::int64_t slots, const ItemOf& item_of) {
+  void run_items(const Memory& memory, std::int64_t count, std::int64_t slots, const ItemOf& item_of) const {
     std::vector<double> cost(static_cast<std::size_t>(count));
     parallel_ranges(count, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
@@ -130,12 +142,9 @@ class Backward {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
     slots = std::max<std::int64_t>(1, slots);
-    const std::int64_t dq_rows = direct_ ? 0 : heads * slots,
-                       size = TileScratch<T>::carve(nullptr, p_, dq_rows, nullptr);
-    const Workspace<T> memory("attention", size * std::min<std::int64_t>(num_threads(), count));
     parallel_items(count, [&](std::int64_t n, int worker) {
       TileScratch<T> scratch;
-      TileScratch<T>::carve(memory.data() + size * worker, p_, dq_rows, &scratch);
+      TileScratch<T>::carve(memory.workspace.data() + memory.size * worker, p_, memory.dq_rows, &scratch);
       run_item(item_of(static_cast<std::int64_t>(order[static_cast<std::size_t>(n)])), slots, scratch);
     });
   }
@@ -268,12 +277,8 @@ class Backward {
 void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule& schedule,
                                           const AttentionScores& scores, View q, View k, View v, View lse, View delta,
                                           View grad_out, const AttentionGradients& gradients) {
-  Cost cost;
-  if (stream.device.is_sim()) {
-    cost = traffic(q, k, v, lse, delta, grad_out, gradients.dq, gradients.dk, gradients.dv, gradients.dbias);
-    cost.operations = 3.5 * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * static_cast<double>(q.shape[0]) *
-                      schedule.count_pairs();
-  }
+  const AttentionGradients& g = gradients;
+  const Cost cost = attention_cost(stream, schedule, 3.5, q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
   if (!runs_on_cpu(stream, "attention backward", cost)) return;
   if (q.shape[0] == 0 || q.shape[2] == 0) return;
   const bool wide = q.dtype == DType::f64, all_bf16 = has_pairs && q.dtype == DType::bf16 && k.dtype == DType::bf16 &&

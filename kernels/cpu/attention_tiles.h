@@ -45,21 +45,8 @@ constexpr std::int64_t vector_offset(std::size_t v) {
 constexpr std::int64_t round_down(std::int64_t n, std::int64_t step) { return n / step * step; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
 
-using Range = BandSchedule::Range;
-inline Range intersect(Range a, Range b) {
-  const std::int64_t begin = std::max(a.begin, b.begin);
-  return {begin, std::max(begin, std::min(a.end, b.end))};
-}
-inline bool empty(Range range) { return range.begin >= range.end; }
-
-/// Every key that some query of the range sees; keys_of never decreases, so the ends suffice.
-inline Range keys_of_any(const BandSchedule& schedule, Range queries, std::int64_t keys) {
-  return {schedule.keys_of(queries.begin, keys).begin, schedule.keys_of(queries.end - 1, keys).end};
-}
-/// The keys that every query of the range sees.
-inline Range keys_of_all(const BandSchedule& schedule, Range queries, std::int64_t keys) {
-  return {schedule.keys_of(queries.end - 1, keys).begin, schedule.keys_of(queries.begin, keys).end};
-}
+using Range = Interval;
+inline bool empty(Range range) { return range.empty(); }
 
 /// One head of one batch entry: rows of stride-1 elements.
 template <class S>
@@ -78,15 +65,14 @@ Head<S> gather(Head<S> head, const Progression& rows) {
   return {head.row(rows.row), head.stride * rows.stride};
 }
 
-/// What a call costs a simulated device: `forwards` times the two products of the forward pass over the admitted pairs.
+/// What a call costs a simulated device: `forwards` times the two products of the forward pass over the pairs.
 template <class... Views>
-Cost attention_cost(Stream stream, const BandSchedule& schedule, double forwards, const View& q, const View& k,
+Cost attention_cost(Stream stream, const AttentionSchedule& schedule, double forwards, const View& q, const View& k,
                     const View& v, const Views&... others) {
   if (!stream.device.is_sim()) return {};
   Cost cost = traffic(q, k, v, others...);
-  const auto depths = static_cast<double>(q.shape[3] + v.shape[3]),
-             heads = static_cast<double>(q.shape[0] * q.shape[2]);
-  cost.operations = forwards * 2.0 * depths * heads * schedule.count_pairs(q.shape[1], k.shape[1]);
+  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
+  cost.operations = forwards * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * share * schedule.count_pairs();
   return cost;
 }
 

@@ -7,21 +7,6 @@ namespace {
 
 using namespace testing;
 
-BackwardExample banded(PositionMap queries, PositionMap keys, std::int64_t left, std::int64_t right) {
-  BackwardExample e;
-  e.schedule.queries = queries;
-  e.schedule.keys = keys;
-  e.schedule.left = left;
-  e.schedule.right = right;
-  e.schedule.heads = e.q_heads;
-  e.multiplicity = band(e.schedule);
-  return e;
-}
-BackwardExample banded(std::int64_t queries, std::int64_t keys, std::int64_t left, std::int64_t right) {
-  return banded(PositionMap::contiguous(queries, keys - queries), PositionMap::contiguous(keys), left, right);
-}
-BackwardExample causal(std::int64_t n) { return banded(n, n, unbounded, 0); }
-
 struct Band {
   std::int64_t left, right;
 };
@@ -88,7 +73,7 @@ TEST(AttentionBackward, TakesEveryHeadDimension) {
 TEST(AttentionBackward, SumsUpWhatIsNarrowAndLongInFewRows) {
   // Widths that are no whole vectors, and half types: dq is summed up apart, of the rows that are still incomplete.
   for (const Band& b : {Band{16, 0}, Band{60, 130}, Band{-300, 310}}) {
-    BackwardExample e = banded(1500, 1500, b.left, b.right);
+    BackwardExample e = banded(900, 900, b.left, b.right);
     e.kv_heads = 1;
     e.depth = 9;
     expect_definition(e);
@@ -107,82 +92,6 @@ TEST(AttentionBackward, SharesKeysAmongTheHeadsOfAGroup) {
     e.schedule.heads = e.q_heads = 2 * group;
     expect_definition(e);
   }
-}
-
-TEST(AttentionBackward, LengthsOfNothing) {
-  for (const auto& [queries, keys] : {std::pair<std::int64_t, std::int64_t>{0, 5}, {5, 0}, {0, 0}})
-    expect_definition(banded(queries, keys, unbounded, unbounded));
-  BackwardExample e = causal(4);
-  e.batch = 0;
-  expect_definition(e);
-}
-
-TEST(AttentionBackward, AQueryThatSeesNothingHasNoGradientWhateverItsRowsHold) {
-  BackwardExample e = banded(90, 60, unbounded, 0);  // the first 30 queries come before every key
-  BackwardCheck check(e, DType::f32);
-  for (std::int64_t i = 0; i < 30 * e.q_heads * e.v_depth; ++i)
-    check.grad_out.set(i, std::numeric_limits<double>::quiet_NaN());
-  check.expect(*check.run(), 2e-5);
-}
-
-TEST(AttentionBackward, LseOfMinusInfinitySwitchesAQueryOff) {
-  BackwardExample e = causal(60);
-  e.alone = {0, 7, 31, 59};
-  expect_definition(e);
-}
-
-TEST(AttentionBackward, WithoutAGradientOfOutOnlyThatOfLseCounts) {
-  BackwardExample e = causal(100);
-  BackwardCheck zero(e, DType::f64);
-  for (std::int64_t i = 0; i < zero.grad_out.count(); ++i) zero.grad_out.set(i, 0.0);
-  zero.delta.fill([&](std::int64_t i) { return -zero.grad_lse[i]; });
-  const auto expected = zero.run();
-  BackwardCheck::Result actual(e, DType::f64);
-  attention_backward({}, e.schedule, zero.scores, zero.q.view(), zero.k.view(), zero.v.view(), zero.lse, zero.delta, {},
-                     actual.views());
-  EXPECT_EQ(actual.dq.bytes(), expected->dq.bytes());
-  EXPECT_EQ(actual.dk.bytes(), expected->dk.bytes());
-  for (std::int64_t i = 0; i < actual.dv.count(); ++i) ASSERT_EQ(actual.dv[i], 0.0);
-}
-
-TEST(AttentionBackward, EachGradientIsOptional) {
-  const BackwardCheck check(causal(120), DType::f32);
-  const auto all = check.run();
-  for (int wanted = 0; wanted < 8; ++wanted) {
-    BackwardCheck::Result some(check.e, DType::f32);
-    AttentionGradients views = some.views();
-    if (!(wanted & 1)) views.dq = {};
-    if (!(wanted & 2)) views.dk = {};
-    if (!(wanted & 4)) views.dv = {};
-    check.run(check.e.schedule, views);
-    const BackwardCheck::Result untouched(check.e, DType::f32);
-    EXPECT_EQ(some.dq.bytes(), (wanted & 1 ? all->dq : untouched.dq).bytes()) << wanted;
-    EXPECT_EQ(some.dk.bytes(), (wanted & 2 ? all->dk : untouched.dk).bytes()) << wanted;
-    EXPECT_EQ(some.dv.bytes(), (wanted & 4 ? all->dv : untouched.dv).bytes()) << wanted;
-  }
-}
-
-TEST(AttentionBackward, TheSameBitsForAnyNumberOfThreads) {
-  const int before = num_threads();
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-    for (const std::int64_t depth : {8, 9}) {  // dq summed up in place, and in scratch
-      BackwardExample e = causal(331);
-      e.q_heads = e.schedule.heads = 3;
-      e.kv_heads = 3;
-      e.depth = depth;
-      const BackwardCheck check(e, dtype);
-      set_num_threads(1);
-      const auto one = check.run();
-      for (const int threads : {2, 3, 5}) {
-        set_num_threads(threads);
-        const auto several = check.run();
-        EXPECT_EQ(several->dq.bytes(), one->dq.bytes()) << threads << " threads";
-        EXPECT_EQ(several->dk.bytes(), one->dk.bytes()) << threads << " threads";
-        EXPECT_EQ(several->dv.bytes(), one->dv.bytes()) << threads << " threads";
-      }
-    }
-  }
-  set_num_threads(before);
 }
 
 TEST(AttentionBackward, ShardsAccumulateToTheWhole) {
@@ -213,33 +122,6 @@ TEST(AttentionBackward, ShardsAccumulateToTheWhole) {
                        gradients);
   }
   check.expect(sum, 2e-5);
-}
-
-TEST(AttentionBackward, AccumulatesInTheComputeTypeOfHalfOperands) {
-  const BackwardExample e = causal(90);
-  for (const DType dtype : {DType::f16, DType::bf16}) {
-    const BackwardCheck check(e, dtype);
-    BackwardCheck::Result sum(e, DType::f32);
-    check.run(e.schedule, sum.views());  // written in f32
-    check.expect(sum, 2e-5);
-    check.run(e.schedule, sum.views(true));
-    for (std::int64_t i = 0; i < sum.dq.count(); ++i)
-      ASSERT_NEAR(sum.dq[i], 2 * check.expected.dq[static_cast<std::size_t>(i)], 1e-4);
-  }
-}
-
-TEST(AttentionBackward, HalfTypesRoundOnlyTheResult) {
-  for (const DType dtype : {DType::f16, DType::bf16}) {
-    BackwardExample e = causal(130);
-    e.depth = e.v_depth = 33;
-    const BackwardCheck check(e, dtype);
-    const auto result = check.run();
-    const double unit = dtype == DType::f16 ? 0x1p-11 : 0x1p-8;
-    for (std::int64_t i = 0; i < result->dk.count(); ++i) {
-      const double expected = check.expected.dk[static_cast<std::size_t>(i)];
-      ASSERT_NEAR(result->dk[i], expected, 1.01 * unit * std::abs(expected) + 2e-5) << "seed " << test_seed();
-    }
-  }
 }
 
 TEST(AttentionDelta, IsTheProductOfOutAndItsGradientLessTheGradientOfLse) {

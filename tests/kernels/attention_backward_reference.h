@@ -55,14 +55,14 @@ struct BackwardExample {
   std::int64_t batch = 1, q_heads = 2, kv_heads = 2, depth = 8, v_depth = 8;
   AttentionSchedule schedule;
   Multiplicity multiplicity;
-  double softcap = 0, dropout = 0;
+  double softcap = 0, dropout = 0, sharpness = 1;
   bool bias = false, alibi = false, sinks = false;
   bool dbias = false;  // the gradient of a bias is wanted, though there may be none
   Numbers alone;       // positions of queries whose lse is -infinity whatever they see: they must have no gradient
 
   std::int64_t queries() const { return schedule.queries.count; }
   std::int64_t keys() const { return schedule.keys.count; }
-  double scale() const { return 1.3 / std::sqrt(static_cast<double>(depth)); }
+  double scale() const { return sharpness * 1.3 / std::sqrt(static_cast<double>(depth)); }
 };
 
 /// -left <= j - i <= right, in arithmetic that cannot overflow.
@@ -72,6 +72,22 @@ inline Multiplicity band(const AttentionSchedule& s) {
     return -static_cast<double>(left) <= distance && distance <= static_cast<double>(right) ? 1.0 : 0.0;
   };
 }
+
+/// -left <= j - i <= right; without maps the last query is at the last key.
+inline BackwardExample banded(PositionMap queries, PositionMap keys, std::int64_t left, std::int64_t right) {
+  BackwardExample e;
+  e.schedule.queries = queries;
+  e.schedule.keys = keys;
+  e.schedule.left = left;
+  e.schedule.right = right;
+  e.schedule.heads = e.q_heads;
+  e.multiplicity = band(e.schedule);
+  return e;
+}
+inline BackwardExample banded(std::int64_t queries, std::int64_t keys, std::int64_t left, std::int64_t right) {
+  return banded(PositionMap::contiguous(queries, keys - queries), PositionMap::contiguous(keys), left, right);
+}
+inline BackwardExample causal(std::int64_t n) { return banded(n, n, unbounded, 0); }
 
 /// Operands in `dtype`, the gradients by the definition of exactly these operands, and the kernel's.
 class BackwardCheck {
@@ -244,14 +260,14 @@ class BackwardCheck {
 };
 
 /// The kernel agrees with the definition in f64 and in f32.
-inline void expect_definition(const BackwardExample& example) {
+inline void expect_definition(const BackwardExample& example, double in_f64 = 1e-12, double in_f32 = 2e-5) {
   SCOPED_TRACE(::testing::Message() << "B " << example.batch << " Nq " << example.queries() << " Nk " << example.keys()
                                     << " Hq " << example.q_heads << " Hkv " << example.kv_heads << " D "
                                     << example.depth << " Dv " << example.v_depth << " left " << example.schedule.left
                                     << " right " << example.schedule.right);
   const BackwardCheck wide(example, DType::f64), narrow(example, DType::f32);
-  wide.expect(*wide.run(), 1e-12);
-  narrow.expect(*narrow.run(), 2e-5);
+  wide.expect(*wide.run(), in_f64);
+  narrow.expect(*narrow.run(), in_f32);
 }
 
 }  // namespace poolgrad::kernels::testing
