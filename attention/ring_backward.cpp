@@ -10,7 +10,7 @@ RingBackward::RingBackward(RingCall call, AttendOperands x, const Attended& forw
     : call_(std::move(call)),
       x_(std::move(x)),
       communicator_(std::move(communicator)),
-      grad_out_(grad_out),
+      grad_out_(grad_out.defined() ? with_unit_rows(grad_out) : grad_out),
       lse_(forward.lse) {
   const MemoryScope scope("ring_attend", Category::gradient);
   const RingPlan& plan = *call_.plan;

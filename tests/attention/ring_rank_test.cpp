@@ -74,6 +74,31 @@ TEST(RingRank, GetsItsShareOfValuesAndGradients) {
     }
 }
 
+TEST(RingRank, TakesGradientsOfOneResultOnlyAndOfAnyStrides) {
+  const RingInputs in = ring_inputs({1, 24, 24, 2, 1, 4, 4});
+  const auto losses = {std::function([](const Attended& x) { return sum(x.out); }),  // its gradient repeats one element
+                       std::function([](const Attended& x) { return sum(square(transpose(x.out, 1, 3))); }),
+                       std::function([](const Attended& x) { return sum(square(x.lse)); })};
+  for (const auto& loss : losses) {
+    Tensor q = in.q.copy(), k = in.k.copy();
+    q.set_requires_grad(), k.set_requires_grad();
+    loss(attend(q, k, in.v, Pattern::causal())).backward();
+    LocalGroup group(3);
+    std::vector<Tensor> dq(3), dk(3);
+    group.run(1, [&](Communicator& c, int) {
+      const auto mine = [&](const Tensor& x) { return take_shard(x, Layout::striped, c.rank(), 3); };
+      Tensor own_q = mine(in.q), own_k = mine(in.k);
+      own_q.set_requires_grad(), own_k.set_requires_grad();
+      loss(ring_attend(own_q, own_k, mine(in.v), Pattern::causal(), group.communicator(c.rank()),
+                       {.layout = Layout::striped}))
+          .backward();
+      dq[static_cast<std::size_t>(c.rank())] = own_q.grad(), dk[static_cast<std::size_t>(c.rank())] = own_k.grad();
+    });
+    EXPECT_TRUE(all_close(join_shards(dq, Layout::striped), q.grad(), 1e-12, 1e-12));
+    EXPECT_TRUE(all_close(join_shards(dk, Layout::striped), k.grad(), 1e-12, 1e-12));
+  }
+}
+
 TEST(RingRank, SendsItsKeysAndValuesToEveryOtherRankOfADenseRing) {
   constexpr int ranks = 4, tokens = 16;
   const RingInputs in = ring_inputs({2, 64, 64, 4, 2, 8, 8}, DType::bf16);
