@@ -152,6 +152,21 @@ TEST(AttendScores, DropWeightsAfterNormalising) {
   }
 }
 
+TEST(AttendScores, DropTheShareOfWeightsThatIsAskedForAndTheSameAgainFromTheSameState) {
+  Generator generator(31);
+  const Tensor x = zeros({2, 200, 4, 2}, {.dtype = DType::f64}),
+               ones_like_x = ones({2, 200, 4, 2}, {.dtype = DType::f64});
+  const AttendOptions options{.dropout = 0.3, .generator = &generator};
+  const auto state = generator.state();
+  const Tensor first = attend(x, x, ones_like_x, Pattern::dense(), options).out;
+  EXPECT_NEAR(mean(first).item(), 1.0, 0.01);                                      // of 320 000 weights
+  EXPECT_NEAR(mean(poolgrad::square(first - 1.0)).item(), 0.3 / 0.7 / 200, 1e-3);  // each row averages 200
+  const Tensor second = attend(x, x, ones_like_x, Pattern::dense(), options).out;
+  EXPECT_GT(max_difference(first, second), 1e-3);
+  generator.set_state(state);
+  EXPECT_TRUE(bit_equal(attend(x, x, ones_like_x, Pattern::dense(), options).out, first));
+}
+
 TEST(AttendScores, CombineAllOptions) {
   Generator generator(22);
   for (const Sizes& sizes : {square, cross}) {
