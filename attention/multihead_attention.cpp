@@ -7,6 +7,7 @@
 #include "allocator/memory_scope.h"
 #include "attention/heads.h"
 #include "attention/kv_cache.h"
+#include "attention/ring.h"
 #include "autograd/rope.h"
 #include "autograd/views.h"
 
@@ -26,6 +27,7 @@ std::int64_t checked_head_dim(std::int64_t width, const MultiheadAttentionOption
     refuse("the softcap " + std::to_string(*options.softcap) + " is not a positive number");
   if (!(options.dropout >= 0.0 && options.dropout < 1.0))
     refuse("the dropout " + std::to_string(options.dropout) + " is outside [0, 1)");
+  if (options.ring_size < 1) refuse("a ring has at least 1 rank, not " + std::to_string(options.ring_size));
   return width / options.heads;
 }
 
@@ -79,13 +81,16 @@ Tensor MultiheadAttention::forward(const Tensor& x, nn::SequenceState* state) {
     for (std::size_t i = 0; i < 2; ++i) qkv[i + 1] = append_positions(state->tensors[i], position, qkv[i + 1]);
     state->length += x.size(1);
   }
-  const Tensor mixed = attend(qkv[0], qkv[1], qkv[2], options_.pattern,
-                              {.softcap = options_.softcap,
-                               .alibi = slopes_,
-                               .sinks = sinks_,
-                               .dropout = training() ? options_.dropout : 0.0,
-                               .generator = generator_})
-                           .out;
+  const AttendOptions options{.softcap = options_.softcap,
+                              .alibi = slopes_,
+                              .sinks = sinks_,
+                              .dropout = training() ? options_.dropout : 0.0,
+                              .generator = generator_};
+  const bool ring = options_.ring_size > 1 && state == nullptr;
+  const Tensor mixed = ring ? ring_attend_all(qkv[0], qkv[1], qkv[2], options_.pattern, options_.ring_size,
+                                              {.attend = options, .layout = options_.ring_layout})
+                                  .out
+                            : attend(qkv[0], qkv[1], qkv[2], options_.pattern, options).out;
   return output_(reshape(mixed, {x.size(0), x.size(1), options_.heads * head_dim_}));
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "attention/attend.h"
+#include "attention/shard.h"
 #include "nn/linear.h"
 #include "nn/rms_norm.h"
 #include "nn/sequence_mixer.h"
@@ -26,6 +27,9 @@ struct MultiheadAttentionOptions {
   bool sinks = false;                            // AttendOptions::sinks, learned; they start at 0
   /// Of normalised weights, in training mode only; drawn from the parameters' generator, which must outlive the module.
   double dropout = 0.0;
+  /// Ranks of a ring within this process that attend together, see ring_attend_all(); with a state, one of them does.
+  int ring_size = 1;
+  Layout ring_layout = Layout::zigzag;
 };
 
 /// (B, T, width) -> (B, T, width): one packed projection to heads + 2 kv_heads heads, rotary positions on queries and
@@ -33,7 +37,7 @@ struct MultiheadAttentionOptions {
 class MultiheadAttention : public nn::SequenceMixer {
  public:
   /// Throws ValueError where width does not divide by heads or heads by kv_heads, for an odd head width with rope, a
-  /// softcap that is not positive and a dropout outside [0, 1).
+  /// softcap that is not positive, a dropout outside [0, 1) and a ring_size below 1.
   MultiheadAttention(std::int64_t width, const MultiheadAttentionOptions& options,
                      const nn::ParameterOptions& parameters = {});
 

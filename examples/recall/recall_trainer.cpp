@@ -8,7 +8,6 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
-#include "attention/multihead_attention.h"
 #include "autograd/operators.h"
 #include "examples/support/random.h"
 #include "nn/gradient_clipping.h"
@@ -23,21 +22,10 @@ constexpr double clip_norm = 1.0;
 constexpr std::int64_t warmup_steps = 20;
 /// Slow rotations: at base 10,000 keys thousands of tokens away are turned out of recognition.
 constexpr double rope_base = 1e6;
+/// The usual one instead of 0: two layers find a pair together, and from 0 neither has a gradient before the other.
+constexpr double output_deviation = -1.0;
 
 using Clock = std::chrono::steady_clock;
-
-/// Mixers whose output starts with its usual deviation instead of 0: a pair is found by two layers together, and from 0
-/// neither has a gradient before the other.
-nn::MixerFactory recall_mixer(const attention::Pattern& pattern) {
-  return [pattern](const nn::LanguageModelConfig& config,
-                   const nn::ParameterOptions& options) -> std::unique_ptr<nn::SequenceMixer> {
-    return std::make_unique<attention::MultiheadAttention>(
-        config.width,
-        attention::MultiheadAttentionOptions{
-            .heads = config.heads, .kv_heads = config.kv_heads, .pattern = pattern, .rope_base = rope_base},
-        options);
-  };
-}
 
 std::int64_t count_right(const Tensor& logits, const std::vector<std::int64_t>& answers) {
   const std::vector<double> values = logits.to_vector<double>();
@@ -63,7 +51,8 @@ std::vector<std::int64_t> scored_distances(std::int64_t distance) {
 RecallTrainer::RecallTrainer(const RecallOptions& options, const AttentionOptions& attention)
     : options_(options), generator_(options.seed), curriculum_(options.task(), options.seed) {
   const nn::LanguageModelConfig config = options.model();
-  model_ = std::make_unique<nn::LanguageModel>(config, recall_mixer(attention.pattern(config.context, "recall")),
+  model_ = std::make_unique<nn::LanguageModel>(config,
+                                               attention.mixer(config.context, "recall", rope_base, output_deviation),
                                                nn::ParameterOptions{.generator = &generator_});
   optimizer_ = std::make_unique<nn::AdamW>(
       model_->named_parameters(), nn::AdamWOptions{.learning_rate = options.lr, .beta2 = 0.95, .weight_decay = 0.0});

@@ -8,11 +8,17 @@
 #include <bit>
 
 #include "allocator/error.h"
-#include "attention/shard.h"
+#include "attention/multihead_attention.h"
 
 namespace poolgrad::examples {
 
 using attention::Pattern;
+
+namespace {
+
+constexpr std::int64_t most_ranks = 1024;
+
+}  // namespace
 
 const std::vector<std::string>& attention_names() {
   static const std::vector<std::string> names{"causal",       "dense",   "window", "dilated", "block_sparse",
@@ -29,9 +35,12 @@ void check_attention_name(const std::string& name, const std::string& program, c
 
 std::vector<std::int64_t> AttentionOptions::segments_for(std::int64_t context) const {
   if (!segments.empty()) return segments;
+  const std::int64_t shortest = 256;
   const auto longest =
-      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(context, 256))));
-  return {longest / 16, longest / 4, longest};
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(context, shortest))));
+  std::int64_t middle = shortest;
+  while (middle * middle < shortest * longest) middle *= 2;
+  return {shortest, middle, longest};
 }
 
 std::vector<std::int64_t> AttentionOptions::rates_or_default() const {
@@ -62,6 +71,8 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
   if (attention == "random") return Pattern::random_blocks(block, density) & causal;
   if (attention == "ring") {
     at_least_one("ring-size", ring_size);
+    if (ring_size > most_ranks)
+      throw ValueError(fmt::format("[{}] --ring-size must be at most {}, but is {}", program, most_ranks, ring_size));
     attention::parse_layout(layout);
   }
   return causal;
@@ -71,6 +82,24 @@ std::string AttentionOptions::describe(std::int64_t context) const {
   if (attention == "window") return fmt::format("window of {}", window);
   if (attention == "ring") return fmt::format("causal over a {} ring of {}", layout, ring_size);
   return pattern(context, "attention").to_string();
+}
+
+nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string& program, double rope_base,
+                                         double output_deviation) const {
+  attention::MultiheadAttentionOptions options{
+      .pattern = pattern(context, program), .rope_base = rope_base, .output_deviation = output_deviation};
+  if (attention == "ring") {
+    options.ring_size = static_cast<int>(ring_size);
+    options.ring_layout = attention::parse_layout(layout);
+  }
+  return [options](const nn::LanguageModelConfig& config,
+                   const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+    attention::MultiheadAttentionOptions mixer = options;
+    mixer.heads = config.heads;
+    mixer.kv_heads = config.kv_heads;
+    mixer.bias = config.biases;
+    return std::make_unique<attention::MultiheadAttention>(config.width, mixer, parameters);
+  };
 }
 
 void add_attention_options(CLI::App& app, AttentionOptions& o) {

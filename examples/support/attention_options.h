@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/pattern.h"
+#include "nn/language_model.h"
 
 namespace CLI {
 class App;
@@ -28,10 +29,13 @@ struct AttentionOptions {
 
   /// The pattern for sequences of at most `context` positions. Throws ValueError, one sentence.
   attention::Pattern pattern(std::int64_t context, const std::string& program) const;
+  /// Makes MultiheadAttention with the pattern, or a ring of it. `output_deviation` as there.
+  nn::MixerFactory mixer(std::int64_t context, const std::string& program, double rope_base,
+                         double output_deviation) const;
   /// "window of 256", "dilated(w 512 2048, r 1 4) & causal", "causal over a zigzag ring of 4".
   std::string describe(std::int64_t context) const;
-  /// The branches in force. Where none are given: three, of which the longest holds the context and each is a quarter
-  /// of the next, with rates 1, 2 and 4.
+  /// The branches in force. Where none are given: 256, a length that holds the context, and one between them, with
+  /// rates 1, 2 and 4.
   std::vector<std::int64_t> segments_for(std::int64_t context) const;
   std::vector<std::int64_t> rates_or_default() const;
 };

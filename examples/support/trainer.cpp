@@ -8,7 +8,6 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
-#include "attention/language_model.h"
 #include "examples/support/random.h"
 #include "nn/gradient_clipping.h"
 #include "nn/training_state.h"
@@ -19,7 +18,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-constexpr double clip_norm = 1.0;
+constexpr double clip_norm = 1.0, rope_base = 10000.0;
 constexpr std::int64_t warmup_steps = 20;
 
 using Clock = std::chrono::steady_clock;
@@ -45,8 +44,9 @@ Trainer::Trainer(const TrainOptions& options, Corpus corpus, CachingAllocator& p
     throw ValueError(fmt::format("[train] the text is shorter than the context: {} bytes to train on, --context {}",
                                  bytes, options.context));
   if (corpus_.validation.size() < 2) throw ValueError("[train] the text is too short to hold any of it out");
-  model_ =
-      attention::make_language_model(options.model(), options.pattern(), {.device = device, .generator = &generator_});
+  model_ = std::make_unique<nn::LanguageModel>(options.model(),
+                                               options.attention.mixer(options.context, "train", rope_base, 0.0),
+                                               nn::ParameterOptions{.device = device, .generator = &generator_});
   optimizer_ = std::make_unique<nn::AdamW>(
       model_->named_parameters(),
       nn::AdamWOptions{.learning_rate = options.lr, .beta2 = 0.95, .weight_decay = 0.1, .decay_matrices_only = true});
