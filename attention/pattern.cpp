@@ -24,7 +24,7 @@ PatternTerms::Term term_of(TermKind kind, std::int64_t size) {
 }
 
 void check_size(const char* op, const char* what, std::int64_t size, std::int64_t least) {
-  if (size < least || size > kernels::far_away / 2)
+  if (size < least || size > max_size)
     throw ValueError("[" + std::string(op) + "] " + what + " is out of range: " + std::to_string(size));
 }
 
@@ -51,8 +51,8 @@ Pattern Pattern::documents(std::vector<std::int64_t> cu_seqlens) {
     throw ValueError("[documents] cu_seqlens decreases: " + std::to_string(*(descent - 1)) + ", " +
                      std::to_string(*descent));
   check_size("documents", "the end of the last document", cu_seqlens.back(), 0);
-  check_size("documents", "the number of documents, with a limit of 2147483647,",
-             static_cast<std::int64_t>(cu_seqlens.size()) > 2147483647 ? -1 : 0, 0);
+  if (cu_seqlens.size() > std::size_t{1} << 31)
+    throw ValueError("[documents] there are more than 2^31 - 1 documents: " + std::to_string(cu_seqlens.size() - 1));
   auto terms = std::make_shared<PatternTerms>();
   terms->documents = std::make_shared<const Boundaries>(std::move(cu_seqlens));
   return Pattern(std::move(terms));

@@ -38,7 +38,6 @@ class Passes {
       switch (term.kind) {
         case TermKind::dilated: visit_branches(n); break;
         case TermKind::residue: visit(n, ~0u, term.size, 0); break;
-        case TermKind::offsets: visit(n, ~0u, 1, least_multiple(term.size, 2 * worthwhile_rows)); break;
         case TermKind::listed:
         case TermKind::random: visit(n, ~0u, 1, term.size); break;
         default: visit(n, ~0u, 1, 0);

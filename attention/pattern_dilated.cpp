@@ -27,7 +27,7 @@ void check(const std::vector<std::int64_t>& lengths, const std::vector<std::int6
     refuse("there are more than " + std::to_string(AttentionTerm::max_branches) + " branches");
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     if (lengths[b] < 1 || rates[b] < 1) refuse("segment lengths and dilation rates must be positive");
-    if (lengths[b] > kernels::far_away / 2) refuse("a segment is too long");
+    if (lengths[b] > max_size) refuse("a segment is too long");
     if (rates[b] > lengths[b]) refuse("a dilation rate is larger than its segment, which some heads would find empty");
   }
 }

@@ -14,6 +14,9 @@ namespace poolgrad::attention {
 using TermKind = kernels::AttentionTerm::Kind;
 using Boundaries = std::vector<std::int64_t>;
 
+/// Of segments, strides and the like: their multiples by strides of shards stay far from overflow.
+inline constexpr std::int64_t max_size = std::int64_t{1} << 48;
+
 /// A sum over groups; the terms of a group are united. No term stands for every pair once.
 struct PatternTerms {
   struct Term {

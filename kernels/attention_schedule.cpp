@@ -13,7 +13,9 @@ AttentionSchedule AttentionSchedule::transposed() const {
 }
 
 RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit) : map_(schedule.queries) {
-  classes_ = schedule.modulus / std::gcd(schedule.modulus, map_.stride);
+  // More classes than rows would be empty.
+  const std::int64_t most = std::max({std::int64_t{1}, map_.piece(0).count, map_.piece(1).count});
+  classes_ = std::min(most, schedule.modulus / std::gcd(schedule.modulus, map_.stride));
   const std::int64_t unit = classes_ * map_.stride;  // positions per row of a tile
   const std::int64_t target = std::clamp<std::int64_t>(map_.count, 1, limit) * unit;
   cut_ = schedule.cut > 0 ? schedule.cut : target;

@@ -39,7 +39,8 @@ struct AttentionSchedule {
   /// For masked strips: whether the pair counts for the strip's term, being in its interval.
   POOLGRAD_HD bool keeps(const Strip& strip, std::int64_t h, std::int64_t row, std::int64_t key) const;
 
-  /// Pairs that are visited, over all heads; what a call costs.
+  /// Pairs that are visited, over all heads; what a call costs. An estimate from a fixed sample where millions of
+  /// masked pairs or drawn blocks would have to be looked at one by one, exact otherwise.
   double count_pairs() const;
 };
 static_assert(sizeof(AttentionSchedule) <= 4096, "goes to kernels by value");

@@ -118,23 +118,40 @@ std::int64_t period_of_heads(const AttentionTerm& term, std::int64_t heads) {
   }
 }
 
+/// Every how many blocks of rows are looked at where drawing all of them would take long: the count is then an
+/// estimate.
+std::int64_t sampled_blocks(const AttentionSchedule& schedule, const AttentionTerm& term) {
+  constexpr double enough = 1 << 22;
+  if (term.kind != AttentionTerm::Kind::random || !term.visited) return 1;
+  const double rows = static_cast<double>(schedule.queries.count) / static_cast<double>(term.size);
+  const double columns = static_cast<double>(schedule.keys.count) / static_cast<double>(term.size);
+  return rows * columns > enough ? static_cast<std::int64_t>(rows * columns / enough) | 1 : 1;
+}
+
 }  // namespace
 
 double AttentionSchedule::count_pairs() const {
   AttentionSchedule whole = *this;
   whole.cut = 0;  // one tile for each class of rows
-  std::int64_t period = 1;
-  for (int t = 0; t < term_count && period < heads; ++t) period = std::lcm(period, period_of_heads(term[t], heads));
-  const RowTiling tiling(whole, std::max<std::int64_t>(1, queries.count));
+  std::int64_t period = 1, every = 1, limit = std::max<std::int64_t>(1, queries.count);
+  for (int t = 0; t < term_count; ++t) {
+    if (period < heads) period = std::lcm(period, period_of_heads(term[t], heads));
+    every = std::max(every, sampled_blocks(*this, term[t]));
+    if (every > 1) limit = std::min(limit, term[t].size);
+  }
+  const RowTiling tiling(whole, limit);
   double pairs = 0;
   for (std::int64_t h = 0; h < std::min(period, heads); ++h) {
     double head = 0;
-    for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
+    std::int64_t rows = 0;
+    for (std::int64_t n = h % every; n < tiling.tiles(); n += every) {
       const Progression tile = tiling.tile(n);
+      rows += tile.count;
       for_each_key_tile(whole, h, tile, far_away, [&](const Strip& strip, const Progression& run) {
         head += strip.masked ? count_kept(whole, h, strip, tile, run) : RunPairs(strip, tile, run).count();
       });
     }
+    if (rows > 0 && rows < queries.count) head *= static_cast<double>(queries.count) / static_cast<double>(rows);
     pairs += head * static_cast<double>(ceil_div(heads - h, period));
   }
   return pairs;

@@ -16,6 +16,17 @@ POOLGRAD_HD constexpr std::int64_t inverse_modulo(std::int64_t x, std::int64_t m
   return m == 1 ? 0 : floor_mod(u, m);
 }
 
+/// x y mod m for x and y from 0 to m, and m below 2^62.
+POOLGRAD_HD constexpr std::int64_t multiply_modulo(std::int64_t x, std::int64_t y, std::int64_t m) {
+  if (m < std::int64_t{1} << 31) return x * y % m;
+  std::int64_t product = 0;
+  for (; y > 0; y >>= 1) {
+    if (y & 1) product = (product + x) % m;
+    x = 2 * x % m;
+  }
+  return product;
+}
+
 POOLGRAD_HD inline Progression RowTiling::tile(std::int64_t number) const {
   const int n = number < tiles_[0] ? 0 : 1;
   const PositionMap::Piece piece = map_.piece(n);
@@ -44,7 +55,7 @@ POOLGRAD_HD void for_each_run(const PositionMap& keys, const Strip& strip, Inter
     if (piece.count <= 0) continue;
     const std::int64_t apart = floor_mod(strip.phase - piece.position, strip.modulus);
     if (apart % common != 0) continue;
-    const std::int64_t start = apart / common * inverse;  // below modulus * period
+    const std::int64_t start = multiply_modulo(apart / common, inverse, period);
     const auto row_at = [&](std::int64_t position) {
       const std::int64_t row = ceil_div(position - piece.position, keys.stride);
       return row < 0 ? 0 : row > piece.count ? piece.count : row;

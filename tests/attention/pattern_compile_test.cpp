@@ -128,6 +128,25 @@ TEST(PatternCompile, Sums) {
       definition::either(definition::sum(nested, definition::window(2, 2)), definition::global_tokens(5, false)));
 }
 
+TEST(PatternCompile, PositionsFarOut) {
+  // A chunk of a sequence of 2^40 positions, and edges as far away as they can be.
+  const std::int64_t start = (std::int64_t{1} << 40) - 13;
+  const PositionMap queries = PositionMap::contiguous(90, start), keys = PositionMap::contiguous(70, start + 11);
+  const std::int64_t far = std::int64_t{1} << 48;
+  expect_means(Pattern::window(far, far), definition::window(far, far), 2, queries, keys, 37);
+  expect_means(Pattern::dilated({16, 32, 64}, {1, 2, 4}), definition::dilated({16, 32, 64}, {1, 2, 4}), 4, queries,
+               keys, 16);
+  expect_means(Pattern::dilated({far, far}, {1, 3}), definition::dilated({far, far}, {1, 3}), 3, queries, keys, 16);
+  expect_means(Pattern::dilated_sparse(16, {1, 1 << 20}),
+               definition::block_offsets(16, {{0, 1, -1, 1 << 20, -(1 << 20)}}), 1, queries, keys, 16);
+  expect_means(Pattern::strided(1000) | Pattern::sink_tokens(far),
+               definition::either(definition::strided(1000), definition::global_tokens(far, false)), 1, queries, keys,
+               37);
+  expect_means(Pattern::axial(far), definition::axial(far), 1, queries, keys, 37);
+  expect_means(Pattern::documents({0, start + 20, far}), definition::documents({0, start + 20, far}), 1, queries, keys,
+               37);
+}
+
 TEST(PatternCompile, LargeClassesGoInPassesOfTheirOwn) {
   const PositionMap map = PositionMap::contiguous(300);
   EXPECT_EQ(Pattern::strided(8).compile(1, map, map).passes.size(), 1u);

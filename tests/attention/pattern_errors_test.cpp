@@ -44,8 +44,8 @@ TEST(PatternErrors, Dilated) {
   EXPECT_EQ(error_of<ValueError>([] { Pattern::dilated({4}, {8}); }),
             "[dilated] a dilation rate is larger than its segment, which some heads would find empty: segment lengths "
             "(4), dilation rates (8)");
-  EXPECT_EQ(error_of<ValueError>([] { Pattern::dilated({std::int64_t{1} << 61}, {1}); }),
-            "[dilated] a segment is too long: segment lengths (2305843009213693952), dilation rates (1)");
+  EXPECT_EQ(error_of<ValueError>([] { Pattern::dilated({(std::int64_t{1} << 48) + 1}, {1}); }),
+            "[dilated] a segment is too long: segment lengths (281474976710657), dilation rates (1)");
   EXPECT_EQ(error_of<ValueError>([] {
               Pattern::dilated(std::vector<std::int64_t>(17, 4), std::vector<std::int64_t>(17, 1));
             }).substr(0, 44),

@@ -134,6 +134,24 @@ TEST(AttentionSchedule, TilesCutWhereTheyAreTold) {
         }
 }
 
+TEST(AttentionSchedule, HasNoMoreTilesThanRows) {
+  AttentionSchedule schedule = schedule_of(Kind::residue, std::int64_t{1} << 48, 30);
+  schedule.modulus = std::int64_t{1} << 48;
+  for (const PositionMap& map : shards(30)) {
+    schedule.queries = map;
+    EXPECT_LE(RowTiling(schedule, 16).tiles(), 2 * 30);
+    expect_visits(
+        schedule, [](auto, auto i, auto j) { return i == j; }, "a modulus beyond all rows");
+  }
+}
+
+TEST(MultiplyModulo, DoesNotOverflow) {
+  for (const std::int64_t m : {std::int64_t{7}, (std::int64_t{1} << 31) - 1, (std::int64_t{1} << 61) - 1})
+    for (const std::int64_t x : {std::int64_t{0}, std::int64_t{5}, m - 1})
+      for (const std::int64_t y : {std::int64_t{0}, std::int64_t{3}, m - 2})
+        EXPECT_EQ(multiply_modulo(x, y, m), static_cast<std::int64_t>(static_cast<__int128>(x) * y % m));
+}
+
 TEST(InverseModulo, InvertsWhatHasNoCommonFactor) {
   for (std::int64_t m = 1; m < 60; ++m)
     for (std::int64_t x = 1; x < 130; ++x) {
