@@ -106,4 +106,13 @@ std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(const st
                                           multihead, parameters);
 }
 
+nn::MixerFactory block_sparse_mixer(const std::string& variant, const BlockSparseFactoryOptions& options,
+                                    const MultiheadOptions& multihead) {
+  return [=](const nn::LanguageModelConfig& config,
+             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+    return create_multihead_block_sparse_attention(variant, config.width, config.heads, options,
+                                                   as_mixer(multihead, config), parameters);
+  };
+}
+
 }  // namespace poolgrad::attention

@@ -46,4 +46,8 @@ std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(const st
                                                                         const MultiheadOptions& multihead = {},
                                                                         const nn::ParameterOptions& parameters = {});
 
+/// The same as the mixers of an nn::LanguageModel, see dilated_mixer().
+nn::MixerFactory block_sparse_mixer(const std::string& variant = "auto", const BlockSparseFactoryOptions& options = {},
+                                    const MultiheadOptions& multihead = {});
+
 }  // namespace poolgrad::attention

@@ -91,4 +91,23 @@ std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::st
                                           parameters);
 }
 
+MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {
+  options.kv_heads = config.kv_heads;
+  options.bias = config.biases;
+  options.causal = true;
+  options.output_deviation = 0.0;
+  options.rope_base.reset();
+  if (config.positions == nn::Positions::rope) options.rope_base = 10000.0;
+  return options;
+}
+
+nn::MixerFactory dilated_mixer(const std::string& type, const DilatedFactoryOptions& options,
+                               const MultiheadOptions& multihead) {
+  return [=](const nn::LanguageModelConfig& config,
+             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+    return create_multihead_dilated_attention(type, config.width, config.heads, options, as_mixer(multihead, config),
+                                              parameters);
+  };
+}
+
 }  // namespace poolgrad::attention

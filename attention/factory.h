@@ -11,6 +11,7 @@
 #include "attention/multihead.h"
 #include "attention/ring_attention.h"
 #include "attention/sparse_pattern_config.h"
+#include "nn/language_model.h"
 
 namespace poolgrad::attention {
 
@@ -55,5 +56,13 @@ std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::st
                                                                    DilatedFactoryOptions options = {},
                                                                    const MultiheadOptions& multihead = {},
                                                                    const nn::ParameterOptions& parameters = {});
+
+/// The same as the mixers of an nn::LanguageModel: causal, with the heads, positions and biases of its configuration;
+/// the output projection starts at 0.
+nn::MixerFactory dilated_mixer(const std::string& type = "auto", const DilatedFactoryOptions& options = {},
+                               const MultiheadOptions& multihead = {});
+
+/// What a mixer of a model with this configuration changes of `options`.
+MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config);
 
 }  // namespace poolgrad::attention

@@ -5,11 +5,12 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/heads.h"
+#include "attention/kv_cache.h"
 #include "autograd/arithmetic.h"
 #include "autograd/cast.h"
 #include "autograd/check.h"
-#include "autograd/joining.h"
 #include "autograd/matmul.h"
+#include "autograd/rope.h"
 #include "autograd/views.h"
 #include "tensor/grad_mode.h"
 
@@ -17,7 +18,8 @@ namespace poolgrad::attention {
 
 namespace {
 
-std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, std::int64_t kv_heads) {
+std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, const MultiheadOptions& options) {
+  const std::int64_t kv_heads = options.kv_heads;
   const auto refuse = [&](const std::string& reason) {
     throw ValueError("[multihead] " + reason + ": width " + std::to_string(width) + ", heads " + std::to_string(heads) +
                      ", kv_heads " + std::to_string(kv_heads));
@@ -25,6 +27,7 @@ std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, std::int64
   if (width < 1 || heads < 1 || kv_heads < 1) refuse("sizes must be at least 1");
   if (width % heads != 0) refuse("width is not divisible by heads");
   if (heads % kv_heads != 0) refuse("heads are not a multiple of kv_heads");
+  if (options.rope_base && width / heads % 2 != 0) refuse("rotary positions need an even width per head");
   return width / heads;
 }
 
@@ -48,9 +51,9 @@ MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::uniq
     : core_(std::move(core)),
       options_(completed(options, heads)),
       heads_(heads),
-      head_dim_(checked_head_dim(width, heads, options_.kv_heads)),
+      head_dim_(checked_head_dim(width, heads, options_)),
       projection_(width, (heads + 2 * options_.kv_heads) * head_dim_, {.bias = options.bias}, parameters),
-      output_(width, width, {.bias = options.bias}, parameters) {
+      output_(width, width, {.bias = options.bias, .deviation = options.output_deviation}, parameters) {
   if (!core_) throw ValueError("[multihead] there is no core");
   core_->check_heads(heads);
   scale_rows(projection_.weight(), (heads + options_.kv_heads) * head_dim_, options.gamma_init);
@@ -114,6 +117,14 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   return result;
 }
 
+void MultiheadShell::rotate(Projected& projected, std::int64_t query_position, std::int64_t key_position) const {
+  if (!options_.rope_base) return;
+  const MemoryScope queries("rope", Category::query);
+  projected.q = rope(projected.q, query_position, *options_.rope_base);
+  const MemoryScope keys(Category::key);
+  projected.k = rope(projected.k, key_position, *options_.rope_base);
+}
+
 Tensor MultiheadShell::attend_and_merge(const Projected& projected, const AttentionCall& call) {
   const Tensor merged = flatten(core_->forward(projected.q, projected.k, projected.v, call), 2, 3);
   return output_.forward(post_norm_ ? post_norm_->forward(merged) : merged);
@@ -121,21 +132,22 @@ Tensor MultiheadShell::attend_and_merge(const Projected& projected, const Attent
 
 Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   Projected projected = project(x, x, x);
+  const std::int64_t position = state ? state->length : 0;
+  rotate(projected, position, position);
   if (state) {
     const MemoryScope scope("state", Category::cache);
-    const auto extend = [&](std::size_t i, const Tensor& fresh) {
-      return state->length ? cat({state->tensors[i], fresh}, 1) : contiguous(fresh);
-    };
-    projected.k = extend(0, projected.k);
-    projected.v = extend(1, projected.v);
-    state->tensors = {projected.k, projected.v};
+    state->tensors.resize(2);
+    projected.k = append_positions(state->tensors[0], position, projected.k);
+    projected.v = append_positions(state->tensors[1], position, projected.v);
     state->length += x.size(1);
   }
   return attend_and_merge(projected, {.causal = options_.causal});
 }
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
-  return attend_and_merge(project(query, key, value), call);
+  Projected projected = project(query, key, value);
+  rotate(projected, key.size(1) - query.size(1), 0);
+  return attend_and_merge(projected, call);
 }
 
 }  // namespace poolgrad::attention

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,10 @@ struct MultiheadOptions {
   double layer_norm_eps = 1e-5;
   /// MAGNETO's gain: factor of the initial weights of the value and output projections, not of queries and keys.
   double gamma_init = 1.0;
+  /// Rotary positions on queries and keys, after their norms: keys count from 0, the last query sits at the last key.
+  /// None where absent.
+  std::optional<double> rope_base = std::nullopt;
+  double output_deviation = -1.0;  // of the output projection, before the gain; negative: 1 / sqrt(width)
   /// As a SequenceMixer.
   bool causal = false;
 };
@@ -31,8 +36,8 @@ struct MultiheadOptions {
 /// Parameters are cast to the dtype of the input where it differs.
 class MultiheadShell : public nn::SequenceMixer {
  public:
-  /// Throws ValueError where width does not divide by heads or heads by kv_heads, where sizes are below 1, and what the
-  /// core's check_heads() refuses.
+  /// Throws ValueError where width does not divide by heads or heads by kv_heads, where sizes are below 1, for an odd
+  /// head width with rope, and what the core's check_heads() refuses.
   MultiheadShell(std::int64_t width, std::int64_t heads, std::unique_ptr<AttentionCore> core,
                  const MultiheadOptions& options = {}, const nn::ParameterOptions& parameters = {});
 
@@ -53,6 +58,7 @@ class MultiheadShell : public nn::SequenceMixer {
   };
   Projected project(const Tensor& query, const Tensor& key, const Tensor& value);
   std::vector<Tensor> project_heads(const Tensor& x, std::int64_t first, const std::vector<std::int64_t>& heads);
+  void rotate(Projected& projected, std::int64_t query_position, std::int64_t key_position) const;
   Tensor attend_and_merge(const Projected& projected, const AttentionCall& call);
 
   std::unique_ptr<AttentionCore> core_;

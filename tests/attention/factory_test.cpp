@@ -5,6 +5,7 @@
 
 #include "attention/block_sparse_factory.h"
 #include "attention/multihead_dilated_attention.h"
+#include "tensor/grad_mode.h"
 #include "tests/attention/module_support.h"
 #include "tests/tensor/support.h"
 
@@ -215,6 +216,45 @@ TEST(CreateMultiheadBlockSparseAttention, RunsForwardAndBackwardForEveryVariant)
     mean(square(out)).backward();
     for (const auto& [name, parameter] : layer->named_parameters())
       EXPECT_TRUE(parameter.grad().defined()) << variant << " " << name;
+  }
+}
+
+nn::LanguageModelConfig tiny_model(nn::Positions positions) {
+  return {.vocabulary = 11,
+          .context = 64,
+          .layers = 2,
+          .width = 16,
+          .heads = 4,
+          .kv_heads = 2,
+          .positions = positions,
+          .dtype = DType::f64};
+}
+
+TEST(Mixers, MakeLanguageModelsThatContinueASequenceFromItsState) {
+  const NoGradGuard no_grad;
+  for (const nn::Positions positions : {nn::Positions::rope, nn::Positions::learned})
+    for (const std::string type : {"standard", "improved", "block_sparse"}) {
+      nn::LanguageModel model(tiny_model(positions), dilated_mixer(type, short_segments()));
+      Generator generator(6);
+      for (Tensor parameter : model.parameters())
+        parameter.copy_from(randn(parameter.shape(), parameter.options(), generator) * 0.5);
+      const Tensor tokens = randint(0, 11, {2, 40}), whole = model.logits(tokens);
+      auto state = model.new_state();
+      std::vector<Tensor> pieces{model.logits(slice(tokens, 1, 0, 33), &state)};
+      for (std::int64_t t = 33; t < 40; ++t) pieces.push_back(model.logits(slice(tokens, 1, t, t + 1), &state));
+      EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-9, 1e-10)) << type;
+    }
+}
+
+TEST(Mixers, TrainAModelWithEveryBlockSparseVariant) {
+  for (const std::string variant : {"base", "hierarchical", "adaptive", "ring"}) {
+    BlockSparseFactoryOptions options;
+    options.selection.block_size = 16;
+    nn::LanguageModel model(tiny_model(nn::Positions::rope), block_sparse_mixer(variant, options));
+    const Tensor tokens = randint(0, 11, {2, 41});
+    const Tensor loss = model.loss(slice(tokens, 1, 0, 40), slice(tokens, 1, 1));
+    EXPECT_NEAR(loss.item(), std::log(11.0), 1e-9) << variant;  // heads start at 0
+    EXPECT_NO_THROW(loss.backward()) << variant;
   }
 }
 

@@ -31,7 +31,7 @@ class Values : public AttentionCore {
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall&) override {
     last_q = q.detach();
     last_k = k.detach();
-    return v;
+    return slice(v, 1, v.size(1) - q.size(1));
   }
   Tensor last_q, last_k;
 };
@@ -184,6 +184,22 @@ TEST(MultiheadShell, ServesHalfPrecisionWithSingleParameters) {
   EXPECT_LT(relative_error(got, want), 0.03);
 }
 
+TEST(MultiheadShell, RotatesQueriesAndKeysAfterTheirNorms) {
+  Multihead<Values> plain(16, heads, {}, f64), rotating(16, heads, {.rope_base = 100.0}, f64);
+  randomise(plain);
+  rotating.load(plain.named_parameters());
+  Generator generator(5);
+  const Tensor x = randn({2, 7, 16}, {.dtype = DType::f64}, generator), y = slice(x, 1, 4);
+  plain.forward(x);
+  rotating.forward(x);
+  EXPECT_TRUE(all_close(rotating.core().last_q, rope(plain.core().last_q, 0, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(all_close(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
+  plain.forward(y, x, x);
+  rotating.forward(y, x, x);
+  EXPECT_TRUE(all_close(rotating.core().last_q, rope(plain.core().last_q, 4, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(all_close(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
+}
+
 TEST(MultiheadShell, DropsWeightsInTrainingOnly) {
   Generator generator(1);
   Multihead<ImprovedDilatedAttention> layer(width, heads, {}, f64, std::vector<std::int64_t>{8},
@@ -202,6 +218,8 @@ TEST(MultiheadShell, SaysWhatIsWrong) {
   EXPECT_EQ(refusal(10, 4, 0), "[multihead] width is not divisible by heads: width 10, heads 4, kv_heads 4");
   EXPECT_THAT(refusal(12, 4, 3), HasSubstr("heads are not a multiple of kv_heads"));
   EXPECT_THAT(refusal(12, 0, 0), HasSubstr("sizes must be at least 1"));
+  EXPECT_THAT(error_of<ValueError>([] { Multihead<Values>(12, 4, {.rope_base = 10.0}, {}); }),
+              HasSubstr("rotary positions need an even width per head"));
   EXPECT_EQ(error_of<ValueError>([] { MultiheadShell(12, 4, nullptr); }), "[multihead] there is no core");
   EXPECT_THAT(error_of<ValueError>([] {
                 Multihead<DilatedAttention>(width, 1, {}, {}, std::vector<std::int64_t>{4, 8},
