@@ -29,11 +29,17 @@ struct RingStatistics {
   friend bool operator==(const RingStatistics&, const RingStatistics&) = default;
 };
 
+/// How keys and values get from rank to rank. ring: from neighbour to neighbour, in two slots whatever the number of
+/// ranks. all_gather (Dubey et al. 2024): at once, straight to the ranks that see any of them, in a slot for each step:
+/// for few ranks, which then never wait for a chain of hops.
+enum class Exchange { ring, all_gather };
+
 struct RingOptions {
   /// As for attend(), the same on every rank. `bias`, `out_over_q` and `dq_over_out` are not for rings: ValueError.
   /// With dropout the ranks' generators must be in the same state.
   AttendOptions attend = {};
   Layout layout = Layout::contiguous;
+  Exchange exchange = Exchange::ring;
   /// Of the whole sequence; where absent, the rank's share times the ranks (lengths that divide).
   std::optional<std::int64_t> queries = {}, keys = {};
   /// Added to, forward and backward, where given.

@@ -37,69 +37,48 @@ RingBackward::RingBackward(RingCall call, AttendOperands x, const Attended& forw
       result_.sinks = sinks_gradient(x_.sinks, lse_, delta_);
     }
   }
-  if (plan.visited().size() > 1) {
-    slots_.emplace(plan, x_.k, x_.v, x_.k.dtype());
-    gradient_slots_.emplace(plan, x_.k, x_.v, compute.dtype);
-    home_ = gradient_slots_->pair(0, communicator_->rank());
-  }
+  keys_.emplace(plan, call_.exchange, *communicator_, statistics_, x_.k, x_.v);
+  if (plan.visited().size() > 1)
+    travelling_.emplace(plan, call_.exchange, *communicator_, statistics_, x_.k, x_.v, compute.dtype);
   statistics_.steps = plan.ranks();
 }
 
 void RingBackward::run(int phase) {
   const RingPlan& plan = *call_.plan;
-  const std::vector<int>& visited = plan.visited();
-  const int rank = communicator_->rank(), hops = static_cast<int>(visited.size());
-  if (phase == hops) {
-    gradient_slots_->wait();
-    const RingSlots::Pair arrived = gradient_slots_->pair(phase, rank);
-    result_.k.copy_from(arrived.first);
-    result_.v.copy_from(arrived.second);
-    gradient_slots_.reset();
-    return;
+  const int hops = static_cast<int>(plan.visited().size());
+  if (phase < hops) {
+    const auto number = static_cast<std::size_t>(phase);
+    const int step = plan.visited()[number];
+    const bool computes = plan.computes(communicator_->rank(), step);
+    const RingSlots::Pair keys = keys_->meet(number);
+    if (computes) compute(step, keys, {.dq = dq_.view(), .dk = {}, .dv = {}, .dbias = {}, .accumulate = step > 0});
+    const RingGradients::Place place = travelling_ ? travelling_->place(number) : RingGradients::Place{home_, false};
+    if (computes)
+      compute(step, keys,
+              {.dq = {},
+               .dk = place.pair.first.view(),
+               .dv = place.pair.second.view(),
+               .dbias = {},
+               .accumulate = place.accumulate});
+    statistics_.computed += computes ? 1 : 0;
+    if (travelling_) travelling_->send(number);
   }
-  const int step = visited[static_cast<std::size_t>(phase)], owner = plan.owner(rank, step);
-  const bool computes = plan.computes(rank, step);
-  RingSlots::Pair keys{x_.k, x_.v}, gradients = home_;
-  if (phase > 0) {
-    slots_->wait();
-    keys = slots_->pair(phase, owner);
-  }
-  if (phase + 1 < hops) {
-    if (phase == 0) {
-      slots_->pair(0, rank).first.copy_from(x_.k);
-      slots_->pair(0, rank).second.copy_from(x_.v);
-    }
-    slots_->start(*communicator_, phase, owner, visited[static_cast<std::size_t>(phase) + 1] - step, statistics_);
-  }
-  if (computes) compute(step, keys.first, keys.second, {.dq = dq_.view(), .dk = {}, .dv = {}, .dbias = {}});
-  if (phase > 0) {
-    gradient_slots_->wait();
-    gradients = gradient_slots_->pair(phase, owner);
-  }
-  if (computes)
-    compute(step, keys.first, keys.second,
-            {.dq = {}, .dk = gradients.first.view(), .dv = gradients.second.view(), .dbias = {}});
-  statistics_.computed += computes ? 1 : 0;
-  if (gradient_slots_) {
-    const int next = phase + 1 < hops ? visited[static_cast<std::size_t>(phase) + 1] : plan.ranks();
-    gradient_slots_->start(*communicator_, phase, owner, next - step, statistics_);
-  }
-  if (phase + 1 < hops) return;
-  statistics_.skipped = statistics_.steps - statistics_.computed;
+  if (phase + 1 < phases()) return;
+  if (travelling_) home_ = travelling_->home();
   for (const auto& [result, sum] :
        {std::pair{&result_.q, &dq_}, {&result_.k, &home_.first}, {&result_.v, &home_.second}})
-    if (!gradient_slots_ || result == &result_.q)
-      if (!result->is_same(*sum)) result->copy_from(*sum);
+    if (!result->is_same(*sum)) result->copy_from(*sum);
+  statistics_.skipped = statistics_.steps - statistics_.computed;
   dq_ = {}, home_ = {};
+  travelling_.reset(), keys_.reset();
 }
 
-/// The gradients of keys begin in step 0 on their own rank, and so do those of queries.
-void RingBackward::compute(int step, const Tensor& k, const Tensor& v, kernels::AttentionGradients into) {
+void RingBackward::compute(int step, const RingSlots::Pair& keys, kernels::AttentionGradients into) {
   const Pattern::Compiled compiled = call_.plan->compile(communicator_->rank(), step);
-  into.accumulate = step > 0;
   for (const kernels::AttentionSchedule& pass : compiled.passes) {
-    kernels::attention_backward(current_stream(x_.q.device()), pass, call_.attend.scores(x_), x_.q.view(), k.view(),
-                                v.view(), lse_.view(), delta_.view(), view_or_none(grad_out_), into);
+    kernels::attention_backward(current_stream(x_.q.device()), pass, call_.attend.scores(x_), x_.q.view(),
+                                keys.first.view(), keys.second.view(), lse_.view(), delta_.view(),
+                                view_or_none(grad_out_), into);
     into.accumulate = true;
   }
 }

@@ -19,7 +19,7 @@ RingCall prepare_ring(const AttendOperands& x, const Pattern& pattern, int ranks
                       std::int64_t queries, std::int64_t keys) {
   const AttendCall call = prepare_call(x.q.size(3), queries, keys, pattern, options.attend);
   return {std::make_shared<const RingPlan>(pattern, options.layout, ranks, x.heads(), queries, keys, call.q_offset),
-          call};
+          options.exchange, call};
 }
 
 }  // namespace poolgrad::attention

@@ -23,31 +23,18 @@ RingForward::RingForward(RingCall call, AttendOperands x, std::shared_ptr<Commun
     const MemoryScope temporary(Category::temp);
     carry_ = Tensor::empty(carry_.shape(), result_.lse.options());
   }
-  if (phases() > 1) slots_.emplace(plan, x_.k, x_.v, x_.k.dtype());
+  keys_.emplace(plan, call_.exchange, *communicator_, statistics_, x_.k, x_.v);
   statistics_.steps = plan.ranks();
 }
 
 void RingForward::run(int phase) {
   const RingPlan& plan = *call_.plan;
-  const int rank = communicator_->rank(), step = plan.visited()[static_cast<std::size_t>(phase)];
-  const int owner = plan.owner(rank, step);
-  RingSlots::Pair keys{x_.k, x_.v};
-  if (phase > 0) {
-    slots_->wait();
-    keys = slots_->pair(phase, owner);
-  }
-  if (phase + 1 < phases()) {
-    if (phase == 0) {
-      slots_->pair(0, rank).first.copy_from(x_.k);
-      slots_->pair(0, rank).second.copy_from(x_.v);
-    }
-    slots_->start(*communicator_, phase, owner, plan.visited()[static_cast<std::size_t>(phase) + 1] - step,
-                  statistics_);
-  }
-  if (plan.computes(rank, step)) compute(step, keys.first, keys.second, step == last_);
+  const int step = plan.visited()[static_cast<std::size_t>(phase)];
+  const RingSlots::Pair keys = keys_->meet(static_cast<std::size_t>(phase));
+  if (plan.computes(communicator_->rank(), step)) compute(step, keys.first, keys.second, step == last_);
   if (phase + 1 < phases()) return;
   statistics_.skipped = statistics_.steps - statistics_.computed;
-  slots_.reset();
+  keys_.reset();
   carry_ = {};
 }
 

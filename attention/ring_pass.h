@@ -16,6 +16,7 @@ namespace poolgrad::attention {
 /// What stays the same from forward to backward and from rank to rank.
 struct RingCall {
   std::shared_ptr<const RingPlan> plan;
+  Exchange exchange = Exchange::ring;
   AttendCall attend;  // its compiled pattern is not used: every step has its own
 };
 
@@ -23,6 +24,8 @@ struct RingCall {
 class RingForward {
  public:
   RingForward(RingCall call, AttendOperands x, std::shared_ptr<Communicator> communicator);
+  RingForward(const RingForward&) = delete;
+  RingForward& operator=(const RingForward&) = delete;
 
   int phases() const { return static_cast<int>(call_.plan->visited().size()); }
   /// Phases run once each, in order.
@@ -40,8 +43,8 @@ class RingForward {
   int last_ = 0;  // the last step in which this rank computes
   Attended result_;
   Tensor carry_;
-  std::optional<RingSlots> slots_;
   RingStatistics statistics_;
+  std::optional<RingKeys> keys_;
 };
 
 /// The gradients of keys and values travel with them, in the compute dtype, and are home after a last hop. While they
@@ -51,8 +54,10 @@ class RingBackward {
   /// `forward` and its gradients, of which either may be undefined, are this rank's.
   RingBackward(RingCall call, AttendOperands x, const Attended& forward, const Tensor& grad_out, const Tensor& grad_lse,
                std::shared_ptr<Communicator> communicator);
+  RingBackward(const RingBackward&) = delete;
+  RingBackward& operator=(const RingBackward&) = delete;
 
-  int phases() const { return static_cast<int>(call_.plan->visited().size()) + (slots_ ? 1 : 0); }
+  int phases() const { return static_cast<int>(call_.plan->visited().size()) + (travelling_ ? 1 : 0); }
   void run(int phase);
 
   struct Result {
@@ -63,7 +68,7 @@ class RingBackward {
   const RingStatistics& statistics() const { return statistics_; }
 
  private:
-  void compute(int step, const Tensor& k, const Tensor& v, kernels::AttentionGradients into);
+  void compute(int step, const RingSlots::Pair& keys, kernels::AttentionGradients into);
 
   RingCall call_;
   AttendOperands x_;
@@ -72,8 +77,9 @@ class RingBackward {
   RingSlots::Pair home_;  // where the gradients of k and v begin, and end where nothing travels
   Tensor dq_;             // the sum so far
   Result result_;
-  std::optional<RingSlots> slots_, gradient_slots_;
   RingStatistics statistics_;
+  std::optional<RingKeys> keys_;
+  std::optional<RingGradients> travelling_;
 };
 
 }  // namespace poolgrad::attention

@@ -29,8 +29,14 @@ std::int64_t ring_message_bytes(std::int64_t batch, std::int64_t tokens, std::in
   return message_bytes({batch, tokens, heads, width}, {batch, tokens, heads, value_width}, dtype);
 }
 
-RingSlots::RingSlots(const RingPlan& plan, const Tensor& first, const Tensor& second, DType dtype)
-    : plan_(plan), first_(first.shape()), second_(second.shape()) {
+RingSlots::RingSlots(const RingPlan& plan, Communicator& communicator, RingStatistics& statistics, const Tensor& first,
+                     const Tensor& second, DType dtype, std::size_t buffers)
+    : plan_(plan),
+      communicator_(communicator),
+      statistics_(statistics),
+      first_(first.shape()),
+      second_(second.shape()),
+      buffers_(buffers) {
   const MemoryScope scope(Category::comm);
   const std::int64_t most = plan.most_keys();
   const std::int64_t bytes = message_bytes(with_tokens(first_, most), with_tokens(second_, most), dtype);
@@ -38,35 +44,33 @@ RingSlots::RingSlots(const RingPlan& plan, const Tensor& first, const Tensor& se
     buffer = Tensor::empty({bytes / static_cast<std::int64_t>(size_of(dtype))}, {dtype, first.device()});
 }
 
-RingSlots::Pair RingSlots::pair(int number, int owner) const {
-  const Tensor& whole = buffer(number);
+RingSlots::Pair RingSlots::pair(std::size_t number, int owner) const {
+  const Tensor& whole = buffers_[number];
   const std::int64_t tokens = plan_.keys_of(owner).count;
   const Shape first = with_tokens(first_, tokens), second = with_tokens(second_, tokens);
   return {whole.alias({first, contiguous_strides(first), 0}),
           whole.alias({second, contiguous_strides(second), begin_of_second(first, whole.dtype())})};
 }
 
-Message RingSlots::message(int number, int owner) const {
-  const std::int64_t tokens = plan_.keys_of(owner).count;
-  const Tensor& whole = buffer(number);
-  return {whole.view().data,
-          tokens == 0 ? 0 : message_bytes(with_tokens(first_, tokens), with_tokens(second_, tokens), whole.dtype())};
+Message RingSlots::message(End end) const {
+  const std::int64_t tokens = end.owner == nobody ? 0 : plan_.keys_of(end.owner).count;
+  if (tokens == 0) return {};
+  const Tensor& whole = buffers_[end.buffer];
+  return {whole.view().data, message_bytes(with_tokens(first_, tokens), with_tokens(second_, tokens), whole.dtype())};
 }
 
-void RingSlots::start(Communicator& communicator, int number, int owner, int distance, RingStatistics& statistics) {
-  const int ranks = communicator.size(), rank = communicator.rank();
-  const Message out = message(number, owner);
-  // What arrives belongs to the rank that lies as far behind the owner.
-  const Message in = message(number + 1, (owner + ranks - distance % ranks) % ranks);
-  transfer_ = communicator.start(current_stream(buffers_[0].device()), (rank + distance) % ranks, out,
-                                 (rank + ranks - distance % ranks) % ranks, in);
-  statistics.messages += 1;
-  statistics.bytes_sent += out.bytes;
+void RingSlots::start(int distance, End out, End in) {
+  const int ranks = communicator_.size(), rank = communicator_.rank();
+  const Message sent = message(out);
+  transfers_.push_back(communicator_.start(current_stream(buffers_[0].device()), (rank + distance) % ranks, sent,
+                                           (rank + ranks - distance % ranks) % ranks, message(in)));
+  statistics_.messages += out.owner == nobody ? 0 : 1;
+  statistics_.bytes_sent += sent.bytes;
 }
 
 void RingSlots::wait() {
-  transfer_->wait();
-  transfer_.reset();
+  transfers_.front()->wait();
+  transfers_.pop_front();
 }
 
 }  // namespace poolgrad::attention

@@ -1,10 +1,10 @@
-// What travels round a ring: pairs of tensors (keys and values, or their gradients) in two buffers, each pair one
-// message.
+// What travels in a ring: pairs of tensors (keys and values, or their gradients), each pair one message.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <vector>
 
 #include "attention/communicator.h"
 #include "attention/ring.h"
@@ -13,32 +13,83 @@
 
 namespace poolgrad::attention {
 
-/// While one buffer is read and sent, the other is received into. They are Category::comm, each as large as the
-/// largest message.
+/// Buffers for pairs and the transfers between them; Category::comm, each as large as the largest message.
 class RingSlots {
  public:
-  /// For messages of two tensors shaped like `first` and `second` but for their tokens (dimension 1), which are those
-  /// of the rank that they belong to.
-  RingSlots(const RingPlan& plan, const Tensor& first, const Tensor& second, DType dtype);
+  /// Pairs are shaped like `first` and `second` but for their tokens (dimension 1), which are those of the rank that
+  /// they belong to. References must outlive the slots.
+  RingSlots(const RingPlan& plan, Communicator& communicator, RingStatistics& statistics, const Tensor& first,
+            const Tensor& second, DType dtype, std::size_t buffers);
 
   struct Pair {
     Tensor first, second;
   };
-  /// Buffer `number` mod 2 as the owner's pair.
-  Pair pair(int number, int owner) const;
-  /// Sends that buffer with the owner's pair `distance` ranks on, and receives into the other buffer what comes from as
-  /// far behind. wait() must follow before the next start().
-  void start(Communicator& communicator, int number, int owner, int distance, RingStatistics& statistics);
+  /// Buffer `number` as the owner's pair.
+  Pair pair(std::size_t number, int owner) const;
+
+  /// A buffer with the pair of an owner; nothing travels where `owner` is `nobody`.
+  struct End {
+    std::size_t buffer;
+    int owner;
+  };
+  static constexpr int nobody = -1;
+  /// Begins to send `out` to the rank `distance` ranks on, and to receive `in` from as far behind.
+  void start(int distance, End out, End in);
+  /// Waits for the oldest transfer.
   void wait();
 
  private:
-  Message message(int number, int owner) const;
-  const Tensor& buffer(int number) const { return buffers_[static_cast<std::size_t>(number % 2)]; }
+  Message message(End end) const;
 
   const RingPlan& plan_;
+  Communicator& communicator_;
+  RingStatistics& statistics_;
   Shape first_, second_;
-  std::array<Tensor, 2> buffers_;
-  std::unique_ptr<Transfer> transfer_;  // dies before its buffers
+  std::vector<Tensor> buffers_;
+  std::deque<std::unique_ptr<Transfer>> transfers_;  // die before the buffers
+};
+
+/// The keys and values of all ranks, as one rank meets them step by step.
+class RingKeys {
+ public:
+  RingKeys(const RingPlan& plan, Exchange exchange, Communicator& communicator, RingStatistics& statistics,
+           const Tensor& k, const Tensor& v);
+  /// Those of a phase, the step visited()[phase], once they are there; phases come in order. What comes next is under
+  /// way when this returns.
+  RingSlots::Pair meet(std::size_t phase);
+
+ private:
+  const RingPlan& plan_;
+  Exchange exchange_;
+  int rank_;
+  RingSlots::Pair own_;
+  RingSlots slots_;
+};
+
+/// Their gradients, which gather on all ranks and come home.
+class RingGradients {
+ public:
+  /// For keys and values like k and v; sums are in `dtype`.
+  RingGradients(const RingPlan& plan, Exchange exchange, Communicator& communicator, RingStatistics& statistics,
+                const Tensor& k, const Tensor& v, DType dtype);
+  /// Where the gradients of the phase's keys are to be added to (where `accumulate`) or written.
+  struct Place {
+    RingSlots::Pair pair;
+    bool accumulate;
+  };
+  Place place(std::size_t phase);
+  /// Sends them on.
+  void send(std::size_t phase);
+  /// The sums of this rank's own keys, when every rank has sent its last.
+  RingSlots::Pair home();
+
+ private:
+  void receive(std::size_t phase);
+
+  const RingPlan& plan_;
+  Exchange exchange_;
+  int rank_;
+  RingSlots slots_;
 };
 
 }  // namespace poolgrad::attention

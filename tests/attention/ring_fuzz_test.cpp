@@ -65,6 +65,7 @@ TEST(RingFuzz, AnyRingIsOneDevice) {
                           draw.between(1, 9)};
     const auto ranks = static_cast<int>(draw.between(1, 7));
     const auto layout = static_cast<Layout>(draw.between(0, 2));
+    const auto exchange = draw.coin() ? Exchange::ring : Exchange::all_gather;
     const auto progress = draw.between(0, 3) == 0 ? LocalGroup::Progress::threads : LocalGroup::Progress::turns;
     const Alignment alignment = draw.coin() ? Alignment::bottom_right : Alignment::top_left;
     const double dropout = draw.coin() ? 0.0 : 0.3;
@@ -76,12 +77,14 @@ TEST(RingFuzz, AnyRingIsOneDevice) {
         Generator generator(round);
         const AttendOptions options{.alignment = alignment, .sinks = s, .dropout = dropout, .generator = &generator};
         if (!ring) return attend(q, k, v, pattern, options);
-        return ring_attend_all(q, k, v, pattern, ranks, {.attend = options, .layout = layout}, progress);
+        return ring_attend_all(q, k, v, pattern, ranks, {.attend = options, .layout = layout, .exchange = exchange},
+                               progress);
       });
     };
     EXPECT_EQ(differences(run(true), run(false), 1e-11), "")
         << "round " << round << ": " << pattern.to_string() << ", " << text_of(sizes) << ", " << ranks << " ranks, "
-        << to_string(layout) << (alignment == Alignment::top_left ? ", top left" : "");
+        << to_string(layout) << (exchange == Exchange::ring ? "" : ", all-gather")
+        << (alignment == Alignment::top_left ? ", top left" : "");
   }
 }
 

@@ -22,12 +22,13 @@ Gauge bytes_of(Category category, Device device = cpu) {
 
 /// What each rank does in forward and backward, on a thread of its own.
 std::vector<RingStatistics> run_ranks(const RingInputs& in, const Pattern& pattern, int ranks, Layout layout,
-                                      bool backward) {
+                                      bool backward, Exchange exchange = Exchange::ring) {
   LocalGroup group(ranks);
   std::vector<std::shared_ptr<RingStatistics>> statistics;
   for (int rank = 0; rank < ranks; ++rank) statistics.push_back(std::make_shared<RingStatistics>());
   group.run(1, [&](Communicator& c, int) {
     const RingOptions options{.layout = layout,
+                              .exchange = exchange,
                               .queries = in.q.size(1),
                               .keys = in.k.size(1),
                               .statistics = statistics[static_cast<std::size_t>(c.rank())]};
@@ -146,6 +147,17 @@ TEST(RingRank, HopsOverStepsThatNobodyNeeds) {
   for (const RingStatistics& rank : run_ranks(in, Pattern::window(5, 0), 8, Layout::contiguous, true)) {
     EXPECT_EQ(rank.messages, 1 + 1 + 2);
     EXPECT_EQ(rank.bytes_sent, 4 * message);
+  }
+}
+
+TEST(RingRank, GathersNothingThatItDoesNotSee) {
+  const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4}, DType::f32);
+  const std::int64_t message = ring_message_bytes(1, 16, 2, 4, 4, DType::f32);
+  const auto ranks = run_ranks(in, Pattern::causal(), 4, Layout::contiguous, true, Exchange::all_gather);
+  for (int rank = 0; rank < 4; ++rank) {  // keys go to the ranks behind twice, gradients come back from there
+    EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].messages, 2 * (3 - rank) + rank);
+    EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].bytes_sent, (2 * (3 - rank) + rank) * message);
+    EXPECT_EQ(ranks[static_cast<std::size_t>(rank)].computed, 2 * (rank + 1));
   }
 }
 

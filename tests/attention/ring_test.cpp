@@ -98,14 +98,24 @@ TEST(Ring, WorksInEveryFloatingDtype) {
     expect_like_attend({1, 65, 65, 4, 2, 16, 16}, Pattern::causal(), {}, {}, dtype, tolerance);
 }
 
+TEST(Ring, GathersToTheSame) {
+  const RingOptions options{.exchange = Exchange::all_gather};
+  for (const Pattern& pattern : {Pattern::dense(), Pattern::causal(), Pattern::window(5, 2),
+                                 Pattern::dilated({8, 16, 64}, {1, 2, 4}), Pattern::block_offsets(16, {0, -3})})
+    for (const RingSizes& sizes : {RingSizes{1, 96, 96, 4, 2, 4, 4}, RingSizes{1, 5, 13, 2, 1, 4, 4}})
+      expect_like_attend(sizes, pattern, options, {}, DType::f64, 1e-12);
+}
+
 TEST(Ring, GivesTheSameBitsOnThreadsInTurnsAndEveryTime) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const int ranks : {2, 5})
       for (const Layout layout : layouts) {
+        const Exchange exchange = dtype == DType::f32 ? Exchange::ring : Exchange::all_gather;
         const RingInputs in = ring_inputs({1, 75, 75, 4, 2, 8, 8}, dtype);
         const auto run = [&](Progress progress) {
           return outcome_of(in, {}, [&](const auto& q, const auto& k, const auto& v, const auto&) {
-            return ring_attend_all(q, k, v, Pattern::causal(), ranks, {.layout = layout}, progress);
+            return ring_attend_all(q, k, v, Pattern::causal(), ranks, {.layout = layout, .exchange = exchange},
+                                   progress);
           });
         };
         const RingOutcome first = run(Progress::turns);
