@@ -27,7 +27,7 @@ struct AttendOptions {
   Generator* generator = nullptr;  // default_generator() where null
 
   /// Inference: the result may be written over q, which must not be used afterwards. Needs Dv == D, no gradient,
-  /// one dtype and a pattern of one pass; ValueError otherwise.
+  /// q apart from the other operands and a pattern of one pass; ValueError otherwise.
   bool out_over_q = false;
   /// The backward writes dq over out, which must not be used afterwards by anyone (a second backward fails with a
   /// clear error). Needs Dv == D.
