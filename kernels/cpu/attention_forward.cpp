@@ -134,7 +134,7 @@ void load_queries(const Problem& p, Head<const S> q, std::int64_t count, const S
     copy_rows<T>(t.queries, q, {0, count}, p.shape.depth, padded);
     for (std::int64_t j = 0; j < count * padded; ++j)
       t.queries[j] *= static_cast<T>(p.scores.scale * std::numbers::log2e);
-    std::fill(t.scores, t.scores + p.shape.keys * score_lanes<T>, T{});  // also of lanes without a query
+    std::fill(t.scores, t.scores + key_room * score_lanes<T>, T{});  // also of lanes without a query
     return;
   }
   if constexpr (std::is_same_v<S, BFloat16>)
@@ -149,7 +149,7 @@ void load_keys(const Problem& p, Head<const S> k, Head<const S> v, const Progres
   if constexpr (std::is_same_v<S, BFloat16>)
     if (t.pairs.product) return t.pairs.load_keys(gather(k, run), gather(v, run), run.count);
   pack_keys<T>(t.keys, gather(k, run), {0, run.count}, p.shape.depth);
-  pack_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, p.shape.keys * group_lanes<T>);
+  pack_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, key_room * group_lanes<T>);
 }
 
 /// All keys for one tile of queries of one head.
@@ -189,12 +189,11 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
   // One tile behind the schedule, so that the next keys are known while these are met.
   Strip strip;
   Progression run{};
-  for_each_key_tile(p.schedule, schedule_head, tile, p.shape.keys,
-                    [&](const Strip& next_strip, const Progression& next) {
-                      if (run.count > 0) meet(strip, run, next);
-                      strip = next_strip;
-                      run = next;
-                    });
+  for_each_key_tile(p.schedule, schedule_head, tile, key_limit, [&](const Strip& next_strip, const Progression& next) {
+    if (run.count > 0) meet(strip, run, next);
+    strip = next_strip;
+    run = next;
+  });
   if (run.count > 0) meet(strip, run, {});
   if (p.out.dtype == p.q.dtype)
     write_out<T, S>(p, batch, head, rows, t);
@@ -281,7 +280,7 @@ void forward(Problem p) {
   std::int64_t limit = round_down(std::clamp<std::int64_t>(bytes / row_bytes, score_lanes<T>, most), score_lanes<T>);
   while (limit > score_lanes<T> && heads * ceil_div(p.q.shape[1], limit) < 32)
     limit = round_up(limit / 2, score_lanes<T>);
-  p.shape = {limit, key_tile, depth, v_depth, v_padded, product};
+  p.shape = {limit, depth, v_depth, v_padded, product};
   const RowTiling tiling(p.schedule, limit);
   const std::int64_t items = heads * tiling.tiles(), size = SoftmaxTile<T>::carve(nullptr, p.shape, nullptr);
   const std::int64_t order_size = ceil_div(std::min(items, Order::most_sorted) * std::int64_t{sizeof(Order::Item)}, 64);
@@ -304,12 +303,7 @@ void forward(Problem p) {
 void POOLGRAD_VARIANT::attention_forward(Stream stream, const AttentionSchedule& schedule,
                                          const AttentionScores& scores, View q, View k, View v, View out, View lse,
                                          View carry_out, View carry_lse) {
-  Cost cost;
-  if (stream.device.is_sim()) {
-    cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
-    cost.operations =
-        2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * static_cast<double>(q.shape[0]) * schedule.count_pairs();
-  }
+  const Cost cost = attention_cost(stream, schedule, 1.0, q, k, v, out, lse, carry_out, carry_lse, scores.bias);
   if (!runs_on_cpu(stream, "attention", cost)) return;
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
   Problem p{schedule, scores, q, k, v, out, lse, carry_out, carry_lse, {}};

@@ -13,9 +13,12 @@ namespace poolgrad::kernels::attention {
 template <class T>
 inline constexpr int score_lanes = group_lanes<T> % rows_step == 0 ? group_lanes<T> : group_step<T>;
 
+/// Keys that are packed at once, and the rows of scores and operands that they may take.
+inline constexpr std::int64_t key_limit = 128, key_room = round_up(round_up(key_limit, rows_step), pair_step);
+
 /// Sizes of the tiles of one call.
 struct TileShape {
-  std::int64_t rows, keys;  // multiples of score_lanes and of rows_step
+  std::int64_t rows;  // a multiple of score_lanes
   std::int64_t depth, v_depth, v_padded;
   PairProduct product = nullptr;  // of bf16; null: in the compute type
 };
@@ -35,21 +38,21 @@ struct SoftmaxTile {
       return part;
     };
     SoftmaxTile t{};
-    t.keys = take(shape.keys * shape.depth + panel_slack<T>);
-    t.values = take(shape.keys * round_up(shape.v_padded, group_lanes<T>));
+    t.keys = take(key_room * shape.depth + panel_slack<T>);
+    t.values = take(key_room * round_up(shape.v_padded, group_lanes<T>));
     t.queries = take(std::max(shape.rows * shape.depth, direct_rows * round_up(shape.depth, lanes<T>)));
-    t.scores = take(shape.keys * score_lanes<T>);
+    t.scores = take(key_room * score_lanes<T>);
     t.out = take(shape.rows * shape.v_padded);
     t.maximum = take(shape.rows);
     t.sum = take(shape.rows);
     t.factor = take(score_lanes<T>);
     t.first = take(shape.rows);
     t.last = take(shape.rows);
-    t.multiplicity = take(shape.keys);
+    t.multiplicity = take(key_room);
     if constexpr (std::is_same_v<T, float>) {
       t.pairs = {shape.product, shape.rows, shape.depth, shape.v_depth, shape.v_padded};
       if (shape.product)
-        t.pairs.carve(shape.keys, score_lanes<T>,
+        t.pairs.carve(key_room, score_lanes<T>,
                       [&](std::int64_t words) { return reinterpret_cast<std::uint32_t*>(take(words)); });
     }
     if (tile) *tile = t;
@@ -115,16 +118,15 @@ Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begi
   return seen;
 }
 
-/// Scores of one group of queries, and their maxima.
+/// Scores of one group of queries; maximum[lane] grows to theirs.
 template <class T, bool Masked>
 void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,
-                Vec<T> (&maximum)[2]) {
+                T* maximum) {
   constexpr int width = score_lanes<T>;
   const std::int64_t depth = visit.shape.depth;
   const T* queries = t.queries + row * depth;
   const bool in_memory = visit.direct || t.pairs.product;
   const T scale = visit.direct ? T(1) : static_cast<T>(t.pairs.scale);
-  Vec<T> largest[2] = {maximum[0], maximum[1]};
   for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
     Vec<T> sum[rows_step][2];
     if (in_memory)
@@ -142,24 +144,26 @@ void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, 
         }
       }
     }
-#pragma GCC unroll 8
-    for (int r = 0; r < rows_step; ++r) {
+    // Maxima lie in memory: in registers, the product above would lack them.
 #pragma GCC unroll 2
-      for (std::size_t v = 0; v < 2; ++v) {
-        largest[v] = simd::max(sum[r][v], largest[v]);
+    for (std::size_t v = 0; v < 2; ++v) {
+      Vec<T> largest = simd::load<T>(maximum + vector_offset<T>(v));
+#pragma GCC unroll 8
+      for (int r = 0; r < rows_step; ++r) {
+        largest = simd::max(sum[r][v], largest);
         simd::store(scores + (key + r) * width + vector_offset<T>(v), sum[r][v]);
       }
+      simd::store(maximum + vector_offset<T>(v), largest);
     }
   }
-  maximum[0] = largest[0], maximum[1] = largest[1];
 }
 
 /// Scores as above, with everything that modifies them.
 template <class T>
 void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores,
-                    Vec<T> (&maximum)[2]) {
+                    T* maximum) {
   constexpr int width = score_lanes<T>;
-  Vec<T> unused[2] = {};
+  T unused[static_cast<std::size_t>(group_lanes<T>)] = {};
   score_pair<T, false>(t, visit, nullptr, seen, row, scores, unused);
   const ScoreBlock<T> block{scores, width, seen.any.begin, seen.any.end, group_lanes<T>};
   const Progression queries = part_of(visit.rows, row, std::min<std::int64_t>(group_lanes<T>, visit.rows.count - row));
@@ -179,27 +183,28 @@ void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, s
         score = step < simd::load<T>(t.first + row + vector_offset<T>(v)) ? nothing : score;
         score = step >= simd::load<T>(t.last + row + vector_offset<T>(v)) ? nothing : score;
       }
-      maximum[v] = simd::max(score, maximum[v]);
+      T* largest = maximum + vector_offset<T>(v);
+      simd::store(largest, simd::max(score, simd::load<T>(largest)));
       simd::store(at, score);
     }
   }
 }
 
-/// Scores become weights relative to the new maximum, and the rows' maxima and sums go on. Keys of `all_keys` that the
-/// rows do not see get weight 0.
+/// Scores become weights relative to the new maxima, in whose place the factors of what came before are left; the rows'
+/// maxima and sums go on. Keys of `all_keys` that the rows do not see get weight 0.
 template <class T>
-void weigh_pair(const SoftmaxTile<T>& t, Range any, Range all_keys, std::int64_t row, T* scores, T* factors,
-                const Vec<T> (&new_maximum)[2]) {
+void weigh_pair(const SoftmaxTile<T>& t, Range any, Range all_keys, std::int64_t row, T* scores, T* factors) {
   constexpr int width = score_lanes<T>;
   Vec<T> shift[2], sum[2];
   for (std::size_t v = 0; v < 2; ++v) {
     const std::int64_t at = row + vector_offset<T>(v);
     const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
-    shift[v] = new_maximum[v] == nothing ? Vec<T>{} : new_maximum[v];  // a query that has seen no key yet
+    const Vec<T> maximum = simd::load<T>(factors + vector_offset<T>(v));
+    shift[v] = maximum == nothing ? Vec<T>{} : maximum;  // a query that has seen no key yet
     const Vec<T> factor = exp2_bounded<T>(simd::load<T>(t.maximum + at) - shift[v]);
     sum[v] = factor * simd::load<T>(t.sum + at);
     simd::store(factors + vector_offset<T>(v), factor);
-    simd::store(t.maximum + at, new_maximum[v]);
+    simd::store(t.maximum + at, maximum);
   }
   const auto clear = [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t key = begin; key < end; ++key)
@@ -250,15 +255,14 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
       visit.next_keys.fetch(fetches);
       visit.next_values.fetch(fetches);
       T* scores = t.scores + lane;
-      Vec<T> maximum[2];
-      for (std::size_t v = 0; v < 2; ++v) maximum[v] = simd::load<T>(t.maximum + first + vector_offset<T>(v));
+      T* maximum = std::copy_n(t.maximum + first, group_lanes<T>, t.factor + lane) - group_lanes<T>;
       if (visit.modified())
         score_modified(t, visit, seen[n], first, scores, maximum);
       else if (visit.full)
         score_pair<T, false>(t, visit, start, seen[n], first, scores, maximum);
       else
         score_pair<T, true>(t, visit, start, seen[n], first, scores, maximum);
-      weigh_pair(t, seen[n].any, keys, first, scores, t.factor + lane, maximum);
+      weigh_pair(t, seen[n].any, keys, first, scores, maximum);
     }
     if (visit.rules && visit.rules->drops)
       drop_weights(*visit.rules, visit.run, part_of(visit.rows, row, count),
@@ -277,7 +281,7 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
       if (empty(any)) continue;
       add_product<T, 1, width>(t.out + (row + i) * v_padded, v_padded, v_padded, any.end - any.begin,
                                t.scores + any.begin * width + i, t.values + any.begin * group_lanes<T>, group_lanes<T>,
-                               t.factor + i, visit.shape.keys * group_lanes<T>);
+                               t.factor + i, key_room * group_lanes<T>);
     }
   }
 }
