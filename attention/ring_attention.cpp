@@ -20,7 +20,8 @@ std::int64_t ModuleRing::whole_length(std::int64_t part) const { return setup_.c
 
 Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttendOptions& options) const {
-  const RingOptions ring{.attend = options, .layout = setup_.layout, .statistics = statistics_};
+  const RingOptions ring{
+      .attend = options, .layout = setup_.layout, .exchange = setup_.exchange, .statistics = statistics_};
   if (setup_.communicator) return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;
   return ring_attend_all(q, k, v, pattern, setup_.ring_size, ring, setup_.progress).out;
 }

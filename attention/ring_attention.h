@@ -13,6 +13,7 @@ namespace poolgrad::attention {
 struct RingSetup {
   int ring_size = 1;  // ranks in this process, where no communicator is given
   Layout layout = Layout::contiguous;
+  Exchange exchange = Exchange::ring;
   LocalGroup::Progress progress = LocalGroup::Progress::turns;
   /// This process's end of a ring of processes. The module then takes and gives this rank's part of the sequence, which
   /// must divide by the ranks.

@@ -106,7 +106,8 @@ TEST(BlockSparseRingDilatedAttention, IsBlockSparseAttentionOfOneDevice) {
     for (const bool causal : {false, true}) {
       const SparsePatternConfig config{.pattern_type = type, .block_size = 16, .sparsity_ratio = 0.4};
       BlockSparseDilatedAttention single(config, {}, {16, 48}, {1, 3});
-      BlockSparseRingDilatedAttention ring(config, {.ring_size = 3, .layout = Layout::striped}, {}, {16, 48}, {1, 3});
+      BlockSparseRingDilatedAttention ring(
+          config, {.ring_size = 3, .layout = Layout::striped, .exchange = Exchange::all_gather}, {}, {16, 48}, {1, 3});
       EXPECT_EQ(differences(outcome_of_module(ring, in, causal), outcome_of_module(single, in, causal), 1e-12), "")
           << to_string(type);
     }
