@@ -34,12 +34,12 @@ struct Item {
   bool want_keys, want_queries;  // gradients of
 };
 
-/// Where dq of one head is summed up: row i in slot i mod `slots`. Rows [done, entered) are being summed up.
+/// Where dq of one head is summed up: rows from `origin` on. Rows [done, entered) are being summed up.
 template <class T>
 struct QueryRows {
   T* data;
-  std::int64_t stride, slots, done, entered;
-  T* slot(std::int64_t row) const { return data + row % slots * stride; }
+  std::int64_t stride, capacity, origin, done, entered;
+  T* row(std::int64_t i) const { return data + (i - origin) * stride; }
 };
 
 /// Rows of a head, in T, to the rows of a gradient.
@@ -74,20 +74,22 @@ class Backward {
     const std::int64_t tiles = tiling_.tiles(), heads = p_.q.shape[0] * p_.kv_heads, threads = num_threads();
     const Range all_tiles{0, tiles}, all_rows{0, p_.queries};
     const std::int64_t rounds = (heads + threads - 1) / threads;  // of whole heads
+    // Twice what is incomplete at a time, so that rows move to the front once.
+    const std::int64_t capacity = std::clamp<std::int64_t>(2 * reach_.span(), 1, std::max<std::int64_t>(1, p_.queries));
     if (want_queries && want_keys && 5 * rounds * threads <= 7 * heads &&
-        (direct_ || p_.group * bytes(reach_.span()) <= head_bytes)) {
-      const Memory memory(p_, heads, direct_ ? 0 : p_.group * reach_.span());
-      return run_items(memory, heads, reach_.span(), [&](std::int64_t n) {
+        (direct_ || p_.group * bytes(capacity) <= head_bytes)) {
+      const Memory memory(p_, heads, direct_ ? 0 : p_.group * capacity);
+      return run_items(memory, heads, capacity, [&](std::int64_t n) {
         return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, all_tiles, all_rows, true, true};
       });
     }
     // Ranges of queries: enough to keep every thread busy to the end, long enough that walking key tiles costs little.
     const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * threads / all);
     std::int64_t length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
-    if (!direct_ && bytes(reach_.span()) > range_bytes)
+    if (!direct_ && bytes(capacity) > range_bytes)
       length = std::max<std::int64_t>(1, std::min(length, range_bytes / bytes(1)));
-    const std::int64_t ranges = (p_.queries + length - 1) / length, slots = std::min(length, reach_.span());
-    const Memory memory(p_, std::max(heads * tiles, all * ranges), direct_ || !want_queries ? 0 : slots);
+    const std::int64_t ranges = (p_.queries + length - 1) / length, rows_at_once = std::min(length, capacity);
+    const Memory memory(p_, std::max(heads * tiles, all * ranges), direct_ || !want_queries ? 0 : rows_at_once);
     if (want_keys)
       run_items(memory, heads * tiles, 0, [&](std::int64_t n) {
         const std::int64_t head = n / tiles, tile = n % tiles;
@@ -95,7 +97,7 @@ class Backward {
         return Item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, one, all_rows, true, false};
       });
     if (want_queries)
-      run_items(memory, all * ranges, slots, [&](std::int64_t n) {
+      run_items(memory, all * ranges, rows_at_once, [&](std::int64_t n) {
         const std::int64_t head = n / ranges, row = n % ranges * length;
         const Range rows{row, std::min(row + length, p_.queries)};
         return Item{head / p_.q_heads, head % p_.q_heads, 1, all_tiles, rows, false, true};
@@ -126,9 +128,9 @@ class Backward {
     });
   }
 
-  /// item_of(n) for every n < count, longest first; each sums up dq of a head in `slots` rows.
+  /// item_of(n) for every n < count, longest first; each sums up dq of a head with room for `capacity` rows.
   template <class ItemOf>
-  void run_items(const Memory& memory, std::int64_t count, std::int64_t slots, const ItemOf& item_of) const {
+  void run_items(const Memory& memory, std::int64_t count, std::int64_t capacity, const ItemOf& item_of) const {
     std::vector<double> cost(static_cast<std::size_t>(count));
     parallel_ranges(count, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
@@ -141,22 +143,22 @@ class Backward {
     std::vector<std::size_t> order(cost.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
-    slots = std::max<std::int64_t>(1, slots);
     parallel_items(count, [&](std::int64_t n, int worker) {
       TileScratch<T> scratch;
       TileScratch<T>::carve(memory.workspace.data() + memory.size * worker, p_, memory.dq_rows, &scratch);
-      run_item(item_of(static_cast<std::int64_t>(order[static_cast<std::size_t>(n)])), slots, scratch);
+      run_item(item_of(static_cast<std::int64_t>(order[static_cast<std::size_t>(n)])), capacity, scratch);
     });
   }
 
-  void run_item(const Item& item, std::int64_t slots, const TileScratch<T>& s) const {
+  void run_item(const Item& item, std::int64_t capacity, const TileScratch<T>& s) const {
     std::vector<QueryRows<T>> dq;
     for (std::int64_t n = 0; n < item.heads && item.want_queries; ++n) {
+      const std::int64_t begin = item.rows.begin;
       if (direct_) {
         const auto rows = head_of<T>(p_.gradients.dq, item.batch, item.head + n);
-        dq.push_back({rows.data, rows.stride, p_.queries, item.rows.begin, item.rows.begin});
+        dq.push_back({rows.data, rows.stride, p_.queries, 0, begin, begin});
       } else {
-        dq.push_back({s.dq + n * slots * p_.padded, p_.padded, slots, item.rows.begin, item.rows.begin});
+        dq.push_back({s.dq + n * capacity * p_.padded, p_.padded, capacity, begin, begin, begin});
       }
     }
     for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) visit_tile(item, t, dq, s);
@@ -166,16 +168,20 @@ class Backward {
 
   /// Rows before `end` begin with 0.
   void enter(QueryRows<T>& dq, std::int64_t end) const {
+    if (end - dq.origin > dq.capacity && end > dq.entered) {
+      std::copy(dq.row(dq.done), dq.row(dq.entered), dq.data);
+      dq.origin = dq.done;
+    }
     for (; dq.entered < end; ++dq.entered)
-      if (!direct_ || !p_.gradients.accumulate) std::fill_n(dq.slot(dq.entered), p_.padded, T{});
+      if (!direct_ || !p_.gradients.accumulate) std::fill_n(dq.row(dq.entered), p_.padded, T{});
   }
   /// Rows before `end` are complete.
   void leave(const Item& item, std::int64_t head, QueryRows<T>& dq, std::int64_t end) const {
     while (dq.done < end) {
-      const std::int64_t rows = std::min(end - dq.done, dq.slots - dq.done % dq.slots);
+      const std::int64_t rows = std::min(end - dq.done, dq.capacity);
       enter(dq, dq.done + rows);
       if (!direct_)
-        write_rows(p_.gradients.dq, item.batch, head, {dq.done, 1, rows, 0, 1}, dq.slot(dq.done), p_.padded,
+        write_rows(p_.gradients.dq, item.batch, head, {dq.done, 1, rows, 0, 1}, dq.row(dq.done), p_.padded,
                    p_.gradients.accumulate);
       dq.done += rows;
     }
@@ -249,11 +255,7 @@ class Backward {
     pair.head = head;
     pair.want_keys = item.want_keys;
     for (std::int64_t step = part.begin; step < part.end; step += pair.queries.count) {
-      std::int64_t count = std::min<std::int64_t>(part.end - step, query_tile<T>);
-      if (dq) {  // up to the last slot
-        const std::int64_t row = run.row + step * run.stride;
-        count = std::min(count, (dq->slots - 1 - row % dq->slots) / run.stride + 1);
-      }
+      const std::int64_t count = std::min<std::int64_t>(part.end - step, query_tile<T>);
       pair.queries = part_of(run, step, count);
       pair.set_intervals(seen, step);
       load_queries(p_, pair, s);
@@ -262,7 +264,7 @@ class Backward {
       for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) score_group(p_, pair, s, rules, lane);
       if (s.pairs.product) clear_unseen(pair, s);
       if (item.want_keys) add_key_gradients(p_, pair, s);
-      if (dq) add_query_gradients(p_, pair, s, dq->slot(pair.queries.row), run.stride * dq->stride);
+      if (dq) add_query_gradients(p_, pair, s, dq->row(pair.queries.row), run.stride * dq->stride);
     }
   }
 
