@@ -1,4 +1,6 @@
 // The two ways in which keys, values and their gradients travel.
+#include <utility>
+
 #include "attention/ring_slots.h"
 #include "kernels/elementwise.h"
 
