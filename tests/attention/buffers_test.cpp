@@ -44,10 +44,10 @@ TEST(PreallocateBuffers, LeavesNoDeviceAllocationToTheFirstCall) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       allocator_for(cpu).trim();
       const std::uint64_t cold = device_allocations();
-      EXPECT_GT(preallocate_buffers(2, 3000, 4, 32, dtype, cpu, {.training = training}), 0u);
+      EXPECT_GT(preallocate_buffers(2, 1500, 4, 32, dtype, cpu, {.training = training}), 0u);
       const std::uint64_t warm = device_allocations();
       EXPECT_GT(warm, cold);
-      for (int call = 0; call < 3; ++call) call_once(core, 3000, training, dtype);
+      for (int call = 0; call < 3; ++call) call_once(core, 1500, training, dtype);
       EXPECT_EQ(device_allocations(), warm) << (training ? "training" : "inference");
     }
 }
@@ -58,11 +58,11 @@ TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthAndDtype) {
       for (const std::int64_t width : {8, 64, 256}) {
         const BufferOptions options{.kv_heads = 1, .training = training};
         allocator_for(cpu).trim();
-        preallocate_buffers(1, 600, 4, width, dtype, cpu, options);
+        preallocate_buffers(1, 300, 4, width, dtype, cpu, options);
         const std::uint64_t warm = device_allocations();
         const TensorOptions of{.dtype = dtype};
         const auto made = [&](std::int64_t heads) {
-          return Tensor::empty({1, 600, heads, width}, of).fill(0.1).set_requires_grad(training);
+          return Tensor::empty({1, 300, heads, width}, of).fill(0.1).set_requires_grad(training);
         };
         const Tensor out = attend(made(4), made(1), made(1), Pattern::causal()).out;
         if (training) out.backward(ones_like(out));
@@ -74,7 +74,7 @@ TEST(PreallocateBuffers, IsNeededForThat) {
   ImprovedDilatedAttention core({512, 1024}, {1, 2});
   allocator_for(cpu).trim();
   const std::uint64_t cold = device_allocations();
-  call_once(core, 3000, true);
+  call_once(core, 1500, true);
   EXPECT_GT(device_allocations(), cold);
 }
 
