@@ -111,8 +111,8 @@ TEST(AttendInvariance, NeitherThreadsNorRepetitionChangeABit) {
         return attended(call, one.pattern);
       };
       const Outcome first = run(1);
-      for (const int threads : {2, 3, 5}) expect_equal_bits(first, run(threads), " with other threads: " + one.name);
-      for (int i = 0; i < 10; ++i) expect_equal_bits(first, run(2), " at another time: " + one.name);
+      for (const int threads : {2, 5}) expect_equal_bits(first, run(threads), " with other threads: " + one.name);
+      for (int i = 0; i < 10; ++i) expect_equal_bits(first, run(3), " at another time: " + one.name);
     }
   }
 }
