@@ -25,7 +25,7 @@ struct RecallOptions {
   std::int64_t width = 64;
   std::int64_t heads = 4;
   double lr = 3e-3;
-  std::int64_t tokens = 2048;  // of a step at least one sequence
+  std::int64_t tokens = 4096;  // of a step; at least one sequence
   std::int64_t steps = 2000;   // at most; 0: as many as fit into `seconds`
   double seconds = 0;          // at most; 0: any
   std::int64_t questions = 256;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
@@ -50,9 +51,15 @@ std::string describe_task(const RecallOptions& o) {
       budget, o.tokens, plural(kernels::num_threads(), "thread"));
 }
 
-std::string describe_contender(const RecallResult& r) {
-  return fmt::format("\n{:<8} {}, {} parameters", r.attention, r.pattern,
-                     format_count(static_cast<double>(r.parameters)));
+std::string describe_contender(const RecallOptions& o, const RecallResult& r) {
+  std::string text =
+      fmt::format("\n{:<8} {}, {} parameters", r.attention, r.pattern, format_count(static_cast<double>(r.parameters)));
+  const std::vector<std::int64_t> rates = o.attention.rates_or_default();
+  const std::int64_t rate = *std::max_element(rates.begin(), rates.end());
+  if (r.attention == "dilated" && o.heads < rate)
+    text += fmt::format("\nnote     {0} take {1} of the {2} phases of rate {2}; positions of the others see less far",
+                        plural(o.heads, "head"), o.heads, rate);
+  return text;
 }
 
 std::string describe_level(const RecallRecord& last, double accuracy, const RecallTask& next, double seconds) {

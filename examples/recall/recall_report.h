@@ -12,7 +12,8 @@ namespace poolgrad::examples {
 
 /// Task, model and budget, before anything is trained.
 std::string describe_task(const RecallOptions& options);
-std::string describe_contender(const RecallResult& result);
+/// Its pattern, and a note where the heads are too few to take every phase of a dilated branch.
+std::string describe_contender(const RecallOptions& options, const RecallResult& result);
 /// A level ended with `accuracy`, and `next` begins.
 std::string describe_level(const RecallRecord& last, double accuracy, const RecallTask& next, double seconds);
 /// About the last step; `eta` in seconds.

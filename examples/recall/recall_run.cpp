@@ -50,7 +50,7 @@ RecallResult run_one(const RecallOptions& options, const AttentionOptions& atten
   const auto print = [&](const std::string& text) {
     if (!options.quiet) progress.line(text);
   };
-  print(describe_contender(result));
+  print(describe_contender(options, result));
 
   const Budget budget(options);
   std::int64_t step = 0;

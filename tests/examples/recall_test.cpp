@@ -67,15 +67,14 @@ TEST_F(Recall, LearnsByAttentionAndGuessesWithoutSight) {
   options_.pairs = options_.keys = 2;
   options_.distance = 4;
   options_.layers = 2;
-  options_.tokens = 1024;
-  options_.steps = 400;
+  options_.steps = 300;
   options_.questions = 200;
   const auto results = run();
   EXPECT_GT(results[0].scores.back().accuracy(), 0.9);
   EXPECT_TRUE(results[0].learned);
   EXPECT_NEAR(results[1].scores.back().accuracy(), options_.task().chance(), 0.12);
   EXPECT_FALSE(results[1].learned);
-  EXPECT_EQ(results[1].records.size(), 400u);
+  EXPECT_EQ(results[1].records.size(), 300u);
 }
 
 TEST_F(Recall, TwoRunsAndAnyNumberOfThreadsGiveEqualBits) {
@@ -155,6 +154,15 @@ TEST_F(Recall, PrintsProgressATableAndBars) {
   options_.quiet = true;
   run();
   EXPECT_EQ(out_.str(), "");
+}
+
+TEST_F(Recall, SaysWhenHeadsAreTooFewForThePhasesOfARate) {
+  options_.steps = 1;
+  run();
+  EXPECT_EQ(out_.str().find("note"), std::string::npos);
+  options_.attention.rates = {1, 4};
+  run();
+  EXPECT_THAT(out_.str(), HasSubstr("note     2 heads take 2 of the 4 phases of rate 4"));
 }
 
 TEST_F(Recall, ReportsInJsonAndCsv) {
