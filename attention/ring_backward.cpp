@@ -24,18 +24,17 @@ RingBackward::RingBackward(RingCall call, AttendOperands x, const Attended& forw
   {
     const MemoryScope temporary(Category::temp);
     delta_ = Tensor::empty(lse_.shape(), lse_.options());
-    if (passes > 1 && dq_.dtype() != compute.dtype) {
+    const bool travels = plan.visited().size() > 1;
+    if ((passes > 1 || travels) && dq_.dtype() != compute.dtype) {
       dq_ = Tensor::empty(x_.q.shape(), compute);
-      if (plan.visited().size() == 1) {
+      if (!travels) {
         home_.first = Tensor::empty(x_.k.shape(), compute);
         home_.second = Tensor::empty(x_.v.shape(), compute);
       }
     }
     kernels::attention_delta(current_stream(compute.device), forward.out.view(), view_or_none(grad_out_),
                              view_or_none(grad_lse), delta_.view());
-    if (x_.sinks.defined()) {
-      result_.sinks = sinks_gradient(x_.sinks, lse_, delta_);
-    }
+    if (x_.sinks.defined()) result_.sinks = sinks_gradient(x_.sinks, lse_, delta_);
   }
   keys_.emplace(plan, call_.exchange, *communicator_, statistics_, x_.k, x_.v);
   if (plan.visited().size() > 1)
@@ -51,15 +50,16 @@ void RingBackward::run(int phase) {
     const int step = plan.visited()[number];
     const bool computes = plan.computes(communicator_->rank(), step);
     const RingSlots::Pair keys = keys_->meet(number);
-    if (computes) compute(step, keys, {.dq = dq_.view(), .dk = {}, .dv = {}, .dbias = {}, .accumulate = step > 0});
-    const RingGradients::Place place = travelling_ ? travelling_->place(number) : RingGradients::Place{home_, false};
-    if (computes)
-      compute(step, keys,
-              {.dq = {},
-               .dk = place.pair.first.view(),
-               .dv = place.pair.second.view(),
-               .dbias = {},
-               .accumulate = place.accumulate});
+    // A device has a kernel for each side: that of the queries runs while the gradients of the keys arrive. On the CPU
+    // both sides share their scores, which is worth more.
+    kernels::AttentionGradients into{.dq = dq_.view(), .dk = {}, .dv = {}, .dbias = {}, .accumulate = step > 0};
+    if (computes && !x_.q.device().is_cpu()) {
+      compute(step, keys, into);
+      into.dq = {};
+    }
+    const RingSlots::Pair place = travelling_ ? travelling_->place(number) : home_;
+    into.dk = place.first.view(), into.dv = place.second.view();
+    if (computes) compute(step, keys, into);
     statistics_.computed += computes ? 1 : 0;
     if (travelling_) travelling_->send(number);
   }

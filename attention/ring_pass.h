@@ -47,8 +47,7 @@ class RingForward {
   std::optional<RingKeys> keys_;
 };
 
-/// The gradients of keys and values travel with them, in the compute dtype, and are home after a last hop. While they
-/// are under way, the gradients of the queries are computed.
+/// The gradients of keys and values travel like them, in the compute dtype, and are home after a last hop.
 class RingBackward {
  public:
   /// `forward` and its gradients, of which either may be undefined, are this rank's.

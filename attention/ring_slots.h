@@ -72,12 +72,8 @@ class RingGradients {
   /// For keys and values like k and v; sums are in `dtype`.
   RingGradients(const RingPlan& plan, Exchange exchange, Communicator& communicator, RingStatistics& statistics,
                 const Tensor& k, const Tensor& v, DType dtype);
-  /// Where the gradients of the phase's keys are to be added to (where `accumulate`) or written.
-  struct Place {
-    RingSlots::Pair pair;
-    bool accumulate;
-  };
-  Place place(std::size_t phase);
+  /// What the gradients of the phase's keys are to be added to; in phase 0 they are to be written there.
+  RingSlots::Pair place(std::size_t phase);
   /// Sends them on.
   void send(std::size_t phase);
   /// The sums of this rank's own keys, when every rank has sent its last.

@@ -63,11 +63,13 @@ RingGradients::RingGradients(const RingPlan& plan, Exchange exchange, Communicat
 // Ring: the sums of an owner go round with its keys, from buffer to buffer, and get home in the end.
 // All-gather: buffer 0 has the own sums, 1 what is computed for another rank, 2 what another has computed for this one.
 
-RingGradients::Place RingGradients::place(std::size_t phase) {
+RingSlots::Pair RingGradients::place(std::size_t phase) {
   const int owner = plan_.owner(rank_, plan_.visited()[phase]);
   receive(phase);
-  if (exchange_ == Exchange::ring) return {slots_.pair(phase % 2, owner), phase > 0};
-  return {slots_.pair(phase == 0 ? 0 : 1, owner), false};
+  if (exchange_ == Exchange::ring) return slots_.pair(phase % 2, owner);
+  const RingSlots::Pair pair = slots_.pair(phase == 0 ? 0 : 1, owner);
+  if (phase > 0) Tensor(pair.first).fill(0.0), Tensor(pair.second).fill(0.0);
+  return pair;
 }
 
 /// What was sent in the phase before.
