@@ -118,10 +118,10 @@ Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begi
   return seen;
 }
 
-/// Scores of one group of queries; maximum[lane] grows to theirs.
+/// Scores of one group of queries; maximum[lane] grows to theirs. Not inlined, so that the product has all registers.
 template <class T, bool Masked>
-void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,
-                T* maximum) {
+[[gnu::noinline]] void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
+                                  std::int64_t row, T* scores, T* maximum) {
   constexpr int width = score_lanes<T>;
   const std::int64_t depth = visit.shape.depth;
   const T* queries = t.queries + row * depth;
