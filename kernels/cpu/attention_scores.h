@@ -140,7 +140,7 @@ void for_each_dropout(const ScoreRules<T>& rules, const Progression& keys, const
       const std::int64_t group = (keys.position + key * keys.step) >> 2;
       std::uint32_t words[4][static_cast<std::size_t>(width)];
       for (int part = 0; part < width; part += chunk) {
-        PhiloxLanes query;
+        PhiloxLanes query{};
         for (int i = 0; i < chunk; ++i)
           query[i] = static_cast<std::uint64_t>(queries.position + (lane + part + i) * queries.step);
         const std::uint32_t low = static_cast<std::uint32_t>(rules.batch << 16 ^ rules.head),
