@@ -8,10 +8,10 @@
 // Expected of `--compare causal,dilated,window`: causal and dilated attention recall nearly everything at every
 // distance; a window of 256 does so up to what two layers of it reach, and guesses beyond.
 //
-// A dilated branch of rate r joins positions that agree mod r, and longest segments have the largest rate: at a
-// distance, a question sees a quarter of the positions, and the statement itself lies there in one case of four. Two
-// layers solve it all the same: in the first, what follows a statement takes it over by the shortest branch, in which
-// everything is joined; in the second, the question finds one of those copies, in the head whose phase is its own.
+// A dilated branch of rate r joins positions that agree mod r, each residue in the heads of that phase, and the longest
+// segments have the largest rate. So that the task is fair, the values and questions of a sequence agree mod 4
+// (--align), at a residue drawn for each sequence: every head has to learn the mechanism. With --align 1 they lie
+// anywhere, and what follows a statement must take it over by the shortest branch first, which is harder to learn.
 #include <cstdio>
 #include <exception>
 #include <iostream>

@@ -10,7 +10,7 @@ std::vector<RecallTask> recall_levels(const RecallTask& goal) {
   RecallTask task = goal;
   task.pairs = std::min<std::int64_t>(4, goal.pairs);
   task.distance = std::min<std::int64_t>(8, goal.distance);
-  task.spacing = 2;
+  task.spacing = std::max<std::int64_t>(2, task.align);
   std::vector<RecallTask> levels{task};
   task.spacing = goal.spacing;
   do {

@@ -21,6 +21,7 @@ Json configuration(const RecallOptions& o) {
           {"keys", task.keys},
           {"values", task.values},
           {"spacing", task.spacing},
+          {"align", task.align},
           {"length", task.length()},
           {"chance", task.chance()},
           {"layers", o.layers},

@@ -18,7 +18,8 @@ RecallTask RecallOptions::task() const {
           .pairs = count,
           .keys = keys.value_or(kv ? std::max<std::int64_t>(16, count) : count),
           .values = values.value_or(kv ? 16 : 10),
-          .spacing = spacing};
+          .spacing = spacing,
+          .align = align};
 }
 
 std::vector<std::string> RecallOptions::contenders() const {
@@ -70,6 +71,8 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--keys", o.keys, "Different keys (default: 16; passkey: as many as pairs)");
   app.add_option("--values", o.values, "Different values (default: 16; passkey: 10)");
   app.add_option("--spacing", o.spacing, "Tokens from one statement to the next");
+  app.add_option("--align", o.align,
+                 "Values and questions agree mod this, as dilated branches of that rate need (1: anywhere)");
   app.add_option("--layers", o.layers, "Transformer blocks");
   app.add_option("--width", o.width, "Width of the model");
   app.add_option("--heads", o.heads, "Attention heads; dilated: at least the largest rate");

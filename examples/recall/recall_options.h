@@ -17,6 +17,7 @@ struct RecallOptions {
   std::int64_t distance = 4096;
   std::optional<std::int64_t> pairs, keys, values;  // absent: 16 each; a passkey of 8 digits
   std::int64_t spacing = 8;
+  std::int64_t align = 4;
 
   AttentionOptions attention{.attention = "dilated"};
   std::vector<std::string> compare;  // several kinds of attention, one after another

@@ -53,6 +53,8 @@ void RecallTask::check() const {
     if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
   if (values < 2) refuse(fmt::format("--values must be at least 2, but is {}", values));
   if (spacing < 2) refuse(fmt::format("--spacing must hold a key and a value, 2 tokens, but is {}", spacing));
+  if (align < 1 || spacing % align != 0)
+    refuse(fmt::format("--spacing must be a multiple of --align, but they are {} and {}", spacing, align));
   if (pairs > keys) refuse(fmt::format("--pairs {} need a key each, but --keys is {}", pairs, keys));
 }
 
@@ -72,18 +74,23 @@ RecallSequence make_recall_sequence(const RecallTask& task, std::uint64_t seed, 
     return position;
   };
 
+  const std::int64_t residue = draw.below(task.align);
+  const std::int64_t places = (task.spacing - 2) / task.align + 1;  // of a pair within its slot
   std::vector<RecallSequence::Question> statements;
-  const std::int64_t slack = task.spacing - 1;  // places of a pair within its slot
   for (std::int64_t p = 0; p < task.pairs; ++p) {
-    const std::int64_t key = put(p * task.spacing + draw.below(slack), first_key + keys[static_cast<std::size_t>(p)]);
+    const std::int64_t slot = residue + p * task.spacing + task.align * draw.below(places);
+    put(slot, first_key + keys[static_cast<std::size_t>(p)]);
     const std::int64_t value = first_value + draw.below(task.values);
-    statements.push_back({0, put(key + 1, value), value});
+    statements.push_back({0, put(slot + 1, value), value});
   }
-  const std::int64_t questions = task.pairs * task.spacing + task.distance;
+  const std::int64_t earliest = task.align + task.pairs * task.spacing + task.distance;
+  const std::int64_t first_question = earliest + (residue + 1 + task.align - earliest % task.align) % task.align;
+  const std::int64_t width = task.question_spacing();
   for (std::int64_t q = 0; q < task.pairs; ++q) {
     const auto asked = static_cast<std::size_t>(order[static_cast<std::size_t>(q)]);
     auto& question = result.questions.emplace_back(statements[asked]);
-    question.position = put(questions + 2 * q + draw.below(2), first_key + keys[asked]);
+    question.position =
+        put(first_question + q * width + task.align * draw.below(width / task.align), first_key + keys[asked]);
   }
   return result;
 }

@@ -28,12 +28,16 @@ struct RecallTask {
   std::int64_t pairs = 16;       // stated and asked for in each sequence
   std::int64_t keys = 16;        // there are; a pair has a key of its own
   std::int64_t values = 16;
-  std::int64_t spacing = 8;
+  std::int64_t spacing = 8;  // a multiple of align
+  /// Values and questions of a sequence lie at positions that agree mod `align`, at any residue: a dilated branch joins
+  /// only such positions. 1: anywhere; information must then hop to a neighbour first.
+  std::int64_t align = 4;
 
   /// Tokens are fillers, then keys, then values.
   std::int64_t fillers() const { return kind == RecallKind::passkey ? 8 : 1; }
   std::int64_t vocabulary() const { return fillers() + keys + values; }
-  std::int64_t span() const { return pairs * (spacing + 2); }
+  std::int64_t question_spacing() const { return align == 1 ? 2 : align; }
+  std::int64_t span() const { return pairs * (spacing + question_spacing()) + 2 * align; }
   std::int64_t length() const { return distance + span(); }
   /// Right answers of who knows nothing of the statements.
   double chance() const { return 1.0 / static_cast<double>(values); }

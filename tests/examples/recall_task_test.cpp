@@ -22,8 +22,8 @@ const std::vector<RecallTask>& tasks() {
   static const std::vector<RecallTask> all{
       {},
       {.distance = 1},
-      {.distance = 33, .pairs = 5, .keys = 11, .values = 3, .spacing = 2},
-      {.distance = 100, .pairs = 1, .keys = 1, .values = 2, .spacing = 3},
+      {.distance = 33, .pairs = 5, .keys = 11, .values = 3, .spacing = 2, .align = 1},
+      {.distance = 100, .pairs = 1, .keys = 1, .values = 2, .spacing = 3, .align = 3},
       {.kind = RecallKind::passkey, .distance = 77, .pairs = 8, .keys = 8, .values = 10}};
   return all;
 }
@@ -76,6 +76,18 @@ TEST(RecallTask, QuestionsAreAsFarFromTheirValuesAsPromised) {
   });
 }
 
+TEST(RecallTask, ValuesAndQuestionsOfASequenceAgreeModTheAlignmentAtEveryResidue) {
+  for (const RecallTask& task : tasks()) {
+    std::set<std::int64_t> residues;
+    for (std::uint64_t index = 0; index < 50; ++index)
+      for (const auto& question : make_recall_sequence(task, 1, index).questions) {
+        EXPECT_EQ((question.position - question.value_position) % task.align, 0);
+        residues.insert(question.position % task.align);
+      }
+    EXPECT_EQ(residues.size(), static_cast<std::size_t>(task.align));
+  }
+}
+
 TEST(RecallTask, NoFixedDistanceBackFindsTheAnswers) {
   const RecallTask task{.distance = 64};
   std::map<std::int64_t, int> distances;
@@ -123,6 +135,8 @@ TEST(RecallTask, RefusesInOneSentence) {
   EXPECT_EQ(refusal({.pairs = 17}), "[recall] --pairs 17 need a key each, but --keys is 16");
   EXPECT_EQ(refusal({.values = 1}), "[recall] --values must be at least 2, but is 1");
   EXPECT_EQ(refusal({.spacing = 1}), "[recall] --spacing must hold a key and a value, 2 tokens, but is 1");
+  EXPECT_EQ(refusal({.spacing = 6}), "[recall] --spacing must be a multiple of --align, but they are 6 and 4");
+  EXPECT_EQ(refusal({.align = 0}), "[recall] --spacing must be a multiple of --align, but they are 8 and 0");
   EXPECT_EQ(error_of<ValueError>([] { parse_recall_kind("copy"); }),
             "[recall] --task must be kv or passkey, but is copy");
 }
@@ -143,7 +157,7 @@ TEST(RecallLevels, LeadFromFewPairsNearbyToTheGoalAndNoFurther) {
 }
 
 TEST(RecallLevels, OfTheSmallestTaskAreTheTaskItself) {
-  const RecallTask goal{.distance = 1, .pairs = 1, .spacing = 2};
+  const RecallTask goal{.distance = 1, .pairs = 1, .spacing = 4};
   for (const RecallTask& level : recall_levels(goal)) EXPECT_EQ(level.length(), goal.length());
 }
 
