@@ -85,6 +85,8 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
   need.alignment = std::min(need.alignment, most);
 
   ThreadCache* cache = ThreadCaches::of(*this);
+  // Read under the lock: once the block is published, a thread that drops the plan may make another of it.
+  std::uintptr_t address = 0;
   {
     const std::lock_guard lock(mutex_);
     add_up(cache);
@@ -110,6 +112,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
       ++statistics_.pool_hits;
       if (tags_) ++statistics_.category_hits[static_cast<std::size_t>(need.tag.category)];
       publish(need.block, request, need.tag, cache);
+      address = need.block->address;
     } else {
       ++statistics_.num_alloc_retries;
       if (tags_) ++statistics_.category_misses[static_cast<std::size_t>(need.tag.category)];
@@ -122,8 +125,9 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     const std::lock_guard lock(mutex_);
     add_up(cache);
     publish(need.block, request, need.tag, cache);
+    address = need.block->address;
   }
-  void* pointer = reinterpret_cast<void*>(need.block->address);
+  void* pointer = reinterpret_cast<void*>(address);
   if (poison_ || races_) make_ready(pointer, request);
   return pointer;
 }

@@ -31,6 +31,8 @@ struct Operator {
   GradcheckOptions gradcheck = {};
   /// Where not empty: why there are no numbers to compare.
   std::string no_numbers = {};
+  /// Where not empty: the sentence that a second derivative is refused with.
+  std::string no_second_derivative = {};
 };
 
 /// All operators of autograd/ and attention/.

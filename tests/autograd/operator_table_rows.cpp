@@ -2,6 +2,7 @@
 
 #include "attention/attend.h"
 #include "attention/heads.h"
+#include "attention/ring.h"
 #include "autograd/operators.h"
 #include "tests/autograd/operator_table.h"
 
@@ -186,6 +187,28 @@ void add_attention(std::vector<Operator>& table) {
   };
   attending("attend", attention::Pattern::dense());
   attending("attend, causal", attention::Pattern::causal());
+  const std::vector<OperatorCase> sequences{{"equal lengths", {heads(5, 2), heads(5, 2), heads(5, 2)}},
+                                            {"shared keys", {heads(3, 4), heads(6, 2), heads(6, 2)}}};
+  table.push_back({.name = "ring_attend_all",
+                   .records = {"ring_attend_all"},
+                   .run = [](const auto& in) -> Tensors {
+                     const auto result =
+                         attention::ring_attend_all(in[0], in[1], in[2], attention::Pattern::causal(), 2);
+                     return {result.out, result.lse};
+                   },
+                   .cases = sequences,
+                   .rounding = 8.0});
+  const auto alone = std::make_shared<attention::LocalGroup>(1, attention::LocalGroup::Progress::turns);
+  table.push_back({.name = "ring_attend",
+                   .records = {"ring_attend"},
+                   .run = [alone](const auto& in) -> Tensors {
+                     const auto result = attention::ring_attend(in[0], in[1], in[2], attention::Pattern::causal(),
+                                                                alone->communicator(0));
+                     return {result.out, result.lse};
+                   },
+                   .cases = sequences,
+                   .rounding = 8.0,
+                   .no_second_derivative = "a rank has no second derivative"});
   table.push_back({.name = "split_heads",
                    .records = {"split_heads"},
                    .run = [](const auto& in) -> Tensors {
