@@ -153,7 +153,7 @@ Outcome measure(const AttentionWork& work, Bench& bench) {
     take_peaks(pool, outcome);
     // The first call finds cold memory; short rows are repeated and the median counts.
     double spent = 0;
-    for (int more = seconds[0] < 1 ? 5 : seconds[0] < 5 ? 1 : 0; more > 0 && spent < bench.row_seconds; --more) {
+    for (int more = seconds[0] < 1 ? 5 : seconds[0] < 15 ? 1 : 0; more > 0 && spent < bench.row_seconds; --more) {
       if (outcome.calls == 0) seconds.clear();
       seconds.push_back(calls.run());
       spent += seconds.back();
