@@ -29,6 +29,10 @@ std::vector<std::string> RecallOptions::contenders() const {
 AttentionOptions RecallOptions::contender(const std::string& name) const {
   AttentionOptions result = attention;
   result.attention = name;
+  if (result.segments.empty() && result.rates.empty()) {
+    result.segments = {256, result.segments_for(task().length()).back()};
+    result.rates = {1, 4};
+  }
   return result;
 }
 

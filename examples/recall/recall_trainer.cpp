@@ -27,6 +27,12 @@ constexpr double output_deviation = -1.0;
 
 using Clock = std::chrono::steady_clock;
 
+/// Constant after the warm-up, and down to a tenth in the last fifth of the budget.
+double learning_rate(double peak, std::int64_t step, double used) {
+  const double warmup = std::min(1.0, static_cast<double>(step) / static_cast<double>(warmup_steps));
+  return peak * warmup * (1.0 - 0.9 * std::clamp((used - 0.8) / 0.2, 0.0, 1.0));
+}
+
 std::int64_t count_right(const Tensor& logits, const std::vector<std::int64_t>& answers) {
   const std::vector<double> values = logits.to_vector<double>();
   const auto width = static_cast<std::ptrdiff_t>(logits.size(1));
@@ -103,8 +109,7 @@ RecallRecord RecallTrainer::step(double used) {
   const double norm = nn::gradient_norm(model_->parameters());
   if (!std::isfinite(record.loss) || !std::isfinite(norm))
     throw ValueError(fmt::format("[recall] step {} diverged: loss {}, gradient norm {}", step_, record.loss, norm));
-  optimizer_->set_learning_rate(options_.lr *
-                                std::min(1.0, static_cast<double>(step_) / static_cast<double>(warmup_steps)));
+  optimizer_->set_learning_rate(learning_rate(options_.lr, step_, used));
   optimizer_->step(nn::clip_scale(norm, clip_norm));
   optimizer_->zero_grad();
   curriculum_.observe(step_, record.accuracy, used);
