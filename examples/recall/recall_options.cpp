@@ -71,6 +71,8 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
   app.add_option("--compare", o.compare, "Several of them, one after another: causal,window,dilated")->delimiter(',');
   add_attention_options(app, o.attention);
+  app.get_option("--segments")->description("dilated: lengths of segments (default: 256 and what holds the sequence)");
+  app.get_option("--rates")->description("dilated: one dilation rate per segment (default: 1,4)");
   app.add_option("--pairs", o.pairs, "Pairs stated and asked for in a sequence (default: 16; passkey: 8 digits)");
   app.add_option("--keys", o.keys, "Different keys (default: 16; passkey: as many as pairs)");
   app.add_option("--values", o.values, "Different values (default: 16; passkey: 10)");
