@@ -39,6 +39,7 @@ function(poolgrad_test source)
   target_link_libraries(${name} PRIVATE poolgrad_all poolgrad_options poolgrad_threads
     GTest::gmock GTest::gtest_main ${TEST_LIBRARIES})
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # a quarter less to wait for than -O3
   set(labels ${floor} ${TEST_LABELS})
   if(gpu IN_LIST TEST_LABELS)
     if(NOT TARGET gpu_tests)

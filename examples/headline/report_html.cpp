@@ -8,16 +8,16 @@ namespace poolgrad::examples {
 namespace {
 
 constexpr std::string_view style = R"(
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --text: #222; --page: #fdfdfc; --good: #176f3d; }
-@media (prefers-color-scheme: dark) { :root { --text: #ddd; --page: #161618; --good: #6fcf97; } }
+:root { color-scheme: light dark; --line: #8884; --soft: #8882; --text: #222; --page: #fdfdfc; }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --page: #161618; } }
 body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
-       max-width: 76rem; padding: 0 1rem; }
+       max-width: 92rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .3rem; }
 p { max-width: 60rem; margin: .3rem 0 .8rem; } .behind { opacity: .8; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
 th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } tr:hover td { background: var(--soft); }
-td:nth-child(7) { color: var(--good); font-weight: 600; } ul { font-size: .88rem; padding-left: 1.2rem; }
+ul { font-size: .88rem; padding-left: 1.2rem; }
 )";
 
 std::string escaped(const std::string& text) {
@@ -55,7 +55,8 @@ std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench&
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>poolgrad: headline tables</title>\n"
       "<meta name=\"viewport\" content=\"width=device-width\"><style>{}</style></head><body>\n"
-      "<h1>Headline tables</h1>\n<p>{}, {} threads, {}, {}. \"theirs\" is what the report says; the line under each "
+      "<h1>Headline tables</h1>\n<p>{}, {} threads, {}, {}. \"theirs\" is what the report says of a GTX 1080, the "
+      "ratio theirs over ours; the line under each "
       "title says what it measured.</p>\n",
       style, escaped(machine), kernels::num_threads(), to_string(bench.device), to_string(bench.dtype));
   for (const MeasuredGroup& group : groups)
