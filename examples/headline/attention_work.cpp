@@ -85,12 +85,6 @@ class Budget {
   std::size_t previous_;
 };
 
-void take_peaks(const CachingAllocator& pool, Outcome& outcome) {
-  const Statistics statistics = pool.statistics();
-  outcome.peak_bytes = static_cast<double>(statistics.allocated_bytes.peak);
-  outcome.reserved_bytes = static_cast<double>(statistics.reserved_bytes.peak);
-}
-
 /// The bytes alone, on a device that is large enough.
 void simulate(const AttentionWork& work, DType dtype, Outcome& outcome) {
   const Device device{DeviceType::sim, 0};
@@ -129,7 +123,7 @@ double formula_bytes(const AttentionWork& work, DType dtype) {
 void run_once(const AttentionWork& work, DType dtype, Device device) { Calls(work, dtype, device, 1).run(); }
 
 Outcome measure(const AttentionWork& work, Bench& bench) {
-  const DType dtype = work.dtype.empty() ? bench.dtype : parse_dtype(work.dtype);
+  const DType dtype = bench.dtype;
   Outcome outcome;
   outcome.operations = operations_of(work);
   outcome.formula_bytes = formula_bytes(work, dtype);
@@ -160,8 +154,7 @@ Outcome measure(const AttentionWork& work, Bench& bench) {
       ++outcome.calls;
     }
     outcome.calls = std::max(outcome.calls, 1);
-    std::ranges::sort(seconds);
-    outcome.milliseconds = 1e3 * seconds[seconds.size() / 2];
+    outcome.milliseconds = 1e3 * median(seconds);
     bench.rate = std::max(bench.rate, outcome.operations / (1e-3 * *outcome.milliseconds));
   } catch (const OutOfMemoryError&) {
     outcome.remark = "out of memory" + (work.budget.empty() ? std::string() : " within " + work.budget);

@@ -22,7 +22,6 @@ struct AttentionWork {
   attention::Pattern pattern = attention::Pattern::dense();
   int ring = 1;             // ranks that share the sequence, on this one device
   std::string budget = {};  // hard limit of the pool; empty: none
-  std::string dtype = {};   // empty: that of the bench
 };
 
 /// Operations of a call: 4 D for each visited pair forward, 3.5 times that with the backward.

@@ -50,14 +50,12 @@ Outcome longest(const AttentionWork& work, int index, const char* options, Bench
     (fits(work, middle, bench.dtype, device) ? good : bad) = middle;
   }
   fits(work, good, bench.dtype, device);
-  const Statistics statistics = allocator_for(device).statistics();
   AttentionWork largest = work;
   largest.tokens = good;
   Outcome outcome;
   outcome.simulated = true;
   outcome.formula_bytes = formula_bytes(largest, bench.dtype);
-  outcome.peak_bytes = static_cast<double>(statistics.allocated_bytes.peak);
-  outcome.reserved_bytes = static_cast<double>(statistics.reserved_bytes.peak);
+  take_peaks(allocator_for(device), outcome);
   outcome.tokens = good;
   return outcome;
 }

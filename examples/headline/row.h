@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "allocator/device.h"
+#include "allocator/caching_allocator.h"
 #include "attention/pattern.h"
 #include "examples/support/progress.h"
 #include "kernels/dtype.h"
@@ -35,6 +35,11 @@ struct Outcome {
   bool simulated = false;                  // memory by a sim device, no arithmetic
   std::string remark;
 };
+
+/// What the pool has handed out and held at most, into the outcome.
+void take_peaks(const CachingAllocator& pool, Outcome& outcome);
+/// The upper one of an even number; of at least one value.
+double median(std::vector<double> values);
 
 /// What every row is run with, and what earlier rows have taught.
 struct Bench {

@@ -60,13 +60,10 @@ Outcome run(const MakeCore& make, std::int64_t tokens, bool multihead, bool bloc
     call();
     milliseconds.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
   }
-  std::ranges::sort(milliseconds);
-  const Statistics statistics = pool.statistics();
   Outcome outcome;
-  outcome.milliseconds = milliseconds[milliseconds.size() / 2];
+  outcome.milliseconds = median(milliseconds);
   outcome.calls = static_cast<int>(milliseconds.size());
-  outcome.peak_bytes = static_cast<double>(statistics.allocated_bytes.peak);
-  outcome.reserved_bytes = static_cast<double>(statistics.reserved_bytes.peak);
+  take_peaks(pool, outcome);
   const Pattern pattern = blocks ? Pattern::dilated_sparse(64) : Pattern::dense();
   outcome.operations = operations_of({.tokens = tokens, .pattern = pattern});
   if (multihead) outcome.operations += 8.0 * static_cast<double>(tokens * width * width);

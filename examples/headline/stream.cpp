@@ -98,7 +98,7 @@ Outcome stream(const StreamedWork& work, Bench& bench) {
   const auto start = Clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
   std::int64_t done = 0;
-  for (; done < blocks && elapsed() < bench.stream_seconds && !InterruptGuard::interrupted(); ++done) {
+  for (; done < blocks && (done == 0 || (elapsed() < bench.stream_seconds && !InterruptGuard::interrupted())); ++done) {
     const Block block = make_block(work, bench, done);
     const auto call = Clock::now();
     // Segments divide a block, so that positions may count from its start.
@@ -121,17 +121,14 @@ Outcome stream(const StreamedWork& work, Bench& bench) {
                                          format_count(static_cast<double>(work.tokens))));
   }
   const double seconds = elapsed(), rate = static_cast<double>(done * length) / seconds;
-  const Statistics statistics = pool.statistics();
 
   Outcome outcome;
-  std::ranges::sort(milliseconds);
-  outcome.milliseconds = milliseconds[milliseconds.size() / 2];
+  outcome.milliseconds = median(milliseconds);
   outcome.calls = static_cast<int>(done);
   outcome.tokens = length;
   outcome.operations =
       operations_of({.tokens = length, .heads = work.heads, .head_dim = work.head_dim, .pattern = pattern});
-  outcome.peak_bytes = static_cast<double>(statistics.allocated_bytes.peak);
-  outcome.reserved_bytes = static_cast<double>(statistics.reserved_bytes.peak);
+  take_peaks(pool, outcome);
   outcome.formula_bytes =
       formula_bytes({.tokens = length, .heads = work.heads, .head_dim = work.head_dim}, bench.dtype);
   outcome.worst_error = worst_error(work, bench, pattern, samples);

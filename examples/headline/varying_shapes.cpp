@@ -54,8 +54,7 @@ Cycles run_cycles(Bench& bench, CachingAllocator& pool, bool keep) {
     if (round >= warm) times.push_back(spent / std::size(shapes));
   }
   const Statistics after = pool.statistics();
-  std::ranges::sort(times);
-  result.milliseconds = times[times.size() / 2];
+  result.milliseconds = median(times);
   result.hit_rate = static_cast<double>(after.pool_hits - before.pool_hits) /
                     static_cast<double>(std::max<std::uint64_t>(1, after.requests - before.requests));
   return result;
@@ -77,12 +76,10 @@ Outcome run(Bench& bench) {
   pool.trim();
   pool.reset_peaks();
   const Cycles warm = run_cycles(bench, pool, true);
-  const Statistics statistics = pool.statistics();
   Outcome outcome;
   outcome.milliseconds = warm.milliseconds;
   outcome.calls = 9 * static_cast<int>(std::size(shapes));
-  outcome.peak_bytes = static_cast<double>(statistics.allocated_bytes.peak);
-  outcome.reserved_bytes = static_cast<double>(statistics.reserved_bytes.peak);
+  take_peaks(pool, outcome);
   outcome.remark = fmt::format("{:.2f} ms where memory goes back after each call: {:.2f}x; hit rate {:.3f}; {}",
                                cold.milliseconds, cold.milliseconds / warm.milliseconds, warm.hit_rate,
                                same_bits(cold.last, warm.last) ? "same bits" : "RESULTS DIFFER");

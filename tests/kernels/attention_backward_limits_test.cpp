@@ -65,7 +65,6 @@ TEST(AttentionBackwardLimits, EachGradientIsOptional) {
 }
 
 TEST(AttentionBackwardLimits, TheSameBitsForAnyNumberOfThreads) {
-  const int before = num_threads();
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
     for (const std::int64_t depth : {8, 9}) {  // dq summed up in place, and in scratch
       BackwardExample e = dtype == DType::bf16 ? banded(331, 331, 20, 5) : causal(331);
@@ -73,18 +72,9 @@ TEST(AttentionBackwardLimits, TheSameBitsForAnyNumberOfThreads) {
       e.kv_heads = 3;
       e.depth = depth;
       const BackwardCheck check(e, dtype);
-      set_num_threads(1);
-      const auto one = check.run();
-      for (const int threads : {2, 3, 5}) {
-        set_num_threads(threads);
-        const auto several = check.run();
-        EXPECT_EQ(several->dq.bytes(), one->dq.bytes()) << threads << " threads";
-        EXPECT_EQ(several->dk.bytes(), one->dk.bytes()) << threads << " threads";
-        EXPECT_EQ(several->dv.bytes(), one->dv.bytes()) << threads << " threads";
-      }
+      expect_equal_bits(check, {2, 3, 5});
     }
   }
-  set_num_threads(before);
 }
 
 TEST(AttentionBackwardLimits, HalfOperandsMayHaveGradientsInTheComputeType) {

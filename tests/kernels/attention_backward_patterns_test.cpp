@@ -138,23 +138,13 @@ TEST(AttentionBackwardPatterns, ListedBlocksFollowTheDefinition) {
 }
 
 TEST(AttentionBackwardPatterns, TheSameBitsForAnyNumberOfThreads) {
-  const int before = num_threads();
   for (const Named& pattern : patterns()) {
     SCOPED_TRACE(pattern.name);
     const std::int64_t n = 300;
     const BackwardCheck check(example(pattern, PositionMap::contiguous(n), PositionMap::contiguous(n), false),
                               DType::f32);
-    set_num_threads(1);
-    const auto one = check.run();
-    for (const int threads : {2, 3, 8}) {
-      set_num_threads(threads);
-      const auto several = check.run();
-      EXPECT_EQ(several->dq.bytes(), one->dq.bytes()) << threads << " threads";
-      EXPECT_EQ(several->dk.bytes(), one->dk.bytes()) << threads << " threads";
-      EXPECT_EQ(several->dv.bytes(), one->dv.bytes()) << threads << " threads";
-    }
+    expect_equal_bits(check, {2, 3, 8});
   }
-  set_num_threads(before);
 }
 
 TEST(AttentionBackwardPatterns, TermsInPassesAccumulateToTheirSum) {

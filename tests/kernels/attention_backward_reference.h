@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <random>
@@ -12,6 +13,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/attention_dropout.h"
+#include "kernels/parallel.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels::testing {
@@ -268,6 +270,21 @@ inline void expect_definition(const BackwardExample& example, double in_f64 = 1e
   const BackwardCheck wide(example, DType::f64), narrow(example, DType::f32);
   wide.expect(*wide.run(), in_f64);
   narrow.expect(*narrow.run(), in_f32);
+}
+
+/// The gradients have the same bits on one thread and on each of these numbers.
+inline void expect_equal_bits(const BackwardCheck& check, std::initializer_list<int> several_threads) {
+  const int before = num_threads();
+  set_num_threads(1);
+  const auto one = check.run();
+  for (const int threads : several_threads) {
+    set_num_threads(threads);
+    const auto several = check.run();
+    EXPECT_EQ(several->dq.bytes(), one->dq.bytes()) << threads << " threads";
+    EXPECT_EQ(several->dk.bytes(), one->dk.bytes()) << threads << " threads";
+    EXPECT_EQ(several->dv.bytes(), one->dv.bytes()) << threads << " threads";
+  }
+  set_num_threads(before);
 }
 
 }  // namespace poolgrad::kernels::testing
