@@ -162,10 +162,21 @@ template <class T>
 /// as a multiple of lanes<T>.
 template <class T, class S>
 void pack_rows(T* out, Head<S> from, Range range, std::int64_t columns, std::int64_t panel) {
-  for (std::int64_t i = range.begin; i < range.end; ++i, out += group_lanes<T>) {
-    const S* row = from.row(i);
-    for (std::int64_t j = 0; j < columns; j += lanes<T>)
-      simd::store(out + j / group_lanes<T> * panel + j % group_lanes<T>, simd::load_partial<T>(row + j, columns - j));
+  constexpr std::int64_t width = group_lanes<T>;
+  // A panel at a time: one stream of stores, and loads that do not wait for each other.
+  for (std::int64_t j = 0; j < columns; j += width, out += panel) {
+    const S* row = from.row(range.begin) + j;
+    T* to = out;
+    if (j + width <= columns) {
+#pragma GCC unroll 4
+      for (std::int64_t i = range.begin; i < range.end; ++i, row += from.stride, to += width)
+        for (std::size_t v = 0; v < 2; ++v)
+          simd::store(to + vector_offset<T>(v), simd::load<T>(row + vector_offset<T>(v)));
+    } else {
+      for (std::int64_t i = range.begin; i < range.end; ++i, row += from.stride, to += width)
+        for (std::int64_t at = 0; j + at < columns; at += lanes<T>)
+          simd::store(to + at, simd::load_partial<T>(row + at, columns - j - at));
+    }
   }
 }
 
