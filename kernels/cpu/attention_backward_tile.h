@@ -203,17 +203,19 @@ void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const Til
       return;
     }
   constexpr int width = query_tile<T>;
-  for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
-    const auto& block = pair.block[key / rows_step];
-    if (block.begin >= block.end) continue;
-    const std::int64_t lane = block.begin, count = block.end - block.begin, at = key * width + lane;
-    if (p.gradients.dv.data && p.grad_out.data)
-      add_product<T, width, 1>(s.dv + key * p.v_padded, p.v_padded, p.v_padded, count, s.weights + at,
-                               s.grad_rows + lane * group_lanes<T>, group_lanes<T>, nullptr, query_panel<T>);
-    if (p.gradients.dk.data)
-      add_product<T, width, 1>(s.dk + key * p.padded, p.padded, p.padded, count, s.scores + at,
-                               s.query_rows + lane * group_lanes<T>, group_lanes<T>, nullptr, query_panel<T>);
-  }
+  // One panel of Q or dO for all keys, then the next: it stays in the first-level cache, which holds no whole operand.
+  const auto add = [&](T* to, std::int64_t padded, const T* of, const T* rows) {
+    for (std::int64_t j = 0; j < padded; j += group_lanes<T>, rows += query_panel<T>)
+      for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
+        const auto& block = pair.block[key / rows_step];
+        if (block.begin >= block.end) continue;
+        const std::int64_t lane = block.begin, count = block.end - block.begin;
+        add_product<T, width, 1>(to + key * padded + j, padded, std::min<std::int64_t>(group_lanes<T>, padded - j),
+                                 count, of + key * width + lane, rows + lane * group_lanes<T>, group_lanes<T>, nullptr);
+      }
+  };
+  if (p.gradients.dv.data && p.grad_out.data) add(s.dv, p.v_padded, s.weights, s.grad_rows);
+  if (p.gradients.dk.data) add(s.dk, p.padded, s.scores, s.query_rows);
 }
 
 /// dq of the query tile; its rows, of p.padded elements, are `stride` apart from `dq` on.
@@ -236,15 +238,11 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
       for (std::int64_t i = written.end; i < read.end; ++i) row[i] = T{};
     }
   }
-  for (std::int64_t i = 0; i < count; i += rows_step) {
-    T* to = dq + i * stride;
-    std::int64_t to_stride = stride;
-    const std::int64_t rows = std::min<std::int64_t>(rows_step, count - i);
-    if (rows < rows_step) {  // the rows after the last belong to somebody else
-      for (std::int64_t r = 0; r < rows; ++r) std::copy_n(to + r * stride, p.padded, s.last_rows + r * p.padded);
-      to = s.last_rows;
-      to_stride = p.padded;
-    }
+  struct Segment {
+    std::int64_t query, key, end;  // what rows_step queries see
+  } segments[query_tile<T> / rows_step * (TilePair<T>::blocks / 2 + 1)];
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; i += rows_step)
     for (std::int64_t b = 0; b < blocks; ++b) {
       if (!pair.block[b].sees(i, rows_step)) continue;
       std::int64_t key = b * rows_step;
@@ -252,11 +250,21 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
       std::int64_t end = std::min<std::int64_t>((b + 1) * rows_step, keys);
       while (key < end && !pair.sees(key, i, rows_step)) ++key;
       while (key < end && !pair.sees(end - 1, i, rows_step)) --end;
-      add_product<T, 1, width>(to, to_stride, p.padded, end - key, s.scores + key * width + i,
-                               s.key_rows + key * group_lanes<T>, group_lanes<T>, nullptr, key_panel<T>);
+      segments[found++] = {i, key, end};
     }
-    if (rows < rows_step)
-      for (std::int64_t r = 0; r < rows; ++r) std::copy_n(to + r * p.padded, p.padded, dq + (i + r) * stride);
+  for (std::int64_t j = 0; j < p.padded; j += group_lanes<T>) {
+    const std::int64_t columns = std::min<std::int64_t>(group_lanes<T>, p.padded - j);
+    const T* key_rows = s.key_rows + j / group_lanes<T> * key_panel<T>;
+    for (const Segment* part = segments; part < segments + found; ++part) {
+      const std::int64_t i = part->query, rows = std::min<std::int64_t>(rows_step, count - i);
+      T *to = dq + i * stride + j, *last = s.last_rows;
+      const bool whole = rows == rows_step;  // else the rows after the last belong to somebody else
+      for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(to + r * stride, columns, last + r * p.padded);
+      add_product<T, 1, width>(whole ? to : last, whole ? stride : p.padded, columns, part->end - part->key,
+                               s.scores + part->key * width + i, key_rows + part->key * group_lanes<T>, group_lanes<T>,
+                               nullptr);
+      for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(last + r * p.padded, columns, to + r * stride);
+    }
   }
 }
 
