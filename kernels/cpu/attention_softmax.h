@@ -13,8 +13,8 @@ namespace poolgrad::kernels::attention {
 template <class T>
 inline constexpr int score_lanes = group_lanes<T> % rows_step == 0 ? group_lanes<T> : group_step<T>;
 
-/// Keys that are packed at once, and the rows of scores and operands that they may take.
-inline constexpr std::int64_t key_limit = 128, key_room = round_up(round_up(key_limit, rows_step), pair_step);
+/// Rows of scores and operands that the keys which are packed at once may take.
+inline constexpr std::int64_t key_room = round_up(key_tile, pair_step);
 
 /// Sizes of the tiles of one call.
 struct TileShape {
@@ -118,6 +118,23 @@ Seen keys_seen(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t begi
   return seen;
 }
 
+/// Scores of rows_step keys and one group of queries become -infinity where the query does not see the key.
+template <class T>
+[[gnu::always_inline]] inline void hide_unseen(const SoftmaxTile<T>& t, std::int64_t key, std::int64_t row,
+                                               Vec<T> (&sum)[rows_step][2]) {
+  const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+#pragma GCC unroll 8
+  for (int r = 0; r < rows_step; ++r) {
+    const Vec<T> step = simd::broadcast(static_cast<T>(key + r));
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; ++v) {
+      const std::int64_t at = row + vector_offset<T>(v);
+      sum[r][v] = step < simd::load<T>(t.first + at) ? nothing : sum[r][v];
+      sum[r][v] = step >= simd::load<T>(t.last + at) ? nothing : sum[r][v];
+    }
+  }
+}
+
 /// Scores of one group of queries; maximum[lane] grows to theirs. Not inlined, so that the product has all registers.
 template <class T, bool Masked>
 [[gnu::noinline]] void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
@@ -133,20 +150,10 @@ template <class T, bool Masked>
       load_scores<T>(sum, scores + key * width, width, scale, start ? start + key : nullptr);
     else
       score_block<T, 2>(sum, t.keys, key, queries, depth, start);
-    if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) {
-      const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
-      for (int r = 0; r < rows_step; ++r) {
-        const Vec<T> step = simd::broadcast(static_cast<T>(key + r));
-        for (std::size_t v = 0; v < 2; ++v) {
-          const std::int64_t at = row + vector_offset<T>(v);
-          sum[r][v] = step < simd::load<T>(t.first + at) ? nothing : sum[r][v];
-          sum[r][v] = step >= simd::load<T>(t.last + at) ? nothing : sum[r][v];
-        }
-      }
-    }
-    // Maxima lie in memory: in registers, the product above would lack them.
+    if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) hide_unseen(t, key, row, sum);
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < 2; ++v) {
+      // Maxima lie in memory: in registers, the product above would lack them.
       Vec<T> largest = simd::load<T>(maximum + vector_offset<T>(v));
 #pragma GCC unroll 8
       for (int r = 0; r < rows_step; ++r) {
@@ -156,6 +163,51 @@ template <class T, bool Masked>
       simd::store(maximum + vector_offset<T>(v), largest);
     }
   }
+}
+
+/// Weights may be relative to an older maximum, as long as those of a tile of keys add up to no more than this.
+template <class T>
+inline constexpr T most_growth = 65536;
+
+/// Weights of one group of queries relative to their maxima so far, in one pass over the scores, and the rows' sums go
+/// on. False, and nothing but the scores has changed, where the maxima must grow first. Not inlined, as above.
+template <class T, bool Masked>
+[[gnu::noinline]] bool weigh_scores(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
+                                    std::int64_t row, T* scores) {
+  constexpr int width = score_lanes<T>;
+  const std::int64_t depth = visit.shape.depth;
+  const T* queries = t.queries + row * depth;
+  const Vec<T> highest = simd::broadcast(static_cast<T>(std::numeric_limits<T>::max_exponent - 1));
+  Vec<T> total[2] = {};
+  for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
+    Vec<T> sum[rows_step][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < 2; ++v)
+        sum[r][v] =
+            (start ? simd::broadcast(start[key + r]) : Vec<T>{}) - simd::load<T>(t.maximum + row + vector_offset<T>(v));
+    multiply_add<T, rows_step, 2, 1, rows_step>(sum, depth, t.keys + key * depth, queries, group_lanes<T>);
+    if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) hide_unseen(t, key, row, sum);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r) {
+      if (key + r >= seen.any.end) break;
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < 2; ++v) {
+        const Vec<T> weight = exp2_bounded<T>(simd::min(highest, sum[r][v]));
+        total[v] += weight;
+        simd::store(scores + (key + r) * width + vector_offset<T>(v), weight);
+      }
+    }
+  }
+  for (std::size_t v = 0; v < 2; ++v)
+    for (int i = 0; i < lanes<T>; ++i)
+      if (total[v][i] > most_growth<T>) return false;
+  for (std::size_t v = 0; v < 2; ++v) {
+    T* sum = t.sum + row + vector_offset<T>(v);
+    simd::store(sum, simd::load<T>(sum) + total[v]);
+  }
+  return true;
 }
 
 /// Scores as above, with everything that modifies them.
@@ -191,9 +243,9 @@ void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, s
 }
 
 /// Scores become weights relative to the new maxima, in whose place the factors of what came before are left; the rows'
-/// maxima and sums go on. Keys of `all_keys` that the rows do not see get weight 0.
+/// maxima and sums go on.
 template <class T>
-void weigh_pair(const SoftmaxTile<T>& t, Range any, Range all_keys, std::int64_t row, T* scores, T* factors) {
+void weigh_pair(const SoftmaxTile<T>& t, Range any, std::int64_t row, T* scores, T* factors) {
   constexpr int width = score_lanes<T>;
   Vec<T> shift[2], sum[2];
   for (std::size_t v = 0; v < 2; ++v) {
@@ -206,11 +258,6 @@ void weigh_pair(const SoftmaxTile<T>& t, Range any, Range all_keys, std::int64_t
     simd::store(factors + vector_offset<T>(v), factor);
     simd::store(t.maximum + at, maximum);
   }
-  const auto clear = [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t key = begin; key < end; ++key)
-      for (std::size_t v = 0; v < 2; ++v) simd::store(scores + key * width + vector_offset<T>(v), Vec<T>{});
-  };
-  clear(all_keys.begin, any.begin);
   for (std::int64_t key = any.begin; key < any.end; ++key) {
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < 2; ++v) {
@@ -220,8 +267,39 @@ void weigh_pair(const SoftmaxTile<T>& t, Range any, Range all_keys, std::int64_t
       simd::store(score, weight);
     }
   }
-  clear(any.end, all_keys.end);
   for (std::size_t v = 0; v < 2; ++v) simd::store(t.sum + row + vector_offset<T>(v), sum[v]);
+}
+
+/// Weight 0 for keys [begin, end) and one group of queries.
+template <class T>
+void clear_weights(T* scores, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t key = begin; key < end; ++key) std::fill_n(scores + key * score_lanes<T>, group_lanes<T>, T{});
+}
+
+/// Scores and weights of one group of queries that sees some of the keys, and in `factors` what their results so far
+/// are to be multiplied by; whether that is anything but 1.
+template <class T>
+bool weigh_group(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores, T* factors) {
+  constexpr std::int64_t group = group_lanes<T>;
+  const T* start = visit.multiplicities ? t.multiplicity : nullptr;
+  const bool begun = std::none_of(t.maximum + row, t.maximum + row + group,
+                                  [](T maximum) { return maximum == -std::numeric_limits<T>::infinity(); });
+  if (begun && !visit.modified() && !visit.direct && !t.pairs.product) {
+    if (visit.full ? weigh_scores<T, false>(t, visit, start, seen, row, scores)
+                   : weigh_scores<T, true>(t, visit, start, seen, row, scores)) {
+      std::fill_n(factors, group, T(1));
+      return false;
+    }
+  }
+  std::copy_n(t.maximum + row, group, factors);
+  if (visit.modified())
+    score_modified(t, visit, seen, row, scores, factors);
+  else if (visit.full)
+    score_pair<T, false>(t, visit, start, seen, row, scores, factors);
+  else
+    score_pair<T, true>(t, visit, start, seen, row, scores, factors);
+  weigh_pair(t, seen.any, row, scores, factors);
+  return true;
 }
 
 /// The queries of a tile meet a packed tile of keys and values.
@@ -231,7 +309,6 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
   constexpr std::size_t pairs = static_cast<std::size_t>(width / group_lanes<T>);
   const std::int64_t v_padded = visit.shape.v_padded, groups = ceil_div(visit.rows.count, group_lanes<T>);
   const std::int64_t fetches = ceil_div(std::max(visit.next_keys.count, visit.next_values.count), groups);
-  const T* start = visit.multiplicities ? t.multiplicity : nullptr;
   for (std::int64_t row = 0; row < visit.rows.count; row += width) {
     const std::int64_t count = std::min<std::int64_t>(width, visit.rows.count - row);
     Seen seen[pairs];
@@ -248,6 +325,7 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
     } else if constexpr (std::is_same_v<T, float>) {
       if (t.pairs.product) t.pairs.score(t.scores, width, row, count, keys);
     }
+    bool rescaled = false;
     for (std::size_t n = 0; n < pairs; ++n) {
       const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>, first = row + lane;
       if (lane >= count) break;
@@ -255,14 +333,9 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
       visit.next_keys.fetch(fetches);
       visit.next_values.fetch(fetches);
       T* scores = t.scores + lane;
-      T* maximum = std::copy_n(t.maximum + first, group_lanes<T>, t.factor + lane) - group_lanes<T>;
-      if (visit.modified())
-        score_modified(t, visit, seen[n], first, scores, maximum);
-      else if (visit.full)
-        score_pair<T, false>(t, visit, start, seen[n], first, scores, maximum);
-      else
-        score_pair<T, true>(t, visit, start, seen[n], first, scores, maximum);
-      weigh_pair(t, seen[n].any, keys, first, scores, maximum);
+      rescaled |= weigh_group(t, visit, seen[n], first, scores, t.factor + lane);
+      clear_weights(scores, keys.begin, seen[n].any.begin);
+      clear_weights(scores, seen[n].any.end, keys.end);
     }
     if (visit.rules && visit.rules->drops)
       drop_weights(*visit.rules, visit.run, part_of(visit.rows, row, count),
@@ -281,7 +354,7 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
       if (empty(any)) continue;
       add_product<T, 1, width>(t.out + (row + i) * v_padded, v_padded, v_padded, any.end - any.begin,
                                t.scores + any.begin * width + i, t.values + any.begin * group_lanes<T>, group_lanes<T>,
-                               t.factor + i, key_room * group_lanes<T>);
+                               rescaled ? t.factor + i : nullptr, key_room * group_lanes<T>);
     }
   }
 }

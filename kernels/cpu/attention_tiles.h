@@ -81,10 +81,11 @@ template <class T>
 [[gnu::always_inline]] inline Vec<T> exp2_bounded(Vec<T> x) {
   using C = simd::detail::ExpConstants<T>;
   using Int = simd::detail::Int<T>;
-  const Vec<T> lowest = simd::broadcast(static_cast<T>(-C::bias));
-  x = lowest > x ? lowest : x;  // in this order a NaN stays
-  const Vec<T> shifted = x + C::rounder;
-  const Vec<T> r = x - (shifted - C::rounder);
+  // The rounder leaves the biased exponent in the low bits; that of the lowest x is 0.
+  constexpr T rounder = C::rounder + C::bias;
+  x = simd::max(simd::broadcast(static_cast<T>(-C::bias)), x);  // in this order a NaN stays
+  const Vec<T> shifted = x + rounder;
+  const Vec<T> r = x - (shifted - rounder);
   Vec<T> p;
   if constexpr (sizeof(T) == 4) {
     p = r * 0.0013264726388025111f + 0.00967151303175852396f;
@@ -99,9 +100,7 @@ template <class T>
     p = simd::broadcast(c[0]);
     for (int i = 1; i < 11; ++i) p = p * r + c[i];
   }
-  // The rounder leaves the integer in the low bits; biased and shifted it is the exponent, and -bias gives 0.
-  const auto bits = (reinterpret_cast<Vec<Int>>(shifted) + Int{C::bias}) << C::mantissa;
-  return (p * r + T(1)) * reinterpret_cast<Vec<T>>(bits);
+  return (p * r + T(1)) * reinterpret_cast<Vec<T>>(reinterpret_cast<Vec<Int>>(shifted) << C::mantissa);
 }
 
 /// Rows [range) of a head as rows of `padded` >= columns elements in the compute type, the rest 0.

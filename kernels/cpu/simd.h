@@ -17,7 +17,7 @@
 
 #include "kernels/dtype.h"
 
-#if defined(__F16C__) || defined(__AVX512F__)
+#if defined(__AVX__)
 #include <immintrin.h>
 #endif
 
@@ -168,6 +168,11 @@ template <class V>
 inline V min(V a, V b) {
   return a < b ? a : b;
 }
+#if defined(__AVX__) && !defined(__AVX512F__)
+// Of a comparison with a constant, GCC 12 makes two instructions.
+inline Vec<float> max(Vec<float> a, Vec<float> b) { return _mm256_max_ps(a, b); }
+inline Vec<float> min(Vec<float> a, Vec<float> b) { return _mm256_min_ps(a, b); }
+#endif
 
 namespace detail {
 /// Combines lane i with lane i + Width, then with half of that, until lane 0 has them all.
