@@ -165,15 +165,11 @@ template <class T, bool Masked>
   }
 }
 
-/// Weights may be relative to an older maximum, as long as those of a tile of keys add up to no more than this.
-template <class T>
-inline constexpr T most_growth = 65536;
-
-/// Weights of one group of queries relative to their maxima so far, in one pass over the scores, and the rows' sums go
-/// on. False, and nothing but the scores has changed, where the maxima must grow first. Not inlined, as above.
+/// Weights of one group of queries relative to their maxima so far, in one pass over the scores, and what the weights
+/// add up to. Not inlined, as above.
 template <class T, bool Masked>
-[[gnu::noinline]] bool weigh_scores(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
-                                    std::int64_t row, T* scores) {
+[[gnu::noinline]] void weigh_scores(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
+                                    std::int64_t row, T* scores, T* sums) {
   constexpr int width = score_lanes<T>;
   const std::int64_t depth = visit.shape.depth;
   const T* queries = t.queries + row * depth;
@@ -200,14 +196,7 @@ template <class T, bool Masked>
       }
     }
   }
-  for (std::size_t v = 0; v < 2; ++v)
-    for (int i = 0; i < lanes<T>; ++i)
-      if (total[v][i] > most_growth<T>) return false;
-  for (std::size_t v = 0; v < 2; ++v) {
-    T* sum = t.sum + row + vector_offset<T>(v);
-    simd::store(sum, simd::load<T>(sum) + total[v]);
-  }
-  return true;
+  for (std::size_t v = 0; v < 2; ++v) simd::store(sums + vector_offset<T>(v), total[v]);
 }
 
 /// Scores as above, with everything that modifies them.
@@ -276,22 +265,48 @@ void clear_weights(T* scores, std::int64_t begin, std::int64_t end) {
   for (std::int64_t key = begin; key < end; ++key) std::fill_n(scores + key * score_lanes<T>, group_lanes<T>, T{});
 }
 
+/// Weights may be relative to an older maximum, as long as those of a tile of keys add up to no more than this.
+template <class T>
+inline constexpr T most_growth = 65536;
+
+/// Weights and sums of one group of queries, all of which have seen keys, with maxima that grow only where they must.
+/// Each query decides for itself: what others see changes none of its bits.
+template <class T, bool Masked>
+bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,
+                 T* factors) {
+  constexpr int group = group_lanes<T>;
+  T sums[static_cast<std::size_t>(group)], maximum[static_cast<std::size_t>(group)];
+  T *reference = t.maximum + row, *sum = t.sum + row;
+  weigh_scores<T, Masked>(t, visit, start, seen, row, scores, sums);
+  const bool grows = std::any_of(sums, sums + group, [](T of_query) { return of_query > most_growth<T>; });
+  if (grows) {
+    std::copy_n(reference, group, maximum);
+    score_pair<T, Masked>(t, visit, start, seen, row, scores, maximum);
+    for (int i = 0; i < group; ++i) {
+      const T from = reference[i];
+      if (sums[i] > most_growth<T>) reference[i] = maximum[i];
+      factors[i] = std::exp2(from - reference[i]);
+      sum[i] *= factors[i];
+    }
+    weigh_scores<T, Masked>(t, visit, start, seen, row, scores, sums);
+  } else {
+    std::fill_n(factors, group, T(1));
+  }
+  for (int i = 0; i < group; ++i) sum[i] += sums[i];
+  return grows;
+}
+
 /// Scores and weights of one group of queries that sees some of the keys, and in `factors` what their results so far
 /// are to be multiplied by; whether that is anything but 1.
 template <class T>
 bool weigh_group(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores, T* factors) {
-  constexpr std::int64_t group = group_lanes<T>;
   const T* start = visit.multiplicities ? t.multiplicity : nullptr;
-  const bool begun = std::none_of(t.maximum + row, t.maximum + row + group,
+  const bool begun = std::none_of(t.maximum + row, t.maximum + row + group_lanes<T>,
                                   [](T maximum) { return maximum == -std::numeric_limits<T>::infinity(); });
-  if (begun && !visit.modified() && !visit.direct && !t.pairs.product) {
-    if (visit.full ? weigh_scores<T, false>(t, visit, start, seen, row, scores)
-                   : weigh_scores<T, true>(t, visit, start, seen, row, scores)) {
-      std::fill_n(factors, group, T(1));
-      return false;
-    }
-  }
-  std::copy_n(t.maximum + row, group, factors);
+  if (begun && !visit.modified() && !visit.direct && !t.pairs.product)
+    return visit.full ? weigh_plain<T, false>(t, visit, start, seen, row, scores, factors)
+                      : weigh_plain<T, true>(t, visit, start, seen, row, scores, factors);
+  std::copy_n(t.maximum + row, group_lanes<T>, factors);
   if (visit.modified())
     score_modified(t, visit, seen, row, scores, factors);
   else if (visit.full)
