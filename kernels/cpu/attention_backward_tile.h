@@ -7,8 +7,7 @@
 #include <limits>
 #include <numbers>
 
-#include "kernels/cpu/attention_backward_call.h"
-#include "kernels/cpu/attention_scores.h"
+#include "kernels/cpu/attention_backward_scores.h"
 
 namespace poolgrad::kernels::attention {
 
@@ -70,128 +69,6 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
   for (std::int64_t i = 0; i < count; ++i) s.lse[i] -= s.log[i];
 }
 
-/// dS of a block of pairs, from dP in s.scores and P in s.weights: dropout, dbias, softcap and scale.
-template <class T>
-void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
-                  ScoreBlock<T> block, std::int64_t lane) {
-  const Progression queries =
-      part_of(pair.queries, lane, std::min<std::int64_t>(pair.queries.count - lane, group_lanes<T>));
-  const auto finish = [&](std::int64_t key, std::int64_t i, Vec<T> factor) {
-    const std::int64_t at = key * query_tile<T> + lane + i;
-    const Vec<T> weight = simd::load<T>(s.weights + at);
-    Vec<T> gradient = weight * (factor * simd::load<T>(s.scores + at) - simd::load<T>(s.delta + lane + i));
-    gradient = weight == Vec<T>{} ? Vec<T>{} : gradient;
-    simd::store(s.weights + at, weight * factor);
-    if (const View& d = p.gradients.dbias; d.data && pair.want_keys) {
-      T* to = d.as<T>() + pair.batch * d.strides[0] + pair.head * d.strides[1] +
-              (pair.keys.row + key * pair.keys.stride) * d.strides[3];
-      for (std::int64_t n = 0; n < lanes<T> && i + n < queries.count; ++n)
-        to[(queries.row + (i + n) * queries.stride) * d.strides[2]] += gradient[n];
-    }
-    gradient *= static_cast<T>(p.scores.scale);
-    if (rules.softcap != 0) gradient *= simd::load<T>(s.derivative + at);
-    simd::store(s.scores + at, gradient);
-  };
-  if (rules.drops) return for_each_dropout(rules, pair.keys, queries, block, finish);
-  for (std::int64_t key = block.begin; key < block.end; ++key)
-    for (std::int64_t i = 0; i < block.lanes; i += lanes<T>) finish(key, i, simd::broadcast(T(1)));
-}
-
-/// s.weights = P (with dropout) and s.scores = dS * scale, for lanes [lane, lane + group_lanes) of the pair.
-template <class T>
-void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
-                 std::int64_t lane) {
-  constexpr std::size_t vectors = 2;
-  constexpr std::int64_t width = query_tile<T>, group = group_lanes<T>;
-  const std::int64_t members = std::min(group, pair.queries.count - lane);
-  const bool plain = !rules.drops && rules.softcap == 0 && !p.gradients.dbias.data;
-  const T scale = static_cast<T>(p.scores.scale);
-  Vec<T> lse[vectors], delta[vectors], index[vectors];
-  for (std::size_t v = 0; v < vectors; ++v) {
-    lse[v] = simd::load<T>(s.lse + lane + vector_offset<T>(v));
-    delta[v] = simd::load<T>(s.delta + lane + vector_offset<T>(v));
-    for (int i = 0; i < lanes<T>; ++i) index[v][i] = static_cast<T>(lane + vector_offset<T>(v) + i);
-  }
-  for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
-    const auto& block = pair.block[key / rows_step];
-    if (!block.sees(lane, group)) continue;
-    const std::int64_t end = std::min<std::int64_t>(key + rows_step, pair.keys.count);
-    const ScoreBlock<T> part{s.weights + lane, width, key, end, group};
-    Vec<T> sum[rows_step][vectors];
-    if (s.pairs.product)
-      load_scores<T>(sum, s.weights + key * width + lane, width, scale * static_cast<T>(std::numbers::log2e));
-    else
-      score_block<T, vectors>(sum, s.keys, key, s.queries + lane * p.depth, p.depth);
-    if (rules.modifies() || pair.strip->masked) {
-#pragma GCC unroll 8
-      for (int r = 0; r < rows_step; ++r)
-#pragma GCC unroll 2
-        for (std::size_t v = 0; v < vectors; ++v)
-          simd::store(s.weights + (key + r) * width + lane + vector_offset<T>(v), sum[r][v]);
-      const Progression queries = part_of(pair.queries, lane, members);
-      modify_scores(rules, pair.keys, queries, part, s.derivative ? s.derivative + lane : nullptr);
-      if (pair.strip->masked)
-        drop_pairs(pair.keys, queries, part, [&](std::int64_t query, std::int64_t at) {
-          return p.by_key.keeps(*pair.strip, p.scores.first_head + pair.head, at, query);
-        });
-#pragma GCC unroll 8
-      for (int r = 0; r < rows_step; ++r)
-#pragma GCC unroll 2
-        for (std::size_t v = 0; v < vectors; ++v)
-          sum[r][v] = simd::load<T>(s.weights + (key + r) * width + lane + vector_offset<T>(v));
-    }
-    const bool masked = block.full_begin > lane || block.full_end < lane + members || pair.strip->masked;
-#pragma GCC unroll 8
-    for (int r = 0; r < rows_step; ++r) {
-#pragma GCC unroll 2
-      for (std::size_t v = 0; v < vectors; ++v) {
-        Vec<T> weight = exp2_bounded<T>(sum[r][v] - lse[v]);
-        if (masked) {
-          weight = index[v] < simd::broadcast(pair.first[key + r]) ? Vec<T>{} : weight;
-          weight = index[v] >= simd::broadcast(pair.last[key + r]) ? Vec<T>{} : weight;
-        }
-        simd::store(s.weights + (key + r) * width + lane + vector_offset<T>(v), weight);
-      }
-    }
-    if (s.pairs.product)
-      load_scores<T>(sum, s.scores + key * width + lane, width, T(1));
-    else
-      score_block<T, vectors>(sum, s.values, key, s.grads + lane * p.v_depth, p.v_depth);
-#pragma GCC unroll 8
-    for (int r = 0; r < rows_step; ++r) {
-#pragma GCC unroll 2
-      for (std::size_t v = 0; v < vectors; ++v) {
-        const std::int64_t at = (key + r) * width + lane + vector_offset<T>(v);
-        Vec<T> gradient = sum[r][v];
-        if (plain) {
-          const Vec<T> weight = simd::load<T>(s.weights + at);
-          // A pair that is not admitted stays 0 whatever lies in v and dO.
-          gradient = weight * (gradient - delta[v]) * scale;
-          if (masked) gradient = weight == Vec<T>{} ? Vec<T>{} : gradient;
-        }
-        simd::store(s.scores + at, gradient);
-      }
-    }
-    if (!plain) finish_block(p, pair, s, rules, part, lane);
-  }
-}
-
-/// Zeros for the pairs that score_group() has left out.
-template <class T>
-void clear_unseen(const TilePair<T>& pair, const TileScratch<T>& s) {
-  const std::int64_t count = round_up(pair.queries.count, group_lanes<T>);
-  for (std::int64_t key = 0; key < pair.keys.count; ++key) {
-    const auto& block = pair.block[key / rows_step];
-    const bool none = block.begin >= block.end;
-    const std::int64_t begin = none ? count : round_down(block.begin, group_lanes<T>),
-                       end = none ? count : round_up(block.end, group_lanes<T>);
-    for (T* row : {s.weights + key * query_tile<T>, s.scores + key * query_tile<T>}) {
-      std::fill(row, row + begin, T{});
-      std::fill(row + end, row + count, T{});
-    }
-  }
-}
-
 /// dk and dv of the key tile.
 template <class T>
 void add_key_gradients(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
@@ -238,32 +115,37 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
       for (std::int64_t i = written.end; i < read.end; ++i) row[i] = T{};
     }
   }
+  // Half of the keys at a time: their scores and one panel of their rows stay in the first-level cache.
+  constexpr std::int64_t chunk = TilePair<T>::blocks / 2;
   struct Segment {
     std::int64_t query, key, end;  // what rows_step queries see
-  } segments[query_tile<T> / rows_step * (TilePair<T>::blocks / 2 + 1)];
-  std::int64_t found = 0;
-  for (std::int64_t i = 0; i < count; i += rows_step)
-    for (std::int64_t b = 0; b < blocks; ++b) {
-      if (!pair.block[b].sees(i, rows_step)) continue;
-      std::int64_t key = b * rows_step;
-      while (b + 1 < blocks && pair.block[b + 1].sees(i, rows_step)) ++b;
-      std::int64_t end = std::min<std::int64_t>((b + 1) * rows_step, keys);
-      while (key < end && !pair.sees(key, i, rows_step)) ++key;
-      while (key < end && !pair.sees(end - 1, i, rows_step)) --end;
-      segments[found++] = {i, key, end};
-    }
-  for (std::int64_t j = 0; j < p.padded; j += group_lanes<T>) {
-    const std::int64_t columns = std::min<std::int64_t>(group_lanes<T>, p.padded - j);
-    const T* key_rows = s.key_rows + j / group_lanes<T> * key_panel<T>;
-    for (const Segment* part = segments; part < segments + found; ++part) {
-      const std::int64_t i = part->query, rows = std::min<std::int64_t>(rows_step, count - i);
-      T *to = dq + i * stride + j, *last = s.last_rows;
-      const bool whole = rows == rows_step;  // else the rows after the last belong to somebody else
-      for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(to + r * stride, columns, last + r * p.padded);
-      add_product<T, 1, width>(whole ? to : last, whole ? stride : p.padded, columns, part->end - part->key,
-                               s.scores + part->key * width + i, key_rows + part->key * group_lanes<T>, group_lanes<T>,
-                               nullptr);
-      for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(last + r * p.padded, columns, to + r * stride);
+  } segments[query_tile<T> / rows_step * (chunk / 2 + 1)];
+  for (std::int64_t begin = 0; begin < blocks; begin += chunk) {
+    const std::int64_t last_block = std::min(begin + chunk, blocks);
+    std::int64_t found = 0;
+    for (std::int64_t i = 0; i < count; i += rows_step)
+      for (std::int64_t b = begin; b < last_block; ++b) {
+        if (!pair.block[b].sees(i, rows_step)) continue;
+        std::int64_t key = b * rows_step;
+        while (b + 1 < last_block && pair.block[b + 1].sees(i, rows_step)) ++b;
+        std::int64_t end = std::min<std::int64_t>((b + 1) * rows_step, keys);
+        while (key < end && !pair.sees(key, i, rows_step)) ++key;
+        while (key < end && !pair.sees(end - 1, i, rows_step)) --end;
+        segments[found++] = {i, key, end};
+      }
+    for (std::int64_t j = 0; j < p.padded; j += group_lanes<T>) {
+      const std::int64_t columns = std::min<std::int64_t>(group_lanes<T>, p.padded - j);
+      const T* key_rows = s.key_rows + j / group_lanes<T> * key_panel<T>;
+      for (const Segment* part = segments; part < segments + found; ++part) {
+        const std::int64_t i = part->query, rows = std::min<std::int64_t>(rows_step, count - i);
+        T *to = dq + i * stride + j, *last = s.last_rows;
+        const bool whole = rows == rows_step;  // else the rows after the last belong to somebody else
+        for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(to + r * stride, columns, last + r * p.padded);
+        add_product<T, 1, width>(whole ? to : last, whole ? stride : p.padded, columns, part->end - part->key,
+                                 s.scores + part->key * width + i, key_rows + part->key * group_lanes<T>,
+                                 group_lanes<T>, nullptr);
+        for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(last + r * p.padded, columns, to + r * stride);
+      }
     }
   }
 }
