@@ -7,6 +7,7 @@
 #include <numbers>
 
 #include "kernels/cpu/attention_backward_call.h"
+#include "kernels/cpu/attention_prefetch.h"
 #include "kernels/cpu/attention_scores.h"
 
 namespace poolgrad::kernels::attention {
@@ -103,6 +104,20 @@ void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileS
     });
 }
 
+/// Rows of q or dO for lanes [lane, lane + group_lanes) of the pair that comes next where its queries go on.
+template <class T>
+Prefetch next_rows(const BackwardCall& p, const TilePair<T>& pair, const View& of, std::int64_t lane) {
+  Prefetch next;
+  const Progression& now = pair.queries;
+  const std::int64_t row = now.row + (now.count + lane) * now.stride, rows = ceil_div(p.queries - row, now.stride);
+  if (of.data && rows > 0)
+    with_storage<T>(of.dtype, [&]<class S>(S) {
+      next = Prefetch::make(head_of<const S>(of, pair.batch, pair.head),
+                            {row, now.stride, std::min<std::int64_t>(rows, group_lanes<T>), 0, 1}, of.shape[3]);
+    });
+  return next;
+}
+
 /// s.weights = P (with dropout) and s.scores = dS * scale, for lanes [lane, lane + group_lanes) of the pair.
 template <class T>
 void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
@@ -114,7 +129,10 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
     const auto& block = pair.block[key / rows_step];
     return block.full_begin > lane || block.full_end < lane + members || pair.strip->masked;
   };
+  Prefetch next_queries = next_rows(p, pair, p.q, lane), next_grads = next_rows(p, pair, p.grad_out, lane);
   for (std::int64_t key = 0; key < keys && !s.pairs.product; key += rows_step) {
+    next_queries.fetch(1);
+    next_grads.fetch(1);
     if (!sees(key)) continue;
     const std::int64_t at = key * width + lane;
     multiply_block(s.weights + at, s.keys + key * p.depth, s.queries + lane * p.depth, p.depth);
