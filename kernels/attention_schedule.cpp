@@ -12,7 +12,7 @@ AttentionSchedule AttentionSchedule::transposed() const {
   return other;
 }
 
-RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit) : map_(schedule.queries) {
+RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit, bool short_first) : map_(schedule.queries) {
   // More classes than rows would be empty.
   const std::int64_t most = std::max({std::int64_t{1}, map_.piece(0).count, map_.piece(1).count});
   classes_ = std::min(most, schedule.modulus / std::gcd(schedule.modulus, map_.stride));
@@ -26,7 +26,8 @@ RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit) : ma
     const PositionMap::Piece piece = map_.piece(n);
     origin_[n] = first_part_[n] = tiles_[n] = 0;
     if (piece.count <= 0) continue;
-    origin_[n] = schedule.cut > 0 ? 0 : piece.position;
+    const std::int64_t missing = short_first ? floor_mod(-piece.count * map_.stride, part_) : 0;
+    origin_[n] = schedule.cut > 0 ? 0 : piece.position - missing;
     const auto part_at = [&](std::int64_t position) {
       const std::int64_t cut = floor_div(position - origin_[n], cut_);
       return cut * parts_ + (position - origin_[n] - cut * cut_) / part_;

@@ -46,9 +46,11 @@ struct AttentionSchedule {
 static_assert(sizeof(AttentionSchedule) <= 4096, "goes to kernels by value");
 
 /// Tiles of at most `limit` rows of a schedule's queries. Tile numbers are ordered by position; a tile may be empty.
+/// Where rows may lie anywhere, all tiles of a piece are equally long but the last one, or the first where
+/// `short_first`.
 class RowTiling {
  public:
-  RowTiling(const AttentionSchedule& schedule, std::int64_t limit);
+  RowTiling(const AttentionSchedule& schedule, std::int64_t limit, bool short_first = false);
   std::int64_t tiles() const { return tiles_[0] + tiles_[1]; }
   POOLGRAD_HD Progression tile(std::int64_t number) const;
 

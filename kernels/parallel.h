@@ -37,8 +37,9 @@ void parallel_ranges(std::int64_t n, std::int64_t chunk, const Body& body) {
                        &context);
 }
 
-/// Calls body(item, worker) for every item of [0, n), in any order, each item as soon as a thread is free: for items
-/// of unequal cost. worker < num_threads() names the thread, for per-thread scratch. An exception is rethrown here.
+/// Calls body(item, worker) for every item of [0, n), each as soon as a thread is free: for items of unequal cost. They
+/// are taken in ascending order, and whoever has taken one runs it at once, so a body may wait for what the bodies of
+/// smaller items do. worker < num_threads() names the thread, for per-thread scratch. An exception is rethrown here.
 template <class Body>
 void parallel_items(std::int64_t n, const Body& body) {
   if (n <= 0) return;

@@ -1,19 +1,23 @@
 // Backward attention on the CPU over a schedule. Work is cut along key tiles; every element of dq, dk and dv is one
 // chain of additions in the order of key tiles (dq) or of heads of the group and then queries (dk, dv), so how the
-// items are cut changes no bit. Where there are heads enough for the threads, one item owns a whole head and visits
-// each pair of tiles once (five products); otherwise items own key tiles for dk and dv, then ranges of queries for dq
-// (seven products).
+// items are cut changes no bit. There are three ways to cut, and the one that should end first is taken:
+//   heads      an item owns a whole head and visits each pair of tiles once: five products
+//   wavefront  an item owns a key tile, and adds its part of dq behind the key tile before it: five products
+//   two passes items own key tiles for dk and dv, then ranges of queries for dq: seven products
 //
-// dq is summed up in place where its type and width allow. Else in scratch, of the rows between those that no later
-// key tile visits and those that none has visited yet: few where the pattern is local, whatever the length.
+// dq is summed up in place where its type and width allow. Else in scratch: of all rows of a head that several threads
+// add to; otherwise of the rows between those that no later key tile visits and those that none has visited yet, few
+// where the pattern is local, whatever the length.
 #include <numeric>
 #include <utility>
 #include <vector>
 
 #include "kernels/cpu/attention_backward_tile.h"
+#include "kernels/cpu/attention_query_rows.h"
 #include "kernels/cpu/attention_reach.h"
 #include "kernels/cpu/attention_variants.h"
 #include "kernels/cpu/attention_walk.h"
+#include "kernels/cpu/attention_wavefront.h"
 #include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
@@ -24,46 +28,23 @@ namespace {
 
 using namespace attention;
 
-/// Of dq in scratch, for each thread: of whole heads, and of ranges of queries where a head is too much.
+/// Of dq in scratch, for each thread: of heads, and of ranges of queries where a head is too much.
 constexpr std::int64_t head_bytes = std::int64_t{4} << 20, range_bytes = std::int64_t{512} << 10;
 
 /// All pairs of these key tiles and query rows, for `heads` query heads from `head` on, which share one kv head.
 struct Item {
   std::int64_t batch, head, heads;
   Range tiles, rows;
-  bool want_keys, want_queries;  // gradients of
+  bool want_keys = true, want_queries = true;  // gradients of
+  const Wavefront::Turn* turn = nullptr;       // of a key tile that others add to dq before and after
 };
-
-/// Where dq of one head is summed up: rows from `origin` on. Rows [done, entered) are being summed up.
-template <class T>
-struct QueryRows {
-  T* data;
-  std::int64_t stride, capacity, origin, done, entered;
-  T* row(std::int64_t i) const { return data + (i - origin) * stride; }
-};
-
-/// Rows of a head, in T, to the rows of a gradient.
-template <class T>
-void write_rows(const View& to, std::int64_t batch, std::int64_t head, const Progression& rows, const T* from,
-                std::int64_t padded, bool accumulate) {
-  const std::int64_t columns = to.shape[3];
-  with_storage<T>(to.dtype, [&]<class S>(S) {
-    const auto out = gather(head_of<S>(to, batch, head), rows);
-    for (std::int64_t i = 0; i < rows.count; ++i, from += padded)
-      for (std::int64_t j = 0; j < columns; j += lanes<T>) {
-        Vec<T> value = simd::load<T>(from + j);
-        if (accumulate) value += simd::load_partial<T>(out.row(i) + j, columns - j);
-        simd::store_partial(out.row(i) + j, value, columns - j);
-      }
-  });
-}
 
 template <class T>
 class Backward {
  public:
   explicit Backward(const BackwardCall& call)
       : p_(call),
-        tiling_(call.by_key, owned_keys),
+        tiling_(call.by_key, owned_keys, true),
         reach_(call.by_key, tiling_, call.scores.first_head, call.q_heads),
         direct_(call.gradients.dq.data && call.gradients.dq.dtype == dtype_of<T> && call.padded == call.depth) {}
 
@@ -71,18 +52,74 @@ class Backward {
     const AttentionGradients& g = p_.gradients;
     const bool want_queries = g.dq.data, want_keys = g.dk.data || g.dv.data || g.dbias.data;
     if (g.dbias.data && !g.accumulate) clear_dbias();
-    const std::int64_t tiles = tiling_.tiles(), heads = p_.q.shape[0] * p_.kv_heads, threads = num_threads();
-    const Range all_tiles{0, tiles}, all_rows{0, p_.queries};
-    const std::int64_t rounds = (heads + threads - 1) / threads;  // of whole heads
+    const std::int64_t heads = p_.q.shape[0] * p_.kv_heads;
     // Twice what is incomplete at a time, so that rows move to the front once.
     const std::int64_t capacity = std::clamp<std::int64_t>(2 * reach_.span(), 1, std::max<std::int64_t>(1, p_.queries));
-    if (want_queries && want_keys && 5 * rounds * threads <= 7 * heads &&
-        (direct_ || p_.group * bytes(capacity) <= head_bytes)) {
-      const Memory memory(p_, heads, direct_ ? 0 : p_.group * capacity);
-      return run_items(memory, heads, capacity, [&](std::int64_t n) {
-        return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, all_tiles, all_rows, true, true};
-      });
-    }
+    const Way way = want_queries && want_keys ? best_way(heads, capacity) : Way::passes;
+    if (way == Way::heads) return run_heads(heads, capacity);
+    if (way == Way::wavefront) return run_wavefront(heads);
+    run_passes(heads, capacity, want_keys, want_queries);
+  }
+
+ private:
+  enum class Way { heads, wavefront, passes };
+
+  /// The one that should end first. Times are products of pairs on one thread.
+  Way best_way(std::int64_t heads, std::int64_t capacity) const {
+    const std::int64_t threads = num_threads(), rounds = (heads + threads - 1) / threads;
+    const bool owns = direct_ || p_.group * bytes(capacity) <= head_bytes;
+    if (owns && rounds * threads == heads) return Way::heads;
+    double pairs = 0;
+    for (std::int64_t h = 0; h < p_.q_heads; ++h)
+      pairs += static_cast<double>(p_.q.shape[0]) * reach_.pairs(h, {0, reach_.tiles()}, {0, p_.queries});
+    Way best = Way::passes;
+    double least = 7 * pairs / static_cast<double>(threads);
+    const auto consider = [&](Way way, double time) {
+      if (time < least) best = way, least = time;
+    };
+    if (owns) consider(Way::heads, 5 * pairs * static_cast<double>(rounds) / static_cast<double>(heads));
+    if (heads_under_way(heads) > 0)
+      consider(Way::wavefront,
+               5 * wavefront_length(reach_, p_.q.shape[0], p_.kv_heads, p_.group, query_tile<T>, num_threads()));
+    return best;
+  }
+
+  /// Heads that a wavefront may be at: those that there is scratch for, and no more than threads could be at.
+  std::int64_t heads_under_way(std::int64_t heads) const {
+    const std::int64_t threads = num_threads(), most = std::min(heads, threads);
+    if (direct_) return most;
+    return std::min(most, threads * head_bytes / std::max<std::int64_t>(1, p_.group * bytes(p_.queries)));
+  }
+
+  void run_heads(std::int64_t heads, std::int64_t capacity) const {
+    const Memory memory(p_, heads, direct_ ? 0 : p_.group * capacity);
+    run_items(memory, heads, capacity, [&](std::int64_t n) {
+      return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, {0, tiling_.tiles()}, {0, p_.queries}};
+    });
+  }
+
+  void run_wavefront(std::int64_t heads) const {
+    const std::int64_t tiles = tiling_.tiles(), rows = p_.group * p_.queries, slots = heads_under_way(heads),
+                       slot = direct_ ? 0 : rows * p_.padded;
+    const Memory memory(p_, heads * tiles, 0, slots * slot);
+    Wavefront front(heads * tiles, rows);
+    parallel_items(heads * tiles, [&](std::int64_t n, int worker) {
+      const std::int64_t head = n / tiles, tile = n % tiles;
+      // The first tile of a head takes over the scratch of an earlier one.
+      const std::int64_t before = tile > 0 ? n - 1 : direct_ || head < slots ? -1 : (head - slots + 1) * tiles - 1;
+      const Wavefront::Turn turn(front, n, before);
+      if (tile == 0) turn.wait(rows);
+      TileScratch<T> scratch = memory.of(p_, worker);
+      scratch.dq = memory.shared() + head % slots * slot;
+      Item item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, {tile, tile + 1}, {0, p_.queries}};
+      item.turn = &turn;
+      run_item(item, p_.queries, scratch);
+    });
+  }
+
+  void run_passes(std::int64_t heads, std::int64_t capacity, bool want_keys, bool want_queries) const {
+    const std::int64_t tiles = tiling_.tiles(), threads = num_threads();
+    const Range all_tiles{0, tiles}, all_rows{0, p_.queries};
     // Ranges of queries: enough to keep every thread busy to the end, long enough that walking key tiles costs little.
     const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * threads / all);
     std::int64_t length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
@@ -104,15 +141,25 @@ class Backward {
       });
   }
 
- private:
-  /// Scratch of every thread, with `dq_rows` rows of dq each.
-  struct Memory {
-    Memory(const BackwardCall& p, std::int64_t items, std::int64_t dq_rows_)
-        : dq_rows(dq_rows_),
-          size(TileScratch<T>::carve(nullptr, p, dq_rows, nullptr)),
-          workspace("attention", size * std::min<std::int64_t>(num_threads(), items)) {}
-    std::int64_t dq_rows, size;
-    Workspace<T> workspace;
+  /// Scratch of every thread, with `dq_rows` rows of dq each, and elements that all of them share.
+  class Memory {
+   public:
+    Memory(const BackwardCall& p, std::int64_t items, std::int64_t dq_rows, std::int64_t shared = 0)
+        : dq_rows_(dq_rows),
+          size_(TileScratch<T>::carve(nullptr, p, dq_rows, nullptr)),
+          owned_(size_ * std::min<std::int64_t>(num_threads(), items)),
+          workspace_("attention", owned_ + shared) {}
+
+    TileScratch<T> of(const BackwardCall& p, int worker) const {
+      TileScratch<T> scratch;
+      TileScratch<T>::carve(workspace_.data() + size_ * worker, p, dq_rows_, &scratch);
+      return scratch;
+    }
+    T* shared() const { return workspace_.data() + owned_; }
+
+   private:
+    std::int64_t dq_rows_, size_, owned_;
+    Workspace<T> workspace_;
   };
 
   std::int64_t bytes(std::int64_t rows) const { return rows * p_.padded * static_cast<std::int64_t>(sizeof(T)); }
@@ -144,47 +191,39 @@ class Backward {
     std::iota(order.begin(), order.end(), std::size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
     parallel_items(count, [&](std::int64_t n, int worker) {
-      TileScratch<T> scratch;
-      TileScratch<T>::carve(memory.workspace.data() + memory.size * worker, p_, memory.dq_rows, &scratch);
-      run_item(item_of(static_cast<std::int64_t>(order[static_cast<std::size_t>(n)])), capacity, scratch);
+      run_item(item_of(static_cast<std::int64_t>(order[static_cast<std::size_t>(n)])), capacity, memory.of(p_, worker));
     });
   }
 
   void run_item(const Item& item, std::int64_t capacity, const TileScratch<T>& s) const {
     std::vector<QueryRows<T>> dq;
-    for (std::int64_t n = 0; n < item.heads && item.want_queries; ++n) {
-      const std::int64_t begin = item.rows.begin;
-      if (direct_) {
-        const auto rows = head_of<T>(p_.gradients.dq, item.batch, item.head + n);
-        dq.push_back({rows.data, rows.stride, p_.queries, 0, begin, begin});
-      } else {
-        dq.push_back({s.dq + n * capacity * p_.padded, p_.padded, capacity, begin, begin, begin});
-      }
-    }
+    for (std::int64_t n = 0; n < item.heads && item.want_queries; ++n) dq.push_back(rows_of_head(item, n, capacity, s));
     for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) visit_tile(item, t, dq, s);
-    for (std::int64_t n = 0; n < std::ssize(dq); ++n)
-      leave(item, item.head + n, dq[static_cast<std::size_t>(n)], item.rows.end);
+    if (item.turn) item.turn->wait(item.heads * p_.queries);
+    for (QueryRows<T>& rows : dq) {
+      const bool last = item.tiles.end == tiling_.tiles();
+      rows.leave(std::min(last ? p_.queries : reach_.at(rows.head, item.tiles.end).complete, item.rows.end));
+    }
   }
 
-  /// Rows before `end` begin with 0.
-  void enter(QueryRows<T>& dq, std::int64_t end) const {
-    if (end - dq.origin > dq.capacity && end > dq.entered) {
-      std::copy(dq.row(dq.done), dq.row(dq.entered), dq.data);
-      dq.origin = dq.done;
+  QueryRows<T> rows_of_head(const Item& item, std::int64_t n, std::int64_t capacity, const TileScratch<T>& s) const {
+    const std::int64_t begin = item.rows.begin;
+    QueryRows<T> rows{&p_, item.batch, item.head + n, direct_, nullptr, p_.padded, capacity, begin, begin, begin};
+    if (direct_) {
+      const auto out = head_of<T>(p_.gradients.dq, item.batch, rows.head);
+      rows.data = out.data;
+      rows.stride = out.stride;
+      rows.capacity = p_.queries;
+      rows.origin = 0;
+    } else {
+      rows.data = s.dq + n * capacity * p_.padded;
     }
-    for (; dq.entered < end; ++dq.entered)
-      if (!direct_ || !p_.gradients.accumulate) std::fill_n(dq.row(dq.entered), p_.padded, T{});
-  }
-  /// Rows before `end` are complete.
-  void leave(const Item& item, std::int64_t head, QueryRows<T>& dq, std::int64_t end) const {
-    while (dq.done < end) {
-      const std::int64_t rows = std::min(end - dq.done, dq.capacity);
-      enter(dq, dq.done + rows);
-      if (!direct_)
-        write_rows(p_.gradients.dq, item.batch, head, {dq.done, 1, rows, 0, 1}, dq.row(dq.done), p_.padded,
-                   p_.gradients.accumulate);
-      dq.done += rows;
+    if (item.turn && item.tiles.begin > 0) {
+      const auto& reach = reach_.at(rows.head, item.tiles.begin);
+      rows.done = reach.complete;
+      rows.entered = std::max(reach.complete, reach.entered);
     }
+    return rows;
   }
 
   void visit_tile(const Item& item, std::int64_t number, std::vector<QueryRows<T>>& dq, const TileScratch<T>& s) const {
@@ -203,13 +242,17 @@ class Backward {
       if (!loaded) load_keys(item, kv_head, keys, s);
       loaded = true;
       QueryRows<T>* rows = item.want_queries ? &dq[static_cast<std::size_t>(n)] : nullptr;
+      if (item.turn) {
+        item.turn->wait(n * p_.queries);
+        item.turn->pass(n * p_.queries);
+      }
       if (rows) {
-        leave(item, h, *rows, std::min(reach.complete, item.rows.end));
-        enter(*rows, std::min(reach.end, item.rows.end));
+        rows->leave(std::min(reach.complete, item.rows.end));
+        rows->enter(std::min(reach.end, item.rows.end));
       }
       walk_key_tiles(
           p_.by_key, p_.scores.first_head + h, keys, unbounded,
-          [&](const Strip& strip, const Progression& run) { visit_run(item, h, keys, strip, run, rows, s); });
+          [&](const Strip& strip, const Progression& run) { visit_run(item, h, keys, strip, run, reach, rows, s); });
     }
     if (!item.want_keys) return;
     const AttentionGradients& g = p_.gradients;
@@ -234,7 +277,8 @@ class Backward {
   }
 
   void visit_run(const Item& item, std::int64_t head, const Progression& keys, const Strip& strip,
-                 const Progression& run, const QueryRows<T>* dq, const TileScratch<T>& s) const {
+                 const Progression& run, const AttentionReach::Reach& reach, const QueryRows<T>* dq,
+                 const TileScratch<T>& s) const {
     // Steps of the run whose rows belong to the item, and of those the ones that some key sees.
     const auto step_at = [&](std::int64_t row) {
       return std::clamp<std::int64_t>(ceil_div(row - run.row, run.stride), 0, run.count);
@@ -264,7 +308,12 @@ class Backward {
       for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) score_group(p_, pair, s, rules, lane);
       if (s.pairs.product) clear_unseen(pair, s);
       if (item.want_keys) add_key_gradients(p_, pair, s);
-      if (dq) add_query_gradients(p_, pair, s, dq->row(pair.queries.row), run.stride * dq->stride);
+      if (!dq) continue;
+      const std::int64_t row = pair.queries.row, end = row + (count - 1) * run.stride + 1;
+      const std::int64_t passed = (head - item.head) * p_.queries;  // in the heads before
+      if (item.turn && row < reach.entered) item.turn->wait(passed + std::min(end, reach.entered));
+      add_query_gradients(p_, pair, s, dq->row(row), run.stride * dq->stride);
+      if (item.turn && reach.ascending) item.turn->pass(passed + end);
     }
   }
 

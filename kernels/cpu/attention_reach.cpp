@@ -15,6 +15,7 @@ AttentionReach::AttentionReach(const AttentionSchedule& by_key, const RowTiling&
       Reach& found = reach_[static_cast<std::size_t>(n)];
       const Progression keys = tiling.tile(n % tiles_);
       walk_key_tiles(by_key, first_head + n / tiles_, keys, unbounded, [&](const Strip&, const Progression& run) {
+        found.ascending &= run.row >= found.end;
         found.begin = found.pairs == 0 ? run.row : std::min(found.begin, run.row);
         found.end = std::max(found.end, run.row + (run.count - 1) * run.stride + 1);
         found.pairs += static_cast<double>(keys.count) * static_cast<double>(run.count);
@@ -29,8 +30,10 @@ AttentionReach::AttentionReach(const AttentionSchedule& by_key, const RowTiling&
       reach.complete = complete;
     }
     for (std::int64_t t = 0; t < tiles_; ++t) {
-      visited = std::max(visited, at(h, t).end);
-      span_ = std::max(span_, visited - at(h, t).complete);
+      Reach& reach = reach_[static_cast<std::size_t>(h * tiles_ + t)];
+      reach.entered = visited;
+      visited = std::max(visited, reach.end);
+      span_ = std::max(span_, visited - reach.complete);
     }
   }
 }

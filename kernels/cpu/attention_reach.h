@@ -15,6 +15,8 @@ class AttentionReach {
     double pairs = 0;                 // roughly; 0: nothing is visited
     std::int64_t begin = 0, end = 0;  // a range of query rows that holds what is visited
     std::int64_t complete = 0;        // neither this tile nor a later one visits a row before this one
+    std::int64_t entered = 0;         // no earlier tile visits this row or one after it
+    bool ascending = true;            // rows are visited in their order
   };
 
   /// `by_key` is a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.

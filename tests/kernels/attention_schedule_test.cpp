@@ -134,6 +134,38 @@ TEST(AttentionSchedule, TilesCutWhereTheyAreTold) {
         }
 }
 
+TEST(AttentionSchedule, TheShortTileMayBeTheFirst) {
+  for (const PositionMap& map : shards(100, -7))
+    for (const std::int64_t modulus : {1, 4, 6})
+      for (const std::int64_t limit : {1, 7, 20, 1000}) {
+        AttentionSchedule schedule = schedule_of(Kind::all, 0);
+        schedule.queries = map;
+        schedule.modulus = modulus;
+        const RowTiling tiling(schedule, limit, true);
+        std::vector<int> seen(static_cast<std::size_t>(map.count));
+        const std::int64_t classes = modulus / std::gcd(modulus, map.stride);
+        std::int64_t full = 0;
+        for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
+          const Progression tile = tiling.tile(n);
+          full += tile.count == std::min(limit, map.count) ? 1 : 0;
+          for (std::int64_t t = 0; t < tile.count; ++t) {
+            ++seen.at(static_cast<std::size_t>(tile.row + t * tile.stride));
+            EXPECT_EQ(map.position(tile.row + t * tile.stride), tile.position + t * tile.step);
+          }
+        }
+        for (const int times : seen) EXPECT_EQ(times, 1);
+        const std::int64_t pieces = map.piece(0).count > 0 && map.piece(1).count > 0 ? 2 : 1;
+        EXPECT_GE(full, tiling.tiles() - pieces * classes) << "limit " << limit << " modulus " << modulus;
+        if (pieces == 1 && tiling.tiles() > classes) {
+          EXPECT_EQ(tiling.tile(tiling.tiles() - 1).count, limit);
+        }
+        schedule.cut = 16;  // tiles stay where they are told
+        const RowTiling last(schedule, limit), first(schedule, limit, true);
+        ASSERT_EQ(first.tiles(), last.tiles());
+        for (std::int64_t n = 0; n < first.tiles(); ++n) EXPECT_EQ(first.tile(n).row, last.tile(n).row);
+      }
+}
+
 TEST(AttentionSchedule, HasNoMoreTilesThanRows) {
   AttentionSchedule schedule = schedule_of(Kind::residue, std::int64_t{1} << 48, 30);
   schedule.modulus = std::int64_t{1} << 48;

@@ -1,0 +1,72 @@
+#include "kernels/cpu/attention_wavefront.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace poolgrad::kernels::attention {
+namespace {
+
+/// Asks the core to spend less on a loop that waits.
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+/// The part of a tile's pairs that is done when the rows before `row` are passed.
+double pairs_before(const AttentionReach::Reach& tile, std::int64_t row) {
+  if (tile.pairs == 0 || row <= tile.begin) return 0;
+  if (row >= tile.end || !tile.ascending) return tile.pairs;
+  return tile.pairs * static_cast<double>(row - tile.begin) / static_cast<double>(tile.end - tile.begin);
+}
+
+/// How much later than the tile before it a tile has to begin, so that it need not wait afterwards.
+double delay(const AttentionReach& reach, std::int64_t first_head, std::int64_t group, std::int64_t tile,
+             std::int64_t step) {
+  double longest = 0, ahead = 0, own = 0;
+  for (std::int64_t h = first_head; h < first_head + group; ++h) {
+    const auto &one = reach.at(h, tile), &before = reach.at(h, tile - 1);
+    if (one.pairs > 0 && one.begin < one.entered)
+      for (const std::int64_t row : {one.begin, std::min(one.end, one.entered)})
+        longest = std::max(
+            longest, ahead + pairs_before(before, row + step) - (own + (one.ascending ? pairs_before(one, row) : 0)));
+    ahead += before.pairs;
+    own += one.pairs;
+  }
+  return longest;
+}
+
+}  // namespace
+
+void Wavefront::Turn::wait(std::int64_t row) const {
+  if (before_ < 0) return;
+  const std::atomic<std::int64_t>& passed = front_.at(before_);
+  // A pair of tiles takes about 100 us; whoever waits longer than some of them lets others have the core.
+  for (int turn = 0; passed.load(std::memory_order_acquire) < row; ++turn)
+    if (turn < 4096)
+      pause();
+    else
+      std::this_thread::yield();
+}
+
+double wavefront_length(const AttentionReach& reach, std::int64_t batches, std::int64_t heads, std::int64_t group,
+                        std::int64_t step, int threads) {
+  std::vector<double> free(static_cast<std::size_t>(threads));  // when each thread has done its last item
+  double end = 0;
+  for (std::int64_t n = 0; n < batches * heads; ++n) {
+    const std::int64_t first_head = n % heads * group;
+    double begin_before = 0, end_before = 0;
+    for (std::int64_t tile = 0; tile < reach.tiles(); ++tile) {
+      double pairs = 0;
+      for (std::int64_t h = first_head; h < first_head + group; ++h) pairs += reach.at(h, tile).pairs;
+      const auto first = std::min_element(free.begin(), free.end());
+      if (tile > 0) begin_before += delay(reach, first_head, group, tile, step);
+      begin_before = std::max(begin_before, *first);
+      *first = end_before = std::max(begin_before + pairs, end_before);
+    }
+    end = std::max(end, end_before);
+  }
+  return end;
+}
+
+}  // namespace poolgrad::kernels::attention

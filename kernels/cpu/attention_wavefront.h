@@ -1,0 +1,59 @@
+// Items that add to the same rows, each after the one before it: a chain. Several run at the same time, each as far
+// behind the one before it as the rows demand, so every element is summed up in the order of the items.
+//
+// Nothing can wait for ever as long as items begin in ascending order and whoever begins one goes on with nothing else
+// until it has ended, as parallel_items() does: the item before has begun, on a thread that waits for earlier ones
+// only.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/cpu/attention_reach.h"
+
+namespace poolgrad::kernels::attention {
+
+class Wavefront {
+ public:
+  /// Every item passes the rows before `rows`.
+  Wavefront(std::int64_t items, std::int64_t rows) : rows_(rows), passed_(static_cast<std::size_t>(items)) {}
+
+  /// An item while it runs. However it ends, it has passed all rows then, and so have those before it.
+  class Turn {
+   public:
+    /// `before` is the item that it comes after, one that has begun; -1: none.
+    Turn(Wavefront& wavefront, std::int64_t item, std::int64_t before)
+        : front_(wavefront), item_(item), before_(before) {}
+    ~Turn() {
+      wait(front_.rows_);
+      pass(front_.rows_);
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+    /// Returns when the item before has passed the rows before `row`.
+    void wait(std::int64_t row) const;
+    /// This item touches no row before `row` any more, nor do those before it.
+    void pass(std::int64_t row) const { front_.at(item_).store(row, std::memory_order_release); }
+
+   private:
+    Wavefront& front_;
+    std::int64_t item_, before_;
+  };
+
+ private:
+  std::atomic<std::int64_t>& at(std::int64_t item) { return passed_[static_cast<std::size_t>(item)]; }
+
+  std::int64_t rows_;
+  std::vector<std::atomic<std::int64_t>> passed_;
+};
+
+/// How long `threads` threads take for all key tiles of all heads one after another, each behind the one before it, in
+/// pairs that one thread visits: from the sum over `threads`, where tiles share few rows or reach far, up to the sum,
+/// where a tile begins with the rows that the one before it ends with. `step` rows are passed at a time; `group` query
+/// heads belong to one item.
+double wavefront_length(const AttentionReach& reach, std::int64_t batches, std::int64_t heads, std::int64_t group,
+                        std::int64_t step, int threads);
+
+}  // namespace poolgrad::kernels::attention
