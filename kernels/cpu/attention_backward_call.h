@@ -10,9 +10,10 @@
 
 namespace poolgrad::kernels::attention {
 
-/// Queries of a tile pair, and the row length of its scores.
+/// Queries of a tile pair, and the row length of its scores: 384 bytes of them. More make less of loading and storing
+/// sums of dk and dv.
 template <class T>
-inline constexpr int query_tile = group_step<T>;
+inline constexpr int query_tile = round_up(384 / static_cast<int>(sizeof(T)), group_step<T>);
 
 /// Keys of a tile pair, at most. More of them make less of loading queries, as long as all fits the second-level cache.
 inline constexpr std::int64_t owned_keys = 192;
