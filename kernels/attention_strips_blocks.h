@@ -7,8 +7,9 @@ namespace poolgrad::kernels {
 
 template <class F>
 POOLGRAD_HD void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
-  for (int n = term.set_begin[tile.h % term.sets]; n < term.set_begin[tile.h % term.sets + 1]; ++n) {
-    const std::int64_t first = term.run[n].first, last = term.run[n].last;
+  const int begin = term.set_begin[tile.h % term.sets], end = term.set_begin[tile.h % term.sets + 1];
+  for (int n = 0; n < end - begin; ++n) {  // ascending in what is visited
+    const auto [first, last] = term.run[tile.flipped ? end - 1 - n : begin + n];
     Strip strip = base;
     strip.add_low({term.size, (tile.flipped ? -last : first) * term.size});
     strip.add_high({term.size, ((tile.flipped ? -first : last) + 1) * term.size});

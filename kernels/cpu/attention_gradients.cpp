@@ -45,7 +45,7 @@ class Backward {
   explicit Backward(const BackwardCall& call)
       : p_(call),
         tiling_(call.by_key, owned_keys, true),
-        reach_(call.by_key, tiling_, call.scores.first_head, call.q_heads),
+        reach_(call.by_key, tiling_, call.scores.first_head, call.q_heads, query_tile<T>),
         direct_(call.gradients.dq.data && call.gradients.dq.dtype == dtype_of<T> && call.padded == call.depth) {}
 
   void run() {
@@ -78,9 +78,10 @@ class Backward {
       if (time < least) best = way, least = time;
     };
     if (owns) consider(Way::heads, 5 * pairs * static_cast<double>(rounds) / static_cast<double>(heads));
+    // Threads that wait for each other lose a little more than that.
     if (heads_under_way(heads) > 0)
       consider(Way::wavefront,
-               5 * wavefront_length(reach_, p_.q.shape[0], p_.kv_heads, p_.group, query_tile<T>, num_threads()));
+               1.05 * 5 * wavefront_length(reach_, p_.q.shape[0], p_.kv_heads, p_.group, num_threads()));
     return best;
   }
 

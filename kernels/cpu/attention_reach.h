@@ -17,10 +17,13 @@ class AttentionReach {
     std::int64_t complete = 0;        // neither this tile nor a later one visits a row before this one
     std::int64_t entered = 0;         // no earlier tile visits this row or one after it
     bool ascending = true;            // rows are visited in their order
+    double delay = 0;  // pairs that the tile before is to be ahead, so that this one need not wait for it
   };
 
-  /// `by_key` is a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.
-  AttentionReach(const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head, std::int64_t heads);
+  /// `by_key` is a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1. `step` rows
+  /// are visited at a time.
+  AttentionReach(const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head, std::int64_t heads,
+                 std::int64_t step);
 
   /// `head` counts from first_head.
   const Reach& at(std::int64_t head, std::int64_t tile) const {

@@ -13,25 +13,13 @@ void pause() {
 #endif
 }
 
-/// The part of a tile's pairs that is done when the rows before `row` are passed.
-double pairs_before(const AttentionReach::Reach& tile, std::int64_t row) {
-  if (tile.pairs == 0 || row <= tile.begin) return 0;
-  if (row >= tile.end || !tile.ascending) return tile.pairs;
-  return tile.pairs * static_cast<double>(row - tile.begin) / static_cast<double>(tile.end - tile.begin);
-}
-
-/// How much later than the tile before it a tile has to begin, so that it need not wait afterwards.
-double delay(const AttentionReach& reach, std::int64_t first_head, std::int64_t group, std::int64_t tile,
-             std::int64_t step) {
+/// How much later than the tile before it a tile of all heads of a group has to begin, so that it need not wait.
+double delay(const AttentionReach& reach, std::int64_t first_head, std::int64_t group, std::int64_t tile) {
   double longest = 0, ahead = 0, own = 0;
   for (std::int64_t h = first_head; h < first_head + group; ++h) {
-    const auto &one = reach.at(h, tile), &before = reach.at(h, tile - 1);
-    if (one.pairs > 0 && one.begin < one.entered)
-      for (const std::int64_t row : {one.begin, std::min(one.end, one.entered)})
-        longest = std::max(
-            longest, ahead + pairs_before(before, row + step) - (own + (one.ascending ? pairs_before(one, row) : 0)));
-    ahead += before.pairs;
-    own += one.pairs;
+    longest = std::max(longest, ahead + reach.at(h, tile).delay - own);
+    ahead += reach.at(h, tile - 1).pairs;
+    own += reach.at(h, tile).pairs;
   }
   return longest;
 }
@@ -50,7 +38,7 @@ void Wavefront::Turn::wait(std::int64_t row) const {
 }
 
 double wavefront_length(const AttentionReach& reach, std::int64_t batches, std::int64_t heads, std::int64_t group,
-                        std::int64_t step, int threads) {
+                        int threads) {
   std::vector<double> free(static_cast<std::size_t>(threads));  // when each thread has done its last item
   double end = 0;
   for (std::int64_t n = 0; n < batches * heads; ++n) {
@@ -60,7 +48,7 @@ double wavefront_length(const AttentionReach& reach, std::int64_t batches, std::
       double pairs = 0;
       for (std::int64_t h = first_head; h < first_head + group; ++h) pairs += reach.at(h, tile).pairs;
       const auto first = std::min_element(free.begin(), free.end());
-      if (tile > 0) begin_before += delay(reach, first_head, group, tile, step);
+      if (tile > 0) begin_before += delay(reach, first_head, group, tile);
       begin_before = std::max(begin_before, *first);
       *first = end_before = std::max(begin_before + pairs, end_before);
     }

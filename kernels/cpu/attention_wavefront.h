@@ -51,9 +51,8 @@ class Wavefront {
 
 /// How long `threads` threads take for all key tiles of all heads one after another, each behind the one before it, in
 /// pairs that one thread visits: from the sum over `threads`, where tiles share few rows or reach far, up to the sum,
-/// where a tile begins with the rows that the one before it ends with. `step` rows are passed at a time; `group` query
-/// heads belong to one item.
+/// where a tile begins with the rows that the one before it ends with. `group` query heads belong to one item.
 double wavefront_length(const AttentionReach& reach, std::int64_t batches, std::int64_t heads, std::int64_t group,
-                        std::int64_t step, int threads);
+                        int threads);
 
 }  // namespace poolgrad::kernels::attention

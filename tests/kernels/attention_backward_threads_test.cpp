@@ -96,6 +96,30 @@ INSTANTIATE_TEST_SUITE_P(Shapes, AttentionBackwardThreads, ::testing::ValuesIn(s
   return name;
 });
 
+TEST(AttentionBackwardThreadsOverBlocks, ChangeNoBit) {
+  // Every key tile is visited by three ranges of rows.
+  BackwardExample e = banded(1490, 1490, unbounded, unbounded);
+  e.q_heads = e.kv_heads = e.schedule.heads = 1;
+  AttentionTerm& term = e.schedule.term[0];
+  term.kind = AttentionTerm::Kind::offsets;
+  term.size = e.schedule.cut = 128;
+  term.sets = 1;
+  term.set_begin[1] = 3;
+  term.run[0] = {-4, -4};
+  term.run[1] = {-2, 2};
+  term.run[2] = {4, 4};
+  e.multiplicity = [](std::int64_t, std::int64_t i, std::int64_t j) {
+    const std::int64_t apart = std::abs(j / 128 - i / 128);
+    return apart <= 2 || apart == 4 ? 1.0 : 0.0;
+  };
+  for (const Storage& storage : {in_place, narrow_halves}) {
+    e.depth = storage.depth;
+    const BackwardCheck check(e, storage.dtype);
+    if (storage.dtype == DType::f32) check.expect(*check.run(), 2e-5);
+    for (int repeat = 0; repeat < 3; ++repeat) expect_equal_bits(check, {2, 3, 8});
+  }
+}
+
 TEST(AttentionBackwardThreadsInside, AParallelRegionChangeNoBit) {
   const int before = num_threads();
   const BackwardCheck check(example(shapes[1]), DType::bf16);

@@ -97,11 +97,11 @@ TEST_F(AttentionWavefront, RunsInsideAParallelRegion) {
 double part_of_one_thread(AttentionSchedule schedule, int threads, std::int64_t heads = 1, std::int64_t group = 1) {
   schedule.heads = heads * group;
   const AttentionSchedule by_key = schedule.transposed();
-  const AttentionReach reach(by_key, RowTiling(by_key, 100, true), 0, heads * group);
+  const AttentionReach reach(by_key, RowTiling(by_key, 100, true), 0, heads * group, 10);
   double pairs = 0;
   for (std::int64_t h = 0; h < heads * group; ++h) pairs += reach.pairs(h, {0, reach.tiles()}, {0, by_key.keys.count});
-  EXPECT_DOUBLE_EQ(wavefront_length(reach, 1, heads, group, 10, 1), pairs);
-  return wavefront_length(reach, 1, heads, group, 10, threads) / pairs;
+  EXPECT_DOUBLE_EQ(wavefront_length(reach, 1, heads, group, 1), pairs);
+  return wavefront_length(reach, 1, heads, group, threads) / pairs;
 }
 AttentionSchedule band(std::int64_t n, std::int64_t left, std::int64_t right) {
   AttentionSchedule schedule;
@@ -129,6 +129,19 @@ TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {
   EXPECT_NEAR(part_of_one_thread(band(20000, 20, 0), 8), 110.0 / 120, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(20000, 300, 0), 8), 110.0 / 400, 0.01);
   EXPECT_NEAR(part_of_one_thread(band(20000, 300, 0), 2), 0.5, 0.01);
+}
+
+TEST_F(AttentionWavefront, RowsBetweenThoseVisitedSaveNoTime) {
+  // Blocks of 100 at offsets -8, 0 and 8: the next tile begins with what the second of three visits of a tile passes.
+  AttentionSchedule schedule = band(40000, unbounded, unbounded);
+  AttentionTerm& term = schedule.term[0];
+  term.kind = AttentionTerm::Kind::offsets;
+  term.size = schedule.cut = 100;
+  term.sets = 1;
+  term.set_begin[1] = 3;
+  for (int n = 0; n < 3; ++n) term.run[n] = {8 * n - 8, 8 * n - 8};
+  EXPECT_NEAR(part_of_one_thread(schedule, 8), 110.0 / 300, 0.01);
+  EXPECT_NEAR(part_of_one_thread(schedule, 2), 0.5, 0.01);
 }
 
 TEST_F(AttentionWavefront, TilesThatShareNoRowsDoNotWait) {
