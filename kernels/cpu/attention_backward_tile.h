@@ -115,37 +115,32 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
       for (std::int64_t i = written.end; i < read.end; ++i) row[i] = T{};
     }
   }
-  // Half of the keys at a time: their scores and one panel of their rows stay in the first-level cache.
-  constexpr std::int64_t chunk = TilePair<T>::blocks / 2;
   struct Segment {
     std::int64_t query, key, end;  // what rows_step queries see
-  } segments[query_tile<T> / rows_step * (chunk / 2 + 1)];
-  for (std::int64_t begin = 0; begin < blocks; begin += chunk) {
-    const std::int64_t last_block = std::min(begin + chunk, blocks);
-    std::int64_t found = 0;
-    for (std::int64_t i = 0; i < count; i += rows_step)
-      for (std::int64_t b = begin; b < last_block; ++b) {
-        if (!pair.block[b].sees(i, rows_step)) continue;
-        std::int64_t key = b * rows_step;
-        while (b + 1 < last_block && pair.block[b + 1].sees(i, rows_step)) ++b;
-        std::int64_t end = std::min<std::int64_t>((b + 1) * rows_step, keys);
-        while (key < end && !pair.sees(key, i, rows_step)) ++key;
-        while (key < end && !pair.sees(end - 1, i, rows_step)) --end;
-        segments[found++] = {i, key, end};
-      }
-    for (std::int64_t j = 0; j < p.padded; j += group_lanes<T>) {
-      const std::int64_t columns = std::min<std::int64_t>(group_lanes<T>, p.padded - j);
-      const T* key_rows = s.key_rows + j / group_lanes<T> * key_panel<T>;
-      for (const Segment* part = segments; part < segments + found; ++part) {
-        const std::int64_t i = part->query, rows = std::min<std::int64_t>(rows_step, count - i);
-        T *to = dq + i * stride + j, *last = s.last_rows;
-        const bool whole = rows == rows_step;  // else the rows after the last belong to somebody else
-        for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(to + r * stride, columns, last + r * p.padded);
-        add_product<T, 1, width>(whole ? to : last, whole ? stride : p.padded, columns, part->end - part->key,
-                                 s.scores + part->key * width + i, key_rows + part->key * group_lanes<T>,
-                                 group_lanes<T>, nullptr);
-        for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(last + r * p.padded, columns, to + r * stride);
-      }
+  } segments[query_tile<T> / rows_step * (TilePair<T>::blocks / 2 + 1)];
+  std::int64_t found = 0;
+  for (std::int64_t i = 0; i < count; i += rows_step)
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      if (!pair.block[b].sees(i, rows_step)) continue;
+      std::int64_t key = b * rows_step;
+      while (b + 1 < blocks && pair.block[b + 1].sees(i, rows_step)) ++b;
+      std::int64_t end = std::min<std::int64_t>((b + 1) * rows_step, keys);
+      while (key < end && !pair.sees(key, i, rows_step)) ++key;
+      while (key < end && !pair.sees(end - 1, i, rows_step)) --end;
+      segments[found++] = {i, key, end};
+    }
+  for (std::int64_t j = 0; j < p.padded; j += group_lanes<T>) {
+    const std::int64_t columns = std::min<std::int64_t>(group_lanes<T>, p.padded - j);
+    const T* key_rows = s.key_rows + j / group_lanes<T> * key_panel<T>;
+    for (const Segment* part = segments; part < segments + found; ++part) {
+      const std::int64_t i = part->query, rows = std::min<std::int64_t>(rows_step, count - i);
+      T *to = dq + i * stride + j, *last = s.last_rows;
+      const bool whole = rows == rows_step;  // else the rows after the last belong to somebody else
+      for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(to + r * stride, columns, last + r * p.padded);
+      add_product<T, 1, width>(whole ? to : last, whole ? stride : p.padded, columns, part->end - part->key,
+                               s.scores + part->key * width + i, key_rows + part->key * group_lanes<T>, group_lanes<T>,
+                               nullptr);
+      for (std::int64_t r = 0; r < rows && !whole; ++r) std::copy_n(last + r * p.padded, columns, to + r * stride);
     }
   }
 }
