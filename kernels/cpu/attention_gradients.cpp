@@ -245,7 +245,7 @@ class Backward {
       QueryRows<T>* rows = item.want_queries ? &dq[static_cast<std::size_t>(n)] : nullptr;
       if (item.turn) {
         item.turn->wait(n * p_.queries);
-        item.turn->pass(n * p_.queries);
+        item.turn->pass(n * p_.queries, n * p_.queries);
       }
       if (rows) {
         rows->leave(std::min(reach.complete, item.rows.end));
@@ -312,9 +312,10 @@ class Backward {
       if (!dq) continue;
       const std::int64_t row = pair.queries.row, end = row + (count - 1) * run.stride + 1;
       const std::int64_t passed = (head - item.head) * p_.queries;  // in the heads before
-      if (item.turn && row < reach.entered) item.turn->wait(passed + std::min(end, reach.entered));
+      const std::int64_t shared = passed + std::min(end, reach.entered);
+      if (item.turn && row < reach.entered) item.turn->wait(shared);
       add_query_gradients(p_, pair, s, dq->row(row), run.stride * dq->stride);
-      if (item.turn && reach.ascending) item.turn->pass(passed + end);
+      if (item.turn && reach.ascending) item.turn->pass(passed + end, shared);
     }
   }
 

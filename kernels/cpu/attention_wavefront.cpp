@@ -27,10 +27,8 @@ double delay(const AttentionReach& reach, std::int64_t first_head, std::int64_t 
 }  // namespace
 
 void Wavefront::Turn::wait(std::int64_t row) const {
-  if (before_ < 0) return;
-  const std::atomic<std::int64_t>& passed = front_.at(before_);
   // A pair of tiles takes about 100 us; whoever waits longer than some of them lets others have the core.
-  for (int turn = 0; passed.load(std::memory_order_acquire) < row; ++turn)
+  for (int turn = 0; !ready(row); ++turn)
     if (turn < 4096)
       pause();
     else

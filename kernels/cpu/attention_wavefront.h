@@ -27,15 +27,22 @@ class Wavefront {
         : front_(wavefront), item_(item), before_(before) {}
     ~Turn() {
       wait(front_.rows_);
-      pass(front_.rows_);
+      pass(front_.rows_, front_.rows_);
     }
     Turn(const Turn&) = delete;
     Turn& operator=(const Turn&) = delete;
 
-    /// Returns when the item before has passed the rows before `row`.
+    /// Whether the item before, and with it all earlier ones, has passed the rows before `row`.
+    bool ready(std::int64_t row) const {
+      return before_ < 0 || front_.at(before_).load(std::memory_order_acquire) >= row;
+    }
+    /// Returns when it has.
     void wait(std::int64_t row) const;
-    /// This item touches no row before `row` any more, nor do those before it.
-    void pass(std::int64_t row) const { front_.at(item_).store(row, std::memory_order_release); }
+    /// This item touches no row before `row` any more, of which earlier items touch those before `shared`. An item that
+    /// runs ahead of them, in rows of its own, says nothing yet: those behind it would take theirs for passed, too.
+    void pass(std::int64_t row, std::int64_t shared) const {
+      if (ready(shared)) front_.at(item_).store(row, std::memory_order_release);
+    }
 
    private:
     Wavefront& front_;

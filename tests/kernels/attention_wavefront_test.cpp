@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 
@@ -33,7 +34,7 @@ class Chain {
       if (last != item - 1) ++errors_;
       last = item;
       if (item == throws_ && row == 3) throw std::runtime_error("item 5 fails");
-      turn.pass(row + 1);
+      turn.pass(row + 1, row + 1);
     }
   }
 
@@ -55,6 +56,24 @@ TEST_F(AttentionWavefront, EveryRowIsVisitedInTheOrderOfTheItems) {
   }
 }
 
+TEST_F(AttentionWavefront, WhoRunsAheadInRowsOfItsOwnHidesNobody) {
+  Wavefront front(3, 100);
+  std::optional<Wavefront::Turn> first(std::in_place, front, 0, -1), second(std::in_place, front, 1, 0),
+      third(std::in_place, front, 2, 1);
+  first->pass(5, 0);
+  EXPECT_TRUE(second->ready(5));
+  EXPECT_FALSE(second->ready(6));
+  second->pass(60, 20);  // its rows from 20 on are its own, but the first has passed only 5 of those before
+  EXPECT_FALSE(third->ready(1));
+  first->pass(20, 0);
+  second->pass(60, 20);
+  EXPECT_TRUE(third->ready(60));
+  EXPECT_FALSE(third->ready(61));
+  first.reset();
+  second.reset();
+  EXPECT_TRUE(third->ready(100));
+}
+
 TEST_F(AttentionWavefront, TwoItemsAreUnderWayAtTheSameTime) {
   set_num_threads(2);
   Wavefront front(2, 2);
@@ -62,7 +81,7 @@ TEST_F(AttentionWavefront, TwoItemsAreUnderWayAtTheSameTime) {
   parallel_items(2, [&](std::int64_t item, int) {
     const Wavefront::Turn turn(front, item, item - 1);
     turn.wait(1);
-    turn.pass(1);
+    turn.pass(1, 1);
     // The first ends only when the second has passed a row, or after long.
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     if (item == 1) followed = true;
