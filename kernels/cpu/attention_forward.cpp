@@ -273,7 +273,7 @@ void forward(Problem p) {
   const std::int64_t depth = p.q.shape[3], v_depth = p.v.shape[3], heads = p.q.shape[0] * p.q_heads();
   // Large tiles pack each key less often, as far as their queries and results stay in the second-level cache; enough of
   // them keep every core busy.
-  constexpr std::int64_t most = 576, bytes = 288 << 10;
+  constexpr std::int64_t most = 384, bytes = 192 << 10;
   const PairProduct product = has_pairs && std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
   const std::int64_t v_padded = round_up(v_depth, product ? pair_step : lanes<T>),
                      row_bytes = (depth + v_padded) * std::int64_t{sizeof(T)};

@@ -34,8 +34,6 @@ inline constexpr int group_lanes = 2 * lanes<T>;  // queries of a score block
 /// Queries that are whole score blocks and whole rows_steps.
 template <class T>
 inline constexpr int group_step = 3 * group_lanes<T>;
-/// Keys whose operands stay in the second-level cache; whole rows_steps.
-inline constexpr std::int64_t key_tile = 96;
 /// Where the v-th vector of a row begins.
 template <class T>
 constexpr std::int64_t vector_offset(std::size_t v) {
@@ -44,6 +42,8 @@ constexpr std::int64_t vector_offset(std::size_t v) {
 
 constexpr std::int64_t round_down(std::int64_t n, std::int64_t step) { return n / step * step; }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t step) { return (n + step - 1) / step * step; }
+/// Keys that the forward pass packs at once: a block of 128, whole rows_steps.
+inline constexpr std::int64_t key_tile = round_up(128, rows_step);
 
 using Range = Interval;
 inline bool empty(Range range) { return range.empty(); }
