@@ -18,6 +18,7 @@
 #include "kernels/cpu/attention_variants.h"
 #include "kernels/cpu/attention_walk.h"
 #include "kernels/cpu/attention_wavefront.h"
+#include "kernels/cpu/attention_wavefront_length.h"
 #include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
@@ -45,7 +46,7 @@ class Backward {
   explicit Backward(const BackwardCall& call)
       : p_(call),
         tiling_(call.by_key, owned_keys, true),
-        reach_(call.by_key, tiling_, call.scores.first_head, call.q_heads, query_tile<T>),
+        reach_(call.by_key, tiling_, call.scores.first_head, call.q_heads),
         direct_(call.gradients.dq.data && call.gradients.dq.dtype == dtype_of<T> && call.padded == call.depth) {}
 
   void run() {
@@ -79,17 +80,22 @@ class Backward {
     };
     if (owns) consider(Way::heads, 5 * pairs * static_cast<double>(rounds) / static_cast<double>(heads));
     // Threads that wait for each other lose a little more than that.
-    if (heads_under_way(heads) > 0)
-      consider(Way::wavefront,
-               1.05 * 5 * wavefront_length(reach_, p_.q.shape[0], p_.kv_heads, p_.group, num_threads()));
+    if (heads_under_way(heads) > 0) consider(Way::wavefront, 1.05 * 5 * wavefront_length(heads));
     return best;
   }
 
-  /// Heads that a wavefront may be at: those that there is scratch for, and no more than threads could be at.
+  /// Heads whose key tiles run in one wavefront: those that there is scratch for.
   std::int64_t heads_under_way(std::int64_t heads) const {
-    const std::int64_t threads = num_threads(), most = std::min(heads, threads);
-    if (direct_) return most;
-    return std::min(most, threads * head_bytes / std::max<std::int64_t>(1, p_.group * bytes(p_.queries)));
+    if (direct_) return heads;
+    return std::min(heads, num_threads() * head_bytes / std::max<std::int64_t>(1, p_.group * bytes(p_.queries)));
+  }
+  double wavefront_length(std::int64_t heads) const {
+    const WavefrontLength length(reach_, p_.by_key, tiling_, p_.scores.first_head, p_.q_heads, p_.group, query_tile<T>);
+    const std::int64_t most = heads_under_way(heads);
+    double sum = 0;
+    for (std::int64_t head = 0; head < heads; head += most)
+      sum += length.of({head, std::min(head + most, heads)}, num_threads());
+    return sum;
   }
 
   void run_heads(std::int64_t heads, std::int64_t capacity) const {
@@ -100,22 +106,22 @@ class Backward {
   }
 
   void run_wavefront(std::int64_t heads) const {
-    const std::int64_t tiles = tiling_.tiles(), rows = p_.group * p_.queries, slots = heads_under_way(heads),
+    const std::int64_t tiles = tiling_.tiles(), rows = p_.group * p_.queries, most = heads_under_way(heads),
                        slot = direct_ ? 0 : rows * p_.padded;
-    const Memory memory(p_, heads * tiles, 0, slots * slot);
-    Wavefront front(heads * tiles, rows);
-    parallel_items(heads * tiles, [&](std::int64_t n, int worker) {
-      const std::int64_t head = n / tiles, tile = n % tiles;
-      // The first tile of a head takes over the scratch of an earlier one.
-      const std::int64_t before = tile > 0 ? n - 1 : direct_ || head < slots ? -1 : (head - slots + 1) * tiles - 1;
-      const Wavefront::Turn turn(front, n, before);
-      if (tile == 0) turn.wait(rows);
-      TileScratch<T> scratch = memory.of(p_, worker);
-      scratch.dq = memory.shared() + head % slots * slot;
-      Item item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, {tile, tile + 1}, {0, p_.queries}};
-      item.turn = &turn;
-      run_item(item, p_.queries, scratch);
-    });
+    const Memory memory(p_, most * tiles, 0, most * slot);
+    for (std::int64_t first = 0; first < heads; first += most) {
+      const std::int64_t items = std::min(most, heads - first) * tiles;
+      Wavefront front(items, rows);
+      parallel_items(items, [&](std::int64_t n, int worker) {
+        const std::int64_t head = first + n / tiles, tile = n % tiles;
+        const Wavefront::Turn turn(front, n, tile > 0 ? n - 1 : -1);
+        TileScratch<T> scratch = memory.of(p_, worker);
+        scratch.dq = memory.shared() + n / tiles * slot;
+        Item item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, {tile, tile + 1}, {0, p_.queries}};
+        item.turn = &turn;
+        run_item(item, p_.queries, scratch);
+      });
+    }
   }
 
   void run_passes(std::int64_t heads, std::int64_t capacity, bool want_keys, bool want_queries) const {

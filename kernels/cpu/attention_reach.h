@@ -9,6 +9,17 @@
 
 namespace poolgrad::kernels::attention {
 
+/// Query rows that a key tile visits in one go, in order.
+struct RowVisit {
+  std::int64_t begin, end;  // a range that holds them
+  std::int64_t rows, keys;
+  double pairs() const { return static_cast<double>(rows) * static_cast<double>(keys); }
+};
+/// What the tile `keys` visits in the order in which it does; `by_key` is a transposed schedule, `head` one of its.
+std::vector<RowVisit> row_visits(const AttentionSchedule& by_key, std::int64_t head, const Progression& keys);
+/// Whether rows are visited in their order.
+bool ascending(const std::vector<RowVisit>& visits);
+
 class AttentionReach {
  public:
   struct Reach {
@@ -17,13 +28,10 @@ class AttentionReach {
     std::int64_t complete = 0;        // neither this tile nor a later one visits a row before this one
     std::int64_t entered = 0;         // no earlier tile visits this row or one after it
     bool ascending = true;            // rows are visited in their order
-    double delay = 0;  // pairs that the tile before is to be ahead, so that this one need not wait for it
   };
 
-  /// `by_key` is a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1. `step` rows
-  /// are visited at a time.
-  AttentionReach(const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head, std::int64_t heads,
-                 std::int64_t step);
+  /// `by_key` is a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.
+  AttentionReach(const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head, std::int64_t heads);
 
   /// `head` counts from first_head.
   const Reach& at(std::int64_t head, std::int64_t tile) const {

@@ -1,6 +1,5 @@
 #include "kernels/cpu/attention_wavefront.h"
 
-#include <algorithm>
 #include <thread>
 
 namespace poolgrad::kernels::attention {
@@ -13,17 +12,6 @@ void pause() {
 #endif
 }
 
-/// How much later than the tile before it a tile of all heads of a group has to begin, so that it need not wait.
-double delay(const AttentionReach& reach, std::int64_t first_head, std::int64_t group, std::int64_t tile) {
-  double longest = 0, ahead = 0, own = 0;
-  for (std::int64_t h = first_head; h < first_head + group; ++h) {
-    longest = std::max(longest, ahead + reach.at(h, tile).delay - own);
-    ahead += reach.at(h, tile - 1).pairs;
-    own += reach.at(h, tile).pairs;
-  }
-  return longest;
-}
-
 }  // namespace
 
 void Wavefront::Turn::wait(std::int64_t row) const {
@@ -33,26 +21,6 @@ void Wavefront::Turn::wait(std::int64_t row) const {
       pause();
     else
       std::this_thread::yield();
-}
-
-double wavefront_length(const AttentionReach& reach, std::int64_t batches, std::int64_t heads, std::int64_t group,
-                        int threads) {
-  std::vector<double> free(static_cast<std::size_t>(threads));  // when each thread has done its last item
-  double end = 0;
-  for (std::int64_t n = 0; n < batches * heads; ++n) {
-    const std::int64_t first_head = n % heads * group;
-    double begin_before = 0, end_before = 0;
-    for (std::int64_t tile = 0; tile < reach.tiles(); ++tile) {
-      double pairs = 0;
-      for (std::int64_t h = first_head; h < first_head + group; ++h) pairs += reach.at(h, tile).pairs;
-      const auto first = std::min_element(free.begin(), free.end());
-      if (tile > 0) begin_before += delay(reach, first_head, group, tile);
-      begin_before = std::max(begin_before, *first);
-      *first = end_before = std::max(begin_before + pairs, end_before);
-    }
-    end = std::max(end, end_before);
-  }
-  return end;
 }
 
 }  // namespace poolgrad::kernels::attention

@@ -10,8 +10,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "kernels/cpu/attention_reach.h"
-
 namespace poolgrad::kernels::attention {
 
 class Wavefront {
@@ -55,11 +53,5 @@ class Wavefront {
   std::int64_t rows_;
   std::vector<std::atomic<std::int64_t>> passed_;
 };
-
-/// How long `threads` threads take for all key tiles of all heads one after another, each behind the one before it, in
-/// pairs that one thread visits: from the sum over `threads`, where tiles share few rows or reach far, up to the sum,
-/// where a tile begins with the rows that the one before it ends with. `group` query heads belong to one item.
-double wavefront_length(const AttentionReach& reach, std::int64_t batches, std::int64_t heads, std::int64_t group,
-                        int threads);
 
 }  // namespace poolgrad::kernels::attention

@@ -120,6 +120,14 @@ TEST(AttentionBackwardThreadsOverBlocks, ChangeNoBit) {
   }
 }
 
+TEST(AttentionBackwardThreadsOverLongHeads, ChangeNoBit) {
+  // dq of one head in f32 takes more than 4 MiB: what two threads may take together holds one head at a time.
+  BackwardExample e = banded(530, 530, unbounded, unbounded);
+  e.q_heads = e.kv_heads = e.schedule.heads = 2;
+  e.depth = 2000;
+  expect_equal_bits(BackwardCheck(e, DType::f16), {2, 3});
+}
+
 TEST(AttentionBackwardThreadsInside, AParallelRegionChangeNoBit) {
   const int before = num_threads();
   const BackwardCheck check(example(shapes[1]), DType::bf16);

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "kernels/cpu/attention_wavefront_length.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels::attention {
@@ -116,11 +117,13 @@ TEST_F(AttentionWavefront, RunsInsideAParallelRegion) {
 double part_of_one_thread(AttentionSchedule schedule, int threads, std::int64_t heads = 1, std::int64_t group = 1) {
   schedule.heads = heads * group;
   const AttentionSchedule by_key = schedule.transposed();
-  const AttentionReach reach(by_key, RowTiling(by_key, 100, true), 0, heads * group, 10);
+  const RowTiling tiling(by_key, 100, true);
+  const AttentionReach reach(by_key, tiling, 0, heads * group);
+  const WavefrontLength length(reach, by_key, tiling, 0, heads * group, group, 10);
   double pairs = 0;
   for (std::int64_t h = 0; h < heads * group; ++h) pairs += reach.pairs(h, {0, reach.tiles()}, {0, by_key.keys.count});
-  EXPECT_DOUBLE_EQ(wavefront_length(reach, 1, heads, group, 1), pairs);
-  return wavefront_length(reach, 1, heads, group, threads) / pairs;
+  EXPECT_DOUBLE_EQ(length.of({0, heads}, 1), pairs);
+  return length.of({0, heads}, threads) / pairs;
 }
 AttentionSchedule band(std::int64_t n, std::int64_t left, std::int64_t right) {
   AttentionSchedule schedule;
