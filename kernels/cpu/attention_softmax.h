@@ -162,7 +162,7 @@ template <class T>
 inline constexpr T most_growth = 65536;
 
 /// Weights and sums of one group of queries, all of which have seen keys, with maxima that grow only where they must.
-/// Each query decides for itself: what others see changes none of its bits.
+/// Each query decides for itself, so that finite keys which it does not see change none of its bits.
 template <class T, bool Masked>
 bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,
                  T* factors) {
@@ -176,8 +176,9 @@ bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start,
     score_pair<T, Masked>(t, visit, start, seen, row, scores, maximum);
     for (int i = 0; i < group; ++i) {
       const T from = reference[i];
-      if (sums[i] > most_growth<T>) reference[i] = maximum[i];
-      factors[i] = std::exp2(from - reference[i]);
+      const bool grown = sums[i] > most_growth<T>;
+      if (grown) reference[i] = maximum[i];
+      factors[i] = grown ? std::exp2(from - maximum[i]) : T(1);
       sum[i] *= factors[i];
     }
     weigh_scores<T, Masked>(t, visit, start, seen, row, scores, sums);

@@ -14,7 +14,7 @@ struct SoftmaxPairs {
   float scale = 1;  // of scores, in base 2
   std::uint32_t *queries = nullptr, *keys = nullptr, *values = nullptr, *weights = nullptr;
 
-  /// take(words) gives room; `width` is the length of a row of scores. Tiles of keys are whole pair_depth_steps.
+  /// take(words) gives room; `width` is the length of a row of scores. `key_count` is whole pair_depth_steps.
   template <class Take>
   void carve(std::int64_t key_count, std::int64_t width, const Take& take) {
     queries = take(padded_pairs(depth) * rows);

@@ -14,7 +14,7 @@ template <class T>
 inline constexpr int score_lanes = group_lanes<T> % rows_step == 0 ? group_lanes<T> : group_step<T>;
 
 /// Rows of scores and operands that the keys which are packed at once may take.
-inline constexpr std::int64_t key_room = round_up(key_tile, pair_step);
+inline constexpr std::int64_t key_room = round_up(key_tile, pair_depth_step);
 
 /// Sizes of the tiles of one call.
 struct TileShape {
