@@ -118,6 +118,20 @@ Prefetch next_rows(const BackwardCall& p, const TilePair<T>& pair, const View& o
   return next;
 }
 
+/// Products of what lanes [lane, lane + group_lanes) of the pair see: s.weights = Q K^T in base 2, s.scores = dO V^T.
+template <class T>
+void multiply_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, std::int64_t lane) {
+  Prefetch next_queries = next_rows(p, pair, p.q, lane), next_grads = next_rows(p, pair, p.grad_out, lane);
+  for (std::int64_t key = 0; key < pair.keys.count; key += rows_step) {
+    next_queries.fetch(1);
+    next_grads.fetch(1);
+    if (!pair.block[key / rows_step].sees(lane, group_lanes<T>)) continue;
+    const std::int64_t at = key * query_tile<T> + lane;
+    multiply_block(s.weights + at, s.keys + key * p.depth, s.queries + lane * p.depth, p.depth);
+    multiply_block(s.scores + at, s.values + key * p.v_depth, s.grads + lane * p.v_depth, p.v_depth);
+  }
+}
+
 /// s.weights = P (with dropout) and s.scores = dS * scale, for lanes [lane, lane + group_lanes) of the pair.
 template <class T>
 void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
@@ -129,15 +143,7 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
     const auto& block = pair.block[key / rows_step];
     return block.full_begin > lane || block.full_end < lane + members || pair.strip->masked;
   };
-  Prefetch next_queries = next_rows(p, pair, p.q, lane), next_grads = next_rows(p, pair, p.grad_out, lane);
-  for (std::int64_t key = 0; key < keys && !s.pairs.product; key += rows_step) {
-    next_queries.fetch(1);
-    next_grads.fetch(1);
-    if (!sees(key)) continue;
-    const std::int64_t at = key * width + lane;
-    multiply_block(s.weights + at, s.keys + key * p.depth, s.queries + lane * p.depth, p.depth);
-    multiply_block(s.scores + at, s.values + key * p.v_depth, s.grads + lane * p.v_depth, p.v_depth);
-  }
+  if (!s.pairs.product) multiply_group(p, pair, s, lane);
   constexpr decltype(&weigh_rows<true, true, T>) weigh[2][2] = {
       {weigh_rows<false, false, T>, weigh_rows<false, true, T>},
       {weigh_rows<true, false, T>, weigh_rows<true, true, T>}};

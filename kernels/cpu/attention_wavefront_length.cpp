@@ -94,7 +94,7 @@ WavefrontLength::WavefrontLength(const AttentionReach& reach, const AttentionSch
 double WavefrontLength::of(Interval groups, std::int64_t threads) const {
   std::vector<double> free(static_cast<std::size_t>(threads));  // when each thread has done its last item
   double end = 0;
-  for (std::int64_t n = groups.begin; n < groups.end; ++n) {
+  for (std::int64_t n = groups.begin; n < groups.end && tiles_ > 0; ++n) {
     const std::size_t first_item = static_cast<std::size_t>(n * tiles_) % pairs_.size();
     double begun = 0, ended = 0;
     for (std::size_t item = first_item; item < first_item + static_cast<std::size_t>(tiles_); ++item) {

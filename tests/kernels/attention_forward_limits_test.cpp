@@ -75,14 +75,16 @@ TEST(AttentionForwardLimits, LargeScoresNeitherOverflowNorVanish) {
 
 TEST(AttentionForwardLimits, MaximaThatGrowFromTileToTileAreFollowed) {
   // Every other query sees the largest scores first, the rest last.
-  for (DType dtype : {DType::f64, DType::f32})
-    for (double growth : {0.5, 11.0, 11.5, 100.0, 200.0}) {
-      ForwardProblem p(dtype, {1, 100, 400, 1, 1, 1, 8});
-      p.causal(300);
-      for (std::int64_t i = 0; i < 100; ++i) p.q->set(i, i % 2 == 0 ? 1 : -1);
-      for (std::int64_t j = 0; j < 400; ++j) p.k->set(j, growth * static_cast<double>(j / 80));
-      expect_definition(p);
-    }
+  for (DType dtype : {DType::f64, DType::f32, DType::f16})
+    for (double growth : {0.5, 11.0, 11.5, 100.0, 200.0})
+      for (bool sinks : {false, true}) {
+        ForwardProblem p(dtype, {1, 100, 400, 1, 1, 1, 8});
+        p.causal(300);
+        if (sinks) p.with_sinks();
+        for (std::int64_t i = 0; i < 100; ++i) p.q->set(i, i % 2 == 0 ? 1 : -1);
+        for (std::int64_t j = 0; j < 400; ++j) p.k->set(j, growth * static_cast<double>(j / 80));
+        expect_definition(p);
+      }
 }
 
 TEST(AttentionForwardLimits, KeysOfScoreMinusInfinityHaveWeightZero) {

@@ -146,6 +146,13 @@ TEST_F(AttentionWavefront, NoMoreThreadsAreBusyThanThereAreTiles) {
   EXPECT_EQ(part_of_one_thread(band(100, unbounded, unbounded), 8), 1.0);
 }
 
+TEST_F(AttentionWavefront, WithoutKeysTakesNoTime) {
+  const AttentionSchedule by_key = band(0, unbounded, unbounded).transposed();
+  const RowTiling tiling(by_key, 100, true);
+  const AttentionReach reach(by_key, tiling, 0, 1);
+  EXPECT_EQ(WavefrontLength(reach, by_key, tiling, 0, 1, 1, 10).of({0, 1}, 2), 0);
+}
+
 TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {
   // A tile begins 100 rows after the one before it, which has 100 + window of them.
   EXPECT_NEAR(part_of_one_thread(band(20000, 20, 0), 8), 110.0 / 120, 0.01);
