@@ -194,9 +194,11 @@ bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start,
 template <class T>
 bool weigh_group(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores, T* factors) {
   const T* start = visit.multiplicities ? t.multiplicity : nullptr;
-  const bool begun = std::none_of(t.maximum + row, t.maximum + row + group_lanes<T>,
-                                  [](T maximum) { return maximum == -std::numeric_limits<T>::infinity(); });
-  if (begun && !visit.modified() && !visit.direct && !t.pairs.product)
+  const auto begun = [&] {
+    return std::none_of(t.maximum + row, t.maximum + row + group_lanes<T>,
+                        [](T maximum) { return maximum == -std::numeric_limits<T>::infinity(); });
+  };
+  if (!visit.modified() && !visit.direct && !t.pairs.product && begun())
     return visit.full ? weigh_plain<T, false>(t, visit, start, seen, row, scores, factors)
                       : weigh_plain<T, true>(t, visit, start, seen, row, scores, factors);
   std::copy_n(t.maximum + row, group_lanes<T>, factors);

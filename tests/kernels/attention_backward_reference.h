@@ -272,6 +272,12 @@ inline void expect_definition(const BackwardExample& example, double in_f64 = 1e
   narrow.expect(*narrow.run(), in_f32);
 }
 
+inline void expect_same_bits(const BackwardCheck::Result& a, const BackwardCheck::Result& b, const std::string& where) {
+  EXPECT_EQ(a.dq.bytes(), b.dq.bytes()) << where;
+  EXPECT_EQ(a.dk.bytes(), b.dk.bytes()) << where;
+  EXPECT_EQ(a.dv.bytes(), b.dv.bytes()) << where;
+}
+
 /// The gradients have the same bits on one thread and on each of these numbers.
 inline void expect_equal_bits(const BackwardCheck& check, std::initializer_list<int> several_threads) {
   const int before = num_threads();
@@ -279,10 +285,7 @@ inline void expect_equal_bits(const BackwardCheck& check, std::initializer_list<
   const auto one = check.run();
   for (const int threads : several_threads) {
     set_num_threads(threads);
-    const auto several = check.run();
-    EXPECT_EQ(several->dq.bytes(), one->dq.bytes()) << threads << " threads";
-    EXPECT_EQ(several->dk.bytes(), one->dk.bytes()) << threads << " threads";
-    EXPECT_EQ(several->dv.bytes(), one->dv.bytes()) << threads << " threads";
+    expect_same_bits(*check.run(), *one, std::to_string(threads) + " threads");
   }
   set_num_threads(before);
 }

@@ -82,9 +82,7 @@ TEST_P(AttentionBackwardThreads, AddToWhatThereIs) {
     const auto one = twice(1);
     for (const int threads : {2, 3, 8}) {
       const auto several = twice(threads);
-      EXPECT_EQ(several->dq.bytes(), one->dq.bytes()) << threads << " threads";
-      EXPECT_EQ(several->dk.bytes(), one->dk.bytes()) << threads << " threads";
-      EXPECT_EQ(several->dv.bytes(), one->dv.bytes()) << threads << " threads";
+      expect_same_bits(*several, *one, std::to_string(threads) + " threads");
       EXPECT_EQ(several->dbias.bytes(), one->dbias.bytes()) << threads << " threads";
     }
   }
@@ -136,11 +134,7 @@ TEST(AttentionBackwardThreadsInside, AParallelRegionChangeNoBit) {
   set_num_threads(2);
   BackwardCheck::Result results[2] = {{check.e, DType::bf16}, {check.e, DType::bf16}};
   parallel_items(2, [&](std::int64_t item, int) { check.run(check.e.schedule, results[item].views()); });
-  for (const auto& result : results) {
-    EXPECT_EQ(result.dq.bytes(), one->dq.bytes());
-    EXPECT_EQ(result.dk.bytes(), one->dk.bytes());
-    EXPECT_EQ(result.dv.bytes(), one->dv.bytes());
-  }
+  for (const auto& result : results) expect_same_bits(result, *one, "inside a parallel region");
   set_num_threads(before);
 }
 
