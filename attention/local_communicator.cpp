@@ -141,15 +141,17 @@ void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const P
     const bool sent = out.state == Post::State::done, received = in.state == Post::State::done;
     if (sent && received) return;
     if (in.generation != generation_) throw Error("[exchange] the group has begun anew since this one was started");
-    if (!failure_.empty() && out.state != Post::State::copying && in.state != Post::State::copying)
-      throw Error("[exchange] " + failure_);
-    const int peer = in.state == Post::State::open ? from : to;
-    if (progress == Progress::turns) {
-      failure_ = name(rank) + " waits for " + name(peer) +
-                 ", whose turn it is not: all ranks must start an exchange before one of them waits";
-      throw Error("[exchange] " + failure_);
-    }
-    if (in.state == Post::State::open || out.state == Post::State::open) {
+    // What is being copied is in the peer's hands; a failure must not give its memory back before the peer is through.
+    const bool copying = out.state == Post::State::copying || in.state == Post::State::copying;
+    if (!failure_.empty() && !copying) throw Error("[exchange] " + failure_);
+    const bool open = out.state == Post::State::open || in.state == Post::State::open;
+    if (failure_.empty() && open) {
+      const int peer = in.state == Post::State::open ? from : to;
+      if (progress == Progress::turns) {
+        failure_ = name(rank) + " waits for " + name(peer) +
+                   ", whose turn it is not: all ranks must start an exchange before one of them waits";
+        continue;
+      }
       waits_for_[static_cast<std::size_t>(rank)] = peer;
       find_deadlock();
       if (!failure_.empty()) continue;

@@ -3,6 +3,8 @@
 #include "attention/local_communicator.h"
 
 #include <atomic>
+#include <chrono>
+#include <latch>
 #include <thread>
 
 #include "tests/attention/communicator_contract.h"
@@ -71,11 +73,41 @@ TEST(LocalGroup, SaysWhichRankFailedToTheOthers) {
   std::string heard;
   const auto body = [&](Communicator& c, int) {
     if (c.rank() == 1) throw ValueError("[matmul] no such thing");
-    exchange_with_next(c, mail[0]);
-    heard = error_of<Error>([&] { mail[0].transfers[0]->wait(); });
+    heard = error_of<Error>([&] {  // from whichever of the two comes after the failure
+      exchange_with_next(c, mail[0]);
+      mail[0].transfers[0]->wait();
+    });
   };
   EXPECT_THROW(group.run(1, body), ValueError);
   EXPECT_EQ(heard, "[exchange] rank 1 failed: [matmul] no such thing");
+}
+
+TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome) {
+  constexpr std::size_t size = std::size_t{48} << 20;  // copied for milliseconds
+  std::vector<Mailbox> mail(2);
+  mail[0].out.assign(size, 7), mail[0].in.resize(1), mail[1].in.resize(size);
+  for (int round = 0; round < 5; ++round) {
+    LocalGroup group(3);
+    std::latch offered(1), copying(1);
+    std::string heard;
+    const auto body = [&](Communicator& c, int) {
+      if (c.rank() == 0) {  // to rank 1, who takes it, and from rank 2, who fails meanwhile
+        const auto transfer = c.start({}, 1, message(mail[0].out), 2, message(mail[0].in));
+        offered.count_down();
+        heard = error_of<Error>([&] { transfer->wait(); });
+      } else if (c.rank() == 1) {
+        offered.wait();
+        copying.count_down();
+        c.start({}, 2, {}, 0, message(mail[1].in));
+      } else {
+        copying.wait();
+        std::this_thread::sleep_for(std::chrono::milliseconds(round));
+        throw ValueError("no");
+      }
+    };
+    EXPECT_EQ(error_of<ValueError>([&] { group.run(1, body); }), "no");
+    EXPECT_THAT(heard, ::testing::AnyOf("[exchange] rank 2 failed: no", "[exchange] rank 1 gave up an exchange"));
+  }
 }
 
 TEST(LocalGroup, NoticesThatAMessageCannotCome) {
