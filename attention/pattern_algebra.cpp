@@ -51,11 +51,11 @@ int rank(const Term& term) {
     case TermKind::columns: return 1;
     case TermKind::rows: return 2;
     case TermKind::segment: return 3;
-    case TermKind::offsets: return 4;
+    case TermKind::offsets: return term.term.step == 1 ? 4 : 7;
     case TermKind::dilated: return 5;
     case TermKind::residue: return 6;
-    case TermKind::listed: return 7;
-    default: return 8;
+    case TermKind::listed: return 8;
+    default: return 9;
   }
 }
 

@@ -85,11 +85,22 @@ Pattern Pattern::local_window(std::int64_t block, std::int64_t window) {
   check_block("local_window", block);
   if (window < 0 || window > std::int64_t{1} << 60)
     throw ValueError("[local_window] the window is out of range: " + std::to_string(window));
-  const std::int64_t reach = std::min(window / block / 2, std::int64_t{1} << 30);
+  return spaced_blocks(block, 1, window / block / 2);
+}
+
+Pattern Pattern::spaced_blocks(std::int64_t block, std::int64_t step, std::int64_t reach) {
+  check_block("spaced_blocks", block);
+  if (step < 1 || reach < 0)
+    throw ValueError("[spaced_blocks] the step must be at least 1 and the reach not negative: step " +
+                     std::to_string(step) + ", reach " + std::to_string(reach));
+  constexpr std::int64_t farthest = std::int64_t{1} << 30;
+  if (step > farthest) step = farthest, reach = std::min(reach, farthest - 1);
+  const std::int64_t steps = std::min(reach, farthest) / step;
   PatternTerms::Term result = term_of(TermKind::offsets, block);
   result.term.sets = 1;
   result.term.set_begin[1] = 1;
-  result.term.run[0] = {static_cast<std::int32_t>(-reach), static_cast<std::int32_t>(reach)};
+  result.term.step = steps == 0 ? 1 : static_cast<std::int32_t>(step);
+  result.term.run[0] = {static_cast<std::int32_t>(-steps * step), static_cast<std::int32_t>(steps * step)};
   return Pattern(alone(std::move(result)));
 }
 

@@ -24,6 +24,7 @@ std::string offsets(const kernels::AttentionTerm& term) {
     for (int n = term.set_begin[s]; n < term.set_begin[s + 1]; ++n) {
       text += " " + std::to_string(term.run[n].first);
       if (term.run[n].last > term.run[n].first) text += ".." + std::to_string(term.run[n].last);
+      if (term.step > 1) text += " by " + std::to_string(term.step);
     }
   }
   return text + ")";

@@ -8,12 +8,26 @@ namespace poolgrad::kernels {
 template <class F>
 POOLGRAD_HD void for_each_offset_strip(const AttentionTerm& term, const TileOfHead& tile, const Strip& base, F&& f) {
   const int begin = term.set_begin[tile.h % term.sets], end = term.set_begin[tile.h % term.sets + 1];
-  for (int n = 0; n < end - begin; ++n) {  // ascending in what is visited
-    const auto [first, last] = term.run[tile.flipped ? end - 1 - n : begin + n];
+  const auto visit = [&](std::int64_t first, std::int64_t last) {
     Strip strip = base;
-    strip.add_low({term.size, (tile.flipped ? -last : first) * term.size});
-    strip.add_high({term.size, ((tile.flipped ? -first : last) + 1) * term.size});
+    strip.add_low({term.size, first * term.size});
+    strip.add_high({term.size, (last + 1) * term.size});
     f(strip);
+  };
+  const Interval hull = term.step > 1 ? hull_of(base, tile.rows) & tile.keys : Interval{};
+  for (int n = 0; n < end - begin; ++n) {  // ascending in what is visited
+    const auto run = term.run[tile.flipped ? end - 1 - n : begin + n];
+    std::int64_t first = tile.flipped ? -run.last : run.first, last = tile.flipped ? -run.first : run.last;
+    if (term.step == 1) {
+      visit(first, last);
+      continue;
+    }
+    if (hull.empty()) return;
+    // Runs may be longer than any sequence: only what is there is walked through.
+    const std::int64_t nearest = floor_div(hull.begin, term.size) - floor_div(tile.rows.last_position(), term.size);
+    const std::int64_t farthest = floor_div(hull.end - 1, term.size) - floor_div(tile.rows.position, term.size);
+    if (first < nearest) first += ceil_div(nearest - first, term.step) * term.step;
+    for (last = last < farthest ? last : farthest; first <= last; first += term.step) visit(first, first);
   }
 }
 

@@ -29,13 +29,13 @@ struct AttentionTerm {
   std::uint32_t visited_branches = ~std::uint32_t{0};
   std::int64_t segment_length[max_branches] = {}, dilation_rate[max_branches] = {};
 
-  // offsets: head h takes runs of neighbouring offsets, run[set_begin[s] .. set_begin[s + 1]) with s = h mod sets,
-  // ascending
+  // offsets: head h takes runs of offsets, run[set_begin[s] .. set_begin[s + 1]) with s = h mod sets, ascending; of
+  // each run every step-th offset from the first on, the last among them
   struct OffsetRun {
     std::int32_t first, last;
     friend bool operator==(const OffsetRun&, const OffsetRun&) = default;
   };
-  std::int32_t sets = 0;
+  std::int32_t sets = 0, step = 1;
   std::int16_t set_begin[max_sets + 1] = {};
   OffsetRun run[max_runs] = {};
 
@@ -98,7 +98,7 @@ POOLGRAD_HD inline std::int64_t AttentionTerm::multiplicity(std::int64_t h, std:
     case Kind::offsets: {
       const std::int64_t apart = floor_div(key, size) - floor_div(query, size);
       for (int n = set_begin[h % sets]; n < set_begin[h % sets + 1]; ++n)
-        if (run[n].first <= apart && apart <= run[n].last) return 1;
+        if (run[n].first <= apart && apart <= run[n].last && (apart - run[n].first) % step == 0) return 1;
       return 0;
     }
     case Kind::listed: {

@@ -80,6 +80,8 @@ void add_blocks(std::vector<Case>& all) {
   add("at offsets of heads", Pattern::block_offsets(16, Lists{{0}, {-2, 0, 1}, {3, -3}}),
       oracle::block_offsets(16, {{0}, {-2, 0, 1}, {3, -3}}), true);
   add("dilated_sparse", Pattern::dilated_sparse(16), oracle::block_offsets(16, {{0, 1, -1, 2, -2, 4, -4}}));
+  add("spaced blocks", Pattern::spaced_blocks(16, 2), oracle::spaced_blocks(16, 2, 1 << 20));
+  add("spaced blocks near by", Pattern::spaced_blocks(16, 3, 4), oracle::spaced_blocks(16, 3, 4));
   add("local_window", Pattern::local_window(16, 64), oracle::block_offsets(16, {{-2, -1, 0, 1, 2}}));
   add("global_local", Pattern::global_local(16, 48, 3),
       oracle::either(oracle::block_offsets(16, {{-1, 0, 1}}),

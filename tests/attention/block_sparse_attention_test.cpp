@@ -23,12 +23,8 @@ oracle::Multiplicity of(const Pattern& pattern) {
   };
 }
 
-/// |block(i) - block(j)| is a multiple of stride / block and at most window / block / 2.
 oracle::Multiplicity level(std::int64_t stride, std::int64_t window, std::int64_t block) {
-  return [=](auto, auto, std::int64_t i, std::int64_t j) {
-    const std::int64_t apart = std::abs(oracle::quotient(i, block) - oracle::quotient(j, block));
-    return std::int64_t{apart % (stride / block) == 0 && (window < 0 || apart <= window / block / 2)};
-  };
+  return oracle::spaced_blocks(block, stride / block, window < 0 ? 1 << 20 : window / block / 2);
 }
 
 TEST(BlockSparseDilatedAttention, ComputesTheSoftmaxOverAllBlocksOfARow) {
@@ -88,14 +84,16 @@ TEST(HierarchicalBlockSparse, IsTheUnionOfItsLevels) {
       EXPECT_EQ(against_definition(module, of_length(length), want, causal), "") << "n " << length;
 }
 
-TEST(HierarchicalBlockSparse, ListsDistancesThatAreTooManyForOffsets) {
-  HierarchicalBlockSparse module({{32, -1, 16}});
-  constexpr std::int64_t length = 16 * 80 + 5;  // distances -80, -78, ..., 80
-  const Pattern pattern = module.pattern(length);
-  const oracle::Multiplicity want = level(32, -1, 16);
-  for (std::int64_t i = 0; i < length; i += 7)
-    for (std::int64_t j = 0; j < length; j += 5)
-      ASSERT_EQ(pattern.multiplicity(i, j), want(0, 1, i, j)) << i << ", " << j;
+TEST(HierarchicalBlockSparse, KeepsItsReachWhereThereAreMoreQueriesThanKeys) {
+  HierarchicalBlockSparse near({{16, 64, 16}}), spaced({{32, 128, 16}, {64, -1, 16}}), far({{32, -1, 16}});
+  for (const auto& [queries, keys] : {std::pair{90, 5}, {300, 70}, {70, 300}, {16 * 80 + 5, 16}, {1, 1}})
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
+      const ModuleSizes sizes{.batch = 1, .queries = queries, .keys = keys, .heads = 2, .kv_heads = 1};
+      EXPECT_EQ(against_definition(near, sizes, level(16, 64, 16), causal), "");
+      EXPECT_EQ(against_definition(spaced, sizes, oracle::either(level(32, 128, 16), level(64, -1, 16)), causal), "");
+      EXPECT_EQ(against_definition(far, sizes, level(32, -1, 16), causal), "");
+    }
 }
 
 TEST(HierarchicalBlockSparse, GrowsSparserWithDistance) {

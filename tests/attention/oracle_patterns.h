@@ -98,6 +98,13 @@ inline Multiplicity block_offsets(std::int64_t block, std::vector<std::vector<st
     return std::int64_t{0};
   };
 }
+/// |block(j) - block(i)| is a multiple of step and at most reach.
+inline Multiplicity spaced_blocks(std::int64_t block, std::int64_t step, std::int64_t reach) {
+  return [=](auto, auto, std::int64_t i, std::int64_t j) {
+    const std::int64_t apart = std::abs(quotient(i, block) - quotient(j, block));
+    return std::int64_t{apart % step == 0 && apart <= reach};
+  };
+}
 /// bitmap[list of the head][block of i][block of j]; outside of it nothing.
 using Bitmap = std::vector<std::vector<bool>>;
 inline Multiplicity blocks(std::int64_t block, std::vector<Bitmap> lists) {

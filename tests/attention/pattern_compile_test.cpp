@@ -61,6 +61,11 @@ TEST(PatternCompile, BlockOffsets) {
   expect_means(Pattern::block_offsets(16, {-2, 3, 0}), definition::block_offsets(16, {{-2, 0, 3}}));
   expect_means(Pattern::block_offsets(16, {{0, 1}, {-1, -1, 2}}), definition::block_offsets(16, {{0, 1}, {-1, 2}}));
   expect_means(Pattern::dilated_sparse(16), definition::block_offsets(16, {{0, 1, -1, 2, -2, 4, -4}}));
+  expect_means(Pattern::spaced_blocks(16, 2),
+               definition::block_offsets(16, {{0, 2, -2, 4, -4, 6, -6, 8, -8, 10, -10}}));
+  expect_means(
+      Pattern::spaced_blocks(16, 3, 5) & Pattern::causal(),
+      definition::both(definition::block_offsets(16, {{0, 3, -3}}), definition::window(Pattern::unbounded, 0)));
   expect_means(Pattern::local_window(16, 70), definition::block_offsets(16, {{-2, -1, 0, 1, 2}}));
 }
 

@@ -81,6 +81,8 @@ TEST(PatternErrors, Blocks) {
               Pattern::dilated_sparse(16, {1, 0});
             }),
             "[dilated_sparse] rates must be positive: 0");
+  EXPECT_EQ(error_of<ValueError>([] { Pattern::spaced_blocks(16, 0); }).substr(0, 52),
+            "[spaced_blocks] the step must be at least 1 and the ");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::block_offsets(16, std::vector<std::int64_t>{}); }),
             "[block_offsets] list 0 has no offset");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::block_offsets(16, std::vector<std::vector<std::int64_t>>{}); }),

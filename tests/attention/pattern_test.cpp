@@ -79,6 +79,8 @@ TEST(Pattern, SaysWhatItIs) {
             "dilated(w 512 1024, r 1 2) & causal");
   EXPECT_EQ(Pattern::dilated({64}, {2}, {.mode = DilatedMode::grouped}).to_string(), "dilated(w 64, r 2, grouped)");
   EXPECT_EQ(Pattern::dilated_sparse(128).to_string(), "block_offsets(128: -4 -2..2 4)");
+  EXPECT_EQ(Pattern::spaced_blocks(64, 4, 9).to_string(), "block_offsets(64: -8..8 by 4)");
+  EXPECT_EQ(Pattern::spaced_blocks(64, 4, 3), Pattern::block_offsets(64, {0}));
   EXPECT_EQ(Pattern::block_offsets(16, {{0}, {-1, 1}}).to_string(), "block_offsets(16: 0 / -1 1)");
   EXPECT_EQ((Pattern::global_local(64, 256, 16) & Pattern::causal()).to_string(),
             "(columns(16) | rows(16) | block_offsets(64: -2..2)) & causal");
