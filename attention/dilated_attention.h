@@ -1,6 +1,5 @@
-// LongNet's dilated attention, readable: gathered segments, ordinary softmax attention inside them, branches mixed by
-// their softmax denominators (Ding et al. 2023, section 2.3). Made of differentiable operators only. What the fused
-// ImprovedDilatedAttention computes in one pass, this computes as the paper writes it; both give the same values.
+// LongNet's dilated attention (Ding et al. 2023, section 2.3) under its original name, with what other programs of that
+// name do otherwise.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +14,19 @@ struct DilatedCompatibility {
   /// The result is multiplied by it; 1 / (number of branches) in programs that give each group of heads one branch and
   /// still average over the groups.
   double scale_out = 1.0;
-  /// No gradient flows through the weights of the branches (torchscale).
+  /// No gradient flows through the weights of the branches (torchscale), so every branch is attended to by itself. Not
+  /// with `unite`, where a pair belongs to no branch in particular.
   bool detach_mix = false;
 };
 
 /// Branch b cuts the positions into segments of segment_lengths[b] (the last may be short), takes every
 /// dilation_rates[b]-th position of each from the head's phase on, and attends among those. A query's result is the
-/// mean of its branches weighted by exp(lse_b); a query in no branch gets 0. Phases, groups and `unite` are those of
-/// Pattern::dilated(). Scores and weights of a segment are in memory: O(w^2 / r^2) for each.
+/// mean of its branches weighted by exp(lse_b), which is one softmax over the keys of all branches; a query in no
+/// branch gets 0. Phases, groups and `unite` are those of Pattern::dilated().
 class DilatedAttention : public DilatedCore {
  public:
-  /// Throws ValueError for what Pattern::dilated() refuses, and for a scale_out that is not finite.
+  /// Throws ValueError for what Pattern::dilated() refuses, for a scale_out that is not finite, and for detach_mix with
+  /// `unite`.
   DilatedAttention(const std::vector<std::int64_t>& segment_lengths, const std::vector<std::int64_t>& dilation_rates,
                    const DilatedOptions& dilated = {}, const CoreOptions& options = {},
                    const DilatedCompatibility& compatibility = {});
@@ -33,6 +34,8 @@ class DilatedAttention : public DilatedCore {
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
 
  private:
+  Tensor mix_detached(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) const;
+
   DilatedCompatibility compatibility_;
 };
 

@@ -42,7 +42,7 @@ struct DilatedFactoryOptions {
 /// with `sparse` "block_sparse" and "block_sparse_ring".
 std::string choose_attention_type(const Workload& workload, int ranks, bool sparse);
 
-/// standard: the readable DilatedAttention. improved: ImprovedDilatedAttention. ring: RingDilatedAttention.
+/// standard: DilatedAttention. improved: ImprovedDilatedAttention. ring: RingDilatedAttention.
 /// distributed: the same between processes, by `ring.communicator` (ValueError without). block_sparse:
 /// BlockSparseDilatedAttention. block_sparse_ring: BlockSparseRingDilatedAttention. auto: choose_attention_type().
 /// ValueError for any other, listing these. The block-sparse types take their blocks alone, no segments.

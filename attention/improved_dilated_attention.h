@@ -8,8 +8,8 @@
 
 namespace poolgrad::attention {
 
-/// What DilatedAttention computes, by attend(): branches mixed by their softmax denominators are one softmax over the
-/// keys of all branches, so nothing is gathered and no branch has a result of its own.
+/// attend() with Pattern::dilated(): branches mixed by their softmax denominators are one softmax over the keys of all
+/// branches, so nothing is gathered and no branch has a result of its own. DilatedAttention without its switches.
 class ImprovedDilatedAttention : public DilatedCore {
  public:
   /// Throws ValueError for what Pattern::dilated() refuses.

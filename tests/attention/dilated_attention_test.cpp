@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "allocator/caching_allocator.h"
 #include "attention/improved_dilated_attention.h"
 #include "autograd/gradcheck.h"
+#include "tests/attention/gathered_dilated.h"
 #include "tests/attention/module_support.h"
 #include "tests/tensor/support.h"
 
@@ -58,23 +60,45 @@ void for_all(F&& f) {
 
 TEST(DilatedAttention, ComputesTheDefinitionForAnyLength) {
   for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
-    DilatedAttention readable(branches.w, branches.r, variant.options);
+    DilatedAttention module(branches.w, branches.r, variant.options);
     for (const std::int64_t length : {1, 2, 13, 16, 33}) {
       SCOPED_TRACE(text + " n " + std::to_string(length));
-      EXPECT_EQ(against_definition(readable, of_length(length), variant.definition(branches), causal), "");
+      EXPECT_EQ(against_definition(module, of_length(length), variant.definition(branches), causal), "");
     }
   });
 }
 
-TEST(DilatedAttention, IsInterchangeableWithTheFusedOne) {
+TEST(DilatedAttention, MixesWhatEveryBranchGivesByItself) {
   for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
-    DilatedAttention readable(branches.w, branches.r, variant.options);
+    DilatedAttention module(branches.w, branches.r, variant.options);
     ImprovedDilatedAttention fused(branches.w, branches.r, variant.options);
-    for (const std::int64_t length : {1, 15, 40, 67}) {
+    GatheredDilatedAttention gathered(branches.w, branches.r, variant.options);
+    for (const std::int64_t length : {1, 40}) {
       SCOPED_TRACE(text + " n " + std::to_string(length));
-      EXPECT_EQ(against_each_other(fused, readable, of_length(length), {.causal = causal}), "");
+      EXPECT_EQ(against_each_other(module, gathered, of_length(length), {.causal = causal}), "");
+      EXPECT_EQ(against_each_other(fused, gathered, of_length(length), {.causal = causal}), "");
     }
   });
+}
+
+TEST(DilatedAttention, TakesTheMemoryOfTheFusedOneAndNoScores) {
+  const auto peaks = [](AttentionCore& core, std::int64_t length) {
+    const ModuleInputs inputs = make_inputs({.batch = 1, .queries = length, .keys = length}, DType::f32);
+    run(core, inputs, {.causal = true});  // scratch of kernels comes to stay
+    CachingAllocator& pool = allocator_for(cpu);
+    const auto before = pool.statistics().requested_bytes.current;
+    pool.reset_peaks();
+    run(core, inputs, {.causal = true});
+    const Statistics after = pool.statistics();
+    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::scores)].peak, 0u);
+    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::weights)].peak, 0u);
+    return after.requested_bytes.peak - before;
+  };
+  const Lengths w{64, 128, 256}, r{1, 2, 4};
+  DilatedAttention module(w, r), detached(w, r, {}, {}, {.detach_mix = true});
+  ImprovedDilatedAttention fused(w, r);
+  EXPECT_EQ(peaks(module, 700), peaks(fused, 700));
+  EXPECT_LE(peaks(detached, 1400), 2 * peaks(detached, 700)) << "no more than linear in the length";
 }
 
 TEST(DilatedAttention, IsDenseWithinSegmentsForOneUndilatedBranch) {
@@ -89,13 +113,13 @@ TEST(DilatedAttention, IsDenseWithinSegmentsForOneUndilatedBranch) {
 
 TEST(DilatedAttention, AlignsTheLastQueryWithTheLastKey) {
   for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
-    DilatedAttention readable(branches.w, branches.r, variant.options);
+    DilatedAttention module(branches.w, branches.r, variant.options);
     ImprovedDilatedAttention fused(branches.w, branches.r, variant.options);
     for (const auto& [queries, keys] : {std::pair{1, 19}, {5, 19}, {19, 5}}) {
       SCOPED_TRACE(text + " " + std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
       const ModuleSizes sizes{.queries = queries, .keys = keys};
-      EXPECT_EQ(against_definition(readable, sizes, variant.definition(branches), causal), "");
-      EXPECT_EQ(against_each_other(fused, readable, sizes, {.causal = causal}), "");
+      EXPECT_EQ(against_definition(module, sizes, variant.definition(branches), causal), "");
+      EXPECT_EQ(against_each_other(fused, module, sizes, {.causal = causal}), "");
     }
   });
 }
@@ -104,37 +128,43 @@ TEST(DilatedAttention, SharesKeysAmongGroupsOfHeads) {
   for (const std::int64_t kv_heads : {1, 2, 3}) {
     const ModuleSizes sizes{.queries = 21, .keys = 21, .heads = 6, .kv_heads = kv_heads};
     const Branches branches{{4, 8}, {1, 2}};
-    DilatedAttention readable(branches.w, branches.r);
+    DilatedAttention module(branches.w, branches.r);
     ImprovedDilatedAttention fused(branches.w, branches.r);
-    EXPECT_EQ(against_definition(readable, sizes, oracle::longnet(branches.w, branches.r)), "");
-    EXPECT_EQ(against_each_other(fused, readable, sizes), "");
+    EXPECT_EQ(against_definition(module, sizes, oracle::longnet(branches.w, branches.r)), "");
+    EXPECT_EQ(against_each_other(fused, module, sizes), "");
   }
 }
 
 TEST(DilatedAttention, AddsABiasToTheScores) {
   const ModuleInputs inputs = make_inputs(of_length(14));
   const Branches branches{{4, 8}, {1, 2}};
-  DilatedAttention readable(branches.w, branches.r);
+  DilatedAttention module(branches.w, branches.r);
   ImprovedDilatedAttention fused(branches.w, branches.r);
   Generator generator(3);
   for (const Shape& shape : {Shape{2, 4, 14, 14}, Shape{1, 4, 1, 14}, Shape{2, 1, 14, 1}, Shape{1, 1, 1, 1}}) {
     const Tensor bias = randn(shape, {.dtype = DType::f64}, generator);
     const ModuleOutcome want = defined(inputs, oracle::longnet(branches.w, branches.r), true, bias);
-    EXPECT_EQ(difference(run(readable, inputs, {.causal = true, .bias = bias}), want), "") << describe(bias);
+    EXPECT_EQ(difference(run(module, inputs, {.causal = true, .bias = bias}), want), "") << describe(bias);
     EXPECT_EQ(difference(run(fused, inputs, {.causal = true, .bias = bias}), want), "") << describe(bias);
   }
 }
 
-TEST(DilatedAttention, DropsTheSameWeightsAsTheFusedOne) {
+TEST(DilatedAttention, DropsTheSameWeightsInEveryForm) {
   const ModuleInputs inputs = make_inputs(of_length(23));
-  Generator one(7), other(7);
-  DilatedAttention readable({4, 8}, {1, 2}, {}, {.dropout = 0.4, .generator = &one});
-  ImprovedDilatedAttention fused({4, 8}, {1, 2}, {}, {.dropout = 0.4, .generator = &other});
-  for (int call = 0; call < 3; ++call) EXPECT_EQ(difference(run(fused, inputs), run(readable, inputs)), "") << call;
+  Generator generators[] = {Generator(7), Generator(7), Generator(7), Generator(7)};
+  const auto options = [&](std::size_t n) { return CoreOptions{.dropout = 0.4, .generator = &generators[n]}; };
+  GatheredDilatedAttention gathered({4, 8}, {1, 2}, {}, options(0)),
+      gathered_detached({4, 8}, {1, 2}, {}, options(1), {.detach_mix = true});
+  DilatedAttention module({4, 8}, {1, 2}, {}, options(2)),
+      detached({4, 8}, {1, 2}, {}, options(3), {.detach_mix = true});
+  for (int call = 0; call < 3; ++call) {
+    EXPECT_EQ(difference(run(module, inputs), run(gathered, inputs)), "") << call;
+    EXPECT_EQ(difference(run(detached, inputs), run(gathered_detached, inputs)), "") << call;
+  }
   ImprovedDilatedAttention plain({4, 8}, {1, 2});
-  EXPECT_NE(difference(run(readable, inputs), run(plain, inputs)), "");
-  readable.eval();
-  EXPECT_EQ(difference(run(readable, inputs), run(plain, inputs)), "");
+  EXPECT_NE(difference(run(module, inputs), run(plain, inputs)), "");
+  module.eval();
+  EXPECT_EQ(difference(run(module, inputs), run(plain, inputs)), "");
 }
 
 TEST(DilatedAttention, CountsAPairOncePerBranchUnlessUnited) {
@@ -146,9 +176,9 @@ TEST(DilatedAttention, CountsAPairOncePerBranchUnlessUnited) {
 }
 
 TEST(DilatedAttention, GivesZeroToQueriesThatNoBranchCovers) {
-  DilatedAttention readable({8}, {2});
+  DilatedAttention module({8}, {2});
   const ModuleInputs inputs = make_inputs(of_length(11));
-  const Tensor out = run(readable, inputs).out;
+  const Tensor out = run(module, inputs).out;
   for (std::int64_t h = 0; h < 4; ++h)
     for (std::int64_t i = 0; i < 11; ++i) {
       const bool covered = i % 8 % 2 == h % 2;
@@ -157,10 +187,10 @@ TEST(DilatedAttention, GivesZeroToQueriesThatNoBranchCovers) {
 }
 
 TEST(DilatedAttention, HasTheGradientsOfCentralDifferences) {
-  DilatedAttention readable({4, 8}, {1, 2});
+  DilatedAttention module({4, 8}, {1, 2});
   ModuleInputs inputs = make_inputs({.batch = 1, .queries = 7, .keys = 7, .heads = 2, .kv_heads = 2, .width = 2});
   const auto function = [&](const std::vector<Tensor>& x) {
-    return std::vector{readable(x[0], x[1], x[2], {.causal = true})};
+    return std::vector{module(x[0], x[1], x[2], {.causal = true})};
   };
   const std::vector<Tensor> x{inputs.q.set_requires_grad(), inputs.k.set_requires_grad(), inputs.v.set_requires_grad()};
   const GradcheckReport report = gradcheck(function, x);
@@ -168,16 +198,16 @@ TEST(DilatedAttention, HasTheGradientsOfCentralDifferences) {
 }
 
 TEST(DilatedAttention, WorksInHalfPrecision) {
-  DilatedAttention readable({4, 8}, {1, 2});
+  DilatedAttention module({4, 8}, {1, 2});
   ImprovedDilatedAttention fused({4, 8}, {1, 2});
   for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     const ModuleInputs inputs = make_inputs(of_length(21), dtype);
     const ModuleInputs exact{to(inputs.q, DType::f64), to(inputs.k, DType::f64), to(inputs.v, DType::f64),
                              to(inputs.grad_out, DType::f64)};
-    const ModuleOutcome want = run(readable, exact);
+    const ModuleOutcome want = run(module, exact);
     const double tolerance = dtype == DType::f32 ? 1e-5 : dtype == DType::f16 ? 2e-3 : 1.6e-2;  // 2 units of rounding
-    EXPECT_EQ(run(readable, inputs).out.dtype(), dtype);
-    EXPECT_EQ(difference(run(readable, inputs), want, tolerance), "") << describe(inputs.q);
+    EXPECT_EQ(run(module, inputs).out.dtype(), dtype);
+    EXPECT_EQ(difference(run(module, inputs), want, tolerance), "") << describe(inputs.q);
     EXPECT_EQ(difference(run(fused, inputs), want, tolerance), "") << describe(inputs.q);
   }
 }
@@ -231,6 +261,20 @@ TEST(DilatedCompatibility, ReproducesMixingWithConstantWeights) {
   EXPECT_EQ(difference(got, {out.detach(), q.grad(), k.grad(), v.grad()}), "");
 }
 
+TEST(DilatedCompatibility, MixesEveryKindOfBranchesWithConstantWeights) {
+  for_all([](const Branches& branches, const Variant& variant, bool causal, const std::string& text) {
+    if (variant.options.unite) return;
+    const DilatedCompatibility compatibility{.scale_out = 0.25, .detach_mix = true};
+    DilatedAttention module(branches.w, branches.r, variant.options, {.scale = 0.7}, compatibility);
+    GatheredDilatedAttention gathered(branches.w, branches.r, variant.options, {.scale = 0.7}, compatibility);
+    for (const auto& [queries, keys] : {std::pair{40, 40}, {5, 19}, {19, 5}, {1, 1}}) {
+      SCOPED_TRACE(text + " " + std::to_string(queries) + " queries, " + std::to_string(keys) + " keys");
+      const ModuleSizes sizes{.queries = queries, .keys = keys, .heads = 4, .kv_heads = 2};
+      EXPECT_EQ(against_each_other(module, gathered, sizes, {.causal = causal}), "");
+    }
+  });
+}
+
 TEST(DilatedAttention, SaysWhatIsWrong) {
   const auto refusal = [](const Lengths& w, const Lengths& r) {
     return error_of<ValueError>([&] { DilatedAttention(w, r); });
@@ -242,6 +286,8 @@ TEST(DilatedAttention, SaysWhatIsWrong) {
   EXPECT_THAT(error_of<ValueError>([] { DilatedAttention({4}, {1}, {}, {.dropout = 1.0}); }), StartsWith("["));
   EXPECT_THAT(error_of<ValueError>([] { DilatedAttention({4}, {1}, {}, {}, {.scale_out = INFINITY}); }),
               HasSubstr("[dilated_attention] scale_out is not finite"));
+  EXPECT_THAT(error_of<ValueError>([] { DilatedAttention({4}, {1}, {.unite = true}, {}, {.detach_mix = true}); }),
+              HasSubstr("[dilated_attention] detach_mix needs pairs that belong to branches"));
 
   DilatedAttention grouped({4, 8}, {1, 2}, {.mode = DilatedMode::grouped});
   const ModuleInputs one_head = make_inputs({.heads = 1, .kv_heads = 1});
@@ -254,12 +300,12 @@ TEST(DilatedAttention, SaysWhatIsWrong) {
 }
 
 TEST(DilatedAttention, RefusesOperandsThatDoNotFit) {
-  DilatedAttention readable({4}, {1});
+  DilatedAttention module({4}, {1});
   ImprovedDilatedAttention fused({4}, {1});
   const ModuleInputs inputs = make_inputs({}), shorter = make_inputs(of_length(3)),
                      single = make_inputs({}, DType::f32);
   const ModuleInputs heads = make_inputs({.heads = 3, .kv_heads = 3});
-  for (AttentionCore* core : {static_cast<AttentionCore*>(&readable), static_cast<AttentionCore*>(&fused)}) {
+  for (AttentionCore* core : {static_cast<AttentionCore*>(&module), static_cast<AttentionCore*>(&fused)}) {
     EXPECT_THAT(error_of<ShapeError>([&] { (*core)(inputs.q, inputs.k, shorter.v); }), StartsWith("["));
     EXPECT_THAT(error_of<ShapeError>([&] { (*core)(inputs.q, heads.k, heads.v); }), StartsWith("["));
     EXPECT_THAT(error_of<ShapeError>([&] { (*core)(select(inputs.q, 0, 0), inputs.k, inputs.v); }), StartsWith("["));

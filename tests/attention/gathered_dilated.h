@@ -1,18 +1,77 @@
-#include "attention/dilated_branch.h"
+// LongNet's dilated attention as the paper writes it (Ding et al. 2023, section 2.3): gathered segments, ordinary
+// softmax attention inside them with all scores in memory, branches mixed by their softmax denominators. Made of
+// differentiable operators only; the definition of the dilated modules.
+#pragma once
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <limits>
+#include <vector>
 
 #include "allocator/memory_scope.h"
+#include "attention/dilated_attention.h"
 #include "autograd/operators.h"
 #include "autograd/placing.h"
+#include "kernels/attention_dropout.h"
 #include "tensor/creation.h"
 
-namespace poolgrad::attention {
+namespace poolgrad::attention::testing_support {
 
-namespace {
+/// Branches as Pattern::dilated() has them.
+struct DilatedBranches {
+  std::vector<std::int64_t> segment_lengths, dilation_rates;
+  DilatedOptions options;
+  int count() const { return static_cast<int>(segment_lengths.size()); }
+};
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
+/// Heads first, first + step, ..., `count` of them, which take the positions `phase` (mod rate) of a branch.
+struct PhaseClass {
+  std::int64_t first, step, count, phase;
+};
+
+/// What does not change from branch to branch.
+struct DilatedCall {
+  Tensor q, k, v;  // (B, Nq, H, D), (B, Nk, H, D), (B, Nk, H, Dv) in the compute dtype
+  Tensor bias;     // as AttentionCall::bias, or undefined
+  bool causal = false;
+  double scale = 1.0;
+  double dropout_probability = 0.0;
+  kernels::AttentionDropout dropout;
+};
+
+/// out (B, Nq, H, Dv) and lse (B, Nq, H, 1); 0 and -infinity where the branch does not cover the query.
+struct BranchResult {
+  Tensor out, lse;
+};
+/// The phase of one head in a branch; longnet mode.
+inline std::int64_t phase_of(const DilatedBranches& branches, int branch, std::int64_t head, std::int64_t heads) {
+  const std::int64_t rate = branches.dilation_rates[static_cast<std::size_t>(branch)];
+  if (branches.options.offset == DilatedOffset::interleaved) return head % rate;
+  return head / ((heads + rate - 1) / rate);
+}
+
+/// The heads that run a branch, by phase; none is empty.
+inline std::vector<PhaseClass> phase_classes(const DilatedBranches& branches, int branch, std::int64_t heads) {
+  const std::int64_t rate = branches.dilation_rates[static_cast<std::size_t>(branch)];
+  if (branches.options.mode == DilatedMode::grouped) {
+    const std::int64_t each = heads / branches.count(), larger = heads % branches.count();
+    const std::int64_t first = branch * each + std::min<std::int64_t>(branch, larger);
+    return {{first, 1, each + (branch < larger ? 1 : 0), branch % rate}};
+  }
+  std::vector<PhaseClass> classes;
+  if (branches.options.offset == DilatedOffset::interleaved) {
+    for (std::int64_t phase = 0; phase < std::min(rate, heads); ++phase)
+      classes.push_back({phase, rate, (heads - phase + rate - 1) / rate, phase});
+  } else {
+    const std::int64_t each = (heads + rate - 1) / rate;
+    for (std::int64_t first = 0; first < heads; first += each)
+      classes.push_back({first, 1, std::min(each, heads - first), first / each});
+  }
+  return classes;
+}
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Positions first, first + step, ... below `end`, which are rows (position - offset) of a tensor.
 struct Positions {
@@ -27,25 +86,25 @@ struct Positions {
 };
 
 /// The positions in [begin, end) that are `phase` (mod step) after `begin`, from position `offset` (row 0) on.
-Positions dilated_positions(std::int64_t begin, std::int64_t end, std::int64_t phase, std::int64_t step,
-                            std::int64_t offset) {
+inline Positions dilated_positions(std::int64_t begin, std::int64_t end, std::int64_t phase, std::int64_t step,
+                                   std::int64_t offset) {
   std::int64_t first = begin + phase;
   if (first < offset) first += (offset - first + step - 1) / step * step;
   return {first, std::max(first, end), step, offset};
 }
 
-Tensor rows(const Tensor& x, int dim, const Positions& positions) {
+inline Tensor rows(const Tensor& x, int dim, const Positions& positions) {
   if (positions.count() == 0) return slice(x, dim, 0, 0);
   return slice(x, dim, positions.row(), positions.end - positions.offset, positions.step);
 }
 
-Tensor heads_of(const Tensor& x, int dim, const PhaseClass& heads) {
+inline Tensor heads_of(const Tensor& x, int dim, const PhaseClass& heads) {
   return slice(x, dim, heads.first, heads.first + (heads.count - 1) * heads.step + 1, heads.step);
 }
 
 /// Which of the pairs (h, queries, keys) another branch covers as well.
-Tensor covered(const DilatedBranches& branches, int branch, const PhaseClass& heads, std::int64_t all_heads,
-               const Tensor& i, const Tensor& j) {
+inline Tensor covered(const DilatedBranches& branches, int branch, const PhaseClass& heads, std::int64_t all_heads,
+                      const Tensor& i, const Tensor& j) {
   const auto segment = static_cast<double>(branches.segment_lengths[static_cast<std::size_t>(branch)]);
   const auto rate = static_cast<double>(branches.dilation_rates[static_cast<std::size_t>(branch)]);
   std::vector<std::int64_t> phases;
@@ -60,7 +119,8 @@ Tensor covered(const DilatedBranches& branches, int branch, const PhaseClass& he
 }
 
 /// keep / (1 - p) for every weight: the same function of positions as in the fused kernels.
-Tensor dropout_factors(const DilatedCall& call, const PhaseClass& heads, const Positions& i, const Positions& j) {
+inline Tensor dropout_factors(const DilatedCall& call, const PhaseClass& heads, const Positions& i,
+                              const Positions& j) {
   const std::int64_t batch = call.q.size(0);
   const Tensor host = Tensor::empty({batch, heads.count, i.count(), j.count()}, {.dtype = DType::f64});
   double* factor = host.data<double>();
@@ -75,8 +135,8 @@ Tensor dropout_factors(const DilatedCall& call, const PhaseClass& heads, const P
 }
 
 /// Softmax attention of the chosen queries over the chosen keys of one segment.
-BranchResult within_segment(const DilatedBranches& branches, int branch, const DilatedCall& call,
-                            const PhaseClass& heads, const Positions& i, const Positions& j) {
+inline BranchResult within_segment(const DilatedBranches& branches, int branch, const DilatedCall& call,
+                                   const PhaseClass& heads, const Positions& i, const Positions& j) {
   const auto part = [&](const Tensor& x, const Positions& positions) {  // (B, h, m, D)
     return permute(rows(heads_of(x, 2, heads), 1, positions), {0, 2, 1, 3});
   };
@@ -103,34 +163,7 @@ BranchResult within_segment(const DilatedBranches& branches, int branch, const D
           unsqueeze(permute(log_sum_exp(scores, -1), {0, 2, 1}), -1)};
 }
 
-}  // namespace
-
-std::int64_t phase_of(const DilatedBranches& branches, int branch, std::int64_t head, std::int64_t heads) {
-  const std::int64_t rate = branches.dilation_rates[static_cast<std::size_t>(branch)];
-  if (branches.options.offset == DilatedOffset::interleaved) return head % rate;
-  return head / ((heads + rate - 1) / rate);
-}
-
-std::vector<PhaseClass> phase_classes(const DilatedBranches& branches, int branch, std::int64_t heads) {
-  const std::int64_t rate = branches.dilation_rates[static_cast<std::size_t>(branch)];
-  if (branches.options.mode == DilatedMode::grouped) {
-    const std::int64_t each = heads / branches.count(), larger = heads % branches.count();
-    const std::int64_t first = branch * each + std::min<std::int64_t>(branch, larger);
-    return {{first, 1, each + (branch < larger ? 1 : 0), branch % rate}};
-  }
-  std::vector<PhaseClass> classes;
-  if (branches.options.offset == DilatedOffset::interleaved) {
-    for (std::int64_t phase = 0; phase < std::min(rate, heads); ++phase)
-      classes.push_back({phase, rate, (heads - phase + rate - 1) / rate, phase});
-  } else {
-    const std::int64_t each = (heads + rate - 1) / rate;
-    for (std::int64_t first = 0; first < heads; first += each)
-      classes.push_back({first, 1, std::min(each, heads - first), first / each});
-  }
-  return classes;
-}
-
-BranchResult dilated_branch(const DilatedBranches& branches, int branch, const DilatedCall& call) {
+inline BranchResult dilated_branch(const DilatedBranches& branches, int branch, const DilatedCall& call) {
   const std::int64_t segment = branches.segment_lengths[static_cast<std::size_t>(branch)];
   const std::int64_t rate = branches.dilation_rates[static_cast<std::size_t>(branch)];
   const std::int64_t batch = call.q.size(0), queries = call.q.size(1), heads = call.q.size(2);
@@ -166,4 +199,50 @@ BranchResult dilated_branch(const DilatedBranches& branches, int branch, const D
           masked_fill(place(lses, {batch, queries, heads, 1}, 2, first_heads, head_step), unseen, -infinity)};
 }
 
-}  // namespace poolgrad::attention
+/// What DilatedAttention shall compute.
+class GatheredDilatedAttention : public DilatedCore {
+ public:
+  GatheredDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
+                           const std::vector<std::int64_t>& dilation_rates, const DilatedOptions& dilated = {},
+                           const CoreOptions& options = {}, const DilatedCompatibility& compatibility = {})
+      : DilatedCore(segment_lengths, dilation_rates, dilated, options), compatibility_(compatibility) {}
+
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) override {
+    const DType compute = compute_dtype(q.dtype());
+    DilatedCall inputs{.q = to(q, compute),
+                       .k = per_query_head(to(k, compute), q.size(2)),
+                       .v = per_query_head(to(v, compute), q.size(2)),
+                       .bias = call.bias,
+                       .causal = call.causal,
+                       .scale = options_.scale.value_or(1.0 / std::sqrt(static_cast<double>(q.size(3)))),
+                       .dropout_probability = dropout(),
+                       .dropout = {}};
+    if (dropout() > 0.0) {
+      Generator& generator = options_.generator ? *options_.generator : default_generator();
+      inputs.dropout = kernels::AttentionDropout::make(generator.take(1), dropout());  // as attend() does
+    }
+    const DilatedBranches branches{segment_lengths_, dilation_rates_, dilated_};
+    std::vector<Tensor> outs, lses;
+    for (int b = 0; b < branches.count(); ++b) {
+      const BranchResult result = dilated_branch(branches, b, inputs);
+      outs.push_back(result.out);
+      lses.push_back(result.lse);
+    }
+    const Tensor lse = stack(lses);
+    const Tensor weights = softmax(compatibility_.detach_mix ? lse.detach() : lse, 0);  // exp(lse_b - log sum exp lse)
+    const Tensor mixed = sum(weights * stack(outs), {0});
+    return to(compatibility_.scale_out == 1.0 ? mixed : mixed * compatibility_.scale_out, q.dtype());
+  }
+
+ private:
+  /// Every key head once per query head that uses it.
+  static Tensor per_query_head(const Tensor& x, std::int64_t heads) {
+    std::vector<std::int64_t> used;
+    for (std::int64_t h = 0; h < heads; ++h) used.push_back(h / (heads / x.size(2)));
+    return index_select(x, 2, from_data(used, {heads}, x.device()));
+  }
+
+  DilatedCompatibility compatibility_;
+};
+
+}  // namespace poolgrad::attention::testing_support
