@@ -9,8 +9,8 @@ namespace poolgrad::attention {
 namespace {
 
 void copy_pair(const RingSlots::Pair& to, const RingSlots::Pair& from) {
-  Tensor(to.first).copy_from(from.first);
-  Tensor(to.second).copy_from(from.second);
+  Tensor(to.first).copy_from(from.first.detach());
+  Tensor(to.second).copy_from(from.second.detach());
 }
 
 void add_pair(const RingSlots::Pair& to, const RingSlots::Pair& from) {

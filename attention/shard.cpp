@@ -56,7 +56,7 @@ Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int d
   Tensor shard = Tensor::empty(shape, whole.options());
   for (int n = 0; n < 2; ++n)
     if (const auto piece = map.piece(n); piece.count > 0)
-      rows_of(shard, dim, piece).copy_from(piece_of(whole, dim, map, piece));
+      rows_of(shard, dim, piece).copy_from(piece_of(whole.detach(), dim, map, piece));
   return shard;
 }
 
@@ -77,7 +77,7 @@ Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim) {
                        ", which is not its part of the " + to_string(layout) + " whole " + describe(whole));
     for (int n = 0; n < 2; ++n)
       if (const auto piece = map.piece(n); piece.count > 0)
-        piece_of(whole, dim, map, piece).copy_from(rows_of(shard, dim, piece));
+        piece_of(whole, dim, map, piece).copy_from(rows_of(shard.detach(), dim, piece));
   }
   return whole;
 }

@@ -8,7 +8,7 @@ namespace poolgrad {
 Tensor to(const Tensor& x, DType dtype) {
   check_devices("to", {{"x", x}});
   if (x.dtype() == dtype) return x;
-  Tensor out = Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x);
+  Tensor out = Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x.detach());
   if (wants_gradient({x}) && is_floating(dtype))
     record("cast", {x}, {out},
            [before = x.dtype()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });
@@ -18,7 +18,7 @@ Tensor to(const Tensor& x, DType dtype) {
 Tensor to(const Tensor& x, Device device) {
   check_devices("to", {{"x", x}});
   if (x.device() == device) return x;
-  Tensor out = Tensor::empty(x.shape(), {x.dtype(), device}).copy_from(x);
+  Tensor out = Tensor::empty(x.shape(), {x.dtype(), device}).copy_from(x.detach());
   if (wants_gradient({x}))
     record("move", {x}, {out},
            [before = x.device()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });

@@ -32,7 +32,7 @@ Tensor copy_with_strides(const Tensor& x) {
   const Extent touched = extent(geometry);
   Tensor copy = Tensor::empty({touched.last - touched.first + 1}, x.options()).fill(0.0);
   copy = copy.alias({geometry.shape, geometry.strides, geometry.offset - touched.first});
-  return copy.copy_from(x);
+  return copy.copy_from(x.detach());
 }
 
 void append(std::vector<double>& all, const Tensor& tensor) {

@@ -67,7 +67,7 @@ Tensor with_gaps(const Tensor& x) {
   wide[x.rank() - 1] *= 2;
   Strides strides = contiguous_strides(wide);
   strides[x.rank() - 1] = 2;
-  return Tensor::empty(wide, x.options()).fill(0.0).alias({x.shape(), strides, 0}).copy_from(x);
+  return Tensor::empty(wide, x.options()).fill(0.0).alias({x.shape(), strides, 0}).copy_from(x.detach());
 }
 
 /// One number broadcast without memory, as the gradient of a sum is.

@@ -1,6 +1,7 @@
 #include "tensor/geometry.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 
 #include "allocator/error.h"
@@ -22,7 +23,12 @@ Extent extent(const Geometry& x) {
   Extent e{x.offset, x.offset};
   for (int d = 0; d < x.shape.rank(); ++d) {
     if (x.shape[d] == 0) return {};
-    (x.strides[d] < 0 ? e.first : e.last) += (x.shape[d] - 1) * x.strides[d];
+    // Saturates: a sum that wrapped around could look as if it lay inside a storage.
+    const bool back = x.strides[d] < 0;
+    std::int64_t& end = back ? e.first : e.last;
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(x.shape[d] - 1, x.strides[d], &reach) || __builtin_add_overflow(end, reach, &end))
+      end = back ? std::numeric_limits<std::int64_t>::min() : std::numeric_limits<std::int64_t>::max();
   }
   return e;
 }

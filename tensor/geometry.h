@@ -27,7 +27,7 @@ struct Extent {
   std::int64_t last = -1;  // below `first`: no elements
 };
 
-/// What memory a view may touch.
+/// What memory a view may touch; what lies beyond 64 bits ends there, outside every storage.
 Extent extent(const Geometry& x);
 /// True where a stride of 0 makes several elements share one place, as expanded() does.
 bool repeats_elements(const Geometry& x);

@@ -78,8 +78,9 @@ class Tensor {
   // In-place writes: they advance the version counter, and throw Error if a gradient would be lost
   // (the tensor requires grad and grad mode is on; use NoGradGuard).
   /// Broadcasts, converts dtype, moves between devices (no bytes move to or from sim; what is read from there is 0).
-  /// Source and destination may overlap. Carries no gradient from the source. Throws ShapeError where the shapes do not
-  /// fit or the destination is itself a broadcast.
+  /// Source and destination may overlap. No gradient flows through it: a source that requires one is refused with Error
+  /// in grad mode (pass source.detach(), or use a NoGradGuard). Throws ShapeError where the shapes do not fit or the
+  /// destination is itself a broadcast.
   Tensor& copy_from(const Tensor& source);
   Tensor& fill(double value);
   /// Advances the version counter by hand, after writing through data().

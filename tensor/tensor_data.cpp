@@ -54,6 +54,9 @@ Tensor Tensor::on_host() const {
 Tensor& Tensor::copy_from(const Tensor& source) {
   check_writable("copy_from", *this);
   if (!source.defined()) throw Error("[copy_from] the source is undefined: destination " + describe(*this));
+  if (grad_enabled() && source.requires_grad())
+    throw Error("[copy_from] the gradient of the source would be lost; detach() it or use a NoGradGuard: destination " +
+                describe(*this) + ", source " + describe(source));
   Geometry from;
   try {
     from = expanded(source.geometry(), shape());

@@ -53,6 +53,23 @@ TEST(CopyFrom, BroadcastsAndConverts) {
             "f32 on cpu");
 }
 
+TEST(CopyFrom, RefusesASourceWhoseGradientWouldBeLost) {
+  const Tensor source = wanting_gradient({2});
+  Tensor x = ones({2});
+  const auto version = x.storage()->version();
+  EXPECT_EQ(error_of<Error>([&] { x.copy_from(source); }),
+            "[copy_from] the gradient of the source would be lost; detach() it or use a NoGradGuard: destination (2,) "
+            "f32 on cpu, source (2,) f32 on cpu");
+  EXPECT_THAT(x.to_vector<float>(), ElementsAre(1, 1));
+  EXPECT_EQ(x.storage()->version(), version);
+  x.copy_from(source.detach());
+  EXPECT_THAT(x.to_vector<float>(), ElementsAre(0, 0));
+  x.fill(1);
+  const NoGradGuard no_grad;
+  x.copy_from(source);
+  EXPECT_THAT(x.to_vector<float>(), ElementsAre(0, 0));
+}
+
 TEST(CopyFrom, WritesThroughAView) {
   const Tensor x = zeros({2, 3});
   Tensor column = x.alias(selected(x.geometry(), 1, 1));

@@ -105,6 +105,17 @@ TEST(Tensor, AliasStaysInsideItsStorage) {
   EXPECT_NO_THROW(x.alias({{0, 3}, {3, 1}, 6})) << "nothing is touched";
 }
 
+TEST(Tensor, AliasRefusesWhatWrapsAroundSixtyFourBits) {
+  const Tensor x = zeros({9});
+  constexpr std::int64_t far = std::int64_t{1} << 61;
+  EXPECT_THROW(x.alias({{9}, {far}, 0}), ShapeError) << "8 * 2^61 = 2^64";
+  EXPECT_THROW(x.alias({{9}, {-far}, 0}), ShapeError);
+  EXPECT_THROW(x.alias({{5}, {far}, 0}), ShapeError) << "4 * 2^61 = 2^63";
+  EXPECT_THROW(x.alias({{2, 2, 3}, {INT64_MAX, INT64_MAX, 1}, 0}), ShapeError) << "the sum wraps, no product does";
+  EXPECT_THROW(x.alias({{2, 2}, {INT64_MAX, INT64_MIN}, 0}), ShapeError);
+  EXPECT_THROW(x.alias({{2}, {1}, INT64_MAX}), ShapeError);
+}
+
 TEST(Tensor, ItemReadsOneElementOfAnyDtype) {
   for (const DType dtype : all_dtypes) {
     EXPECT_EQ(full({1, 1}, 1, {.dtype = dtype}).item(), 1.0);
