@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <thread>
 
@@ -63,16 +65,82 @@ TEST(Generator, KindsOfNumbersShareNoBits) {
   EXPECT_NEAR(dropout_known, n / 4, 100) << "as often as by chance";
 }
 
-TEST(Generator, EveryThreadHasItsDefault) {
+TEST(Generator, ACopyGoesOnByItself) {
+  Generator generator(3);
+  generator.take(10);
+  Generator copy = generator;
+  copy.take(5);
+  EXPECT_EQ(generator.state().offset, 10u);
+  EXPECT_EQ(copy.state().offset, 15u);
+  copy = default_generator();
+  const auto before = default_generator().state().offset;
+  copy.take(7);
+  EXPECT_EQ(default_generator().state().offset, before);
+}
+
+/// What `body` does on a new thread.
+void elsewhere(const std::function<void()>& body) { std::thread(body).join(); }
+
+TEST(DefaultGenerator, DiffersBetweenThreadsAndIsSeededForAll) {
   manual_seed(11);
   const Tensor here = randn({8});
-  Tensor there;
-  std::thread([&] {
-    manual_seed(11);
+  Tensor there, afterwards;
+  kernels::RandomKey key{};
+  std::barrier step(2);
+  std::thread other([&] {
     there = randn({8});
-  }).join();
-  EXPECT_TRUE(bit_equal(here, there)) << "the other thread did not move this one's generator";
-  EXPECT_EQ(default_generator().state().offset, 8u);
+    step.arrive_and_wait();
+    step.arrive_and_wait();  // seeded again meanwhile
+    key = default_generator().state();
+    afterwards = randn({8});
+  });
+  step.arrive_and_wait();
+  EXPECT_EQ(default_generator().state().offset, 8u) << "the other thread did not move this one's generator";
+  manual_seed(11);
+  step.arrive_and_wait();
+  other.join();
+  EXPECT_FALSE(bit_equal(here, there));
+  EXPECT_TRUE(bit_equal(randn({8}), here));
+  EXPECT_TRUE(bit_equal(afterwards, there)) << "a seed reaches threads that run";
+  EXPECT_EQ(key.seed, 11u);
+  EXPECT_EQ(key.offset, 0u);
+}
+
+TEST(DefaultGenerator, NumbersThreadsInTheOrderOfTheirFirstUse) {
+  manual_seed(12);
+  EXPECT_EQ(default_generator().state().use, 0u) << "the first thread of this program";
+  std::uint64_t uses[2] = {};
+  for (std::uint64_t& use : uses) elsewhere([&] { use = default_generator().state().use; });
+  EXPECT_GT(uses[0], 0u);
+  EXPECT_EQ(uses[1], uses[0] + 1);
+  Tensor drawn;
+  elsewhere([&] { drawn = randn({8}); });
+  Generator same(12, uses[1] + 1);
+  EXPECT_TRUE(bit_equal(drawn, randn({8}, {}, same))) << "what a thread draws can be said beforehand";
+}
+
+TEST(DefaultGenerator, KeepsAStreamThatAThreadHasChosen) {
+  kernels::RandomKey before{}, after{};
+  elsewhere([&] {
+    default_generator().set_state({5, 1000, 3});
+    before = default_generator().take(4);
+    manual_seed(6);
+    after = default_generator().state();
+  });
+  EXPECT_EQ(before.use, 1000u);
+  EXPECT_EQ(before.offset, 3u);
+  EXPECT_EQ(after.seed, 6u);
+  EXPECT_EQ(after.use, 1000u);
+  EXPECT_EQ(after.offset, 0u);
+}
+
+TEST(DefaultGenerator, MayBeKeptBeyondTheThreadThatAskedForIt) {
+  Generator* kept = nullptr;
+  elsewhere([&] { kept = &default_generator(); });
+  manual_seed(7);
+  EXPECT_EQ(kept->take(2).seed, 7u);
+  EXPECT_EQ(kept->state().use, 0u) << "this thread's stream, not that of the one that has ended";
+  EXPECT_EQ(default_generator().state().offset, 2u);
 }
 
 }  // namespace
