@@ -62,7 +62,11 @@ void Module::load(const NamedTensors& state) {
 
 void Module::save_file(const std::string& path) const { save_safetensors(path, {named_parameters(), {}}); }
 
-void Module::load_file(const std::string& path) { load(load_safetensors(path).tensors); }
+void Module::load_file(const std::string& path) {
+  const SafetensorsFile file = load_safetensors(path);
+  file.check_complete();
+  load(file.tensors);
+}
 
 void Module::train(bool on) {
   training_ = on;
@@ -93,9 +97,22 @@ Tensor Module::constant_parameter(const std::string& name, const Shape& shape, d
 }
 
 void Module::share_parameter(const std::string& name, const Tensor& parameter) {
+  check_name(name);
   parameters_.emplace_back(name, parameter);
 }
 
-void Module::add_module(const std::string& name, Module& module) { modules_.emplace_back(name, &module); }
+void Module::add_module(const std::string& name, Module& module) {
+  check_name(name);
+  modules_.emplace_back(name, &module);
+}
+
+void Module::check_name(const std::string& name) const {
+  const auto same = [&](const auto& entry) { return entry.first == name; };
+  if (std::any_of(parameters_.begin(), parameters_.end(), same) || std::any_of(modules_.begin(), modules_.end(), same))
+    throw ValueError("[module] a parameter or a submodule is called '" + name + "' already");
+  if (name.empty() || name.find('.') != std::string::npos)
+    throw ValueError("[module] a name must not be empty or have a dot, which separates the names of a path: '" + name +
+                     "'");
+}
 
 }  // namespace poolgrad::nn

@@ -56,10 +56,12 @@ class Module {
   Tensor constant_parameter(const std::string& name, const Shape& shape, double value, const ParameterOptions& options);
   /// An existing tensor, shared with another module (tied weights).
   void share_parameter(const std::string& name, const Tensor& parameter);
-  /// `module` is a member of this object, or owned by one.
+  /// `module` is a member of this object, or owned by one. Like those that register parameters, throws ValueError for a
+  /// name that a parameter or a submodule of this object has already, and for one that is empty or has a dot.
   void add_module(const std::string& name, Module& module);
 
  private:
+  void check_name(const std::string& name) const;
   void collect(const std::string& prefix, NamedTensors& found) const;
 
   NamedTensors parameters_;

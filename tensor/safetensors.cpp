@@ -49,7 +49,8 @@ void check_layout(const InputFile& file, std::uint64_t data, const std::vector<S
     if (entry.end < entry.begin || entry.end > file.size() - data)
       file.fail(who + ": data_offsets [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) +
                 ") outside the " + std::to_string(file.size() - data) + " bytes of data");
-    if (!tensor_bytes(entry.shape, entry.dtype, bytes) || bytes != entry.end - entry.begin)
+    const bool known = entry.unsupported.empty();
+    if (known && (!tensor_bytes(entry.shape, entry.dtype, bytes) || bytes != entry.end - entry.begin))
       file.fail(who + ": shape " + to_string(entry.shape) + " " + std::string(to_string(entry.dtype)) +
                 " does not fit data_offsets [" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")");
     if (entry.begin != next)
@@ -64,8 +65,15 @@ void check_layout(const InputFile& file, std::uint64_t data, const std::vector<S
 
 bool SafetensorsFile::contains(const std::string& name) const { return find(*this, name) != nullptr; }
 
+void SafetensorsFile::check_complete() const {
+  if (!unsupported.empty()) at(unsupported.begin()->first);
+}
+
 const Tensor& SafetensorsFile::at(const std::string& name) const {
   if (const Tensor* tensor = find(*this, name)) return *tensor;
+  if (const auto odd = unsupported.find(name); odd != unsupported.end())
+    throw FileError("[safetensors] tensor '" + name + "' was left out: its dtype " + odd->second.substr(0, 40) +
+                    " is not supported (F64 F32 F16 BF16 I64 I32 U8 BOOL are)");
   std::vector<std::pair<std::size_t, std::string>> near;
   for (const auto& [key, tensor] : tensors) near.emplace_back(distance(key, name), key);
   std::stable_sort(near.begin(), near.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -95,13 +103,18 @@ SafetensorsFile load_safetensors(const std::string& path, Device device) {
   SafetensorsFile out;
   out.metadata = std::move(header.metadata);
   out.tensors.reserve(header.entries.size());
-  for (SafetensorsEntry& entry : header.entries)
-    out.tensors.emplace_back(std::move(entry.name),
-                             file.read_tensor(data + entry.begin, entry.shape, entry.dtype, device));
+  for (SafetensorsEntry& entry : header.entries) {
+    if (entry.unsupported.empty())
+      out.tensors.emplace_back(std::move(entry.name),
+                               file.read_tensor(data + entry.begin, entry.shape, entry.dtype, device));
+    else
+      out.unsupported.emplace(std::move(entry.name), std::move(entry.unsupported));
+  }
   return out;
 }
 
 void save_safetensors(const std::string& path, const SafetensorsFile& file) {
+  file.check_complete();
   // Wide types first: with a header of a multiple of 8 bytes every tensor is then aligned to its element size.
   std::vector<const std::pair<std::string, Tensor>*> order;
   std::unordered_set<std::string> names{"__metadata__"};
@@ -120,7 +133,7 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file) {
   std::uint64_t next = 0;
   for (const auto* named : order) {
     const std::uint64_t end = next + bytes_of(named->second);
-    header.entries.push_back({named->first, named->second.dtype(), named->second.shape(), next, end});
+    header.entries.push_back({named->first, named->second.dtype(), "", named->second.shape(), next, end});
     next = end;
   }
   std::string text;

@@ -14,14 +14,21 @@ namespace poolgrad {
 struct SafetensorsFile {
   std::vector<std::pair<std::string, Tensor>> tensors;  // in file order
   std::map<std::string, std::string> metadata;
+  /// Tensors of the file that were left out, with their dtypes, which poolgrad has none of ("U32", "F8_E4M3").
+  std::map<std::string, std::string> unsupported = {};
 
-  /// Throws FileError that lists near names where it is missing.
+  /// Throws FileError that lists near names where it is missing, and that names the dtype of one that was left out.
   const Tensor& at(const std::string& name) const;
+  /// True if at() has it.
   bool contains(const std::string& name) const;
+  /// Throws FileError, as at() does, if a tensor was left out.
+  void check_complete() const;
 };
 
-/// Throws FileError: path, reason, and offset where there is one.
+/// Throws FileError: path, reason, and offset where there is one. Tensors of dtypes that poolgrad has none of are left
+/// out.
 SafetensorsFile load_safetensors(const std::string& path, Device device = cpu);
+/// Throws FileError, and ValueError for what could not be read again.
 void save_safetensors(const std::string& path, const SafetensorsFile& file);
 
 }  // namespace poolgrad

@@ -1,5 +1,6 @@
 #include "tensor/internal/safetensors_header.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
@@ -54,7 +55,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       if (!names_.insert(name).second) refuse("duplicate name '" + name + "'");
       keys_.clear();
       if (name == "__metadata__") return go(State::metadata_value);
-      header.entries.push_back({.name = name, .dtype = {}, .shape = {}});
+      header.entries.push_back({.name = name, .dtype = {}, .unsupported = {}, .shape = {}});
       return go(State::entry_value);
     }
     if (state_ == State::metadata) {
@@ -75,12 +76,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       return go(State::metadata);
     }
     if (state_ != State::dtype_value) refuse("unexpected string");
-    for (const NamedType& type : types)
-      if (type.name == text) {
-        header.entries.back().dtype = type.dtype;
-        return go(State::entry);
-      }
-    refuse("dtype '" + text + "' is not supported (F64 F32 F16 BF16 I64 I32 U8 BOOL are)");
+    if (text.empty()) refuse("dtype '' is none");
+    const auto type = std::find_if(types.begin(), types.end(), [&](const NamedType& t) { return t.name == text; });
+    if (type == types.end())
+      header.entries.back().unsupported = text;
+    else
+      header.entries.back().dtype = type->dtype;
+    return go(State::entry);
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > INT64_MAX) refuse("a number beyond 2^63 - 1");

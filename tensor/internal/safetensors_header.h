@@ -15,6 +15,7 @@ namespace poolgrad {
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::f32;
+  std::string unsupported;  // the name of a dtype that there is no DType for; "" where `dtype` is the tensor's
   Shape shape;
   std::uint64_t begin = 0, end = 0;  // bytes, relative to the end of the header
 };

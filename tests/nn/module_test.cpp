@@ -55,6 +55,24 @@ TEST(Module, NamesParametersByTheirPathAndCountsASharedOneOnce) {
   for (const Tensor& parameter : pair.parameters()) EXPECT_TRUE(parameter.requires_grad());
 }
 
+TEST(Module, RefusesANameThatIsTakenOrIsNoStepOfAPath) {
+  struct Named : Module {
+    Linear layer{2, 2};
+    void part(const std::string& name) { add_module(name, layer); }
+    void own(const std::string& name) { share_parameter(name, layer.weight()); }
+  } module;
+  module.part("a");
+  module.own("b");
+  const std::string taken = "[module] a parameter or a submodule is called '";
+  EXPECT_EQ(error_of<ValueError>([&] { module.part("a"); }), taken + "a' already");
+  EXPECT_EQ(error_of<ValueError>([&] { module.own("b"); }), taken + "b' already");
+  EXPECT_EQ(error_of<ValueError>([&] { module.own("a"); }), taken + "a' already");
+  EXPECT_THAT(error_of<ValueError>([&] { module.part("c.d"); }),
+              HasSubstr("which separates the names of a path: 'c.d'"));
+  EXPECT_THAT(error_of<ValueError>([&] { module.part(""); }), HasSubstr("must not be empty"));
+  EXPECT_THAT(names(module.named_parameters()), ElementsAre("b", "a.bias"));
+}
+
 TEST(Module, IsDecidedByItsGenerator) {
   const Pair a(1), b(1), c(2);
   EXPECT_TRUE(bit_equal(a.first.weight(), b.first.weight()));

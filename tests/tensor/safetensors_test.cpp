@@ -109,6 +109,25 @@ TEST_F(Safetensors, NamesNearOnesWhereATensorIsMissing) {
   EXPECT_EQ(error_of<FileError>([] { SafetensorsFile().at("x"); }), "[safetensors] no tensor is called 'x'");
 }
 
+TEST_F(Safetensors, LeavesATensorOfAForeignDtypeOutAndLoadsTheOthers) {
+  const std::string odd =
+      "{\"a\":{\"dtype\":\"U32\",\"shape\":[2],\"data_offsets\":[0,8]},"
+      "\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[8,10]},"
+      "\"c\":{\"dtype\":\"F8_E4M3\",\"shape\":[3],\"data_offsets\":[10,13]}}";
+  const SafetensorsFile file = load(with_header(odd, std::string(8, '\0') + "\001\002" + "xyz"));
+  ASSERT_EQ(file.tensors.size(), 1u);
+  EXPECT_THAT(file.at("b").to_vector<std::uint8_t>(), ElementsAre(1, 2));
+  EXPECT_THAT(file.unsupported, ElementsAre(Pair("a", "U32"), Pair("c", "F8_E4M3")));
+  EXPECT_FALSE(file.contains("a"));
+  EXPECT_EQ(error_of<FileError>([&] { file.at("a"); }),
+            "[safetensors] tensor 'a' was left out: its dtype U32 is not supported (F64 F32 F16 BF16 I64 I32 U8 BOOL "
+            "are)");
+  EXPECT_THAT(error_of<FileError>([&] { save_safetensors(path_, file); }), HasSubstr("'a' was left out"))
+      << "a copy would lack them";
+  EXPECT_EQ(refusal(with_header(odd, std::string(12, '\0'))),
+            "tensor 'c': data_offsets [10, 13) outside the 12 bytes of data");
+}
+
 TEST_F(Safetensors, RefusesToWriteWhatCouldNotBeRead) {
   const Tensor x = zeros({1});
   const auto refused = [&](const SafetensorsFile& file) {
@@ -163,8 +182,8 @@ TEST_F(Safetensors, RefusesHeadersThatSayAnythingElse) {
   EXPECT_EQ(entry(dtype + "," + shape), "tensor 'a': needs dtype, shape and data_offsets");
   EXPECT_EQ(entry(dtype + "," + dtype), "tensor 'a': duplicate key 'dtype'");
   EXPECT_EQ(entry("\"stride\":1"), "tensor 'a': unknown key 'stride'");
-  EXPECT_EQ(entry("\"dtype\":\"F8_E4M3\""),
-            "tensor 'a': dtype 'F8_E4M3' is not supported (F64 F32 F16 BF16 I64 I32 U8 BOOL are)");
+  EXPECT_EQ(entry("\"dtype\":\"F8_E4M3\""), "tensor 'a': needs dtype, shape and data_offsets");
+  EXPECT_EQ(entry("\"dtype\":\"\""), "tensor 'a': dtype '' is none");
   EXPECT_EQ(entry("\"dtype\":3"), "tensor 'a': unexpected number");
   EXPECT_EQ(entry("\"dtype\":[]"), "tensor 'a': unexpected array");
   EXPECT_EQ(entry("\"shape\":{}"), "tensor 'a': unexpected object");
