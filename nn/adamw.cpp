@@ -20,7 +20,8 @@ AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
   }
 }
 
-void AdamW::update(std::size_t index, const Tensor& parameter, const Tensor& gradient, double gradient_scale) {
+void AdamW::update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+                   double gradient_scale) {
   const bool decays = !options_.decay_matrices_only || parameter.rank() > 1;
   kernels::adamw(current_stream(parameter.device()),
                  {.learning_rate = learning_rate(),
@@ -28,7 +29,7 @@ void AdamW::update(std::size_t index, const Tensor& parameter, const Tensor& gra
                   .beta2 = options_.beta2,
                   .epsilon = options_.epsilon,
                   .weight_decay = decays ? options_.weight_decay : 0.0,
-                  .step = steps(),
+                  .step = step,
                   .gradient_scale = gradient_scale},
                  parameter.view(), gradient.view(), first_[index].view(), second_[index].view());
 }

@@ -16,14 +16,16 @@ struct AdamWOptions {
 };
 
 /// m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, p -= rate * (weight_decay * p + m^ / (sqrt(v^) +
-/// epsilon)) with bias-corrected m^ and v^ (Loshchilov & Hutter 2019). Moments are in the compute dtype.
+/// epsilon)) with m^ and v^ corrected for the steps that the parameter itself has taken (Loshchilov & Hutter 2019).
+/// Moments are in the compute dtype.
 class AdamW : public Optimizer {
  public:
   /// Throws ValueError for negative options and betas outside [0, 1).
   explicit AdamW(NamedTensors parameters, AdamWOptions options = {});
 
  private:
-  void update(std::size_t index, const Tensor& parameter, const Tensor& gradient, double gradient_scale) override;
+  void update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+              double gradient_scale) override;
 
   AdamWOptions options_;
   std::vector<Tensor> first_, second_;

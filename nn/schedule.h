@@ -6,7 +6,8 @@
 namespace poolgrad::nn {
 
 /// Linear warm-up over `warmup` steps to `peak`, then half a cosine down to `floor * peak` at the last of `steps`
-/// (Loshchilov & Hutter 2017). Steps count from 1; beyond the last the rate stays.
+/// (Loshchilov & Hutter 2017). Steps count from 1; without warm-up the first is at the peak, and beyond the last the
+/// rate stays.
 struct CosineSchedule {
   double peak = 3e-3;
   std::int64_t warmup = 20;

@@ -18,14 +18,15 @@ SGD::SGD(NamedTensors parameters, SGDOptions options)
   for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
 }
 
-void SGD::update(std::size_t index, const Tensor& parameter, const Tensor& gradient, double gradient_scale) {
+void SGD::update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+                 double gradient_scale) {
   kernels::sgd(current_stream(parameter.device()),
                {.learning_rate = learning_rate(),
                 .momentum = options_.momentum,
                 .weight_decay = options_.weight_decay,
                 .dampening = options_.dampening,
                 .nesterov = options_.nesterov,
-                .first_step = steps() == 1,
+                .first_step = step == 1,
                 .gradient_scale = gradient_scale},
                parameter.view(), gradient.view(), momentum_.empty() ? View{} : momentum_[index].view());
 }

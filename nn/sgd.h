@@ -15,15 +15,16 @@ struct SGDOptions {
   bool nesterov = false;
 };
 
-/// g' = g + weight_decay * p; b = g' at the first step, momentum * b + (1 - dampening) * g' afterwards; p -= rate * b,
-/// or rate * (g' + momentum * b) with Nesterov's momentum (Sutskever et al. 2013).
+/// g' = g + weight_decay * p; b = g' at the parameter's first step, momentum * b + (1 - dampening) * g' afterwards; p
+/// -= rate * b, or rate * (g' + momentum * b) with Nesterov's momentum (Sutskever et al. 2013).
 class SGD : public Optimizer {
  public:
   /// Throws ValueError for negative options, and for Nesterov without momentum or with dampening.
   explicit SGD(NamedTensors parameters, SGDOptions options = {});
 
  private:
-  void update(std::size_t index, const Tensor& parameter, const Tensor& gradient, double gradient_scale) override;
+  void update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+              double gradient_scale) override;
 
   SGDOptions options_;
   std::vector<Tensor> momentum_;  // empty without momentum

@@ -1,5 +1,6 @@
 // Everything a training run needs to go on bit for bit, in one safetensors file: parameters as "model.<name>",
-// optimiser state as "optimizer.<name>", and the counters as metadata.
+// optimiser state as "optimizer.<name>", and the counters as metadata. A file written before parameters counted their
+// own steps is read as if each had taken every step of the optimiser.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,7 @@
 namespace poolgrad::nn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 
@@ -78,6 +79,72 @@ TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
   EXPECT_TRUE(bit_equal(p.detach(), vector({1.0, -2.0, 0.5})));
 }
 
+/// Three steps on `views` of tensors and on tensors of their own with the same values: equal bits, and nothing but the
+/// views is touched.
+template <class Optimizer, class Options>
+void expect_steps_of_views_as_of_copies(const Options& options) {
+  const Tensor whole = randn({4, 6}, {.dtype = DType::f64});
+  const Tensor untouched = whole.copy();
+  const auto rows = sliced(whole.geometry(), 1, 1, 6, 2);
+  for (const Geometry& geometry : {transposed(whole.geometry(), 0, 1), rows, transposed(rows, 0, 1)}) {
+    Tensor view = whole.copy().alias(geometry);
+    const Tensor memory = view.alias(whole.geometry());
+    Tensor own = view.copy();
+    view.set_requires_grad(), own.set_requires_grad();
+    Optimizer on_view({{"p", view}}, options), on_own({{"p", own}}, options);
+    for (int step = 0; step < 3; ++step) {
+      const Tensor gradient = randn(own.shape(), own.options());
+      own.set_grad(gradient);
+      view.set_grad(gradient);
+      const auto version = view.storage()->version();
+      on_view.step(0.5);
+      on_own.step(0.5);
+      EXPECT_TRUE(bit_equal(view.detach(), own.detach())) << to_string(geometry.strides) << " step " << step;
+      EXPECT_GT(view.storage()->version(), version);
+    }
+    view.detach().copy_from(untouched.alias(geometry));
+    EXPECT_TRUE(bit_equal(memory, untouched)) << to_string(geometry.strides);
+  }
+}
+
+TEST(Optimizer, UpdatesTransposedAndSlicedParametersWhereTheyLie) {
+  expect_steps_of_views_as_of_copies<AdamW>(AdamWOptions{.learning_rate = 0.1});
+  expect_steps_of_views_as_of_copies<SGD>(SGDOptions{.learning_rate = 0.1, .momentum = 0.9});
+}
+
+TEST(Optimizer, RefusesAParameterWhoseElementsShareAPlace) {
+  const Tensor x = ones({3});
+  const Tensor wide = x.alias(expanded(x.geometry(), {2, 3}));
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              SGD({{"w", wide}});
+            }),
+            "[optimizer] several elements of a parameter share one place: w (2, 3) f32 on cpu");
+}
+
+/// A parameter that has a gradient only in later steps is updated as one that the optimiser meets then.
+template <class Optimizer, class Options>
+void expect_own_steps(const Options& options) {
+  Tensor late = start(), always = start(), fresh = start();
+  Optimizer optimizer({{"late", late}, {"always", always}}, options), beginning({{"fresh", fresh}}, options);
+  for (int step = 0; step < 4; ++step) {
+    always.set_grad(gradient(step));
+    if (step >= 2) {
+      late.set_grad(gradient(step));
+      fresh.set_grad(gradient(step));
+      beginning.step();
+    }
+    optimizer.step();
+  }
+  EXPECT_TRUE(bit_equal(late.detach(), fresh.detach())) << to_string(late, {.precision = 17});
+  EXPECT_EQ(optimizer.steps(), 4);
+  EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(2, 4));
+}
+
+TEST(Optimizer, CountsTheStepsOfEachParameterByItself) {
+  expect_own_steps<AdamW>(AdamWOptions{.learning_rate = 0.1});
+  expect_own_steps<SGD>(SGDOptions{.learning_rate = 0.1, .momentum = 0.9, .dampening = 0.5});
+}
+
 TEST(Optimizer, DecaysMatricesOnlyWhereAsked) {
   Tensor flat = ones({4}).set_requires_grad(), matrix = ones({2, 2}).set_requires_grad();
   AdamW optimizer({{"flat", flat}, {"matrix", matrix}},
@@ -121,6 +188,15 @@ TEST(Optimizer, LoadsStateThatFitsAndRefusesOther) {
   b.load(a.state(), a.steps());
   EXPECT_EQ(b.steps(), 1);
   EXPECT_TRUE(bit_equal(a.state()[0].second, b.state()[0].second));
+  EXPECT_THAT(b.parameter_steps(), ElementsAre(1)) << "where nothing else is said, all of them";
+  b.load(a.state(), 3, {2});
+  EXPECT_THAT(b.parameter_steps(), ElementsAre(2));
+  EXPECT_EQ(error_of<ValueError>([&] {
+              b.load(a.state(), 3, {1, 1});
+            }),
+            "[optimizer] the state has the steps of 2 parameters, the optimiser has 1");
+  EXPECT_EQ(error_of<ValueError>([&] { b.load(a.state(), 3, {4}); }),
+            "[optimizer] the steps of a parameter must be between 0 and those of the optimiser: 4, 3");
   EXPECT_EQ(error_of<ValueError>([&] { b.load({}, 1); }), "[optimizer] the state has 0 tensors, the optimiser 2");
   NamedTensors other = a.state();
   other[1].second = zeros({4});

@@ -19,6 +19,7 @@
 namespace poolgrad::nn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 using testing_support::TemporaryFolder;
@@ -45,7 +46,15 @@ TEST(CosineSchedule, WarmsUpThenFallsToItsFloor) {
   EXPECT_DOUBLE_EQ(schedule.rate(8), 2.0 * 0.55);
   EXPECT_DOUBLE_EQ(schedule.rate(12), 0.2);
   EXPECT_DOUBLE_EQ(schedule.rate(100), 0.2);
-  EXPECT_DOUBLE_EQ((CosineSchedule{.peak = 2.0, .warmup = 0, .steps = 1}.rate(1)), 0.2);
+}
+
+TEST(CosineSchedule, BeginsAtItsPeakWithoutWarmUp) {
+  const CosineSchedule schedule{.peak = 2.0, .warmup = 0, .steps = 9, .floor = 0.1};
+  EXPECT_DOUBLE_EQ(schedule.rate(1), 2.0);
+  EXPECT_DOUBLE_EQ(schedule.rate(5), 2.0 * 0.55);
+  EXPECT_DOUBLE_EQ(schedule.rate(9), 0.2);
+  EXPECT_EQ(schedule.rate(0), 0.0) << "before the first step";
+  EXPECT_DOUBLE_EQ((CosineSchedule{.peak = 2.0, .warmup = 0, .steps = 1}.rate(1)), 2.0);
 }
 
 /// A model, its optimiser, and a run that can stop at any step.
@@ -90,6 +99,45 @@ TEST(TrainingState, ContinuesBitForBit) {
   }
   EXPECT_TRUE(bit_equal(whole.model.weight(), resumed.model.weight()));
   EXPECT_TRUE(bit_equal(whole.model.bias(), resumed.model.bias()));
+}
+
+TEST(TrainingState, KeepsTheStepsOfEachParameterAndReadsFilesThatHaveNone) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun saved(1), loaded(2);
+  for (int i = 0; i < 2; ++i) saved.step();
+  saved.model.zero_grad();
+  Tensor(saved.model.weight()).set_grad(ones({2, 3}));
+  saved.optimizer.step();
+  saved.save(path);
+  load_training_state(path, loaded.model, loaded.optimizer);
+  EXPECT_EQ(loaded.optimizer.steps(), 3);
+  EXPECT_THAT(loaded.optimizer.parameter_steps(), ElementsAre(3, 2));
+
+  SafetensorsFile file = load_safetensors(path);
+  file.metadata.erase("poolgrad.parameter_steps");  // as files were before
+  save_safetensors(path, file);
+  load_training_state(path, loaded.model, loaded.optimizer);
+  EXPECT_THAT(loaded.optimizer.parameter_steps(), ElementsAre(3, 3));
+
+  const Tensor before = loaded.model.weight().copy();
+  const auto load = [&] { load_training_state(path, loaded.model, loaded.optimizer); };
+  saved.model.weight().detach().fill(5);
+  for (const char* counts : {"3", "3,4", "3,2,1"}) {
+    file.metadata["poolgrad.parameter_steps"] = counts;
+    file.tensors.clear();
+    for (const auto& [name, tensor] : saved.model.named_parameters())
+      file.tensors.emplace_back("model." + name, tensor);
+    for (const auto& [name, tensor] : saved.optimizer.state()) file.tensors.emplace_back("optimizer." + name, tensor);
+    save_safetensors(path, file);
+    EXPECT_THAT(error_of<ValueError>(load), HasSubstr("the steps of ")) << counts;
+  }
+  for (const char* counts : {"3,", "a", "3;2"}) {
+    file.metadata["poolgrad.parameter_steps"] = counts;
+    save_safetensors(path, file);
+    EXPECT_THAT(error_of<FileError>(load), HasSubstr("parameter_steps is no count: ")) << counts;
+  }
+  EXPECT_TRUE(bit_equal(loaded.model.weight(), before));
 }
 
 TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
