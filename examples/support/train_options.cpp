@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <string_view>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -40,6 +41,9 @@ void from_text(const std::string& name, const std::string& text, std::vector<std
   }
 }
 
+/// How long and how fast a model learns is no part of what it is.
+bool may_change_on_resuming(std::string_view name) { return name == "steps" || name == "lr"; }
+
 /// Calls f(name, member) for every option that decides the numbers of a run.
 template <class Options, class F>
 void for_each_setting(Options& o, F&& f) {
@@ -69,6 +73,7 @@ void TrainOptions::check() const {
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
   model().check();
   pattern();
+  if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + device + " has no bytes to save or resume");
 }
@@ -83,9 +88,12 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
   for_each_setting(*this, [&](const char* name, auto& value) {
     const auto entry = configuration.find(name);
     if (entry == configuration.end()) throw FileError(std::string("[train] the checkpoint has no ") + name);
-    if (given.count(name) && to_text(value) != entry->second)
-      throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
-                                   name, entry->second, to_text(value)));
+    if (given.count(name)) {
+      if (may_change_on_resuming(name)) return;
+      if (to_text(value) != entry->second)
+        throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
+                                     name, entry->second, to_text(value)));
+    }
     from_text(name, entry->second, value);
   });
 }
@@ -122,7 +130,9 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.add_option("--device", o.device, "cpu, or sim:SIZE, a device of that capacity without arithmetic");
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
-  app.add_option("--resume", o.resume, "Checkpoint to go on from, bit for bit");
+  app.add_option("--resume", o.resume,
+                 "Checkpoint to go on from, bit for bit; --steps and --lr may differ from its own");
+  app.add_flag("--other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
   app.add_option("--stop-after", o.stop_after, "Save and stop after this step (0: never)");
   app.add_option("--report", o.report, "Steps between lines");
   app.add_option("--sample", o.sample, "Bytes of text to write at the end");

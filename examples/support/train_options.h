@@ -30,6 +30,7 @@ struct TrainOptions {
   std::string device = "cpu";
   std::string budget;  // hard limit of the pool, "512MiB"; empty: none
   std::string save, resume;
+  bool other_text = false;      // resume() accepts another text than the checkpoint's
   std::int64_t stop_after = 0;  // 0: never
   std::int64_t report = 50;     // steps between lines
   std::int64_t sample = 300;    // bytes of text to write at the end
@@ -43,8 +44,9 @@ struct TrainOptions {
   void check() const;
   /// What decides the numbers of a run, by name. A checkpoint keeps it.
   std::map<std::string, std::string> configuration() const;
-  /// Takes over the configuration of a checkpoint; throws ValueError for a given option that differs from it, and
-  /// FileError where the checkpoint has none.
+  /// Takes over the configuration of a checkpoint, but for a given --steps or --lr: a run may go on for longer and at
+  /// another rate. Throws ValueError for any other given option that differs, and FileError where the checkpoint has
+  /// none.
   void adopt(const std::map<std::string, std::string>& configuration);
 
   nn::LanguageModelConfig model() const;

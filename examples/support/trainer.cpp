@@ -54,9 +54,12 @@ Trainer::Trainer(const TrainOptions& options, Corpus corpus, CachingAllocator& p
 }
 
 void Trainer::resume(const std::string& path) {
-  if (nn::read_training_metadata(path)["text"] != fingerprint(corpus_.train))
-    throw ValueError("[train] the checkpoint " + path + " was trained on another text");
+  if (!options_.other_text && nn::read_training_metadata(path)["text"] != fingerprint(corpus_.train))
+    throw ValueError("[train] the checkpoint " + path + " was trained on another text (--other-text allows it)");
   const nn::TrainingState state = nn::load_training_state(path, *model_, *optimizer_);
+  if (state.step > options_.steps)
+    throw ValueError(
+        fmt::format("[train] the checkpoint {} has done {} steps, --steps is {}", path, state.step, options_.steps));
   step_ = state.step;
   data_position_ = state.data_position;
   generator_.set_state(state.generator);

@@ -27,7 +27,8 @@ class Trainer {
  public:
   Trainer(const TrainOptions& options, Corpus corpus, CachingAllocator& pool, Device device);
 
-  /// Goes on from a checkpoint.
+  /// Goes on from a checkpoint. Throws ValueError where it is of another model or text, or beyond the last step, and
+  /// FileError.
   void resume(const std::string& path);
   void save(const std::string& path) const;
 

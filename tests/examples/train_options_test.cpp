@@ -72,6 +72,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.lr = 0; }), "[train] --lr must be positive, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(refusal([](auto& o) { o.sample = -1; }), "[train] --steps, --sample and --stop-after must not be negative");
+  EXPECT_EQ(refusal([](auto& o) { o.other_text = true; }), "[train] --other-text needs --resume");
   EXPECT_EQ(refusal([](auto& o) {
               o.device = "sim:1GiB";
               o.save = "x";
@@ -88,6 +89,11 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   TrainOptions other = parse({"--width", "32"});
   EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
             "[train] the checkpoint is of another configuration: --width is 64 there, 32 here");
+  TrainOptions longer = parse({"--steps", "7", "--lr", "0.5"});
+  longer.adopt(saved.configuration());
+  EXPECT_EQ(longer.steps, 7) << "a run may go on for longer";
+  EXPECT_EQ(longer.lr, 0.5);
+  EXPECT_EQ(longer.width, 64);
   auto broken = saved.configuration();
   broken["layers"] = "two";
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),

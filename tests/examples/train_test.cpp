@@ -5,12 +5,19 @@
 
 #include <cmath>
 #include <csignal>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "allocator/caching_allocator.h"
+#include "autograd/arithmetic.h"
+#include "examples/support/random.h"
+#include "examples/support/sampler.h"
 #include "examples/support/trainer.h"
 #include "kernels/parallel.h"
+#include "nn/training_state.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
 #include "tests/tensor/support.h"
 
@@ -109,6 +116,154 @@ TEST_F(Train, StoppedAndResumedInTheMiddleGivesTheBitsOfAWholeRun) {
   EXPECT_EQ(rest.steps.front().step, 10);
   EXPECT_EQ(numbers(rest), numbers(whole, 9));
   EXPECT_EQ(rest.sample, whole.sample);
+}
+
+TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
+  options_.save = folder_.file("done.safetensors");
+  run();
+  TrainOptions longer;
+  longer.text = options_.text;
+  longer.resume = options_.save;
+  longer.save = folder_.file("longer.safetensors");
+  longer.steps = 26;
+  longer.given = {"steps"};
+  const TrainResult rest = run(longer);
+  ASSERT_EQ(rest.steps.size(), 6u);
+  EXPECT_EQ(rest.steps.front().step, 21);
+  for (const StepRecord& step : rest.steps)
+    EXPECT_EQ(step.learning_rate, (nn::CosineSchedule{.peak = options_.lr, .warmup = 13, .steps = 26}.rate(step.step)));
+  EXPECT_EQ(nn::read_training_metadata(longer.save)["steps"], "26");
+
+  longer.lr = 1e-4;
+  longer.given = {"steps", "lr"};
+  EXPECT_EQ(run(longer).steps.front().learning_rate,
+            (nn::CosineSchedule{.peak = 1e-4, .warmup = 13, .steps = 26}.rate(21)));
+  longer.steps = 19;
+  EXPECT_EQ(refusal<ValueError>(longer),
+            "[train] the checkpoint " + longer.resume + " has done 20 steps, --steps is 19");
+}
+
+TEST_F(Train, AResumedRunGoesOnWithAnotherTextWhereAsked) {
+  options_.save = folder_.file("a.safetensors");
+  options_.stop_after = 4;
+  run();
+  write_bytes(folder_.file("other"), std::string(3000, 'x') + std::string(3000, 'y'));
+  TrainOptions other;
+  other.text = {folder_.file("other")};
+  other.resume = options_.save;
+  other.save = folder_.file("b.safetensors");
+  other.stop_after = 6;
+  EXPECT_THAT(refusal<ValueError>(other), HasSubstr("was trained on another text"));
+  other.other_text = true;
+  EXPECT_EQ(run(other).steps.front().step, 5);
+  other.other_text = false;
+  other.resume = other.save;
+  other.stop_after = 8;
+  EXPECT_EQ(run(other).steps.front().step, 7) << "the new checkpoint is of the new text";
+}
+
+/// What one step does to a model, from its definition, in plain numbers.
+struct FirstStep {
+  std::map<std::string, std::vector<double>> parameters, first_moments, second_moments;
+  double loss = 0, norm = 0;
+};
+
+FirstStep first_step_by_hand(Trainer& trainer, const TrainOptions& o, double rate) {
+  const std::vector<std::uint8_t>& text = trainer.corpus().train;
+  std::vector<std::int64_t> tokens, targets;
+  for (std::uint64_t row = 0; row < static_cast<std::uint64_t>(o.batch); ++row) {
+    const std::uint64_t start = random_below(o.seed, row, text.size() - static_cast<std::uint64_t>(o.context));
+    for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(o.context); ++i) {
+      tokens.push_back(text[start + i]);
+      targets.push_back(text[start + i + 1]);
+    }
+  }
+  const Tensor loss =
+      trainer.model().loss(from_data(tokens, {o.batch, o.context}), from_data(targets, {o.batch, o.context}));
+  loss.backward();
+  FirstStep result;
+  result.loss = loss.item();
+  for (const auto& [name, parameter] : trainer.model().named_parameters())
+    for (const double g : parameter.grad().to_vector<double>()) result.norm += g * g;
+  result.norm = std::sqrt(result.norm);
+  const double scale = std::min(1.0, 1.0 / result.norm);
+  for (const auto& [name, parameter] : trainer.model().named_parameters()) {
+    const std::vector<double> gradient = parameter.grad().to_vector<double>();
+    std::vector<double>& values = result.parameters[name] = parameter.to_vector<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double g = gradient[i] * scale;
+      values[i] -= rate * ((parameter.rank() > 1 ? 0.1 * values[i] : 0.0) + g / (std::abs(g) + 1e-8));
+      result.first_moments[name].push_back(0.1 * g);
+      result.second_moments[name].push_back(0.05 * g * g);
+    }
+  }
+  return result;
+}
+
+void expect_near(const Tensor& found, const std::vector<double>& expected, const std::string& what) {
+  const std::vector<double> values = found.to_vector<double>();
+  ASSERT_EQ(values.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    ASSERT_NEAR(values[i], expected[i], 1e-9 * std::abs(expected[i]) + 1e-15) << what << " " << i;
+}
+
+TEST_F(Train, TheFirstStepIsTheClippedUpdateOfItsDefinition) {
+  options_.context = 16;
+  options_.width = 16;
+  options_.dropout = 0;
+  options_.dtype = "f64";
+  for (const double deviation : {0.0, 3.0}) {  // of the head: gradients below the norm to clip at, and above
+    SCOPED_TRACE("deviation " + std::to_string(deviation));
+    Trainer trainer(options_, read_corpus(options_.text, options_.seed), allocator_for(cpu), cpu);
+    Trainer reference(options_, read_corpus(options_.text, options_.seed), allocator_for(cpu), cpu);
+    for (Trainer* each : {&trainer, &reference}) {
+      const NoGradGuard no_grad;
+      Generator generator(8);
+      for (auto& [name, parameter] : each->model().named_parameters())
+        if (name == "head.weight")
+          parameter.copy_from(randn(parameter.shape(), parameter.options(), generator) * deviation);
+    }
+    const double rate = options_.lr / 10;  // the first of ten steps of warm-up
+    const FirstStep expected = first_step_by_hand(reference, options_, rate);
+    EXPECT_EQ(expected.norm > 1.0, deviation > 0) << expected.norm;
+    const StepRecord record = trainer.step();
+    EXPECT_NEAR(record.loss, expected.loss, 1e-12);
+    EXPECT_NEAR(record.gradient_norm, expected.norm, 1e-10);
+    EXPECT_DOUBLE_EQ(record.learning_rate, rate);
+    trainer.save(folder_.file("step.safetensors"));
+    const SafetensorsFile file = load_safetensors(folder_.file("step.safetensors"));
+    for (const auto& [name, values] : expected.parameters) {
+      expect_near(file.at("model." + name), values, name);
+      expect_near(file.at("optimizer." + name + ".first_moment"), expected.first_moments.at(name), name + " first");
+      expect_near(file.at("optimizer." + name + ".second_moment"), expected.second_moments.at(name), name + " second");
+    }
+  }
+}
+
+TEST_F(Train, PromptAndSampleFillTheContextAndNeverRunPastIt) {
+  options_.steps = 1;
+  options_.sample = 300;
+  for (const std::int64_t context : {2, 24, 200}) {
+    options_.context = context;
+    const TrainResult result = run();
+    EXPECT_EQ(result.prompt.size(), static_cast<std::size_t>(std::min<std::int64_t>(64, context / 2))) << context;
+    EXPECT_EQ(result.prompt.size() + result.sample.size(), static_cast<std::size_t>(context));
+  }
+}
+
+TEST(SampleText, WritesNoMoreThanThePromptLeavesOfTheContext) {
+  Generator generator(1);
+  const nn::LanguageModelConfig config{
+      .context = 10, .layers = 1, .width = 8, .heads = 2, .kv_heads = 2, .positions = nn::Positions::learned};
+  nn::LanguageModel model(config, AttentionOptions{}.mixer(config.context, "train", 10000.0, 0.0),
+                          {.generator = &generator});
+  for (std::size_t prompt = 1; prompt <= 12; ++prompt)
+    for (const std::size_t bytes : {0u, 1u, 5u, 100u}) {
+      const std::size_t room = prompt < 10 ? 10 - prompt : 0;
+      const std::string text =
+          sample_text(model, std::string(prompt, 'a'), static_cast<std::int64_t>(bytes), 0.8, 1, cpu);
+      EXPECT_EQ(text.size(), std::min(bytes, room)) << prompt << ", " << bytes;
+    }
 }
 
 TEST_F(Train, StopsCleanlyAtCtrlC) {
@@ -245,7 +400,8 @@ TEST_F(Train, RefusesCheckpointsThatAreNone) {
   o.resume = options_.save;
   write_bytes(folder_.file("other"), std::string(5000, 'x'));
   o.text = {folder_.file("other")};
-  EXPECT_EQ(refusal<ValueError>(o), "[train] the checkpoint " + o.resume + " was trained on another text");
+  EXPECT_EQ(refusal<ValueError>(o),
+            "[train] the checkpoint " + o.resume + " was trained on another text (--other-text allows it)");
 }
 
 TEST_F(Train, AFullDiskLeavesTheOldCheckpoint) {
