@@ -8,18 +8,18 @@
 //
 // Expected output (the digits of the errors may differ):
 //
-//   soft_cap with cap 2 of a (3, 4) f64 tensor; largest |x| 2, largest |soft_cap(x)| 1.5
+//   soft_cap with cap 2 of a (3, 4) f64 tensor; largest |x| 1.2, largest |soft_cap(x)| 1.1
 //
 //   a right backward
-//   gradcheck passed: 12 elements of 1 input, largest relative error 1.3e-10 at element (2, 0) of input 0 ...
-//   gradgradcheck passed: 24 elements of 2 inputs, largest relative error 2.5e-09 at element (2, 2) of input 0 ...
+//   gradcheck passed: 12 elements of 1 inputs, largest relative error 7.2e-11 at element (2, 3) of input 0 ...
+//   gradgradcheck passed: 24 elements of 2 inputs, largest relative error 3.5e-10 at element (1, 0) of input 0 ...
 //
 //   a wrong backward
-//   gradcheck failed at element (0, 0) of input 0 (3, 4) f64 on cpu
-//     analytic        -0.1553789215
-//     numeric         -0.04390924005  (central difference, epsilon 1e-06)
-//     relative error  0.717  (allowed: 1e-07 + 1e-05 |numeric|)
-//     one-sided       -0.04390926847 from the right, -0.04390921162 from the left: they agree, no kink is near
+//   gradcheck failed at element (0, 1) of input 0 (3, 4) f64 on cpu
+//     analytic        -0.1466741212
+//     numeric         -0.0783609284  (central difference, epsilon 1e-06)
+//     relative error  0.466  (allowed: 1e-07 + 1e-05 |numeric|)
+//     one-sided       -0.07836094681 from the right, -0.07836090998 from the left: they agree, no kink is near
 //     wrong elements  12 of 12 of input 0
 #include <fmt/core.h>
 
