@@ -72,7 +72,8 @@ void product(const Tensor& out, const Tensor& left, const Tensor& right, double 
   shape.transpose_a = la.transposed, shape.transpose_b = lb.transposed;
   shape.lda = la.leading, shape.ldb = lb.leading, shape.ldc = lo.leading;
   shape.beta = beta;
-  shape.dtype = out.dtype();
+  shape.dtype = a.dtype();
+  shape.f32_out = out.dtype() == DType::f32;
   if (bias.defined()) shape.bias = bias.view().data;
 
   std::vector<BatchDim> dims = batch_dims(out, a, b);
@@ -92,7 +93,8 @@ void product(const Tensor& out, const Tensor& left, const Tensor& right, double 
 
   std::int64_t calls = 1;
   for (const BatchDim& dim : dims) calls *= dim.size;
-  const auto width = static_cast<std::int64_t>(size_of(out.dtype()));
+  const auto width = static_cast<std::int64_t>(size_of(a.dtype())),
+             out_width = static_cast<std::int64_t>(size_of(out.dtype()));
   for (std::int64_t call = 0; call < calls; ++call) {
     std::int64_t rest = call, at_a = 0, at_b = 0, at_out = 0;
     for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
@@ -101,7 +103,7 @@ void product(const Tensor& out, const Tensor& left, const Tensor& right, double 
       at_a += i * dim->a, at_b += i * dim->b, at_out += i * dim->out;
     }
     kernels::gemm(current_stream(out.device()), shape, a.view().as<char>() + at_a * width,
-                  b.view().as<char>() + at_b * width, out.view().as<char>() + at_out * width);
+                  b.view().as<char>() + at_b * width, out.view().as<char>() + at_out * out_width);
   }
 }
 

@@ -14,8 +14,9 @@ namespace poolgrad::kernels {
 
 /// C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C (+ bias[n] on every row), repeated `batch` times. op(A) is
 /// A[m,k], or the transpose of A[k,m] where `transpose_a`. Leading dimensions and batch strides are in elements; a
-/// batch stride of 0 repeats that operand. All operands have one floating dtype; f16 and bf16 accumulate in f32. k == 0
-/// gives beta * C (+ bias). With beta == 0 C is not read.
+/// batch stride of 0 repeats that operand. All operands have one floating dtype; f16 and bf16 accumulate in f32, and
+/// give C in f32 where `f32_out`, so that several products can be added up without rounding in between. k == 0 gives
+/// beta * C (+ bias). With beta == 0 C is not read.
 struct Gemm {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
@@ -24,7 +25,10 @@ struct Gemm {
   std::int64_t stride_a = 0, stride_b = 0, stride_c = 0;
   double alpha = 1.0, beta = 0.0;
   DType dtype = DType::f32;
-  const void* bias = nullptr;  // n elements of `dtype`, or none
+  bool f32_out = false;        // C, and the bias, are f32 although `dtype` is f16 or bf16; nothing for other dtypes
+  const void* bias = nullptr;  // n elements of C's dtype, or none
+
+  DType out_dtype() const { return f32_out && dtype != DType::f64 ? DType::f32 : dtype; }
 };
 
 /// Computes C. Throws DTypeError for a dtype that is not floating, and ValueError where POOLGRAD_GEMM names no back

@@ -46,8 +46,9 @@ Backend backend_for(const Gemm& shape) {
 Cost cost_of(const Gemm& shape) {
   const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n), k = static_cast<double>(shape.k);
   const auto batch = static_cast<double>(shape.batch), element = static_cast<double>(size_of(shape.dtype));
+  const auto out = static_cast<double>(size_of(shape.out_dtype()));
   const double a = m * k * (shape.stride_a ? batch : 1.0), b = k * n * (shape.stride_b ? batch : 1.0);
-  return {element * (a + b + m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0)), 2.0 * m * n * k * batch};
+  return {element * (a + b) + out * m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0), 2.0 * m * n * k * batch};
 }
 
 }  // namespace

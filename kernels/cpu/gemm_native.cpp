@@ -22,7 +22,8 @@ constexpr double parallel_work = 128. * 128. * 128.;  // below, a second thread 
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Where a block of the product goes: straight to C, or for half types over an f32 buffer while k is not exhausted.
+/// Where a block of the product goes: straight to C, or where that is of a half type S over an f32 buffer while k is
+/// not exhausted.
 template <class S>
 struct Target {
   S* c;
@@ -125,9 +126,10 @@ struct Part {
   std::int64_t batch, row, rows, column, columns;
 };
 
-/// One part of C, start to end. `scratch` holds a panel of A, a block of B and, for half types, partial sums.
-template <class S>
-void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, S* c, Compute<S>* scratch) {
+/// One part of C, start to end. `scratch` holds a panel of A, a block of B and, where C is of a half type, partial
+/// sums.
+template <class S, class O>
+void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, O* c, Compute<S>* scratch) {
   using T = Compute<S>;
   a += part.batch * g.stride_a;
   b += part.batch * g.stride_b;
@@ -137,17 +139,17 @@ void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, S* c
   const std::int64_t depth_block = packed_depth(g.k);
   for (std::int64_t column = part.column; column < part.column + part.columns; column += max_columns) {
     const std::int64_t columns = std::min(max_columns, part.column + part.columns - column);
-    Target<S> target{};
+    Target<O> target{};
     target.c = c + part.row * g.ldc + column;
     target.c_stride = g.ldc;
-    if constexpr (std::is_same_v<S, T>) {
+    if constexpr (std::is_same_v<O, T>) {
       target.partial = target.c;
       target.partial_stride = g.ldc;
     } else {
       target.partial = packed_b + packed_b_size<S>(depth_block, std::min(max_columns, part.columns)) + panel_slack<T>;
       target.partial_stride = columns;
     }
-    target.bias = g.bias ? static_cast<const S*>(g.bias) + column : nullptr;
+    target.bias = g.bias ? static_cast<const O*>(g.bias) + column : nullptr;
     target.alpha = static_cast<T>(g.alpha);
     target.beta = static_cast<T>(g.beta);
     std::int64_t p = 0;
@@ -164,15 +166,15 @@ void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, S* c
         pack_panel<block_rows>(packed_a, g.transpose_a ? a + p * g.lda + row : a + row * g.lda + p, g.lda,
                                !g.transpose_a, rows, depth);
         for (std::int64_t j = 0; j < columns; j += block_columns<T>)
-          block_for<S>(rows, columns - j)(packed_a, packed_b + j * depth, depth, rows, columns - j, target.at(i, j));
+          block_for<O>(rows, columns - j)(packed_a, packed_b + j * depth, depth, rows, columns - j, target.at(i, j));
       }
       p += depth_block;
     } while (p < g.k);
   }
 }
 
-template <class S>
-void multiply(Gemm g, const S* a, const S* b, S* c) {
+template <class S, class O>
+void multiply(Gemm g, const S* a, const S* b, O* c) {
   using T = Compute<S>;
   if (g.batch > 1 && g.stride_b == 0 && !g.transpose_a && g.stride_a == g.m * g.lda && g.stride_c == g.m * g.ldc) {
     g.m *= g.batch;  // one tall product
@@ -199,7 +201,7 @@ void multiply(Gemm g, const S* a, const S* b, S* c) {
   const std::int64_t depth_block = packed_depth(g.k);
   std::int64_t scratch_size =
       packed_a_size + packed_b_size<S>(depth_block, std::min(max_columns, columns)) + 2 * panel_slack<T>;
-  if (!std::is_same_v<S, T> && g.k > max_depth) scratch_size += rows * std::min(max_columns, columns);
+  if (!std::is_same_v<O, T> && g.k > max_depth) scratch_size += rows * std::min(max_columns, columns);
   scratch_size = divide_up(scratch_size, 32) * 32;
   const int team = static_cast<int>(std::min<std::int64_t>(threads, parts));
   Workspace<T> scratch("gemm", scratch_size * team);
@@ -208,7 +210,7 @@ void multiply(Gemm g, const S* a, const S* b, S* c) {
     Part part{batch, rest / column_parts * rows, rows, rest % column_parts * columns, columns};
     part.rows = std::min(rows, g.m - part.row);
     part.columns = std::min(columns, g.n - part.column);
-    multiply_part<S>(g, part, a, b, c, scratch.data() + scratch_size * worker);
+    multiply_part<S, O>(g, part, a, b, c, scratch.data() + scratch_size * worker);
   };
   if (team > 1) return parallel_items(parts, run);
   for (std::int64_t index = 0; index < parts; ++index) run(index, 0);
@@ -217,14 +219,14 @@ void multiply(Gemm g, const S* a, const S* b, S* c) {
 }  // namespace
 
 void gemm_native(const Gemm& shape, const void* a, const void* b, void* c) {
-  const auto run = [&]<class S>(S) {
-    multiply<S>(shape, static_cast<const S*>(a), static_cast<const S*>(b), static_cast<S*>(c));
+  const auto run = [&]<class S, class O>(S, O) {
+    multiply<S, O>(shape, static_cast<const S*>(a), static_cast<const S*>(b), static_cast<O*>(c));
   };
   switch (shape.dtype) {
-    case DType::f64: return run(double{});
-    case DType::f32: return run(float{});
-    case DType::f16: return run(Half{});
-    default: return run(BFloat16{});
+    case DType::f64: return run(double{}, double{});
+    case DType::f32: return run(float{}, float{});
+    case DType::f16: return shape.f32_out ? run(Half{}, float{}) : run(Half{}, Half{});
+    default: return shape.f32_out ? run(BFloat16{}, float{}) : run(BFloat16{}, BFloat16{});
   }
 }
 

@@ -19,9 +19,9 @@ const dnnl::engine& engine() {
 }
 
 /// A matrix of the batch, `rows` by `columns` as the product sees it; a batch stride of 0 broadcasts.
-memory::desc describe(const Gemm& g, std::int64_t rows, std::int64_t columns, bool transposed, std::int64_t leading,
-                      std::int64_t batch_stride) {
-  const auto type = g.dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+memory::desc describe(const Gemm& g, DType dtype, std::int64_t rows, std::int64_t columns, bool transposed,
+                      std::int64_t leading, std::int64_t batch_stride) {
+  const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
   const bool repeats = g.batch == 1 || batch_stride == 0;
   const std::int64_t stride = repeats ? std::max(rows, columns) * leading : batch_stride;
   return {{repeats ? 1 : g.batch, rows, columns},
@@ -44,10 +44,10 @@ bool onednn_takes(const Gemm& g) {
 }
 
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
-  const memory::desc a_desc = describe(g, g.m, g.k, g.transpose_a, g.lda, g.stride_a);
-  const memory::desc b_desc = describe(g, g.k, g.n, g.transpose_b, g.ldb, g.stride_b);
-  const memory::desc c_desc = describe(g, g.m, g.n, false, g.ldc, g.stride_c);
-  const memory::desc bias_desc({1, 1, g.n}, a_desc.data_type(), memory::dims{g.n, g.n, 1});
+  const memory::desc a_desc = describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a);
+  const memory::desc b_desc = describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b);
+  const memory::desc c_desc = describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c);
+  const memory::desc bias_desc({1, 1, g.n}, c_desc.data_type(), memory::dims{g.n, g.n, 1});
 
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);

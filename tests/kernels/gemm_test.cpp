@@ -47,15 +47,18 @@ double as_double(S x) {
   return static_cast<double>(static_cast<ComputeOf<S>>(x));
 }
 
-template <class S>
+/// Operands of type S and a result of type C.
+template <class S, class C = S>
 struct Case {
   static constexpr double canary = -3.0;
   Gemm shape;
-  std::vector<S> a, b, c, bias;
+  std::vector<S> a, b;
+  std::vector<C> c, bias;
 
   /// Operands of `shape`, each row `gap` elements longer than it needs, C full of NaN unless beta reads it.
   Case(Gemm g, std::int64_t gap, bool with_bias, unsigned seed = 1) : shape(g) {
     shape.dtype = dtype_of<S>;
+    shape.f32_out = !std::is_same_v<S, C>;
     shape.lda = (g.transpose_a ? g.m : g.k) + gap;
     shape.ldb = (g.transpose_b ? g.k : g.n) + gap;
     shape.ldc = g.n + gap;
@@ -68,9 +71,9 @@ struct Case {
     }
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    const auto fill = [&](std::vector<S>& x, std::int64_t count) {
+    const auto fill = [&]<class T>(std::vector<T>& x, std::int64_t count) {
       x.resize(static_cast<std::size_t>(count));
-      for (S& value : x) value = S(normal(random));
+      for (T& value : x) value = T(normal(random));
     };
     fill(a, g.batch * size_a);
     fill(b, g.batch * size_b);
@@ -78,9 +81,9 @@ struct Case {
     fill(bias, with_bias ? g.n : 0);
     for (std::size_t i = 0; i < c.size(); ++i) {
       if (static_cast<std::int64_t>(i) % shape.ldc >= g.n)
-        c[i] = S(static_cast<float>(canary));
+        c[i] = C(static_cast<float>(canary));
       else if (g.beta == 0.0)
-        c[i] = S(std::numeric_limits<float>::quiet_NaN());
+        c[i] = C(std::numeric_limits<float>::quiet_NaN());
     }
     if (with_bias) shape.bias = bias.data();
   }
@@ -89,7 +92,7 @@ struct Case {
 
   /// Runs and compares: |error| <= tolerance * sum of |terms|, plus one rounding of the result.
   void expect_definition(double tolerance, double rounding) {
-    const std::vector<S> before = c;
+    const std::vector<C> before = c;
     run();
     const Gemm& g = shape;
     for (std::int64_t i = 0; i < g.batch; ++i) {
@@ -156,6 +159,24 @@ TEST(Gemm, HalfTypesAccumulateInFloatAndRoundOnce) {
         const Gemm g = product(30, 50, k, layout & 1, layout & 2);
         Case<Half>(g, 2, true).expect_definition(f32_error, 1.0 / 2048);
         Case<BFloat16>(g, 2, true).expect_definition(f32_error, 1.0 / 256);
+      }
+    }
+  }
+}
+
+TEST(Gemm, HalfTypesMayGiveTheirSumsInFloatAndAddThemToMore) {
+  for (const std::string& name : backends()) {
+    const Backend backend(name);
+    for (std::int64_t k : {0, 5, 384, 1000}) {
+      for (int layout = 0; layout < 4; ++layout) {
+        SCOPED_TRACE(testing::Message() << name << " k " << k << " layout " << layout);
+        Gemm g = product(30, 50, k, layout & 1, layout & 2);
+        Case<Half, float>(g, 2, true).expect_definition(f32_error, 0);
+        Case<BFloat16, float>(g, 2, true).expect_definition(f32_error, 0);
+        g.beta = 1.0;
+        g.batch = 3;
+        Case<Half, float>(g, 2, false).expect_definition(f32_error, 0);
+        Case<BFloat16, float>(g, 2, false).expect_definition(f32_error, 0);
       }
     }
   }
