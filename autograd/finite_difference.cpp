@@ -52,54 +52,97 @@ Tensor element(const Tensor& x, std::int64_t index) {
 
 double step(double x, double epsilon) { return epsilon * std::max(1.0, std::abs(x)); }
 
+/// True if a step of an element of `a` may be one of an element of `b` as well.
+bool may_share_elements(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || a.count() == 0 || b.count() == 0 || !a.shares_storage_with(b)) return false;
+  const Extent left = extent(a.geometry()), right = extent(b.geometry());
+  return left.first <= right.last && right.first <= left.last;
+}
+
+/// Writes an element, and the number that was there again at the end, whatever happens in between.
+class Perturbation {
+ public:
+  Perturbation(const Tensor& place, double value) : place_(place), before_(place.item()) { place_.fill(value); }
+  ~Perturbation() { place_.fill(before_); }
+  Perturbation(const Perturbation&) = delete;
+  Perturbation& operator=(const Perturbation&) = delete;
+
+ private:
+  Tensor place_;
+  double before_;
+};
+
 }  // namespace
 
 std::vector<Tensor> floating(const std::vector<Tensor>& outputs) {
   std::vector<Tensor> result;
   for (const Tensor& output : outputs)
-    if (is_floating(output.dtype())) result.push_back(output);
+    if (output.defined() && is_floating(output.dtype())) result.push_back(output);
   return result;
+}
+
+double unit_roundoff(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return 0x1p-53;
+    case DType::f32: return 0x1p-24;
+    case DType::f16: return 0x1p-11;
+    default: return 0x1p-8;  // bf16
+  }
 }
 
 FiniteDifference::FiniteDifference(const TensorFunction& function, const std::vector<Tensor>& inputs,
                                    const std::vector<Tensor>& weights)
-    : function_(function) {
-  for (const Tensor& input : inputs) point_.push_back(input.defined() ? copy_with_strides(input.detach()) : input);
-  for (const Tensor& weight : weights) append(weights_, weight);
+    : function_(function), point_(inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
+    bool shared = may_overlap(inputs[i].geometry());
+    for (const Tensor& other : inputs) shared |= !other.is_same(inputs[i]) && may_share_elements(inputs[i], other);
+    if (!shared) continue;
+    const auto first =
+        std::find_if(inputs.begin(), inputs.end(), [&](const Tensor& x) { return x.is_same(inputs[i]); });
+    const auto position = static_cast<std::size_t>(first - inputs.begin());
+    point_[i] = position < i ? point_[position] : copy_with_strides(inputs[i].detach()).set_requires_grad();
+  }
+  for (const Tensor& weight : weights) {
+    append(weights_, weight);
+    // That of f64 is far below every tolerance.
+    roundoff_.resize(weights_.size(), weight.dtype() == DType::f64 ? 0.0 : unit_roundoff(weight.dtype()));
+  }
 }
 
-std::vector<double> FiniteDifference::at(std::size_t input, std::int64_t index, double value) {
+FiniteDifference::Sample FiniteDifference::at(std::size_t input, std::int64_t index, double value) {
   NoGradGuard guard;
-  Tensor place = element(point_[input], index);
-  const double before = place.item();
-  place.fill(value);
-  std::vector<double> result;
-  for (const Tensor& output : floating(function_(point_))) append(result, output);
-  place.fill(before);
-  if (result.size() != weights_.size())
+  const Tensor place = element(point_[input], index);
+  const Perturbation perturbation(place, value);
+  Sample sample{place.item(), {}};
+  for (const Tensor& output : floating(function_(point_))) append(sample.outputs, output);
+  if (sample.outputs.size() != weights_.size())
     throw ValueError(fmt::format("[gradcheck] the function gave {} numbers at first and {} at a point nearby",
-                                 weights_.size(), result.size()));
-  return result;
+                                 weights_.size(), sample.outputs.size()));
+  return sample;
 }
 
-double FiniteDifference::weighted_difference(const std::vector<double>& high, const std::vector<double>& low) const {
+double FiniteDifference::slope(const Sample& high, const Sample& low) const {
   double sum = 0.0;
-  for (std::size_t i = 0; i < weights_.size(); ++i) sum += weights_[i] * (high[i] - low[i]);
-  return sum;
+  for (std::size_t i = 0; i < weights_.size(); ++i) sum += weights_[i] * (high.outputs[i] - low.outputs[i]);
+  return sum / (high.x - low.x);
 }
 
-double FiniteDifference::central(std::size_t input, std::int64_t index, double epsilon) {
+FiniteDifference::Derivative FiniteDifference::central(std::size_t input, std::int64_t index, double epsilon) {
   const double x = element(point_[input], index).item();
-  const double high = x + step(x, epsilon), low = x - step(x, epsilon);
-  return weighted_difference(at(input, index, high), at(input, index, low)) / (high - low);
+  const Sample high = at(input, index, x + step(x, epsilon)), low = at(input, index, x - step(x, epsilon));
+  double rounding = 0.0;
+  for (std::size_t i = 0; i < weights_.size(); ++i)
+    if (high.outputs[i] != low.outputs[i])
+      rounding += std::abs(weights_[i]) * roundoff_[i] * (std::abs(high.outputs[i]) + std::abs(low.outputs[i]));
+  return {slope(high, low), rounding / (high.x - low.x)};
 }
 
 std::pair<double, double> FiniteDifference::one_sided(std::size_t input, std::int64_t index, double epsilon) {
   const double x = element(point_[input], index).item();
-  const double high = x + step(x, epsilon), low = x - step(x, epsilon);
-  const std::vector<double> here = at(input, index, x);
-  return {weighted_difference(at(input, index, high), here) / (high - x),
-          weighted_difference(here, at(input, index, low)) / (x - low)};
+  const Sample high = at(input, index, x + step(x, epsilon)), low = at(input, index, x - step(x, epsilon));
+  const Sample here = at(input, index, x);
+  return {slope(high, here), slope(here, low)};
 }
 
 }  // namespace poolgrad

@@ -10,30 +10,44 @@
 
 namespace poolgrad {
 
-/// Derivatives of <weights, f(x)> by one element of one input at a time. Works on a copy of the inputs that keeps their
-/// strides (a dense one where elements of an input overlap); functions are run with grad mode off.
+/// Derivatives of <weights, f(x)> by one element of one input at a time; functions are run with grad mode off. An
+/// element is written where it lies and put back afterwards, so that the function sees the step whether it reads its
+/// argument or, like a module its parameters, holds the tensor itself. Inputs with elements in the same place of memory
+/// would move together: of those the function is given copies, with the strides of the input where these allow it.
 class FiniteDifference {
  public:
+  struct Derivative {
+    double value;
+    double rounding;  // how far off the rounding of the outputs to f32, f16 or bf16 may put it; 0 in f64
+  };
+
   /// `weights`: one per floating output of `function`, in order.
   FiniteDifference(const TensorFunction& function, const std::vector<Tensor>& inputs,
                    const std::vector<Tensor>& weights);
 
-  /// (f(x + h) - f(x - h)) / 2h for element `index` (row-major) of an input, h = epsilon * max(1, |x|).
-  double central(std::size_t input, std::int64_t index, double epsilon);
+  /// (f(x + h) - f(x - h)) / 2h for element `index` (row-major) of an input, h = epsilon * max(1, |x|); both points as
+  /// the input's dtype holds them.
+  Derivative central(std::size_t input, std::int64_t index, double epsilon);
   /// (f(x + h) - f(x)) / h and (f(x) - f(x - h)) / h. They disagree near a kink.
   std::pair<double, double> one_sided(std::size_t input, std::int64_t index, double epsilon);
 
  private:
+  struct Sample {
+    double x;  // rounded to the dtype
+    std::vector<double> outputs;
+  };
   /// The function's outputs with that element set to `value`.
-  std::vector<double> at(std::size_t input, std::int64_t index, double value);
-  double weighted_difference(const std::vector<double>& high, const std::vector<double>& low) const;
+  Sample at(std::size_t input, std::int64_t index, double value);
+  double slope(const Sample& high, const Sample& low) const;
 
   const TensorFunction& function_;
   std::vector<Tensor> point_;
-  std::vector<double> weights_;
+  std::vector<double> weights_, roundoff_;  // of every number that the function gives
 };
 
 /// The floating ones of the outputs of a function.
 std::vector<Tensor> floating(const std::vector<Tensor>& outputs);
+/// Half the distance from 1 to the next number of a floating dtype.
+double unit_roundoff(DType dtype);
 
 }  // namespace poolgrad

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -20,26 +21,31 @@ namespace {
 
 using Tensors = std::vector<Tensor>;
 
+/// The inputs themselves, so that a function which holds them sees what becomes of them; an output of an operator as a
+/// leaf on the same memory.
+Tensors leaves_of(const Tensors& inputs) {
+  Tensors leaves = inputs;
+  for (Tensor& leaf : leaves)
+    if (leaf.defined() && !leaf.is_leaf()) leaf = leaf.detach().set_requires_grad();
+  return leaves;
+}
+
+bool is_checked(const Tensor& input) { return input.defined() && input.requires_grad(); }
+
 /// A function run once with recording on.
 struct Evaluation {
   Tensors outputs;  // the floating ones
   Tensors wanted;   // the inputs that require grad
 
-  Evaluation(const TensorFunction& function, const Tensors& inputs) {
+  Evaluation(const TensorFunction& function, const Tensors& leaves) {
     EnableGradGuard guard;
-    Tensors leaves;
-    for (const Tensor& input : inputs) {
-      leaves.push_back(input.defined() ? input.detach() : input);
-      if (!input.defined() || !input.requires_grad()) continue;
-      leaves.back().set_requires_grad();
-      wanted.push_back(leaves.back());
-    }
+    std::copy_if(leaves.begin(), leaves.end(), std::back_inserter(wanted), is_checked);
     outputs = floating(function(leaves));
   }
 };
 
-/// One gradient per `wanted`; zeros where an input did not contribute.
-Tensors gradients(const Tensors& outputs, const Tensors& wanted, const Tensors& weights, BackwardOptions options) {
+/// One gradient per `wanted`; undefined where an input did not contribute.
+Tensors contributions(const Tensors& outputs, const Tensors& wanted, const Tensors& weights, BackwardOptions options) {
   Tensors roots, seeds;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!outputs[i].requires_grad()) continue;
@@ -48,6 +54,12 @@ Tensors gradients(const Tensors& outputs, const Tensors& wanted, const Tensors& 
   }
   Tensors result(wanted.size());
   if (!roots.empty()) result = grad(roots, wanted, seeds, options, true);
+  return result;
+}
+
+/// The same with zeros there.
+Tensors gradients(const Tensors& outputs, const Tensors& wanted, const Tensors& weights, BackwardOptions options) {
+  Tensors result = contributions(outputs, wanted, weights, options);
   for (std::size_t i = 0; i < result.size(); ++i)
     if (!result[i].defined()) result[i] = zeros_like(wanted[i]);
   return result;
@@ -84,12 +96,31 @@ Shape unravel(std::int64_t index, const Shape& shape) {
   return result;
 }
 
+/// Options for tensors of one unit roundoff.
+struct Tolerance {
+  double relative, absolute;
+
+  Tolerance(const GradcheckOptions& options, double roundoff) {
+    const bool exact = roundoff <= unit_roundoff(DType::f64);
+    const double left = std::pow(roundoff, 2.0 / 3.0);
+    relative = options.relative.value_or(exact ? 1e-5 : 4.0 * left);
+    absolute = options.absolute.value_or(exact ? 1e-7 : left);
+  }
+};
+
+double coarsest(const Tensors& tensors) {
+  double roundoff = unit_roundoff(DType::f64);
+  for (const Tensor& x : tensors) roundoff = std::max(roundoff, unit_roundoff(x.dtype()));
+  return roundoff;
+}
+
 class Check {
  public:
+  /// `inputs` are leaves_of() what the user gave.
   Check(const char* name, const TensorFunction& function, const Tensors& inputs, const GradcheckOptions& options)
-      : name_(name), function_(function), inputs_(inputs), options_(options) {
+      : name_(name), function_(function), inputs_(inputs), options_(options), tolerance_(options, 0.0) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      if (inputs[i].defined() && inputs[i].requires_grad()) checked_.push_back(i);
+      if (is_checked(inputs[i])) checked_.push_back(i);
     if (checked_.empty()) throw ValueError(fmt::format("[{}] no input requires a gradient", name));
     for (std::size_t i : checked_)
       if (inputs[i].dtype() != DType::f64 && !options.allow_low_precision)
@@ -101,11 +132,25 @@ class Check {
 
   GradcheckReport run() {
     const Evaluation evaluation(function_, inputs_);
+    if (!check_numbers(evaluation)) return std::move(report_);
+    tolerance_ = Tolerance(options_, std::max(coarsest(evaluation.wanted), coarsest(evaluation.outputs)));
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
     const Tensors analytic = gradients(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
+    const std::string idle = idle_input(evaluation, weights);
     check_repetition(evaluation, weights, analytic);
     if (report_.passed) check_layouts(evaluation, weights, analytic);
     if (report_.passed) compare(analytic, weights);
+    // Last: where differences see what the tape does not, their report says more.
+    if (!idle.empty()) fail(idle);
+    return std::move(report_);
+  }
+
+  /// Only whether there is something to compare.
+  GradcheckReport run_contributions() {
+    const Evaluation evaluation(function_, inputs_);
+    if (!check_numbers(evaluation)) return std::move(report_);
+    const std::string idle = idle_input(evaluation, random_weights(evaluation.outputs, options_.seed));
+    if (!idle.empty()) fail(idle);
     return std::move(report_);
   }
 
@@ -115,6 +160,29 @@ class Check {
     if (!report_.passed) return;
     report_.passed = false;
     report_.text = fmt::format("{} failed: {}", name_, reason);
+  }
+
+  bool check_numbers(const Evaluation& evaluation) {
+    if (evaluation.outputs.empty()) fail("the function returned no floating tensor: there is nothing to compare");
+    for (const Tensors& tensors : {evaluation.wanted, evaluation.outputs})
+      for (const Tensor& x : tensors)
+        if (x.device().is_sim())
+          fail(fmt::format("{} has no arithmetic: there is nothing to compare", to_string(x.device())));
+    return report_.passed;
+  }
+
+  /// What is wrong with the first input on which, for the tape, no output depends; "" if there is none.
+  std::string idle_input(const Evaluation& evaluation, const Tensors& weights) const {
+    const Tensors found = contributions(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
+    for (std::size_t k = 0; k < checked_.size(); ++k) {
+      const Tensor& input = inputs_[checked_[k]];
+      const auto i = static_cast<int>(checked_[k]);
+      if (!found[k].defined() && input.count() != 0 && !options_.allow_unused)
+        return fmt::format(
+            "no output depends on input {} {}: there is nothing to compare; pass allow_unused = true if it is meant so",
+            i, describe(input));
+    }
+    return "";
   }
 
   void check_repetition(const Evaluation& evaluation, const Tensors& weights, const Tensors& analytic) {
@@ -149,7 +217,7 @@ class Check {
 
   void expect_close(const char* what, const Tensors& found, const Tensors& expected) {
     for (std::size_t i = 0; i < checked_.size(); ++i)
-      if (!all_close(found[i], expected[i], options_.relative, options_.absolute, true))
+      if (!all_close(found[i], expected[i], tolerance_.relative, tolerance_.absolute, true))
         fail(fmt::format("{} gives another gradient of input {} than the same numbers in a row (differs by {:.3g})",
                          what, checked_[i], max_difference(found[i], expected[i])));
   }
@@ -164,8 +232,9 @@ class Check {
       const std::vector<double> values = analytic[k].to_vector<double>();
       std::int64_t wrong = 0;
       for (std::size_t e = 0; e < values.size(); ++e) {
-        const double numeric = difference.central(checked_[k], static_cast<std::int64_t>(e), options_.epsilon);
-        double excess = std::abs(values[e] - numeric) / allowed(numeric);
+        const auto [numeric, rounding] =
+            difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(checked_[k]));
+        double excess = std::abs(values[e] - numeric) / (allowed(numeric) + rounding);
         if (std::isnan(excess)) excess = std::numeric_limits<double>::infinity();
         if (excess > 1.0) ++wrong;
         if (excess <= worst) continue;
@@ -174,6 +243,7 @@ class Check {
         report_.input = static_cast<int>(checked_[k]);
         report_.analytic = values[e];
         report_.numeric = numeric;
+        rounding_ = rounding;
       }
       elements += analytic[k].count();
       wrong_elements += wrong;
@@ -191,17 +261,20 @@ class Check {
   }
 
   std::string failure(FiniteDifference& difference, std::int64_t index, const std::string& wrong_by_input) const {
-    const auto [right, left] = difference.one_sided(static_cast<std::size_t>(report_.input), index, options_.epsilon);
-    const bool kink = !(std::abs(right - left) <= 1e-2 * std::max(std::abs(right), std::abs(left)) + 1e-4);
+    const auto input = static_cast<std::size_t>(report_.input);
+    const auto [right, left] = difference.one_sided(input, index, epsilon(input));
+    const double curved = std::max(1e-2, 4.0 * epsilon(input)) * std::max(std::abs(right), std::abs(left));
+    const bool kink = !(std::abs(right - left) <= curved + 1e-4 + 4.0 * rounding_);
+    const std::string of_rounding = rounding_ == 0.0 ? "" : fmt::format(" + {:.3g} for rounding", rounding_);
     return fmt::format(
         "{} failed{}\n"
         "  analytic        {:.10g}\n"
         "  numeric         {:.10g}  (central difference, epsilon {:g})\n"
-        "  relative error  {:.3g}  (allowed: {:g} + {:g} |numeric|)\n"
+        "  relative error  {:.3g}  (allowed: {:g} + {:g} |numeric|{})\n"
         "  one-sided       {:.10g} from the right, {:.10g} from the left: {}\n"
         "  wrong elements  {}",
-        name_, place(), report_.analytic, report_.numeric, options_.epsilon, relative_error_of_worst(),
-        options_.absolute, options_.relative, right, left,
+        name_, place(), report_.analytic, report_.numeric, epsilon(input), relative_error_of_worst(),
+        tolerance_.absolute, tolerance_.relative, of_rounding, right, left,
         kink ? "they disagree, a kink or jump is near; check at another point" : "they agree, no kink is near",
         wrong_by_input);
   }
@@ -210,7 +283,11 @@ class Check {
     return fmt::format(" at element {} of input {} {}", to_string(report_.index), report_.input, describe(input()));
   }
   const Tensor& input() const { return inputs_[static_cast<std::size_t>(report_.input)]; }
-  double allowed(double numeric) const { return options_.absolute + options_.relative * std::abs(numeric); }
+  double allowed(double numeric) const { return tolerance_.absolute + tolerance_.relative * std::abs(numeric); }
+  double epsilon(std::size_t input) const {
+    const DType dtype = inputs_[input].dtype();
+    return options_.epsilon.value_or(dtype == DType::f64 ? 1e-6 : std::cbrt(unit_roundoff(dtype)));
+  }
   double relative_error_of_worst() const {
     const double scale = std::max(std::abs(report_.analytic), std::abs(report_.numeric));
     return scale == 0.0 ? 0.0 : std::abs(report_.analytic - report_.numeric) / scale;
@@ -220,6 +297,8 @@ class Check {
   const TensorFunction& function_;
   const Tensors& inputs_;
   const GradcheckOptions options_;
+  Tolerance tolerance_;
+  double rounding_ = 0.0;  // of the worst element
   std::vector<std::size_t> checked_;
   GradcheckReport report_;
 };
@@ -227,38 +306,38 @@ class Check {
 }  // namespace
 
 GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs, GradcheckOptions options) {
-  return Check("gradcheck", function, inputs, options).run();
+  const Tensors leaves = leaves_of(inputs);
+  return Check("gradcheck", function, leaves, options).run();
 }
 
 GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                               GradcheckOptions options) {
+  const Tensors leaves = leaves_of(inputs);
+  const GradcheckReport first = Check("gradgradcheck", function, leaves, options).run_contributions();
+  if (!first) return first;
+
   // The gradient is a function of the inputs and of the output gradients. With grad mode on it is itself recorded;
   // with grad mode off (finite differences) it is what a training step computes.
-  const std::size_t count = inputs.size();
+  const auto count = static_cast<std::ptrdiff_t>(leaves.size());
   const TensorFunction gradient = [&](const Tensors& point) {
     const bool create_graph = grad_enabled();
-    EnableGradGuard guard;
-    Tensors leaves, wanted;
-    for (std::size_t i = 0; i < count; ++i) {
-      leaves.push_back(point[i]);
-      if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
-      if (!create_graph) leaves.back() = point[i].detach().set_requires_grad();
-      wanted.push_back(leaves.back());
-    }
-    const Tensors weights(point.begin() + static_cast<std::ptrdiff_t>(count), point.end());
-    return gradients(floating(function(leaves)), wanted, weights, {.create_graph = create_graph});
+    const Tensors weights(point.begin() + count, point.end());
+    const Evaluation evaluation(function, Tensors(point.begin(), point.begin() + count));
+    return gradients(evaluation.outputs, evaluation.wanted, weights, {.create_graph = create_graph});
   };
 
-  Tensors point = inputs;
-  for (Tensor& weight : random_weights(Evaluation(function, inputs).outputs, options.seed + 1))
+  Tensors point = leaves;
+  for (Tensor& weight : random_weights(Evaluation(function, leaves).outputs, options.seed + 1))
     point.push_back(weight.set_requires_grad());
+  options.allow_unused = true;  // a gradient need not depend on everything that the function depends on
   Check check("gradgradcheck", gradient, point, options);
 
   const Tensors recorded = Evaluation(gradient, point).outputs;
   NoGradGuard guard;
   const Tensors plain = gradient(point);
+  const Tolerance tolerance(options, coarsest(plain));
   for (std::size_t i = 0; i < plain.size(); ++i)
-    if (!all_close(recorded[i], plain[i], options.relative, options.absolute, true))
+    if (!all_close(recorded[i], plain[i], tolerance.relative, tolerance.absolute, true))
       return {.passed = false,
               .text = fmt::format("gradgradcheck failed: gradient {} differs by {:.3g} with create_graph", i,
                                   max_difference(recorded[i], plain[i])),

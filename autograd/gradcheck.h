@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,12 +15,15 @@
 
 namespace poolgrad {
 
+/// What is left out fits the dtype: in f64 a step of 1e-6, 1e-5 and 1e-7; in f32, f16 and bf16, of unit roundoff u, a
+/// step of u^(1/3), 4 u^(2/3) and u^(2/3), which is what such a step and its rounding leave of a difference.
 struct GradcheckOptions {
-  double epsilon = 1e-6;   // step of the central difference, times max(1, |x|)
-  double relative = 1e-5;  // |analytic - numeric| <= absolute + relative * |numeric|
-  double absolute = 1e-7;
-  bool allow_low_precision = false;  // f32 inputs are refused otherwise: differences of f32 mislead
-  std::uint64_t seed = 0;            // of the random output gradient
+  std::optional<double> epsilon = {};   // step of the central difference, times max(1, |x|)
+  std::optional<double> relative = {};  // |analytic - numeric| <= absolute + relative * |numeric|, and in f32, f16 and
+  std::optional<double> absolute = {};  // bf16 what half a unit in the last place of each output adds
+  bool allow_low_precision = false;     // less than f64 is refused otherwise: coarse differences miss small mistakes
+  std::uint64_t seed = 0;               // of the random output gradient
+  bool allow_unused = false;            // an input on which no output depends is passed over, as in grad()
 };
 
 /// The verdict, and everything needed to find the fault.
@@ -36,9 +40,12 @@ using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tenso
 
 /// Checks d<w, f(inputs)>/d inputs for every input that requires grad, w random; integer outputs are passed over.
 /// f64 inputs only (DTypeError otherwise; ValueError if none requires grad). Inputs may be views, also overlapping
-/// ones; neither they nor their `.grad()` are written. Also checks that gradients have the shape of their inputs, that
-/// two runs and two backward passes over one graph give equal bits, and that strided and expanded output gradients give
-/// the same as dense ones. What `function` throws goes through.
+/// ones. They may be tensors that `function` holds besides, such as the parameters of a module: elements are moved in
+/// place and put back (which advances versions), and `.grad()` is left alone. Fails where it would compare nothing with
+/// nothing: no floating output, an input on which no output depends (unless `allow_unused`), a device without
+/// arithmetic. Also checks that gradients have the shape of their inputs, that two runs and two backward passes over
+/// one graph give equal bits, and that strided and expanded output gradients give the same as dense ones. What
+/// `function` throws goes through.
 GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           GradcheckOptions options = {});
 /// The same for the gradient itself, as a function of the inputs and the output gradient (double backward). Also checks

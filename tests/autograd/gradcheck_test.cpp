@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <stdexcept>
+
+#include "tensor/print.h"
 #include "tests/autograd/local_operators.h"
 
 namespace poolgrad {
@@ -30,6 +33,16 @@ Tensor absolute(const Tensor& x) {
       for (std::int64_t i = 0; i < x.count(); ++i)
         if (x.data<double>()[i] < 0) dx.data<double>()[i] *= -1;
       return {dx};
+    });
+  return out;
+}
+
+/// x in f64.
+Tensor to_f64(const Tensor& x) {
+  Tensor out = Tensor::empty(x.shape(), {.dtype = DType::f64}).copy_from(x.detach());
+  if (wants_gradient({x}))
+    record("to_f64", {x}, {out}, [options = x.options()](const BackwardCall& call) -> Gradients {
+      return {Tensor::empty(call.gradient().shape(), options).copy_from(call.gradient())};
     });
   return out;
 }
@@ -116,6 +129,124 @@ TEST(Gradcheck, RefusesLowPrecisionUnlessAllowed) {
       gradcheck(function, {x}, {.epsilon = 1e-2, .relative = 1e-2, .absolute = 1e-3, .allow_low_precision = true}));
   EXPECT_EQ(message_of<ValueError>([&] { gradcheck(function, {x.detach()}); }),
             "[gradcheck] no input requires a gradient");
+}
+
+/// Takes x, and holds a weight of its own, as modules do; its weight's gradient is `factor` times the right one.
+struct Layer {
+  Tensor weight = random({3}, 21);
+  double factor = 1.0;
+
+  Tensor operator()(const Tensor& x) const {
+    Tensor out = run_binary(kernels::BinaryOp::mul, x, weight);
+    if (wants_gradient({x, weight}))
+      record("layer", {x, weight}, {out},
+             [x = SavedTensor(x), w = SavedTensor(weight), factor = factor](const BackwardCall& call) -> Gradients {
+               const Tensor &g = call.gradient(), point = x.unpack();
+               return {times(g, w.unpack()), times(scaled(g, factor), point)};
+             });
+    return out;
+  }
+};
+
+TEST(Gradcheck, PerturbsParametersWhereTheFunctionReadsThem) {
+  Layer layer;
+  const Tensor x = random({3}, 22);
+  const TensorFunction function = [&](const Tensors& inputs) { return Tensors{layer(inputs[0])}; };
+  const Tensor before = layer.weight.detach().copy();
+  for (const bool twice : {false, true}) {
+    const auto check = [&] { return (twice ? gradgradcheck : gradcheck)(function, {x, layer.weight}, {}); };
+    layer.factor = 1.0;
+    const GradcheckReport right = check();
+    EXPECT_TRUE(right) << right.text;
+    layer.factor = 100.0;
+    const GradcheckReport wrong = check();
+    EXPECT_EQ(wrong.passed, twice) << "a wrong gradient may well have the derivatives that differences of it give";
+    EXPECT_TRUE(bit_equal(layer.weight, before));
+    EXPECT_FALSE(layer.weight.grad().defined());
+  }
+}
+
+TEST(Gradcheck, PutsAnElementBackAlsoWhereTheFunctionThrows) {
+  const Tensor x = random({3}, 23), before = x.detach().copy();
+  int calls = 0;
+  const TensorFunction function = [&](const Tensors& inputs) -> Tensors {
+    if (++calls == 4) throw std::runtime_error("on purpose");
+    return {scaled(inputs[0], 2)};
+  };
+  EXPECT_THROW(gradcheck(function, {x}), std::runtime_error);
+  EXPECT_TRUE(bit_equal(x, before));
+}
+
+TEST(Gradcheck, TakesOneTensorTwiceAndViewsOfOneMemory) {
+  const TensorFunction product = [](const Tensors& inputs) { return Tensors{times(inputs[0], inputs[1])}; };
+  const Tensor x = random({4}, 24), line = random({5}, 25).detach();
+  Tensor front = line.alias({{4}, {1}, 0}), back = line.alias({{4}, {1}, 1});
+  const Tensor made = scaled(x, 3);  // no leaf
+  for (const Tensors& inputs : {Tensors{x, x}, Tensors{x, x.detach()}, Tensors{made, made}, Tensors{x, made},
+                                Tensors{front.set_requires_grad(), back.set_requires_grad()}}) {
+    const GradcheckReport first = gradcheck(product, inputs), second = gradgradcheck(product, inputs);
+    EXPECT_TRUE(first) << first.text;
+    EXPECT_TRUE(second) << second.text;
+  }
+}
+
+TEST(Gradcheck, FailsWhereItWouldCompareNothing) {
+  const Tensor x = random({3}, 26), y = random({2}, 27);
+  const Tensor on_sim = zeros({3}, {.dtype = DType::f64, .device = {DeviceType::sim, 0}}).set_requires_grad();
+  const TensorFunction first_only = [](const Tensors& inputs) { return Tensors{scaled(inputs[0], 2)}; };
+  const TensorFunction nothing = [](const Tensors&) { return Tensors{}; };
+  const TensorFunction integers = [](const Tensors&) { return Tensors{from_data<std::int64_t>({1}, {1})}; };
+  for (const auto& check : {gradcheck, gradgradcheck}) {
+    EXPECT_THAT(check(nothing, {x}, {}).text, HasSubstr("failed: the function returned no floating tensor"));
+    EXPECT_THAT(check(integers, {x}, {}).text, HasSubstr("failed: the function returned no floating tensor"));
+    EXPECT_THAT(check(first_only, {on_sim}, {}).text, HasSubstr("failed: sim:0 has no arithmetic"));
+    const GradcheckReport unused = check(first_only, {x, y}, {});
+    EXPECT_FALSE(unused);
+    EXPECT_THAT(unused.text, HasSubstr("failed: no output depends on input 1 (2,) f64 on cpu"));
+    EXPECT_TRUE(check(first_only, {x, y}, {.allow_unused = true}));
+  }
+}
+
+/// tanh(a) b with a backward that is `factor` times the right one.
+Tensors scaled_backward(const Tensors& inputs, double factor) {
+  const Tensor &a = inputs[0], &b = inputs[1];
+  Tensor t = Tensor::empty_like(a);
+  kernels::unary({}, kernels::UnaryOp::tanh, t.view(), a.view());
+  Tensor out = run_binary(kernels::BinaryOp::mul, t, b);
+  if (wants_gradient({a, b}))
+    record("factor", {a, b}, {out}, [factor, t, b = SavedTensor(b)](const BackwardCall& call) -> Gradients {
+      const Tensor g = scaled(call.gradient(), factor), flat = scaled(times(t, t), -1);
+      return {times(times(g, b.unpack()), plus(flat, full(t.shape(), 1.0, t.options()))), times(g, t)};
+    });
+  return {out};
+}
+
+TEST(Gradcheck, InLowPrecisionTakesAStepThatFitsTheType) {
+  Generator generator(28);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (int round = 0; round < 5; ++round) {
+      const Tensor a = uniform({3, 4}, -1.5, 1.5, {.dtype = dtype}, generator).set_requires_grad();
+      const Tensor b = uniform({3, 4}, 1, 30, {.dtype = dtype}, generator).set_requires_grad();
+      const auto check = [&](double factor) {
+        return gradcheck([=](const Tensors& inputs) { return scaled_backward(inputs, factor); }, {a, b},
+                         {.allow_low_precision = true});
+      };
+      const GradcheckReport right = check(1.0);
+      EXPECT_TRUE(right) << right.text;
+      for (const double factor : {0.0, 0.5, 2.0, -1.0}) {
+        const GradcheckReport wrong = check(factor);
+        EXPECT_FALSE(wrong) << factor << " " << wrong.text;
+        EXPECT_THAT(wrong.text, HasSubstr("no kink is near"));
+      }
+    }
+}
+
+TEST(Gradcheck, DividesByTheStepThatTheTypeCouldTake) {
+  // Near 1000 the numbers of bf16 are 4 apart: a step of 5 is one of 4.
+  const Tensor x = full({2}, 1000, {.dtype = DType::bf16}).set_requires_grad();
+  const GradcheckReport report = gradcheck([](const Tensors& inputs) { return Tensors{to_f64(inputs[0])}; }, {x},
+                                           {.epsilon = 0.005, .relative = 1e-12, .allow_low_precision = true});
+  EXPECT_TRUE(report) << report.text;
 }
 
 TEST(Gradcheck, TakesStridedExpandedAndEmptyInputs) {
