@@ -252,11 +252,11 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
   return result;
 }
 
-void register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook) {
+HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook) {
   if (!tensor.defined() || !tensor.requires_grad())
     throw Error(fmt::format("[register_hook] the tensor does not require a gradient: {}",
                             tensor.defined() ? describe(tensor) : "undefined"));
-  tape_record(tensor)->add_hook(TensorMeta(tensor), std::move(hook));
+  return tape_record(tensor)->add_hook(TensorMeta(tensor), std::move(hook));
 }
 
 }  // namespace poolgrad

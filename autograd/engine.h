@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "autograd/anomaly.h"
+#include "autograd/node.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -32,8 +33,9 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 
 /// Calls `hook` with the gradient of `tensor` when it is complete (before accumulation, for a leaf); a defined result,
 /// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration, with grad mode
-/// off unless create_graph is on. A hook on a leaf lives as long as the tensor, else as long as the graph. Throws Error
-/// if the tensor requires no gradient.
-void register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
+/// off unless create_graph is on. A hook on a leaf lives as long as the tensor, else as long as the graph, or until its
+/// handle removes it. One that holds its own tensor keeps it alive: remove it, or let it hold
+/// std::weak_ptr(tensor.grad_record()). Throws Error if the tensor requires no gradient.
+HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
 
 }  // namespace poolgrad

@@ -15,8 +15,17 @@ Tensor FunctionContext::saved(int i) const {
   return saved_[static_cast<std::size_t>(i)].unpack();
 }
 
+bool FunctionContext::needs(int i) const {
+  if (i < 0 || static_cast<std::size_t>(i) >= needed_.size())
+    throw IndexError(fmt::format("[{}] asks whether input {} of {} needs a gradient",
+                                 Node::current() == nullptr ? "function" : Node::current()->name(), i, needed_.size()));
+  return needed_[static_cast<std::size_t>(i)] != 0;
+}
+
 Tensor apply(const std::string& name, std::shared_ptr<Function> function, const std::vector<Tensor>& inputs) {
+  const bool recording = wants_gradient(inputs);
   auto context = std::make_shared<FunctionContext>();
+  for (const Tensor& input : inputs) context->needed_.push_back(recording && input.defined() && input.requires_grad());
   Tensor out;
   {
     NoGradGuard guard;
@@ -24,19 +33,18 @@ Tensor apply(const std::string& name, std::shared_ptr<Function> function, const 
   }
   if (!out.defined()) throw Error(fmt::format("[{}] forward returned an undefined tensor", name));
   const std::vector<Tensor> pending = std::exchange(context->pending_, {});
-  if (!wants_gradient(inputs)) return out;
+  if (!recording) return out;
 
-  // Recording on a tensor that exists elsewhere (an input, say) would rewrite its history: record on an alias.
-  const Tensor made = out;
-  if (out.grad_record() != nullptr) out = out.detach();
-  for (const Tensor& input : inputs)
-    if (out.is_same(input)) out = out.detach();
+  // Recorded on an alias: the tensor itself may exist elsewhere, as an input, whose history would be rewritten, or kept
+  // by the function, which its own history would then keep alive.
+  const Tensor made = std::exchange(out, out.detach());
   for (const Tensor& tensor : pending)
     context->saved_.push_back(tensor.defined() && tensor.is_same(made) ? SavedTensor::output(out)
                                                                        : SavedTensor(tensor));
   record(name, inputs, {out}, [function = std::move(function), context](const BackwardCall& call) {
-    context->call_ = &call;
-    return function->backward(*context, call.gradient());
+    FunctionContext now = *context;  // passes over one graph may run at the same time
+    for (std::size_t i = 0; i < now.needed_.size(); ++i) now.needed_[i] = call.needs(static_cast<int>(i));
+    return function->backward(now, call.gradient());
   });
   return out;
 }

@@ -13,6 +13,7 @@
 //   Tensor y = apply<Cube>("cube", {x});
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,20 +31,22 @@ class FunctionContext {
   void save(const Tensor& tensor) { pending_.push_back(tensor); }
   /// The i-th tensor saved. Throws IndexError beyond the last, and Error if it was written in place since.
   Tensor saved(int i) const;
-  /// True if somebody wants the gradient of input i; only inside backward.
-  bool needs(int i) const { return call_->needs(i); }
+  /// True if somebody wants the gradient of input i; in forward, if somebody may ask for it later: it requires one and
+  /// grad mode was on. Throws IndexError where there is no such input.
+  bool needs(int i) const;
 
  private:
   friend Tensor apply(const std::string& name, std::shared_ptr<Function> function, const std::vector<Tensor>& inputs);
   std::vector<Tensor> pending_;  // until forward returns and it is known which one is the output
   std::vector<SavedTensor> saved_;
-  const BackwardCall* call_ = nullptr;
+  std::vector<std::uint8_t> needed_;  // by input
 };
 
 class Function {
  public:
   virtual ~Function() = default;
-  /// Runs with grad mode off. An input that is returned as it is counts as a view of itself.
+  /// Runs with grad mode off. An input that is returned as it is counts as a view of itself, and so does a tensor that
+  /// the function keeps: the caller gets another handle on the same memory.
   virtual Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) = 0;
   /// One gradient per input (undefined: none). Use differentiable operators if second derivatives are wanted.
   virtual Gradients backward(FunctionContext& context, const Tensor& gradient) = 0;

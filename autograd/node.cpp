@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <tuple>
 #include <utility>
 
 #include "allocator/error.h"
@@ -42,6 +43,36 @@ std::string TensorMeta::describe() const {
 
 bool TensorMeta::matches(const Tensor& tensor) const {
   return defined && tensor.dtype() == dtype && tensor.device() == device && tensor.shape() == shape;
+}
+
+std::uint64_t Hooks::add(Hook hook) {
+  std::lock_guard lock(mutex_);
+  hooks_.emplace(next_, std::move(hook));
+  return next_++;
+}
+
+void Hooks::remove(std::uint64_t id) {
+  Hook doomed;  // destroyed after the lock is gone: it may hold a graph
+  std::lock_guard lock(mutex_);
+  const auto found = hooks_.find(id);
+  if (found == hooks_.end()) return;
+  doomed.swap(found->second);
+  hooks_.erase(found);
+}
+
+void Hooks::run(Gradients& gradients) const {
+  const auto from = [this](std::uint64_t id) -> std::pair<std::uint64_t, Hook> {
+    std::lock_guard lock(mutex_);
+    const auto found = hooks_.lower_bound(id);
+    if (found == hooks_.end()) return {};
+    return *found;
+  };
+  for (auto [id, hook] = from(0); hook; std::tie(id, hook) = from(id + 1)) hook(gradients);
+}
+
+void HookHandle::remove() {
+  if (const std::shared_ptr<Hooks> hooks = hooks_.lock()) hooks->remove(id_);
+  hooks_.reset();
 }
 
 bool BackwardCall::needs(int i) const {
@@ -123,18 +154,18 @@ void Node::release() {
   BackwardFunction doomed = std::exchange(backward_, nullptr);
 }
 
-const std::shared_ptr<std::vector<Node::Hook>>& Node::shared_hooks() {
-  if (hooks_ == nullptr) hooks_ = std::make_shared<std::vector<Hook>>();
+const std::shared_ptr<Hooks>& Node::shared_hooks() {
+  if (hooks_ == nullptr) hooks_ = std::make_shared<Hooks>();
   return hooks_;
 }
 
+HookHandle Node::add_hook(Hook hook) {
+  const std::uint64_t id = shared_hooks()->add(std::move(hook));
+  return {hooks_, id};
+}
+
 void Node::run_hooks(Gradients& gradients) const {
-  if (hooks_ == nullptr) return;
-  // By index: a hook may add another one.
-  for (std::size_t i = 0; i < hooks_->size(); ++i) {
-    const Hook hook = (*hooks_)[i];
-    hook(gradients);
-  }
+  if (hooks_ != nullptr) hooks_->run(gradients);
 }
 
 Node* Node::current() { return current_node; }

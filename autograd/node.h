@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -63,13 +65,40 @@ struct TensorMeta {
   bool matches(const Tensor& tensor) const;
 };
 
+/// Called with the gradients of a node's outputs before the node runs; may replace them.
+using Hook = std::function<void(Gradients&)>;
+
+/// The hooks of a node, or of a leaf. They run in the order in which they were added; a hook may add and remove hooks,
+/// itself too. May be used from several threads.
+class Hooks {
+ public:
+  std::uint64_t add(Hook hook);
+  void remove(std::uint64_t id);
+  void run(Gradients& gradients) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Hook> hooks_;
+  std::uint64_t next_ = 0;
+};
+
+/// What register_hook() and Node::add_hook() return. Letting go of it leaves the hook where it is.
+class HookHandle {
+ public:
+  HookHandle() = default;
+  HookHandle(std::weak_ptr<Hooks> hooks, std::uint64_t id) : hooks_(std::move(hooks)), id_(id) {}
+  /// The hook does not run again, and what it holds is let go. Does nothing a second time, or where the tensor is gone.
+  void remove();
+
+ private:
+  std::weak_ptr<Hooks> hooks_;
+  std::uint64_t id_ = 0;
+};
+
 /// Owned by shared_ptr, through make(): whatever a node was keeping is destroyed iteratively, so that a chain of any
 /// length dies without recursion.
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  /// Called with the gradients of the outputs before the node runs; may replace them.
-  using Hook = std::function<void(Gradients&)>;
-
   /// A node for an operator with `inputs`; an undefined input, or one that requires no gradient, gets a null edge.
   static std::shared_ptr<Node> make(std::string name, const std::vector<Tensor>& inputs, int output_count,
                                     BackwardFunction backward);
@@ -94,11 +123,11 @@ class Node : public std::enable_shared_from_this<Node> {
   virtual void release();
   virtual bool released() const { return backward_ == nullptr; }
 
-  /// Hooks run in the order in which they were added. A hook that holds a tensor made by this node keeps it alive.
-  void add_hook(Hook hook) { shared_hooks()->push_back(std::move(hook)); }
+  /// A hook that holds a tensor made by this node, or by a later one, keeps the graph alive until it is removed.
+  HookHandle add_hook(Hook hook);
   void run_hooks(Gradients& gradients) const;
-  /// The list of hooks itself: that of a leaf's node is shared with the leaf, which outlives it.
-  const std::shared_ptr<std::vector<Hook>>& shared_hooks();
+  /// The hooks themselves: those of a leaf's node are shared with the leaf, which outlives it.
+  const std::shared_ptr<Hooks>& shared_hooks();
 
   /// The node whose backward runs on this thread (the innermost); nullptr outside.
   static Node* current();
@@ -111,7 +140,7 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Takes ownership with the deleter that never recurses.
   static std::shared_ptr<Node> own(Node* node);
 
-  std::shared_ptr<std::vector<Hook>> hooks_;  // nullptr until there is one
+  std::shared_ptr<Hooks> hooks_;  // nullptr until there is one
 
  private:
   struct Deleter;

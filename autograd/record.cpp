@@ -29,7 +29,7 @@ void record(std::string name, const std::vector<Tensor>& inputs, const std::vect
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!is_floating(outputs[i].dtype())) continue;
     Tensor output = outputs[i];  // a handle: the record belongs to the tensor behind it
-    output.set_grad_record(std::make_shared<TapeRecord>(node, static_cast<int>(i)));
+    output.set_grad_record(std::make_shared<TapeRecord>(Edge{node, static_cast<int>(i)}));
   }
 }
 

@@ -20,9 +20,9 @@ SavedTensorPolicy::SavedTensorPolicy() : previous_(std::exchange(current_policy,
 SavedTensorPolicy::~SavedTensorPolicy() { current_policy = previous_; }
 
 struct SavedTensor::State {
-  Tensor tensor;                         // itself, or for an output its data without a record; undefined if packed
+  Tensor data;                           // undefined if packed
   std::unique_ptr<PackedTensor> packed;  // what a policy made of it
-  std::shared_ptr<GradRecord> record;    // of a packed tensor that is not an output
+  std::shared_ptr<GradRecord> record;    // leads where the gradient goes; none for an output, nor where none is wanted
   std::uint64_t version = 0;
   int output_index = not_an_output;
 };
@@ -39,19 +39,22 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
   if (!tensor.defined()) return nullptr;
   auto state = std::make_shared<State>();
   state->output_index = output_index;
+  // Never the tensor itself: what it will have as .grad() may lead to this very node.
+  if (output_index == not_an_output)
+    if (Edge edge = gradient_edge(tensor); edge.node != nullptr)
+      state->record = std::make_shared<TapeRecord>(std::move(edge));
   if (current_policy != nullptr) state->packed = current_policy->pack(tensor);
   if (state->packed == nullptr) {
-    state->tensor = output_index == not_an_output ? tensor : tensor.detach();
+    state->data = tensor.detach();
+    state->data.set_grad_record(state->record);
     state->version = tensor.storage()->version();
-  } else if (output_index == not_an_output) {
-    state->record = tensor.grad_record();
   }
   return state;
 }
 
 Tensor SavedTensor::unpack() const {
   if (state_ == nullptr) return {};
-  Tensor tensor = state_->tensor;
+  Tensor tensor = state_->data;
   if (state_->packed != nullptr) {
     tensor = state_->packed->unpack().detach();
     tensor.set_grad_record(state_->record);
@@ -62,7 +65,8 @@ Tensor SavedTensor::unpack() const {
   }
   if (state_->output_index != not_an_output && grad_enabled() && Node::current() != nullptr) {
     tensor = tensor.detach();
-    tensor.set_grad_record(std::make_shared<TapeRecord>(Node::current()->shared_from_this(), state_->output_index));
+    tensor.set_grad_record(
+        std::make_shared<TapeRecord>(Edge{Node::current()->shared_from_this(), state_->output_index}));
   }
   return tensor;
 }

@@ -32,6 +32,8 @@ class SavedTensorPolicy {
   SavedTensorPolicy* previous_;
 };
 
+/// Keeps the data of a tensor and where its gradient goes, not the tensor: a graph that a leaf's .grad() leads to does
+/// not keep that leaf alive.
 class SavedTensor {
  public:
   SavedTensor() = default;
@@ -42,8 +44,9 @@ class SavedTensor {
   static SavedTensor output(const Tensor& tensor, int index = 0);
 
   bool defined() const { return state_ != nullptr; }
-  /// The tensor as it was saved; undefined if that was. Call it inside the backward function: there it knows its
-  /// operator. Throws Error naming operator, shape and both versions if the tensor was written in place since.
+  /// A tensor with the data that was saved, whose gradient goes where that of the saved one went; undefined if that
+  /// was. Call it inside the backward function: there it knows its operator. Throws Error naming operator, shape and
+  /// both versions if the tensor was written in place since.
   Tensor unpack() const;
 
  private:

@@ -14,27 +14,27 @@
 namespace poolgrad {
 namespace {
 
-/// The end of the tape: hands the complete gradient of a leaf to its record.
+/// The end of the tape: hands the complete gradient of a leaf to its record. It does not keep the record alive: with
+/// create_graph the gradient in there leads back here. Where the leaf is gone, nobody can ask for its gradient.
 class AccumulateGrad final : public Node {
  public:
-  static std::shared_ptr<Node> make(std::shared_ptr<TapeRecord> record, std::shared_ptr<std::vector<Hook>> hooks) {
+  static std::shared_ptr<Node> make(std::weak_ptr<TapeRecord> record, std::shared_ptr<Hooks> hooks) {
     auto* node = new AccumulateGrad(std::move(record));
     node->hooks_ = std::move(hooks);
     return own(node);
   }
 
   Gradients run(BackwardCall& call) override {
-    record_->accumulate(call.take_gradient());
+    if (const std::shared_ptr<TapeRecord> record = record_.lock()) record->accumulate(call.take_gradient());
     return {};
   }
   void release() override {}
   bool released() const override { return false; }
 
  private:
-  explicit AccumulateGrad(std::shared_ptr<TapeRecord> record)
-      : Node("leaf", leaf_priority), record_(std::move(record)) {}
+  explicit AccumulateGrad(std::weak_ptr<TapeRecord> record) : Node("leaf", leaf_priority), record_(std::move(record)) {}
 
-  std::shared_ptr<TapeRecord> record_;
+  std::weak_ptr<TapeRecord> record_;
 };
 
 std::shared_ptr<GradRecord> make_leaf_record() { return std::make_shared<TapeRecord>(); }
@@ -92,7 +92,7 @@ Edge TapeRecord::edge() {
   std::lock_guard lock(mutex_);
   std::shared_ptr<Node> node = accumulate_.lock();
   if (node == nullptr) {
-    node = AccumulateGrad::make(shared_from_this(), leaf_hooks_);
+    node = AccumulateGrad::make(weak_from_this(), leaf_hooks_);
     accumulate_ = node;
   }
   return {std::move(node), 0};
@@ -118,7 +118,7 @@ void TapeRecord::accumulate(Tensor gradient) {
   }
 }
 
-void TapeRecord::add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook) {
+HookHandle TapeRecord::add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook) {
   const auto index = static_cast<std::size_t>(made_by_.index);
   auto adapted = [meta, index, hook = std::move(hook)](Gradients& gradients) {
     if (!gradients[index].defined()) return;
@@ -133,9 +133,10 @@ void TapeRecord::add_hook(const TensorMeta& meta, std::function<Tensor(const Ten
   if (!is_leaf()) return made_by_.node->add_hook(std::move(adapted));
   if (leaf_hooks_ == nullptr) {
     const std::shared_ptr<Node> node = accumulate_.lock();
-    leaf_hooks_ = node != nullptr ? node->shared_hooks() : std::make_shared<std::vector<Node::Hook>>();
+    leaf_hooks_ = node != nullptr ? node->shared_hooks() : std::make_shared<Hooks>();
   }
-  leaf_hooks_->push_back(std::move(adapted));
+  const std::uint64_t id = leaf_hooks_->add(std::move(adapted));
+  return {leaf_hooks_, id};
 }
 
 TapeRecord* tape_record(const Tensor& tensor) {

@@ -4,7 +4,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "autograd/node.h"
 #include "tensor/grad_record.h"
@@ -15,8 +14,8 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
  public:
   /// A leaf that does not require a gradient yet.
   TapeRecord() = default;
-  /// Output `index` of `node`.
-  TapeRecord(std::shared_ptr<Node> node, int index) : made_by_{std::move(node), index} {}
+  /// Output `edge.index` of `edge.node`; for the node of a leaf, another tensor whose gradient goes to that leaf.
+  explicit TapeRecord(Edge edge) : made_by_(std::move(edge)) {}
 
   bool requires_grad() const override { return requires_grad_ || !is_leaf(); }
   /// Throws Error for false on the output of an operator.
@@ -33,7 +32,7 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   /// Adds to the gradient of a leaf: the first one is adopted without a copy where nobody else holds it, later ones
   /// are added in place, or into a new tensor while grad mode is on.
   void accumulate(Tensor gradient);
-  void add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook);
+  HookHandle add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook);
 
  private:
   bool requires_grad_ = false;
@@ -42,7 +41,7 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   mutable std::recursive_mutex mutex_;  // adding may look up the edge of this very leaf
   Tensor grad_;
   std::weak_ptr<Node> accumulate_;
-  std::shared_ptr<std::vector<Node::Hook>> leaf_hooks_;
+  std::shared_ptr<Hooks> leaf_hooks_;
 };
 
 /// The record of `tensor`; nullptr where it has none.

@@ -56,6 +56,28 @@ struct Product : Function {
   }
 };
 
+/// 2 x, of which it keeps its last result, as a cache would.
+struct Remembering : Function {
+  Tensor forward(FunctionContext&, const std::vector<Tensor>& inputs) override { return last_ = scaled(inputs[0], 2); }
+  Gradients backward(FunctionContext&, const Tensor& gradient) override { return {scaled(gradient, 2)}; }
+  Tensor last_;
+};
+
+/// a + b; writes down what it was told about its inputs.
+struct Asking : Function {
+  Asking(std::vector<bool>* forwards, std::vector<bool>* backwards) : forwards_(forwards), backwards_(backwards) {}
+  Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
+    *forwards_ = {context.needs(0), context.needs(1)};
+    return plus(inputs[0], inputs[1]);
+  }
+  Gradients backward(FunctionContext& context, const Tensor& gradient) override {
+    *backwards_ = {context.needs(0), context.needs(1)};
+    context.needs(2);
+    return {gradient, gradient};
+  }
+  std::vector<bool>*forwards_, *backwards_;
+};
+
 /// Returns its input, and as many gradients as it is told.
 struct Odd : Function {
   explicit Odd(std::size_t gradients) : gradients_(gradients) {}
@@ -105,6 +127,43 @@ TEST(Function, LearnsWhichGradientsAreWanted) {
   total(apply<Product>("product", {a, constant})).backward();
   EXPECT_THAT(values(a.grad()), ElementsAre(3, 4));
   EXPECT_FALSE(constant.grad().defined());
+}
+
+TEST(Function, LearnsInForwardWhichGradientsMayBeAskedFor) {
+  Tensor a = leaf({1, 2}), constant = from_data<double>({3, 4}, {2});
+  std::vector<bool> forwards, backwards;
+  apply<Asking>("asking", {constant, a}, &forwards, &backwards);
+  EXPECT_THAT(forwards, ElementsAre(false, true));
+  apply<Asking>("asking", {constant, constant}, &forwards, &backwards);
+  EXPECT_THAT(forwards, ElementsAre(false, false));
+  NoGradGuard guard;
+  apply<Asking>("asking", {a, a}, &forwards, &backwards);
+  EXPECT_THAT(forwards, ElementsAre(false, false));
+}
+
+TEST(Function, MayNotAskForAnInputThatItDoesNotHave) {
+  Tensor a = leaf({1, 2}), b = leaf({3, 4});
+  std::vector<bool> forwards, backwards;
+  const Tensor y = apply<Asking>("asking", {a, b}, &forwards, &backwards);
+  EXPECT_EQ(message_of<IndexError>([&] { grad({total(y)}, {b}); }),
+            "[asking] asks whether input 2 of 2 needs a gradient");
+  EXPECT_THAT(forwards, ElementsAre(true, true));
+  EXPECT_THAT(backwards, ElementsAre(false, true));
+}
+
+TEST(Function, ThatKeepsWhatItReturnedLeaksNothing) {
+  const std::int64_t nodes = live_node_count();
+  {
+    Tensor x = leaf({1, 2});
+    const auto function = std::make_shared<Remembering>();
+    const Tensor y = apply("remembering", function, {x});
+    EXPECT_TRUE(y.shares_storage_with(function->last_));
+    EXPECT_FALSE(function->last_.requires_grad());
+    total(y).backward();
+    EXPECT_THAT(values(x.grad()), ElementsAre(2, 2));
+    total(apply<Remembering>("remembering", {x}));
+  }
+  EXPECT_EQ(live_node_count(), nodes);
 }
 
 TEST(Function, WithoutGradientsWantedRecordsNothing) {

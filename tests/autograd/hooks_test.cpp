@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "allocator/caching_allocator.h"
 #include "autograd/engine.h"
 #include "tests/autograd/local_operators.h"
 
@@ -146,6 +147,81 @@ TEST(Hooks, MayLetGoOfTheTensorThatRuns) {
   y.backward();
   EXPECT_FALSE(y.defined());
   EXPECT_THAT(values(x.grad()), ElementsAre(4));
+}
+
+TEST(Hooks, AreRemovedByTheirHandle) {
+  Tensor x = leaf({1}), y = scaled(x, 1);
+  HookHandle on_y = register_hook(y, [](const Tensor& gradient) { return scaled(gradient, 3); });
+  HookHandle on_x = register_hook(x, [](const Tensor& gradient) { return scaled(gradient, 5); });
+  HookHandle on_node = gradient_edge(y).node->add_hook([](Gradients& all) { all[0] = scaled(all[0], 7); });
+  const auto gradient = [&] { return grad({y}, {x}, {}, {.retain_graph = true})[0].item(); };
+  EXPECT_EQ(gradient(), 105);
+  on_y.remove();
+  EXPECT_EQ(gradient(), 35);
+  on_x.remove();
+  on_x.remove();
+  EXPECT_EQ(gradient(), 7);
+  on_node.remove();
+  EXPECT_EQ(gradient(), 1);
+  HookHandle().remove();
+}
+
+TEST(Hooks, MayBeRemovedWhenTheirTensorIsGone) {
+  HookHandle handle;
+  {
+    Tensor x = leaf({1});
+    handle = register_hook(x, [](const Tensor&) { return Tensor(); });
+  }
+  handle.remove();
+}
+
+TEST(Hooks, MayRemoveThemselvesAndOthersWhileTheyRun) {
+  Tensor x = leaf({1});
+  std::vector<int> ran;
+  std::vector<HookHandle> handles(3);
+  for (std::size_t i = 0; i < 3; ++i)
+    handles[i] = register_hook(x, [&, i](const Tensor&) {
+      ran.push_back(static_cast<int>(i));
+      if (i == 0) handles[0].remove();
+      if (i == 1) handles[2].remove();
+      return Tensor();
+    });
+  scaled(x, 1).backward();
+  scaled(x, 1).backward();
+  EXPECT_THAT(ran, ElementsAre(0, 1, 1));
+}
+
+TEST(Hooks, ThatHoldTheirTensorLetItGoWhenTheyAreRemoved) {
+  const std::int64_t nodes = live_node_count();
+  const auto bytes = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
+  const auto before = bytes();
+  {
+    Tensor x = leaf({1}), y = scaled(x, 2);
+    HookHandle on_x = register_hook(x, [x](const Tensor&) { return Tensor(); });
+    HookHandle on_y = register_hook(y, [y](const Tensor&) { return Tensor(); });
+    y.backward();
+    on_x.remove();
+    on_y.remove();
+  }
+  EXPECT_EQ(live_node_count(), nodes);
+  EXPECT_EQ(bytes(), before);
+}
+
+TEST(Hooks, ThatHoldTheRecordOfTheirTensorNeedNoRemoval) {
+  const auto bytes = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
+  const auto before = bytes();
+  {
+    Tensor x = leaf({1});
+    double seen = 0;
+    register_hook(x, [record = std::weak_ptr(x.grad_record()), &seen](const Tensor& gradient) {
+      if (const auto alive = record.lock(); alive && alive->grad().defined()) seen = alive->grad().item();
+      return gradient;
+    });
+    scaled(x, 2).backward();
+    scaled(x, 3).backward();
+    EXPECT_EQ(seen, 2.0);
+  }
+  EXPECT_EQ(bytes(), before);
 }
 
 TEST(Hooks, AreCheckedLikeOperators) {

@@ -52,6 +52,23 @@ TEST_F(Lifetime, OfSecondDerivatives) {
   grad({total(first)}, {x});
 }
 
+TEST_F(Lifetime, OfALeafWhoseGradientIsDifferentiable) {
+  Tensor x = leaf({1, 2}), weight = leaf({3, 4});
+  total(times(times(exponential(x), x), weight)).backward({}, false, /*create_graph=*/true);
+  EXPECT_TRUE(x.grad().requires_grad());
+  const Tensor penalty = total(times(x.grad(), weight.grad()));
+  x.set_grad({});
+  penalty.backward({}, false, /*create_graph=*/true);  // a graph through both leaves and their gradients
+  EXPECT_TRUE(x.grad().requires_grad());
+}
+
+TEST_F(Lifetime, OfALeafThatRequiresAGradientOnlyLater) {
+  Tensor x = from_data<double>({1, 2}, {2}), weight = leaf({3, 4});
+  const Tensor y = times(x, weight);
+  x.set_requires_grad();
+  total(times(y, times(x, x))).backward({}, false, /*create_graph=*/true);
+}
+
 TEST_F(Lifetime, OfANodeEndsWithTheLastTensorThatLeadsToIt) {
   Tensor x = leaf({1, 2});
   Tensor y = times(x, x);
@@ -86,6 +103,19 @@ TEST_F(Lifetime, OfAGraphWhoseBackwardThrows) {
   x.set_grad({});
   total(times(x, x)).backward();
   EXPECT_THAT(values(x.grad()), ElementsAre(2, 4));
+}
+
+TEST_F(Lifetime, OfWhatABackwardThatThrowsHadYetToReach) {
+  Tensor x = ones({1 << 12}).set_requires_grad();
+  const std::uint64_t before = live_bytes();
+  Tensor y = x;
+  for (int i = 0; i < 3; ++i) y = exponential(times(y, y));
+  const Tensor loss =
+      with_backward(total(y), [](const BackwardCall&) -> Gradients { throw std::runtime_error("on purpose"); });
+  y = Tensor();
+  EXPECT_GE(live_bytes(), before + 3 * (1 << 14)) << "the outputs of exponential()";
+  EXPECT_THROW(loss.backward(), std::runtime_error);  // in the first node of all
+  EXPECT_LE(live_bytes(), before + 64) << "only the loss";
 }
 
 TEST_F(Lifetime, OfARetainedGraphWhoseBackwardThrowsLetsItRunAgain) {

@@ -17,9 +17,15 @@ using namespace local;
 using testing::DoubleNear;
 using testing::ElementsAre;
 
-TEST(SavedTensor, ReturnsTheTensorItself) {
-  Tensor x = leaf({1, 2});
-  EXPECT_TRUE(SavedTensor(x).unpack().is_same(x));
+TEST(SavedTensor, ReturnsTheDataItselfAndItsPlaceInTheGraph) {
+  Tensor x = leaf({1, 2}), y = scaled(x, 2);
+  for (const Tensor& kept : {x, y}) {
+    const Tensor back = SavedTensor(kept).unpack();
+    EXPECT_TRUE(back.shares_storage_with(kept));
+    EXPECT_TRUE(bit_equal(back, kept));
+    EXPECT_EQ(gradient_edge(back).node, gradient_edge(kept).node);
+  }
+  EXPECT_FALSE(SavedTensor(x.detach()).unpack().requires_grad());
   EXPECT_FALSE(SavedTensor().defined());
   EXPECT_FALSE(SavedTensor(Tensor()).defined());
   EXPECT_FALSE(SavedTensor(Tensor()).unpack().defined());
@@ -38,6 +44,26 @@ TEST(SavedTensor, NoticesAWriteThroughAView) {
   Tensor y = total(times(x, weight));
   weight.alias(selected(weight.geometry(), 0, 1)).fill(9.0);
   EXPECT_THROW(y.backward(), Error);
+}
+
+TEST(SavedTensor, NoticesThatASavedOutputWasWritten) {
+  Tensor x = leaf({1, 2});
+  Tensor y = exponential(x), z = total(y);
+  {
+    NoGradGuard guard;
+    y.fill(0.0);
+  }
+  EXPECT_EQ(message_of([&] { z.backward(); }),
+            "[exponential] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
+}
+
+TEST(SavedTensor, NoticesThatAnAccumulatedGradientWasAddedToSince) {
+  Tensor x = leaf({1, 2}), weight = leaf({3, 4});
+  total(times(x, x)).backward();
+  const Tensor penalty = total(times(x.grad(), weight));
+  total(times(x, x)).backward();  // adds to x.grad() in place
+  EXPECT_EQ(message_of([&] { penalty.backward(); }),
+            "[times] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
 TEST(SavedTensor, AllowsWritesBeforeSavingAndToWhatIsNotSaved) {
