@@ -156,9 +156,17 @@ Tensor pow(const Tensor& a, double exponent) {
   return record_unary("power", UnaryOp::power, a, exponent, 0.0, Domain::numbers);
 }
 
+namespace {
+
+void check_whole(const char* op, const Tensor& x, double a, double b = 0.0) {
+  if (x.defined() && !is_floating(x.dtype()) && (a != std::floor(a) || b != std::floor(b)))
+    fail<ValueError>(op, "integers take whole numbers only", {{"x", x}});
+}
+
+}  // namespace
+
 Tensor affine(const Tensor& x, double scale, double shift) {
-  if (x.defined() && !is_floating(x.dtype()) && (scale != std::floor(scale) || shift != std::floor(shift)))
-    fail<ValueError>("affine", "integers take whole numbers only", {{"x", x}});
+  check_whole("affine", x, scale, shift);
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
@@ -173,7 +181,8 @@ Tensor operator-(double a, const Tensor& b) { return affine(b, -1.0, a); }
 Tensor operator*(const Tensor& a, double b) { return affine(a, b, 0.0); }
 Tensor operator*(double a, const Tensor& b) { return affine(b, a, 0.0); }
 Tensor operator/(const Tensor& a, double b) {
-  return is_floating(a.dtype()) ? affine(a, 1.0 / b, 0.0) : div(a, full({}, b, a.options()));
+  check_whole("div", a, b);
+  return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
 }
 Tensor operator/(double a, const Tensor& b) {
   return is_floating(b.dtype()) ? affine(reciprocal(b), a, 0.0) : div(full({}, a, b.options()), b);

@@ -19,7 +19,8 @@ Tensor pow(const Tensor& a, double exponent);
 /// Ties give half the gradient to each side.
 Tensor maximum(const Tensor& a, const Tensor& b);
 Tensor minimum(const Tensor& a, const Tensor& b);
-/// scale * x + shift, without a tensor for either; all operators with a double are this one.
+/// scale * x + shift, without a tensor for either; all operators with a double are this one, but for x / a, which
+/// divides.
 Tensor affine(const Tensor& x, double scale, double shift);
 
 Tensor operator+(const Tensor& a, const Tensor& b);

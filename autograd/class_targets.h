@@ -7,7 +7,7 @@
 namespace poolgrad {
 
 struct ClassTargets {
-  Tensor rows;     // i64, row-major
+  Tensor rows;     // i64, row-major: what a backward keeps, as a SavedTensor, to make these again
   Tensor counted;  // bool: not ignored
   Tensor safe;     // rows with 0 for those that are ignored
 

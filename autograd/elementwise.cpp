@@ -26,6 +26,7 @@ Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor&
   switch (op) {
     case UnaryOp::neg: return -grad;
     case UnaryOp::affine: return grad * a;
+    case UnaryOp::quotient: return grad / a;
     case UnaryOp::abs: return grad * sign(x);
     case UnaryOp::square: return grad * x * 2.0;
     case UnaryOp::sqrt: return grad / y * 0.5;

@@ -30,33 +30,67 @@ struct LossAndGradients {
   Tensor losses, dx, dweight;  // losses (N)
 };
 
-/// x (N, C), weight (V, C). The gradients, not the losses, are multiplied by `scale` (0-dimensional).
+/// Sums of products for a gradient in the compute dtype: the gradient itself where it has that, else room in f32, so
+/// that a half type rounds once, however many products there are.
+class WideGradient {
+ public:
+  WideGradient(const Tensor& result, const Tensor& room) : result_(result), sum_(room.defined() ? room : result) {}
+  /// sum = a b, or sum += a b where not `first`.
+  void add(const Tensor& a, const Tensor& b, bool first) const { product(sum_, a, b, first ? 0.0 : 1.0); }
+  /// result = sum * scale (0-dimensional).
+  void finish(Stream stream, const Tensor& scale) const {
+    kernels::binary(stream, kernels::BinaryOp::mul, sum_.view(), sum_.view(), broadcast_view(scale, sum_.shape()));
+    if (!sum_.is_same(result_)) kernels::copy(stream, result_.view(), sum_.view());
+  }
+
+ private:
+  Tensor result_, sum_;
+};
+
+/// x (N, C), weight (V, C). The gradients, not the losses, are multiplied by `scale` (0-dimensional), last of all: in
+/// f16 a single row's part of a mean would vanish.
 LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor& targets, const Tensor& scale,
                             const CrossEntropyOptions& options, bool want_dx, bool want_dweight) {
   const Stream stream = current_stream(x.device());
-  const std::int64_t rows = x.shape()[0], classes = weight.shape()[0], chunk = rows_per_chunk(classes);
+  const std::int64_t rows = x.shape()[0], classes = weight.shape()[0];
+  const std::int64_t chunk = std::min(rows_per_chunk(classes), rows);
   const TensorOptions statistics{compute_dtype(x.dtype()), x.device()};
   const Tensor transposed_weight = transpose(weight, 0, 1);
   LossAndGradients result{.losses = Tensor::empty({rows}, statistics), .dx = {}, .dweight = {}};
-  if (want_dx) result.dx = Tensor::empty(x.shape(), x.options());
-  if (want_dweight) result.dweight = rows ? Tensor::empty_like(weight) : zeros_like(weight);
+  {
+    const MemoryScope gradients(Category::gradient);
+    if (want_dx) result.dx = Tensor::empty(x.shape(), x.options());
+    if (want_dweight) result.dweight = rows ? Tensor::empty_like(weight) : zeros_like(weight);
+  }
+  if (rows == 0) return result;
 
   const MemoryScope scope(Category::workspace);
-  const Tensor logits = Tensor::empty({std::min(chunk, rows), classes}, x.options());
-  const Tensor lse = Tensor::empty({std::min(chunk, rows)}, statistics);
+  const auto room = [&](bool wanted, const Shape& shape) {
+    return wanted && x.dtype() != statistics.dtype ? Tensor::empty(shape, statistics) : Tensor();
+  };
+  const Tensor logits = Tensor::empty({chunk, classes}, x.options()), lse = Tensor::empty({chunk}, statistics);
+  const Tensor one = ones({}, statistics);
+  const Tensor dx_room = room(want_dx, {chunk, x.shape()[1]});
+  const WideGradient dweight(result.dweight, room(want_dweight, weight.shape()));
   for (std::int64_t begin = 0; begin < rows; begin += chunk) {
     const std::int64_t end = std::min(rows, begin + chunk);
     const auto part = [&](const Tensor& of_all) { return slice(of_all, 0, begin, end); };
-    const Tensor scores = slice(logits, 0, 0, end - begin), sums = slice(lse, 0, 0, end - begin);
+    const auto head = [&](const Tensor& of_chunk) { return slice(of_chunk, 0, 0, end - begin); };
+    const Tensor scores = head(logits), sums = head(lse);
     product(scores, part(x), transposed_weight);
     kernels::cross_entropy(stream, part(result.losses).view(), sums.view(), scores.view(), part(targets).view(),
                            options.ignore_index, options.label_smoothing);
     if (!want_dx && !want_dweight) continue;
-    kernels::cross_entropy_backward(stream, scores.view(), broadcast_view(scale, sums.shape()), scores.view(),
+    kernels::cross_entropy_backward(stream, scores.view(), broadcast_view(one, sums.shape()), scores.view(),
                                     sums.view(), part(targets).view(), options.ignore_index, options.label_smoothing);
-    if (want_dx) product(part(result.dx), scores, weight);
-    if (want_dweight) product(result.dweight, transpose(scores, 0, 1), part(x), begin == 0 ? 0.0 : 1.0);
+    if (want_dx) {
+      const WideGradient dx(part(result.dx), dx_room.defined() ? head(dx_room) : dx_room);
+      dx.add(scores, weight, true);
+      dx.finish(stream, scale);
+    }
+    if (want_dweight) dweight.add(transpose(scores, 0, 1), part(x), begin == 0);
   }
+  if (want_dweight) dweight.finish(stream, scale);
   return result;
 }
 
@@ -81,32 +115,34 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const DType dtype = compute_dtype(x.dtype());
   const Tensor scale =
       options.reduction == Reduction::sum ? ones({}, {dtype, x.device()}) : wanted.inverse_count(dtype);
-  const auto run = [wanted, scale, options](const Tensor& input, const Tensor& table, bool want_dx, bool want_dweight) {
-    const Tensor rows = dense(input.detach()), targets_of_rows = wanted.rows;
-    const Shape flat{targets_of_rows.count(), table.shape()[1]};
+  const auto run = [scale, options](const Tensor& input, const Tensor& table, const Tensor& classes, bool want_dx,
+                                    bool want_dweight) {
+    const Tensor rows = dense(input.detach());
+    const Shape flat{classes.count(), table.shape()[1]};
     return run_chunks(rows.alias(contiguous_geometry(flat)), table.detach(),
-                      targets_of_rows.alias(contiguous_geometry({targets_of_rows.count()})), scale, options, want_dx,
-                      want_dweight);
+                      classes.alias(contiguous_geometry({classes.count()})), scale, options, want_dx, want_dweight);
   };
   const bool recording = wants_gradient({x, weight});
   const bool want_dx = recording && x.requires_grad(), want_dweight = recording && weight.requires_grad();
-  LossAndGradients first = run(x, weight, want_dx, want_dweight);
+  LossAndGradients first = run(x, weight, wanted.rows, want_dx, want_dweight);
   Tensor loss = sum(first.losses) * scale;
   if (recording)
     record("linear_cross_entropy", {x, weight}, {loss},
-           [x = SavedTensor(x), weight = SavedTensor(weight), wanted, options, run, want_dx, want_dweight,
+           [x = SavedTensor(x), weight = SavedTensor(weight), rows = SavedTensor(wanted.rows), options, run, want_dx,
+            want_dweight,
             kept = std::make_shared<std::pair<Tensor, Tensor>>(first.dx, first.dweight)](const BackwardCall& call) {
-             const Tensor input = x.unpack(), table = weight.unpack(), &grad = call.gradient();
+             const Tensor input = x.unpack(), table = weight.unpack(), classes = rows.unpack();
+             const Tensor& grad = call.gradient();
              if (grad_enabled())
                return differentiable_gradients(
                    [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-                     return {cross_entropy(linear(in[0], in[1]), wanted.rows, options)};
+                     return {cross_entropy(linear(in[0], in[1]), classes, options)};
                    },
                    {input, table}, {grad});
              // The gradients of the forward pass are given away; another backward computes them again.
              auto [dx, dweight] = std::exchange(*kept, {});
              if ((want_dx && !dx.defined()) || (want_dweight && !dweight.defined())) {
-               LossAndGradients again = run(input, table, want_dx, want_dweight);
+               LossAndGradients again = run(input, table, classes, want_dx, want_dweight);
                dx = again.dx, dweight = again.dweight;
              }
              scale_in_place(dx, grad.item());

@@ -41,22 +41,24 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   kernels::cross_entropy(current_stream(logits.device()), losses.view(), lse.view(), dense(logits).view(),
                          wanted.rows.view(), options.ignore_index, options.label_smoothing);
   if (wants_gradient({logits}))
-    record(
-        "cross_entropy", {logits}, {losses},
-        [logits = SavedTensor(logits), lse = SavedTensor(lse), wanted, options](const BackwardCall& call) -> Gradients {
-          const Tensor scores = logits.unpack(), &grad = call.gradient();
-          if (grad_enabled())
-            return differentiable_gradients(
-                [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-                  return {to(row_losses(in[0], wanted, options), grad.dtype())};
-                },
-                {scores}, {grad});
-          Tensor dlogits = Tensor::empty_like(scores);
-          kernels::cross_entropy_backward(current_stream(grad.device()), dlogits.view(), grad.view(),
-                                          dense(scores).view(), lse.unpack().view(), wanted.rows.view(),
-                                          options.ignore_index, options.label_smoothing);
-          return {dlogits};
-        });
+    record("cross_entropy", {logits}, {losses},
+           [logits = SavedTensor(logits), lse = SavedTensor(lse), rows = SavedTensor(wanted.rows),
+            options](const BackwardCall& call) -> Gradients {
+             const Tensor scores = logits.unpack(), classes = rows.unpack(), &grad = call.gradient();
+             if (grad_enabled())
+               return differentiable_gradients(
+                   [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                     const ClassTargets again("cross_entropy", classes, scores.shape().back(), options,
+                                              {{"logits", scores}, {"targets", classes}});
+                     return {to(row_losses(in[0], again, options), grad.dtype())};
+                   },
+                   {scores}, {grad});
+             Tensor dlogits = Tensor::empty_like(scores);
+             kernels::cross_entropy_backward(current_stream(grad.device()), dlogits.view(), grad.view(),
+                                             dense(scores).view(), lse.unpack().view(), classes.view(),
+                                             options.ignore_index, options.label_smoothing);
+             return {dlogits};
+           });
   switch (options.reduction) {
     case Reduction::none: return losses;
     case Reduction::sum: return sum(losses);

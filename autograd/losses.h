@@ -1,4 +1,5 @@
-// Losses: 0-dimensional results (but for Reduction::none), in f32 for f16 and bf16 inputs of the cross entropies.
+// Losses: 0-dimensional results (but for Reduction::none), in f32 for f16 and bf16 inputs of the cross entropies. Their
+// backward reads the targets again: targets written since the forward pass throw Error.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +21,9 @@ struct CrossEntropyOptions {
 /// the first target outside [0, V) and its position.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
 /// cross_entropy(x weight^T, targets) for x (..., C), weight (V, C) in chunks of rows: neither logits nor probabilities
-/// exist beyond one chunk of at most 1024 rows. Gradients are computed in the forward pass while the chunk is hot, and
-/// given away by the first backward; a second one (retain_graph) computes them again. Mean or sum only (ValueError).
+/// exist beyond one chunk of at most 1024 rows. Gradients are computed in the forward pass while the chunk is hot,
+/// tagged Category::gradient, and given away by the first backward; a second one (retain_graph) computes them again.
+/// For f16 and bf16 the weight's is added up in f32, in room of its size. Mean or sum only (ValueError).
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             CrossEntropyOptions options = {});
 /// mean((a - b)^2); equal shapes, never broadcast (ShapeError).

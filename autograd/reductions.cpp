@@ -90,7 +90,7 @@ Tensor product_of(const Tensor& x, const Reduction& reduction) {
 
 /// The running sum along the last dimension, from the front or from the back; each is the gradient of the other.
 Tensor running_sum(const Tensor& x, bool reverse) {
-  Tensor out = Tensor::empty_like(x);
+  Tensor out = Tensor::empty(x.shape(), {sum_dtype(x.dtype()), x.device()});
   kernels::cumulative_sum(current_stream(x.device()), out.view(), dense(x).view(), reverse);
   if (wants_gradient({x}))
     record("cumsum", {x}, {out},

@@ -6,7 +6,7 @@
 
 namespace poolgrad {
 
-/// Integers and bools sum to i64, here and in prod.
+/// Integers and bools sum to i64, here, in prod and in cumsum.
 Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false);
 /// Floating dtypes; NaN where there is nothing to average.
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false);
@@ -26,7 +26,7 @@ Tensor any(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor all(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keep = false);
 Tensor argmin(const Tensor& x, std::int64_t dim = -1, bool keep = false);
-/// sqrt(sum of squares of all elements); gradient 0 at 0.
+/// sqrt(sum of squares of all elements), squared and added in f64; gradient 0 at 0.
 Tensor norm(const Tensor& x);
 
 }  // namespace poolgrad

@@ -41,7 +41,8 @@ enum class UnaryOp : std::uint8_t {
   leaky_relu,  // parameter a: negative slope
   clamp,       // parameters a, b: bounds
   power,       // parameter a: exponent
-  affine       // a * x + b
+  affine,      // a * x + b
+  quotient     // x / a; integers as in BinaryOp::div
 };
 
 enum class BinaryOp : std::uint8_t {

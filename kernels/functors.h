@@ -397,6 +397,18 @@ struct Div {
       return x / y;
   }
 };
+/// By a number, rounded once.
+struct Quotient : AnyType {
+  static constexpr bool reads_input = false;
+  template <class V>
+  static POOLGRAD_HD V value(V x, V a, V) {
+    return Div::value(x, a);
+  }
+  template <class V>
+  static POOLGRAD_HD V gradient(V g, V, V, V a, V) {
+    return g / a;
+  }
+};
 struct Pow {
   template <class V>
   static POOLGRAD_HD V value(V x, V y) {

@@ -20,9 +20,10 @@ void reduce(Stream stream, ReduceOp op, View out, View x);
 /// out (i64) is the first index of the largest (or smallest) element along the last dimension of x, which is not empty.
 void argmax(Stream stream, View out, View x);
 void argmin(Stream stream, View out, View x);
-/// Inclusive running sum along the last dimension; `reverse` runs from the end.
+/// Inclusive running sum along the last dimension; `reverse` runs from the end. Integers and bools add up in i64, which
+/// `out` should be then.
 void cumulative_sum(Stream stream, View out, View x, bool reverse);
-/// Sum of squares of all elements, added to *sum (a one-element f64 view).
+/// Sum of squares of all elements, squared and added in f64, added to *sum (a one-element f64 view).
 void add_sum_of_squares(Stream stream, View sum, View x);
 
 }  // namespace poolgrad::kernels

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/cpu/row.h"
@@ -87,6 +88,26 @@ void cumulative_sum(Stream stream, View out, View x, bool reverse) {
   });
 }
 
+namespace {
+
+/// The first `count` elements as f64; the other lanes are 0.
+template <class T>
+simd::Vec<double> load_doubles(const T* from, std::int64_t count) {
+  if constexpr (std::is_same_v<T, double>) {
+    return simd::load_partial<double>(from, count);
+  } else {
+    typedef float Floats __attribute__((vector_size(simd::vector_bytes / 2)));
+    Floats narrow{};
+    if (count == simd::lanes<double>)
+      std::memcpy(&narrow, from, sizeof(narrow));
+    else
+      std::memcpy(&narrow, from, static_cast<std::size_t>(count) * sizeof(float));
+    return __builtin_convertvector(narrow, simd::Vec<double>);
+  }
+}
+
+}  // namespace
+
 void add_sum_of_squares(Stream stream, View sum, View x) {
   constexpr std::int64_t segment_size = 32 * block_size;
   const std::int64_t n = x.count(), segments = (n + segment_size - 1) / segment_size;
@@ -101,10 +122,10 @@ void add_sum_of_squares(Stream stream, View sum, View x) {
       double total = 0;
       for (std::int64_t i = begin; i < end; i += block_size) {
         const T* block = source.read(i, std::min(block_size, end - i), buffer);
-        total += static_cast<double>(sum_row<T>(std::min(block_size, end - i), [&](std::int64_t j, std::int64_t count) {
-          const auto value = simd::load_partial<T>(block + j, count);
+        total += sum_row<double>(std::min(block_size, end - i), [&](std::int64_t j, std::int64_t count) {
+          const simd::Vec<double> value = load_doubles<T>(block + j, count);
           return value * value;
-        }));
+        });
       }
       partial.data()[begin / segment_size] = total;
     });

@@ -41,7 +41,7 @@ std::string_view to_string(UnaryOp op) {
       "neg",         "abs",    "sign",      "square",     "sqrt",     "rsqrt", "reciprocal", "exp",
       "expm1",       "log",    "log1p",     "sin",        "cos",      "tanh",  "sigmoid",    "erf",
       "relu",        "gelu",   "gelu_tanh", "silu",       "softplus", "floor", "ceil",       "round",
-      "logical_not", "is_nan", "is_finite", "leaky_relu", "clamp",    "power", "affine"};
+      "logical_not", "is_nan", "is_finite", "leaky_relu", "clamp",    "power", "affine",     "quotient"};
   return names[static_cast<std::size_t>(op)];
 }
 

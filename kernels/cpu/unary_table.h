@@ -40,6 +40,7 @@ decltype(auto) with_functor(UnaryOp op, const F& f) {
     case UnaryOp::leaky_relu: return f(functors::LeakyRelu{});
     case UnaryOp::clamp: return f(functors::Clamp{});
     case UnaryOp::power: return f(functors::Power{});
+    case UnaryOp::quotient: return f(functors::Quotient{});
     default: return f(functors::Affine{});
   }
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/error.h"
 #include "autograd/engine.h"
 #include "autograd/operators.h"
 #include "kernels/parallel.h"
@@ -79,6 +80,45 @@ TEST(Integers, AddMultiplyAndReduceExactly) {
   EXPECT_EQ(argmin(a, 0, true).shape(), (Shape{1}));
 }
 
+TEST(Integers, RunningSumsAreI64WhateverIsAdded) {
+  using Integers = std::vector<std::int64_t>;
+  const Tensor flags = less(arange(0, 5), full({}, 3));
+  EXPECT_EQ(cumsum(flags, 0).dtype(), DType::i64);
+  EXPECT_EQ(cumsum(flags, 0).to_vector<std::int64_t>(), (Integers{1, 2, 3, 3, 3}));
+  const Tensor bytes = full({2, 3}, 200, {.dtype = DType::u8});
+  EXPECT_EQ(cumsum(bytes, 1).to_vector<std::int64_t>(), (Integers{200, 400, 600, 200, 400, 600}));
+  EXPECT_EQ(cumsum(bytes, 0).to_vector<std::int64_t>(), (Integers{200, 200, 200, 400, 400, 400}));
+  const Tensor large = full({2}, 2e9, {.dtype = DType::i32});
+  EXPECT_EQ(cumsum(large, 0).to_vector<std::int64_t>(), (Integers{2'000'000'000, 4'000'000'000}));
+}
+
+TEST(Norm, TakesSquaresThatTheDtypeCannotHold) {
+  for (const double value : {1e20, 1e-30}) {
+    const Tensor x = full({4}, value).set_requires_grad();
+    const Tensor length = norm(x);
+    EXPECT_FLOAT_EQ(static_cast<float>(length.item()), static_cast<float>(2 * value));
+    EXPECT_EQ(grad({length}, {x})[0].to_vector<double>(), (Doubles{0.5, 0.5, 0.5, 0.5}));
+  }
+}
+
+/// One rounding of the true quotient, which x * (1 / b) is not.
+TEST(Division, ByANumberRoundsOnce) {
+  Generator generator(12);
+  for (const double divisor : {3.0, 10.0, -7.0, 49.0}) {
+    const Tensor x = randn({1000}, {.dtype = DType::f64}, generator).set_requires_grad();
+    const std::vector<double> values = x.to_vector<double>(), found = (x / divisor).to_vector<double>();
+    for (std::size_t i = 0; i < values.size(); ++i) ASSERT_EQ(found[i], values[i] / divisor);
+    const Tensor narrow = to(x.detach(), DType::f32).set_requires_grad();
+    const std::vector<float> floats = narrow.to_vector<float>(), quotients = (narrow / divisor).to_vector<float>();
+    for (std::size_t i = 0; i < floats.size(); ++i) ASSERT_EQ(quotients[i], floats[i] / static_cast<float>(divisor));
+    for (const bool create_graph : {false, true}) {
+      const Tensor slope = grad({sum(narrow / divisor)}, {narrow}, {}, {.create_graph = create_graph})[0];
+      EXPECT_EQ(slope.to_vector<float>()[0], 1.0f / static_cast<float>(divisor));
+    }
+  }
+  EXPECT_EQ((full({2}, 6.0, {.dtype = DType::bf16}) / 0.1).to_vector<double>(), (Doubles{60, 60}));
+}
+
 TEST(Embedding, GivesNoGradientToThePaddingRow) {
   const Tensor table = ones({3, 2}, {.dtype = DType::f64}).set_requires_grad();
   const Tensor index = from_data<std::int64_t>({1, 2, 1, 0}, {4});
@@ -110,6 +150,67 @@ TEST(LinearCrossEntropy, IsCrossEntropyOfALinearLayerOverManyChunks) {
   const auto expected = grad({plain}, {x, weight}, {scalar(0.5, {.dtype = DType::f64})});
   EXPECT_TRUE(all_close(found[0], expected[0], 1e-10, 1e-14));
   EXPECT_TRUE(all_close(found[1], expected[1], 1e-10, 1e-14));
+}
+
+TEST(LinearCrossEntropy, AddsTheGradientOfTheWeightUpInF32HoweverManyChunksThereAre) {
+  const std::int64_t rows = 600 * 1024, classes = 2;  // 600 chunks; bf16 holds 256 + 1 no more
+  const Tensor targets = zeros({rows}, {.dtype = DType::i64});
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const Reduction reduction : {Reduction::mean, Reduction::sum}) {
+      // Half of every row's probability is on class 1; sums of f16 end at 65504.
+      const double value = reduction == Reduction::sum && dtype == DType::f16 ? 0.0625 : 1.0;
+      const Tensor x = full({rows, 1}, value, {.dtype = dtype}).set_requires_grad();
+      const Tensor weight = zeros({classes, 1}, {.dtype = dtype}).set_requires_grad();
+      const auto found = grad({linear_cross_entropy(x, weight, targets, {.reduction = reduction})}, {weight});
+      const double expected = 0.5 * value * (reduction == Reduction::sum ? static_cast<double>(rows) : 1.0);
+      EXPECT_EQ(found[0].to_vector<double>(), (Doubles{-expected, expected})) << to_string(dtype);
+    }
+}
+
+TEST(Losses, NoticeThatTheirTargetsWereWritten) {
+  const Tensor x = ones({4, 3}).set_requires_grad(), weight = ones({5, 3}).set_requires_grad();
+  for (const bool create_graph : {false, true})
+    for (const bool fused : {false, true})
+      for (const bool again : {false, true}) {
+        Tensor targets = from_data<std::int64_t>({0, 1, 2, 3}, {4});
+        const Tensor loss =
+            fused ? linear_cross_entropy(x, weight, targets) : cross_entropy(linear(x, weight), targets);
+        if (again) grad({loss}, {x, weight}, {}, {.retain_graph = true});
+        targets.fill(1e9);
+        EXPECT_THROW(grad({loss}, {x, weight}, {}, {.create_graph = create_graph}), Error) << fused << again;
+      }
+}
+
+TEST(Losses, TakeTargetsOfAnyLayout) {
+  Generator generator(8);
+  const Tensor x = randn({3, 2, 4}, {.dtype = DType::f64}, generator).set_requires_grad();
+  const Tensor weight = randn({5, 4}, {.dtype = DType::f64}, generator).set_requires_grad();
+  const Tensor dense_targets = from_data<std::int64_t>({0, 4, 1, 3, 2, 2}, {3, 2});
+  const Tensor targets = transpose(transpose(dense_targets, 0, 1).copy(), 0, 1);
+  ASSERT_FALSE(targets.is_contiguous());
+  for (const bool create_graph : {false, true}) {
+    const auto gradients = [&](const Tensor& t) {
+      return grad({linear_cross_entropy(x, weight, t) + cross_entropy(linear(x, weight), t)}, {x, weight}, {},
+                  {.create_graph = create_graph});
+    };
+    const auto expected = gradients(dense_targets), found = gradients(targets);
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(bit_equal(found[i], expected[i]));
+  }
+}
+
+TEST(LinearCrossEntropy, TagsTheGradientsThatItMakesInTheForwardPass) {
+  const auto bytes = [](Category category) {
+    return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(category)].current;
+  };
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor x = zeros({64, 16}, {.dtype = dtype}).set_requires_grad();
+    const Tensor weight = zeros({32, 16}, {.dtype = dtype}).set_requires_grad();
+    const Tensor targets = zeros({64}, {.dtype = DType::i64});
+    const auto gradient = bytes(Category::gradient), workspace = bytes(Category::workspace);
+    const Tensor loss = linear_cross_entropy(x, weight, targets);
+    EXPECT_EQ(bytes(Category::gradient) - gradient, (64 + 32) * 16 * size_of(dtype));
+    EXPECT_EQ(bytes(Category::workspace), workspace);
+  }
 }
 
 TEST(LinearCrossEntropy, NeverHoldsMoreLogitsThanOneChunk) {

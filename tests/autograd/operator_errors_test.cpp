@@ -179,6 +179,7 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
   EXPECT_EQ(text_of<DTypeError>([] { mean(i64({2})); }), "[mean] needs a floating dtype: x (2,) i64 on cpu");
   EXPECT_EQ(text_of<ValueError>([] { i64({2}) * 0.5; }),
             "[affine] integers take whole numbers only: x (2,) i64 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { i64({2}) / 2.5; }), "[div] integers take whole numbers only: x (2,) i64 on cpu");
   EXPECT_EQ(text_of<ValueError>([] { dropout(f32({2}), 1.0); }),
             "[dropout] probability 1.000000 is outside [0, 1): x (2,) f32 on cpu");
   EXPECT_EQ(text_of<ValueError>([] { clamp(f32({2}), 1.0, 0.0); }),

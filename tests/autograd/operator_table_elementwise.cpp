@@ -90,7 +90,7 @@ void add_unary(std::vector<Operator>& table) {
   add(unary("inverse square", "power", power(-2.0), positive, {1, -1, 10}));
   add(unary("power one half", "power", power(0.5), positive, {1, 0.01, 100}));
   add(unary("power zero", "power", power(0.0), anywhere, {0, 1, -1, 100}));
-  add(unary("divided", "affine", [](const Tensor& x) { return x / 3.0; }, anywhere, {0, 1, -1, 1e4}));
+  add(unary("divided", "div", [](const Tensor& x) { return x / 3.0; }, anywhere, {0, 1, -1, 1e4}));
   add(unary("divisor", "reciprocal", [](const Tensor& x) { return 3.0 / x; }, positive, {1, -1, 10}));
   add(unary("clone", clone, anywhere, {0, 1, -1, 3e4}));
   add(unary("contiguous", "clone",

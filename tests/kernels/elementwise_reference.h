@@ -76,7 +76,8 @@ inline const std::vector<UnaryDefinition>& unary_definitions() {
        [](R x, R a, R b) { return R(x >= a && x <= b); }, -6, 6, true},
       {UnaryOp::power, [](R x, R a, R) { return std::pow(x, a); }, [](R x, R a, R) { return a * std::pow(x, a - 1); },
        0.1, 5, true},
-      {UnaryOp::affine, [](R x, R a, R b) { return a * x + b; }, [](R, R a, R) { return a; }, -3, 3, true}};
+      {UnaryOp::affine, [](R x, R a, R b) { return a * x + b; }, [](R, R a, R) { return a; }, -3, 3, true},
+      {UnaryOp::quotient, [](R x, R a, R) { return x / a; }, [](R, R a, R) { return 1 / a; }, -3, 3, true}};
   return all;
 }
 

@@ -286,9 +286,18 @@ TEST(SumOfSquares, IsAddedInDoublePrecision) {
       add_sum_of_squares({}, sum, x);
       long double expected = 10;
       for (std::int64_t i = 0; i < n; ++i) expected += static_cast<long double>(x[i]) * x[i];
-      // Within a block squares are added in the compute dtype, blocks are added in f64.
-      EXPECT_NEAR(sum[0], static_cast<double>(expected),
-                  (dtype == DType::f64 ? 1e-14 : tolerance(DType::f32)) * static_cast<double>(expected));
+      EXPECT_NEAR(sum[0], static_cast<double>(expected), 1e-14 * static_cast<double>(expected));
+    }
+}
+
+TEST(SumOfSquares, HoldsSquaresThatF32CannotHold) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const double value : {1e20, 1e-30}) {
+      TestArray x(dtype, {1037}), sum(DType::f64, {1});
+      for (std::int64_t i = 0; i < 1037; ++i) x.set(i, value);
+      sum.set(0, 0);
+      add_sum_of_squares({}, sum, x);
+      EXPECT_NEAR(sum[0] / (1037 * x[0] * x[0]), 1.0, 1e-14) << value;
     }
 }
 
