@@ -136,6 +136,24 @@ TEST(Softmax, HugeLogitsDoNotOverflow) {
   EXPECT_NEAR(lse[0], 1e30, 1e24);
 }
 
+TEST(Softmax, FindsTheLargestElementWhereverItIs) {
+  for (const DType dtype : floats)
+    for (std::int64_t n = 1; n <= 131; ++n)
+      for (const std::int64_t at : {n - 1, std::int64_t{0}, n / 2}) {
+        // e^100 is infinite in f32, and e^800 in f64, unless the largest element was taken off first.
+        const double largest = dtype == DType::f64 ? 800 : 100;
+        TestArray x(dtype, {2, n}), out(dtype, {2, n}), lse(dtype, {2});
+        x.fill([&](std::int64_t i) { return i % n == at ? largest : 0.0; });
+        softmax({}, out, x);
+        expect_elements(
+            out, [&](std::int64_t i) { return i % n == at ? 1.0 : 0.0; }, 0, 1e-40);
+        log_softmax({}, out, x);
+        expect_elements(out, [&](std::int64_t i) { return i % n == at ? 0.0 : -largest; });
+        log_sum_exp({}, lse, x);
+        expect_elements(lse, [&](std::int64_t) { return largest; });
+      }
+}
+
 TEST(Softmax, ThreadsDoNotChangeABit) {
   std::mt19937_64 random(test_seed());
   TestArray x(DType::f32, {600, 130}), out(DType::f32, {600, 130});
