@@ -21,12 +21,14 @@ AdaptiveBlockSparseAttention::AdaptiveBlockSparseAttention(std::int64_t head_dim
 Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                              const AttentionCall& call) {
   if (call.bias.defined()) throw ValueError("[adaptive_block_sparse] a bias is not supported: " + describe(call.bias));
-  const Tensor coarse = selection_.summary_attention(q, k, v, call.causal);
-  const std::vector<Pattern> patterns = selection_.select(q, k, call.causal);
+  const Tensor coarse = selection_.summary_attention(q, k, v, call.causal, call.key_padding);
+  const std::vector<Pattern> patterns = selection_.select(q, k, call.causal, call.key_padding);
   std::vector<Tensor> entries;
   for (std::int64_t b = 0; b < q.size(0); ++b) {
     const auto entry = [&](const Tensor& x) { return slice(x, 0, b, b + 1); };
-    entries.push_back(attend_by(patterns[static_cast<std::size_t>(b)], entry(q), entry(k), entry(v), call));
+    AttentionCall own = call;
+    if (own.key_padding.defined()) own.key_padding = entry(call.key_padding);
+    entries.push_back(attend_by(patterns[static_cast<std::size_t>(b)], entry(q), entry(k), entry(v), own));
   }
   const Tensor gate = sigmoid(linear(q, to(gate_weight_, q.dtype()), to(gate_bias_, q.dtype())));  // (B, N, H, 1)
   if (entries.empty()) return gate * coarse;

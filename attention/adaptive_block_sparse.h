@@ -10,7 +10,8 @@ namespace poolgrad::attention {
 
 /// Exact attention over the blocks that BlockSelection chooses, plus gate times its coarse result over all blocks. The
 /// gate is sigmoid(<w, q_i> + c) for each query and head, w from 0 and c from 0; through it the scorer is trained
-/// (Yuan et al. 2025). For self-attention: as many queries as keys; takes no bias (ValueError).
+/// (Yuan et al. 2025). For self-attention: as many queries as keys; takes no bias (ValueError). Softcap, slopes and
+/// sinks are those of the exact attention alone.
 class AdaptiveBlockSparseAttention : public AttentionCore {
  public:
   /// For heads of `head_dim`. ValueError as BlockSelection.

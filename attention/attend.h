@@ -17,6 +17,9 @@ struct AttendOptions {
   std::optional<double> softcap = std::nullopt;
   /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable.
   Tensor bias = {};
+  /// (B, Nk) bool, true for padding: keys that no query of the batch entry sees, whatever the pattern says. Positions
+  /// count them as before; their keys and values must be finite.
+  Tensor key_padding = {};
   /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
   Tensor alibi = {};
   /// (Hq) logits of a key without value that every query of the head sees; differentiable.

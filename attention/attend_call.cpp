@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "allocator/memory_scope.h"
+#include "autograd/arithmetic.h"
 #include "autograd/cast.h"
+#include "autograd/indexing.h"
 #include "autograd/views.h"
+#include "tensor/creation.h"
 
 namespace poolgrad::attention {
 
@@ -18,12 +22,24 @@ Tensor in_dtype(const Tensor& x, DType dtype) { return x.defined() ? to(x, dtype
 AttendOperands prepare_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
   const MemoryScope scope("attend", Category::temp);
   const DType compute = compute_dtype(q.dtype());
+  Tensor bias = in_dtype(options.bias, compute);
+  if (options.key_padding.defined()) {
+    const Tensor padding = padding_bias(options.key_padding, compute);
+    bias = bias.defined() ? bias + padding : padding;
+  }
   return {with_unit_rows(q),
           with_unit_rows(k),
           with_unit_rows(v),
-          in_dtype(options.bias, compute),
+          bias,
           in_dtype(options.alibi, compute),
           in_dtype(options.sinks, compute)};
+}
+
+Tensor padding_bias(const Tensor& padding, DType dtype) {
+  if (!padding.defined()) return {};
+  const MemoryScope scope("attend", Category::mask);
+  const Tensor none = zeros({padding.size(0), 1, 1, padding.size(1)}, {dtype, padding.device()});
+  return masked_fill(none, reshape(padding, none.shape()), -std::numeric_limits<double>::infinity());
 }
 
 AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t keys, const Pattern& pattern,

@@ -12,8 +12,11 @@ namespace poolgrad::attention {
 
 /// Throws what attend() promises; true where a gradient is wanted.
 bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options);
+/// Throws unless `padding` is undefined or fits `keys` keys of the batch of `q`.
+void check_key_padding(const char* op, const Tensor& q, std::int64_t keys, const Tensor& padding);
 
-/// q, k and v with stride 1 in the last dimension; bias, alibi and sinks in the compute dtype, or undefined.
+/// q, k and v with stride 1 in the last dimension; bias (key padding included), alibi and sinks in the compute dtype,
+/// or undefined.
 struct AttendOperands {
   Tensor q, k, v, bias, alibi, sinks;
 
@@ -35,6 +38,8 @@ struct AttendCall {
 };
 
 AttendOperands prepare_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options);
+/// (B, 1, 1, Nk): -infinity for padding, 0 for the other keys; undefined where there is none.
+Tensor padding_bias(const Tensor& padding, DType dtype);
 /// All of the call but its passes, for whole sequences of `queries` and `keys`. Takes a range of the generator where
 /// weights are dropped.
 AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t keys, const Pattern& pattern,

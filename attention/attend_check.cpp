@@ -28,8 +28,13 @@ bool separate_heads(const Tensor& a, const Tensor& b) {
 
 bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
   constexpr const char* op = "attend";
-  const Operands all{
-      {"q", q}, {"k", k}, {"v", v}, {"bias", options.bias}, {"alibi", options.alibi}, {"sinks", options.sinks}};
+  const Operands all{{"q", q},
+                     {"k", k},
+                     {"v", v},
+                     {"bias", options.bias},
+                     {"key_padding", options.key_padding},
+                     {"alibi", options.alibi},
+                     {"sinks", options.sinks}};
   check_floating(op, {{"q", q}, {"k", k}, {"v", v}});
   const auto misshapen = [&](const std::string& reason) { fail<ShapeError>(op, reason, all); };
   const auto refuse = [&](const std::string& reason) { fail<ValueError>(op, reason, all); };
@@ -52,6 +57,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
     for (int d = 0; d < 4 && fits; ++d) fits = own[d] == 1 || own[d] == wanted[d];
     if (!fits) misshapen("the bias must be (B or 1, Hq or 1, Nq or 1, Nk or 1)");
   }
+  check_key_padding(op, q, k.size(1), options.key_padding);
   if (check_extra("alibi", options.alibi)) {
     if (options.alibi.shape() != Shape{q.size(2)}) misshapen("the ALiBi slopes must be (Hq)");
     if (options.alibi.requires_grad()) refuse("the ALiBi slopes take no gradient");
@@ -70,6 +76,15 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
     refuse("dropout takes at most 65536 batches and 65536 heads");
   if (options.dq_over_out && v.size(3) != q.size(3)) refuse("dq_over_out needs values as wide as queries");
   return wants_gradient({q, k, v, options.bias, options.sinks});
+}
+
+void check_key_padding(const char* op, const Tensor& q, std::int64_t keys, const Tensor& padding) {
+  if (!padding.defined()) return;
+  const Operands both{{"q", q}, {"key_padding", padding}};
+  if (padding.device() != q.device()) fail<DeviceError>(op, "operands live on different devices", both);
+  if (padding.dtype() != DType::boolean) fail<DTypeError>(op, "the key padding must be bool", both);
+  if (padding.shape() != Shape{q.size(0), keys})
+    fail<ShapeError>(op, "the key padding must be (B, Nk) with Nk " + std::to_string(keys), both);
 }
 
 void check_out_over_q(const AttendCall& call, const AttendOperands& x, bool wants_gradient) {

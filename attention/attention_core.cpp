@@ -1,5 +1,6 @@
 #include "attention/attention_core.h"
 
+#include <cmath>
 #include <string>
 
 #include "allocator/error.h"
@@ -17,6 +18,8 @@ AttentionCore::AttentionCore(const CoreOptions& options, AllocatorMode memory_mo
     : options_(options), memory_mode_(memory_mode) {
   if (!(options.dropout >= 0.0 && options.dropout < 1.0))
     throw ValueError("[attention] dropout must be in [0, 1): " + std::to_string(options.dropout));
+  if (options.softcap && !(std::isfinite(*options.softcap) && *options.softcap > 0))
+    throw ValueError("[attention] the softcap must be a positive number: " + std::to_string(*options.softcap));
 }
 
 void AttentionCore::check_heads(std::int64_t heads) const {
@@ -24,7 +27,14 @@ void AttentionCore::check_heads(std::int64_t heads) const {
 }
 
 AttendOptions AttentionCore::attend_options(const AttentionCall& call) const {
-  return {.scale = options_.scale, .bias = call.bias, .dropout = dropout(), .generator = options_.generator};
+  return {.scale = options_.scale,
+          .softcap = options_.softcap,
+          .bias = call.bias,
+          .key_padding = call.key_padding,
+          .alibi = call.alibi,
+          .sinks = call.sinks,
+          .dropout = dropout(),
+          .generator = options_.generator};
 }
 
 Tensor AttentionCore::attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,

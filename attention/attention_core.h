@@ -20,11 +20,16 @@ struct AttentionCall {
   /// Added to the scores, as in AttendOptions::bias: (B or 1, H or 1, Nq or 1, Nk or 1). Cores that take none throw
   /// ValueError.
   Tensor bias = {};
+  /// (B, Nk), true for keys that nobody sees: AttendOptions::key_padding.
+  Tensor key_padding = {};
+  /// (H): AttendOptions::alibi and AttendOptions::sinks. MultiheadShell has its own.
+  Tensor alibi = {}, sinks = {};
 };
 
 /// Options that all cores share.
 struct CoreOptions {
-  std::optional<double> scale = {};  // of the scores; 1 / sqrt(D) where absent
+  std::optional<double> scale = {};    // of the scores; 1 / sqrt(D) where absent
+  std::optional<double> softcap = {};  // AttendOptions::softcap
   /// Probability in [0, 1) that a weight is dropped; in training mode only.
   double dropout = 0.0;
   Generator* generator = nullptr;  // default_generator() where null; must outlive the module
@@ -41,7 +46,7 @@ AllocatorMode choose_memory_mode(std::int64_t largest_segment, bool always_poole
 class AttentionCore : public nn::Module {
  public:
   /// q (B, Nq, H, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv) -> (B, Nq, H, Dv) in the dtype of the inputs.
-  /// Differentiable in q, k, v and the bias. Throws ShapeError, DTypeError, DeviceError, ValueError.
+  /// Differentiable in q, k, v, the bias and the sinks. Throws ShapeError, DTypeError, DeviceError, ValueError.
   virtual Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) = 0;
   Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) {
     return forward(q, k, v, call);
@@ -54,7 +59,7 @@ class AttentionCore : public nn::Module {
   AllocatorMode memory_mode() const { return memory_mode_; }
 
  protected:
-  /// Throws ValueError for a dropout outside [0, 1).
+  /// Throws ValueError for a dropout outside [0, 1) and a softcap that is not positive.
   AttentionCore(const CoreOptions& options, AllocatorMode memory_mode);
 
   /// What attend() takes of the options and the call; all but causality.

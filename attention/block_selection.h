@@ -31,14 +31,16 @@ class BlockSelection : public nn::Module {
                           const nn::ParameterOptions& parameters = {});
 
   /// The coarse result (B, N, H, Dv): every query attends to the summaries of all blocks, or, causal, of the blocks
-  /// before its own (none: 0). Differentiable in everything. Shapes as for attend(), with as many queries as keys.
-  Tensor summary_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal);
+  /// before its own (none: 0). Differentiable in everything. Shapes as for attend(), with as many queries as keys. Keys
+  /// that are padding (AttendOptions::key_padding) are in no summary, and blocks of nothing else are no keys.
+  Tensor summary_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+                           const Tensor& key_padding = {});
 
   /// The chosen blocks, one pattern for each batch entry, with a list for each query head; heads that share keys have
   /// equal lists. A block of queries is scored by its mean or, causal, by its first query, since a later one must not
   /// decide what an earlier one sees; then only blocks up to its own are chosen. Its own block always is. Of equal
   /// scores the earlier block wins.
-  std::vector<Pattern> select(const Tensor& q, const Tensor& k, bool causal);
+  std::vector<Pattern> select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding = {});
 
   const BlockSelectionOptions& options() const { return options_; }
 
@@ -46,7 +48,7 @@ class BlockSelection : public nn::Module {
   struct Projected {
     Tensor q, k;  // (B, N, H, P), (B, blocks, Hkv, P)
   };
-  Projected project(const Tensor& q, const Tensor& k) const;
+  Projected project(const Tensor& q, const Tensor& k, const Tensor& key_padding) const;
 
   BlockSelectionOptions options_;
   Tensor query_weight_, key_weight_;  // (P, D)

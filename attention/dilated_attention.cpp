@@ -35,12 +35,17 @@ Tensor DilatedAttention::mix_detached(const Tensor& q, const Tensor& k, const Te
   Generator& generator = options.generator ? *options.generator : default_generator();
   const Generator as_it_was = generator;
   std::vector<Tensor> outs, lses;
+  options.sinks = {};  // of the whole, not of every branch
   for (std::size_t b = 0; b < segment_lengths_.size(); ++b) {
     const Pattern branch = Pattern::dilated({segment_lengths_[b]}, {dilation_rates_[b]}, {.offset = dilated_.offset});
     generator = as_it_was;  // all branches drop the same weights
     const Attended one = attend(q, k, v, call.causal ? branch & Pattern::causal() : branch, options);
     outs.push_back(one.out);
     lses.push_back(one.lse.detach());
+  }
+  if (call.sinks.defined()) {
+    const Tensor logits = reshape(to(call.sinks.detach(), lses[0].dtype()), {1, q.size(2), 1});
+    lses.push_back(expand(logits, lses[0].shape()));
   }
   const Tensor weights = unsqueeze(permute(softmax(stack(lses), 0), {0, 1, 3, 2}), -1);  // (branches, B, N, H, 1)
   Tensor mixed;

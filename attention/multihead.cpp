@@ -28,6 +28,7 @@ std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, const Mult
   if (width % heads != 0) refuse("width is not divisible by heads");
   if (heads % kv_heads != 0) refuse("heads are not a multiple of kv_heads");
   if (options.rope_base && width / heads % 2 != 0) refuse("rotary positions need an even width per head");
+  if (options.layer_norm && options.qk_norm) refuse("layer_norm and qk_norm are two norms of the same");
   return width / heads;
 }
 
@@ -58,19 +59,26 @@ MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::uniq
   core_->check_heads(heads);
   scale_rows(projection_.weight(), (heads + options_.kv_heads) * head_dim_, options.gamma_init);
   scale_rows(output_.weight(), 0, options.gamma_init);
-  const auto norm = [&](const char* name, std::int64_t size) {
-    auto module = std::make_unique<nn::LayerNorm>(size, true, options.layer_norm_eps, parameters);
-    add_module(name, *module);
-    return module;
+  const auto named = [&](const char* name, std::unique_ptr<nn::Layer> norm) {
+    add_module(name, *norm);
+    return norm;
+  };
+  const auto layer_norm = [&](std::int64_t size) {
+    return std::make_unique<nn::LayerNorm>(size, true, options.layer_norm_eps, parameters);
   };
   add_module("core", *core_);
   add_module("projection", projection_);
   if (options.layer_norm) {
-    q_norm_ = norm("q_norm", width);
-    k_norm_ = norm("k_norm", options_.kv_heads * head_dim_);
+    q_norm_ = named("q_norm", layer_norm(width));
+    k_norm_ = named("k_norm", layer_norm(options_.kv_heads * head_dim_));
+  } else if (options.qk_norm) {
+    q_norm_ = named("q_norm", std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters));
+    k_norm_ = named("k_norm", std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters));
   }
-  if (options.post_norm) post_norm_ = norm("post_norm", width);
+  if (options.post_norm) post_norm_ = named("post_norm", layer_norm(width));
   add_module("output", output_);
+  if (options.sinks) sinks_ = constant_parameter("sinks", {heads}, 0.0, parameters);
+  if (options.alibi) slopes_ = alibi_slopes(heads, {compute_dtype(parameters.dtype), parameters.device});
 }
 
 std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t first,
@@ -86,7 +94,12 @@ std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t 
   return split_heads(reshape(packed, {x.size(0), x.size(1), count, head_dim_}), heads);
 }
 
-MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Tensor& key, const Tensor& value) {
+Tensor MultiheadShell::rotated(const Tensor& heads, std::int64_t position) const {
+  return options_.rope_base ? rope(heads, position, *options_.rope_base) : heads;
+}
+
+MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                  std::int64_t query_position, std::int64_t key_position) {
   const Operands operands{{"query", query}, {"key", key}, {"value", value}};
   check_floating("multihead", operands);
   for (const Tensor& x : {query, key, value})
@@ -97,6 +110,11 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   const std::int64_t kv_heads = options_.kv_heads;
   Projected result;
   if (query.is_same(key) && key.is_same(value)) {
+    if (options_.rope_base && !q_norm_ && query_position == key_position) {  // rotated in one go, and side by side
+      const auto parts = project_heads(query, 0, {heads_ + kv_heads, kv_heads});
+      const auto qk = split_heads(rotated(parts[0], query_position), {heads_, kv_heads});
+      return {qk[0], qk[1], parts[1]};
+    }
     const auto parts = project_heads(query, 0, {heads_, kv_heads, kv_heads});
     result = {parts[0], parts[1], parts[2]};
   } else if (key.is_same(value)) {
@@ -106,34 +124,26 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
     result = {project_heads(query, 0, {heads_})[0], project_heads(key, heads_, {kv_heads})[0],
               project_heads(value, heads_ + kv_heads, {kv_heads})[0]};
   }
-  if (options_.layer_norm) {
-    const auto normed = [](nn::LayerNorm& norm, const Tensor& x) {
-      return reshape(norm.forward(flatten(x, 2, 3)), x.shape());
-    };
-    result.q = normed(*q_norm_, result.q);
-    const MemoryScope keys(Category::key);
-    result.k = normed(*k_norm_, result.k);
-  }
+  const auto normed = [&](nn::Layer* norm, const Tensor& x) {
+    if (!norm) return x;
+    return options_.layer_norm ? reshape(norm->forward(flatten(x, 2, 3)), x.shape()) : norm->forward(x);
+  };
+  result.q = rotated(normed(q_norm_.get(), result.q), query_position);
+  const MemoryScope keys(Category::key);
+  result.k = rotated(normed(k_norm_.get(), result.k), key_position);
   return result;
 }
 
-void MultiheadShell::rotate(Projected& projected, std::int64_t query_position, std::int64_t key_position) const {
-  if (!options_.rope_base) return;
-  const MemoryScope queries("rope", Category::query);
-  projected.q = rope(projected.q, query_position, *options_.rope_base);
-  const MemoryScope keys(Category::key);
-  projected.k = rope(projected.k, key_position, *options_.rope_base);
-}
-
-Tensor MultiheadShell::attend_and_merge(const Projected& projected, const AttentionCall& call) {
+Tensor MultiheadShell::attend_and_merge(const Projected& projected, AttentionCall call) {
+  if (!call.alibi.defined()) call.alibi = slopes_;
+  if (!call.sinks.defined()) call.sinks = sinks_;
   const Tensor merged = flatten(core_->forward(projected.q, projected.k, projected.v, call), 2, 3);
   return output_.forward(post_norm_ ? post_norm_->forward(merged) : merged);
 }
 
 Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
-  Projected projected = project(x, x, x);
   const std::int64_t position = state ? state->length : 0;
-  rotate(projected, position, position);
+  Projected projected = project(x, x, x, position, position);
   if (state) {
     const MemoryScope scope("state", Category::cache);
     state->tensors.resize(2);
@@ -145,9 +155,8 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
 }
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
-  Projected projected = project(query, key, value);
-  rotate(projected, key.size(1) - query.size(1), 0);
-  return attend_and_merge(projected, call);
+  const bool whole = query.defined() && key.defined() && query.rank() == 3 && key.rank() == 3;  // else it is refused
+  return attend_and_merge(project(query, key, value, whole ? key.size(1) - query.size(1) : 0, 0), call);
 }
 
 }  // namespace poolgrad::attention

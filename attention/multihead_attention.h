@@ -2,14 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
-#include "attention/attend.h"
+#include "attention/multihead.h"
+#include "attention/pattern.h"
 #include "attention/shard.h"
-#include "nn/linear.h"
-#include "nn/rms_norm.h"
-#include "nn/sequence_mixer.h"
 
 namespace poolgrad::attention {
 
@@ -27,34 +24,20 @@ struct MultiheadAttentionOptions {
   bool sinks = false;                            // AttendOptions::sinks, learned; they start at 0
   /// Of normalised weights, in training mode only; drawn from the parameters' generator, which must outlive the module.
   double dropout = 0.0;
-  /// Ranks of a ring within this process that attend together, see ring_attend_all(); with a state, one of them does.
+  /// Ranks of a ring within this process that attend together, see ring_attend_all(); one of them does where there are
+  /// fewer queries.
   int ring_size = 1;
   Layout ring_layout = Layout::zigzag;
 };
 
-/// (B, T, width) -> (B, T, width): one packed projection to heads + 2 kv_heads heads, rotary positions on queries and
-/// keys, attend(), output projection. Without qk_norm, queries, keys and values are views of the packed projection.
-class MultiheadAttention : public nn::SequenceMixer {
+/// MultiheadShell around attend(), or around a ring of it: one packed projection to heads + 2 kv_heads heads, rotary
+/// positions on queries and keys, attention, output projection.
+class MultiheadAttention : public MultiheadShell {
  public:
-  /// Throws ValueError where width does not divide by heads or heads by kv_heads, for an odd head width with rope, a
-  /// softcap that is not positive, a dropout outside [0, 1) and a ring_size below 1.
+  /// Throws ValueError for what MultiheadShell refuses, a softcap that is not positive, a dropout outside [0, 1) and a
+  /// ring_size below 1.
   MultiheadAttention(std::int64_t width, const MultiheadAttentionOptions& options,
                      const nn::ParameterOptions& parameters = {});
-
-  /// With a state, keys and values of earlier positions are kept there and attended to; positions go on counting. What
-  /// comes out is what one call for the whole sequence gives, if the pattern is causal.
-  Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
-
- private:
-  /// (B, T, heads, D) and twice (B, T, kv_heads, D), for x at `position`.
-  std::vector<Tensor> project(const Tensor& x, std::int64_t position);
-
-  MultiheadAttentionOptions options_;
-  std::int64_t head_dim_;
-  nn::Linear projection_, output_;
-  std::unique_ptr<nn::RMSNorm> q_norm_, k_norm_;
-  Tensor slopes_, sinks_;
-  Generator* generator_;
 };
 
 }  // namespace poolgrad::attention

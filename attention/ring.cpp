@@ -36,11 +36,11 @@ RingStatistics& RingStatistics::operator+=(const RingStatistics& other) {
 
 Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
                      const std::shared_ptr<Communicator>& communicator, const RingOptions& options) {
-  const bool differentiable = check_ring(q, k, v, options.attend);
   const int ranks = communicator->size(), rank = communicator->rank();
-  const AttendOperands x = prepare_operands(q, k, v, options.attend);
-  const RingCall ring = prepare_ring(x, pattern, ranks, options, options.queries.value_or(x.queries() * ranks),
-                                     options.keys.value_or(x.keys() * ranks));
+  const std::int64_t keys = options.keys.value_or(k.defined() && k.rank() == 4 ? k.size(1) * ranks : 0);
+  const bool differentiable = check_ring(q, k, v, keys, options.attend);
+  const AttendOperands x = ring_operands(q, k, v, options.attend);
+  const RingCall ring = prepare_ring(x, pattern, ranks, options, options.queries.value_or(x.queries() * ranks), keys);
   check_shard(q, "q", ring.plan->queries_of(rank), options, *communicator);
   check_shard(k, "k", ring.plan->keys_of(rank), options, *communicator);
 

@@ -35,7 +35,8 @@ struct RingStatistics {
 enum class Exchange { ring, all_gather };
 
 struct RingOptions {
-  /// As for attend(), the same on every rank. `bias`, `out_over_q` and `dq_over_out` are not for rings: ValueError.
+  /// As for attend(), the same on every rank, with the key padding of the whole sequence. `bias`, `out_over_q` and
+  /// `dq_over_out` are not for rings: ValueError.
   /// With dropout the ranks' generators must be in the same state.
   AttendOptions attend = {};
   Layout layout = Layout::contiguous;

@@ -84,9 +84,10 @@ Gradients gradients(const Ring& ring, const AttendOperands& x, const Attended& f
 
 Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, int ranks,
                          const RingOptions& options, LocalGroup::Progress progress) {
-  const bool differentiable = check_ring(q, k, v, options.attend);
+  const bool differentiable =
+      check_ring(q, k, v, k.defined() && k.rank() == 4 ? k.size(1) : 0, options.attend);  // it refuses the rest
   if (ranks < 1) throw ValueError("[ring_attend_all] needs at least one rank, got " + std::to_string(ranks));
-  const AttendOperands x = prepare_operands(q, k, v, options.attend);
+  const AttendOperands x = ring_operands(q, k, v, options.attend);
   const Ring ring{prepare_ring(x, pattern, ranks, options, x.queries(), x.keys()), options.layout, progress,
                   options.statistics};
   Attended result;
@@ -109,8 +110,8 @@ Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, cons
           lse = SavedTensor::output(result.lse, 1)](const BackwardCall& backward) -> Gradients {
            std::vector<Tensor> again;
            for (const SavedTensor& one : saved) again.push_back(one.unpack());
-           const auto operands = [slopes = alibi.unpack()](const std::vector<Tensor>& y) {
-             return AttendOperands{y[0], y[1], y[2], {}, slopes, y[3]};
+           const auto operands = [&ring, slopes = alibi.unpack()](const std::vector<Tensor>& y) {
+             return AttendOperands{y[0], y[1], y[2], ring.call.padding, slopes, y[3]};
            };
            if (!grad_enabled()) return gradients(ring, operands(again), {out.unpack(), lse.unpack()}, backward);
            const auto definition = [&](const std::vector<Tensor>& y) -> std::vector<Tensor> {

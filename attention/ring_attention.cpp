@@ -20,6 +20,8 @@ std::int64_t ModuleRing::whole_length(std::int64_t part) const { return setup_.c
 
 Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttendOptions& options) const {
+  const bool alone = setup_.ring_size == 1 || (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
+  if (!setup_.communicator && alone && !options.bias.defined()) return attention::attend(q, k, v, pattern, options).out;
   const RingOptions ring{
       .attend = options, .layout = setup_.layout, .exchange = setup_.exchange, .statistics = statistics_};
   if (setup_.communicator) return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;

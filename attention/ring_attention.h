@@ -29,6 +29,7 @@ class ModuleRing {
   int size() const;
   /// Of a whole sequence of which the module is given `part`.
   std::int64_t whole_length(std::int64_t part) const;
+  /// One rank does it all where there are fewer queries than ranks in this process, as when a sequence is continued.
   Tensor attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                 const AttendOptions& options) const;
   /// What all calls so far have done, summed over the ranks of this process.

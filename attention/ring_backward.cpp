@@ -75,10 +75,10 @@ void RingBackward::run(int phase) {
 
 void RingBackward::compute(int step, const RingSlots::Pair& keys, kernels::AttentionGradients into) {
   const Pattern::Compiled compiled = call_.plan->compile(communicator_->rank(), step);
+  const AttendOperands met = call_.operands(x_, communicator_->rank(), step, keys.first, keys.second);
   for (const kernels::AttentionSchedule& pass : compiled.passes) {
-    kernels::attention_backward(current_stream(x_.q.device()), pass, call_.attend.scores(x_), x_.q.view(),
-                                keys.first.view(), keys.second.view(), lse_.view(), delta_.view(),
-                                view_or_none(grad_out_), into);
+    kernels::attention_backward(current_stream(x_.q.device()), pass, call_.attend.scores(met), met.q.view(),
+                                met.k.view(), met.v.view(), lse_.view(), delta_.view(), view_or_none(grad_out_), into);
     into.accumulate = true;
   }
 }

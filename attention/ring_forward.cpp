@@ -40,11 +40,12 @@ void RingForward::run(int phase) {
 
 void RingForward::compute(int step, const Tensor& k, const Tensor& v, bool last) {
   const Pattern::Compiled compiled = call_.plan->compile(communicator_->rank(), step);
+  const AttendOperands met = call_.operands(x_, communicator_->rank(), step, k, v);
   for (std::size_t i = 0; i < compiled.passes.size(); ++i) {
     const bool first = step == 0 && i == 0, final = last && i + 1 == compiled.passes.size();
-    kernels::attention_forward(current_stream(x_.q.device()), compiled.passes[i], call_.attend.scores(x_), x_.q.view(),
-                               k.view(), v.view(), (final ? result_.out : carry_).view(), result_.lse.view(),
-                               first ? View{} : carry_.view(), first ? View{} : result_.lse.view());
+    kernels::attention_forward(current_stream(x_.q.device()), compiled.passes[i], call_.attend.scores(met),
+                               met.q.view(), met.k.view(), met.v.view(), (final ? result_.out : carry_).view(),
+                               result_.lse.view(), first ? View{} : carry_.view(), first ? View{} : result_.lse.view());
   }
   statistics_.computed += 1;
 }

@@ -18,6 +18,10 @@ struct RingCall {
   std::shared_ptr<const RingPlan> plan;
   Exchange exchange = Exchange::ring;
   AttendCall attend;  // its compiled pattern is not used: every step has its own
+  Tensor padding;     // padding_bias() of the whole sequence, or undefined
+
+  /// A rank's operands with the keys and values that it meets in a step.
+  AttendOperands operands(const AttendOperands& own, int rank, int step, const Tensor& k, const Tensor& v) const;
 };
 
 /// The results so far are carried from phase to phase in the compute dtype: in `out` itself where that is its dtype.

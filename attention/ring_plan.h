@@ -23,6 +23,11 @@ class RingPlan {
   /// Keys of the rank that has most.
   std::int64_t most_keys() const;
 
+  /// What `whole`, whose dimension `dim` is the keys, has for those that `rank` meets in `step`.
+  Tensor keys_part(const Tensor& whole, int rank, int step, int dim) const {
+    return take_shard(whole, layout_, owner(rank, step), ranks_, dim);
+  }
+
   /// The steps in which keys are anywhere at all, ascending, beginning with 0: those in which some rank computes. Keys
   /// skip the other steps by travelling several ranks at once.
   const std::vector<int>& visited() const { return visited_; }

@@ -80,6 +80,11 @@ TEST(AttendErrors, CoverEveryOption) {
     EXPECT_THAT(refusal<ShapeError>({.bias = zeros(shape)}), HasSubstr("the bias must be"));
   EXPECT_THAT(refusal<ShapeError>({.alibi = zeros({3})}), HasSubstr("the ALiBi slopes must be (Hq)"));
   EXPECT_THAT(refusal<ValueError>({.alibi = zeros({2}).set_requires_grad()}), HasSubstr("slopes take no gradient"));
+  EXPECT_THAT(refusal<ShapeError>({.key_padding = zeros({1, 5}, {.dtype = DType::boolean})}),
+              HasSubstr("the key padding must be (B, Nk) with Nk 4"));
+  EXPECT_THAT(refusal<DTypeError>({.key_padding = zeros({1, 4})}), HasSubstr("the key padding must be bool"));
+  EXPECT_THAT(refusal<DeviceError>({.key_padding = zeros({1, 4}, {.dtype = DType::boolean, .device = sim})}),
+              HasSubstr("operands live on different devices"));
   EXPECT_THAT(refusal<ShapeError>({.sinks = zeros({1, 2})}), HasSubstr("the sinks must be (Hq)"));
   const Tensor many = expand(zeros({1, 1, 1, 1}), {1, 1, 65537, 1});
   EXPECT_THAT(error_of<ValueError>([&] { attend(many, many, many, Pattern::dense(), {.dropout = 0.5}); }),

@@ -15,6 +15,7 @@ using testing_support::causal;
 using testing_support::defined;
 using testing_support::make_call;
 using testing_support::normal;
+using testing_support::Outcome;
 using testing_support::Sizes;
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
@@ -105,6 +106,27 @@ TEST(AttendScores, MayBeMaskedByABiasOfMinusInfinity) {
     EXPECT_EQ(difference(got, defined(call, one.m), 1e-12), "") << one.name;
     EXPECT_EQ(norm(slice(got.out, 1, 5, 9)).item(), 0.0);
   }
+}
+
+TEST(AttendScores, LeaveOutPaddedKeys) {
+  for (const Sizes& sizes : {square, cross})
+    for (const bool biased : {false, true}) {
+      Call call = make_call(sizes);
+      const Shape by_key{sizes.batch, sizes.keys};
+      call.options.key_padding = less(normal(by_key, 8), full(by_key, -0.3, {.dtype = DType::f64}));
+      if (biased) call.options.bias = normal({1, sizes.heads, sizes.queries, 1}, 3);
+      Call want = call;
+      const Shape whole{sizes.batch, sizes.heads, sizes.queries, sizes.keys};
+      const Tensor bias = biased ? call.options.bias : zeros({1, 1, 1, 1}, {.dtype = DType::f64});
+      want.options.key_padding = {};
+      want.options.bias = masked_fill(contiguous(expand(bias, whole)),
+                                      reshape(call.options.key_padding, {sizes.batch, 1, 1, sizes.keys}), -infinity);
+      for (const Case& one : some_cases()) {
+        Outcome expected = defined(want, one.m), got = attended(call, one.pattern);
+        expected.dbias = biased ? sum(expected.dbias, {0, 3}, true) : Tensor();
+        EXPECT_EQ(difference(got, expected, 1e-11), "") << one.name << (biased ? ", biased" : "");
+      }
+    }
 }
 
 TEST(AttendScores, FallWithTheDistanceUnderAlibi) {

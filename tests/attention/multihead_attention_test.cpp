@@ -138,12 +138,12 @@ TEST(MultiheadAttention, RefusesSizesThatDoNotDivide) {
     return error_of<ValueError>([&] { MultiheadAttention(width, options); });
   };
   EXPECT_EQ(refusal(10, {.heads = 4}),
-            "[multihead_attention] width is not divisible by heads: width 10, heads 4, kv_heads 4");
+            "[multihead] width is not divisible by heads: width 10, heads 4, kv_heads 4");
   EXPECT_THAT(refusal(16, {.heads = 4, .kv_heads = 3}), HasSubstr("heads are not a multiple of kv_heads"));
   EXPECT_THAT(refusal(12, {.heads = 4, .kv_heads = 4}), HasSubstr("rotary positions need an even width per head"));
   EXPECT_THAT(refusal(12, {.heads = 0}), HasSubstr("sizes must be at least 1"));
-  EXPECT_THAT(refusal(16, {.softcap = 0.0}), HasSubstr("is not a positive number: width 16, heads 4, kv_heads 4"));
-  EXPECT_THAT(refusal(16, {.dropout = 1.0}), HasSubstr("the dropout 1.000000 is outside [0, 1)"));
+  EXPECT_THAT(refusal(16, {.softcap = 0.0}), HasSubstr("the softcap must be a positive number: 0.0"));
+  EXPECT_THAT(refusal(16, {.dropout = 1.0}), HasSubstr("dropout must be in [0, 1): 1.0"));
 }
 
 TEST(LanguageModelWithAttention, ContinuesASequenceFromItsState) {
