@@ -17,7 +17,7 @@ RingBackward::RingBackward(RingCall call, AttendOperands x, const Attended& forw
   const TensorOptions compute{compute_dtype(x_.q.dtype()), x_.q.device()};
   std::size_t passes = 0;
   for (const int step : plan.visited())
-    if (plan.computes(communicator_->rank(), step)) passes += plan.compile(communicator_->rank(), step).passes.size();
+    if (plan.computes(communicator_->rank(), step)) passes += plan.passes();
   result_.q = dq_ = Tensor::empty_like(x_.q);
   result_.k = home_.first = Tensor::empty_like(x_.k);
   result_.v = home_.second = Tensor::empty_like(x_.v);

@@ -17,7 +17,7 @@ RingForward::RingForward(RingCall call, AttendOperands x, std::shared_ptr<Commun
   for (const int step : plan.visited()) {
     if (!plan.computes(communicator_->rank(), step)) continue;
     last_ = step;
-    passes += plan.compile(communicator_->rank(), step).passes.size();
+    passes += plan.passes();
   }
   if (passes > 1 && carry_.dtype() != result_.lse.dtype()) {
     const MemoryScope temporary(Category::temp);

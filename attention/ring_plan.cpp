@@ -1,6 +1,8 @@
 #include "attention/ring_plan.h"
 
 #include <algorithm>
+#include <list>
+#include <mutex>
 
 namespace poolgrad::attention {
 
@@ -34,6 +36,50 @@ bool share_document(const AttentionSchedule& schedule, const Range& rows, const 
   const auto last = std::min(
       {document_of(rows.last), document_of(keys.last), static_cast<std::ptrdiff_t>(schedule.document_count) - 1});
   return first <= last;
+}
+
+/// Positions of keys between which everything lies that a term may count for the rows, its band aside.
+kernels::Interval reach(const AttentionTerm& term, const Range& rows) {
+  const auto segments = [&](std::int64_t length) {
+    return kernels::Interval{floor_div(rows.first, length) * length, (floor_div(rows.last, length) + 1) * length};
+  };
+  switch (term.kind) {
+    case AttentionTerm::Kind::columns: return {-kernels::far_away, term.size};
+    case AttentionTerm::Kind::segment: return segments(term.size);
+    case AttentionTerm::Kind::dilated:
+      return segments(*std::max_element(term.segment_length, term.segment_length + term.branches));
+    case AttentionTerm::Kind::offsets: {
+      std::int64_t first = term.run[0].first, last = term.run[0].last;
+      for (int n = 1; n < term.set_begin[term.sets]; ++n)
+        first = std::min<std::int64_t>(first, term.run[n].first), last = std::max<std::int64_t>(last, term.run[n].last);
+      return {(floor_div(rows.first, term.size) + first) * term.size,
+              (floor_div(rows.last, term.size) + last + 1) * term.size};
+    }
+    default: return kernels::everywhere;
+  }
+}
+
+kernels::Interval band(std::int64_t left, std::int64_t right, const Range& rows) {
+  return {left == kernels::unbounded ? -kernels::far_away : rows.first - left,
+          right == kernels::unbounded ? kernels::far_away : rows.last + right + 1};
+}
+
+/// The same for all that a pass visits. Shards outside need no look.
+kernels::Interval reach(const AttentionSchedule& schedule, const Range& rows) {
+  kernels::Interval hull{kernels::far_away, -kernels::far_away};
+  for (int n = 0; n < schedule.term_count; ++n) {
+    const AttentionTerm& term = schedule.term[n];
+    if (!term.visited) continue;
+    const kernels::Interval own = reach(term, rows) & band(term.left, term.right, rows);
+    hull = {std::min(hull.begin, own.begin), std::max(hull.end, own.end)};
+  }
+  if (schedule.documents) {
+    const std::int64_t *begin = schedule.documents, *end = begin + schedule.document_count + 1;
+    const std::int64_t *first = std::upper_bound(begin, end, rows.first),
+                       *last = std::upper_bound(begin, end, rows.last);
+    hull = hull & kernels::Interval{first == begin ? *begin : first[-1], last == end ? end[-1] : *last};
+  }
+  return hull & band(schedule.left, schedule.right, rows);
 }
 
 bool may_count(const AttentionTerm& term, const Range& rows, const Range& keys) {
@@ -104,20 +150,61 @@ RingPlan::RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_
       heads_(heads),
       queries_(queries),
       keys_(keys),
-      q_offset_(q_offset) {
-  for (int rank = 0; rank < ranks; ++rank)
-    for (int step = 0; step < ranks; ++step) {
-      bool anything = step == 0;
-      if (!anything)
-        for (const kernels::AttentionSchedule& pass : compile(rank, step).passes)
-          anything = anything || visits_anything(pass);
-      computes_.push_back(anything);
-    }
+      q_offset_(q_offset),
+      computes_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {
+  std::vector<AttentionSchedule> passes = compile(0, 0).passes;
+  passes_ = passes.size();
+  for (int rank = 0; rank < ranks; ++rank) plan_row(rank, passes);
   for (int step = 0; step < ranks; ++step) {
     bool wanted = false;
-    for (int rank = 0; rank < ranks; ++rank) wanted = wanted || computes(rank, step);
+    for (int rank = 0; rank < ranks && !wanted; ++rank) wanted = computes(rank, step);
     if (wanted) visited_.push_back(step);
   }
+}
+
+/// `passes` may be those of any rank and step: they differ in positions only, which are set here.
+void RingPlan::plan_row(int rank, std::vector<AttentionSchedule>& passes) {
+  const auto row = computes_.begin() + static_cast<std::ptrdiff_t>(rank) * ranks_;
+  row[0] = true;
+  const kernels::PositionMap queries = queries_of(rank);
+  for (AttentionSchedule& pass : passes) {
+    pass.queries = queries;
+    for (int n = 0; n < 2; ++n) {
+      const auto piece = queries.piece(n);
+      if (piece.count <= 0) continue;
+      const auto [begin, end] = reach(pass, {piece.position, piece.position + (piece.count - 1) * queries.stride});
+      for (const int other : shard_owners(layout_, keys_, ranks_, begin, end)) {
+        const int step = owner(rank, other);  // the way is as long as back
+        if (row[step]) continue;
+        pass.keys = keys_of(other);
+        row[step] = visits_anything(pass);
+      }
+    }
+  }
+}
+
+bool RingPlan::is_of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
+                     std::int64_t keys, std::int64_t q_offset) const {
+  return layout == layout_ && ranks == ranks_ && heads == heads_ && queries == queries_ && keys == keys_ &&
+         q_offset == q_offset_ && pattern == pattern_;
+}
+
+std::shared_ptr<const RingPlan> RingPlan::of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads,
+                                             std::int64_t queries, std::int64_t keys, std::int64_t q_offset) {
+  constexpr std::size_t most = 16;
+  static std::mutex mutex;
+  static std::list<std::shared_ptr<const RingPlan>> plans;  // most recently used first
+  const std::lock_guard lock(mutex);  // while a plan is made as well: the other ranks want the same one
+  const auto found = std::find_if(plans.begin(), plans.end(), [&](const auto& plan) {
+    return plan->is_of(pattern, layout, ranks, heads, queries, keys, q_offset);
+  });
+  if (found != plans.end()) {
+    plans.splice(plans.begin(), plans, found);
+  } else {
+    plans.push_front(std::make_shared<const RingPlan>(pattern, layout, ranks, heads, queries, keys, q_offset));
+    if (plans.size() > most) plans.pop_back();
+  }
+  return plans.front();
 }
 
 std::int64_t RingPlan::most_keys() const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "attention/pattern.h"
@@ -16,6 +17,9 @@ class RingPlan {
  public:
   RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
            std::int64_t keys, std::int64_t q_offset);
+  /// The same, made once: the last few plans are kept for calls that are alike. Any thread.
+  static std::shared_ptr<const RingPlan> of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads,
+                                            std::int64_t queries, std::int64_t keys, std::int64_t q_offset);
 
   int ranks() const { return ranks_; }
   kernels::PositionMap queries_of(int rank) const { return shard_map(layout_, queries_, rank, ranks_, q_offset_); }
@@ -34,14 +38,23 @@ class RingPlan {
   int owner(int rank, int step) const { return (rank + ranks_ - step % ranks_) % ranks_; }
   /// What `rank` computes in `step`.
   Pattern::Compiled compile(int rank, int step) const;
+  /// How many passes that takes, whatever the rank and the step.
+  std::size_t passes() const { return passes_; }
   /// Whether that is anything; only step 0 is computed in any case.
   bool computes(int rank, int step) const { return computes_[static_cast<std::size_t>(rank * ranks_ + step)]; }
 
+  /// The plan that the constructor makes of these.
+  bool is_of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
+             std::int64_t keys, std::int64_t q_offset) const;
+
  private:
+  void plan_row(int rank, std::vector<kernels::AttentionSchedule>& passes);
+
   Pattern pattern_;
   Layout layout_;
   int ranks_;
   std::int64_t heads_, queries_, keys_, q_offset_;
+  std::size_t passes_ = 0;
   std::vector<bool> computes_;  // [rank * ranks + step]
   std::vector<int> visited_;
 };

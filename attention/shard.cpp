@@ -1,5 +1,7 @@
 #include "attention/shard.h"
 
+#include <algorithm>
+
 #include "allocator/error.h"
 #include "tensor/geometry.h"
 
@@ -17,6 +19,11 @@ Tensor rows_of(const Tensor& shard, int dim, const kernels::PositionMap::Piece& 
   return shard.alias(sliced(shard.geometry(), dim, piece.row, piece.row + piece.count, 1));
 }
 
+/// Where chunk `chunk` of `chunks` begins: floor(length * chunk / chunks).
+std::int64_t boundary(std::int64_t length, std::int64_t chunk, std::int64_t chunks) {
+  return length / chunks * chunk + length % chunks * chunk / chunks;
+}
+
 }  // namespace
 
 std::string to_string(Layout layout) {
@@ -30,23 +37,41 @@ Layout parse_layout(const std::string& text) {
 }
 
 kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int ranks, std::int64_t offset) {
-  const auto boundary = [&](std::int64_t chunk, std::int64_t chunks) {  // floor(length * chunk / chunks)
-    return length / chunks * chunk + length % chunks * chunk / chunks;
-  };
   if (layout == Layout::striped) {
     const std::int64_t count = kernels::ceil_div(length - rank, ranks);
     return {count, count, offset + rank, offset + rank, ranks};
   }
   if (layout == Layout::contiguous) {
-    const std::int64_t begin = boundary(rank, ranks);
-    return kernels::PositionMap::contiguous(boundary(rank + 1, ranks) - begin, offset + begin);
+    const std::int64_t begin = boundary(length, rank, ranks);
+    return kernels::PositionMap::contiguous(boundary(length, rank + 1, ranks) - begin, offset + begin);
   }
   const std::int64_t chunks = 2 * static_cast<std::int64_t>(ranks), mirrored = chunks - 1 - rank;
-  const std::int64_t first = boundary(rank, chunks), split = boundary(rank + 1, chunks) - first;
-  const std::int64_t second = boundary(mirrored, chunks), rest = boundary(mirrored + 1, chunks) - second;
+  const std::int64_t first = boundary(length, rank, chunks), split = boundary(length, rank + 1, chunks) - first;
+  const std::int64_t second = boundary(length, mirrored, chunks);
+  const std::int64_t rest = boundary(length, mirrored + 1, chunks) - second;
   if (first + split == second || rest == 0) return kernels::PositionMap::contiguous(split + rest, offset + first);
   if (split == 0) return kernels::PositionMap::contiguous(rest, offset + second);
   return {split + rest, split, offset + first, offset + second, 1};
+}
+
+std::vector<int> shard_owners(Layout layout, std::int64_t length, int ranks, std::int64_t begin, std::int64_t end) {
+  begin = std::max<std::int64_t>(begin, 0), end = std::min(end, length);
+  std::vector<int> owners;
+  if (begin >= end) return owners;
+  if (layout == Layout::striped) {
+    for (std::int64_t at = begin; at < end && at < begin + ranks; ++at) owners.push_back(static_cast<int>(at % ranks));
+    return owners;
+  }
+  const std::int64_t chunks = layout == Layout::contiguous ? ranks : 2 * static_cast<std::int64_t>(ranks);
+  std::int64_t chunk = 0;  // the one that has `begin`
+  for (std::int64_t beyond = chunks; beyond - chunk > 1;) {
+    const std::int64_t middle = chunk + (beyond - chunk) / 2;
+    (boundary(length, middle, chunks) <= begin ? chunk : beyond) = middle;
+  }
+  for (; chunk < chunks && boundary(length, chunk, chunks) < end; ++chunk)
+    if (boundary(length, chunk, chunks) < boundary(length, chunk + 1, chunks))
+      owners.push_back(static_cast<int>(chunk < ranks ? chunk : chunks - 1 - chunk));
+  return owners;
 }
 
 Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim) {

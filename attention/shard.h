@@ -22,6 +22,9 @@ Layout parse_layout(const std::string& text);
 /// The positions of rank `rank` of `ranks`, in a sequence whose indices 0 .. length - 1 lie at positions `offset`, ...
 kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int ranks, std::int64_t offset = 0);
 
+/// The ranks that have a position of [begin, end) in a sequence of `length`; a rank may come up more than once.
+std::vector<int> shard_owners(Layout layout, std::int64_t length, int ranks, std::int64_t begin, std::int64_t end);
+
 /// A rank's part of a tensor whose dimension `dim` is the sequence: a copy of its rows, in order. No gradient record.
 Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim = 1);
 /// All parts together; the inverse of take_shard. Throws ShapeError where the parts are not those of one sequence. No

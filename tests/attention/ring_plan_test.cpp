@@ -91,6 +91,31 @@ TEST(RingPlan, OwnersGoRoundAndStayHomeInStepZero) {
   EXPECT_EQ(plan.most_keys(), 4);
 }
 
+TEST(RingPlan, IsMadeOnceForCallsThatAreAlike) {
+  const auto plan = [](const Pattern& pattern, std::int64_t keys = 80, Layout layout = Layout::zigzag) {
+    return RingPlan::of(pattern, layout, 5, 2, 80, keys, 0);
+  };
+  EXPECT_NE(plan(Pattern::dense()), plan(Pattern::causal()));
+  for (const Pattern& pattern : all_patterns()) {
+    const auto first = plan(pattern);
+    EXPECT_EQ(plan(Pattern(pattern)), first) << pattern.to_string();
+    EXPECT_NE(RingPlan::of(pattern, Layout::zigzag, 5, 4, 80, 80, 0), first) << pattern.to_string();
+    EXPECT_NE(plan(pattern, 81), first) << pattern.to_string();
+    EXPECT_NE(plan(pattern, 80, Layout::striped), first) << pattern.to_string();
+    EXPECT_EQ(first->visited(), RingPlan(pattern, Layout::zigzag, 5, 2, 80, 80, 0).visited());
+  }
+}
+
+TEST(RingPlan, PlansThousandsOfRanksThatSeeTheirNeighbours) {
+  constexpr int ranks = 4096;
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag}) {
+    const RingPlan plan(Pattern::window(100, 0), layout, ranks, 8, 1 << 20, 1 << 20, 0);
+    EXPECT_EQ(plan.visited().size(), layout == Layout::contiguous ? 2u : 3u);
+  }
+  const RingPlan segments(Pattern::dilated({64, 256}, {1, 4}), Layout::contiguous, ranks, 8, 1 << 20, 1 << 20, 0);
+  EXPECT_THAT(segments.visited(), ::testing::ElementsAre(0));
+}
+
 TEST(RingPlan, PlansSequencesOfAnyLengthAtOnce) {
   const std::int64_t length = std::int64_t{1} << 40;
   const RingPlan plan(Pattern::dilated({2048, 4096, 8192}, {1, 2, 4}) & Pattern::causal(), Layout::contiguous, 64, 8,

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "allocator/error.h"
 #include "autograd/views.h"
@@ -41,6 +42,22 @@ TEST(Shard, EveryPositionHasOneOwnerInOrder) {
         EXPECT_THAT(owners, ::testing::Each(1)) << to_string(layout) << ", " << length << " on " << ranks;
         EXPECT_LE(most - fewest, layout == Layout::zigzag ? 2 : 1) << to_string(layout) << ", " << length;
       }
+}
+
+TEST(Shard, KnowsWhoOwnsARangeOfPositions) {
+  for (const Layout layout : layouts)
+    for (const std::int64_t length : {0, 1, 3, 16, 37})
+      for (const int ranks : {1, 2, 3, 5, 8})
+        for (std::int64_t begin = -2; begin <= length + 1; ++begin)
+          for (std::int64_t end = begin - 1; end <= length + 2; ++end) {
+            std::set<int> want;
+            for (int rank = 0; rank < ranks; ++rank)
+              for (const std::int64_t position : positions(shard_map(layout, length, rank, ranks)))
+                if (begin <= position && position < end) want.insert(rank);
+            const std::vector<int> owners = shard_owners(layout, length, ranks, begin, end);
+            ASSERT_EQ(std::set<int>(owners.begin(), owners.end()), want)
+                << to_string(layout) << ", " << length << " over " << ranks << ", [" << begin << ", " << end << ")";
+          }
 }
 
 TEST(Shard, LayoutsAreTheOnesOfTheLiterature) {
