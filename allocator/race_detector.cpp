@@ -17,7 +17,7 @@ std::string text_of(const std::source_location& place) {
   return std::filesystem::path(place.file_name()).filename().string() + ":" + std::to_string(place.line());
 }
 
-std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+std::uintptr_t start_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 }  // namespace
 
@@ -71,7 +71,7 @@ void RaceDetector::touch(const void* pointer, std::size_t bytes, Stream stream, 
   if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
   Clock& clock = clock_of(stream.id);
-  const std::uintptr_t start = address_of(pointer);
+  const std::uintptr_t start = start_of(pointer);
   const auto first = first_in(start, start + bytes);
   const auto last = uses_.lower_bound(start + bytes);
   const auto race = std::find_if(first, last, [&](const auto& entry) {
@@ -91,8 +91,8 @@ void RaceDetector::touch(const void* pointer, std::size_t bytes, Stream stream, 
 }
 
 bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
-  const std::uintptr_t source = address_of(from);
-  const std::uintptr_t target = address_of(to);
+  const std::uintptr_t source = start_of(from);
+  const std::uintptr_t target = start_of(to);
   {
     // Mappings change at once, whatever is queued.
     const std::lock_guard lock(mutex_);
@@ -122,7 +122,7 @@ bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
 void RaceDetector::decommit(void* address, std::size_t bytes) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    forget(address_of(address), bytes);
+    forget(start_of(address), bytes);
   }
   inner().decommit(address, bytes);
 }
@@ -130,7 +130,7 @@ void RaceDetector::decommit(void* address, std::size_t bytes) noexcept {
 void RaceDetector::unreserve(void* address, std::size_t bytes) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    forget(address_of(address), bytes);
+    forget(start_of(address), bytes);
   }
   inner().unreserve(address, bytes);
 }

@@ -31,6 +31,9 @@ struct BlockSnapshot {
   std::uint64_t number = 0;  // allocations are counted from 1; 0 for scratch of kernels
   std::size_t requested = 0;
   Tag tag;
+
+  /// Whether it holds what a user may still touch.
+  bool is_held() const { return state == BlockState::live || state == BlockState::pending; }
 };
 
 }  // namespace poolgrad

@@ -15,22 +15,23 @@ constexpr const char* op = "[create_block_sparse_attention] ";
 constexpr std::int64_t long_sequence = 8192;
 
 using Core = std::unique_ptr<AttentionCore>;
-using Options = BlockSparseFactoryOptions;
 
-Core make_base(const Options& o) {
+Core make_base(const BlockSparseFactoryOptions& o) {
   return std::make_unique<BlockSparseDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.core);
 }
-Core make_ring(const Options& o) {
+Core make_ring(const BlockSparseFactoryOptions& o) {
   return std::make_unique<BlockSparseRingDilatedAttention>(o.sparse.value_or(SparsePatternConfig{}), o.ring, o.core);
 }
-Core make_hierarchical(const Options& o) { return std::make_unique<HierarchicalBlockSparse>(o.levels, o.core); }
-Core make_adaptive(const Options& o) {
+Core make_hierarchical(const BlockSparseFactoryOptions& o) {
+  return std::make_unique<HierarchicalBlockSparse>(o.levels, o.core);
+}
+Core make_adaptive(const BlockSparseFactoryOptions& o) {
   return std::make_unique<AdaptiveBlockSparseAttention>(o.workload.head_dim, o.selection, o.core, o.parameters);
 }
 
 struct Variant {
   const char* name;
-  Core (*make)(const Options&);
+  Core (*make)(const BlockSparseFactoryOptions&);
 };
 constexpr std::array<Variant, 4> variants{{
     {"base", make_base},
@@ -42,28 +43,30 @@ constexpr std::array<Variant, 4> variants{{
 struct Preset {
   const char* name;
   const char* variant;
-  void (*apply)(Options&);
+  void (*apply)(BlockSparseFactoryOptions&);
 };
 constexpr std::array<Preset, 5> presets{{
     {"local", "base",
-     [](Options& o) {
+     [](BlockSparseFactoryOptions& o) {
        o.sparse = SparsePatternConfig{.pattern_type = SparsePatternType::local_window, .window_size = 512};
      }},
     {"dilated", "base",
-     [](Options& o) { o.sparse = SparsePatternConfig{.pattern_type = SparsePatternType::dilated_sparse}; }},
+     [](BlockSparseFactoryOptions& o) {
+       o.sparse = SparsePatternConfig{.pattern_type = SparsePatternType::dilated_sparse};
+     }},
     {"global_local", "base",
-     [](Options& o) {
+     [](BlockSparseFactoryOptions& o) {
        o.sparse = SparsePatternConfig{
            .pattern_type = SparsePatternType::global_local, .window_size = 512, .global_tokens = 64};
      }},
     {"ultra_sparse", "base",
-     [](Options& o) {
+     [](BlockSparseFactoryOptions& o) {
        o.sparse = SparsePatternConfig{.pattern_type = SparsePatternType::dilated_sparse, .sparsity_ratio = 0.01};
      }},
-    {"adaptive_standard", "adaptive", [](Options& o) { o.selection.sparsity_ratio = 0.1; }},
+    {"adaptive_standard", "adaptive", [](BlockSparseFactoryOptions& o) { o.selection.sparsity_ratio = 0.1; }},
 }};
 
-std::string automatic(const Options& options) {
+std::string automatic(const BlockSparseFactoryOptions& options) {
   if (choose_attention_type(options.workload, ModuleRing(options.ring).size(), true) == "block_sparse_ring")
     return "ring";
   return options.sparse || options.workload.length < long_sequence ? "base" : "hierarchical";

@@ -26,7 +26,7 @@ Tensor tabulated(const Shape& shape, const TensorOptions& options, const Value& 
 }
 
 /// (B, N, Hkv, D) -> (B, Hkv * group, N, D): every key head once per query head that uses it.
-Tensor per_query_head(const Tensor& x, std::int64_t group) {
+Tensor repeated_for_queries(const Tensor& x, std::int64_t group) {
   const std::int64_t batch = x.size(0), length = x.size(1), heads = x.size(2), width = x.size(3);
   const Tensor repeated = expand(unsqueeze(permute(x, {0, 2, 1, 3}), 2), {batch, heads, group, length, width});
   return reshape(repeated, {batch, heads * group, length, width});
@@ -41,7 +41,7 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
   const std::int64_t group = heads / x.k.size(2);
 
   Tensor scores =
-      matmul(permute(to(x.q, compute), {0, 2, 1, 3}), transpose(per_query_head(to(x.k, compute), group), 2, 3)) *
+      matmul(permute(to(x.q, compute), {0, 2, 1, 3}), transpose(repeated_for_queries(to(x.k, compute), group), 2, 3)) *
       call.scale;
   if (call.softcap > 0.0) scores = call.softcap * tanh(scores / call.softcap);
   if (x.bias.defined()) scores = scores + x.bias;
@@ -65,7 +65,7 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
                 return dropout.keeps(b, h, i + call.q_offset, j) ? 1.0 / (1.0 - call.dropout) : 0.0;
               });
   }
-  const Tensor out = permute(matmul(weights, per_query_head(to(x.v, compute), group)), {0, 2, 1, 3});
+  const Tensor out = permute(matmul(weights, repeated_for_queries(to(x.v, compute), group)), {0, 2, 1, 3});
   return {to(out, x.q.dtype()), log_sum_exp(scores, -1)};
 }
 

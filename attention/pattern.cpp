@@ -9,17 +9,10 @@ namespace poolgrad::attention {
 
 namespace {
 
-/// A pattern of terms that are united.
-std::shared_ptr<const PatternTerms> united(std::vector<PatternTerms::Term> terms) {
+/// Terms that are united.
+std::shared_ptr<const PatternTerms> pattern_of(std::vector<PatternTerms::Term> terms) {
   auto result = std::make_shared<PatternTerms>();
   result->terms = std::move(terms);
-  return result;
-}
-
-PatternTerms::Term term_of(TermKind kind, std::int64_t size) {
-  PatternTerms::Term result;
-  result.term.kind = kind;
-  result.term.size = size;
   return result;
 }
 
@@ -29,6 +22,13 @@ void check_size(const char* op, const char* what, std::int64_t size, std::int64_
 }
 
 }  // namespace
+
+PatternTerms::Term term_of(TermKind kind, std::int64_t size) {
+  PatternTerms::Term result;
+  result.term.kind = kind;
+  result.term.size = size;
+  return result;
+}
 
 Pattern Pattern::dense() { return {unbounded, unbounded}; }
 
@@ -60,23 +60,23 @@ Pattern Pattern::documents(std::vector<std::int64_t> cu_seqlens) {
 
 Pattern Pattern::sink_tokens(std::int64_t count) {
   check_size("sink_tokens", "the number of tokens", count, 0);
-  return Pattern(united({term_of(TermKind::columns, count)}));
+  return Pattern(pattern_of({term_of(TermKind::columns, count)}));
 }
 
 Pattern Pattern::global_tokens(std::int64_t count, bool rows) {
   check_size("global_tokens", "the number of tokens", count, 0);
   if (!rows) return sink_tokens(count);
-  return Pattern(united({term_of(TermKind::columns, count), term_of(TermKind::rows, count)}));
+  return Pattern(pattern_of({term_of(TermKind::columns, count), term_of(TermKind::rows, count)}));
 }
 
 Pattern Pattern::strided(std::int64_t stride) {
   check_size("strided", "the stride", stride, 1);
-  return window(stride - 1, stride - 1) | Pattern(united({term_of(TermKind::residue, stride)}));
+  return window(stride - 1, stride - 1) | Pattern(pattern_of({term_of(TermKind::residue, stride)}));
 }
 
 Pattern Pattern::axial(std::int64_t width) {
   check_size("axial", "the width", width, 1);
-  return Pattern(united({term_of(TermKind::segment, width), term_of(TermKind::residue, width)}));
+  return Pattern(pattern_of({term_of(TermKind::segment, width), term_of(TermKind::residue, width)}));
 }
 
 void Pattern::check_length(std::int64_t length) const {

@@ -20,13 +20,6 @@ void check_block(const char* op, std::int64_t block) {
                      ", at most 2^30: " + std::to_string(block));
 }
 
-PatternTerms::Term term_of(TermKind kind, std::int64_t block) {
-  PatternTerms::Term result;
-  result.term.kind = kind;
-  result.term.size = block;
-  return result;
-}
-
 std::shared_ptr<const PatternTerms> alone(PatternTerms::Term term) {
   auto result = std::make_shared<PatternTerms>();
   result->terms.push_back(std::move(term));

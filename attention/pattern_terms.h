@@ -30,6 +30,8 @@ struct PatternTerms {
   friend bool operator==(const PatternTerms& a, const PatternTerms& b);
 };
 
+/// A term of all columns, rows, blocks, ... of a size, with no band.
+PatternTerms::Term term_of(TermKind kind, std::int64_t size);
 /// The term as kernels want it; its pointers live as long as `term.lists`.
 kernels::AttentionTerm with_lists(const PatternTerms::Term& term);
 /// "dilated(w 512 1024, r 1 2)"; the band of the term is left out.

@@ -22,11 +22,11 @@ namespace {
 using kernels::ReduceOp;
 
 /// What reducing `dims` of x leaves: with the reduced dimensions as 1, and without them.
-struct Reduction {
+struct ReducedDims {
   Shape kept, dropped;
   std::int64_t elements = 1;  // that are combined into one
 
-  Reduction(const char* name, const Tensor& x, const Dims& dims) : kept(x.shape()) {
+  ReducedDims(const char* name, const Tensor& x, const Dims& dims) : kept(x.shape()) {
     bool reduced[max_rank] = {};
     for (const std::int64_t dim : dims) {
       const int d = normalize_dim(name, dim, x.shape());
@@ -44,7 +44,7 @@ struct Reduction {
   }
 };
 
-Tensor computed(ReduceOp op, const Tensor& x, const Reduction& reduction, bool keep, DType dtype) {
+Tensor computed(ReduceOp op, const Tensor& x, const ReducedDims& reduction, bool keep, DType dtype) {
   Tensor out = Tensor::empty(keep ? reduction.kept : reduction.dropped, {dtype, x.device()});
   kernels::reduce(current_stream(x.device()), op, out.alias(contiguous_geometry(reduction.kept)).view(), x.view());
   return out;
@@ -56,7 +56,7 @@ DType sum_dtype(DType dtype) { return is_floating(dtype) ? dtype : DType::i64; }
 /// max and min: the gradient goes to the elements equal to the result, in equal parts.
 Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keep) {
   check_devices(name, {{"x", x}});
-  const Reduction reduction(name, x, dims);
+  const ReducedDims reduction(name, x, dims);
   if (reduction.elements == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
   Tensor out = computed(op, x, reduction, keep, x.dtype());
   if (wants_gradient({x}))
@@ -80,7 +80,7 @@ Tensor product_tree(Tensor x) {
 }
 
 /// prod over `dims`, kept as 1, in differentiable operators; x has elements.
-Tensor product_of(const Tensor& x, const Reduction& reduction) {
+Tensor product_of(const Tensor& x, const ReducedDims& reduction) {
   Dims order;
   for (const bool combined : {false, true})
     for (int d = 0; d < x.rank(); ++d)
@@ -115,7 +115,7 @@ Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
   check_devices("sum", {{"x", x}});
-  const Reduction reduction("sum", x, dims);
+  const ReducedDims reduction("sum", x, dims);
   Tensor out = computed(ReduceOp::sum, x, reduction, keep, sum_dtype(x.dtype()));
   if (wants_gradient({x}))
     record("sum", {x}, {out}, [kept = reduction.kept, before = x.shape()](const BackwardCall& call) -> Gradients {
@@ -126,7 +126,7 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
   check_floating("mean", {{"x", x}});
-  const Reduction reduction("mean", x, dims);
+  const ReducedDims reduction("mean", x, dims);
   Tensor out = computed(ReduceOp::mean, x, reduction, keep, x.dtype());
   if (wants_gradient({x}))
     record("mean", {x}, {out},
@@ -139,13 +139,13 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
 
 Tensor variance(const Tensor& x, const Dims& dims, bool keep, double correction) {
   check_floating("variance", {{"x", x}});
-  const auto elements = static_cast<double>(Reduction("variance", x, dims).elements);
+  const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
   return sum(square(x - mean(x, dims, true)), dims, keep) * (1.0 / (elements - correction));
 }
 
 Tensor prod(const Tensor& x, const Dims& dims, bool keep) {
   check_devices("prod", {{"x", x}});
-  const Reduction reduction("prod", x, dims);
+  const ReducedDims reduction("prod", x, dims);
   Tensor out = computed(ReduceOp::product, x, reduction, keep, sum_dtype(x.dtype()));
   if (wants_gradient({x}))
     record("prod", {x}, {out}, [x = SavedTensor(x), reduction](const BackwardCall& call) -> Gradients {
@@ -167,11 +167,11 @@ Tensor min(const Tensor& x, const Dims& dims, bool keep) {
 
 Tensor any(const Tensor& x, const Dims& dims, bool keep) {
   check_devices("any", {{"x", x}});
-  return computed(ReduceOp::any, x, Reduction("any", x, dims), keep, DType::boolean);
+  return computed(ReduceOp::any, x, ReducedDims("any", x, dims), keep, DType::boolean);
 }
 Tensor all(const Tensor& x, const Dims& dims, bool keep) {
   check_devices("all", {{"x", x}});
-  return computed(ReduceOp::all, x, Reduction("all", x, dims), keep, DType::boolean);
+  return computed(ReduceOp::all, x, ReducedDims("all", x, dims), keep, DType::boolean);
 }
 Tensor argmax(const Tensor& x, std::int64_t dim, bool keep) {
   return position_of("argmax", kernels::argmax, x, dim, keep);

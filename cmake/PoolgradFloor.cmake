@@ -28,25 +28,35 @@ function(poolgrad_floor name)
   install(TARGETS ${target} EXPORT poolgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# poolgrad_test(<source relative to tests/> [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest program
-# and registers each of its tests with ctest, labelled with its folder. The target gpu_tests builds those labelled gpu.
+# poolgrad_test(<source relative to tests/> [OPTIMIZED] [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest
+# program and registers each of its tests with ctest, labelled with its folder, which also says the floor that it is
+# linked with, and with the labels in POOLGRAD_TEST_LABELS. The targets gpu_tests and core_tests build those labelled gpu
+# and core. What takes time is compiling tests, so their own code is -O0, or -O1 where it computes much: OPTIMIZED.
 function(poolgrad_test source)
-  cmake_parse_arguments(TEST "" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(TEST "OPTIMIZED" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "\\.cpp$" "" name ${source})
   string(REGEX REPLACE "/.*" "" floor ${name})
   string(REPLACE "/" "_" name ${name})
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${source})
-  target_link_libraries(${name} PRIVATE poolgrad_all poolgrad_options poolgrad_threads
-    GTest::gmock GTest::gtest_main ${TEST_LIBRARIES})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # a quarter less to wait for than -O3
-  set(labels ${floor} ${TEST_LABELS})
-  if(gpu IN_LIST TEST_LABELS)
-    if(NOT TARGET gpu_tests)
-      add_custom_target(gpu_tests)
-    endif()
-    add_dependencies(gpu_tests ${name})
+  set(library poolgrad_all)
+  if(TARGET poolgrad_${floor})
+    set(library poolgrad_${floor})
   endif()
+  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} ${library} poolgrad_options poolgrad_threads
+    GTest::gmock GTest::gtest_main)
+  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  set(level -O0)
+  if(TEST_OPTIMIZED)
+    set(level -O1)
+  endif()
+  target_compile_options(${name} PRIVATE ${level})
+  target_precompile_headers(${name} REUSE_FROM poolgrad_test_headers${level})
+  set(labels ${floor} ${TEST_LABELS} ${POOLGRAD_TEST_LABELS})
+  foreach(label IN ITEMS gpu core)
+    if(label IN_LIST labels)
+      add_dependencies(${label}_tests ${name})
+    endif()
+  endforeach()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600 ENVIRONMENT "${TEST_ENVIRONMENT}")
   # gtest_discover_tests takes the second of several labels for a property, so ctest sets them when it lists the tests.
   set(labelling ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)

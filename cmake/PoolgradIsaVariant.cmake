@@ -7,7 +7,8 @@ function(poolgrad_isa_variant target variant)
   cmake_parse_arguments(VARIANT "" "" "SOURCES;FLAGS" ${ARGN})
   set(objects ${target}_${variant})
   add_library(${objects} OBJECT ${VARIANT_SOURCES})
-  set_target_properties(${objects} PROPERTIES POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF)
+  set_target_properties(${objects} PROPERTIES
+    POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF UNITY_BUILD OFF)
   target_compile_features(${objects} PRIVATE cxx_std_20)
   target_compile_options(${objects} PRIVATE ${VARIANT_FLAGS})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # unique symbols cannot be made local

@@ -7,12 +7,16 @@ set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code, as for -m
 set(POOLGRAD_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=: address,undefined or thread")
 set(POOLGRAD_ONEDNN AUTO CACHE STRING "Use oneDNN for matrix products: AUTO (where found), ON, OFF")
 set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF")
+option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most of a small file's time is its headers" ON)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+# Names in anonymous namespaces are therefore unique in a floor; POOLGRAD_UNITY=OFF compiles every file alone.
+set(CMAKE_UNITY_BUILD ${POOLGRAD_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 8)
 
 # poolgrad_package(<package> <apt names> [arguments of find_package])
 macro(poolgrad_package package apt)
@@ -57,9 +61,18 @@ target_compile_options(poolgrad_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wsign-conversion -Wshadow -Werror>
   $<$<COMPILE_LANGUAGE:CXX>:-march=${POOLGRAD_ISA} -fno-math-errno -fno-trapping-math>)
 
+# GCC takes the types of an anonymous namespace for those of a header where files are compiled together.
+if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND POOLGRAD_UNITY)
+  target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
+endif()
+
 # GCC 12 takes "text" + std::string for an overlapping copy (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+  # ... and, where sanitizers are in between, std::regex for a read of uninitialised memory (GCC bug 105562).
+  if(POOLGRAD_SANITIZE)
+    target_compile_options(poolgrad_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  endif()
 endif()
 
 # GCC's OpenMP runtime is not instrumented for the thread sanitizer, which would report races that do not exist; the

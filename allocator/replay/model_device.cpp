@@ -6,7 +6,7 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::uintptr_t first_address = 0x7f0000000000;
+constexpr std::uintptr_t first_model_address = 0x7f0000000000;
 
 std::size_t whole_pages(std::size_t bytes) { return (bytes + ModelDevice::page - 1) / ModelDevice::page; }
 
@@ -20,7 +20,7 @@ ModelDevice::ModelDevice(std::size_t capacity, const LatencyTable& latency, std:
     : capacity_(capacity),
       latency_(latency),
       busy_until_(std::max<std::size_t>(streams, 1)),
-      next_address_(first_address) {}
+      next_address_(first_model_address) {}
 
 std::uintptr_t ModelDevice::allocate(std::size_t bytes) {
   spend(latency_.malloc.of(bytes));

@@ -28,9 +28,9 @@ class LowerBound : public Policy {
   std::size_t live_ = 0;
 };
 
-constexpr std::size_t granule = 64;
+constexpr std::size_t packing_granule = 64;
 
-std::size_t rounded(std::uint64_t bytes) { return (bytes + granule - 1) & ~(granule - 1); }
+std::size_t packed_size(std::uint64_t bytes) { return (bytes + packing_granule - 1) & ~(packing_granule - 1); }
 
 /// Block `i` lives from its allocation to its release, counted in operations.
 std::vector<PackItem> items_of(const Workload& workload) {
@@ -49,7 +49,7 @@ const Packing& packing_of(std::vector<PackItem> items) {
   thread_local std::vector<PackItem> known;
   thread_local Packing packing;
   if (items != known) {
-    packing = pack(items, granule);
+    packing = pack(items, packing_granule);
     known = std::move(items);
   }
   return packing;
@@ -103,7 +103,7 @@ class Planned : public Policy {
       slab_ = device_.allocate(packing_.bytes);
       if (slab_ == 0) return false;
     }
-    const std::size_t bytes = rounded(operation.bytes);
+    const std::size_t bytes = packed_size(operation.bytes);
     active_ += bytes;
     if (one_stream_ || bytes == 0) return true;
     const std::uint64_t offset = packing_.offsets[operation.block];
@@ -111,7 +111,7 @@ class Planned : public Policy {
                 [&](std::uint16_t other) { device_.wait(operation.stream, device_.record(other)); });
     return true;
   }
-  void free(const Operation& operation) override { active_ -= rounded(operation.bytes); }
+  void free(const Operation& operation) override { active_ -= packed_size(operation.bytes); }
   void order(const Operation& operation) override {
     device_.wait(operation.stream, device_.record(static_cast<std::uint16_t>(operation.block)));
   }

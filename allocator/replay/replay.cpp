@@ -7,9 +7,9 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t page = ModelDevice::page;
-
-std::size_t round_up(std::size_t bytes) { return (bytes + page - 1) / page * page; }
+std::size_t round_up(std::size_t bytes) {
+  return (bytes + ModelDevice::page - 1) / ModelDevice::page * ModelDevice::page;
+}
 
 }  // namespace
 
@@ -76,13 +76,13 @@ std::size_t smallest_capacity(const Workload& workload, const PolicyEntry& polic
   // doubling finds a capacity that passes.
   ReplayOptions unlimited = options;
   unlimited.capacity = std::max(options.capacity, fails);
-  std::size_t enough = std::max(fails + page, round_up(replay(workload, policy, unlimited).peak_reserved));
+  std::size_t enough = std::max(fails + ModelDevice::page, round_up(replay(workload, policy, unlimited).peak_reserved));
   while (!passes(enough)) {
     fails = enough;
     enough *= 2;
     if (enough > std::size_t{1} << 50) return enough;
   }
-  while (enough - fails > page) {
+  while (enough - fails > ModelDevice::page) {
     const std::size_t middle = fails + round_up((enough - fails) / 2);
     if (middle == enough) break;
     (passes(middle) ? enough : fails) = middle;

@@ -79,7 +79,7 @@ void write_blocks(ByteWriter& out, const std::vector<BlockSnapshot>& all) {
     out.varint(block.stream);
     out.varint(block.epoch);
     out.varint(zigzag(block.window - window));
-    if (block.state == BlockState::live || block.state == BlockState::pending) {
+    if (block.is_held()) {
       out.varint(block.number);
       out.varint(block.requested);
       out.u8(static_cast<std::uint8_t>(block.tag.category));
@@ -125,7 +125,7 @@ std::vector<BlockSnapshot> read_blocks(ByteReader& in, const Trace& trace) {
     block.stream = in.varint("stream");
     block.epoch = in.varint("epoch");
     block.window = window += unzigzag(in.varint("window"));
-    if (block.state == BlockState::live || block.state == BlockState::pending) {
+    if (block.is_held()) {
       block.number = in.varint("number");
       block.requested = in.varint("requested bytes");
       const std::uint8_t category = in.u8("category");

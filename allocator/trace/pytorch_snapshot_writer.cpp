@@ -47,9 +47,7 @@ class SnapshotWriter {
     AddressMap<Token> lists;
   };
 
-  static bool is_active(const BlockSnapshot& block) {
-    return block.state == BlockState::live || block.state == BlockState::pending;
-  }
+  static bool is_active(const BlockSnapshot& block) { return block.is_held(); }
 
   void frame(Emitter& out, std::string_view name, std::string_view file, std::uint64_t line) {
     out.item();

@@ -14,7 +14,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-struct Options {
+struct CompareOptions {
   std::vector<std::string> sources{"zoo"};
   std::vector<std::string> policies;
   std::string tight = "1.05x";
@@ -47,7 +47,7 @@ std::vector<const PolicyEntry*> choose(const std::vector<std::string>& names) {
   return chosen;
 }
 
-int compare_all(const Options& options, Console& console) {
+int compare_all(const CompareOptions& options, Console& console) {
   const LatencyTable latency = LatencyTable::named(options.latency);
   const ComparisonOptions comparison_options{.latency = &latency,
                                              .tight = Capacity::parse(options.tight),
@@ -76,7 +76,7 @@ int compare_all(const Options& options, Console& console) {
 
 Command add_compare(CLI::App& lab) {
   CLI::App* app = lab.add_subcommand("compare", "Many workloads through many policies, side by side");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<CompareOptions>();
   app->add_option("trace", options->sources, "TRACE, zoo:NAME, or zoo: all of it, and the recordings")
       ->capture_default_str();
   app->add_option("--policy", options->policies, "Policies (default: all)");

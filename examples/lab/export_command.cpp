@@ -20,7 +20,7 @@ const std::map<std::string, TraceFormat> formats = {{"pgt", TraceFormat::pgt},
                                                     {"chrome", TraceFormat::chrome},
                                                     {"rmm-csv", TraceFormat::rmm_csv}};
 
-struct Options {
+struct ExportOptions {
   std::string source;
   std::string format = "pytorch";
   std::string output;
@@ -29,7 +29,7 @@ struct Options {
   std::string least;
 };
 
-int export_trace(const Options& options, Console& console) {
+int export_trace(const ExportOptions& options, Console& console) {
   const TraceWindow window{
       .from = options.from, .to = options.to, .min_size = options.least.empty() ? 0 : parse_bytes(options.least)};
   const Trace trace = read_trace(options.source);
@@ -45,7 +45,7 @@ int export_trace(const Options& options, Console& console) {
 
 Command add_export(CLI::App& lab) {
   CLI::App* app = lab.add_subcommand("export", "A trace in another format; any readable format goes in");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ExportOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
   app->add_option("-o,--output", options->output, "The file to write")->required();
   app->add_option("--format", options->format,

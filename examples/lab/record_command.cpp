@@ -14,7 +14,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-struct Options {
+struct RecordOptions {
   std::string workload = "train";
   std::string size = "default";
   std::int64_t steps = 4;
@@ -64,7 +64,7 @@ void make_relative(std::vector<TraceLocation>& locations) {
     if (location.file.starts_with(root)) location.file.erase(0, root.size());
 }
 
-int record(const Options& options, Console& console) {
+int record(const RecordOptions& options, Console& console) {
   if (options.steps < 1) throw ValueError(fmt::format("[record] --steps must be at least 1, but is {}", options.steps));
   const Device device = parse_device(options.device);
   const Recording recording(device, options.budget, options.events);
@@ -100,7 +100,7 @@ int record(const Options& options, Console& console) {
 Command add_record(CLI::App& lab) {
   CLI::App* app =
       lab.add_subcommand("record", "Runs real work and writes what the pool did; exit code 3 if memory ran out");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RecordOptions>();
   app->add_option("--workload", options->workload, "train, attention or generate")
       ->capture_default_str()
       ->check(CLI::IsMember(recorded_workloads()));

@@ -13,7 +13,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-struct Options {
+struct ReplayCommandOptions {
   std::string source;
   std::string policy = "poolgrad";
   std::string capacity;
@@ -66,7 +66,7 @@ std::string to_text(const Workload& workload, const ReplayResult& r, bool limite
   return text;
 }
 
-int replay_one(const Options& options, Console& console) {
+int replay_one(const ReplayCommandOptions& options, Console& console) {
   const PolicyEntry& policy = policy_named(options.policy);
   const LatencyTable latency = LatencyTable::named(options.latency);
   const Workload workload = read_workload(options.source);
@@ -84,7 +84,7 @@ int replay_one(const Options& options, Console& console) {
 
 Command add_replay(CLI::App& lab) {
   CLI::App* app = lab.add_subcommand("replay", "One workload through one policy; exit code 3 if it runs out of memory");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReplayCommandOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
   app->add_option("--policy", options->policy, "One of those that list shows")->capture_default_str();
   app->add_option("--capacity", options->capacity, "Of the device: 8GiB, or 1.05x the lower bound (default: no limit)");

@@ -14,7 +14,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-struct Options {
+struct ReportOptions {
   std::string source;
   std::string output;
   std::string title;
@@ -24,7 +24,7 @@ struct Options {
   bool policies = true;
 };
 
-int report(const Options& options, Console& console) {
+int report(const ReportOptions& options, Console& console) {
   const LatencyTable latency = LatencyTable::named(options.latency);
   const bool placed = options.replace || !options.capacity.empty() || options.source.starts_with("zoo:");
   std::optional<Workload> workload;
@@ -64,7 +64,7 @@ int report(const Options& options, Console& console) {
 
 Command add_report(CLI::App& lab) {
   CLI::App* app = lab.add_subcommand("report", "One page that shows a trace: open it in any browser");
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReportOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
   app->add_option("-o,--output", options->output, "The page to write")->required();
   app->add_option("--title", options->title, "Of the page (default: the name of the trace)");

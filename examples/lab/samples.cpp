@@ -92,9 +92,9 @@ std::vector<Change> changes_of(const History& history) {
   return changes;
 }
 
-class Totals {
+class SampleTotals {
  public:
-  explicit Totals(const History& history) : history_(history) {}
+  explicit SampleTotals(const History& history) : history_(history) {}
 
   void apply(const Change& change) {
     if (change.kind == Change::map || change.kind == Change::unmap) {
@@ -152,7 +152,7 @@ std::uint64_t Sample::requested_in_all() const {
 
 std::vector<Sample> samples_of(const History& history, std::size_t events, std::size_t most) {
   const std::vector<Change> changes = changes_of(history);
-  Totals totals(history);
+  SampleTotals totals(history);
   auto change = changes.begin();
   const auto advance = [&](std::size_t moment) -> const Sample& {
     for (; change != changes.end() && change->moment <= moment; ++change) totals.apply(*change);

@@ -22,11 +22,12 @@ namespace {
 
 constexpr std::size_t smallest_bin = 512;
 constexpr std::size_t growth = 8;
-constexpr unsigned bins = 5;
 constexpr std::size_t most_cached = (std::size_t{6} << 20) - 1;
 constexpr std::size_t exact_granule = 512;  // the device's, for what has no bin
 
 class Cub : public ModelPolicy {
+  static constexpr unsigned bins = 5;
+
  public:
   explicit Cub(const PolicyContext& context) : ModelPolicy(context), malloc_(device_) {}
 

@@ -26,12 +26,13 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t granule = 512;
 constexpr std::size_t reserve_step = std::size_t{32} << 20;
 
 std::size_t handles(std::size_t bytes) { return round_up_to(bytes, reserve_step) / reserve_step; }
 
 class CudaAsync : public ModelPolicy {
+  static constexpr std::size_t granule = 512;
+
  public:
   explicit CudaAsync(const PolicyContext& context) : ModelPolicy(context), idle_(streams()), waited_(streams()) {}
 

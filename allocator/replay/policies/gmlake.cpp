@@ -27,7 +27,7 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t chunk = std::size_t{2} << 20;
+constexpr std::size_t gmlake_chunk = std::size_t{2} << 20;
 constexpr std::size_t reuse_limit = 10;
 constexpr std::size_t kept_per_size = 16;
 constexpr std::uint64_t whole = 0;  // list of all free primitive blocks
@@ -84,7 +84,7 @@ class Gmlake : public ModelPolicy {
 
   Block* find(std::size_t bytes, std::uint16_t stream) {
     if (bytes < fragment_limit_) return segments_.allocate(bytes, stream);
-    const std::size_t size = round_up_to(bytes, chunk);
+    const std::size_t size = round_up_to(bytes, gmlake_chunk);
     Block* best = primitive_.find(whole, size);
     if (best != nullptr && best->size == size) return grant(size, stream, {{best, size}});
     if (const auto kept = kept_.find(size); kept != kept_.end()) {
@@ -111,12 +111,12 @@ class Gmlake : public ModelPolicy {
       missing -= part->size;
     }
     if (missing != 0) {
-      if (!device_.map(missing, missing / chunk)) return nullptr;
+      if (!device_.map(missing, missing / gmlake_chunk)) return nullptr;
       Block* fresh = primitive_.add(device_.reserve(missing), missing, whole);
       fresh->number = ++primitives_;
       runs.push_back({primitive_.put(fresh), missing});
     }
-    if (runs.size() > 1) device_.remap(size / chunk);
+    if (runs.size() > 1) device_.remap(size / gmlake_chunk);
     return grant(size, stream, runs);
   }
 
@@ -135,7 +135,7 @@ class Gmlake : public ModelPolicy {
 
   // Splits a free primitive block; the parts have new addresses.
   void split(Block* block, std::size_t size) {
-    device_.remap(block->size / chunk);
+    device_.remap(block->size / gmlake_chunk);
     primitive_.take(block);
     Block* rest = primitive_.split(block, size);
     rest->number = ++primitives_;
@@ -241,7 +241,7 @@ class Gmlake : public ModelPolicy {
     if (!blocks.empty()) device_.synchronize_all();
     for (Block* block : blocks) {
       primitive_.take(block);
-      device_.unmap(block->size, block->size / chunk);
+      device_.unmap(block->size, block->size / gmlake_chunk);
       primitive_.remove(block);
     }
   }
@@ -249,7 +249,7 @@ class Gmlake : public ModelPolicy {
   std::size_t fragment_limit_;
   pytorch::Segments segments_;
   pytorch::RecordedStreams recorded_;
-  ChunkHeap primitive_{chunk};  // each with a `number` of its own, so that they never merge
+  ChunkHeap primitive_{gmlake_chunk};  // each with a `number` of its own, so that they never merge
   std::uint64_t primitives_ = grant_mark;
   std::deque<Grant> grants_;
   std::vector<Grant*> spare_;
@@ -263,6 +263,6 @@ std::unique_ptr<Policy> make_gmlake_limited(const PolicyContext& context, std::s
   return std::make_unique<Gmlake>(context, fragment_limit);
 }
 
-std::unique_ptr<Policy> make_gmlake(const PolicyContext& context) { return make_gmlake_limited(context, chunk); }
+std::unique_ptr<Policy> make_gmlake(const PolicyContext& context) { return make_gmlake_limited(context, gmlake_chunk); }
 
 }  // namespace poolgrad

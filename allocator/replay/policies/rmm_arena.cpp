@@ -19,11 +19,12 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t granule = 256;
 constexpr std::size_t superblock = std::size_t{1} << 20;
 constexpr std::uint64_t global = 0;  // list; stream s has s + 1
 
 class RmmArena : public ModelPolicy {
+  static constexpr std::size_t granule = 256;
+
  public:
   explicit RmmArena(const PolicyContext& context) : ModelPolicy(context) {
     const std::size_t bytes = device_.capacity() / ModelDevice::page * ModelDevice::page;

@@ -20,11 +20,12 @@ namespace poolgrad {
 namespace {
 
 constexpr unsigned first_bin = 18;  // 2^18 bytes
-constexpr unsigned bins = 5;
 constexpr std::size_t blocks_per_chunk = 128;
 constexpr std::uint64_t pool_block = ~std::uint64_t{0};  // in Block::number, where other blocks have their bin
 
 class RmmBinning : public ModelPolicy {
+  static constexpr unsigned bins = 5;
+
  public:
   explicit RmmBinning(const PolicyContext& context) : ModelPolicy(context), pool_(device_, streams()) {
     for (auto& bin : bins_) bin.resize(streams());

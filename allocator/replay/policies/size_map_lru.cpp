@@ -23,7 +23,7 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t page = 16384;
+constexpr std::size_t lru_page = 16384;
 
 class SizeMapLru : public ModelPolicy {
  public:
@@ -31,9 +31,9 @@ class SizeMapLru : public ModelPolicy {
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t) override {
-    const std::size_t size = round_up_to(bytes, page);
+    const std::size_t size = round_up_to(bytes, lru_page);
     Block* block = by_size_.find(size);
-    if (block != nullptr && block->size < std::min(2 * size, size + 2 * page)) {
+    if (block != nullptr && block->size < std::min(2 * size, size + 2 * lru_page)) {
       uncache(block);
       return block;
     }
@@ -83,7 +83,7 @@ class SizeMapLru : public ModelPolicy {
   }
 
   PackedMalloc malloc_;
-  BucketIndex by_size_{page};
+  BucketIndex by_size_{lru_page};
   std::deque<Use> uses_;  // oldest first
   std::size_t cached_ = 0;
   std::uint64_t tick_ = 0;

@@ -23,11 +23,12 @@ namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t granule = 256;
 constexpr std::size_t first_region = std::size_t{2} << 20;
 constexpr std::size_t largest_rest = std::size_t{128} << 20;
 
 class TensorflowBfc : public ModelPolicy {
+  static constexpr std::size_t granule = 256;
+
  public:
   explicit TensorflowBfc(const PolicyContext& context) : ModelPolicy(context) {}
 

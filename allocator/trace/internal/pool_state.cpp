@@ -41,10 +41,6 @@ bool AddressRanges::remove(std::uint64_t begin, std::uint64_t end) {
 
 namespace {
 
-bool is_held(const BlockSnapshot& block) {
-  return block.state == BlockState::live || block.state == BlockState::pending;
-}
-
 // 0 where the range would wrap around.
 std::uint64_t end_of(std::uint64_t address, std::uint64_t size) {
   return size > std::numeric_limits<std::uint64_t>::max() - address ? 0 : address + size;
@@ -71,7 +67,7 @@ PoolState::PoolState(const Trace& trace) : trace_(&trace), final_(trace.blocks) 
     if (block.tag.scope >= trace.scopes.size()) block.tag.scope = 0;
     if (static_cast<std::size_t>(block.tag.category) >= category_count) block.tag.category = Category::unknown;
     if (block.state != BlockState::uncommitted) committed_.add(block.address, block_end);
-    if (is_held(block)) held_.insert(block.address, {block});
+    if (block.is_held()) held_.insert(block.address, {block});
   }
 }
 

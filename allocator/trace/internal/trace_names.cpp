@@ -17,10 +17,6 @@ struct Allocation {
 };
 
 bool is_free(TraceKind kind) { return kind == TraceKind::free_requested || kind == TraceKind::free_completed; }
-bool is_held(const BlockSnapshot& block) {
-  return block.state == BlockState::live || block.state == BlockState::pending;
-}
-
 // The blocks that were there before the first event, numbered from 1.
 AddressMap<Allocation> preexisting_of(const Trace& trace) {
   AddressMap<Allocation> first;
@@ -31,7 +27,7 @@ AddressMap<Allocation> preexisting_of(const Trace& trace) {
     first.insert(event.address, {allocates ? 0 : ++number, event.size, event.scope, event.category, !allocates});
   }
   for (const BlockSnapshot& block : trace.blocks)
-    if (is_held(block) && first.find(block.address) == nullptr)
+    if (block.is_held() && first.find(block.address) == nullptr)
       first.insert(block.address, {++number, block.requested, block.tag.scope, block.tag.category, true});
   return first;
 }
@@ -57,7 +53,7 @@ void number_allocations(Trace& trace) {
     }
   }
   for (BlockSnapshot& block : trace.blocks) {
-    const Allocation* allocation = is_held(block) ? at.find(block.address) : nullptr;
+    const Allocation* allocation = block.is_held() ? at.find(block.address) : nullptr;
     if (allocation == nullptr) continue;
     block.number = allocation->number;
     if (allocation->live) block.tag = {allocation->category, allocation->scope};
