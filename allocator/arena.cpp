@@ -7,13 +7,15 @@
 namespace poolgrad {
 
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
-  Block* hole = store_.make();
+  windows_.reserve(windows_.size() + 1);
   auto window = std::make_unique<Window>(
-      Window{address, bytes, hole, LiveMap(bytes, granule_), HandleMap(address, bytes, page_, divisible_)});
+      Window{address, bytes, nullptr, LiveMap(bytes, granule_), HandleMap(address, bytes, page_, divisible_)});
+  Block* hole = store_.make();
   hole->address = address;
   hole->size = bytes;
   hole->window = window.get();
   hole->state = BlockState::uncommitted;
+  window->first = hole;
   window->older = newest_window_.load(std::memory_order_relaxed);
   holes_.insert(hole);
   windows_.push_back(std::move(window));
@@ -55,6 +57,7 @@ void Arena::absorb_next(Block* block) {
 }
 
 Block* Arena::carve(Block* block, std::size_t size, std::size_t alignment) {
+  store_.reserve(2);
   if (const std::uintptr_t aligned = round_up(block->address, alignment); aligned != block->address) {
     Block* head = block;
     block = split(head, aligned - head->address);
@@ -70,6 +73,7 @@ std::size_t Arena::free_after(const Block* block) noexcept {
 }
 
 void Arena::resize(Block* block, std::size_t size) {
+  store_.reserve(1);
   if (size > block->size) {
     remove_free(block->next);
     absorb_next(block);
@@ -115,6 +119,7 @@ Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream
     block = find(free, size, alignment, granule_);
   }
   if (block == nullptr) return nullptr;
+  store_.reserve(2);
   free.remove(block);
   block->state = BlockState::busy;
   return carve(block, size, alignment);
@@ -143,6 +148,9 @@ Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, s
 std::vector<Block*> Arena::take_run(Block* first, Block* last) {
   std::vector<Block*> run;
   if (first == nullptr) return run;
+  std::size_t count = 1;
+  for (const Block* block = first; block != last; block = block->next) ++count;
+  run.reserve(count);
   for (Block* block = first;; block = block->next) {
     remove_free(block);
     block->state = BlockState::busy;
@@ -171,7 +179,7 @@ Block* Arena::join(const std::vector<Block*>& blocks) {
   return blocks.front();
 }
 
-void Arena::put(Block* block) {
+Block* Arena::put(Block* block) noexcept {
   block->state = BlockState::free;
   const auto joins = [&](const Block* other) {
     return other != nullptr && other->state == BlockState::free && other->stream == block->stream;
@@ -186,6 +194,7 @@ void Arena::put(Block* block) {
     absorb_next(block);
   }
   index(block->stream).insert(block);
+  return block;
 }
 
 const Block* Arena::containing(std::uintptr_t address) const {
@@ -225,24 +234,16 @@ std::vector<const Block*> Arena::live_blocks() const {
   return blocks;
 }
 
-void Arena::rename_stream(std::uint64_t from, std::uint64_t to) {
-  std::vector<Block*> free;
+void Arena::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
   for (const auto& window : windows_) {
     for (Block* block = window->first; block != nullptr; block = block->next) {
       if (block->stream != from || block->state == BlockState::uncommitted) continue;
-      if (block->state == BlockState::free) {
-        free.push_back(block);
-      } else {
-        block->stream = to;
-      }
+      const bool free = block->state == BlockState::free;
+      if (free) remove_free(block);
+      block->stream = to;
+      if (free) block = put(block);
     }
   }
-  for (Block* block : free) {
-    remove_free(block);
-    block->state = BlockState::busy;
-  }
-  for (Block* block : free) block->stream = to;
-  for (Block* block : free) put(block);
   std::erase_if(indices_, [&](const StreamIndex& entry) { return entry.stream == from; });
 }
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -29,12 +28,13 @@ struct Window {
   const Window* older = nullptr;  // of the same arena
 };
 
+/// A function that throws, for want of memory, has changed nothing.
 class Arena {
  public:
   /// Blocks are multiples of `granule`; memory comes in multiples of `page`, both powers of two, and goes in the same
   /// or, where it is not `divisible`, in the handles in which it came.
   Arena(BlockStore& store, std::size_t granule, std::size_t page, bool divisible)
-      : store_(store), granule_(granule), page_(page), divisible_(divisible) {}
+      : store_(store), granule_(granule), page_(page), divisible_(divisible), holes_(page) {}
 
   /// Takes over a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
@@ -60,8 +60,11 @@ class Arena {
   /// Cuts a block that is in no index after `size` bytes and returns the rest, which has its stream, epoch, ticket and
   /// state.
   Block* split(Block* block, std::size_t size);
-  /// Makes a busy block free for its stream and coalesces it with its neighbours.
-  void put(Block* block);
+  /// Makes a busy block free for its stream, which take() or expect() have named before, and coalesces it with its
+  /// neighbours; the free block that it is part of then.
+  Block* put(Block* block) noexcept;
+  /// Blocks of the stream may be put here.
+  void expect(std::uint64_t stream) { index(stream); }
   /// Cuts a busy block to `size` at `alignment`; what is left over becomes free for its stream.
   Block* carve(Block* block, std::size_t size, std::size_t alignment);
   /// Bytes by which a live block could grow at its end.
@@ -82,7 +85,7 @@ class Arena {
   /// Cuts the planned pages off their hole; busy, and no longer part of any hole.
   Block* begin_growth(const Growth& growth, std::uint64_t stream);
   /// There is no memory behind the block any more, or yet: it is a hole.
-  void uncommit(Block* block);
+  void uncommit(Block* block) noexcept;
 
   /// The free block with at least one whole handle that was given back longest ago; nullptr if there is none.
   Block* least_recently_used() const;
@@ -93,6 +96,8 @@ class Arena {
   /// back longest ago, but for the neighbours of `hole`; busy. nullptr if there are none.
   Block* take_movable_handles(std::uintptr_t to, std::size_t bytes, const Block* hole);
 
+  /// mark_live() of the block will need no memory.
+  static void expect_live(const Block* block) { block->window->live.expect(block->address - block->window->address); }
   static void mark_live(Block* block) {
     block->window->live.set(block->address - block->window->address, block);
     block->state = BlockState::live;
@@ -119,17 +124,14 @@ class Arena {
   /// Blocks that are not free but share handles with free bytes, with their shares of these bytes.
   std::vector<std::pair<const Block*, std::size_t>> pinners() const;
 
-  /// Everything that is of stream `from`, free or not, is of stream `to`.
-  void rename_stream(std::uint64_t from, std::uint64_t to);
+  /// Everything that is of stream `from`, free or not, is of stream `to`, which was expected.
+  void rename_stream(std::uint64_t from, std::uint64_t to) noexcept;
   bool knows_stream(std::uint64_t stream) const;
 
  private:
   struct StreamIndex {
     std::uint64_t stream;
     std::unique_ptr<BucketIndex> free;
-  };
-  struct ByAddress {
-    bool operator()(const Block* a, const Block* b) const { return a->address < b->address; }
   };
 
   BucketIndex& index(std::uint64_t stream);
@@ -171,7 +173,7 @@ class Arena {
   std::vector<std::unique_ptr<Window>> windows_;
   std::atomic<const Window*> newest_window_ = nullptr;
   std::vector<StreamIndex> indices_;
-  std::set<Block*, ByAddress> holes_;
+  BucketIndex holes_;
 };
 
 }  // namespace poolgrad

@@ -13,25 +13,29 @@ Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::u
     return other != nullptr && other->state == BlockState::free && other->stream == stream;
   };
   Growth best;
-  for (Block* hole : holes_) {
+  holes_.for_each_from(0, [&](Block* hole) {
     const std::uintptr_t below = joins(hole->previous) ? hole->previous->address : hole->address;
     const std::uintptr_t above = joins(hole->next) ? hole->next->end() : hole->end();
     const std::uintptr_t start = round_up(below, alignment);
-    if (start < below || start >= above || above - start < size) continue;
+    if (start < below || start >= above || above - start < size) return;
     const std::uintptr_t begin = start < hole->address ? hole->address : round_down(start, page_);
-    if (begin >= hole->end() || start + size <= begin) continue;  // the free neighbours alone would do
+    if (begin >= hole->end() || start + size <= begin) return;  // the free neighbours alone would do
     const std::uintptr_t end = std::min(round_up(start + size, step), hole->end());
-    if (best.hole == nullptr || end - begin < best.bytes) best = {hole, begin - hole->address, end - begin};
-  }
+    const bool better = best.hole == nullptr || end - begin < best.bytes ||
+                        (end - begin == best.bytes && hole->address < best.hole->address);
+    if (better) best = {hole, begin - hole->address, end - begin};
+  });
   return best;
 }
 
 Block* Arena::begin_growth(const Growth& growth, std::uint64_t stream) {
+  store_.reserve(2);
   Block* pages = growth.hole;
+  holes_.remove(pages);
   if (growth.offset != 0) {
-    pages = split(pages, growth.offset);
-  } else {
-    holes_.erase(pages);
+    Block* below = pages;
+    pages = split(below, growth.offset);
+    holes_.insert(below);
   }
   if (pages->size > growth.bytes) holes_.insert(split(pages, growth.bytes));
   pages->state = BlockState::busy;
@@ -39,21 +43,21 @@ Block* Arena::begin_growth(const Growth& growth, std::uint64_t stream) {
   return pages;
 }
 
-void Arena::uncommit(Block* block) {
+void Arena::uncommit(Block* block) noexcept {
   block->state = BlockState::uncommitted;
   block->stream = 0;
   block->epoch = 0;
   block->ticket = 0;
   if (block->next != nullptr && block->next->state == BlockState::uncommitted) {
-    holes_.erase(block->next);
+    holes_.remove(block->next);
     absorb_next(block);
   }
   if (block->previous != nullptr && block->previous->state == BlockState::uncommitted) {
     block = block->previous;
+    holes_.remove(block);
     absorb_next(block);
-  } else {
-    holes_.insert(block);
   }
+  holes_.insert(block);
 }
 
 std::size_t Arena::whole_handles(const Block* first, const Block* last) {
@@ -77,6 +81,7 @@ Block* Arena::least_recently_used() const {
 }
 
 Block* Arena::cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end) {
+  store_.reserve(2);
   remove_free(block);
   block->state = BlockState::busy;
   if (end != block->end()) put(split(block, end - block->address));

@@ -17,7 +17,8 @@ struct Window;
 struct alignas(64) Block {
   std::uintptr_t address = 0;
   std::size_t size = 0;
-  std::uint64_t stream = 0;  // whose queued work may still use the memory
+  // Whose queued work may still use the memory. Hot paths look at it while the stream of others' blocks is renamed.
+  Relaxed<std::uint64_t> stream = 0;
   std::uint64_t number = 0;  // allocations are counted from 1; see Pool::publish for scratch of kernels
   std::size_t requested = 0;
   Tag tag;
@@ -58,10 +59,16 @@ struct alignas(64) Block {
 /// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state.
 class BlockStore {
  public:
+  /// The next `count` calls of make() need no memory.
+  void reserve(std::size_t count) {
+    while (spares_ < count) recycle(&blocks_.emplace_back());
+  }
+
   Block* make() {
-    if (spare_ == nullptr) return &blocks_.emplace_back();
+    reserve(1);
     Block* block = spare_;
     spare_ = block->next;
+    --spares_;
     *block = Block{};
     return block;
   }
@@ -69,11 +76,13 @@ class BlockStore {
   void recycle(Block* block) noexcept {
     block->next = spare_;
     spare_ = block;
+    ++spares_;
   }
 
  private:
   std::deque<Block> blocks_;
   Block* spare_ = nullptr;
+  std::size_t spares_ = 0;
 };
 
 }  // namespace poolgrad

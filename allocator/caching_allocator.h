@@ -93,7 +93,7 @@ class StepPlanner;
 class CachingAllocator {
  public:
   explicit CachingAllocator(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config = {});
-  /// Releases everything; live blocks become invalid.
+  /// Waits for the work that may still use its memory and releases everything; live blocks become invalid.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
@@ -122,7 +122,9 @@ class CachingAllocator {
   /// streams may take each other's blocks without waiting.
   void order(Stream later, Stream earlier);
   /// The stream will be destroyed and its name may be used again. Its blocks can be taken by all others once its work
-  /// is done; allocating or freeing on it first makes it a new stream.
+  /// is done. Allocating on the name, use() and order() make it a new stream, and so does giving back a block of a
+  /// stream that still exists; a block that outlives its stream may be given back under the old name. If it throws, the
+  /// stream is as before.
   void stream_destroyed(Stream stream);
   /// Returns cached pages to the device, least recently used first, until `bytes` are released or none is left.
   /// Returns the bytes released. trim() releases all.

@@ -87,15 +87,14 @@ bool CudaMemory::commit(void* address, std::size_t bytes) {
 }
 
 void CudaMemory::decommit(void* address, std::size_t bytes) noexcept {
-  std::vector<MappedHandles::Handle> given_back;
+  MappedHandles::Handles given_back;
   {
     const std::lock_guard lock(mutex_);
-    given_back = handles_.whole(address_of(address), bytes, "decommit");
-    handles_.remove(given_back);
+    given_back = handles_.take(address_of(address), bytes, "decommit");
   }
-  for (const auto& handle : given_back) {
-    quietly([&] { driver_->unmap(handle.address, handle.bytes); });
-    quietly([&] { driver_->release(handle.id); });
+  for (const auto& [start, handle] : given_back) {
+    quietly([&, bytes_of = handle.bytes, at = start] { driver_->unmap(at, bytes_of); });
+    quietly([&, id = handle.id] { driver_->release(id); });
   }
 }
 
@@ -123,11 +122,7 @@ bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
   if (!driver_->set_access(target, bytes)) return false;
   {
     const std::lock_guard lock(mutex_);
-    for (auto handle : moved) {
-      handle.address += shift;
-      handles_.add(handle, "move");
-    }
-    handles_.remove(moved);
+    handles_.move(address_of(from), target, bytes, "move");
   }
   unmap.cancel();
   for (const auto& handle : moved) quietly([&] { driver_->unmap(handle.address, handle.bytes); });
@@ -151,6 +146,7 @@ EventId CudaMemory::record_event(Stream stream) {
   Undo destroy([&] { driver_->event_destroy(event); });
   driver_->event_record(event, stream.id);
   const std::lock_guard lock(mutex_);
+  unused_events_.reserve(unused_events_.size() + events_.size() + 1);  // for discard_event(), which cannot fail
   events_.emplace(++last_event_, event);
   destroy.cancel();
   return last_event_;

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_adaptor.h"
@@ -10,7 +12,7 @@
 namespace poolgrad {
 
 /// Counts the calls that can fail, from 1, and fails those that are due: reserve() gives nullptr, commit() and move()
-/// false, the others throw DeviceError. Nothing fails until fail_call() is used.
+/// false, the others throw DeviceError; with fail_by(), all do what it says. Nothing fails until fail_call() is used.
 class FailingMemory : public MemoryAdaptor {
  public:
   using MemoryAdaptor::MemoryAdaptor;
@@ -20,6 +22,8 @@ class FailingMemory : public MemoryAdaptor {
     first_ = first;
     count_ = count;
   }
+  /// A call that is due throws what `raise` throws. Not while calls are made.
+  void fail_by(std::function<void()> raise) { raise_ = std::move(raise); }
   /// Calls that could have failed so far.
   std::uint64_t calls() const { return calls_; }
 
@@ -48,7 +52,11 @@ class FailingMemory : public MemoryAdaptor {
   }
 
  private:
-  bool due() { return ++calls_ - first_ < count_; }
+  bool due() {
+    const bool fails = ++calls_ - first_ < count_;
+    if (fails && raise_) raise_();
+    return fails;
+  }
   void check(const char* function) {
     if (due()) throw DeviceError("[" + std::string(function) + "] failed on request, call " + std::to_string(calls_));
   }
@@ -56,6 +64,7 @@ class FailingMemory : public MemoryAdaptor {
   std::atomic<std::uint64_t> calls_{0};
   std::atomic<std::uint64_t> first_{0};
   std::atomic<std::uint64_t> count_{0};
+  std::function<void()> raise_;
 };
 
 }  // namespace poolgrad

@@ -72,11 +72,14 @@ bool HostMemory::commit(void* address, std::size_t bytes) {
   do {
     if (bytes > total_ - committed) return false;
   } while (!committed_.compare_exchange_weak(committed, committed + bytes));
-  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0) {
+  try {
     const std::lock_guard lock(mutex_);
     add_seams(reinterpret_cast<std::uintptr_t>(address), bytes);
-    return true;
+  } catch (...) {
+    committed_ -= bytes;
+    throw;
   }
+  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0) return true;
   committed_ -= bytes;
   return false;
 }

@@ -32,12 +32,18 @@ class LiveMap {
     return leaf == nullptr ? nullptr : std::atomic_ref(leaf[in_leaf(offset)]).load(std::memory_order_acquire);
   }
 
-  void set(std::size_t offset, Block* block) {
+  /// set() for the offset will need no memory.
+  void expect(std::size_t offset) {
     Block**& leaf = directory_.get()[offset >> leaf_bits_];
-    if (leaf == nullptr) {
-      leaves_.push_back(std::make_unique<Block*[]>(std::size_t{1} << (leaf_bits_ - granule_bits_)));
-      std::atomic_ref(leaf).store(leaves_.back().get(), std::memory_order_release);
-    }
+    if (leaf != nullptr) return;
+    leaves_.push_back(nullptr);
+    leaves_.back() = std::make_unique<Block*[]>(std::size_t{1} << (leaf_bits_ - granule_bits_));
+    std::atomic_ref(leaf).store(leaves_.back().get(), std::memory_order_release);
+  }
+
+  void set(std::size_t offset, Block* block) {
+    expect(offset);
+    Block** leaf = directory_.get()[offset >> leaf_bits_];
     std::atomic_ref(leaf[in_leaf(offset)]).store(block, std::memory_order_release);
   }
 

@@ -1,6 +1,7 @@
 #include "allocator/mapped_handles.h"
 
 #include <string>
+#include <utility>
 
 #include "allocator/error.h"
 
@@ -28,9 +29,7 @@ void MappedHandles::add(const Handle& handle, const char* operation) {
   handles_.emplace(handle.address, handle);
 }
 
-std::vector<MappedHandles::Handle> MappedHandles::whole(std::uintptr_t address, std::size_t bytes,
-                                                        const char* operation) const {
-  std::vector<Handle> found;
+void MappedHandles::check_whole(std::uintptr_t address, std::size_t bytes, const char* operation) const {
   std::size_t covered = 0;
   for (auto entry = handles_.find(address); covered < bytes; ++entry) {
     if (entry == handles_.end() || entry->first - address != covered) {
@@ -41,13 +40,36 @@ std::vector<MappedHandles::Handle> MappedHandles::whole(std::uintptr_t address, 
            bytes);
     }
     covered += entry->second.bytes;
+  }
+}
+
+std::vector<MappedHandles::Handle> MappedHandles::whole(std::uintptr_t address, std::size_t bytes,
+                                                        const char* operation) const {
+  check_whole(address, bytes, operation);
+  std::vector<Handle> found;
+  for (auto entry = handles_.lower_bound(address); entry != handles_.lower_bound(address + bytes); ++entry) {
     found.push_back(entry->second);
   }
   return found;
 }
 
-void MappedHandles::remove(const std::vector<Handle>& handles) {
-  for (const Handle& handle : handles) handles_.erase(handle.address);
+MappedHandles::Handles MappedHandles::take(std::uintptr_t address, std::size_t bytes, const char* operation) {
+  check_whole(address, bytes, operation);
+  Handles taken;
+  const auto end = handles_.lower_bound(address + bytes);
+  for (auto entry = handles_.lower_bound(address); entry != end;) taken.insert(handles_.extract(entry++));
+  return taken;
+}
+
+void MappedHandles::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes, const char* operation) {
+  check_free(to, bytes, operation);
+  Handles moved = take(from, bytes, operation);
+  while (!moved.empty()) {
+    auto node = moved.extract(moved.begin());
+    node.key() += to - from;
+    node.mapped().address = node.key();
+    handles_.insert(std::move(node));
+  }
 }
 
 void MappedHandles::split(std::uintptr_t address) {

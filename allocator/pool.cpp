@@ -48,7 +48,10 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
 
 Pool::~Pool() {
   ThreadCaches::forget(*this);
-  for (const StreamEvent& event : order_.take_events()) memory_->discard_event(event.id);
+  wait_for_all_work();
+  StreamEvents events;
+  order_.take_events(events);
+  for (const StreamEvent& event : events) memory_->discard_event(event.id);
   for (const Arena& arena : arenas_) {
     for (const auto& window : arena.windows()) {
       for (const Block* block = window->first; block != nullptr; block = block->next) {
@@ -87,9 +90,15 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
   ThreadCache* cache = ThreadCaches::of(*this);
   // Read under the lock: once the block is published, a thread that drops the plan may make another of it.
   std::uintptr_t address = 0;
+  const Found found(*this, need);
+  const auto hand_out = [&] {
+    publish(need.block, request, need.tag, cache);
+    address = std::exchange(need.block, nullptr)->address;
+  };
   {
     const std::lock_guard lock(mutex_);
     add_up(cache);
+    order_.revive(need.stream.id);
     ++statistics_.requests;
     ++tick_;
     if (tags_) sequence_of(cache).request(request.bytes, need.tag.category);
@@ -111,21 +120,19 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     if (need.block != nullptr) {
       ++statistics_.pool_hits;
       if (tags_) ++statistics_.category_hits[static_cast<std::size_t>(need.tag.category)];
-      publish(need.block, request, need.tag, cache);
-      address = need.block->address;
+      hand_out();
     } else {
       ++statistics_.num_alloc_retries;
       if (tags_) ++statistics_.category_misses[static_cast<std::size_t>(need.tag.category)];
     }
   }
-  if (need.block == nullptr) {
+  if (address == 0) {
     std::vector<Yield> yields = climb(need);
     if (need.block == nullptr && planner_ != nullptr && give_up_plan(true)) yields = climb(need);
     if (need.block == nullptr) return report(need, std::move(yields));
     const std::lock_guard lock(mutex_);
     add_up(cache);
-    publish(need.block, request, need.tag, cache);
-    address = need.block->address;
+    hand_out();
   }
   void* pointer = reinterpret_cast<void*>(address);
   if (poison_ || races_) make_ready(pointer, request);
@@ -137,7 +144,7 @@ void Pool::make_ready(void* pointer, const AllocationRequest& request) {
   try {
     if (poison_) memory_->fill(pointer, request.bytes, poison_byte, request.stream);
     if (races_) memory_->touch(pointer, request.bytes, request.stream, request.location);
-  } catch (const Error&) {
+  } catch (...) {
     give_back(pointer, request.bytes, request.stream);
     throw;
   }
@@ -148,13 +155,23 @@ void Pool::search(Need& need) {
   need.block = arena_for(need.tag).take(need.size, need.alignment, need.stream.id);
 }
 
+void Pool::put_back(Block* block) noexcept {
+  if (planner_ != nullptr && planner_->owns(block)) {
+    planner_->give_back(block, false);
+    return;
+  }
+  stamp(block);
+  arena_of(reinterpret_cast<void*>(block->address))->put(block);
+}
+
 void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache) {
+  Arena::expect_live(block);
+  note_served(block, tag, request.alignment);
   block->requested = request.bytes;
   block->tag = tag;
   block->number = sequence_of(cache).number(tag.category);
   block->used_elsewhere = false;
   Arena::mark_live(block);
-  note_served(block, request.alignment);
   allow_access(device_, reinterpret_cast<void*>(block->address), request.bytes);
   statistics_.allocation.add(1);
   statistics_.allocated_bytes.add(block->size);
@@ -183,15 +200,28 @@ Arena* Pool::arena_of(const void* pointer) {
 
 void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (pointer == nullptr) return;
-  if (races_) {
+  if (races_ && !outlives(pointer, stream)) {
     try {
       memory_->touch(pointer, bytes, stream, {});
-    } catch (const Error& error) {
+    } catch (const DeviceError& error) {
       die("race on", pointer, error.what());
+    } catch (...) {
+      // The detector failed, not the program.
     }
   }
   give_back(pointer, bytes, stream);
-  if (config_.mode == AllocatorMode::none) trim(SIZE_MAX);
+  if (config_.mode != AllocatorMode::none) return;
+  try {
+    trim(SIZE_MAX);
+  } catch (...) {
+    // It stays cached until the next time.
+  }
+}
+
+bool Pool::outlives(const void* pointer, Stream stream) const {
+  const std::lock_guard lock(mutex_);
+  const Block* block = live_block(pointer);
+  return block != nullptr && outlives(block, stream);
 }
 
 void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
@@ -206,7 +236,14 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   }
   if (stream.device != device_) die("stream of another device for", pointer, to_string(stream.device));
   const bool own = block->stream == stream.id && !block->used_elsewhere;
-  if (!own) block = leave_plan(block);
+  bool over = true;
+  if (!own) {
+    try {
+      block = leave_plan(block);
+    } catch (const std::bad_alloc&) {
+      over = wait_for(lock, {}, stream);  // its place in the plan is given back instead
+    }
+  }
   withdraw(block, stream, cache, own);
   if (own && put_into_magazine(cache, block)) {
     forbid_access(device_, pointer, block->size);
@@ -216,20 +253,22 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   Arena::clear_live(block);
   if (poison_) {
     block->state = BlockState::busy;
-    lock.unlock();
-    try {
-      memory_->fill(pointer, bytes, poison_byte, stream);
-    } catch (const Error&) {
-      // It comes back as it is.
-    }
-    lock.lock();
+    DeviceCall call(*this, lock, Nothing{});
+    call([&] {
+      try {
+        memory_->fill(pointer, bytes, poison_byte, stream);
+      } catch (...) {
+        // It comes back as it is.
+      }
+    });
   }
   forbid_access(device_, pointer, block->size);
+  if (!over) return;
   if (return_to_plan(block, stream)) {
     statistics_.active_bytes.subtract(block->size);
     return;
   }
-  free_block(block, stream);
+  free_block(lock, block, stream);
 }
 
 void Pool::die(const char* what, const void* pointer, const std::string& detail) const noexcept {
@@ -261,6 +300,7 @@ bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted,
   ThreadCache* cache = ThreadCaches::of(*this);
   const std::lock_guard lock(mutex_);
   add_up(cache);
+  order_.revive(stream.id);
   Block* block = live_block(pointer);
   if (block == nullptr || block->requested != bytes) {
     throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
@@ -268,6 +308,7 @@ bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted,
   }
   if (block->stream != stream.id || block->used_elsewhere) return false;
   block = leave_plan(block);
+  store_.reserve(1);  // for resize()
   const std::size_t size = rounded(wanted);
   Arena& arena = *arena_of(pointer);
   const auto fits = [&] { return size <= block->size + arena.free_after(block); };

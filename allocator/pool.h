@@ -10,6 +10,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -83,6 +84,93 @@ class Pool {
     Block* block;
     std::vector<Stamp> stamps;  // work of other streams that it waits for
   };
+  struct Nothing {
+    void operator()() const noexcept {}
+  };
+
+  /// Calls to the device for one purpose, while what they are about is busy. Nothing else gives the mutex up. Made with
+  /// the mutex held; whatever ends it, an exception of any type too, the mutex is held again, the calls have ended for
+  /// those who wait for them, and put_back() was called, unless done() was called before: then all is published.
+  template <class PutBack>
+  class DeviceCall {
+   public:
+    DeviceCall(Pool& pool, Lock& lock, PutBack put_back) : pool_(pool), lock_(lock), put_back_(put_back) {}
+    ~DeviceCall() {
+      if (!done_) put_back_();
+      if (!called_) return;
+      --pool_.device_calls_;
+      ++pool_.device_calls_ended_;
+      pool_.device_calls_done_.notify_all();
+    }
+    DeviceCall(const DeviceCall&) = delete;
+    DeviceCall& operator=(const DeviceCall&) = delete;
+
+    /// Returns what call() does, which is called without the mutex.
+    template <class Call>
+    decltype(auto) operator()(Call call) {
+      if (!std::exchange(called_, true)) ++pool_.device_calls_;
+      const WithoutLock without_lock(lock_);
+      return call();
+    }
+    /// The same for `calls` calls of the driver, which are counted and timed.
+    template <class Call>
+    decltype(auto) timed(std::uint64_t calls, Call call) {
+      const DriverTimer timer(pool_, calls);
+      return (*this)(call);
+    }
+    void done() { done_ = true; }
+
+   private:
+    struct WithoutLock {
+      explicit WithoutLock(Lock& given_up) : lock(given_up) { lock.unlock(); }
+      ~WithoutLock() { lock.lock(); }
+      WithoutLock(const WithoutLock&) = delete;
+      WithoutLock& operator=(const WithoutLock&) = delete;
+      Lock& lock;
+    };
+
+    Pool& pool_;
+    Lock& lock_;
+    PutBack put_back_;
+    bool called_ = false;
+    bool done_ = false;
+  };
+
+  /// Made and destroyed with the mutex held.
+  class DriverTimer {
+   public:
+    DriverTimer(Pool& pool, std::uint64_t calls) : pool_(pool), calls_(calls) {}
+    ~DriverTimer() {
+      const auto passed = std::chrono::steady_clock::now() - start_;
+      pool_.statistics_.driver_calls += calls_;
+      pool_.statistics_.driver_nanoseconds +=
+          static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
+    }
+    DriverTimer(const DriverTimer&) = delete;
+    DriverTimer& operator=(const DriverTimer&) = delete;
+
+   private:
+    Pool& pool_;
+    const std::uint64_t calls_;
+    const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  };
+
+  /// What a search has found is free again unless it was handed on. Takes the mutex.
+  class Found {
+   public:
+    Found(Pool& pool, Need& need) : pool_(pool), need_(need) {}
+    ~Found() {
+      if (need_.block == nullptr) return;
+      const std::lock_guard lock(pool_.mutex_);
+      pool_.put_back(need_.block);
+    }
+    Found(const Found&) = delete;
+    Found& operator=(const Found&) = delete;
+
+   private:
+    Pool& pool_;
+    Need& need_;
+  };
 
   /// While one lives no thread's cache changes, and the statistics are complete. Made with the mutex held.
   class Standstill {
@@ -103,6 +191,9 @@ class Pool {
   std::size_t rounded(std::size_t bytes) const { return ((bytes != 0 ? bytes : 1) + granule_ - 1) & ~(granule_ - 1); }
   Arena* arena_of(const void* pointer);
   void search(Need& need);
+  /// A busy block that was not handed out is free again.
+  void put_back(Block* block) noexcept;
+  /// Hands a busy block out. If it throws, for want of memory, the block is still busy.
   void publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
   void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
   /// Marks the present as the time at which the block was given back.
@@ -111,11 +202,17 @@ class Pool {
     block->ticket = order_.now(block->stream);
   }
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
+  /// Whether the block's stream was destroyed and so was `stream`, mostly the same: nothing was queued there since, and
+  /// no event can be recorded. The block's work is behind that of its present owner.
+  bool outlives(const Block* block, Stream stream) const {
+    return block->stream >= StreamOrder::idle && order_.is_destroyed(stream.id);
+  }
+  bool outlives(const void* pointer, Stream stream) const;
   void make_ready(void* pointer, const AllocationRequest& request);
   /// The present ticket of a stream.
   std::uint64_t ticket(std::uint64_t stream) const { return order_.now(stream); }
-  /// As StreamOrder::begin_event; magazines learn the new ticket, for traces.
-  StreamEvent begin_event(std::uint64_t stream);
+  /// Adds StreamOrder::begin_event to the events; magazines learn the new ticket, for traces.
+  void begin_event(StreamEvents& events, std::uint64_t stream);
   /// Needs no lock for a block that is the caller's.
   Block* live_block(const void* pointer) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
@@ -134,7 +231,7 @@ class Pool {
   std::size_t drain_magazines();
   /// Bytes that drain_magazines() would give now. Needs no lock.
   std::size_t magazine_bytes() const;
-  /// The magazines of a stream whose name will mean another one. Called with the mutex held.
+  /// The magazines of a stream whose name will mean another one. Called during a standstill.
   void drain_magazines_of(std::uint64_t stream);
   std::size_t drain(ThreadCache& cache);
   void return_from_magazine(Block* block);
@@ -168,25 +265,27 @@ class Pool {
   std::size_t borrow(Need& need);
   std::size_t wait_for_other_threads();
   RungStatistics& statistics_of(RungId rung);
-  void begin_device_call() { ++device_calls_; }
-  void end_device_call();
-  void count_driver_calls(std::uint64_t calls, std::chrono::steady_clock::time_point start);
 
   // pool_streams.cpp: stream order.
   /// Makes a busy block that was given back on `stream` free for its own stream; pending, if that or what use() noted
   /// is another one whose work may not be over.
-  void free_block(Block* block, Stream stream);
+  void free_block(Lock& lock, Block* block, Stream stream) noexcept;
+  /// Waits here for the work of the stamps. False if the device refuses.
+  bool wait_for(Lock& lock, const std::vector<Stamp>& uses, Stream stream) noexcept;
   /// Lets `later`, or the caller if it is empty, wait for the work of `stamps`, as far as it may not be over. False if
   /// the device refuses.
   bool settle(Lock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps);
   bool is_behind(std::uint64_t stream, Stamp stamp) const;
-  void keep_or_discard(Lock& lock, const std::vector<StreamEvent>& events);
-  void rename_stream(std::uint64_t from, std::uint64_t to);
-  void forget_finished_streams();
+  void keep_or_discard(Lock& lock, StreamEvents& events) noexcept;
+  void rename_stream(std::uint64_t from, std::uint64_t to) noexcept;
+  void forget_finished_streams() noexcept;
+  bool knows_stream(std::uint64_t stream) const;
+  /// All work that may still touch memory of the pool is over.
+  void wait_for_all_work() noexcept;
   std::size_t pending_bytes() const;
   std::size_t poll_pending();
   std::size_t synchronise_pending();
-  std::size_t free_settled();
+  std::size_t free_settled() noexcept;
   /// A pending block is free now.
   void completed(const Block* block);
   std::size_t take_from_other_streams(Need& need);
@@ -198,11 +297,14 @@ class Pool {
 
   // pool_growth.cpp: getting pages.
   bool add_window(Lock& lock, Arena& arena, const Need& need);
+  void unreserve(Lock& lock, void* address, std::size_t bytes) noexcept;
   std::size_t page_deficit(const Need& need) const;
   std::size_t unused_budget() const;
   std::size_t growth_step() const;
   bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes);
   std::size_t commit(Need& need);
+  /// Memory behind the planned pages, which are free then. False if the device has none.
+  bool commit_growth(Lock& lock, Need& need, Arena& arena, const Arena::Growth& growth);
   /// Cached in whole handles.
   std::size_t idle_bytes() const;
   std::size_t stitchable_bytes(const Need& need) const;
@@ -225,14 +327,16 @@ class Pool {
   void begin_planned_step();
   /// The place that the plan has for it, busy; nullptr if there is none.
   Block* planned_place(const Need& need);
-  /// Tells the planner about a block that is not from a plan.
-  void note_served(const Block* block, std::size_t alignment);
+  /// Tells the planner about a block that is about to be handed out, if it is not from a plan.
+  void note_served(const Block* block, Tag tag, std::size_t alignment) noexcept;
   /// A block that is given back goes to the planner; false if it is the arena's.
   bool return_to_plan(Block* block, Stream stream);
   /// The block as one of the arena's: if it lies in a slab, the plan is dropped.
   Block* leave_plan(Block* block);
   /// Slabs become ordinary blocks, live and free. True if there were any.
   bool drop_plan(bool useless);
+  /// A plan that could not be carried out: what was found for its slabs is free again.
+  void forget_plan(const std::vector<Need>& slabs) noexcept;
   bool give_up_plan(bool useless) {
     const std::lock_guard lock(mutex_);
     return drop_plan(useless);
@@ -263,11 +367,11 @@ class Pool {
   std::uint64_t device_calls_ended_ = 0;
   BlockStore store_;
   std::array<Arena, 2> arenas_;  // transients; long-lived
-  std::vector<Pending> pending_;
+  std::list<Pending> pending_;
   const std::unique_ptr<StepPlanner> planner_;  // in mode `planned` only
   StreamOrder order_;
-  std::unordered_map<const Block*, std::vector<std::uint64_t>> uses_;  // streams beside the block's own
-  bool can_move_ = true;                                               // the device has not refused to move memory yet
+  std::unordered_map<const Block*, std::vector<Stamp>> uses_;  // by streams beside the block's own, when last noted
+  bool can_move_ = true;                                       // the device has not refused to move memory yet
   std::size_t budget_ = 0;
   mutable std::uint64_t tick_ = 0;  // allocations and frees; those of hot paths once they are added up
   mutable Statistics statistics_;   // the same

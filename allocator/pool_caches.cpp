@@ -1,5 +1,6 @@
 // What threads keep for themselves, seen from the pool.
 #include <algorithm>
+#include <new>
 
 #include "allocator/pool.h"
 
@@ -69,7 +70,6 @@ std::size_t Pool::drain_magazines() {
 }
 
 void Pool::drain_magazines_of(std::uint64_t stream) {
-  const Standstill standstill(*this);
   const std::lock_guard caches_lock(caches_mutex_);
   for (ThreadCache* cache : caches_) {
     Magazine* magazine = cache->find(stream);
@@ -98,23 +98,23 @@ bool Pool::put_into_magazine(ThreadCache* cache, Block* block) {
   cache->limit = std::clamp<std::size_t>(statistics_.reserved_bytes.current / share, least, Magazine::most_bytes);
   Magazine* magazine = cache->find(block->stream);
   if (magazine == nullptr) {
-    magazine =
-        cache->add(std::make_unique<Magazine>(block->stream, trace_stream(block->stream), ticket(block->stream)));
+    auto* made = new (std::nothrow) Magazine(block->stream, trace_stream(block->stream), ticket(block->stream));
+    if (made == nullptr) return false;
+    magazine = cache->add(std::unique_ptr<Magazine>(made));
   }
   if (magazine->push(block, cache->limit)) return true;
   magazine->make_room(block, [this](Block* old) { return_from_magazine(old); });
   return magazine->push(block, cache->limit);
 }
 
-StreamEvent Pool::begin_event(std::uint64_t stream) {
-  StreamEvent event = order_.begin_event(stream);
+void Pool::begin_event(StreamEvents& events, std::uint64_t stream) {
+  events.push_back(order_.begin_event(stream));
   const std::lock_guard caches_lock(caches_mutex_);
   for (const ThreadCache* cache : caches_) {
     cache->for_each_magazine([&](Magazine& magazine) {
       if (magazine.stream() == stream) magazine.set_ticket(order_.now(stream));
     });
   }
-  return event;
 }
 
 void Pool::subtract_active(std::size_t bytes) { statistics_.active_bytes.subtract(bytes); }

@@ -1,7 +1,6 @@
 // Getting pages: committing new ones, and moving free ones to where they are needed.
 #include <algorithm>
 #include <bit>
-#include <exception>
 #include <new>
 #include <utility>
 
@@ -30,22 +29,29 @@ constexpr std::size_t most_idle_share = 16;  // of what is reserved
 bool Pool::add_window(Lock& lock, Arena& arena, const Need& need) {
   const std::size_t slack = need.alignment > page_ ? need.alignment : 0;
   if (need.size > most_addresses || slack > most_addresses) return false;
-  lock.unlock();
-  const std::size_t usual = std::min(round_up(memory_->info().total, page_), largest_window);
-  const std::size_t size = std::max(round_up(need.size + slack, page_), usual);
-  void* address = memory_->reserve(size);
-  lock.lock();
+  void* address = nullptr;
+  std::size_t size = 0;
+  DeviceCall call(*this, lock, [&]() noexcept {
+    if (address != nullptr) unreserve(lock, address, size);
+  });
+  call([&] {
+    const std::size_t usual = std::min(round_up(memory_->info().total, page_), largest_window);
+    size = std::max(round_up(need.size + slack, page_), usual);
+    address = memory_->reserve(size);
+  });
   if (address == nullptr) return false;
   try {
     arena.add_window(reinterpret_cast<std::uintptr_t>(address), size);
   } catch (const std::bad_alloc&) {
-    // More addresses than can be kept account of.
-    lock.unlock();
-    memory_->unreserve(address, size);
-    lock.lock();
-    return false;
+    return false;  // more addresses than can be kept account of
   }
+  call.done();
   return true;
+}
+
+void Pool::unreserve(Lock& lock, void* address, std::size_t bytes) noexcept {
+  DeviceCall call(*this, lock, Nothing{});
+  call([&] { memory_->unreserve(address, bytes); });
 }
 
 std::size_t Pool::page_deficit(const Need& need) const {
@@ -101,42 +107,37 @@ std::size_t Pool::commit(Need& need) {
       if (!add_window(lock, arena, need)) return 0;
       continue;
     }
-    Block* block = arena.begin_growth(growth, need.stream.id);
-    statistics_.reserved_bytes.add(pages);
-    const std::vector<std::size_t> sizes =
-        memory_->divisible() ? std::vector{pages} : handle_sizes(block->address, pages, page_);
-    begin_device_call();
-    lock.unlock();
-    const auto start = std::chrono::steady_clock::now();
-    bool committed = false;
-    std::exception_ptr broken;  // a device that fails otherwise than for want of memory
-    try {
-      committed = commit_handles(block->address, sizes);
-    } catch (...) {
-      broken = std::current_exception();
+    if (commit_growth(lock, need, arena, growth)) {
+      need.block = arena.take(need.size, need.alignment, need.stream.id);
+      if (need.block != nullptr) return pages;
+      // Another thread took the neighbours of the new pages meanwhile: grow again.
+    } else if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) {
+      return 0;
     }
-    lock.lock();
-    end_device_call();
-    count_driver_calls(sizes.size(), start);
-    if (!committed) {
-      need.device_full = true;
-      statistics_.reserved_bytes.subtract(pages);
-      arena.uncommit(block);
-      if (broken) std::rethrow_exception(broken);
-      if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) return 0;
-      continue;
-    }
-    need.device_full = false;
-    ++statistics_.num_device_alloc;
-    block->window->handles.set(block->address, sizes);
-    record_pages(TraceKind::segment_map, block->address, pages);
-    forbid_access(device_, reinterpret_cast<void*>(block->address), pages);
-    block->epoch = tick_;
-    arena.put(block);
-    need.block = arena.take(need.size, need.alignment, need.stream.id);
-    if (need.block != nullptr) return pages;
-    // Another thread took the neighbours of the new pages meanwhile: grow again.
   }
+}
+
+bool Pool::commit_growth(Lock& lock, Need& need, Arena& arena, const Arena::Growth& growth) {
+  Block* block = arena.begin_growth(growth, need.stream.id);
+  // Reserved before the device is asked, so that the budget holds at every moment.
+  statistics_.reserved_bytes.add(growth.bytes);
+  DeviceCall call(*this, lock, [&]() noexcept {
+    statistics_.reserved_bytes.subtract(growth.bytes);
+    arena.uncommit(block);
+  });
+  const std::vector<std::size_t> sizes =
+      memory_->divisible() ? std::vector{growth.bytes} : handle_sizes(block->address, growth.bytes, page_);
+  need.device_full = true;
+  if (!call.timed(sizes.size(), [&] { return commit_handles(block->address, sizes); })) return false;
+  call.done();
+  need.device_full = false;
+  ++statistics_.num_device_alloc;
+  block->window->handles.set(block->address, sizes);
+  record_pages(TraceKind::segment_map, block->address, growth.bytes);
+  forbid_access(device_, reinterpret_cast<void*>(block->address), growth.bytes);
+  block->epoch = tick_;
+  arena.put(block);
+  return true;
 }
 
 std::size_t Pool::idle_bytes() const { return arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes(); }
@@ -169,21 +170,29 @@ std::size_t Pool::stitch(Need& need) {
     if (growth.bytes <= idle) break;
   }
   if (growth.bytes > idle) return 0;
+  store_.reserve(3);
+  Block* const spare = store_.make();  // so that what was moved can be kept, whatever happens then
   Block* target = arena.begin_growth(growth, need.stream.id);
   std::size_t moved = 0;
-  while (moved < target->size) {
-    const std::size_t step = move_handles(lock, *target->window, target->address + moved, target->size - moved, target);
-    if (step == 0) break;
-    moved += step;
+  {
+    DeviceCall call(*this, lock, [&]() noexcept {
+      store_.recycle(spare);
+      if (moved == 0) {
+        arena.uncommit(target);
+        return;
+      }
+      if (moved < target->size) arena.uncommit(arena.split(target, moved));
+      forbid_access(device_, reinterpret_cast<void*>(target->address), moved);
+      target->epoch = tick_;
+      arena.put(target);
+    });
+    while (moved < target->size) {
+      const std::uintptr_t to = target->address + moved;
+      const std::size_t step = move_handles(lock, *target->window, to, target->size - moved, target);
+      if (step == 0) break;
+      moved += step;
+    }
   }
-  if (moved == 0) {
-    arena.uncommit(target);
-    return 0;
-  }
-  if (moved < target->size) arena.uncommit(arena.split(target, moved));
-  forbid_access(device_, reinterpret_cast<void*>(target->address), moved);
-  target->epoch = tick_;
-  arena.put(target);
   return moved;
 }
 
@@ -191,28 +200,21 @@ std::size_t Pool::move_handles(Lock& lock, Window& window, std::uintptr_t to, st
   for (Arena& arena : arenas_) {
     Block* source = arena.take_movable_handles(to, bytes, target);
     if (source == nullptr) continue;
-    if (!settle(lock, std::nullopt, {{source->stream, source->ticket}})) {
-      arena.put(source);
-      return 0;
-    }
-    begin_device_call();
-    lock.unlock();
-    const auto start = std::chrono::steady_clock::now();
-    bool moved = false;
-    try {
-      moved = memory_->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), source->size);
-    } catch (const CudaError&) {
-      // The device is broken; the next call that can say so will.
-    }
-    lock.lock();
-    end_device_call();
-    count_driver_calls(1, start);
+    DeviceCall call(*this, lock, [&]() noexcept { arena.put(source); });
+    if (!settle(lock, std::nullopt, {{source->stream, source->ticket}})) return 0;
+    const std::size_t size = source->size;
+    const bool moved = call.timed(1, [&] {
+      try {
+        return memory_->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), size);
+      } catch (const Error&) {
+        return false;  // the device is broken; the next call that can say so will
+      }
+    });
     if (!moved) {
       can_move_ = false;
-      arena.put(source);
       return 0;
     }
-    const std::size_t size = source->size;
+    call.done();
     allow_access(device_, reinterpret_cast<void*>(source->address), size);
     source->window->handles.move(source->address, window.handles, to, size);
     record_pages(TraceKind::segment_unmap, source->address, size);
@@ -221,13 +223,6 @@ std::size_t Pool::move_handles(Lock& lock, Window& window, std::uintptr_t to, st
     return size;
   }
   return 0;
-}
-
-void Pool::count_driver_calls(std::uint64_t calls, std::chrono::steady_clock::time_point start) {
-  const auto passed = std::chrono::steady_clock::now() - start;
-  statistics_.driver_calls += calls;
-  statistics_.driver_nanoseconds +=
-      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(passed).count());
 }
 
 void Pool::record_pages(TraceKind kind, std::uintptr_t address, std::size_t bytes) {

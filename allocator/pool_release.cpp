@@ -11,12 +11,13 @@ bool Pool::join_mixed_handles(Lock& lock) {
   for (Arena& arena : arenas_) {
     const std::vector<Block*> run = arena.take_mixed_handles();
     if (run.empty()) continue;
+    DeviceCall call(*this, lock, [&]() noexcept {
+      for (Block* block : run) arena.put(block);
+    });
     std::vector<Stamp> stamps;
     for (const Block* block : run) stamps.push_back({block->stream, block->ticket});
-    if (!settle(lock, std::nullopt, stamps)) {
-      for (Block* block : run) arena.put(block);
-      return false;
-    }
+    if (!settle(lock, std::nullopt, stamps)) return false;
+    call.done();
     Block* block = arena.join(run);
     block->ticket = 0;  // nobody's work is left on it
     arena.put(block);
@@ -36,18 +37,13 @@ std::pair<Arena*, Block*> Pool::least_recently_used() {
 
 std::size_t Pool::release_from(Lock& lock, Arena& arena, Block* block, std::size_t bytes) {
   Block* pages = arena.take_handles(block, bytes);
-  if (!settle(lock, std::nullopt, {{pages->stream, pages->ticket}})) {
-    arena.put(pages);
-    return 0;
-  }
-  begin_device_call();
-  lock.unlock();
-  const auto start = std::chrono::steady_clock::now();
-  allow_access(device_, reinterpret_cast<void*>(pages->address), pages->size);
-  memory_->decommit(reinterpret_cast<void*>(pages->address), pages->size);
-  lock.lock();
-  end_device_call();
-  count_driver_calls(1, start);
+  DeviceCall call(*this, lock, [&]() noexcept { arena.put(pages); });
+  if (!settle(lock, std::nullopt, {{pages->stream, pages->ticket}})) return 0;
+  call.timed(1, [&] {
+    allow_access(device_, reinterpret_cast<void*>(pages->address), pages->size);
+    memory_->decommit(reinterpret_cast<void*>(pages->address), pages->size);
+  });
+  call.done();
   ++statistics_.num_device_free;
   statistics_.reserved_bytes.subtract(pages->size);
   record_pages(TraceKind::segment_unmap, pages->address, pages->size);
@@ -150,12 +146,16 @@ void Pool::set_budget(std::size_t bytes) {
                      ", more than the new budget of " + format_bytes(wanted));
   }
   budget_ = wanted;
-  while (statistics_.reserved_bytes.current > budget_) {
-    if (release(lock, statistics_.reserved_bytes.current - budget_) != 0) continue;
-    // Another thread took the cached pages first.
+  try {
+    while (statistics_.reserved_bytes.current > budget_) {
+      if (release(lock, statistics_.reserved_bytes.current - budget_) != 0) continue;
+      // Another thread took the cached pages first.
+      throw ValueError("[set_budget] " + to_string(device_) +
+                       " could not give back enough cached pages for a budget of " + format_bytes(wanted));
+    }
+  } catch (...) {
     budget_ = previous;
-    throw ValueError("[set_budget] " + to_string(device_) +
-                     " could not give back enough cached pages for a budget of " + format_bytes(wanted));
+    throw;
   }
 }
 

@@ -24,7 +24,11 @@ std::string Pool::report(const Need& need, std::vector<Yield> yields) {
   facts.requested = need.requested;
   facts.rounded = need.size;
   facts.tag = need.tag;
-  facts.device_free = memory_->info().free;
+  {
+    Lock lock(mutex_);
+    DeviceCall call(*this, lock, Nothing{});
+    facts.device_free = call([&] { return memory_->info().free; });
+  }
   {
     const Lock lock(mutex_);
     const Standstill standstill(*this);

@@ -134,12 +134,6 @@ std::size_t Pool::other_streams_bytes(Stream stream) const {
   return bytes;
 }
 
-void Pool::end_device_call() {
-  --device_calls_;
-  ++device_calls_ended_;
-  device_calls_done_.notify_all();
-}
-
 std::size_t Pool::wait_for_other_threads() {
   Lock lock(mutex_);
   const std::uint64_t all_of_them = device_calls_ended_ + device_calls_;

@@ -20,9 +20,10 @@ Statistics Pool::statistics() const {
 void Pool::survey(Statistics& statistics) const {
   const auto stream_of = [&](const Block& block) -> StreamStatistics& {
     auto& streams = statistics.streams;
-    const auto at = std::ranges::lower_bound(streams, block.stream, {}, &StreamStatistics::stream);
-    if (at != streams.end() && at->stream == block.stream) return *at;
-    return *streams.insert(at, StreamStatistics{.stream = block.stream});
+    const std::uint64_t stream = block.stream;
+    const auto at = std::ranges::lower_bound(streams, stream, {}, &StreamStatistics::stream);
+    if (at != streams.end() && at->stream == stream) return *at;
+    return *streams.insert(at, StreamStatistics{.stream = stream});
   };
   std::size_t releasable = 0;
   for (const Arena& arena : arenas_) {

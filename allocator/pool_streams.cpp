@@ -1,5 +1,6 @@
 // Stream order: blocks that wait for another stream, blocks that go from one stream to another.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "allocator/error.h"
@@ -35,101 +36,117 @@ bool Pool::is_behind(std::uint64_t stream, Stamp stamp) const {
   return order_.covered(stream, stamp) || order_.finished(stamp);
 }
 
-void Pool::keep_or_discard(Lock& lock, const std::vector<StreamEvent>& events) {
-  std::vector<EventId> discarded;
-  for (const StreamEvent& event : events) {
-    const bool useful = StreamOrder::is_retired(event.covers.stream) || !config_.deterministic;
-    if (event.id != 0 && !(useful && order_.keep(event))) discarded.push_back(event.id);
+void Pool::keep_or_discard(Lock& lock, StreamEvents& events) noexcept {
+  for (auto event = events.begin(); event != events.end();) {
+    const auto next = std::next(event);
+    const bool useful = StreamOrder::is_retired(event->covers.stream) || !config_.deterministic;
+    if (event->id == 0) {
+      events.erase(event);
+    } else if (useful) {
+      order_.keep(events, event);
+    }
+    event = next;
   }
-  if (discarded.empty()) return;
-  lock.unlock();
-  for (const EventId event : discarded) memory_->discard_event(event);
-  lock.lock();
+  if (events.empty()) return;
+  DeviceCall call(*this, lock, Nothing{});
+  call([&] {
+    for (const StreamEvent& event : events) memory_->discard_event(event.id);
+  });
 }
 
 bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps) {
-  std::vector<StreamEvent> events;
+  StreamEvents events;
+  StreamEvents passed;
   bool settled = true;
+  std::uint64_t recorded = 0;
+  DeviceCall call(*this, lock, [&]() noexcept {
+    statistics_.events_recorded += recorded;
+    for (const StreamEvent& event : passed) {
+      if (later) {
+        order_.wait(*later, event);
+      } else {
+        order_.finish(event);
+      }
+    }
+    if (later) events.splice(events.begin(), passed);  // not spent
+    keep_or_discard(lock, events);
+    if (!later && !passed.empty()) forget_finished_streams();
+  });
   for (const Stamp& stamp : latest(stamps)) {
     if (later ? is_behind(*later, stamp) : order_.finished(stamp)) continue;
-    if (std::optional<StreamEvent> event = order_.take_event(stamp)) {
-      events.push_back(*std::move(event));
-    } else if (StreamOrder::is_retired(stamp.stream)) {
+    if (order_.take_event(stamp, events)) continue;
+    if (StreamOrder::is_retired(stamp.stream)) {
       settled = false;  // another thread is asking about its only event
     } else {
-      events.push_back(begin_event(stamp.stream));
+      begin_event(events, stamp.stream);
     }
   }
   if (events.empty()) return settled;
-  begin_device_call();
-  lock.unlock();
-  std::vector<StreamEvent> passed;
-  std::vector<StreamEvent> unspent;
-  std::uint64_t recorded = 0;
-  for (StreamEvent& event : events) {
-    try {
-      if (event.id == 0) {
-        event.id = memory_->record_event(Stream{device_, event.covers.stream});
-        ++recorded;
+  call([&] {
+    for (auto event = events.begin(); event != events.end();) {
+      const auto next = std::next(event);
+      try {
+        if (event->id == 0) {
+          event->id = memory_->record_event(Stream{device_, event->covers.stream});
+          ++recorded;
+        }
+        if (later) {
+          memory_->stream_wait(Stream{device_, *later}, event->id);
+        } else {
+          memory_->synchronize(event->id);
+        }
+        passed.splice(passed.end(), events, event);
+      } catch (const Error&) {
+        settled = false;
       }
-      if (later) {
-        memory_->stream_wait(Stream{device_, *later}, event.id);
-        unspent.push_back(event);
-      } else {
-        memory_->synchronize(event.id);
-      }
-      passed.push_back(event);
-    } catch (const Error&) {
-      settled = false;
-      if (event.id != 0) unspent.push_back(event);
+      event = next;
     }
-  }
-  lock.lock();
-  statistics_.events_recorded += recorded;
-  for (const StreamEvent& event : passed) {
-    if (later) {
-      order_.wait(*later, event);
-    } else {
-      order_.finish(event);
-    }
-  }
-  keep_or_discard(lock, unspent);
-  if (!later) forget_finished_streams();
-  end_device_call();
+  });
   return settled;
 }
 
-void Pool::forget_finished_streams() {
-  for (const std::uint64_t stream : order_.take_finished_retired()) rename_stream(stream, StreamOrder::idle);
+void Pool::forget_finished_streams() noexcept {
+  while (const std::optional<std::uint64_t> stream = order_.take_finished_retired()) {
+    rename_stream(*stream, StreamOrder::idle);
+  }
 }
 
-void Pool::rename_stream(std::uint64_t from, std::uint64_t to) {
-  for (Arena& arena : arenas_) arena.rename_stream(from, to);
-  for (Pending& pending : pending_) {
-    for (Stamp& stamp : pending.stamps) {
+void Pool::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
+  const auto rename = [&](std::vector<Stamp>& stamps) {
+    for (Stamp& stamp : stamps) {
       if (stamp.stream == from) stamp.stream = to;
     }
-  }
-  for (auto& [block, streams] : uses_) std::ranges::replace(streams, from, to);
+  };
+  for (Arena& arena : arenas_) arena.rename_stream(from, to);
+  for (Pending& pending : pending_) rename(pending.stamps);
+  for (auto& [block, uses] : uses_) rename(uses);
 }
 
-void Pool::free_block(Block* block, Stream stream) {
+void Pool::free_block(Lock& lock, Block* block, Stream stream) noexcept {
   stamp(block);
   const bool own = block->stream == stream.id && !block->used_elsewhere;
+  const bool outlived = outlives(block, stream);
   std::vector<Stamp> stamps;
-  const auto waits_for = [&](std::uint64_t other) {
-    const Stamp stamp{other, order_.now(other)};
-    if (other != block->stream && std::ranges::find(stamps, stamp) == stamps.end()) stamps.push_back(stamp);
-  };
-  waits_for(stream.id);
   if (block->used_elsewhere) {
     block->used_elsewhere = false;
-    if (const auto uses = uses_.extract(block)) std::ranges::for_each(uses.mapped(), waits_for);
+    if (auto uses = uses_.extract(block)) stamps = std::move(uses.mapped());
   }
-  if (!stamps.empty()) {
-    block->state = BlockState::pending;
-    pending_.push_back({block, std::move(stamps)});
-    return;
+  std::erase_if(stamps, [&](const Stamp& stamp) { return stamp.stream == block->stream; });
+  for (Stamp& stamp : stamps) stamp.ticket = order_.now(stamp.stream);
+  const bool foreign = block->stream != stream.id && !outlived;
+  if (foreign) order_.revive(stream.id);
+  if (foreign || !stamps.empty()) {
+    try {
+      if (foreign && std::ranges::find(stamps, stream.id, &Stamp::stream) == stamps.end()) {
+        stamps.insert(stamps.begin(), {stream.id, order_.now(stream.id)});
+      }
+      pending_.push_back({block, {}});
+      pending_.back().stamps = std::move(stamps);
+      block->state = BlockState::pending;
+      return;
+    } catch (const std::bad_alloc&) {
+      if (!wait_for(lock, stamps, stream)) return;  // nobody's any more, rather than somebody's too early
+    }
   }
   if (own) {
     subtract_active(block->size);
@@ -137,6 +154,47 @@ void Pool::free_block(Block* block, Stream stream) {
     completed(block);
   }
   arena_of(reinterpret_cast<void*>(block->address))->put(block);
+}
+
+bool Pool::wait_for(Lock& lock, const std::vector<Stamp>& uses, Stream stream) noexcept {
+  bool over = true;
+  DeviceCall call(*this, lock, Nothing{});
+  call([&] {
+    const auto wait = [&](std::uint64_t other) {
+      if (other == StreamOrder::idle) return;
+      over = over && !StreamOrder::is_retired(other);
+      if (over) memory_->synchronize(memory_->record_event(Stream{device_, other}));
+    };
+    try {
+      wait(stream.id);
+      for (const Stamp& use : uses) wait(use.stream);
+    } catch (...) {
+      over = false;
+    }
+  });
+  return over;
+}
+
+void Pool::wait_for_all_work() noexcept {
+  try {
+    Lock lock(mutex_);
+    std::vector<Stamp> stamps;
+    for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
+    for (const auto& [block, uses] : uses_) stamps.insert(stamps.end(), uses.begin(), uses.end());
+    for (const Arena& arena : arenas_) {
+      for (const auto& window : arena.windows()) {
+        for (const Block* block = window->first; block != nullptr; block = block->next) {
+          if (block->state == BlockState::uncommitted) continue;
+          const bool given_back = block->state == BlockState::free || block->state == BlockState::pending;
+          const Stamp stamp{block->stream, given_back ? block->ticket : order_.now(block->stream)};
+          if (!order_.finished(stamp)) stamps.push_back(stamp);
+        }
+      }
+    }
+    settle(lock, std::nullopt, stamps);
+  } catch (...) {
+    // The device cannot say any more when its work is over.
+  }
 }
 
 std::size_t Pool::pending_bytes() const {
@@ -151,13 +209,12 @@ void Pool::completed(const Block* block) {
   record_block(TraceKind::free_completed, block, Stream{device_, block->stream}, ThreadCaches::known(id_), {});
 }
 
-std::size_t Pool::free_settled() {
+std::size_t Pool::free_settled() noexcept {
   std::size_t bytes = 0;
-  std::vector<Pending> waiting;
-  for (Pending& pending : std::exchange(pending_, {})) {
-    Block* block = pending.block;
+  for (auto pending = pending_.begin(); pending != pending_.end();) {
+    Block* block = pending->block;
     bool ordered = false;
-    std::erase_if(pending.stamps, [&](const Stamp& stamp) {
+    std::erase_if(pending->stamps, [&](const Stamp& stamp) {
       if (order_.finished(stamp)) return true;
       const bool covered = order_.covered(block->stream, stamp);
       ordered = ordered || covered;
@@ -165,55 +222,54 @@ std::size_t Pool::free_settled() {
     });
     // What the owner waits for is behind the owner's present epoch, not the one in which the block was given back.
     if (ordered) block->ticket = order_.now(block->stream);
-    if (!pending.stamps.empty()) {
-      waiting.push_back(std::move(pending));
+    if (!pending->stamps.empty()) {
+      ++pending;
       continue;
     }
+    pending = pending_.erase(pending);
     bytes += block->size;
     completed(block);
     arena_of(reinterpret_cast<void*>(block->address))->put(block);
   }
-  pending_.insert(pending_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
   return bytes;
 }
 
 std::size_t Pool::poll_pending() {
   Lock lock(mutex_);
   if (config_.deterministic) return free_settled();
-  std::vector<StreamEvent> events;
-  for (const Pending& pending : pending_) {
-    for (const Stamp& stamp : pending.stamps) {
-      const auto covers = [&](const StreamEvent& event) { return event.covers.stream == stamp.stream; };
-      if (order_.lacks_event(stamp) && std::ranges::none_of(events, covers)) {
-        events.push_back(begin_event(stamp.stream));
+  {
+    StreamEvents events;
+    StreamEvents finished;
+    std::uint64_t recorded = 0;
+    DeviceCall call(*this, lock, [&]() noexcept {
+      statistics_.events_recorded += recorded;
+      for (const StreamEvent& event : finished) order_.finish(event);
+      keep_or_discard(lock, events);
+      forget_finished_streams();
+    });
+    for (const Pending& pending : pending_) {
+      for (const Stamp& stamp : pending.stamps) {
+        const auto covers = [&](const StreamEvent& event) { return event.covers.stream == stamp.stream; };
+        if (order_.lacks_event(stamp) && std::ranges::none_of(events, covers)) begin_event(events, stamp.stream);
       }
     }
-  }
-  for (StreamEvent& event : order_.take_events()) events.push_back(std::move(event));
-  begin_device_call();
-  lock.unlock();
-  std::vector<StreamEvent> finished;
-  std::vector<StreamEvent> unfinished;
-  std::uint64_t recorded = 0;
-  for (StreamEvent& event : events) {
-    bool done = false;
-    try {
-      if (event.id == 0) {
-        event.id = memory_->record_event(Stream{device_, event.covers.stream});
-        ++recorded;
+    order_.take_events(events);
+    call([&] {
+      for (auto event = events.begin(); event != events.end();) {
+        const auto next = std::next(event);
+        try {
+          if (event->id == 0) {
+            event->id = memory_->record_event(Stream{device_, event->covers.stream});
+            ++recorded;
+          }
+          if (memory_->event_finished(event->id)) finished.splice(finished.end(), events, event);
+        } catch (const Error&) {
+          // It is asked again next time.
+        }
+        event = next;
       }
-      done = memory_->event_finished(event.id);
-    } catch (const Error&) {
-      // It is asked again next time.
-    }
-    (done ? finished : unfinished).push_back(event);
+    });
   }
-  lock.lock();
-  statistics_.events_recorded += recorded;
-  for (const StreamEvent& event : finished) order_.finish(event);
-  keep_or_discard(lock, unfinished);
-  forget_finished_streams();
-  end_device_call();
   return free_settled();
 }
 
@@ -236,11 +292,11 @@ std::size_t Pool::take_from_other_streams(Lock& lock, Need& need, Arena& arena) 
   const auto ready = [&](const Block* block) { return is_behind(stream, {block->stream, block->ticket}); };
   Block* block = arena.take_from_other_streams(need.size, need.alignment, stream, ready);
   if (block == nullptr) return take_pending(lock, need, arena);
-  if (!settle(lock, stream, stamps_of({block}))) {
-    arena.put(block);
-    return 0;
-  }
+  DeviceCall call(*this, lock, [&]() noexcept { arena.put(block); });
+  if (!settle(lock, stream, {{block->stream, block->ticket}})) return 0;
+  arena.expect(stream);
   need.block = arena.carve(block, need.size, need.alignment);
+  call.done();
   need.block->stream = stream;
   return need.block->size;
 }
@@ -253,17 +309,20 @@ std::size_t Pool::take_pending(Lock& lock, Need& need, Arena& arena) {
     if (best == pending_.end() || block->size < best->block->size) best = pending;
   }
   if (best == pending_.end()) return 0;
-  Pending pending = std::move(*best);
-  pending_.erase(best);
-  Block* block = pending.block;
+  Block* block = best->block;
+  std::list<Pending> taken;
+  taken.splice(taken.end(), pending_, best);
   block->state = BlockState::busy;
-  std::vector<Stamp> stamps = pending.stamps;
-  stamps.push_back({block->stream, block->ticket});
-  if (!settle(lock, need.stream.id, stamps)) {
+  DeviceCall call(*this, lock, [&]() noexcept {
     block->state = BlockState::pending;
-    pending_.push_back(std::move(pending));
-    return 0;
-  }
+    pending_.splice(pending_.end(), taken);
+  });
+  std::vector<Stamp> stamps = best->stamps;
+  stamps.push_back({block->stream, block->ticket});
+  if (!settle(lock, need.stream.id, stamps)) return 0;
+  arena.expect(need.stream.id);
+  store_.reserve(2);  // for carve()
+  call.done();
   completed(block);
   block->stream = need.stream.id;
   block->ticket = order_.now(block->stream);
@@ -279,10 +338,13 @@ std::size_t Pool::take_across_streams(Need& need) {
 std::size_t Pool::take_across_streams(Lock& lock, Need& need, Arena& arena) {
   const std::vector<Block*> run = arena.take_across_streams(need.size, need.alignment);
   if (run.empty()) return 0;
-  if (!settle(lock, need.stream.id, stamps_of(run))) {
+  DeviceCall call(*this, lock, [&]() noexcept {
     for (Block* block : run) arena.put(block);
-    return 0;
-  }
+  });
+  if (!settle(lock, need.stream.id, stamps_of(run))) return 0;
+  arena.expect(need.stream.id);
+  store_.reserve(2);  // for carve()
+  call.done();
   Block* block = arena.join(run);
   block->stream = need.stream.id;
   block->ticket = order_.now(block->stream);
@@ -303,11 +365,17 @@ void Pool::use(void* pointer, Stream stream) {
   if (block == nullptr) {
     throw ValueError("[use] not the start of a live block of the pool of " + to_string(device_));
   }
+  order_.revive(stream.id);
   if (stream.id == block->stream) return;
   block = leave_plan(block);
-  std::vector<std::uint64_t>& streams = uses_[block];
-  if (std::ranges::find(streams, stream.id) == streams.end()) streams.push_back(stream.id);
+  std::vector<Stamp>& uses = uses_[block];
   block->used_elsewhere = true;
+  const auto known = std::ranges::find(uses, stream.id, &Stamp::stream);
+  if (known == uses.end()) {
+    uses.push_back({stream.id, order_.now(stream.id)});
+  } else {
+    known->ticket = order_.now(stream.id);
+  }
   if (trace_.running()) record_block(TraceKind::stream_use, block, stream, ThreadCaches::known(id_), {});
 }
 
@@ -316,54 +384,65 @@ void Pool::order(Stream later, Stream earlier) {
   check_stream("order", earlier);
   if (later == earlier) return;
   Lock lock(mutex_);
-  StreamEvent event = begin_event(earlier.id);
-  lock.unlock();
-  event.id = memory_->record_event(earlier);
-  try {
+  order_.revive(later.id);
+  order_.revive(earlier.id);
+  StreamEvents events;
+  DeviceCall call(*this, lock, [&]() noexcept { keep_or_discard(lock, events); });
+  begin_event(events, earlier.id);
+  StreamEvent& event = events.front();
+  call([&] {
+    event.id = memory_->record_event(earlier);
     memory_->stream_wait(later, event.id);
-  } catch (const Error&) {
-    memory_->discard_event(event.id);
-    throw;
-  }
-  lock.lock();
+  });
   ++statistics_.events_recorded;
   order_.wait(later.id, event);
-  // The caller has said that the uses so far are over before whatever the owner does next.
-  for (auto& [block, streams] : uses_) {
-    if (block->stream == later.id) std::erase(streams, earlier.id);
+  // The caller has said that the uses so far, before the event, are over before whatever the owner does next.
+  const auto over = [&](const Stamp& use) { return use.stream == earlier.id && use.ticket <= event.covers.ticket; };
+  for (auto& [block, uses] : uses_) {
+    if (block->stream == later.id) std::erase_if(uses, over);
   }
   if (trace_.running()) {
     record({.address = trace_stream(earlier.id), .stream = trace_stream(later.id), .kind = TraceKind::stream_order});
   }
-  keep_or_discard(lock, {event});
+}
+
+bool Pool::knows_stream(std::uint64_t stream) const {
+  const auto names = [&](const std::vector<Stamp>& stamps) {
+    return std::ranges::find(stamps, stream, &Stamp::stream) != stamps.end();
+  };
+  return arenas_[0].knows_stream(stream) || arenas_[1].knows_stream(stream) ||
+         std::ranges::any_of(pending_, [&](const Pending& pending) { return names(pending.stamps); }) ||
+         std::ranges::any_of(uses_, [&](const auto& use) { return names(use.second); });
 }
 
 void Pool::stream_destroyed(Stream stream) {
   check_stream("stream_destroyed", stream);
   constexpr std::size_t most_retired = 8;
   Lock lock(mutex_);
-  drain_magazines_of(stream.id);
   drop_plan(false);
   if (const std::vector<Stamp> retired = order_.retired_streams(); retired.size() >= most_retired) {
     settle(lock, std::nullopt, retired);
     free_settled();
   }
-  const auto waits = [&](const Stamp& stamp) { return stamp.stream == stream.id; };
-  const bool known =
-      arenas_[0].knows_stream(stream.id) || arenas_[1].knows_stream(stream.id) ||
-      std::ranges::any_of(pending_, [&](const Pending& p) { return std::ranges::any_of(p.stamps, waits); }) ||
-      std::ranges::any_of(
-          uses_, [&](const auto& use) { return std::ranges::find(use.second, stream.id) != use.second.end(); });
-  if (!known) {
-    order_.restart(stream.id);
+  if (!knows_stream(stream.id)) {
+    order_.destroy(stream.id);
     return;
   }
-  StreamEvent event = begin_event(stream.id);
-  lock.unlock();
-  event.id = memory_->record_event(stream);
-  lock.lock();
+  StreamEvents events;
+  DeviceCall call(*this, lock, [&]() noexcept { keep_or_discard(lock, events); });
+  begin_event(events, stream.id);
+  call([&] { events.front().id = memory_->record_event(stream); });
   ++statistics_.events_recorded;
-  rename_stream(stream.id, order_.retire(event));
+  const std::uint64_t retired = order_.next_retired();
+  for (Arena& arena : arenas_) {
+    arena.expect(retired);
+    arena.expect(StreamOrder::idle);
+  }
+  // No magazine may hold a block under the old name, nor take one in between.
+  const Standstill standstill(*this);
+  drain_magazines_of(stream.id);
+  order_.retire(events);
+  rename_stream(stream.id, retired);
 }
 
 }  // namespace poolgrad

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 #include <source_location>
 #include <thread>
 #include <unordered_map>
@@ -53,11 +54,16 @@ void PoolTrace::record(const TraceEvent& event) {
   if (common_ != nullptr) common_->record(event);
 }
 
-std::uint32_t PoolTrace::stream_index(std::uint64_t stream) {
+std::uint32_t PoolTrace::stream_index(std::uint64_t stream) noexcept {
   const std::lock_guard lock(mutex_);
   const auto known = std::ranges::find(streams_, stream);
   const auto index = static_cast<std::uint32_t>(known - streams_.begin());
-  if (known == streams_.end()) streams_.push_back(stream);
+  if (known != streams_.end()) return index;
+  try {
+    streams_.push_back(stream);
+  } catch (const std::bad_alloc&) {
+    return UINT32_MAX;  // shown as the default stream
+  }
   return index;
 }
 

@@ -33,7 +33,7 @@ class PoolTrace {
   /// For threads that have no ring. From any thread, without the pool's mutex or with it.
   void record(const TraceEvent& event);
   /// The number that stands for a stream in rings, the same as long as the pool lives. From any thread, as record().
-  std::uint32_t stream_index(std::uint64_t stream);
+  std::uint32_t stream_index(std::uint64_t stream) noexcept;
 
   /// All that was recorded, with `running` rings of threads, and the blocks as they are now if recording goes on.
   Trace collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const;

@@ -40,13 +40,10 @@ void SimulatedMemory::charge(DriverCalls::Counter DriverCalls::*counter, Latency
   now_ += nanoseconds;
 }
 
-std::vector<MappedHandles::Handle> SimulatedMemory::handles(std::uintptr_t address, std::size_t bytes,
-                                                            const char* operation) {
-  if (options_.divisible) {
-    handles_.split(address);
-    handles_.split(address + bytes);
-  }
-  return handles_.whole(address, bytes, operation);
+void SimulatedMemory::divide(std::uintptr_t address, std::size_t bytes) {
+  if (!options_.divisible) return;
+  handles_.split(address);
+  handles_.split(address + bytes);
 }
 
 MemoryInfo SimulatedMemory::info() const {
@@ -79,10 +76,14 @@ bool SimulatedMemory::commit(void* address, std::size_t bytes) {
   std::lock_guard lock(mutex_);
   charge(&DriverCalls::create, &LatencyTable::create, bytes);
   if (committed_ > capacity_ || bytes > capacity_ - committed_) return false;
-  handles_.add({.address = reinterpret_cast<std::uintptr_t>(address), .bytes = bytes}, "commit");
-  if (bytes_ && !bytes_->commit(address, bytes)) {
-    handles_.remove({{.address = reinterpret_cast<std::uintptr_t>(address), .bytes = bytes}});
-    return false;
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  handles_.check_free(start, bytes, "commit");
+  if (bytes_ && !bytes_->commit(address, bytes)) return false;
+  try {
+    handles_.add({.address = start, .bytes = bytes}, "commit");
+  } catch (...) {
+    if (bytes_) bytes_->decommit(address, bytes);
+    throw;
   }
   charge(&DriverCalls::map, &LatencyTable::map, bytes);
   charge(&DriverCalls::set_access, &LatencyTable::set_access, bytes);
@@ -92,12 +93,12 @@ bool SimulatedMemory::commit(void* address, std::size_t bytes) {
 
 void SimulatedMemory::decommit(void* address, std::size_t bytes) noexcept {
   std::lock_guard lock(mutex_);
-  const auto given_back = handles(reinterpret_cast<std::uintptr_t>(address), bytes, "decommit");
-  for (const auto& handle : given_back) {
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  divide(start, bytes);
+  for (const auto& [at, handle] : handles_.take(start, bytes, "decommit")) {
     charge(&DriverCalls::unmap, &LatencyTable::unmap, handle.bytes);
     charge(&DriverCalls::release, &LatencyTable::release, handle.bytes);
   }
-  handles_.remove(given_back);
   if (bytes_) bytes_->decommit(address, bytes);
   committed_ -= bytes;
 }
@@ -106,13 +107,12 @@ bool SimulatedMemory::move(void* from, void* to, std::size_t bytes) {
   std::lock_guard lock(mutex_);
   const auto source = reinterpret_cast<std::uintptr_t>(from);
   const auto target = reinterpret_cast<std::uintptr_t>(to);
-  const auto moved = handles(source, bytes, "move");
+  divide(source, bytes);
+  const auto moved = handles_.whole(source, bytes, "move");
   handles_.check_free(target, bytes, "move");
   if (bytes_ && !bytes_->move(from, to, bytes)) return false;
-  handles_.remove(moved);
-  for (auto handle : moved) {
-    handle.address = target + (handle.address - source);
-    handles_.add(handle, "move");
+  handles_.move(source, target, bytes, "move");
+  for (const auto& handle : moved) {
     charge(&DriverCalls::map, &LatencyTable::map, handle.bytes);
     charge(&DriverCalls::set_access, &LatencyTable::set_access, handle.bytes);
     charge(&DriverCalls::unmap, &LatencyTable::unmap, handle.bytes);

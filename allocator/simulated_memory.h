@@ -69,7 +69,8 @@ class SimulatedMemory : public DeviceMemory {
   // Counts a call about `bytes` and lets its time pass. Called with the mutex held.
   void charge(DriverCalls::Counter DriverCalls::*counter, LatencyTable::Cost LatencyTable::*cost,
               std::size_t bytes = 0);
-  std::vector<MappedHandles::Handle> handles(std::uintptr_t address, std::size_t bytes, const char* operation);
+  // Where memory is divisible, handles end where the range does.
+  void divide(std::uintptr_t address, std::size_t bytes);
 
   const Device device_;
   SimulationOptions options_;

@@ -1,6 +1,7 @@
 #include "allocator/stream_order.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 namespace poolgrad {
@@ -34,16 +35,20 @@ StreamEvent StreamOrder::begin_event(std::uint64_t stream) {
   return {0, {stream, earlier.ticket++}, earlier.clock};
 }
 
-void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) {
-  std::vector<Stamp>& clock = state(later).clock;
-  for (const Stamp& stamp : event.clock) {
-    const bool forgotten = is_retired(stamp.stream) && find(stamp.stream) == nullptr;
-    if (stamp.stream != later && !forgotten) advance(clock, stamp);
+void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) noexcept {
+  try {
+    std::vector<Stamp>& clock = state(later).clock;
+    for (const Stamp& stamp : event.clock) {
+      const bool forgotten = is_retired(stamp.stream) && find(stamp.stream) == nullptr;
+      if (stamp.stream != later && !forgotten) advance(clock, stamp);
+    }
+    if (event.covers.stream != later) advance(clock, event.covers);
+  } catch (const std::bad_alloc&) {
+    // Each stamp that was noted is true on its own.
   }
-  if (event.covers.stream != later) advance(clock, event.covers);
 }
 
-void StreamOrder::finish(const StreamEvent& event) {
+void StreamOrder::finish(const StreamEvent& event) noexcept {
   const auto finish_one = [&](Stamp stamp) {
     const auto of = std::ranges::find(states_, stamp.stream, &State::stream);
     if (of != states_.end()) of->finished = std::max(of->finished, stamp.ticket);
@@ -66,17 +71,15 @@ bool StreamOrder::finished(Stamp stamp) const {
   return of == nullptr ? is_retired(stamp.stream) : of->finished >= stamp.ticket;
 }
 
-bool StreamOrder::keep(const StreamEvent& event) {
+bool StreamOrder::keep(StreamEvents& from, StreamEvents::iterator event) noexcept {
   const auto same =
-      std::ranges::count(events_, event.covers.stream, [](const StreamEvent& known) { return known.covers.stream; });
+      std::ranges::count(events_, event->covers.stream, [](const StreamEvent& known) { return known.covers.stream; });
   if (static_cast<std::size_t>(same) >= most_events) return false;
-  events_.push_back(event);
+  events_.splice(events_.end(), from, event);
   return true;
 }
 
-std::vector<StreamEvent> StreamOrder::take_events() { return std::exchange(events_, {}); }
-
-std::optional<StreamEvent> StreamOrder::take_event(Stamp stamp) {
+bool StreamOrder::take_event(Stamp stamp, StreamEvents& into) noexcept {
   const auto covers = [&](const StreamEvent& event) {
     return event.covers.stream == stamp.stream && event.covers.ticket >= stamp.ticket;
   };
@@ -84,10 +87,9 @@ std::optional<StreamEvent> StreamOrder::take_event(Stamp stamp) {
   for (auto event = events_.begin(); event != events_.end(); ++event) {
     if (covers(*event) && (first == events_.end() || event->covers.ticket < first->covers.ticket)) first = event;
   }
-  if (first == events_.end()) return std::nullopt;
-  StreamEvent event = std::move(*first);
-  events_.erase(first);
-  return event;
+  if (first == events_.end()) return false;
+  into.splice(into.end(), events_, first);
+  return true;
 }
 
 bool StreamOrder::lacks_event(Stamp stamp) const {
@@ -101,25 +103,33 @@ bool StreamOrder::lacks_event(Stamp stamp) const {
   return same < most_events;
 }
 
-std::uint64_t StreamOrder::retire(const StreamEvent& event) {
-  const State retired{++last_retired_, event.covers.ticket, state(event.covers.stream).finished, {}};
-  restart(event.covers.stream);
-  states_.push_back(retired);
-  events_.push_back(event);
-  events_.back().covers.stream = retired.stream;
-  return retired.stream;
+void StreamOrder::retire(StreamEvents& events) {
+  const auto event = std::prev(events.end());
+  const std::uint64_t stream = event->covers.stream;
+  // What was given back on the stream since the event was recorded had its work queued before, or else it never will.
+  event->covers.ticket = now(stream);
+  states_.push_back({next_retired(), event->covers.ticket, state(stream).finished, {}, false});
+  destroy(stream);
+  event->covers.stream = ++last_retired_;
+  events_.splice(events_.end(), events, event);
 }
 
-std::vector<std::uint64_t> StreamOrder::take_finished_retired() {
-  std::vector<std::uint64_t> streams;
-  for (const State& state : states_) {
-    if (is_retired(state.stream) && state.finished >= state.ticket) streams.push_back(state.stream);
-  }
-  std::erase_if(states_, [&](const State& state) { return std::ranges::find(streams, state.stream) != streams.end(); });
+void StreamOrder::destroy(std::uint64_t stream) {
+  State& gone = state(stream);
+  gone.clock.clear();
+  if (!std::exchange(gone.destroyed, true)) ++destroyed_;
+}
+
+std::optional<std::uint64_t> StreamOrder::take_finished_retired() noexcept {
+  const auto done = [](const State& state) { return is_retired(state.stream) && state.finished >= state.ticket; };
+  const auto found = std::ranges::find_if(states_, done);
+  if (found == states_.end()) return std::nullopt;
+  const std::uint64_t stream = found->stream;
+  states_.erase(found);
   for (State& state : states_) {
-    std::erase_if(state.clock, [&](Stamp known) { return std::ranges::find(streams, known.stream) != streams.end(); });
+    std::erase_if(state.clock, [&](Stamp known) { return known.stream == stream; });
   }
-  return streams;
+  return stream;
 }
 
 std::vector<Stamp> StreamOrder::retired_streams() const {

@@ -239,8 +239,8 @@ void StepPlanner::served(const Block* block, std::size_t size, std::size_t align
     if (state_ == State::closing) ++clock_;
     return;
   }
-  open_[block->address] = recorded_.size();
   Recorded& request = recorded_.emplace_back();
+  open_[block->address] = recorded_.size() - 1;
   request.size = size;
   request.stream = block->stream;
   request.begin = clock_++;

@@ -65,10 +65,10 @@ TEST_F(MappedHandlesTest, RefusesMemoryBehindMemory) {
 }
 
 TEST_F(MappedHandlesTest, ForgetsWhatIsRemoved) {
-  handles_.remove(handles_.whole(100, 30, "decommit"));
+  handles_.take(100, 30, "decommit");
   EXPECT_EQ(handles_.count(), 1u);
   EXPECT_NO_THROW(handles_.check_free(0, 140, "commit"));
-  handles_.remove(handles_.whole(140, 10, "decommit"));
+  handles_.take(140, 10, "decommit");
   EXPECT_TRUE(handles_.empty());
 }
 

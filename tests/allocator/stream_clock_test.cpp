@@ -18,6 +18,24 @@ StreamEvent recorded(StreamOrder& order, std::uint64_t stream, EventId id) {
   return event;
 }
 
+bool keep(StreamOrder& order, const StreamEvent& event) {
+  StreamEvents events{event};
+  return order.keep(events, events.begin());
+}
+
+std::uint64_t retire(StreamOrder& order, const StreamEvent& event) {
+  StreamEvents events{event};
+  const std::uint64_t name = order.next_retired();
+  order.retire(events);
+  return name;
+}
+
+// The event taken; 0 if there is none.
+EventId taken(StreamOrder& order, Stamp covered) {
+  StreamEvents events;
+  return order.take_event(covered, events) ? events.front().id : 0;
+}
+
 TEST(StreamOrder, AllowsAStreamItsOwnMemory) {
   StreamOrder order;
   EXPECT_TRUE(order.covered(1, stamp(order, 1)));
@@ -66,40 +84,44 @@ TEST(StreamOrder, FindsTheFirstEventThatCoversAStamp) {
   StreamOrder order;
   const Stamp first = stamp(order, 1);
   EXPECT_TRUE(order.lacks_event(first));
-  order.keep(recorded(order, 1, 11));
+  keep(order, recorded(order, 1, 11));
   const Stamp second = stamp(order, 1);
-  order.keep(recorded(order, 1, 12));
+  keep(order, recorded(order, 1, 12));
   EXPECT_FALSE(order.lacks_event(second));
   EXPECT_TRUE(order.lacks_event(stamp(order, 1)));
-  EXPECT_EQ(order.take_event(second)->id, 12u);
-  EXPECT_EQ(order.take_event(first)->id, 11u);
-  EXPECT_EQ(order.take_event(first), std::nullopt);
+  EXPECT_EQ(taken(order, second), 12u);
+  EXPECT_EQ(taken(order, first), 11u);
+  EXPECT_EQ(taken(order, first), 0u);
 }
 
 TEST(StreamOrder, KeepsFewEventsPerStream) {
   StreamOrder order;
-  for (EventId id = 1; id <= StreamOrder::most_events; ++id) EXPECT_TRUE(order.keep(recorded(order, 1, id)));
+  for (EventId id = 1; id <= StreamOrder::most_events; ++id) EXPECT_TRUE(keep(order, recorded(order, 1, id)));
   EXPECT_FALSE(order.lacks_event(stamp(order, 1)));
-  EXPECT_FALSE(order.keep(recorded(order, 1, 100)));
-  EXPECT_TRUE(order.keep(recorded(order, 2, 101)));
-  EXPECT_EQ(order.take_events().size(), StreamOrder::most_events + 1);
+  EXPECT_FALSE(keep(order, recorded(order, 1, 100)));
+  EXPECT_TRUE(keep(order, recorded(order, 2, 101)));
+  StreamEvents all;
+  order.take_events(all);
+  EXPECT_EQ(all.size(), StreamOrder::most_events + 1);
   EXPECT_FALSE(order.has_events());
 }
 
 TEST(StreamOrder, RetiresAStreamBehindOneEvent) {
   StreamOrder order;
   const Stamp old = stamp(order, 1);
-  const std::uint64_t retired = order.retire(recorded(order, 1, 7));
+  const std::uint64_t retired = retire(order, recorded(order, 1, 7));
   EXPECT_TRUE(StreamOrder::is_retired(retired));
   EXPECT_FALSE(order.finished({retired, old.ticket}));
   EXPECT_FALSE(order.lacks_event({retired, old.ticket}));
-  EXPECT_THAT(order.retired_streams(), ElementsAre(Stamp{retired, old.ticket}));
-  EXPECT_THAT(order.take_finished_retired(), IsEmpty());
-  const StreamEvent event = *order.take_event({retired, old.ticket});
-  EXPECT_EQ(event.id, 7u);
-  order.finish(event);
+  EXPECT_THAT(order.retired_streams(), ElementsAre(Stamp{retired, order.now(1)}));
+  EXPECT_FALSE(order.lacks_event({retired, order.now(1)})) << "given back since the event, covered all the same";
+  EXPECT_EQ(order.take_finished_retired(), std::nullopt);
+  StreamEvents events;
+  ASSERT_TRUE(order.take_event({retired, old.ticket}, events));
+  EXPECT_EQ(events.front().id, 7u);
+  order.finish(events.front());
   EXPECT_TRUE(order.finished({retired, old.ticket}));
-  EXPECT_THAT(order.take_finished_retired(), ElementsAre(retired));
+  EXPECT_EQ(order.take_finished_retired(), retired);
   EXPECT_TRUE(order.finished({retired, old.ticket}));
   EXPECT_THAT(order.retired_streams(), IsEmpty());
 }
@@ -110,7 +132,7 @@ TEST(StreamOrder, StartsTheClockOfARetiredNameAnew) {
   order.wait(1, order.begin_event(2));
   order.wait(2, order.begin_event(1));
   EXPECT_TRUE(order.covered(1, other));
-  order.retire(recorded(order, 1, 7));
+  retire(order, recorded(order, 1, 7));
   EXPECT_FALSE(order.covered(1, other));
   // Whoever waited for the old stream has not waited for the new one.
   EXPECT_FALSE(order.covered(2, stamp(order, 1)));
@@ -118,11 +140,11 @@ TEST(StreamOrder, StartsTheClockOfARetiredNameAnew) {
 
 TEST(StreamOrder, RetiresANameManyTimes) {
   StreamOrder order;
-  const std::uint64_t first = order.retire(recorded(order, 1, 1));
-  const std::uint64_t second = order.retire(recorded(order, 1, 2));
+  const std::uint64_t first = retire(order, recorded(order, 1, 1));
+  const std::uint64_t second = retire(order, recorded(order, 1, 2));
   EXPECT_NE(first, second);
-  EXPECT_EQ(order.take_event({first, 1})->id, 1u);
-  EXPECT_EQ(order.take_event({second, 1})->id, 2u);
+  EXPECT_EQ(taken(order, {first, 1}), 1u);
+  EXPECT_EQ(taken(order, {second, 1}), 2u);
 }
 
 }  // namespace

@@ -1,5 +1,9 @@
 // A block given back on one stream reaches another stream only behind an event.
 #include <array>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
 
 #include "allocator/delayed_memory.h"
 #include "tests/allocator/pool_testing.h"
@@ -170,6 +174,115 @@ TEST_P(StreamOrderTest, TakesAUseThatTheOwnerHasWaitedForAsOver) {
   EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
   EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
   EXPECT_EQ(device_->waits(), 1u);
+}
+
+// Does something when an event has been recorded, and knows which streams exist.
+class HookedMemory : public MemoryAdaptor {
+ public:
+  using MemoryAdaptor::MemoryAdaptor;
+
+  EventId record_event(Stream stream) override {
+    if (destroyed.contains(stream.id)) throw DeviceError("[record_event] there is no such stream");
+    const EventId event = inner().record_event(stream);
+    streams[event] = stream.id;
+    if (const auto hook = std::exchange(after_record, {})) hook();
+    return event;
+  }
+  bool event_finished(EventId event) override { return !unfinished && inner().event_finished(event); }
+  void synchronize(EventId event) override {
+    inner().synchronize(event);
+    log->push_back("stream " + std::to_string(streams.at(event)) + " is done");
+  }
+  void decommit(void* address, std::size_t bytes) noexcept override {
+    log->push_back("decommit");
+    inner().decommit(address, bytes);
+  }
+
+  bool unfinished = false;
+  std::set<std::uint64_t> destroyed;
+  std::function<void()> after_record;
+  std::map<EventId, std::uint64_t> streams;
+  std::shared_ptr<std::vector<std::string>> log = std::make_shared<std::vector<std::string>>();
+};
+
+class StreamHooksTest : public PoolTest {
+ protected:
+  StreamHooksTest() {
+    auto hooked = std::make_unique<HookedMemory>(memory(8 * page));
+    device_ = hooked.get();
+    pool_ = std::make_unique<CachingAllocator>(std::move(hooked));
+  }
+
+  HookedMemory* device_;
+  std::unique_ptr<CachingAllocator> pool_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, StreamHooksTest, devices, device_name);
+
+TEST_P(StreamHooksTest, AnOrderForgetsNoUseThatCameAfterItsEvent) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  void* other = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->use(other, stream_of(*pool_, 2));
+  device_->after_record = [&] { pool_->use(block, stream_of(*pool_, 2)); };
+  pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
+  deallocate(*pool_, other, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page) << "the use after the event is not over";
+}
+
+TEST_P(StreamHooksTest, ABlockThatOutlivesItsStreamComesBack) {
+  for (const bool finished : {false, true}) {
+    pool_->set_budget(page);
+    device_->destroyed.clear();
+    void* block = allocate(*pool_, page, Category::activation, 1);
+    pool_->stream_destroyed(stream_of(*pool_, 1));
+    device_->destroyed.insert(1);
+    if (finished) pool_->trim();  // the pool hears that the stream's last work is done
+    deallocate(*pool_, block, page, 1);
+    EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+    deallocate(*pool_, block, page, 2);
+    EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+    EXPECT_EQ(pool_->trim(), page);
+    expect_invariants(*pool_);
+  }
+}
+
+TEST_P(StreamHooksTest, AUseOnADestroyedStreamIsOverWithIt) {
+  pool_->set_budget(page);
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->stream_destroyed(stream_of(*pool_, 2));
+  device_->destroyed.insert(2);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+}
+
+TEST_P(StreamHooksTest, APoolWaitsForAllWorkBeforeItsMemoryGoes) {
+  void* given_back = allocate(*pool_, page, Category::activation, 1);
+  allocate(*pool_, page, Category::activation, 2);
+  void* used = allocate(*pool_, page, Category::activation, 2);
+  pool_->use(used, stream_of(*pool_, 3));
+  deallocate(*pool_, given_back, page, 1);
+  const auto log = device_->log;
+  pool_.reset();
+  ASSERT_GE(log->size(), 4u);
+  const std::vector<std::string> waits(log->begin(), log->begin() + 3);
+  EXPECT_THAT(waits, ::testing::UnorderedElementsAre("stream 1 is done", "stream 2 is done", "stream 3 is done"));
+  EXPECT_EQ((*log)[3], "decommit");
+}
+
+TEST_P(StreamHooksTest, OfTwoPendingBlocksThatFitTheSmallerIsTaken) {
+  pool_->set_budget(5 * page);
+  void* large = allocate(*pool_, 2 * page, Category::activation, 1);
+  void* small = allocate(*pool_, page, Category::activation, 1);
+  void* larger = allocate(*pool_, 2 * page, Category::activation, 1);
+  for (const auto& [block, bytes] : {std::pair(large, 2 * page), {small, page}, {larger, 2 * page}}) {
+    pool_->use(block, stream_of(*pool_, 2));
+    deallocate(*pool_, block, bytes, 1);
+  }
+  device_->unfinished = true;
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), small);
 }
 
 TEST_P(StreamOrderTest, WaitsForTheWorkOnWhatShrinkingCutsOff) {

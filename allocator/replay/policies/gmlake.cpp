@@ -75,7 +75,7 @@ class Gmlake : public ModelPolicy {
   }
 
   void share(Block* block, std::uint16_t stream) override {
-    const std::uint64_t own = is_grant(block) ? block->stream : pytorch::stream_of(block);
+    const std::uint64_t own = is_grant(block) ? static_cast<std::uint64_t>(block->stream) : pytorch::stream_of(block);
     if (own != stream) recorded_.use(block, stream);
   }
 

@@ -153,8 +153,10 @@ class PoolFuzzer {
     const ShadowBlock block = entry->second;
     if (!intact(block)) return "the bytes of the block have changed";
     const std::uint32_t id = operation.stream == Operation::own_stream ? block.stream : operation.stream;
-    const Stream on = stream(id);
-    if (setup_.detect_races && id != block.stream) pool_->order(on, stream(block.stream));
+    // What outlived its stream may be given back under that name, which then comes to nothing new.
+    const bool outlived = block.orphaned && clocks().destroyed(id);
+    const Stream on = outlived ? Stream{pool_->device(), id} : stream(id);
+    if (setup_.detect_races && !outlived && id != block.stream) pool_->order(on, stream(block.stream));
     // The shadow forgets the block first: a pool may give its pages back at once.
     shadow_.remove(operation.slot, id);
     pool_->deallocate(reinterpret_cast<void*>(block.address), block.bytes, block.alignment, on);

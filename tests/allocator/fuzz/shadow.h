@@ -50,7 +50,10 @@ class Shadow {
   void remove(std::uint32_t slot, std::uint32_t freeing_stream) {
     const auto entry = blocks_.find(slot);
     ShadowBlock& block = entry->second;
-    block.lines.push_back(clocks_.line_of(freeing_stream));
+    // What outlived its stream and is given back on such a name was not used by a new stream of that name.
+    if (!(block.orphaned && clocks_.destroyed(freeing_stream))) {
+      block.lines.push_back(clocks_.line_of(freeing_stream));
+    }
     leave(block, block.address, block.end());
     count(block, 0, block.bytes);
     live_.erase(block.address);

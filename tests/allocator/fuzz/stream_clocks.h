@@ -33,6 +33,8 @@ class StreamClocks {
     return entry->second;
   }
   bool exists(std::uint64_t stream) const { return lines_.contains(stream); }
+  /// Destroyed, and nothing was queued under its name since.
+  bool destroyed(std::uint64_t stream) const { return destroyed_.contains(stream) && !exists(stream); }
 
   /// Whether what is queued on `stream` from now on runs after `use`.
   bool ordered(StreamUse use, std::uint64_t stream) {
@@ -56,6 +58,7 @@ class StreamClocks {
   std::size_t open_events() const { return events_.size(); }
 
   void destroy(std::uint64_t stream) {
+    destroyed_.insert(stream);
     const auto entry = lines_.find(stream);
     if (entry == lines_.end()) return;
     ended_.insert(entry->second);
@@ -76,7 +79,8 @@ class StreamClocks {
 
   std::unordered_map<std::uint64_t, std::size_t> lines_;
   std::unordered_set<std::size_t> ended_;
-  std::vector<Clock> clocks_;  // by line
+  std::unordered_set<std::uint64_t> destroyed_;  // names
+  std::vector<Clock> clocks_;                    // by line
   Clock host_;
   std::unordered_map<EventId, Clock> events_;
 };
