@@ -103,10 +103,14 @@ Block* Arena::find(const BucketIndex& free, std::size_t size, std::size_t alignm
   return best;
 }
 
-std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) const {
+bool Arena::fills_pages(std::size_t size) const {
   constexpr std::size_t largest_rest_share = 64;
   const std::size_t rest = -size & (page_ - 1);
-  return size >= 2 * page_ && rest <= size / largest_rest_share ? std::max(alignment, page_) : alignment;
+  return size >= 2 * page_ && rest <= size / largest_rest_share;
+}
+
+std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) const {
+  return fills_pages(size) ? std::max(alignment, page_) : alignment;
 }
 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {

@@ -40,8 +40,10 @@ class Arena {
   void add_window(std::uintptr_t address, std::size_t bytes);
   const std::vector<std::unique_ptr<Window>>& windows() const { return windows_; }
 
-  /// At least `alignment`, and a page for large sizes that fill their last page nearly: side by side they leave whole
-  /// pages when they go. A wish, not a condition.
+  /// Whether a block is large and fills its last page nearly: such blocks start at pages, and leave whole pages behind
+  /// when they go.
+  bool fills_pages(std::size_t size) const;
+  /// At least `alignment`, and a page for blocks that fill their pages. A wish, not a condition.
   std::size_t preferred_alignment(std::size_t size, std::size_t alignment) const;
   /// Best fit among the free blocks of `stream`, cut to `size`; busy. nullptr if none fits.
   Block* take(std::size_t size, std::size_t alignment, std::uint64_t stream);
@@ -92,9 +94,9 @@ class Arena {
   /// Cuts whole handles of `bytes` or, if that is not possible, a little more out of a free block, from its upper end;
   /// busy.
   Block* take_handles(Block* block, std::size_t bytes);
-  /// Cuts whole handles of at most `bytes` which can be moved to the address `to` out of the free block that was given
-  /// back longest ago, but for the neighbours of `hole`; busy. nullptr if there are none.
-  Block* take_movable_handles(std::uintptr_t to, std::size_t bytes, const Block* hole);
+  /// Cuts whole handles of at most `bytes` out of a free block, but for the neighbours of `hole`: those with the most
+  /// bytes for a call to the device, of equals those given back longest ago; busy. nullptr if there are none.
+  Block* take_movable_handles(std::size_t bytes, const Block* hole);
 
   /// mark_live() of the block will need no memory.
   static void expect_live(const Block* block) { block->window->live.expect(block->address - block->window->address); }

@@ -44,6 +44,7 @@ Block* Arena::begin_growth(const Growth& growth, std::uint64_t stream) {
 }
 
 void Arena::uncommit(Block* block) noexcept {
+  block->window->handles.clear(block->address, block->size);
   block->state = BlockState::uncommitted;
   block->stream = 0;
   block->epoch = 0;
@@ -96,36 +97,52 @@ Block* Arena::take_handles(Block* block, std::size_t bytes) {
   const std::uintptr_t first = handles.round_up(block->address);
   const std::uintptr_t end = handles.round_down(block->end());
   std::uintptr_t begin = end;
-  while (begin > first && end - begin < bytes) begin -= handles.size_at(begin - 1);
+  while (begin > first && end - begin < bytes) begin = handles.start_of(begin - 1);
   return cut_out(block, begin, end);
 }
 
-Block* Arena::take_movable_handles(std::uintptr_t to, std::size_t bytes, const Block* hole) {
-  // A handle stays naturally aligned only if it moves by a multiple of its size.
-  const auto movable = [&](const Block* block) -> std::pair<std::uintptr_t, std::uintptr_t> {
-    const HandleMap& handles = block->window->handles;
-    const std::uintptr_t end = handles.round_down(block->end());
-    for (std::uintptr_t begin = handles.round_up(block->address); begin < end; begin += handles.size_at(begin)) {
-      std::uintptr_t stop = begin;
-      while (stop < end && stop + handles.size_at(stop) - begin <= bytes && (to - begin) % handles.size_at(stop) == 0) {
-        stop += handles.size_at(stop);
-      }
-      if (stop != begin) return {begin, stop};
+Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
+  struct Run {
+    Block* block = nullptr;
+    std::uintptr_t begin = 0, end = 0;
+    std::size_t calls = 0;  // to the device, one for each handle
+    std::size_t size() const { return end - begin; }
+    bool better_than(const Run& other) const {
+      const std::size_t own = size() * other.calls, others = other.size() * calls;
+      return other.block == nullptr || own > others || (own == others && block->epoch < other.block->epoch);
     }
-    return {0, 0};
   };
-  Block* oldest = nullptr;
+  Run best;
+  const auto consider = [&](const Run& run) {
+    if (run.calls != 0 && run.better_than(best)) best = run;
+  };
   for (const StreamIndex& entry : indices_) {
     entry.free->for_each_from(page_, [&](Block* block) {
       if (block == hole->previous || block == hole->next) return;
-      const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
-                         (block->epoch == oldest->epoch && block->address > oldest->address);
-      if (older && movable(block).second != 0) oldest = block;
+      const HandleMap& handles = block->window->handles;
+      const std::uintptr_t end = handles.round_down(block->end());
+      const std::uintptr_t begin = handles.round_up(block->address);
+      if (divisible_) {
+        if (begin < end) consider({block, begin, std::min(end, begin + bytes), 1});
+        return;
+      }
+      Run run{block, begin, begin};
+      while (run.end < end) {
+        const std::uintptr_t next = handles.end_of(run.end);
+        if (next - run.begin <= bytes) {
+          run.end = next;
+          ++run.calls;
+        } else {
+          consider(run);
+          // A handle that does not fit behind the run may begin another one.
+          run.begin = run.end = run.calls == 0 ? next : run.end;
+          run.calls = 0;
+        }
+      }
+      consider(run);
     });
   }
-  if (oldest == nullptr) return nullptr;
-  const auto [begin, end] = movable(oldest);
-  return cut_out(oldest, begin, end);
+  return best.block == nullptr ? nullptr : cut_out(best.block, best.begin, best.end);
 }
 
 std::size_t Arena::releasable_bytes() const {
@@ -157,7 +174,7 @@ std::vector<std::pair<const Block*, std::size_t>> Arena::pinners() const {
         continue;
       }
       // One handle, or all those that `first` fills: they hold nothing free.
-      const std::uintptr_t end = std::max(at + window->handles.size_at(at), window->handles.round_down(first->end()));
+      const std::uintptr_t end = std::max(window->handles.end_of(at), window->handles.round_down(first->end()));
       std::size_t free = 0;
       std::vector<const Block*> holders;
       const Block* block = first;

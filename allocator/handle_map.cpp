@@ -1,50 +1,58 @@
 #include "allocator/handle_map.h"
 
-#include <algorithm>
 #include <bit>
 
 namespace poolgrad {
 
-std::vector<std::size_t> handle_sizes(std::uintptr_t address, std::size_t bytes, std::size_t page) {
-  constexpr std::size_t largest = std::size_t{64} << 20;
-  constexpr std::size_t share = 16;
-  const std::size_t most = std::max(page, std::min(largest, std::bit_floor(bytes / share)));
-  std::vector<std::size_t> sizes;
-  while (bytes != 0) {
-    const std::size_t natural = address & -address;
-    sizes.push_back(std::min({most, natural, std::bit_floor(bytes)}));
-    address += sizes.back();
-    bytes -= sizes.back();
-  }
+std::vector<std::size_t> handle_sizes(std::size_t bytes, std::size_t most) {
+  std::vector<std::size_t> sizes(bytes / most, most);
+  if (bytes % most != 0) sizes.push_back(bytes % most);
   return sizes;
 }
 
 HandleMap::HandleMap(std::uintptr_t address, std::size_t bytes, std::size_t page, bool divisible)
     : address_(address),
       page_(page),
-      logs_(divisible ? 0 : bytes / page, static_cast<std::uint8_t>(std::countr_zero(page))) {}
+      // With one more, at which the last handle ends.
+      starts_(divisible ? 0 : bytes / page / 64 + 1, ~std::uint64_t{0}) {}
 
 void HandleMap::set(std::uintptr_t address, const std::vector<std::size_t>& sizes) {
-  if (logs_.empty()) return;
+  if (starts_.empty()) return;
+  std::size_t page = page_of(address);
   for (const std::size_t size : sizes) {
-    const auto first = logs_.begin() + static_cast<std::ptrdiff_t>((address - address_) / page_);
-    std::fill_n(first, size / page_, static_cast<std::uint8_t>(std::countr_zero(size)));
-    address += size;
+    for (const std::size_t end = page + size / page_, first = page; page != end; ++page) {
+      set_starts(page, page == first);
+    }
   }
+}
+
+void HandleMap::clear(std::uintptr_t address, std::size_t bytes) {
+  if (starts_.empty()) return;
+  const std::size_t end = page_of(address + bytes);
+  for (std::size_t page = page_of(address); page != end; ++page) set_starts(page, true);
 }
 
 void HandleMap::move(std::uintptr_t from, HandleMap& target, std::uintptr_t to, std::size_t bytes) {
-  if (logs_.empty()) return;
+  if (starts_.empty()) return;
   for (std::size_t offset = 0; offset < bytes; offset += page_) {
-    target.logs_[(to + offset - target.address_) / page_] = logs_[(from + offset - address_) / page_];
+    target.set_starts(target.page_of(to + offset), starts(page_of(from + offset)));
   }
 }
 
-std::uintptr_t HandleMap::round_up(std::uintptr_t address) const {
-  const std::size_t size = size_at(address);
-  return (address + size - 1) & ~(size - 1);
+std::uintptr_t HandleMap::start_of(std::uintptr_t address) const {
+  std::size_t page = page_of(address);
+  if (starts_.empty()) return address_ + page * page_;
+  std::uint64_t word = starts_[page / 64] << (63 - page % 64) >> (63 - page % 64);  // up to this page
+  while (word == 0) word = starts_[(page = page / 64 * 64 - 1) / 64];
+  return address_ + (page / 64 * 64 + 63 - static_cast<std::size_t>(std::countl_zero(word))) * page_;
 }
 
-std::uintptr_t HandleMap::round_down(std::uintptr_t address) const { return address & ~(size_at(address - 1) - 1); }
+std::uintptr_t HandleMap::end_of(std::uintptr_t address) const {
+  std::size_t page = page_of(address) + 1;
+  if (starts_.empty()) return address_ + page * page_;
+  std::uint64_t word = starts_[page / 64] >> (page % 64) << (page % 64);  // from this page on
+  while (word == 0) word = starts_[(page = (page / 64 + 1) * 64) / 64];
+  return address_ + (page / 64 * 64 + static_cast<std::size_t>(std::countr_zero(word))) * page_;
+}
 
 }  // namespace poolgrad

@@ -188,6 +188,7 @@ class Pool {
   // pool.cpp: where the magazine has nothing. Functions that take a Lock may give it up meanwhile, and hold it when
   // they return.
   Arena& arena_for(Tag tag) { return arenas_[is_long_lived(tag.category) ? 1 : 0]; }
+  const Arena& arena_for(Tag tag) const { return arenas_[is_long_lived(tag.category) ? 1 : 0]; }
   std::size_t rounded(std::size_t bytes) const { return ((bytes != 0 ? bytes : 1) + granule_ - 1) & ~(granule_ - 1); }
   Arena* arena_of(const void* pointer);
   void search(Need& need);
@@ -300,7 +301,9 @@ class Pool {
   void unreserve(Lock& lock, void* address, std::size_t bytes) noexcept;
   std::size_t page_deficit(const Need& need) const;
   std::size_t unused_budget() const;
-  std::size_t growth_step() const;
+  /// What the end of a growth is rounded up to.
+  std::size_t growth_step(const Need& need) const;
+  std::size_t largest_handle() const;
   bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes);
   std::size_t commit(Need& need);
   /// Memory behind the planned pages, which are free then. False if the device has none.

@@ -21,8 +21,15 @@ constexpr std::size_t most_addresses = std::size_t{1} << 42;
 constexpr std::size_t least_stitched = std::size_t{8} << 20;
 
 // Up to both, committing new pages is preferred to moving idle ones, for which streams have to be waited for.
-constexpr std::size_t most_idle = std::size_t{256} << 20;
-constexpr std::size_t most_idle_share = 16;  // of what is reserved
+constexpr std::size_t most_idle = std::size_t{64} << 20;
+constexpr std::size_t most_idle_share = 32;  // of what is reserved
+
+// A call to the device costs the same for any number of bytes, so the fewer the better: until the budget comes near,
+// where handles that a small block pins, and pages ahead of need, are what a request may lack.
+constexpr std::size_t most_handle = std::size_t{256} << 20;
+constexpr std::size_t most_ahead = std::size_t{128} << 20;
+constexpr std::size_t most_ahead_share = 64;  // of what is reserved
+constexpr std::size_t near_budget = 512;      // parts of what is unused
 
 }  // namespace
 
@@ -55,7 +62,7 @@ void Pool::unreserve(Lock& lock, void* address, std::size_t bytes) noexcept {
 }
 
 std::size_t Pool::page_deficit(const Need& need) const {
-  const Arena& arena = arenas_[is_long_lived(need.tag.category) ? 1 : 0];
+  const Arena& arena = arena_for(need.tag);
   const Arena::Growth growth = arena.plan_growth(need.size, need.alignment, need.stream.id, page_);
   return growth.hole != nullptr ? growth.bytes : round_up(need.size, page_);
 }
@@ -64,10 +71,20 @@ std::size_t Pool::unused_budget() const {
   return budget_ - std::min<std::size_t>(budget_, statistics_.reserved_bytes.current);
 }
 
-// Large pages once they round the reserved bytes up by no more than a few percent.
-std::size_t Pool::growth_step() const {
-  constexpr std::size_t share = 16;
-  return std::clamp(std::bit_floor<std::size_t>(statistics_.reserved_bytes.current / share), page_, large_page_);
+std::size_t Pool::growth_step(const Need& need) const {
+  const std::size_t reserved = statistics_.reserved_bytes.current;
+  // Large pages once they round the reserved bytes up by no more than a few percent.
+  constexpr std::size_t large_page_share = 16;
+  const std::size_t large = std::clamp(std::bit_floor(reserved / large_page_share), page_, large_page_);
+  // A transient block that fills its pages has them to itself, so that they can go when it goes.
+  const bool alone = !is_long_lived(need.tag.category) && arena_for(need.tag).fills_pages(need.size);
+  if (alone || config_.mode == AllocatorMode::none) return large;
+  return std::max(large, std::min({most_ahead, std::bit_floor(reserved / most_ahead_share),
+                                   std::bit_floor(unused_budget() / near_budget)}));
+}
+
+std::size_t Pool::largest_handle() const {
+  return std::clamp(round_down(unused_budget() / near_budget, page_), page_, std::max(page_, most_handle));
 }
 
 bool Pool::commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes) {
@@ -93,7 +110,7 @@ bool Pool::commit_handles(std::uintptr_t address, const std::vector<std::size_t>
 std::size_t Pool::commit(Need& need) {
   Lock lock(mutex_);
   Arena& arena = arena_for(need.tag);
-  std::size_t step = growth_step();
+  std::size_t step = growth_step(need);
   std::size_t alignment = arena.preferred_alignment(need.size, need.alignment);
   while (true) {
     const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);
@@ -126,7 +143,7 @@ bool Pool::commit_growth(Lock& lock, Need& need, Arena& arena, const Arena::Grow
     arena.uncommit(block);
   });
   const std::vector<std::size_t> sizes =
-      memory_->divisible() ? std::vector{growth.bytes} : handle_sizes(block->address, growth.bytes, page_);
+      memory_->divisible() ? std::vector{growth.bytes} : handle_sizes(growth.bytes, largest_handle());
   need.device_full = true;
   if (!call.timed(sizes.size(), [&] { return commit_handles(block->address, sizes); })) return false;
   call.done();
@@ -151,22 +168,21 @@ std::size_t Pool::stitchable_bytes(const Need& need) const {
   // Counting what lies idle means to walk all blocks; that it cannot be many is known at once.
   if (can_commit && arenas_[0].free_bytes() + arenas_[1].free_bytes() <= most) return 0;
   const std::size_t idle = idle_bytes();
-  const bool many = idle >= pages && idle > most;
-  return can_commit && !many ? 0 : idle;
+  return can_commit && idle <= most ? 0 : idle;
 }
 
 std::size_t Pool::stitch(Need& need) {
   Lock lock(mutex_);
   Arena& arena = arena_for(need.tag);
   // What the budget does not allow to commit is moved, and the rest of the run is committed afterwards; if all could be
-  // committed, all is moved.
+  // committed, as much is moved as there is.
   const std::size_t allowed = need.device_full ? 0 : unused_budget() & ~(page_ - 1);
   const std::size_t idle = idle_bytes();
   Arena::Growth growth;
   for (const std::size_t alignment : {arena.preferred_alignment(need.size, need.alignment), need.alignment}) {
     growth = arena.plan_growth(need.size, alignment, need.stream.id, page_);
     if (growth.hole == nullptr) return 0;
-    if (allowed < growth.bytes) growth.bytes -= allowed;
+    growth.bytes = allowed < growth.bytes ? growth.bytes - allowed : std::min(growth.bytes, round_down(idle, page_));
     if (growth.bytes <= idle) break;
   }
   if (growth.bytes > idle) return 0;
@@ -198,7 +214,7 @@ std::size_t Pool::stitch(Need& need) {
 
 std::size_t Pool::move_handles(Lock& lock, Window& window, std::uintptr_t to, std::size_t bytes, const Block* target) {
   for (Arena& arena : arenas_) {
-    Block* source = arena.take_movable_handles(to, bytes, target);
+    Block* source = arena.take_movable_handles(bytes, target);
     if (source == nullptr) continue;
     DeviceCall call(*this, lock, [&]() noexcept { arena.put(source); });
     if (!settle(lock, std::nullopt, {{source->stream, source->ticket}})) return 0;

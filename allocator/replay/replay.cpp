@@ -14,7 +14,8 @@ std::size_t round_up(std::size_t bytes) {
 }  // namespace
 
 double ReplayResult::utilisation() const {
-  return peak_reserved == 0 ? 1.0 : static_cast<double>(peak_active) / static_cast<double>(peak_reserved);
+  if (peak_reserved == 0) return 1.0;
+  return std::min(1.0, static_cast<double>(round_up(peak_requested)) / static_cast<double>(peak_reserved));
 }
 
 ReplayResult replay(const Workload& workload, const PolicyEntry& entry, const ReplayOptions& options) {

@@ -16,16 +16,17 @@ struct ReplayResult {
   std::size_t capacity = 0;
   std::size_t lower_bound = 0;
   std::size_t peak_reserved = 0;
-  std::size_t peak_active = 0;
+  std::size_t peak_active = 0;               // live bytes as the policy rounded them, and what waits for a stream
   std::size_t peak_requested = 0;            // live requested bytes
   std::optional<std::size_t> out_of_memory;  // index of the first allocation that failed; the replay ends there
   std::optional<std::uint64_t> out_of_memory_step;
   DeviceCounters counters;
-  double modelled_ns = 0;        // virtual time of the whole replay without think time
+  double modelled_ns = 0;        // device time: what all calls cost by the latency table, and the waits
   double seconds = 0;            // wall clock
   std::uint64_t operations = 0;  // replayed
 
-  /// peak_active / peak_reserved; 1 if nothing was reserved.
+  /// Peak requested, in whole pages of 2 MiB, / peak reserved: what a policy's own rounding adds is waste, too. 1 if
+  /// nothing was reserved.
   double utilisation() const;
 };
 

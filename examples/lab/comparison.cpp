@@ -52,12 +52,6 @@ std::size_t Capacity::of(std::size_t lower_bound) const {
 
 std::string Capacity::text() const { return bytes > 0 ? format_bytes(bytes) : fmt::format("{:g}x", factor); }
 
-double utilisation_of(const ReplayResult& result) {
-  if (result.peak_reserved == 0) return 1;
-  return std::min(1.0,
-                  static_cast<double>(whole_pages(result.peak_active)) / static_cast<double>(result.peak_reserved));
-}
-
 std::string describe_failure(const ReplayResult& result) {
   if (!result.out_of_memory) return "";
   const std::string operation = "op " + format_integer(*result.out_of_memory);

@@ -66,9 +66,6 @@ using ComparisonProgress = std::function<void(std::size_t done, std::size_t all,
 Comparison compare(const std::vector<Workload>& workloads, const std::vector<const PolicyEntry*>& policies,
                    const ComparisonOptions& options, const ComparisonProgress& progress = {});
 
-/// Peak active in whole pages of 2 MiB / peak reserved: what the policy wastes beyond the device's own rounding.
-double utilisation_of(const ReplayResult& result);
-
 /// Where a replay ran out of memory: "step 3, op 1,204"; "" if it did not.
 std::string describe_failure(const ReplayResult& result);
 

@@ -52,7 +52,7 @@ Summary summary_of(const Comparison& comparison, std::size_t policy) {
   double operations = 0, seconds = 0;
   for (std::size_t row = 0; row < comparison.rows.size(); ++row) {
     const Measurement& measurement = comparison.rows[row].policies[policy];
-    const double utilisation = utilisation_of(measurement.unlimited);
+    const double utilisation = measurement.unlimited.utilisation();
     result.utilisation += utilisation;
     if (row == 0 || utilisation < result.worst_utilisation) {
       result.worst_utilisation = utilisation;

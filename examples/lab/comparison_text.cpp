@@ -82,7 +82,7 @@ Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
             {"online", policy.online},
             {"peak_reserved", m.unlimited.peak_reserved},
             {"peak_active", m.unlimited.peak_active},
-            {"utilisation", utilisation_of(m.unlimited)},
+            {"utilisation", m.unlimited.utilisation()},
             {"device_allocations", counters.allocations},
             {"device_frees", counters.frees},
             {"events", counters.events},
@@ -111,7 +111,7 @@ std::string workload_text(const Comparison& comparison, std::size_t row) {
     const Measurement& m = workload.policies[policy];
     const DeviceCounters& counters = m.unlimited.counters;
     table.add({std::string(comparison.policies[policy]->name), format_bytes(m.unlimited.peak_reserved),
-               format_percent(utilisation_of(m.unlimited)), m.smallest ? format_bytes(*m.smallest) : "-",
+               format_percent(m.unlimited.utilisation()), m.smallest ? format_bytes(*m.smallest) : "-",
                m.smallest ? factor_text(comparison.factor(row, policy)) : "-",
                format_integer(counters.allocations + counters.frees), format_integer(counters.events),
                format_integer(counters.waits), format_time(m.unlimited.modelled_ns), describe_failure(m.tight)});
@@ -126,7 +126,7 @@ std::string summary_text(const Comparison& comparison) {
       return fmt::format("{:.3f}", comparison.factor(row, policy));
     });
   text += matrix(comparison, "utilisation, %", [&](std::size_t row, std::size_t policy) {
-    return fmt::format("{:.1f}", 100 * utilisation_of(comparison.rows[row].policies[policy].unlimited));
+    return fmt::format("{:.1f}", 100 * comparison.rows[row].policies[policy].unlimited.utilisation());
   });
   text += averages(comparison) + best_other(comparison);
   Table goals({"<goal", "<promised", "<found", "<"});

@@ -171,7 +171,7 @@ void add_policies(PageTables& tables, const Comparison& comparison) {
                 {"description", comparison.policies[p]->description},
                 {"online", comparison.policies[p]->online},
                 {"peak_reserved", m.unlimited.peak_reserved},
-                {"utilisation", utilisation_of(m.unlimited)},
+                {"utilisation", m.unlimited.utilisation()},
                 {"device_calls", m.unlimited.counters.allocations + m.unlimited.counters.frees},
                 {"events", m.unlimited.counters.events},
                 {"waits", m.unlimited.counters.waits},

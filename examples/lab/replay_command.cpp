@@ -29,7 +29,7 @@ Json to_json(const ReplayResult& r, std::optional<std::size_t> smallest) {
             {"peak_reserved", r.peak_reserved},
             {"peak_active", r.peak_active},
             {"peak_requested", r.peak_requested},
-            {"utilisation", utilisation_of(r)},
+            {"utilisation", r.utilisation()},
             {"operations", r.operations},
             {"device_allocations", r.counters.allocations},
             {"device_frees", r.counters.frees},
@@ -53,7 +53,7 @@ std::string to_text(const Workload& workload, const ReplayResult& r, bool limite
   text += fmt::format("policy    {}{}\n", r.policy, limited ? " in " + format_bytes(r.capacity) : " without a limit");
   text += fmt::format("memory    peak {} requested, {} active, {} reserved: utilisation {}\n",
                       format_bytes(r.peak_requested), format_bytes(r.peak_active), format_bytes(r.peak_reserved),
-                      format_percent(utilisation_of(r)));
+                      format_percent(r.utilisation()));
   text += fmt::format("device    {} allocations, {} frees, {} events, {} waits, {} synchronisations: {} modelled\n",
                       format_integer(r.counters.allocations), format_integer(r.counters.frees),
                       format_integer(r.counters.events), format_integer(r.counters.waits),

@@ -80,20 +80,34 @@ class PageHeapTest : public PoolTest {
 };
 INSTANTIATE_TEST_SUITE_P(Devices, PageHeapTest, devices, device_name);
 
-TEST(Handles, AreCommittedOneByOneWhereMemoryIsNotDivisible) {
+TEST(Handles, AreOneForAGrowthWhileTheBudgetIsFar) {
   Calls calls;
-  CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 8192 * MiB), calls, true));
+  CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 64 * 1024 * MiB), calls, true));
   allocate(pool, 3 * page);
-  EXPECT_THAT(calls.commits, ElementsAre(page, page, page));
-  calls.commits.clear();
-  allocate(pool, 64 * page);
-  EXPECT_EQ(*std::ranges::max_element(calls.commits), 4 * page);
+  allocate(pool, 50 * page);
+  EXPECT_THAT(calls.commits, ElementsAre(3 * page, 50 * page));
   EXPECT_EQ(pool.statistics().num_device_alloc, 2u);
+  EXPECT_EQ(pool.statistics().driver_calls, 2u);
   expect_invariants(pool);
 }
 
+TEST(Handles, AreSmallerTheNearerTheBudgetIs) {
+  Calls calls;
+  CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 64 * 1024 * MiB), calls, true),
+                        {.budget = 8192 * MiB});
+  std::size_t unused = 8192 * MiB;
+  while (unused >= 512 * MiB) {
+    calls.commits.clear();
+    allocate(pool, 512 * MiB);
+    unused -= 512 * MiB;
+    for (const std::size_t handle : calls.commits) EXPECT_LE(handle, std::max(page, unused / 512));
+  }
+  EXPECT_EQ(*std::ranges::max_element(calls.commits), page);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 8192 * MiB);
+}
+
 TEST(Handles, AreGivenBackWhole) {
-  CachingAllocator pool(make_memory("sim", 8192 * MiB));
+  CachingAllocator pool(make_memory("sim", 4352 * MiB));
   void* block = allocate(pool, 64 * page);  // handles of four pages
   deallocate(pool, block, 64 * page);
   void* wall = allocate(pool, 100);
@@ -104,6 +118,34 @@ TEST(Handles, AreGivenBackWhole) {
   deallocate(pool, wall, 100);
   EXPECT_EQ(pool.trim(), 4 * page);
   expect_invariants(pool);
+}
+
+TEST(Handles, AreOfBlocksThatFillTheirPagesAlone) {
+  // Every other block goes, and its memory with it.
+  CachingAllocator pool(make_memory("sim", 64 * 1024 * MiB));
+  std::vector<void*> blocks;
+  for (int i = 0; i < 1000; ++i) blocks.push_back(allocate(pool, 2 * page));
+  for (std::size_t i = 0; i < 1000; i += 2) deallocate(pool, blocks[i], 2 * page);
+  EXPECT_EQ(pool.trim(), 1000 * page);
+}
+
+TEST_P(PageHeapTest, GrowsAheadByASixtyFourthSoThatCallsAreFew) {
+  // Blocks that share their last pages with their neighbours.
+  make_pool({}, true, 256 * 1024 * MiB);
+  const std::size_t bytes = page + page / 2;
+  for (std::size_t i = 1; i <= 1000; ++i) {
+    allocate(*pool_, bytes);
+    EXPECT_LE(pool_->statistics().reserved_bytes.current, i * bytes + i * bytes / 64 + page);
+  }
+  EXPECT_LT(pool_->statistics().num_device_alloc, 400u);
+  expect_invariants(*pool_);
+}
+
+TEST_P(PageHeapTest, GrowsByNoMoreThanIsNeededNearTheBudget) {
+  make_pool({.budget = 1500 * page}, true, 256 * 1024 * MiB);
+  for (std::size_t i = 0; i < 1000; ++i) allocate(*pool_, page + page / 2);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 1500 * page);
+  EXPECT_EQ(pool_->statistics().num_ooms, 0u);
 }
 
 TEST(Handles, ThatCannotAllBeHadAreGivenBackAtOnce) {
@@ -140,6 +182,39 @@ TEST_P(PageHeapTest, MovesOnlyWhatTheBudgetDoesNotAllowToCommit) {
   EXPECT_LE(rung(RungId::stitch).bytes, 5 * page);
   EXPECT_TRUE(intact(kept));
   deallocate(*pool_, large, 7 * page);
+}
+
+TEST_P(PageHeapTest, MovesWhatLiesIdleBeforeItGrowsByTheRest) {
+  // There is budget for all of it, but 60 pages lie idle.
+  make_pool({}, true, 64 * 1024 * MiB);
+  void* idle = allocate(*pool_, 40 * page);
+  void* wall = allocate(*pool_, page);
+  const auto kept = comb(20);
+  deallocate(*pool_, idle, 40 * page);
+  void* large = allocate(*pool_, 70 * page);
+  EXPECT_EQ(rung(RungId::stitch).bytes, 60 * page);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, (1 + 20 + 70) * page);
+  EXPECT_EQ(calls_.decommits, 0u);
+  expect_invariants(*pool_);
+  if (pool_->device().is_cpu()) std::memset(large, 0xEE, 70 * page);
+  EXPECT_TRUE(intact(kept));
+  deallocate(*pool_, large, 70 * page);
+  deallocate(*pool_, wall, page);
+}
+
+TEST_P(PageHeapTest, MovesWhatTakesTheFewestCalls) {
+  make_pool({}, true, 64 * 1024 * MiB);
+  void* idle = allocate(*pool_, 40 * page);
+  void* wall = allocate(*pool_, page);
+  const auto kept = comb(40);  // given back first
+  deallocate(*pool_, idle, 40 * page);
+  void* large = allocate(*pool_, 45 * page);
+  EXPECT_EQ(calls_.moves, 1u + 5u);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, (40 + 1 + 80) * page);
+  expect_invariants(*pool_);
+  EXPECT_TRUE(intact(kept));
+  deallocate(*pool_, large, 45 * page);
+  deallocate(*pool_, wall, page);
 }
 
 TEST_P(PageHeapTest, TakesPagesOfTheOtherArena) {

@@ -44,6 +44,12 @@ inline PoolSetup random_setup(Random& random) {
   setup.granularity = random.pick(std::array{page, page, 64 * KiB});
   if (setup.device == std::string("handles")) setup.granularity = random.pick(std::array{page, 256 * KiB});
   setup.config.budget = setup.granularity * (1 + random.below(std::size_t{1} << random.below(8)));
+  if (setup.device != std::string("host") && random.one_in(3)) {
+    // Far from the budget handles are large, growth runs ahead, and pages that lie idle are moved.
+    if (setup.device == std::string("handles")) setup.granularity = 4 * KiB;
+    setup.config.budget = setup.granularity * (512 + random.below(1 << 14));
+    setup.capacity = std::max(setup.capacity, setup.config.budget);
+  }
   if (random.one_in(8)) {
     setup.capacity = setup.config.budget;
     setup.config.budget = random.one_in(2) ? 0 : setup.capacity * 2;

@@ -52,6 +52,17 @@ TEST(Replay, MeasuresPeaksAndCountsOperations) {
   EXPECT_DOUBLE_EQ(result.utilisation(), 1.0);
 }
 
+TEST(Replay, CountsWhatAPolicyRoundsUpAsWaste) {
+  // Bins of 512 bytes x 8^i: 300 KiB take 2 MiB each.
+  WorkloadBuilder out;
+  for (int i = 0; i < 50; ++i) out.allocate(300 << 10, Category::activation);
+  const Workload workload = out.take("rounded", "");
+  const ReplayResult cub = replay(workload, policy_named("cub"));
+  EXPECT_EQ(cub.peak_active, cub.peak_reserved);
+  EXPECT_DOUBLE_EQ(cub.utilisation(), 16.0 / 100.0);
+  EXPECT_DOUBLE_EQ(replay(workload, policy_named("poolgrad")).utilisation(), 1.0) << "but whole pages are the device's";
+}
+
 TEST(Replay, OfNothingHasFullUtilisation) {
   for (const PolicyEntry& policy : policies()) {
     const ReplayResult result = replay(Workload{}, policy);
