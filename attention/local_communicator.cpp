@@ -11,6 +11,7 @@
 
 #include "allocator/error.h"
 #include "kernels/elementwise.h"
+#include "tensor/generator.h"
 
 namespace poolgrad::attention {
 
@@ -241,10 +242,18 @@ LocalGroup::~LocalGroup() = default;
 
 void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& body) {
   std::exception_ptr error;
+  // Ranks work on one sequence, as it were one program: each draws what the others draw, on whichever thread it is.
+  std::vector<kernels::RandomKey> random(ranks_.size(), default_generator().state());
+  const auto take_step = [&](Communicator& rank, int step) {
+    kernels::RandomKey& own = random[static_cast<std::size_t>(rank.rank())];
+    default_generator().set_state(own);
+    body(rank, step);
+    own = default_generator().state();
+  };
   if (room_->progress == Progress::turns) {
     try {
       for (int step = 0; step < steps; ++step)
-        for (const auto& rank : ranks_) body(*rank, step);
+        for (const auto& rank : ranks_) take_step(*rank, step);
     } catch (...) {
       error = std::current_exception();
     }
@@ -252,7 +261,7 @@ void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& b
     std::mutex mutex;
     const auto run_rank = [&](Communicator& rank) {
       try {
-        for (int step = 0; step < steps; ++step) body(rank, step);
+        for (int step = 0; step < steps; ++step) take_step(rank, step);
       } catch (const std::exception& exception) {
         const std::lock_guard lock(mutex);
         if (!error) error = std::current_exception();
@@ -273,6 +282,7 @@ void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& b
       room_->fail(std::string("a rank could not be started: ") + exception.what());
     }
   }
+  default_generator().set_state(random[0]);
   room_->reset();
   if (error) std::rethrow_exception(error);
 }

@@ -7,6 +7,7 @@
 #include <latch>
 #include <thread>
 
+#include "tensor/generator.h"
 #include "tests/attention/communicator_contract.h"
 
 namespace poolgrad::attention::testing_support {
@@ -42,6 +43,26 @@ TEST(LocalGroup, TakesTurnsOnTheCallersThreadStepByStep) {
     order.push_back(10 * step + c.rank());
   });
   EXPECT_THAT(order, ::testing::ElementsAre(0, 1, 2, 10, 11, 12));
+}
+
+TEST(LocalGroup, ItsRanksDrawTheSameNumbersAndTheCallerGoesOnFromThere) {
+  for (const auto progress : {LocalGroup::Progress::threads, LocalGroup::Progress::turns}) {
+    manual_seed(5);
+    default_generator().take(7);
+    LocalGroup group(3, progress);
+    std::vector<std::vector<kernels::RandomKey>> drawn(3);
+    for (int run = 0; run < 2; ++run)
+      group.run(2, [&](Communicator& c, int) {
+        drawn[static_cast<std::size_t>(c.rank())].push_back(default_generator().take(10));
+      });
+    for (const std::vector<kernels::RandomKey>& keys : drawn)
+      for (std::size_t i = 0; i < 4; ++i) {
+        EXPECT_EQ(keys.at(i).seed, 5u);
+        EXPECT_EQ(keys[i].use, default_generator().state().use);
+        EXPECT_EQ(keys[i].offset, 7 + 10 * i) << "the second run goes on";
+      }
+    EXPECT_EQ(default_generator().state().offset, 47u);
+  }
 }
 
 TEST(LocalGroup, IsAsNewAfterAFailure) {
