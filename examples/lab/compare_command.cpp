@@ -18,8 +18,10 @@ struct CompareOptions {
   std::vector<std::string> sources{"zoo"};
   std::vector<std::string> policies;
   std::string tight = "1.05x";
-  std::string latency = "unit";
+  std::vector<std::string> curve{"1.01x", "1.05x", "1.1x", "1.25x", "1.5x", "2x"};
+  std::string latency = "h200";
   bool smallest = true;
+  bool curves = true;
   bool summary = false;
   bool check = false;
   unsigned threads = 2;
@@ -49,10 +51,12 @@ std::vector<const PolicyEntry*> choose(const std::vector<std::string>& names) {
 
 int compare_all(const CompareOptions& options, Console& console) {
   const LatencyTable latency = LatencyTable::named(options.latency);
-  const ComparisonOptions comparison_options{.latency = &latency,
-                                             .tight = Capacity::parse(options.tight),
-                                             .smallest = options.smallest,
-                                             .threads = options.threads};
+  ComparisonOptions comparison_options{.latency = &latency,
+                                       .tight = Capacity::parse(options.tight),
+                                       .smallest = options.smallest,
+                                       .threads = options.threads};
+  if (options.curves)
+    for (const std::string& capacity : options.curve) comparison_options.curve.push_back(Capacity::parse(capacity));
   const std::vector<const PolicyEntry*> chosen = choose(options.policies);
   const std::vector<Workload> workloads = read_workloads(options.sources);
   const auto start = std::chrono::steady_clock::now();
@@ -84,7 +88,12 @@ Command add_compare(CLI::App& lab) {
                   "Where running out of memory is looked for: 8GiB, or 1.05x the lower bound")
       ->capture_default_str();
   app->add_flag("--find-min-capacity,!--no-min-capacity", options->smallest, "Find smallest capacities (default: yes)");
-  app->add_option("--latency", options->latency, "What calls cost: unit, h200, or a table's file")
+  app->add_option("--curve", options->curve, "Capacities at which device time is measured")
+      ->delimiter(',')
+      ->capture_default_str();
+  app->add_flag("!--no-curve", options->curves, "Measure device time without limit alone");
+  app->add_option("--latency", options->latency,
+                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
       ->capture_default_str();
   app->add_option("--threads", options->threads, "Replays at once")->capture_default_str()->check(CLI::Range(1, 256));
   app->add_flag("--summary", options->summary, "No tables of single workloads");

@@ -29,6 +29,9 @@ Measurement measure(const Workload& workload, const PolicyEntry& policy, std::si
   result.unlimited = replay(workload, policy, {.latency = options.latency});
   result.tight = replay(workload, policy, {.capacity = options.tight.of(lower_bound), .latency = options.latency});
   if (options.smallest) result.smallest = smallest_capacity(workload, policy, {.latency = options.latency});
+  for (const Capacity& capacity : options.curve)
+    result.curve.push_back(
+        replay(workload, policy, {.capacity = capacity.of(lower_bound), .latency = options.latency}));
   return result;
 }
 

@@ -30,6 +30,7 @@ struct ComparisonOptions {
   const LatencyTable* latency = nullptr;  // nullptr: "unit"
   Capacity tight{.factor = 1.05};         // where running out of memory is looked for
   bool smallest = true;                   // find the smallest capacity of each, by bisection
+  std::vector<Capacity> curve = {};       // where device time is measured, beside without limit
   unsigned threads = 2;
 };
 
@@ -38,6 +39,7 @@ struct Measurement {
   ReplayResult unlimited;
   ReplayResult tight;
   std::optional<std::size_t> smallest;  // bytes
+  std::vector<ReplayResult> curve;      // at each of ComparisonOptions::curve
 };
 
 struct Comparison {
@@ -74,13 +76,22 @@ struct Summary {
   double utilisation = 0, worst_utilisation = 1;  // average and least, without limit
   double factor = 0, worst_factor = 0;            // average and most, of the smallest capacity; 0 if not looked for
   std::string worst_utilisation_at, worst_factor_at;
-  std::size_t ran_out = 0;  // workloads that did not fit into the tight capacity
-  DeviceCounters counters;  // sums
-  double modelled_ns = 0;
+  std::size_t ran_out = 0;      // workloads that did not fit into the tight capacity
+  DeviceCounters counters;      // sums
+  double modelled_ns = 0;       // device time of all
   double ns_per_operation = 0;  // wall clock
 };
 
 Summary summary_of(const Comparison& comparison, std::size_t policy);
+
+/// What tightness costs: how many workloads a policy serves in a capacity, and the device time of those.
+struct CurvePoint {
+  std::size_t served = 0;
+  double device_ns = 0;
+};
+
+/// At each capacity of the curve, and without limit last.
+std::vector<CurvePoint> curve_of(const Comparison& comparison, std::size_t policy);
 
 /// A promise, and what was found.
 struct Goal {

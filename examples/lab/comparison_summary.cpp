@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "examples/lab/comparison.h"
+#include "examples/support/console.h"
+#include "examples/support/table.h"
 
 namespace poolgrad::examples {
 
@@ -83,6 +85,20 @@ Summary summary_of(const Comparison& comparison, std::size_t policy) {
   return result;
 }
 
+std::vector<CurvePoint> curve_of(const Comparison& comparison, std::size_t policy) {
+  std::vector<CurvePoint> points(comparison.options.curve.size() + 1);
+  for (const Comparison::Row& row : comparison.rows) {
+    const Measurement& measurement = row.policies[policy];
+    for (std::size_t i = 0; i < points.size(); ++i) {
+      const ReplayResult& result = i < measurement.curve.size() ? measurement.curve[i] : measurement.unlimited;
+      if (result.out_of_memory) continue;
+      ++points[i].served;
+      points[i].device_ns += result.modelled_ns;
+    }
+  }
+  return points;
+}
+
 std::vector<Goal> goals_of(const Comparison& comparison) {
   std::vector<Goal> goals;
   if (comparison.rows.empty()) return goals;
@@ -97,6 +113,11 @@ std::vector<Goal> goals_of(const Comparison& comparison) {
     if (capacities) {
       goals.push_back(at_most("smallest capacity, average", "<= 1.05 x lower bound", " x", 1.05, own.factor, ""));
       if (const auto goal = against_the_others(comparison, policy)) goals.push_back(*goal);
+    }
+    if (const std::size_t peer = find_policy(comparison, "pytorch-expandable"); peer != none) {
+      const double most = summary_of(comparison, peer).modelled_ns;
+      goals.push_back({"device time", fmt::format("<= {} of pytorch-expandable", format_time(most)),
+                       format_time(own.modelled_ns), own.modelled_ns <= most});
     }
   }
   double nanoseconds = 0;

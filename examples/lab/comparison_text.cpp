@@ -29,7 +29,7 @@ std::string matrix(const Comparison& comparison, const std::string& title, auto 
 
 std::string averages(const Comparison& comparison) {
   Table table({"<policy", "utilisation", "worst", "<at", "capacity", "worst", "<at",
-               "OOM at " + comparison.options.tight.text(), "device calls", "events", "waits", "modelled",
+               "OOM at " + comparison.options.tight.text(), "device calls", "events", "waits", "device time",
                "per operation"});
   for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
     const Summary s = summary_of(comparison, policy);
@@ -40,6 +40,22 @@ std::string averages(const Comparison& comparison) {
                fmt::format("{} of {}", s.ran_out, comparison.rows.size()),
                format_integer(s.counters.allocations + s.counters.frees), format_integer(s.counters.events),
                format_integer(s.counters.waits), format_time(s.modelled_ns), format_time(s.ns_per_operation)});
+  }
+  return table.text() + "\n";
+}
+
+/// What tightness costs: a row for each policy, a column for each capacity.
+std::string curves(const Comparison& comparison) {
+  if (comparison.options.curve.empty()) return "";
+  std::vector<std::string> headers{"<served, device time at"};
+  for (const Capacity& capacity : comparison.options.curve) headers.push_back(capacity.text());
+  headers.emplace_back("no limit");
+  Table table(std::move(headers));
+  for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
+    std::vector<std::string> cells{std::string(comparison.policies[policy]->name)};
+    for (const CurvePoint& point : curve_of(comparison, policy))
+      cells.push_back(fmt::format("{}  {:>8}", point.served, format_time(point.device_ns)));
+    table.add(std::move(cells));
   }
   return table.text() + "\n";
 }
@@ -92,6 +108,11 @@ Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
             {"seconds", m.unlimited.seconds},
             {"out_of_memory_at", nullptr}};
   if (m.tight.out_of_memory) json["out_of_memory_at"] = *m.tight.out_of_memory;
+  for (const ReplayResult& point : m.curve)
+    json["curve"].push_back({{"capacity", point.capacity},
+                             {"device_ns", point.modelled_ns},
+                             {"peak_reserved", point.peak_reserved},
+                             {"out_of_memory", point.out_of_memory.has_value()}});
   if (m.smallest) {
     json["smallest_capacity"] = *m.smallest;
     json["smallest_over_bound"] = factor;
@@ -106,7 +127,7 @@ std::string workload_text(const Comparison& comparison, std::size_t row) {
   std::string text = fmt::format("{}: {}\n  {} operations, lower bound {}\n", workload.name, workload.description,
                                  format_integer(workload.operations), format_bytes(workload.lower_bound));
   Table table({"<policy", "peak reserved", "utilisation", "smallest capacity", "x bound", "device calls", "events",
-               "waits", "modelled", "<first OOM at " + comparison.options.tight.text()});
+               "waits", "device time", "<first OOM at " + comparison.options.tight.text()});
   for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
     const Measurement& m = workload.policies[policy];
     const DeviceCounters& counters = m.unlimited.counters;
@@ -128,7 +149,7 @@ std::string summary_text(const Comparison& comparison) {
   text += matrix(comparison, "utilisation, %", [&](std::size_t row, std::size_t policy) {
     return fmt::format("{:.1f}", 100 * comparison.rows[row].policies[policy].unlimited.utilisation());
   });
-  text += averages(comparison) + best_other(comparison);
+  text += averages(comparison) + curves(comparison) + best_other(comparison);
   Table goals({"<goal", "<promised", "<found", "<"});
   for (const Goal& goal : goals_of(comparison))
     goals.add({goal.name, goal.promise, goal.found, goal.met ? "met" : "MISSED"});
@@ -163,6 +184,7 @@ Json to_json(const Comparison& comparison) {
                  {"utilisation", s.utilisation},
                  {"worst_utilisation", s.worst_utilisation},
                  {"ran_out", s.ran_out},
+                 {"device_ns", s.modelled_ns},
                  {"ns_per_operation", s.ns_per_operation}};
     if (comparison.options.smallest) {
       summary["smallest_over_bound"] = s.factor;

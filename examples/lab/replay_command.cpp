@@ -17,7 +17,7 @@ struct ReplayCommandOptions {
   std::string source;
   std::string policy = "poolgrad";
   std::string capacity;
-  std::string latency = "unit";
+  std::string latency = "h200";
   bool smallest = false;
 };
 
@@ -54,10 +54,10 @@ std::string to_text(const Workload& workload, const ReplayResult& r, bool limite
   text += fmt::format("memory    peak {} requested, {} active, {} reserved: utilisation {}\n",
                       format_bytes(r.peak_requested), format_bytes(r.peak_active), format_bytes(r.peak_reserved),
                       format_percent(r.utilisation()));
-  text += fmt::format("device    {} allocations, {} frees, {} events, {} waits, {} synchronisations: {} modelled\n",
-                      format_integer(r.counters.allocations), format_integer(r.counters.frees),
-                      format_integer(r.counters.events), format_integer(r.counters.waits),
-                      format_integer(r.counters.synchronizations), format_time(r.modelled_ns));
+  text += fmt::format(
+      "device    {} allocations, {} frees, {} events, {} waits, {} synchronisations: {} of device time\n",
+      format_integer(r.counters.allocations), format_integer(r.counters.frees), format_integer(r.counters.events),
+      format_integer(r.counters.waits), format_integer(r.counters.synchronizations), format_time(r.modelled_ns));
   if (smallest)
     text += fmt::format("smallest  capacity {}, {:.3f} x the lower bound\n", format_bytes(*smallest),
                         static_cast<double>(*smallest) / static_cast<double>(std::max<std::size_t>(1, r.lower_bound)));
@@ -89,7 +89,8 @@ Command add_replay(CLI::App& lab) {
   app->add_option("--policy", options->policy, "One of those that list shows")->capture_default_str();
   app->add_option("--capacity", options->capacity, "Of the device: 8GiB, or 1.05x the lower bound (default: no limit)");
   app->add_flag("--find-min-capacity", options->smallest, "Find the smallest capacity that suffices");
-  app->add_option("--latency", options->latency, "What calls cost: unit, h200, or a table's file")
+  app->add_option("--latency", options->latency,
+                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
       ->capture_default_str();
   return {app, [options](Console& console) { return replay_one(*options, console); }};
 }

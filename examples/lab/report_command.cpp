@@ -19,7 +19,7 @@ struct ReportOptions {
   std::string output;
   std::string title;
   std::string capacity;
-  std::string latency = "unit";
+  std::string latency = "h200";
   bool replace = false;
   bool policies = true;
 };
@@ -71,7 +71,8 @@ Command add_report(CLI::App& lab) {
   app->add_flag("--place", options->replace, "Show poolgrad's own placement of the trace's allocations");
   app->add_option("--capacity", options->capacity, "With a device of this capacity: 8GiB, or 1.05x (means --place)");
   app->add_flag("--policies,!--no-policies", options->policies, "With the table of policies (default: yes)");
-  app->add_option("--latency", options->latency, "What calls cost: unit, h200, or a table's file")
+  app->add_option("--latency", options->latency,
+                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
       ->capture_default_str();
   return {app, [options](Console& console) { return report(*options, console); }};
 }

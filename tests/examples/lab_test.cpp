@@ -197,6 +197,26 @@ TEST_F(Lab, CompareEndsWithAveragesAndGoals) {
   EXPECT_TRUE(answer.out.find(" met\n") != std::string::npos || answer.out.find("MISSED") != std::string::npos);
 }
 
+TEST_F(Lab, ComparesDeviceTimeByTheTableOfADeviceAtSeveralCapacities) {
+  const std::vector<std::string> arguments{"compare",  "zoo:optimizer-start", "--policy",
+                                           "poolgrad", "pytorch-expandable",  "lower-bound",
+                                           "--curve",  "0.5x,1.05x",          "--no-min-capacity"};
+  const json answer = answer_of(arguments);
+  const json& results = answer["workloads"][0]["results"];
+  // Nothing fits into half of what is live; the pool fits where there is little more.
+  EXPECT_EQ(results[0]["curve"][0]["out_of_memory"], true);
+  EXPECT_EQ(results[0]["curve"][1]["out_of_memory"], false);
+  EXPECT_GE(results[0]["curve"][1]["device_ns"], results[0]["modelled_ns"]) << "tightness has a price";
+  EXPECT_EQ(results[2]["curve"][1]["device_ns"], 0);
+  // A handle of 20 MiB: created, mapped and made accessible.
+  const double handles = results[1]["device_allocations"];
+  EXPECT_NEAR(results[1]["modelled_ns"].get<double>() / handles, 29000 + 1450 + 35990, 100);
+  EXPECT_EQ(answer["policies"][1]["device_ns"], results[1]["modelled_ns"]);
+  EXPECT_EQ(answer["goals"][2]["name"], "device time");
+  EXPECT_EQ(answer["goals"][2]["met"], true);
+  EXPECT_THAT(lab(arguments).out, AllOf(HasSubstr("device time at"), HasSubstr("0.5x"), HasSubstr("no limit")));
+}
+
 TEST_F(Lab, ReportsOnARecordingAndOnAWorkloadOfTheZoo) {
   const std::string page = folder_.file("page.html");
   EXPECT_EQ(lab({"report", recording(), "-o", page, "--no-policies", "--title", "mine"}).code, 0);
