@@ -57,12 +57,14 @@ Tensors contributions(const Tensors& outputs, const Tensors& wanted, const Tenso
   return result;
 }
 
-/// The same with zeros there.
+Tensors with_zeros(Tensors found, const Tensors& wanted) {
+  for (std::size_t i = 0; i < found.size(); ++i)
+    if (!found[i].defined()) found[i] = zeros_like(wanted[i]);
+  return found;
+}
+
 Tensors gradients(const Tensors& outputs, const Tensors& wanted, const Tensors& weights, BackwardOptions options) {
-  Tensors result = contributions(outputs, wanted, weights, options);
-  for (std::size_t i = 0; i < result.size(); ++i)
-    if (!result[i].defined()) result[i] = zeros_like(wanted[i]);
-  return result;
+  return with_zeros(contributions(outputs, wanted, weights, options), wanted);
 }
 
 Tensors random_weights(const Tensors& outputs, std::uint64_t seed) {
@@ -135,13 +137,12 @@ class Check {
     if (!check_numbers(evaluation)) return std::move(report_);
     tolerance_ = Tolerance(options_, std::max(coarsest(evaluation.wanted), coarsest(evaluation.outputs)));
     const Tensors weights = random_weights(evaluation.outputs, options_.seed);
-    const Tensors analytic = gradients(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
-    const std::string idle = idle_input(evaluation, weights);
+    const Tensors found = contributions(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
+    const Tensors analytic = with_zeros(found, evaluation.wanted);
     check_repetition(evaluation, weights, analytic);
     if (report_.passed) check_layouts(evaluation, weights, analytic);
     if (report_.passed) compare(analytic, weights);
-    // Last: where differences see what the tape does not, their report says more.
-    if (!idle.empty()) fail(idle);
+    check_contributions(found);  // last: where differences see what the tape does not, their report says more
     return std::move(report_);
   }
 
@@ -149,8 +150,8 @@ class Check {
   GradcheckReport run_contributions() {
     const Evaluation evaluation(function_, inputs_);
     if (!check_numbers(evaluation)) return std::move(report_);
-    const std::string idle = idle_input(evaluation, random_weights(evaluation.outputs, options_.seed));
-    if (!idle.empty()) fail(idle);
+    const Tensors weights = random_weights(evaluation.outputs, options_.seed);
+    check_contributions(contributions(evaluation.outputs, evaluation.wanted, weights, {}));
     return std::move(report_);
   }
 
@@ -171,18 +172,15 @@ class Check {
     return report_.passed;
   }
 
-  /// What is wrong with the first input on which, for the tape, no output depends; "" if there is none.
-  std::string idle_input(const Evaluation& evaluation, const Tensors& weights) const {
-    const Tensors found = contributions(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
+  void check_contributions(const Tensors& found) {
     for (std::size_t k = 0; k < checked_.size(); ++k) {
       const Tensor& input = inputs_[checked_[k]];
-      const auto i = static_cast<int>(checked_[k]);
       if (!found[k].defined() && input.count() != 0 && !options_.allow_unused)
-        return fmt::format(
-            "no output depends on input {} {}: there is nothing to compare; pass allow_unused = true if it is meant so",
-            i, describe(input));
+        fail(
+            fmt::format("no output depends on input {} {}: there is nothing to compare; pass allow_unused = true if it "
+                        "is meant so",
+                        checked_[k], describe(input)));
     }
-    return "";
   }
 
   void check_repetition(const Evaluation& evaluation, const Tensors& weights, const Tensors& analytic) {
