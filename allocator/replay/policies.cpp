@@ -1,4 +1,8 @@
 #include "allocator/replay/policies/policies.h"
+
+#include <mutex>
+
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/replay/offline_policies.h"
 #include "allocator/replay/policy.h"
@@ -8,7 +12,12 @@ namespace poolgrad {
 
 const std::vector<PolicyEntry>& policies() {
   static const std::vector<PolicyEntry> entries = {
-      {"pytorch", "best fit in segments of 2 MiB, 20 MiB or the request", true, make_pytorch_native},
+      {"pytorch",
+       "best fit in segments of 2 MiB, 20 MiB or the request",
+       true,
+       make_pytorch_native,
+       {{"max_split", "bytes from which blocks are not split (max_split_size_mb; default: no limit)"},
+        {"max_non_split_rounding", "most bytes by which such a block may exceed a request (default: 20MiB)"}}},
       {"pytorch-expandable", "best fit in one growing segment per stream and size class", true,
        make_pytorch_expandable},
       {"cuda-async", "the driver's stream-ordered pool", true, make_cuda_async},
@@ -16,24 +25,97 @@ const std::vector<PolicyEntry>& policies() {
       {"rmm-arena", "superblocks of a global arena for each stream", true, make_rmm_arena},
       {"rmm-binning", "fixed sizes up to 4 MiB, a pool above", true, make_rmm_binning},
       {"tensorflow-bfc", "best fit with coalescing in regions that double", true, make_tensorflow_bfc},
-      {"cub", "bins of powers of eight up to 2 MiB, the device above", true, make_cub},
-      {"gmlake", "PyTorch with stitching of blocks through virtual memory", true, make_gmlake},
+      {"cub",
+       "bins of powers of eight up to 2 MiB, the device above",
+       true,
+       make_cub,
+       {{"max_cached", "most bytes of cached blocks (max_cached_bytes; default: 6 MiB - 1)"}}},
+      {"gmlake",
+       "PyTorch with stitching of blocks through virtual memory",
+       true,
+       make_gmlake,
+       {{"fragment_limit",
+         "bytes from which blocks are stitched (fragment_limit; default here: all that is not small)"}}},
       {"size-map-lru", "exact sizes up to twice the request, least recently used released", true, make_size_map_lru},
-      {"poolgrad", "this project's pool, deterministic", true,
-       [](const PolicyContext& context) { return make_poolgrad(context); }},
+      {"poolgrad",
+       "this project's pool, deterministic",
+       true,
+       [](const PolicyContext& context) { return make_poolgrad(context); },
+       {{"alignment", "smallest alignment of every block (default: 64)"},
+        {"decay", "allocations after which unused pages go back (default: never)"},
+        {"deterministic", "on (default) or off"},
+        {"magazines", "on (default) or off"},
+        {"stitch", "on (default) or off"}}},
       {"planned", "one slab, packed with knowledge of the whole workload", false, make_planned},
       {"lower-bound", "largest live requested bytes", false, make_lower_bound},
   };
   return entries;
 }
 
-const PolicyEntry& policy_named(std::string_view name) {
+std::size_t PolicyContext::bytes(std::string_view parameter, std::size_t otherwise) const {
+  const auto given = parameters.find(parameter);
+  return given == parameters.end() ? otherwise : parse_bytes(given->second);
+}
+
+namespace {
+
+std::map<std::string, std::string, std::less<>> parse_parameters(const PolicyEntry& entry, std::string_view text) {
+  std::map<std::string, std::string, std::less<>> given;
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    const std::size_t equals = item.find('=');
+    const std::string_view name = item.substr(0, equals);
+    std::string known;
+    bool is_known = false;
+    for (const PolicyParameter& parameter : entry.parameters) {
+      is_known = is_known || parameter.name == name;
+      known += (known.empty() ? "" : ", ") + std::string(parameter.name);
+    }
+    if (!is_known) {
+      throw ValueError("[policy] unknown parameter '" + std::string(name) + "' of " + std::string(entry.name) +
+                       "; known parameters: " + (known.empty() ? "none" : known));
+    }
+    if (equals == std::string_view::npos) {
+      throw ValueError("[policy] parameter '" + std::string(name) + "' of " + std::string(entry.name) +
+                       " has no value: write " + std::string(name) + "=...");
+    }
+    given.insert_or_assign(std::string(name), std::string(item.substr(equals + 1)));
+  }
+  return given;
+}
+
+const PolicyEntry& plain_policy(std::string_view name) {
   std::string known;
   for (const PolicyEntry& entry : policies()) {
     if (entry.name == name) return entry;
     known += (known.empty() ? "" : ", ") + std::string(entry.name);
   }
   throw ValueError("[policy] unknown policy '" + std::string(name) + "'; known policies: " + known);
+}
+
+}  // namespace
+
+const PolicyEntry& policy_named(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const PolicyEntry& plain = plain_policy(text.substr(0, colon));
+  if (colon == std::string_view::npos) return plain;
+  static std::mutex mutex;
+  static std::map<std::string, PolicyEntry, std::less<>> named;
+  const std::lock_guard lock(mutex);
+  if (const auto known = named.find(text); known != named.end()) return known->second;
+  PolicyEntry entry = plain;
+  entry.make = [make = plain.make, given = parse_parameters(plain, text.substr(colon + 1))](PolicyContext context) {
+    context.parameters = given;
+    return make(context);
+  };
+  // A value that cannot be read is found here, not during a replay.
+  static const LatencyTable unit = LatencyTable::named("unit");
+  static const Workload nothing;
+  entry.make({.capacity = std::size_t{1} << 30, .latency = &unit, .workload = &nothing});
+  const auto [place, added] = named.emplace(std::string(text), std::move(entry));
+  place->second.name = place->first;
+  return place->second;
 }
 
 }  // namespace poolgrad

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -43,6 +44,16 @@ struct PolicyContext {
   const LatencyTable* latency = nullptr;
   const Workload* workload = nullptr;  // never nullptr for replay(); the number of streams is from it; for `planned`
                                        // and `lower bound`, which know the future
+  std::map<std::string, std::string, std::less<>> parameters = {};  // those that were given, by name
+
+  /// The parameter's bytes, or `otherwise` if it was not given.
+  std::size_t bytes(std::string_view parameter, std::size_t otherwise) const;
+};
+
+/// What a policy lets its users choose.
+struct PolicyParameter {
+  std::string_view name;
+  std::string_view description;  // one line, with the default
 };
 
 /// A named policy of the comparison.
@@ -51,11 +62,13 @@ struct PolicyEntry {
   std::string_view description;  // one line
   bool online = true;            // false: it knows the future
   std::function<std::unique_ptr<Policy>(const PolicyContext&)> make;
+  std::vector<PolicyParameter> parameters = {};
 };
 
 /// All policies, in the order of the comparison table.
 const std::vector<PolicyEntry>& policies();
-/// Throws ValueError that lists the known names.
-const PolicyEntry& policy_named(std::string_view name);
+/// "pytorch", or with parameters "pytorch:max_split=20MiB,max_non_split_rounding=4MiB"; what it returns is kept. Throws
+/// ValueError that lists the known names or parameters.
+const PolicyEntry& policy_named(std::string_view text);
 
 }  // namespace poolgrad

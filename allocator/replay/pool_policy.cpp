@@ -70,7 +70,9 @@ class PoolPolicy : public Policy {
 }  // namespace
 
 std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context) {
-  return make_poolgrad(context, {.deterministic = true});
+  std::string text = "deterministic:on";
+  for (const auto& [key, value] : context.parameters) text += "," + key + ":" + value;
+  return make_poolgrad(context, AllocatorConfig::parse(text));
 }
 
 std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context, const AllocatorConfig& config) {

@@ -83,7 +83,7 @@ Command add_compare(CLI::App& lab) {
   const auto options = std::make_shared<CompareOptions>();
   app->add_option("trace", options->sources, "TRACE, zoo:NAME, or zoo: all of it, and the recordings")
       ->capture_default_str();
-  app->add_option("--policy", options->policies, "Policies (default: all)");
+  app->add_option("--policy", options->policies, "Policies (default: all), with parameters: pytorch:max_split=20MiB");
   app->add_option("--capacity", options->tight,
                   "Where running out of memory is looked for: 8GiB, or 1.05x the lower bound")
       ->capture_default_str();

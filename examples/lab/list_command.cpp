@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "allocator/latency.h"
 #include "allocator/replay/policy.h"
 #include "allocator/replay/zoo.h"
@@ -15,8 +17,15 @@ int list(Console& console) {
   for (const PolicyEntry& policy : policies()) {
     policy_table.add(
         {std::string(policy.name), policy.online ? "" : "knows the future", std::string(policy.description)});
-    answer["policies"].push_back(
-        {{"name", policy.name}, {"online", policy.online}, {"description", policy.description}});
+    Json parameters = Json::object();
+    for (const PolicyParameter& parameter : policy.parameters) {
+      policy_table.add({"", "", fmt::format("  :{}= {}", parameter.name, parameter.description)});
+      parameters[std::string(parameter.name)] = parameter.description;
+    }
+    answer["policies"].push_back({{"name", policy.name},
+                                  {"online", policy.online},
+                                  {"description", policy.description},
+                                  {"parameters", parameters}});
   }
   Table zoo_table({"<workload", "<what it is"});
   for (const ZooEntry& entry : trace_zoo()) {

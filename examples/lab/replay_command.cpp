@@ -86,7 +86,8 @@ Command add_replay(CLI::App& lab) {
   CLI::App* app = lab.add_subcommand("replay", "One workload through one policy; exit code 3 if it runs out of memory");
   const auto options = std::make_shared<ReplayCommandOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
-  app->add_option("--policy", options->policy, "One of those that list shows")->capture_default_str();
+  app->add_option("--policy", options->policy, "One of those that list shows, with parameters: pytorch:max_split=20MiB")
+      ->capture_default_str();
   app->add_option("--capacity", options->capacity, "Of the device: 8GiB, or 1.05x the lower bound (default: no limit)");
   app->add_flag("--find-min-capacity", options->smallest, "Find the smallest capacity that suffices");
   app->add_option("--latency", options->latency,

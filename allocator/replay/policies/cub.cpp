@@ -22,14 +22,15 @@ namespace {
 
 constexpr std::size_t smallest_bin = 512;
 constexpr std::size_t growth = 8;
-constexpr std::size_t most_cached = (std::size_t{6} << 20) - 1;
+constexpr std::size_t usual_cached = (std::size_t{6} << 20) - 1;
 constexpr std::size_t exact_granule = 512;  // the device's, for what has no bin
 
 class Cub : public ModelPolicy {
   static constexpr unsigned bins = 5;
 
  public:
-  explicit Cub(const PolicyContext& context) : ModelPolicy(context), malloc_(device_) {}
+  explicit Cub(const PolicyContext& context)
+      : ModelPolicy(context), malloc_(device_), most_cached_(context.bytes("max_cached", usual_cached)) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
@@ -51,7 +52,7 @@ class Cub : public ModelPolicy {
 
   void release(Block* block, std::uint16_t) override {
     retire(block);
-    if (block->number == bins || cached_bytes_ + block->size > most_cached) return malloc_.free(block);
+    if (block->number == bins || cached_bytes_ + block->size > most_cached_) return malloc_.free(block);
     block->epoch = device_.record(static_cast<std::uint16_t>(block->stream));
     cached_bytes_ += block->size;
     cached_[block->number].push_back(block);
@@ -80,6 +81,7 @@ class Cub : public ModelPolicy {
   PackedMalloc malloc_;
   std::array<std::deque<Block*>, bins> cached_;  // oldest first
   std::size_t cached_bytes_ = 0;
+  std::size_t most_cached_;
 };
 
 }  // namespace

@@ -263,6 +263,8 @@ std::unique_ptr<Policy> make_gmlake_limited(const PolicyContext& context, std::s
   return std::make_unique<Gmlake>(context, fragment_limit);
 }
 
-std::unique_ptr<Policy> make_gmlake(const PolicyContext& context) { return make_gmlake_limited(context, gmlake_chunk); }
+std::unique_ptr<Policy> make_gmlake(const PolicyContext& context) {
+  return make_gmlake_limited(context, context.bytes("fragment_limit", gmlake_chunk));
+}
 
 }  // namespace poolgrad

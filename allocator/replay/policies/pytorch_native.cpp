@@ -11,9 +11,12 @@
 //   segment is asked for once more. The cache is not searched again: what has just been waited for is not considered.
 // * record_stream: one event per other stream at the free; the oldest events are asked at the start of each allocation.
 //   A free on another stream than the block's counts as a use by it.
+// * With a largest split size (`max_split`), larger blocks are never split, serve only requests as large, and exceed
+// them
+//   by less than 20 MiB; if the device refuses, one or some of those that are cached are freed before all the rest is.
 //
-// Left out, as they are off by default: rounding to fractions of powers of two, a largest split size, collection by
-// age, a memory fraction, private pools, and callbacks before the device is asked.
+// Left out, as they are off by default: rounding to fractions of powers of two, collection by age, a memory fraction,
+// private pools, and callbacks before the device is asked.
 #include "allocator/replay/policies/policies.h"
 #include "allocator/replay/policies/pytorch_rules.h"
 
@@ -24,13 +27,17 @@ namespace {
 class PytorchNative : public ModelPolicy {
  public:
   explicit PytorchNative(const PolicyContext& context)
-      : ModelPolicy(context), segments_(device_), recorded_(device_, streams()) {}
+      : ModelPolicy(context),
+        segments_(device_, context.bytes("max_split", SIZE_MAX),
+                  context.bytes("max_non_split_rounding", std::size_t{20} << 20)),
+        recorded_(device_, streams()) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
     const auto ready = [this](Block* block) { give_back(block); };
     recorded_.poll(ready);
     Block* block = segments_.allocate(bytes, stream);
+    if (block == nullptr && segments_.free_oversize(bytes, stream)) block = segments_.allocate_segment(bytes, stream);
     if (block != nullptr) return block;
     recorded_.synchronize(ready);
     segments_.free_cached();

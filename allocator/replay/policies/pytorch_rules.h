@@ -1,9 +1,12 @@
 // Sizes and stream rules that PyTorch's allocators and those built on them have in common.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <iterator>
 #include <vector>
 
 #include "allocator/block.h"
@@ -35,13 +38,20 @@ inline std::uint16_t stream_of(const Block* block) { return static_cast<std::uin
 /// Segments as cudaMalloc gives them, cut into blocks.
 class Segments {
  public:
-  explicit Segments(ModelDevice& device) : device_(device) {}
+  /// Blocks of at least `max_split` bytes are not split: they serve only requests of at least as much, and only those
+  /// that they exceed by less than `max_rest`.
+  explicit Segments(ModelDevice& device, std::size_t max_split = SIZE_MAX, std::size_t max_rest = 0)
+      : device_(device), max_split_(max_split), max_rest_(max_rest) {}
 
   /// The best fit of the cache, or of a new segment; nullptr if the device refuses.
   Block* allocate(std::size_t bytes, std::uint16_t stream) {
     const std::size_t size = round_up_to(bytes, block_granule);
-    Block* block = heap_.take_fit(list_of(stream, size), size);
-    return block == nullptr ? allocate_segment(bytes, stream) : cut(block, size);
+    Block* block = heap_.find(list_of(stream, size), size);
+    if (block == nullptr || (size < max_split_ ? block->size >= max_split_ : block->size - size >= max_rest_)) {
+      return allocate_segment(bytes, stream);
+    }
+    heap_.take(block);
+    return cut(block, size);
   }
 
   Block* allocate_segment(std::size_t bytes, std::uint16_t stream) {
@@ -52,6 +62,36 @@ class Segments {
 
   void put(Block* block) { heap_.put(block); }
 
+  /// Where there is a limit to splitting: frees the smallest cached block that is not split and at least as large as
+  /// `bytes`, or the largest of them until these are as much. False if they are less.
+  bool free_oversize(std::size_t bytes, std::uint16_t stream) {
+    if (max_split_ == SIZE_MAX) return false;
+    const std::size_t wanted = std::max(round_up_to(bytes, block_granule), max_split_);
+    const std::uint64_t list = list_of(stream, wanted);
+    const auto free = [&](Block* block) {
+      heap_.take(block);
+      device_.free(block->address, block->size);
+      heap_.remove(block);
+    };
+    std::vector<Block*> whole = heap_.blocks(list);
+    std::erase_if(whole, [&](const Block* block) {
+      return block->previous != nullptr || block->next != nullptr || block->size < max_split_;
+    });
+    std::ranges::sort(whole, std::greater{}, &Block::size);
+    const auto enough = std::ranges::partition_point(whole, [&](const Block* block) { return block->size >= wanted; });
+    if (enough != whole.begin()) {
+      free(*std::prev(enough));
+      return true;
+    }
+    std::size_t freed = 0;
+    for (Block* block : whole) {
+      if (freed >= wanted) break;
+      freed += block->size;
+      free(block);
+    }
+    return freed >= wanted;
+  }
+
   /// Frees every segment without a live byte.
   void free_cached() {
     heap_.remove_whole_segments([this](std::uintptr_t address, std::size_t bytes) { device_.free(address, bytes); });
@@ -60,11 +100,15 @@ class Segments {
  private:
   Block* cut(Block* block, std::size_t size) {
     const std::size_t rest = block->size - size;
-    if (size <= largest_small ? rest >= block_granule : rest > largest_small) heap_.trim(block, size);
+    if (size <= largest_small ? rest >= block_granule : rest > largest_small && size < max_split_) {
+      heap_.trim(block, size);
+    }
     return block;
   }
 
   ModelDevice& device_;
+  std::size_t max_split_;
+  std::size_t max_rest_;
   ChunkHeap heap_{block_granule};
 };
 

@@ -114,6 +114,67 @@ TEST(Replay, OfThePoolCountsWhatTheDeviceWasAsked) {
   EXPECT_NE(replay(steps(), policy_named("poolgrad"), {.latency = &slow}).modelled_ns, unit.modelled_ns);
 }
 
+Workload a_large_block_and_half_of_it() {
+  WorkloadBuilder out;
+  out.free(out.allocate(64 * MiB, Category::activation));
+  out.free(out.allocate(30 * MiB, Category::activation));
+  return out.take("halves", "");
+}
+
+TEST(PolicyParameters, ChangeWhatAPolicyDoes) {
+  const Workload workload = a_large_block_and_half_of_it();
+  const auto reserved = [&](const char* policy) { return replay(workload, policy_named(policy)).peak_reserved; };
+  EXPECT_EQ(reserved("pytorch"), 64 * MiB);
+  EXPECT_EQ(reserved("pytorch:max_split=20MiB"), 94 * MiB) << "not split, and 34 MiB larger than the request";
+  EXPECT_EQ(reserved("pytorch:max_split=20MiB,max_non_split_rounding=40MiB"), 64 * MiB);
+  EXPECT_EQ(reserved("pytorch:max_split=100MiB"), 64 * MiB);
+  EXPECT_EQ(policy_named("pytorch:max_split=20MiB").name, "pytorch:max_split=20MiB");
+  EXPECT_EQ(reserved("pytorch"), 64 * MiB) << "and of that one alone";
+}
+
+TEST(PolicyParameters, OfPytorchFreeOneLargeBlockBeforeAllOfTheCache) {
+  WorkloadBuilder out;
+  const auto small = out.allocate(12 * MiB, Category::activation);
+  const auto large = out.allocate(64 * MiB, Category::activation);
+  out.free(small);
+  out.free(large);
+  out.free(out.allocate(30 * MiB, Category::activation));
+  const Workload workload = out.take("cache", "");
+  const ReplayOptions tight{.capacity = 90 * MiB};
+  EXPECT_EQ(replay(workload, policy_named("pytorch:max_split=20MiB"), tight).counters.frees, 1u);
+  EXPECT_FALSE(replay(workload, policy_named("pytorch:max_split=20MiB"), tight).out_of_memory);
+}
+
+TEST(PolicyParameters, OfThePoolAreItsConfiguration) {
+  // Scattered pages, and a block for which they can come together.
+  WorkloadBuilder out;
+  std::vector<std::uint32_t> blocks;
+  for (int i = 0; i < 64; ++i) blocks.push_back(out.allocate(4 * MiB, Category::activation));
+  for (std::size_t i = 0; i < 64; i += 2) out.free(blocks[i]);
+  out.allocate(128 * MiB, Category::activation);
+  const Workload workload = out.take("comb", "");
+  EXPECT_EQ(replay(workload, policy_named("poolgrad")).peak_reserved, 256 * MiB);
+  EXPECT_EQ(replay(workload, policy_named("poolgrad:stitch=off")).peak_reserved, 384 * MiB);
+}
+
+TEST(PolicyParameters, AreRefusedWithTheKnownOnes) {
+  const auto refusal = [](const char* text) -> std::string {
+    try {
+      policy_named(text);
+    } catch (const ValueError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refusal("pytorch:max_spilt=20MiB"),
+            "[policy] unknown parameter 'max_spilt' of pytorch; known parameters: max_split, max_non_split_rounding");
+  EXPECT_EQ(refusal("rmm-pool:size=1"), "[policy] unknown parameter 'size' of rmm-pool; known parameters: none");
+  EXPECT_EQ(refusal("cub:max_cached"), "[policy] parameter 'max_cached' of cub has no value: write max_cached=...");
+  EXPECT_THAT(refusal("cub:max_cached=much"), ::testing::HasSubstr("'much'"));
+  EXPECT_THAT(refusal("poolgrad:stitch=perhaps"), ::testing::HasSubstr("stitch must be on or off"));
+  EXPECT_THAT(refusal("pytroch:max_split=1"), ::testing::HasSubstr("unknown policy 'pytroch'"));
+}
+
 TEST(SmallestCapacity, PassesAndOnePageLessDoesNot) {
   const Workload workload = steps();
   for (const PolicyEntry& policy : policies()) {
