@@ -1,11 +1,13 @@
-// The attention kernels exist for several instruction sets; the CPU at hand decides. Names, the fastest last:
+// The attention kernels exist for several instruction sets; the CPU at hand decides. Names:
 //
 //   avx2 (or what the library is compiled for)
 //   avx512                     the kernels compiled for AVX-512
 //   avx512_bf16, amx           besides, products of bf16 by vdpbf16ps or tdpbf16ps; otherwise bf16 is computed in f32
 //   emulated_bf16              the same products in plain code: slow, to test them on any CPU
 //
-// The environment variable POOLGRAD_ISA names the one to use; "auto", the default, is the fastest.
+// The environment variable POOLGRAD_ISA names the one to use, which forces any lower one that the build has: a build
+// for x86-64-v3 has them all. "auto", the default, is amx where the CPU has it, else the best that computes bf16 in
+// f32: a function of the CPU's features alone, so that a machine gives the same bits every time.
 #pragma once
 
 #include <string_view>
@@ -13,9 +15,10 @@
 
 namespace poolgrad::kernels {
 
-/// Those that this build has and this CPU and its operating system support, the fastest last, then emulated_bf16.
+/// Those that this build has and this CPU and its operating system support, in the order above.
 std::vector<std::string_view> instruction_sets();
-/// Chooses one for the process, or "auto". Throws ValueError for a name that is not among instruction_sets().
+/// Chooses one for the process; "auto" goes back to what POOLGRAD_ISA says. Throws ValueError for a name that is not
+/// among instruction_sets().
 void set_instruction_set(std::string_view name);
 /// The one in use. Throws ValueError where POOLGRAD_ISA names none.
 std::string_view instruction_set();

@@ -6,6 +6,7 @@
 #include "examples/support/train_report.h"
 #include "examples/support/write_text.h"
 #include "kernels/gemm.h"
+#include "kernels/instruction_sets.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::examples {
@@ -38,7 +39,8 @@ Json configuration(const TrainOptions& o, const TrainResult& r) {
           {"resume", o.resume},
           {"parameters", r.parameters},
           {"threads", kernels::num_threads()},
-          {"gemm", kernels::gemm_backend()}};
+          {"gemm", kernels::gemm_backend()},
+          {"instruction_set", kernels::instruction_set()}};
 }
 
 }  // namespace

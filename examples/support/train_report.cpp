@@ -7,6 +7,7 @@
 #include "allocator/caching_allocator.h"
 #include "examples/support/progress.h"
 #include "kernels/gemm.h"
+#include "kernels/instruction_sets.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::examples {
@@ -43,11 +44,11 @@ std::string describe_run(const TrainOptions& o, const TrainResult& r) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}, {} threads, products by {}{}",
+      "device   {}, {}, {} threads, products by {}, attention by {}{}",
       r.files, bytes(static_cast<std::uint64_t>(r.train_bytes)), bytes(static_cast<std::uint64_t>(r.held_out_bytes)),
       paths, format_count(static_cast<double>(r.parameters)), o.layers, o.width, o.heads, model.kv_heads, o.context,
       o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(), kernels::gemm_backend(),
-      o.budget.empty() ? "" : ", budget " + o.budget);
+      kernels::instruction_set(), o.budget.empty() ? "" : ", budget " + o.budget);
 }
 
 std::string describe_step(const TrainOptions& o, const TrainResult& r, double eta) {

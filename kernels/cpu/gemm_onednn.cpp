@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "kernels/cpu/gemm_backends.h"
+#include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
 
 namespace poolgrad::kernels {
@@ -33,10 +34,19 @@ memory wrap(const memory::desc& description, const void* data) {
   return memory(description, engine(), const_cast<void*>(data));
 }
 
+/// POOLGRAD_ISA forces a lower instruction set here, too.
+dnnl::cpu_isa best_isa() {
+  const std::string_view forced = forced_instruction_set();
+  if (forced == "avx2") dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+  if (forced == "avx512") dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core);
+  if (forced == "avx512_bf16") dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+  return dnnl::get_effective_cpu_isa();
+}
+
 }  // namespace
 
 bool onednn_takes(const Gemm& g) {
-  static const bool has_bf16 = dnnl::get_effective_cpu_isa() >= dnnl::cpu_isa::avx512_core_bf16;
+  static const bool has_bf16 = best_isa() >= dnnl::cpu_isa::avx512_core_bf16;
   const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN's scale would apply to the bias, too
   const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
   const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);

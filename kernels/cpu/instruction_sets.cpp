@@ -82,9 +82,18 @@ const std::vector<InstructionSet>& available() {
   return all;
 }
 
+/// Products by vdpbf16ps were slower than those of f32 on the CPU that they were measured on (docs/measurements.md), so
+/// nothing but a name chooses them. The rule asks for features alone: one machine gives the same bits every time.
+const InstructionSet& fastest() {
+  const InstructionSet* best = nullptr;
+  for (const InstructionSet& set : available())
+    if (!set.products || set.products == &pair_product_amx) best = &set;
+  return *best;
+}
+
 const InstructionSet* find(std::string_view name, const char* asked_by) {
   const std::vector<InstructionSet>& all = available();
-  if (name == "auto") return &all[all.size() - 2];
+  if (name == "auto") return &fastest();
   std::string names;
   for (const InstructionSet& set : all) {
     if (name == set.name) return &set;
@@ -94,15 +103,21 @@ const InstructionSet* find(std::string_view name, const char* asked_by) {
                    "' is not one that this build and this CPU have: auto, " + names);
 }
 
+const InstructionSet* from_environment() { return find(forced_instruction_set(), "POOLGRAD_ISA"); }
+
 std::atomic<const InstructionSet*> chosen = nullptr;
 
 }  // namespace
 
+std::string_view forced_instruction_set() {
+  const char* name = std::getenv("POOLGRAD_ISA");
+  return name ? name : "auto";
+}
+
 const InstructionSet& instruction_set_in_use() {
   const InstructionSet* set = chosen.load(std::memory_order_acquire);
   if (set) return *set;
-  const char* wanted = std::getenv("POOLGRAD_ISA");
-  set = find(wanted ? wanted : "auto", "POOLGRAD_ISA");
+  set = from_environment();
   chosen.store(set, std::memory_order_release);
   return *set;
 }
@@ -113,7 +128,7 @@ std::vector<std::string_view> instruction_sets() {
   return names;
 }
 void set_instruction_set(std::string_view name) {
-  chosen.store(find(name, "set_instruction_set"), std::memory_order_release);
+  chosen.store(name == "auto" ? from_environment() : find(name, "set_instruction_set"), std::memory_order_release);
 }
 std::string_view instruction_set() { return instruction_set_in_use().name; }
 

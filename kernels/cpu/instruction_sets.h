@@ -1,6 +1,8 @@
 // What kernels/instruction_sets.h has chosen, for the kernels.
 #pragma once
 
+#include <string_view>
+
 #include "kernels/cpu/pair_product.h"
 
 namespace poolgrad::kernels {
@@ -12,5 +14,7 @@ struct InstructionSet {
   PairProduct products;  // of bf16; nullptr: in f32
 };
 const InstructionSet& instruction_set_in_use();
+/// What POOLGRAD_ISA says: "auto" where it says nothing.
+std::string_view forced_instruction_set();
 
 }  // namespace poolgrad::kernels

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "allocator/error.h"
 #include "kernels/cpu/instruction_sets.h"
 #include "kernels/dtype.h"
 #include "kernels/instruction_sets.h"
@@ -173,15 +176,44 @@ TEST_P(PairProductTest, AgreesWithTheEmulation) {
 INSTANTIATE_TEST_SUITE_P(Implementations, PairProductTest, testing::Values("emulated_bf16", "avx512_bf16", "amx"),
                          [](const auto& test) { return test.param; });
 
-TEST(InstructionSetTest, AutoIsTheFastestThatIsNoEmulation) {
+class InstructionSetTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    force(before_ ? before_->c_str() : nullptr);
+    set_instruction_set("auto");
+  }
+  static void force(const char* name) { name ? setenv("POOLGRAD_ISA", name, 1) : unsetenv("POOLGRAD_ISA"); }
+
+ private:
+  std::optional<std::string> before_ = [] {
+    const char* name = std::getenv("POOLGRAD_ISA");
+    return name ? std::optional<std::string>(name) : std::nullopt;
+  }();
+};
+
+TEST_F(InstructionSetTest, AutoIsAmxOrTheBestThatComputesInF32) {
+  force(nullptr);
   set_instruction_set("auto");
   const std::vector<std::string_view> all = instruction_sets();
   ASSERT_GE(all.size(), 2u);
   EXPECT_EQ(all.back(), "emulated_bf16");
-  EXPECT_EQ(instruction_set(), all[all.size() - 2]);
+  if (std::find(all.begin(), all.end(), "amx") != all.end())
+    EXPECT_EQ(instruction_set(), "amx");
+  else
+    EXPECT_EQ(instruction_set_in_use().products, nullptr) << instruction_set();
 }
 
-TEST(InstructionSetTest, RefusesWhatThisBuildOrThisCpuLacks) {
+TEST_F(InstructionSetTest, TheEnvironmentForcesEveryOneThatIsThere) {
+  for (const std::string_view name : instruction_sets()) {
+    force(std::string(name).c_str());
+    set_instruction_set("auto");
+    EXPECT_EQ(instruction_set(), name);
+  }
+  force("avx1024");
+  EXPECT_THROW(set_instruction_set("auto"), ValueError);
+}
+
+TEST_F(InstructionSetTest, RefusesWhatThisBuildOrThisCpuLacks) {
   const std::string_view before = instruction_set();
   EXPECT_THROW(set_instruction_set("avx1024"), std::exception);
   EXPECT_EQ(instruction_set(), before);
