@@ -98,6 +98,17 @@ TEST(DilatedStrips, VisitFewerPairsWhereShellsAreNested) {
   EXPECT_EQ(dilated(nested, 64, 4).count_pairs() * 28, dilated(plain, 64, 4).count_pairs() * 22);  // 704 of 896
 }
 
+TEST(DilatedStrips, CountUpToAsManyTimesAsThereAreBranches) {
+  Branches branches{{}, {}, true};
+  for (std::int64_t b = 0; b < AttentionTerm::max_branches; ++b) {
+    branches.lengths.push_back(b < 5 ? 4 << b : 64);
+    branches.rates.push_back(b < 3 ? 1 : 2);
+    expect_visits(dilated(branches, 70, 2),
+                  dilated_definition(branches, [&](auto h, auto n) { return h % branches.rates[n]; }),
+                  std::to_string(b + 1) + " branches", {37});
+  }
+}
+
 TEST(DilatedStrips, CountOnceWhatBranchesShareWhenUnited) {
   for (const Branches& branches : branch_sets) {
     AttentionSchedule schedule = dilated(branches, 90, 3);

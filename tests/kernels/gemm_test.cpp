@@ -150,6 +150,15 @@ TEST(Gemm, MultipliesEveryLayoutOnEveryBackend) {
   }
 }
 
+TEST(Gemm, OwnKernelTakesEveryNumberOfRows) {
+  const Backend backend("poolgrad");
+  for (std::int64_t m = 1; m <= 45; ++m) {  // what is left over after whole register blocks
+    SCOPED_TRACE(m);
+    Case<float>(product(m, 33, 9), 0, false).expect_definition(f32_error, 0);
+    Case<double>(product(m, 33, 9), 2, true).expect_definition(f64_error, 0);
+  }
+}
+
 TEST(Gemm, HalfTypesAccumulateInFloatAndRoundOnce) {
   for (const std::string& name : backends()) {
     const Backend backend(name);
