@@ -31,15 +31,25 @@ using attention::Pattern;
 const std::vector<std::pair<std::string, DType>> dtypes = {
     {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
 
-const std::vector<std::pair<std::string, Pattern>>& patterns() {
-  static const std::vector<std::pair<std::string, Pattern>> all = {
-      {"dense", Pattern::dense()},
-      {"causal", Pattern::causal()},
-      {"window_256", Pattern::causal() & Pattern::window(255, 0)},
-      {"dilated", Pattern::dilated({512, 1024, 2048}, {1, 2, 4})},
-      {"dilated_causal", Pattern::dilated({512, 1024, 2048}, {1, 2, 4}) & Pattern::causal()},
-      {"blocks", Pattern::dilated_sparse(128)},
-      {"blocks_causal", Pattern::dilated_sparse(128) & Pattern::causal()},
+struct Case {
+  Pattern pattern;
+  double dropout = 0.0;
+};
+
+const std::vector<std::pair<std::string, Case>>& cases() {
+  static const Pattern dilated = Pattern::dilated({512, 1024, 2048}, {1, 2, 4}),
+                       random = Pattern::random_blocks(128, 0.25, 1);
+  static const std::vector<std::pair<std::string, Case>> all = {
+      {"dense", {Pattern::dense()}},
+      {"causal", {Pattern::causal()}},
+      {"causal_dropout", {Pattern::causal(), 0.1}},
+      {"window_256", {Pattern::causal() & Pattern::window(255, 0)}},
+      {"dilated", {dilated}},
+      {"dilated_causal", {dilated & Pattern::causal()}},
+      {"blocks", {Pattern::dilated_sparse(128)}},
+      {"blocks_causal", {Pattern::dilated_sparse(128) & Pattern::causal()}},
+      {"dilated_plus_random", {dilated + random}},  // visits what the union visits, and masks nothing
+      {"dilated_or_random", {dilated | random}},
   };
   return all;
 }
@@ -47,9 +57,9 @@ const std::vector<std::pair<std::string, Pattern>>& patterns() {
 /// One call on operands of its own: forward without a graph, or forward and backward.
 class Call {
  public:
-  Call(DType dtype, Pattern pattern, bool backward, std::int64_t batch, std::int64_t queries, std::int64_t keys,
+  Call(DType dtype, const Case& of, bool backward, std::int64_t batch, std::int64_t queries, std::int64_t keys,
        std::int64_t heads, std::int64_t depth)
-      : pattern_(std::move(pattern)), backward_(backward) {
+      : pattern_(of.pattern), options_{.dropout = of.dropout}, backward_(backward) {
     const auto operand = [&](std::int64_t length) {
       Tensor x = randn({batch, length, heads, depth}, {dtype});
       x.set_requires_grad(backward);
@@ -66,23 +76,24 @@ class Call {
 
   void run() {
     if (backward_) {
-      grad({attention::attend(q_, k_, v_, pattern_).out}, {q_, k_, v_}, {gradient_});
+      grad({attention::attend(q_, k_, v_, pattern_, options_).out}, {q_, k_, v_}, {gradient_});
     } else {
       const NoGradGuard guard;
-      attention::attend(q_, k_, v_, pattern_);
+      attention::attend(q_, k_, v_, pattern_, options_);
     }
   }
   double operations() const { return operations_; }
 
  private:
   Pattern pattern_;
+  attention::AttendOptions options_;
   bool backward_;
   Tensor q_, k_, v_, gradient_;
   double operations_ = 0;
 };
 
-void measure(benchmark::State& state, DType dtype, const Pattern& pattern, bool backward) {
-  Call call(dtype, pattern, backward, state.range(0), state.range(1), state.range(2), state.range(3), state.range(4));
+void measure(benchmark::State& state, DType dtype, const Case& of, bool backward) {
+  Call call(dtype, of, backward, state.range(0), state.range(1), state.range(2), state.range(3), state.range(4));
   call.run();
   for (auto _ : state) call.run();
   state.counters["FLOPS"] = benchmark::Counter(call.operations(), benchmark::Counter::kIsIterationInvariantRate);
@@ -90,22 +101,22 @@ void measure(benchmark::State& state, DType dtype, const Pattern& pattern, bool 
 
 void register_all() {
   for (const auto& [dtype_name, dtype] : dtypes)
-    for (const auto& [pattern_name, pattern] : patterns())
+    for (const auto& [case_name, of] : cases())
       for (const bool backward : {false, true}) {
         const std::string name =
-            "Attention/" + dtype_name + "/" + pattern_name + "/" + (backward ? "forward_backward" : "forward");
-        const auto run = [dtype = dtype, &pattern = pattern, backward](benchmark::State& state) {
-          measure(state, dtype, pattern, backward);
+            "Attention/" + dtype_name + "/" + case_name + "/" + (backward ? "forward_backward" : "forward");
+        const auto run = [dtype = dtype, &of = of, backward](benchmark::State& state) {
+          measure(state, dtype, of, backward);
         };
         auto* shapes = benchmark::RegisterBenchmark(name.c_str(), run)
                            ->ArgNames({"batch", "queries", "keys", "heads", "depth"})
                            ->UseRealTime()
                            ->Unit(benchmark::kMillisecond);
-        if (dtype == DType::f32 && pattern_name == "causal")  // short sequences of small models
+        if (dtype == DType::f32 && case_name == "causal")  // short sequences of small models
           shapes->Args({12, 64, 64, 4, 32})->Args({8, 256, 256, 6, 32})->Args({1, 2048, 2048, 4, 128});
         shapes->Args({1, 1024, 1024, 8, 64})->Args({1, 4096, 4096, 4, 64})->Args({1, 16384, 16384, 1, 64});
-        if (pattern_name == "dense" && !backward)  // decoding: one position against a cache
-          shapes->Args({1, 1, 4096, 8, 64})->Args({16, 1, 1024, 8, 64});
+        if (case_name == "dense" && !backward)  // decoding: one position against a cache
+          shapes->Args({1, 1, 4096, 8, 64})->Args({16, 1, 1024, 8, 64})->Args({1, 1, 65536, 1, 64});
       }
 }
 
@@ -122,7 +133,7 @@ int serve(char** words) {
   const std::string pass = words[2];
   std::int64_t n[5];
   for (int i = 0; i < 5; ++i) n[i] = std::atoll(words[3 + i]);
-  Call call(named(dtypes, words[0]), named(patterns(), words[1]), pass == "forward_backward", n[0], n[1], n[2], n[3],
+  Call call(named(dtypes, words[0]), named(cases(), words[1]), pass == "forward_backward", n[0], n[1], n[2], n[3],
             n[4]);
   std::printf("%.6e\n", call.operations());
   std::fflush(stdout);
