@@ -6,20 +6,17 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "kernels/parallel.h"
+#include "kernels/attention.h"
 
 namespace poolgrad::attention {
 
 namespace {
 
-/// At least what the kernels take for themselves, whose tiles follow the processor: rows of queries, keys and values
-/// for each thread, and for half types the gradient of a group's queries in the compute dtype.
-std::int64_t scratch_bytes(std::int64_t width, std::int64_t value_width, DType dtype, std::int64_t group_elements) {
-  constexpr std::int64_t rows = 1024, narrowest = 32, most_of_group = std::int64_t{4} << 20;
-  const auto size = static_cast<std::int64_t>(size_of(compute_dtype(dtype)));
-  const std::int64_t tiles = rows * (std::max(width, narrowest) + std::max(value_width, narrowest)) * size;
-  const std::int64_t group = dtype == compute_dtype(dtype) ? 0 : std::min(group_elements * size, most_of_group);
-  return kernels::num_threads() * (tiles + group);
+/// A view that only has a shape.
+View shaped(const Shape& shape, DType dtype) {
+  View view{nullptr, dtype, 4};
+  for (int d = 0; d < 4; ++d) view.shape[d] = shape[d];
+  return view;
 }
 
 }  // namespace
@@ -57,10 +54,14 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
     for (const Shape& shape : {q, k, v, out}) hold(Category::gradient, shape, options);
     hold(Category::temp, rows, compute);  // delta
   }
-  const std::int64_t group = wanted.training && kv_heads > 0 ? heads / kv_heads * length * dim : 0;
+  if (bytes == 0) return 0;
+  const View views[] = {shaped(q, dtype), shaped(k, dtype), shaped(v, dtype)};
+  std::vector<std::int64_t> scratch{kernels::attention_forward_scratch(views[0], views[1], views[2])};
+  if (wanted.training)
+    for (const std::int64_t size : kernels::attention_backward_scratch(views[0], views[1], views[2]))
+      scratch.push_back(size);
   const MemoryScope scope("preallocate", Category::workspace);
-  if (bytes > 0 && device.is_cpu())
-    held.push_back(Tensor::empty({scratch_bytes(dim, value_width, dtype, group)}, {DType::u8, device}));
+  for (const std::int64_t size : scratch) held.push_back(Tensor::empty({size}, {DType::u8, device}));
   return bytes;
 }
 

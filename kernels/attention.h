@@ -5,6 +5,7 @@
 // projection.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "allocator/stream.h"
@@ -50,5 +51,10 @@ struct AttentionGradients {
 /// of threads. dq may lie over the out that delta was made of. Without grad_out (no data) it counts as 0.
 void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
                         View v, View lse, View delta, View grad_out, const AttentionGradients& gradients);
+
+/// The requests for scratch, in bytes, that one call makes of the pool by the threads and the instruction set in use:
+/// an upper bound for almost every pattern. Views need no data.
+std::int64_t attention_forward_scratch(View q, View k, View v);
+std::array<std::int64_t, 3> attention_backward_scratch(View q, View k, View v);
 
 }  // namespace poolgrad::kernels

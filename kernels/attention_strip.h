@@ -34,6 +34,12 @@ struct PositionMap {
   POOLGRAD_HD constexpr std::int64_t position(std::int64_t row) const {
     return row < split ? first + row * stride : second + (row - split) * stride;
   }
+  /// The positions of the rows [begin, end).
+  POOLGRAD_HD constexpr PositionMap part(std::int64_t begin, std::int64_t end) const {
+    const std::int64_t of_first = (split < end ? split : end) - begin, beyond = begin - split;
+    return {end - begin, of_first > 0 ? of_first : 0, first + begin * stride,
+            beyond > 0 ? second + beyond * stride : second, stride};
+  }
   struct Piece {
     std::int64_t row, count, position;
   };

@@ -105,9 +105,12 @@ POOLGRAD_HD inline std::int64_t AttentionTerm::multiplicity(std::int64_t h, std:
       const std::int64_t row = floor_div(query, size), column = floor_div(key, size);
       if (row < 0 || row >= block_rows) return 0;
       const std::int64_t* begin = row_begin + h % lists * (block_rows + 1) + row;
-      for (std::int64_t n = begin[0]; n < begin[1]; ++n)
-        if (columns[n] == column) return 1;
-      return 0;
+      std::int64_t below = begin[0], above = begin[1];  // columns ascend
+      while (below < above) {
+        const std::int64_t middle = below + (above - below) / 2;
+        (columns[middle] < column ? below : above) = columns[middle] < column ? middle + 1 : middle;
+      }
+      return below < begin[1] && columns[below] == column;
     }
     case Kind::random: return draws(draw_key(h), floor_div(query, size), floor_div(key, size));
   }

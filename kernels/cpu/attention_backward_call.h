@@ -7,6 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_gradient_pairs.h"
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention_unseen.h"
 
 namespace poolgrad::kernels::attention {
 
@@ -53,6 +54,7 @@ struct TileScratch {
   T *queries, *grads, *query_rows, *grad_rows, *lse, *delta, *log;  // of a query tile
   T *weights, *scores, *derivative;                                 // of the pair
   T *last_rows, *dq;
+  WildRows *wild_keys, *wild_queries, *wild_grads;  // of K, Q and dO
   GradientPairs pairs;
 
   /// Sets the parts, unless `scratch` is null, and returns their size.
@@ -81,6 +83,8 @@ struct TileScratch {
     s.derivative = p.scores.softcap != 0 ? take(owned_keys * query_tile<T>) : nullptr;
     s.last_rows = take(rows_step * p.padded);
     s.dq = take(dq_rows * p.padded);
+    for (WildRows** wild : {&s.wild_keys, &s.wild_queries, &s.wild_grads})
+      *wild = reinterpret_cast<WildRows*>(take(ceil_div(sizeof(WildRows), sizeof(T))));
     if constexpr (std::is_same_v<T, float>) {
       s.pairs = {p.product, owned_keys, query_tile<T>, p.depth, p.v_depth, p.padded, p.v_padded};
       if (p.product) s.pairs.carve(take);
@@ -98,7 +102,8 @@ struct TilePair {
   Progression keys, queries;
   const Strip* strip;
   std::int64_t batch, head;
-  bool want_keys;  // gradients of keys and values
+  bool want_keys;    // gradients of keys and values
+  bool full = true;  // every key sees every query
   T first[owned_keys] = {}, last[owned_keys] = {};
   struct Block {
     std::int64_t begin, end;            // lanes that some key of the block sees
@@ -112,6 +117,7 @@ struct TilePair {
 
   /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
   void set_intervals(const Interval* seen, std::int64_t base) {
+    full = !strip->masked;
     for (std::int64_t b = 0; b < blocks; ++b) {
       Block& all = block[b] = {queries.count, 0, 0, queries.count};
       for (std::int64_t k = b * rows_step; k < std::min<std::int64_t>((b + 1) * rows_step, keys.count); ++k) {
@@ -126,7 +132,13 @@ struct TilePair {
         all.full_begin = std::max(all.full_begin, begin);
         all.full_end = std::min(all.full_end, end);
       }
+      if (b * rows_step < keys.count) full = full && all.full_begin == 0 && all.full_end == queries.count;
     }
+  }
+  /// Whether the pair counts; `h` is the head of the schedule.
+  bool counts(const AttentionSchedule& by_key, std::int64_t h, std::int64_t key, std::int64_t lane) const {
+    return sees(key, lane, 1) && (!strip->masked || by_key.keeps(*strip, h, keys.position + key * keys.step,
+                                                                 queries.position + lane * queries.step));
   }
 };
 

@@ -81,7 +81,7 @@ void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScra
         to[(queries.row + (i + n) * queries.stride) * d.strides[2]] += gradient[n];
     }
     gradient *= static_cast<T>(p.scores.scale);
-    if (rules.softcap != 0) gradient *= simd::load<T>(s.derivative + at);
+    if (rules.softcap != 0) gradient = weight == Vec<T>{} ? Vec<T>{} : gradient * simd::load<T>(s.derivative + at);
     simd::store(s.scores + at, gradient);
   };
   if (rules.drops) return for_each_dropout(rules, pair.keys, queries, block, finish);
@@ -99,9 +99,7 @@ void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileS
   const Progression queries = part_of(pair.queries, lane, std::min(block.lanes, pair.queries.count - lane));
   modify_scores(rules, pair.keys, queries, block, s.derivative ? s.derivative + lane : nullptr);
   if (pair.strip->masked)
-    drop_pairs(pair.keys, queries, block, [&](std::int64_t query, std::int64_t at) {
-      return p.by_key.keeps(*pair.strip, p.scores.first_head + pair.head, at, query);
-    });
+    hide_counted_by_key(p.by_key, *pair.strip, p.scores.first_head + pair.head, pair.keys, queries, block);
 }
 
 /// Rows of q or dO for lanes [lane, lane + group_lanes) of the pair that comes next where its queries go on.

@@ -37,6 +37,72 @@ void load_query_rows(const BackwardCall& p, const TilePair<T>& pair, const TileS
   }
 }
 
+/// Rows of Q and dO that are not finite count as 0 in sums over queries, unless all keys see them.
+template <class T>
+void hide_wild_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+  const auto hide = [&](const View& from, WildRows& wild, T* rows, std::int64_t padded, std::uint32_t* pairs) {
+    wild.count = 0;
+    if (pair.full || !from.data) return;
+    with_storage<T>(from.dtype, [&]<class S>(S) {
+      find_wild_rows(gather(head_of<const S>(from, pair.batch, pair.head), pair.queries), pair.queries.count,
+                     from.shape[3], wild);
+    });
+    for (std::int64_t n = 0; n < wild.count; ++n)
+      if (s.pairs.product)
+        clear_pair_row(pairs, wild.row[n], padded);
+      else
+        clear_packed_row(rows, wild.row[n], padded, query_panel<T>);
+  };
+  hide(p.q, *s.wild_queries, s.query_rows, p.padded, s.pairs.query_pairs);
+  hide(p.grad_out, *s.wild_grads, s.grad_rows, p.v_padded, s.pairs.grad_pairs);
+}
+
+/// Calls f(key, lane) for the pairs that count, of one key or of one lane.
+template <class T, class F>
+void for_each_counted(const BackwardCall& p, const TilePair<T>& pair, Range keys, Range lanes_of, const F& f) {
+  for (std::int64_t key = keys.begin; key < keys.end; ++key)
+    for (std::int64_t lane = lanes_of.begin; lane < lanes_of.end; ++lane)
+      if (pair.counts(p.by_key, p.scores.first_head + pair.head, key, lane)) f(key, lane);
+}
+
+/// to += weight * row, up to a multiple of lanes<T>.
+template <class T, class S>
+void add_row(T* to, T weight, const S* row, std::int64_t columns) {
+  for (std::int64_t j = 0; j < columns; j += lanes<T>)
+    simd::store(to + j, simd::load<T>(to + j) + weight * simd::load_partial<T>(row + j, columns - j));
+}
+
+/// What hide_wild_queries() took out of dk and dv.
+template <class T>
+void add_wild_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
+  const auto add = [&](T* to, std::int64_t padded, const T* of, const View& from, const WildRows& wild) {
+    for (std::int64_t n = 0; n < wild.count; ++n)
+      with_storage<T>(from.dtype, [&]<class S>(S) {
+        const std::int64_t at = wild.row[n];
+        const S* row = gather(head_of<const S>(from, pair.batch, pair.head), pair.queries).row(at);
+        for_each_counted(p, pair, {0, pair.keys.count}, {at, at + 1}, [&](std::int64_t key, std::int64_t lane) {
+          add_row(to + key * padded, of[key * query_tile<T> + lane], row, from.shape[3]);
+        });
+      });
+  };
+  if (p.gradients.dv.data && p.grad_out.data) add(s.dv, p.v_padded, s.weights, p.grad_out, *s.wild_grads);
+  if (p.gradients.dk.data) add(s.dk, p.padded, s.scores, p.q, *s.wild_queries);
+}
+
+/// Keys that are not finite are never in the packed rows: what they add to dq.
+template <class T>
+void add_wild_keys(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, T* dq,
+                   std::int64_t stride) {
+  for (std::int64_t n = 0; n < s.wild_keys->count; ++n)
+    with_storage<T>(p.k.dtype, [&]<class S>(S) {
+      const std::int64_t at = s.wild_keys->row[n];
+      const S* row = gather(head_of<const S>(p.k, pair.batch, pair.head / p.group), pair.keys).row(at);
+      for_each_counted(p, pair, {at, at + 1}, {0, pair.queries.count}, [&](std::int64_t key, std::int64_t lane) {
+        add_row(dq + lane * stride, s.scores[key * query_tile<T> + lane], row, p.depth);
+      });
+    });
+}
+
 template <class T>
 void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
   load_query_rows(p, pair, s);
@@ -63,6 +129,7 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
       for (std::int64_t j = 0; j < p.v_depth; ++j)
         s.grad_rows[j / group_lanes<T> * query_panel<T> + i * group_lanes<T> + j % group_lanes<T>] = T{};
   }
+  if (pair.want_keys) hide_wild_queries(p, pair, s);
   if (pair.strip->period == 0) return;
   // m e^(s - lse) = e^(s - (lse - log m))
   log_multiplicities(*pair.strip, pair.queries, s.log, query_tile<T>);

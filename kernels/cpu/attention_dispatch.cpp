@@ -23,4 +23,18 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
   baseline::attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
 }
 
+std::int64_t attention_forward_scratch(View q, View k, View v) {
+#if defined(POOLGRAD_AVX512_VARIANT)
+  if (instruction_set_in_use().avx512) return avx512::attention_forward_scratch(q, k, v);
+#endif
+  return baseline::attention_forward_scratch(q, k, v);
+}
+
+std::array<std::int64_t, 3> attention_backward_scratch(View q, View k, View v) {
+#if defined(POOLGRAD_AVX512_VARIANT)
+  if (instruction_set_in_use().avx512) return avx512::attention_backward_scratch(q, k, v);
+#endif
+  return baseline::attention_backward_scratch(q, k, v);
+}
+
 }  // namespace poolgrad::kernels

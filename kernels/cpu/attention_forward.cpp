@@ -1,6 +1,7 @@
 // Forward attention on the CPU: each work item is a tile of queries of one head, which meets the tiles of keys that the
 // schedule lists for it. How the work is cut depends on the operands alone, so the number of threads changes no bit.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
@@ -23,8 +24,8 @@ using namespace attention;
 struct Problem {
   const AttentionSchedule& schedule;
   const AttentionScores& scores;
-  View q, k, v, out, lse, carry_out, carry_lse;
-  TileShape shape;
+  View q, k, v, out, lse, carry_out = {}, carry_lse = {};
+  TileShape shape = {};
   bool stacked = false;  // the queries are the heads of a group, all at one position
 
   std::int64_t q_heads() const { return q.shape[2]; }
@@ -152,6 +153,19 @@ void load_keys(const Problem& p, Head<const S> k, Head<const S> v, const Progres
   pack_rows<T>(t.values, gather(v, run), {0, run.count}, p.shape.v_depth, key_room * group_lanes<T>);
 }
 
+/// Values that are not finite count as 0 where they are packed.
+template <class T>
+void hide_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit) {
+  for (std::int64_t n = 0; n < visit.wild.count; ++n) {
+    if constexpr (std::is_same_v<T, float>)
+      if (t.pairs.product) {
+        clear_pair_row(t.pairs.values, visit.wild.row[n], visit.shape.v_padded);
+        continue;
+      }
+    clear_packed_row(t.values, visit.wild.row[n], visit.shape.v_padded, key_room * group_lanes<T>);
+  }
+}
+
 /// All keys for one tile of queries of one head.
 template <class S>
 void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& tile,
@@ -164,13 +178,17 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
   const auto rules = ScoreRules<T>::make(p.scores, batch, head);
   const std::int64_t schedule_head = p.scores.first_head + head;
   const auto meet = [&](const Strip& strip, const Progression& run, const Progression& next) {
+    const auto in_memory =
+        DirectOperands<T>::make(gather(k, run), gather(v, run), run.count, p.shape.depth, p.shape.v_depth);
     Visit<T> visit{p.shape,
                    p.schedule,
                    schedule_head,
                    rows,
                    run,
                    Prefetch::make(k, next, p.shape.depth),
-                   Prefetch::make(v, next, p.shape.v_depth)};
+                   Prefetch::make(v, next, p.shape.v_depth),
+                   in_memory,
+                   rows.count <= direct_rows};
     find_steps(visit, strip, t);
     if (rules.modifies() || rules.drops) visit.rules = &rules;
     if (strip.period != 0) {
@@ -178,12 +196,11 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
       log_multiplicities(strip, run, t.multiplicity, round_up(run.count, rows_step));
     }
     if (strip.masked) visit.strip = &strip;
-    const auto direct =
-        DirectOperands<T>::make(gather(k, run), gather(v, run), run.count, p.shape.depth, p.shape.v_depth);
-    if (rows.count <= direct_rows)
-      visit.direct = &direct;
-    else
-      load_keys<S>(p, k, v, run, t);
+    if (!visit.direct) load_keys<S>(p, k, v, run, t);
+    if (!visit.full || visit.strip) {
+      find_wild_rows(gather(v, run), run.count, p.shape.v_depth, visit.wild);
+      if (!visit.direct) hide_wild_values(t, visit);
+    }
     visit_keys(t, visit);
   };
   // One tile behind the schedule, so that the next keys are known while these are met.
@@ -267,35 +284,153 @@ class Order {
   const Item* items_ = nullptr;
 };
 
-template <class S>
-void forward(Problem p) {
-  using T = Compute<S>;
-  const std::int64_t depth = p.q.shape[3], v_depth = p.v.shape[3], heads = p.q.shape[0] * p.q_heads();
-  // Large tiles pack each key less often, as far as their queries and results stay in the second-level cache; enough of
-  // them keep every core busy.
-  constexpr std::int64_t most = 384, bytes = 192 << 10;
-  const PairProduct product = has_pairs && std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
-  const std::int64_t v_padded = round_up(v_depth, product ? pair_step : lanes<T>),
-                     row_bytes = (depth + v_padded) * std::int64_t{sizeof(T)};
-  std::int64_t limit = round_down(std::clamp<std::int64_t>(bytes / row_bytes, score_lanes<T>, most), score_lanes<T>);
-  while (limit > score_lanes<T> && heads * ceil_div(p.q.shape[1], limit) < 32)
-    limit = round_up(limit / 2, score_lanes<T>);
-  p.shape = {limit, depth, v_depth, v_padded, product};
-  const RowTiling tiling(p.schedule, limit);
-  const std::int64_t items = heads * tiling.tiles(), size = SoftmaxTile<T>::carve(nullptr, p.shape, nullptr);
-  const std::int64_t order_size = ceil_div(std::min(items, Order::most_sorted) * std::int64_t{sizeof(Order::Item)}, 64);
-  const Workspace<T> memory(
-      "attention", size * std::min<std::int64_t>(num_threads(), items) + order_size * 64 / std::int64_t{sizeof(T)});
-  const Order order(p, tiling, reinterpret_cast<Order::Item*>(memory.data()));
-  T* scratch = memory.data() + order_size * 64 / std::int64_t{sizeof(T)};
-  parallel_items(items, [&](std::int64_t turn, int worker) {
-    SoftmaxTile<T> tile;
-    SoftmaxTile<T>::carve(scratch + size * worker, p.shape, &tile);
-    tile.pairs.scale = static_cast<float>(p.scores.scale * std::numbers::log2e);
-    const auto [batch, head, number] = order[turn];
-    const Progression rows = tiling.tile(number);
-    if (rows.count > 0) attend_rows<S>(p, batch, head, rows, tile);
+/// How a call is cut, from its operands alone, and what it takes of scratch, in elements.
+template <class T>
+struct Plan {
+  TileShape shape;
+  std::int64_t heads;                           // in all batch entries
+  std::int64_t parts = 1;                       // of the keys, which items share
+  std::int64_t items = 0;                       // times tiles of queries, times parts
+  std::int64_t order = 0, tile = 0, owned = 0;  // of scratch: of Order, of a thread, of all threads
+  std::int64_t out = 0, lse = 0;                // of the result of a part
+
+  template <class S>
+  static Plan make(const View& q, const View& k, const View& v) {
+    const std::int64_t depth = q.shape[3], v_depth = v.shape[3];
+    Plan plan;
+    plan.heads = q.shape[0] * q.shape[2];
+    // Large tiles pack each key less often, as far as their queries and results stay in the second-level cache; enough
+    // of them keep every core busy.
+    constexpr std::int64_t most = 384, bytes = 192 << 10;
+    const PairProduct product = has_pairs && std::is_same_v<S, BFloat16> ? instruction_set_in_use().products : nullptr;
+    const std::int64_t v_padded = round_up(v_depth, product ? pair_step : lanes<T>),
+                       row_bytes = std::max<std::int64_t>(1, (depth + v_padded) * std::int64_t{sizeof(T)});
+    std::int64_t limit = round_down(std::clamp<std::int64_t>(bytes / row_bytes, score_lanes<T>, most), score_lanes<T>);
+    while (limit > score_lanes<T> && plan.heads * ceil_div(q.shape[1], limit) < enough_items)
+      limit = round_up(limit / 2, score_lanes<T>);
+    plan.shape = {limit, depth, v_depth, v_padded, product};
+    plan.tile = SoftmaxTile<T>::carve(nullptr, plan.shape, nullptr);
+    // Few queries of few heads, as in decoding, share out the keys.
+    constexpr std::int64_t worthwhile_keys = 2048;
+    plan.parts = std::clamp<std::int64_t>(enough_items / (plan.heads * ceil_div(q.shape[1], limit)), 1,
+                                          std::max<std::int64_t>(1, k.shape[1] / worthwhile_keys));
+    if (plan.parts > 1) {
+      plan.lse = round_up(plan.heads * q.shape[1], lanes<T>);
+      plan.out = round_up(plan.heads * q.shape[1] * v_depth, lanes<T>);
+    }
+    return plan;
+  }
+  /// Into this many tiles of queries.
+  void cut(std::int64_t tiles) {
+    items = heads * tiles * parts;
+    order = round_up(
+        ceil_div(std::min(items, Order::most_sorted) * std::int64_t{sizeof(Order::Item)}, std::int64_t{sizeof(T)}), 64);
+    owned = tile * std::min<std::int64_t>(num_threads(), items);
+  }
+  std::int64_t elements() const { return order + owned + parts * (out + lse); }
+
+ private:
+  static constexpr std::int64_t enough_items = 32;
+};
+
+/// A part of the keys, as a call of its own.
+struct PartOfKeys {
+  AttentionSchedule schedule;
+  AttentionScores scores;
+  Problem problem;
+
+  PartOfKeys(const Problem& whole, std::int64_t number, std::int64_t parts, const View& out, const View& lse)
+      : schedule(whole.schedule), scores(whole.scores), problem{schedule, scores, whole.q, whole.k, whole.v, out, lse} {
+    const std::int64_t keys = whole.k.shape[1], begin = keys * number / parts, end = keys * (number + 1) / parts;
+    const auto cut = [&](View& view, int dim) {
+      if (!view.data) return;
+      view.data = view.as<char>() + begin * view.strides[dim] * static_cast<std::int64_t>(size_of(view.dtype));
+      view.shape[dim] = end - begin;
+    };
+    schedule.keys = whole.schedule.keys.part(begin, end);
+    cut(problem.k, 1);
+    cut(problem.v, 1);
+    cut(scores.bias, 3);
+    problem.shape = whole.shape;
+    problem.stacked = whole.stacked;
+    if (number == 0) {
+      problem.carry_out = whole.carry_out;
+      problem.carry_lse = whole.carry_lse;
+    } else {
+      scores.sinks = {};
+    }
+  }
+  PartOfKeys(const PartOfKeys&) = delete;
+  PartOfKeys& operator=(const PartOfKeys&) = delete;
+};
+
+/// out and lse of a call from those of `parts` parts, `apart` elements apart.
+template <class T, class S>
+void merge_parts(const Problem& p, const View& first_out, const View& first_lse, std::int64_t parts,
+                 std::int64_t apart) {
+  constexpr T nothing = -std::numeric_limits<T>::infinity();
+  const std::int64_t rows = p.q.shape[1], heads = p.q_heads();
+  parallel_ranges(p.q.shape[0] * heads * rows, 8, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t n = begin; n < end; ++n) {
+      const std::int64_t row = n % rows, head = n / rows % heads, batch = n / rows / heads;
+      const T* lse = row_values<const T>(first_lse, batch, head).row(row);
+      const T* out = head_of<const T>(first_out, batch, head).row(row);
+      T maximum = nothing, sum{};
+      for (std::int64_t i = 0; i < parts; ++i) maximum = std::max(maximum, lse[i * apart]);
+      const auto weight = [&](std::int64_t i) {  // of a part that has seen nothing, exactly 0
+        return lse[i * apart] == nothing ? T{} : std::exp(lse[i * apart] - maximum);
+      };
+      for (std::int64_t i = 0; i < parts; ++i) sum += weight(i);
+      S* to = head_of<S>(p.out, batch, head).row(row);
+      for (std::int64_t j = 0; j < p.shape.v_depth; j += lanes<T>) {
+        Vec<T> mean{};
+        for (std::int64_t i = 0; i < parts; ++i)
+          if (lse[i * apart] != nothing)
+            mean += weight(i) / sum * simd::load_partial<T>(out + i * apart + j, p.shape.v_depth - j);
+        simd::store_partial(to + j, mean, p.shape.v_depth - j);
+      }
+      if (p.lse.data) *row_values<T>(p.lse, batch, head).row(row) = sum == T{} ? nothing : maximum + std::log(sum);
+    }
   });
+}
+
+/// `parts` results of a call, all in one piece of memory: views of the first.
+template <class T>
+std::array<View, 2> result_in(T* memory, const Problem& p, const Plan<T>& plan) {
+  const std::int64_t *n = p.q.shape, width = plan.shape.v_depth;
+  return {View{memory, dtype_of<T>, 4, {n[0], n[1], n[2], width}, {n[1] * n[2] * width, n[2] * width, width, 1}},
+          View{memory + plan.out, dtype_of<T>, 3, {n[0], n[2], n[1]}, {n[2] * n[1], n[1], 1}}};
+}
+
+template <class S>
+void forward(Stream stream, Problem p, const Cost& cost) {
+  using T = Compute<S>;
+  auto plan = Plan<T>::template make<S>(p.q, p.k, p.v);
+  p.shape = plan.shape;
+  const RowTiling tiling(p.schedule, plan.shape.rows);
+  plan.cut(tiling.tiles());
+  const Workspace<T> memory(stream, "attention", plan.elements());
+  if (!runs_on_cpu(stream, "attention", cost)) return;
+  T *const scratch = memory.data() + plan.order, *const results = scratch + plan.owned;
+  const std::int64_t parts = plan.parts, apart = plan.out + plan.lse;
+  const Order order(p, tiling, reinterpret_cast<Order::Item*>(memory.data()));
+  parallel_items(plan.items, [&](std::int64_t turn, int worker) {
+    SoftmaxTile<T> tile;
+    SoftmaxTile<T>::carve(scratch + plan.tile * worker, p.shape, &tile);
+    tile.pairs.scale = static_cast<float>(p.scores.scale * std::numbers::log2e);
+    const auto [batch, head, number] = order[turn / parts];
+    const Progression rows = tiling.tile(number);
+    if (rows.count == 0) return;
+    if (parts == 1) return attend_rows<S>(p, batch, head, rows, tile);
+    const auto [out, lse] = result_in(results + turn % parts * apart, p, plan);
+    attend_rows<S>(PartOfKeys(p, turn % parts, parts, out, lse).problem, batch, head, rows, tile);
+  });
+  if (parts == 1) return;
+  const auto [out, lse] = result_in(results, p, plan);
+  if (p.out.dtype == p.q.dtype)
+    merge_parts<T, S>(p, out, lse, parts, apart);
+  else
+    merge_parts<T, T>(p, out, lse, parts, apart);
 }
 
 }  // namespace
@@ -304,15 +439,34 @@ void POOLGRAD_VARIANT::attention_forward(Stream stream, const AttentionSchedule&
                                          const AttentionScores& scores, View q, View k, View v, View out, View lse,
                                          View carry_out, View carry_lse) {
   const Cost cost = attention_cost(stream, schedule, 1.0, q, k, v, out, lse, carry_out, carry_lse, scores.bias);
-  if (!runs_on_cpu(stream, "attention", cost)) return;
-  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
-  Problem p{schedule, scores, q, k, v, out, lse, carry_out, carry_lse, {}};
+  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0)
+    return static_cast<void>(runs_on_cpu(stream, "attention", cost));
+  Problem p{schedule, scores, q, k, v, out, lse, carry_out, carry_lse};
   stack_heads(p);
   switch (q.dtype) {
-    case DType::f64: return forward<double>(p);
-    case DType::f32: return forward<float>(p);
-    case DType::f16: return forward<Half>(p);
-    default: return forward<BFloat16>(p);
+    case DType::f64: return forward<double>(stream, p, cost);
+    case DType::f32: return forward<float>(stream, p, cost);
+    case DType::f16: return forward<Half>(stream, p, cost);
+    default: return forward<BFloat16>(stream, p, cost);
+  }
+}
+
+std::int64_t POOLGRAD_VARIANT::attention_forward_scratch(View q, View k, View v) {
+  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return 0;
+  const AttentionSchedule schedule;
+  const AttentionScores scores;
+  Problem p{schedule, scores, q, k, v, {}, {}};
+  stack_heads(p);
+  const auto most = [&]<class S>(S) {
+    auto plan = Plan<Compute<S>>::template make<S>(p.q, p.k, p.v);
+    plan.cut(std::max<std::int64_t>(num_threads(), Order::most_sorted));
+    return plan.elements() * static_cast<std::int64_t>(sizeof(Compute<S>));
+  };
+  switch (q.dtype) {
+    case DType::f64: return most(double{});
+    case DType::f32: return most(float{});
+    case DType::f16: return most(Half{});
+    default: return most(BFloat16{});
   }
 }
 

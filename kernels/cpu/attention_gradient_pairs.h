@@ -44,7 +44,7 @@ struct GradientPairs {
   /// Row i of dO becomes 0.
   void clear_grad(std::int64_t i) const {
     for (std::int64_t p = 0; p < padded_pairs(v_depth); ++p) grads[p * query_tile + i] = 0;
-    for (std::int64_t j = 0; j < v_padded; ++j) grad_pairs[i / 2 * v_padded + j] &= i % 2 ? 0xffffu : 0xffff0000u;
+    clear_pair_row(grad_pairs, i, v_padded);
   }
 
   /// <k, q> and <v, dO> of every pair, not yet scaled: row `key` begins at key * query_tile.

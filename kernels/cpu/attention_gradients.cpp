@@ -8,7 +8,8 @@
 // dq is summed up in place where its type and width allow. Else in scratch: of all rows of a head that several threads
 // add to; otherwise of the rows between those that no later key tile visits and those that none has visited yet, few
 // where the pattern is local, whatever the length.
-#include <numeric>
+#include <array>
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -43,27 +44,85 @@ struct Item {
 template <class T>
 class Backward {
  public:
-  explicit Backward(const BackwardCall& call)
-      : p_(call),
+  Backward(Stream stream, const BackwardCall& call)
+      : stream_(stream),
+        p_(call),
         tiling_(call.by_key, owned_keys, true),
-        reach_(call.by_key, tiling_, call.scores.first_head, call.q_heads),
+        reach_(stream, call.by_key, tiling_, call.scores.first_head, call.q_heads),
         direct_(call.gradients.dq.data && call.gradients.dq.dtype == dtype_of<T> && call.padded == call.depth) {}
 
-  void run() {
-    const AttentionGradients& g = p_.gradients;
-    const bool want_queries = g.dq.data, want_keys = g.dk.data || g.dv.data || g.dbias.data;
-    if (g.dbias.data && !g.accumulate) clear_dbias();
-    const std::int64_t heads = p_.q.shape[0] * p_.kv_heads;
-    // Twice what is incomplete at a time, so that rows move to the front once.
-    const std::int64_t capacity = std::clamp<std::int64_t>(2 * reach_.span(), 1, std::max<std::int64_t>(1, p_.queries));
-    const Way way = want_queries && want_keys ? best_way(heads, capacity) : Way::passes;
-    if (way == Way::heads) return run_heads(heads, capacity);
-    if (way == Way::wavefront) return run_wavefront(heads);
-    run_passes(heads, capacity, want_keys, want_queries);
+  /// What the call costs a simulated device, which is asked for the same scratch.
+  void run(const Cost& cost) {
+    const Plan plan = make_plan();
+    const Memory memory(stream_, p_, plan);
+    if (!runs_on_cpu(stream_, "attention backward", cost)) return;
+    if (p_.gradients.dbias.data && !p_.gradients.accumulate) clear_dbias();
+    if (plan.way == Way::heads) return run_heads(plan, memory);
+    if (plan.way == Way::wavefront) return run_wavefront(plan, memory);
+    run_passes(plan, memory);
+  }
+
+  /// The requests that run() makes of the pool, in bytes; of scratch for dq and of what depends on the pattern, what
+  /// almost every pattern keeps to.
+  static std::array<std::int64_t, 3> most_scratch(const BackwardCall& p) {
+    const std::int64_t threads = num_threads(), heads = p.q.shape[0] * p.q_heads, row = p.padded * size,
+                       tiles = 8 * (ceil_div(p.k.shape[1], owned_keys) + 1);
+    const bool sums = p.padded != p.depth || p.q.dtype != dtype_of<T>;
+    const std::int64_t group = p.group * p.queries * row, groups = std::max(threads, p.q.shape[0] * p.kv_heads);
+    const std::int64_t dq = sums ? std::min(groups * group, threads * head_bytes) : 0;
+    const std::int64_t items = std::max(heads * tiles, heads * ceil_div(p.queries * row, range_bytes) + 8 * threads);
+    return {p.q_heads * tiles * std::int64_t{sizeof(AttentionReach::Reach)},
+            p.q_heads * tiles * WavefrontLength::per_tile * std::int64_t{sizeof(double)},
+            threads * TileScratch<T>::carve(nullptr, p, 0, nullptr) * size + dq + items * Memory::item_bytes};
   }
 
  private:
+  static constexpr std::int64_t size = sizeof(T);
   enum class Way { heads, wavefront, passes };
+
+  /// How the call is cut, and what it takes.
+  struct Plan {
+    Way way = Way::passes;
+    std::int64_t heads = 0;               // of k and v, in all batch entries
+    std::int64_t capacity = 0;            // rows of dq that are summed up at a time
+    std::int64_t items = 0;               // that are in flight together
+    std::int64_t dq_rows = 0;             // that a thread has scratch for
+    std::int64_t shared = 0;              // elements of dq in scratch that several threads add to
+    std::int64_t at_once = 0;             // wavefront: heads
+    std::int64_t length = 1, ranges = 0;  // passes: of queries
+  };
+
+  bool wants_keys() const { return p_.gradients.dk.data || p_.gradients.dv.data || p_.gradients.dbias.data; }
+  bool wants_queries() const { return p_.gradients.dq.data; }
+
+  Plan make_plan() const {
+    Plan plan;
+    plan.heads = p_.q.shape[0] * p_.kv_heads;
+    // Twice what is incomplete at a time, so that rows move to the front once.
+    plan.capacity = std::clamp<std::int64_t>(2 * reach_.span(), 1, std::max<std::int64_t>(1, p_.queries));
+    if (wants_queries() && wants_keys()) plan.way = best_way(plan.heads, plan.capacity);
+    const std::int64_t tiles = tiling_.tiles();
+    if (plan.way == Way::heads) {
+      plan.items = plan.heads;
+      plan.dq_rows = direct_ ? 0 : p_.group * plan.capacity;
+    } else if (plan.way == Way::wavefront) {
+      plan.at_once = heads_under_way(plan.heads);
+      plan.items = plan.at_once * tiles;
+      plan.shared = direct_ ? 0 : plan.at_once * p_.group * p_.queries * p_.padded;
+    } else {
+      // Ranges of queries: enough to keep every thread busy to the end, long enough that walking key tiles costs
+      // little.
+      const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * num_threads() / all);
+      plan.length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
+      if (!direct_ && bytes(plan.capacity) > range_bytes)
+        plan.length = std::max<std::int64_t>(1, std::min(plan.length, range_bytes / bytes(1)));
+      plan.ranges = (p_.queries + plan.length - 1) / plan.length;
+      plan.capacity = std::min(plan.length, plan.capacity);
+      plan.items = std::max(plan.heads * tiles, all * plan.ranges);
+      plan.dq_rows = direct_ || !wants_queries() ? 0 : plan.capacity;
+    }
+    return plan;
+  }
 
   /// The one that should end first. Times are products of pairs on one thread.
   Way best_way(std::int64_t heads, std::int64_t capacity) const {
@@ -90,7 +149,8 @@ class Backward {
     return std::min(heads, num_threads() * head_bytes / std::max<std::int64_t>(1, p_.group * bytes(p_.queries)));
   }
   double wavefront_length(std::int64_t heads) const {
-    const WavefrontLength length(reach_, p_.by_key, tiling_, p_.scores.first_head, p_.q_heads, p_.group, query_tile<T>);
+    const WavefrontLength length(stream_, reach_, p_.by_key, tiling_, p_.scores.first_head, p_.q_heads, p_.group,
+                                 query_tile<T>);
     const std::int64_t most = heads_under_way(heads);
     double sum = 0;
     for (std::int64_t head = 0; head < heads; head += most)
@@ -98,24 +158,56 @@ class Backward {
     return sum;
   }
 
-  void run_heads(std::int64_t heads, std::int64_t capacity) const {
-    const Memory memory(p_, heads, direct_ ? 0 : p_.group * capacity);
-    run_items(memory, heads, capacity, [&](std::int64_t n) {
+  /// Everything that a call takes: the scratch of every thread, the elements that all of them share, and what is kept
+  /// of every item.
+  class Memory {
+   public:
+    struct Item {
+      double cost;
+      std::int64_t number;
+    };
+    static constexpr std::int64_t item_bytes = std::max(sizeof(Item), sizeof(std::atomic<std::int64_t>));
+
+    Memory(Stream stream, const BackwardCall& p, const Plan& plan)
+        : p_(p),
+          dq_rows_(plan.dq_rows),
+          size_(TileScratch<T>::carve(nullptr, p, dq_rows_, nullptr)),
+          owned_(size_ * std::min<std::int64_t>(num_threads(), plan.items)),
+          of_items_(round_up(ceil_div(plan.items * item_bytes, size), 64)),
+          workspace_(stream, "attention", of_items_ + owned_ + plan.shared) {}
+
+    TileScratch<T> of(int worker) const {
+      TileScratch<T> scratch;
+      TileScratch<T>::carve(workspace_.data() + of_items_ + size_ * worker, p_, dq_rows_, &scratch);
+      return scratch;
+    }
+    T* shared() const { return workspace_.data() + of_items_ + owned_; }
+    template <class X>
+    X* of_items() const {
+      return reinterpret_cast<X*>(workspace_.data());
+    }
+
+   private:
+    const BackwardCall& p_;
+    std::int64_t dq_rows_, size_, owned_, of_items_;
+    Workspace<T> workspace_;
+  };
+
+  void run_heads(const Plan& plan, const Memory& memory) const {
+    run_items(memory, plan.heads, plan.capacity, [&](std::int64_t n) {
       return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, {0, tiling_.tiles()}, {0, p_.queries}};
     });
   }
 
-  void run_wavefront(std::int64_t heads) const {
-    const std::int64_t tiles = tiling_.tiles(), rows = p_.group * p_.queries, most = heads_under_way(heads),
-                       slot = direct_ ? 0 : rows * p_.padded;
-    const Memory memory(p_, most * tiles, 0, most * slot);
-    for (std::int64_t first = 0; first < heads; first += most) {
-      const std::int64_t items = std::min(most, heads - first) * tiles;
-      Wavefront front(items, rows);
+  void run_wavefront(const Plan& plan, const Memory& memory) const {
+    const std::int64_t tiles = tiling_.tiles(), rows = p_.group * p_.queries, slot = direct_ ? 0 : rows * p_.padded;
+    for (std::int64_t first = 0; first < plan.heads; first += plan.at_once) {
+      const std::int64_t items = std::min(plan.at_once, plan.heads - first) * tiles;
+      Wavefront front(memory.template of_items<std::atomic<std::int64_t>>(), items, rows);
       parallel_items(items, [&](std::int64_t n, int worker) {
         const std::int64_t head = first + n / tiles, tile = n % tiles;
         const Wavefront::Turn turn(front, n, tile > 0 ? n - 1 : -1);
-        TileScratch<T> scratch = memory.of(p_, worker);
+        TileScratch<T> scratch = memory.of(worker);
         scratch.dq = memory.shared() + n / tiles * slot;
         Item item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, {tile, tile + 1}, {0, p_.queries}};
         item.turn = &turn;
@@ -124,52 +216,24 @@ class Backward {
     }
   }
 
-  void run_passes(std::int64_t heads, std::int64_t capacity, bool want_keys, bool want_queries) const {
-    const std::int64_t tiles = tiling_.tiles(), threads = num_threads();
+  void run_passes(const Plan& plan, const Memory& memory) const {
+    const std::int64_t tiles = tiling_.tiles();
     const Range all_tiles{0, tiles}, all_rows{0, p_.queries};
-    // Ranges of queries: enough to keep every thread busy to the end, long enough that walking key tiles costs little.
-    const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * threads / all);
-    std::int64_t length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
-    if (!direct_ && bytes(capacity) > range_bytes)
-      length = std::max<std::int64_t>(1, std::min(length, range_bytes / bytes(1)));
-    const std::int64_t ranges = (p_.queries + length - 1) / length, rows_at_once = std::min(length, capacity);
-    const Memory memory(p_, std::max(heads * tiles, all * ranges), direct_ || !want_queries ? 0 : rows_at_once);
-    if (want_keys)
-      run_items(memory, heads * tiles, 0, [&](std::int64_t n) {
+    if (wants_keys())
+      run_items(memory, plan.heads * tiles, 0, [&](std::int64_t n) {
         const std::int64_t head = n / tiles, tile = n % tiles;
         const Range one{tile, tile + 1};
         return Item{head / p_.kv_heads, head % p_.kv_heads * p_.group, p_.group, one, all_rows, true, false};
       });
-    if (want_queries)
-      run_items(memory, all * ranges, rows_at_once, [&](std::int64_t n) {
-        const std::int64_t head = n / ranges, row = n % ranges * length;
-        const Range rows{row, std::min(row + length, p_.queries)};
+    if (wants_queries())
+      run_items(memory, p_.q.shape[0] * p_.q_heads * plan.ranges, plan.capacity, [&](std::int64_t n) {
+        const std::int64_t head = n / plan.ranges, row = n % plan.ranges * plan.length;
+        const Range rows{row, std::min(row + plan.length, p_.queries)};
         return Item{head / p_.q_heads, head % p_.q_heads, 1, all_tiles, rows, false, true};
       });
   }
 
-  /// Scratch of every thread, with `dq_rows` rows of dq each, and elements that all of them share.
-  class Memory {
-   public:
-    Memory(const BackwardCall& p, std::int64_t items, std::int64_t dq_rows, std::int64_t shared = 0)
-        : dq_rows_(dq_rows),
-          size_(TileScratch<T>::carve(nullptr, p, dq_rows, nullptr)),
-          owned_(size_ * std::min<std::int64_t>(num_threads(), items)),
-          workspace_("attention", owned_ + shared) {}
-
-    TileScratch<T> of(const BackwardCall& p, int worker) const {
-      TileScratch<T> scratch;
-      TileScratch<T>::carve(workspace_.data() + size_ * worker, p, dq_rows_, &scratch);
-      return scratch;
-    }
-    T* shared() const { return workspace_.data() + owned_; }
-
-   private:
-    std::int64_t dq_rows_, size_, owned_;
-    Workspace<T> workspace_;
-  };
-
-  std::int64_t bytes(std::int64_t rows) const { return rows * p_.padded * static_cast<std::int64_t>(sizeof(T)); }
+  std::int64_t bytes(std::int64_t rows) const { return rows * std::max<std::int64_t>(1, p_.padded) * size; }
 
   void clear_dbias() {
     const View& d = p_.gradients.dbias;
@@ -185,21 +249,20 @@ class Backward {
   /// item_of(n) for every n < count, longest first; each sums up dq of a head with room for `capacity` rows.
   template <class ItemOf>
   void run_items(const Memory& memory, std::int64_t count, std::int64_t capacity, const ItemOf& item_of) const {
-    std::vector<double> cost(static_cast<std::size_t>(count));
+    auto* const items = memory.template of_items<typename Memory::Item>();
     parallel_ranges(count, 16, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t n = begin; n < end; ++n) {
         const Item item = item_of(n);
+        double cost = 0;
         for (std::int64_t h = item.head; h < item.head + item.heads; ++h)
-          cost[static_cast<std::size_t>(n)] +=
-              reach_.pairs(h, {item.tiles.begin, item.tiles.end}, {item.rows.begin, item.rows.end});
+          cost += reach_.pairs(h, {item.tiles.begin, item.tiles.end}, {item.rows.begin, item.rows.end});
+        items[n] = {cost, n};
       }
     });
-    std::vector<std::size_t> order(cost.size());
-    std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return cost[a] > cost[b]; });
-    parallel_items(count, [&](std::int64_t n, int worker) {
-      run_item(item_of(static_cast<std::int64_t>(order[static_cast<std::size_t>(n)])), capacity, memory.of(p_, worker));
-    });
+    std::sort(items, items + count,
+              [](const auto& a, const auto& b) { return a.cost != b.cost ? a.cost > b.cost : a.number < b.number; });
+    parallel_items(
+        count, [&](std::int64_t n, int worker) { run_item(item_of(items[n].number), capacity, memory.of(worker)); });
   }
 
   void run_item(const Item& item, std::int64_t capacity, const TileScratch<T>& s) const {
@@ -268,6 +331,21 @@ class Backward {
   }
 
   void load_keys(const Item& item, std::int64_t kv_head, const Progression& keys, const TileScratch<T>& s) const {
+    pack_keys_and_values(item, kv_head, keys, s);
+    s.wild_keys->count = 0;
+    if (!item.want_queries) return;
+    with_storage<T>(p_.k.dtype, [&]<class S>(S) {
+      find_wild_rows(gather(head_of<const S>(p_.k, item.batch, kv_head), keys), keys.count, p_.depth, *s.wild_keys);
+    });
+    for (std::int64_t n = 0; n < s.wild_keys->count; ++n)
+      if (s.pairs.product)
+        clear_pair_row(s.pairs.key_pairs, s.wild_keys->row[n], p_.padded);
+      else
+        clear_packed_row(s.key_rows, s.wild_keys->row[n], p_.padded, key_panel<T>);
+  }
+
+  void pack_keys_and_values(const Item& item, std::int64_t kv_head, const Progression& keys,
+                            const TileScratch<T>& s) const {
     if constexpr (std::is_same_v<T, float>)
       if (s.pairs.product)
         return s.pairs.load_keys(gather(head_of<const BFloat16>(p_.k, item.batch, kv_head), keys),
@@ -314,22 +392,56 @@ class Backward {
         if (s.pairs.product) s.pairs.score(s.weights, s.scores, keys.count, pair.queries.count);
       for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) score_group(p_, pair, s, rules, lane);
       if (s.pairs.product) clear_unseen(pair, s);
-      if (item.want_keys) add_key_gradients(p_, pair, s);
+      if (item.want_keys) {
+        add_key_gradients(p_, pair, s);
+        add_wild_queries(p_, pair, s);
+      }
       if (!dq) continue;
       const std::int64_t row = pair.queries.row, end = row + (count - 1) * run.stride + 1;
       const std::int64_t passed = (head - item.head) * p_.queries;  // in the heads before
       const std::int64_t shared = passed + std::min(end, reach.entered);
       if (item.turn && row < reach.entered) item.turn->wait(shared);
       add_query_gradients(p_, pair, s, dq->row(row), run.stride * dq->stride);
+      add_wild_keys(p_, pair, s, dq->row(row), run.stride * dq->stride);
       if (item.turn && reach.ascending) item.turn->pass(passed + end, shared);
     }
   }
 
+  const Stream stream_;
   const BackwardCall& p_;
   const RowTiling tiling_;
   const AttentionReach reach_;
   const bool direct_;  // dq is summed up in place
 };
+
+BackwardCall make_call(const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k, View v,
+                       View lse, View delta, View grad_out, const AttentionGradients& gradients) {
+  const bool all_bf16 = has_pairs && q.dtype == DType::bf16 && k.dtype == DType::bf16 && v.dtype == DType::bf16 &&
+                        grad_out.data && grad_out.dtype == DType::bf16;
+  const PairProduct product = all_bf16 ? instruction_set_in_use().products : nullptr;
+  const std::int64_t depth = q.shape[3], v_depth = v.shape[3],
+                     vector = q.dtype == DType::f64 ? lanes<double>
+                              : product             ? pair_step
+                                                    : lanes<float>;
+  return {schedule.transposed(),
+          scores,
+          q,
+          k,
+          v,
+          lse,
+          delta,
+          grad_out,
+          gradients,
+          q.shape[1],
+          q.shape[2],
+          k.shape[2],
+          q.shape[2] / k.shape[2],
+          depth,
+          v_depth,
+          round_up(depth, vector),
+          round_up(v_depth, vector),
+          product};
+}
 
 }  // namespace
 
@@ -338,38 +450,22 @@ void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule
                                           View grad_out, const AttentionGradients& gradients) {
   const AttentionGradients& g = gradients;
   const Cost cost = attention_cost(stream, schedule, 3.5, q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
-  if (!runs_on_cpu(stream, "attention backward", cost)) return;
-  if (q.shape[0] == 0 || q.shape[2] == 0) return;
-  const bool wide = q.dtype == DType::f64, all_bf16 = has_pairs && q.dtype == DType::bf16 && k.dtype == DType::bf16 &&
-                                                      v.dtype == DType::bf16 && grad_out.data &&
-                                                      grad_out.dtype == DType::bf16;
-  const PairProduct product = all_bf16 ? instruction_set_in_use().products : nullptr;
-  const std::int64_t depth = q.shape[3], v_depth = v.shape[3],
-                     vector = wide      ? lanes<double>
-                              : product ? pair_step
-                                        : lanes<float>;
-  const BackwardCall call{schedule.transposed(),
-                          scores,
-                          q,
-                          k,
-                          v,
-                          lse,
-                          delta,
-                          grad_out,
-                          gradients,
-                          q.shape[1],
-                          q.shape[2],
-                          k.shape[2],
-                          q.shape[2] / k.shape[2],
-                          depth,
-                          v_depth,
-                          round_up(depth, vector),
-                          round_up(v_depth, vector),
-                          product};
-  if (wide)
-    Backward<double>(call).run();
+  if (q.shape[0] == 0 || q.shape[2] == 0) return static_cast<void>(runs_on_cpu(stream, "attention backward", cost));
+  const BackwardCall call = make_call(schedule, scores, q, k, v, lse, delta, grad_out, gradients);
+  if (q.dtype == DType::f64)
+    Backward<double>(stream, call).run(cost);
   else
-    Backward<float>(call).run();
+    Backward<float>(stream, call).run(cost);
+}
+
+std::array<std::int64_t, 3> POOLGRAD_VARIANT::attention_backward_scratch(View q, View k, View v) {
+  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return {};
+  AttentionScores scores;
+  scores.softcap = 1;  // takes scratch of its own
+  View grad_out = q;   // there is one
+  grad_out.data = &scores;
+  const BackwardCall call = make_call({}, scores, q, k, v, {}, {}, grad_out, {});
+  return q.dtype == DType::f64 ? Backward<double>::most_scratch(call) : Backward<float>::most_scratch(call);
 }
 
 }  // namespace poolgrad::kernels

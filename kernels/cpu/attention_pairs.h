@@ -92,6 +92,11 @@ inline void pack_row_pairs(std::uint32_t* out, std::int64_t stride, Head<const B
     }
 }
 
+/// A row of what pack_row_pairs() made becomes 0.
+inline void clear_pair_row(std::uint32_t* packed, std::int64_t row, std::int64_t stride) {
+  for (std::int64_t j = 0; j < stride; ++j) packed[row / 2 * stride + j] &= row % 2 ? 0xffffu : 0xffff0000u;
+}
+
 /// Weights by key (weights[key * width + lane]), keys [begin, end), as operand a of sums over keys: word (lane, p) of
 /// `out` has keys `first` + 2 p and + 1, where `first` <= begin; 0 for keys outside. p < pairs, a multiple of
 /// pair_step; lane < `lane_count`, a multiple of pair_step.

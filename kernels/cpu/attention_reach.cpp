@@ -20,12 +20,12 @@ bool ascending(const std::vector<RowVisit>& visits) {
   return std::adjacent_find(visits.begin(), visits.end(), behind) == visits.end();
 }
 
-AttentionReach::AttentionReach(const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head,
-                               std::int64_t heads)
-    : tiles_(tiling.tiles()), reach_(static_cast<std::size_t>(heads * tiling.tiles())) {
+AttentionReach::AttentionReach(Stream stream, const AttentionSchedule& by_key, const RowTiling& tiling,
+                               std::int64_t first_head, std::int64_t heads)
+    : tiles_(tiling.tiles()), reach_(stream, "attention", heads * tiling.tiles()) {
   parallel_ranges(heads * tiles_, 64, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
-      Reach& found = reach_[static_cast<std::size_t>(n)];
+      Reach& found = reach_.data()[n];
       const auto visits = row_visits(by_key, first_head + n / tiles_, tiling.tile(n % tiles_));
       found.ascending = ascending(visits);
       for (const RowVisit& v : visits) {
@@ -38,12 +38,12 @@ AttentionReach::AttentionReach(const AttentionSchedule& by_key, const RowTiling&
   for (std::int64_t h = 0; h < heads; ++h) {
     std::int64_t complete = by_key.keys.count, visited = 0;
     for (std::int64_t t = tiles_ - 1; t >= 0; --t) {
-      Reach& reach = reach_[static_cast<std::size_t>(h * tiles_ + t)];
+      Reach& reach = reach_.data()[h * tiles_ + t];
       if (reach.pairs > 0) complete = std::min(complete, reach.begin);
       reach.complete = complete;
     }
     for (std::int64_t t = 0; t < tiles_; ++t) {
-      Reach& reach = reach_[static_cast<std::size_t>(h * tiles_ + t)];
+      Reach& reach = reach_.data()[h * tiles_ + t];
       reach.entered = visited;
       visited = std::max(visited, reach.end);
       span_ = std::max(span_, visited - reach.complete);

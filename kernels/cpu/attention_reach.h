@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attention_schedule.h"
+#include "kernels/cpu/workspace.h"
 
 namespace poolgrad::kernels::attention {
 
@@ -31,12 +32,11 @@ class AttentionReach {
   };
 
   /// `by_key` is a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.
-  AttentionReach(const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head, std::int64_t heads);
+  AttentionReach(Stream stream, const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head,
+                 std::int64_t heads);
 
   /// `head` counts from first_head.
-  const Reach& at(std::int64_t head, std::int64_t tile) const {
-    return reach_[static_cast<std::size_t>(head * tiles_ + tile)];
-  }
+  const Reach& at(std::int64_t head, std::int64_t tile) const { return reach_.data()[head * tiles_ + tile]; }
   std::int64_t tiles() const { return tiles_; }
   /// Rows that are visited but not complete at any time, at most.
   std::int64_t span() const { return span_; }
@@ -45,7 +45,7 @@ class AttentionReach {
 
  private:
   std::int64_t tiles_, span_ = 0;
-  std::vector<Reach> reach_;
+  PlanningSpace<Reach> reach_;
 };
 
 }  // namespace poolgrad::kernels::attention

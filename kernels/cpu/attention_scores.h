@@ -6,15 +6,21 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <numbers>
+#include <type_traits>
 
 #include "kernels/attention.h"
 #include "kernels/attention_dropout.h"
+#include "kernels/cpu/attention_mask.h"
 #include "kernels/cpu/philox_lanes.h"
 #include "kernels/cpu/simd.h"
 
 namespace poolgrad::kernels::attention {
+
+/// Keys or queries of a block of scores, at most.
+inline constexpr std::size_t score_room = 192;
 
 /// Steps [begin, begin + count) of a progression.
 inline Progression part_of(const Progression& p, std::int64_t begin, std::int64_t count) {
@@ -117,46 +123,78 @@ void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Pr
   }
 }
 
-/// Scores of the pairs for which keeps(query position, key position) is false become -infinity.
-template <class T, class Keeps>
-void drop_pairs(const Progression& keys, const Progression& queries, ScoreBlock<T> block, const Keeps& keeps) {
+/// Lanes are rows of the schedule: scores of pairs that have been counted before become -infinity.
+template <class T>
+void hide_counted(const AttentionSchedule& schedule, const Strip& strip, std::int64_t h, const Progression& keys,
+                  const Progression& queries, ScoreBlock<T> block) {
+  for_each_agreement<score_room>(
+      schedule, strip, h, queries, {0, std::min(block.lanes, queries.count)}, keys, {block.begin, block.end},
+      [&](std::int64_t begin, std::int64_t end, const bool* counted) {
+        for (std::int64_t key = block.begin; key < block.end; ++key)
+          if (counted[key])
+            std::fill(block.row(key) + begin, block.row(key) + end, -std::numeric_limits<T>::infinity());
+      });
+}
+/// The same where keys are rows of the schedule.
+template <class T>
+void hide_counted_by_key(const AttentionSchedule& by_key, const Strip& strip, std::int64_t h, const Progression& keys,
+                         const Progression& queries, ScoreBlock<T> block) {
   const std::int64_t count = std::min(block.lanes, queries.count);
-  for (std::int64_t key = block.begin; key < block.end; ++key)
-    for (std::int64_t i = 0; i < count; ++i)
-      if (!keeps(queries.position + i * queries.step, keys.position + key * keys.step))
-        block.row(key)[i] = -std::numeric_limits<T>::infinity();
+  for_each_agreement<score_room>(by_key, strip, h, keys, {block.begin, block.end}, queries, {0, count},
+                                 [&](std::int64_t begin, std::int64_t end, const bool* counted) {
+                                   for (std::int64_t key = begin; key < end; ++key) {
+                                     T* row = block.row(key);
+                                     for (std::int64_t i = 0; i < count; ++i)
+                                       row[i] = counted[i] ? -std::numeric_limits<T>::infinity() : row[i];
+                                   }
+                                 });
 }
 
 /// Calls f(key, lane, factors) for every key of the block and every simd::lanes<T> queries of it: 0 for pairs that
 /// dropout drops, else 1 / (1 - p).
 template <class T, class F>
-void for_each_dropout(const ScoreRules<T>& rules, const Progression& keys, const Progression& queries,
-                      const ScoreBlock<T>& block, const F& f) {
-  constexpr int width = simd::lanes<T>, chunk = philox_lanes;
-  static_assert(width % chunk == 0);
+[[gnu::always_inline]] inline void for_each_dropout(const ScoreRules<T>& rules, const Progression& keys,
+                                                    const Progression& queries, const ScoreBlock<T>& block,
+                                                    const F& f) {
+  constexpr int width = simd::lanes<T>;
+  constexpr std::size_t chunks = width / philox_lanes;
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  using Bits = simd::Vec<Word>;
+  static_assert(width % philox_lanes == 0);
   const auto counter = [](std::uint32_t word) { return simd::broadcast(std::uint64_t{word}); };
+  const Bits threshold = simd::broadcast(Word{rules.dropout.threshold});
+  const simd::Vec<T> kept = simd::broadcast(rules.kept), dropped{};
+  const std::uint32_t low = static_cast<std::uint32_t>(rules.batch << 16 ^ rules.head);
   for (std::int64_t lane = 0; lane < block.lanes; lane += width) {
+    PhiloxLanes query[chunks];
+    for (std::size_t part = 0; part < chunks; ++part) {
+      const std::int64_t first = lane + static_cast<std::int64_t>(part) * philox_lanes;
+      PhiloxLanes positions{};
+      for (int i = 0; i < philox_lanes; ++i)
+        positions[i] = static_cast<std::uint64_t>(queries.position + (first + i) * queries.step);
+      query[part] = positions;
+    }
     for (std::int64_t key = block.begin; key < block.end;) {
       const std::int64_t group = (keys.position + key * keys.step) >> 2;
-      std::uint32_t words[4][static_cast<std::size_t>(width)];
-      for (int part = 0; part < width; part += chunk) {
-        PhiloxLanes query{};
-        for (int i = 0; i < chunk; ++i)
-          query[i] = static_cast<std::uint64_t>(queries.position + (lane + part + i) * queries.step);
-        const std::uint32_t low = static_cast<std::uint32_t>(rules.batch << 16 ^ rules.head),
-                            high = static_cast<std::uint32_t>(group >> 32) << 16;
-        PhiloxLanes x[4] = {counter(static_cast<std::uint32_t>(group)), query, counter(low),
-                            ((query >> 32) & 0xffffu) | std::uint64_t{high}};
+      const std::uint32_t high = static_cast<std::uint32_t>(group >> 32) << 16;
+      Bits words[4];
+#pragma GCC unroll 2
+      for (std::size_t part = 0; part < chunks; ++part) {
+        PhiloxLanes x[4] = {counter(static_cast<std::uint32_t>(group)), query[part], counter(low),
+                            ((query[part] >> 32) & 0xffffu) | std::uint64_t{high}};
         philox(x, rules.dropout.key0, rules.dropout.key1);
-        for (int w = 0; w < 4; ++w)
-          for (int i = 0; i < chunk; ++i) words[w][part + i] = static_cast<std::uint32_t>(x[w][i]);
+        for (int w = 0; w < 4; ++w) {
+          if constexpr (sizeof(T) == 4) {
+            using Half = std::uint32_t __attribute__((vector_size(4 * philox_lanes)));
+            const Half half = __builtin_convertvector(x[w], Half);
+            std::memcpy(reinterpret_cast<char*>(&words[w]) + part * sizeof(Half), &half, sizeof(Half));
+          } else {
+            words[w] = x[w] & 0xffffffffu;
+          }
+        }
       }
-      for (; key < block.end && (keys.position + key * keys.step) >> 2 == group; ++key) {
-        const std::uint32_t* word = words[(keys.position + key * keys.step) & 3];
-        T factor[static_cast<std::size_t>(width)];
-        for (int i = 0; i < width; ++i) factor[i] = word[i] >= rules.dropout.threshold ? rules.kept : T{};
-        f(key, lane, simd::load<T>(factor));
-      }
+      for (; key < block.end && (keys.position + key * keys.step) >> 2 == group; ++key)
+        f(key, lane, words[(keys.position + key * keys.step) & 3] >= threshold ? kept : dropped);
     }
   }
 }

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
+#include <utility>
 
 #include "kernels/cpu/attention_softmax_tile.h"
 
@@ -101,10 +103,7 @@ void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, s
   const ScoreBlock<T> block{scores, width, seen.any.begin, seen.any.end, group_lanes<T>};
   const Progression queries = part_of(visit.rows, row, std::min<std::int64_t>(group_lanes<T>, visit.rows.count - row));
   if (visit.rules && visit.rules->modifies()) modify_scores(*visit.rules, visit.run, queries, block);
-  if (visit.strip)
-    drop_pairs(visit.run, queries, block, [&](std::int64_t query, std::int64_t key) {
-      return visit.schedule.keeps(*visit.strip, visit.head, query, key);
-    });
+  if (visit.strip) hide_counted(visit.schedule, *visit.strip, visit.head, visit.run, queries, block);
   const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
   for (std::int64_t key = seen.any.begin; key < seen.any.end; ++key) {
     const Vec<T> step = simd::broadcast(static_cast<T>(key));
@@ -212,12 +211,62 @@ bool weigh_group(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std:
   return true;
 }
 
+/// out += weights * packed values of the keys `seen`.
+template <class T>
+void add_packed_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count, Range seen,
+                       bool rescaled) {
+  constexpr int width = score_lanes<T>;
+  const std::int64_t v_padded = visit.shape.v_padded;
+  if constexpr (std::is_same_v<T, float>)
+    if (t.pairs.product) return t.pairs.add_values(t.out + row * v_padded, count, t.factor, t.scores, width, seen);
+  for (std::int64_t i = 0; i < count; i += rows_step) {
+    const Range any = keys_seen(t, visit, row + i, row + std::min<std::int64_t>(i + rows_step, count)).any;
+    if (empty(any)) continue;
+    add_product<T, 1, width>(t.out + (row + i) * v_padded, v_padded, v_padded, any.end - any.begin,
+                             t.scores + any.begin * width + i, t.values + any.begin * group_lanes<T>, group_lanes<T>,
+                             rescaled ? t.factor + i : nullptr, key_room * group_lanes<T>);
+  }
+}
+
+/// out += weights * values of the keys `seen` in memory, but for those that are added apart.
+template <class T>
+void add_tame_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count, Range seen) {
+  const auto add = [&](Range keys, const T* factors) {
+    visit.in_memory.add(visit.in_memory, t.out + row * visit.shape.v_padded, visit.shape.v_padded, count, factors,
+                        t.scores, score_lanes<T>, keys);
+  };
+  constexpr T ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
+  static_assert(std::size(ones) == direct_rows);
+  const T* factors = t.factor;
+  for (std::int64_t n = 0; n < visit.wild.count; ++n) {
+    const std::int64_t key = visit.wild.row[n];
+    if (key < seen.begin || key >= seen.end) continue;
+    add({seen.begin, key}, std::exchange(factors, ones));
+    seen.begin = key + 1;
+  }
+  add(seen, factors);
+}
+
+/// out += weight * value for the values that are not finite and the rows that see them.
+template <class T>
+void add_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count) {
+  const std::int64_t v_padded = visit.shape.v_padded;
+  constexpr T one = 1;
+  for (std::int64_t n = 0; n < visit.wild.count; ++n)
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t key = visit.wild.row[n];
+      if (visit.sees(t, row + i, key))
+        visit.in_memory.add(visit.in_memory, t.out + (row + i) * v_padded, v_padded, 1, &one, t.scores + i,
+                            score_lanes<T>, {key, key + 1});
+    }
+}
+
 /// The queries of a tile meet a packed tile of keys and values.
 template <class T>
 void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
   constexpr int width = score_lanes<T>;
   constexpr std::size_t pairs = static_cast<std::size_t>(width / group_lanes<T>);
-  const std::int64_t v_padded = visit.shape.v_padded, groups = ceil_div(visit.rows.count, group_lanes<T>);
+  const std::int64_t groups = ceil_div(visit.rows.count, group_lanes<T>);
   const std::int64_t fetches = ceil_div(std::max(visit.next_keys.count, visit.next_values.count), groups);
   for (std::int64_t row = 0; row < visit.rows.count; row += width) {
     const std::int64_t count = std::min<std::int64_t>(width, visit.rows.count - row);
@@ -231,7 +280,7 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
     }
     if (empty(keys)) continue;
     if (visit.direct) {
-      visit.direct->score(*visit.direct, t.queries, count, keys, t.scores, width);
+      visit.in_memory.score(visit.in_memory, t.queries, count, keys, t.scores, width);
     } else if constexpr (std::is_same_v<T, float>) {
       if (t.pairs.product) t.pairs.score(t.scores, width, row, count, keys);
     }
@@ -250,22 +299,11 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
     if (visit.rules && visit.rules->drops)
       drop_weights(*visit.rules, visit.run, part_of(visit.rows, row, count),
                    ScoreBlock<T>{t.scores, width, keys.begin, keys.end, round_up(count, group_lanes<T>)});
-    if (visit.direct) {
-      visit.direct->add(*visit.direct, t.out, v_padded, count, t.factor, t.scores, width, keys);
-      continue;
-    }
-    if constexpr (std::is_same_v<T, float>)
-      if (t.pairs.product) {
-        t.pairs.add_values(t.out + row * v_padded, count, t.factor, t.scores, width, keys);
-        continue;
-      }
-    for (std::int64_t i = 0; i < count; i += rows_step) {
-      const Range any = keys_seen(t, visit, row + i, row + std::min<std::int64_t>(i + rows_step, count)).any;
-      if (empty(any)) continue;
-      add_product<T, 1, width>(t.out + (row + i) * v_padded, v_padded, v_padded, any.end - any.begin,
-                               t.scores + any.begin * width + i, t.values + any.begin * group_lanes<T>, group_lanes<T>,
-                               rescaled ? t.factor + i : nullptr, key_room * group_lanes<T>);
-    }
+    if (visit.direct)
+      add_tame_values(t, visit, row, count, keys);
+    else
+      add_packed_values(t, visit, row, count, keys, rescaled);
+    if (visit.wild.count > 0) add_wild_values(t, visit, row, count);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cpu/attention_scores.h"
 #include "kernels/cpu/attention_softmax_pairs.h"
 #include "kernels/cpu/attention_tiles.h"
+#include "kernels/cpu/attention_unseen.h"
 
 namespace poolgrad::kernels::attention {
 
@@ -68,13 +69,20 @@ struct Visit {
   std::int64_t head;  // of the schedule
   Progression rows, run;
   Prefetch next_keys, next_values;
-  const DirectOperands<T>* direct = nullptr;  // where the keys are not packed
-  bool full = true;                           // every row sees every key; else first[row] <= step < last[row]
+  const DirectOperands<T>& in_memory;
+  bool direct = false;  // the keys are not packed
+  bool full = true;     // every row sees every key; else first[row] <= step < last[row]
   const ScoreRules<T>* rules = nullptr;
   bool multiplicities = false;   // in SoftmaxTile::multiplicity
   const Strip* strip = nullptr;  // where the schedule decides pair by pair
+  WildRows wild = {};            // values; empty where all keys are seen by all
 
-  bool modified() const { return rules || strip; }
+  bool modified() const { return (rules && rules->modifies()) || strip; }
+  /// Whether a row sees a key.
+  bool sees(const SoftmaxTile<T>& t, std::int64_t row, std::int64_t key) const {
+    if (!full && (static_cast<T>(key) < t.first[row] || static_cast<T>(key) >= t.last[row])) return false;
+    return !strip || schedule.keeps(*strip, head, rows.position + row * rows.step, run.position + key * run.step);
+  }
 };
 
 /// The keys that some, and that all of the rows [begin, end) see.

@@ -2,6 +2,8 @@
 // name: the macro POOLGRAD_VARIANT (cmake/PoolgradIsaVariant.cmake). `baseline` is what the library is compiled for.
 #pragma once
 
+#include <array>
+
 #include "kernels/attention.h"
 
 #ifndef POOLGRAD_VARIANT
@@ -14,6 +16,8 @@
                          View k, View v, View out, View lse, View carry_out, View carry_lse);                        \
   void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q,   \
                           View k, View v, View lse, View delta, View grad_out, const AttentionGradients& gradients); \
+  std::int64_t attention_forward_scratch(View q, View k, View v);                                                    \
+  std::array<std::int64_t, 3> attention_backward_scratch(View q, View k, View v);                                    \
   }
 
 namespace poolgrad::kernels {

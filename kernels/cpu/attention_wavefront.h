@@ -8,14 +8,16 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
+#include <memory>
 
 namespace poolgrad::kernels::attention {
 
 class Wavefront {
  public:
-  /// Every item passes the rows before `rows`.
-  Wavefront(std::int64_t items, std::int64_t rows) : rows_(rows), passed_(static_cast<std::size_t>(items)) {}
+  /// Every item passes the rows before `rows`. `passed` has room for one number per item.
+  Wavefront(std::atomic<std::int64_t>* passed, std::int64_t items, std::int64_t rows) : rows_(rows), passed_(passed) {
+    std::uninitialized_fill_n(passed, items, 0);
+  }
 
   /// An item while it runs. However it ends, it has passed all rows then, and so have those before it.
   class Turn {
@@ -48,10 +50,10 @@ class Wavefront {
   };
 
  private:
-  std::atomic<std::int64_t>& at(std::int64_t item) { return passed_[static_cast<std::size_t>(item)]; }
+  std::atomic<std::int64_t>& at(std::int64_t item) { return passed_[item]; }
 
   std::int64_t rows_;
-  std::vector<std::atomic<std::int64_t>> passed_;
+  std::atomic<std::int64_t>* passed_;
 };
 
 }  // namespace poolgrad::kernels::attention

@@ -62,12 +62,15 @@ double delay_behind(const Progress& before, const Progress& tile) {
 
 }  // namespace
 
-WavefrontLength::WavefrontLength(const AttentionReach& reach, const AttentionSchedule& by_key, const RowTiling& tiling,
-                                 std::int64_t first_head, std::int64_t heads, std::int64_t group, std::int64_t step)
+WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionSchedule& by_key,
+                                 const RowTiling& tiling, std::int64_t first_head, std::int64_t heads,
+                                 std::int64_t group, std::int64_t step)
     : tiles_(reach.tiles()),
-      pairs_(static_cast<std::size_t>(heads / group * tiles_)),
-      delay_(static_cast<std::size_t>(heads / group * tiles_)) {
-  std::vector<double> of_head(static_cast<std::size_t>(heads * tiles_));
+      count_(heads / group * tiles_),
+      space_(stream, "attention", per_tile * heads * tiles_),
+      pairs_(space_.data()),
+      delay_(pairs_ + count_) {
+  double* of_head = delay_ + count_;
   parallel_ranges(heads * tiles_, 64, [&](std::int64_t begin, std::int64_t end) {
     const auto progress_of = [&](std::int64_t n) {
       return Progress(row_visits(by_key, first_head + n / tiles_, tiling.tile(n % tiles_)), step);
@@ -75,19 +78,19 @@ WavefrontLength::WavefrontLength(const AttentionReach& reach, const AttentionSch
     Progress before = begin % tiles_ > 0 ? progress_of(begin - 1) : Progress(), tile;
     for (std::int64_t n = begin; n < end; ++n, std::swap(before, tile)) {
       tile = progress_of(n);
-      if (n % tiles_ > 0) of_head[static_cast<std::size_t>(n)] = delay_behind(before, tile);
+      if (n % tiles_ > 0) of_head[n] = delay_behind(before, tile);
     }
   });
-  for (std::int64_t n = 0; n < std::ssize(pairs_); ++n) {
+  for (std::int64_t n = 0; n < count_; ++n) {
     const std::int64_t first = n / tiles_ * group, tile = n % tiles_;
     double ahead = 0, own = 0, longest = 0;
     for (std::int64_t h = first; h < first + group; ++h) {
-      longest = std::max(longest, ahead + of_head[static_cast<std::size_t>(h * tiles_ + tile)] - own);
+      longest = std::max(longest, ahead + of_head[h * tiles_ + tile] - own);
       if (tile > 0) ahead += reach.at(h, tile - 1).pairs;
       own += reach.at(h, tile).pairs;
     }
-    pairs_[static_cast<std::size_t>(n)] = own;
-    delay_[static_cast<std::size_t>(n)] = longest;
+    pairs_[n] = own;
+    delay_[n] = longest;
   }
 }
 
@@ -95,9 +98,9 @@ double WavefrontLength::of(Interval groups, std::int64_t threads) const {
   std::vector<double> free(static_cast<std::size_t>(threads));  // when each thread has done its last item
   double end = 0;
   for (std::int64_t n = groups.begin; n < groups.end && tiles_ > 0; ++n) {
-    const std::size_t first_item = static_cast<std::size_t>(n * tiles_) % pairs_.size();
+    const std::int64_t first_item = n * tiles_ % count_;
     double begun = 0, ended = 0;
-    for (std::size_t item = first_item; item < first_item + static_cast<std::size_t>(tiles_); ++item) {
+    for (std::int64_t item = first_item; item < first_item + tiles_; ++item) {
       const auto first = std::min_element(free.begin(), free.end());
       begun = std::max(begun + (item > first_item ? delay_[item] : 0), *first);
       *first = ended = std::max(begun + pairs_[item], ended);

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "kernels/cpu/attention_reach.h"
 
@@ -10,9 +9,12 @@ namespace poolgrad::kernels::attention {
 
 class WavefrontLength {
  public:
+  /// Elements of scratch, by query head and tile.
+  static constexpr std::int64_t per_tile = 3;
+
   /// The schedule, its tiles and heads as in `reach`. `group` heads follow each other in one item; `step` rows are
   /// visited at a time.
-  WavefrontLength(const AttentionReach& reach, const AttentionSchedule& by_key, const RowTiling& tiling,
+  WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionSchedule& by_key, const RowTiling& tiling,
                   std::int64_t first_head, std::int64_t heads, std::int64_t group, std::int64_t step);
 
   /// How long `threads` threads take for all key tiles of groups [groups) one after another, each behind the one before
@@ -22,8 +24,9 @@ class WavefrontLength {
   double of(Interval groups, std::int64_t threads) const;
 
  private:
-  std::int64_t tiles_;
-  std::vector<double> pairs_, delay_;  // by group, then tile
+  std::int64_t tiles_, count_;  // of tiles; of items: a group's tile
+  PlanningSpace<double> space_;
+  double *pairs_, *delay_;  // by group, then tile
 };
 
 }  // namespace poolgrad::kernels::attention

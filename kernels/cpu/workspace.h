@@ -3,7 +3,10 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/memory_scope.h"
@@ -31,6 +34,27 @@ class Workspace {
   Stream stream_;
   std::size_t bytes_;
   T* data_;
+};
+
+/// Scratch that the host plans a call in. A simulated device, which has no bytes, is asked for it all the same.
+template <class T>
+class PlanningSpace {
+ public:
+  /// `count` elements, T{}.
+  PlanningSpace(Stream stream, std::string_view name, std::int64_t count) : space_(stream, name, count) {
+    if (stream.device.is_cpu())
+      std::uninitialized_fill_n(space_.data(), count, T{});
+    else
+      simulated_.resize(static_cast<std::size_t>(count));
+  }
+
+  T* data() { return simulated_.empty() ? space_.data() : simulated_.data(); }
+  const T* data() const { return simulated_.empty() ? space_.data() : simulated_.data(); }
+
+ private:
+  static_assert(std::is_trivially_destructible_v<T>);
+  Workspace<T> space_;
+  std::vector<T> simulated_;
 };
 
 }  // namespace poolgrad::kernels

@@ -132,6 +132,42 @@ TEST(AttendMemory, IsTheSameOnASimulatedDevice) {
     }
 }
 
+TEST(AttendMemory, ASimulatedDeviceIsAskedForTheSameScratch) {
+  struct Workspace {
+    std::uint64_t requests, bytes, peak;
+    bool operator==(const Workspace&) const = default;
+  };
+  const Pattern patterns[] = {Pattern::causal(), Pattern::dilated({64, 256}, {1, 4}) & Pattern::causal(),
+                              Pattern::window(40, 0)};
+  for (const Pattern& pattern : patterns)
+    for (const DType dtype : {DType::f32, DType::bf16})  // summed up in place and in scratch
+      for (const int threads : {1, 2, 5})                // by heads, as a wavefront, in two passes
+        for (const std::int64_t queries : {1, 700}) {
+          const testing_support::Threads several(threads);
+          Workspace asked[2];
+          for (const Device device : {cpu, sim}) {
+            Call call = make_call({1, queries, 5000, 2, 1, 16, 16}, dtype);
+            for (Tensor* x : {&call.q, &call.k, &call.v, &call.grad_out, &call.grad_lse}) *x = to(*x, device);
+            CachingAllocator& pool = allocator_for(device);
+            constexpr auto scratch = static_cast<std::size_t>(Category::workspace);
+            const auto requests = [](const Statistics& s) {
+              return s.category_hits[scratch] + s.category_misses[scratch];
+            };
+            pool.reset_peaks();
+            const Statistics before = pool.statistics();
+            attended(call, pattern);
+            const Statistics after = pool.statistics();
+            asked[device.is_sim()] = {
+                requests(after) - requests(before),
+                after.category_bytes[scratch].allocated - before.category_bytes[scratch].allocated,
+                after.category_bytes[scratch].peak};
+          }
+          EXPECT_GE(asked[0].requests, 3u);
+          EXPECT_EQ(asked[0], asked[1]) << pattern.to_string() << " " << threads << " threads, " << queries
+                                        << " queries, bytes " << asked[0].bytes << " and " << asked[1].bytes;
+        }
+}
+
 TEST(AttendMemory, ResultsOverOperandsAreTheSameResults) {
   const Pattern pattern = Pattern::dilated({16, 64}, {1, 2}) & Pattern::causal();
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {

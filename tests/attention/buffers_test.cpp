@@ -9,6 +9,7 @@
 #include "attention/attend.h"
 #include "attention/improved_dilated_attention.h"
 #include "autograd/operators.h"
+#include "kernels/instruction_sets.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/gathered_dilated.h"
@@ -52,22 +53,31 @@ TEST(PreallocateBuffers, LeavesNoDeviceAllocationToTheFirstCall) {
     }
 }
 
-TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthAndDtype) {
-  for (const bool training : {false, true})
-    for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16})
-      for (const std::int64_t width : {8, 64, 256}) {
-        const BufferOptions options{.kv_heads = 1, .training = training};
-        allocator_for(cpu).trim();
-        preallocate_buffers(1, 300, 4, width, dtype, cpu, options);
-        const std::uint64_t warm = device_allocations();
-        const TensorOptions of{.dtype = dtype};
-        const auto made = [&](std::int64_t heads) {
-          return Tensor::empty({1, 300, heads, width}, of).fill(0.1).set_requires_grad(training);
-        };
-        const Tensor out = attend(made(4), made(1), made(1), Pattern::causal()).out;
-        if (training) out.backward(ones_like(out));
-        EXPECT_EQ(device_allocations(), warm) << describe(out) << (training ? " training" : "");
+/// No device allocation in a call of attend() after its buffers were made.
+void expect_enough(std::int64_t queries, std::int64_t keys, std::int64_t width, DType dtype, bool training) {
+  allocator_for(cpu).trim();
+  preallocate_buffers(1, queries, 4, width, dtype, cpu, {.kv_heads = 1, .key_length = keys, .training = training});
+  const std::uint64_t warm = device_allocations();
+  const auto made = [&](std::int64_t length, std::int64_t heads) {
+    return Tensor::empty({1, length, heads, width}, {.dtype = dtype}).fill(0.1).set_requires_grad(training);
+  };
+  const Tensor out = attend(made(queries, 4), made(keys, 1), made(keys, 1), Pattern::causal()).out;
+  if (training) out.backward(ones_like(out));
+  EXPECT_EQ(device_allocations(), warm) << describe(out) << (training ? " training " : " ")
+                                        << kernels::instruction_set();
+}
+
+TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthDtypeAndInstructionSet) {
+  for (const std::string_view set : kernels::instruction_sets()) {
+    kernels::set_instruction_set(set);
+    for (const bool training : {false, true})
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+        if (set == "emulated_bf16" && dtype != DType::bf16) continue;
+        for (const std::int64_t width : {8, 64, 256}) expect_enough(300, 300, width, dtype, training);
+        expect_enough(1, 9000, 32, dtype, training);  // few queries share out the keys
       }
+  }
+  kernels::set_instruction_set("auto");
 }
 
 TEST(PreallocateBuffers, IsNeededForThat) {

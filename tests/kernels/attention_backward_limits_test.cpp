@@ -19,6 +19,25 @@ TEST(AttentionBackwardLimits, LengthsOfNothing) {
   expect_definition(e);
 }
 
+TEST(AttentionBackwardLimits, HeadsOfNoWidth) {
+  for (const auto& [depth, v_depth] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 5}, {5, 0}}) {
+    BackwardExample e = causal(50);
+    e.depth = depth;
+    e.v_depth = v_depth;
+    expect_definition(e);
+    for (const DType dtype : {DType::f16, DType::bf16}) BackwardCheck(e, dtype).run();
+  }
+}
+
+TEST(AttentionBackwardLimits, EdgesOfMasksBeyondAKeyTile) {
+  for (std::int64_t offset = 0; offset <= 210; offset += 3) {
+    BackwardExample e = banded(PositionMap::contiguous(30, offset), PositionMap::contiguous(260), 3, 190);
+    e.depth = e.v_depth = 3;
+    e.q_heads = e.kv_heads = 1;
+    expect_definition(e);
+  }
+}
+
 TEST(AttentionBackwardLimits, AQueryThatSeesNothingHasNoGradientWhateverItsRowsHold) {
   BackwardExample e = banded(90, 60, unbounded, 0);  // the first 30 queries come before every key
   BackwardCheck check(e, DType::f32);
@@ -194,7 +213,7 @@ WorkspaceUse workspace_of(const BackwardExample& e, DType dtype) {
           after.requests - before.requests};
 }
 
-TEST(AttentionBackwardLimits, AskForOneWorkspaceThatDoesNotGrowWithTheLength) {
+TEST(AttentionBackwardLimits, AskForWorkspacesOfWhichOnlyThePlanGrowsWithTheLength) {
   const int before = num_threads();
   for (const int threads : {1, 2, 3})  // whole heads, and ranges of queries
     for (const DType dtype : {DType::f32, DType::bf16}) {
@@ -204,9 +223,10 @@ TEST(AttentionBackwardLimits, AskForOneWorkspaceThatDoesNotGrowWithTheLength) {
       const WorkspaceUse small = workspace_of(e, dtype);
       e.schedule.queries = e.schedule.keys = PositionMap::contiguous(16000);
       const WorkspaceUse large = workspace_of(e, dtype);
-      EXPECT_EQ(small.allocations, 1u);
-      EXPECT_EQ(large.allocations, 1u);
-      EXPECT_EQ(large.peak, small.peak) << threads << " threads";
+      EXPECT_LE(small.allocations, 3u);  // two for the plan
+      EXPECT_EQ(large.allocations, small.allocations);
+      // What a tile of keys takes in the plan is less than a byte for each of its keys and heads.
+      EXPECT_LE(large.peak, small.peak + 8000u * static_cast<std::uint64_t>(e.q_heads)) << threads << " threads";
       EXPECT_LT(large.peak, static_cast<std::uint64_t>(threads) * (1u << 20));
     }
   set_num_threads(before);

@@ -64,7 +64,7 @@ struct BackwardExample {
 
   std::int64_t queries() const { return schedule.queries.count; }
   std::int64_t keys() const { return schedule.keys.count; }
-  double scale() const { return sharpness * 1.3 / std::sqrt(static_cast<double>(depth)); }
+  double scale() const { return sharpness * 1.3 / std::sqrt(std::max(1.0, static_cast<double>(depth))); }
 };
 
 /// -left <= j - i <= right, in arithmetic that cannot overflow.

@@ -157,7 +157,9 @@ TEST(AttentionBackwardThreadsShare, OneScratchOfTheRowsOfAHeadAsLongAsItIsSmall)
   const int before = num_threads();
   set_num_threads(2);
   const std::uint64_t shared = workspace_of(3000, 400), twice = workspace_of(6000, 400);
-  EXPECT_EQ(twice - shared, 3000u * 64 * sizeof(float));
+  // Beside dq, what a tile of keys takes in the plan: less than a byte for each key.
+  EXPECT_GE(twice - shared, 3000u * 64 * sizeof(float));
+  EXPECT_LE(twice - shared, 3000u * (64 * sizeof(float) + 1));
   for (const std::int64_t n : {32768, 40000}) EXPECT_LT(workspace_of(n, 400), 2u * (5u << 20)) << n;
   set_num_threads(before);
 }

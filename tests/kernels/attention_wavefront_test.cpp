@@ -25,7 +25,10 @@ class AttentionWavefront : public ::testing::Test {
 /// Every item writes its number to every row, after the one before it.
 class Chain {
  public:
-  Chain(std::int64_t items, std::int64_t rows) : front_(items, rows), last_(static_cast<std::size_t>(rows), -1) {}
+  Chain(std::int64_t items, std::int64_t rows)
+      : passed_(static_cast<std::size_t>(items)),
+        front_(passed_.data(), items, rows),
+        last_(static_cast<std::size_t>(rows), -1) {}
 
   void run(std::int64_t item) {
     const Wavefront::Turn turn(front_, item, item - 1);
@@ -40,6 +43,7 @@ class Chain {
   }
 
   std::int64_t throws_ = -1;
+  std::vector<std::atomic<std::int64_t>> passed_;
   Wavefront front_;
   std::vector<std::int64_t> last_;  // not atomic: the thread sanitizer sees whether the order holds
   std::atomic<int> errors_ = 0;
@@ -58,7 +62,8 @@ TEST_F(AttentionWavefront, EveryRowIsVisitedInTheOrderOfTheItems) {
 }
 
 TEST_F(AttentionWavefront, WhoRunsAheadInRowsOfItsOwnHidesNobody) {
-  Wavefront front(3, 100);
+  std::atomic<std::int64_t> passed[3];
+  Wavefront front(passed, 3, 100);
   std::optional<Wavefront::Turn> first(std::in_place, front, 0, -1), second(std::in_place, front, 1, 0),
       third(std::in_place, front, 2, 1);
   first->pass(5, 0);
@@ -77,7 +82,8 @@ TEST_F(AttentionWavefront, WhoRunsAheadInRowsOfItsOwnHidesNobody) {
 
 TEST_F(AttentionWavefront, TwoItemsAreUnderWayAtTheSameTime) {
   set_num_threads(2);
-  Wavefront front(2, 2);
+  std::atomic<std::int64_t> passed[2];
+  Wavefront front(passed, 2, 2);
   std::atomic<bool> followed = false;
   parallel_items(2, [&](std::int64_t item, int) {
     const Wavefront::Turn turn(front, item, item - 1);
@@ -118,8 +124,8 @@ double part_of_one_thread(AttentionSchedule schedule, int threads, std::int64_t 
   schedule.heads = heads * group;
   const AttentionSchedule by_key = schedule.transposed();
   const RowTiling tiling(by_key, 100, true);
-  const AttentionReach reach(by_key, tiling, 0, heads * group);
-  const WavefrontLength length(reach, by_key, tiling, 0, heads * group, group, 10);
+  const AttentionReach reach({}, by_key, tiling, 0, heads * group);
+  const WavefrontLength length({}, reach, by_key, tiling, 0, heads * group, group, 10);
   double pairs = 0;
   for (std::int64_t h = 0; h < heads * group; ++h) pairs += reach.pairs(h, {0, reach.tiles()}, {0, by_key.keys.count});
   EXPECT_DOUBLE_EQ(length.of({0, heads}, 1), pairs);
@@ -149,8 +155,8 @@ TEST_F(AttentionWavefront, NoMoreThreadsAreBusyThanThereAreTiles) {
 TEST_F(AttentionWavefront, WithoutKeysTakesNoTime) {
   const AttentionSchedule by_key = band(0, unbounded, unbounded).transposed();
   const RowTiling tiling(by_key, 100, true);
-  const AttentionReach reach(by_key, tiling, 0, 1);
-  EXPECT_EQ(WavefrontLength(reach, by_key, tiling, 0, 1, 1, 10).of({0, 1}, 2), 0);
+  const AttentionReach reach({}, by_key, tiling, 0, 1);
+  EXPECT_EQ(WavefrontLength({}, reach, by_key, tiling, 0, 1, 1, 10).of({0, 1}, 2), 0);
 }
 
 TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {
