@@ -31,7 +31,7 @@ endfunction()
 # poolgrad_test(<source relative to tests/> [OPTIMIZED] [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest
 # program and registers each of its tests with ctest, labelled with its folder, which also says the floor that it is
 # linked with, and with the labels in POOLGRAD_TEST_LABELS. The targets gpu_tests and core_tests build those labelled gpu
-# and core. What takes time is compiling tests, so their own code is -O0, or -O1 where it computes much: OPTIMIZED.
+# and core. What takes time is compiling tests, so their own code is -O0, or -O1 where it computes much (OPTIMIZED).
 function(poolgrad_test source)
   cmake_parse_arguments(TEST "OPTIMIZED" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "\\.cpp$" "" name ${source})
@@ -43,7 +43,7 @@ function(poolgrad_test source)
     set(library poolgrad_${floor})
   endif()
   target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} ${library} poolgrad_options poolgrad_threads
-    GTest::gmock GTest::gtest_main)
+    GTest::gmock GTest::gtest_main poolgrad_test_options)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   set(level -O0)
   if(TEST_OPTIMIZED)

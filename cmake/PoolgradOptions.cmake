@@ -88,8 +88,16 @@ target_link_libraries(poolgrad_options INTERFACE Threads::Threads)
 if(POOLGRAD_SANITIZE)
   target_compile_options(poolgrad_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${POOLGRAD_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
+  if(POOLGRAD_SANITIZE MATCHES undefined)  # without what the address sanitizer sees as well
+    target_compile_options(poolgrad_options INTERFACE
+      $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,vptr,object-size,nonnull-attribute,returns-nonnull-attribute>)
+  endif()
   target_link_options(poolgrad_options INTERFACE -fsanitize=${POOLGRAD_SANITIZE})
 endif()
+
+# After poolgrad_options, for tests: what they test is held to defined behaviour, they are not, which spares a third of their time.
+add_library(poolgrad_test_options INTERFACE)
+target_compile_options(poolgrad_test_options INTERFACE -fno-sanitize=undefined)
 
 message(STATUS "poolgrad: ${CMAKE_BUILD_TYPE}, ISA ${POOLGRAD_ISA}, oneDNN ${POOLGRAD_WITH_ONEDNN}, "
   "CUDA ${POOLGRAD_WITH_CUDA}, sanitizers '${POOLGRAD_SANITIZE}'")
