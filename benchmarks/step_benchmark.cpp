@@ -1,8 +1,8 @@
 // One training step - forward, backward, AdamW - of four small language models: LayerNorm, learned positions, causal
-// attention, GELU (tanh), biases, tied head.
+// attention, GELU (tanh), biases, tied head; activations in f32 and in bf16, parameters in f32.
 //
 //   step_benchmark                              the four, as Google Benchmark shows them
-//   step_benchmark --serve B T C L H V          waits for lines; answers each with the milliseconds of one step
+//   step_benchmark --serve B T C L H V [dtype]  waits for lines; answers each with the milliseconds of one step
 //
 // benchmarks/peers/step.py uses the second form to alternate with PyTorch.
 #include <benchmark/benchmark.h>
@@ -30,7 +30,7 @@ struct Shape6 {
 
 class Step {
  public:
-  explicit Step(const Shape6& s)
+  Step(const Shape6& s, DType dtype)
       : model_(attention::make_language_model({.vocabulary = s.vocabulary,
                                                .context = s.context,
                                                .layers = s.layers,
@@ -40,7 +40,8 @@ class Step {
                                                .norm = nn::NormKind::layer_norm,
                                                .positions = nn::Positions::learned,
                                                .tied_head = true,
-                                               .biases = true},
+                                               .biases = true,
+                                               .dtype = dtype},
                                               attention::Pattern::causal())),
         optimizer_(model_->named_parameters(), {.learning_rate = 1e-3}),
         tokens_(randint(0, s.vocabulary, {s.batch, s.context})),
@@ -58,9 +59,9 @@ class Step {
   Tensor tokens_, targets_;
 };
 
-void training_step(benchmark::State& state) {
+void training_step(benchmark::State& state, DType dtype) {
   const Shape6 shape{state.range(0), state.range(1), state.range(2), state.range(3), state.range(4), state.range(5)};
-  Step step(shape);
+  Step step(shape, dtype);
   for (int i = 0; i < 3; ++i) step.run();
   CachingAllocator& pool = allocator_for(cpu);
   pool.reset_peaks();
@@ -68,14 +69,18 @@ void training_step(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations() * shape.batch * shape.context);
   state.counters["peak_live_MiB"] = static_cast<double>(pool.statistics().allocated_bytes.peak) / (1 << 20);
 }
-BENCHMARK(training_step)
-    ->ArgNames({"B", "T", "C", "L", "H", "V"})
-    ->Args({12, 64, 128, 4, 4, 65})
-    ->Args({8, 256, 192, 4, 6, 256})
-    ->Args({1, 2048, 128, 4, 4, 256})
-    ->Args({8, 512, 256, 6, 4, 256})
-    ->Unit(benchmark::kMillisecond)
-    ->UseRealTime();
+
+void four_models(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"B", "T", "C", "L", "H", "V"})
+      ->Args({12, 64, 128, 4, 4, 65})
+      ->Args({8, 256, 192, 4, 6, 256})
+      ->Args({1, 2048, 128, 4, 4, 256})
+      ->Args({8, 512, 256, 6, 4, 256})
+      ->Unit(benchmark::kMillisecond)
+      ->UseRealTime();
+}
+BENCHMARK_CAPTURE(training_step, f32, DType::f32)->Apply(four_models);
+BENCHMARK_CAPTURE(training_step, bf16, DType::bf16)->Apply(four_models);
 
 /// VmRSS (now) or VmHWM (peak) of this process, in MiB.
 double resident_mebibytes(const std::string& field) {
@@ -89,11 +94,11 @@ double resident_mebibytes(const std::string& field) {
   return 0;
 }
 
-int serve(char** numbers) {
+int serve(char** numbers, const char* dtype) {
   std::int64_t s[6];
   for (int i = 0; i < 6; ++i) s[i] = std::atoll(numbers[i]);
   const double before = resident_mebibytes("VmRSS");
-  Step step({s[0], s[1], s[2], s[3], s[4], s[5]});
+  Step step({s[0], s[1], s[2], s[3], s[4], s[5]}, parse_dtype(dtype));
   for (std::string line; std::getline(std::cin, line);) {
     const auto begin = std::chrono::steady_clock::now();
     step.run();
@@ -109,7 +114,8 @@ int serve(char** numbers) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 8 && std::strcmp(argv[1], "--serve") == 0) return serve(argv + 2);
+  if ((argc == 8 || argc == 9) && std::strcmp(argv[1], "--serve") == 0)
+    return serve(argv + 2, argc == 9 ? argv[8] : "f32");
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
-"""One training step of four small language models, poolgrad and PyTorch (eager, f32) in turn, in one run.
+"""One training step of four small language models in f32 and in bf16, poolgrad and PyTorch in turn, in one run.
 
 Usage: python3 benchmarks/peers/step.py path/to/step_benchmark [repeats] [configuration number ...]
 
-Prints the medians of both, PyTorch / poolgrad (above 1: poolgrad is faster), and what each step needs at most beyond
-its process at rest: poolgrad's pool and resident memory, PyTorch's resident memory with its fused attention and with
-attention as matrix products.
+PyTorch runs each eager and through torch.compile, in bf16 under autocast (parameters stay f32, as poolgrad's do). Prints
+the medians, PyTorch / poolgrad in the same dtype (above 1: poolgrad is faster; in brackets the middle half of the pairs),
+and what each step needs at most beyond its process at rest: poolgrad's pool and resident memory, PyTorch's resident
+memory, in f32 also with attention as matrix products.
 """
+import itertools
 import os
 import statistics
 import subprocess
 import sys
 import time
 
+DTYPES = ["f32", "bf16"]
 CONFIGURATIONS = [(12, 64, 128, 4, 4, 65), (8, 256, 192, 4, 6, 256), (1, 2048, 128, 4, 4, 256), (8, 512, 256, 6, 4, 256)]
 
 
-def torch_step(configuration, math_attention=False):
+def torch_step(configuration, dtype="f32", compiled=False, math_attention=False):
     """A function that takes one step."""
     import torch
     import torch.nn as nn
@@ -50,14 +53,18 @@ def torch_step(configuration, math_attention=False):
 
         def forward(self, tokens, targets):
             x = self.norm(self.blocks(self.tokens(tokens) + self.positions.weight[None]))
-            return F.cross_entropy(F.linear(x, self.tokens.weight).view(-1, V), targets.view(-1))
+            # The loss in f32, as poolgrad's is.
+            return F.cross_entropy(F.linear(x, self.tokens.weight).view(-1, V).float(), targets.view(-1))
 
     model = Model()
+    loss = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
     tokens, targets = torch.randint(V, (B, T)), torch.randint(V, (B, T))
 
     def step():
-        model(tokens, targets).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+            value = loss(tokens, targets)
+        value.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
@@ -70,23 +77,23 @@ def resident(field):
         return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024
 
 
-def print_torch_memory(configuration, math_attention):
-    torch_step((1, 8, 8, 1, 1, 8))()  # what PyTorch needs to have run at all
+def print_torch_memory(configuration, dtype, math_attention):
+    torch_step((1, 8, 8, 1, 1, 8), dtype)()  # what PyTorch needs to have run at all
     before = resident("VmRSS")
-    step = torch_step(configuration, math_attention)
+    step = torch_step(configuration, dtype, math_attention=math_attention)
     for _ in range(3):
         step()
     print(resident("VmHWM") - before)
 
 
-def torch_memory(number, math_attention):
-    command = [sys.executable, __file__, "--memory", str(number), str(int(math_attention))]
+def torch_memory(number, dtype, math_attention=False):
+    command = [sys.executable, __file__, "--memory", str(number), dtype, str(int(math_attention))]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 class Poolgrad:
-    def __init__(self, program, configuration):
-        arguments = [program, "--serve", *map(str, configuration)]
+    def __init__(self, program, configuration, dtype):
+        arguments = [program, "--serve", *map(str, configuration), dtype]
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def step(self):
@@ -107,32 +114,49 @@ def main(program, repeats=30, numbers=range(4)):
     torch.set_num_threads(threads)
     print(f"PyTorch {torch.__version__}, {threads} threads, {repeats} steps each, in turn")
     for number in numbers:
-        configuration = CONFIGURATIONS[number]
-        ours, theirs = Poolgrad(program, configuration), torch_step(configuration)
+        measure(program, repeats, number)
+
+
+def measure(program, repeats, number):
+    import torch
+
+    torch.compiler.reset()  # else it compiles the next configuration for sizes that vary
+    configuration = CONFIGURATIONS[number]
+    print(f"(B,T,C,L,H,V) = {configuration}", flush=True)
+    ours = {dtype: Poolgrad(program, configuration, dtype) for dtype in DTYPES}
+    peers = {(dtype, mode): torch_step(configuration, dtype, compiled=mode == "compiled")
+             for dtype, mode in itertools.product(DTYPES, ["eager", "compiled"])}
+    for step in [*(server.step for server in ours.values()), *peers.values()]:
         for _ in range(3):
-            ours.step(), theirs()
-        our_times, their_times = [], []
-        for _ in range(repeats):
-            milliseconds, pool, resident = ours.step()
-            our_times.append(milliseconds)
+            step()
+    our_steps, their_times = {dtype: [] for dtype in ours}, {peer: [] for peer in peers}
+    for _ in range(repeats):
+        for dtype, server in ours.items():
+            our_steps[dtype].append(server.step())
+        for peer, step in peers.items():
             begin = time.perf_counter()
-            theirs()
-            their_times.append((time.perf_counter() - begin) * 1e3)
-        ours.close()
-        a, b = statistics.median(our_times), statistics.median(their_times)
-        ratios = sorted(t / o for o, t in zip(our_times, their_times))
-        print(
-            f"(B,T,C,L,H,V) = {configuration}: poolgrad {a:.2f} ms (best {min(our_times):.2f}), "
-            f"PyTorch {b:.2f} ms (best {min(their_times):.2f}), ratio {b / a:.2f} (pairs: {ratios[len(ratios) // 4]:.2f} "
-            f"to {ratios[-1 - len(ratios) // 4]:.2f}); peak {pool:.0f} MiB in the pool, {resident:.0f} MiB resident, "
-            f"PyTorch {torch_memory(number, False):.0f} MiB, with math attention {torch_memory(number, True):.0f} MiB",
-            flush=True,
-        )
+            step()
+            their_times[peer].append((time.perf_counter() - begin) * 1e3)
+    for server in ours.values():
+        server.close()
+    for dtype, steps in our_steps.items():
+        times = [milliseconds for milliseconds, _, _ in steps]
+        _, pool, resident_peak = steps[-1]
+        print(f"  {dtype:4} poolgrad {statistics.median(times):.2f} ms (best {min(times):.2f}), peak {pool:.0f} MiB in the "
+              f"pool, {resident_peak:.0f} MiB resident", flush=True)
+        for (peer_dtype, mode), theirs in their_times.items():
+            if peer_dtype == dtype:
+                ratios = sorted(t / o for o, t in zip(times, theirs))
+                print(f"       PyTorch {mode} {statistics.median(theirs):.2f} ms (best {min(theirs):.2f}), ratio "
+                      f"{statistics.median(theirs) / statistics.median(times):.2f} ({ratios[len(ratios) // 4]:.2f} to "
+                      f"{ratios[-1 - len(ratios) // 4]:.2f})", flush=True)
+        math = f", with math attention {torch_memory(number, dtype, True):.0f} MiB" if dtype == "f32" else ""
+        print(f"       PyTorch eager {torch_memory(number, dtype):.0f} MiB{math}", flush=True)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--memory"]:
-        print_torch_memory(CONFIGURATIONS[int(sys.argv[2])], sys.argv[3] == "1")
+        print_torch_memory(CONFIGURATIONS[int(sys.argv[2])], sys.argv[3], sys.argv[4] == "1")
     elif len(sys.argv) < 2:
         sys.exit(__doc__)
     else:
