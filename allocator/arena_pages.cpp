@@ -20,7 +20,9 @@ Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::u
     if (start < below || start >= above || above - start < size) return;
     const std::uintptr_t begin = start < hole->address ? hole->address : round_down(start, page_);
     if (begin >= hole->end() || start + size <= begin) return;  // the free neighbours alone would do
-    const std::uintptr_t end = std::min(round_up(start + size, step), hole->end());
+    // Steps are counted from the window, which is not at the same address on every device.
+    const std::uintptr_t window = hole->window->address;
+    const std::uintptr_t end = std::min(window + round_up(start + size - window, step), hole->end());
     const bool better = best.hole == nullptr || end - begin < best.bytes ||
                         (end - begin == best.bytes && hole->address < best.hole->address);
     if (better) best = {hole, begin - hole->address, end - begin};

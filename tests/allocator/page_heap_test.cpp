@@ -4,7 +4,9 @@
 #include <cstring>
 #include <vector>
 
+#include "allocator/cuda_memory.h"
 #include "allocator/memory_adaptor.h"
+#include "tests/allocator/fake_cuda_driver.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -154,6 +156,58 @@ TEST(Handles, ThatCannotAllBeHadAreGivenBackAtOnce) {
   expect_invariants(pool);
   EXPECT_EQ(pool.memory().info().free, 10 * page);
   EXPECT_NO_THROW(allocate(pool, 10 * page));
+}
+
+/// Where the blocks of a random program lie, as offsets into the pool's windows.
+std::vector<std::size_t> places(std::unique_ptr<DeviceMemory> memory, AllocatorConfig config) {
+  CachingAllocator pool(std::move(memory), config);
+  std::vector<std::pair<void*, std::size_t>> live;
+  std::vector<std::uintptr_t> addresses;
+  std::uint64_t random = 7;
+  const auto below = [&](std::uint64_t limit) {
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return static_cast<std::size_t>((random >> 33) % limit);
+  };
+  for (int step = 0; step < 3000; ++step) {
+    const std::size_t bytes =
+        below(4) == 0 ? (1 + below(24)) * page - below(3) * 4096 : 1 + below(1 << (10 + below(13)));
+    while (live.size() > 60 || below(3) == 0) {
+      if (live.empty()) break;
+      std::swap(live[below(live.size())], live.back());
+      deallocate(pool, live.back().first, live.back().second);
+      live.pop_back();
+    }
+    const auto result = pool.try_allocate({.bytes = bytes,
+                                           .stream = stream_of(pool),
+                                           .tag = {below(5) == 0 ? Category::parameter : Category::activation, 0}});
+    if (void* const* pointer = std::get_if<void*>(&result)) live.emplace_back(*pointer, bytes);
+    addresses.push_back(live.empty() ? 0 : reinterpret_cast<std::uintptr_t>(live.back().first));
+  }
+  EXPECT_GT(pool.statistics().rungs[static_cast<std::size_t>(RungId::stitch)].bytes, 0u);
+  std::vector<std::size_t> offsets;
+  const auto blocks = pool.snapshot();
+  for (const std::uintptr_t address : addresses) {
+    std::size_t offset = 0;
+    for (std::size_t i = 0, first = 0; i < blocks.size(); ++i) {
+      if (blocks[i].window != blocks[first].window) first = i;
+      if (address >= blocks[i].address && address - blocks[i].address < blocks[i].size)
+        offset = (blocks[i].window << 40) + address - blocks[first].address;
+    }
+    offsets.push_back(offset);
+  }
+  return offsets;
+}
+
+TEST(Handles, LieAtTheSamePlacesOnEveryDevice) {
+  // Far from the budget and near it.
+  for (const std::size_t budget : {std::size_t{64} << 30, 256 * MiB}) {
+    const AllocatorConfig config{.budget = budget, .deterministic = true};
+    constexpr std::size_t capacity = std::size_t{64} << 30;
+    const auto simulated = places(make_memory("sim", capacity), config);
+    EXPECT_EQ(places(std::make_unique<SimulatedMemory>(1, capacity, SimulationOptions{.backed = true}), config),
+              simulated);
+    EXPECT_EQ(places(std::make_unique<CudaMemory>(0, std::make_unique<FakeCudaDriver>(capacity)), config), simulated);
+  }
 }
 
 TEST_P(PageHeapTest, MovesScatteredPagesBehindOneRun) {
