@@ -3,6 +3,7 @@
 #include <bit>
 
 #include "allocator/address_sanitizer.h"
+#include "allocator/call_site.h"
 #include "allocator/error.h"
 #include "allocator/pool.h"
 #include "allocator/trace/trace_clock.h"
@@ -18,7 +19,7 @@ namespace {
                .address = block->address,
                .size = block->requested,
                .ticket = magazine.ticket(),
-               .location = std::bit_cast<std::uint64_t>(location),
+               .location = std::bit_cast<std::uint64_t>(CallSite::of(location)),
                .scope = block->tag.scope,
                .stream = magazine.trace_stream(),
                .slack = static_cast<std::uint32_t>(block->size - block->requested),

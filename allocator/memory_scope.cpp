@@ -1,12 +1,19 @@
 #include "allocator/memory_scope.h"
 
 #include <array>
+#include <bit>
+#include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
+#include <tuple>
 #include <unordered_map>
+#include <utility>
 
+#include "allocator/call_site.h"
 #include "allocator/thread_state.h"
 
 namespace poolgrad {
@@ -83,5 +90,81 @@ MemoryScope::~MemoryScope() { thread_state.tag = previous_; }
 Tag current_tag() { return thread_state.tag; }
 
 std::string scope_name(std::uint32_t scope) { return scope_table().path(scope); }
+
+namespace {
+
+/// A source_location of our own making: a pointer to the four fields that one made by the compiler points to.
+struct Place {
+  const char* file;
+  const char* function;
+  std::uint_least32_t line, column;
+};
+static_assert(sizeof(std::source_location) == sizeof(const Place*));
+
+/// One Place for each line and operator. Never destroyed: traces hold them.
+struct PlaceTable {
+  std::mutex mutex;
+  std::map<std::tuple<std::string_view, std::uint_least32_t, std::string>, Place> places;
+
+  const Place* find_or_add(std::source_location at, std::string function) {
+    const std::lock_guard lock(mutex);
+    const auto [entry, added] =
+        places.try_emplace({at.file_name(), at.line(), std::move(function)}, Place{at.file_name(), "", at.line(), 0});
+    if (added) entry->second.function = std::get<2>(entry->first).c_str();
+    return &entry->second;
+  }
+};
+
+PlaceTable& place_table() {
+  static auto* table = new PlaceTable;
+  return *table;
+}
+
+}  // namespace
+
+CallSite::CallSite(std::source_location at)
+    : previous_(thread_state.call_site), previous_backward_(thread_state.backward_of) {
+  if (previous_.line() == 0) thread_state.call_site = at;
+}
+
+CallSite::CallSite(const std::string& name, std::source_location forward)
+    : previous_(thread_state.call_site), previous_backward_(thread_state.backward_of) {
+  if (forward.line() != 0) thread_state.call_site = forward;
+  thread_state.backward_of = &name;
+}
+
+CallSite::~CallSite() {
+  thread_state.call_site = previous_;
+  thread_state.backward_of = previous_backward_;
+}
+
+std::source_location CallSite::current() { return thread_state.call_site; }
+
+std::source_location CallSite::of(std::source_location inside) noexcept {
+  const std::source_location at = thread_state.call_site.line() != 0 ? thread_state.call_site : inside;
+  const std::string* backward = thread_state.backward_of;
+  if (backward == nullptr && at.line() == inside.line() && at.file_name() == inside.file_name()) return inside;
+  try {
+    return std::bit_cast<std::source_location>(
+        place_table().find_or_add(at, backward ? *backward + " backward" : function_name(inside.function_name())));
+  } catch (const std::bad_alloc&) {  // less is said
+    return at;
+  }
+}
+
+std::string function_name(std::string_view signature) {
+  int depth = 0;  // of < >
+  std::size_t begin = 0;
+  for (std::size_t i = 0; i < signature.size(); ++i) {
+    const char c = signature[i];
+    if (c == '<') ++depth;
+    if (c == '>') --depth;
+    if (depth > 0) continue;
+    if (c == ' ') begin = i + 1;
+    if (c == '(' && !signature.substr(i).starts_with("(anonymous") && i > begin)
+      return std::string(signature.substr(begin, i - begin));
+  }
+  return std::string(signature);
+}
 
 }  // namespace poolgrad

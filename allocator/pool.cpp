@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "allocator/address_sanitizer.h"
+#include "allocator/call_site.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -143,7 +144,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
 void Pool::make_ready(void* pointer, const AllocationRequest& request) {
   try {
     if (poison_) memory_->fill(pointer, request.bytes, poison_byte, request.stream);
-    if (races_) memory_->touch(pointer, request.bytes, request.stream, request.location);
+    if (races_) memory_->touch(pointer, request.bytes, request.stream, CallSite::of(request.location));
   } catch (...) {
     give_back(pointer, request.bytes, request.stream);
     throw;
@@ -178,7 +179,7 @@ void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, Thre
   statistics_.requested_bytes.add(request.bytes);
   statistics_.active_bytes.add(block->size);
   if (tags_) statistics_.category_bytes[static_cast<std::size_t>(tag.category)].add(request.bytes);
-  if (trace_.running()) record_block(TraceKind::allocate, block, request.stream, cache, request.location);
+  if (trace_.running()) record_block(TraceKind::allocate, block, request.stream, cache, CallSite::of(request.location));
 }
 
 void Pool::withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed) {

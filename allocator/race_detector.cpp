@@ -6,6 +6,7 @@
 #include <sstream>
 #include <string>
 
+#include "allocator/call_site.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -14,7 +15,8 @@ namespace {
 
 std::string text_of(const std::source_location& place) {
   if (place.line() == 0) return "a release";  // the pool does not know from where
-  return std::filesystem::path(place.file_name()).filename().string() + ":" + std::to_string(place.line());
+  return std::filesystem::path(place.file_name()).filename().string() + ":" + std::to_string(place.line()) + " (" +
+         function_name(place.function_name()) + ")";
 }
 
 std::uintptr_t start_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }

@@ -4,6 +4,8 @@
 
 #include <array>
 #include <cstdint>
+#include <source_location>
+#include <string>
 
 #include "allocator/memory_scope.h"
 
@@ -27,6 +29,9 @@ struct ThreadState {
   std::array<KnownCache, 4> caches{};
   /// See current_tag().
   Tag tag{};
+  /// See CallSite: the line that counts, and the operator whose backward runs.
+  std::source_location call_site{};
+  const std::string* backward_of = nullptr;
   /// The caches have been given back and no new ones may be made.
   bool ended = false;
 

@@ -30,8 +30,8 @@ void run_forward(const AttendCall& call, const AttendOperands& x, const Tensor& 
 
 }  // namespace
 
-Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
-                const AttendOptions& options) {
+Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, const AttendOptions& options,
+                CallSite) {
   const bool differentiable = check_attend(q, k, v, options);
   const AttendOperands x = prepare_operands(q, k, v, options);
   AttendCall call = prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options);

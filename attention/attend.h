@@ -49,7 +49,7 @@ struct Attended {
 /// stride 1 in the last dimension are used without a copy, so q, k and v may be slices of one packed projection. Throws
 /// ShapeError, DTypeError (not floating, or mixed), DeviceError, ValueError.
 Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern = Pattern::dense(),
-                const AttendOptions& options = {});
+                const AttendOptions& options = {}, CallSite = {});
 
 /// 2^(-8 (h + 1) / H) for powers of two, interpolated as in the paper otherwise (Press et al. 2021); (heads) f32.
 Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options = {});

@@ -20,11 +20,12 @@ using kernels::BinaryOp;
 using kernels::UnaryOp;
 
 /// Checks, allocates and computes op(a, b); the callers record.
-Tensor computed(const char* name, BinaryOp op, const Tensor& a, const Tensor& b) {
+Tensor computed(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
+                std::source_location at = std::source_location::current()) {
   check_alike(name, {{"lhs", a}, {"rhs", b}});
   if (a.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"lhs", a}, {"rhs", b}});
   const Shape shape = broadcast_operands(name, {{"lhs", a}, {"rhs", b}});
-  Tensor out = Tensor::empty(shape, a.options());
+  Tensor out = Tensor::empty(shape, a.options(), at);
   kernels::binary(current_stream(a.device()), op, out.view(), broadcast_view(a, shape), broadcast_view(b, shape));
   return out;
 }

@@ -5,7 +5,7 @@
 
 namespace poolgrad {
 
-Tensor to(const Tensor& x, DType dtype) {
+Tensor to(const Tensor& x, DType dtype, CallSite) {
   check_devices("to", {{"x", x}});
   if (x.dtype() == dtype) return x;
   Tensor out = Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x.detach());
@@ -15,7 +15,7 @@ Tensor to(const Tensor& x, DType dtype) {
   return out;
 }
 
-Tensor to(const Tensor& x, Device device) {
+Tensor to(const Tensor& x, Device device, CallSite) {
   check_devices("to", {{"x", x}});
   if (x.device() == device) return x;
   Tensor out = Tensor::empty(x.shape(), {x.dtype(), device}).copy_from(x.detach());

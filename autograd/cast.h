@@ -6,7 +6,7 @@
 namespace poolgrad {
 
 /// x itself when nothing changes.
-Tensor to(const Tensor& x, DType dtype);
-Tensor to(const Tensor& x, Device device);
+Tensor to(const Tensor& x, DType dtype, CallSite = {});
+Tensor to(const Tensor& x, Device device, CallSite = {});
 
 }  // namespace poolgrad

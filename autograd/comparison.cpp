@@ -7,10 +7,11 @@ namespace {
 
 using kernels::BinaryOp;
 
-Tensor compare(const char* name, BinaryOp op, const Tensor& a, const Tensor& b) {
+Tensor compare(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
+               std::source_location at = std::source_location::current()) {
   check_alike(name, {{"lhs", a}, {"rhs", b}});
   const Shape shape = broadcast_operands(name, {{"lhs", a}, {"rhs", b}});
-  Tensor out = Tensor::empty(shape, {DType::boolean, a.device()});
+  Tensor out = Tensor::empty(shape, {DType::boolean, a.device()}, at);
   kernels::binary(current_stream(a.device()), op, out.view(), broadcast_view(a, shape), broadcast_view(b, shape));
   return out;
 }

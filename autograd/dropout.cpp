@@ -20,7 +20,7 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key) {
 
 }  // namespace
 
-Tensor dropout(const Tensor& x, double p, Generator& generator) {
+Tensor dropout(const Tensor& x, double p, Generator& generator, CallSite) {
   check_floating("dropout", {{"x", x}});
   if (!(p >= 0.0 && p < 1.0))
     fail<ValueError>("dropout", "probability " + std::to_string(p) + " is outside [0, 1)", {{"x", x}});

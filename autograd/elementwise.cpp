@@ -76,9 +76,10 @@ void check_domain(const char* name, const Tensor& x, Domain domain) {
 
 }  // namespace
 
-Tensor record_unary(const char* name, UnaryOp op, const Tensor& x, double a, double b, Domain domain) {
+Tensor record_unary(const char* name, UnaryOp op, const Tensor& x, double a, double b, Domain domain,
+                    std::source_location at) {
   check_domain(name, x, domain);
-  Tensor out = Tensor::empty_like(x);
+  Tensor out = Tensor::empty_like(x, at);
   kernels::unary(current_stream(x.device()), op, out.view(), x.view(), a, b);
   if (wants_gradient({x})) {
     const SavedTensor input = kernels::needs_input(op) ? SavedTensor(x) : SavedTensor();
@@ -98,9 +99,9 @@ Tensor record_unary(const char* name, UnaryOp op, const Tensor& x, double a, dou
   return out;
 }
 
-Tensor unary_test(const char* name, UnaryOp op, const Tensor& x) {
+Tensor unary_test(const char* name, UnaryOp op, const Tensor& x, std::source_location at) {
   check_domain(name, x, Domain::any);
-  Tensor out = Tensor::empty(x.shape(), {DType::boolean, x.device()});
+  Tensor out = Tensor::empty(x.shape(), {DType::boolean, x.device()}, at);
   kernels::unary(current_stream(x.device()), op, out.view(), x.view());
   return out;
 }

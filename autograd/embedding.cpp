@@ -12,7 +12,7 @@
 
 namespace poolgrad {
 
-Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding) {
+Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding, CallSite) {
   const Operands operands = {{"table", table}, {"index", index}};
   check_devices("embedding", operands);
   if (!is_floating(table.dtype())) fail<DTypeError>("embedding", "the table needs a floating dtype", operands);

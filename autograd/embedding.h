@@ -8,6 +8,6 @@
 namespace poolgrad {
 
 /// out = table[index]: index (...) i64, table (V, C) -> (..., C). Rows equal to `padding` get no gradient.
-Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding = -1);
+Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding = -1, CallSite = {});
 
 }  // namespace poolgrad

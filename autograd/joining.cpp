@@ -45,7 +45,7 @@ void check_list(const char* op, const std::vector<Tensor>& tensors) {
 }  // namespace
 
 Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
-                 std::int64_t step, double value) {
+                 std::int64_t step, double value, std::source_location at) {
   std::int64_t covered = 0;
   const Tensor* any = nullptr;
   for (const Tensor& part : parts) {
@@ -54,7 +54,7 @@ Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, 
     any = &part;
   }
   const Stream stream = current_stream(any->device());
-  Tensor out = Tensor::empty(shape, any->options());
+  Tensor out = Tensor::empty(shape, any->options(), at);
   if (covered != shape[dim]) kernels::fill(stream, out.view(), value);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (!parts[i].defined() || parts[i].count() == 0) continue;
@@ -77,7 +77,7 @@ Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, cons
   return out;
 }
 
-Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
   check_list("cat", tensors);
   const int axis = normalize_dim("cat", dim, tensors[0].shape());
   Shape shape = tensors[0].shape();
@@ -100,7 +100,7 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim) {
   return out;
 }
 
-Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
+Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
   check_list("stack", tensors);
   for (const Tensor& tensor : tensors)
     if (tensor.shape() != tensors[0].shape()) fail_list<ShapeError>("stack", "shapes differ", tensors);
@@ -110,7 +110,7 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim) {
   return cat(rows, axis);
 }
 
-Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t after, double value) {
+Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t after, double value, CallSite) {
   check_devices("pad", {{"x", x}});
   if (before < 0 || after < 0) fail<ValueError>("pad", "a width is negative", {{"x", x}});
   const int axis = normalize_dim("pad", dim, x.shape());

@@ -102,7 +102,8 @@ void scale_in_place(const Tensor& x, double scale) {
 
 }  // namespace
 
-Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options) {
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options,
+                            CallSite) {
   const char* const op = "linear_cross_entropy";
   const Operands operands = {{"x", x}, {"weight", weight}, {"targets", targets}};
   check_devices(op, operands);

@@ -27,7 +27,7 @@ Tensor row_losses(const Tensor& logits, const ClassTargets& targets, const Cross
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options) {
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options, CallSite) {
   const Operands operands = {{"logits", logits}, {"targets", targets}};
   check_devices("cross_entropy", operands);
   if (!is_floating(logits.dtype())) fail<DTypeError>("cross_entropy", "logits need a floating dtype", operands);
@@ -66,7 +66,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   }
 }
 
-Tensor mse_loss(const Tensor& a, const Tensor& b) {
+Tensor mse_loss(const Tensor& a, const Tensor& b, CallSite) {
   check_floating("mse_loss", {{"a", a}, {"b", b}});
   if (a.shape() != b.shape()) fail<ShapeError>("mse_loss", "shapes differ", {{"a", a}, {"b", b}});
   return mean(square(a - b));

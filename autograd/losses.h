@@ -19,14 +19,14 @@ struct CrossEntropyOptions {
 /// logits (..., V) and i64 targets (...): mean of log_sum_exp(logits) - logits[target]. The backward recomputes
 /// probabilities from the saved lse straight into the gradient. The mean over no counted target is 0. IndexError names
 /// the first target outside [0, V) and its position.
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {});
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options = {}, CallSite = {});
 /// cross_entropy(x weight^T, targets) for x (..., C), weight (V, C) in chunks of rows: neither logits nor probabilities
 /// exist beyond one chunk of at most 1024 rows. Gradients are computed in the forward pass while the chunk is hot,
 /// tagged Category::gradient, and given away by the first backward; a second one (retain_graph) computes them again.
 /// For f16 and bf16 the weight's is added up in f32, in room of its size. Mean or sum only (ValueError).
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
-                            CrossEntropyOptions options = {});
+                            CrossEntropyOptions options = {}, CallSite = {});
 /// mean((a - b)^2); equal shapes, never broadcast (ShapeError).
-Tensor mse_loss(const Tensor& a, const Tensor& b);
+Tensor mse_loss(const Tensor& a, const Tensor& b, CallSite = {});
 
 }  // namespace poolgrad

@@ -96,7 +96,9 @@ struct Node::Deleter {
 };
 
 Node::Node(std::string name, std::uint64_t priority)
-    : name_(std::move(name)), sequence_(priority | next_sequence.fetch_add(1, std::memory_order_relaxed)) {
+    : name_(std::move(name)),
+      made_by_(CallSite::current()),
+      sequence_(priority | next_sequence.fetch_add(1, std::memory_order_relaxed)) {
   live_nodes.fetch_add(1, std::memory_order_relaxed);
 }
 
@@ -128,6 +130,7 @@ Gradients Node::run(BackwardCall& call) {
         fmt::format("[backward] the graph was freed by an earlier backward; pass retain_graph = true: {}", name_));
   }
   CurrentNodeGuard guard(this);
+  const CallSite site(name_, made_by_);
   Gradients gradients = backward_(call);
   check(gradients);
   return gradients;

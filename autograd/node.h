@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <source_location>
 #include <string>
 #include <utility>
 #include <vector>
@@ -147,6 +148,7 @@ class Node : public std::enable_shared_from_this<Node> {
   void check(const Gradients& gradients) const;
 
   std::string name_;
+  std::source_location made_by_;  // the line of the program that called the operator
   std::vector<Edge> edges_;
   std::vector<TensorMeta> inputs_;
   BackwardFunction backward_;

@@ -43,7 +43,7 @@ Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon) {
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon, CallSite) {
   check_norm("layer_norm", x, weight, bias);
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight), dense_bias = dense_or_undefined(bias);
   Tensor out = Tensor::empty_like(x);
@@ -75,7 +75,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
   return out;
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon) {
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite) {
   check_norm("rms_norm", x, weight, {});
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight);
   Tensor out = Tensor::empty_like(x);

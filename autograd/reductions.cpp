@@ -44,8 +44,9 @@ struct ReducedDims {
   }
 };
 
-Tensor computed(ReduceOp op, const Tensor& x, const ReducedDims& reduction, bool keep, DType dtype) {
-  Tensor out = Tensor::empty(keep ? reduction.kept : reduction.dropped, {dtype, x.device()});
+Tensor computed(ReduceOp op, const Tensor& x, const ReducedDims& reduction, bool keep, DType dtype,
+                std::source_location at = std::source_location::current()) {
+  Tensor out = Tensor::empty(keep ? reduction.kept : reduction.dropped, {dtype, x.device()}, at);
   kernels::reduce(current_stream(x.device()), op, out.alias(contiguous_geometry(reduction.kept)).view(), x.view());
   return out;
 }
@@ -54,11 +55,12 @@ Tensor computed(ReduceOp op, const Tensor& x, const ReducedDims& reduction, bool
 DType sum_dtype(DType dtype) { return is_floating(dtype) ? dtype : DType::i64; }
 
 /// max and min: the gradient goes to the elements equal to the result, in equal parts.
-Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keep) {
+Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keep,
+                       std::source_location at = std::source_location::current()) {
   check_devices(name, {{"x", x}});
   const ReducedDims reduction(name, x, dims);
   if (reduction.elements == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
-  Tensor out = computed(op, x, reduction, keep, x.dtype());
+  Tensor out = computed(op, x, reduction, keep, x.dtype(), at);
   if (wants_gradient({x}))
     record(name, {x}, {out},
            [x = SavedTensor(x), out = SavedTensor::output(out), dims,

@@ -21,7 +21,7 @@ Tensor rotated(const Tensor& x, std::int64_t position, double base, bool inverse
 
 }  // namespace
 
-Tensor rope(const Tensor& x, std::int64_t position, double base) {
+Tensor rope(const Tensor& x, std::int64_t position, double base, CallSite) {
   check_floating("rope", {{"x", x}});
   if (x.rank() != 4 || x.shape()[3] % 2 != 0) fail<ShapeError>("rope", "needs (B, T, H, D) with even D", {{"x", x}});
   if (!(base > 0.0)) fail<ValueError>("rope", "the base must be positive", {{"x", x}});

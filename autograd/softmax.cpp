@@ -22,8 +22,8 @@ int checked_dim(const char* name, const Tensor& x, std::int64_t dim) {
   return normalize_dim(name, dim, x.shape());
 }
 
-Tensor computed(RowKernel kernel, const Tensor& x) {
-  Tensor out = Tensor::empty_like(x);
+Tensor computed(RowKernel kernel, const Tensor& x, std::source_location at = std::source_location::current()) {
+  Tensor out = Tensor::empty_like(x, at);
   kernel(current_stream(x.device()), out.view(), dense(x).view());
   return out;
 }
@@ -36,7 +36,7 @@ Tensor gradient(RowBackwardKernel kernel, const Tensor& grad, const Tensor& out)
 
 }  // namespace
 
-Tensor softmax(const Tensor& x, std::int64_t dim) {
+Tensor softmax(const Tensor& x, std::int64_t dim, CallSite) {
   const int axis = checked_dim("softmax", x, dim);
   if (axis != x.rank() - 1) return moved_from_end(softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::softmax, x);
@@ -49,7 +49,7 @@ Tensor softmax(const Tensor& x, std::int64_t dim) {
   return out;
 }
 
-Tensor log_softmax(const Tensor& x, std::int64_t dim) {
+Tensor log_softmax(const Tensor& x, std::int64_t dim, CallSite) {
   const int axis = checked_dim("log_softmax", x, dim);
   if (axis != x.rank() - 1) return moved_from_end(log_softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::log_softmax, x);

@@ -7,8 +7,8 @@
 namespace poolgrad {
 
 /// exp(x) / sum(exp(x)) along dim, stable.
-Tensor softmax(const Tensor& x, std::int64_t dim = -1);
+Tensor softmax(const Tensor& x, std::int64_t dim = -1, CallSite = {});
 /// x - log(sum(exp(x))) along dim, stable.
-Tensor log_softmax(const Tensor& x, std::int64_t dim = -1);
+Tensor log_softmax(const Tensor& x, std::int64_t dim = -1, CallSite = {});
 
 }  // namespace poolgrad

@@ -106,9 +106,9 @@ Tensor LanguageModel::logits_of(const Tensor& x) {
   return linear(x, to(head_weight(), x.dtype()));
 }
 
-Tensor LanguageModel::logits(const Tensor& tokens, State* state) { return logits_of(hidden(tokens, state)); }
+Tensor LanguageModel::logits(const Tensor& tokens, State* state, CallSite) { return logits_of(hidden(tokens, state)); }
 
-Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum) {
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum, CallSite) {
   const Tensor x = hidden(tokens);
   const MemoryScope scope("loss", Category::activation);
   return linear_cross_entropy(x, to(head_weight(), x.dtype()), targets,

@@ -61,10 +61,10 @@ class LanguageModel : public Module {
   /// hidden (..., width), all positions of it or some -> (..., vocabulary).
   Tensor logits_of(const Tensor& hidden);
   /// tokens (B, T) -> (B, T, vocabulary).
-  Tensor logits(const Tensor& tokens, State* state = nullptr);
+  Tensor logits(const Tensor& tokens, State* state = nullptr, CallSite = {});
   /// Mean (or sum) over all positions of -log p(target | tokens so far), in nats; targets (B, T) i64. The logits are
   /// never whole in memory.
-  Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false);
+  Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false, CallSite = {});
 
   const LanguageModelConfig& config() const { return config_; }
 

@@ -73,7 +73,7 @@ class Module {
 class Layer : public Module {
  public:
   virtual Tensor forward(const Tensor& x) = 0;
-  Tensor operator()(const Tensor& x) { return forward(x); }
+  Tensor operator()(const Tensor& x, CallSite = {}) { return forward(x); }
 };
 
 }  // namespace poolgrad::nn

@@ -16,7 +16,7 @@ Optimizer::Optimizer(NamedTensors parameters, double learning_rate)
                        describe(parameter));
 }
 
-void Optimizer::step(double gradient_scale) {
+void Optimizer::step(double gradient_scale, CallSite) {
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
   ++steps_;

@@ -18,7 +18,7 @@ class Optimizer {
   /// Updates every parameter that has a gradient, in one pass over its memory (a parameter that is a transposed or
   /// sliced view goes through a row-major copy). Gradients are multiplied by `gradient_scale` on the way (clipping,
   /// averaging). Throws what the kernels throw; gradients are left as they are.
-  void step(double gradient_scale = 1.0);
+  void step(double gradient_scale = 1.0, CallSite = {});
   /// Sets every gradient to none.
   void zero_grad();
 

@@ -10,19 +10,23 @@
 
 namespace poolgrad {
 
-Tensor full(const Shape& shape, double value, TensorOptions options) {
-  Tensor out = Tensor::empty(shape, options);
+namespace {
+Tensor filled(const Shape& shape, double value, TensorOptions options,
+              std::source_location at = std::source_location::current()) {
+  Tensor out = Tensor::empty(shape, options, at);
   kernels::fill(current_stream(options.device), out.view(), value);
   return out;
 }
+}  // namespace
 
-Tensor zeros(const Shape& shape, TensorOptions options) { return full(shape, 0.0, options); }
-Tensor ones(const Shape& shape, TensorOptions options) { return full(shape, 1.0, options); }
-Tensor zeros_like(const Tensor& like) { return zeros(like.shape(), like.options()); }
-Tensor ones_like(const Tensor& like) { return ones(like.shape(), like.options()); }
-Tensor scalar(double value, TensorOptions options) { return full({}, value, options); }
+Tensor full(const Shape& shape, double value, TensorOptions options, CallSite) { return filled(shape, value, options); }
+Tensor zeros(const Shape& shape, TensorOptions options, CallSite) { return filled(shape, 0.0, options); }
+Tensor ones(const Shape& shape, TensorOptions options, CallSite) { return filled(shape, 1.0, options); }
+Tensor zeros_like(const Tensor& like, CallSite) { return filled(like.shape(), 0.0, like.options()); }
+Tensor ones_like(const Tensor& like, CallSite) { return filled(like.shape(), 1.0, like.options()); }
+Tensor scalar(double value, TensorOptions options, CallSite) { return filled({}, value, options); }
 
-Tensor arange(double start, double stop, double step, TensorOptions options) {
+Tensor arange(double start, double stop, double step, TensorOptions options, CallSite) {
   const double elements = std::ceil((stop - start) / step);
   if (!std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step) || step == 0.0 || elements >= 0x1p62)
     throw ValueError("[arange] no finite range: start " + std::to_string(start) + ", stop " + std::to_string(stop) +
@@ -38,21 +42,22 @@ void check_floating(const char* op, const Tensor& out) {
 }
 }  // namespace
 
-Tensor randn(const Shape& shape, TensorOptions options, Generator& generator) {
+Tensor randn(const Shape& shape, TensorOptions options, Generator& generator, CallSite) {
   Tensor out = Tensor::empty(shape, options);
   check_floating("randn", out);
   kernels::normal(current_stream(options.device), generator.take(out.count()), out.view(), 0.0, 1.0);
   return out;
 }
 
-Tensor uniform(const Shape& shape, double low, double high, TensorOptions options, Generator& generator) {
+Tensor uniform(const Shape& shape, double low, double high, TensorOptions options, Generator& generator, CallSite) {
   Tensor out = Tensor::empty(shape, options);
   check_floating("uniform", out);
   kernels::uniform(current_stream(options.device), generator.take(out.count()), out.view(), low, high);
   return out;
 }
 
-Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options, Generator& generator) {
+Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options, Generator& generator,
+               CallSite) {
   constexpr std::int64_t limit = std::int64_t{1} << 52;  // below it f64 is exact for low, high and their difference
   if (low >= high || low < -limit || high > limit)
     throw ValueError("[randint] needs low < high within +-2^52: low " + std::to_string(low) + ", high " +
@@ -71,7 +76,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
 }
 
 template <class T>
-Tensor from_data(std::span<const T> values, const Shape& shape, Device device) {
+Tensor from_data(std::span<const T> values, const Shape& shape, Device device, CallSite) {
   if (count(shape) != static_cast<std::int64_t>(values.size()))
     throw ShapeError("[from_data] " + std::to_string(values.size()) + " values for shape " + to_string(shape));
   Tensor out = Tensor::empty(shape, {dtype_of<T>, cpu});
@@ -82,13 +87,13 @@ Tensor from_data(std::span<const T> values, const Shape& shape, Device device) {
   return moved;
 }
 
-template Tensor from_data(std::span<const double>, const Shape&, Device);
-template Tensor from_data(std::span<const float>, const Shape&, Device);
-template Tensor from_data(std::span<const Half>, const Shape&, Device);
-template Tensor from_data(std::span<const BFloat16>, const Shape&, Device);
-template Tensor from_data(std::span<const std::int64_t>, const Shape&, Device);
-template Tensor from_data(std::span<const std::int32_t>, const Shape&, Device);
-template Tensor from_data(std::span<const std::uint8_t>, const Shape&, Device);
-template Tensor from_data(std::span<const bool>, const Shape&, Device);
+template Tensor from_data(std::span<const double>, const Shape&, Device, CallSite);
+template Tensor from_data(std::span<const float>, const Shape&, Device, CallSite);
+template Tensor from_data(std::span<const Half>, const Shape&, Device, CallSite);
+template Tensor from_data(std::span<const BFloat16>, const Shape&, Device, CallSite);
+template Tensor from_data(std::span<const std::int64_t>, const Shape&, Device, CallSite);
+template Tensor from_data(std::span<const std::int32_t>, const Shape&, Device, CallSite);
+template Tensor from_data(std::span<const std::uint8_t>, const Shape&, Device, CallSite);
+template Tensor from_data(std::span<const bool>, const Shape&, Device, CallSite);
 
 }  // namespace poolgrad

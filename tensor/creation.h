@@ -1,4 +1,4 @@
-// New tensors.
+// New tensors. In traces the line that calls one of these has made it; see CallSite.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,34 @@
 namespace poolgrad {
 
 /// One value everywhere, converted to the dtype; row-major. All throw ShapeError, OutOfMemoryError.
-Tensor zeros(const Shape& shape, TensorOptions options = {});
-Tensor ones(const Shape& shape, TensorOptions options = {});
-Tensor full(const Shape& shape, double value, TensorOptions options = {});
-Tensor zeros_like(const Tensor& like);
-Tensor ones_like(const Tensor& like);
+Tensor zeros(const Shape& shape, TensorOptions options = {}, CallSite = {});
+Tensor ones(const Shape& shape, TensorOptions options = {}, CallSite = {});
+Tensor full(const Shape& shape, double value, TensorOptions options = {}, CallSite = {});
+Tensor zeros_like(const Tensor& like, CallSite = {});
+Tensor ones_like(const Tensor& like, CallSite = {});
 /// start, start + step, ... below stop (one dimension). Throws ValueError for step 0 or a non-finite bound.
-Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {});
+Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {}, CallSite = {});
 /// Normal and uniform [low, high) numbers from `generator`, row-major order, the same on every device; other
 /// dtypes get roundings of the same numbers. Throws DTypeError unless the dtype is floating.
-Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator());
+Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator(), CallSite = {});
 Tensor uniform(const Shape& shape, double low = 0.0, double high = 1.0, TensorOptions options = {},
-               Generator& generator = default_generator());
+               Generator& generator = default_generator(), CallSite = {});
 /// Whole numbers in [low, high), within +-2^52; i64 unless the options say otherwise. Made of 53 random bits each: no
 /// value is more likely than another by more than a fraction (high - low) / 2^53. Throws ValueError.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {.dtype = DType::i64},
-               Generator& generator = default_generator());
+               Generator& generator = default_generator(), CallSite = {});
 /// A tensor of dtype_of<T> with a copy of `values`, whose number must be that of `shape`; moved to `device`.
 template <class T>
-Tensor from_data(std::span<const T> values, const Shape& shape, Device device = cpu);
+Tensor from_data(std::span<const T> values, const Shape& shape, Device device = cpu, CallSite = {});
 template <class T>
-Tensor from_data(std::initializer_list<T> values, const Shape& shape, Device device = cpu) {
+Tensor from_data(std::initializer_list<T> values, const Shape& shape, Device device = cpu, CallSite = {}) {
   return from_data(std::span<const T>(values.begin(), values.size()), shape, device);
 }
 template <class T>
-Tensor from_data(const std::vector<T>& values, const Shape& shape, Device device = cpu) {
+Tensor from_data(const std::vector<T>& values, const Shape& shape, Device device = cpu, CallSite = {}) {
   return from_data(std::span<const T>(values), shape, device);
 }
 /// A 0-dimensional tensor.
-Tensor scalar(double value, TensorOptions options = {});
+Tensor scalar(double value, TensorOptions options = {}, CallSite = {});
 
 }  // namespace poolgrad

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <source_location>
 
 #include "allocator/device.h"
 #include "allocator/stream.h"
@@ -16,8 +17,8 @@ class CachingAllocator;
 class Storage {
  public:
   /// `bytes` from allocator_for(device) on the current stream, 64-byte aligned, tagged by the scopes alive; not
-  /// initialised. Throws OutOfMemoryError, DeviceError.
-  Storage(Device device, std::size_t bytes);
+  /// initialised. `location` is what a trace shows, see CallSite. Throws OutOfMemoryError, DeviceError.
+  Storage(Device device, std::size_t bytes, std::source_location location = std::source_location::current());
   /// Hands the block back to the pool, in order with the stream it was made on.
   ~Storage();
   Storage(const Storage&) = delete;

@@ -8,18 +8,20 @@
 
 namespace poolgrad {
 
-Tensor Tensor::empty(const Shape& shape, TensorOptions options) {
+Tensor Tensor::empty(const Shape& shape, TensorOptions options, std::source_location location) {
   const std::int64_t elements = poolgrad::count(shape);
   const auto size = static_cast<std::int64_t>(size_of(options.dtype));
   if (elements > std::numeric_limits<std::int64_t>::max() / size)
     throw ShapeError("[empty] more than 2^63 - 1 bytes: " + to_string(shape) + " " +
                      std::string(to_string(options.dtype)));
-  auto storage = std::make_shared<Storage>(options.device, static_cast<std::size_t>(elements * size));
+  auto storage = std::make_shared<Storage>(options.device, static_cast<std::size_t>(elements * size), location);
   return Tensor(std::make_shared<Impl>(std::move(storage), Geometry{shape, contiguous_strides(shape), 0}, options.dtype,
                                        elements, true));
 }
 
-Tensor Tensor::empty_like(const Tensor& like) { return empty(like.shape(), like.options()); }
+Tensor Tensor::empty_like(const Tensor& like, std::source_location location) {
+  return empty(like.shape(), like.options(), location);
+}
 
 const Tensor::Impl& Tensor::checked(const char* op) const {
   if (!impl_) throw Error("[" + std::string(op) + "] the tensor is undefined");
@@ -114,7 +116,7 @@ void Tensor::set_grad(const Tensor& grad) {
   impl_->record->set_grad(grad);
 }
 
-void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph) const {
+void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph, CallSite) const {
   if (!checked("backward").record || !requires_grad())
     throw Error("[backward] the tensor requires no gradient: " + describe(*this));
   const std::shared_ptr<GradRecord> record = impl_->record;  // alive even if a hook lets go of the tensor

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "allocator/call_site.h"
 #include "allocator/device.h"
 #include "kernels/dtype.h"
 #include "kernels/view.h"
@@ -29,10 +31,12 @@ class Tensor {
  public:
   /// An undefined tensor: no storage, defined() is false.
   Tensor() = default;
-  /// Uninitialised memory from the pool of the device. Throws ShapeError, OutOfMemoryError.
-  static Tensor empty(const Shape& shape, TensorOptions options = {});
+  /// Uninitialised memory from the pool of the device. In traces the function that calls it, an operator as a rule, has
+  /// made the tensor. Throws ShapeError, OutOfMemoryError.
+  static Tensor empty(const Shape& shape, TensorOptions options = {},
+                      std::source_location location = std::source_location::current());
   /// The same shape, dtype and device as `like` (row-major).
-  static Tensor empty_like(const Tensor& like);
+  static Tensor empty_like(const Tensor& like, std::source_location location = std::source_location::current());
 
   bool defined() const { return impl_ != nullptr; }
   const Shape& shape() const;
@@ -73,7 +77,7 @@ class Tensor {
   /// The same data without a gradient record: alias of all.
   Tensor detach() const;
   /// A fresh row-major copy, without a gradient record (autograd: clone()).
-  Tensor copy() const;
+  Tensor copy(CallSite = {}) const;
 
   // In-place writes: they advance the version counter, and throw Error if a gradient would be lost
   // (the tensor requires grad and grad mode is on; use NoGradGuard).
@@ -97,7 +101,7 @@ class Tensor {
   /// Accumulates the gradient of this tensor into every leaf that requires one. `gradient` has the shape of this tensor
   /// and may be left out for one element (then 1). The graph is freed unless `retain_graph`; `create_graph` makes the
   /// gradients differentiable.
-  void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false) const;
+  void backward(const Tensor& gradient = {}, bool retain_graph = false, bool create_graph = false, CallSite = {}) const;
 
   const std::shared_ptr<GradRecord>& grad_record() const;
   void set_grad_record(std::shared_ptr<GradRecord> record);

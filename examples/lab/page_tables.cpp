@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/call_site.h"
 #include "allocator/rung.h"
 
 namespace poolgrad::examples {
@@ -189,23 +190,6 @@ void add_policies(PageTables& tables, const Comparison& comparison) {
       "The allocations of this trace, replayed. Peak and utilisation without a limit; bound: {}, the largest live "
       "requested bytes in whole pages of 2 MiB. Grey rows know the future.",
       bytes(trace.lower_bound));
-}
-
-/// "T ns::Pool<T>::take(int) [with T = float]" -> "ns::Pool<T>::take": what a compiler calls a function, without its
-/// result, parameters and bindings.
-std::string function_name(const std::string& signature) {
-  int depth = 0;  // of < >
-  std::size_t begin = 0;
-  for (std::size_t i = 0; i < signature.size(); ++i) {
-    const char c = signature[i];
-    if (c == '<') ++depth;
-    if (c == '>') --depth;
-    if (depth > 0) continue;
-    if (c == ' ') begin = i + 1;
-    if (c == '(' && !signature.substr(i).starts_with("(anonymous") && i > begin)
-      return signature.substr(begin, i - begin);
-  }
-  return signature;
 }
 
 }  // namespace

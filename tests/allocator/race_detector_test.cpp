@@ -53,6 +53,7 @@ TEST_F(RaceDetectorTest, NamesBothStreamsAndBothCallSites) {
   EXPECT_THAT(race, HasSubstr("512 bytes"));
   EXPECT_THAT(race, HasSubstr("race_detector_test.cpp:" + std::to_string(first)));
   EXPECT_THAT(race, HasSubstr("race_detector_test.cpp:" + std::to_string(second)));
+  EXPECT_THAT(race, HasSubstr("::TestBody)")) << "the operator's name, where one allocates";
   EXPECT_EQ(memory_.races(), 1u);
 }
 

@@ -112,18 +112,22 @@ TEST_F(Lab, ListsPoliciesAndWorkloads) {
 
 TEST_F(Lab, RecordsTrainingWithStepsCategoriesAndCallSites) {
   const Trace trace = load_trace(recording());
-  std::size_t allocations = 0, steps = 0, parameters = 0, placed = 0;
+  std::size_t allocations = 0, steps = 0, parameters = 0, placed = 0, backwards = 0;
   for (const TraceEvent& event : trace.events) {
     steps += event.kind == TraceKind::step;
     if (event.kind != TraceKind::allocate) continue;
     ++allocations;
     parameters += event.category == Category::parameter;
     placed += event.scope != 0;
+    const TraceLocation& at = trace.locations[event.location];
+    EXPECT_EQ(at.file.find("storage.cpp"), std::string::npos) << at.function;
+    backwards += at.function.ends_with(" backward");
   }
   EXPECT_EQ(steps, 1u);
   EXPECT_GT(allocations, 50u);
   EXPECT_GT(parameters, 10u);
   EXPECT_GT(placed, 10u);
+  EXPECT_GT(backwards, 10u);
 }
 
 TEST_F(Lab, RecordsAttentionAndGenerationOnASimulatedDeviceToo) {

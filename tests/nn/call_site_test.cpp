@@ -1,0 +1,117 @@
+// What a trace says of an allocation: which operator made it, and which line of this file asked for that.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/call_site.h"
+#include "autograd/operators.h"
+#include "nn/linear.h"
+#include "nn/sgd.h"
+#include "tensor/creation.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+/// File name, line, operator.
+using Place = std::tuple<std::string, unsigned, std::string>;
+
+/// Where the tensors that `body` makes come from; scratch of kernels is left out.
+std::set<Place> places(const std::function<void()>& body) {
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.start_trace();
+  body();
+  pool.stop_trace();
+  const Trace trace = pool.trace();
+  std::set<Place> found;
+  for (const TraceEvent& event : trace.events) {
+    if (event.kind != TraceKind::allocate || event.category == Category::workspace) continue;
+    const TraceLocation& at = trace.locations[event.location];
+    found.emplace(at.file.substr(at.file.rfind('/') + 1), at.line, function_name(at.function));
+  }
+  return found;
+}
+
+Place here(unsigned line, const std::string& name) { return {"call_site_test.cpp", line, name}; }
+
+TEST(CallSites, NameTheOperatorAndTheLineThatCalledIt) {
+  const Tensor a = ones({8, 9}), b = ones({9, 7});
+  Tensor y;
+  EXPECT_THAT(places([&] { y = matmul(a, b); }), ElementsAre(here(__LINE__, "poolgrad::matmul")));
+  EXPECT_THAT(places([&] { y = softmax(a); }), ElementsAre(here(__LINE__, "poolgrad::softmax")));
+  EXPECT_THAT(places([&] { y = zeros({3}); }), ElementsAre(here(__LINE__, "poolgrad::zeros")));
+  EXPECT_THAT(places([&] { y = a.copy(); }), ElementsAre(here(__LINE__, "poolgrad::Tensor::copy")));
+}
+
+TEST(CallSites, NameAnOperatorThatIsWrittenAsASymbolAndTakeItsLineFromTheSiteAroundIt) {
+  const Tensor a = ones({8, 9});
+  Tensor y;
+  const auto [file, line, name] = *places([&] { y = a + a; }).begin();
+  EXPECT_EQ(file, "arithmetic.cpp") << "without a site, the operator's own line";
+  EXPECT_EQ(name, "poolgrad::add");
+  const CallSite site;
+  const unsigned declared = __LINE__ - 1;
+  EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(declared, "poolgrad::add")));
+  EXPECT_THAT(places([&] { y = exp(a); }), ElementsAre(here(declared, "poolgrad::exp")));
+  EXPECT_THAT(places([&] { y = matmul(a, transpose(a, 0, 1)); }), ElementsAre(here(declared, "poolgrad::matmul")))
+      << "the outermost counts";
+}
+
+TEST(CallSites, PutTheWorkOfAModuleDownToTheLineThatCalledIt) {
+  Linear layer(9, 7);
+  const Tensor x = ones({8, 9});
+  Tensor y;
+  const unsigned line = __LINE__ + 1;
+  EXPECT_THAT(places([&] { y = layer(x); }), Contains(here(line, "poolgrad::linear")));
+}
+
+TEST(CallSites, NameTheBackwardOfAnOperatorAndTheLineOfItsForward) {
+  const Tensor a = ones({8, 9}).set_requires_grad(), b = ones({9, 7}).set_requires_grad();
+  const unsigned forward = __LINE__ + 1;
+  const Tensor y = matmul(a, b);
+  const Tensor loss = sum(y);
+  const unsigned backward = __LINE__ + 1;
+  const std::set<Place> found = places([&] { loss.backward(); });
+  EXPECT_THAT(found, Contains(here(forward, "matmul backward")));
+  for (const auto& [file, line, name] : found) {
+    EXPECT_EQ(file, "call_site_test.cpp") << name;
+    EXPECT_TRUE(line == forward || line == backward) << line << " " << name;
+  }
+}
+
+TEST(CallSites, AreThoseOfTheStepInAnOptimizer) {
+  const Tensor wide = ones({4, 6});
+  Tensor parameter = transpose(wide, 0, 1).detach().set_requires_grad();
+  parameter.set_grad(ones({6, 4}));
+  SGD optimizer({{"w", parameter}});
+  const unsigned line = __LINE__ + 1;
+  for (const auto& [file, at, name] : places([&] { optimizer.step(); })) {
+    EXPECT_EQ(file, "call_site_test.cpp") << name;
+    EXPECT_EQ(at, line) << name;
+  }
+}
+
+TEST(CallSites, AreNeverThoseOfTheStorage) {
+  Linear layer(9, 7);
+  const Tensor x = randn({8, 9});
+  const std::set<Place> found = places([&] {
+    const Tensor loss = mean(square(gelu(layer(x)) - 1.0));
+    loss.backward();
+  });
+  EXPECT_GT(found.size(), 4u);
+  for (const auto& [file, line, name] : found) {
+    EXPECT_NE(file, "storage.cpp") << name;
+    EXPECT_NE(line, 0u) << name;
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::nn
