@@ -20,6 +20,7 @@
 #include "allocator/emergency_ladder.h"
 #include "allocator/error.h"
 #include "allocator/failing_memory.h"
+#include "allocator/fork.h"
 #include "allocator/handle_map.h"
 #include "allocator/host_memory.h"
 #include "allocator/isa_check.h"

@@ -145,10 +145,11 @@ constexpr Option switch_option(std::string_view key) {
           [](const AllocatorConfig& config) { return std::string(config.*field ? "on" : "off"); }};
 }
 
-constexpr std::array<Option, 9> options = {
+constexpr std::array<Option, 10> options = {
     bytes_option<&AllocatorConfig::alignment>("alignment"),
     bytes_option<&AllocatorConfig::budget>("budget"),
     count_option<&AllocatorConfig::decay>("decay"),
+    count_option<&AllocatorConfig::decay_ms>("decay_ms"),
     switch_option<&AllocatorConfig::deterministic>("deterministic"),
     switch_option<&AllocatorConfig::magazines>("magazines"),
     Option{"mode",

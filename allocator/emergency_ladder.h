@@ -23,6 +23,7 @@ struct Need {
   bool may_reclaim = true;              // clients and the user's callback may be asked
   double priority = 0;                  // clients above this price per byte are not
   int attempts = 0;                     // times that the user's callback was asked
+  bool refused = false;                 // the budget or the device refused new memory
   bool device_full = false;             // the device itself refused memory that the budget would have allowed
   std::uint64_t device_calls_seen = 0;  // calls of all threads that had ended when the budget was last looked at
   Block* block = nullptr;               // the result, busy, once there is one

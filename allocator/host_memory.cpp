@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
 namespace poolgrad {
 
@@ -17,6 +20,15 @@ std::size_t physical_memory() {
   const long pages = sysconf(_SC_PHYS_PAGES);
   const long bytes = sysconf(_SC_PAGE_SIZE);
   return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes) : 0;
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::size_t available_memory() {
+  return std::min(physical_memory(), memory_limit_of_groups(text_of("/proc/self/cgroup")));
 }
 
 // Moves the pages of one mapping and leaves fresh, untouched ones in their place: a hole there could be taken by any
@@ -35,8 +47,38 @@ bool move_mapping(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
 
 }  // namespace
 
+std::size_t memory_limit_of_groups(const std::string& groups, const std::string& mounted) {
+  std::size_t least = SIZE_MAX;
+  const auto lower = [&](const std::string& file) {
+    std::size_t limit = 0;
+    std::istringstream text(text_of(file));
+    if (text >> limit) least = std::min(least, limit);  // "max" is no number
+  };
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {
+    // "4:memory:/job/7" in version 1, "0::/job/7" in version 2, where the folder may lie beside those of version 1.
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(",memory,") == std::string::npos) continue;
+    // Inside a container the path may be one of the machine outside; then the root of what is mounted is the group.
+    for (std::string path = line.substr(second + 1);; path.resize(path.find_last_of('/'))) {
+      if (unified) {
+        lower(mounted + path + "/memory.max");
+        lower(mounted + "/unified" + path + "/memory.max");
+      } else {
+        lower(mounted + "/memory" + path + "/memory.limit_in_bytes");
+      }
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
 HostMemory::HostMemory(std::size_t total, std::size_t granularity)
-    : total_(total != 0 ? total : physical_memory()), granularity_(granularity) {}
+    : total_(total != 0 ? total : available_memory()), granularity_(granularity) {}
 
 MemoryInfo HostMemory::info() const {
   const std::size_t committed = committed_.load();

@@ -4,10 +4,16 @@
 #include <atomic>
 #include <mutex>
 #include <set>
+#include <string>
 
 #include "allocator/device_memory.h"
 
 namespace poolgrad {
+
+/// What the control groups of this process (cgroups, version 1 or 2) leave it of the machine's memory, in bytes: the
+/// least limit from its group up to the root. SIZE_MAX where there is none. `groups` is what /proc/self/cgroup says,
+/// `mounted` the folder under which the groups are found.
+std::size_t memory_limit_of_groups(const std::string& groups, const std::string& mounted = "/sys/fs/cgroup");
 
 /// Committed in steps of 64 KiB, so that little is reserved that is not used, yet backed by huge pages where 2 MiB are
 /// committed in one piece. Work on the CPU runs at once, so events are finished when recorded.
@@ -15,7 +21,8 @@ class HostMemory : public DeviceMemory {
  public:
   static constexpr std::size_t default_granularity = std::size_t{64} << 10;
 
-  /// `total` is what info() reports and commit() may use; 0 means the machine's physical memory. `granularity` is a
+  /// `total` is what info() reports and commit() may use; 0 means the machine's physical memory, or what the control
+  /// groups of the process leave of it where that is less (a container, a batch job). `granularity` is a
   /// power of two, at least a page of the operating system.
   ///
   /// Memory is anonymous rather than a file of memfd_create(): the kernel backs it with huge pages (files in memory

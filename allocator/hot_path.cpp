@@ -1,5 +1,6 @@
 // The functions of CachingAllocator that must be fast. A hit takes no lock and does no atomic read-modify-write: it
 // looks up the thread's cache, enters it with plain stores, takes a block of exactly the right size, and leaves.
+#include <algorithm>
 #include <bit>
 
 #include "allocator/address_sanitizer.h"
@@ -46,12 +47,14 @@ namespace {
 
 inline void* Pool::allocate_from_magazine(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
                                           std::source_location location) noexcept {
-  const ThreadState::KnownCache known = thread_state.cache_of(id_);
+  const ThreadState::KnownCache known = thread_state.cache_of(place_);
   if (known.pool != id_ || !magazines_ || bytes > Magazine::largest_block || stream.device != device_ ||
       alignment > granule_ || !std::has_single_bit(alignment) || is_long_lived(tag.category)) {
     return nullptr;
   }
   ThreadCache& cache = *known.cache;
+  if (decays_ && ++cache.hits % std::min<std::size_t>(1024, std::max<std::size_t>(config_.decay, 1)) == 0) [[unlikely]]
+    return nullptr;  // what is cached behind the magazines gets older, too
   if (!cache.flag.enter()) return nullptr;
   Magazine* magazine = cache.find(stream.id);
   Block* block = magazine == nullptr ? nullptr : magazine->pop(rounded(bytes));
@@ -73,7 +76,7 @@ inline void* Pool::allocate_from_magazine(std::size_t bytes, std::size_t alignme
 }
 
 inline bool Pool::deallocate_to_magazine(void* pointer, std::size_t bytes, Stream stream) noexcept {
-  const ThreadState::KnownCache known = thread_state.cache_of(id_);
+  const ThreadState::KnownCache known = thread_state.cache_of(place_);
   if (known.pool != id_ || !magazines_ || bytes > Magazine::largest_block || stream.device != device_) return false;
   Block* block = live_block(pointer);
   if (block == nullptr || block->requested != bytes || block->stream != stream.id || block->used_elsewhere ||

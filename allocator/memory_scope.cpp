@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "allocator/call_site.h"
+#include "allocator/fork.h"
 #include "allocator/thread_state.h"
 
 namespace poolgrad {
@@ -69,6 +70,8 @@ ScopeTable& scope_table() {
 }
 
 }  // namespace
+
+std::shared_mutex& scopes_mutex() { return scope_table().mutex; }
 
 std::string_view to_string(Category category) {
   const auto index = static_cast<std::size_t>(category);

@@ -27,11 +27,17 @@ void OwnerFlag::barrier() noexcept {
   if (has_barrier()) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
 }
 
+void OwnerFlag::join_process() noexcept {
+  if (has_barrier()) membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+}
+
 #else
 
 bool OwnerFlag::has_barrier() noexcept { return false; }
 
 void OwnerFlag::barrier() noexcept {}
+
+void OwnerFlag::join_process() noexcept {}
 
 #endif
 

@@ -39,6 +39,8 @@ class OwnerFlag {
   /// Then the state is the caller's until restore().
   void revoke() noexcept { revoked_.store(true, std::memory_order_seq_cst); }
   static void barrier() noexcept;
+  /// In the child of a fork, which is a process of its own.
+  static void join_process() noexcept;
   void wait() const noexcept;
   void restore() noexcept { revoked_.store(false, std::memory_order_release); }
 

@@ -33,6 +33,7 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
       poison_(config.poison),
       tags_(config.mode != AllocatorMode::lightweight),
       races_(memory_->detects_races()),
+      decays_(config.decay != 0 || config.decay_ms != 0),
       magazines_(config.magazines && !poison_ && !races_ && config.mode != AllocatorMode::none &&
                  config.mode != AllocatorMode::planned),
       arenas_{Arena(store_, granule_, page_, memory_->divisible()),
@@ -45,6 +46,7 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
   }
   budget_ = config.budget != 0 ? config.budget : memory_->info().total;
   if (config.trace != 0) start_trace(config.trace);
+  place_ = ThreadCaches::enter(*this);
 }
 
 Pool::~Pool() {
@@ -97,7 +99,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     address = std::exchange(need.block, nullptr)->address;
   };
   {
-    const std::lock_guard lock(mutex_);
+    Lock lock(mutex_);
     add_up(cache);
     order_.revive(need.stream.id);
     ++statistics_.requests;
@@ -108,6 +110,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     // bytes from 110 % of the live peak back to 105 %, and most hits are among the pairs that remain.
     constexpr std::size_t small = std::size_t{1} << 12;
     if (cache != nullptr && need.size >= small) drain(*cache);
+    if (decays_ && decay_is_due()) release_decayed(lock);
     need.block = planned_place(need);
     if (need.block == nullptr) need.block = arena.take(need.size, need.alignment, need.stream.id);
     // What the thread keeps for itself is its own to join: no other thread has to be disturbed for it.
@@ -123,7 +126,6 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
       if (tags_) ++statistics_.category_hits[static_cast<std::size_t>(need.tag.category)];
       hand_out();
     } else {
-      ++statistics_.num_alloc_retries;
       if (tags_) ++statistics_.category_misses[static_cast<std::size_t>(need.tag.category)];
     }
   }

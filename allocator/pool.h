@@ -73,6 +73,11 @@ class Pool {
 
   /// Never the same for two pools.
   std::uint64_t id() const { return id_; }
+  /// Never the same for two pools at the same time, and small.
+  std::size_t place() const { return place_; }
+  /// Around fork(): no thread is inside the pool or one of its device calls, until it goes on.
+  void hold_still();
+  void go_on(bool in_child) noexcept;
   /// For ThreadCaches: a cache for the calling thread; all caches; what an ending thread's cache holds comes back.
   std::unique_ptr<ThreadCache> make_cache();
   const std::vector<ThreadCache*>& caches() const { return caches_; }
@@ -185,6 +190,15 @@ class Pool {
     const ThreadCache* own_;
   };
 
+  /// While the process forks. What is locked last is unlocked first.
+  struct HeldStill {
+    explicit HeldStill(Pool& pool);
+    Lock lock;
+    Standstill standstill;
+    Lock caches;
+    Lock trace;
+  };
+
   // pool.cpp: where the magazine has nothing. Functions that take a Lock may give it up meanwhile, and hold it when
   // they return.
   Arena& arena_for(Tag tag) { return arenas_[is_long_lived(tag.category) ? 1 : 0]; }
@@ -228,6 +242,12 @@ class Pool {
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
 
   // pool_caches.cpp: what threads keep for themselves. Cold paths see it through these.
+  /// The calling thread's cache, if it has one.
+  ThreadCache* own_cache() const noexcept { return ThreadCaches::known(id_, place_); }
+  /// What a thread that is gone had for itself is the pool's. Called with the mutex held.
+  void absorb(ThreadCache& cache) noexcept;
+  /// The mutex, at a moment when no thread is inside a device call.
+  Lock between_device_calls();
   /// Gives the blocks of all magazines back to the arenas; the bytes. Takes the mutex.
   std::size_t drain_magazines();
   /// Bytes that drain_magazines() would give now. Needs no lock.
@@ -321,7 +341,9 @@ class Pool {
   std::size_t release(Lock& lock, std::size_t bytes);
   std::size_t release_from(Lock& lock, Arena& arena, Block* block, std::size_t bytes);
   std::size_t release_for(Need& need);
-  void release_decayed();
+  void release_decayed(Lock& lock);
+  /// Whether anything cached may have reached its age.
+  bool decay_is_due();
   bool join_mixed_handles(Lock& lock);
   std::size_t pinned_bytes() const;
   std::size_t press_pinned_below(std::size_t wanted);
@@ -353,6 +375,7 @@ class Pool {
   std::string report(const Need& need, std::vector<Yield> yields);
 
   const std::uint64_t id_;
+  std::size_t place_ = SIZE_MAX;
   const AllocatorConfig config_;
   const std::unique_ptr<DeviceMemory> memory_;
   const Device device_;
@@ -362,6 +385,7 @@ class Pool {
   const bool poison_;
   const bool tags_;       // categories are told apart, counted and hashed
   const bool races_;      // the device wants to know who touches what
+  const bool decays_;     // cached pages go back with age
   const bool magazines_;  // threads may keep blocks
 
   mutable std::mutex mutex_;
@@ -376,9 +400,16 @@ class Pool {
   std::unordered_map<const Block*, std::vector<Stamp>> uses_;  // by streams beside the block's own, when last noted
   bool can_move_ = true;                                       // the device has not refused to move memory yet
   std::size_t budget_ = 0;
-  mutable std::uint64_t tick_ = 0;  // allocations and frees; those of hot paths once they are added up
-  mutable Statistics statistics_;   // the same
-  RequestSequence sequence_;        // of threads that have no cache
+  struct TickMark {
+    std::chrono::steady_clock::time_point time;
+    std::uint64_t tick;
+  };
+  std::uint64_t decay_due_ = 0;       // the tick before which nothing reaches its age
+  std::uint64_t decayed_mark_ = 0;    // what was given back up to this tick has reached its age in milliseconds
+  std::vector<TickMark> tick_marks_;  // of the last milliseconds in which pages decay, a sixteenth of these apart
+  mutable std::uint64_t tick_ = 0;    // allocations and frees; those of hot paths once they are added up
+  mutable Statistics statistics_;     // the same
+  RequestSequence sequence_;          // of threads that have no cache
   std::uint64_t retired_hash_ = RequestSequence::start;  // of threads that have ended
   std::uint64_t next_cache_ = 0;
   std::atomic<std::uint64_t> steps_ = 0;
@@ -390,6 +421,7 @@ class Pool {
   mutable std::mutex caches_mutex_;  // taken last; the caches are guarded by both mutexes
   std::vector<ThreadCache*> caches_;
   PoolTrace trace_;
+  std::optional<HeldStill> held_still_;
 };
 
 }  // namespace poolgrad

@@ -1,12 +1,13 @@
 // What threads keep for themselves, seen from the pool.
 #include <algorithm>
+#include <memory>
 #include <new>
 
 #include "allocator/pool.h"
 
 namespace poolgrad {
 
-Pool::Standstill::Standstill(const Pool& pool) : pool_(pool), own_(ThreadCaches::known(pool.id_)) {
+Pool::Standstill::Standstill(const Pool& pool) : pool_(pool), own_(pool.own_cache()) {
   bool others = false;
   for (ThreadCache* cache : pool_.caches_) {
     if (cache == own_) continue;
@@ -38,12 +39,58 @@ std::unique_ptr<ThreadCache> Pool::make_cache() {
 
 void Pool::retire(ThreadCache& cache) noexcept {
   const std::lock_guard lock(mutex_);
+  absorb(cache);
+  const std::lock_guard caches_lock(caches_mutex_);
+  std::erase(caches_, &cache);
+}
+
+void Pool::absorb(ThreadCache& cache) noexcept {
   add_up(&cache);
   drain(cache);
   retired_hash_ += cache.sequence.hash() - RequestSequence::start;
   trace_.keep(std::move(cache.ring));
-  const std::lock_guard caches_lock(caches_mutex_);
-  std::erase(caches_, &cache);
+}
+
+Pool::HeldStill::HeldStill(Pool& pool)
+    : lock(pool.between_device_calls()),
+      standstill(pool),
+      caches(pool.caches_mutex_),
+      trace(pool.trace_.hold_still()) {}
+
+Pool::Lock Pool::between_device_calls() {
+  Lock lock(mutex_);
+  device_calls_done_.wait(lock, [&] { return device_calls_ == 0; });
+  return lock;
+}
+
+void Pool::hold_still() { held_still_.emplace(*this); }
+
+void Pool::go_on(bool in_child) noexcept {
+  if (in_child) {
+    // Threads that waited are gone, and the condition would wait for them when it is destroyed.
+    std::construct_at(&device_calls_done_);
+    held_still_->caches.unlock();
+    held_still_->trace.unlock();
+    ThreadCache* const own = own_cache();
+    for (ThreadCache* cache : caches_) {
+      if (cache == own) continue;
+      absorb(*cache);
+      delete cache;  // its owner never will
+    }
+    std::erase_if(caches_, [&](const ThreadCache* cache) { return cache != own; });
+    // What others had taken and not yet handed out.
+    if (planner_ != nullptr && !planner_->has_slabs()) planner_->drop(false);
+    for (Arena& arena : arenas_) {
+      for (const auto& window : arena.windows()) {
+        for (Block* block = window->first; block != nullptr; block = block->next) {
+          if (block->state != BlockState::busy || (planner_ != nullptr && planner_->is_slab(block))) continue;
+          stamp(block);
+          block = arena.put(block);
+        }
+      }
+    }
+  }
+  held_still_.reset();
 }
 
 void Pool::return_from_magazine(Block* block) {

@@ -112,16 +112,22 @@ std::size_t Pool::commit(Need& need) {
   Arena& arena = arena_for(need.tag);
   std::size_t step = growth_step(need);
   std::size_t alignment = arena.preferred_alignment(need.size, need.alignment);
+  const auto refuse = [&] {
+    if (!std::exchange(need.refused, true)) ++statistics_.num_alloc_retries;
+    return std::size_t{0};
+  };
   while (true) {
     const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);
     const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(need.size, page_);
     need.device_calls_seen = device_calls_ended_;
     if (pages > unused_budget()) {
-      if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) return 0;
+      if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) {
+        return refuse();
+      }
       continue;
     }
     if (growth.hole == nullptr) {
-      if (!add_window(lock, arena, need)) return 0;
+      if (!add_window(lock, arena, need)) return refuse();
       continue;
     }
     if (commit_growth(lock, need, arena, growth)) {
@@ -129,7 +135,7 @@ std::size_t Pool::commit(Need& need) {
       if (need.block != nullptr) return pages;
       // Another thread took the neighbours of the new pages meanwhile: grow again.
     } else if (std::exchange(step, page_) == page_ && std::exchange(alignment, need.alignment) == need.alignment) {
-      return 0;
+      return refuse();
     }
   }
 }

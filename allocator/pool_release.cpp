@@ -83,12 +83,36 @@ std::size_t Pool::release_for(Need& need) {
   }
 }
 
-void Pool::release_decayed() {
-  if (config_.decay == 0) return;
-  Lock lock(mutex_);
+bool Pool::decay_is_due() {
+  if (config_.decay != 0 && tick_ >= decay_due_) return true;
+  if (config_.decay_ms == 0) return false;
+  const auto now = std::chrono::steady_clock::now();
+  const auto age = std::chrono::milliseconds(std::min<std::size_t>(config_.decay_ms, std::size_t{1} << 40));
+  const auto far = [&](std::size_t from_end) {
+    const std::size_t marks = tick_marks_.size();
+    const auto later = from_end == 0 ? now : tick_marks_[marks - from_end].time;
+    return marks <= from_end || later - tick_marks_[marks - from_end - 1].time >= age / 16;
+  };
+  if (far(0) || far(1)) tick_marks_.emplace_back();
+  tick_marks_.back() = {now, tick_};
+  // Of the marks that are old enough only the newest counts, and once.
+  const auto young = std::ranges::find_if(tick_marks_, [&](const TickMark& mark) { return now - mark.time < age; });
+  if (young == tick_marks_.begin()) return false;
+  decayed_mark_ = std::prev(young)->tick;
+  tick_marks_.erase(tick_marks_.begin(), young);
+  return true;
+}
+
+void Pool::release_decayed(Lock& lock) {
+  const auto old = [&](std::uint64_t epoch) {
+    return (config_.decay != 0 && tick_ - epoch >= config_.decay) || (decayed_mark_ != 0 && epoch <= decayed_mark_);
+  };
   while (true) {
     const auto [arena, oldest] = least_recently_used();
-    if (oldest == nullptr || oldest->epoch + config_.decay >= tick_) return;
+    // What is given back from now on is younger than what is there.
+    const std::uint64_t youngest = oldest != nullptr ? oldest->epoch : tick_;
+    decay_due_ = youngest + std::min<std::uint64_t>(config_.decay, UINT64_MAX - youngest);
+    if (oldest == nullptr || !old(oldest->epoch)) return;
     if (release_from(lock, *arena, oldest, SIZE_MAX) == 0) return;
   }
 }

@@ -101,7 +101,10 @@ std::size_t Pool::ask_user(Need& need) {
 }
 
 std::vector<Yield> Pool::climb(Need& need) {
-  release_decayed();
+  if (decays_) {
+    Lock lock(mutex_);
+    if (decay_is_due()) release_decayed(lock);
+  }
   const auto observe = [this](const Rung& rung, std::size_t bytes, std::uint64_t nanoseconds) {
     {
       const std::lock_guard lock(mutex_);

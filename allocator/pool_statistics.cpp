@@ -102,7 +102,8 @@ bool Pool::restart(std::size_t budget) {
   const Standstill standstill(*this);
   if (statistics_.active_bytes.current != 0) return false;
   statistics_ = Statistics{};
-  tick_ = 0;
+  tick_ = decay_due_ = decayed_mark_ = 0;
+  tick_marks_.clear();
   retired_hash_ = RequestSequence::start;
   sequence_.restart();
   for (ThreadCache* cache : caches_) cache->sequence.restart();

@@ -206,7 +206,7 @@ std::size_t Pool::pending_bytes() const {
 void Pool::completed(const Block* block) {
   subtract_active(block->size);
   if (!trace_.running()) return;
-  record_block(TraceKind::free_completed, block, Stream{device_, block->stream}, ThreadCaches::known(id_), {});
+  record_block(TraceKind::free_completed, block, Stream{device_, block->stream}, own_cache(), {});
 }
 
 std::size_t Pool::free_settled() noexcept {
@@ -376,7 +376,7 @@ void Pool::use(void* pointer, Stream stream) {
   } else {
     known->ticket = order_.now(stream.id);
   }
-  if (trace_.running()) record_block(TraceKind::stream_use, block, stream, ThreadCaches::known(id_), {});
+  if (trace_.running()) record_block(TraceKind::stream_use, block, stream, own_cache(), {});
 }
 
 void Pool::order(Stream later, Stream earlier) {

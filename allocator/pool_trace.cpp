@@ -170,7 +170,7 @@ Trace Pool::trace() const {
 
 void Pool::record(TraceEvent event) {
   event.time = trace_ticks();
-  ThreadCache* cache = ThreadCaches::known(id_);
+  ThreadCache* cache = own_cache();
   if (cache == nullptr) return trace_.record(event);
   // Refused only while another thread holds the mutex, which then is not ours: it will soon be done.
   while (!cache->flag.enter()) std::this_thread::yield();

@@ -35,6 +35,9 @@ class PoolTrace {
   /// The number that stands for a stream in rings, the same as long as the pool lives. From any thread, as record().
   std::uint32_t stream_index(std::uint64_t stream) noexcept;
 
+  /// Nobody records anything, nor collects, as long as the lock is held.
+  std::unique_lock<std::mutex> hold_still() { return std::unique_lock(mutex_); }
+
   /// All that was recorded, with `running` rings of threads, and the blocks as they are now if recording goes on.
   Trace collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const;
 

@@ -7,6 +7,7 @@
 #include "allocator/clock.h"
 #include "allocator/cuda_memory.h"
 #include "allocator/error.h"
+#include "allocator/fork.h"
 #include "allocator/host_memory.h"
 #include "allocator/pool.h"
 #include "allocator/simulated_memory.h"
@@ -60,6 +61,8 @@ SimulatedMemory& simulated_memory(Device device, const char* function) {
 }
 
 }  // namespace
+
+std::mutex& registry_mutex() { return registry().mutex; }
 
 CachingAllocator& allocator_for(Device device) {
   std::atomic<CachingAllocator*>& pool = slot(device);

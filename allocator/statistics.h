@@ -61,7 +61,7 @@ struct Statistics {
   std::uint64_t magazine_hits = 0;                              // of these, without a lock
   std::uint64_t num_device_alloc = 0;                           // commits
   std::uint64_t num_device_free = 0;                            // decommits
-  std::uint64_t num_alloc_retries = 0;                          // times the ladder was needed
+  std::uint64_t num_alloc_retries = 0;  // requests that new memory was refused to, so that what is cached had to go
   std::uint64_t num_ooms = 0;
   std::uint64_t events_recorded = 0;
   std::uint64_t num_sync_all_streams = 0;  // times all streams with pending blocks were waited for

@@ -1,9 +1,11 @@
 #include "allocator/thread_cache.h"
 
+#include <algorithm>
 #include <mutex>
 #include <new>
 #include <utility>
 
+#include "allocator/fork.h"
 #include "allocator/pool.h"
 
 namespace poolgrad {
@@ -12,11 +14,19 @@ constinit thread_local ThreadState thread_state{};
 
 namespace {
 
-// Guards the ties between threads and pools, for either may end first. Never destroyed, like the pools of the registry.
-std::mutex& ties() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
+// The pools there are, by place, and the mutex that guards the ties between threads and pools, for either may end
+// first. Never destroyed, like the pools of the registry.
+struct Pools {
+  std::mutex mutex;
+  std::vector<Pool*> pools;
+};
+
+Pools& all_pools() {
+  static auto* pools = new Pools;
+  return *pools;
 }
+
+std::mutex& ties() { return all_pools().mutex; }
 
 }  // namespace
 
@@ -53,16 +63,28 @@ void ThreadCache::erase(std::uint64_t stream) noexcept {
 }
 
 ThreadCache* ThreadCaches::of(Pool& pool) noexcept {
-  if (ThreadCache* cache = known(pool.id())) return cache;
+  if (ThreadCache* cache = known(pool.id(), pool.place())) return cache;
   if (thread_state.ended) return nullptr;
   thread_local ThreadCaches mine;
   try {
     ThreadCache* cache = mine.make(pool);
-    thread_state.cache_of(pool.id()) = {pool.id(), cache};
+    mine.remember(pool, cache);
     return cache;
   } catch (const std::bad_alloc&) {
     return nullptr;
   }
+}
+
+void ThreadCaches::remember(const Pool& pool, ThreadCache* cache) {
+  const std::size_t at_hand = thread_state.caches.size();
+  if (pool.place() < at_hand) {
+    thread_state.caches[pool.place()] = {pool.id(), cache};
+    return;
+  }
+  if (more_known_.size() <= pool.place() - at_hand) more_known_.resize(pool.place() - at_hand + 1);
+  more_known_[pool.place() - at_hand] = {pool.id(), cache};
+  thread_state.more_caches = more_known_.data();
+  thread_state.more = more_known_.size();
 }
 
 ThreadCache* ThreadCaches::make(Pool& pool) {
@@ -76,14 +98,41 @@ ThreadCache* ThreadCaches::make(Pool& pool) {
   return caches_.back().get();
 }
 
+std::size_t ThreadCaches::enter(Pool& pool) {
+  hold_pools_still_over_forks();
+  const std::lock_guard lock(ties());
+  auto& pools = all_pools().pools;
+  const auto free = std::ranges::find(pools, nullptr);
+  const auto place = static_cast<std::size_t>(free - pools.begin());
+  if (free == pools.end()) pools.push_back(nullptr);
+  pools[place] = &pool;
+  return place;
+}
+
 void ThreadCaches::forget(Pool& pool) noexcept {
   const std::lock_guard lock(ties());
   for (ThreadCache* cache : pool.caches()) cache->pool_ = nullptr;
+  all_pools().pools[pool.place()] = nullptr;
+}
+
+void ThreadCaches::hold_still() {
+  ties().lock();
+  for (Pool* pool : all_pools().pools) {
+    if (pool != nullptr) pool->hold_still();
+  }
+}
+
+void ThreadCaches::go_on(bool in_child) noexcept {
+  for (Pool* pool : all_pools().pools) {
+    if (pool != nullptr) pool->go_on(in_child);
+  }
+  ties().unlock();
 }
 
 ThreadCaches::~ThreadCaches() {
   thread_state.ended = true;
   thread_state.caches = {};
+  thread_state.more = 0;
   const std::lock_guard lock(ties());
   for (const auto& cache : caches_) {
     if (cache->pool_ != nullptr) cache->pool_->retire(*cache);

@@ -33,8 +33,9 @@ class RequestSequence {
   /// tensors do not. Its numbers have this bit.
   static constexpr std::uint64_t scratch_bit = std::uint64_t{1} << 62;
 
-  /// Numbers are unique in a pool: the thread's index (16 bits), then its own count (40 bits), from 1.
-  explicit RequestSequence(std::uint64_t thread = 0) : first_((thread & 0xFFFF) << 40) {}
+  /// Numbers are unique in a pool that up to 2^22 threads have used: the thread's index (22 bits), then its own count
+  /// (40 bits), from 1.
+  explicit RequestSequence(std::uint64_t thread = 0) : first_((thread & 0x3FFFFF) << 40) {}
 
   void request(std::size_t bytes, Category category) noexcept {
     if (category != Category::workspace) mix(std::uint64_t{0}, bytes & (first_bit - 1), category);
@@ -104,6 +105,8 @@ class alignas(64) ThreadCache {
   RequestSequence sequence;
   /// Bytes that each magazine may hold.
   std::size_t limit = 0;
+  /// Requests on the hot path; counted where pages decay, by the owner alone.
+  std::size_t hits = 0;
   /// Where this thread records; nullptr while nothing is recorded.
   std::unique_ptr<TraceRing> ring;
 
@@ -126,12 +129,18 @@ class ThreadCaches {
   /// thread is already ending. Takes the pool's mutex when it makes one.
   static ThreadCache* of(Pool& pool) noexcept;
   /// The same where it is at hand; nullptr otherwise.
-  static ThreadCache* known(std::uint64_t pool_id) noexcept {
-    const ThreadState::KnownCache& known = thread_state.cache_of(pool_id);
+  static ThreadCache* known(std::uint64_t pool_id, std::size_t place) noexcept {
+    const ThreadState::KnownCache known = thread_state.cache_of(place);
     return known.pool == pool_id ? known.cache : nullptr;
   }
+  /// A new pool; its place is the lowest that no pool has, so that a thread finds its cache without a search.
+  static std::size_t enter(Pool& pool);
   /// Cuts the caches of all threads off a pool that is being destroyed.
   static void forget(Pool& pool) noexcept;
+  /// Around fork(), see fork.cpp: all pools hold still, and go on. In the child, what other threads kept for themselves
+  /// comes back to the pools.
+  static void hold_still();
+  static void go_on(bool in_child) noexcept;
 
   ThreadCaches() = default;
   ~ThreadCaches();
@@ -140,8 +149,10 @@ class ThreadCaches {
 
  private:
   ThreadCache* make(Pool& pool);
+  void remember(const Pool& pool, ThreadCache* cache);
 
   std::vector<std::unique_ptr<ThreadCache>> caches_;
+  std::vector<ThreadState::KnownCache> more_known_;
 };
 
 }  // namespace poolgrad

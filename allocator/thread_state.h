@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <source_location>
 #include <string>
@@ -25,8 +26,10 @@ struct ThreadState {
     std::uint64_t pool = 0;  // Pool::id(), never used twice
     ThreadCache* cache = nullptr;
   };
-  /// The caches used last, by the lowest bits of the pool's id.
+  /// By the pools' places: those of the first ones here, the others in memory of ThreadCaches.
   std::array<KnownCache, 4> caches{};
+  const KnownCache* more_caches = nullptr;
+  std::size_t more = 0;
   /// See current_tag().
   Tag tag{};
   /// See CallSite: the line that counts, and the operator whose backward runs.
@@ -35,7 +38,11 @@ struct ThreadState {
   /// The caches have been given back and no new ones may be made.
   bool ended = false;
 
-  KnownCache& cache_of(std::uint64_t pool) { return caches[pool % 4]; }
+  KnownCache cache_of(std::size_t place) const {
+    if (place < caches.size()) [[likely]]
+      return caches[place];
+    return place - caches.size() < more ? more_caches[place - caches.size()] : KnownCache{};
+  }
 };
 
 extern constinit thread_local ThreadState thread_state POOLGRAD_INITIAL_EXEC;

@@ -69,11 +69,12 @@ TEST(AllocatorConfig, IsTheDefaultForEmptyText) {
 }
 
 TEST(AllocatorConfig, NamesTheUnknownKeyAndTheKnownOnes) {
-  EXPECT_THAT([] { AllocatorConfig::parse("budget:1GiB,stich:on"); },
-              ThrowsMessage<ValueError>(
-                  AllOf(HasSubstr("unknown option 'stich'"),
-                        HasSubstr("known options: alignment, budget, decay, deterministic, magazines, mode, poison, "
-                                  "stitch, trace"))));
+  EXPECT_THAT(
+      [] { AllocatorConfig::parse("budget:1GiB,stich:on"); },
+      ThrowsMessage<ValueError>(
+          AllOf(HasSubstr("unknown option 'stich'"),
+                HasSubstr("known options: alignment, budget, decay, decay_ms, deterministic, magazines, mode, poison, "
+                          "stitch, trace"))));
 }
 
 TEST(AllocatorConfig, RefusesBadValues) {
@@ -86,7 +87,8 @@ TEST(AllocatorConfig, RefusesBadValues) {
 TEST(AllocatorConfig, ComesBackFromItsText) {
   EXPECT_EQ(AllocatorConfig{}.text(), "");
   const std::string all =
-      "alignment:512,budget:8589934592,decay:1000,deterministic:on,magazines:off,mode:planned,poison:on,stitch:off,"
+      "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,poison:on,"
+      "stitch:off,"
       "trace:100000";
   EXPECT_EQ(AllocatorConfig::parse(all).text(), all);
   const AllocatorConfig config = AllocatorConfig::parse("mode:none,trace:7,budget:1GiB");

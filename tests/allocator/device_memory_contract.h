@@ -219,21 +219,40 @@ TEST_P(DeviceMemoryContract, FinishesEventsOnceTheyAreSynchronised) {
 }
 
 TEST_P(DeviceMemoryContract, ServesManyThreads) {
-  const std::size_t share = window_bytes_ / 4;
-  std::vector<std::thread> threads;
-  for (std::size_t thread = 0; thread < 4; ++thread) {
-    threads.emplace_back([&, thread] {
+  constexpr std::size_t threads = 4;
+  constexpr std::size_t rounds = 25;
+  const auto value_of = [](std::size_t thread, std::size_t round) {
+    return static_cast<unsigned char>(1 + rounds * thread + round);
+  };
+  std::array<unsigned char*, threads> last{};
+  const std::size_t share = window_bytes_ / threads;
+  std::vector<std::thread> running;
+  for (std::size_t thread = 0; thread < threads; ++thread) {
+    running.emplace_back([&, thread] {
       unsigned char* start = window_ + thread * share;
-      for (int round = 0; round < 25; ++round) {
-        if (!memory_->commit(start, granule_)) continue;
-        memory_->fill(start, 1, static_cast<unsigned char>(thread), stream());
-        finish();
+      for (std::size_t round = 0; round < rounds; ++round) {
+        // There is memory for all of them at any time, and everybody's bytes stay what they are.
+        ASSERT_TRUE(memory_->commit(start, granule_));
+        const unsigned char value = value_of(thread, round);
+        write(start, value);
+        expect_bytes(start, granule_, value);
         unsigned char* place = memory_->move(start, start + granule_, granule_) ? start + granule_ : start;
-        memory_->decommit(place, granule_);
+        expect_bytes(place, granule_, value);
+        if (round + 1 < rounds) {
+          memory_->decommit(place, granule_);
+        } else {
+          last[thread] = place;
+        }
       }
     });
   }
-  for (std::thread& thread : threads) thread.join();
+  for (std::thread& thread : running) thread.join();
+  EXPECT_EQ(memory_->info().free, capacity - threads * granule_) << "each thread has kept what it got last";
+  for (std::size_t thread = 0; thread < threads; ++thread) {
+    ASSERT_NE(last[thread], nullptr);
+    expect_bytes(last[thread], granule_, value_of(thread, rounds - 1));
+    memory_->decommit(last[thread], granule_);
+  }
 }
 
 TEST_P(DeviceMemoryContract, HoldsForRandomCalls) {

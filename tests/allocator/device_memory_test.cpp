@@ -1,7 +1,12 @@
 // Every device memory that needs no GPU keeps the contract, plain and through every adaptor.
 #include "allocator/device_memory.h"
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
 
 #include "allocator/cuda_memory.h"
 #include "allocator/delayed_memory.h"
@@ -119,7 +124,51 @@ TEST(HostMemoryDeathTest, FaultsOnReservedMemoryThatIsNotCommitted) {
   memory.unreserve(const_cast<char*>(range), 2 * page);
 }
 
-TEST(HostMemory, HasThePhysicalMemoryOfTheMachine) { EXPECT_GE(HostMemory().info().total, std::size_t{64} << 20); }
+// A file of the system; "" where there is none.
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(HostMemory, HasThePhysicalMemoryOfTheMachine) {
+  std::istringstream lines(text_of("/proc/meminfo"));
+  std::string name;
+  std::size_t kibibytes = 0;
+  ASSERT_TRUE(lines >> name >> kibibytes);
+  ASSERT_EQ(name, "MemTotal:");
+  const std::size_t groups = memory_limit_of_groups(text_of("/proc/self/cgroup"));
+  EXPECT_EQ(HostMemory().info().total, std::min(kibibytes * 1024, groups));
+}
+
+TEST(HostMemory, HasNoMoreThanItsControlGroupsAllow) {
+  const std::filesystem::path root = std::filesystem::path(::testing::TempDir()) / "poolgrad_groups";
+  std::filesystem::remove_all(root);
+  const auto write = [&](const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text;
+  };
+  const std::string mounted = root.string();
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), SIZE_MAX);
+  // Version 2: the least on the way up.
+  write("job/7/memory.max", "max\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), SIZE_MAX);
+  write("job/memory.max", "1048576\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), 1048576u);
+  write("job/7/memory.max", "65536\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), 65536u);
+  EXPECT_EQ(memory_limit_of_groups("0::/job\n", mounted), 1048576u);
+  // The path of the machine outside a container means nothing inside.
+  write("memory.max", "4096\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/elsewhere/9\n", mounted), 4096u);
+  // Version 1, which says a huge number where there is no limit, and both side by side.
+  write("memory/job/memory.limit_in_bytes", "2048\n");
+  write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(memory_limit_of_groups("3:cpu,memory:/job\n1:pids:/\n", mounted), 2048u);
+  EXPECT_EQ(memory_limit_of_groups("3:memory:/\n", mounted), 9223372036854771712u);
+  EXPECT_EQ(memory_limit_of_groups("3:memory:/job\n0::/\n", mounted), 2048u);
+  EXPECT_EQ(memory_limit_of_groups("nonsense\n3:pids:/job\n", mounted), SIZE_MAX);
+  std::filesystem::remove_all(root);
+}
 
 }  // namespace
 }  // namespace poolgrad::testing

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <limits>
 
 #include "tests/allocator/pool_testing.h"
 
@@ -170,6 +171,34 @@ class Cache : public ReclaimClient {
 
 class ReclaimClientTest : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, ReclaimClientTest, devices, device_name);
+
+TEST_P(ReclaimClientTest, IsAskedLastWhereItsPriceIsNoNumber) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CachingAllocator pool(memory(), {.budget = 3 * page});
+  const std::array clients = {std::make_shared<Cache>(pool, "unknown", nan),
+                              std::make_shared<Cache>(pool, "dear", 1e300),
+                              std::make_shared<Cache>(pool, "cheap", 0.5)};
+  for (const auto& client : clients) {
+    pool.add_client(client);
+    client->keep(page);
+  }
+  const auto asked = [&] {
+    std::array<bool, 3> who{};
+    for (std::size_t i = 0; i < 3; ++i) who[i] = clients[i]->asked() != 0;
+    return who;
+  };
+  const std::array blocks = {allocate(pool, page), allocate(pool, page)};
+  EXPECT_THAT(asked(), ElementsAre(false, true, true));
+  // A limit on prices leaves it out.
+  const auto refused = pool.try_allocate(
+      {.bytes = page, .stream = stream_of(pool), .tag = {Category::activation, 0}, .priority = 1e300});
+  EXPECT_TRUE(std::holds_alternative<std::string>(refused));
+  EXPECT_THAT(asked(), ElementsAre(false, true, true));
+  void* last = allocate(pool, page);
+  EXPECT_THAT(asked(), ElementsAre(true, true, true));
+  deallocate(pool, last, page);
+  for (void* block : blocks) deallocate(pool, block, page);
+}
 
 TEST_P(ReclaimClientTest, IsAskedCheapestFirstAndOnlyForWhatIsNeeded) {
   CachingAllocator pool(memory(), {.budget = 8 * page});

@@ -1,7 +1,9 @@
 // Memory comes and goes in handles, and moves to where it is needed.
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "allocator/cuda_memory.h"
@@ -347,14 +349,89 @@ TEST_P(PageHeapTest, GivesBackWhatHasNotBeenUsedForLong) {
   void* block = allocate(*pool_, 8 * page);
   void* wall = allocate(*pool_, page / 2);
   deallocate(*pool_, block, 8 * page);
-  for (int i = 0; i < 15; ++i) deallocate(*pool_, allocate(*pool_, 100 * KiB), 100 * KiB);
   EXPECT_EQ(pool_->statistics().reserved_bytes.current, 9 * page);
-  // Something new is needed: what is old goes at this occasion.
+  for (int i = 0; i < 15; ++i) deallocate(*pool_, allocate(*pool_, 100 * KiB), 100 * KiB);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, page) << "what is old goes though all requests hit";
   void* large = allocate(*pool_, 10 * page);
   EXPECT_LE(pool_->statistics().reserved_bytes.current, 12 * page);
   deallocate(*pool_, large, 10 * page);
   deallocate(*pool_, wall, page / 2);
   expect_invariants(*pool_);
+}
+
+// Pages given back `age` allocations and frees ago, looked at when the pool is next asked for something it has.
+void expect_decay_at(CachingAllocator& pool, std::uint64_t age, bool gone) {
+  void* block = allocate(pool, 8 * page);
+  void* wall = allocate(pool, page / 2);
+  deallocate(pool, allocate(pool, page / 4), page / 4);
+  deallocate(pool, block, 8 * page);
+  for (std::uint64_t i = 1; i < age; i += 2) {
+    EXPECT_EQ(pool.statistics().reserved_bytes.current, 9 * page) << i << " of " << age;
+    deallocate(pool, allocate(pool, page / 4), page / 4);
+  }
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 9 * page);
+  void* hit = allocate(pool, page / 4);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, gone ? page : 9 * page);
+  EXPECT_EQ(pool.statistics().num_device_alloc, 2u) << "all were hits";
+  deallocate(pool, hit, page / 4);
+  deallocate(pool, wall, page / 2);
+  expect_invariants(pool);
+}
+
+TEST_P(PageHeapTest, GivesPagesBackThatAreExactlyAsOldAsTheyMayGet) {
+  make_pool({.magazines = false, .decay = 7});
+  expect_decay_at(*pool_, 7, true);
+  make_pool({.magazines = false, .decay = 8});
+  expect_decay_at(*pool_, 7, false);
+}
+
+TEST_P(PageHeapTest, KeepsPagesForEverAtTheLargestAge) {
+  make_pool({.magazines = false, .decay = SIZE_MAX});
+  expect_decay_at(*pool_, 101, false);
+}
+
+TEST_P(PageHeapTest, GivesOldPagesBackWhileMagazinesServeEverything) {
+  make_pool({.decay = 500});
+  void* block = allocate(*pool_, 8 * page);
+  void* wall = allocate(*pool_, page / 2);
+  deallocate(*pool_, block, 8 * page);
+  for (int i = 0; i < 3000; ++i) deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
+  EXPECT_LE(pool_->statistics().reserved_bytes.current, page);
+  EXPECT_GT(pool_->statistics().magazine_hits, 2000u);
+  deallocate(*pool_, wall, page / 2);
+}
+
+TEST_P(PageHeapTest, GivesPagesBackWithTime) {
+  make_pool({.magazines = false, .decay_ms = 20});
+  void* block = allocate(*pool_, 8 * page);
+  void* wall = allocate(*pool_, page / 2);
+  deallocate(*pool_, block, 8 * page);
+  deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, page);
+  deallocate(*pool_, wall, page / 2);
+  make_pool({.magazines = false, .decay_ms = 3'600'000});
+  deallocate(*pool_, allocate(*pool_, 8 * page), 8 * page);
+  deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 8 * page);
+}
+
+TEST_P(PageHeapTest, ReleasesWhatWasUsedLeastRecentlyOfBothArenas) {
+  for (const bool transient_first : {false, true}) {
+    make_pool({.budget = 4 * page});
+    void* transient = allocate(*pool_, page, Category::activation);
+    void* lasting = allocate(*pool_, page, Category::parameter);
+    const auto release = [&](bool which) { deallocate(*pool_, which ? transient : lasting, page); };
+    release(transient_first);
+    release(!transient_first);
+    EXPECT_EQ(pool_->trim(page), page);
+    EXPECT_EQ(pool_->statistics().reserved_bytes.current, page);
+    // The younger one is still there, in its own arena.
+    const Category younger = transient_first ? Category::parameter : Category::activation;
+    allocate(*pool_, page, younger);
+    EXPECT_EQ(pool_->statistics().num_device_alloc, 2u);
+  }
 }
 
 TEST_P(PageHeapTest, AlignsWithoutWastingPages) {

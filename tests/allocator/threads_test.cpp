@@ -1,9 +1,11 @@
 // Several threads on one pool: run these under the thread sanitizer.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
 
+#include "allocator/thread_cache.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -14,6 +16,28 @@ INSTANTIATE_TEST_SUITE_P(Devices, ThreadsTest, devices, device_name);
 
 void join_all(std::vector<std::thread>& threads) {
   for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(ThreadsTest, FindTheirCachesOfManyPoolsWithoutALock) {
+  std::vector<std::unique_ptr<CachingAllocator>> pools;
+  for (int i = 0; i < 9; ++i) pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page)));
+  pools.erase(pools.begin() + 2);  // its place is free for the next
+  pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page)));
+  for (int round = 0; round < 100; ++round) {
+    for (const auto& pool : pools) deallocate(*pool, allocate(*pool, 1 * KiB), 1 * KiB);
+  }
+  for (const auto& pool : pools) EXPECT_GE(pool->statistics().magazine_hits, 98u);
+}
+
+TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
+  std::vector<std::uint64_t> numbers;
+  for (const std::uint64_t thread : {0u, 1u, 65535u, 65536u, 65537u, 131072u, 4194303u}) {
+    RequestSequence sequence(thread);
+    numbers.push_back(sequence.number(Category::activation));
+    numbers.push_back(sequence.number(Category::workspace));
+  }
+  std::ranges::sort(numbers);
+  EXPECT_EQ(std::ranges::adjacent_find(numbers), numbers.end());
 }
 
 TEST_P(ThreadsTest, NeverShareABlock) {

@@ -187,6 +187,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   config.stitch = false;
   config.deterministic = true;
   config.decay = 77;
+  config.decay_ms = 1500;
   config.trace = 1234;
   const AllocatorConfig again = AllocatorConfig::parse(config.text());
   EXPECT_EQ(again.budget, config.budget);
@@ -197,6 +198,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   EXPECT_EQ(again.stitch, config.stitch);
   EXPECT_EQ(again.deterministic, config.deterministic);
   EXPECT_EQ(again.decay, config.decay);
+  EXPECT_EQ(again.decay_ms, config.decay_ms);
   EXPECT_EQ(again.trace, config.trace);
   EXPECT_EQ(AllocatorConfig().text(), "");
 }

@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdio>
 #include <map>
 
 #include "allocator/error.h"
@@ -63,6 +67,31 @@ TEST(RmmCsv, BlocksFromBeforeTheLogAreThere) {
   EXPECT_EQ(cut.contradictions, 0u);
   ASSERT_THAT(cut.before, SizeIs(1));
   EXPECT_EQ(cut.before[0].requested, 64u);
+}
+
+// Seconds that it takes to read a log of blocks at these addresses, all live.
+double seconds_to_read(std::uint64_t count, std::uint64_t step) {
+  std::string log;
+  for (std::uint64_t i = 1; i <= count; ++i) {
+    std::array<char, 64> line{};
+    std::snprintf(line.data(), line.size(), "1,00:00:00.0,allocate,0x%llx,1,0\n",
+                  static_cast<unsigned long long>(i * step));
+    log += line.data();
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(read(log).events.size(), count);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST(RmmCsv, AddressesThatAreChosenToMeetInATableCostNoMoreThanOthers) {
+  // The inverse of the golden ratio's multiplier modulo 2^64: products are small numbers, whose high halves are 0.
+  std::uint64_t inverse = 1;
+  for (int i = 0; i < 6; ++i) inverse *= 2 - 0x9e3779b97f4a7c15u * inverse;
+  ASSERT_EQ(inverse * 0x9e3779b97f4a7c15u, 1u);
+  constexpr std::uint64_t count = 40'000;
+  const double usual = std::min(seconds_to_read(count, 4096), seconds_to_read(count, 4096));
+  const double chosen = std::min(seconds_to_read(count, inverse), seconds_to_read(count, inverse));
+  EXPECT_LT(chosen, 10 * usual);
 }
 
 TEST(RmmCsv, ClocksPassMidnightAndThreadsAreLoggedOutOfOrder) {

@@ -1,0 +1,151 @@
+// A process may fork while its threads allocate: the child can do all that the parent can.
+#include "allocator/fork.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "allocator/owner_flag.h"
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+// Runs `body` in a child; what it returned, or -1 if it has not ended after a while or did not end well.
+template <class Body>
+int in_fork(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  for (int waited = 0; waited < 3000; ++waited) {
+    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  return -1;
+}
+
+class ForkTest : public PoolTest {
+ protected:
+  // Threads that allocate and give back, small blocks and large ones, and talk to the device, until it ends.
+  class Work {
+   public:
+    explicit Work(CachingAllocator& pool) {
+      for (std::uint64_t seed = 1; seed <= 3; ++seed) threads_.emplace_back([this, &pool, seed] { work(pool, seed); });
+    }
+    ~Work() {
+      done_ = true;
+      for (std::thread& thread : threads_) thread.join();
+    }
+
+   private:
+    void work(CachingAllocator& pool, std::uint64_t seed) {
+      std::mt19937_64 random(seed);
+      while (!done_) {
+        const MemoryScope scope("fork");
+        for (int i = 0; i < 200; ++i) {
+          const std::size_t bytes = random() % 8 == 0 ? page + random() % page : 1 + random() % (32 * KiB);
+          deallocate(pool, allocate(pool, bytes), bytes);
+        }
+        pool.trim();
+        static_cast<void>(pool.statistics());
+      }
+    }
+
+    std::atomic<bool> done_ = false;
+    std::vector<std::thread> threads_;
+  };
+
+  // What a child does: 0, or which of it went wrong.
+  static int use(CachingAllocator& pool) {
+    std::vector<std::pair<void*, std::size_t>> blocks;
+    for (const std::size_t bytes : {1 * KiB, 3 * page, 40 * KiB, page, 64 * KiB}) {
+      blocks.emplace_back(allocate(pool, bytes), bytes);
+    }
+    if (pool.statistics().allocated_bytes.current < 4 * page) return 1;
+    for (const auto& [block, bytes] : blocks) deallocate(pool, block, bytes);
+    for (int i = 0; i < 100; ++i) deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB);
+    pool.trim();
+    const Statistics statistics = pool.statistics();
+    if (statistics.reserved_bytes.current != statistics.active_bytes.current + statistics.cached_bytes()) return 2;
+#ifndef POOLGRAD_THREAD_SANITIZER  // which lets no child of several threads make a thread
+    std::thread other([&] { deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB); });
+    other.join();
+#endif
+    for (const BlockSnapshot& block : pool.snapshot()) {
+      if (block.state == BlockState::busy) return 3;
+    }
+    return 0;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, ForkTest, devices, device_name);
+
+TEST_P(ForkTest, LeavesAChildThatCanAllocateAndReadStatistics) {
+  CachingAllocator pool(memory(), {.trace = 1000});
+  const Work work(pool);
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(in_fork([&] { return use(pool); }), 0) << "fork " << i;
+}
+
+TEST_P(ForkTest, LeavesPoolsThatCanEnd) {
+  auto pool = std::make_unique<CachingAllocator>(memory());
+  CachingAllocator other(memory());
+  {
+    const Work work(*pool);
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(in_fork([&] {
+                  pool.reset();
+                  CachingAllocator fresh(make_memory(GetParam(), 64 * page));
+                  return use(other) + use(fresh);
+                }),
+                0);
+    }
+  }
+}
+
+TEST_P(ForkTest, GivesTheChildWhatOtherThreadsHadCached) {
+  CachingAllocator pool(memory(), {.budget = page});
+  std::atomic<int> step = 0;
+  std::thread thread([&] {
+    deallocate(pool, allocate(pool, 512 * KiB), 512 * KiB);
+    deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB);
+    step = 1;
+    while (step != 2) std::this_thread::yield();
+  });
+  while (step != 1) std::this_thread::yield();
+  const int result = in_fork([&] {
+    if (pool.statistics().requests != 2) return 1;
+    void* all = allocate(pool, page);
+    deallocate(pool, all, page);
+    return pool.trim() == page ? 0 : 2;
+  });
+  step = 2;
+  thread.join();
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, page) << "the parent's pool is its own";
+}
+
+TEST(Fork, MemoryOfTheHostIsTheChildsOwnCopy) {
+  CachingAllocator pool(std::make_unique<HostMemory>());
+  auto* bytes = static_cast<char*>(allocate(pool, page));
+  std::memset(bytes, 1, page);
+  EXPECT_EQ(in_fork([&] {
+              const bool there = bytes[0] == 1 && bytes[page - 1] == 1;
+              std::memset(bytes, 2, page);
+              return there ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(bytes[0], 1);
+  EXPECT_EQ(bytes[page - 1], 1);
+  deallocate(pool, bytes, page);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing
