@@ -23,6 +23,14 @@ void* counted_new(std::size_t bytes, std::size_t alignment) {
 }  // namespace
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_new(bytes, alignof(std::max_align_t)); }
+// As the standard library has it; a sanitizer's would not go through the one above.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted_new(bytes, static_cast<std::size_t>(alignment));
 }
