@@ -184,7 +184,6 @@
 #include "attention/communicator.h"
 #include "attention/definition.h"
 #include "attention/dilated_attention.h"
-#include "attention/dilated_branch.h"
 #include "attention/dilated_core.h"
 #include "attention/factory.h"
 #include "attention/heads.h"

@@ -46,8 +46,14 @@ kernels::Interval reach(const AttentionTerm& term, const Range& rows) {
   switch (term.kind) {
     case AttentionTerm::Kind::columns: return {-kernels::far_away, term.size};
     case AttentionTerm::Kind::segment: return segments(term.size);
-    case AttentionTerm::Kind::dilated:
-      return segments(*std::max_element(term.segment_length, term.segment_length + term.branches));
+    case AttentionTerm::Kind::dilated: {  // a short segment may begin in a long one and end beyond it
+      kernels::Interval hull = segments(term.segment_length[0]);
+      for (int b = 1; b < term.branches; ++b) {
+        const kernels::Interval own = segments(term.segment_length[b]);
+        hull = {std::min(hull.begin, own.begin), std::max(hull.end, own.end)};
+      }
+      return hull;
+    }
     case AttentionTerm::Kind::offsets: {
       std::int64_t first = term.run[0].first, last = term.run[0].last;
       for (int n = 1; n < term.set_begin[term.sets]; ++n)

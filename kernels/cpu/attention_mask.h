@@ -77,8 +77,14 @@ class CountedBefore {
     if (term.kind == Kind::offsets) {
       const std::int64_t set = h_ % term.sets;
       for (int n = term.set_begin[set]; n < term.set_begin[set + 1]; ++n) {
-        const auto [from, to] = term.run[n];
-        s_.flipped ? mark(row - to, row - from + 1) : mark(row + from, row + to + 1);
+        std::int64_t from = row + (s_.flipped ? -term.run[n].last : term.run[n].first);
+        const std::int64_t to = row + (s_.flipped ? -term.run[n].first : term.run[n].last);
+        if (term.step == 1) {
+          mark(from, to + 1);
+          continue;
+        }
+        if (from < first) from += ceil_div(first - from, term.step) * term.step;
+        for (; from <= std::min(to, last); from += term.step) mark(from, from + 1);
       }
     } else if (term.kind == Kind::listed) {
       const std::int64_t blocks = s_.flipped ? term.block_columns : term.block_rows;
