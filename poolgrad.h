@@ -54,6 +54,7 @@
 #include "allocator/replay/zoo_generators.h"
 #include "allocator/replay/zoo_transformer.h"
 #include "allocator/rounding.h"
+#include "allocator/routine.h"
 #include "allocator/rung.h"
 #include "allocator/simulated_memory.h"
 #include "allocator/snapshot.h"

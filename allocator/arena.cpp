@@ -124,7 +124,7 @@ Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream
   }
   if (block == nullptr) return nullptr;
   store_.reserve(2);
-  free.remove(block);
+  remove_free(block);
   block->state = BlockState::busy;
   return carve(block, size, alignment);
 }
@@ -184,6 +184,7 @@ Block* Arena::join(const std::vector<Block*>& blocks) {
 }
 
 Block* Arena::put(Block* block) noexcept {
+  ++changes_;
   block->state = BlockState::free;
   const auto joins = [&](const Block* other) {
     return other != nullptr && other->state == BlockState::free && other->stream == block->stream;

@@ -129,6 +129,8 @@ class Arena {
   /// Everything that is of stream `from`, free or not, is of stream `to`, which was expected.
   void rename_stream(std::uint64_t from, std::uint64_t to) noexcept;
   bool knows_stream(std::uint64_t stream) const;
+  /// How often a block became free or stopped being free.
+  std::uint64_t changes() const { return changes_; }
 
  private:
   struct StreamIndex {
@@ -143,7 +145,10 @@ class Arena {
     while (window != nullptr && address - window->address >= window->size) window = window->older;
     return window;
   }
-  void remove_free(Block* block) { index(block->stream).remove(block); }
+  void remove_free(Block* block) {
+    ++changes_;
+    index(block->stream).remove(block);
+  }
   /// Best fit, or close to it where the alignment is above the granule.
   static Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule);
   /// Bytes of whole handles from the start of `first` to the end of `last`, all committed.
@@ -172,6 +177,7 @@ class Arena {
   std::size_t granule_;
   std::size_t page_;
   bool divisible_;
+  std::uint64_t changes_ = 0;
   std::vector<std::unique_ptr<Window>> windows_;
   std::atomic<const Window*> newest_window_ = nullptr;
   std::vector<StreamIndex> indices_;

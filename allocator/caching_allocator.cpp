@@ -38,6 +38,8 @@ std::uint64_t CachingAllocator::sequence_hash() const { return pool_->sequence_h
 
 void CachingAllocator::reset_sequence_hash() { pool_->reset_sequence_hash(); }
 
+bool CachingAllocator::owns(const void* pointer) const noexcept { return pool_->owns(pointer); }
+
 std::vector<BlockSnapshot> CachingAllocator::snapshot() const { return pool_->snapshot(); }
 
 void CachingAllocator::add_client(std::weak_ptr<ReclaimClient> client) { pool_->add_client(std::move(client)); }

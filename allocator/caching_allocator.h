@@ -46,8 +46,11 @@ struct AllocatorConfig {
   /// Overwrite memory with 0xFF (a NaN in every float type) when it is handed out and when it comes back.
   bool poison = false;
   AllocatorMode mode = AllocatorMode::standard;
-  /// Thread-local free lists in front of the pool.
+  /// Thread-local free lists in front of the pool, where several threads use it or no routine is found.
   bool magazines = true;
+  /// What one thread has asked for twice in the same order, with the same addresses, is answered from memory after
+  /// that. Changes no address.
+  bool routines = true;
   /// Scattered free pages may be moved behind one run of addresses, where the device can.
   bool stitch = true;
   /// Never reuse another stream's memory because its work happens to be finished, which differs from run to run.
@@ -146,6 +149,8 @@ class CachingAllocator {
   std::uint64_t sequence_hash() const;
   void reset_sequence_hash();
 
+  /// Whether the address is one of the pool's, live or not.
+  bool owns(const void* pointer) const noexcept;
   /// Every block of every address window, window by window in address order.
   std::vector<BlockSnapshot> snapshot() const;
 
@@ -175,6 +180,11 @@ class CachingAllocator {
 /// for a device that does not exist (a CUDA device in a build without CUDA; a sim device that was never configured gets
 /// the default capacity of 8 GiB).
 CachingAllocator& allocator_for(Device device);
+
+/// The process-wide pools of devices of this kind that have been made so far.
+std::vector<CachingAllocator*> allocators_of(DeviceType type);
+/// The one of them that has `pointer` among its addresses; nullptr if none has.
+CachingAllocator* owner_of(DeviceType type, const void* pointer);
 
 /// Creates sim:index with `capacity` bytes. Throws ValueError if that device already has live memory.
 void configure_simulated_device(int index, std::size_t capacity);

@@ -145,7 +145,7 @@ constexpr Option switch_option(std::string_view key) {
           [](const AllocatorConfig& config) { return std::string(config.*field ? "on" : "off"); }};
 }
 
-constexpr std::array<Option, 10> options = {
+constexpr std::array<Option, 11> options = {
     bytes_option<&AllocatorConfig::alignment>("alignment"),
     bytes_option<&AllocatorConfig::budget>("budget"),
     count_option<&AllocatorConfig::decay>("decay"),
@@ -156,6 +156,7 @@ constexpr std::array<Option, 10> options = {
            [](AllocatorConfig& config, std::string_view, std::string_view value) { config.mode = parse_mode(value); },
            [](const AllocatorConfig& config) { return std::string(to_string(config.mode)); }},
     switch_option<&AllocatorConfig::poison>("poison"),
+    switch_option<&AllocatorConfig::routines>("routines"),
     switch_option<&AllocatorConfig::stitch>("stitch"),
     count_option<&AllocatorConfig::trace>("trace"),
 };

@@ -1,5 +1,6 @@
 // The functions of CachingAllocator that must be fast. A hit takes no lock and does no atomic read-modify-write: it
-// looks up the thread's cache, enters it with plain stores, takes a block of exactly the right size, and leaves.
+// looks up the thread's cache, enters it with plain stores, follows its routine or takes a block of exactly the right
+// size, and leaves.
 #include <algorithm>
 #include <bit>
 
@@ -13,55 +14,86 @@ namespace poolgrad {
 
 namespace {
 
-[[gnu::noinline, gnu::cold]] void record_allocation(TraceRing& ring, const Block* block, const Magazine& magazine,
-                                                    std::source_location location) noexcept {
+// Of a block that was handed out or given back: what both traces of it have.
+struct Traced {
+  std::uint64_t allocation;
+  std::uintptr_t address;
+  std::size_t size;
+  std::size_t requested;
+  Tag tag;
+  std::uint64_t ticket;
+  std::uint32_t stream;
+
+  static Traced of(const Block& block, const Magazine& magazine) {
+    return {block.number,      block.address,          block.size, block.requested, block.tag,
+            magazine.ticket(), magazine.trace_stream()};
+  }
+};
+
+[[gnu::noinline, gnu::cold]] void record_hit(TraceRing& ring, TraceKind kind, const Traced& block,
+                                             std::source_location location = {}) noexcept {
   ring.record({.time = trace_ticks(),
-               .allocation = block->number,
-               .address = block->address,
-               .size = block->requested,
-               .ticket = magazine.ticket(),
-               .location = std::bit_cast<std::uint64_t>(CallSite::of(location)),
-               .scope = block->tag.scope,
-               .stream = magazine.trace_stream(),
-               .slack = static_cast<std::uint32_t>(block->size - block->requested),
-               .kind = TraceKind::allocate,
-               .category = block->tag.category});
+               .allocation = block.allocation,
+               .address = block.address,
+               .size = block.requested,
+               .ticket = block.ticket,
+               .location = std::bit_cast<std::uint64_t>(location),
+               .scope = block.tag.scope,
+               .stream = block.stream,
+               .slack = static_cast<std::uint32_t>(block.size - block.requested),
+               .kind = kind,
+               .category = block.tag.category,
+               .flags = kind == TraceKind::free_requested ? completed_at_once : std::uint8_t{0}});
 }
 
-[[gnu::noinline, gnu::cold]] void record_release(TraceRing& ring, const Block* block,
-                                                 const Magazine& magazine) noexcept {
-  ring.record({.time = trace_ticks(),
-               .allocation = block->number,
-               .address = block->address,
-               .size = block->requested,
-               .ticket = magazine.ticket(),
-               .scope = block->tag.scope,
-               .stream = magazine.trace_stream(),
-               .slack = static_cast<std::uint32_t>(block->size - block->requested),
-               .kind = TraceKind::free_requested,
-               .category = block->tag.category,
-               .flags = completed_at_once});
-}
+/// The calling thread is inside its cache while it lives.
+class Inside {
+ public:
+  explicit Inside(OwnerFlag& flag) : flag_(flag), entered_(flag.enter()) {}
+  ~Inside() {
+    if (entered_) flag_.leave();
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  explicit operator bool() const { return entered_; }
+
+ private:
+  OwnerFlag& flag_;
+  const bool entered_;
+};
 
 }  // namespace
 
-inline void* Pool::allocate_from_magazine(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
-                                          std::source_location location) noexcept {
+inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
+                                    std::source_location location) noexcept {
   const ThreadState::KnownCache known = thread_state.cache_of(place_);
-  if (known.pool != id_ || !magazines_ || bytes > Magazine::largest_block || stream.device != device_ ||
-      alignment > granule_ || !std::has_single_bit(alignment) || is_long_lived(tag.category)) {
-    return nullptr;
-  }
+  if (known.pool != id_) return nullptr;
   ThreadCache& cache = *known.cache;
   if (decays_ && ++cache.hits % std::min<std::size_t>(1024, std::max<std::size_t>(config_.decay, 1)) == 0) [[unlikely]]
-    return nullptr;  // what is cached behind the magazines gets older, too
-  if (!cache.flag.enter()) return nullptr;
-  Magazine* magazine = cache.find(stream.id);
-  Block* block = magazine == nullptr ? nullptr : magazine->pop(rounded(bytes));
-  if (block == nullptr) {
-    cache.flag.leave();
+    return nullptr;  // what is cached behind the hot path gets older, too
+  const Inside inside(cache.flag);
+  if (!inside) return nullptr;
+  if (!tags_) tag = {};
+  if (cache.routine != nullptr) [[likely]] {
+    const Routine::Act* act = cache.routine->allocation(bytes, alignment, stream, tag);
+    if (act == nullptr) return nullptr;
+    const std::uint64_t number = cache.sequence.number(tag.category);
+    if (tags_) cache.sequence.request(bytes, tag.category);
+    void* pointer = reinterpret_cast<void*>(act->address);
+    allow_access(device_, pointer, bytes);
+    if (cache.ring != nullptr) [[unlikely]]
+      record_hit(*cache.ring, TraceKind::allocate,
+                 {number, act->address, rounded(bytes), bytes, tag, cache.routine->ticket, cache.routine->trace_stream},
+                 CallSite::of(location));
+    return pointer;
+  }
+  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != device_ ||
+      !std::has_single_bit(alignment) || is_long_lived(tag.category)) {
     return nullptr;
   }
+  Magazine* magazine = cache.find(stream.id);
+  Block* block = magazine == nullptr ? nullptr : magazine->pop(rounded(bytes), alignment);
+  if (block == nullptr) return nullptr;
   block->state = BlockState::live;
   block->requested = bytes;
   block->tag = tag;
@@ -70,53 +102,68 @@ inline void* Pool::allocate_from_magazine(std::size_t bytes, std::size_t alignme
   if (tags_) cache.sequence.request(bytes, tag.category);
   cache.recent.allocate(block->size, bytes, tag.category);
   if (cache.ring != nullptr) [[unlikely]]
-    record_allocation(*cache.ring, block, *magazine, location);
-  cache.flag.leave();
+    record_hit(*cache.ring, TraceKind::allocate, Traced::of(*block, *magazine), CallSite::of(location));
   return reinterpret_cast<void*>(block->address);
 }
 
-inline bool Pool::deallocate_to_magazine(void* pointer, std::size_t bytes, Stream stream) noexcept {
+inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept {
   const ThreadState::KnownCache known = thread_state.cache_of(place_);
-  if (known.pool != id_ || !magazines_ || bytes > Magazine::largest_block || stream.device != device_) return false;
+  if (known.pool != id_) return false;
+  ThreadCache& cache = *known.cache;
+  const Inside inside(cache.flag);
+  if (!inside) return false;
+  if (cache.routine != nullptr) [[likely]] {
+    const Routine::Act* act = cache.routine->free(pointer, bytes, stream);
+    if (act == nullptr) return false;
+    const Category category = act->category();
+    const std::uint64_t number = cache.sequence.last(category) - act->age;
+    if (tags_) cache.sequence.release(number, category);
+    forbid_access(device_, pointer, rounded(bytes));
+    if (cache.ring != nullptr) [[unlikely]]
+      record_hit(*cache.ring, TraceKind::free_requested,
+                 {number,
+                  act->address,
+                  rounded(bytes),
+                  bytes,
+                  {category, act->scope},
+                  cache.routine->ticket,
+                  cache.routine->trace_stream});
+    return true;
+  }
+  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != device_) return false;
   Block* block = live_block(pointer);
   if (block == nullptr || block->requested != bytes || block->stream != stream.id || block->used_elsewhere ||
       is_long_lived(block->tag.category)) {
     return false;
   }
-  ThreadCache& cache = *known.cache;
-  if (!cache.flag.enter()) return false;
   Magazine* magazine = cache.find(stream.id);
-  if (magazine == nullptr || !magazine->push(block, cache.limit)) {
-    cache.flag.leave();
-    return false;
-  }
+  if (magazine == nullptr || !magazine->push(block, cache.limit)) return false;
   if (tags_) cache.sequence.release(block->number, block->tag.category);
   cache.recent.release(block->size, bytes, block->tag.category);
   forbid_access(device_, pointer, block->size);
   if (cache.ring != nullptr) [[unlikely]]
-    record_release(*cache.ring, block, *magazine);
-  cache.flag.leave();
+    record_hit(*cache.ring, TraceKind::free_requested, Traced::of(*block, *magazine));
   return true;
 }
 
 void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream,
                                  std::source_location location) {
-  if (void* hit = pool_->allocate_from_magazine(bytes, alignment, stream, thread_state.tag, location)) return hit;
+  if (void* hit = pool_->allocate_at_once(bytes, alignment, stream, thread_state.tag, location)) return hit;
   auto result = pool_->allocate({.bytes = bytes, .alignment = alignment, .stream = stream, .location = location});
   if (void** pointer = std::get_if<void*>(&result)) return *pointer;
   throw OutOfMemoryError(std::get<std::string>(result));
 }
 
 std::variant<void*, std::string> CachingAllocator::try_allocate(const AllocationRequest& request) {
-  if (void* hit = pool_->allocate_from_magazine(request.bytes, request.alignment, request.stream, request.tag,
-                                                request.location)) {
+  if (void* hit =
+          pool_->allocate_at_once(request.bytes, request.alignment, request.stream, request.tag, request.location)) {
     return hit;
   }
   return pool_->allocate(request);
 }
 
 void CachingAllocator::deallocate(void* pointer, std::size_t bytes, std::size_t, Stream stream) noexcept {
-  if (!pool_->deallocate_to_magazine(pointer, bytes, stream)) pool_->deallocate(pointer, bytes, stream);
+  if (!pool_->deallocate_at_once(pointer, bytes, stream)) pool_->deallocate(pointer, bytes, stream);
 }
 
 }  // namespace poolgrad

@@ -31,11 +31,11 @@ class Magazine {
   void set_ticket(std::uint64_t ticket) noexcept { ticket_ = ticket; }
   std::uint32_t blocks() const noexcept { return blocks_; }
 
-  /// The block of exactly `size` bytes that came back last; nullptr if there is none.
-  Block* pop(std::size_t size) noexcept {
+  /// The block of exactly `size` bytes that came back last; nullptr if there is none, or if it is not aligned.
+  Block* pop(std::size_t size, std::size_t alignment) noexcept {
     Bin& bin = bin_of(size);
     Block* block = bin.top;
-    if (block == nullptr || block->size != size) return nullptr;
+    if (block == nullptr || block->size != size || (block->address & (alignment - 1)) != 0) return nullptr;
     bin.top = block->left;
     --blocks_;
     bytes_ = bytes_ - size;

@@ -36,6 +36,8 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
       decays_(config.decay != 0 || config.decay_ms != 0),
       magazines_(config.magazines && !poison_ && !races_ && config.mode != AllocatorMode::none &&
                  config.mode != AllocatorMode::planned),
+      routines_(config.routines && !poison_ && !races_ && config.mode != AllocatorMode::none &&
+                config.mode != AllocatorMode::planned),
       arenas_{Arena(store_, granule_, page_, memory_->divisible()),
               Arena(store_, granule_, page_, memory_->divisible())},
       // Poison is written without the lock, when a place is already free for the next.
@@ -94,7 +96,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
   // Read under the lock: once the block is published, a thread that drops the plan may make another of it.
   std::uintptr_t address = 0;
   const Found found(*this, need);
-  const auto hand_out = [&] {
+  const auto hand_over = [&] {
     publish(need.block, request, need.tag, cache);
     address = std::exchange(need.block, nullptr)->address;
   };
@@ -111,6 +113,8 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     constexpr std::size_t small = std::size_t{1} << 12;
     if (cache != nullptr && need.size >= small) drain(*cache);
     if (decays_ && decay_is_due()) release_decayed(lock);
+    const bool observed = is_observed(cache);
+    const std::uint64_t before = changes();
     need.block = planned_place(need);
     if (need.block == nullptr) need.block = arena.take(need.size, need.alignment, need.stream.id);
     // What the thread keeps for itself is its own to join: no other thread has to be disturbed for it.
@@ -124,7 +128,11 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     if (need.block != nullptr) {
       ++statistics_.pool_hits;
       if (tags_) ++statistics_.category_hits[static_cast<std::size_t>(need.tag.category)];
-      hand_out();
+      hand_over();
+      if (observed && request.bytes <= Routine::Act::most_bytes) {
+        observe(*cache, Routine::Act::allocation(address, request.bytes, request.alignment, need.tag), request.stream,
+                before);
+      }
     } else {
       if (tags_) ++statistics_.category_misses[static_cast<std::size_t>(need.tag.category)];
     }
@@ -135,7 +143,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     if (need.block == nullptr) return report(need, std::move(yields));
     const std::lock_guard lock(mutex_);
     add_up(cache);
-    hand_out();
+    hand_over();
   }
   void* pointer = reinterpret_cast<void*>(address);
   if (poison_ || races_) make_ready(pointer, request);
@@ -170,27 +178,35 @@ void Pool::put_back(Block* block) noexcept {
 void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache) {
   Arena::expect_live(block);
   note_served(block, tag, request.alignment);
-  block->requested = request.bytes;
-  block->tag = tag;
-  block->number = sequence_of(cache).number(tag.category);
-  block->used_elsewhere = false;
-  Arena::mark_live(block);
+  hand_out(block, request.bytes, tag, sequence_of(cache).number(tag.category));
   allow_access(device_, reinterpret_cast<void*>(block->address), request.bytes);
-  statistics_.allocation.add(1);
-  statistics_.allocated_bytes.add(block->size);
-  statistics_.requested_bytes.add(request.bytes);
-  statistics_.active_bytes.add(block->size);
-  if (tags_) statistics_.category_bytes[static_cast<std::size_t>(tag.category)].add(request.bytes);
   if (trace_.running()) record_block(TraceKind::allocate, block, request.stream, cache, CallSite::of(request.location));
 }
 
-void Pool::withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed) {
+void Pool::hand_out(Block* block, std::size_t bytes, Tag tag, std::uint64_t number) {
+  block->requested = bytes;
+  block->tag = tag;
+  block->number = number;
+  block->used_elsewhere = false;
+  Arena::mark_live(block);
+  statistics_.allocation.add(1);
+  statistics_.allocated_bytes.add(block->size);
+  statistics_.requested_bytes.add(bytes);
+  statistics_.active_bytes.add(block->size);
+  if (tags_) statistics_.category_bytes[static_cast<std::size_t>(tag.category)].add(bytes);
+}
+
+void Pool::count_release(const Block* block) {
   ++tick_;
-  if (tags_) sequence_of(cache).release(block->number, block->tag.category);
   statistics_.allocation.subtract(1);
   statistics_.allocated_bytes.subtract(block->size);
   statistics_.requested_bytes.subtract(block->requested);
   if (tags_) statistics_.category_bytes[static_cast<std::size_t>(block->tag.category)].subtract(block->requested);
+}
+
+void Pool::withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed) {
+  count_release(block);
+  if (tags_) sequence_of(cache).release(block->number, block->tag.category);
   if (trace_.running()) record_block(TraceKind::free_requested, block, stream, cache, {}, completed);
 }
 
@@ -247,6 +263,11 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
       over = wait_for(lock, {}, stream);  // its place in the plan is given back instead
     }
   }
+  const bool observed = is_observed(cache) && own;
+  if (!observed) routine_.disturb();
+  const std::uint64_t age = sequence_of(cache).last(block->tag.category) - block->number;
+  const auto act = Routine::Act::free(block->address, bytes, block->tag, static_cast<std::uint32_t>(age));
+  const std::uint64_t before = changes();
   withdraw(block, stream, cache, own);
   if (own && put_into_magazine(cache, block)) {
     forbid_access(device_, pointer, block->size);
@@ -272,6 +293,9 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
     return;
   }
   free_block(lock, block, stream);
+  if (!observed) return;
+  if (age > UINT32_MAX) routine_.disturb();  // another thread's
+  observe(*cache, act, stream, before);
 }
 
 void Pool::die(const char* what, const void* pointer, const std::string& detail) const noexcept {
@@ -312,6 +336,7 @@ bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted,
   if (block->stream != stream.id || block->used_elsewhere) return false;
   block = leave_plan(block);
   store_.reserve(1);  // for resize()
+  routine_.disturb();
   const std::size_t size = rounded(wanted);
   Arena& arena = *arena_of(pointer);
   const auto fits = [&] { return size <= block->size + arena.free_after(block); };

@@ -38,15 +38,20 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  /// hot_path.cpp: from the calling thread's magazine; nullptr or false, changing nothing, if that is not possible.
-  void* allocate_from_magazine(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
-                               std::source_location location) noexcept;
-  bool deallocate_to_magazine(void* pointer, std::size_t bytes, Stream stream) noexcept;
+  /// hot_path.cpp: by the calling thread's routine or from its magazine; nullptr or false, changing nothing, if neither
+  /// is possible.
+  void* allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
+                         std::source_location location) noexcept;
+  bool deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept;
 
   std::variant<void*, std::string> allocate(const AllocationRequest& request);
   void deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept;
   bool expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
   std::size_t usable_size(const void* pointer) const;
+  bool owns(const void* pointer) const noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+    return arenas_[0].owns(address) || arenas_[1].owns(address);
+  }
   std::size_t trim(std::size_t bytes);
   void set_budget(std::size_t bytes);
   std::size_t budget() const;
@@ -84,7 +89,32 @@ class Pool {
   void retire(ThreadCache& cache) noexcept;
 
  private:
-  using Lock = std::unique_lock<std::mutex>;
+  /// Whoever takes it finds the arenas and the statistics as they are: what a routine has answered is carried out
+  /// first.
+  class Mutex {
+   public:
+    explicit Mutex(Pool& pool) : pool_(pool) {}
+    void lock() {
+      mutex_.lock();
+      if (follower_ != nullptr) pool_.interrupt_routine();
+    }
+    void unlock() { mutex_.unlock(); }
+    /// Gives it up until `event` was notified and ready() is true.
+    template <class Ready>
+    void wait(std::condition_variable& event, Ready ready) {
+      std::unique_lock<std::mutex> held(mutex_, std::adopt_lock);
+      event.wait(held, ready);
+      held.release();
+      if (follower_ != nullptr) pool_.interrupt_routine();
+    }
+
+   private:
+    friend class Pool;
+    std::mutex mutex_;
+    Pool& pool_;
+    ThreadCache* follower_ = nullptr;  // whose requests the routine answers
+  };
+  using Lock = std::unique_lock<Mutex>;
   struct Pending {
     Block* block;
     std::vector<Stamp> stamps;  // work of other streams that it waits for
@@ -195,8 +225,8 @@ class Pool {
     explicit HeldStill(Pool& pool);
     Lock lock;
     Standstill standstill;
-    Lock caches;
-    Lock trace;
+    std::unique_lock<std::mutex> caches;
+    std::unique_lock<std::mutex> trace;
   };
 
   // pool.cpp: where the magazine has nothing. Functions that take a Lock may give it up meanwhile, and hold it when
@@ -210,6 +240,9 @@ class Pool {
   void put_back(Block* block) noexcept;
   /// Hands a busy block out. If it throws, for want of memory, the block is still busy.
   void publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache);
+  /// The block is live, with this number; nothing is recorded or hashed.
+  void hand_out(Block* block, std::size_t bytes, Tag tag, std::uint64_t number);
+  void count_release(const Block* block);
   void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
   /// Marks the present as the time at which the block was given back.
   void stamp(Block* block) {
@@ -255,8 +288,16 @@ class Pool {
   /// The magazines of a stream whose name will mean another one. Called during a standstill.
   void drain_magazines_of(std::uint64_t stream);
   std::size_t drain(ThreadCache& cache);
-  void return_from_magazine(Block* block);
+  void return_from_cache(Block* block);
   bool put_into_magazine(ThreadCache* cache, Block* block);
+  /// Whether what the thread does now should be observed, for it may have a routine. While it should, the thread has no
+  /// magazines, which would place blocks otherwise.
+  bool is_observed(ThreadCache* cache);
+  void observe(ThreadCache& cache, const Routine::Act& act, Stream stream, std::uint64_t before);
+  std::uint64_t changes() const { return arenas_[0].changes() + arenas_[1].changes(); }
+  /// The arenas and statistics catch up with what the routine has answered, and it waits until its thread comes again.
+  void interrupt_routine() noexcept;
+  void catch_up(const ThreadCache& cache) noexcept;
   RequestSequence& sequence_of(ThreadCache* cache) { return cache != nullptr ? cache->sequence : sequence_; }
   /// Adds what the thread has done on the hot path to the statistics. Called with the mutex held.
   void add_up(ThreadCache* cache) const {
@@ -387,8 +428,9 @@ class Pool {
   const bool races_;      // the device wants to know who touches what
   const bool decays_;     // cached pages go back with age
   const bool magazines_;  // threads may keep blocks
+  const bool routines_;   // and be answered from memory
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_{*this};
   std::condition_variable device_calls_done_;
   std::size_t device_calls_ = 0;  // calls under way that may end with more free memory
   std::uint64_t device_calls_ended_ = 0;
@@ -412,6 +454,7 @@ class Pool {
   RequestSequence sequence_;          // of threads that have no cache
   std::uint64_t retired_hash_ = RequestSequence::start;  // of threads that have ended
   std::uint64_t next_cache_ = 0;
+  Routine routine_;
   std::atomic<std::uint64_t> steps_ = 0;
   std::vector<std::weak_ptr<ReclaimClient>> clients_;
   OutOfMemoryCallback out_of_memory_callback_;

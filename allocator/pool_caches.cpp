@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include "allocator/pool.h"
 
@@ -47,6 +48,7 @@ void Pool::retire(ThreadCache& cache) noexcept {
 void Pool::absorb(ThreadCache& cache) noexcept {
   add_up(&cache);
   drain(cache);
+  routine_.disturb();
   retired_hash_ += cache.sequence.hash() - RequestSequence::start;
   trace_.keep(std::move(cache.ring));
 }
@@ -59,7 +61,7 @@ Pool::HeldStill::HeldStill(Pool& pool)
 
 Pool::Lock Pool::between_device_calls() {
   Lock lock(mutex_);
-  device_calls_done_.wait(lock, [&] { return device_calls_ == 0; });
+  mutex_.wait(device_calls_done_, [&] { return device_calls_ == 0; });
   return lock;
 }
 
@@ -93,7 +95,7 @@ void Pool::go_on(bool in_child) noexcept {
   held_still_.reset();
 }
 
-void Pool::return_from_magazine(Block* block) {
+void Pool::return_from_cache(Block* block) {
   Arena::clear_live(block);
   stamp(block);
   arena_of(reinterpret_cast<void*>(block->address))->put(block);
@@ -103,7 +105,7 @@ std::size_t Pool::drain(ThreadCache& cache) {
   std::size_t bytes = 0;
   cache.for_each_magazine([&](Magazine& magazine) {
     bytes += magazine.bytes();
-    magazine.drain([this](Block* block) { return_from_magazine(block); });
+    magazine.drain([this](Block* block) { return_from_cache(block); });
   });
   return bytes;
 }
@@ -121,7 +123,7 @@ void Pool::drain_magazines_of(std::uint64_t stream) {
   for (ThreadCache* cache : caches_) {
     Magazine* magazine = cache->find(stream);
     if (magazine == nullptr) continue;
-    magazine->drain([this](Block* block) { return_from_magazine(block); });
+    magazine->drain([this](Block* block) { return_from_cache(block); });
     cache->erase(stream);
   }
 }
@@ -136,7 +138,8 @@ std::size_t Pool::magazine_bytes() const {
 }
 
 bool Pool::put_into_magazine(ThreadCache* cache, Block* block) {
-  if (!magazines_ || cache == nullptr || block->size > Magazine::largest_block || is_long_lived(block->tag.category)) {
+  if (cache == nullptr || !cache->keeps_blocks || block->size > Magazine::largest_block ||
+      is_long_lived(block->tag.category)) {
     return false;
   }
   // A small share of the memory: what magazines hold cannot join its neighbours, which costs room elsewhere.
@@ -150,8 +153,96 @@ bool Pool::put_into_magazine(ThreadCache* cache, Block* block) {
     magazine = cache->add(std::unique_ptr<Magazine>(made));
   }
   if (magazine->push(block, cache->limit)) return true;
-  magazine->make_room(block, [this](Block* old) { return_from_magazine(old); });
+  magazine->make_room(block, [this](Block* old) { return_from_cache(old); });
   return magazine->push(block, cache->limit);
+}
+
+bool Pool::is_observed(ThreadCache* cache) {
+  if (cache == nullptr) return false;
+  constexpr std::size_t share = 512;
+  const bool observed =
+      routines_ && caches_.size() == 1 && routine_.attentive(tick_, statistics_.reserved_bytes.current / share);
+  if (observed && cache->keeps_blocks && drain(*cache) != 0) routine_.disturb();
+  cache->keeps_blocks = magazines_ && !observed;
+  return observed;
+}
+
+void Pool::observe(ThreadCache& cache, const Routine::Act& act, Stream stream, std::uint64_t before) {
+  if (!routine_.observe(act, stream, before, changes())) return;
+  routine_.trace_stream = trace_stream(stream.id);
+  routine_.ticket = ticket(stream.id);
+  cache.routine = &routine_;
+  mutex_.follower_ = &cache;
+}
+
+void Pool::interrupt_routine() noexcept {
+  ThreadCache& cache = *std::exchange(mutex_.follower_, nullptr);
+  const bool own = &cache == own_cache();
+  if (!own) {
+    cache.flag.revoke();
+    OwnerFlag::barrier();
+    cache.flag.wait();
+  }
+  cache.routine = nullptr;
+  catch_up(cache);
+  if (!own) cache.flag.restore();
+}
+
+// Whole rounds leave everything as it was but for the counts. The last of them is carried out all the same: blocks are
+// as old as they would be, and peaks as high.
+void Pool::catch_up(const ThreadCache& cache) noexcept {
+  const std::uint64_t answered = routine_.count_answered();
+  const std::uint64_t length = routine_.length();
+  const std::uint64_t acts = answered < 2 * length ? answered : length + answered % length;
+  const std::uint64_t rounds = (answered - acts) / length;
+  const auto count_rounds = [&](Gauge& gauge, std::uint64_t amount) {
+    gauge.allocated += rounds * amount;
+    gauge.freed += rounds * amount;
+  };
+  const auto count_hits = [&](const Routine::Act& act, std::uint64_t hits) {
+    statistics_.requests += hits;
+    statistics_.pool_hits += hits;
+    statistics_.routine_hits += hits;
+    if (tags_) statistics_.category_hits[static_cast<std::size_t>(act.category())] += hits;
+  };
+  for (std::uint64_t back = rounds != 0 ? length : 0; back > 0; --back) {
+    const Routine::Act& act = routine_.answered(back);
+    if (act.is_free()) continue;
+    count_hits(act, rounds);
+    count_rounds(statistics_.allocation, 1);
+    count_rounds(statistics_.allocated_bytes, rounded(act.bytes()));
+    count_rounds(statistics_.requested_bytes, act.bytes());
+    count_rounds(statistics_.active_bytes, rounded(act.bytes()));
+    if (tags_) count_rounds(statistics_.category_bytes[static_cast<std::size_t>(act.category())], act.bytes());
+  }
+  tick_ += rounds * length;
+
+  std::array<std::uint64_t, 2> later{};  // allocations that are still to come, and of scratch, which are numbered apart
+  const auto kind = [](const Routine::Act& act) { return act.category() == Category::workspace ? 1u : 0u; };
+  for (std::uint64_t back = acts; back > 0; --back) {
+    const Routine::Act& act = routine_.answered(back);
+    later[kind(act)] += !act.is_free();
+  }
+  for (std::uint64_t back = acts; back > 0; --back) {
+    const Routine::Act& act = routine_.answered(back);
+    auto* pointer = reinterpret_cast<void*>(act.address);
+    if (act.is_free()) {
+      Block* block = live_block(pointer);
+      if (block == nullptr) die("lost track of", pointer, "a routine does not repeat itself");
+      count_release(block);
+      statistics_.active_bytes.subtract(block->size);
+      return_from_cache(block);
+    } else {
+      ++tick_;
+      count_hits(act, 1);
+      Block* block = arena_for(act.tag()).take(rounded(act.bytes()), act.alignment(), routine_.stream().id);
+      if (block == nullptr || block->address != act.address) {
+        die("lost track of", pointer, "a routine does not repeat itself");
+      }
+      hand_out(block, act.bytes(), act.tag(), cache.sequence.last(act.category()) - --later[kind(act)]);
+    }
+  }
+  routine_.caught_up(changes());
 }
 
 void Pool::begin_event(StreamEvents& events, std::uint64_t stream) {

@@ -140,7 +140,7 @@ std::size_t Pool::other_streams_bytes(Stream stream) const {
 std::size_t Pool::wait_for_other_threads() {
   Lock lock(mutex_);
   const std::uint64_t all_of_them = device_calls_ended_ + device_calls_;
-  device_calls_done_.wait(lock, [&] { return device_calls_ended_ >= all_of_them || device_calls_ == 0; });
+  mutex_.wait(device_calls_done_, [&] { return device_calls_ended_ >= all_of_them || device_calls_ == 0; });
   return 1;
 }
 

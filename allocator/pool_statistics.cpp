@@ -107,6 +107,7 @@ bool Pool::restart(std::size_t budget) {
   retired_hash_ = RequestSequence::start;
   sequence_.restart();
   for (ThreadCache* cache : caches_) cache->sequence.restart();
+  routine_.forget();
   budget_ = budget;
   return true;
 }

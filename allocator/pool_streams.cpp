@@ -376,6 +376,7 @@ void Pool::use(void* pointer, Stream stream) {
   } else {
     known->ticket = order_.now(stream.id);
   }
+  routine_.disturb();
   if (trace_.running()) record_block(TraceKind::stream_use, block, stream, own_cache(), {});
 }
 
@@ -420,6 +421,7 @@ void Pool::stream_destroyed(Stream stream) {
   constexpr std::size_t most_retired = 8;
   Lock lock(mutex_);
   drop_plan(false);
+  routine_.disturb();
   if (const std::vector<Stamp> retired = order_.retired_streams(); retired.size() >= most_retired) {
     settle(lock, std::nullopt, retired);
     free_settled();

@@ -74,6 +74,22 @@ CachingAllocator& allocator_for(Device device) {
   return *pool.load(std::memory_order_relaxed);
 }
 
+std::vector<CachingAllocator*> allocators_of(DeviceType type) {
+  std::vector<CachingAllocator*> pools;
+  for (int index = 0; index < 256; ++index) {
+    CachingAllocator* pool = slot({type, static_cast<std::uint8_t>(index)}).load(std::memory_order_acquire);
+    if (pool != nullptr) pools.push_back(pool);
+  }
+  return pools;
+}
+
+CachingAllocator* owner_of(DeviceType type, const void* pointer) {
+  for (CachingAllocator* pool : allocators_of(type)) {
+    if (pool->owns(pointer)) return pool;
+  }
+  return nullptr;
+}
+
 void configure_simulated_device(int index, std::size_t capacity) {
   if (index < 0 || index > 255) {
     throw ValueError("[configure_simulated_device] the index must be from 0 to 255, got " + std::to_string(index));

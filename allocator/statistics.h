@@ -58,7 +58,8 @@ struct Statistics {
   std::array<std::uint64_t, category_count> category_misses{};  // the others
   std::uint64_t requests = 0;                                   // allocations asked for
   std::uint64_t pool_hits = 0;                                  // served from what was cached
-  std::uint64_t magazine_hits = 0;                              // of these, without a lock
+  std::uint64_t magazine_hits = 0;                              // of these, from a thread's own blocks
+  std::uint64_t routine_hits = 0;                               // of these, from memory of what came before
   std::uint64_t num_device_alloc = 0;                           // commits
   std::uint64_t num_device_free = 0;                            // decommits
   std::uint64_t num_alloc_retries = 0;  // requests that new memory was refused to, so that what is cached had to go

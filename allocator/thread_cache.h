@@ -17,6 +17,7 @@
 #include "allocator/magazine.h"
 #include "allocator/memory_scope.h"
 #include "allocator/owner_flag.h"
+#include "allocator/routine.h"
 #include "allocator/statistics_delta.h"
 #include "allocator/thread_state.h"
 #include "allocator/trace/trace_ring.h"
@@ -41,7 +42,12 @@ class RequestSequence {
     if (category != Category::workspace) mix(std::uint64_t{0}, bytes & (first_bit - 1), category);
   }
   std::uint64_t number(Category category) noexcept {
-    return first_ + (category == Category::workspace ? ++scratch_ + scratch_bit : ++count_);
+    ++(category == Category::workspace ? scratch_ : count_);
+    return last(category);
+  }
+  /// The number of the newest allocation of its kind.
+  std::uint64_t last(Category category) const noexcept {
+    return first_ + (category == Category::workspace ? scratch_ + scratch_bit : count_);
   }
   void release(std::uint64_t number, Category category) noexcept {
     if (category != Category::workspace) mix(std::uint64_t{1}, (number & count_mask) - hashed_from_, category);
@@ -107,6 +113,10 @@ class alignas(64) ThreadCache {
   std::size_t limit = 0;
   /// Requests on the hot path; counted where pages decay, by the owner alone.
   std::size_t hits = 0;
+  /// Whether blocks may go into magazines.
+  bool keeps_blocks = false;
+  /// What is being followed; nullptr if nothing is.
+  Routine* routine = nullptr;
   /// Where this thread records; nullptr while nothing is recorded.
   std::unique_ptr<TraceRing> ring;
 

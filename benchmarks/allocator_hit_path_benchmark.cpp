@@ -38,8 +38,9 @@ void allocator_hit_path(benchmark::State& state, AllocatorConfig config) {
   const auto bytes = static_cast<std::size_t>(state.range(1));
   const auto pool = prepared(static_cast<std::size_t>(state.range(0)), bytes, config);
   for (auto _ : state) pair(*pool, bytes);
-  state.counters["magazine_hits"] =
-      static_cast<double>(pool->statistics().magazine_hits) / static_cast<double>(pool->statistics().requests);
+  const Statistics end = pool->statistics();
+  state.counters["hits_at_once"] =
+      static_cast<double>(end.magazine_hits + end.routine_hits) / static_cast<double>(end.requests);
 }
 
 void allocator_hit_path_latency(benchmark::State& state, AllocatorConfig config) {
@@ -56,12 +57,14 @@ void sizes(benchmark::internal::Benchmark* benchmark) {
 
 const AllocatorConfig standard{};
 const AllocatorConfig lightweight{.mode = AllocatorMode::lightweight};
-const AllocatorConfig no_magazines{.magazines = false};
+const AllocatorConfig no_routines{.routines = false};
+const AllocatorConfig no_magazines{.magazines = false, .routines = false};
 const AllocatorConfig tracing{.trace = std::size_t{1} << 20};
 
 BENCHMARK_CAPTURE(allocator_hit_path, standard, standard)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path, tracing, tracing)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path, lightweight, lightweight)->Args({10000, 1024});
+BENCHMARK_CAPTURE(allocator_hit_path, no_routines, no_routines)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path, no_magazines, no_magazines)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path_latency, standard, standard)->Apply(sizes);
 BENCHMARK_CAPTURE(allocator_hit_path_latency, tracing, tracing)->Args({10000, 1024});

@@ -1,4 +1,5 @@
-// A thread's own free blocks: exact sizes, the newest first, bounded; and how the pool gets them back.
+// A thread's own free blocks: exact sizes, the newest first, bounded; and how the pool gets them back. A thread that is
+// alone has none while the pool looks for its routine, so routines are off here.
 #include "allocator/magazine.h"
 
 #include <thread>
@@ -19,11 +20,23 @@ TEST(Magazine, HandsOutTheNewestBlockOfExactlyTheSize) {
   std::vector<Block> blocks = blocks_of(3, 1024);
   for (Block& block : blocks) ASSERT_TRUE(magazine.push(&block, Magazine::most_bytes));
   EXPECT_EQ(magazine.bytes(), 3072u);
-  EXPECT_EQ(magazine.pop(960), nullptr);
-  EXPECT_EQ(magazine.pop(1088), nullptr);
-  for (std::size_t i = blocks.size(); i-- > 0;) EXPECT_EQ(magazine.pop(1024), &blocks[i]);
-  EXPECT_EQ(magazine.pop(1024), nullptr);
+  EXPECT_EQ(magazine.pop(960, 64), nullptr);
+  EXPECT_EQ(magazine.pop(1088, 64), nullptr);
+  for (std::size_t i = blocks.size(); i-- > 0;) EXPECT_EQ(magazine.pop(1024, 64), &blocks[i]);
+  EXPECT_EQ(magazine.pop(1024, 64), nullptr);
   EXPECT_EQ(magazine.bytes(), 0u);
+}
+
+TEST(Magazine, HandsOutWhatIsAligned) {
+  Magazine magazine(7, 0, 1);
+  std::vector<Block> blocks = blocks_of(2, 1024);
+  blocks[0].address = 4096;
+  blocks[1].address = 64;
+  ASSERT_TRUE(magazine.push(&blocks[0], Magazine::most_bytes));
+  EXPECT_EQ(magazine.pop(1024, 256), &blocks[0]);
+  ASSERT_TRUE(magazine.push(&blocks[1], Magazine::most_bytes));
+  EXPECT_EQ(magazine.pop(1024, 256), nullptr);
+  EXPECT_EQ(magazine.pop(1024, 64), &blocks[1]);
 }
 
 TEST(Magazine, HoldsSixtyFourBlocksAtMost) {
@@ -77,7 +90,7 @@ class MagazinesTest : public PoolTest {
 INSTANTIATE_TEST_SUITE_P(Devices, MagazinesTest, devices, device_name);
 
 TEST_P(MagazinesTest, ServeASizeThatHasJustComeBack) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   void* first = allocate(pool, 1000);
   void* second = allocate(pool, 1000);
   deallocate(pool, first, 1000);
@@ -93,7 +106,7 @@ TEST_P(MagazinesTest, ServeASizeThatHasJustComeBack) {
 }
 
 TEST_P(MagazinesTest, KeepStreamsApart) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   void* one = allocate(pool, 1000, Category::activation, 1);
   void* two = allocate(pool, 1000, Category::activation, 2);
   const std::uint64_t events = pool.statistics().events_recorded;
@@ -106,14 +119,14 @@ TEST_P(MagazinesTest, KeepStreamsApart) {
 }
 
 TEST_P(MagazinesTest, AreLeftToTransients) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   void* parameter = allocate(pool, 1000, Category::parameter);
   deallocate(pool, parameter, 1000);
   EXPECT_EQ(count(pool, BlockState::magazine), 0u);
 }
 
 TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
-  CachingAllocator pool(memory(), {.budget = page});
+  CachingAllocator pool(memory(), {.budget = page, .routines = false});
   std::vector<void*> blocks;
   for (int i = 0; i < 16; ++i) blocks.push_back(allocate(pool, page / 16));
   for (void* block : blocks) deallocate(pool, block, page / 16);
@@ -124,7 +137,7 @@ TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
 }
 
 TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
-  CachingAllocator pool(memory(), {.budget = page});
+  CachingAllocator pool(memory(), {.budget = page, .routines = false});
   std::atomic<int> phase = 0;
   std::thread other([&] {
     void* block = allocate(pool, 1000);
@@ -148,7 +161,7 @@ TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
 }
 
 TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   std::thread([&] { deallocate(pool, allocate(pool, 1000), 1000); }).join();
   EXPECT_EQ(count(pool, BlockState::magazine), 0u);
   EXPECT_EQ(pool.statistics().requests, 1u);
@@ -159,8 +172,8 @@ TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
 TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
   // The thread has caches of pools that are gone, and of pools that are made afterwards at the same places.
   for (int round = 0; round < 20; ++round) {
-    CachingAllocator pool(memory());
-    CachingAllocator other(memory());
+    CachingAllocator pool(memory(), {.routines = false});
+    CachingAllocator other(memory(), {.routines = false});
     void* block = allocate(pool, 1000);
     deallocate(pool, block, 1000);
     EXPECT_EQ(allocate(pool, 1000), block);
@@ -170,7 +183,7 @@ TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
 }
 
 TEST_P(MagazinesTest, TakeWhatAnotherThreadAllocated) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   void* block = allocate(pool, 1000);
   void* again = nullptr;
   std::thread([&] {
@@ -196,7 +209,7 @@ TEST_P(MagazinesTest, AreOffWhereMemoryMustBeSeen) {
 }
 
 TEST_P(MagazinesTest, AreEmptiedByTrim) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   for (int i = 0; i < 3; ++i) deallocate(pool, allocate(pool, 1000), 1000);
   EXPECT_EQ(pool.trim(), page);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
@@ -206,7 +219,7 @@ using MagazinesDeathTest = MagazinesTest;
 INSTANTIATE_TEST_SUITE_P(Devices, MagazinesDeathTest, devices, device_name);
 
 TEST_P(MagazinesDeathTest, NameADoubleFree) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   void* block = allocate(pool, 1000);
   deallocate(pool, block, 1000);
   ASSERT_EQ(count(pool, BlockState::magazine), 1u);
@@ -214,7 +227,7 @@ TEST_P(MagazinesDeathTest, NameADoubleFree) {
 }
 
 TEST_P(MagazinesDeathTest, NameAWrongSizeAndAStreamOfAnotherDevice) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   void* block = allocate(pool, 1000);
   deallocate(pool, block, 1000);
   ASSERT_EQ(allocate(pool, 1000), block);
@@ -225,7 +238,7 @@ TEST_P(MagazinesDeathTest, NameAWrongSizeAndAStreamOfAnotherDevice) {
 
 TEST_P(MagazinesTest, AreTakenAwayWhileTheirOwnersWork) {
   // Owners enter and leave as fast as they can; another thread drains, looks and resets all the time.
-  CachingAllocator pool(memory(64 * page));
+  CachingAllocator pool(memory(64 * page), {.routines = false});
   std::atomic<bool> done = false;
   std::vector<std::thread> owners;
   for (std::uint64_t id = 0; id < 3; ++id) {

@@ -390,15 +390,18 @@ TEST_P(PageHeapTest, KeepsPagesForEverAtTheLargestAge) {
   expect_decay_at(*pool_, 101, false);
 }
 
-TEST_P(PageHeapTest, GivesOldPagesBackWhileMagazinesServeEverything) {
-  make_pool({.decay = 500});
-  void* block = allocate(*pool_, 8 * page);
-  void* wall = allocate(*pool_, page / 2);
-  deallocate(*pool_, block, 8 * page);
-  for (int i = 0; i < 3000; ++i) deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
-  EXPECT_LE(pool_->statistics().reserved_bytes.current, page);
-  EXPECT_GT(pool_->statistics().magazine_hits, 2000u);
-  deallocate(*pool_, wall, page / 2);
+TEST_P(PageHeapTest, GivesOldPagesBackWhileMagazinesOrARoutineServeEverything) {
+  for (const bool routines : {false, true}) {
+    make_pool({.routines = routines, .decay = 500});
+    void* block = allocate(*pool_, 8 * page);
+    void* wall = allocate(*pool_, page / 2);
+    deallocate(*pool_, block, 8 * page);
+    for (int i = 0; i < 3000; ++i) deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
+    const Statistics statistics = pool_->statistics();
+    EXPECT_LE(statistics.reserved_bytes.current, page);
+    EXPECT_GT(routines ? statistics.routine_hits : statistics.magazine_hits, 2000u);
+    deallocate(*pool_, wall, page / 2);
+  }
 }
 
 TEST_P(PageHeapTest, GivesPagesBackWithTime) {

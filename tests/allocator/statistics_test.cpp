@@ -55,7 +55,7 @@ TEST_P(StatisticsTest, ARetryIsARequestThatNewMemoryWasRefusedTo) {
 }
 
 TEST_P(StatisticsTest, CountHitsAndMissesByCategory) {
-  CachingAllocator pool(memory());
+  CachingAllocator pool(memory(), {.routines = false});
   for (int i = 0; i < 5; ++i) deallocate(pool, allocate(pool, 1000, Category::scores), 1000);
   const Statistics statistics = pool.statistics();
   const auto scores = static_cast<std::size_t>(Category::scores);
@@ -86,6 +86,55 @@ TEST_P(StatisticsTest, HaveTheExactPeaksOfOneThread) {
   EXPECT_EQ(pool.statistics().allocation.peak, peak / 200);
   EXPECT_EQ(pool.statistics().category_bytes[static_cast<std::size_t>(Category::activation)].peak, peak);
   EXPECT_EQ(pool.statistics().active_bytes.peak, peak / 200 * 256);
+}
+
+TEST_P(StatisticsTest, HaveThePeaksOfHotPathsByCategory) {
+  for (const bool routines : {false, true}) {
+    CachingAllocator pool(memory(), {.routines = routines});
+    const auto step = [&] {
+      void* one = allocate(pool, 1000, Category::gradient);
+      void* two = allocate(pool, 2000, Category::gradient);
+      void* three = allocate(pool, 500, Category::temp);
+      deallocate(pool, one, 1000);
+      deallocate(pool, two, 2000);
+      deallocate(pool, three, 500);
+    };
+    for (int i = 0; i < 200; ++i) step();
+    pool.reset_peaks();
+    const Statistics before = pool.statistics();
+    EXPECT_EQ(before.requested_bytes.peak, 0u);
+    for (int i = 0; i < 200; ++i) step();
+    const Statistics after = pool.statistics();
+    EXPECT_GT(after.magazine_hits + after.routine_hits, before.magazine_hits + before.routine_hits + 500);
+    EXPECT_EQ(after.allocation.peak, 3u);
+    EXPECT_EQ(after.requested_bytes.peak, 3500u);
+    EXPECT_EQ(after.allocated_bytes.peak, 1024u + 2048u + 512u);
+    EXPECT_EQ(after.active_bytes.peak, 1024u + 2048u + 512u);
+    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::gradient)].peak, 3000u);
+    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::temp)].peak, 500u);
+    EXPECT_EQ(after.category_bytes[static_cast<std::size_t>(Category::activation)].peak, 0u);
+    EXPECT_EQ(after.allocation.allocated - before.allocation.allocated, 600u);
+    EXPECT_EQ(after.requested_bytes.freed - before.requested_bytes.freed, 200u * 3500u);
+  }
+}
+
+TEST_P(StatisticsTest, ResetThePeaksOfEachCategoryToWhatItHasNow) {
+  CachingAllocator pool(memory());
+  const auto peak = [&](Category category) {
+    return pool.statistics().category_bytes[static_cast<std::size_t>(category)].peak;
+  };
+  void* gradient = allocate(pool, 1000, Category::gradient);
+  deallocate(pool, allocate(pool, 3000, Category::activation), 3000);
+  deallocate(pool, allocate(pool, 700, Category::gradient), 700);
+  ASSERT_EQ(peak(Category::gradient), 1700u);
+  ASSERT_EQ(peak(Category::activation), 3000u);
+  pool.reset_peaks();
+  EXPECT_EQ(peak(Category::gradient), 1000u);
+  EXPECT_EQ(peak(Category::activation), 0u);
+  deallocate(pool, allocate(pool, 500, Category::activation), 500);
+  EXPECT_EQ(peak(Category::activation), 500u);
+  EXPECT_EQ(peak(Category::gradient), 1000u);
+  deallocate(pool, gradient, 1000);
 }
 
 TEST_P(StatisticsTest, MeasureFragmentation) {

@@ -20,9 +20,10 @@ void join_all(std::vector<std::thread>& threads) {
 
 TEST_P(ThreadsTest, FindTheirCachesOfManyPoolsWithoutALock) {
   std::vector<std::unique_ptr<CachingAllocator>> pools;
-  for (int i = 0; i < 9; ++i) pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page)));
+  for (int i = 0; i < 9; ++i)
+    pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{.routines = false}));
   pools.erase(pools.begin() + 2);  // its place is free for the next
-  pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page)));
+  pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{.routines = false}));
   for (int round = 0; round < 100; ++round) {
     for (const auto& pool : pools) deallocate(*pool, allocate(*pool, 1 * KiB), 1 * KiB);
   }

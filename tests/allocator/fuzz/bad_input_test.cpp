@@ -164,8 +164,8 @@ TEST(AllocatorText, NamesUnknownKeysAndListsTheKnownOnes) {
   EXPECT_THAT([] { AllocatorConfig::parse("fancy:on"); },
               ThrowsMessage<ValueError>(AllOf(HasSubstr("'fancy'"), HasSubstr("alignment"), HasSubstr("budget"),
                                               HasSubstr("decay"), HasSubstr("deterministic"), HasSubstr("magazines"),
-                                              HasSubstr("mode"), HasSubstr("poison"), HasSubstr("stitch"),
-                                              HasSubstr("trace"))));
+                                              HasSubstr("mode"), HasSubstr("poison"), HasSubstr("routines"),
+                                              HasSubstr("stitch"), HasSubstr("trace"))));
 }
 
 TEST(AllocatorText, RefusesMalformedValues) {
@@ -184,6 +184,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   config.poison = true;
   config.mode = AllocatorMode::lightweight;
   config.magazines = false;
+  config.routines = false;
   config.stitch = false;
   config.deterministic = true;
   config.decay = 77;
@@ -195,6 +196,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   EXPECT_EQ(again.poison, config.poison);
   EXPECT_EQ(again.mode, config.mode);
   EXPECT_EQ(again.magazines, config.magazines);
+  EXPECT_EQ(again.routines, config.routines);
   EXPECT_EQ(again.stitch, config.stitch);
   EXPECT_EQ(again.deterministic, config.deterministic);
   EXPECT_EQ(again.decay, config.decay);

@@ -12,8 +12,8 @@ const std::vector<std::size_t> budgets = {0, 3 * page, 24 * page};
 const std::vector<std::size_t> alignments = {64, 512};
 
 // The numbers of values of the options that setup_of() reads, in its order.
-const std::vector<std::size_t> option_counts = {modes.size(),      2, 2, 2, 2, budgets.size(), 2, 2, kinds.size(), 2, 2,
-                                                alignments.size(), 2};
+const std::vector<std::size_t> option_counts = {
+    modes.size(), 2, 2, 2, 2, 2, budgets.size(), 2, 2, kinds.size(), 2, 2, alignments.size(), 2};
 
 PoolSetup setup_of(const OptionRow& row) {
   PoolSetup setup;
@@ -21,6 +21,7 @@ PoolSetup setup_of(const OptionRow& row) {
   const auto next = [&] { return row[option++]; };
   setup.config.mode = modes[next()];
   setup.config.magazines = next() == 0;
+  setup.config.routines = next() == 0;
   setup.config.stitch = next() == 0;
   setup.config.deterministic = next() == 0;
   setup.config.poison = next() == 0;

@@ -36,6 +36,7 @@ inline void fuzz_pool_on(const std::function<std::unique_ptr<DeviceMemory>(std::
     setup.config.budget = page * (3 + random.below(40));
     setup.config.deterministic = random.one_in(2);
     setup.config.magazines = !random.one_in(4);
+    setup.config.routines = !random.one_in(4);
     const Shape shape{.slots = 60, .octaves = 24, .streams = 4};
     const auto failure = run_episode(setup, random_script(random, setup, shape, operations));
     ASSERT_FALSE(failure) << "episode " << episode << " of seed " << test_seed() << ": " << failure->text();

@@ -1,0 +1,143 @@
+// What one thread asks of a pool again and again. A training step makes the same requests in the same order each time,
+// and the pool, which places deterministically, gives them the same addresses. Once a sequence of allocations and frees
+// has come twice in a row with the same addresses and nothing else has touched the pool meanwhile, the pool is as it
+// was before the second time, so the third time will end the same way: the answers are given from memory, of any size,
+// without lock, search or bookkeeping. Whoever looks at the pool lets it catch up first (Pool::Mutex), so that nobody
+// can tell the difference; what does not follow the routine ends it.
+//
+// How it is found: each act is compared with the one that followed its last occurrence. When the last `length` acts
+// have all matched those `length` acts before them, the routine is known.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "allocator/memory_scope.h"
+#include "allocator/stream.h"
+
+namespace poolgrad {
+
+/// The history of one thread's acts, and the routine in it. Guarded as the fields of ThreadCache.
+class Routine {
+ public:
+  /// An allocation, or the free of a block.
+  struct Act {
+    std::uintptr_t address = 0;
+    std::uint64_t what = 0;  // bytes (48 bits), category (8), log2 of the alignment (7), whether it is a free (1)
+    std::uint32_t scope = 0;
+    std::uint32_t age = 0;  // of a block that is freed: allocations of its kind since its own
+
+    static constexpr std::uint64_t most_bytes = (std::uint64_t{1} << 48) - 1;
+
+    static Act allocation(std::uintptr_t address, std::size_t bytes, std::size_t alignment, Tag tag) {
+      const auto log = static_cast<std::uint64_t>(std::countr_zero(alignment));
+      return {address, bytes | static_cast<std::uint64_t>(tag.category) << 48 | log << 56, tag.scope, 0};
+    }
+    static Act free(std::uintptr_t address, std::size_t bytes, Tag tag, std::uint32_t age) {
+      return {address, bytes | static_cast<std::uint64_t>(tag.category) << 48 | free_bit, tag.scope, age};
+    }
+    bool is_free() const { return (what & free_bit) != 0; }
+    std::size_t bytes() const { return what & most_bytes; }
+    std::size_t alignment() const { return std::size_t{1} << (what >> 56 & 63); }
+    Category category() const { return static_cast<Category>(what >> 48 & 0xFF); }
+    Tag tag() const { return {category(), scope}; }
+
+    friend bool operator==(const Act&, const Act&) = default;
+
+   private:
+    static constexpr std::uint64_t free_bit = std::uint64_t{1} << 63;
+  };
+
+  /// While it is followed: the next act, if this is it; nullptr if it is not, or if the pool should catch up.
+  const Act* allocation(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag) noexcept {
+    const Act& act = acts_[(first_ + cursor_) & mask_];
+    const bool same = act.bytes() == bytes && !act.is_free() && act.alignment() == alignment &&
+                      act.category() == tag.category && act.scope == tag.scope && stream_ == stream;
+    return same ? advance(act) : nullptr;
+  }
+  const Act* free(const void* pointer, std::size_t bytes, Stream stream) noexcept {
+    const Act& act = acts_[(first_ + cursor_) & mask_];
+    const bool same = act.address == reinterpret_cast<std::uintptr_t>(pointer) && act.is_free() &&
+                      act.bytes() == bytes && stream_ == stream;
+    return same ? advance(act) : nullptr;
+  }
+
+  /// Acts that were answered from memory since the pool last caught up.
+  std::uint64_t count_answered() const { return answered_; }
+  std::uint64_t length() const { return length_; }
+  Stream stream() const { return stream_; }
+  /// The act that was answered `back` acts ago, from 1: the newest.
+  const Act& answered(std::uint64_t back) const {
+    return acts_[(first_ + (cursor_ + length_ - back % length_) % length_) & mask_];
+  }
+  /// The pool has carried out what was answered. `changes` as for observe().
+  void caught_up(std::uint64_t changes) noexcept {
+    answered_in_all_ += answered_;
+    answered_ = 0;
+    changes_ = changes;
+  }
+
+  /// An act that the pool has carried out. `before` and `after` count all changes of the pool's arenas so far. True if
+  /// the acts that follow may be answered from memory.
+  bool observe(const Act& act, Stream stream, std::uint64_t before, std::uint64_t after) noexcept;
+  /// Something else has changed what is live, or on whose behalf.
+  void disturb() noexcept { changes_ = never; }
+  /// Whether it is worth to observe at the allocation tick `now`. What does not repeat itself is left alone for a
+  /// while. The history takes at most `bytes`.
+  bool attentive(std::uint64_t now, std::size_t bytes) noexcept;
+  /// Forgets everything and takes no memory.
+  void forget() noexcept;
+  std::size_t bookkeeping_bytes() const {
+    return acts_.capacity() * sizeof(Act) + latest_.capacity() * sizeof(std::uint32_t);
+  }
+
+  /// For traces: the stream's index there and its present ticket.
+  std::uint32_t trace_stream = 0;
+  std::uint64_t ticket = 0;
+
+ private:
+  static constexpr std::uint64_t never = UINT64_MAX;
+  static constexpr std::uint64_t least_run = 256;  // longer than what a step repeats within itself, mostly
+  static constexpr std::uint64_t most_acts = std::uint64_t{1} << 16;
+  static constexpr std::uint64_t least_acts = std::uint64_t{1} << 11;
+
+  const Act* advance(const Act& act) noexcept {
+    // Now and then the pool catches up, so that its ages and counts go on.
+    if (answered_ == catch_up_after_) return nullptr;
+    ++answered_;
+    if (++cursor_ == length_) cursor_ = 0;
+    return &act;
+  }
+  Act& at(std::uint64_t position) noexcept { return acts_[position & mask_]; }
+  bool is_kept(std::uint64_t position) const noexcept { return position < here_ && here_ - position <= acts_.size(); }
+  void append(const Act& act) noexcept;
+  void leave() noexcept;
+  void match(const Act& act) noexcept;
+  bool grow() noexcept;
+
+  std::vector<Act> acts_;  // a ring: the act at position i is at i & mask_
+  std::uint64_t mask_ = 0;
+  std::uint64_t first_ = 0;   // of the routine
+  std::uint64_t cursor_ = 0;  // in it
+  std::uint64_t length_ = 0;  // 0: there is none
+  std::uint64_t answered_ = 0;
+  Stream stream_;
+  std::uint64_t catch_up_after_ = 0;
+  std::uint64_t answered_in_all_ = 0;  // of this routine
+
+  std::vector<std::uint32_t> latest_;  // by hash of an act, the lower half of its last position
+  std::uint64_t here_ = 1;             // the next position
+  std::uint64_t since_ = 1;            // nothing but acts of one stream happened from here on
+  std::uint64_t match_ = 0;            // what was there should come next; 0: nothing is expected
+  std::uint64_t run_ = 0;              // acts that have matched so far
+  std::uint64_t least_run_ = least_run;
+  std::uint64_t changes_ = never;
+  std::size_t most_bytes_ = 0;
+  std::uint64_t capacity_ = least_acts;
+  std::int64_t patience_ = 0;  // acts that may still be observed in vain
+  std::uint64_t rests_until_ = 0;
+};
+
+}  // namespace poolgrad
