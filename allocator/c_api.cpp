@@ -1,10 +1,22 @@
 #include "allocator/c_api.h"
 
+#include <dlfcn.h>
+
+#include <cxxabi.h>
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -25,8 +37,10 @@ static_assert(POOLGRAD_SIM == static_cast<int>(DeviceType::sim));
 // Small on purpose: a library that is loaded late shares little room for thread-local variables with all others.
 struct LastError {
   std::string text;
+  bool out_of_memory = false;
 
-  void set(const char* what) noexcept {
+  void set(const char* what, bool memory_is_out = false) noexcept {
+    out_of_memory = memory_is_out;
     try {
       text = what;
     } catch (...) {  // no memory for a sentence
@@ -41,6 +55,8 @@ template <class Work, class Result>
 Result guarded(Result failed, const Work& work) noexcept {
   try {
     return work();
+  } catch (const OutOfMemoryError& error) {
+    last_error.set(error.what(), true);
   } catch (const std::exception& error) {
     last_error.set(error.what());
   } catch (...) {
@@ -79,10 +95,105 @@ std::size_t checked_size(ssize_t size, const char* function) {
   return static_cast<std::size_t>(size);
 }
 
+bool operator==(const poolgrad_pool_id& a, const poolgrad_pool_id& b) {
+  return a.first == b.first && a.second == b.second;
+}
+
+// Pools that keep what was allocated for them: a graph that was recorded will use its addresses again and again. While
+// there are none, they cost one load.
+class PrivatePools {
+ public:
+  using Filter = std::function<bool(void*)>;
+
+  void begin(CachingAllocator& pool, poolgrad_pool_id id, Filter filter) {
+    const std::lock_guard lock(mutex_);
+    open_.push_back({&pool, id, std::move(filter)});
+    used_.store(true, std::memory_order_release);
+  }
+  void end(CachingAllocator& pool, poolgrad_pool_id id) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(open_, [&](const Open& open) { return open.pool == &pool && open.id == id; });
+  }
+  void release(CachingAllocator& pool, poolgrad_pool_id id) {
+    std::vector<std::pair<void*, Block>> free;
+    {
+      const std::lock_guard lock(mutex_);
+      std::erase_if(blocks_, [&](const auto& entry) {
+        const Block& block = entry.second;
+        if (block.pool != &pool || !(block.id == id)) return false;
+        if (!block.live) free.push_back(entry);
+        return true;
+      });
+      used_.store(!blocks_.empty() || !open_.empty(), std::memory_order_release);
+    }
+    for (const auto& [pointer, block] : free) pool.deallocate(pointer, block.bytes, block.alignment, block.stream);
+  }
+
+  void* allocate(CachingAllocator& pool, std::size_t bytes, std::size_t alignment, Stream stream) {
+    if (!used_.load(std::memory_order_acquire)) return pool.allocate(bytes, alignment, stream);
+    const std::lock_guard lock(mutex_);
+    const auto open = std::ranges::find_if(open_, [&](const Open& candidate) {
+      return candidate.pool == &pool &&
+             (!candidate.filter || candidate.filter(reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.id))));
+    });
+    if (open == open_.end()) return pool.allocate(bytes, alignment, stream);
+    for (auto& [pointer, block] : blocks_) {
+      if (block.live || block.pool != &pool || !(block.id == open->id)) continue;
+      if (block.bytes != bytes || block.stream != stream) continue;
+      block.live = true;
+      return pointer;
+    }
+    void* pointer = pool.allocate(bytes, alignment, stream);
+    try {
+      blocks_.emplace(pointer, Block{&pool, open->id, bytes, alignment, stream, true});
+    } catch (...) {
+      pool.deallocate(pointer, bytes, alignment, stream);
+      throw;
+    }
+    return pointer;
+  }
+  void deallocate(CachingAllocator& pool, void* pointer, std::size_t bytes, std::size_t alignment, Stream stream) {
+    if (used_.load(std::memory_order_acquire)) {
+      const std::lock_guard lock(mutex_);
+      const auto entry = blocks_.find(pointer);
+      if (entry != blocks_.end() && entry->second.pool == &pool && entry->second.live && entry->second.bytes == bytes) {
+        entry->second.live = false;
+        return;
+      }
+    }
+    pool.deallocate(pointer, bytes, alignment, stream);
+  }
+
+ private:
+  struct Open {
+    CachingAllocator* pool;
+    poolgrad_pool_id id;
+    Filter filter;
+  };
+  struct Block {
+    CachingAllocator* pool;
+    poolgrad_pool_id id;
+    std::size_t bytes;
+    std::size_t alignment;
+    Stream stream;
+    bool live;
+  };
+
+  std::atomic<bool> used_ = false;
+  std::mutex mutex_;
+  std::vector<Open> open_;
+  std::unordered_map<void*, Block> blocks_;
+};
+
+PrivatePools& private_pools() {
+  static auto* instance = new PrivatePools;  // never destroyed, like the pools
+  return *instance;
+}
+
 void* allocate(int kind, ssize_t size, int index, void* stream) {
   const std::size_t bytes = checked_size(size, "allocate");
   CachingAllocator& pool = pool_of(kind, index);
-  return pool.allocate(bytes, alignment_on(kind), stream_of(pool, stream));
+  return private_pools().allocate(pool, bytes, alignment_on(kind), stream_of(pool, stream));
 }
 
 void deallocate(int kind, void* pointer, ssize_t size, int index, void* stream) noexcept {
@@ -90,12 +201,45 @@ void deallocate(int kind, void* pointer, ssize_t size, int index, void* stream) 
   done([&] {
     const std::size_t bytes = checked_size(size, "deallocate");
     CachingAllocator& pool = pool_of(kind, index);
-    pool.deallocate(pointer, bytes, alignment_on(kind), stream_of(pool, stream));
+    private_pools().deallocate(pool, pointer, bytes, alignment_on(kind), stream_of(pool, stream));
   });
 }
 
 void* allocate_or_null(int kind, ssize_t size, int index, void* stream) noexcept {
   return guarded(static_cast<void*>(nullptr), [&] { return allocate(kind, size, index, stream); });
+}
+
+// c10::OutOfMemoryError, made by PyTorch's own constructor where the program has loaded it. Returns if it has not.
+void throw_torch_out_of_memory(const std::string& text) {
+  struct SourceLocation {
+    const char* function;
+    const char* file;
+    std::uint32_t line;
+  };
+  using Construct = void (*)(void* self, SourceLocation where, std::string what);
+  using Destroy = void (*)(void* self);
+  void* library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (library == nullptr) return;
+  const auto construct = reinterpret_cast<Construct>(dlsym(
+      library, "_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
+  auto* type = static_cast<std::type_info*>(dlsym(library, "_ZTIN3c1016OutOfMemoryErrorE"));
+  // After its offset and its type, the first function of a table is the destructor.
+  auto** table = static_cast<void**>(dlsym(library, "_ZTVN3c1016OutOfMemoryErrorE"));
+  if (construct == nullptr || type == nullptr || table == nullptr) return;
+  constexpr std::size_t large_enough = 1024;
+  void* error = abi::__cxa_allocate_exception(large_enough);
+  try {
+    construct(error, {"poolgrad_torch_malloc", __FILE__, __LINE__}, text);
+  } catch (...) {
+    abi::__cxa_free_exception(error);
+    throw;
+  }
+  abi::__cxa_throw(error, type, reinterpret_cast<Destroy>(table[2]));
+}
+
+// For functions that PyTorch calls: what went wrong is thrown.
+void thrown_if_failed(int result) {
+  if (result != 0) throw std::runtime_error(last_error.text);
 }
 
 }  // namespace
@@ -106,6 +250,7 @@ void* poolgrad_malloc(ssize_t size, int device, void* stream) {
 
 void* poolgrad_torch_malloc(ssize_t size, int device, void* stream) {
   if (void* pointer = poolgrad_malloc(size, device, stream)) return pointer;
+  if (last_error.out_of_memory) throw_torch_out_of_memory(last_error.text);
   throw std::runtime_error(last_error.text);
 }
 
@@ -131,6 +276,61 @@ void poolgrad_sim_free(void* pointer, ssize_t size, int device, void* stream) {
 
 int poolgrad_configure_sim(int device, size_t capacity) {
   return done([&] { configure_simulated_device(device, capacity); });
+}
+
+void poolgrad_torch_record_stream(void* pointer, void* stream) {
+  if (pointer == nullptr) return;
+  thrown_if_failed(done([&] {
+    if (CachingAllocator* pool = owner_of(DeviceType::cuda, pointer)) pool->use(pointer, stream_of(*pool, stream));
+  }));
+}
+
+void poolgrad_torch_empty_cache(void) {
+  thrown_if_failed(done([] {
+    for (CachingAllocator* pool : allocators_of(DeviceType::cuda)) pool->trim();
+  }));
+}
+
+void poolgrad_torch_memory_fraction(double fraction, int device) {
+  thrown_if_failed(done([&] {
+    if (!(fraction >= 0 && fraction <= 1)) {
+      throw ValueError("[poolgrad_torch_memory_fraction] the fraction must be from 0 to 1, got " +
+                       std::to_string(fraction));
+    }
+    CachingAllocator& pool = pool_of(POOLGRAD_CUDA, device);
+    // A budget of 0 would mean that there is none.
+    const double bytes = fraction * static_cast<double>(pool.memory().info().total);
+    pool.set_budget(std::max<std::size_t>(static_cast<std::size_t>(bytes), 1));
+  }));
+}
+
+void poolgrad_torch_begin_pool(int device, poolgrad_pool_id id, void* filter) {
+  thrown_if_failed(done(
+      [&] { private_pools().begin(pool_of(POOLGRAD_CUDA, device), id, *static_cast<PrivatePools::Filter*>(filter)); }));
+}
+
+void poolgrad_torch_end_pool(int device, poolgrad_pool_id id) {
+  thrown_if_failed(poolgrad_end_pool(POOLGRAD_CUDA, device, id));
+}
+
+void poolgrad_torch_release_pool(int device, poolgrad_pool_id id) {
+  thrown_if_failed(poolgrad_release_pool(POOLGRAD_CUDA, device, id));
+}
+
+int poolgrad_begin_pool(int kind, int index, poolgrad_pool_id id, int (*filter)(void*, void*), void* context) {
+  return done([&] {
+    PrivatePools::Filter accepts;
+    if (filter != nullptr) accepts = [=](void* stream) { return filter(stream, context) != 0; };
+    private_pools().begin(pool_of(kind, index), id, std::move(accepts));
+  });
+}
+
+int poolgrad_end_pool(int kind, int index, poolgrad_pool_id id) {
+  return done([&] { private_pools().end(pool_of(kind, index), id); });
+}
+
+int poolgrad_release_pool(int kind, int index, poolgrad_pool_id id) {
+  return done([&] { private_pools().release(pool_of(kind, index), id); });
 }
 
 int poolgrad_use(int kind, int index, void* pointer, void* stream) {

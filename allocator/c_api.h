@@ -3,21 +3,28 @@
  *
  * PyTorch on CUDA takes its memory from the pool of each device with
  *
- *     import torch
- *     pool = torch.cuda.memory.CUDAPluggableAllocator(
- *         "libpoolgrad_allocator.so", "poolgrad_torch_malloc", "poolgrad_free")
+ *     import ctypes, torch
+ *     path = "libpoolgrad_allocator.so"
+ *     pool = torch.cuda.memory.CUDAPluggableAllocator(path, "poolgrad_torch_malloc", "poolgrad_free")
+ *     library = ctypes.CDLL(path)
+ *     def address(name): return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+ *     hooks = pool.allocator()
+ *     hooks.set_record_stream_fn(address("poolgrad_torch_record_stream"))      # Tensor.record_stream()
+ *     hooks.set_reset_fn(address("poolgrad_torch_empty_cache"))                # torch.cuda.empty_cache()
+ *     hooks.set_memory_fraction_fn(address("poolgrad_torch_memory_fraction"))  # set_per_process_memory_fraction()
+ *     hooks.set_begin_allocate_to_pool(address("poolgrad_torch_begin_pool"))   # CUDA graphs, torch.cuda.MemPool
+ *     hooks.set_end_allocate_to_pool_fn(address("poolgrad_torch_end_pool"))
+ *     hooks.set_release_pool(address("poolgrad_torch_release_pool"))
  *     torch.cuda.memory.change_current_allocator(pool)        # before the first CUDA tensor
  *
  * and a configuration in the environment: POOLGRAD_ALLOCATOR=budget:8GiB,stitch:on,... (the keys of AllocatorConfig).
  * Statistics, traces and so on are reached from the same program through ctypes:
  *
- *     import ctypes
- *     library = ctypes.CDLL("libpoolgrad_allocator.so")
  *     library.poolgrad_trim.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
  *     library.poolgrad_trim(1, 0, 1 << 30, None)               # POOLGRAD_CUDA, device 0: give 1 GiB back
  *
  * Errors: a function that returns a pointer returns NULL, one that returns int returns -1 (0: done), and
- * poolgrad_last_error() has the sentence. No function throws, but poolgrad_torch_malloc(). All may be called from any
+ * poolgrad_last_error() has the sentence. No function throws, but poolgrad_torch_*. All may be called from any
  * thread. Giving back a foreign pointer, one that was given back already, or another size than was asked for ends the
  * program with one sentence on stderr, for memory is corrupt by then. */
 #pragma once
@@ -42,8 +49,9 @@ enum poolgrad_device_kind { POOLGRAD_CPU = 0, POOLGRAD_CUDA = 1, POOLGRAD_SIM = 
  * aligned. 0 bytes give a pointer of their own that must be given back like others. NULL if there is no such device,
  * the size is negative, or memory is out: then poolgrad_last_error() has the whole report. */
 POOLGRAD_API void* poolgrad_malloc(ssize_t size, int device, void* stream);
-/* The same for callers in C++ that do not look at NULL, as PyTorch does not: throws std::runtime_error with the text of
- * poolgrad_last_error(). PyTorch makes it a RuntimeError. */
+/* The same for callers in C++ that do not look at NULL, as PyTorch does not: throws with the text of
+ * poolgrad_last_error(), where memory is out c10::OutOfMemoryError, which PyTorch makes torch.OutOfMemoryError; else,
+ * or where PyTorch is not there, std::runtime_error. */
 POOLGRAD_API void* poolgrad_torch_malloc(ssize_t size, int device, void* stream);
 /* Gives it back; work already queued on `stream` may still use it. `size` is what was asked for. NULL is allowed. */
 POOLGRAD_API void poolgrad_free(void* pointer, ssize_t size, int device, void* stream);
@@ -58,6 +66,24 @@ POOLGRAD_API void poolgrad_sim_free(void* pointer, ssize_t size, int device, voi
 /* Gives sim:device (0 to 255) `capacity` bytes, 8 GiB unless this is called. An error while it has live memory. */
 POOLGRAD_API int poolgrad_configure_sim(int device, size_t capacity);
 
+/* What PyTorch calls, see above; on CUDA pools. They throw std::runtime_error.
+ *
+ * `stream` uses the block too: after poolgrad_free() it is not reused before that work is done. Pointers of others are
+ * left alone. */
+POOLGRAD_API void poolgrad_torch_record_stream(void* pointer, void* stream);
+/* Returns the cached pages of all CUDA devices. */
+POOLGRAD_API void poolgrad_torch_empty_cache(void);
+/* The budget of the device is this part of its memory, from 0 to 1. */
+POOLGRAD_API void poolgrad_torch_memory_fraction(double fraction, int device);
+/* PyTorch's c10::MempoolId_t. */
+struct poolgrad_pool_id {
+  unsigned long long first, second;
+};
+/* See poolgrad_begin_pool(); `filter` is a std::function<bool(cudaStream_t)>. */
+POOLGRAD_API void poolgrad_torch_begin_pool(int device, struct poolgrad_pool_id id, void* filter);
+POOLGRAD_API void poolgrad_torch_end_pool(int device, struct poolgrad_pool_id id);
+POOLGRAD_API void poolgrad_torch_release_pool(int device, struct poolgrad_pool_id id);
+
 /* The functions below name a device by kind (enum poolgrad_device_kind) and index. */
 
 /* `stream` uses the live block too: it is not reused before that work is done. */
@@ -66,6 +92,15 @@ POOLGRAD_API int poolgrad_use(int kind, int index, void* pointer, void* stream);
 POOLGRAD_API int poolgrad_order(int kind, int index, void* later, void* earlier);
 /* The stream is about to be destroyed; its handle may come again for another. */
 POOLGRAD_API int poolgrad_stream_destroyed(int kind, int index, void* stream);
+
+/* From now on until poolgrad_end_pool(), what is allocated on streams that `filter` accepts (NULL: all) belongs to the
+ * private pool `id`: when it is given back it is kept for that pool, for requests of exactly the same size on the same
+ * stream, whatever work is queued, as a recorded graph that uses it again and again needs it. */
+POOLGRAD_API int poolgrad_begin_pool(int kind, int index, struct poolgrad_pool_id id,
+                                     int (*filter)(void* stream, void* context), void* context);
+POOLGRAD_API int poolgrad_end_pool(int kind, int index, struct poolgrad_pool_id id);
+/* The private pool's blocks become ordinary ones; those in use when they are given back. */
+POOLGRAD_API int poolgrad_release_pool(int kind, int index, struct poolgrad_pool_id id);
 
 /* Returns cached pages to the device until `bytes` (SIZE_MAX: all) are released; `released`, if not NULL, says how many
  * were. */

@@ -187,6 +187,43 @@ TEST_F(CInterface, OrdersStreams) {
   CALL(poolgrad_sim_free)(block, 2 << 20, 5, first);
 }
 
+TEST_F(CInterface, ServesAlignedRequestsFromMemory) {
+  for (int i = 0; i < 10000; ++i)
+    CALL(poolgrad_sim_free)(CALL(poolgrad_sim_malloc)(1000, 8, nullptr), 1000, 8, nullptr);
+  const auto all = statistics(POOLGRAD_SIM, 8);
+  EXPECT_GT(all["routine_hits"], 9000);
+}
+
+TEST_F(CInterface, KeepsThePrivatePoolsOfGraphs) {
+  const poolgrad_pool_id graph{0, 7};
+  int handles[2] = {};
+  void* captured = &handles[0];
+  void* other = &handles[1];
+  const auto is_captured = [](void* stream, void* context) { return static_cast<int>(stream == context); };
+  ASSERT_EQ(CALL(poolgrad_begin_pool)(POOLGRAD_SIM, 9, graph, is_captured, captured), 0) << last_error();
+  const auto allocate = CALL(poolgrad_sim_malloc);
+  const auto release = CALL(poolgrad_sim_free);
+  void* mine = allocate(5000, 9, captured);
+  release(mine, 5000, 9, captured);
+  void* outside = allocate(5000, 9, other);
+  EXPECT_NE(outside, mine) << "the graph will write there again";
+  EXPECT_EQ(allocate(5000, 9, captured), mine) << "within the graph it may be used again";
+  EXPECT_NE(allocate(5000, 9, captured), mine);
+  release(mine, 5000, 9, captured);
+  ASSERT_EQ(CALL(poolgrad_end_pool)(POOLGRAD_SIM, 9, graph), 0);
+  EXPECT_NE(allocate(5000, 9, captured), mine) << "what comes after the capture is not the graph's";
+  ASSERT_EQ(CALL(poolgrad_release_pool)(POOLGRAD_SIM, 9, graph), 0);
+  EXPECT_EQ(statistics(POOLGRAD_SIM, 9)["allocation.all.current"], 3);
+}
+
+TEST_F(CInterface, FindsNothingToRecordForAForeignPointer) {
+  int local = 0;
+  CALL(poolgrad_torch_record_stream)(&local, nullptr);
+  CALL(poolgrad_torch_record_stream)(nullptr, nullptr);
+  CALL(poolgrad_torch_empty_cache)();
+  EXPECT_THROW(CALL(poolgrad_torch_memory_fraction)(1.5, 0), std::runtime_error);
+}
+
 TEST_F(CInterface, AlignsDeviceMemoryAsCudaDoes) {
   std::vector<void*> blocks;
   for (int i = 0; i < 100; ++i) {
