@@ -50,10 +50,11 @@ void RingBackward::run(int phase) {
     const int step = plan.visited()[number];
     const bool computes = plan.computes(communicator_->rank(), step);
     const RingSlots::Pair keys = keys_->meet(number);
-    // A device has a kernel for each side: that of the queries runs while the gradients of the keys arrive. On the CPU
-    // both sides share their scores, which is worth more.
+    // A GPU has a kernel for each side: that of the queries runs while the gradients of the keys arrive. On the CPU,
+    // and on a simulated device, which is asked for what the CPU asks for, both sides share their scores, which is
+    // worth more.
     kernels::AttentionGradients into{.dq = dq_.view(), .dk = {}, .dv = {}, .dbias = {}, .accumulate = step > 0};
-    if (computes && !x_.q.device().is_cpu()) {
+    if (computes && x_.q.device().type == DeviceType::cuda) {
       compute(step, keys, into);
       into.dq = {};
     }

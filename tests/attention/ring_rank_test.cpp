@@ -182,8 +182,11 @@ TEST(RingRank, KeepsTwoSlotsBesidesItsShareWhateverTheLength) {
     });
     const std::int64_t tensor = chunk * heads * width * 4, lse = chunk * heads * 4;
     const auto peak = static_cast<std::int64_t>(pool.statistics().requested_bytes.peak - before);
-    const auto scratch = static_cast<std::int64_t>(bytes_of(Category::workspace, sim).peak);  // of the kernel that runs
-    EXPECT_EQ(peak, ranks * ((4 + 4) * tensor + lse) + scratch);
+    const auto scratch = static_cast<std::int64_t>(bytes_of(Category::workspace, sim).peak);
+    const std::int64_t share =
+        ranks * ((4 + 4) * tensor + lse);  // all ranks have theirs at once, whoever computes then
+    EXPECT_GE(peak, share);
+    EXPECT_LE(peak, share + scratch);
     EXPECT_EQ(static_cast<std::int64_t>(bytes_of(Category::comm, sim).peak), ranks * 4 * tensor);
     EXPECT_EQ(bytes_of(Category::comm, sim).current, 0u);
   }
