@@ -18,8 +18,8 @@
 namespace poolgrad::attention {
 namespace {
 
-using ::testing::HasSubstr;
 using poolgrad::testing_support::error_of;
+using ::testing::HasSubstr;
 
 std::uint64_t device_allocations() { return allocator_for(cpu).statistics().num_device_alloc; }
 

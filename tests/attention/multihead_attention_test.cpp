@@ -137,8 +137,7 @@ TEST(MultiheadAttention, RefusesSizesThatDoNotDivide) {
   const auto refusal = [](std::int64_t width, MultiheadAttentionOptions options) {
     return error_of<ValueError>([&] { MultiheadAttention(width, options); });
   };
-  EXPECT_EQ(refusal(10, {.heads = 4}),
-            "[multihead] width is not divisible by heads: width 10, heads 4, kv_heads 4");
+  EXPECT_EQ(refusal(10, {.heads = 4}), "[multihead] width is not divisible by heads: width 10, heads 4, kv_heads 4");
   EXPECT_THAT(refusal(16, {.heads = 4, .kv_heads = 3}), HasSubstr("heads are not a multiple of kv_heads"));
   EXPECT_THAT(refusal(12, {.heads = 4, .kv_heads = 4}), HasSubstr("rotary positions need an even width per head"));
   EXPECT_THAT(refusal(12, {.heads = 0}), HasSubstr("sizes must be at least 1"));
