@@ -198,8 +198,8 @@ class BackwardPass {
 Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given) {
   if (!given.defined()) {
     if (output.count() != 1)
-      throw ShapeError(fmt::format("[{}] output {} has more than one element and needs a gradient: {}", op, position,
-                                   describe(output)));
+      throw ShapeError(fmt::format("[{}] output {} has {} elements and needs a gradient: {}", op, position,
+                                   output.count(), describe(output)));
     return Tensor::empty(output.shape(), output.options()).fill(1.0);
   }
   if (TensorMeta(output).matches(given)) return given;

@@ -41,10 +41,10 @@ TEST(PatternCompile, Documents) {
 }
 
 TEST(PatternCompile, Dilated) {
-  const std::vector<std::vector<std::int64_t>> lengths{{16, 32, 64}, {8, 8, 64}, {12, 24}, {64, 16, 32},
-                                                       {10, 7},      {200},      {64},     {5, 7, 11}};
-  const std::vector<std::vector<std::int64_t>> rates{{1, 2, 4}, {1, 2, 2}, {4, 6}, {4, 1, 2},
-                                                     {4, 3},    {1},       {32},   {5, 7, 11}};
+  const std::vector<std::vector<std::int64_t>> lengths{{16, 32, 64}, {8, 8, 64}, {12, 24},   {64, 16, 32}, {10, 7},
+                                                       {200},        {64},       {5, 7, 11}, {16, 24}};
+  const std::vector<std::vector<std::int64_t>> rates{{1, 2, 4}, {1, 2, 2}, {4, 6},     {4, 1, 2}, {4, 3},
+                                                     {1},       {32},      {5, 7, 11}, {1, 2}};
   for (std::size_t n = 0; n < lengths.size(); ++n)
     for (const DilatedMode mode : {DilatedMode::longnet, DilatedMode::grouped})
       for (const DilatedOffset offset : {DilatedOffset::interleaved, DilatedOffset::contiguous})

@@ -15,6 +15,8 @@ TEST(Pattern, AdmitsWhatItsNameSays) {
       EXPECT_EQ(Pattern::sink_tokens(2).multiplicity(i, j), j < 2);
       EXPECT_EQ(Pattern::global_tokens(2).multiplicity(i, j), j < 2 || i < 2);
       EXPECT_EQ(Pattern::global_tokens(2, false).multiplicity(i, j), j < 2);
+      EXPECT_EQ(Pattern::documents({0, 3, 5}).multiplicity(i, j),
+                (i < 3 && j < 3) || (3 <= i && i < 5 && 3 <= j && j < 5));
     }
 }
 

@@ -156,7 +156,10 @@ TEST(Engine, EmptyTensorsHaveEmptyGradients) {
 TEST(Engine, SaysWhichGradientDoesNotFitItsOutput) {
   Tensor x = leaf({1, 2, 3});
   EXPECT_EQ(message_of<ShapeError>([&] { scaled(x, 2).backward(); }),
-            "[backward] output 0 has more than one element and needs a gradient: (3,) f64 on cpu");
+            "[backward] output 0 has 3 elements and needs a gradient: (3,) f64 on cpu");
+  EXPECT_THROW(scaled(leaf({1, 2}), 2).backward(), ShapeError);
+  EXPECT_EQ(message_of<ShapeError>([&] { scaled(zeros({0}).set_requires_grad(), 2).backward(); }),
+            "[backward] output 0 has 0 elements and needs a gradient: (0,) f32 on cpu");
   EXPECT_EQ(message_of<ShapeError>([&] { scaled(x, 2).backward(ones({2}, {.dtype = DType::f64})); }),
             "[backward] the gradient is unlike output 0: gradient (2,) f64 on cpu, output (3,) f64 on cpu");
   EXPECT_EQ(message_of<DTypeError>([&] { scaled(x, 2).backward(ones({3})); }),
