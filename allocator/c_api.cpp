@@ -20,6 +20,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/thread_cache.h"
 #include "allocator/trace/trace_file.h"
 
 namespace {
@@ -84,8 +85,9 @@ Device device_of(int kind, int index) {
 
 CachingAllocator& pool_of(int kind, int index) { return allocator_for(device_of(kind, index)); }
 
+// As pools call it: private ones tell the streams of threads apart, too.
 Stream stream_of(const CachingAllocator& pool, void* stream) {
-  return {pool.device(), reinterpret_cast<std::uintptr_t>(stream)};
+  return ThreadCaches::named({pool.device(), reinterpret_cast<std::uintptr_t>(stream)});
 }
 
 std::size_t alignment_on(int kind) { return kind == POOLGRAD_CPU ? host_alignment : device_alignment; }
@@ -134,7 +136,7 @@ class PrivatePools {
     const std::lock_guard lock(mutex_);
     const auto open = std::ranges::find_if(open_, [&](const Open& candidate) {
       return candidate.pool == &pool &&
-             (!candidate.filter || candidate.filter(reinterpret_cast<void*>(static_cast<std::uintptr_t>(stream.id))));
+             (!candidate.filter || candidate.filter(reinterpret_cast<void*>(ThreadCaches::handle_of(stream))));
     });
     if (open == open_.end()) return pool.allocate(bytes, alignment, stream);
     for (auto& [pointer, block] : blocks_) {

@@ -15,14 +15,16 @@ Device CachingAllocator::device() const { return pool_->device(); }
 std::size_t CachingAllocator::usable_size(const void* pointer) const { return pool_->usable_size(pointer); }
 
 bool CachingAllocator::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
-  return pool_->expand_in_place(pointer, bytes, wanted, stream);
+  return pool_->expand_in_place(pointer, bytes, wanted, ThreadCaches::named(stream));
 }
 
-void CachingAllocator::use(void* pointer, Stream stream) { pool_->use(pointer, stream); }
+void CachingAllocator::use(void* pointer, Stream stream) { pool_->use(pointer, ThreadCaches::named(stream)); }
 
-void CachingAllocator::order(Stream later, Stream earlier) { pool_->order(later, earlier); }
+void CachingAllocator::order(Stream later, Stream earlier) {
+  pool_->order(ThreadCaches::named(later), ThreadCaches::named(earlier));
+}
 
-void CachingAllocator::stream_destroyed(Stream stream) { pool_->stream_destroyed(stream); }
+void CachingAllocator::stream_destroyed(Stream stream) { pool_->stream_destroyed(ThreadCaches::named(stream)); }
 
 std::size_t CachingAllocator::trim(std::size_t bytes) { return pool_->trim(bytes); }
 

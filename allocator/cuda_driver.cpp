@@ -50,8 +50,12 @@ void check(CUresult status, const char* call, const char* file, int line) {
 
 #define POOLGRAD_CUDA_CHECK(call) check((call), #call, __FILE__, __LINE__)
 
-// The calls of the virtual memory interface, as the driver of this machine has them; null where it has not.
+// The calls of contexts and of the virtual memory interface, as the driver of this machine has them; null where it has
+// not.
 struct EntryPoints {
+  decltype(&cuDevicePrimaryCtxRetain) retain_context = find<decltype(retain_context)>("cuDevicePrimaryCtxRetain");
+  decltype(&cuCtxPushCurrent) push_context = find<decltype(push_context)>("cuCtxPushCurrent");
+  decltype(&cuCtxPopCurrent) pop_context = find<decltype(pop_context)>("cuCtxPopCurrent");
   decltype(&cuMemGetAllocationGranularity) granularity = find<decltype(granularity)>("cuMemGetAllocationGranularity");
   decltype(&cuDeviceGetAttribute) attribute = find<decltype(attribute)>("cuDeviceGetAttribute");
   decltype(&cuMemAddressReserve) reserve = find<decltype(reserve)>("cuMemAddressReserve");
@@ -62,27 +66,29 @@ struct EntryPoints {
   decltype(&cuMemUnmap) unmap = find<decltype(unmap)>("cuMemUnmap");
   decltype(&cuMemSetAccess) set_access = find<decltype(set_access)>("cuMemSetAccess");
 
-  bool complete() const {
+  bool has_contexts() const { return retain_context && push_context && pop_context; }
+  bool has_virtual_memory() const {
     return granularity && attribute && reserve && unreserve && create && release && map && unmap && set_access;
   }
 };
 
-// Makes a device current for as long as it lives: the calls are about the device that is current in the thread.
-class OnDevice {
+// Makes a device's context current for as long as it lives: the calls are about the device that is current in the
+// thread. What was current before is so again, nothing at all too. To restore it by its device, as cudaSetDevice()
+// would, makes a context where there was none, of about 500 MiB on device 0.
+class Current {
  public:
-  explicit OnDevice(int index) : index_(index) {
-    POOLGRAD_CUDA_CHECK(cudaGetDevice(&previous_));
-    if (previous_ != index_) POOLGRAD_CUDA_CHECK(cudaSetDevice(index_));
+  Current(const EntryPoints& entry, CUcontext context) : entry_(entry) {
+    POOLGRAD_CUDA_CHECK(entry_.push_context(context));
   }
-  ~OnDevice() {
-    if (previous_ != index_) cudaSetDevice(previous_);
+  ~Current() {
+    CUcontext popped = nullptr;
+    entry_.pop_context(&popped);
   }
-  OnDevice(const OnDevice&) = delete;
-  OnDevice& operator=(const OnDevice&) = delete;
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
 
  private:
-  int index_;
-  int previous_ = 0;
+  const EntryPoints& entry_;
 };
 
 cudaStream_t stream_of(std::uint64_t id) { return reinterpret_cast<cudaStream_t>(id); }
@@ -91,13 +97,15 @@ cudaEvent_t event_of(std::uint64_t id) { return reinterpret_cast<cudaEvent_t>(id
 class Driver : public CudaDriver {
  public:
   explicit Driver(int index) : index_(index) {
-    const OnDevice guard(index_);
-    POOLGRAD_CUDA_CHECK(cudaFree(nullptr));  // makes the context that every later call needs
+    if (!entry_.has_contexts()) throw CudaError("[cuCtxPushCurrent] the driver has no such function");
+    // Kept for the process, as the runtime keeps the one that it would make.
+    POOLGRAD_CUDA_CHECK(entry_.retain_context(&context_, index_));
+    const Current context = current();
     properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, index_};
     access_.location = properties_.location;
     access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    if (!entry_.complete()) return;
+    if (!entry_.has_virtual_memory()) return;
     int supported = 0;
     POOLGRAD_CUDA_CHECK(entry_.attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index_));
     if (supported == 0) return;
@@ -107,14 +115,14 @@ class Driver : public CudaDriver {
   std::size_t granularity() override { return granularity_; }
 
   MemoryInfo memory_info() override {
-    const OnDevice guard(index_);
+    const Current context = current();
     MemoryInfo info;
     POOLGRAD_CUDA_CHECK(cudaMemGetInfo(&info.free, &info.total));
     return info;
   }
 
   std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     CUdeviceptr address = 0;
     const CUresult status = entry_.reserve(&address, bytes, alignment, 0, 0);
     // More than the address space has is a value that it takes for invalid.
@@ -123,34 +131,34 @@ class Driver : public CudaDriver {
     return address;
   }
   void address_free(std::uintptr_t address, std::size_t bytes) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     POOLGRAD_CUDA_CHECK(entry_.unreserve(address, bytes));
   }
   std::optional<std::uint64_t> create(std::size_t bytes) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     CUmemGenericAllocationHandle handle = 0;
     if (!given(entry_.create(&handle, bytes, &properties_, 0), "cuMemCreate")) return std::nullopt;
     return handle;
   }
   void release(std::uint64_t handle) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     POOLGRAD_CUDA_CHECK(entry_.release(handle));
   }
   bool map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     return given(entry_.map(address, bytes, 0, handle, 0), "cuMemMap");
   }
   bool set_access(std::uintptr_t address, std::size_t bytes) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     return given(entry_.set_access(address, bytes, &access_, 1), "cuMemSetAccess");
   }
   void unmap(std::uintptr_t address, std::size_t bytes) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     POOLGRAD_CUDA_CHECK(entry_.unmap(address, bytes));
   }
 
   std::uintptr_t malloc(std::size_t bytes) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     void* pointer = nullptr;
     const cudaError_t status = cudaMalloc(&pointer, bytes);
     if (status == cudaErrorMemoryAllocation) {
@@ -161,27 +169,31 @@ class Driver : public CudaDriver {
     return reinterpret_cast<std::uintptr_t>(pointer);
   }
   void free(std::uintptr_t address) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     POOLGRAD_CUDA_CHECK(cudaFree(reinterpret_cast<void*>(address)));
   }
 
   void fill(std::uintptr_t address, std::size_t bytes, unsigned char value, std::uint64_t stream) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     POOLGRAD_CUDA_CHECK(cudaMemsetAsync(reinterpret_cast<void*>(address), value, bytes, stream_of(stream)));
   }
 
   std::uint64_t event_create() override {
-    const OnDevice guard(index_);
+    const Current context = current();
     cudaEvent_t event = nullptr;
     POOLGRAD_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return reinterpret_cast<std::uint64_t>(event);
   }
-  void event_destroy(std::uint64_t event) override { POOLGRAD_CUDA_CHECK(cudaEventDestroy(event_of(event))); }
+  void event_destroy(std::uint64_t event) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaEventDestroy(event_of(event)));
+  }
   void event_record(std::uint64_t event, std::uint64_t stream) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     POOLGRAD_CUDA_CHECK(cudaEventRecord(event_of(event), stream_of(stream)));
   }
   bool event_query(std::uint64_t event) override {
+    const Current context = current();
     const cudaError_t status = cudaEventQuery(event_of(event));
     if (status == cudaErrorNotReady) {
       cudaGetLastError();
@@ -190,13 +202,17 @@ class Driver : public CudaDriver {
     POOLGRAD_CUDA_CHECK(status);
     return true;
   }
-  void event_synchronize(std::uint64_t event) override { POOLGRAD_CUDA_CHECK(cudaEventSynchronize(event_of(event))); }
+  void event_synchronize(std::uint64_t event) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaEventSynchronize(event_of(event)));
+  }
   void stream_wait(std::uint64_t stream, std::uint64_t event) override {
-    const OnDevice guard(index_);
+    const Current context = current();
     POOLGRAD_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
   }
 
  private:
+  Current current() const { return {entry_, context_}; }
   static bool given(CUresult status, const char* call) {
     if (status == CUDA_ERROR_OUT_OF_MEMORY) return false;
     check(status, call, __FILE__, __LINE__);
@@ -205,6 +221,7 @@ class Driver : public CudaDriver {
 
   const int index_;
   const EntryPoints entry_;
+  CUcontext context_ = nullptr;
   CUmemAllocationProp properties_{};
   CUmemAccessDesc access_{};
   std::size_t granularity_ = 0;

@@ -13,7 +13,8 @@
 namespace poolgrad {
 
 /// One device of CUDA. Calls that can be refused for want of memory say so by their result; any other failure throws
-/// CudaError after clearing the error that CUDA would report again. Calls may be made from any thread.
+/// CudaError after clearing the error that CUDA would report again. Calls may be made from any thread; they make no
+/// context but the device's primary one, and leave current what was.
 class CudaDriver {
  public:
   virtual ~CudaDriver() = default;

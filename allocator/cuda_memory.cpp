@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "allocator/error.h"
+#include "allocator/thread_cache.h"
 
 namespace poolgrad {
 
@@ -130,7 +131,7 @@ bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
 }
 
 void CudaMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream stream) {
-  driver_->fill(address_of(address), bytes, value, stream.id);
+  driver_->fill(address_of(address), bytes, value, ThreadCaches::handle_of(stream));
 }
 
 EventId CudaMemory::record_event(Stream stream) {
@@ -144,7 +145,7 @@ EventId CudaMemory::record_event(Stream stream) {
   }
   if (event == 0) event = driver_->event_create();
   Undo destroy([&] { driver_->event_destroy(event); });
-  driver_->event_record(event, stream.id);
+  driver_->event_record(event, ThreadCaches::handle_of(stream));
   const std::lock_guard lock(mutex_);
   unused_events_.reserve(unused_events_.size() + events_.size() + 1);  // for discard_event(), which cannot fail
   events_.emplace(++last_event_, event);
@@ -166,7 +167,9 @@ bool CudaMemory::event_finished(EventId event) {
 }
 
 void CudaMemory::stream_wait(Stream stream, EventId event) {
-  if (const std::uint64_t known = event_of(event); known != 0) driver_->stream_wait(stream.id, known);
+  if (const std::uint64_t known = event_of(event); known != 0) {
+    driver_->stream_wait(ThreadCaches::handle_of(stream), known);
+  }
 }
 
 void CudaMemory::synchronize(EventId event) {

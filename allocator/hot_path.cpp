@@ -148,6 +148,7 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
 
 void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream,
                                  std::source_location location) {
+  stream = ThreadCaches::named(stream);
   if (void* hit = pool_->allocate_at_once(bytes, alignment, stream, thread_state.tag, location)) return hit;
   auto result = pool_->allocate({.bytes = bytes, .alignment = alignment, .stream = stream, .location = location});
   if (void** pointer = std::get_if<void*>(&result)) return *pointer;
@@ -155,14 +156,17 @@ void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Strea
 }
 
 std::variant<void*, std::string> CachingAllocator::try_allocate(const AllocationRequest& request) {
-  if (void* hit =
-          pool_->allocate_at_once(request.bytes, request.alignment, request.stream, request.tag, request.location)) {
+  const Stream stream = ThreadCaches::named(request.stream);
+  if (void* hit = pool_->allocate_at_once(request.bytes, request.alignment, stream, request.tag, request.location)) {
     return hit;
   }
-  return pool_->allocate(request);
+  AllocationRequest named = request;
+  named.stream = stream;
+  return pool_->allocate(named);
 }
 
 void CachingAllocator::deallocate(void* pointer, std::size_t bytes, std::size_t, Stream stream) noexcept {
+  stream = ThreadCaches::named(stream);
   if (!pool_->deallocate_at_once(pointer, bytes, stream)) pool_->deallocate(pointer, bytes, stream);
 }
 

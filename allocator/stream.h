@@ -7,13 +7,16 @@
 
 namespace poolgrad {
 
-/// A value type. `id` 0 is the default stream; on CUDA other ids are the driver's handles.
+/// A value type. `id` 0 is the default stream, on CUDA the legacy one; other ids there are the driver's handles.
 struct Stream {
   Device device;
   std::uint64_t id = 0;
 
   friend bool operator==(const Stream&, const Stream&) = default;
 };
+
+/// On CUDA: cudaStreamPerThread, a stream of its own in each thread. Pools tell them apart.
+inline constexpr std::uint64_t per_thread_stream = 2;
 
 /// The stream on which this thread's operators run on `device`; the default stream unless a StreamGuard is alive.
 Stream current_stream(Device device);

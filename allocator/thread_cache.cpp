@@ -19,6 +19,8 @@ namespace {
 struct Pools {
   std::mutex mutex;
   std::vector<Pool*> pools;
+  std::uint64_t own_streams = 0;                  // of threads, that were ever named
+  std::vector<std::uint64_t> unused_own_streams;  // of threads that have ended
 };
 
 Pools& all_pools() {
@@ -62,13 +64,46 @@ void ThreadCache::erase(std::uint64_t stream) noexcept {
   delete magazine;
 }
 
+ThreadCaches& ThreadCaches::mine() {
+  thread_local ThreadCaches caches;
+  return caches;
+}
+
+std::uint64_t ThreadCaches::name_own_stream() noexcept {
+  const bool ending = thread_state.ended;  // nobody will give the name up
+  if (!ending) mine();
+  const std::lock_guard lock(ties());
+  auto& unused = all_pools().unused_own_streams;
+  if (ending || unused.empty()) {
+    thread_state.own_stream = own_stream_bit | ++all_pools().own_streams;
+  } else {
+    thread_state.own_stream = unused.back();
+    unused.pop_back();
+  }
+  return thread_state.own_stream;
+}
+
+// Called with the ties held, so that no pool goes meanwhile. The name is given up first: an event of the legacy default
+// stream covers the work whether or not the driver still knows the stream under its handle.
+void ThreadCaches::give_up_own_stream() noexcept {
+  const std::uint64_t name = std::exchange(thread_state.own_stream, 0);
+  if (name == 0) return;
+  try {
+    for (Pool* pool : all_pools().pools) {
+      if (pool != nullptr && pool->device().is_cuda()) pool->stream_destroyed({pool->device(), name});
+    }
+    all_pools().unused_own_streams.push_back(name);
+  } catch (...) {
+    // The work of the stream can be waited for under its name, which no other thread gets.
+  }
+}
+
 ThreadCache* ThreadCaches::of(Pool& pool) noexcept {
   if (ThreadCache* cache = known(pool.id(), pool.place())) return cache;
   if (thread_state.ended) return nullptr;
-  thread_local ThreadCaches mine;
   try {
-    ThreadCache* cache = mine.make(pool);
-    mine.remember(pool, cache);
+    ThreadCache* cache = mine().make(pool);
+    mine().remember(pool, cache);
     return cache;
   } catch (const std::bad_alloc&) {
     return nullptr;
@@ -137,6 +172,7 @@ ThreadCaches::~ThreadCaches() {
   for (const auto& cache : caches_) {
     if (cache->pool_ != nullptr) cache->pool_->retire(*cache);
   }
+  give_up_own_stream();
 }
 
 }  // namespace poolgrad

@@ -19,6 +19,7 @@
 #include "allocator/owner_flag.h"
 #include "allocator/routine.h"
 #include "allocator/statistics_delta.h"
+#include "allocator/stream.h"
 #include "allocator/thread_state.h"
 #include "allocator/trace/trace_ring.h"
 
@@ -143,6 +144,20 @@ class ThreadCaches {
     const ThreadState::KnownCache known = thread_state.cache_of(place);
     return known.pool == pool_id ? known.cache : nullptr;
   }
+  /// What pools call a stream, whichever thread asks: itself, but for per_thread_stream, which has a name for each
+  /// thread. When the thread ends, what is left of its own stream goes to a retired one, and the name to a new thread.
+  static Stream named(Stream stream) noexcept {
+    if (stream.id != per_thread_stream || !stream.device.is_cuda()) [[likely]]
+      return stream;
+    return {stream.device, thread_state.own_stream != 0 ? thread_state.own_stream : name_own_stream()};
+  }
+  /// The driver's handle of a stream that named() has returned. Only its own thread can name a per-thread stream; the
+  /// others have the legacy default stream, which waits for all of them and they for it.
+  static std::uint64_t handle_of(Stream stream) noexcept {
+    if ((stream.id & own_stream_bit) == 0) [[likely]]
+      return stream.id;
+    return stream.id == thread_state.own_stream ? per_thread_stream : 0;
+  }
   /// A new pool; its place is the lowest that no pool has, so that a thread finds its cache without a search.
   static std::size_t enter(Pool& pool);
   /// Cuts the caches of all threads off a pool that is being destroyed.
@@ -158,6 +173,12 @@ class ThreadCaches {
   ThreadCaches& operator=(const ThreadCaches&) = delete;
 
  private:
+  static constexpr std::uint64_t own_stream_bit = std::uint64_t{1} << 62;  // handles are addresses, which lack it
+
+  /// Those of the calling thread, which must not have ended.
+  static ThreadCaches& mine();
+  static std::uint64_t name_own_stream() noexcept;
+  static void give_up_own_stream() noexcept;
   ThreadCache* make(Pool& pool);
   void remember(const Pool& pool, ThreadCache* cache);
 

@@ -30,6 +30,8 @@ struct ThreadState {
   std::array<KnownCache, 4> caches{};
   const KnownCache* more_caches = nullptr;
   std::size_t more = 0;
+  /// What pools call this thread's own stream, see ThreadCaches::named(); 0: it has no name yet.
+  std::uint64_t own_stream = 0;
   /// See current_tag().
   Tag tag{};
   /// See CallSite: the line that counts, and the operator whose backward runs.

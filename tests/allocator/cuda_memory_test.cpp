@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <semaphore>
+#include <thread>
+
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "tests/allocator/fake_cuda_driver.h"
 
@@ -151,6 +155,110 @@ TEST(CudaMemory, DestroysItsEvents) {
   }
   EXPECT_THAT(log, ElementsAre("event_create", "event_record", "event_create", "event_record", "event_destroy",
                                "event_destroy"));
+}
+
+// cudaStreamPerThread is one handle for many streams, and only its own thread can name its own.
+class PerThreadStream : public ::testing::Test {
+ protected:
+  PerThreadStream() {
+    auto driver = std::make_unique<FakeCudaDriver>(capacity);
+    driver_ = driver.get();
+    driver_->delay_events();
+    pool_ = std::make_unique<CachingAllocator>(std::make_unique<CudaMemory>(0, std::move(driver)),
+                                               AllocatorConfig{.budget = 2 * page});
+  }
+
+  // All that the pool has.
+  void* allocate() { return pool_->allocate(2 * page, 64, own_); }
+  void give_back(void* block) { pool_->deallocate(block, 2 * page, 64, own_); }
+  std::vector<std::string> calls_of(const std::function<void()>& function) {
+    driver_->forget_calls();
+    function();
+    return driver_->stream_calls();
+  }
+
+  const Stream own_{Device{DeviceType::cuda, 0}, per_thread_stream};
+  FakeCudaDriver* driver_;
+  std::unique_ptr<CachingAllocator> pool_;
+};
+
+// Runs what it is told in a thread of its own.
+class Worker {
+ public:
+  ~Worker() { end(); }
+  void operator()(const std::function<void()>& task) {
+    task_ = &task;
+    started_.release();
+    done_.acquire();
+  }
+  void end() {
+    if (!thread_.joinable()) return;
+    task_ = nullptr;
+    started_.release();
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    for (started_.acquire(); task_ != nullptr; started_.acquire()) {
+      (*task_)();
+      done_.release();
+    }
+  }
+
+  const std::function<void()>* task_ = nullptr;
+  std::binary_semaphore started_{0}, done_{0};
+  std::thread thread_{[this] { run(); }};
+};
+
+TEST_F(PerThreadStream, IsInOrderForItsThread) {
+  EXPECT_THAT(calls_of([&] {
+                void* block = allocate();
+                give_back(block);
+                EXPECT_EQ(allocate(), block);
+                give_back(block);
+              }),
+              ElementsAre());
+}
+
+// The legacy default stream is in order with all of them, so its event covers the work of the other thread.
+TEST_F(PerThreadStream, WaitsForThatOfAnotherThreadBeforeItTakesABlock) {
+  void* block = nullptr;
+  Worker first, second;
+  first([&] { give_back(block = allocate()); });
+  EXPECT_THAT(calls_of([&] { second([&] { EXPECT_EQ(allocate(), block); }); }),
+              ElementsAre("event_record 0", "stream_wait 2"));
+  second([&] { give_back(block); });
+}
+
+TEST_F(PerThreadStream, HoldsABlockBackThatAnotherThreadMayStillUse) {
+  void* block = nullptr;
+  Worker first, second;
+  first([&] { block = allocate(); });
+  second([&] { give_back(block); });
+  EXPECT_THAT(calls_of([&] { first([&] { EXPECT_EQ(allocate(), block); }); }),
+              ElementsAre("event_record 0", "stream_wait 2"));
+  first([&] { give_back(block); });
+}
+
+TEST_F(PerThreadStream, OutlivesItsThreadUntilItsWorkIsDone) {
+  void* block = nullptr;
+  EXPECT_THAT(calls_of([&] {
+                Worker first;
+                first([&] { give_back(block = allocate()); });
+              }),
+              ElementsAre("event_record 0"));
+  for (int thread = 0; thread < 3; ++thread) {
+    Worker next;
+    EXPECT_THAT(calls_of([&] { next([&] { EXPECT_EQ(allocate(), block); }); }), ElementsAre("stream_wait 2")) << thread;
+    next([&] { give_back(block); });
+  }
+}
+
+TEST_F(PerThreadStream, IsOrderedUnderItsHandle) {
+  const Stream other{own_.device, 7};
+  EXPECT_THAT(calls_of([&] { pool_->order(own_, other); }), ElementsAre("event_record 7", "stream_wait 2"));
+  EXPECT_THAT(calls_of([&] { pool_->order(other, own_); }), ElementsAre("event_record 2", "stream_wait 7"));
 }
 
 TEST(CudaMemory, NeedsVirtualMemoryManagement) {

@@ -33,6 +33,16 @@ class FakeCudaDriver : public CudaDriver {
     countdown_ = call;
     failure_ = failure;
   }
+  /// Work that events mark is not done before somebody waits for it; done from the start otherwise.
+  void delay_events() {
+    const std::lock_guard lock(mutex_);
+    delayed_ = true;
+  }
+  /// "event_record 7": the calls so far that name a stream, with its handle.
+  std::vector<std::string> stream_calls() const {
+    const std::lock_guard lock(mutex_);
+    return stream_calls_;
+  }
   /// Names of the calls so far.
   std::vector<std::string> calls() const {
     const std::lock_guard lock(mutex_);
@@ -41,6 +51,7 @@ class FakeCudaDriver : public CudaDriver {
   void forget_calls() {
     const std::lock_guard lock(mutex_);
     calls_.clear();
+    stream_calls_.clear();
   }
   /// Handles, mappings, reservations, segments and events that exist.
   std::size_t objects() const {
@@ -170,13 +181,17 @@ class FakeCudaDriver : public CudaDriver {
     allowed("event_destroy");
     demand(events_.erase(event) == 1, "event_destroy");
   }
-  void event_record(std::uint64_t event, std::uint64_t) override { known("event_record", event); }
+  void event_record(std::uint64_t event, std::uint64_t stream) override { on_stream("event_record", event, stream); }
   bool event_query(std::uint64_t event) override {
+    const std::lock_guard lock(mutex_);
     known("event_query", event);
-    return true;
+    return !delayed_;
   }
-  void event_synchronize(std::uint64_t event) override { known("event_synchronize", event); }
-  void stream_wait(std::uint64_t, std::uint64_t event) override { known("stream_wait", event); }
+  void event_synchronize(std::uint64_t event) override {
+    const std::lock_guard lock(mutex_);
+    known("event_synchronize", event);
+  }
+  void stream_wait(std::uint64_t stream, std::uint64_t event) override { on_stream("stream_wait", event, stream); }
 
  private:
   struct Mapping {
@@ -200,9 +215,13 @@ class FakeCudaDriver : public CudaDriver {
     return false;
   }
   void known(const char* name, std::uint64_t event) {
-    const std::lock_guard lock(mutex_);
     allowed(name);
     demand(events_.contains(event), name);
+  }
+  void on_stream(const char* name, std::uint64_t event, std::uint64_t stream) {
+    const std::lock_guard lock(mutex_);
+    known(name, event);
+    stream_calls_.push_back(name + (" " + std::to_string(stream)));
   }
 
   mutable std::mutex mutex_;
@@ -218,6 +237,8 @@ class FakeCudaDriver : public CudaDriver {
   std::set<std::uint64_t> events_;
   std::uint64_t last_event_ = 0;
   std::vector<std::string> calls_;
+  std::vector<std::string> stream_calls_;
+  bool delayed_ = false;
   std::size_t countdown_ = 0;
   Failure failure_ = Failure::error;
 };

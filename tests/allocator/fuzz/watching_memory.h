@@ -7,6 +7,7 @@
 #include <string>
 
 #include "allocator/memory_adaptor.h"
+#include "allocator/thread_cache.h"
 #include "tests/allocator/fuzz/stream_clocks.h"
 
 namespace poolgrad::testing {
@@ -85,9 +86,10 @@ class WatchingMemory : public MemoryAdaptor {
   }
 
   EventId record_event(Stream stream) override {
-    if (!clocks_.exists(stream.id)) complain("records an event on stream " + std::to_string(stream.id) + ", not there");
+    const std::uint64_t handle = ThreadCaches::handle_of(stream);
+    if (!clocks_.exists(handle)) complain("records an event on stream " + std::to_string(handle) + ", not there");
     const EventId event = inner().record_event(stream);
-    clocks_.record(stream.id, event);
+    clocks_.record(handle, event);
     return event;
   }
   bool event_finished(EventId event) override {
@@ -96,9 +98,10 @@ class WatchingMemory : public MemoryAdaptor {
     return finished;
   }
   void stream_wait(Stream stream, EventId event) override {
-    if (!clocks_.exists(stream.id)) complain("lets stream " + std::to_string(stream.id) + " wait, which is not there");
+    const std::uint64_t handle = ThreadCaches::handle_of(stream);
+    if (!clocks_.exists(handle)) complain("lets stream " + std::to_string(handle) + " wait, which is not there");
     inner().stream_wait(stream, event);
-    clocks_.wait(stream.id, event);
+    clocks_.wait(handle, event);
   }
   void synchronize(EventId event) override {
     inner().synchronize(event);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "allocator/thread_cache.h"
 #include "tests/allocator/fuzz/episode.h"
 
 namespace poolgrad::testing {
@@ -20,7 +21,9 @@ class MappedStreams : public MemoryAdaptor {
   void stream_wait(Stream stream, EventId event) override { inner().stream_wait(mapped(stream), event); }
 
  private:
-  Stream mapped(Stream stream) const { return {stream.device, streams_[stream.id % streams_.size()]}; }
+  Stream mapped(Stream stream) const {
+    return {stream.device, streams_[ThreadCaches::handle_of(stream) % streams_.size()]};
+  }
   std::vector<std::uint64_t> streams_;
 };
 
