@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "allocator/delayed_memory.h"
+#include "allocator/stream_order.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -384,6 +385,23 @@ TEST_P(StreamOrderTest, NeverLooksAtTheClockWhenDeterministic) {
     EXPECT_EQ(pool.statistics().active_bytes.current, 3 * page);
     expect_invariants(pool);
   }
+}
+
+TEST(StreamOrder, TakesTheFirstEventThatCoversAStamp) {
+  StreamOrder order;
+  StreamEvents recorded, taken;
+  for (const EventId id : {1, 2}) {
+    recorded.push_back(order.begin_event(7));
+    recorded.back().id = id;
+    ASSERT_TRUE(order.keep(recorded, recorded.begin()));
+  }
+  const Stamp before_both{7, 1};
+  EXPECT_TRUE(order.take_event(before_both, taken));
+  EXPECT_EQ(taken.back().id, 1u);
+  EXPECT_TRUE(order.take_event(before_both, taken));
+  EXPECT_EQ(taken.back().id, 2u);
+  EXPECT_FALSE(order.take_event(before_both, taken));
+  EXPECT_EQ(taken.size(), 2u);
 }
 
 TEST(SimulatedStreams, WaitOnTheVirtualClock) {

@@ -105,6 +105,11 @@ void add_combinations(std::vector<Case>& all) {
                  oracle::sum(oracle::longnet({16, 64}, {1, 4}), oracle::window(9, 9)), true});
   all.push_back({"strided | sink tokens", Pattern::strided(9) | Pattern::sink_tokens(2),
                  oracle::either(oracle::strided(9), oracle::first_keys(2))});
+  const oracle::Bitmap bitmap = checkerboard(5, 7, 0);
+  all.push_back({"strided & window | listed",
+                 (Pattern::strided(3) & Pattern::window(9, 6)) |
+                     Pattern::blocks(16, listed(bitmap).row_begin, listed(bitmap).columns),
+                 oracle::either(oracle::both(oracle::strided(3), oracle::window(9, 6)), oracle::blocks(16, {bitmap}))});
   all.push_back(
       {"window + offsets + sinks",
        Pattern::window(4, 4) + Pattern::block_offsets(16, {0, -2}) + Pattern::sink_tokens(5),

@@ -35,6 +35,12 @@ TEST(MergeDimensions, JoinsWhatAllViewsStepThroughAsOne) {
   EXPECT_EQ(shape_of(broadcast[0]), (Shape{6, 20}));
   EXPECT_EQ(strides_of(broadcast[1]), (Shape{0, 1}));
 
+  std::array gap{view_of({2, 5}, {7, 1})}, overlap{view_of({2, 5}, {3, 1})};
+  merge_dimensions(gap);
+  merge_dimensions(overlap);
+  EXPECT_EQ(shape_of(gap[0]), (Shape{2, 5}));
+  EXPECT_EQ(shape_of(overlap[0]), (Shape{2, 5}));
+
   std::array ones{view_of({1, 3, 1, 5}, {77, 5, 88, 1})};
   merge_dimensions(ones);
   EXPECT_EQ(shape_of(ones[0]), (Shape{15}));
