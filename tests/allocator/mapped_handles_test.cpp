@@ -46,6 +46,7 @@ TEST_F(MappedHandlesTest, FindsTheHandlesThatTileARange) {
 TEST_F(MappedHandlesTest, RefusesRangesThatBeginOrEndInsideAHandle) {
   EXPECT_THAT(refusal(105, 5), HasSubstr("[decommit] no handle starts where the range does"));
   EXPECT_THAT(refusal(100, 15), HasSubstr("the range ends inside a handle of 20 bytes: 15 bytes at 100"));
+  EXPECT_THAT(refusal(100, 25), HasSubstr("the range ends inside a handle of 20 bytes: 25 bytes at 100"));
   EXPECT_THAT(refusal(100, 5), HasSubstr("inside a handle of 10 bytes"));
 }
 
