@@ -1,6 +1,8 @@
 #include "allocator/replay/policies/policies.h"
 
+#include <charconv>
 #include <mutex>
+#include <optional>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -11,20 +13,58 @@
 namespace poolgrad {
 
 const std::vector<PolicyEntry>& policies() {
+  static const PolicyParameter divisions{"roundup_power2_divisions",
+                                         "steps between powers of two that sizes are rounded up to (default: none)"};
+  static const PolicyParameter large_segment{"large_segment",
+                                             "bytes taken for requests of 1 to 10 MiB (default: 20MiB)"};
   static const std::vector<PolicyEntry> entries = {
       {"pytorch",
        "best fit in segments of 2 MiB, 20 MiB or the request",
        true,
        make_pytorch_native,
        {{"max_split", "bytes from which blocks are not split (max_split_size_mb; default: no limit)"},
-        {"max_non_split_rounding", "most bytes by which such a block may exceed a request (default: 20MiB)"}}},
-      {"pytorch-expandable", "best fit in one growing segment per stream and size class", true,
-       make_pytorch_expandable},
-      {"cuda-async", "the driver's stream-ordered pool", true, make_cuda_async},
-      {"rmm-pool", "best fit in a pool that doubles", true, make_rmm_pool},
-      {"rmm-arena", "superblocks of a global arena for each stream", true, make_rmm_arena},
-      {"rmm-binning", "fixed sizes up to 4 MiB, a pool above", true, make_rmm_binning},
-      {"tensorflow-bfc", "best fit with coalescing in regions that double", true, make_tensorflow_bfc},
+        {"max_non_split_rounding", "most bytes by which such a block may exceed a request (default: 20MiB)"},
+        {"garbage_collection_threshold", "part of the capacity above which old cached segments go (default: off)"},
+        divisions,
+        large_segment}},
+      {"pytorch-expandable",
+       "best fit in one growing segment per stream and size class",
+       true,
+       make_pytorch_expandable,
+       {divisions, {"large_segment", "bytes of a page of large blocks (default: 20MiB)"}}},
+      {"cuda-async",
+       "the driver's stream-ordered pool",
+       true,
+       make_cuda_async,
+       {{"release_threshold", "bytes that the pool keeps at a synchronisation (default: 0)"},
+        {"follow_event_dependencies", "reuse what the stream already waits for: on (default) or off"},
+        {"opportunistic", "reuse what has finished: on (default) or off"},
+        {"internal_dependencies", "let the stream wait for what it reuses: on (default) or off"}}},
+      {"rmm-pool",
+       "best fit in a pool that doubles",
+       true,
+       make_rmm_pool,
+       {{"initial_size", "bytes that it begins with (default: 0)"},
+        {"maximum_size", "most bytes; it then grows by half of what is left (default: none, it doubles)"}}},
+      {"rmm-arena",
+       "superblocks of a global arena for each stream",
+       true,
+       make_rmm_arena,
+       {{"arena_size", "bytes of the global arena (default: the capacity)"}}},
+      {"rmm-binning",
+       "fixed sizes up to 4 MiB, a pool above",
+       true,
+       make_rmm_binning,
+       {{"smallest_bin", "bytes of the smallest blocks, a power of two (default: 256KiB)"},
+        {"largest_bin", "bytes of the largest, a power of two (default: 4MiB)"},
+        {"blocks", "blocks that a bin takes at a time (default: 128)"}}},
+      {"tensorflow-bfc",
+       "best fit with coalescing in regions that double",
+       true,
+       make_tensorflow_bfc,
+       {{"allow_growth", "on (default), or off: the whole capacity is taken at once"},
+        {"garbage_collection", "unused regions go where memory is out: on (default) or off"},
+        {"fragmentation_fraction", "part of the capacity from which a rest is split off (default: 128 MiB)"}}},
       {"cub",
        "bins of powers of eight up to 2 MiB, the device above",
        true,
@@ -35,8 +75,14 @@ const std::vector<PolicyEntry>& policies() {
        true,
        make_gmlake,
        {{"fragment_limit",
-         "bytes from which blocks are stitched (fragment_limit; default here: all that is not small)"}}},
-      {"size-map-lru", "exact sizes up to twice the request, least recently used released", true, make_size_map_lru},
+         "bytes from which blocks are stitched (fragment_limit; default here: all that is not small)"},
+        {"reuse_limit", "how much larger than the request a stitched block may be (reuseLimit; default: 10)"}}},
+      {"size-map-lru",
+       "exact sizes up to twice the request, least recently used released",
+       true,
+       make_size_map_lru,
+       {{"memory_limit", "part of the capacity that active and cached bytes are held to (default: 0.95)"},
+        {"cache_limit", "most cached bytes (default: no limit)"}}},
       {"poolgrad",
        "this project's pool, deterministic",
        true,
@@ -52,9 +98,58 @@ const std::vector<PolicyEntry>& policies() {
   return entries;
 }
 
-std::size_t PolicyContext::bytes(std::string_view parameter, std::size_t otherwise) const {
+void PolicyContext::refuse(std::string_view parameter, const std::string& what) const {
+  throw ValueError("[policy] " + std::string(policy) + ": " + std::string(parameter) + " must be " + what + ", got '" +
+                   parameters.find(parameter)->second + "'");
+}
+
+std::size_t PolicyContext::bytes(std::string_view parameter, std::size_t otherwise, std::size_t multiple) const {
   const auto given = parameters.find(parameter);
-  return given == parameters.end() ? otherwise : parse_bytes(given->second);
+  if (given == parameters.end()) return otherwise;
+  std::size_t bytes = 0;
+  try {
+    bytes = parse_bytes(given->second);
+  } catch (const ValueError&) {
+    refuse(parameter, "a number of bytes, such as 20MiB");
+  }
+  if (bytes % multiple != 0) refuse(parameter, "a multiple of " + format_bytes(multiple));
+  return bytes;
+}
+
+namespace {
+
+// The whole text as a number of this type.
+template <class Number>
+std::optional<Number> number_in(const std::string& text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+std::size_t PolicyContext::count(std::string_view parameter, std::size_t otherwise) const {
+  const auto given = parameters.find(parameter);
+  if (given == parameters.end()) return otherwise;
+  const std::optional<std::size_t> count = number_in<std::size_t>(given->second);
+  if (!count || *count == 0) refuse(parameter, "a number from 1");
+  return *count;
+}
+
+double PolicyContext::fraction(std::string_view parameter, double otherwise) const {
+  const auto given = parameters.find(parameter);
+  if (given == parameters.end()) return otherwise;
+  const std::optional<double> fraction = number_in<double>(given->second);
+  if (!fraction || !(*fraction > 0 && *fraction < 1)) refuse(parameter, "above 0 and below 1");
+  return *fraction;
+}
+
+bool PolicyContext::flag(std::string_view parameter, bool otherwise) const {
+  const auto given = parameters.find(parameter);
+  if (given == parameters.end()) return otherwise;
+  if (given->second != "on" && given->second != "off") refuse(parameter, "on or off");
+  return given->second == "on";
 }
 
 namespace {
@@ -105,7 +200,9 @@ const PolicyEntry& policy_named(std::string_view text) {
   const std::lock_guard lock(mutex);
   if (const auto known = named.find(text); known != named.end()) return known->second;
   PolicyEntry entry = plain;
-  entry.make = [make = plain.make, given = parse_parameters(plain, text.substr(colon + 1))](PolicyContext context) {
+  entry.make = [name = plain.name, make = plain.make,
+                given = parse_parameters(plain, text.substr(colon + 1))](PolicyContext context) {
+    context.policy = name;
     context.parameters = given;
     return make(context);
   };

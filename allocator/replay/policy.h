@@ -44,10 +44,20 @@ struct PolicyContext {
   const LatencyTable* latency = nullptr;
   const Workload* workload = nullptr;  // never nullptr for replay(); the number of streams is from it; for `planned`
                                        // and `lower bound`, which know the future
+  std::string_view policy = {};        // whose parameters these are, for errors
   std::map<std::string, std::string, std::less<>> parameters = {};  // those that were given, by name
 
-  /// The parameter's bytes, or `otherwise` if it was not given.
-  std::size_t bytes(std::string_view parameter, std::size_t otherwise) const;
+  // The value of a parameter, or `otherwise` if it was not given. Throw ValueError with one sentence for anything else.
+  /// "20MiB"; a multiple of `multiple`.
+  std::size_t bytes(std::string_view parameter, std::size_t otherwise, std::size_t multiple = 1) const;
+  /// "16", from 1.
+  std::size_t count(std::string_view parameter, std::size_t otherwise) const;
+  /// "0.8": above 0 and below 1.
+  double fraction(std::string_view parameter, double otherwise) const;
+  /// "on" or "off".
+  bool flag(std::string_view parameter, bool otherwise) const;
+  /// "[policy] pytorch: max_split must be `what`, got '...'".
+  [[noreturn]] void refuse(std::string_view parameter, const std::string& what) const;
 };
 
 /// What a policy lets its users choose.

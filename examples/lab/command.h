@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <string>
 
 #include "examples/support/console.h"
 
@@ -20,5 +21,8 @@ Command add_report(CLI::App& lab);
 Command add_demo_oom(CLI::App& lab);
 Command add_export(CLI::App& lab);
 Command add_list(CLI::App& lab);
+
+/// For the help of commands that take policies: each with its parameters.
+std::string policy_help();
 
 }  // namespace poolgrad::examples

@@ -80,6 +80,7 @@ int compare_all(const CompareOptions& options, Console& console) {
 
 Command add_compare(CLI::App& lab) {
   CLI::App* app = lab.add_subcommand("compare", "Many workloads through many policies, side by side");
+  app->footer(policy_help);
   const auto options = std::make_shared<CompareOptions>();
   app->add_option("trace", options->sources, "TRACE, zoo:NAME, or zoo: all of it, and the recordings")
       ->capture_default_str();

@@ -11,15 +11,22 @@ namespace poolgrad::examples {
 
 namespace {
 
+std::string policy_text() {
+  Table table({"<policy", "<", "<what it is"});
+  for (const PolicyEntry& policy : policies()) {
+    table.add({std::string(policy.name), policy.online ? "" : "knows the future", std::string(policy.description)});
+    for (const PolicyParameter& parameter : policy.parameters) {
+      table.add({"", "", fmt::format("  :{}= {}", parameter.name, parameter.description)});
+    }
+  }
+  return table.text();
+}
+
 int list(Console& console) {
   Json answer{{"policies", Json::array()}, {"workloads", Json::array()}, {"recordings", Json::array()}};
-  Table policy_table({"<policy", "<", "<what it is"});
   for (const PolicyEntry& policy : policies()) {
-    policy_table.add(
-        {std::string(policy.name), policy.online ? "" : "knows the future", std::string(policy.description)});
     Json parameters = Json::object();
     for (const PolicyParameter& parameter : policy.parameters) {
-      policy_table.add({"", "", fmt::format("  :{}= {}", parameter.name, parameter.description)});
       parameters[std::string(parameter.name)] = parameter.description;
     }
     answer["policies"].push_back({{"name", policy.name},
@@ -40,13 +47,17 @@ int list(Console& console) {
   std::string latencies;
   for (const std::string& name : LatencyTable::names()) latencies += " " + name;
   answer["latency_tables"] = LatencyTable::names();
-  console.print(policy_table.text() + "\n" + zoo_table.text() +
-                (recorded.empty() ? "" : "\n  recordings\n" + recorded) + "\n  latency tables:" + latencies);
+  console.print(policy_text() + "\n" + zoo_table.text() + (recorded.empty() ? "" : "\n  recordings\n" + recorded) +
+                "\n  latency tables:" + latencies);
   console.answer(answer);
   return exit_good;
 }
 
 }  // namespace
+
+std::string policy_help() {
+  return "Policies and their parameters, as in NAME:PARAMETER=VALUE,PARAMETER=VALUE:\n" + policy_text();
+}
 
 Command add_list(CLI::App& lab) {
   return {lab.add_subcommand("list", "Policies, workloads of the zoo, recordings and latency tables"), list};

@@ -84,6 +84,7 @@ int replay_one(const ReplayCommandOptions& options, Console& console) {
 
 Command add_replay(CLI::App& lab) {
   CLI::App* app = lab.add_subcommand("replay", "One workload through one policy; exit code 3 if it runs out of memory");
+  app->footer(policy_help);
   const auto options = std::make_shared<ReplayCommandOptions>();
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
   app->add_option("--policy", options->policy, "One of those that list shows, with parameters: pytorch:max_split=20MiB")

@@ -82,6 +82,17 @@ TEST_F(Lab, ExplainsItselfAndItsCommands) {
   }
 }
 
+TEST_F(Lab, ExplainsTheParametersOfPoliciesWhereItTakesThem) {
+  for (const char* command : {"replay", "compare"}) {
+    const std::string help = lab({command, "--help"}).out;
+    for (const PolicyEntry& policy : policies()) {
+      for (const PolicyParameter& parameter : policy.parameters) {
+        EXPECT_THAT(help, HasSubstr(":" + std::string(parameter.name) + "= " + std::string(parameter.description)));
+      }
+    }
+  }
+}
+
 TEST_F(Lab, AnswersFaultsOfTheCommandLineWithCode2) {
   for (const std::vector<std::string>& arguments :
        std::vector<std::vector<std::string>>{{},

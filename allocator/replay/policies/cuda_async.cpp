@@ -4,14 +4,12 @@
 // fit.
 // * A freed block may be reused at once by the stream that it was freed on. Another stream gets it, in this order, if
 // it
-//   already waits for the free (event dependencies), if the free has finished (opportunistic), or after a wait that the
-//   driver inserts (internal dependencies). All three policies are on, as is the default.
-// * The release threshold is 0, the default: at a synchronisation, all memory without a live byte is given back. A step
-// of
-//   the workload is taken as such, as training programs read their loss there.
-// * If the device refuses, it is synchronised, unused memory is given back, and both the pool and the device are tried
-// once
-//   more.
+//   already waits for the free (`follow_event_dependencies`), if the free has finished (`opportunistic`), or after a
+//   wait that the driver inserts (`internal_dependencies`). All three policies are on by default.
+// * At a synchronisation, memory without a live byte is given back while the pool has more than `release_threshold`, 0
+//   by default. A step of the workload is taken as such, as training programs read their loss there.
+// * If the device refuses, it is synchronised, all unused memory is given back, and both the pool and the device are
+//   tried once more.
 //
 // The search is not documented: here it is the best fit by (size, address), split without a smallest rest, and
 // neighbours freed on the same stream merge. Left out: the driver's remapping of unused parts of a pool, and memory of
@@ -34,13 +32,20 @@ class CudaAsync : public ModelPolicy {
   static constexpr std::size_t granule = 512;
 
  public:
-  explicit CudaAsync(const PolicyContext& context) : ModelPolicy(context), idle_(streams()), waited_(streams()) {}
+  explicit CudaAsync(const PolicyContext& context)
+      : ModelPolicy(context),
+        release_threshold_(context.bytes("release_threshold", 0)),
+        follows_events_(context.flag("follow_event_dependencies", true)),
+        opportunistic_(context.flag("opportunistic", true)),
+        makes_wait_(context.flag("internal_dependencies", true)),
+        idle_(streams()),
+        waited_(streams()) {}
 
   void order(const Operation& operation) override {
     if (operation.block < streams()) follow(operation.stream, operation.block);
   }
 
-  void step() override { settle(); }
+  void step() override { settle(release_threshold_); }
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
@@ -49,7 +54,7 @@ class CudaAsync : public ModelPolicy {
     if (block == nullptr) block = grow(size);
     if (block == nullptr) {
       device_.synchronize_all();
-      settle();
+      settle(0);
       block = reuse(size, stream);
     }
     if (block == nullptr) block = grow(size);
@@ -70,14 +75,14 @@ class CudaAsync : public ModelPolicy {
     if (Block* block = heap_.take_fit(stream, size)) return block;
     if (Block* block = heap_.take_fit(idle_, size)) return block;
     const auto waits = [&](const Block* block) {
-      return !waited_[stream].empty() && waited_[stream][block->stream] >= block->epoch;
+      return follows_events_ && !waited_[stream].empty() && waited_[stream][block->stream] >= block->epoch;
     };
     const auto finished = [&](const Block* block) {
-      return freed_at_[block->epoch - 1] + ModelDevice::work_delay <= device_.now();
+      return opportunistic_ && freed_at_[block->epoch - 1] + ModelDevice::work_delay <= device_.now();
     };
     if (Block* block = take_of_others(size, waits)) return block;
     if (Block* block = take_of_others(size, finished)) return block;
-    Block* block = take_of_others(size, [](const Block*) { return true; });
+    Block* block = take_of_others(size, [&](const Block*) { return makes_wait_; });
     if (block == nullptr) return nullptr;
     device_.wait(stream, device_.record(static_cast<std::uint16_t>(block->stream)));
     follow(stream, block->stream);
@@ -113,8 +118,9 @@ class CudaAsync : public ModelPolicy {
     return nullptr;
   }
 
-  // All frees so far have finished: any stream may have the blocks, and what is wholly unused goes back.
-  void settle() {
+  // All frees so far have finished: any stream may have the blocks, and what is wholly unused goes back while more than
+  // `kept` bytes are reserved.
+  void settle(std::size_t kept) {
     for (std::uint64_t list = 0; list < idle_; ++list) {
       for (Block* block : heap_.blocks(list)) {
         heap_.take(block);
@@ -122,9 +128,17 @@ class CudaAsync : public ModelPolicy {
         heap_.put(block);
       }
     }
-    heap_.remove_whole_segments([this](std::uintptr_t, std::size_t bytes) { device_.unmap(bytes, handles(bytes)); });
+    for (Block* block : heap_.blocks(idle_)) {
+      if (device_.reserved() <= kept) return;
+      if (block->previous != nullptr || block->next != nullptr) continue;
+      heap_.take(block);
+      device_.unmap(block->size, handles(block->size));
+      heap_.remove(block);
+    }
   }
 
+  std::size_t release_threshold_;
+  bool follows_events_, opportunistic_, makes_wait_;
   ChunkHeap heap_{granule};
   std::uint64_t idle_;                              // list of the blocks that any stream may have
   std::vector<std::vector<std::uint64_t>> waited_;  // by stream, then by stream: up to which free it waited

@@ -8,14 +8,13 @@
 // * Four cases: (1) a free primitive or stitched block of exactly the size; (2) a larger primitive block, the smallest,
 //   is split, and what it was is kept as a stitched block; (3) free primitive blocks, largest first, are stitched, the
 //   last one split to fit; (4) what is missing is allocated and stitched to all free ones. Before (3), a free stitched
-//   block of up to ten times the size (reuseLimit) is handed out whole: fewer calls to the driver, more memory.
+//   block of up to ten times the size (`reuse_limit`) is handed out whole: fewer calls to the driver, more memory.
 // * If the device refuses, pending frees are waited for, all free memory is given back, and the request is tried anew.
 // * Chunks go from stream to stream after a wait; record_stream is as in PyTorch.
 //
 // The fragment limit is 512 MiB in the implementation, to keep calls to the driver few; make_gmlake() stitches from one
-// chunk on, the allocator at its tightest. Left out: reuseLimit, by which a stitched block may also serve a request
-// down to a tenth of its size; the limit of 1000 GB on stitched addresses, in place of which a size keeps the 16
-// stitched blocks that were freed last; and the cost of unmapping stitched blocks.
+// chunk on, the allocator at its tightest. Left out: the limit of 1000 GB on stitched addresses, in place of which a
+// size keeps the 16 stitched blocks that were freed last; and the cost of unmapping stitched blocks.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -28,7 +27,6 @@ namespace poolgrad {
 namespace {
 
 constexpr std::size_t gmlake_chunk = std::size_t{2} << 20;
-constexpr std::size_t reuse_limit = 10;
 constexpr std::size_t kept_per_size = 16;
 constexpr std::uint64_t whole = 0;  // list of all free primitive blocks
 
@@ -51,6 +49,7 @@ class Gmlake : public ModelPolicy {
   Gmlake(const PolicyContext& context, std::size_t fragment_limit)
       : ModelPolicy(context),
         fragment_limit_(std::max(fragment_limit, pytorch::largest_small + 1)),
+        reuse_limit_(context.count("reuse_limit", 10)),
         segments_(device_),
         recorded_(device_, streams()) {}
 
@@ -95,7 +94,7 @@ class Gmlake : public ModelPolicy {
       split(best, size);
       return grant(size, stream, {{best, size}});
     }
-    for (auto kept = kept_.upper_bound(size); kept != kept_.end() && kept->first <= reuse_limit * size; ++kept) {
+    for (auto kept = kept_.upper_bound(size); kept != kept_.end() && (kept->first - 1) / size < reuse_limit_; ++kept) {
       if (Grant* larger = take_kept(kept->second)) return hand_out(larger, stream);
     }
     return stitch(size, stream);
@@ -247,6 +246,7 @@ class Gmlake : public ModelPolicy {
   }
 
   std::size_t fragment_limit_;
+  std::size_t reuse_limit_;
   pytorch::Segments segments_;
   pytorch::RecordedStreams recorded_;
   ChunkHeap primitive_{gmlake_chunk};  // each with a `number` of its own, so that they never merge

@@ -2,7 +2,7 @@
 //
 // * Sizes, small and large, streams and record_stream are as in pytorch_native.cpp.
 // * Each stream has one range of addresses for small and one for large blocks, 1.125 times the device's memory. Pages
-//   of 2 MiB (small) or 20 MiB (large), one handle each, are mapped into it when needed.
+//   of 2 MiB (small) or 20 MiB (large; `large_segment`), one handle each, are mapped into it when needed.
 // * The best fit among mapped free blocks, where a block in front of unmapped addresses counts with these: it is kept
 //   for growth. A block is split whenever 512 bytes or more are left.
 // * Without a fit, the lowest run of free and unmapped addresses that is long enough is completed with pages.
@@ -23,12 +23,15 @@ namespace {
 class PytorchExpandable : public ModelPolicy {
  public:
   explicit PytorchExpandable(const PolicyContext& context)
-      : ModelPolicy(context), recorded_(device_, streams()), lists_(2 * std::size_t{streams()}) {}
+      : ModelPolicy(context),
+        options_(pytorch::Options::of(context)),
+        recorded_(device_, streams()),
+        lists_(2 * std::size_t{streams()}) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
     recorded_.poll([this](Block* block) { give_back(block); });
-    const std::size_t size = round_up_to(bytes, pytorch::block_granule);
+    const std::size_t size = options_.rounded(bytes);
     const std::uint64_t list = pytorch::list_of(stream, size);
     Block* block = best_fit(list, size);
     if (block == nullptr) block = grow(list, size);
@@ -61,8 +64,8 @@ class PytorchExpandable : public ModelPolicy {
 
   static bool is_hole(const Block* block) { return block != nullptr && block->state == BlockState::uncommitted; }
   static bool is_free(const Block* block) { return block != nullptr && block->state == BlockState::free; }
-  static std::size_t page_of(std::uint64_t list) {
-    return list % 2 == 0 ? pytorch::small_segment : pytorch::large_segment;
+  std::size_t page_of(std::uint64_t list) const {
+    return list % 2 == 0 ? pytorch::small_segment : options_.large_segment;
   }
   static std::size_t expandable_size(const Block* block) {
     return block->size + (is_hole(block->next) ? block->next->size : 0);
@@ -187,6 +190,7 @@ class PytorchExpandable : public ModelPolicy {
                             [](const Block* a, const Block* b) { return a->address < b->address; });
   }
 
+  const pytorch::Options options_;
   ChunkHeap heap_{pytorch::block_granule};
   pytorch::RecordedStreams recorded_;
   std::vector<List> lists_;  // as pytorch::list_of

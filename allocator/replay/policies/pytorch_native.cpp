@@ -1,5 +1,5 @@
-// PyTorch's caching allocator with its default settings, from its documentation and the rules of its source
-// (c10/cuda/CUDACachingAllocator).
+// PyTorch's caching allocator, with its default settings unless others are given, from its documentation and the rules
+// of its source (c10/cuda/CUDACachingAllocator).
 //
 // * A size is a multiple of 512 bytes. Requests of up to 1 MiB are small; each stream has small and large blocks of its
 //   own, and a block stays with its stream for life.
@@ -12,11 +12,14 @@
 // * record_stream: one event per other stream at the free; the oldest events are asked at the start of each allocation.
 //   A free on another stream than the block's counts as a use by it.
 // * With a largest split size (`max_split`), larger blocks are never split, serve only requests as large, and exceed
-// them
-//   by less than 20 MiB; if the device refuses, one or some of those that are cached are freed before all the rest is.
+//   them by less than 20 MiB; if the device refuses, one or some of those that are cached are freed before all the rest
+//   is.
+// * With `garbage_collection_threshold`, while more than that part of the capacity is reserved, a search that has found
+//   nothing frees cached large segments that are not split before the device is asked: those at least as old as their
+//   average, then those of the rest, without waiting for anything. A block ages with each request for a large block.
+// * With `roundup_power2_divisions` d, a size above 512 x d bytes is a multiple of a d-th of the power of two below it.
 //
-// Left out, as they are off by default: rounding to fractions of powers of two, collection by age, a memory fraction,
-// private pools, and callbacks before the device is asked.
+// Left out: divisions that differ by size, private pools, and callbacks before the device is asked.
 #include "allocator/replay/policies/policies.h"
 #include "allocator/replay/policies/pytorch_rules.h"
 
@@ -24,13 +27,16 @@ namespace poolgrad {
 
 namespace {
 
+pytorch::Options native_options(const PolicyContext& context) {
+  const pytorch::Options options = pytorch::Options::of(context);
+  if (options.large_segment < pytorch::large_request) context.refuse("large_segment", "at least 10 MiB");
+  return options;
+}
+
 class PytorchNative : public ModelPolicy {
  public:
   explicit PytorchNative(const PolicyContext& context)
-      : ModelPolicy(context),
-        segments_(device_, context.bytes("max_split", SIZE_MAX),
-                  context.bytes("max_non_split_rounding", std::size_t{20} << 20)),
-        recorded_(device_, streams()) {}
+      : ModelPolicy(context), segments_(device_, native_options(context)), recorded_(device_, streams()) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {

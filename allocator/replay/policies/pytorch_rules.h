@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -23,10 +24,45 @@ inline constexpr std::size_t large_segment = std::size_t{20} << 20;         // o
 inline constexpr std::size_t large_request = std::size_t{10} << 20;         // has a segment of its own ...
 inline constexpr std::size_t large_segment_granule = std::size_t{2} << 20;  // ... rounded up to it
 
-constexpr std::size_t segment_size(std::size_t size) {
-  if (size <= largest_small) return small_segment;
-  return size < large_request ? large_segment : round_up_to(size, large_segment_granule);
-}
+/// What PYTORCH_CUDA_ALLOC_CONF sets, each with its default.
+struct Options {
+  /// Blocks of at least `max_split` bytes are not split: they serve only requests of at least as much, and only those
+  /// that they exceed by less than `max_rest`.
+  std::size_t max_split = SIZE_MAX;
+  std::size_t max_rest = std::size_t{20} << 20;
+  /// Sizes are rounded up to this many steps between one power of two and the next; a power of two, 0 and 1: no steps.
+  std::size_t divisions = 0;
+  /// Of requests below large_request.
+  std::size_t large_segment = pytorch::large_segment;
+  /// Reserved bytes above which old cached segments are freed before a new one is asked for.
+  std::size_t garbage_threshold = SIZE_MAX;
+
+  static Options of(const PolicyContext& context) {
+    Options options;
+    options.max_split = context.bytes("max_split", options.max_split);
+    options.max_rest = context.bytes("max_non_split_rounding", options.max_rest);
+    options.divisions = context.count("roundup_power2_divisions", options.divisions);
+    if (options.divisions != 0 && !std::has_single_bit(options.divisions)) {
+      context.refuse("roundup_power2_divisions", "a power of two");
+    }
+    options.large_segment = context.bytes("large_segment", options.large_segment, large_segment_granule);
+    if (options.large_segment == 0) context.refuse("large_segment", "at least 2 MiB");
+    const double threshold = context.fraction("garbage_collection_threshold", 0);
+    if (threshold > 0) {
+      options.garbage_threshold = static_cast<std::size_t>(threshold * static_cast<double>(context.capacity));
+    }
+    return options;
+  }
+
+  std::size_t rounded(std::size_t bytes) const {
+    if (divisions <= 1 || bytes <= block_granule * divisions) return round_up_to(bytes, block_granule);
+    return round_up_to(bytes, std::bit_floor(bytes) / divisions);
+  }
+  std::size_t segment_size(std::size_t size) const {
+    if (size <= largest_small) return small_segment;
+    return size < large_request ? large_segment : round_up_to(size, large_segment_granule);
+  }
+};
 
 /// The list of free blocks for blocks like this one.
 constexpr std::uint64_t list_of(std::uint16_t stream, std::size_t size) {
@@ -38,16 +74,16 @@ inline std::uint16_t stream_of(const Block* block) { return static_cast<std::uin
 /// Segments as cudaMalloc gives them, cut into blocks.
 class Segments {
  public:
-  /// Blocks of at least `max_split` bytes are not split: they serve only requests of at least as much, and only those
-  /// that they exceed by less than `max_rest`.
-  explicit Segments(ModelDevice& device, std::size_t max_split = SIZE_MAX, std::size_t max_rest = 0)
-      : device_(device), max_split_(max_split), max_rest_(max_rest) {}
+  explicit Segments(ModelDevice& device, const Options& options = {}) : device_(device), options_(options) {}
 
   /// The best fit of the cache, or of a new segment; nullptr if the device refuses.
   Block* allocate(std::size_t bytes, std::uint16_t stream) {
-    const std::size_t size = round_up_to(bytes, block_granule);
+    const std::size_t size = options_.rounded(bytes);
+    if (size > largest_small) ++searches_;
     Block* block = heap_.find(list_of(stream, size), size);
-    if (block == nullptr || (size < max_split_ ? block->size >= max_split_ : block->size - size >= max_rest_)) {
+    if (block == nullptr ||
+        (size < options_.max_split ? block->size >= options_.max_split : block->size - size >= options_.max_rest)) {
+      collect_garbage();
       return allocate_segment(bytes, stream);
     }
     heap_.take(block);
@@ -55,28 +91,21 @@ class Segments {
   }
 
   Block* allocate_segment(std::size_t bytes, std::uint16_t stream) {
-    const std::size_t size = round_up_to(bytes, block_granule);
-    const std::uintptr_t address = device_.allocate(segment_size(size));
-    return address == 0 ? nullptr : cut(heap_.add(address, segment_size(size), list_of(stream, size)), size);
+    const std::size_t size = options_.rounded(bytes);
+    const std::size_t segment = options_.segment_size(size);
+    const std::uintptr_t address = device_.allocate(segment);
+    return address == 0 ? nullptr : cut(heap_.add(address, segment, list_of(stream, size)), size);
   }
 
-  void put(Block* block) { heap_.put(block); }
+  void put(Block* block) { heap_.put(block)->epoch = searches_; }
 
   /// Where there is a limit to splitting: frees the smallest cached block that is not split and at least as large as
   /// `bytes`, or the largest of them until these are as much. False if they are less.
   bool free_oversize(std::size_t bytes, std::uint16_t stream) {
-    if (max_split_ == SIZE_MAX) return false;
-    const std::size_t wanted = std::max(round_up_to(bytes, block_granule), max_split_);
-    const std::uint64_t list = list_of(stream, wanted);
-    const auto free = [&](Block* block) {
-      heap_.take(block);
-      device_.free(block->address, block->size);
-      heap_.remove(block);
-    };
-    std::vector<Block*> whole = heap_.blocks(list);
-    std::erase_if(whole, [&](const Block* block) {
-      return block->previous != nullptr || block->next != nullptr || block->size < max_split_;
-    });
+    if (options_.max_split == SIZE_MAX) return false;
+    const std::size_t wanted = std::max(options_.rounded(bytes), options_.max_split);
+    std::vector<Block*> whole = whole_segments(list_of(stream, wanted));
+    std::erase_if(whole, [&](const Block* block) { return block->size < options_.max_split; });
     std::ranges::sort(whole, std::greater{}, &Block::size);
     const auto enough = std::ranges::partition_point(whole, [&](const Block* block) { return block->size >= wanted; });
     if (enough != whole.begin()) {
@@ -100,15 +129,46 @@ class Segments {
  private:
   Block* cut(Block* block, std::size_t size) {
     const std::size_t rest = block->size - size;
-    if (size <= largest_small ? rest >= block_granule : rest > largest_small && size < max_split_) {
+    if (size <= largest_small ? rest >= block_granule : rest > largest_small && size < options_.max_split) {
       heap_.trim(block, size);
     }
     return block;
   }
 
+  std::vector<Block*> whole_segments(std::uint64_t list) const {
+    std::vector<Block*> blocks = heap_.blocks(list);
+    std::erase_if(blocks, [](const Block* block) { return block->previous != nullptr || block->next != nullptr; });
+    return blocks;
+  }
+  void free(Block* block) {
+    heap_.take(block);
+    device_.free(block->address, block->size);
+    heap_.remove(block);
+  }
+
+  // Frees large segments that are at least as old as the average of those that are cached, and of those that then are,
+  // until the threshold is kept. The age of a cached block is the number of requests for large blocks since its free.
+  void collect_garbage() {
+    if (device_.reserved() <= options_.garbage_threshold) return;
+    std::vector<Block*> cached;
+    for (std::uint64_t list = 1; list < heap_.lists(); list += 2)
+      std::ranges::copy(whole_segments(list), std::back_inserter(cached));
+    const auto age = [&](const Block* block) { return static_cast<double>(searches_ - block->epoch); };
+    while (device_.reserved() > options_.garbage_threshold && !cached.empty()) {
+      double ages = 0;
+      for (const Block* block : cached) ages += age(block);
+      const double average = ages / static_cast<double>(cached.size());
+      std::erase_if(cached, [&](Block* block) {
+        if (age(block) < average) return false;
+        free(block);
+        return true;
+      });
+    }
+  }
+
   ModelDevice& device_;
-  std::size_t max_split_;
-  std::size_t max_rest_;
+  const Options options_;
+  std::uint64_t searches_ = 0;  // for large blocks so far; the `epoch` of a cached block is the one at its free
   ChunkHeap heap_{block_granule};
 };
 

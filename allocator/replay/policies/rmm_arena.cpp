@@ -1,7 +1,8 @@
 // RMM's arena_memory_resource, from its documentation and the rules of its source.
 //
 // * All memory is taken at the start, as the global arena: its size is what a program allows, here the whole capacity
-//   (RMM takes half of the free memory if a program names no size). Nothing is given back.
+//   unless `arena_size` is given (RMM takes half of the free memory if a program names no size). If the device has
+//   less, everything is refused. Nothing is given back.
 // * A size is a multiple of 256 bytes. Each stream has an arena of its own that takes superblocks of 1 MiB from the
 //   global arena; requests above 1 MiB are blocks of the global arena. Everywhere the lowest address that fits is
 //   taken, the rest split off, and free neighbours of the same superblock, or of the global arena, merge at once.
@@ -27,8 +28,10 @@ class RmmArena : public ModelPolicy {
 
  public:
   explicit RmmArena(const PolicyContext& context) : ModelPolicy(context) {
-    const std::size_t bytes = device_.capacity() / ModelDevice::page * ModelDevice::page;
-    if (bytes != 0) heap_.put(heap_.add(device_.allocate(bytes), bytes, global));
+    const std::size_t all = device_.capacity() / ModelDevice::page * ModelDevice::page;
+    const std::size_t bytes = context.bytes("arena_size", all, ModelDevice::page);
+    if (bytes == 0) return;
+    if (const std::uintptr_t address = device_.allocate(bytes)) heap_.put(heap_.add(address, bytes, global));
   }
 
  protected:

@@ -1,4 +1,4 @@
-// RMM's pool_memory_resource without a maximum size, from its documentation and the rules of its source.
+// RMM's pool_memory_resource, from its documentation and the rules of its source.
 //
 // * A size is a multiple of 256 bytes. Each stream has a list of free blocks; a block that is freed joins the list of
 //   the stream that it is freed on, and merges with neighbours in that list alone. Each free records an event.
@@ -8,10 +8,11 @@
 //   of the other streams are merged into the own list one by one, each after a wait, until a block fits.
 // * Then the pool grows by as much as it has, or by the request if that is more; if the device refuses, by half of
 // that,
-//   and half again, down to the request. Memory is never given back.
+//   and half again, down to the request. With a maximum size (`maximum_size`) it grows by half of what is left of that
+//   instead, or by the request. Memory is never given back.
 //
-// Here the pool begins empty and grows by whole pages of 2 MiB. Left out: the initial size that a program must choose,
-// and the mutex.
+// Here the pool begins empty, unless a program chooses its `initial_size`, and grows by whole pages of 2 MiB. Left out:
+// the mutex.
 #include "allocator/replay/policies/rmm_pool.h"
 
 #include <algorithm>
@@ -20,6 +21,17 @@
 #include "allocator/replay/policies/policies.h"
 
 namespace poolgrad {
+
+RmmPool::RmmPool(ModelDevice& device, std::uint16_t streams, std::size_t initial, std::size_t maximum)
+    : device_(device), events_(streams), maximum_(maximum) {
+  if (initial == 0) return;
+  if (const std::uintptr_t address = device_.allocate(initial)) {
+    heap_.put(heap_.add(address, initial, 0));
+    pool_size_ = initial;
+  } else {
+    maximum_ = 1;  // nothing fits
+  }
+}
 
 Block* RmmPool::allocate(std::size_t bytes, std::uint16_t stream) {
   const std::size_t size = round_up_to(bytes, 256);
@@ -66,7 +78,13 @@ Block* RmmPool::merge_lists(std::size_t size, std::uint16_t stream) {
 
 Block* RmmPool::grow(std::size_t size, std::uint16_t stream) {
   const std::size_t least = round_up_to(size, ModelDevice::page);
-  for (std::size_t bytes = std::max(least, pool_size_);; bytes = std::max(least, bytes / 2)) {
+  std::size_t bytes = std::max(least, pool_size_);
+  if (maximum_ != 0) {
+    const std::size_t remaining = maximum_ - pool_size_;
+    if (least > remaining) return nullptr;
+    bytes = std::max(least, remaining / 2);
+  }
+  for (;; bytes = std::max(least, bytes / 2)) {
     bytes = round_up_to(bytes, ModelDevice::page);
     if (const std::uintptr_t address = device_.allocate(bytes)) {
       pool_size_ += bytes;
@@ -80,7 +98,8 @@ namespace {
 
 class RmmPoolPolicy : public ModelPolicy {
  public:
-  explicit RmmPoolPolicy(const PolicyContext& context) : ModelPolicy(context), pool_(device_, streams()) {}
+  explicit RmmPoolPolicy(const PolicyContext& context)
+      : ModelPolicy(context), pool_(device_, streams(), initial(context), maximum(context)) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override { return pool_.allocate(bytes, stream); }
@@ -90,6 +109,15 @@ class RmmPoolPolicy : public ModelPolicy {
   }
 
  private:
+  static std::size_t maximum(const PolicyContext& context) {
+    return context.bytes("maximum_size", 0, ModelDevice::page);
+  }
+  static std::size_t initial(const PolicyContext& context) {
+    const std::size_t bytes = context.bytes("initial_size", 0, ModelDevice::page);
+    if (maximum(context) != 0 && bytes > maximum(context)) context.refuse("initial_size", "at most the maximum");
+    return bytes;
+  }
+
   RmmPool pool_;
 };
 

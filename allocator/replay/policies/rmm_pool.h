@@ -12,7 +12,9 @@ namespace poolgrad {
 
 class RmmPool {
  public:
-  RmmPool(ModelDevice& device, std::uint16_t streams) : device_(device), events_(streams) {}
+  /// Begins with `initial` bytes, and refuses everything if it cannot have them; a `maximum` of 0 is none. Both are
+  /// multiples of ModelDevice::page.
+  RmmPool(ModelDevice& device, std::uint16_t streams, std::size_t initial = 0, std::size_t maximum = 0);
 
   /// nullptr if the pool cannot grow.
   Block* allocate(std::size_t bytes, std::uint16_t stream);
@@ -27,6 +29,7 @@ class RmmPool {
   ModelDevice& device_;
   ChunkHeap heap_{256};
   std::vector<std::uint64_t> events_;  // by stream, of its latest free; 0 if its list is empty
+  std::size_t maximum_;
   std::size_t pool_size_ = 0;
 };
 

@@ -3,12 +3,14 @@
 //
 // * A size is a multiple of a page of 16 KiB. The smallest cached buffer of at least that size is taken whole, if it is
 //   smaller than both twice the size and the size plus two pages. Buffers are never split or merged.
-// * Before the device is asked, active, cached and requested bytes together are held to 95 % of the memory: the least
-//   recently used buffers are given back until that is so, or the whole cache if 90 % of it is asked for.
+// * Before the device is asked, active, cached and requested bytes together are held to 95 % of the memory
+//   (`memory_limit`): the least recently used buffers are given back until that is so, or the whole cache if 90 % of it
+//   is asked for.
 // * If the device still refuses, the whole cache is given back and it is asked once more (tinygrad's rule: the limit
 // counts
 //   bytes, and the device gives pages).
-// * A freed buffer is cached.
+// * A freed buffer is cached, unless the cache has `cache_limit` bytes, if one is set; a cache that is above it is
+//   brought down to it at the next allocation.
 //
 // All streams share the cache without events: MLX frees a buffer when the commands that use it have completed. Left
 // out: its heap for buffers of less than a page, and its care for other processes' memory.
@@ -27,29 +29,23 @@ constexpr std::size_t lru_page = 16384;
 
 class SizeMapLru : public ModelPolicy {
  public:
-  explicit SizeMapLru(const PolicyContext& context) : ModelPolicy(context), malloc_(device_) {}
+  explicit SizeMapLru(const PolicyContext& context)
+      : ModelPolicy(context),
+        malloc_(device_),
+        memory_limit_(
+            static_cast<std::size_t>(context.fraction("memory_limit", 0.95) * static_cast<double>(device_.capacity()))),
+        cache_limit_(context.bytes("cache_limit", SIZE_MAX)) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t) override {
-    const std::size_t size = round_up_to(bytes, lru_page);
-    Block* block = by_size_.find(size);
-    if (block != nullptr && block->size < std::min(2 * size, size + 2 * lru_page)) {
-      uncache(block);
-      return block;
-    }
-    const std::size_t limit = device_.capacity() / 100 * 95;
-    const std::size_t wanted = active() + by_size_.bytes() + size;
-    if (wanted > limit) give_back(wanted - limit);
-    block = malloc_.allocate(size);
-    if (block == nullptr && by_size_.bytes() != 0) {
-      give_back(by_size_.bytes());
-      block = malloc_.allocate(size);
-    }
+    Block* block = find(bytes);
+    if (by_size_.bytes() > cache_limit_) give_back(by_size_.bytes() - cache_limit_);
     return block;
   }
 
   void release(Block* block, std::uint16_t) override {
     retire(block);
+    if (by_size_.bytes() >= cache_limit_) return malloc_.free(block);
     by_size_.insert(block);
     ++cached_;
     block->epoch = ++tick_;
@@ -63,6 +59,23 @@ class SizeMapLru : public ModelPolicy {
     std::uint64_t tick;
     bool taken() const { return block->epoch != tick; }  // since then
   };
+
+  Block* find(std::size_t bytes) {
+    const std::size_t size = round_up_to(bytes, lru_page);
+    Block* block = by_size_.find(size);
+    if (block != nullptr && block->size < std::min(2 * size, size + 2 * lru_page)) {
+      uncache(block);
+      return block;
+    }
+    const std::size_t wanted = active() + by_size_.bytes() + size;
+    if (wanted > memory_limit_) give_back(wanted - memory_limit_);
+    block = malloc_.allocate(size);
+    if (block == nullptr && by_size_.bytes() != 0) {
+      give_back(by_size_.bytes());
+      block = malloc_.allocate(size);
+    }
+    return block;
+  }
 
   void uncache(Block* block) {
     by_size_.remove(block);
@@ -83,6 +96,8 @@ class SizeMapLru : public ModelPolicy {
   }
 
   PackedMalloc malloc_;
+  std::size_t memory_limit_;
+  std::size_t cache_limit_;
   BucketIndex by_size_{lru_page};
   std::deque<Use> uses_;  // oldest first
   std::size_t cached_ = 0;

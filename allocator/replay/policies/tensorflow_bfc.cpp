@@ -1,17 +1,14 @@
-// TensorFlow's BFCAllocator (best fit with coalescing) with allow_growth, from its documentation and the rules of its
-// source.
+// TensorFlow's BFCAllocator (best fit with coalescing), from its documentation and the rules of its source.
 //
 // * A size is a multiple of 256 bytes. Free chunks are in 21 bins, 256 bytes x 2^i; the smallest chunk of the first bin
 //   that has one is taken, which is the best fit by (size, address).
-// * A chunk is split only if it is at least twice the request, or if 128 MiB or more would be left. Free neighbours of
-// a
-//   region merge at once.
-// * Without a fit, a region is added: 2 MiB at first, twice that for each later one, and doubled until the request
-// fits,
-//   but no more than the limit leaves. If the device refuses, by 0.9 of that again and again down to the request, but
-//   for the first such refusal alone; later ones fail at once.
+// * A chunk is split only if it is at least twice the request, or if 128 MiB or more would be left
+//   (`fragmentation_fraction`: that part of the capacity). Free neighbours of a region merge at once.
+// * Without a fit, a region is added: 2 MiB at first (without `allow_growth`: all there is), twice that for each later
+//   one, and doubled until the request fits, but no more than the limit leaves. If the device refuses, by 0.9 of that
+//   again and again down to the request, but for the first such refusal alone; later ones fail at once.
 // * Then, if the request would fit into what is left and the regions without a live byte together, these are freed and
-//   a region is added.
+//   a region is added (`garbage_collection`).
 //
 // Left out: the order of streams. TensorFlow computes on one stream and orders its copies itself, so blocks of all
 // streams share the bins without events. Also left out: waiting up to ten seconds for another thread's free.
@@ -24,22 +21,27 @@ namespace poolgrad {
 namespace {
 
 constexpr std::size_t first_region = std::size_t{2} << 20;
-constexpr std::size_t largest_rest = std::size_t{128} << 20;
 
 class TensorflowBfc : public ModelPolicy {
   static constexpr std::size_t granule = 256;
 
  public:
-  explicit TensorflowBfc(const PolicyContext& context) : ModelPolicy(context) {}
+  explicit TensorflowBfc(const PolicyContext& context)
+      : ModelPolicy(context), collects_garbage_(context.flag("garbage_collection", true)) {
+    const auto limit = static_cast<double>(device_.capacity());
+    const double fraction = context.fraction("fragmentation_fraction", 0);
+    if (fraction > 0) largest_rest_ = static_cast<std::size_t>(fraction * limit);
+    if (!context.flag("allow_growth", true)) next_region_ = std::max(granule, available());
+  }
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t) override {
     const std::size_t size = round_up_to(bytes, granule);
     Block* block = heap_.take_fit(0, size);
     if (block == nullptr) block = extend(size);
-    if (block == nullptr && free_regions(size)) block = extend(size);
+    if (block == nullptr && collects_garbage_ && free_regions(size)) block = extend(size);
     if (block == nullptr) return nullptr;
-    if (block->size >= 2 * size || block->size - size >= largest_rest) heap_.trim(block, size);
+    if (block->size >= 2 * size || block->size - size >= largest_rest_) heap_.trim(block, size);
     return block;
   }
 
@@ -89,6 +91,8 @@ class TensorflowBfc : public ModelPolicy {
   }
 
   ChunkHeap heap_{granule};
+  bool collects_garbage_;
+  std::size_t largest_rest_ = std::size_t{128} << 20;
   std::size_t next_region_ = first_region;
   std::size_t total_ = 0;  // of all regions
   bool backpedalled_ = false;

@@ -157,6 +157,39 @@ TEST(PolicyParameters, OfThePoolAreItsConfiguration) {
   EXPECT_EQ(replay(workload, policy_named("poolgrad:stitch=off")).peak_reserved, 384 * MiB);
 }
 
+TEST(PolicyParameters, SayWhatTheirValuesMustBe) {
+  const auto needs = [](std::string_view policy, std::string_view parameter, std::string_view value) -> std::string {
+    std::ostringstream text;
+    text << policy << ":" << parameter << "=" << value;
+    std::ostringstream begin, end;
+    begin << "[policy] " << policy << ": " << parameter << " must be ";
+    end << ", got '" << value << "'";
+    try {
+      policy_named(text.str());
+    } catch (const ValueError& error) {
+      const std::string what = error.what();
+      EXPECT_THAT(what, ::testing::AllOf(::testing::StartsWith(begin.str()), ::testing::EndsWith(end.str())));
+      return what.substr(begin.str().size(), what.size() - begin.str().size() - end.str().size());
+    }
+    return "";
+  };
+  for (const char* value : {"0", "1", "1.5", "-0.5", "nan", "half", "0.5x", ""}) {
+    EXPECT_EQ(needs("pytorch", "garbage_collection_threshold", value), "above 0 and below 1") << value;
+  }
+  EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "3"), "a power of two");
+  EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "0"), "a number from 1");
+  EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "4k"), "a number from 1");
+  EXPECT_EQ(needs("pytorch", "large_segment", "9MiB"), "a multiple of 2.00 MiB");
+  EXPECT_EQ(needs("pytorch", "large_segment", "8MiB"), "at least 10 MiB");
+  EXPECT_EQ(needs("pytorch-expandable", "large_segment", "0"), "at least 2 MiB");
+  EXPECT_EQ(needs("cuda-async", "opportunistic", "1"), "on or off");
+  EXPECT_EQ(needs("rmm-pool", "maximum_size", "1"), "a multiple of 2.00 MiB");
+  EXPECT_EQ(needs("rmm-binning", "smallest_bin", "3MiB"), "a power of two from 256 bytes to 1 GiB");
+  EXPECT_EQ(needs("rmm-binning", "largest_bin", "128KiB"), "at least the smallest");
+  EXPECT_EQ(needs("rmm-binning", "blocks", "100000"), "at most 65536");
+  EXPECT_EQ(needs("gmlake", "reuse_limit", "-1"), "a number from 1");
+}
+
 TEST(PolicyParameters, AreRefusedWithTheKnownOnes) {
   const auto refusal = [](const char* text) -> std::string {
     try {
@@ -167,10 +200,12 @@ TEST(PolicyParameters, AreRefusedWithTheKnownOnes) {
     return "";
   };
   EXPECT_EQ(refusal("pytorch:max_spilt=20MiB"),
-            "[policy] unknown parameter 'max_spilt' of pytorch; known parameters: max_split, max_non_split_rounding");
-  EXPECT_EQ(refusal("rmm-pool:size=1"), "[policy] unknown parameter 'size' of rmm-pool; known parameters: none");
+            "[policy] unknown parameter 'max_spilt' of pytorch; known parameters: max_split, max_non_split_rounding, "
+            "garbage_collection_threshold, roundup_power2_divisions, large_segment");
+  EXPECT_EQ(refusal("planned:size=1"), "[policy] unknown parameter 'size' of planned; known parameters: none");
   EXPECT_EQ(refusal("cub:max_cached"), "[policy] parameter 'max_cached' of cub has no value: write max_cached=...");
-  EXPECT_THAT(refusal("cub:max_cached=much"), ::testing::HasSubstr("'much'"));
+  EXPECT_EQ(refusal("cub:max_cached=much"),
+            "[policy] cub: max_cached must be a number of bytes, such as 20MiB, got 'much'");
   EXPECT_THAT(refusal("poolgrad:stitch=perhaps"), ::testing::HasSubstr("stitch must be on or off"));
   EXPECT_THAT(refusal("pytroch:max_split=1"), ::testing::HasSubstr("unknown policy 'pytroch'"));
 }

@@ -79,6 +79,33 @@ TEST(TensorflowBfc, SharesChunksBetweenStreamsWithoutEvents) {
   EXPECT_EQ(model.counters().events + model.counters().waits, 0u);
 }
 
+TEST(TensorflowBfc, TakesAllAtOnceWithoutGrowth) {
+  Model model("tensorflow-bfc:allow_growth=off", 48 * MiB);
+  EXPECT_TRUE(model.allocate(1));
+  EXPECT_EQ(model.reserved(), 48 * MiB);
+  EXPECT_TRUE(model.allocate(47 * MiB));
+  EXPECT_EQ(model.counters().allocations, 1u);
+}
+
+TEST(TensorflowBfc, KeepsUnusedRegionsWithoutGarbageCollection) {
+  Model model("tensorflow-bfc:garbage_collection=off", 48 * MiB);
+  model.free(model.allocate(16 * MiB));
+  EXPECT_FALSE(model.allocate(40 * MiB));
+  EXPECT_EQ(model.counters().frees, 0u);
+}
+
+TEST(TensorflowBfc, SplitsWhereAPartOfTheCapacityWouldBeLost) {
+  Model model("tensorflow-bfc:fragmentation_fraction=0.25", 1 * GiB);
+  const auto whole = model.allocate(384 * MiB);  // of a region of 512 MiB, by 128 MiB too large
+  EXPECT_EQ(model.active(), 512 * MiB);
+  model.free(whole);
+  model.allocate(256 * MiB);
+  EXPECT_EQ(model.active(), 256 * MiB);
+  Model eighth("tensorflow-bfc:fragmentation_fraction=0.125", 1 * GiB);
+  eighth.allocate(384 * MiB);
+  EXPECT_EQ(eighth.active(), 384 * MiB);
+}
+
 TEST(Cub, RoundsToPowersOfEight) {
   const std::pair<std::size_t, std::size_t> sizes[] = {{1, 512},
                                                        {512, 512},
@@ -198,6 +225,60 @@ TEST(SizeMapLru, ClearsTheCacheWhenItsBuffersPinPages) {
   model.free(first);
   model.free(third);
   EXPECT_TRUE(model.allocate(3 * MiB / 2));
+}
+
+TEST(SizeMapLru, HoldsToTheLimitThatIsSet) {
+  Model model("size-map-lru:memory_limit=0.6", 100 * MiB);
+  const auto first = model.allocate(40 * MiB);
+  const auto second = model.allocate(18 * MiB);
+  model.free(second);
+  model.free(first);
+  EXPECT_TRUE(model.allocate(38 * MiB));  // 96 of 60 MiB: the 18 MiB are not enough, the 40 MiB go too
+  EXPECT_EQ(model.counters().frees, 2u);
+  EXPECT_EQ(model.reserved(), 38 * MiB);
+}
+
+TEST(SizeMapLru, CachesNoMoreThanItsLimit) {
+  Model model("size-map-lru:cache_limit=32MiB", 1 * GiB);
+  const auto first = model.allocate(40 * MiB);
+  const auto second = model.allocate(30 * MiB);
+  model.free(first);  // the cache was empty
+  model.free(second);
+  EXPECT_EQ(model.reserved(), 40 * MiB);
+  model.allocate(2 * MiB);
+  EXPECT_EQ(model.reserved(), 2 * MiB);
+  Model none("size-map-lru:cache_limit=0", 1 * GiB);
+  none.free(none.allocate(2 * MiB));
+  EXPECT_EQ(none.reserved(), 0u);
+}
+
+TEST(CudaAsync, KeepsItsReleaseThresholdAtEachStep) {
+  Model model("cuda-async:release_threshold=64MiB", 160 * MiB);
+  std::vector<std::optional<std::uint32_t>> blocks;
+  for (int i = 0; i < 3; ++i) blocks.push_back(model.allocate(32 * MiB));
+  for (const auto& block : blocks) model.free(block);
+  model.step();
+  EXPECT_EQ(model.reserved(), 64 * MiB);
+  EXPECT_EQ(model.counters().frees, 1u);
+  EXPECT_TRUE(model.allocate(128 * MiB)) << "where memory is out, all of it goes";
+  EXPECT_EQ(model.reserved(), 128 * MiB);
+}
+
+TEST(CudaAsync, ReusesOnlyAsItsPoliciesAllow) {
+  const auto waits_and_reserved = [](const char* policy, bool ordered) {
+    Model model(policy, 1 * GiB, 2);
+    model.free(model.allocate(32 * MiB, 0));
+    if (ordered) model.order(1, 0);
+    if (!ordered) model.finish_work();
+    model.allocate(32 * MiB, 1);
+    return std::pair(model.counters().waits, model.reserved() / MiB);
+  };
+  using Result = std::pair<std::uint64_t, std::size_t>;
+  EXPECT_EQ(waits_and_reserved("cuda-async:opportunistic=off", false), Result(1, 32));
+  EXPECT_EQ(waits_and_reserved("cuda-async:follow_event_dependencies=off", true), Result(1, 32));
+  EXPECT_EQ(waits_and_reserved("cuda-async:opportunistic=off,internal_dependencies=off", false), Result(0, 64));
+  EXPECT_EQ(waits_and_reserved("cuda-async:internal_dependencies=off", false), Result(0, 32));
+  EXPECT_EQ(waits_and_reserved("cuda-async:internal_dependencies=off", true), Result(0, 32));
 }
 
 TEST(CudaAsync, ReservesInStepsOf32Mebibytes) {

@@ -27,6 +27,14 @@ const Named models[] = {
     {"Gmlake", make_gmlake},
     {"GmlakeLimited", [](const PolicyContext& context) { return make_gmlake_limited(context, 8 * MiB); }},
     {"SizeMapLru", make_size_map_lru},
+    {"PytorchCollected",
+     policy_named("pytorch:garbage_collection_threshold=0.5,roundup_power2_divisions=4,max_split=32MiB").make},
+    {"PytorchExpandableSmall", policy_named("pytorch-expandable:large_segment=2MiB,roundup_power2_divisions=2").make},
+    {"CudaAsyncKeeping", policy_named("cuda-async:release_threshold=32MiB,opportunistic=off").make},
+    {"RmmPoolBegun", policy_named("rmm-pool:initial_size=2MiB").make},
+    {"RmmBinningSmall", policy_named("rmm-binning:smallest_bin=4KiB,largest_bin=64KiB,blocks=8").make},
+    {"TensorflowBfcWhole", policy_named("tensorflow-bfc:allow_growth=off,fragmentation_fraction=0.1").make},
+    {"SizeMapLimited", policy_named("size-map-lru:memory_limit=0.5,cache_limit=4MiB").make},
 };
 
 class PolicyContract : public ::testing::TestWithParam<Named> {

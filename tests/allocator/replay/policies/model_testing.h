@@ -26,6 +26,9 @@ class Model {
     workload_.streams = streams;
     policy_ = make({.capacity = capacity, .latency = &latency_, .workload = &workload_});
   }
+  /// "pytorch:max_split=20MiB"
+  Model(const char* policy, std::size_t capacity, std::uint16_t streams = 1)
+      : Model(policy_named(policy).make, capacity, streams) {}
 
   /// The number of the block; nothing if the policy refuses.
   std::optional<std::uint32_t> allocate(std::size_t bytes, std::uint16_t stream = 0) {

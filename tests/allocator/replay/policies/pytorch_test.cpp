@@ -105,6 +105,100 @@ TEST(PytorchNative, RefusesThoughThePendingBlockThatItWaitedForWouldFit) {
   EXPECT_TRUE(model.allocate(28 * MiB));  // the cache is searched at the start only
 }
 
+std::size_t rounded_by_four(std::size_t bytes) {
+  Model model("pytorch:roundup_power2_divisions=4", 1 * GiB);
+  model.allocate(bytes);
+  return model.active();
+}
+
+TEST(PytorchNative, RoundsToDivisionsOfPowersOfTwo) {
+  EXPECT_EQ(rounded_by_four(1200), 1536u) << "up to 4 x 512 bytes as without divisions";
+  EXPECT_EQ(rounded_by_four(2048), 2048u);
+  EXPECT_EQ(rounded_by_four(2049), 2560u);
+  EXPECT_EQ(rounded_by_four(4096), 4096u);
+  EXPECT_EQ(rounded_by_four(5121), 6144u);
+  EXPECT_EQ(rounded_by_four(7 * KiB + 1), 8 * KiB);
+  EXPECT_EQ(rounded_by_four(9 * MiB), 10 * MiB);
+  Model plain("pytorch:roundup_power2_divisions=1", 1 * GiB);
+  plain.allocate(5121);
+  EXPECT_EQ(plain.active(), 5632u);
+}
+
+TEST(PytorchNative, TakesItsSegmentsFromTheSizeThatIsRounded) {
+  Model model("pytorch:roundup_power2_divisions=2", 1 * GiB);
+  model.allocate(9 * MiB);
+  EXPECT_EQ(model.reserved(), 12 * MiB);
+}
+
+TEST(PytorchNative, TakesLargeSegmentsOfTheSizeThatIsSet) {
+  Model model("pytorch:large_segment=32MiB", 1 * GiB);
+  model.allocate(2 * MiB);
+  EXPECT_EQ(model.reserved(), 32 * MiB);
+  model.allocate(36 * MiB);
+  EXPECT_EQ(model.reserved(), 68 * MiB);
+}
+
+// The capacity is 100 MiB, of which half is the threshold. The ages are requests for large blocks since the free.
+class PytorchGarbage : public ::testing::Test {
+ protected:
+  // A cached segment of so many bytes.
+  void cache(std::size_t bytes) { model_.free(model_.allocate(bytes)); }
+  Model model_{"pytorch:garbage_collection_threshold=0.5", 100 * MiB};
+};
+
+TEST_F(PytorchGarbage, GoesOldestFirstWhereMoreThanTheThresholdIsReserved) {
+  cache(30 * MiB);
+  cache(32 * MiB);
+  EXPECT_EQ(model_.counters().frees, 0u) << "30 MiB were reserved when the second was asked for";
+  EXPECT_TRUE(model_.allocate(34 * MiB));  // the ages are 2 and 1
+  EXPECT_EQ(model_.reserved(), 32 * MiB + 34 * MiB);
+  EXPECT_TRUE(model_.allocate(36 * MiB));
+  EXPECT_EQ(model_.reserved(), 34 * MiB + 36 * MiB);
+}
+
+TEST_F(PytorchGarbage, GoesUntilTheThresholdIsKept) {
+  cache(12 * MiB);
+  cache(14 * MiB);
+  cache(36 * MiB);  // 62 MiB: 12 too much
+  cache(38 * MiB);  // ages 3, 2 and 1: the first two, 26 MiB, are at least as old as their average
+  EXPECT_EQ(model_.counters().frees, 2u);
+  EXPECT_EQ(model_.reserved(), 74 * MiB);
+  EXPECT_TRUE(model_.allocate(40 * MiB));  // ages 2 and 1: 36 MiB are enough
+  EXPECT_EQ(model_.reserved(), 38 * MiB + 40 * MiB);
+}
+
+TEST_F(PytorchGarbage, IsNoSegmentThatHoldsALiveBlockAndNoSmallOne) {
+  const auto live = model_.allocate(30 * MiB);
+  cache(512);
+  model_.free(live);
+  model_.allocate(2 * MiB);  // of the segment of 30 MiB
+  cache(32 * MiB);
+  EXPECT_EQ(model_.reserved(), 64 * MiB);
+  EXPECT_TRUE(model_.allocate(34 * MiB));  // the cached 32 MiB go, the others stay
+  EXPECT_EQ(model_.counters().frees, 1u);
+  EXPECT_EQ(model_.reserved(), 66 * MiB);
+}
+
+TEST_F(PytorchGarbage, StaysWhereACachedBlockFits) {
+  cache(30 * MiB);
+  cache(32 * MiB);
+  EXPECT_TRUE(model_.allocate(31 * MiB));
+  EXPECT_EQ(model_.counters().frees, 0u);
+}
+
+TEST(PytorchExpandable, RoundsToDivisionsOfPowersOfTwo) {
+  Model model("pytorch-expandable:roundup_power2_divisions=2", 1 * GiB);
+  model.allocate(17 * MiB);
+  EXPECT_EQ(model.active(), 24 * MiB);
+}
+
+TEST(PytorchExpandable, MapsLargePagesOfTheSizeThatIsSet) {
+  Model model("pytorch-expandable:large_segment=4MiB", 1 * GiB);
+  model.allocate(9 * MiB);
+  EXPECT_EQ(model.reserved(), 12 * MiB);
+  EXPECT_EQ(model.counters().allocations, 3u);
+}
+
 TEST(PytorchExpandable, MapsPagesOfTwoAndTwentyMebibytes) {
   Model model(make_pytorch_expandable, 1 * GiB);
   model.allocate(100);
@@ -248,6 +342,22 @@ TEST(Gmlake, HandsOutAStitchedBlockOfUpToTenTimesTheSize) {
   model.free(large);
   model.allocate(4 * MiB);
   EXPECT_EQ(model.active(), 4 * MiB);
+}
+
+// What a request of 6 MiB gets where 12 MiB, stitched of six chunks, are free.
+std::size_t granted(const char* policy) {
+  Model model(policy, 1 * GiB);
+  std::vector<std::optional<std::uint32_t>> chunks;
+  for (int i = 0; i < 6; ++i) chunks.push_back(model.allocate(2 * MiB));
+  for (const auto& chunk : chunks) model.free(chunk);
+  model.free(model.allocate(12 * MiB));
+  model.allocate(6 * MiB);
+  return model.active();
+}
+
+TEST(Gmlake, HandsOutNoStitchedBlockBeyondItsReuseLimit) {
+  EXPECT_EQ(granted("gmlake:reuse_limit=2"), 12 * MiB);
+  EXPECT_EQ(granted("gmlake:reuse_limit=1"), 6 * MiB);
 }
 
 TEST(Gmlake, AllocatesOnlyWhatIsMissing) {

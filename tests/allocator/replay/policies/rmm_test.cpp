@@ -66,6 +66,42 @@ TEST(RmmPool, NeverGivesMemoryBack) {
   EXPECT_EQ(model.counters().frees, 0u);
 }
 
+TEST(RmmPool, BeginsWithItsInitialSize) {
+  Model model("rmm-pool:initial_size=8MiB", 20 * MiB);
+  EXPECT_EQ(model.reserved(), 8 * MiB);
+  for (int i = 0; i < 4; ++i) model.allocate(2 * MiB);
+  EXPECT_EQ(model.reserved(), 8 * MiB);
+  model.allocate(2 * MiB);
+  EXPECT_EQ(model.reserved(), 16 * MiB);
+  Model larger("rmm-pool:initial_size=8MiB", 6 * MiB);
+  EXPECT_FALSE(larger.allocate(1));
+}
+
+TEST(RmmPool, TakesHalfOfWhatItsMaximumLeaves) {
+  Model model("rmm-pool:maximum_size=16MiB", 1 * GiB);
+  std::vector<std::size_t> sizes;
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_TRUE(model.allocate(2 * MiB));
+    sizes.push_back(model.reserved() / MiB);
+  }
+  EXPECT_EQ(sizes, (std::vector<std::size_t>{8, 8, 8, 8, 12, 12, 14, 16}));
+  EXPECT_FALSE(model.allocate(1));
+  Model request("rmm-pool:maximum_size=16MiB", 1 * GiB);
+  EXPECT_TRUE(request.allocate(12 * MiB));
+  EXPECT_EQ(request.reserved(), 12 * MiB);
+  EXPECT_FALSE(request.allocate(5 * MiB));
+}
+
+TEST(RmmArena, TakesTheSizeThatIsSet) {
+  Model model("rmm-arena:arena_size=16MiB", 64 * MiB);
+  EXPECT_EQ(model.reserved(), 16 * MiB);
+  EXPECT_TRUE(model.allocate(16 * MiB));
+  EXPECT_FALSE(model.allocate(1));
+  Model larger("rmm-arena:arena_size=16MiB", 8 * MiB);
+  EXPECT_EQ(larger.reserved(), 0u);
+  EXPECT_FALSE(larger.allocate(1));
+}
+
 TEST(RmmArena, TakesTheWholeCapacityAtOnce) {
   Model model(make_rmm_arena, 64 * MiB);
   EXPECT_EQ(model.reserved(), 64 * MiB);
@@ -137,6 +173,19 @@ TEST(RmmBinning, ServesEachRequestFromTheSmallestBinThatHoldsIt) {
   EXPECT_EQ(model.active(), 5 * MiB);
   model.allocate(4 * MiB + 1);  // of the pool
   EXPECT_EQ(model.active(), 9 * MiB + 256);
+}
+
+TEST(RmmBinning, HasTheBinsThatAreSet) {
+  Model model("rmm-binning:smallest_bin=1MiB,largest_bin=2MiB,blocks=4", 1 * GiB);
+  model.allocate(1);
+  EXPECT_EQ(model.active(), 1 * MiB);
+  EXPECT_EQ(model.reserved(), 4 * MiB);
+  model.allocate(2 * MiB);
+  EXPECT_EQ(model.active(), 3 * MiB);
+  EXPECT_EQ(model.reserved(), 12 * MiB);
+  model.allocate(2 * MiB + 1);  // of the pool, which doubles
+  EXPECT_EQ(model.active(), 5 * MiB + 256);
+  EXPECT_EQ(model.reserved(), 24 * MiB);
 }
 
 TEST(RmmBinning, Takes128BlocksAtATime) {
