@@ -57,12 +57,14 @@ function(poolgrad_test source)
       add_dependencies(${label}_tests ${name})
     endif()
   endforeach()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600 ENVIRONMENT "${TEST_ENVIRONMENT}")
-  # gtest_discover_tests takes the second of several labels for a property, so ctest sets them when it lists the tests.
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
+  # Tests ask for more threads than there are cores, and run beside each other: threads that wait must not spin.
+  set(environment OMP_WAIT_POLICY=passive ${TEST_ENVIRONMENT})
+  # gtest_discover_tests takes the second of several labels for a property, so ctest sets lists when it lists the tests.
   set(labelling ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
   file(CONFIGURE OUTPUT ${labelling} CONTENT [[
 foreach(test IN LISTS @name@_TESTS)
-  set_tests_properties(${test} PROPERTIES LABELS "@labels@")
+  set_tests_properties(${test} PROPERTIES LABELS "@labels@" ENVIRONMENT "@environment@")
 endforeach()
 ]] @ONLY)
   set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${labelling})

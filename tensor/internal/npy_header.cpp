@@ -14,16 +14,16 @@ struct NpyType {
   DType dtype;
   std::string_view code;  // as NumPy writes it
 };
-constexpr std::array<NpyType, 7> types{{{DType::f64, "<f8"},
-                                        {DType::f32, "<f4"},
-                                        {DType::f16, "<f2"},
-                                        {DType::i64, "<i8"},
-                                        {DType::i32, "<i4"},
-                                        {DType::u8, "|u1"},
-                                        {DType::boolean, "|b1"}}};
+constexpr std::array<NpyType, 7> npy_types{{{DType::f64, "<f8"},
+                                            {DType::f32, "<f4"},
+                                            {DType::f16, "<f2"},
+                                            {DType::i64, "<i8"},
+                                            {DType::i32, "<i4"},
+                                            {DType::u8, "|u1"},
+                                            {DType::boolean, "|b1"}}};
 
 DType dtype_from(const std::string& descr) {
-  for (const NpyType& type : types)
+  for (const NpyType& type : npy_types)
     if (descr.size() == 3 && descr.substr(1) == type.code.substr(1)) {
       // The byte order of one byte says nothing.
       if (size_of(type.dtype) == 1 && std::string_view("|<>=").find(descr[0]) != std::string_view::npos)
@@ -140,7 +140,7 @@ NpyHeader parse_npy_header(std::string_view text) {
 
 std::string npy_header(const NpyHeader& header) {
   std::string_view code;
-  for (const NpyType& type : types)
+  for (const NpyType& type : npy_types)
     if (type.dtype == header.dtype) code = type.code;
   if (code.empty()) throw DTypeError("[save_npy] npy files have no dtype for " + std::string(to_string(header.dtype)));
   std::string text = "{'descr': '" + std::string(code) +

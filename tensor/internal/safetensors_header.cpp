@@ -15,14 +15,14 @@ struct NamedType {
   DType dtype;
   std::string_view name;
 };
-constexpr std::array<NamedType, 8> types{{{DType::f64, "F64"},
-                                          {DType::f32, "F32"},
-                                          {DType::f16, "F16"},
-                                          {DType::bf16, "BF16"},
-                                          {DType::i64, "I64"},
-                                          {DType::i32, "I32"},
-                                          {DType::u8, "U8"},
-                                          {DType::boolean, "BOOL"}}};
+constexpr std::array<NamedType, 8> safetensors_types{{{DType::f64, "F64"},
+                                                      {DType::f32, "F32"},
+                                                      {DType::f16, "F16"},
+                                                      {DType::bf16, "BF16"},
+                                                      {DType::i64, "I64"},
+                                                      {DType::i32, "I32"},
+                                                      {DType::u8, "U8"},
+                                                      {DType::boolean, "BOOL"}}};
 
 /// Receives the events of the JSON parser and refuses whatever does not belong where it stands. The depth of the
 /// structure is bounded by the states, so deep nesting is refused at its first bracket too many.
@@ -77,8 +77,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     }
     if (state_ != State::dtype_value) refuse("unexpected string");
     if (text.empty()) refuse("dtype '' is none");
-    const auto type = std::find_if(types.begin(), types.end(), [&](const NamedType& t) { return t.name == text; });
-    if (type == types.end())
+    const auto type = std::find_if(safetensors_types.begin(), safetensors_types.end(),
+                                   [&](const NamedType& t) { return t.name == text; });
+    if (type == safetensors_types.end())
       header.entries.back().unsupported = text;
     else
       header.entries.back().dtype = type->dtype;
@@ -151,7 +152,7 @@ std::string safetensors_header(const SafetensorsHeader& header) {
   if (!header.metadata.empty()) json["__metadata__"] = header.metadata;
   for (const SafetensorsEntry& entry : header.entries) {
     Json& value = json[entry.name];
-    for (const NamedType& type : types)
+    for (const NamedType& type : safetensors_types)
       if (type.dtype == entry.dtype) value["dtype"] = type.name;
     value["shape"] = std::vector<std::int64_t>(entry.shape.begin(), entry.shape.end());
     value["data_offsets"] = {entry.begin, entry.end};

@@ -98,6 +98,36 @@ TEST(AttentionCore, MixingWithoutAGradientCountsSinksOnce) {
   EXPECT_TRUE(all_close(detached(in.q, in.k, in.v, call), exact(in.q, in.k, in.v, call), 1e-12, 1e-12));
 }
 
+// What is written into the mask after the forward may not reach the gradient: it is kept as it was, or refused.
+TEST(AttentionCore, GradientsAreThoseOfThePaddingAtTheForward) {
+  constexpr std::int64_t length = 41;
+  const RingInputs in = ring_inputs({2, length, length, 4, 2, 4, 3});
+  for (const Named& one : every_core({})) {
+    const auto gradient = [&](bool changes) {
+      Tensor k = in.k.copy();
+      k.set_requires_grad();
+      Tensor padding = some_padding(length, {41, 20});
+      const Tensor loss = sum((*one.core)(in.q, k, in.v, {.key_padding = padding}));
+      if (changes) padding.fill(1);
+      loss.backward();
+      return k.grad();
+    };
+    EXPECT_EQ(gradient(true).to_vector<double>(), gradient(false).to_vector<double>()) << one.name;
+  }
+}
+
+TEST(AttentionCore, AdaptiveBlocksRefuseAPaddingThatChangedAfterTheForward) {
+  AdaptiveBlockSparseAttention module(4, {.block_size = 16, .selected = 2}, {}, {.dtype = DType::f64});
+  const RingInputs in = ring_inputs({2, 41, 41, 4, 2, 4, 3});
+  Tensor k = in.k.copy();
+  k.set_requires_grad();
+  Tensor padding = some_padding(41, {41, 20});
+  const Tensor loss = sum(module(in.q, k, in.v, {.key_padding = padding}));
+  padding.fill(1);
+  EXPECT_THAT(error_of<Error>([&] { loss.backward(); }),
+              ::testing::HasSubstr("[masked_fill] a saved tensor (2, 41, 1, 1) bool on cpu was written in place"));
+}
+
 TEST(AttentionCore, PaddedPositionsAreToAdaptiveBlocksAsIfTheyWereNotThere) {
   AdaptiveBlockSparseAttention module(4, {.block_size = 16, .selected = 2}, {}, {.dtype = DType::f64});
   constexpr std::int64_t length = 100;

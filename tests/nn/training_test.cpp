@@ -32,6 +32,28 @@ TEST(GradientClipping, MeasuresAllGradientsTogether) {
   EXPECT_EQ(gradient_norm({}), 0.0);
 }
 
+/// The norm of one gradient, rounded to `dtype` first.
+double norm_of(const std::vector<double>& gradient, DType dtype) {
+  const auto count = static_cast<std::int64_t>(gradient.size());
+  Tensor parameter = zeros({count}, {.dtype = dtype}).set_requires_grad();
+  parameter.set_grad(to(from_data(gradient, {count}), dtype));
+  return gradient_norm({parameter});
+}
+
+// The squares are beyond the range of the gradients' type, or below the last digit of a sum of it.
+TEST(GradientClipping, AddsUpInF64) {
+  const auto f32 = [](double value) { return static_cast<double>(static_cast<float>(value)); };
+  EXPECT_DOUBLE_EQ(norm_of({3e20, -4e20}, DType::f32), std::hypot(f32(3e20), f32(4e20)));
+  EXPECT_DOUBLE_EQ(norm_of({3e-30, -4e-30}, DType::f32), std::hypot(f32(3e-30), f32(4e-30)));
+  EXPECT_DOUBLE_EQ(norm_of({1e20, 1e-30}, DType::f32), f32(1e20));
+  EXPECT_DOUBLE_EQ(norm_of({300, 400}, DType::f16), 500.0);
+  EXPECT_DOUBLE_EQ(norm_of({3 * 0x1p100, 4 * 0x1p100}, DType::bf16), 5 * 0x1p100);
+  std::vector<double> many(100'001, 1.0);
+  many[0] = 65536.0;
+  EXPECT_DOUBLE_EQ(norm_of(many, DType::f32), std::sqrt(0x1p32 + 100'000));
+  EXPECT_DOUBLE_EQ(norm_of(many, DType::bf16), std::sqrt(0x1p32 + 100'000));
+}
+
 TEST(GradientClipping, ScalesDownOnly) {
   EXPECT_DOUBLE_EQ(clip_scale(4.0, 1.0), 0.25);
   EXPECT_DOUBLE_EQ(clip_scale(0.5, 1.0), 1.0);
