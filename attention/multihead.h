@@ -8,10 +8,7 @@
 #include <vector>
 
 #include "attention/attention_core.h"
-#include "nn/layer_norm.h"
-#include "nn/linear.h"
-#include "nn/rms_norm.h"
-#include "nn/sequence_mixer.h"
+#include "nn/layers.h"
 
 namespace poolgrad::attention {
 

@@ -17,7 +17,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "attention/language_model.h"
-#include "nn/adamw.h"
+#include "nn/optimizer.h"
 #include "tensor/creation.h"
 
 namespace {

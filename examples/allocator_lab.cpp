@@ -12,7 +12,7 @@
 #include <iostream>
 
 #include "examples/lab/lab.h"
-#include "examples/support/progress.h"
+#include "examples/support/console.h"
 
 int main(int argc, char** argv) {
   return poolgrad::examples::run_lab(argc, argv, std::cout, std::cerr, poolgrad::examples::Progress::is_terminal());

@@ -7,13 +7,12 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-#include <exception>
 #include <filesystem>
-#include <iostream>
 
 #include "allocator/error.h"
-#include "examples/gallery/pattern_svg.h"
-#include "examples/support/write_text.h"
+#include "examples/pattern_svg.h"
+#include "examples/support/console.h"
+#include "examples/support/options.h"
 
 namespace {
 
@@ -46,12 +45,7 @@ int main(int argc, char** argv) {
   app.add_option("--output", output, "Folder to write to, made where it is missing; -: standard output")
       ->capture_default_str();
   app.add_option("--only", only, "One pattern, by the name of its file");
-  CLI11_PARSE(app, argc, argv);
-  try {
-    draw(output, only);
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
-    return 1;
-  }
+  using namespace poolgrad::examples;
+  return run_program([&] { return parse_command_line(app, argc, argv); },
+                     [&](std::ostream&, bool) { draw(output, only); });
 }

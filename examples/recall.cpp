@@ -12,22 +12,12 @@
 // segments have the largest rate. So that the task is fair, the values and questions of a sequence agree mod 4
 // (--align), at a residue drawn for each sequence: every head has to learn the mechanism. With --align 1 they lie
 // anywhere, and what follows a statement must take it over by the shortest branch first, which is harder to learn.
-#include <cstdio>
-#include <exception>
-#include <iostream>
-
-#include "examples/recall/recall_run.h"
-#include "examples/support/progress.h"
+#include "examples/recall/recall.h"
+#include "examples/support/console.h"
 
 int main(int argc, char** argv) {
-  poolgrad::examples::RecallOptions options;
-  const int code = poolgrad::examples::parse_recall_options(argc, argv, options);
-  if (code >= 0) return code;
-  try {
-    poolgrad::examples::run_recall(options, std::cout, poolgrad::examples::Progress::is_terminal());
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
-    return 1;
-  }
+  using namespace poolgrad::examples;
+  RecallOptions options;
+  return run_program([&] { return parse_recall_options(argc, argv, options); },
+                     [&](std::ostream& out, bool live) { run_recall(options, out, live); });
 }

@@ -7,21 +7,12 @@
 //
 // Expected of the default run: below 2.0 nats per byte on held-out files, beside a unigram near 3.6, a bigram near 2.7
 // and a trigram near 1.9, and a sample that looks like C++.
-#include <cstdio>
-#include <exception>
-#include <iostream>
-
-#include "examples/support/trainer.h"
+#include "examples/support/train.h"
+#include "examples/support/console.h"
 
 int main(int argc, char** argv) {
-  poolgrad::examples::TrainOptions options;
-  const int code = poolgrad::examples::parse_train_options(argc, argv, options);
-  if (code >= 0) return code;
-  try {
-    poolgrad::examples::train(options, std::cout, poolgrad::examples::Progress::is_terminal());
-    return 0;
-  } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
-    return 1;
-  }
+  using namespace poolgrad::examples;
+  TrainOptions options;
+  return run_program([&] { return parse_train_options(argc, argv, options); },
+                     [&](std::ostream& out, bool live) { train(options, out, live); });
 }

@@ -1,4 +1,4 @@
-// A decoder-only transformer over bytes (or any other small vocabulary).
+// A decoder-only transformer over bytes (or any other small vocabulary), and its blocks.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,33 @@
 #include <optional>
 #include <vector>
 
-#include "nn/embedding.h"
-#include "nn/linear.h"
-#include "nn/transformer_block.h"
+#include "nn/layers.h"
 
 namespace poolgrad::nn {
+
+enum class NormKind { layer_norm, rms_norm };
+
+struct TransformerBlockOptions {
+  NormKind norm = NormKind::rms_norm;
+  bool bias = false;  // of the norms; the layers bring their own
+  double dropout = 0.0;
+};
+
+/// A pre-norm block: h = x + dropout(mixer(norm1(x))), out = h + dropout(feed_forward(norm2(h))); x is (B, T, width).
+class TransformerBlock : public Module {
+ public:
+  TransformerBlock(std::int64_t width, std::unique_ptr<SequenceMixer> mixer, std::unique_ptr<Layer> feed_forward,
+                   TransformerBlockOptions options = {}, const ParameterOptions& parameters = {});
+
+  Tensor forward(const Tensor& x, SequenceState* state = nullptr);
+
+ private:
+  std::unique_ptr<Layer> norm1_;
+  std::unique_ptr<SequenceMixer> mixer_;
+  std::unique_ptr<Layer> norm2_;
+  std::unique_ptr<Layer> feed_forward_;
+  Dropout dropout_;
+};
 
 /// rope: the mixers rotate queries and keys. learned: a table of `context` vectors is added to the embedding.
 enum class Positions { rope, learned };

@@ -1,8 +1,14 @@
 #include "nn/optimizer.h"
 
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/views.h"
+#include "kernels/optimizer.h"
+#include "kernels/reduce.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -72,6 +78,85 @@ void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::v
   for (std::size_t i = 0; i < state.size(); ++i) state_[i].second.copy_from(state[i].second);
   steps_ = steps;
   parameter_steps_ = parameter_steps.empty() ? std::vector(parameters_.size(), steps) : parameter_steps;
+}
+
+SGD::SGD(NamedTensors parameters, SGDOptions options)
+    : Optimizer(std::move(parameters), options.learning_rate), options_(options) {
+  if (options.learning_rate < 0 || options.momentum < 0 || options.weight_decay < 0)
+    throw ValueError("[sgd] learning rate, momentum and weight decay must not be negative: " +
+                     std::to_string(options.learning_rate) + ", " + std::to_string(options.momentum) + ", " +
+                     std::to_string(options.weight_decay));
+  if (options.nesterov && (options.momentum == 0 || options.dampening != 0))
+    throw ValueError("[sgd] nesterov needs momentum and no dampening: " + std::to_string(options.momentum) + ", " +
+                     std::to_string(options.dampening));
+  if (options.momentum == 0) return;
+  for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
+}
+
+void SGD::update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+                 double gradient_scale) {
+  kernels::sgd(current_stream(parameter.device()),
+               {.learning_rate = learning_rate(),
+                .momentum = options_.momentum,
+                .weight_decay = options_.weight_decay,
+                .dampening = options_.dampening,
+                .nesterov = options_.nesterov,
+                .first_step = step == 1,
+                .gradient_scale = gradient_scale},
+               parameter.view(), gradient.view(), momentum_.empty() ? View{} : momentum_[index].view());
+}
+
+AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
+    : Optimizer(std::move(parameters), options.learning_rate), options_(options) {
+  if (options.learning_rate < 0 || options.epsilon < 0 || options.weight_decay < 0)
+    throw ValueError("[adamw] learning rate, epsilon and weight decay must not be negative: " +
+                     std::to_string(options.learning_rate) + ", " + std::to_string(options.epsilon) + ", " +
+                     std::to_string(options.weight_decay));
+  if (!(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1))
+    throw ValueError("[adamw] betas must be in [0, 1): " + std::to_string(options.beta1) + ", " +
+                     std::to_string(options.beta2));
+  for (std::size_t i = 0; i < this->parameters().size(); ++i) {
+    first_.push_back(add_state(i, "first_moment"));
+    second_.push_back(add_state(i, "second_moment"));
+  }
+}
+
+void AdamW::update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+                   double gradient_scale) {
+  const bool decays = !options_.decay_matrices_only || parameter.rank() > 1;
+  kernels::adamw(current_stream(parameter.device()),
+                 {.learning_rate = learning_rate(),
+                  .beta1 = options_.beta1,
+                  .beta2 = options_.beta2,
+                  .epsilon = options_.epsilon,
+                  .weight_decay = decays ? options_.weight_decay : 0.0,
+                  .step = step,
+                  .gradient_scale = gradient_scale},
+                 parameter.view(), gradient.view(), first_[index].view(), second_[index].view());
+}
+
+double gradient_norm(const std::vector<Tensor>& parameters) {
+  if (parameters.empty()) return 0.0;
+  const MemoryScope scope("gradient_norm", Category::workspace);
+  const Device device = parameters.front().device();
+  const Tensor sum = zeros({}, {.dtype = DType::f64, .device = device});
+  for (const Tensor& parameter : parameters)
+    if (const Tensor gradient = parameter.grad(); gradient.defined())
+      kernels::add_sum_of_squares(current_stream(device), sum.view(), gradient.view());
+  return std::sqrt(sum.item());
+}
+
+double clip_scale(double norm, double limit) {
+  if (!(limit >= 0)) throw ValueError("[clip_scale] the limit must not be negative: " + std::to_string(limit));
+  return limit == 0 || norm <= limit ? 1.0 : limit / norm;
+}
+
+double CosineSchedule::rate(std::int64_t step) const {
+  const std::int64_t top = std::max<std::int64_t>(warmup, 1);  // the step at the peak
+  if (step <= top) return peak * static_cast<double>(step) / static_cast<double>(top);
+  const double span = static_cast<double>(std::max<std::int64_t>(steps - top, 1));
+  const double progress = std::min(1.0, static_cast<double>(step - top) / span);
+  return peak * (floor + (1.0 - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
 }
 
 }  // namespace poolgrad::nn

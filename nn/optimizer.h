@@ -1,4 +1,4 @@
-// What optimisers share: the parameters, the step count, the state that a checkpoint holds.
+// Optimisers, clipping by the global norm, and learning rates over time.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 
 namespace poolgrad::nn {
 
+/// What optimisers share: the parameters, the step count, the state that a checkpoint holds.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -55,6 +56,71 @@ class Optimizer {
   double learning_rate_;
   std::int64_t steps_ = 0;
   std::vector<std::int64_t> parameter_steps_;
+};
+
+struct SGDOptions {
+  double learning_rate = 1e-2;
+  double momentum = 0.0;
+  double dampening = 0.0;
+  double weight_decay = 0.0;  // added to the gradient
+  bool nesterov = false;
+};
+
+/// g' = g + weight_decay * p; b = g' at the parameter's first step, momentum * b + (1 - dampening) * g' afterwards; p
+/// -= rate * b, or rate * (g' + momentum * b) with Nesterov's momentum (Sutskever et al. 2013).
+class SGD : public Optimizer {
+ public:
+  /// Throws ValueError for negative options, and for Nesterov without momentum or with dampening.
+  explicit SGD(NamedTensors parameters, SGDOptions options = {});
+
+ private:
+  void update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+              double gradient_scale) override;
+
+  SGDOptions options_;
+  std::vector<Tensor> momentum_;  // empty without momentum
+};
+
+struct AdamWOptions {
+  double learning_rate = 1e-3;
+  double beta1 = 0.9, beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.01;
+  bool decay_matrices_only = false;  // no decay for norms and biases (one-dimensional parameters)
+};
+
+/// m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, p -= rate * (weight_decay * p + m^ / (sqrt(v^) +
+/// epsilon)) with m^ and v^ corrected for the steps that the parameter itself has taken (Loshchilov & Hutter 2019).
+/// Moments are in the compute dtype.
+class AdamW : public Optimizer {
+ public:
+  /// Throws ValueError for negative options and betas outside [0, 1).
+  explicit AdamW(NamedTensors parameters, AdamWOptions options = {});
+
+ private:
+  void update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
+              double gradient_scale) override;
+
+  AdamWOptions options_;
+  std::vector<Tensor> first_, second_;
+};
+
+/// sqrt of the sum of squares of all gradients, accumulated in f64; parameters without one count as 0. 0 on sim.
+double gradient_norm(const std::vector<Tensor>& parameters);
+/// What Optimizer::step() should multiply gradients by so that their norm is at most `limit`: min(1, limit / norm).
+/// A limit of 0 means no clipping. Throws ValueError for a negative limit.
+double clip_scale(double norm, double limit);
+
+/// Linear warm-up over `warmup` steps to `peak`, then half a cosine down to `floor * peak` at the last of `steps`
+/// (Loshchilov & Hutter 2017). Steps count from 1; without warm-up the first is at the peak, and beyond the last the
+/// rate stays.
+struct CosineSchedule {
+  double peak = 3e-3;
+  std::int64_t warmup = 20;
+  std::int64_t steps = 1000;
+  double floor = 0.1;
+
+  double rate(std::int64_t step) const;
 };
 
 }  // namespace poolgrad::nn

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <fstream>
 #include <ostream>
@@ -10,7 +11,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/headline/report.h"
-#include "examples/support/interrupt.h"
+#include "examples/support/options.h"
 
 namespace poolgrad::examples {
 
@@ -84,6 +85,26 @@ void write(const std::string& path, const std::string& text, std::ostream& out) 
 }
 
 }  // namespace
+
+int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o) {
+  CLI::App app("Runs the rows of the original reports' tables with exact mathematics, and prints their figures beside.",
+               "headline");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--rows", o.rows, "Rows or groups to run, by the beginning of their names (default: all)")
+      ->delimiter(',');
+  app.add_flag("--list", o.list, "Name the rows and stop");
+  app.add_option("--device", o.device, "cpu or cuda:N");
+  app.add_option("--dtype", o.dtype, "Storage of the tensors: f16, bf16 or f32");
+  app.add_option("--row-seconds", o.row_seconds, "Leave out rows that would take longer than this");
+  app.add_option("--seconds", o.seconds, "Time for each row that streams a billion tokens");
+  app.add_option("--memory", o.memory, "Bytes that rows may use, such as 8GiB (default: 9/10 of what is free)");
+  app.add_option("--seed", o.seed, "Decides the inputs");
+  app.add_option("--json", o.json, "File to write as JSON; - for standard output");
+  app.add_option("--html", o.html, "Page to write");
+  app.add_flag("--quiet", o.quiet, "Print no tables");
+  const int code = parse_command_line(app, argc, argv);
+  return code > 0 ? exit_usage : code;
+}
 
 void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) {
   const std::vector<Group> groups = selected(options);

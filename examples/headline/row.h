@@ -1,4 +1,4 @@
-// One row of the headline tables: what a report claimed, what stood behind it, and how to run it.
+// The rows of the headline tables: what a report claimed, what stood behind it, and how to run it.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "attention/pattern.h"
-#include "examples/support/progress.h"
+#include "examples/support/console.h"
 #include "kernels/dtype.h"
 
 namespace poolgrad::examples {
@@ -69,7 +69,44 @@ struct Group {
   std::vector<Row> rows;
 };
 
+// The tables of the original reports.
+Group short_sequences();      // 1K and 2K tokens, every module
+Group long_sequences();       // 8K to 128K, dilated and block-sparse
+Group extreme_sequences();    // 32K to 2.8M, block-sparse
+Group branches_of_all();      // segments of a quarter, half and all of the sequence
+Group block_sparse_limits();  // "base" against "ring"
+Group memory_limits();        // the longest sequence in 8 GiB
+Group varying_shapes();       // what a pool saves
+Group billion_tokens();       // streamed
 /// All of them, in the order of the reports.
 std::vector<Group> headline_groups();
+
+enum class Work {
+  forward,             // q, k, v and out live
+  forward_over_query,  // out is written over q
+  training             // forward and backward; dq is written over out
+};
+
+/// Attention of one shape and pattern.
+struct AttentionWork {
+  Work work = Work::forward;
+  std::int64_t batch = 1, tokens = 1, heads = 8, head_dim = 64;
+  attention::Pattern pattern = attention::Pattern::dense();
+  int ring = 1;             // ranks that share the sequence, on this one device
+  std::string budget = {};  // hard limit of the pool; empty: none
+};
+
+/// Operations of a call: 4 D for each visited pair forward, 3.5 times that with the backward.
+double operations_of(const AttentionWork& work);
+/// Bytes of the tensors that must live at once, docs/attention.md.
+double formula_bytes(const AttentionWork& work, DType dtype);
+
+/// One call on fresh tensors; throws OutOfMemoryError.
+void run_once(const AttentionWork& work, DType dtype, Device device);
+/// Runs it as often as it is worth, at least once. Where the bytes do not fit the machine a sim device counts them.
+Outcome measure(const AttentionWork& work, Bench& bench);
+
+/// A row that does so.
+Row attention_row(std::string id, std::string label, const AttentionWork& work, const Theirs& theirs);
 
 }  // namespace poolgrad::examples

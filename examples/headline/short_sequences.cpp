@@ -13,8 +13,7 @@
 #include "attention/improved_dilated_attention.h"
 #include "attention/multihead.h"
 #include "attention/ring_dilated_attention.h"
-#include "examples/headline/attention_work.h"
-#include "examples/headline/groups.h"
+#include "examples/headline/row.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 

@@ -6,7 +6,6 @@
 
 #include "examples/lab/comparison.h"
 #include "examples/support/console.h"
-#include "examples/support/table.h"
 
 namespace poolgrad::examples {
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "allocator/caching_allocator.h"
-#include "examples/support/table.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

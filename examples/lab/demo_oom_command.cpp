@@ -9,7 +9,7 @@
 #include "allocator/error.h"
 #include "examples/lab/command.h"
 #include "examples/lab/demo_pool.h"
-#include "examples/support/table.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

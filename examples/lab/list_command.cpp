@@ -5,7 +5,7 @@
 #include "allocator/replay/zoo.h"
 #include "examples/lab/command.h"
 #include "examples/lab/source.h"
-#include "examples/support/table.h"
+#include "examples/support/console.h"
 
 namespace poolgrad::examples {
 

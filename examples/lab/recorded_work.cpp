@@ -4,9 +4,8 @@
 #include "attention/attend.h"
 #include "attention/language_model.h"
 #include "autograd/operators.h"
-#include "examples/support/random.h"
-#include "examples/support/sampler.h"
-#include "examples/support/trainer.h"
+#include "examples/support/train.h"
+#include "nn/training/random.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::examples {
@@ -32,19 +31,20 @@ TrainOptions model_of_size(const RecordedWork& work) {
   return options;
 }
 
-Corpus made_up_text(std::int64_t bytes) {
-  Corpus corpus;
+nn::Corpus made_up_text(std::int64_t bytes) {
+  nn::Corpus corpus;
   for (std::int64_t i = 0; i < bytes; ++i)
-    corpus.train.push_back(static_cast<std::uint8_t>(' ' + random_below(1, static_cast<std::uint64_t>(i), 96)));
+    corpus.train.push_back(static_cast<std::uint8_t>(' ' + nn::random_below(1, static_cast<std::uint64_t>(i), 96)));
   corpus.validation.assign(corpus.train.begin(), corpus.train.begin() + 64);
   return corpus;
 }
 
 void train_steps(const RecordedWork& work, const Done& done) {
   const TrainOptions options = model_of_size(work);
-  Trainer trainer(options, made_up_text(2 * options.context + 64), work.pool, work.device);
+  Generator generator(options.seed);
+  const auto trainer = options.make_trainer(made_up_text(2 * options.context + 64), work.device, generator);
   for (std::int64_t step = 1; step <= work.steps; ++step) {
-    trainer.step();
+    trainer->step();
     done(step);
   }
 }
@@ -58,7 +58,7 @@ void attention_passes(const RecordedWork& work, const Done& done) {
     // Lengths differ, as those of batches of text do.
     const auto seed = static_cast<std::uint64_t>(step);
     const std::int64_t n =
-        length / 2 + static_cast<std::int64_t>(random_below(2, seed, static_cast<std::uint64_t>(length / 2)));
+        length / 2 + static_cast<std::int64_t>(nn::random_below(2, seed, static_cast<std::uint64_t>(length / 2)));
     const TensorOptions options{.device = work.device};
     const auto input = [&](const char* name, Category category, std::int64_t head_count) {
       const MemoryScope scope(name, category);
@@ -81,7 +81,7 @@ void generate(const RecordedWork& work, const Done& done) {
                                                     {.device = work.device, .generator = &generator});
   model->eval();
   work.pool.begin_step();
-  sample_text(*model, "int main() {\n", work.steps, 0.8, 1, work.device);
+  nn::sample_text(*model, "int main() {\n", work.steps, 0.8, 1, work.device);
   done(work.steps);
 }
 

@@ -2,10 +2,26 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-#include <ostream>
+#include <algorithm>
+#include <iostream>
+#include <utility>
 
 namespace poolgrad::examples {
+
+namespace {
+
+/// Characters of UTF-8.
+std::size_t width_of(const std::string& text) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+void append_line(std::string& to, std::string line) {
+  line.erase(line.find_last_not_of(' ') + 1);
+  to += line + '\n';
+}
+
+}  // namespace
 
 void Console::answer(const Json& json) {
   if (options_.json) out_ << json.dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
@@ -28,6 +44,60 @@ std::string format_integer(std::uint64_t value) {
   std::string digits = std::to_string(value);
   for (std::size_t i = digits.size(); i > 3; i -= 3) digits.insert(i - 3, ",");
   return digits;
+}
+
+Table::Table(std::vector<std::string> headers) : headers_(std::move(headers)) {
+  for (std::string& header : headers_) {
+    left_.push_back(header.starts_with('<'));
+    if (left_.back()) header.erase(0, 1);
+  }
+}
+
+void Table::add(std::vector<std::string> row) {
+  row.resize(headers_.size());
+  rows_.push_back(std::move(row));
+}
+
+void Table::rule() { rows_.emplace_back(); }
+
+std::string Table::text(std::size_t indent) const {
+  std::vector<std::size_t> widths;
+  for (std::size_t c = 0; c < headers_.size(); ++c) {
+    widths.push_back(width_of(headers_[c]));
+    for (const auto& row : rows_)
+      if (!row.empty()) widths.back() = std::max(widths.back(), width_of(row[c]));
+  }
+  std::string result;
+  const auto print = [&](const std::vector<std::string>& row) {
+    std::string line(indent, ' ');
+    for (std::size_t c = 0; c < row.size(); ++c) {
+      const std::string padding(widths[c] - width_of(row[c]), ' ');
+      line += (c > 0 ? "  " : "") + (left_[c] ? row[c] + padding : padding + row[c]);
+    }
+    append_line(result, line);
+  };
+  print(headers_);
+  for (const auto& row : rows_) {
+    if (!row.empty()) {
+      print(row);
+      continue;
+    }
+    std::string line(indent, ' ');
+    for (std::size_t c = 0; c < widths.size(); ++c) line += (c > 0 ? "  " : "") + std::string(widths[c], '-');
+    append_line(result, line);
+  }
+  return result;
+}
+
+int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run) {
+  try {
+    const int code = parse();
+    if (code < 0) run(std::cout, Progress::is_terminal());
+    return std::max(code, 0);
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    return exit_error;
+  }
 }
 
 }  // namespace poolgrad::examples

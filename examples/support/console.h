@@ -1,16 +1,19 @@
-// Where a program prints, and how its answers look.
+// Where a program prints, how its answers look, and how it ends.
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <iosfwd>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
-#include "examples/support/progress.h"
+#include "nn/training/progress.h"
 
 namespace poolgrad::examples {
 
 using Json = nlohmann::ordered_json;
+using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::Progress, nn::write_text;
 
 /// Exit codes; faults of the command line are 2 as well.
 enum ExitCode : int {
@@ -51,5 +54,28 @@ std::string format_time(double nanoseconds);
 std::string format_percent(double fraction);
 /// With separators for people: 1234567 -> "1,234,567".
 std::string format_integer(std::uint64_t value);
+
+/// Tables of text with aligned columns, as wide as their widest cell. A header that begins with '<' aligns its column
+/// to the left; others to the right. Cells may hold any UTF-8.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> headers);
+
+  /// As many cells as there are headers.
+  void add(std::vector<std::string> row);
+  /// A line across, below the last row.
+  void rule();
+  /// The lines, each ended, none with spaces at its end; `indent` spaces before each.
+  std::string text(std::size_t indent = 2) const;
+
+ private:
+  std::vector<std::string> headers_;
+  std::vector<bool> left_;
+  std::vector<std::vector<std::string>> rows_;  // an empty row is a line across
+};
+
+/// The body of main(): `parse` reads the command line and returns an exit code, or -1, with which `run` prints to
+/// standard output, with a live line where `live`. An exception ends the program with its sentence on standard error.
+int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run);
 
 }  // namespace poolgrad::examples

@@ -8,7 +8,7 @@
 
 #include "attention/adaptive_block_sparse.h"
 #include "autograd/gradcheck.h"
-#include "nn/adamw.h"
+#include "nn/optimizer.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/module_support.h"
 #include "tests/tensor/support.h"

@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "examples/gallery/pattern_svg.h"
+#include "examples/pattern_svg.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::examples {

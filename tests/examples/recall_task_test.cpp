@@ -1,5 +1,5 @@
 // What the recall task promises of every sequence.
-#include "examples/recall/recall_task.h"
+#include "examples/recall/task.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,6 @@
 #include <set>
 
 #include "allocator/error.h"
-#include "examples/recall/recall_curriculum.h"
 #include "tests/tensor/support.h"
 #include "tests/test_seed.h"
 

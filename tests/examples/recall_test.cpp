@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "allocator/caching_allocator.h"
-#include "examples/recall/recall_run.h"
+#include "examples/recall/recall.h"
 #include "kernels/parallel.h"
 #include "tests/tensor/support.h"
 

@@ -6,8 +6,7 @@
 #include <sstream>
 
 #include "autograd/views.h"
-#include "examples/support/attention_options.h"
-#include "examples/support/trainer.h"
+#include "examples/support/train.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tests/tensor/support.h"
@@ -15,6 +14,7 @@
 namespace poolgrad::examples {
 namespace {
 
+using nn::StepRecord, nn::TrainResult;
 using testing_support::error_of;
 using testing_support::TemporaryFolder;
 using testing_support::write_bytes;

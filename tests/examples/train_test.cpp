@@ -11,11 +11,9 @@
 
 #include "allocator/caching_allocator.h"
 #include "autograd/arithmetic.h"
-#include "examples/support/random.h"
-#include "examples/support/sampler.h"
-#include "examples/support/trainer.h"
+#include "examples/support/train.h"
 #include "kernels/parallel.h"
-#include "nn/training_state.h"
+#include "nn/training/random.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
@@ -24,6 +22,7 @@
 namespace poolgrad::examples {
 namespace {
 
+using nn::StepRecord, nn::Trainer, nn::TrainResult;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 using testing_support::read_bytes;
@@ -172,7 +171,7 @@ FirstStep first_step_by_hand(Trainer& trainer, const TrainOptions& o, double rat
   const std::vector<std::uint8_t>& text = trainer.corpus().train;
   std::vector<std::int64_t> tokens, targets;
   for (std::uint64_t row = 0; row < static_cast<std::uint64_t>(o.batch); ++row) {
-    const std::uint64_t start = random_below(o.seed, row, text.size() - static_cast<std::uint64_t>(o.context));
+    const std::uint64_t start = nn::random_below(o.seed, row, text.size() - static_cast<std::uint64_t>(o.context));
     for (std::uint64_t i = 0; i < static_cast<std::uint64_t>(o.context); ++i) {
       tokens.push_back(text[start + i]);
       targets.push_back(text[start + i + 1]);
@@ -214,9 +213,11 @@ TEST_F(Train, TheFirstStepIsTheClippedUpdateOfItsDefinition) {
   options_.dtype = "f64";
   for (const double deviation : {0.0, 3.0}) {  // of the head: gradients below the norm to clip at, and above
     SCOPED_TRACE("deviation " + std::to_string(deviation));
-    Trainer trainer(options_, read_corpus(options_.text, options_.seed), allocator_for(cpu), cpu);
-    Trainer reference(options_, read_corpus(options_.text, options_.seed), allocator_for(cpu), cpu);
-    for (Trainer* each : {&trainer, &reference}) {
+    const nn::Corpus corpus = nn::read_corpus(options_.text, options_.seed);
+    Generator drawn(options_.seed), drawn_again(options_.seed);
+    const auto trainer = options_.make_trainer(corpus, cpu, drawn);
+    const auto reference = options_.make_trainer(corpus, cpu, drawn_again);
+    for (Trainer* each : {trainer.get(), reference.get()}) {
       const NoGradGuard no_grad;
       Generator generator(8);
       for (auto& [name, parameter] : each->model().named_parameters())
@@ -224,13 +225,13 @@ TEST_F(Train, TheFirstStepIsTheClippedUpdateOfItsDefinition) {
           parameter.copy_from(randn(parameter.shape(), parameter.options(), generator) * deviation);
     }
     const double rate = options_.lr / 10;  // the first of ten steps of warm-up
-    const FirstStep expected = first_step_by_hand(reference, options_, rate);
+    const FirstStep expected = first_step_by_hand(*reference, options_, rate);
     EXPECT_EQ(expected.norm > 1.0, deviation > 0) << expected.norm;
-    const StepRecord record = trainer.step();
+    const StepRecord record = trainer->step();
     EXPECT_NEAR(record.loss, expected.loss, 1e-12);
     EXPECT_NEAR(record.gradient_norm, expected.norm, 1e-10);
     EXPECT_DOUBLE_EQ(record.learning_rate, rate);
-    trainer.save(folder_.file("step.safetensors"));
+    trainer->save(folder_.file("step.safetensors"));
     const SafetensorsFile file = load_safetensors(folder_.file("step.safetensors"));
     for (const auto& [name, values] : expected.parameters) {
       expect_near(file.at("model." + name), values, name);
@@ -261,7 +262,7 @@ TEST(SampleText, WritesNoMoreThanThePromptLeavesOfTheContext) {
     for (const std::size_t bytes : {0u, 1u, 5u, 100u}) {
       const std::size_t room = prompt < 10 ? 10 - prompt : 0;
       const std::string text =
-          sample_text(model, std::string(prompt, 'a'), static_cast<std::int64_t>(bytes), 0.8, 1, cpu);
+          nn::sample_text(model, std::string(prompt, 'a'), static_cast<std::int64_t>(bytes), 0.8, 1, cpu);
       EXPECT_EQ(text.size(), std::min(bytes, room)) << prompt << ", " << bytes;
     }
 }

@@ -6,7 +6,7 @@
 
 #include "attention/language_model.h"
 #include "autograd/cast.h"
-#include "nn/adamw.h"
+#include "nn/optimizer.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"
 

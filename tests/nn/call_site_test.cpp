@@ -10,8 +10,8 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/call_site.h"
 #include "autograd/operators.h"
-#include "nn/linear.h"
-#include "nn/sgd.h"
+#include "nn/layers.h"
+#include "nn/optimizer.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::nn {

@@ -5,11 +5,7 @@
 #include <cmath>
 
 #include "autograd/operators.h"
-#include "nn/dropout.h"
-#include "nn/embedding.h"
-#include "nn/feed_forward.h"
-#include "nn/layer_norm.h"
-#include "nn/rms_norm.h"
+#include "nn/layers.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tests/tensor/support.h"

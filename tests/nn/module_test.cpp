@@ -5,8 +5,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "autograd/reductions.h"
-#include "nn/dropout.h"
-#include "nn/linear.h"
+#include "nn/layers.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"

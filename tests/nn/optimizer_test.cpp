@@ -1,13 +1,13 @@
-// SGD and AdamW against three steps computed by PyTorch in f64; state, scaling and errors.
+// SGD and AdamW against three steps computed by PyTorch in f64; state, scaling and errors; clipping and learning rates.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 
 #include "allocator/caching_allocator.h"
 #include "autograd/operators.h"
-#include "nn/adamw.h"
-#include "nn/sgd.h"
+#include "nn/optimizer.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tests/tensor/support.h"
@@ -219,6 +219,61 @@ TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
   EXPECT_THAT(error_of<ValueError>([] { AdamW({}, {.beta2 = 1}); }), HasSubstr("betas must be in [0, 1)"));
   EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.momentum = -1}); }), HasSubstr("must not be negative"));
   EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.nesterov = true}); }), HasSubstr("nesterov needs momentum"));
+}
+
+TEST(GradientClipping, MeasuresAllGradientsTogether) {
+  Tensor a = zeros({2}).set_requires_grad(), b = zeros({1}).set_requires_grad(), c = zeros({5}).set_requires_grad();
+  a.set_grad(from_data<float>({3, 4}, {2}));
+  b.set_grad(from_data<float>({12}, {1}));
+  EXPECT_DOUBLE_EQ(gradient_norm({a, b, c}), 13.0);
+  EXPECT_EQ(gradient_norm({}), 0.0);
+}
+
+/// The norm of one gradient, rounded to `dtype` first.
+double norm_of(const std::vector<double>& gradient, DType dtype) {
+  const auto count = static_cast<std::int64_t>(gradient.size());
+  Tensor parameter = zeros({count}, {.dtype = dtype}).set_requires_grad();
+  parameter.set_grad(to(from_data(gradient, {count}), dtype));
+  return gradient_norm({parameter});
+}
+
+// The squares are beyond the range of the gradients' type, or below the last digit of a sum of it.
+TEST(GradientClipping, AddsUpInF64) {
+  const auto f32 = [](double value) { return static_cast<double>(static_cast<float>(value)); };
+  EXPECT_DOUBLE_EQ(norm_of({3e20, -4e20}, DType::f32), std::hypot(f32(3e20), f32(4e20)));
+  EXPECT_DOUBLE_EQ(norm_of({3e-30, -4e-30}, DType::f32), std::hypot(f32(3e-30), f32(4e-30)));
+  EXPECT_DOUBLE_EQ(norm_of({1e20, 1e-30}, DType::f32), f32(1e20));
+  EXPECT_DOUBLE_EQ(norm_of({300, 400}, DType::f16), 500.0);
+  EXPECT_DOUBLE_EQ(norm_of({3 * 0x1p100, 4 * 0x1p100}, DType::bf16), 5 * 0x1p100);
+  std::vector<double> many(100'001, 1.0);
+  many[0] = 65536.0;
+  EXPECT_DOUBLE_EQ(norm_of(many, DType::f32), std::sqrt(0x1p32 + 100'000));
+  EXPECT_DOUBLE_EQ(norm_of(many, DType::bf16), std::sqrt(0x1p32 + 100'000));
+}
+
+TEST(GradientClipping, ScalesDownOnly) {
+  EXPECT_DOUBLE_EQ(clip_scale(4.0, 1.0), 0.25);
+  EXPECT_DOUBLE_EQ(clip_scale(0.5, 1.0), 1.0);
+  EXPECT_DOUBLE_EQ(clip_scale(100.0, 0.0), 1.0);
+  EXPECT_THAT(error_of<ValueError>([] { clip_scale(1.0, -1.0); }), HasSubstr("must not be negative"));
+}
+
+TEST(CosineSchedule, WarmsUpThenFallsToItsFloor) {
+  const CosineSchedule schedule{.peak = 2.0, .warmup = 4, .steps = 12, .floor = 0.1};
+  EXPECT_DOUBLE_EQ(schedule.rate(1), 0.5);
+  EXPECT_DOUBLE_EQ(schedule.rate(4), 2.0);
+  EXPECT_DOUBLE_EQ(schedule.rate(8), 2.0 * 0.55);
+  EXPECT_DOUBLE_EQ(schedule.rate(12), 0.2);
+  EXPECT_DOUBLE_EQ(schedule.rate(100), 0.2);
+}
+
+TEST(CosineSchedule, BeginsAtItsPeakWithoutWarmUp) {
+  const CosineSchedule schedule{.peak = 2.0, .warmup = 0, .steps = 9, .floor = 0.1};
+  EXPECT_DOUBLE_EQ(schedule.rate(1), 2.0);
+  EXPECT_DOUBLE_EQ(schedule.rate(5), 2.0 * 0.55);
+  EXPECT_DOUBLE_EQ(schedule.rate(9), 0.2);
+  EXPECT_EQ(schedule.rate(0), 0.0) << "before the first step";
+  EXPECT_DOUBLE_EQ((CosineSchedule{.peak = 2.0, .warmup = 0, .steps = 1}.rate(1)), 2.0);
 }
 
 }  // namespace

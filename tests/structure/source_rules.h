@@ -19,7 +19,7 @@ std::vector<SourceFile> read_sources(const std::filesystem::path& root);
 /// A floor includes its own headers and those of lower floors, from the root of the tree.
 std::vector<std::string> floor_violations(const std::vector<SourceFile>& files);
 
-/// Headers at the top of a floor's folder, of allocator/trace and of allocator/replay are public: they include no
+/// Headers at the top of a floor's folder, of allocator/{trace,replay} and of nn/training are public: they include no
 /// third-party header and none of a deeper folder, which is not installed, and say #pragma once.
 std::vector<std::string> public_header_violations(const std::vector<SourceFile>& files);
 

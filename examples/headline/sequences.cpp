@@ -1,0 +1,139 @@
+// The tables of growing sequences, and the list of all tables.
+#include <fmt/format.h>
+
+#include "examples/headline/row.h"
+
+namespace poolgrad::examples {
+
+using attention::DilatedMode;
+using attention::Pattern;
+
+namespace {
+
+struct Length {
+  std::int64_t tokens, batch;
+  std::vector<std::int64_t> segments, rates;
+  Theirs improved, ring, block_sparse;
+};
+
+std::vector<Length> lengths() {
+  const std::vector<std::int64_t> three{1, 2, 4}, four{1, 2, 4, 8};
+  return {{8192, 8, {2048, 4096, 8192}, three, {574}, {570}, {364}},
+          {16384, 8, {2048, 4096, 8192}, three, {1110}, {1440}, {1197}},
+          {32768, 4, {2048, 4096, 8192, 32768}, four, {1383}, {1410}, {1200}},
+          {65536, 2, {4096, 8192, 16384, 65536}, four, {1332}, {1335}, {1257}},
+          {131072, 1, {8192, 16384, 32768, 131072}, four, {1381, 696e6}, {}, {}}};
+}
+
+/// A length, and what the report says of it.
+struct Size {
+  std::int64_t tokens;
+  Theirs theirs;
+};
+
+}  // namespace
+
+/// 8K to 128K tokens: head groups over dilated branches, and seven blocks a row.
+Group long_sequences() {
+  Group group{"long",
+              "Long sequences, 65K to 131K tokens a call (report 001)",
+              "The originals of these rows attended over the heads of one token, not over tokens, and divided by the "
+              "number of groups. Here: attention over tokens, each head in one branch (grouped) as there, then every "
+              "head in every branch (longnet), and the grouped pattern on a ring of 4 ranks.",
+              {}};
+  for (const Length& n : lengths()) {
+    const std::string size = fmt::format("{}K", n.tokens / 1024);
+    const AttentionWork grouped{.batch = n.batch,
+                                .tokens = n.tokens,
+                                .pattern = Pattern::dilated(n.segments, n.rates, {.mode = DilatedMode::grouped})};
+    AttentionWork longnet = grouped, ring = grouped, blocks = grouped;
+    longnet.pattern = Pattern::dilated(n.segments, n.rates);
+    ring.ring = 4;
+    blocks.pattern = Pattern::dilated_sparse(128);
+    group.rows.push_back(attention_row("improved-" + size, "dilated, grouped", grouped, n.improved));
+    group.rows.push_back(attention_row("longnet-" + size, "dilated, longnet", longnet, {}));
+    if (n.ring.milliseconds) group.rows.push_back(attention_row("ring-" + size, "dilated, ring of 4", ring, n.ring));
+    if (n.block_sparse.milliseconds)
+      group.rows.push_back(attention_row("blocks-" + size, "block-sparse", blocks, n.block_sparse));
+  }
+  return group;
+}
+
+/// 32K to 2.8M tokens of block-sparse attention: 7 blocks of 128 keys for every query.
+Group extreme_sequences() {
+  Group group{"extreme",
+              "Extreme sequences, block-sparse (reports 001 and 002)",
+              "The original took one softmax per block and added the results, so that the weights of a row summed to 4 "
+              "to 7; its largest row was one call without gradients, at 3.01 GB exactly q, k, v and out. Here: one "
+              "softmax over the 896 keys of a row, then more tokens and gradients, within the 8 GiB of that card.",
+              {}};
+  const Size sizes[] = {{32768, {155.9, 0.165e9}}, {65536, {294.9, 0.322e9}}, {131072, {612, 0.634e9}},
+                        {262144, {2139, 1.259e9}}, {524288, {8497, 2.51e9}},  {786432, {15755, 3.0097e9}},
+                        {1048576, {{}, {}, true}}};
+  const auto add = [&](const std::string& id, const std::string& label, std::int64_t tokens, Work work,
+                       const Theirs& theirs) {
+    group.rows.push_back(attention_row(
+        id, label, {.work = work, .tokens = tokens, .pattern = Pattern::dilated_sparse(128), .budget = "8GiB"},
+        theirs));
+  };
+  for (const Size& size : sizes)
+    add("bsr-" + std::to_string(size.tokens), "block-sparse", size.tokens, Work::forward, size.theirs);
+  add("bsr-2080000", "block-sparse", 2080000, Work::forward, {});
+  add("bsr-2750000-over-query", "block-sparse, out over q", 2750000, Work::forward_over_query, {});
+  add("bsr-786432-training", "block-sparse, forward and backward", 786432, Work::training, {});
+  add("bsr-1150000-training", "block-sparse, forward and backward", 1150000, Work::training, {});
+  return group;
+}
+
+/// Segments of a quarter, half and all of the sequence: the table behind "2.7 times longer with the pool".
+Group branches_of_all() {
+  Group group{"fractions",
+              "Segments of n/4, n/2 and n (report 000)",
+              "\"24,576 without the pool, 65,536 with it\" came from the order of a search in one process; the same "
+              "report's own table has 131,072 tokens without the pool. 256K failed on a launch limit, not on memory.",
+              {}};
+  for (const Size& size : {Size{65536, {1056, 0.59e9}}, Size{131072, {2519, 1.28e9}}}) {
+    const std::int64_t n = size.tokens;
+    const std::vector<std::int64_t> segments{n / 4, n / 2, n}, rates{1, 2, 4};
+    const std::string name = fmt::format("{}K", n / 1024);
+    group.rows.push_back(attention_row(
+        "fractions-" + name, "dilated, grouped",
+        {.tokens = n, .pattern = Pattern::dilated(segments, rates, {.mode = DilatedMode::grouped})}, size.theirs));
+    group.rows.push_back(attention_row("fractions-longnet-" + name, "dilated, longnet",
+                                       {.tokens = n, .pattern = Pattern::dilated(segments, rates)}, {}));
+  }
+  return group;
+}
+
+/// "Base" reached 131,072 tokens and "ring" 65,536: the same class, at different shapes.
+Group block_sparse_limits() {
+  Group group{
+      "limits",
+      "Block-sparse, \"base\" against \"ring\" (report 004)",
+      "Both rows ran the same class: \"base\" with 5 blocks of 64 keys at 8 heads of 64, \"ring\" with 7 blocks "
+      "of 128 at 4 heads of 32 and gradients on, whatever sparsity was asked for; the 128 MB of \"base\" were "
+      "its output alone.",
+      {}};
+  for (const Size& size : {Size{65536, {418}}, Size{131072, {1549, 128.2e6}}})
+    group.rows.push_back(attention_row(fmt::format("base-{}K", size.tokens / 1024), "local window, 5 x 64 keys",
+                                       {.tokens = size.tokens, .pattern = Pattern::local_window(64, 256)},
+                                       size.theirs));
+  for (const Size& size :
+       {Size{16384, {{}, 0.56e9}}, Size{32768, {{}, 1.13e9}}, Size{65536, {{}, 2.25e9}}, Size{131072, {{}, {}, true}}})
+    group.rows.push_back(attention_row(fmt::format("variant-{}K", size.tokens / 1024),
+                                       "7 x 128 keys, 4 heads of 32, with gradients",
+                                       {.work = Work::training,
+                                        .tokens = size.tokens,
+                                        .heads = 4,
+                                        .head_dim = 32,
+                                        .pattern = Pattern::dilated_sparse(128)},
+                                       size.theirs));
+  return group;
+}
+
+std::vector<Group> headline_groups() {
+  return {short_sequences(),     long_sequences(), extreme_sequences(), branches_of_all(),
+          block_sparse_limits(), memory_limits(),  varying_shapes(),    billion_tokens()};
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,320 @@
+#include "examples/recall/recall.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/operators.h"
+#include "examples/recall/report.h"
+#include "examples/support/console.h"
+#include "nn/training/random.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+constexpr double clip_norm = 1.0;
+constexpr std::int64_t warmup_steps = 20;
+/// Slow rotations: at base 10,000 keys thousands of tokens away are turned out of recognition.
+constexpr double rope_base = 1e6;
+/// The usual one instead of 0: two layers find a pair together, and from 0 neither has a gradient before the other.
+constexpr double output_deviation = -1.0;
+
+/// Constant after the warm-up, and down to a tenth in the last fifth of the budget.
+double learning_rate(double peak, std::int64_t step, double used) {
+  const double warmup = std::min(1.0, static_cast<double>(step) / static_cast<double>(warmup_steps));
+  return peak * warmup * (1.0 - 0.9 * std::clamp((used - 0.8) / 0.2, 0.0, 1.0));
+}
+
+std::int64_t count_right(const Tensor& logits, const std::vector<std::int64_t>& answers) {
+  const std::vector<double> values = logits.to_vector<double>();
+  const auto width = static_cast<std::ptrdiff_t>(logits.size(1));
+  std::int64_t right = 0;
+  auto row = values.begin();
+  for (const std::int64_t answer : answers) {
+    right += std::max_element(row, row + width) - row == answer;
+    row += width;
+  }
+  return right;
+}
+
+/// 32, 64, ... and the distance itself.
+std::vector<std::int64_t> scored_distances(std::int64_t distance) {
+  std::vector<std::int64_t> result;
+  for (std::int64_t d = 32; d < distance; d *= 2) result.push_back(d);
+  result.push_back(distance);
+  return result;
+}
+
+/// One model, trained to recall and tested.
+class RecallTrainer {
+ public:
+  RecallTrainer(const RecallOptions& options, const AttentionOptions& attention)
+      : options_(options),
+        generator_(options.seed),
+        model_(options.model(), attention.mixer(options.task().length(), "recall", rope_base, output_deviation),
+               {.generator = &generator_}),
+        optimizer_(model_.named_parameters(), {.learning_rate = options.lr, .beta2 = 0.95, .weight_decay = 0.0}),
+        step_(model_, optimizer_, clip_norm, "recall"),
+        curriculum_(options.task(), options.seed) {}
+
+  /// One step; `used` tells the part of the budget used up before it.
+  RecallRecord step(double used) {
+    const std::int64_t number = step_.steps() + 1;
+    const RecallTask& task = curriculum_.task(number);
+    const std::int64_t sequences = std::max<std::int64_t>(1, options_.tokens / task.length());
+    double accuracy = 0;
+    RecallRecord record{step_.run(learning_rate(options_.lr, number, used), 1,
+                                  [&] {
+                                    const Answers answers = answer(task, options_.seed, drawn_, sequences);
+                                    accuracy = static_cast<double>(answers.right) / static_cast<double>(answers.asked);
+                                    return cross_entropy(answers.logits, answers.targets);
+                                  }),
+                        task.distance, task.pairs, accuracy};
+    drawn_ += sequences;
+    tokens_ += sequences * task.length();
+    curriculum_.observe(number, record.accuracy, used);
+    return record;
+  }
+
+  /// `questions` questions at a distance, on sequences of their own.
+  RecallScore score(std::int64_t distance, std::int64_t questions) {
+    const NoGradGuard no_grad;
+    RecallTask task = options_.task();
+    task.distance = distance;
+    RecallScore result{.distance = distance};
+    const std::uint64_t held_out = nn::random_bits(options_.seed, 0);
+    model_.eval();
+    for (std::int64_t first = 0; result.asked < questions; ++first) {
+      const Answers answers = answer(task, held_out, first, 1);
+      result.right += answers.right;
+      result.asked += answers.asked;
+    }
+    model_.train();
+    return result;
+  }
+
+  const RecallCurriculum& curriculum() const { return curriculum_; }
+  std::int64_t parameter_count() const { return model_.parameter_count(); }
+  std::int64_t tokens() const { return tokens_; }
+
+ private:
+  struct Answers {
+    Tensor logits, targets;
+    std::int64_t right = 0, asked = 0;
+  };
+
+  /// Sequences `first`, ... of a seed.
+  Answers answer(const RecallTask& task, std::uint64_t seed, std::int64_t first, std::int64_t sequences) {
+    std::vector<std::int64_t> tokens, rows, targets;
+    for (std::int64_t s = 0; s < sequences; ++s) {
+      const RecallSequence sequence = make_recall_sequence(task, seed, static_cast<std::uint64_t>(first + s));
+      tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+      for (const auto& question : sequence.questions) {
+        rows.push_back(s * task.length() + question.position);
+        targets.push_back(question.answer);
+      }
+    }
+    Answers result;
+    result.asked = static_cast<std::int64_t>(targets.size());
+    Tensor batch, asked;
+    {
+      const MemoryScope scope("batch", Category::input);
+      batch = from_data(tokens, {sequences, task.length()});
+      asked = from_data(rows, {result.asked});
+      result.targets = from_data(targets, {result.asked});
+    }
+    const Tensor hidden = model_.hidden(batch);
+    result.logits = model_.logits_of(index_select(flatten(hidden, 0, 1), 0, asked));
+    result.right = count_right(result.logits, targets);
+    return result;
+  }
+
+  const RecallOptions& options_;
+  Generator generator_;
+  nn::LanguageModel model_;
+  nn::AdamW optimizer_;
+  nn::TrainingStep step_;
+  RecallCurriculum curriculum_;
+  std::int64_t drawn_ = 0, tokens_ = 0;
+};
+
+/// How much of steps and seconds is gone, and how long the rest takes.
+class Budget {
+ public:
+  explicit Budget(const RecallOptions& options) : options_(options) {}
+
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double processor_seconds() const { return static_cast<double>(std::clock() - processor_start_) / CLOCKS_PER_SEC; }
+  double used(std::int64_t steps) const {
+    const double by_steps = options_.steps ? static_cast<double>(steps) / static_cast<double>(options_.steps) : 0.0;
+    return std::max(by_steps, options_.seconds > 0 ? seconds() / options_.seconds : 0.0);
+  }
+  /// At the present pace; steps at far distances are slower than those before.
+  double eta(std::int64_t steps) const {
+    const double done = used(steps);
+    return done > 0 ? seconds() * (1.0 - done) / done : 0.0;
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  const RecallOptions& options_;
+  Clock::time_point start_ = Clock::now();
+  std::clock_t processor_start_ = std::clock();
+};
+
+RecallResult run_one(const RecallOptions& options, const AttentionOptions& attention, std::ostream& out, bool live) {
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.reset_peaks();
+  RecallTrainer trainer(options, attention);
+  RecallResult result{.attention = attention.attention,
+                      .pattern = attention.describe(options.task().length()),
+                      .parameters = trainer.parameter_count()};
+  Progress progress(out, live && !options.quiet);
+  const auto print = [&](const std::string& text) {
+    if (!options.quiet) progress.line(text);
+  };
+  print(describe_contender(options, result));
+
+  const Budget budget(options);
+  std::int64_t step = 0;
+  while (budget.used(step) < 1.0 && !trainer.curriculum().done() && !result.interrupted) {
+    const std::size_t level = trainer.curriculum().level();
+    const double accuracy = trainer.curriculum().accuracy();
+    const RecallRecord& record = result.records.emplace_back(trainer.step(budget.used(step)));
+    step = record.step;
+    result.interrupted = InterruptGuard::interrupted();
+    if (trainer.curriculum().level() != level)
+      print(describe_level(record, accuracy, trainer.curriculum().current(), budget.seconds()));
+    else if (step % options.report == 0 || trainer.curriculum().done())
+      print(describe_step(options, result, trainer.curriculum(), budget.eta(step)));
+    else if (live && !options.quiet)
+      progress.status(describe_status(options, result, trainer.curriculum(), budget.used(step), budget.eta(step)));
+  }
+  result.seconds = budget.seconds();
+  result.processor_seconds = budget.processor_seconds();
+  result.tokens = trainer.tokens();
+  result.learned = trainer.curriculum().done();
+  result.peak_bytes = pool.statistics().allocated_bytes.peak;
+  for (const std::int64_t distance : scored_distances(options.distance)) {
+    if (live && !options.quiet) progress.status("asking at distance " + std::to_string(distance));
+    result.scores.push_back(trainer.score(distance, options.questions));
+  }
+  print(describe_end(result));
+  return result;
+}
+
+}  // namespace
+
+RecallTask RecallOptions::task() const {
+  const RecallKind kind = parse_recall_kind(task_name);
+  const bool kv = kind == RecallKind::kv;
+  const std::int64_t count = pairs.value_or(kv ? 16 : 8);
+  return {.kind = kind,
+          .distance = distance,
+          .pairs = count,
+          .keys = keys.value_or(kv ? std::max<std::int64_t>(16, count) : count),
+          .values = values.value_or(kv ? 16 : 10),
+          .spacing = spacing,
+          .align = align};
+}
+
+std::vector<std::string> RecallOptions::contenders() const {
+  return compare.empty() ? std::vector<std::string>{attention.attention} : compare;
+}
+
+AttentionOptions RecallOptions::contender(const std::string& name) const {
+  AttentionOptions result = attention;
+  result.attention = name;
+  if (result.segments.empty() && result.rates.empty()) {
+    result.segments = {256, result.segments_for(task().length()).back()};
+    result.rates = {1, 4};
+  }
+  return result;
+}
+
+nn::LanguageModelConfig RecallOptions::model() const {
+  return {.vocabulary = task().vocabulary(),
+          .context = task().length(),
+          .layers = layers,
+          .width = width,
+          .heads = heads,
+          .kv_heads = heads,
+          .feed_forward_multiplier = 2};
+}
+
+void RecallOptions::check() const {
+  const auto refuse = [](const std::string& reason) { throw ValueError("[recall] " + reason); };
+  task().check();
+  const std::pair<const char*, std::int64_t> sizes[] = {
+      {"tokens", tokens}, {"questions", questions}, {"report", report}};
+  for (const auto& [name, size] : sizes)
+    if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  if (steps < 0 || !(seconds >= 0)) refuse("--steps and --seconds must not be negative");
+  if (steps == 0 && seconds == 0) refuse("--steps 0 runs until --seconds are over, and needs them");
+  if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
+  model().check();
+  for (const std::string& name : compare) check_attention_name(name, "recall", "--compare");
+  for (const std::string& name : contenders()) contender(name).pattern(task().length(), "recall");
+}
+
+int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
+  CLI::App app(
+      "Trains a small model from scratch to recall values by key from far back, and shows how far each kind of "
+      "attention reaches.");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--task", o.task_name, "kv: pairs of keys and values; passkey: a number hidden in a long text");
+  app.add_option("--distance", o.distance, "Tokens between a value and the question for it");
+  app.add_option("--attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
+  app.add_option("--compare", o.compare, "Several of them, one after another: causal,window,dilated")->delimiter(',');
+  for_each_attention_setting(o.attention, setting_adder(app));
+  app.get_option("--segments")->description("dilated: lengths of segments (default: 256 and what holds the sequence)");
+  app.get_option("--rates")->description("dilated: one dilation rate per segment (default: 1,4)");
+  app.add_option("--pairs", o.pairs, "Pairs stated and asked for in a sequence (default: 16; passkey: 8 digits)");
+  app.add_option("--keys", o.keys, "Different keys (default: 16; passkey: as many as pairs)");
+  app.add_option("--values", o.values, "Different values (default: 16; passkey: 10)");
+  app.add_option("--spacing", o.spacing, "Tokens from one statement to the next");
+  app.add_option("--align", o.align,
+                 "Values and questions agree mod this, as dilated branches of that rate need (1: anywhere)");
+  app.add_option("--layers", o.layers, "Transformer blocks");
+  app.add_option("--width", o.width, "Width of the model");
+  app.add_option("--heads", o.heads, "Attention heads; dilated: at least the largest rate");
+  app.add_option("--lr", o.lr, "Learning rate");
+  app.add_option("--tokens", o.tokens, "Tokens per step, at least one sequence");
+  app.add_option("--steps", o.steps, "Training steps at most (0: until --seconds are over)");
+  app.add_option("--seconds", o.seconds, "Seconds of training at most (0: any)");
+  app.add_option("--questions", o.questions, "Questions asked at each distance in the end");
+  app.add_option("--seed", o.seed, "Decides the sequences and the initial weights");
+  app.add_option("--report", o.report, "Steps between lines");
+  app.add_option("--json", o.json, "Report to write, as JSON");
+  app.add_option("--csv", o.csv, "Steps to write, as CSV");
+  app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  return parse_command_line(app, argc, argv);
+}
+
+std::vector<RecallResult> run_recall(const RecallOptions& options, std::ostream& out, bool live) {
+  options.check();
+  const InterruptGuard interrupts;
+  Progress progress(out, false);
+  if (!options.quiet) progress.line(describe_task(options));
+  std::vector<RecallResult> results;
+  for (const std::string& name : options.contenders()) {
+    results.push_back(run_one(options, options.contender(name), out, live));
+    if (results.back().interrupted) break;
+  }
+  if (!options.quiet) progress.line(describe_results(options, results));
+  if (!options.json.empty()) write_recall_json(options.json, options, results);
+  if (!options.csv.empty()) write_recall_csv(options.csv, results);
+  return results;
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,84 @@
+// examples/recall, callable from tests: what it can be told, what a kind of attention achieves, the run.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "examples/recall/task.h"
+#include "examples/support/options.h"
+#include "nn/training/trainer.h"
+
+namespace poolgrad::examples {
+
+struct RecallOptions {
+  std::string task_name = "kv";
+  std::int64_t distance = 4096;
+  std::optional<std::int64_t> pairs, keys, values;  // absent: 16 each; a passkey of 8 digits
+  std::int64_t spacing = 8;
+  std::int64_t align = 4;
+
+  AttentionOptions attention{.attention = "dilated"};
+  std::vector<std::string> compare;  // several kinds of attention, one after another
+
+  std::int64_t layers = 2;
+  std::int64_t width = 64;
+  std::int64_t heads = 4;
+  double lr = 3e-3;
+  std::int64_t tokens = 8192;  // of a step; at least one sequence
+  std::int64_t steps = 4000;   // at most; 0: as many as fit into `seconds`
+  double seconds = 0;          // at most; 0: any
+  std::int64_t questions = 256;
+  std::uint64_t seed = 1;
+  std::int64_t report = 100;
+  std::string json, csv;
+  bool quiet = false;
+
+  /// Throws ValueError, one sentence.
+  void check() const;
+  RecallTask task() const;
+  /// --compare, or --attention alone.
+  std::vector<std::string> contenders() const;
+  /// Dilated attention without segments given gets 256 and the whole, at rates 1 and 4. With a rate of 2 in between,
+  /// two heads see a residue up to middle distances, one of them learns nothing there, and the far ones are lost to it.
+  AttentionOptions contender(const std::string& name) const;
+  nn::LanguageModelConfig model() const;
+};
+
+/// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+int parse_recall_options(int argc, const char* const* argv, RecallOptions& options);
+
+/// loss: nats per answer.
+struct RecallRecord : nn::StepRecord {
+  std::int64_t distance = 0, pairs = 0;  // of the step's task
+  double accuracy = 0;                   // of this step
+};
+
+struct RecallScore {
+  std::int64_t distance = 0;
+  std::int64_t right = 0, asked = 0;
+  double accuracy() const { return static_cast<double>(right) / static_cast<double>(asked); }
+};
+
+/// What one kind of attention achieved.
+struct RecallResult {
+  std::string attention, pattern;
+  std::int64_t parameters = 0;
+  std::vector<RecallRecord> records = {};
+  std::vector<RecallScore> scores = {};  // by distance, on sequences not trained on
+  std::int64_t tokens = 0;               // trained on
+  double seconds = 0;                    // of training
+  double processor_seconds = 0;          // of all threads, while training
+  std::uint64_t peak_bytes = 0;          // live, while training
+  bool learned = false;                  // ended before its budget because the last level was mastered
+  bool interrupted = false;
+};
+
+/// Trains and tests each contender with the same sequences, initial weights and budget, printing to `out` (with a live
+/// line where `live`), and writes the report files. Ctrl-C ends the training, then tests. Throws the errors of
+/// poolgrad.
+std::vector<RecallResult> run_recall(const RecallOptions& options, std::ostream& out, bool live = false);
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,178 @@
+#include "examples/recall/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "allocator/caching_allocator.h"
+#include "examples/support/console.h"
+#include "kernels/parallel.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+constexpr int plot_width = 40;
+
+std::string plural(std::int64_t count, const std::string& noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+/// Filled to the fraction, with a mark where mere guessing would be.
+std::string plot_bar(double fraction, double chance) {
+  const int filled = static_cast<int>(std::lround(fraction * plot_width));
+  const int mark = static_cast<int>(std::lround(chance * plot_width));
+  std::string text;
+  for (int i = 0; i < plot_width; ++i) text += i < filled ? "█" : i == mark ? "┊" : i < mark ? " " : "·";
+  return text;
+}
+
+std::string steps_of(const RecallOptions& options, std::int64_t step) {
+  return options.steps ? fmt::format("{:>{}}/{}", step, fmt::formatted_size("{}", options.steps), options.steps)
+                       : fmt::format("{}", step);
+}
+
+Json configuration(const RecallOptions& o) {
+  const RecallTask task = o.task();
+  return {{"task", o.task_name},
+          {"distance", task.distance},
+          {"pairs", task.pairs},
+          {"keys", task.keys},
+          {"values", task.values},
+          {"spacing", task.spacing},
+          {"align", task.align},
+          {"length", task.length()},
+          {"chance", task.chance()},
+          {"layers", o.layers},
+          {"width", o.width},
+          {"heads", o.heads},
+          {"lr", o.lr},
+          {"tokens", o.tokens},
+          {"steps", o.steps},
+          {"seconds", o.seconds},
+          {"seed", o.seed},
+          {"threads", kernels::num_threads()}};
+}
+
+Json contender(const RecallResult& r) {
+  Json scores = Json::array(), steps = Json::array();
+  for (const RecallScore& s : r.scores)
+    scores.push_back({{"distance", s.distance}, {"accuracy", s.accuracy()}, {"right", s.right}, {"asked", s.asked}});
+  for (const RecallRecord& s : r.records)
+    steps.push_back({{"step", s.step},
+                     {"distance", s.distance},
+                     {"pairs", s.pairs},
+                     {"loss", s.loss},
+                     {"accuracy", s.accuracy},
+                     {"milliseconds", s.milliseconds}});
+  return {{"attention", r.attention},
+          {"pattern", r.pattern},
+          {"parameters", r.parameters},
+          {"learned", r.learned},
+          {"interrupted", r.interrupted},
+          {"tokens", r.tokens},
+          {"seconds", r.seconds},
+          {"processor_seconds", r.processor_seconds},
+          {"peak_live_bytes", r.peak_bytes},
+          {"scores", scores},
+          {"steps", steps}};
+}
+
+}  // namespace
+
+std::string describe_task(const RecallOptions& o) {
+  const RecallTask task = o.task();
+  std::string budget;
+  if (o.steps) budget = plural(o.steps, "step");
+  if (o.seconds > 0) budget += fmt::format("{}{:g} s", budget.empty() ? "" : " or ", o.seconds);
+  return fmt::format(
+      "task     {}: {} stated, asked for {} tokens later and more, in sequences of {}; chance {:.1f} %\n"
+      "model    {}, width {}, {}\n"
+      "budget   {} of {} tokens or one sequence, {}",
+      o.task_name, task.kind == RecallKind::kv ? plural(task.pairs, "pair") : plural(task.pairs, "digit"),
+      task.distance, task.length(), 100 * task.chance(), plural(o.layers, "layer"), o.width, plural(o.heads, "head"),
+      budget, o.tokens, plural(kernels::num_threads(), "thread"));
+}
+
+std::string describe_contender(const RecallOptions& o, const RecallResult& r) {
+  std::string text =
+      fmt::format("\n{:<8} {}, {} parameters", r.attention, r.pattern, format_count(static_cast<double>(r.parameters)));
+  const std::vector<std::int64_t> rates = o.contender(r.attention).rates_or_default();
+  const std::int64_t rate = *std::max_element(rates.begin(), rates.end());
+  if (r.attention == "dilated" && o.heads < rate)
+    text += fmt::format("\nnote     {0} take {1} of the {2} phases of rate {2}; positions of the others see less far",
+                        plural(o.heads, "head"), o.heads, rate);
+  return text;
+}
+
+std::string describe_level(const RecallRecord& last, double accuracy, const RecallTask& next, double seconds) {
+  return fmt::format("step {:>5}  distance {:>5}  recalled {:>5.1f} %  {}  on to {} at distance {}", last.step,
+                     last.distance, 100 * std::max(accuracy, last.accuracy), format_duration(seconds),
+                     plural(next.pairs, "pair"), next.distance);
+}
+
+std::string describe_step(const RecallOptions& o, const RecallResult& r, const RecallCurriculum& curriculum,
+                          double eta) {
+  const RecallRecord& s = r.records.back();
+  return fmt::format("step {}  distance {:>5}  recalled {:>5.1f} %  loss {:.3f}  {:.0f} ms/step  ETA at most {}",
+                     steps_of(o, s.step), curriculum.current().distance, 100 * curriculum.accuracy(), s.loss,
+                     s.milliseconds, format_duration(eta));
+}
+
+std::string describe_status(const RecallOptions& o, const RecallResult& r, const RecallCurriculum& curriculum,
+                            double used, double eta) {
+  return bar(used) + " " + describe_step(o, r, curriculum, eta);
+}
+
+std::string describe_end(const RecallResult& r) {
+  const auto steps = static_cast<std::int64_t>(r.records.size());
+  return fmt::format("{} after {}, {} tokens, {} ({} of processor time); peak {} live",
+                     r.learned       ? "mastered"
+                     : r.interrupted ? "stopped"
+                                     : "ended",
+                     plural(steps, "step"), format_count(static_cast<double>(r.tokens)), format_duration(r.seconds),
+                     format_duration(r.processor_seconds), format_bytes(static_cast<std::size_t>(r.peak_bytes)));
+}
+
+std::string describe_results(const RecallOptions& options, const std::vector<RecallResult>& results) {
+  const double chance = options.task().chance();
+  std::vector<std::string> headers{"distance"};
+  for (const RecallResult& r : results) headers.push_back(r.attention);
+  Table table(headers);
+  const std::size_t rows = results.front().scores.size();
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::vector<std::string> cells{std::to_string(results.front().scores[row].distance)};
+    for (const RecallResult& r : results) cells.push_back(format_percent(r.scores[row].accuracy()));
+    table.add(cells);
+  }
+  std::string text = fmt::format("\nright answers by distance (chance {:.1f} %, {} or more at each distance)\n\n{}\n",
+                                 100 * chance, plural(options.questions, "question"), table.text());
+  for (std::size_t row = 0; row < rows; ++row)
+    for (const RecallResult& r : results)
+      text += fmt::format("{:>8}  {:<12} {} {:>5.1f} %\n",
+                          &r == &results.front() ? std::to_string(r.scores[row].distance) : "", r.attention,
+                          plot_bar(r.scores[row].accuracy(), chance), 100 * r.scores[row].accuracy());
+  text += fmt::format("{:>21}  ┊ chance", "");
+  for (const auto& [what, path] : {std::pair{"report", options.json}, std::pair{"steps", options.csv}})
+    if (!path.empty()) text += fmt::format("\nwrote    {} {}", what, path);
+  return text;
+}
+
+void write_recall_json(const std::string& path, const RecallOptions& options,
+                       const std::vector<RecallResult>& results) {
+  Json contenders = Json::array();
+  for (const RecallResult& result : results) contenders.push_back(contender(result));
+  write_text(path, Json{{"config", configuration(options)}, {"results", contenders}}.dump(2) + "\n", "recall");
+}
+
+void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results) {
+  std::string text = "attention,step,distance,pairs,loss,accuracy,milliseconds\n";
+  for (const RecallResult& r : results)
+    for (const RecallRecord& s : r.records)
+      text += fmt::format("{},{},{},{},{},{},{}\n", r.attention, s.step, s.distance, s.pairs, s.loss, s.accuracy,
+                          s.milliseconds);
+  write_text(path, text, "recall");
+}
+
+}  // namespace poolgrad::examples

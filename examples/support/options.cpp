@@ -1,0 +1,125 @@
+#include "examples/support/options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <bit>
+
+#include "allocator/error.h"
+#include "attention/multihead_attention.h"
+
+namespace poolgrad::examples {
+
+using attention::Pattern;
+
+constexpr std::int64_t most_ranks = 1024;
+
+const std::vector<std::string>& attention_names() {
+  static const std::vector<std::string> names{"causal",       "dense",   "window", "dilated", "block_sparse",
+                                              "global_local", "strided", "random", "ring"};
+  return names;
+}
+
+void check_attention_name(const std::string& name, const std::string& program, const std::string& option) {
+  const auto& names = attention_names();
+  if (std::find(names.begin(), names.end(), name) == names.end())
+    throw ValueError(
+        fmt::format("[{}] {} must be one of {}, but is {}", program, option, fmt::join(names, ", "), name));
+}
+
+std::vector<std::int64_t> AttentionOptions::segments_for(std::int64_t context) const {
+  if (!segments.empty()) return segments;
+  const std::int64_t shortest = 256;
+  const auto longest =
+      static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(std::max(context, shortest))));
+  std::int64_t middle = shortest;
+  while (middle * middle < shortest * longest) middle *= 2;
+  return {shortest, middle, longest};
+}
+
+std::vector<std::int64_t> AttentionOptions::rates_or_default() const {
+  return rates.empty() ? std::vector<std::int64_t>{1, 2, 4} : rates;
+}
+
+Pattern AttentionOptions::pattern(std::int64_t context, const std::string& program) const {
+  check_attention_name(attention, program, "--attention");
+  const auto at_least_one = [&](const char* name, std::int64_t value) {
+    if (value < 1) throw ValueError(fmt::format("[{}] --{} must be at least 1, but is {}", program, name, value));
+  };
+  at_least_one("window", window);
+  const Pattern causal = Pattern::causal();
+  if (attention == "window") return Pattern::window(window - 1, 0);
+  if (attention == "dilated") return Pattern::dilated(segments_for(context), rates_or_default()) & causal;
+  if (attention == "block_sparse") {
+    std::vector<std::int64_t> back;
+    for (const std::int64_t offset : offsets) {
+      if (offset < 0)
+        throw ValueError(
+            fmt::format("[{}] --offsets count blocks back and must not be negative, but one is {}", program, offset));
+      back.push_back(-offset);
+    }
+    return Pattern::block_offsets(block, back) & causal;
+  }
+  if (attention == "global_local") return Pattern::global_local(block, window, global) & causal;
+  if (attention == "strided") return Pattern::strided(stride) & causal;
+  if (attention == "random") return Pattern::random_blocks(block, density) & causal;
+  if (attention == "ring") {
+    at_least_one("ring-size", ring_size);
+    if (ring_size > most_ranks)
+      throw ValueError(fmt::format("[{}] --ring-size must be at most {}, but is {}", program, most_ranks, ring_size));
+    attention::parse_layout(layout);
+  }
+  return causal;
+}
+
+std::string AttentionOptions::describe(std::int64_t context) const {
+  if (attention == "window") return fmt::format("window of {}", window);
+  if (attention == "ring") return fmt::format("causal over a {} ring of {}", layout, ring_size);
+  return pattern(context, "attention").to_string();
+}
+
+nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string& program, double rope_base,
+                                         double output_deviation) const {
+  attention::MultiheadAttentionOptions options{
+      .pattern = pattern(context, program), .rope_base = rope_base, .output_deviation = output_deviation};
+  if (attention == "ring") {
+    options.ring_size = static_cast<int>(ring_size);
+    options.ring_layout = attention::parse_layout(layout);
+  }
+  return [options](const nn::LanguageModelConfig& config,
+                   const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+    attention::MultiheadAttentionOptions mixer = options;
+    mixer.heads = config.heads;
+    mixer.kv_heads = config.kv_heads;
+    mixer.bias = config.biases;
+    return std::make_unique<attention::MultiheadAttention>(config.width, mixer, parameters);
+  };
+}
+
+int parse_command_line(CLI::App& app, int argc, const char* const* argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error);
+  }
+  return -1;
+}
+
+PoolGuard::PoolGuard(Device device, const std::string& budget) : pool_(allocator_for(device)), budget_(pool_.budget()) {
+  pool_.trim();
+  if (!budget.empty()) pool_.set_budget(parse_bytes(budget));
+  pool_.reset_peaks();
+  pool_.reset_sequence_hash();
+}
+
+PoolGuard::~PoolGuard() {
+  try {
+    pool_.trim();
+    pool_.set_budget(budget_);
+  } catch (const Error&) {  // live memory of the caller above its own budget: as before
+  }
+}
+
+}  // namespace poolgrad::examples

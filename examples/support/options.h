@@ -1,0 +1,94 @@
+// What programs are told alike: which attention, how much memory, and how a command line is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "attention/pattern.h"
+#include "nn/language_model.h"
+
+namespace CLI {
+class App;
+}
+
+namespace poolgrad::examples {
+
+/// All of them look back only: programs here train on the next token.
+struct AttentionOptions {
+  std::string attention = "window";  // see attention_names()
+  std::int64_t window = 256;         // positions that a position sees, itself included; around it in blocks
+  std::vector<std::int64_t> segments = {}, rates = {};  // dilated; empty: segments_for()
+  std::int64_t block = 64;                              // positions of a block
+  std::vector<std::int64_t> offsets = {0, 1, 2, 4};     // block_sparse: blocks back
+  std::int64_t global = 64;                             // global_local: first positions that all see
+  std::int64_t stride = 64;                             // strided
+  double density = 0.25;                                // random: blocks kept
+  std::int64_t ring_size = 4;                           // ring: ranks, within this process
+  std::string layout = "zigzag";                        // ring: contiguous, zigzag or striped
+
+  /// The pattern for sequences of at most `context` positions. Throws ValueError, one sentence.
+  attention::Pattern pattern(std::int64_t context, const std::string& program) const;
+  /// Makes MultiheadAttention with the pattern, or a ring of it. `output_deviation` as there.
+  nn::MixerFactory mixer(std::int64_t context, const std::string& program, double rope_base,
+                         double output_deviation) const;
+  /// "window of 256", "dilated(w 512 2048, r 1 4) & causal", "causal over a zigzag ring of 4".
+  std::string describe(std::int64_t context) const;
+  /// The branches in force. Where none are given: 256, a length that holds the context, and one between them, with
+  /// rates 1, 2 and 4.
+  std::vector<std::int64_t> segments_for(std::int64_t context) const;
+  std::vector<std::int64_t> rates_or_default() const;
+};
+
+/// What --attention may be: "causal", "dense" (the same: nothing looks ahead), "window", "dilated", "block_sparse",
+/// "global_local", "strided", "random", "ring".
+const std::vector<std::string>& attention_names();
+/// Throws ValueError that lists the names.
+void check_attention_name(const std::string& name, const std::string& program, const std::string& option);
+
+/// Calls f(name, member, help) for every option but --attention itself, which is described by its names; Options may be
+/// const.
+template <class Options, class F>
+void for_each_attention_setting(Options& o, F&& f) {
+  f("window", o.window, "window: positions that one attends to, itself included; global_local: around it");
+  f("segments", o.segments, "dilated: lengths of segments, such as 512,2048,8192 (default: up to the context)");
+  f("rates", o.rates, "dilated: one dilation rate per segment (default: 1,2,4)");
+  f("block", o.block, "block_sparse, global_local, random: positions of a block, a multiple of 16");
+  f("offsets", o.offsets, "block_sparse: how many blocks back to look, such as 0,1,2,4");
+  f("global", o.global, "global_local: first positions that all attend to");
+  f("stride", o.stride, "strided: the last so many positions, and every so-manieth before");
+  f("density", o.density, "random: fraction of blocks kept");
+  f("ring-size", o.ring_size, "ring: ranks that share the sequence, all in this process");
+  f("layout", o.layout, "ring: contiguous, zigzag or striped");
+}
+/// For the functions that call f(name, member, help): adds each to a command line. Lists are read with commas.
+template <class App>
+auto setting_adder(App& app) {
+  return [&app](const std::string& name, auto& value, const std::string& help) {
+    auto* option = app.add_option("--" + name, value, help);
+    if constexpr (std::is_same_v<decltype(value), std::vector<std::int64_t>&>) option->delimiter(',');
+  };
+}
+
+/// Reads a command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+int parse_command_line(CLI::App& app, int argc, const char* const* argv);
+
+/// A device's pool, empty and with its peaks and hash reset at first, under a budget such as "512MiB" (empty: its own)
+/// for as long as the guard lives.
+class PoolGuard {
+ public:
+  PoolGuard(Device device, const std::string& budget);
+  ~PoolGuard();
+  PoolGuard(const PoolGuard&) = delete;
+  PoolGuard& operator=(const PoolGuard&) = delete;
+
+  CachingAllocator& operator*() const { return pool_; }
+
+ private:
+  CachingAllocator& pool_;
+  std::size_t budget_;
+};
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,241 @@
+#include "examples/support/train.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <string_view>
+
+#include "allocator/error.h"
+#include "kernels/gemm.h"
+#include "kernels/instruction_sets.h"
+#include "kernels/parallel.h"
+#include "nn/training/progress.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+template <class T>
+std::string to_text(const T& value) {
+  return fmt::format("{}", value);
+}
+
+std::string to_text(const std::vector<std::int64_t>& values) { return fmt::format("{}", fmt::join(values, ",")); }
+
+void from_text(const std::string& name, const std::string& text, std::string& value) {
+  (void)name;
+  value = text;
+}
+template <class T>
+void from_text(const std::string& name, const std::string& text, T& value) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size())
+    throw FileError("[train] the checkpoint's " + name + " is malformed: " + text.substr(0, 40));
+}
+void from_text(const std::string& name, const std::string& text, std::vector<std::int64_t>& values) {
+  values.clear();
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    from_text(name, text.substr(begin, end - begin), values.emplace_back());
+    begin = end + 1;
+  }
+}
+
+/// How long and how fast a model learns is no part of what it is.
+bool may_change_on_resuming(std::string_view name) { return name == "steps" || name == "lr"; }
+
+/// Calls f(name, member, help) for every option that decides the numbers of a run.
+template <class Options, class F>
+void for_each_setting(Options& o, F&& f) {
+  f("context", o.context, "Bytes that the model sees at once");
+  f("layers", o.layers, "Transformer blocks");
+  f("width", o.width, "Width of the model");
+  f("heads", o.heads, "Attention heads");
+  f("kv-heads", o.kv_heads, "Key and value heads (0: as many as heads)");
+  f("attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
+  for_each_attention_setting(o.attention, f);
+  f("batch", o.batch, "Sequences per step");
+  f("steps", o.steps, "Training steps");
+  f("lr", o.lr, "Peak learning rate");
+  f("dropout", o.dropout, "Dropout of embeddings and residual branches");
+  f("seed", o.seed, "Decides the split, the batches and the initial weights");
+  f("dtype", o.dtype, "Activations: f32, f64, bf16 or f16 (parameters: f64 for f64, else f32)");
+}
+
+Device parse_device(const std::string& text) {
+  if (text == "cpu") return cpu;
+  if (!text.starts_with("sim:")) throw ValueError("[train] --device must be cpu or sim:SIZE, but is " + text);
+  configure_simulated_device(0, parse_bytes(text.substr(4)));
+  return {DeviceType::sim, 0};
+}
+
+std::string size_text(std::int64_t bytes) { return format_bytes(static_cast<std::size_t>(bytes)); }
+
+std::int64_t size_of_text(const std::vector<std::uint8_t>& text) { return static_cast<std::int64_t>(text.size()); }
+
+/// Text, model and device, before the first step.
+std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
+  const nn::Corpus& corpus = trainer.corpus();
+  std::string paths;
+  for (const std::string& path : o.text) paths += " " + path;
+  return fmt::format(
+      "text     {} files, {} to train on, {} held out:{}\n"
+      "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
+      "device   {}, {}, {} threads, products by {}, attention by {}{}",
+      corpus.files, size_text(size_of_text(corpus.train)), size_text(size_of_text(corpus.validation)), paths,
+      nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
+      o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
+      kernels::gemm_backend(), kernels::instruction_set(), o.budget.empty() ? "" : ", budget " + o.budget);
+}
+
+/// "config" of the report.
+nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer& trainer) {
+  return {{"text", o.text},
+          {"files", trainer.corpus().files},
+          {"train_bytes", trainer.corpus().train.size()},
+          {"held_out_bytes", trainer.corpus().validation.size()},
+          {"context", o.context},
+          {"layers", o.layers},
+          {"width", o.width},
+          {"heads", o.heads},
+          {"kv_heads", o.model().kv_heads},
+          {"attention", o.attention.attention},
+          {"pattern", o.attention.describe(o.context)},
+          {"window", o.attention.window},
+          {"batch", o.batch},
+          {"steps", o.steps},
+          {"lr", o.lr},
+          {"dropout", o.dropout},
+          {"seed", o.seed},
+          {"dtype", o.dtype},
+          {"device", o.device},
+          {"budget", o.budget},
+          {"resume", o.resume},
+          {"parameters", trainer.model().parameter_count()},
+          {"threads", kernels::num_threads()},
+          {"gemm", kernels::gemm_backend()},
+          {"instruction_set", kernels::instruction_set()}};
+}
+
+}  // namespace
+
+void TrainOptions::check() const {
+  const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
+  const std::pair<const char*, std::int64_t> sizes[] = {{"batch", batch}, {"report", report}};
+  for (const auto& [name, size] : sizes)
+    if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
+  if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
+  if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
+  model().check();
+  pattern();
+  if (other_text && resume.empty()) refuse("--other-text needs --resume");
+  if (device.starts_with("sim") && !(save.empty() && resume.empty()))
+    refuse("--device " + device + " has no bytes to save or resume");
+}
+
+std::map<std::string, std::string> TrainOptions::configuration() const {
+  std::map<std::string, std::string> result;
+  for_each_setting(*this, [&](const char* name, const auto& value, const auto&) { result[name] = to_text(value); });
+  return result;
+}
+
+void TrainOptions::adopt(const std::map<std::string, std::string>& configuration) {
+  for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
+    const auto entry = configuration.find(name);
+    if (entry == configuration.end()) throw FileError(std::string("[train] the checkpoint has no ") + name);
+    if (given.count(name)) {
+      if (may_change_on_resuming(name)) return;
+      if (to_text(value) != entry->second)
+        throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
+                                     name, entry->second, to_text(value)));
+    }
+    from_text(name, entry->second, value);
+  });
+}
+
+nn::LanguageModelConfig TrainOptions::model() const {
+  return {.context = context,
+          .layers = layers,
+          .width = width,
+          .heads = heads,
+          .kv_heads = kv_heads ? kv_heads : heads,
+          .dropout = dropout,
+          .dtype = parse_dtype(dtype)};
+}
+
+attention::Pattern TrainOptions::pattern() const { return attention.pattern(context, "train"); }
+
+std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Device on, Generator& generator) const {
+  constexpr double rope_base = 10000.0;
+  auto network = std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0),
+                                                     nn::ParameterOptions{.device = on, .generator = &generator});
+  return std::make_unique<nn::Trainer>(
+      std::move(network), std::move(corpus),
+      nn::TrainerOptions{.batch = batch, .steps = steps, .learning_rate = lr, .seed = seed, .generator = &generator});
+}
+
+int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
+  CLI::App app("Trains a byte-level long-context language model on any text.");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
+  for_each_setting(o, setting_adder(app));
+  app.add_option("--device", o.device, "cpu, or sim:SIZE, a device of that capacity without arithmetic");
+  app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
+  app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
+  app.add_option("--resume", o.resume,
+                 "Checkpoint to go on from, bit for bit; --steps and --lr may differ from its own");
+  app.add_flag("--other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
+  app.add_option("--stop-after", o.stop_after, "Save and stop after this step (0: never)");
+  app.add_option("--report", o.report, "Steps between lines");
+  app.add_option("--sample", o.sample, "Bytes of text to write at the end");
+  app.add_option("--json", o.json, "Report to write, as JSON");
+  app.add_option("--csv", o.csv, "Steps to write, as CSV");
+  app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  const int code = parse_command_line(app, argc, argv);
+  for (const CLI::Option* option : app.get_options())
+    if (option->count() > 0) o.given.insert(option->get_single_name());
+  return code;
+}
+
+std::string default_text() {
+  for (const char* path : {POOLGRAD_DEFAULT_TEXT, "/usr/include/eigen3", "/usr/local/include/eigen3"})
+    if (std::error_code error; std::filesystem::is_directory(path, error)) return path;
+  throw FileError("[train] no Eigen headers to train on; give --text PATH or install libeigen3-dev");
+}
+
+nn::TrainResult train(TrainOptions options, std::ostream& out, bool live) {
+  if (!options.resume.empty()) options.adopt(nn::read_training_metadata(options.resume));
+  options.check();
+  const Device device = parse_device(options.device);
+  if (options.text.empty()) options.text = {default_text()};
+  nn::Corpus corpus = nn::read_corpus(options.text, options.seed);
+  const PoolGuard pool(device, options.budget);
+  Generator generator(options.seed);
+  const auto trainer = options.make_trainer(std::move(corpus), device, generator);
+  if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
+  if (!options.quiet) out << describe_run(options, *trainer) << std::endl;
+  nn::TrainResult result = nn::train(*trainer, out,
+                                     {.report = options.report,
+                                      .stop_after = options.stop_after,
+                                      .sample = options.sample,
+                                      .save = options.save,
+                                      .json = options.json,
+                                      .csv = options.csv,
+                                      .config = describe_configuration(options, *trainer).dump(),
+                                      .quiet = options.quiet,
+                                      .live = live,
+                                      .metadata = options.configuration()});
+  for (const auto& [what, path] : result.written)
+    if (result.interrupted && what == "checkpoint" && !options.quiet)
+      out << "go on    with --resume " << path << std::endl;
+  return result;
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,71 @@
+// examples/train, callable more than once in a process: what it can be told, what a checkpoint remembers of it, the
+// run.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "examples/support/options.h"
+#include "nn/training/run.h"
+
+namespace poolgrad::examples {
+
+struct TrainOptions {
+  std::vector<std::string> text;  // files or folders; empty: default_text()
+  std::int64_t context = 4096;
+  std::int64_t layers = 2;
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t kv_heads = 0;  // 0: as many as heads
+  AttentionOptions attention;
+  std::int64_t batch = 1;
+  std::int64_t steps = 1250;
+  double lr = 3e-3;
+  double dropout = 0.0;
+  std::uint64_t seed = 1;
+  std::string dtype = "f32";
+  std::string device = "cpu";
+  std::string budget;  // hard limit of the pool, "512MiB"; empty: none
+  std::string save, resume;
+  bool other_text = false;      // resume accepts another text than the checkpoint's
+  std::int64_t stop_after = 0;  // 0: never
+  std::int64_t report = 50;     // steps between lines
+  std::int64_t sample = 300;    // bytes of text to write at the end
+  std::string json, csv;
+  bool quiet = false;
+
+  /// Options that were given, by name; resume takes the others from the checkpoint.
+  std::set<std::string> given;
+
+  /// Throws ValueError or DTypeError, one sentence: what no run can be made of.
+  void check() const;
+  /// What decides the numbers of a run, by name. A checkpoint keeps it.
+  std::map<std::string, std::string> configuration() const;
+  /// Takes over the configuration of a checkpoint, but for a given --steps or --lr: a run may go on for longer and at
+  /// another rate. Throws ValueError for any other given option that differs, and FileError where the checkpoint has
+  /// none.
+  void adopt(const std::map<std::string, std::string>& configuration);
+
+  nn::LanguageModelConfig model() const;
+  attention::Pattern pattern() const;
+  /// The model on its text, at step 0. The generator must outlive the trainer.
+  std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus corpus, Device device, Generator& generator) const;
+};
+
+/// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+int parse_train_options(int argc, const char* const* argv, TrainOptions& options);
+
+/// The folder of Eigen's headers, which the build needs anyway. Throws FileError where there is none.
+std::string default_text();
+
+/// Trains as told, printing to `out` (with a live line where `live`); the report files are written too. Throws the
+/// errors of poolgrad: ValueError and FileError for options, OutOfMemoryError where the budget does not suffice. The
+/// pool is as before afterwards.
+nn::TrainResult train(TrainOptions options, std::ostream& out, bool live = false);
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,68 @@
+#include "nn/layers.h"
+
+#include <cmath>
+
+#include "allocator/error.h"
+#include "autograd/cast.h"
+#include "autograd/dropout.h"
+#include "autograd/embedding.h"
+#include "autograd/matmul.h"
+#include "autograd/norms.h"
+#include "autograd/unary.h"
+
+namespace poolgrad::nn {
+
+Linear::Linear(std::int64_t inputs, std::int64_t outputs, LinearOptions options, const ParameterOptions& parameters) {
+  const double deviation = options.deviation < 0
+                               ? 1.0 / std::sqrt(static_cast<double>(std::max<std::int64_t>(inputs, 1)))
+                               : options.deviation;
+  weight_ = normal_parameter("weight", {outputs, inputs}, deviation, parameters);
+  if (options.bias) bias_ = constant_parameter("bias", {outputs}, 0.0, parameters);
+}
+
+Tensor Linear::forward(const Tensor& x) {
+  return linear(x, to(weight_, x.dtype()), bias_.defined() ? to(bias_, x.dtype()) : Tensor());
+}
+
+Embedding::Embedding(std::int64_t entries, std::int64_t width, double deviation, const ParameterOptions& parameters)
+    : weight_(normal_parameter("weight", {entries, width}, deviation, parameters)) {}
+
+Tensor Embedding::forward(const Tensor& index) { return embedding(weight_, index); }
+
+LayerNorm::LayerNorm(std::int64_t width, bool bias, double epsilon, const ParameterOptions& parameters)
+    : weight_(constant_parameter("weight", {width}, 1.0, parameters)), epsilon_(epsilon) {
+  if (bias) bias_ = constant_parameter("bias", {width}, 0.0, parameters);
+}
+
+Tensor LayerNorm::forward(const Tensor& x) {
+  return layer_norm(x, to(weight_, x.dtype()), bias_.defined() ? to(bias_, x.dtype()) : Tensor(), epsilon_);
+}
+
+RMSNorm::RMSNorm(std::int64_t width, double epsilon, const ParameterOptions& parameters)
+    : weight_(constant_parameter("weight", {width}, 1.0, parameters)), epsilon_(epsilon) {}
+
+Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, to(weight_, x.dtype()), epsilon_); }
+
+Dropout::Dropout(double p, Generator& generator) : p_(p), generator_(&generator) {
+  if (!(p >= 0.0 && p < 1.0)) throw ValueError("[dropout] p must be in [0, 1), but is " + std::to_string(p));
+}
+
+Tensor Dropout::forward(const Tensor& x) { return training() && p_ > 0.0 ? dropout(x, p_, *generator_) : x; }
+
+FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, FeedForwardOptions options,
+                         const ParameterOptions& parameters)
+    : kind_(options.kind),
+      up_(width, hidden, {.bias = options.bias}, parameters),
+      down_(hidden, width, {.bias = options.bias, .deviation = options.down_deviation}, parameters) {
+  add_module("up", up_);
+  if (kind_ == FeedForwardKind::swiglu)
+    add_module("gate", gate_.emplace(width, hidden, LinearOptions{.bias = options.bias}, parameters));
+  add_module("down", down_);
+}
+
+Tensor FeedForward::forward(const Tensor& x) {
+  if (kind_ == FeedForwardKind::swiglu) return down_(silu_mul((*gate_)(x), up_(x)));
+  return down_(gelu(up_(x), kind_ == FeedForwardKind::gelu ? GeluKind::tanh : GeluKind::exact));
+}
+
+}  // namespace poolgrad::nn

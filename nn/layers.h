@@ -1,0 +1,114 @@
+// Layers: one operator each, with its parameters, and the feed-forward layer made of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "nn/module.h"
+
+namespace poolgrad::nn {
+
+struct LinearOptions {
+  bool bias = true;
+  /// Standard deviation of the initial weight; negative means 1 / sqrt(inputs). The initial bias is 0.
+  double deviation = -1.0;
+};
+
+/// (..., inputs) -> (..., outputs): x weight^T + bias, with weight (outputs, inputs) and bias (outputs). Parameters are
+/// cast to the dtype of x where it differs, so f32 parameters serve bf16 activations.
+class Linear : public Layer {
+ public:
+  Linear(std::int64_t inputs, std::int64_t outputs, LinearOptions options = {},
+         const ParameterOptions& parameters = {});
+
+  Tensor forward(const Tensor& x) override;
+
+  const Tensor& weight() const { return weight_; }
+  /// Undefined where there is none.
+  const Tensor& bias() const { return bias_; }
+
+ private:
+  Tensor weight_, bias_;
+};
+
+/// i64 (...) -> (..., width): row `index` of weight (entries, width), which starts normal with the given deviation.
+class Embedding : public Layer {
+ public:
+  Embedding(std::int64_t entries, std::int64_t width, double deviation = 1.0, const ParameterOptions& parameters = {});
+
+  /// IndexError for an index outside [0, entries).
+  Tensor forward(const Tensor& index) override;
+
+  const Tensor& weight() const { return weight_; }
+
+ private:
+  Tensor weight_;
+};
+
+/// (x - mean) / sqrt(var + epsilon) * weight + bias over the last dimension (Ba et al. 2016). weight starts at 1, bias
+/// (optional) at 0.
+class LayerNorm : public Layer {
+ public:
+  explicit LayerNorm(std::int64_t width, bool bias = true, double epsilon = 1e-5,
+                     const ParameterOptions& parameters = {});
+
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  Tensor weight_, bias_;
+  double epsilon_;
+};
+
+/// x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (Zhang & Sennrich 2019). weight starts at 1.
+class RMSNorm : public Layer {
+ public:
+  explicit RMSNorm(std::int64_t width, double epsilon = 1e-6, const ParameterOptions& parameters = {});
+
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  Tensor weight_;
+  double epsilon_;
+};
+
+/// In training mode zeroes each element with probability p in [0, 1) and scales the rest by 1 / (1 - p); otherwise, and
+/// for p == 0, the identity. Draws from `generator`, which must outlive the module.
+class Dropout : public Layer {
+ public:
+  /// Throws ValueError for p outside [0, 1).
+  explicit Dropout(double p, Generator& generator = default_generator());
+
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  double p_;
+  Generator* generator_;
+};
+
+/// gelu: down(gelu(up x)), gelu_exact by erf, gelu by its tanh approximation (Hendrycks & Gimpel 2016).
+/// swiglu: down(silu(gate x) * up x) (Shazeer 2020).
+enum class FeedForwardKind { gelu, gelu_exact, swiglu };
+
+struct FeedForwardOptions {
+  FeedForwardKind kind = FeedForwardKind::gelu;
+  bool bias = true;
+  /// Deviation of the initial `down` weight; negative means 1 / sqrt(hidden). 0 starts the block as the identity.
+  double down_deviation = -1.0;
+};
+
+/// (..., width) -> (..., width) through `hidden` units.
+class FeedForward : public Layer {
+ public:
+  FeedForward(std::int64_t width, std::int64_t hidden, FeedForwardOptions options = {},
+              const ParameterOptions& parameters = {});
+
+  Tensor forward(const Tensor& x) override;
+
+ private:
+  FeedForwardKind kind_;
+  Linear up_;
+  std::optional<Linear> gate_;
+  Linear down_;
+};
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,117 @@
+#include "nn/training/checkpoint.h"
+
+#include <charconv>
+#include <string_view>
+
+#include "allocator/error.h"
+#include "tensor/safetensors.h"
+
+namespace poolgrad::nn {
+
+namespace {
+
+constexpr const char* format_key = "poolgrad.format";
+constexpr const char* format_value = "training-state-1";
+constexpr const char* prefix = "poolgrad.";
+constexpr const char* parameter_steps_key = "parameter_steps";
+
+template <class Integer>
+Integer parsed(const std::string& path, const std::string& name, std::string_view text) {
+  Integer value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < Integer{0})
+    throw FileError("[load] " + path + ": " + name + " is no count: " + std::string(text.substr(0, 40)));
+  return value;
+}
+
+template <class Integer>
+Integer counter(const std::string& path, const SafetensorsFile& file, const std::string& name) {
+  const auto entry = file.metadata.find(prefix + name);
+  if (entry == file.metadata.end()) throw FileError("[load] " + path + ": no " + name + " in the metadata");
+  return parsed<Integer>(path, name, entry->second);
+}
+
+/// Counts with commas between them; none where the file has no such entry.
+std::vector<std::int64_t> counters(const std::string& path, const SafetensorsFile& file, const std::string& name) {
+  std::vector<std::int64_t> values;
+  const auto entry = file.metadata.find(prefix + name);
+  if (entry == file.metadata.end() || entry->second.empty()) return values;
+  for (std::string_view rest = entry->second;;) {
+    const std::size_t comma = rest.find(',');
+    values.push_back(parsed<std::int64_t>(path, name, rest.substr(0, comma)));
+    if (comma == std::string_view::npos) return values;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+SafetensorsFile load_checked(const std::string& path) {
+  SafetensorsFile file = load_safetensors(path);
+  const auto format = file.metadata.find(format_key);
+  if (format == file.metadata.end() || format->second != format_value)
+    throw FileError("[load] " + path + ": not a training state of poolgrad");
+  return file;
+}
+
+std::map<std::string, std::string> callers_metadata(const SafetensorsFile& file) {
+  std::map<std::string, std::string> result;
+  for (const auto& [key, value] : file.metadata)
+    if (!key.starts_with(prefix)) result.emplace(key, value);
+  return result;
+}
+
+/// The tensors whose names begin with `start`, without it.
+NamedTensors with_prefix(const SafetensorsFile& file, const std::string& start) {
+  NamedTensors result;
+  for (const auto& [name, tensor] : file.tensors)
+    if (name.starts_with(start)) result.emplace_back(name.substr(start.size()), tensor);
+  return result;
+}
+
+}  // namespace
+
+void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
+                         const TrainingState& state) {
+  SafetensorsFile file;
+  file.metadata = state.metadata;
+  file.metadata[format_key] = format_value;
+  const auto count = [&](const std::string& name, auto value) { file.metadata[prefix + name] = std::to_string(value); };
+  count("step", state.step);
+  count("data_position", state.data_position);
+  count("optimizer_steps", optimizer.steps());
+  std::string& own_steps = file.metadata[std::string(prefix) + parameter_steps_key];
+  for (const std::int64_t steps : optimizer.parameter_steps())
+    own_steps += (own_steps.empty() ? "" : ",") + std::to_string(steps);
+  count("generator.seed", state.generator.seed);
+  count("generator.use", state.generator.use);
+  count("generator.offset", state.generator.offset);
+  for (const auto& [name, tensor] : model.named_parameters()) file.tensors.emplace_back("model." + name, tensor);
+  for (const auto& [name, tensor] : optimizer.state()) file.tensors.emplace_back("optimizer." + name, tensor);
+  save_safetensors(path, file);
+}
+
+TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer) {
+  const SafetensorsFile file = load_checked(path);
+  file.check_complete();
+  TrainingState state;
+  state.step = counter<std::int64_t>(path, file, "step");
+  state.data_position = counter<std::int64_t>(path, file, "data_position");
+  state.generator = {counter<std::uint64_t>(path, file, "generator.seed"),
+                     counter<std::uint64_t>(path, file, "generator.use"),
+                     counter<std::uint64_t>(path, file, "generator.offset")};
+  state.metadata = callers_metadata(file);
+  const std::int64_t optimizer_steps = counter<std::int64_t>(path, file, "optimizer_steps");
+  const std::vector<std::int64_t> parameter_steps = counters(path, file, parameter_steps_key);
+
+  // The optimiser's state has the shapes of the parameters, so a file whose parts both fit changes both or neither.
+  const NamedTensors optimizer_state = with_prefix(file, "optimizer.");
+  optimizer.check(optimizer_state, optimizer_steps, parameter_steps);
+  model.load(with_prefix(file, "model."));
+  optimizer.load(optimizer_state, optimizer_steps, parameter_steps);
+  return state;
+}
+
+std::map<std::string, std::string> read_training_metadata(const std::string& path) {
+  return callers_metadata(load_checked(path));
+}
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,32 @@
+// Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file: parameters as
+// "model.<name>", optimiser state as "optimizer.<name>", and the counters as metadata. A file written before parameters
+// counted their own steps is read as if each had taken every step of the optimiser.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "nn/module.h"
+#include "nn/optimizer.h"
+
+namespace poolgrad::nn {
+
+/// What is neither parameter nor optimiser state.
+struct TrainingState {
+  std::int64_t step = 0;                        // steps done
+  std::int64_t data_position = 0;               // examples drawn
+  kernels::RandomKey generator;                 // of dropout
+  std::map<std::string, std::string> metadata;  // the caller's own: configuration
+};
+
+/// Writes atomically: on a full disk the old file survives. Throws FileError.
+void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
+                         const TrainingState& state);
+/// Reads the metadata, the counters and all tensors; model and optimiser change only if everything fits. Throws
+/// FileError for a malformed file and ValueError for one of another model.
+TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer);
+/// The caller's metadata alone. Throws FileError.
+std::map<std::string, std::string> read_training_metadata(const std::string& path);
+
+}  // namespace poolgrad::nn

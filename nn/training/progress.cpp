@@ -1,0 +1,102 @@
+#include "nn/training/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <ostream>
+
+#include "allocator/error.h"
+
+namespace poolgrad::nn {
+
+namespace {
+
+volatile std::sig_atomic_t stop_requested = 0;
+
+void request_stop(int signal) {
+  stop_requested = 1;
+  std::signal(signal, SIG_DFL);
+}
+
+}  // namespace
+
+std::string format_duration(double seconds) {
+  const auto total = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
+  if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
+  return fmt::format("{}:{:02}", total / 60, total % 60);
+}
+
+std::string format_count(double value) {
+  if (value >= 1e6) return fmt::format("{:.2f}M", value / 1e6);
+  if (value >= 1e3) return fmt::format("{:.1f}k", value / 1e3);
+  return fmt::format("{:.0f}", value);
+}
+
+std::string sparkline(const std::vector<double>& values, std::size_t width) {
+  static constexpr const char* levels[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+  if (values.empty()) return "";
+  const std::size_t buckets = std::min(width, values.size());
+  std::vector<double> means;
+  for (std::size_t b = 0; b < buckets; ++b) {
+    const std::size_t begin = b * values.size() / buckets, end = (b + 1) * values.size() / buckets;
+    double sum = 0;
+    for (std::size_t i = begin; i < end; ++i) sum += values[i];
+    means.push_back(sum / static_cast<double>(end - begin));
+  }
+  const auto [low, high] = std::minmax_element(means.begin(), means.end());
+  const double range = *high - *low;
+  std::string text;
+  for (const double mean : means)
+    text += levels[range > 0 ? static_cast<std::size_t>(std::clamp((mean - *low) / range * 7.999, 0.0, 7.0)) : 0];
+  return text;
+}
+
+std::string bar(double fraction, int width) {
+  const int filled = std::clamp(static_cast<int>(fraction * width), 0, width);
+  return fmt::format("[{}{}]", std::string(static_cast<std::size_t>(filled), '#'),
+                     std::string(static_cast<std::size_t>(width - filled), '-'));
+}
+
+void Progress::line(const std::string& text) {
+  clear();
+  out_ << text << std::endl;
+}
+
+void Progress::status(const std::string& text) {
+  if (!live_) return;
+  out_ << "\r\x1b[K" << text << std::flush;
+  drawn_ = true;
+}
+
+bool Progress::is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+
+void Progress::clear() {
+  if (drawn_) out_ << "\r\x1b[K" << std::flush;
+  drawn_ = false;
+}
+
+void write_text(const std::string& path, const std::string& text, const std::string& operation) {
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
+  if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0)
+    throw FileError("[" + operation + "] cannot write " + path);
+}
+
+InterruptGuard::InterruptGuard() {
+  stop_requested = 0;
+  std::signal(SIGINT, request_stop);
+  std::signal(SIGTERM, request_stop);
+}
+
+InterruptGuard::~InterruptGuard() {
+  std::signal(SIGINT, SIG_DFL);
+  std::signal(SIGTERM, SIG_DFL);
+}
+
+bool InterruptGuard::interrupted() { return stop_requested != 0; }
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,58 @@
+// How a run is seen, on a terminal, in a log and in files, and how it is stopped.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+namespace poolgrad::nn {
+
+/// "1:02:03", "2:31", "0:07".
+std::string format_duration(double seconds);
+/// 33312 -> "33.3k".
+std::string format_count(double value);
+/// One character per bucket of values, low to high: "█▆▄▃▂▁".
+std::string sparkline(const std::vector<double>& values, std::size_t width = 60);
+/// "[######------]" for a fraction in [0, 1].
+std::string bar(double fraction, int width = 24);
+
+/// Prints lines, and on a terminal a live line below them that is redrawn in place.
+class Progress {
+ public:
+  /// `live` only where `out` is a terminal: see is_terminal().
+  Progress(std::ostream& out, bool live) : out_(out), live_(live) {}
+  ~Progress() { clear(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  void line(const std::string& text);
+  /// Replaces the live line; nothing where there is none.
+  void status(const std::string& text);
+
+  static bool is_terminal();
+
+ private:
+  void clear();
+
+  std::ostream& out_;
+  bool live_;
+  bool drawn_ = false;
+};
+
+/// Writes the file whole. Throws FileError, "[operation] cannot write path".
+void write_text(const std::string& path, const std::string& text, const std::string& operation);
+
+/// Ctrl-C as a request to stop cleanly: while alive, the first SIGINT or SIGTERM only sets a flag; a second one ends
+/// the program as usual.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+
+  static bool interrupted();
+};
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,106 @@
+// Training: the step that every trainer takes, and a trainer of language models on text.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "allocator/caching_allocator.h"
+#include "nn/optimizer.h"
+#include "nn/training/checkpoint.h"
+#include "nn/training/text.h"
+
+namespace poolgrad::nn {
+
+/// What a step found.
+struct StepRecord {
+  std::int64_t step = 0;     // counted from 1
+  double loss = 0;           // mean over the tokens of this step
+  double gradient_norm = 0;  // of the mean, before clipping
+  double learning_rate = 0;
+  double milliseconds = 0;  // forward, backward, update
+  double tokens_per_second = 0;
+  std::uint64_t live_bytes = 0;  // after the step
+  std::uint64_t reserved_bytes = 0;
+  std::uint64_t device_allocations = 0;  // since the step before
+};
+
+/// Forward, backward, clipped update. Model and optimiser must outlive it.
+class TrainingStep {
+ public:
+  /// Gradients are clipped at the global norm `clip_norm` (0: never). Errors begin with "[operation]".
+  TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm = 1.0, std::string operation = "train");
+
+  /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1): summed, f16 gradients
+  /// stay in range, and the optimiser's gradient scale takes the mean. Updates at the rate and drops the gradients.
+  /// Throws ValueError, updating nothing, where loss or gradients are not finite.
+  StepRecord run(double learning_rate, double tokens, const std::function<Tensor()>& loss);
+
+  /// Steps done; set where a run goes on.
+  std::int64_t steps() const { return steps_; }
+  void set_steps(std::int64_t steps) { steps_ = steps; }
+  CachingAllocator& pool() const { return pool_; }
+
+ private:
+  const Module& model_;
+  Optimizer& optimizer_;
+  double clip_norm_;
+  std::string operation_;
+  CachingAllocator& pool_;
+  std::int64_t steps_ = 0;
+  std::uint64_t device_allocations_;
+};
+
+struct TrainerOptions {
+  std::int64_t batch = 1;  // windows of a step, each as long as the model's context
+  std::int64_t steps = 1000;
+  double learning_rate = 3e-3;                  // at its peak: 20 steps of warm-up, a cosine down to a tenth
+  double clip_norm = 1.0;                       // 0: no clipping
+  double weight_decay = 0.1;                    // of matrices
+  std::uint64_t seed = 1;                       // decides which windows are drawn
+  Generator* generator = &default_generator();  // of the model's dropout: a checkpoint holds its state
+};
+
+/// Trains a model of bytes by AdamW (betas 0.9 and 0.95) on windows of a text, each drawn by (seed, number of the
+/// window).
+class Trainer {
+ public:
+  /// Throws ValueError for a text that is not longer than the model's context or of which less than two bytes are held
+  /// out, and for a batch below 1.
+  Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options = {});
+
+  StepRecord step();
+  /// Nats per byte over `batches` batches spread evenly over the held-out text; at most all of it. Without dropout.
+  double validate(std::int64_t batches);
+  /// How many batches the held-out text holds, and the bytes that each scores.
+  std::int64_t validation_batches() const;
+  std::int64_t validation_batch_bytes() const { return options_.batch * validation_length(); }
+
+  /// A checkpoint, with the caller's metadata and a fingerprint of the text.
+  void save(const std::string& path, std::map<std::string, std::string> metadata = {}) const;
+  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, of another text (unless
+  /// `other_text`), or beyond the last step, and FileError.
+  void resume(const std::string& path, bool other_text = false);
+
+  std::int64_t steps_done() const { return step_.steps(); }
+  const TrainerOptions& options() const { return options_; }
+  LanguageModel& model() { return *model_; }
+  const Corpus& corpus() const { return corpus_; }
+  Device device() const { return device_; }
+  CachingAllocator& pool() const { return step_.pool(); }
+
+ private:
+  std::int64_t validation_length() const;
+
+  TrainerOptions options_;
+  std::unique_ptr<LanguageModel> model_;
+  Corpus corpus_;
+  Device device_;
+  AdamW optimizer_;
+  CosineSchedule schedule_;
+  TrainingStep step_;
+  std::int64_t data_position_ = 0;  // windows drawn so far
+};
+
+}  // namespace poolgrad::nn

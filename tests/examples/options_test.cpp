@@ -1,0 +1,208 @@
+// What programs can be told.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+
+#include "examples/support/train.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using attention::Pattern;
+using ::testing::HasSubstr;
+using testing_support::error_of;
+
+AttentionOptions named(const std::string& name) {
+  AttentionOptions options;
+  options.attention = name;
+  return options;
+}
+
+template <class Change>
+std::string refusal(const std::string& name, const Change& change) {
+  AttentionOptions options = named(name);
+  change(options);
+  return error_of<ValueError>([&] { options.pattern(1024, "train"); });
+}
+
+TEST(AttentionOptions, EveryNameIsAPatternThatOnlyLooksBackAndSeesItself) {
+  for (const std::string& name : attention_names()) {
+    const Pattern pattern = named(name).pattern(256, "train");
+    for (std::int64_t h = 0; h < 4; ++h)
+      for (std::int64_t i = 0; i < 256; i += 7) {
+        EXPECT_GE(pattern.multiplicity(h, 4, i, i), 1) << name << " head " << h << " at " << i;
+        for (std::int64_t j = i + 1; j < 256; ++j) ASSERT_EQ(pattern.multiplicity(h, 4, i, j), 0) << name;
+      }
+  }
+}
+
+TEST(AttentionOptions, MakeTheirPatterns) {
+  const Pattern causal = Pattern::causal();
+  EXPECT_EQ(named("causal").pattern(64, "train"), causal);
+  EXPECT_EQ(named("dense").pattern(64, "train"), causal);
+  EXPECT_EQ(named("ring").pattern(64, "train"), causal);
+  EXPECT_EQ(named("window").pattern(64, "train"), Pattern::window(255, 0));
+  EXPECT_EQ(named("block_sparse").pattern(64, "train"), Pattern::block_offsets(64, {0, -1, -2, -4}) & causal);
+  EXPECT_EQ(named("global_local").pattern(64, "train"), Pattern::global_local(64, 256, 64) & causal);
+  EXPECT_EQ(named("strided").pattern(64, "train"), Pattern::strided(64) & causal);
+  EXPECT_EQ(named("random").pattern(64, "train"), Pattern::random_blocks(64, 0.25) & causal);
+  AttentionOptions dilated = named("dilated");
+  dilated.segments = {64, 256};
+  dilated.rates = {1, 4};
+  EXPECT_EQ(dilated.pattern(64, "train"), Pattern::dilated({64, 256}, {1, 4}) & causal);
+}
+
+TEST(AttentionOptions, DilatedSegmentsReachOverTheContextUnlessGiven) {
+  AttentionOptions options = named("dilated");
+  for (const std::int64_t context : {1, 255, 256, 257, 4256, 8192, 100000}) {
+    const auto segments = options.segments_for(context);
+    EXPECT_GE(segments.back(), context);
+    EXPECT_EQ(segments.size(), options.rates_or_default().size());
+    EXPECT_NO_THROW(options.pattern(context, "train"));
+  }
+  EXPECT_EQ(options.segments_for(4256), (std::vector<std::int64_t>{256, 2048, 8192}));
+  options.segments = {100};
+  EXPECT_EQ(options.segments_for(4096), options.segments);
+}
+
+TEST(AttentionOptions, RefuseInOneSentence) {
+  EXPECT_EQ(refusal("sliding", [](auto&) {}),
+            "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
+            "random, ring, but is sliding");
+  EXPECT_EQ(refusal("window", [](auto& o) { o.window = 0; }), "[train] --window must be at least 1, but is 0");
+  EXPECT_THAT(refusal("dilated", [](auto& o) { o.segments = {64}; }), HasSubstr("[dilated]"));
+  EXPECT_THAT(refusal("dilated", [](auto& o) { o.rates = {1, 2, 0}; }), HasSubstr("[dilated]"));
+  EXPECT_EQ(refusal("block_sparse",
+                    [](auto& o) {
+                      o.offsets = {0, -1};
+                    }),
+            "[train] --offsets count blocks back and must not be negative, but one is -1");
+  EXPECT_THAT(refusal("block_sparse", [](auto& o) { o.block = 17; }), HasSubstr("17"));
+  EXPECT_THAT(refusal("random", [](auto& o) { o.density = 1.5; }), HasSubstr("1.5"));
+  EXPECT_EQ(refusal("ring", [](auto& o) { o.ring_size = 0; }), "[train] --ring-size must be at least 1, but is 0");
+  EXPECT_THAT(refusal("ring", [](auto& o) { o.layout = "spiral"; }), HasSubstr("spiral"));
+}
+
+TEST(AttentionOptions, DescribeThemselves) {
+  EXPECT_EQ(named("window").describe(4096), "window of 256");
+  EXPECT_EQ(named("ring").describe(4096), "causal over a zigzag ring of 4");
+  EXPECT_THAT(named("dilated").describe(4096), HasSubstr("256 1024 4096"));
+}
+
+TEST(AttentionOptions, AreReadFromTheCommandLineWithCommas) {
+  AttentionOptions options;
+  CLI::App app;
+  for_each_attention_setting(options, setting_adder(app));
+  app.parse("--segments 16,64 --rates 1,4 --offsets 0,3 --block 32 --layout striped --density 0.5");
+  EXPECT_EQ(options.segments, (std::vector<std::int64_t>{16, 64}));
+  EXPECT_EQ(options.rates, (std::vector<std::int64_t>{1, 4}));
+  EXPECT_EQ(options.offsets, (std::vector<std::int64_t>{0, 3}));
+  EXPECT_EQ(options.block, 32);
+  EXPECT_EQ(options.layout, "striped");
+}
+
+TrainOptions parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "train");
+  TrainOptions options;
+  EXPECT_EQ(parse_train_options(static_cast<int>(arguments.size()), arguments.data(), options), -1);
+  return options;
+}
+
+template <class Change>
+std::string train_refusal(const Change& change) {
+  TrainOptions options;
+  change(options);
+  return error_of<Error>([&] { options.check(); });
+}
+
+TEST(TrainOptions, DefaultsAreTheRecipe) {
+  const TrainOptions options = parse({});
+  EXPECT_NO_THROW(options.check());
+  EXPECT_TRUE(options.given.empty());
+  EXPECT_EQ(options.context, 4096);
+  EXPECT_EQ(options.model().kv_heads, 4);
+  EXPECT_EQ(options.pattern(), attention::Pattern::window(255, 0));
+}
+
+TEST(TrainOptions, ReadTheCommandLine) {
+  const TrainOptions options =
+      parse({"--text",      "a",      "b",       "--context", "128",      "--kv-heads", "2",
+             "--attention", "causal", "--dtype", "bf16",      "--device", "sim:8GiB",   "--budget",
+             "1GiB",        "--lr",   "0.01",    "--quiet",   "--json",   "out.json"});
+  EXPECT_EQ(options.text, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(options.model().context, 128);
+  EXPECT_EQ(options.model().kv_heads, 2);
+  EXPECT_EQ(options.model().dtype, DType::bf16);
+  EXPECT_EQ(options.pattern(), attention::Pattern::causal());
+  EXPECT_EQ(options.lr, 0.01);
+  EXPECT_TRUE(options.quiet);
+  EXPECT_TRUE(options.given.contains("kv-heads"));
+  EXPECT_FALSE(options.given.contains("width"));
+}
+
+TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithACode) {
+  TrainOptions options;
+  const char* unknown[] = {"train", "--wdith", "3"};
+  const char* word[] = {"train", "--width", "three"};
+  ::testing::internal::CaptureStderr();
+  EXPECT_GT(parse_train_options(3, unknown, options), 0);
+  EXPECT_GT(parse_train_options(3, word, options), 0);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--wdith"));
+}
+
+TEST(TrainOptions, RefuseInOneSentence) {
+  EXPECT_EQ(train_refusal([](auto& o) { o.attention.attention = "cross"; }),
+            "[train] --attention must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
+            "random, ring, but is cross");
+  EXPECT_EQ(train_refusal([](auto& o) { o.attention.window = 0; }), "[train] --window must be at least 1, but is 0");
+  EXPECT_EQ(train_refusal([](auto& o) { o.width = 130; }), "[language_model] width 130 is not divisible by 4 heads");
+  EXPECT_EQ(train_refusal([](auto& o) { o.kv_heads = 3; }),
+            "[language_model] 4 heads are not a multiple of 3 kv-heads");
+  EXPECT_THAT(train_refusal([](auto& o) { o.dtype = "f8"; }), HasSubstr("f8"));
+  EXPECT_EQ(train_refusal([](auto& o) { o.batch = 0; }), "[train] --batch must be at least 1, but is 0");
+  EXPECT_EQ(train_refusal([](auto& o) { o.lr = 0; }), "[train] --lr must be positive, but is 0");
+  EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
+  EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),
+            "[train] --steps, --sample and --stop-after must not be negative");
+  EXPECT_EQ(train_refusal([](auto& o) { o.other_text = true; }), "[train] --other-text needs --resume");
+  EXPECT_EQ(train_refusal([](auto& o) {
+              o.device = "sim:1GiB";
+              o.save = "x";
+            }),
+            "[train] --device sim:1GiB has no bytes to save or resume");
+}
+
+TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
+  const TrainOptions saved = parse({"--width", "64", "--lr", "0.0123456789", "--attention", "causal"});
+  TrainOptions resumed = parse({"--attention", "causal"});
+  resumed.adopt(saved.configuration());
+  EXPECT_EQ(resumed.width, 64);
+  EXPECT_EQ(resumed.lr, 0.0123456789);
+  TrainOptions other = parse({"--width", "32"});
+  EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
+            "[train] the checkpoint is of another configuration: --width is 64 there, 32 here");
+  TrainOptions longer = parse({"--steps", "7", "--lr", "0.5"});
+  longer.adopt(saved.configuration());
+  EXPECT_EQ(longer.steps, 7) << "a run may go on for longer";
+  EXPECT_EQ(longer.lr, 0.5);
+  EXPECT_EQ(longer.width, 64);
+  auto broken = saved.configuration();
+  broken["layers"] = "two";
+  EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),
+            "[train] the checkpoint's layers is malformed: two");
+  broken.erase("layers");
+  EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }), "[train] the checkpoint has no layers");
+}
+
+TEST(DefaultText, IsTheSourcesOfEigen) {
+  const nn::Corpus corpus = nn::read_corpus({default_text()}, 1);
+  EXPECT_GT(corpus.files, 100);
+  const std::string text(corpus.train.begin(), corpus.train.end());
+  EXPECT_NE(text.find("namespace Eigen"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace poolgrad::examples

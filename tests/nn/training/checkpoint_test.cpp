@@ -1,0 +1,140 @@
+// The file that a run goes on from.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "autograd/operators.h"
+#include "nn/layers.h"
+#include "nn/optimizer.h"
+#include "nn/training/checkpoint.h"
+#include "tensor/creation.h"
+#include "tensor/print.h"
+#include "tensor/safetensors.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing_support::error_of;
+using testing_support::TemporaryFolder;
+
+/// A model, its optimiser, and a run that can stop at any step.
+struct SmallRun {
+  explicit SmallRun(std::uint64_t seed)
+      : generator(seed), model(3, 2, {}, {.generator = &generator}), optimizer(model.named_parameters()) {}
+
+  void step() {
+    Generator data(99, static_cast<std::uint64_t>(done++));
+    model.zero_grad();
+    sum(square(dropout(model(randn({4, 3}, {}, data)), 0.5, generator))).backward();
+    optimizer.step();
+  }
+  void save(const std::string& path) const {
+    save_training_state(
+        path, model, optimizer,
+        {.step = done, .data_position = 4 * done, .generator = generator.state(), .metadata = {{"width", "3"}}});
+  }
+
+  Generator generator;
+  Linear model;
+  AdamW optimizer;
+  std::int64_t done = 0;
+};
+
+TEST(TrainingState, ContinuesBitForBit) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun whole(1), resumed(2);
+  for (int i = 0; i < 3; ++i) whole.step();
+  whole.save(path);
+  const TrainingState state = load_training_state(path, resumed.model, resumed.optimizer);
+  EXPECT_EQ(state.step, 3);
+  EXPECT_EQ(state.data_position, 12);
+  EXPECT_EQ(state.metadata, (std::map<std::string, std::string>{{"width", "3"}}));
+  EXPECT_EQ(read_training_metadata(path), state.metadata);
+  resumed.generator.set_state(state.generator);
+  resumed.done = state.step;
+  for (int i = 0; i < 3; ++i) {
+    whole.step();
+    resumed.step();
+  }
+  EXPECT_TRUE(bit_equal(whole.model.weight(), resumed.model.weight()));
+  EXPECT_TRUE(bit_equal(whole.model.bias(), resumed.model.bias()));
+}
+
+TEST(TrainingState, KeepsTheStepsOfEachParameterAndReadsFilesThatHaveNone) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun saved(1), loaded(2);
+  for (int i = 0; i < 2; ++i) saved.step();
+  saved.model.zero_grad();
+  Tensor(saved.model.weight()).set_grad(ones({2, 3}));
+  saved.optimizer.step();
+  saved.save(path);
+  load_training_state(path, loaded.model, loaded.optimizer);
+  EXPECT_EQ(loaded.optimizer.steps(), 3);
+  EXPECT_THAT(loaded.optimizer.parameter_steps(), ElementsAre(3, 2));
+
+  SafetensorsFile file = load_safetensors(path);
+  file.metadata.erase("poolgrad.parameter_steps");  // as files were before
+  save_safetensors(path, file);
+  load_training_state(path, loaded.model, loaded.optimizer);
+  EXPECT_THAT(loaded.optimizer.parameter_steps(), ElementsAre(3, 3));
+
+  const Tensor before = loaded.model.weight().copy();
+  const auto load = [&] { load_training_state(path, loaded.model, loaded.optimizer); };
+  saved.model.weight().detach().fill(5);
+  for (const char* counts : {"3", "3,4", "3,2,1"}) {
+    file.metadata["poolgrad.parameter_steps"] = counts;
+    file.tensors.clear();
+    for (const auto& [name, tensor] : saved.model.named_parameters())
+      file.tensors.emplace_back("model." + name, tensor);
+    for (const auto& [name, tensor] : saved.optimizer.state()) file.tensors.emplace_back("optimizer." + name, tensor);
+    save_safetensors(path, file);
+    EXPECT_THAT(error_of<ValueError>(load), HasSubstr("the steps of ")) << counts;
+  }
+  for (const char* counts : {"3,", "a", "3;2"}) {
+    file.metadata["poolgrad.parameter_steps"] = counts;
+    save_safetensors(path, file);
+    EXPECT_THAT(error_of<FileError>(load), HasSubstr("parameter_steps is no count: ")) << counts;
+  }
+  EXPECT_TRUE(bit_equal(loaded.model.weight(), before));
+}
+
+TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun run(1);
+  const Tensor before = run.model.weight().copy();
+  const auto load = [&] { load_training_state(path, run.model, run.optimizer); };
+
+  run.model.save_file(path);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("not a training state of poolgrad"));
+
+  SmallRun other(2);
+  other.step();
+  other.save(path);
+  SafetensorsFile file = load_safetensors(path);
+  file.metadata["poolgrad.step"] = "-7";
+  save_safetensors(path, file);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("step is no count: -7"));
+  file.metadata.erase("poolgrad.step");
+  save_safetensors(path, file);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("no step in the metadata"));
+  file.metadata["poolgrad.step"] = "1";
+  file.tensors[0].second = zeros({2, 4});
+  save_safetensors(path, file);
+  EXPECT_THAT(error_of<ValueError>(load), HasSubstr("weight is (2, 4) f32 on cpu where the module has (2, 3)"));
+
+  other.save(path);
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 4);
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr(path));
+  EXPECT_TRUE(bit_equal(run.model.weight(), before));
+  EXPECT_EQ(run.optimizer.steps(), 0);
+}
+
+}  // namespace
+}  // namespace poolgrad::nn
