@@ -57,6 +57,14 @@ class DelayedMemory : public MemoryAdaptor {
     forget(event);
     inner().discard_event(event);
   }
+  void hold_still() override {
+    mutex_.lock();
+    MemoryAdaptor::hold_still();
+  }
+  void go_on() noexcept override {
+    MemoryAdaptor::go_on();
+    mutex_.unlock();
+  }
 
  private:
   void forget(EventId event) {

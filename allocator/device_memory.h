@@ -61,6 +61,11 @@ class DeviceMemory {
   /// Gives up an event that nobody will ask about.
   virtual void discard_event(EventId event) noexcept = 0;
 
+  /// Around fork(), see fork.h: nobody is inside a call, until go_on() in the parent and in the child. A pool's own
+  /// calls are over by then; those of others, which use the device beside a pool, are waited for.
+  virtual void hold_still() {}
+  virtual void go_on() noexcept {}
+
   /// Whether touch() wants to be told.
   virtual bool detects_races() const { return false; }
   /// `stream` may read and write the range from now on. A race detector throws DeviceError naming both call sites if

@@ -13,9 +13,11 @@ void before_fork() {
   registry_mutex().lock();
   ThreadCaches::hold_still();
   scopes_mutex().lock();
+  places_mutex().lock();
 }
 
 void after_fork(bool in_child) {
+  places_mutex().unlock();
   scopes_mutex().unlock();
   ThreadCaches::go_on(in_child);
   registry_mutex().unlock();

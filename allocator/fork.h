@@ -15,5 +15,6 @@ void hold_pools_still_over_forks();
 /// Of the whole process, in the order in which they are taken.
 std::mutex& registry_mutex();
 std::shared_mutex& scopes_mutex();
+std::mutex& places_mutex();
 
 }  // namespace poolgrad

@@ -31,6 +31,8 @@ class MemoryAdaptor : public DeviceMemory {
   void stream_wait(Stream stream, EventId event) override { inner_->stream_wait(stream, event); }
   void synchronize(EventId event) override { inner_->synchronize(event); }
   void discard_event(EventId event) noexcept override { inner_->discard_event(event); }
+  void hold_still() override { inner_->hold_still(); }
+  void go_on() noexcept override { inner_->go_on(); }
   bool detects_races() const override { return inner_->detects_races(); }
   void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override {
     inner_->touch(address, bytes, stream, by);

@@ -125,6 +125,8 @@ PlaceTable& place_table() {
 
 }  // namespace
 
+std::mutex& places_mutex() { return place_table().mutex; }
+
 CallSite::CallSite(std::source_location at)
     : previous_(thread_state.call_site), previous_backward_(thread_state.backward_of) {
   if (previous_.line() == 0) thread_state.call_site = at;

@@ -227,6 +227,13 @@ class Pool {
     Standstill standstill;
     std::unique_lock<std::mutex> caches;
     std::unique_lock<std::mutex> trace;
+    struct HeldMemory {
+      explicit HeldMemory(DeviceMemory& held) : memory(held) { memory.hold_still(); }
+      ~HeldMemory() { memory.go_on(); }
+      HeldMemory(const HeldMemory&) = delete;
+      HeldMemory& operator=(const HeldMemory&) = delete;
+      DeviceMemory& memory;
+    } memory;
   };
 
   // pool.cpp: where the magazine has nothing. Functions that take a Lock may give it up meanwhile, and hold it when

@@ -57,7 +57,8 @@ Pool::HeldStill::HeldStill(Pool& pool)
     : lock(pool.between_device_calls()),
       standstill(pool),
       caches(pool.caches_mutex_),
-      trace(pool.trace_.hold_still()) {}
+      trace(pool.trace_.hold_still()),
+      memory(*pool.memory_) {}
 
 Pool::Lock Pool::between_device_calls() {
   Lock lock(mutex_);

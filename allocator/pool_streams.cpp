@@ -24,6 +24,31 @@ std::vector<Stamp> latest(const std::vector<Stamp>& stamps) {
   return result;
 }
 
+// What became of events in one device call.
+struct Passage {
+  StreamEvents passed;
+  std::uint64_t recorded = 0;
+  bool refused = false;  // some, which are where they were
+};
+
+// Records those that are not recorded yet. Those of which pass(id) is true go to `into.passed`.
+template <class Pass>
+void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass pass) {
+  for (auto event = events.begin(); event != events.end();) {
+    const auto next = std::next(event);
+    try {
+      if (event->id == 0) {
+        event->id = memory.record_event(Stream{memory.device(), event->covers.stream});
+        ++into.recorded;
+      }
+      if (pass(event->id)) into.passed.splice(into.passed.end(), events, event);
+    } catch (const Error&) {
+      into.refused = true;
+    }
+    event = next;
+  }
+}
+
 std::vector<Stamp> stamps_of(const std::vector<Block*>& blocks) {
   std::vector<Stamp> stamps;
   for (const Block* block : blocks) stamps.push_back({block->stream, block->ticket});
@@ -56,21 +81,20 @@ void Pool::keep_or_discard(Lock& lock, StreamEvents& events) noexcept {
 
 bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps) {
   StreamEvents events;
-  StreamEvents passed;
+  Passage passage;
   bool settled = true;
-  std::uint64_t recorded = 0;
   DeviceCall call(*this, lock, [&]() noexcept {
-    statistics_.events_recorded += recorded;
-    for (const StreamEvent& event : passed) {
+    statistics_.events_recorded += passage.recorded;
+    for (const StreamEvent& event : passage.passed) {
       if (later) {
         order_.wait(*later, event);
       } else {
         order_.finish(event);
       }
     }
-    if (later) events.splice(events.begin(), passed);  // not spent
+    if (later) events.splice(events.begin(), passage.passed);  // not spent
     keep_or_discard(lock, events);
-    if (!later && !passed.empty()) forget_finished_streams();
+    if (!later && !passage.passed.empty()) forget_finished_streams();
   });
   for (const Stamp& stamp : latest(stamps)) {
     if (later ? is_behind(*later, stamp) : order_.finished(stamp)) continue;
@@ -83,26 +107,16 @@ bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vec
   }
   if (events.empty()) return settled;
   call([&] {
-    for (auto event = events.begin(); event != events.end();) {
-      const auto next = std::next(event);
-      try {
-        if (event->id == 0) {
-          event->id = memory_->record_event(Stream{device_, event->covers.stream});
-          ++recorded;
-        }
-        if (later) {
-          memory_->stream_wait(Stream{device_, *later}, event->id);
-        } else {
-          memory_->synchronize(event->id);
-        }
-        passed.splice(passed.end(), events, event);
-      } catch (const Error&) {
-        settled = false;
+    pass_each(*memory_, events, passage, [&](EventId event) {
+      if (later) {
+        memory_->stream_wait(Stream{device_, *later}, event);
+      } else {
+        memory_->synchronize(event);
       }
-      event = next;
-    }
+      return true;
+    });
   });
-  return settled;
+  return settled && !passage.refused;
 }
 
 void Pool::forget_finished_streams() noexcept {
@@ -239,11 +253,10 @@ std::size_t Pool::poll_pending() {
   if (config_.deterministic) return free_settled();
   {
     StreamEvents events;
-    StreamEvents finished;
-    std::uint64_t recorded = 0;
+    Passage passage;
     DeviceCall call(*this, lock, [&]() noexcept {
-      statistics_.events_recorded += recorded;
-      for (const StreamEvent& event : finished) order_.finish(event);
+      statistics_.events_recorded += passage.recorded;
+      for (const StreamEvent& event : passage.passed) order_.finish(event);
       keep_or_discard(lock, events);
       forget_finished_streams();
     });
@@ -254,21 +267,8 @@ std::size_t Pool::poll_pending() {
       }
     }
     order_.take_events(events);
-    call([&] {
-      for (auto event = events.begin(); event != events.end();) {
-        const auto next = std::next(event);
-        try {
-          if (event->id == 0) {
-            event->id = memory_->record_event(Stream{device_, event->covers.stream});
-            ++recorded;
-          }
-          if (memory_->event_finished(event->id)) finished.splice(finished.end(), events, event);
-        } catch (const Error&) {
-          // It is asked again next time.
-        }
-        event = next;
-      }
-    });
+    // What cannot be asked about now is asked about next time.
+    call([&] { pass_each(*memory_, events, passage, [&](EventId event) { return memory_->event_finished(event); }); });
   }
   return free_settled();
 }

@@ -30,6 +30,14 @@ class RaceDetector : public MemoryAdaptor {
   void stream_wait(Stream stream, EventId event) override;
   void synchronize(EventId event) override;
   void discard_event(EventId event) noexcept override;
+  void hold_still() override {
+    mutex_.lock();
+    MemoryAdaptor::hold_still();
+  }
+  void go_on() noexcept override {
+    MemoryAdaptor::go_on();
+    mutex_.unlock();
+  }
   bool detects_races() const override { return true; }
   void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override;
 

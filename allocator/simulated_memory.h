@@ -49,6 +49,8 @@ class SimulatedMemory : public DeviceMemory {
   void stream_wait(Stream stream, EventId event) override;
   void synchronize(EventId event) override;
   void discard_event(EventId event) noexcept override;
+  void hold_still() override { mutex_.lock(); }
+  void go_on() noexcept override { mutex_.unlock(); }
 
   /// A new capacity in bytes; memory that is already committed stays.
   void set_capacity(std::size_t bytes);

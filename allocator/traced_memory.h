@@ -61,6 +61,14 @@ class TracedMemory : public MemoryAdaptor {
   void stream_wait(Stream stream, EventId event) override;
   void synchronize(EventId event) override;
   void discard_event(EventId event) noexcept override;
+  void hold_still() override {
+    mutex_.lock();
+    MemoryAdaptor::hold_still();
+  }
+  void go_on() noexcept override {
+    MemoryAdaptor::go_on();
+    mutex_.unlock();
+  }
 
  private:
   template <typename Function>

@@ -14,7 +14,9 @@
 #include <vector>
 
 #include "allocator/address_sanitizer.h"
+#include "allocator/call_site.h"
 #include "allocator/owner_flag.h"
+#include "allocator/race_detector.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -67,44 +69,51 @@ int in_fork(const Body& body) {
   return -1;
 }
 
+// Threads that do something again and again until it ends.
+class Again {
+ public:
+  explicit Again(std::function<void(std::mt19937_64&)> once) : once_(std::move(once)) {
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) threads_.emplace_back([this, seed] { work(seed); });
+    started_.wait();
+  }
+  ~Again() {
+    done_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void work(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    rest.begin();
+    started_.count_down();
+    while (!done_) {
+      once_(random);
+      rest.end();
+      rest.begin();
+    }
+    rest.end();
+  }
+
+  const std::function<void(std::mt19937_64&)> once_;
+  std::atomic<bool> done_ = false;
+  std::latch started_{3};
+  std::vector<std::thread> threads_;
+};
+
 class ForkTest : public PoolTest {
  protected:
-  // Threads that allocate and give back, small blocks and large ones, and talk to the device, until it ends.
-  class Work {
-   public:
-    explicit Work(CachingAllocator& pool) {
-      for (std::uint64_t seed = 1; seed <= 3; ++seed) threads_.emplace_back([this, &pool, seed] { work(pool, seed); });
-      started_.wait();
-    }
-    ~Work() {
-      done_ = true;
-      for (std::thread& thread : threads_) thread.join();
-    }
-
-   private:
-    void work(CachingAllocator& pool, std::uint64_t seed) {
-      std::mt19937_64 random(seed);
-      rest.begin();
-      started_.count_down();
-      while (!done_) {
-        {
-          const MemoryScope scope("fork");
-          for (int i = 0; i < 200; ++i) {
-            const std::size_t bytes = random() % 8 == 0 ? page + random() % page : 1 + random() % (32 * KiB);
-            deallocate(pool, allocate(pool, bytes), bytes);
-          }
-          pool.trim();
-          static_cast<void>(pool.statistics());
-        }
-        rest.end();
-        rest.begin();
-      }
-      rest.end();
-    }
-
-    std::atomic<bool> done_ = false;
-    std::latch started_{3};
-    std::vector<std::thread> threads_;
+  // Allocates and gives back, small blocks and large ones, and talks to the device.
+  struct Work : Again {
+    explicit Work(CachingAllocator& pool)
+        : Again([&pool](std::mt19937_64& random) {
+            const MemoryScope scope("fork");
+            for (int i = 0; i < 200; ++i) {
+              const std::size_t bytes = random() % 8 == 0 ? page + random() % page : 1 + random() % (32 * KiB);
+              deallocate(pool, allocate(pool, bytes), bytes);
+            }
+            pool.trim();
+            static_cast<void>(pool.statistics());
+          }) {}
   };
 
   // What a child does: 0, or which of it went wrong.
@@ -173,6 +182,45 @@ TEST_P(ForkTest, GivesTheChildWhatOtherThreadsHadCached) {
   thread.join();
   EXPECT_EQ(result, 0);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, page) << "the parent's pool is its own";
+}
+
+TEST_P(ForkTest, LeavesAChildThatDetectsRaces) {
+  CachingAllocator pool(std::make_unique<RaceDetector>(memory()));
+  const Work work(pool);
+  for (int i = 0; i < 30; ++i) ASSERT_EQ(in_fork([&] { return use(pool); }), 0) << "fork " << i;
+}
+
+TEST(Fork, LeavesAChildThatCanUseADeviceBesideItsPool) {
+  auto memory = std::make_unique<SimulatedMemory>(0, 64 * page);
+  SimulatedMemory* device = memory.get();
+  const CachingAllocator pool(std::move(memory));
+  const Again work([&](std::mt19937_64&) {
+    for (int i = 0; i < 1000; ++i) device->advance(1);
+  });
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(in_fork([&] {
+                const std::uint64_t before = device->now();
+                device->advance(1);
+                return device->now() == before + 1 ? 0 : 1;
+              }),
+              0)
+        << "fork " << i;
+  }
+}
+
+TEST(Fork, LeavesAChildThatCanNameWhatCallsIt) {
+  const CachingAllocator pool(std::make_unique<HostMemory>());
+  const std::string product = "product";
+  const auto name = [&] {
+    const CallSite here(product, std::source_location::current());
+    return std::string_view(CallSite::of(std::source_location::current()).function_name());
+  };
+  const Again work([&](std::mt19937_64&) {
+    for (int i = 0; i < 1000; ++i) static_cast<void>(name());
+  });
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(in_fork([&] { return name() == "product backward" ? 0 : 1; }), 0) << "fork " << i;
+  }
 }
 
 TEST(Fork, MemoryOfTheHostIsTheChildsOwnCopy) {

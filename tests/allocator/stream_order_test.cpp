@@ -390,7 +390,7 @@ TEST_P(StreamOrderTest, NeverLooksAtTheClockWhenDeterministic) {
 TEST(StreamOrder, TakesTheFirstEventThatCoversAStamp) {
   StreamOrder order;
   StreamEvents recorded, taken;
-  for (const EventId id : {1, 2}) {
+  for (const EventId id : {EventId{1}, EventId{2}}) {
     recorded.push_back(order.begin_event(7));
     recorded.back().id = id;
     ASSERT_TRUE(order.keep(recorded, recorded.begin()));

@@ -5,6 +5,7 @@
 #include <random>
 #include <thread>
 
+#include "allocator/delayed_memory.h"
 #include "allocator/thread_cache.h"
 #include "tests/allocator/pool_testing.h"
 
@@ -39,6 +40,37 @@ TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
   }
   std::ranges::sort(numbers);
   EXPECT_EQ(std::ranges::adjacent_find(numbers), numbers.end());
+}
+
+// A hit in front of the pool looks at a block's stream without a lock. The atomics order nothing: only if that is no
+// race by itself is the thread sanitizer content.
+TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
+  auto delayed = std::make_unique<DelayedMemory>(memory(64 * page));
+  DelayedMemory* device = delayed.get();
+  CachingAllocator pool(std::move(delayed), {.routines = false});
+  std::atomic<int> step = 0;
+  const auto wait_for = [&](int wanted) {
+    while (step.load(std::memory_order_relaxed) != wanted) std::this_thread::yield();
+  };
+  std::thread owner([&] {
+    deallocate(pool, allocate(pool, 4 * page, Category::activation, 7), 4 * page, 7);
+    void* block = allocate(pool, 1 * KiB, Category::activation, 7);
+    step.store(1, std::memory_order_relaxed);
+    wait_for(2);
+    deallocate(pool, block, 1 * KiB, 7);
+    step.store(3, std::memory_order_relaxed);
+  });
+  wait_for(1);
+  pool.stream_destroyed(stream_of(pool, 7));
+  EXPECT_EQ(device->unfinished_events(), 1u);
+  pool.trim();  // waits for the work of the stream, after which its blocks are nobody's
+  EXPECT_EQ(device->unfinished_events(), 0u);
+  step.store(2, std::memory_order_relaxed);
+  wait_for(3);
+  owner.join();
+  EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
+  pool.trim();
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
 }
 
 TEST_P(ThreadsTest, NeverShareABlock) {
