@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/attention_term.h"
+
 namespace poolgrad::attention {
 
 /// One or more lists over block_rows x block_columns blocks, one after another, as compressed rows and as compressed
@@ -12,6 +14,7 @@ struct BlockLists {
   std::int32_t lists = 0, block_rows = 0, block_columns = 0;
   std::vector<std::int64_t> row_begin, column_begin;
   std::vector<std::int32_t> columns, rows;
+  kernels::ListIdentity identity;
 
   std::int64_t bytes() const;
   friend bool operator==(const BlockLists&, const BlockLists&) = default;

@@ -54,7 +54,7 @@ Pattern Pattern::documents(std::vector<std::int64_t> cu_seqlens) {
   if (cu_seqlens.size() > std::size_t{1} << 31)
     throw ValueError("[documents] there are more than 2^31 - 1 documents: " + std::to_string(cu_seqlens.size() - 1));
   auto terms = std::make_shared<PatternTerms>();
-  terms->documents = std::make_shared<const Boundaries>(std::move(cu_seqlens));
+  terms->documents = std::make_shared<const Boundaries>(Boundaries{std::move(cu_seqlens), {}});
   return Pattern(std::move(terms));
 }
 

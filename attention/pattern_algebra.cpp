@@ -26,11 +26,11 @@ std::shared_ptr<const Boundaries> both(const std::shared_ptr<const Boundaries>& 
                                        const std::shared_ptr<const Boundaries>& b) {
   if (!b || same(a, b)) return a;
   if (!a) return b;
-  const std::int64_t end = std::min(a->back(), b->back());
-  Boundaries result;
-  std::set_union(a->begin(), a->end(), b->begin(), b->end(), std::back_inserter(result));
+  const std::int64_t end = std::min(a->at.back(), b->at.back());
+  std::vector<std::int64_t> result;
+  std::set_union(a->at.begin(), a->at.end(), b->at.begin(), b->at.end(), std::back_inserter(result));
   result.erase(std::upper_bound(result.begin(), result.end(), end), result.end());
-  return std::make_shared<const Boundaries>(std::move(result));
+  return std::make_shared<const Boundaries>(Boundaries{std::move(result), {}});
 }
 
 /// The terms, each with the pattern's band as its own.
@@ -127,6 +127,7 @@ kernels::AttentionTerm with_lists(const Term& term) {
   result.column_begin = term.lists->column_begin.data();
   result.columns = term.lists->columns.data();
   result.rows = term.lists->rows.data();
+  result.lists_identity = term.lists->identity.number();
   return result;
 }
 
@@ -190,7 +191,7 @@ std::int64_t Pattern::multiplicity(std::int64_t h, std::int64_t heads, std::int6
   if ((left_ != unbounded && j < i - left_) || (right_ != unbounded && j > i + right_)) return 0;
   const PatternTerms& parts = parts_of(terms_);
   if (parts.documents) {
-    const Boundaries& bounds = *parts.documents;
+    const std::vector<std::int64_t>& bounds = parts.documents->at;
     if (std::min(i, j) < bounds.front() || std::max(i, j) >= bounds.back()) return 0;
     const auto document = [&](std::int64_t at) { return std::upper_bound(bounds.begin(), bounds.end(), at); };
     if (document(i) != document(j)) return 0;

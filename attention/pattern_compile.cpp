@@ -141,8 +141,9 @@ Pattern::Compiled Pattern::compile(std::int64_t heads, const kernels::PositionMa
   frame.right = right_;
   if (!terms_) return {{frame}, nullptr};
   if (terms_->documents) {
-    frame.documents = terms_->documents->data();
-    frame.document_count = static_cast<std::int32_t>(terms_->documents->size() - 1);
+    frame.documents = terms_->documents->at.data();
+    frame.documents_identity = terms_->documents->identity.number();
+    frame.document_count = static_cast<std::int32_t>(terms_->documents->at.size() - 1);
   }
   if (terms_->terms.empty()) return {{frame}, terms_};
   for (const PatternTerms::Term& term : terms_->terms)

@@ -40,7 +40,7 @@ bool is_nested(const AttentionTerm& term) {
     if (b > 0 && (w % term.segment_length[b - 1] != 0 || r % term.dilation_rate[b - 1] != 0)) return false;
   }
   const std::int64_t period = term.dilation_rate[term.branches - 1];
-  return period <= kernels::Strip::max_period && (period <= 16 || 16 * period <= term.segment_length[0]);
+  return period <= kernels::AttentionTerm::max_period && (period <= 16 || 16 * period <= term.segment_length[0]);
 }
 
 }  // namespace

@@ -12,7 +12,12 @@
 namespace poolgrad::attention {
 
 using TermKind = kernels::AttentionTerm::Kind;
-using Boundaries = std::vector<std::int64_t>;
+/// Where documents begin, and the last one ends.
+struct Boundaries {
+  std::vector<std::int64_t> at;
+  kernels::ListIdentity identity;
+  friend bool operator==(const Boundaries&, const Boundaries&) = default;
+};
 
 /// Of segments, strides and the like: their multiples by strides of shards stay far from overflow.
 inline constexpr std::int64_t max_size = std::int64_t{1} << 48;

@@ -77,7 +77,7 @@ std::string Pattern::to_string() const {
   }
   std::string whole = band == "dense" ? "" : band;
   if (terms_->documents)
-    whole += (whole.empty() ? "" : " & ") + ("documents(" + std::to_string(terms_->documents->size() - 1) + ")");
+    whole += (whole.empty() ? "" : " & ") + ("documents(" + std::to_string(terms_->documents->at.size() - 1) + ")");
   if (text.empty()) return whole.empty() ? band : whole;
   if (whole.empty()) return text;
   return (composed ? "(" + text + ")" : text) + " & " + whole;

@@ -4,6 +4,8 @@
 #include <list>
 #include <mutex>
 
+#include "kernels/schedule/tiles.h"
+
 namespace poolgrad::attention {
 
 namespace {
@@ -133,13 +135,12 @@ bool needs_look(const AttentionSchedule& schedule) {
 /// of two rows without belonging to either, which costs a step that adds nothing.
 bool tiles_visit(const AttentionSchedule& schedule) {
   constexpr std::int64_t limit = std::int64_t{1} << 20;
-  const kernels::RowTiling tiling(schedule, limit);
-  bool found = false;
-  for (std::int64_t h = 0; h < schedule.heads && !found; ++h)
-    for (std::int64_t tile = 0; tile < tiling.tiles() && !found; ++tile)
-      kernels::for_each_key_tile(schedule, h, tiling.tile(tile), limit,
-                                 [&](const kernels::Strip&, const kernels::Progression&) { found = true; });
-  return found;
+  const auto tiles = kernels::AttentionTiles::one_by_one(schedule, limit);
+  kernels::AttentionTiles::Reader read(tiles);
+  for (std::int64_t h = 0; h < tiles.head_period(); ++h)
+    for (std::int64_t tile = 0; tile < tiles.count(); ++tile)
+      if (!read(h, tile).runs.empty()) return true;
+  return false;
 }
 
 bool visits_anything(const AttentionSchedule& schedule) {

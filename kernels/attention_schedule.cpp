@@ -1,8 +1,30 @@
 #include "kernels/attention_schedule.h"
 
 #include <algorithm>
+#include <atomic>
+#include <numeric>
 
 namespace poolgrad::kernels {
+
+namespace {
+
+/// Heads h and h + n see the same of a term.
+std::int64_t head_period_of(const AttentionTerm& term, std::int64_t heads) {
+  using Kind = AttentionTerm::Kind;
+  std::int64_t period = 1;
+  switch (term.kind) {
+    case Kind::dilated:
+      if (term.grouped || term.contiguous_offset) return heads;
+      for (int b = 0; b < term.branches && period < heads; ++b) period = std::lcm(period, term.dilation_rate[b]);
+      return period;
+    case Kind::offsets: return term.sets;
+    case Kind::listed: return term.lists;
+    case Kind::random: return heads;
+    default: return 1;
+  }
+}
+
+}  // namespace
 
 AttentionSchedule AttentionSchedule::transposed() const {
   AttentionSchedule other = *this;
@@ -10,6 +32,12 @@ AttentionSchedule AttentionSchedule::transposed() const {
   std::swap(other.left, other.right);
   other.flipped = !flipped;
   return other;
+}
+
+std::int64_t AttentionSchedule::head_period() const {
+  std::int64_t period = 1;
+  for (int t = 0; t < term_count && period < heads; ++t) period = std::lcm(period, head_period_of(term[t], heads));
+  return std::max<std::int64_t>(1, std::min(period, heads));
 }
 
 RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit, bool short_first) : map_(schedule.queries) {
@@ -35,6 +63,29 @@ RowTiling::RowTiling(const AttentionSchedule& schedule, std::int64_t limit, bool
     first_part_[n] = part_at(piece.position);
     tiles_[n] = (part_at(piece.position + (piece.count - 1) * map_.stride) - first_part_[n] + 1) * classes_;
   }
+}
+
+Progression RowTiling::tile(std::int64_t number) const {
+  const int n = number < tiles_[0] ? 0 : 1;
+  const PositionMap::Piece piece = map_.piece(n);
+  if (n == 1) number -= tiles_[0];
+  const std::int64_t span = first_part_[n] + number / classes_, turn = number % classes_;
+  const std::int64_t cut = floor_div(span, parts_), whole = origin_[n] + cut * cut_;
+  const std::int64_t begin = whole + (span - cut * parts_) * part_;
+  const std::int64_t end = begin + part_ < whole + cut_ ? begin + part_ : whole + cut_;
+  const auto row_at = [&](std::int64_t position) {
+    const std::int64_t row = ceil_div(position - piece.position, map_.stride);
+    return row < 0 ? 0 : row > piece.count ? piece.count : row;
+  };
+  const std::int64_t first = row_at(begin), last = row_at(end);
+  const std::int64_t start = first + floor_mod(turn - first, classes_);
+  const std::int64_t count = start < last ? ceil_div(last - start, classes_) : 0;
+  return {piece.row + start, classes_, count, piece.position + start * map_.stride, classes_ * map_.stride};
+}
+
+ListIdentity::ListIdentity() {
+  static std::atomic<std::uint64_t> made{0};
+  number_ = ++made;
 }
 
 }  // namespace poolgrad::kernels

@@ -1,15 +1,13 @@
 // Which keys the rows of a tile visit: the one mechanism below every attention pattern. A schedule is a small value
-// that goes to kernels by value, on the host and on devices alike; nothing of the size of a sequence is ever made of it
-// but the block lists that a user gives.
+// that says it by rules; kernels read what it comes to, tile by tile (kernels/schedule/program.h).
 //
-// The kernels see four things:
 //   tiling       cuts the rows of one side into tiles, whose positions are arithmetic progressions
 //   strips       what a tile of rows visits: progressions of key positions, each with an interval per row
 //   runs         a strip's keys as indices of a tensor, through the map of positions (a shard has a part of them)
 //   transposed   the same with queries and keys exchanged, for the gradients of keys and values
 #pragma once
 
-#include "kernels/attention_strips.h"
+#include "kernels/attention_term.h"
 
 namespace poolgrad::kernels {
 
@@ -21,6 +19,7 @@ struct AttentionSchedule {
   std::int64_t heads = 1;                            // query heads: phases and lists depend on the head
   std::int64_t left = unbounded, right = unbounded;  // -left <= key - row <= right
   const std::int64_t* documents = nullptr;           // document_count + 1 ascending positions
+  std::uint64_t documents_identity = 0;              // a ListIdentity; 0: unknown
   std::int32_t document_count = 0;
   std::int32_t term_count = 1;
   bool flipped = false;
@@ -31,19 +30,28 @@ struct AttentionSchedule {
 
   AttentionSchedule transposed() const;
 
-  /// Calls f(const Strip&) for everything that rows of `tile`, a tile of this schedule's tiling, visit in query head h.
-  /// A pair comes up once per multiplicity, or once with its logarithm.
-  template <class F>
-  POOLGRAD_HD void for_each_strip(std::int64_t h, const Progression& tile, F&& f) const;
+  /// Whether a pair counts for branch `part` of term number `t`, which admits it: whether no earlier term of the group,
+  /// nor an earlier branch of a united term, has counted it. What masked runs are asked for, pair by pair.
+  POOLGRAD_HD bool keeps(int t, int part, std::int64_t h, std::int64_t row, std::int64_t key) const;
 
-  /// For masked strips: whether the pair counts for the strip's term, being in its interval.
-  POOLGRAD_HD bool keeps(const Strip& strip, std::int64_t h, std::int64_t row, std::int64_t key) const;
+  /// Head h sees what head h mod head_period() sees, of as many as there are: 1 where all see the same.
+  std::int64_t head_period() const;
 
   /// Pairs that are visited, over all heads; what a call costs. An estimate from a fixed sample where millions of
   /// masked pairs or drawn blocks would have to be looked at one by one, exact otherwise.
   double count_pairs() const;
 };
-static_assert(sizeof(AttentionSchedule) <= 4096, "goes to kernels by value");
+
+POOLGRAD_HD inline bool AttentionSchedule::keeps(int t, int part, std::int64_t h, std::int64_t row,
+                                                 std::int64_t key) const {
+  const std::int64_t query = flipped ? key : row, visited = flipped ? row : key;
+  for (int e = 0; e < t; ++e)
+    if (term[e].group == term[t].group && term[e].multiplicity(h, heads, query, visited) > 0) return false;
+  if (term[t].unite && !term[t].nested)
+    for (int b = 0; b < part; ++b)
+      if (term[t].covers(b, h, heads, query, visited)) return false;
+  return true;
+}
 
 /// Tiles of at most `limit` rows of a schedule's queries. Tile numbers are ordered by position; a tile may be empty.
 /// Where rows may lie anywhere, all tiles of a piece are equally long but the last one, or the first where
@@ -52,7 +60,7 @@ class RowTiling {
  public:
   RowTiling(const AttentionSchedule& schedule, std::int64_t limit, bool short_first = false);
   std::int64_t tiles() const { return tiles_[0] + tiles_[1]; }
-  POOLGRAD_HD Progression tile(std::int64_t number) const;
+  Progression tile(std::int64_t number) const;
 
  private:
   PositionMap map_;
@@ -62,18 +70,4 @@ class RowTiling {
   std::int64_t origin_[2], first_part_[2], tiles_[2];  // of a piece: where cuts count from; its parts and tiles
 };
 
-/// Calls f(const Progression&) for the keys of a strip with positions in [hull), at most once per piece of the map.
-template <class F>
-POOLGRAD_HD void for_each_run(const PositionMap& keys, const Strip& strip, Interval hull, F&& f);
-
-/// Calls f(strip, run) for tiles of at most `limit` keys that some row of `tile` sees in query head h.
-template <class F>
-POOLGRAD_HD void for_each_key_tile(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile,
-                                   std::int64_t limit, F&& f);
-
-/// The steps of `run` that the row at `position` sees: a sub-interval of [0, run.count).
-POOLGRAD_HD Interval steps_seen(const Strip& strip, const Progression& run, std::int64_t position);
-
 }  // namespace poolgrad::kernels
-
-#include "kernels/attention_schedule_inline.h"

@@ -1,7 +1,7 @@
 // One summand of an attention pattern, and what it says of a single pair: the definition that strips are cut from.
 #pragma once
 
-#include "kernels/attention_strip.h"
+#include "kernels/attention_positions.h"
 
 namespace poolgrad::kernels {
 
@@ -12,10 +12,28 @@ POOLGRAD_HD constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// Tells lists that schedules point to from all others, as long as the process runs: every object has a number of its
+/// own, copies too.
+class ListIdentity {
+ public:
+  ListIdentity();
+  ListIdentity(const ListIdentity&) : ListIdentity() {}
+  ListIdentity& operator=(const ListIdentity&) {
+    number_ = ListIdentity().number_;
+    return *this;
+  }
+  std::uint64_t number() const { return number_; }
+  /// It is no part of what is listed.
+  friend bool operator==(const ListIdentity&, const ListIdentity&) { return true; }
+
+ private:
+  std::uint64_t number_;
+};
+
 /// Terms of one group are united: a pair that several admit counts once, for the first.
 struct AttentionTerm {
   enum class Kind : std::uint8_t { all, columns, rows, segment, residue, dilated, offsets, listed, random };
-  static constexpr int max_branches = 16, max_runs = 32, max_sets = 8;
+  static constexpr int max_branches = 16, max_runs = 32, max_sets = 8, max_period = 64;
 
   Kind kind = Kind::all;
   bool visited = true;  // false: only keeps other terms of its group from counting a pair again
@@ -23,7 +41,7 @@ struct AttentionTerm {
   std::int64_t size = 0;  // columns, rows: how many; segment: length; residue: modulus; blocks: positions of a block
   std::int64_t left = unbounded, right = unbounded;  // the term's own band, -left <= key - query <= right
 
-  // dilated; `nested`: w_1 | w_2 | ..., r_1 | r_2 | ..., r_b | w_b, phases h mod r_b, the last r <= Strip::max_period
+  // dilated; `nested`: w_1 | w_2 | ..., r_1 | r_2 | ..., r_b | w_b, phases h mod r_b, the last r <= max_period
   bool grouped = false, contiguous_offset = false, nested = false, unite = false;
   std::int32_t branches = 0;
   std::uint32_t visited_branches = ~std::uint32_t{0};
@@ -43,6 +61,7 @@ struct AttentionTerm {
   std::int32_t lists = 0, block_rows = 0, block_columns = 0;
   const std::int64_t *row_begin = nullptr, *column_begin = nullptr;
   const std::int32_t *columns = nullptr, *rows = nullptr;  // the list, and its transposition
+  std::uint64_t lists_identity = 0;                        // a ListIdentity; 0: unknown
 
   // random
   std::uint64_t seed = 0, threshold = 0;  // kept where 53 bits of the hash are below

@@ -8,6 +8,7 @@
 #include "kernels/cpu/attention_gradient_pairs.h"
 #include "kernels/cpu/attention_tiles.h"
 #include "kernels/cpu/attention_unseen.h"
+#include "kernels/schedule/program.h"
 
 namespace poolgrad::kernels::attention {
 
@@ -27,7 +28,6 @@ inline constexpr std::int64_t query_panel = query_tile<T>* std::int64_t{group_la
 
 /// What all work items of a call share.
 struct BackwardCall {
-  AttentionSchedule by_key;  // rows are keys
   AttentionScores scores;
   View q, k, v, lse, delta, grad_out;
   AttentionGradients gradients;
@@ -100,7 +100,8 @@ struct TilePair {
   static constexpr std::int64_t blocks = owned_keys / rows_step;
 
   Progression keys, queries;
-  const Strip* strip;
+  const AttentionProgram* program;  // whose rows are keys
+  const AttentionRun* run;          // that the queries are a part of
   std::int64_t batch, head;
   bool want_keys;    // gradients of keys and values
   bool full = true;  // every key sees every query
@@ -117,7 +118,7 @@ struct TilePair {
 
   /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
   void set_intervals(const Interval* seen, std::int64_t base) {
-    full = !strip->masked;
+    full = !masked();
     for (std::int64_t b = 0; b < blocks; ++b) {
       Block& all = block[b] = {queries.count, 0, 0, queries.count};
       for (std::int64_t k = b * rows_step; k < std::min<std::int64_t>((b + 1) * rows_step, keys.count); ++k) {
@@ -135,10 +136,11 @@ struct TilePair {
       if (b * rows_step < keys.count) full = full && all.full_begin == 0 && all.full_end == queries.count;
     }
   }
+  bool masked() const { return run->has(AttentionRun::masked); }
   /// Whether the pair counts; `h` is the head of the schedule.
-  bool counts(const AttentionSchedule& by_key, std::int64_t h, std::int64_t key, std::int64_t lane) const {
-    return sees(key, lane, 1) && (!strip->masked || by_key.keeps(*strip, h, keys.position + key * keys.step,
-                                                                 queries.position + lane * queries.step));
+  bool counts(std::int64_t h, std::int64_t key, std::int64_t lane) const {
+    return sees(key, lane, 1) && (!masked() || program->keeps(*run, h, keys.position + key * keys.step,
+                                                              queries.position + lane * queries.step));
   }
 };
 

@@ -98,8 +98,8 @@ void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileS
       simd::store(block.row(key) + i, factor * simd::load<T>(block.row(key) + i));
   const Progression queries = part_of(pair.queries, lane, std::min(block.lanes, pair.queries.count - lane));
   modify_scores(rules, pair.keys, queries, block, s.derivative ? s.derivative + lane : nullptr);
-  if (pair.strip->masked)
-    hide_counted_by_key(p.by_key, *pair.strip, p.scores.first_head + pair.head, pair.keys, queries, block);
+  if (pair.masked())
+    hide_counted_by_key(*pair.program->schedule, *pair.run, p.scores.first_head + pair.head, pair.keys, queries, block);
 }
 
 /// Rows of q or dO for lanes [lane, lane + group_lanes) of the pair that comes next where its queries go on.
@@ -139,13 +139,13 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
   const auto sees = [&](std::int64_t key) { return pair.block[key / rows_step].sees(lane, group); };
   const auto masks = [&](std::int64_t key) {
     const auto& block = pair.block[key / rows_step];
-    return block.full_begin > lane || block.full_end < lane + members || pair.strip->masked;
+    return block.full_begin > lane || block.full_end < lane + members || pair.masked();
   };
   if (!s.pairs.product) multiply_group(p, pair, s, lane);
   constexpr decltype(&weigh_rows<true, true, T>) weigh[2][2] = {
       {weigh_rows<false, false, T>, weigh_rows<false, true, T>},
       {weigh_rows<true, false, T>, weigh_rows<true, true, T>}};
-  const bool modified = rules.modifies() || pair.strip->masked;
+  const bool modified = rules.modifies() || pair.masked();
   const bool plain = !rules.drops && rules.softcap == 0 && !p.gradients.dbias.data;
   const T scale = static_cast<T>(p.scores.scale);
   // Queries are packed with it, pairs are not.

@@ -62,7 +62,7 @@ template <class T, class F>
 void for_each_counted(const BackwardCall& p, const TilePair<T>& pair, Range keys, Range lanes_of, const F& f) {
   for (std::int64_t key = keys.begin; key < keys.end; ++key)
     for (std::int64_t lane = lanes_of.begin; lane < lanes_of.end; ++lane)
-      if (pair.counts(p.by_key, p.scores.first_head + pair.head, key, lane)) f(key, lane);
+      if (pair.counts(p.scores.first_head + pair.head, key, lane)) f(key, lane);
 }
 
 /// to += weight * row, up to a multiple of lanes<T>.
@@ -130,9 +130,9 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
         s.grad_rows[j / group_lanes<T> * query_panel<T> + i * group_lanes<T> + j % group_lanes<T>] = T{};
   }
   if (pair.want_keys) hide_wild_queries(p, pair, s);
-  if (pair.strip->period == 0) return;
+  if (pair.run->period == 0) return;
   // m e^(s - lse) = e^(s - (lse - log m))
-  log_multiplicities(*pair.strip, pair.queries, s.log, query_tile<T>);
+  log_multiplicities(*pair.program, *pair.run, pair.queries, s.log, query_tile<T>);
   for (std::int64_t i = 0; i < count; ++i) s.lse[i] -= s.log[i];
 }
 

@@ -1,11 +1,13 @@
-// Forward attention on the CPU: each work item is a tile of queries of one head, which meets the tiles of keys that the
-// schedule lists for it. How the work is cut depends on the operands alone, so the number of threads changes no bit.
+// Forward attention on the CPU: each work item is a tile of queries of one head, which meets the runs of keys that the
+// schedule's program has for it. How the work is cut depends on the operands alone, so the number of threads changes no
+// bit.
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <numbers>
+#include <span>
 
 #include "kernels/attention.h"
 #include "kernels/cpu/attention_softmax.h"
@@ -14,6 +16,7 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"
 #include "kernels/parallel.h"
+#include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -22,9 +25,9 @@ using namespace attention;
 
 /// Everything about one call that its work items share.
 struct Problem {
-  const AttentionSchedule& schedule;
   const AttentionScores& scores;
   View q, k, v, out, lse, carry_out = {}, carry_lse = {};
+  Interval keys{0, k.shape[1]};  // rows of k and v
   TileShape shape = {};
   bool stacked = false;  // the queries are the heads of a group, all at one position
 
@@ -87,8 +90,8 @@ void write_lse(const Problem& p, std::int64_t batch, std::int64_t head, const Pr
 /// first and last of the rows [begin, end], whose ends are `low` and `high`: intervals never shrink at either end from
 /// one row to the next, so rows between two equal ones are equal to them.
 template <class T>
-void fill_steps(const Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>& t, std::int64_t begin,
-                std::int64_t end, Interval low, Interval high) {
+void fill_steps(const Visit<T>& visit, const SoftmaxTile<T>& t, std::int64_t begin, std::int64_t end, Interval low,
+                Interval high) {
   const auto set = [&](std::int64_t row, Interval seen) {
     t.first[row] = static_cast<T>(seen.begin);
     t.last[row] = static_cast<T>(seen.end);
@@ -99,32 +102,49 @@ void fill_steps(const Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>&
     for (std::int64_t row = begin + 1; row < end; ++row) set(row, low);
   } else if (end - begin > 1) {
     const std::int64_t middle = begin + (end - begin) / 2;
-    const Interval seen = steps_seen(strip, visit.run, visit.rows.position + middle * visit.rows.step);
-    fill_steps(visit, strip, t, begin, middle, low, seen);
-    fill_steps(visit, strip, t, middle, end, seen, high);
+    const Interval seen = visit.seen_by(middle);
+    fill_steps(visit, t, begin, middle, low, seen);
+    fill_steps(visit, t, middle, end, seen, high);
   }
 }
 
 /// Which steps of the run each row sees: visit.full, or first and last.
 template <class T>
-void find_steps(Visit<T>& visit, const Strip& strip, const SoftmaxTile<T>& t) {
-  const Progression& rows = visit.rows;
-  const auto row_at = [&](std::int64_t position, std::int64_t otherwise) {
-    if (position == unbounded || rows.step == 0) return otherwise;
-    return std::clamp<std::int64_t>(ceil_div(position - rows.position, rows.step), 0, rows.count);
-  };
-  const std::int64_t begin = row_at(strip.rows.begin, 0), end = row_at(strip.rows.end, rows.count);
-  const auto seen_by = [&](std::int64_t row) { return steps_seen(strip, visit.run, rows.position + row * rows.step); };
-  const Interval low = seen_by(begin), high = seen_by(end - 1);
-  visit.full = begin == 0 && end == rows.count && high.begin == 0 && low.end == visit.run.count;
+void find_steps(Visit<T>& visit, const SoftmaxTile<T>& t) {
+  const std::int64_t count = visit.rows.count;
+  visit.full = visit.of.has(AttentionRun::whole);
   if (visit.full) return;
-  const std::int64_t padded = round_up(rows.count, score_lanes<T>);
+  // Heads at one position are all of the only row.
+  const Interval rows = visit.rows.step == 0 ? Interval{0, count} : visit.of.rows;
+  const Interval low = visit.seen_by(rows.begin), high = visit.seen_by(rows.end - 1);
+  visit.full = rows.begin == 0 && rows.end == count && high.begin == 0 && low.end == visit.run.count;
+  if (visit.full) return;
+  const std::int64_t padded = round_up(count, score_lanes<T>);
   std::fill(t.first, t.first + padded, T{});
   std::fill(t.last, t.last + padded, T{});
-  fill_steps(visit, strip, t, begin, end - 1, low, high);
+  fill_steps(visit, t, rows.begin, rows.end - 1, low, high);
   // Lanes beyond the last row repeat it, so that they cause no masks.
-  std::fill(t.first + rows.count, t.first + padded, t.first[rows.count - 1]);
-  std::fill(t.last + rows.count, t.last + padded, t.last[rows.count - 1]);
+  std::fill(t.first + count, t.first + padded, t.first[count - 1]);
+  std::fill(t.last + count, t.last + padded, t.last[count - 1]);
+}
+
+/// Calls f(run, keys, next) for the keys of all runs, as many as are packed at once, with those that come after them.
+template <class F>
+void for_each_key_tile(std::span<const AttentionRun> runs, Interval rows_of_keys, const F& f) {
+  const AttentionRun* of = nullptr;
+  Progression keys{};
+  for (const AttentionRun& run : runs) {
+    const auto step_at = [&](std::int64_t row) {
+      return std::clamp<std::int64_t>(ceil_div(row - run.keys.row, run.keys.stride), 0, run.keys.count);
+    };
+    const std::int64_t end = step_at(rows_of_keys.end);
+    for (std::int64_t step = step_at(rows_of_keys.begin); step < end; step += key_tile) {
+      const Progression next = part_of(run.keys, step, std::min(end - step, key_tile));
+      if (of) f(*of, keys, next);
+      of = &run, keys = next;
+    }
+  }
+  if (of) f(*of, keys, Progression{});
 }
 
 template <class S>
@@ -169,49 +189,40 @@ void hide_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit) {
 /// All keys for one tile of queries of one head.
 template <class S>
 void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& tile,
-                 const SoftmaxTile<Compute<S>>& t) {
+                 const AttentionTiles::Runs& visited, const SoftmaxTile<Compute<S>>& t) {
   using T = Compute<S>;
   const Progression rows = p.stacked ? Progression{0, 1, p.q.shape[1], tile.position, 0} : tile;
   const auto k = head_of<const S>(p.k, batch, p.kv_head(head)), v = head_of<const S>(p.v, batch, p.kv_head(head));
   load_queries<S>(p, gather(head_of<const S>(p.q, batch, head), rows), rows.count, t);
   begin_rows<T>(p, batch, head, rows, t);
   const auto rules = ScoreRules<T>::make(p.scores, batch, head);
-  const std::int64_t schedule_head = p.scores.first_head + head;
-  const auto meet = [&](const Strip& strip, const Progression& run, const Progression& next) {
+  const auto meet = [&](const AttentionRun& of, const Progression& run, const Progression& next) {
     const auto in_memory =
         DirectOperands<T>::make(gather(k, run), gather(v, run), run.count, p.shape.depth, p.shape.v_depth);
     Visit<T> visit{p.shape,
-                   p.schedule,
-                   schedule_head,
+                   visited.program,
+                   of,
+                   p.scores.first_head + head,
                    rows,
                    run,
                    Prefetch::make(k, next, p.shape.depth),
                    Prefetch::make(v, next, p.shape.v_depth),
                    in_memory,
                    rows.count <= direct_rows};
-    find_steps(visit, strip, t);
+    find_steps(visit, t);
     if (rules.modifies() || rules.drops) visit.rules = &rules;
-    if (strip.period != 0) {
+    if (of.period != 0) {
       visit.multiplicities = true;
-      log_multiplicities(strip, run, t.multiplicity, round_up(run.count, rows_step));
+      log_multiplicities(visited.program, of, run, t.multiplicity, round_up(run.count, rows_step));
     }
-    if (strip.masked) visit.strip = &strip;
     if (!visit.direct) load_keys<S>(p, k, v, run, t);
-    if (!visit.full || visit.strip) {
+    if (!visit.full || visit.masked()) {
       find_wild_rows(gather(v, run), run.count, p.shape.v_depth, visit.wild);
       if (!visit.direct) hide_wild_values(t, visit);
     }
     visit_keys(t, visit);
   };
-  // One tile behind the schedule, so that the next keys are known while these are met.
-  Strip strip;
-  Progression run{};
-  for_each_key_tile(p.schedule, schedule_head, tile, key_tile, [&](const Strip& next_strip, const Progression& next) {
-    if (run.count > 0) meet(strip, run, next);
-    strip = next_strip;
-    run = next;
-  });
-  if (run.count > 0) meet(strip, run, {});
+  for_each_key_tile(visited.runs, p.keys, meet);
   if (p.out.dtype == p.q.dtype)
     write_out<T, S>(p, batch, head, rows, t);
   else if constexpr (!std::is_same_v<S, T>)
@@ -219,21 +230,12 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
   if (p.lse.data) write_lse<T>(p, batch, head, rows, t);
 }
 
-/// Whether every head visits the same keys.
-bool same_for_all_heads(const AttentionSchedule& schedule) {
-  using Kind = AttentionTerm::Kind;
-  return std::all_of(schedule.term, schedule.term + schedule.term_count, [](const AttentionTerm& term) {
-    return term.kind != Kind::dilated && term.kind != Kind::random && (term.kind != Kind::offsets || term.sets == 1) &&
-           (term.kind != Kind::listed || term.lists == 1);
-  });
-}
-
 /// One query and groups of heads: the heads of a group become queries of one head, so that they share keys and values.
-void stack_heads(Problem& p) {
+void stack_heads(Problem& p, const AttentionSchedule& schedule) {
   const std::int64_t group = p.q.shape[2] / p.k.shape[2];
   const AttentionScores& scores = p.scores;
   if (p.q.shape[1] != 1 || group == 1 || group > direct_rows || scores.bias.data || scores.alibi.data ||
-      scores.sinks.data || scores.dropout > 0 || !same_for_all_heads(p.schedule))
+      scores.sinks.data || scores.dropout > 0 || schedule.head_period() != 1)
     return;
   p.stacked = true;
   for (View* view : {&p.q, &p.out, &p.carry_out}) {
@@ -248,51 +250,50 @@ void stack_heads(Problem& p) {
   }
 }
 
-/// Work items in the order in which they begin: the longest first, as far as that matters.
-class Order {
+/// Work items, a tile of queries in one head each, in the order in which they begin: the longest first. Heads come in
+/// turns of as many as differ; items of the first and last turn may be of heads that the call does not have.
+class Items {
  public:
   struct Item {
-    std::int64_t cost, number;
-  };
-  static constexpr std::int64_t most_sorted = 4096;  // of more items, each is a small part of the work
-
-  Order(const Problem& p, const RowTiling& tiling, Item* items) : heads_(p.q_heads()), tiles_(tiling.tiles()) {
-    const std::int64_t count = p.q.shape[0] * heads_ * tiles_;
-    if (count > most_sorted) return;
-    items_ = items;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto [batch, head, tile] = split(i);
-      items[i] = {0, i};
-      for_each_key_tile(p.schedule, p.scores.first_head + head, tiling.tile(tile), unbounded,
-                        [&, i = i](const Strip&, const Progression& run) { items[i].cost += run.count; });
-    }
-    std::sort(items, items + count,
-              [](const Item& a, const Item& b) { return a.cost != b.cost ? a.cost > b.cost : a.number < b.number; });
-  }
-  struct Place {
     std::int64_t batch, head, tile;
   };
-  Place operator[](std::int64_t turn) const { return split(items_ ? items_[turn].number : turn); }
+
+  Items(const Problem& p, std::int64_t head_period, std::int64_t tiles)
+      : first_head_(p.scores.first_head),
+        heads_(p.q_heads()),
+        head_period_(head_period),
+        tiles_(tiles),
+        turns_(ceil_div(first_head_ + heads_, head_period) - first_head_ / head_period),
+        repeats_(p.q.shape[0] * turns_) {}
+
+  std::int64_t count() const { return repeats_ * head_period_ * tiles_; }
+  bool has(const Item& item) const { return item.head >= 0 && item.head < heads_; }
+  /// The n-th in the order of `program`; in that of their numbers where there is none.
+  Item at(std::int64_t n, const AttentionProgram* program) const {
+    std::int64_t begin = 0, equal = head_period_ * tiles_, number = n % equal;
+    if (program) {  // tiles of one length go through all heads before those of the next
+      const std::int32_t *levels = program->level_begin, *end = levels + program->levels;
+      const std::int32_t* level = std::upper_bound(levels, end, n / repeats_) - 1;
+      begin = level[0], equal = level[1] - begin;
+      number = program->longest_first[begin + (n - begin * repeats_) % equal];
+    }
+    const std::int64_t repeat = (n - begin * repeats_) / equal, turn = first_head_ / head_period_ + repeat % turns_;
+    return {repeat / turns_, turn * head_period_ + number / tiles_ - first_head_, number % tiles_};
+  }
 
  private:
-  /// Last tiles first: under causality they are the longest.
-  Place split(std::int64_t number) const {
-    const std::int64_t row = number / heads_;
-    return {row / tiles_, number % heads_, tiles_ - 1 - row % tiles_};
-  }
-  std::int64_t heads_, tiles_;
-  const Item* items_ = nullptr;
+  std::int64_t first_head_, heads_, head_period_, tiles_, turns_, repeats_;
 };
 
 /// How a call is cut, from its operands alone, and what it takes of scratch, in elements.
 template <class T>
 struct Plan {
   TileShape shape;
-  std::int64_t heads;                           // in all batch entries
-  std::int64_t parts = 1;                       // of the keys, which items share
-  std::int64_t items = 0;                       // times tiles of queries, times parts
-  std::int64_t order = 0, tile = 0, owned = 0;  // of scratch: of Order, of a thread, of all threads
-  std::int64_t out = 0, lse = 0;                // of the result of a part
+  std::int64_t heads;                // in all batch entries
+  std::int64_t parts = 1;            // of the keys, which items share
+  std::int64_t items = 0;            // of Items, times parts
+  std::int64_t tile = 0, owned = 0;  // of scratch: of a thread, of all threads
+  std::int64_t out = 0, lse = 0;     // of the result of a part
 
   template <class S>
   static Plan make(const View& q, const View& k, const View& v) {
@@ -320,14 +321,12 @@ struct Plan {
     }
     return plan;
   }
-  /// Into this many tiles of queries.
-  void cut(std::int64_t tiles) {
-    items = heads * tiles * parts;
-    order = round_up(
-        ceil_div(std::min(items, Order::most_sorted) * std::int64_t{sizeof(Order::Item)}, std::int64_t{sizeof(T)}), 64);
+  /// Into this many items.
+  void cut(std::int64_t count) {
+    items = count * parts;
     owned = tile * std::min<std::int64_t>(num_threads(), items);
   }
-  std::int64_t elements() const { return order + owned + parts * (out + lse); }
+  std::int64_t elements() const { return owned + parts * (out + lse); }
 
  private:
   static constexpr std::int64_t enough_items = 32;
@@ -335,22 +334,13 @@ struct Plan {
 
 /// A part of the keys, as a call of its own.
 struct PartOfKeys {
-  AttentionSchedule schedule;
   AttentionScores scores;
   Problem problem;
 
   PartOfKeys(const Problem& whole, std::int64_t number, std::int64_t parts, const View& out, const View& lse)
-      : schedule(whole.schedule), scores(whole.scores), problem{schedule, scores, whole.q, whole.k, whole.v, out, lse} {
-    const std::int64_t keys = whole.k.shape[1], begin = keys * number / parts, end = keys * (number + 1) / parts;
-    const auto cut = [&](View& view, int dim) {
-      if (!view.data) return;
-      view.data = view.as<char>() + begin * view.strides[dim] * static_cast<std::int64_t>(size_of(view.dtype));
-      view.shape[dim] = end - begin;
-    };
-    schedule.keys = whole.schedule.keys.part(begin, end);
-    cut(problem.k, 1);
-    cut(problem.v, 1);
-    cut(scores.bias, 3);
+      : scores(whole.scores), problem{scores, whole.q, whole.k, whole.v, out, lse} {
+    const std::int64_t keys = whole.k.shape[1];
+    problem.keys = {keys * number / parts, keys * (number + 1) / parts};
     problem.shape = whole.shape;
     problem.stacked = whole.stacked;
     if (number == 0) {
@@ -403,27 +393,29 @@ std::array<View, 2> result_in(T* memory, const Problem& p, const Plan<T>& plan) 
 }
 
 template <class S>
-void forward(Stream stream, Problem p, const Cost& cost) {
+void forward(Stream stream, const AttentionSchedule& schedule, Problem p, const Cost& cost) {
   using T = Compute<S>;
   auto plan = Plan<T>::template make<S>(p.q, p.k, p.v);
   p.shape = plan.shape;
-  const RowTiling tiling(p.schedule, plan.shape.rows);
-  plan.cut(tiling.tiles());
+  const Items items(p, schedule.head_period(), RowTiling(schedule, plan.shape.rows).tiles());
+  plan.cut(items.count());
   const Workspace<T> memory(stream, "attention", plan.elements());
   if (!runs_on_cpu(stream, "attention", cost)) return;
-  T *const scratch = memory.data() + plan.order, *const results = scratch + plan.owned;
+  const AttentionTiles tiles(schedule, plan.shape.rows);
+  T *const scratch = memory.data(), *const results = scratch + plan.owned;
   const std::int64_t parts = plan.parts, apart = plan.out + plan.lse;
-  const Order order(p, tiling, reinterpret_cast<Order::Item*>(memory.data()));
   parallel_items(plan.items, [&](std::int64_t turn, int worker) {
+    const Items::Item item = items.at(turn / parts, tiles.whole());
+    const Progression rows = tiles.tile(item.tile);
+    if (!items.has(item) || rows.count == 0) return;
     SoftmaxTile<T> tile;
     SoftmaxTile<T>::carve(scratch + plan.tile * worker, p.shape, &tile);
     tile.pairs.scale = static_cast<float>(p.scores.scale * std::numbers::log2e);
-    const auto [batch, head, number] = order[turn / parts];
-    const Progression rows = tiling.tile(number);
-    if (rows.count == 0) return;
-    if (parts == 1) return attend_rows<S>(p, batch, head, rows, tile);
+    AttentionTiles::Reader read(tiles);
+    const AttentionTiles::Runs runs = read(p.scores.first_head + item.head, item.tile);
+    if (parts == 1) return attend_rows<S>(p, item.batch, item.head, rows, runs, tile);
     const auto [out, lse] = result_in(results + turn % parts * apart, p, plan);
-    attend_rows<S>(PartOfKeys(p, turn % parts, parts, out, lse).problem, batch, head, rows, tile);
+    attend_rows<S>(PartOfKeys(p, turn % parts, parts, out, lse).problem, item.batch, item.head, rows, runs, tile);
   });
   if (parts == 1) return;
   const auto [out, lse] = result_in(results, p, plan);
@@ -441,13 +433,13 @@ void POOLGRAD_VARIANT::attention_forward(Stream stream, const AttentionSchedule&
   const Cost cost = attention_cost(stream, schedule, 1.0, q, k, v, out, lse, carry_out, carry_lse, scores.bias);
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0)
     return static_cast<void>(runs_on_cpu(stream, "attention", cost));
-  Problem p{schedule, scores, q, k, v, out, lse, carry_out, carry_lse};
-  stack_heads(p);
+  Problem p{scores, q, k, v, out, lse, carry_out, carry_lse};
+  stack_heads(p, schedule);
   switch (q.dtype) {
-    case DType::f64: return forward<double>(stream, p, cost);
-    case DType::f32: return forward<float>(stream, p, cost);
-    case DType::f16: return forward<Half>(stream, p, cost);
-    default: return forward<BFloat16>(stream, p, cost);
+    case DType::f64: return forward<double>(stream, schedule, p, cost);
+    case DType::f32: return forward<float>(stream, schedule, p, cost);
+    case DType::f16: return forward<Half>(stream, schedule, p, cost);
+    default: return forward<BFloat16>(stream, schedule, p, cost);
   }
 }
 
@@ -455,11 +447,11 @@ std::int64_t POOLGRAD_VARIANT::attention_forward_scratch(View q, View k, View v)
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return 0;
   const AttentionSchedule schedule;
   const AttentionScores scores;
-  Problem p{schedule, scores, q, k, v, {}, {}};
-  stack_heads(p);
+  Problem p{scores, q, k, v, {}, {}};
+  stack_heads(p, schedule);
   const auto most = [&]<class S>(S) {
     auto plan = Plan<Compute<S>>::template make<S>(p.q, p.k, p.v);
-    plan.cut(std::max<std::int64_t>(num_threads(), Order::most_sorted));
+    plan.cut(num_threads());
     return plan.elements() * static_cast<std::int64_t>(sizeof(Compute<S>));
   };
   switch (q.dtype) {

@@ -17,7 +17,6 @@
 #include "kernels/cpu/attention_query_rows.h"
 #include "kernels/cpu/attention_reach.h"
 #include "kernels/cpu/attention_variants.h"
-#include "kernels/cpu/attention_walk.h"
 #include "kernels/cpu/attention_wavefront.h"
 #include "kernels/cpu/attention_wavefront_length.h"
 #include "kernels/cpu/instruction_sets.h"
@@ -44,11 +43,11 @@ struct Item {
 template <class T>
 class Backward {
  public:
-  Backward(Stream stream, const BackwardCall& call)
+  Backward(Stream stream, const AttentionSchedule& by_key, const BackwardCall& call)
       : stream_(stream),
         p_(call),
-        tiling_(call.by_key, owned_keys, true),
-        reach_(stream, call.by_key, tiling_, call.scores.first_head, call.q_heads),
+        tiles_(by_key, owned_keys, true),
+        reach_(stream, tiles_, call.scores.first_head, call.q_heads),
         direct_(call.gradients.dq.data && call.gradients.dq.dtype == dtype_of<T> && call.padded == call.depth) {}
 
   /// What the call costs a simulated device, which is asked for the same scratch.
@@ -101,7 +100,7 @@ class Backward {
     // Twice what is incomplete at a time, so that rows move to the front once.
     plan.capacity = std::clamp<std::int64_t>(2 * reach_.span(), 1, std::max<std::int64_t>(1, p_.queries));
     if (wants_queries() && wants_keys()) plan.way = best_way(plan.heads, plan.capacity);
-    const std::int64_t tiles = tiling_.tiles();
+    const std::int64_t tiles = tiles_.count();
     if (plan.way == Way::heads) {
       plan.items = plan.heads;
       plan.dq_rows = direct_ ? 0 : p_.group * plan.capacity;
@@ -149,8 +148,7 @@ class Backward {
     return std::min(heads, num_threads() * head_bytes / std::max<std::int64_t>(1, p_.group * bytes(p_.queries)));
   }
   double wavefront_length(std::int64_t heads) const {
-    const WavefrontLength length(stream_, reach_, p_.by_key, tiling_, p_.scores.first_head, p_.q_heads, p_.group,
-                                 query_tile<T>);
+    const WavefrontLength length(stream_, reach_, tiles_, p_.scores.first_head, p_.q_heads, p_.group, query_tile<T>);
     const std::int64_t most = heads_under_way(heads);
     double sum = 0;
     for (std::int64_t head = 0; head < heads; head += most)
@@ -195,12 +193,12 @@ class Backward {
 
   void run_heads(const Plan& plan, const Memory& memory) const {
     run_items(memory, plan.heads, plan.capacity, [&](std::int64_t n) {
-      return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, {0, tiling_.tiles()}, {0, p_.queries}};
+      return Item{n / p_.kv_heads, n % p_.kv_heads * p_.group, p_.group, {0, tiles_.count()}, {0, p_.queries}};
     });
   }
 
   void run_wavefront(const Plan& plan, const Memory& memory) const {
-    const std::int64_t tiles = tiling_.tiles(), rows = p_.group * p_.queries, slot = direct_ ? 0 : rows * p_.padded;
+    const std::int64_t tiles = tiles_.count(), rows = p_.group * p_.queries, slot = direct_ ? 0 : rows * p_.padded;
     for (std::int64_t first = 0; first < plan.heads; first += plan.at_once) {
       const std::int64_t items = std::min(plan.at_once, plan.heads - first) * tiles;
       Wavefront front(memory.template of_items<std::atomic<std::int64_t>>(), items, rows);
@@ -217,7 +215,7 @@ class Backward {
   }
 
   void run_passes(const Plan& plan, const Memory& memory) const {
-    const std::int64_t tiles = tiling_.tiles();
+    const std::int64_t tiles = tiles_.count();
     const Range all_tiles{0, tiles}, all_rows{0, p_.queries};
     if (wants_keys())
       run_items(memory, plan.heads * tiles, 0, [&](std::int64_t n) {
@@ -268,10 +266,11 @@ class Backward {
   void run_item(const Item& item, std::int64_t capacity, const TileScratch<T>& s) const {
     std::vector<QueryRows<T>> dq;
     for (std::int64_t n = 0; n < item.heads && item.want_queries; ++n) dq.push_back(rows_of_head(item, n, capacity, s));
-    for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) visit_tile(item, t, dq, s);
+    AttentionTiles::Reader read(tiles_);
+    for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) visit_tile(item, t, read, dq, s);
     if (item.turn) item.turn->wait(item.heads * p_.queries);
     for (QueryRows<T>& rows : dq) {
-      const bool last = item.tiles.end == tiling_.tiles();
+      const bool last = item.tiles.end == tiles_.count();
       rows.leave(std::min(last ? p_.queries : reach_.at(rows.head, item.tiles.end).complete, item.rows.end));
     }
   }
@@ -296,8 +295,9 @@ class Backward {
     return rows;
   }
 
-  void visit_tile(const Item& item, std::int64_t number, std::vector<QueryRows<T>>& dq, const TileScratch<T>& s) const {
-    const Progression keys = tiling_.tile(number);
+  void visit_tile(const Item& item, std::int64_t number, AttentionTiles::Reader& read, std::vector<QueryRows<T>>& dq,
+                  const TileScratch<T>& s) const {
+    const Progression keys = tiles_.tile(number);
     if (keys.count == 0) return;
     const std::int64_t kv_head = item.head / p_.group;
     if (item.want_keys) {
@@ -320,9 +320,8 @@ class Backward {
         rows->leave(std::min(reach.complete, item.rows.end));
         rows->enter(std::min(reach.end, item.rows.end));
       }
-      walk_key_tiles(
-          p_.by_key, p_.scores.first_head + h, keys, unbounded,
-          [&](const Strip& strip, const Progression& run) { visit_run(item, h, keys, strip, run, reach, rows, s); });
+      const auto [program, runs] = read(p_.scores.first_head + h, number);
+      for (const AttentionRun& run : runs) visit_run(item, h, keys, program, run, reach, rows, s);
     }
     if (!item.want_keys) return;
     const AttentionGradients& g = p_.gradients;
@@ -361,16 +360,20 @@ class Backward {
     });
   }
 
-  void visit_run(const Item& item, std::int64_t head, const Progression& keys, const Strip& strip,
-                 const Progression& run, const AttentionReach::Reach& reach, const QueryRows<T>* dq,
+  void visit_run(const Item& item, std::int64_t head, const Progression& keys, const AttentionProgram& program,
+                 const AttentionRun& run, const AttentionReach::Reach& reach, const QueryRows<T>* dq,
                  const TileScratch<T>& s) const {
     // Steps of the run whose rows belong to the item, and of those the ones that some key sees.
+    const Progression& queries = run.keys;
     const auto step_at = [&](std::int64_t row) {
-      return std::clamp<std::int64_t>(ceil_div(row - run.row, run.stride), 0, run.count);
+      return std::clamp<std::int64_t>(ceil_div(row - queries.row, queries.stride), 0, queries.count);
     };
-    Interval part{run.count, 0}, seen[owned_keys];
+    const bool whole = run.has(AttentionRun::whole);
+    Interval part{queries.count, 0}, seen[owned_keys];
     for (std::int64_t k = 0; k < keys.count; ++k) {
-      seen[k] = steps_seen(strip, run, keys.position + k * keys.step);
+      seen[k] = whole                  ? Interval{0, queries.count}
+                : run.rows.contains(k) ? program.steps_seen(run, queries, keys.position + k * keys.step)
+                                       : Interval{0, 0};
       if (seen[k].empty()) continue;
       part.begin = std::min(part.begin, seen[k].begin);
       part.end = std::max(part.end, seen[k].end);
@@ -379,13 +382,14 @@ class Backward {
     const auto rules = ScoreRules<T>::make(p_.scores, item.batch, head);
     TilePair<T> pair;
     pair.keys = keys;
-    pair.strip = &strip;
+    pair.program = &program;
+    pair.run = &run;
     pair.batch = item.batch;
     pair.head = head;
     pair.want_keys = item.want_keys;
     for (std::int64_t step = part.begin; step < part.end; step += pair.queries.count) {
       const std::int64_t count = std::min<std::int64_t>(part.end - step, query_tile<T>);
-      pair.queries = part_of(run, step, count);
+      pair.queries = part_of(queries, step, count);
       pair.set_intervals(seen, step);
       load_queries(p_, pair, s);
       if constexpr (std::is_same_v<T, float>)
@@ -397,25 +401,25 @@ class Backward {
         add_wild_queries(p_, pair, s);
       }
       if (!dq) continue;
-      const std::int64_t row = pair.queries.row, end = row + (count - 1) * run.stride + 1;
+      const std::int64_t row = pair.queries.row, end = row + (count - 1) * queries.stride + 1;
       const std::int64_t passed = (head - item.head) * p_.queries;  // in the heads before
       const std::int64_t shared = passed + std::min(end, reach.entered);
       if (item.turn && row < reach.entered) item.turn->wait(shared);
-      add_query_gradients(p_, pair, s, dq->row(row), run.stride * dq->stride);
-      add_wild_keys(p_, pair, s, dq->row(row), run.stride * dq->stride);
+      add_query_gradients(p_, pair, s, dq->row(row), queries.stride * dq->stride);
+      add_wild_keys(p_, pair, s, dq->row(row), queries.stride * dq->stride);
       if (item.turn && reach.ascending) item.turn->pass(passed + end, shared);
     }
   }
 
   const Stream stream_;
   const BackwardCall& p_;
-  const RowTiling tiling_;
+  const AttentionTiles tiles_;
   const AttentionReach reach_;
   const bool direct_;  // dq is summed up in place
 };
 
-BackwardCall make_call(const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k, View v,
-                       View lse, View delta, View grad_out, const AttentionGradients& gradients) {
+BackwardCall make_call(const AttentionScores& scores, View q, View k, View v, View lse, View delta, View grad_out,
+                       const AttentionGradients& gradients) {
   const bool all_bf16 = has_pairs && q.dtype == DType::bf16 && k.dtype == DType::bf16 && v.dtype == DType::bf16 &&
                         grad_out.data && grad_out.dtype == DType::bf16;
   const PairProduct product = all_bf16 ? instruction_set_in_use().products : nullptr;
@@ -423,8 +427,7 @@ BackwardCall make_call(const AttentionSchedule& schedule, const AttentionScores&
                      vector = q.dtype == DType::f64 ? lanes<double>
                               : product             ? pair_step
                                                     : lanes<float>;
-  return {schedule.transposed(),
-          scores,
+  return {scores,
           q,
           k,
           v,
@@ -451,11 +454,12 @@ void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule
   const AttentionGradients& g = gradients;
   const Cost cost = attention_cost(stream, schedule, 3.5, q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
   if (q.shape[0] == 0 || q.shape[2] == 0) return static_cast<void>(runs_on_cpu(stream, "attention backward", cost));
-  const BackwardCall call = make_call(schedule, scores, q, k, v, lse, delta, grad_out, gradients);
+  const BackwardCall call = make_call(scores, q, k, v, lse, delta, grad_out, gradients);
+  const AttentionSchedule by_key = schedule.transposed();
   if (q.dtype == DType::f64)
-    Backward<double>(stream, call).run(cost);
+    Backward<double>(stream, by_key, call).run(cost);
   else
-    Backward<float>(stream, call).run(cost);
+    Backward<float>(stream, by_key, call).run(cost);
 }
 
 std::array<std::int64_t, 3> POOLGRAD_VARIANT::attention_backward_scratch(View q, View k, View v) {
@@ -464,7 +468,7 @@ std::array<std::int64_t, 3> POOLGRAD_VARIANT::attention_backward_scratch(View q,
   scores.softcap = 1;  // takes scratch of its own
   View grad_out = q;   // there is one
   grad_out.data = &scores;
-  const BackwardCall call = make_call({}, scores, q, k, v, {}, {}, grad_out, {});
+  const BackwardCall call = make_call(scores, q, k, v, {}, {}, grad_out, {});
   return q.dtype == DType::f64 ? Backward<double>::most_scratch(call) : Backward<float>::most_scratch(call);
 }
 

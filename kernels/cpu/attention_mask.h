@@ -1,4 +1,4 @@
-// Which pairs of a masked strip count: those that no earlier term of the group, nor an earlier branch of a united term,
+// Which pairs of a masked run count: those that no earlier term of the group, nor an earlier branch of a united term,
 // has counted (AttentionSchedule::keeps). Between two ends of segments and blocks all rows have the same answer, so it
 // is found once for them, and lists are searched by bisection.
 #pragma once
@@ -7,26 +7,26 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/attention_schedule.h"
+#include "kernels/schedule/program.h"
 
 namespace poolgrad::kernels::attention {
 
 class CountedBefore {
  public:
-  /// For the rows that visit `run` of a strip of query head h.
-  CountedBefore(const AttentionSchedule& schedule, const Strip& strip, std::int64_t h, const Progression& run)
-      : s_(schedule), strip_(strip), h_(h), run_(run) {}
+  /// For the rows that visit `run`, a part of a masked run of query head h.
+  CountedBefore(const AttentionSchedule& schedule, const AttentionRun& of, std::int64_t h, const Progression& run)
+      : s_(schedule), of_(of), h_(h), run_(run) {}
 
   /// counted[s], for the steps [steps) of the run: whether the pair with the row at `row` has been counted. Returns the
   /// position before which no row differs, of rows that are `step` apart.
   std::int64_t mark(std::int64_t row, std::int64_t step, Interval steps, bool* counted) {
     row_ = row, step_ = step, steps_ = steps, counted_ = counted, until_ = far_away;
     std::fill(counted + steps.begin, counted + steps.end, false);
-    const AttentionTerm& own = s_.term[strip_.term];
-    for (int t = 0; t < strip_.term; ++t)
+    const AttentionTerm& own = s_.term[of_.term];
+    for (int t = 0; t < of_.term; ++t)
       if (s_.term[t].group == own.group) mark_term(s_.term[t]);
     if (own.unite && !own.nested)
-      for (int b = 0; b < strip_.part; ++b) mark_branch(own, b, everywhere);
+      for (int b = 0; b < of_.part; ++b) mark_branch(own, b, everywhere);
     return until_;
   }
 
@@ -126,7 +126,7 @@ class CountedBefore {
   void same_before(std::int64_t position) { until_ = std::min(until_, position); }
 
   const AttentionSchedule& s_;
-  const Strip& strip_;
+  const AttentionRun& of_;
   const std::int64_t h_;
   const Progression& run_;
   std::int64_t row_ = 0, step_ = 0, until_ = 0;
@@ -136,9 +136,9 @@ class CountedBefore {
 
 /// Calls f(begin, end, counted) for ranges of the rows [rows) of a tile that agree on the steps [steps) of `run`.
 template <std::size_t Most, class F>
-void for_each_agreement(const AttentionSchedule& schedule, const Strip& strip, std::int64_t h, const Progression& tile,
-                        Interval rows, const Progression& run, Interval steps, const F& f) {
-  CountedBefore before(schedule, strip, h, run);
+void for_each_agreement(const AttentionSchedule& schedule, const AttentionRun& of, std::int64_t h,
+                        const Progression& tile, Interval rows, const Progression& run, Interval steps, const F& f) {
+  CountedBefore before(schedule, of, h, run);
   bool counted[Most];
   for (std::int64_t i = rows.begin, end = 0; i < rows.end; i = end) {
     const std::int64_t position = tile.position + i * tile.step;

@@ -3,23 +3,27 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
+#include <span>
 
-#include "kernels/attention_schedule.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels::attention {
 
-/// Query rows that a key tile visits in one go, in order.
+/// Query rows that a key tile visits in one go.
 struct RowVisit {
   std::int64_t begin, end;  // a range that holds them
   std::int64_t rows, keys;
+
+  RowVisit(const AttentionRun& run, const Progression& tile)
+      : begin(run.keys.row),
+        end(run.keys.row + (run.keys.count - 1) * run.keys.stride + 1),
+        rows(run.keys.count),
+        keys(tile.count) {}
   double pairs() const { return static_cast<double>(rows) * static_cast<double>(keys); }
 };
-/// What the tile `keys` visits in the order in which it does; `by_key` is a transposed schedule, `head` one of its.
-std::vector<RowVisit> row_visits(const AttentionSchedule& by_key, std::int64_t head, const Progression& keys);
-/// Whether rows are visited in their order.
-bool ascending(const std::vector<RowVisit>& visits);
+/// Whether a tile visits rows in their order.
+bool ascending(std::span<const AttentionRun> runs);
 
 class AttentionReach {
  public:
@@ -31,12 +35,11 @@ class AttentionReach {
     bool ascending = true;            // rows are visited in their order
   };
 
-  /// `by_key` is a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.
-  AttentionReach(Stream stream, const AttentionSchedule& by_key, const RowTiling& tiling, std::int64_t first_head,
-                 std::int64_t heads);
+  /// Tiles of a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.
+  AttentionReach(Stream stream, const AttentionTiles& by_key, std::int64_t first_head, std::int64_t heads);
 
   /// `head` counts from first_head.
-  const Reach& at(std::int64_t head, std::int64_t tile) const { return reach_.data()[head * tiles_ + tile]; }
+  const Reach& at(std::int64_t head, std::int64_t tile) const { return reach_.data()[head % heads_ * tiles_ + tile]; }
   std::int64_t tiles() const { return tiles_; }
   /// Rows that are visited but not complete at any time, at most.
   std::int64_t span() const { return span_; }
@@ -44,7 +47,7 @@ class AttentionReach {
   double pairs(std::int64_t head, Interval tiles, Interval rows) const;
 
  private:
-  std::int64_t tiles_, span_ = 0;
+  std::int64_t heads_, tiles_, span_ = 0;  // heads that differ
   PlanningSpace<Reach> reach_;
 };
 

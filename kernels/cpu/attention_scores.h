@@ -22,11 +22,6 @@ namespace poolgrad::kernels::attention {
 /// Keys or queries of a block of scores, at most.
 inline constexpr std::size_t score_room = 192;
 
-/// Steps [begin, begin + count) of a progression.
-inline Progression part_of(const Progression& p, std::int64_t begin, std::int64_t count) {
-  return {p.row + begin * p.stride, p.stride, count, p.position + begin * p.step, p.step};
-}
-
 /// A part of a buffer of scores: keys [begin, end) by `lanes` queries, a multiple of simd::lanes<T>. Lanes beyond the
 /// queries hold anything.
 template <class T>
@@ -67,16 +62,18 @@ struct ScoreRules {
   bool modifies() const { return softcap != 0 || slope != 0 || bias; }
 };
 
-/// out[t] = log_multiplicity of step t of a strip's run, in base 2, up to `padded` >= run.count; the rest 0.
+/// out[t] = log_multiplicity of step t of a part of a run, in base 2, up to `padded` >= keys.count; the rest 0.
 template <class T>
-void log_multiplicities(const Strip& strip, const Progression& run, T* out, std::int64_t padded) {
-  std::int64_t phase = floor_mod(run.position, strip.period);
-  const std::int64_t step = floor_mod(run.step, strip.period);
-  for (std::int64_t t = 0; t < run.count; ++t) {
-    out[t] = static_cast<T>(strip.log_multiplicity[phase]) * static_cast<T>(std::numbers::log2e);
-    if ((phase += step) >= strip.period) phase -= strip.period;
+void log_multiplicities(const AttentionProgram& program, const AttentionRun& of, const Progression& keys, T* out,
+                        std::int64_t padded) {
+  const double* const table = program.log_multiplicity + of.table;
+  const std::int64_t period = of.period, step = floor_mod(keys.step, period);
+  std::int64_t phase = floor_mod(keys.position, period);
+  for (std::int64_t t = 0; t < keys.count; ++t) {
+    out[t] = static_cast<T>(table[phase]) * static_cast<T>(std::numbers::log2e);
+    if ((phase += step) >= period) phase -= period;
   }
-  std::fill(out + run.count, out + padded, T{});
+  std::fill(out + keys.count, out + padded, T{});
 }
 
 namespace detail {
@@ -125,10 +122,10 @@ void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Pr
 
 /// Lanes are rows of the schedule: scores of pairs that have been counted before become -infinity.
 template <class T>
-void hide_counted(const AttentionSchedule& schedule, const Strip& strip, std::int64_t h, const Progression& keys,
+void hide_counted(const AttentionSchedule& schedule, const AttentionRun& of, std::int64_t h, const Progression& keys,
                   const Progression& queries, ScoreBlock<T> block) {
   for_each_agreement<score_room>(
-      schedule, strip, h, queries, {0, std::min(block.lanes, queries.count)}, keys, {block.begin, block.end},
+      schedule, of, h, queries, {0, std::min(block.lanes, queries.count)}, keys, {block.begin, block.end},
       [&](std::int64_t begin, std::int64_t end, const bool* counted) {
         for (std::int64_t key = block.begin; key < block.end; ++key)
           if (counted[key])
@@ -137,10 +134,10 @@ void hide_counted(const AttentionSchedule& schedule, const Strip& strip, std::in
 }
 /// The same where keys are rows of the schedule.
 template <class T>
-void hide_counted_by_key(const AttentionSchedule& by_key, const Strip& strip, std::int64_t h, const Progression& keys,
-                         const Progression& queries, ScoreBlock<T> block) {
+void hide_counted_by_key(const AttentionSchedule& by_key, const AttentionRun& of, std::int64_t h,
+                         const Progression& keys, const Progression& queries, ScoreBlock<T> block) {
   const std::int64_t count = std::min(block.lanes, queries.count);
-  for_each_agreement<score_room>(by_key, strip, h, keys, {block.begin, block.end}, queries, {0, count},
+  for_each_agreement<score_room>(by_key, of, h, keys, {block.begin, block.end}, queries, {0, count},
                                  [&](std::int64_t begin, std::int64_t end, const bool* counted) {
                                    for (std::int64_t key = begin; key < end; ++key) {
                                      T* row = block.row(key);

@@ -103,7 +103,7 @@ void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, s
   const ScoreBlock<T> block{scores, width, seen.any.begin, seen.any.end, group_lanes<T>};
   const Progression queries = part_of(visit.rows, row, std::min<std::int64_t>(group_lanes<T>, visit.rows.count - row));
   if (visit.rules && visit.rules->modifies()) modify_scores(*visit.rules, visit.run, queries, block);
-  if (visit.strip) hide_counted(visit.schedule, *visit.strip, visit.head, visit.run, queries, block);
+  if (visit.masked()) hide_counted(*visit.program.schedule, visit.of, visit.head, visit.run, queries, block);
   const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
   for (std::int64_t key = seen.any.begin; key < seen.any.end; ++key) {
     const Vec<T> step = simd::broadcast(static_cast<T>(key));

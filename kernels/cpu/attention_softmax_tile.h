@@ -65,23 +65,26 @@ struct SoftmaxTile {
 template <class T>
 struct Visit {
   const TileShape& shape;
-  const AttentionSchedule& schedule;
-  std::int64_t head;  // of the schedule
+  const AttentionProgram& program;
+  const AttentionRun& of;  // the run that the keys are a part of
+  std::int64_t head;       // of the schedule
   Progression rows, run;
   Prefetch next_keys, next_values;
   const DirectOperands<T>& in_memory;
   bool direct = false;  // the keys are not packed
   bool full = true;     // every row sees every key; else first[row] <= step < last[row]
   const ScoreRules<T>* rules = nullptr;
-  bool multiplicities = false;   // in SoftmaxTile::multiplicity
-  const Strip* strip = nullptr;  // where the schedule decides pair by pair
-  WildRows wild = {};            // values; empty where all keys are seen by all
+  bool multiplicities = false;  // in SoftmaxTile::multiplicity
+  WildRows wild = {};           // values; empty where all keys are seen by all
 
-  bool modified() const { return (rules && rules->modifies()) || strip; }
+  bool masked() const { return of.has(AttentionRun::masked); }
+  bool modified() const { return (rules && rules->modifies()) || masked(); }
+  /// The steps that a row sees, pairs that are masked aside.
+  Interval seen_by(std::int64_t row) const { return program.steps_seen(of, run, rows.position + row * rows.step); }
   /// Whether a row sees a key.
   bool sees(const SoftmaxTile<T>& t, std::int64_t row, std::int64_t key) const {
     if (!full && (static_cast<T>(key) < t.first[row] || static_cast<T>(key) >= t.last[row])) return false;
-    return !strip || schedule.keeps(*strip, head, rows.position + row * rows.step, run.position + key * run.step);
+    return !masked() || program.keeps(of, head, rows.position + row * rows.step, run.position + key * run.step);
   }
 };
 

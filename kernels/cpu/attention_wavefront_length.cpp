@@ -11,10 +11,11 @@ namespace {
 class Progress {
  public:
   Progress() = default;
-  Progress(std::vector<RowVisit> visits, std::int64_t step)
-      : visits_(std::move(visits)), ascending_(ascending(visits_)), step_(step) {
+  Progress(std::span<const AttentionRun> runs, const Progression& tile, std::int64_t step)
+      : ascending_(attention::ascending(runs)), step_(step) {
     before_.push_back(0);
-    for (const RowVisit& v : visits_) {
+    for (const AttentionRun& run : runs) {
+      const RowVisit& v = visits_.emplace_back(run, tile);
       before_.push_back(before_.back() + v.pairs());
       end_ = std::max(end_, v.end);
     }
@@ -62,18 +63,19 @@ double delay_behind(const Progress& before, const Progress& tile) {
 
 }  // namespace
 
-WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionSchedule& by_key,
-                                 const RowTiling& tiling, std::int64_t first_head, std::int64_t heads,
-                                 std::int64_t group, std::int64_t step)
+WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionTiles& by_key,
+                                 std::int64_t first_head, std::int64_t heads, std::int64_t group, std::int64_t step)
     : tiles_(reach.tiles()),
       count_(heads / group * tiles_),
       space_(stream, "attention", per_tile * heads * tiles_),
       pairs_(space_.data()),
       delay_(pairs_ + count_) {
   double* of_head = delay_ + count_;
-  parallel_ranges(heads * tiles_, 64, [&](std::int64_t begin, std::int64_t end) {
+  const std::int64_t differ = std::min(heads, by_key.head_period());
+  parallel_ranges(differ * tiles_, 64, [&](std::int64_t begin, std::int64_t end) {
+    AttentionTiles::Reader read(by_key);
     const auto progress_of = [&](std::int64_t n) {
-      return Progress(row_visits(by_key, first_head + n / tiles_, tiling.tile(n % tiles_)), step);
+      return Progress(read(first_head + n / tiles_, n % tiles_).runs, by_key.tile(n % tiles_), step);
     };
     Progress before = begin % tiles_ > 0 ? progress_of(begin - 1) : Progress(), tile;
     for (std::int64_t n = begin; n < end; ++n, std::swap(before, tile)) {
@@ -85,7 +87,7 @@ WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, con
     const std::int64_t first = n / tiles_ * group, tile = n % tiles_;
     double ahead = 0, own = 0, longest = 0;
     for (std::int64_t h = first; h < first + group; ++h) {
-      longest = std::max(longest, ahead + of_head[h * tiles_ + tile] - own);
+      longest = std::max(longest, ahead + of_head[h % differ * tiles_ + tile] - own);
       if (tile > 0) ahead += reach.at(h, tile - 1).pairs;
       own += reach.at(h, tile).pairs;
     }

@@ -12,10 +12,9 @@ class WavefrontLength {
   /// Elements of scratch, by query head and tile.
   static constexpr std::int64_t per_tile = 3;
 
-  /// The schedule, its tiles and heads as in `reach`. `group` heads follow each other in one item; `step` rows are
-  /// visited at a time.
-  WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionSchedule& by_key, const RowTiling& tiling,
-                  std::int64_t first_head, std::int64_t heads, std::int64_t group, std::int64_t step);
+  /// The tiles and heads as in `reach`. `group` heads follow each other in one item; `step` rows are visited at a time.
+  WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionTiles& by_key, std::int64_t first_head,
+                  std::int64_t heads, std::int64_t group, std::int64_t step);
 
   /// How long `threads` threads take for all key tiles of groups [groups) one after another, each behind the one before
   /// it, in pairs that one thread visits: from the sum over `threads`, where tiles share few rows or reach far, up to

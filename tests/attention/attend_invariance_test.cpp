@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "autograd/operators.h"
+#include "kernels/schedule/tiles.h"
 #include "tensor/compare.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/attend_support.h"
@@ -35,6 +36,33 @@ bool sees_something(const Case& one, std::int64_t h, std::int64_t heads, std::in
   for (std::int64_t j = 0; j < keys; ++j)
     if (one.m(h, heads, i, j) > 0) return true;
   return false;
+}
+
+TEST(AttendInvariance, BitsDoNotDependOnWhetherProgramsAreKept) {
+  kernels::ProgramCache& cache = kernels::ProgramCache::global();
+  const auto limit = static_cast<std::size_t>(cache.statistics().byte_limit);
+  for (const Case& one : cases_with(""))
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Call call = make_call({1, 131, 150, 4, 2, 8, 8}, dtype);
+      const Outcome kept = attended(call, one.pattern);
+      cache.set_byte_limit(0);  // tiles are expanded one by one
+      const Outcome windows = attended(call, one.pattern);
+      EXPECT_EQ(cache.statistics().entries, 0);
+      cache.set_byte_limit(limit);
+      expect_equal_bits(kept, windows, ", " + one.name);
+    }
+}
+
+TEST(AttendInvariance, ACallThatIsMadeAgainFindsItsPrograms) {
+  for (const Case& one : cases_with("")) {
+    const Call call = make_call({1, 70, 75, 4, 2, 8, 8});
+    attended(call, one.pattern);
+    const auto before = kernels::ProgramCache::global().statistics();
+    attended(call, one.pattern);
+    const auto after = kernels::ProgramCache::global().statistics();
+    EXPECT_EQ(after.misses, before.misses) << one.name;
+    EXPECT_GT(after.hits, before.hits) << one.name;
+  }
 }
 
 TEST(AttendInvariance, EqualValuesGiveThemselves) {

@@ -1,4 +1,4 @@
-#include "kernels/attention_strips.h"
+#include "kernels/schedule/strips.h"
 
 #include <gtest/gtest.h>
 

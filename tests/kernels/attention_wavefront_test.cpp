@@ -123,9 +123,9 @@ TEST_F(AttentionWavefront, RunsInsideAParallelRegion) {
 double part_of_one_thread(AttentionSchedule schedule, int threads, std::int64_t heads = 1, std::int64_t group = 1) {
   schedule.heads = heads * group;
   const AttentionSchedule by_key = schedule.transposed();
-  const RowTiling tiling(by_key, 100, true);
-  const AttentionReach reach({}, by_key, tiling, 0, heads * group);
-  const WavefrontLength length({}, reach, by_key, tiling, 0, heads * group, group, 10);
+  const AttentionTiles tiles(by_key, 100, true);
+  const AttentionReach reach({}, tiles, 0, heads * group);
+  const WavefrontLength length({}, reach, tiles, 0, heads * group, group, 10);
   double pairs = 0;
   for (std::int64_t h = 0; h < heads * group; ++h) pairs += reach.pairs(h, {0, reach.tiles()}, {0, by_key.keys.count});
   EXPECT_DOUBLE_EQ(length.of({0, heads}, 1), pairs);
@@ -154,9 +154,9 @@ TEST_F(AttentionWavefront, NoMoreThreadsAreBusyThanThereAreTiles) {
 
 TEST_F(AttentionWavefront, WithoutKeysTakesNoTime) {
   const AttentionSchedule by_key = band(0, unbounded, unbounded).transposed();
-  const RowTiling tiling(by_key, 100, true);
-  const AttentionReach reach({}, by_key, tiling, 0, 1);
-  EXPECT_EQ(WavefrontLength({}, reach, by_key, tiling, 0, 1, 1, 10).of({0, 1}, 2), 0);
+  const AttentionTiles tiles(by_key, 100, true);
+  const AttentionReach reach({}, tiles, 0, 1);
+  EXPECT_EQ(WavefrontLength({}, reach, tiles, 0, 1, 1, 10).of({0, 1}, 2), 0);
 }
 
 TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -10,9 +11,32 @@
 #include <string>
 #include <vector>
 
-#include "kernels/attention_schedule.h"
+#include "kernels/schedule/generator.h"
+#include "kernels/schedule/tiles.h"
+#include "tests/kernels/program_walk.h"
 
 namespace poolgrad::kernels::testing_support {
+
+/// Calls f(strip, run) for tiles of at most `limit` keys that some row of `tile` sees in query head h.
+template <class F>
+void for_each_key_tile(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile, std::int64_t limit,
+                       const F& f) {
+  for_each_run_of_tile(schedule, h, tile, [&](const Strip& strip, Interval, const Progression& run) {
+    for (std::int64_t t = 0; t < run.count; t += limit)
+      f(strip, Progression{run.row + t * run.stride, run.stride, std::min(run.count - t, limit),
+                           run.position + t * run.step, run.step});
+  });
+}
+
+/// The steps of `run` that the row at `position` sees: a sub-interval of [0, run.count).
+inline Interval steps_seen(const Strip& strip, const Progression& run, std::int64_t position) {
+  const Interval seen = strip.interval(position);
+  const auto step_at = [&](std::int64_t key) {
+    return std::clamp<std::int64_t>(ceil_div(key - run.position, run.step), 0, run.count);
+  };
+  if (!strip.rows.contains(position)) return {0, 0};
+  return {step_at(seen.begin), step_at(seen.end)};
+}
 
 /// How often the key at position j counts for the query at position i in head h.
 using Definition = std::function<std::int64_t(std::int64_t h, std::int64_t i, std::int64_t j)>;
@@ -25,6 +49,7 @@ class VisitedPairs {
         weight_(static_cast<std::size_t>(schedule.queries.count * schedule.keys.count)),
         seen_(static_cast<std::size_t>(schedule.queries.count)) {
     const RowTiling tiling(schedule, row_limit);
+    const auto whole = WholeProgram::make(schedule, tiling, std::size_t{1} << 30);
     for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
       const Progression tile = tiling.tile(n);
       EXPECT_LE(tile.count, row_limit);
@@ -32,12 +57,13 @@ class VisitedPairs {
         EXPECT_EQ(schedule.queries.position(tile.row + t * tile.stride), tile.position + t * tile.step);
         ++seen_.at(static_cast<std::size_t>(tile.row + t * tile.stride));
       }
-      schedule.for_each_strip(h, tile, [&](const Strip& strip) { expect_monotone(strip, tile); });
+      for_each_strip(schedule, h, tile, [&](const Strip& strip) { expect_monotone(strip, tile); });
       for_each_key_tile(schedule, h, tile, key_limit, [&](const Strip& strip, const Progression& run) {
         EXPECT_LE(run.count, key_limit);
         for (std::int64_t t = 0; t < tile.count; ++t)
           add_row(schedule, h, strip, run, tile.row + t * tile.stride, tile.position + t * tile.step);
       });
+      expect_program(schedule, h, tile, whole->program(), n);
     }
     for (const int times : seen_) EXPECT_EQ(times, 1) << "every row belongs to one tile";
   }
@@ -57,6 +83,34 @@ class VisitedPairs {
       before = seen;
     }
   }
+  /// The program has the same for every row, in the same order.
+  static void expect_program(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile,
+                             const AttentionProgram& program, std::int64_t n) {
+    std::vector<RowWalk> expected(static_cast<std::size_t>(tile.count));
+    for_each_key_tile(schedule, h, tile, unbounded, [&](const Strip& strip, const Progression& run) {
+      for (std::int64_t t = 0; t < tile.count; ++t) {
+        const std::int64_t row = tile.position + t * tile.step;
+        const Interval steps = steps_seen(strip, run, row);
+        for (std::int64_t s = steps.begin; s < steps.end; ++s) {
+          const std::int64_t key = run.position + s * run.step;
+          if (strip.masked && !schedule.keeps(strip.term, strip.part, h, row, key)) continue;
+          expected[static_cast<std::size_t>(t)].add(
+              key, strip.period == 0 ? 0.0 : strip.log_multiplicity[floor_mod(key, strip.period)]);
+        }
+      }
+    });
+    int errors = 0;
+    for (std::int64_t t = 0; t < tile.count && errors < 5; ++t) {
+      RowWalk walk;
+      walk_row(program, program.of(h, n), t, [&](const AttentionRun& run, std::int64_t key, double log_multiplicity) {
+        if (!run.has(AttentionRun::masked) || program.keeps(run, h, tile.position + t * tile.step, key))
+          walk.add(key, log_multiplicity);
+      });
+      if (walk.order == expected[static_cast<std::size_t>(t)].order) continue;
+      ++errors;
+      ADD_FAILURE() << "head " << h << ", tile " << n << ", row " << t << ": not what the generator has";
+    }
+  }
   void add_row(const AttentionSchedule& schedule, std::int64_t h, const Strip& strip, const Progression& run,
                std::int64_t row, std::int64_t position) {
     const Interval steps = steps_seen(strip, run, position);
@@ -64,7 +118,7 @@ class VisitedPairs {
     for (std::int64_t s = steps.begin; s < steps.end; ++s) {
       const std::int64_t key = run.row + s * run.stride, at = run.position + s * run.step;
       EXPECT_EQ(schedule.keys.position(key), at);
-      if (strip.masked && !schedule.keeps(strip, h, position, at)) continue;
+      if (strip.masked && !schedule.keeps(strip.term, strip.part, h, position, at)) continue;
       pairs_ += 1;
       weight_[static_cast<std::size_t>(row * columns_ + key)] +=
           strip.period == 0 ? 1.0 : std::exp(strip.log_multiplicity[floor_mod(at, strip.period)]);

@@ -2,22 +2,19 @@
 // the number of keys of a row is affine.
 #include <algorithm>
 
-#include "kernels/attention_schedule.h"
+#include "kernels/schedule/expand.h"
 
 namespace poolgrad::kernels {
 
 namespace {
 
-/// The pairs of a tile's rows with one run of a strip.
+/// The pairs of a tile's rows with one run.
 class RunPairs {
  public:
-  RunPairs(const Strip& strip, const Progression& tile, const Progression& run)
-      : strip_(strip), tile_(tile), run_(run) {}
+  RunPairs(const AttentionProgram& program, const Progression& tile, const AttentionRun& run)
+      : program_(program), tile_(tile), run_(run) {}
 
-  double count() const {
-    const Interval rows = rows_of(strip_, tile_);
-    return rows.empty() ? 0.0 : sum(rows.begin, at(rows.begin), rows.end - 1, at(rows.end - 1));
-  }
+  double count() const { return sum(run_.rows.begin, at(run_.rows.begin), run_.rows.end - 1, at(run_.rows.end - 1)); }
 
  private:
   /// One end of a row's interval: the larger (for lows, negated for highs: the smaller) of a moving and a resting
@@ -34,26 +31,18 @@ class RunPairs {
     double keys() const { return static_cast<double>(std::max<std::int64_t>(0, end.step - begin.step)); }
   };
 
-  End end_at(std::int64_t row, const Edge* edges, int count, std::int64_t resting, bool low) const {
-    std::int64_t moving = low ? -far_away : far_away;
-    for (int e = 0; e < count; ++e) {
-      std::int64_t& bound = edges[e].step == 1 ? moving : resting;
-      bound = low ? std::max(bound, edges[e].at(row)) : std::min(bound, edges[e].at(row));
-    }
-    const bool moves = low ? moving > resting : moving < resting;
-    const std::int64_t step = ceil_div((moves ? moving : resting) - run_.position, run_.step);
-    return {resting, moves, std::clamp<std::int64_t>(step, 0, run_.count), step <= 0 ? -1 : step >= run_.count ? 1 : 0};
+  End end_at(std::int64_t moving, std::int64_t resting, bool moves) const {
+    const Progression& keys = run_.keys;
+    const std::int64_t step = ceil_div((moves ? moving : resting) - keys.position, keys.step);
+    return {resting, moves, std::clamp<std::int64_t>(step, 0, keys.count), step <= 0 ? -1 : step >= keys.count ? 1 : 0};
   }
 
   Row at(std::int64_t t) const {
-    const std::int64_t row = tile_.position + t * tile_.step;
-    Strip resting;  // what is left without edges: the document
-    resting.keys = strip_.keys;
-    resting.documents = strip_.documents;
-    resting.document_count = strip_.document_count;
-    const Interval rest = resting.interval(row);
-    return {end_at(row, strip_.low, strip_.lows, rest.begin, true),
-            end_at(row, strip_.high, strip_.highs, rest.end, false)};
+    const std::int64_t row = tile_.position + t * tile_.step, low = row + run_.low, high = row + run_.high;
+    AttentionRun blocks = run_;
+    blocks.low = -far_away, blocks.high = far_away;
+    const Interval resting = program_.seen(blocks, row) & Interval{run_.keys.position, run_.keys.last_position() + 1};
+    return {end_at(low, resting.begin, low > resting.begin), end_at(high, resting.end, high < resting.end)};
   }
 
   /// Whether the end is affine between two rows.
@@ -61,7 +50,7 @@ class RunPairs {
     if (a.clamped != 0 && a.clamped == b.clamped) return true;  // ends never decrease
     if (a.resting != b.resting || a.moves != b.moves) return false;
     if (!a.moves) return true;
-    return a.clamped == 0 && b.clamped == 0 && tile_.step % run_.step == 0;
+    return a.clamped == 0 && b.clamped == 0 && tile_.step % run_.keys.step == 0;
   }
 
   double sum(std::int64_t first, const Row& a, std::int64_t last, const Row& b) const {
@@ -73,49 +62,33 @@ class RunPairs {
     return sum(first, a, middle, at(middle)) + sum(middle + 1, at(middle + 1), last, b);
   }
 
-  const Strip& strip_;
-  const Progression &tile_, &run_;
+  const AttentionProgram& program_;
+  const Progression& tile_;
+  const AttentionRun& run_;
 };
 
 /// Masked pairs: all of them, or what a fixed sample of many says.
-double count_kept(const AttentionSchedule& schedule, std::int64_t h, const Strip& strip, const Progression& tile,
-                  const Progression& run) {
+double count_kept(const AttentionProgram& program, std::int64_t h, const Progression& tile, const AttentionRun& run) {
   constexpr std::int64_t enough = std::int64_t{1} << 20, samples = std::int64_t{1} << 16;
   const auto kept = [&](std::int64_t t, std::int64_t s) {
     const std::int64_t row = tile.position + t * tile.step;
-    const Interval seen = steps_seen(strip, run, row);
-    return seen.contains(s) && schedule.keeps(strip, h, row, run.position + s * run.step);
+    return program.steps_seen(run, run.keys, row).contains(s) &&
+           program.keeps(run, h, row, run.keys.position + s * run.keys.step);
   };
-  const Interval rows = rows_of(strip, tile);
+  const Interval rows = run.rows;
   const std::int64_t height = rows.end - rows.begin;
   double count = 0;
-  if (static_cast<double>(height) * static_cast<double>(run.count) <= static_cast<double>(enough)) {
+  if (static_cast<double>(height) * static_cast<double>(run.keys.count) <= static_cast<double>(enough)) {
     for (std::int64_t t = rows.begin; t < rows.end; ++t)
-      for (std::int64_t s = 0; s < run.count; ++s) count += kept(t, s);
+      for (std::int64_t s = 0; s < run.keys.count; ++s) count += kept(t, s);
     return count;
   }
   for (std::int64_t n = 0; n < samples; ++n) {
     const std::uint64_t draw = mix(static_cast<std::uint64_t>(n)), other = mix(~draw);
     count += kept(rows.begin + static_cast<std::int64_t>(draw % static_cast<std::uint64_t>(height)),
-                  static_cast<std::int64_t>(other % static_cast<std::uint64_t>(run.count)));
+                  static_cast<std::int64_t>(other % static_cast<std::uint64_t>(run.keys.count)));
   }
-  return count / static_cast<double>(samples) * static_cast<double>(height) * static_cast<double>(run.count);
-}
-
-/// Heads h and h + n see the same.
-std::int64_t period_of_heads(const AttentionTerm& term, std::int64_t heads) {
-  using Kind = AttentionTerm::Kind;
-  std::int64_t period = 1;
-  switch (term.kind) {
-    case Kind::dilated:
-      if (term.grouped || term.contiguous_offset) return heads;
-      for (int b = 0; b < term.branches && period < heads; ++b) period = std::lcm(period, term.dilation_rate[b]);
-      return period;
-    case Kind::offsets: return term.sets;
-    case Kind::listed: return term.lists;
-    case Kind::random: return heads;
-    default: return 1;
-  }
+  return count / static_cast<double>(samples) * static_cast<double>(height) * static_cast<double>(run.keys.count);
 }
 
 /// Every how many blocks of rows are looked at where drawing all of them would take long: the count is then an
@@ -133,22 +106,24 @@ std::int64_t sampled_blocks(const AttentionSchedule& schedule, const AttentionTe
 double AttentionSchedule::count_pairs() const {
   AttentionSchedule whole = *this;
   whole.cut = 0;  // one tile for each class of rows
-  std::int64_t period = 1, every = 1, limit = std::max<std::int64_t>(1, queries.count);
+  const std::int64_t period = head_period();
+  std::int64_t every = 1, limit = std::max<std::int64_t>(1, queries.count);
   for (int t = 0; t < term_count; ++t) {
-    if (period < heads) period = std::lcm(period, period_of_heads(term[t], heads));
     every = std::max(every, sampled_blocks(*this, term[t]));
     if (every > 1) limit = std::min(limit, term[t].size);
   }
   const RowTiling tiling(whole, limit);
+  const AttentionProgram program{.schedule = &whole};
   double pairs = 0;
-  for (std::int64_t h = 0; h < std::min(period, heads); ++h) {
+  for (std::int64_t h = 0; h < period; ++h) {
     double head = 0;
     std::int64_t rows = 0;
     for (std::int64_t n = h % every; n < tiling.tiles(); n += every) {
       const Progression tile = tiling.tile(n);
       rows += tile.count;
-      for_each_key_tile(whole, h, tile, far_away, [&](const Strip& strip, const Progression& run) {
-        head += strip.masked ? count_kept(whole, h, strip, tile, run) : RunPairs(strip, tile, run).count();
+      expand_tile(whole, h, tile, [&](const Strip&, const AttentionRun& run) {
+        head +=
+            run.has(AttentionRun::masked) ? count_kept(program, h, tile, run) : RunPairs(program, tile, run).count();
       });
     }
     if (rows > 0 && rows < queries.count) head *= static_cast<double>(queries.count) / static_cast<double>(rows);

@@ -1,0 +1,221 @@
+// From a schedule to the runs of keys that a tile visits: terms give strips, unions take strips away from strips, and
+// the map of positions makes them runs of a tensor. Host only: compiled for a device it would take every register and
+// 12 KB of stack. Kernels read what becomes of it, kernels/schedule/program.h.
+#pragma once
+
+#include <numeric>
+
+#include "kernels/attention_schedule.h"
+#include "kernels/schedule/strips.h"
+
+namespace poolgrad::kernels {
+
+/// The term's own band, on the rows' side.
+inline void add_band(const AttentionTerm& term, bool flipped, Strip& strip) {
+  const std::int64_t left = flipped ? term.right : term.left, right = flipped ? term.left : term.right;
+  if (left != unbounded) strip.add_low({1, -left});
+  if (right != unbounded) strip.add_high({1, right + 1});
+}
+
+/// A strip of all residues: rows x keys between edges.
+struct Region {
+  static constexpr int max_edges = 2;
+  Interval rows, keys;
+  int lows = 0, highs = 0;
+  Edge low[max_edges], high[max_edges];
+};
+
+/// The terms of the group of term[t] that come before it, as regions where they are few, else as a mask.
+class EarlierTerms {
+ public:
+  static constexpr int max_regions = 8;
+
+  EarlierTerms(const AttentionTerm* term, int t, const TileOfHead& tile) {
+    for (int e = 0; e < t && !masked_; ++e)
+      if (term[e].group == term[t].group) take_in(term[e], tile);
+  }
+
+  /// Calls f(const Strip&) for disjoint strips that make up `strip` without the earlier terms. May set strip.masked;
+  /// leaves its edges alone, from which more strips may be made.
+  template <class F>
+  void subtract(Strip& strip, const Progression& tile, F&& f) const {
+    if (masked_) strip.masked = true;
+    const Strip& whole = strip;
+    if (masked_ || count_ == 0) return f(whole);
+    Strip rest = strip;
+    carve(rest, 0, tile, f);
+  }
+
+ private:
+  void take_in(const AttentionTerm& term, const TileOfHead& tile) {
+    using Kind = AttentionTerm::Kind;
+    if (term.kind == Kind::residue || term.kind == Kind::dilated || term.kind == Kind::listed ||
+        term.kind == Kind::random) {
+      masked_ = true;
+      return;
+    }
+    Strip base;
+    add_band(term, tile.flipped, base);
+    for_each_term_strip(term, tile, base, [&](const Strip& strip) {
+      if (masked_ || hull_of(strip, tile.rows).empty()) return;
+      if (count_ == max_regions) {
+        masked_ = true;
+        return;
+      }
+      Region& region = region_[count_++];
+      region.rows = strip.rows;
+      region.keys = strip.keys;
+      region.lows = strip.lows;
+      region.highs = strip.highs;
+      for (int e = 0; e < strip.lows; ++e) region.low[e] = strip.low[e];
+      for (int e = 0; e < strip.highs; ++e) region.high[e] = strip.high[e];
+    });
+  }
+
+  template <class F>
+  void carve_if_any(Strip& piece, int n, const Progression& tile, F& f) const {
+    if (!hull_of(piece, tile).empty()) carve(piece, n, tile, f);
+  }
+
+  /// Takes the regions from n on away. Each constraint of a region splits off the part that breaks it and keeps to
+  /// those before, so the parts are disjoint whatever the edges do.
+  template <class F>
+  void carve(Strip& strip, int n, const Progression& tile, F& f) const {
+    while (n < count_ && apart(strip, region_[n], tile)) ++n;
+    const Strip& whole = strip;
+    if (n == count_) return f(whole);
+    const Region& region = region_[n];
+    const auto part = [&](auto&& change) {
+      Strip piece = strip;
+      change(piece);
+      carve_if_any(piece, n + 1, tile, f);
+    };
+    if (strip.rows.begin < region.rows.begin) {
+      part([&](Strip& piece) { piece.rows.end = region.rows.begin; });
+      strip.rows.begin = region.rows.begin;
+    }
+    if (strip.rows.end > region.rows.end) {
+      part([&](Strip& piece) { piece.rows.begin = region.rows.end; });
+      strip.rows.end = region.rows.end;
+    }
+    if (strip.keys.begin < region.keys.begin) {
+      part([&](Strip& piece) { piece.keys = piece.keys & Interval{-far_away, region.keys.begin}; });
+      strip.keys.begin = region.keys.begin;
+    }
+    if (strip.keys.end > region.keys.end) {
+      part([&](Strip& piece) { piece.keys = piece.keys & Interval{region.keys.end, far_away}; });
+      strip.keys.end = region.keys.end;
+    }
+    if (strip.lows + strip.highs + region.lows + region.highs > Strip::max_edges) {  // no room: pair by pair
+      strip.masked = true;
+      return f(whole);
+    }
+    for (int e = 0; e < region.lows; ++e) {
+      part([&](Strip& piece) { piece.add_high(region.low[e]); });
+      strip.add_low(region.low[e]);
+    }
+    for (int e = 0; e < region.highs; ++e) {
+      part([&](Strip& piece) { piece.add_low(region.high[e]); });
+      strip.add_high(region.high[e]);
+    }
+  }
+
+  /// Whether the tile's rows see nothing in common.
+  static bool apart(const Strip& strip, const Region& region, const Progression& tile) {
+    Strip other;
+    other.rows = strip.rows & region.rows;
+    const Interval rows = rows_of(other, tile);
+    if (rows.empty()) return true;
+    const std::int64_t first = tile.position + rows.begin * tile.step;
+    const std::int64_t last = tile.position + (rows.end - 1) * tile.step;
+    Interval hull = Interval{strip.interval(first).begin, strip.interval(last).end} & region.keys;
+    for (int e = 0; e < region.lows; ++e) hull = hull & Interval{region.low[e].at(first), far_away};
+    for (int e = 0; e < region.highs; ++e) hull = hull & Interval{-far_away, region.high[e].at(last)};
+    return hull.empty();
+  }
+
+  bool masked_ = false;
+  int count_ = 0;
+  Region region_[max_regions];
+};
+
+/// y with x y = 1 (mod m), for x and m without a common factor; below m.
+constexpr std::int64_t inverse_modulo(std::int64_t x, std::int64_t m) {
+  std::int64_t a = x % m, b = m, u = 1, v = 0;  // a = u x, b = v x (mod m)
+  while (a > 1) {
+    const std::int64_t q = b / a, c = b - q * a, w = v - q * u;
+    b = a, v = u, a = c, u = w;
+  }
+  return m == 1 ? 0 : floor_mod(u, m);
+}
+
+/// x y mod m for x and y from 0 to m, and m below 2^62.
+constexpr std::int64_t multiply_modulo(std::int64_t x, std::int64_t y, std::int64_t m) {
+  if (m < std::int64_t{1} << 31) return x * y % m;
+  std::int64_t product = 0;
+  for (; y > 0; y >>= 1) {
+    if (y & 1) product = (product + x) % m;
+    x = 2 * x % m;
+  }
+  return product;
+}
+
+/// Calls f(const Progression&) for the keys of a strip with positions in [hull), at most once per piece of the map.
+template <class F>
+void for_each_run(const PositionMap& keys, const Strip& strip, Interval hull, F&& f) {
+  // Rows t of a piece with position + t * stride = phase (mod modulus): every `period`-th from some start on.
+  const std::int64_t common = keys.stride == 1 ? 1 : std::gcd(strip.modulus, keys.stride);
+  const std::int64_t period = strip.modulus / common, inverse = inverse_modulo(keys.stride / common, period);
+  for (int n = 0; n < 2; ++n) {
+    const PositionMap::Piece piece = keys.piece(n);
+    if (piece.count <= 0) continue;
+    const std::int64_t apart = floor_mod(strip.phase - piece.position, strip.modulus);
+    if (apart % common != 0) continue;
+    const std::int64_t start = multiply_modulo(apart / common, inverse, period);
+    const auto row_at = [&](std::int64_t position) {
+      const std::int64_t row = ceil_div(position - piece.position, keys.stride);
+      return row < 0 ? 0 : row > piece.count ? piece.count : row;
+    };
+    const std::int64_t first = row_at(hull.begin), last = row_at(hull.end);
+    const std::int64_t begin = first + floor_mod(start - first, period);
+    if (begin >= last) continue;
+    f(Progression{piece.row + begin, period, ceil_div(last - begin, period), piece.position + begin * keys.stride,
+                  period * keys.stride});
+  }
+}
+
+/// Calls f(const Strip&) for everything that rows of `tile`, a tile of the schedule's tiling, visit in query head h. A
+/// pair comes up once per multiplicity, or once with its logarithm.
+template <class F>
+void for_each_strip(const AttentionSchedule& s, std::int64_t h, const Progression& tile, F&& f) {
+  if (tile.count == 0 || s.keys.count == 0) return;
+  Strip base;
+  if (s.left != unbounded) base.add_low({1, -s.left});
+  if (s.right != unbounded) base.add_high({1, s.right + 1});
+  base.documents = s.documents;
+  base.document_count = s.document_count;
+  const std::int64_t first = s.keys.position(0), last = s.keys.position(s.keys.count - 1);
+  const TileOfHead at{tile, h, s.heads, s.flipped, {first, last + 1}};
+  for (int t = 0; t < s.term_count; ++t) {
+    if (!s.term[t].visited) continue;
+    const EarlierTerms earlier(s.term, t, at);
+    Strip own = base;
+    own.term = t;
+    add_band(s.term[t], s.flipped, own);
+    for_each_term_strip(s.term[t], at, own, [&](Strip& strip) { earlier.subtract(strip, tile, f); });
+  }
+}
+
+/// Calls f(strip, rows, run) for all runs of keys that some row of `tile` sees in query head h; `rows` are the steps of
+/// the tile that the strip is for.
+template <class F>
+void for_each_run_of_tile(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile, F&& f) {
+  for_each_strip(schedule, h, tile, [&](const Strip& strip) {
+    const Interval hull = hull_of(strip, tile);
+    if (hull.empty()) return;
+    const Interval rows = rows_of(strip, tile);
+    for_each_run(schedule.keys, strip, hull, [&](const Progression& run) { f(strip, rows, run); });
+  });
+}
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,326 @@
+#include "kernels/schedule/tiles.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+#include <numeric>
+#include <unordered_map>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/host_memory.h"
+#include "allocator/memory_scope.h"
+#include "kernels/schedule/expand.h"
+
+namespace poolgrad::kernels {
+
+std::pmr::memory_resource* program_memory() {
+  class Memory final : public std::pmr::memory_resource {
+   public:
+    Memory() : pool_(std::make_unique<HostMemory>()) {}
+
+   private:
+    void* do_allocate(std::size_t bytes, std::size_t alignment) override {
+      const MemoryScope scope("attention programs", Category::cache);
+      return pool_.allocate(bytes, alignment, Stream{cpu});
+    }
+    void do_deallocate(void* pointer, std::size_t bytes, std::size_t alignment) override {
+      pool_.deallocate(pointer, bytes, alignment, Stream{cpu});
+    }
+    bool do_is_equal(const memory_resource& other) const noexcept override { return this == &other; }
+    CachingAllocator pool_;
+  };
+  static Memory* const memory = new Memory;  // outlives whatever is kept in it
+  return memory;
+}
+
+void RunList::append(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile) {
+  expand_tile(schedule, h, tile, [&](const Strip& strip, AttentionRun run) {
+    if (run.period > 0) run.table = table_of(strip.log_multiplicity, run.period);
+    runs_.push_back(run);
+  });
+}
+
+void RunList::clear() {
+  runs_.clear();
+  tables_.clear();
+  table_begin_.clear();
+}
+
+/// There are few: a head has one for every branch and number of branches.
+std::int32_t RunList::table_of(const double* entries, int count) {
+  for (std::size_t n = 0; n < table_begin_.size(); ++n) {
+    const auto begin = tables_.begin() + table_begin_[n];
+    const auto end = n + 1 < table_begin_.size() ? tables_.begin() + table_begin_[n + 1] : tables_.end();
+    if (std::equal(begin, end, entries, entries + count)) return table_begin_[n];
+  }
+  table_begin_.push_back(static_cast<std::int32_t>(tables_.size()));
+  tables_.insert(tables_.end(), entries, entries + count);
+  return table_begin_.back();
+}
+
+std::shared_ptr<const WholeProgram> WholeProgram::make(const AttentionSchedule& schedule, const RowTiling& tiling,
+                                                       std::size_t most) {
+  const std::pmr::polymorphic_allocator<WholeProgram> allocator(program_memory());
+  const auto made = std::allocate_shared<WholeProgram>(allocator, Only(), schedule);
+  return made->expand(tiling, most) ? made : nullptr;
+}
+
+bool WholeProgram::expand(const RowTiling& tiling, std::size_t most) {
+  const std::int64_t period = schedule_.head_period(), tiles = tiling.tiles();
+  constexpr auto per_tile = static_cast<std::int64_t>(sizeof(AttentionRun));  // most have a run
+  if (tiles > static_cast<std::int64_t>(most) / per_tile / period) return false;
+  tiles_.reserve(static_cast<std::size_t>(tiles));
+  for (std::int64_t n = 0; n < tiles; ++n) tiles_.push_back(tiling.tile(n));
+  tile_begin_.reserve(static_cast<std::size_t>(period * tiles) + 1);
+  tile_begin_.push_back(0);
+  for (std::int64_t h = 0; h < period; ++h)
+    for (const Progression& tile : tiles_) {
+      list_.append(schedule_, h, tile);
+      if (list_.bytes() > most) return false;
+      tile_begin_.push_back(static_cast<std::int64_t>(list_.runs().size()));
+    }
+  sort_by_length();
+  own_lists();
+  program_ = {.schedule = &schedule_,
+              .tiles = tiles,
+              .head_period = period,
+              .tile = tiles_.data(),
+              .tile_begin = tile_begin_.data(),
+              .longest_first = longest_first_.data(),
+              .level_begin = level_begin_.data(),
+              .levels = static_cast<std::int32_t>(level_begin_.size()) - 1,
+              .run = list_.runs().data(),
+              .log_multiplicity = list_.tables()};
+  return bytes() <= most;
+}
+
+void WholeProgram::sort_by_length() {
+  const auto runs = list_.runs();
+  std::pmr::vector<std::int64_t> length(tile_begin_.size() - 1, program_memory());
+  for (std::size_t n = 0; n < length.size(); ++n)
+    for (std::int64_t r = tile_begin_[n]; r < tile_begin_[n + 1]; ++r)
+      length[n] += runs[static_cast<std::size_t>(r)].keys.count;
+  longest_first_.resize(length.size());
+  std::iota(longest_first_.begin(), longest_first_.end(), 0);
+  const auto of = [&](std::int32_t number) { return length[static_cast<std::size_t>(number)]; };
+  std::sort(longest_first_.begin(), longest_first_.end(),
+            [&](std::int32_t a, std::int32_t b) { return of(a) != of(b) ? of(a) > of(b) : a < b; });
+  for (std::size_t n = 0; n < length.size(); ++n)
+    if (n == 0 || of(longest_first_[n]) != of(longest_first_[n - 1]))
+      level_begin_.push_back(static_cast<std::int32_t>(n));
+  level_begin_.push_back(static_cast<std::int32_t>(length.size()));
+}
+
+/// Whoever gave the lists and documents may be gone when the program is read.
+void WholeProgram::own_lists() {
+  const auto runs = list_.runs();
+  const auto any = [&](AttentionRun::Flag flag) {
+    return std::any_of(runs.begin(), runs.end(), [&](const AttentionRun& run) { return run.has(flag); });
+  };
+  if (any(AttentionRun::documents))
+    documents_.assign(schedule_.documents, schedule_.documents + schedule_.document_count + 1);
+  schedule_.documents = documents_.empty() ? nullptr : documents_.data();
+  const bool asked = any(AttentionRun::masked);
+  const std::span terms(schedule_.term, static_cast<std::size_t>(schedule_.term_count));
+  struct Lists {
+    std::int64_t rows, columns, blocks;
+  };
+  const auto size_of = [](const AttentionTerm& term) {
+    const std::int64_t rows = term.lists * (std::int64_t{term.block_rows} + 1),
+                       columns = term.lists * (std::int64_t{term.block_columns} + 1);
+    return Lists{rows, columns, rows > 0 ? term.row_begin[rows - 1] : 0};
+  };
+  Lists all{};
+  for (AttentionTerm& term : terms) {
+    if (term.kind != AttentionTerm::Kind::listed) continue;
+    const Lists own = asked ? size_of(term) : Lists{};
+    all = {all.rows + own.rows, all.columns + own.columns, all.blocks + own.blocks};
+  }
+  list_begin_.reserve(static_cast<std::size_t>(all.rows + all.columns));
+  lists_.reserve(static_cast<std::size_t>(2 * all.blocks));
+  const auto own = [](auto& array, const auto*& from, std::int64_t count) {
+    const auto* place = array.data() + array.size();
+    array.insert(array.end(), from, from + count);
+    from = place;
+  };
+  for (AttentionTerm& term : terms) {
+    if (term.kind != AttentionTerm::Kind::listed) continue;
+    if (asked) {
+      const Lists n = size_of(term);
+      own(list_begin_, term.row_begin, n.rows);
+      own(list_begin_, term.column_begin, n.columns);
+      own(lists_, term.columns, n.blocks);
+      own(lists_, term.rows, n.blocks);
+    } else {
+      term.row_begin = term.column_begin = nullptr;
+      term.columns = term.rows = nullptr;
+    }
+  }
+}
+
+std::size_t WholeProgram::bytes() const {
+  const auto bytes_of = [](const auto& array) { return array.size() * sizeof(array[0]); };
+  return sizeof(WholeProgram) + list_.bytes() + bytes_of(tiles_) + bytes_of(tile_begin_) + bytes_of(longest_first_) +
+         bytes_of(level_begin_) + bytes_of(documents_) + bytes_of(list_begin_) + bytes_of(lists_);
+}
+
+namespace {
+
+/// Of lists, the identity stands for what is pointed to.
+bool has_identity(const AttentionSchedule& schedule) {
+  const bool documents = !schedule.documents || schedule.documents_identity != 0;
+  return documents && std::all_of(schedule.term, schedule.term + schedule.term_count, [](const AttentionTerm& term) {
+           return term.kind != AttentionTerm::Kind::listed || term.lists_identity != 0;
+         });
+}
+
+bool same(const AttentionSchedule& a, const AttentionSchedule& b) {
+  return a.queries == b.queries && a.keys == b.keys && a.heads == b.heads && a.left == b.left && a.right == b.right &&
+         a.documents == b.documents && a.documents_identity == b.documents_identity &&
+         a.document_count == b.document_count && a.flipped == b.flipped && a.modulus == b.modulus && a.cut == b.cut &&
+         a.term_count == b.term_count && std::equal(a.term, a.term + a.term_count, b.term);
+}
+
+/// What a program is made of.
+struct Key {
+  const AttentionSchedule* schedule;
+  std::int64_t limit;
+  bool short_first;
+
+  std::uint64_t hash() const {
+    std::uint64_t all = static_cast<std::uint64_t>(limit) * 2 + short_first;
+    const auto add = [&](auto... values) { ((all = mix(all + static_cast<std::uint64_t>(values))), ...); };
+    for (const PositionMap* map : {&schedule->queries, &schedule->keys})
+      add(map->count, map->split, map->first, map->second, map->stride);
+    add(schedule->heads, schedule->left, schedule->right, schedule->documents_identity, schedule->flipped);
+    for (int t = 0; t < schedule->term_count; ++t) {
+      const AttentionTerm& term = schedule->term[t];
+      add(static_cast<int>(term.kind), term.size, term.left, term.right, term.segment_length[0], term.dilation_rate[0],
+          term.run[0].first, term.lists_identity, term.seed);
+    }
+    return all;
+  }
+};
+
+}  // namespace
+
+struct ProgramCache::Entries {
+  struct Entry {
+    AttentionSchedule schedule;
+    std::int64_t limit;
+    bool short_first;
+    std::uint64_t hash;
+    std::shared_ptr<const WholeProgram> program;  // null: too large
+    std::size_t bytes() const { return sizeof(Entry) + (program ? program->bytes() : 0); }
+  };
+  using List = std::pmr::list<Entry>;
+
+  /// The entry of a key, now the most recently used one.
+  const Entry* find(const Key& key, std::uint64_t hash) {
+    const auto [begin, end] = by_hash.equal_range(hash);
+    for (auto at = begin; at != end; ++at) {
+      const Entry& entry = *at->second;
+      if (entry.limit != key.limit || entry.short_first != key.short_first || !same(entry.schedule, *key.schedule))
+        continue;
+      entries.splice(entries.begin(), entries, at->second);
+      return &entry;
+    }
+    return nullptr;
+  }
+  void add(Entry entry) {
+    bytes += entry.bytes();
+    entries.push_front(std::move(entry));
+    by_hash.emplace(entries.front().hash, entries.begin());
+    evict();
+  }
+  void evict() {
+    while (bytes > most_bytes || entries.size() > most_entries) {
+      const auto last = std::prev(entries.end());
+      auto at = by_hash.equal_range(last->hash).first;
+      while (at->second != last) ++at;
+      by_hash.erase(at);
+      bytes -= last->bytes();
+      entries.pop_back();
+    }
+  }
+
+  std::size_t most_bytes, most_entries;
+  mutable std::mutex mutex;
+  List entries{program_memory()};  // most recently used first
+  std::pmr::unordered_multimap<std::uint64_t, List::iterator> by_hash{program_memory()};
+  std::size_t bytes = 0;
+  std::int64_t hits = 0, misses = 0;
+};
+
+ProgramCache::ProgramCache(std::size_t byte_limit, std::size_t entries)
+    : entries_(new Entries{.most_bytes = byte_limit, .most_entries = entries, .mutex = {}}) {}
+ProgramCache::~ProgramCache() = default;
+
+ProgramCache& ProgramCache::global() {
+  static ProgramCache* const cache = new ProgramCache(std::size_t{64} << 20);
+  return *cache;
+}
+
+std::shared_ptr<const WholeProgram> ProgramCache::get(const AttentionSchedule& schedule, std::int64_t limit,
+                                                      bool short_first) {
+  const Key key{&schedule, limit, short_first};
+  const bool known = has_identity(schedule);
+  const std::uint64_t hash = known ? key.hash() : 0;
+  if (known) {
+    const std::lock_guard lock(entries_->mutex);
+    if (const auto* found = entries_->find(key, hash)) {
+      ++entries_->hits;
+      return found->program;
+    }
+    ++entries_->misses;
+  }
+  auto made = WholeProgram::make(schedule, RowTiling(schedule, limit, short_first), most_of_one());
+  if (!known) return made;
+  const std::lock_guard lock(entries_->mutex);
+  if (const auto* found = entries_->find(key, hash)) return found->program;
+  entries_->add({schedule, limit, short_first, hash, made});
+  return made;
+}
+
+std::size_t ProgramCache::most_of_one() const {
+  const std::lock_guard lock(entries_->mutex);
+  return entries_->most_bytes / 4;
+}
+
+void ProgramCache::set_byte_limit(std::size_t bytes) {
+  const std::lock_guard lock(entries_->mutex);
+  entries_->most_bytes = bytes;
+  entries_->evict();
+}
+
+void ProgramCache::clear() {
+  const std::lock_guard lock(entries_->mutex);
+  entries_->by_hash.clear();
+  entries_->entries.clear();
+  entries_->bytes = 0;
+}
+
+ProgramCache::Statistics ProgramCache::statistics() const {
+  const std::lock_guard lock(entries_->mutex);
+  return {entries_->hits, entries_->misses, static_cast<std::int64_t>(entries_->entries.size()),
+          static_cast<std::int64_t>(entries_->bytes), static_cast<std::int64_t>(entries_->most_bytes)};
+}
+
+AttentionTiles::AttentionTiles(const AttentionSchedule& schedule, std::int64_t limit, bool short_first)
+    : AttentionTiles(schedule, RowTiling(schedule, limit, short_first),
+                     ProgramCache::global().get(schedule, limit, short_first)) {}
+
+AttentionTiles AttentionTiles::one_by_one(const AttentionSchedule& schedule, std::int64_t limit, bool short_first) {
+  return {schedule, RowTiling(schedule, limit, short_first), nullptr};
+}
+
+AttentionTiles::Runs AttentionTiles::Reader::expand(std::int64_t h, std::int64_t n) {
+  if (!window_) window_.emplace();
+  window_->list.clear();
+  window_->list.append(tiles_.schedule_, h, tiles_.tiling_.tile(n));
+  window_->program = {
+      .schedule = &tiles_.schedule_, .run = window_->list.runs().data(), .log_multiplicity = window_->list.tables()};
+  return {window_->program, window_->list.runs()};
+}
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,154 @@
+// The tiles of a schedule for one call, each with the runs that it visits: out of a program that is made once and kept,
+// or, where that would be large, expanded tile by tile.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <memory_resource>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/schedule/program.h"
+
+namespace poolgrad::kernels {
+
+/// Where programs lie: a pool of their own on the host, so that what is kept from call to call neither counts as
+/// anybody's tensors nor changes what the devices' pools are asked for.
+std::pmr::memory_resource* program_memory();
+
+/// Runs, one tile's after another's, and the tables that they name.
+class RunList {
+ public:
+  /// Appends what rows of `tile` visit in head h.
+  void append(const AttentionSchedule& schedule, std::int64_t h, const Progression& tile);
+  void clear();
+  std::span<const AttentionRun> runs() const { return runs_; }
+  const double* tables() const { return tables_.data(); }
+  std::size_t bytes() const { return runs_.size() * sizeof(AttentionRun) + tables_.size() * sizeof(double); }
+
+ private:
+  std::int32_t table_of(const double* entries, int count);
+
+  std::pmr::vector<AttentionRun> runs_{program_memory()};
+  std::pmr::vector<double> tables_{program_memory()};
+  std::pmr::vector<std::int32_t> table_begin_{program_memory()};
+};
+
+/// A program with all tiles of a schedule, and its arrays.
+class WholeProgram {
+  struct Only {};
+
+ public:
+  /// Null where it would take more than `most` bytes.
+  static std::shared_ptr<const WholeProgram> make(const AttentionSchedule& schedule, const RowTiling& tiling,
+                                                  std::size_t most);
+  WholeProgram(Only, const AttentionSchedule& schedule) : schedule_(schedule) {}
+  WholeProgram(const WholeProgram&) = delete;
+  WholeProgram& operator=(const WholeProgram&) = delete;
+
+  const AttentionProgram& program() const { return program_; }
+  std::size_t bytes() const;
+
+ private:
+  bool expand(const RowTiling& tiling, std::size_t most);
+  void sort_by_length();
+  void own_lists();
+
+  template <class T>
+  using Array = std::pmr::vector<T>;
+  AttentionSchedule schedule_;
+  AttentionProgram program_;
+  RunList list_;
+  Array<Progression> tiles_{program_memory()};
+  Array<std::int64_t> tile_begin_{program_memory()};
+  Array<std::int32_t> longest_first_{program_memory()}, level_begin_{program_memory()};
+  Array<std::int64_t> documents_{program_memory()}, list_begin_{program_memory()};
+  Array<std::int32_t> lists_{program_memory()};
+};
+
+/// Programs by what they are made of: the schedule (of its lists and documents the identity), the size of tiles, and
+/// which tile is the short one. The least recently used go first when the bytes or the number of all exceed the limit.
+/// Any thread may call anything.
+class ProgramCache {
+ public:
+  struct Statistics {
+    std::int64_t hits = 0, misses = 0, entries = 0, bytes = 0, byte_limit = 0;
+  };
+  /// A program is at most a quarter of the bytes; one that is larger is remembered as such.
+  explicit ProgramCache(std::size_t byte_limit, std::size_t entries = 256);
+  ~ProgramCache();
+  ProgramCache(const ProgramCache&) = delete;
+  ProgramCache& operator=(const ProgramCache&) = delete;
+  static ProgramCache& global();
+
+  /// Null where the program is not made whole. Made without a lock: threads that miss at once all make it and share the
+  /// first. Programs of lists without an identity are made anew for every call.
+  std::shared_ptr<const WholeProgram> get(const AttentionSchedule& schedule, std::int64_t limit, bool short_first);
+  /// Evicts at once what is too much.
+  void set_byte_limit(std::size_t bytes);
+  /// Forgets all programs; the counts of hits and misses stay.
+  void clear();
+  Statistics statistics() const;
+
+ private:
+  std::size_t most_of_one() const;
+
+  struct Entries;
+  std::unique_ptr<Entries> entries_;
+};
+
+class AttentionTiles {
+ public:
+  /// As RowTiling; `schedule` must outlive it.
+  AttentionTiles(const AttentionSchedule& schedule, std::int64_t limit, bool short_first = false);
+  /// The same, without a program: for a look at some tiles.
+  static AttentionTiles one_by_one(const AttentionSchedule& schedule, std::int64_t limit, bool short_first = false);
+
+  std::int64_t count() const { return tiling_.tiles(); }
+  std::int64_t head_period() const { return head_period_; }
+  Progression tile(std::int64_t n) const { return whole_ ? whole_->program().tile[n] : tiling_.tile(n); }
+  const AttentionSchedule& schedule() const { return schedule_; }
+  /// Null where tiles are expanded one by one.
+  const AttentionProgram* whole() const { return whole_ ? &whole_->program() : nullptr; }
+
+  struct Runs {
+    const AttentionProgram& program;  // that they are of
+    std::span<const AttentionRun> runs;
+  };
+  /// What one thread reads with: a window of one tile where there is no more.
+  class Reader {
+   public:
+    explicit Reader(const AttentionTiles& tiles) : tiles_(tiles) {}
+    /// What tile n visits in head h, valid until the next call.
+    Runs operator()(std::int64_t h, std::int64_t n) {
+      const AttentionProgram* whole = tiles_.whole();
+      if (!whole) return expand(h, n);
+      const std::int64_t* begin = whole->tile_begin + whole->of(h, n);
+      return {*whole, {whole->run + begin[0], whole->run + begin[1]}};
+    }
+
+   private:
+    Runs expand(std::int64_t h, std::int64_t n);
+
+    const AttentionTiles& tiles_;
+    struct Window {
+      RunList list;
+      AttentionProgram program;
+    };
+    std::optional<Window> window_;
+  };
+
+ private:
+  AttentionTiles(const AttentionSchedule& schedule, const RowTiling& tiling, std::shared_ptr<const WholeProgram> whole)
+      : schedule_(schedule), tiling_(tiling), head_period_(schedule.head_period()), whole_(std::move(whole)) {}
+
+  const AttentionSchedule& schedule_;
+  RowTiling tiling_;
+  std::int64_t head_period_;
+  std::shared_ptr<const WholeProgram> whole_;
+};
+
+}  // namespace poolgrad::kernels
