@@ -22,12 +22,15 @@ void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
   newest_window_.store(windows_.back().get(), std::memory_order_release);
 }
 
-BucketIndex& Arena::index(std::uint64_t stream) {
-  for (const StreamIndex& entry : indices_) {
-    if (entry.stream == stream) return *entry.free;
+BucketIndex& Arena::find_or_make_index(std::uint64_t stream) {
+  auto known = std::ranges::find(indices_, stream, &StreamIndex::stream);
+  if (known == indices_.end()) {
+    indices_.push_back({stream, std::make_unique<BucketIndex>(granule_)});
+    known = std::prev(indices_.end());
   }
-  indices_.push_back({stream, std::make_unique<BucketIndex>(granule_)});
-  return *indices_.back().free;
+  latest_stream_ = stream;
+  latest_index_ = known->free.get();
+  return *latest_index_;
 }
 
 const BucketIndex* Arena::find_index(std::uint64_t stream) const {
@@ -250,6 +253,7 @@ void Arena::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
     }
   }
   std::erase_if(indices_, [&](const StreamIndex& entry) { return entry.stream == from; });
+  latest_index_ = nullptr;
 }
 
 bool Arena::knows_stream(std::uint64_t stream) const {

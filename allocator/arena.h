@@ -118,8 +118,8 @@ class Arena {
 
   std::size_t free_bytes() const;
   std::size_t free_bytes(std::uint64_t stream) const;
-  /// Free bytes in whole handles, whatever their streams: what a release could return.
-  std::size_t releasable_bytes() const;
+  /// Free bytes in whole handles, whatever their streams: what a release could return; or at least `enough`.
+  std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
   std::size_t largest_free() const;
 
   std::vector<const Block*> live_blocks() const;
@@ -138,7 +138,10 @@ class Arena {
     std::unique_ptr<BucketIndex> free;
   };
 
-  BucketIndex& index(std::uint64_t stream);
+  BucketIndex& index(std::uint64_t stream) {
+    return latest_index_ != nullptr && latest_stream_ == stream ? *latest_index_ : find_or_make_index(stream);
+  }
+  BucketIndex& find_or_make_index(std::uint64_t stream);
   const BucketIndex* find_index(std::uint64_t stream) const;
   const Window* window_of(std::uintptr_t address) const noexcept {
     const Window* window = newest_window_.load(std::memory_order_acquire);
@@ -181,6 +184,8 @@ class Arena {
   std::vector<std::unique_ptr<Window>> windows_;
   std::atomic<const Window*> newest_window_ = nullptr;
   std::vector<StreamIndex> indices_;
+  std::uint64_t latest_stream_ = 0;  // whose index was asked for last
+  BucketIndex* latest_index_ = nullptr;
   BucketIndex holes_;
 };
 

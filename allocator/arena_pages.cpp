@@ -73,11 +73,9 @@ Block* Arena::least_recently_used() const {
   Block* oldest = nullptr;
   for (const StreamIndex& entry : indices_) {
     entry.free->for_each_from(page_, [&](Block* block) {
-      if (whole_handles(block) == 0) return;
-      if (oldest == nullptr || block->epoch < oldest->epoch ||
-          (block->epoch == oldest->epoch && block->address > oldest->address)) {
-        oldest = block;
-      }
+      const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
+                         (block->epoch == oldest->epoch && block->address > oldest->address);
+      if (older && whole_handles(block) != 0) oldest = block;
     });
   }
   return oldest;
@@ -109,9 +107,13 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
     std::uintptr_t begin = 0, end = 0;
     std::size_t calls = 0;  // to the device, one for each handle
     std::size_t size() const { return end - begin; }
+    // The last of equals in the order of the search, where that is by stream, then by falling size and address.
     bool better_than(const Run& other) const {
+      if (other.block == nullptr) return true;
       const std::size_t own = size() * other.calls, others = other.size() * calls;
-      return other.block == nullptr || own > others || (own == others && block->epoch < other.block->epoch);
+      if (own != others) return own > others;
+      if (block->epoch != other.block->epoch) return block->epoch < other.block->epoch;
+      return block != other.block && block->stream == other.block->stream;
     }
   };
   Run best;
@@ -119,14 +121,18 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
     if (run.calls != 0 && run.better_than(best)) best = run;
   };
   for (const StreamIndex& entry : indices_) {
-    entry.free->for_each_from(page_, [&](Block* block) {
-      if (block == hole->previous || block == hole->next) return;
+    entry.free->for_each_largest_first([&](Block* block) {
+      // No call gives more bytes than the block has: those that are too small need not be looked at.
+      const std::size_t most = std::min(block->size, bytes) * best.calls;
+      if (block->size < page_ || most < best.size()) return false;
+      if (block == hole->previous || block == hole->next) return true;
+      if (best.block != nullptr && most == best.size() && block->epoch > best.block->epoch) return true;
       const HandleMap& handles = block->window->handles;
       const std::uintptr_t end = handles.round_down(block->end());
       const std::uintptr_t begin = handles.round_up(block->address);
       if (divisible_) {
         if (begin < end) consider({block, begin, std::min(end, begin + bytes), 1});
-        return;
+        return true;
       }
       Run run{block, begin, begin};
       while (run.end < end) {
@@ -142,17 +148,21 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
         }
       }
       consider(run);
+      return true;
     });
   }
   return best.block == nullptr ? nullptr : cut_out(best.block, best.begin, best.end);
 }
 
-std::size_t Arena::releasable_bytes() const {
+std::size_t Arena::releasable_bytes(std::size_t enough) const {
   std::size_t bytes = 0;
   if (std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->bytes() != 0; }) <= 1) {
     // No two free blocks are neighbours: the large ones can be looked up.
     for (const StreamIndex& entry : indices_) {
-      entry.free->for_each_from(page_, [&](const Block* block) { bytes += whole_handles(block); });
+      entry.free->for_each_largest_first([&](const Block* block) {
+        bytes += whole_handles(block);
+        return block->size >= page_ && bytes < enough;
+      });
     }
     return bytes;
   }

@@ -29,8 +29,7 @@ EmergencyLadder::Running::~Running() { forbidden_level = previous_; }
 
 std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& need, const Search& search,
                                           const Observe& observe) {
-  std::vector<Yield> yields;
-  for (const Rung& rung : rungs) yields.push_back({.rung = rung.name});
+  std::vector<Yield> yields(rungs.size());
   std::vector<std::size_t> times(rungs.size(), 0);
   std::size_t i = 0;
   while (i < rungs.size() && level(rungs[i].id) < forbidden_level && need.block == nullptr) {
@@ -58,6 +57,8 @@ std::vector<Yield> EmergencyLadder::climb(const std::vector<Rung>& rungs, Need& 
     if (need.block == nullptr) search(need);
     i = 0;
   }
+  if (need.block != nullptr) return {};
+  for (std::size_t rung = 0; rung < rungs.size(); ++rung) yields[rung].rung = rungs[rung].name;
   return yields;
 }
 

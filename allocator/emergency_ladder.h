@@ -62,7 +62,7 @@ class EmergencyLadder {
   /// Told after each run of a rung.
   using Observe = std::function<void(const Rung&, std::size_t bytes, std::uint64_t nanoseconds)>;
 
-  /// Returns one yield per rung in order; need.block tells whether it succeeded.
+  /// Returns one yield per rung in order where it failed, which need.block tells, and nothing where it succeeded.
   static std::vector<Yield> climb(const std::vector<Rung>& rungs, Need& need, const Search& search,
                                   const Observe& observe);
 

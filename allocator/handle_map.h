@@ -3,6 +3,7 @@
 // handle.
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -24,27 +25,35 @@ class HandleMap {
   /// The memory at [from, from + bytes), whole handles, is now at `to` of the window of `target`.
   void move(std::uintptr_t from, HandleMap& target, std::uintptr_t to, std::size_t bytes);
   /// Where the handle starts that holds a committed address, and where it ends.
-  std::uintptr_t start_of(std::uintptr_t address) const;
-  std::uintptr_t end_of(std::uintptr_t address) const;
+  std::uintptr_t start_of(std::uintptr_t address) const { return address_of(last_start(page_of(address))); }
+  std::uintptr_t end_of(std::uintptr_t address) const { return address_of(next_start(page_of(address) + 1)); }
   /// The lowest start of a handle at `address` or above it, where the byte at `address` is committed.
   std::uintptr_t round_up(std::uintptr_t address) const {
-    return start_of(address) == address ? address : end_of(address);
+    return address_of(next_start(page_of(address + (std::uintptr_t{1} << page_bits_) - 1)));
   }
   /// The highest end of a handle at `address` or below it, where the byte before `address` is committed.
-  std::uintptr_t round_down(std::uintptr_t address) const {
-    return end_of(address - 1) == address ? address : start_of(address - 1);
-  }
+  std::uintptr_t round_down(std::uintptr_t address) const { return address_of(last_start(page_of(address))); }
 
  private:
-  bool starts(std::size_t page) const { return (starts_[page / 64] >> (page % 64) & 1) != 0; }
-  void set_starts(std::size_t page, bool value) {
-    const std::uint64_t bit = std::uint64_t{1} << (page % 64);
-    starts_[page / 64] = value ? starts_[page / 64] | bit : starts_[page / 64] & ~bit;
+  /// The pages nearest to this one, or itself, where something starts; the ends of handles are among them.
+  std::size_t next_start(std::size_t page) const {
+    if (starts_.empty()) return page;
+    std::uint64_t word = starts_[page / 64] >> (page % 64) << (page % 64);
+    while (word == 0) word = starts_[(page = (page / 64 + 1) * 64) / 64];
+    return page / 64 * 64 + static_cast<std::size_t>(std::countr_zero(word));
   }
-  std::size_t page_of(std::uintptr_t address) const { return (address - address_) / page_; }
+  std::size_t last_start(std::size_t page) const {
+    if (starts_.empty()) return page;
+    std::uint64_t word = starts_[page / 64] << (63 - page % 64) >> (63 - page % 64);
+    while (word == 0) word = starts_[(page = page / 64 * 64 - 1) / 64];
+    return page / 64 * 64 + 63 - static_cast<std::size_t>(std::countl_zero(word));
+  }
+  void set_starts(std::size_t page, std::size_t end, bool value);
+  std::size_t page_of(std::uintptr_t address) const { return (address - address_) >> page_bits_; }
+  std::uintptr_t address_of(std::size_t page) const { return address_ + (page << page_bits_); }
 
   std::uintptr_t address_;
-  std::size_t page_;
+  unsigned page_bits_;
   // A bit for each page where a handle starts, and for each without memory; empty where memory is divisible.
   std::vector<std::uint64_t> starts_;
 };

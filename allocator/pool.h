@@ -376,8 +376,8 @@ class Pool {
   std::size_t commit(Need& need);
   /// Memory behind the planned pages, which are free then. False if the device has none.
   bool commit_growth(Lock& lock, Need& need, Arena& arena, const Arena::Growth& growth);
-  /// Cached in whole handles.
-  std::size_t idle_bytes() const;
+  /// Cached in whole handles; or at least `enough`.
+  std::size_t idle_bytes(std::size_t enough) const;
   std::size_t stitchable_bytes(const Need& need) const;
   std::size_t stitch(Need& need);
   /// Moves free handles of at most `bytes` to the address `to` inside `target`; the bytes moved.

@@ -163,7 +163,10 @@ bool Pool::commit_growth(Lock& lock, Need& need, Arena& arena, const Arena::Grow
   return true;
 }
 
-std::size_t Pool::idle_bytes() const { return arenas_[0].releasable_bytes() + arenas_[1].releasable_bytes(); }
+std::size_t Pool::idle_bytes(std::size_t enough) const {
+  const std::size_t bytes = arenas_[0].releasable_bytes(enough);
+  return bytes < enough ? bytes + arenas_[1].releasable_bytes(enough - bytes) : bytes;
+}
 
 // Where new pages can be had, those that lie idle are moved only if they are many.
 std::size_t Pool::stitchable_bytes(const Need& need) const {
@@ -173,8 +176,9 @@ std::size_t Pool::stitchable_bytes(const Need& need) const {
   const std::size_t most = std::max<std::size_t>(most_idle, statistics_.reserved_bytes.current / most_idle_share);
   // Counting what lies idle means to walk all blocks; that it cannot be many is known at once.
   if (can_commit && arenas_[0].free_bytes() + arenas_[1].free_bytes() <= most) return 0;
-  const std::size_t idle = idle_bytes();
-  return can_commit && idle <= most ? 0 : idle;
+  const std::size_t least = can_commit ? most + 1 : 1;
+  const std::size_t idle = idle_bytes(least);
+  return idle < least ? 0 : idle;
 }
 
 std::size_t Pool::stitch(Need& need) {
@@ -183,12 +187,15 @@ std::size_t Pool::stitch(Need& need) {
   // What the budget does not allow to commit is moved, and the rest of the run is committed afterwards; if all could be
   // committed, as much is moved as there is.
   const std::size_t allowed = need.device_full ? 0 : unused_budget() & ~(page_ - 1);
-  const std::size_t idle = idle_bytes();
+  std::size_t idle = 0;
   Arena::Growth growth;
   for (const std::size_t alignment : {arena.preferred_alignment(need.size, need.alignment), need.alignment}) {
     growth = arena.plan_growth(need.size, alignment, need.stream.id, page_);
     if (growth.hole == nullptr) return 0;
-    growth.bytes = allowed < growth.bytes ? growth.bytes - allowed : std::min(growth.bytes, round_down(idle, page_));
+    const bool all_allowed = allowed >= growth.bytes;
+    if (!all_allowed) growth.bytes -= allowed;
+    idle = idle_bytes(growth.bytes);
+    if (all_allowed) growth.bytes = std::min(growth.bytes, round_down(idle, page_));
     if (growth.bytes <= idle) break;
   }
   if (growth.bytes > idle) return 0;

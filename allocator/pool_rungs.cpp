@@ -43,7 +43,7 @@ std::vector<Rung> Pool::own_rungs() {
   };
   const auto pending = [this](Need&) { return pending_bytes(); };
   const auto others = [this](Need& need) { return other_streams_bytes(need.stream) + pending_bytes(); };
-  const auto releasable = [this](Need&) { return idle_bytes(); };
+  const auto releasable = [this](Need&) { return idle_bytes(1); };
   const auto unfinished = [this](Need& need) {
     return pending_bytes() + (order_.has_events() ? other_streams_bytes(need.stream) : 0);
   };

@@ -47,8 +47,8 @@ void SimulatedMemory::divide(std::uintptr_t address, std::size_t bytes) {
 }
 
 MemoryInfo SimulatedMemory::info() const {
-  std::lock_guard lock(mutex_);
-  return {.free = capacity_ - std::min(committed_, capacity_), .total = capacity_};
+  const std::size_t capacity = capacity_;
+  return {.free = capacity - std::min<std::size_t>(committed_, capacity), .total = capacity};
 }
 
 void* SimulatedMemory::reserve(std::size_t bytes) {
@@ -87,7 +87,7 @@ bool SimulatedMemory::commit(void* address, std::size_t bytes) {
   }
   charge(&DriverCalls::map, &LatencyTable::map, bytes);
   charge(&DriverCalls::set_access, &LatencyTable::set_access, bytes);
-  committed_ += bytes;
+  committed_ = committed_ + bytes;
   return true;
 }
 
@@ -100,7 +100,7 @@ void SimulatedMemory::decommit(void* address, std::size_t bytes) noexcept {
     charge(&DriverCalls::release, &LatencyTable::release, handle.bytes);
   }
   if (bytes_) bytes_->decommit(address, bytes);
-  committed_ -= bytes;
+  committed_ = committed_ - bytes;
 }
 
 bool SimulatedMemory::move(void* from, void* to, std::size_t bytes) {

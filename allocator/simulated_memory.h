@@ -11,6 +11,7 @@
 #include "allocator/host_memory.h"
 #include "allocator/latency.h"
 #include "allocator/mapped_handles.h"
+#include "allocator/relaxed.h"
 
 namespace poolgrad {
 
@@ -78,8 +79,8 @@ class SimulatedMemory : public DeviceMemory {
   SimulationOptions options_;
   const std::unique_ptr<HostMemory> bytes_;  // where backed
   mutable std::mutex mutex_;
-  std::size_t capacity_;
-  std::size_t committed_ = 0;
+  Relaxed<std::size_t> capacity_;
+  Relaxed<std::size_t> committed_ = 0;
   std::uintptr_t next_address_;
   std::uintptr_t end_address_;
   std::uint64_t now_ = 0;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
+#include <vector>
 
 namespace poolgrad {
 namespace {
@@ -70,6 +72,47 @@ TEST(HandleMap, RemembersHandlesThatMove) {
   EXPECT_EQ(target.end_of(base + 68 * page), base + 69 * page);
   EXPECT_EQ(target.start_of(base + 72 * page), base + 69 * page);
   EXPECT_EQ(target.end_of(base + 72 * page), base + 73 * page);
+}
+
+TEST(HandleMap, AgreesWithAListOfPagesWhateverMoves) {
+  constexpr unsigned seed = 23;
+  constexpr std::size_t pages = 300;
+  std::mt19937 random(seed);
+  HandleMap map(base, pages * page, page, false);
+  std::vector<bool> starts(pages + 1, true);
+  const auto begin_of = [&](std::size_t at) {
+    while (!starts[at]) --at;
+    return at;
+  };
+  const auto end_of = [&](std::size_t at) {
+    while (!starts[++at]) {
+    }
+    return at;
+  };
+  for (int round = 0; round < 100; ++round) {
+    std::size_t first = begin_of(random() % pages);
+    std::size_t end = end_of(first + random() % (pages - first));
+    if (random() % 2 == 0) {
+      map.clear(base + first * page, (end - first) * page);
+      std::fill(starts.begin() + static_cast<std::ptrdiff_t>(first), starts.begin() + static_cast<std::ptrdiff_t>(end),
+                true);
+      map.set(base + first * page, {(end - first) * page});
+      for (std::size_t i = first + 1; i < end; ++i) starts[i] = false;
+    } else if (const std::size_t to = random() % pages; to >= end && to + (end - first) <= pages) {
+      const std::size_t behind = begin_of(to), last = end_of(to + (end - first) - 1);
+      map.clear(base + behind * page, (last - behind) * page);
+      for (std::size_t i = behind; i < last; ++i) starts[i] = true;
+      if (behind < end) continue;
+      map.move(base + first * page, map, base + to * page, (end - first) * page);
+      for (std::size_t i = first; i < end; ++i) starts[to + (i - first)] = starts[i];
+    }
+    for (std::size_t at = 0; at < pages; ++at) {
+      ASSERT_EQ(map.start_of(base + at * page), base + begin_of(at) * page) << "seed " << seed << " round " << round;
+      ASSERT_EQ(map.end_of(base + at * page), base + end_of(at) * page) << "seed " << seed << " round " << round;
+      ASSERT_EQ(map.round_up(base + at * page + 7), base + end_of(at) * page) << "seed " << seed;
+      ASSERT_EQ(map.round_down(base + at * page), base + begin_of(at) * page) << "seed " << seed;
+    }
+  }
 }
 
 TEST(HandleMap, ForgetsHandlesThatAreGone) {
