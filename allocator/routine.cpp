@@ -7,40 +7,60 @@ namespace poolgrad {
 
 namespace {
 
+// Every act is looked up, one in so many is noted: of what repeats itself, one is met soon. So the table is small
+// enough to stay in the cache, and what never repeats costs little.
+constexpr std::uint64_t acts_per_note = 8;
+
 std::uint64_t hash_of(const Routine::Act& act) {
-  std::uint64_t hash = (act.address ^ std::rotl(act.what, 32)) * 0x9E3779B97F4A7C15u;
-  return hash ^ hash >> 29;
+  // Addresses in a row would meet others in a row, were they multiplied only once.
+  const std::uint64_t hash = (act.address ^ std::rotl(act.what, 32)) * 0x9E3779B97F4A7C15u;
+  return (hash ^ hash >> 32) * 0x9E3779B97F4A7C15u;
+}
+
+// A note: the part of the hash that does not choose its place, and the lower half of the position.
+std::uint32_t note_of(std::uint64_t hash, std::uint64_t position) {
+  return static_cast<std::uint32_t>(hash >> 32 << 16) | static_cast<std::uint16_t>(position);
+}
+
+std::size_t place_of(std::uint64_t hash, const std::vector<std::uint32_t>& notes) {
+  return hash >> 48 & (notes.size() - 1);
+}
+
+void note(std::vector<std::uint32_t>& notes, const Routine::Act& act, std::uint64_t position) {
+  const std::uint64_t hash = hash_of(act);
+  notes[place_of(hash, notes)] = note_of(hash, position);
 }
 
 }  // namespace
 
 bool Routine::grow() noexcept {
-  const std::uint64_t size = acts_.empty() ? least_acts : 2 * acts_.size();
+  const std::uint64_t size = size_ == 0 ? least_acts : 2 * size_;
   capacity_ = std::clamp<std::uint64_t>(std::bit_floor(most_bytes_ / (sizeof(Act) + sizeof(std::uint32_t))), least_acts,
                                         most_acts);
   if (size > capacity_) return false;
   try {
-    std::vector<Act> acts(size);
-    std::vector<std::uint32_t> latest(size);
-    for (std::uint64_t position = here_ - std::min<std::uint64_t>(here_ - 1, acts_.size()); position < here_;
-         ++position) {
-      const Act& act = acts[position & (size - 1)] = at(position);
-      latest[hash_of(act) & (size - 1)] = static_cast<std::uint32_t>(position);
+    if (acts_ == nullptr) acts_.reset(static_cast<Act*>(std::malloc(most_acts * sizeof(Act))));
+    if (acts_ == nullptr) return false;
+    std::vector<std::uint32_t> notes(size / acts_per_note);
+    for (std::uint64_t position = here_ - std::min(here_ - 1, size_); position < here_; ++position) {
+      const Act act = at(position);
+      // In the lower half everything stays where it is.
+      acts_.get()[position & (size - 1)] = act;
+      if (position % acts_per_note == 0) note(notes, act, position);
     }
-    acts_.swap(acts);
-    latest_.swap(latest);
+    notes_.swap(notes);
   } catch (const std::bad_alloc&) {
     return false;
   }
-  mask_ = size - 1;
+  size_ = size;
   patience_ += static_cast<std::int64_t>(2 * size);  // what is longer takes longer to find
   return true;
 }
 
 void Routine::append(const Act& act) noexcept {
-  if (here_ > acts_.size() && !grow() && acts_.empty()) return;
+  if (here_ > size_ && !grow() && size_ == 0) return;
   at(here_) = act;
-  latest_[hash_of(act) & mask_] = static_cast<std::uint32_t>(here_);
+  if (here_ % acts_per_note == 0) note(notes_, act, here_);
   ++here_;
 }
 
@@ -51,10 +71,12 @@ void Routine::match(const Act& act) noexcept {
     return;
   }
   match_ = run_ = 0;
-  if (acts_.empty()) return;
-  const std::uint32_t low = latest_[hash_of(act) & mask_];
-  const std::uint64_t position = here_ - (static_cast<std::uint32_t>(here_) - low);
-  if (low == 0 || position >= here_ || !is_kept(position) || at(position) != act) return;
+  if (size_ == 0) return;
+  const std::uint64_t hash = hash_of(act);
+  const std::uint32_t known = notes_[place_of(hash, notes_)];
+  if (known != note_of(hash, known)) return;
+  const std::uint64_t position = here_ - static_cast<std::uint16_t>(here_ - known);
+  if (!is_kept(position) || at(position) != act) return;
   match_ = position + 1;
   run_ = 1;
 }
@@ -91,8 +113,7 @@ bool Routine::observe(const Act& act, Stream stream, std::uint64_t before, std::
   match(act);
   append(act);
   const std::uint64_t distance = here_ - match_;
-  if (match_ == 0 || run_ < std::max(distance, least_run_) || here_ - since_ < 2 * distance ||
-      2 * distance > acts_.size()) {
+  if (match_ == 0 || run_ < std::max(distance, least_run_) || here_ - since_ < 2 * distance || 2 * distance > size_) {
     return false;
   }
   length_ = distance;
@@ -107,7 +128,7 @@ bool Routine::attentive(std::uint64_t now, std::size_t bytes) noexcept {
   most_bytes_ = bytes;
   if (patience_ > 0) return true;
   if (patience_ == 0 && rests_until_ == 0) rests_until_ = now;  // the beginning
-  if (patience_ < 0 || !acts_.empty()) {
+  if (patience_ < 0 || size_ != 0) {
     // What was observed so often without a routine does not have one.
     rests_until_ = now + 64 * capacity_;
     forget();
@@ -119,9 +140,9 @@ bool Routine::attentive(std::uint64_t now, std::size_t bytes) noexcept {
 }
 
 void Routine::forget() noexcept {
-  std::vector<Act>().swap(acts_);
-  std::vector<std::uint32_t>().swap(latest_);
-  first_ = cursor_ = length_ = answered_ = answered_in_all_ = match_ = run_ = 0;
+  acts_.reset();
+  std::vector<std::uint32_t>().swap(notes_);
+  size_ = first_ = cursor_ = length_ = answered_ = answered_in_all_ = match_ = run_ = 0;
   here_ = since_ = 1;
   least_run_ = least_run;
   patience_ = 0;

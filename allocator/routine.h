@@ -5,13 +5,15 @@
 // without lock, search or bookkeeping. Whoever looks at the pool lets it catch up first (Pool::Mutex), so that nobody
 // can tell the difference; what does not follow the routine ends it.
 //
-// How it is found: each act is compared with the one that followed its last occurrence. When the last `length` acts
-// have all matched those `length` acts before them, the routine is known.
+// How it is found: each act is looked up, and those after it are compared with what followed it then. When the last
+// `length` acts have all matched those `length` acts before them, the routine is known.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 #include <vector>
 
 #include "allocator/memory_scope.h"
@@ -52,13 +54,13 @@ class Routine {
 
   /// While it is followed: the next act, if this is it; nullptr if it is not, or if the pool should catch up.
   const Act* allocation(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag) noexcept {
-    const Act& act = acts_[(first_ + cursor_) & mask_];
+    const Act& act = at(first_ + cursor_);
     const bool same = act.bytes() == bytes && !act.is_free() && act.alignment() == alignment &&
                       act.category() == tag.category && act.scope == tag.scope && stream_ == stream;
     return same ? advance(act) : nullptr;
   }
   const Act* free(const void* pointer, std::size_t bytes, Stream stream) noexcept {
-    const Act& act = acts_[(first_ + cursor_) & mask_];
+    const Act& act = at(first_ + cursor_);
     const bool same = act.address == reinterpret_cast<std::uintptr_t>(pointer) && act.is_free() &&
                       act.bytes() == bytes && stream_ == stream;
     return same ? advance(act) : nullptr;
@@ -69,9 +71,7 @@ class Routine {
   std::uint64_t length() const { return length_; }
   Stream stream() const { return stream_; }
   /// The act that was answered `back` acts ago, from 1: the newest.
-  const Act& answered(std::uint64_t back) const {
-    return acts_[(first_ + (cursor_ + length_ - back % length_) % length_) & mask_];
-  }
+  const Act& answered(std::uint64_t back) const { return at(first_ + (cursor_ + length_ - back % length_) % length_); }
   /// The pool has carried out what was answered. `changes` as for observe().
   void caught_up(std::uint64_t changes) noexcept {
     answered_in_all_ += answered_;
@@ -89,9 +89,7 @@ class Routine {
   bool attentive(std::uint64_t now, std::size_t bytes) noexcept;
   /// Forgets everything and takes no memory.
   void forget() noexcept;
-  std::size_t bookkeeping_bytes() const {
-    return acts_.capacity() * sizeof(Act) + latest_.capacity() * sizeof(std::uint32_t);
-  }
+  std::size_t bookkeeping_bytes() const { return size_ * sizeof(Act) + notes_.capacity() * sizeof(std::uint32_t); }
 
   /// For traces: the stream's index there and its present ticket.
   std::uint32_t trace_stream = 0;
@@ -110,28 +108,32 @@ class Routine {
     if (++cursor_ == length_) cursor_ = 0;
     return &act;
   }
-  Act& at(std::uint64_t position) noexcept { return acts_[position & mask_]; }
-  bool is_kept(std::uint64_t position) const noexcept { return position < here_ && here_ - position <= acts_.size(); }
+  Act& at(std::uint64_t position) const noexcept { return acts_.get()[position & (size_ - 1)]; }
+  bool is_kept(std::uint64_t position) const noexcept { return position < here_ && here_ - position <= size_; }
   void append(const Act& act) noexcept;
   void leave() noexcept;
   void match(const Act& act) noexcept;
   bool grow() noexcept;
 
-  std::vector<Act> acts_;  // a ring: the act at position i is at i & mask_
-  std::uint64_t mask_ = 0;
-  std::uint64_t first_ = 0;   // of the routine
-  std::uint64_t cursor_ = 0;  // in it
-  std::uint64_t length_ = 0;  // 0: there is none
+  struct Free {
+    void operator()(Act* acts) const { std::free(acts); }
+  };
+
+  std::unique_ptr<Act, Free> acts_;  // a ring; at its largest from the start, for the system gives what is touched
+  std::uint64_t size_ = 0;           // of the ring, a power of two: the act at position i is at i % size_
+  std::uint64_t first_ = 0;          // of the routine
+  std::uint64_t cursor_ = 0;         // in it
+  std::uint64_t length_ = 0;         // 0: there is none
   std::uint64_t answered_ = 0;
   Stream stream_;
   std::uint64_t catch_up_after_ = 0;
   std::uint64_t answered_in_all_ = 0;  // of this routine
 
-  std::vector<std::uint32_t> latest_;  // by hash of an act, the lower half of its last position
-  std::uint64_t here_ = 1;             // the next position
-  std::uint64_t since_ = 1;            // nothing but acts of one stream happened from here on
-  std::uint64_t match_ = 0;            // what was there should come next; 0: nothing is expected
-  std::uint64_t run_ = 0;              // acts that have matched so far
+  std::vector<std::uint32_t> notes_;  // by hash of an act, where one in a few was last
+  std::uint64_t here_ = 1;            // the next position
+  std::uint64_t since_ = 1;           // nothing but acts of one stream happened from here on
+  std::uint64_t match_ = 0;           // what was there should come next; 0: nothing is expected
+  std::uint64_t run_ = 0;             // acts that have matched so far
   std::uint64_t least_run_ = least_run;
   std::uint64_t changes_ = never;
   std::size_t most_bytes_ = 0;

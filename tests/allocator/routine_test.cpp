@@ -15,10 +15,10 @@ using Act = Routine::Act;
 
 /// Observes acts as a pool does whose arenas change once for each, until one of them completes a routine; how many it
 /// took, 0 if all were not enough.
-std::size_t acts_until_known(Routine& routine, const std::vector<Act>& acts) {
+std::size_t acts_until_known(Routine& routine, const std::vector<Act>& acts, std::size_t bytes = 0) {
   const Stream stream{};
   for (std::size_t i = 0; i < acts.size(); ++i) {
-    if (!routine.attentive(i, 0)) return 0;
+    if (!routine.attentive(i, bytes)) return 0;
     if (routine.observe(acts[i], stream, i, i + 1)) return i + 1;
   }
   return 0;
@@ -46,6 +46,14 @@ TEST(Routine, IsWhatCameTwiceInARow) {
   EXPECT_GE(known, 800u);
   EXPECT_LT(known, 820u) << "the table of what came last is not perfect";
   EXPECT_EQ(routine.length(), 400u);
+}
+
+TEST(Routine, IsFoundSoonHoweverLongItIs) {
+  Routine routine;
+  const std::size_t known = acts_until_known(routine, repeated(step_of(15000), 3), std::size_t{4} << 20);
+  EXPECT_GE(known, 60000u);
+  EXPECT_LT(known, 60100u);
+  EXPECT_EQ(routine.length(), 30000u);
 }
 
 TEST(Routine, IsNotWhatOnlyHasTheSameSizes) {
