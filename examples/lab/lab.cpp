@@ -1,10 +1,9 @@
 #include "examples/lab/lab.h"
 
+#include <CLI/CLI.hpp>
 #include <exception>
 #include <ostream>
 #include <vector>
-
-#include "examples/lab/command.h"
 
 namespace poolgrad::examples {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "examples/lab/history.h"
-#include "examples/lab/page_data.h"
+#include "examples/lab/page.h"
 #include "examples/support/console.h"
 
 namespace poolgrad::examples {

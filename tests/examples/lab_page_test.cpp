@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <regex>
 
-#include "examples/lab/page_data.h"
+#include "examples/lab/page.h"
 #include "tests/examples/lab_support.h"
 
 namespace poolgrad::examples {

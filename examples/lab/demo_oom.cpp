@@ -1,22 +1,111 @@
+// The emergency ladder at work, rung by rung.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <functional>
 #include <latch>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "examples/lab/command.h"
-#include "examples/lab/demo_pool.h"
-#include "examples/support/console.h"
+#include "allocator/rung.h"
+#include "allocator/simulated_memory.h"
+#include "examples/lab/lab.h"
 
 namespace poolgrad::examples {
 
 namespace {
 
-using Block = DemoPool::Block;
 constexpr std::size_t mib = std::size_t{1} << 20;
+
+/// What one rung did.
+struct RungRecord {
+  std::string name;
+  std::size_t bytes = 0;
+  std::uint64_t nanoseconds = 0;
+};
+
+struct Block {
+  void* pointer = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// A pool on a simulated device whose ladder can be watched.
+class DemoPool {
+ public:
+  /// A device with twice the budget, so that the budget is what runs out.
+  explicit DemoPool(std::size_t budget)
+      : pool_(std::make_unique<SimulatedMemory>(0, 2 * budget), AllocatorConfig{.budget = budget}) {
+    pool_.start_trace(std::size_t{1} << 16);
+  }
+  ~DemoPool() { pool_.stop_trace(); }
+  DemoPool(const DemoPool&) = delete;
+  DemoPool& operator=(const DemoPool&) = delete;
+
+  Block allocate(std::size_t bytes, Category category, std::uint64_t stream = 0) {
+    const MemoryScope scope(category);
+    return {pool_.allocate(bytes, 64, stream_of(stream)), bytes};
+  }
+  void free(Block& block, std::uint64_t stream = 0) {
+    if (block.pointer != nullptr) pool_.deallocate(block.pointer, block.bytes, 64, stream_of(stream));
+    block.pointer = nullptr;
+  }
+  void use(const Block& block, std::uint64_t stream) { pool_.use(block.pointer, stream_of(stream)); }
+
+  CachingAllocator& pool() { return pool_; }
+  SimulatedMemory& memory() { return static_cast<SimulatedMemory&>(pool_.memory()); }
+
+  /// Rungs since the last call.
+  std::vector<RungRecord> take_rungs() {
+    const Trace trace = pool_.trace();
+    std::vector<RungRecord> rungs;
+    for (; seen_ < trace.events.size(); ++seen_)
+      if (const TraceEvent& event = trace.events[seen_]; event.kind == TraceKind::rung)
+        rungs.push_back({std::string(to_string(static_cast<RungId>(event.rung))), event.size, event.address});
+    return rungs;
+  }
+
+ private:
+  Stream stream_of(std::uint64_t id) const { return {pool_.device(), id}; }
+
+  CachingAllocator pool_;
+  std::size_t seen_ = 0;  // events
+};
+
+/// A client that holds blocks of the pool and gives them up when asked.
+class DemoClient : public ReclaimClient {
+ public:
+  DemoClient(DemoPool& pool, std::string name, RungId kind, double price_per_byte)
+      : pool_(pool), name_(std::move(name)), kind_(kind), price_(price_per_byte) {}
+  ~DemoClient() override { reclaim(SIZE_MAX); }
+
+  void hold(std::size_t bytes, Category category) { blocks_.push_back(pool_.allocate(bytes, category)); }
+  std::string name() const override { return name_; }
+  RungId kind() const override { return kind_; }
+  double price_per_byte() const override { return price_; }
+  std::size_t estimate() override {
+    std::size_t bytes = 0;
+    for (const Block& block : blocks_) bytes += block.bytes;
+    return bytes;
+  }
+  std::size_t reclaim(std::size_t bytes) override {
+    std::size_t freed = 0;
+    for (; freed < bytes && !blocks_.empty(); blocks_.pop_back()) {
+      freed += blocks_.back().bytes;
+      pool_.free(blocks_.back());
+    }
+    return freed;
+  }
+
+ private:
+  DemoPool& pool_;
+  std::string name_;
+  RungId kind_;
+  double price_;
+  std::vector<Block> blocks_;
+};
 
 std::string trimmed(std::string text) {
   text.erase(text.find_last_not_of('\n') + 1);

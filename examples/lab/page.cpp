@@ -1,9 +1,10 @@
-#include "examples/lab/page_data.h"
+#include "examples/lab/page.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <string_view>
 
 #include "allocator/caching_allocator.h"
 #include "examples/lab/history.h"
@@ -11,7 +12,27 @@
 
 namespace poolgrad::examples {
 
+// The files of examples/lab/page, put into the program by embed.cmake; the template with @STYLE@, @DATA@ and @SCRIPT@
+// once each.
+extern const char* const page_template;
+extern const char* const page_style;
+extern const char* const page_script;
+
 namespace {
+
+std::string base64(const std::string& bytes) {
+  static constexpr char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  text.reserve((bytes.size() + 2) / 3 * 4);
+  for (std::size_t i = 0; i < bytes.size(); i += 3) {
+    std::uint32_t group = 0;
+    for (std::size_t j = i; j < i + 3; ++j)
+      group = (group << 8) | (j < bytes.size() ? static_cast<unsigned char>(bytes[j]) : 0u);
+    for (std::size_t digit = 0; digit < 4; ++digit)
+      text += i + digit > bytes.size() ? '=' : digits[(group >> (18 - 6 * digit)) & 63];
+  }
+  return text;
+}
 
 /// Moments that the page speaks of. Columns hold indices into this table, which alone holds times.
 class Moments {
@@ -185,6 +206,36 @@ Json names(const Names& from, Write write) {
 
 }  // namespace
 
+std::string pack_column(const std::vector<std::uint64_t>& values) {
+  std::string bytes;
+  std::uint64_t before = 0;
+  for (const std::uint64_t value : values) {
+    const std::uint64_t difference = value - before;
+    std::uint64_t zigzag = (difference << 1) ^ (difference >> 63 ? ~std::uint64_t{0} : 0);
+    before = value;
+    for (; zigzag >= 0x80; zigzag >>= 7) bytes += static_cast<char>((zigzag & 0x7f) | 0x80);
+    bytes += static_cast<char>(zigzag);
+  }
+  return base64(bytes);
+}
+
+std::string embeddable(const Json& json) {
+  std::string text;
+  for (const char c : json.dump(-1, ' ', false, Json::error_handler_t::replace)) {
+    switch (c) {
+      case '<': text += "\\u003c"; break;
+      case '>': text += "\\u003e"; break;
+      case '&': text += "\\u0026"; break;
+      case '/':
+        if (text.ends_with('/')) text += '\\';  // "//" would look like a reference
+        text += '/';
+        break;
+      default: text += c;
+    }
+  }
+  return text;
+}
+
 Json page_data(const PageInput& input, const PageLimits& limits) {
   const Trace& trace = input.trace;
   History history = history_of(trace);
@@ -256,6 +307,21 @@ Json page_data(const PageInput& input, const PageLimits& limits) {
   if (history.pages.empty() && !trace.events.empty())
     notes.push_back("The trace does not say which pages had memory behind them.");
   return page;
+}
+
+std::string page_html(const PageInput& input, const PageLimits& limits) {
+  const std::string data = embeddable(page_data(input, limits));
+  std::string page;
+  std::string_view rest = page_template;
+  const auto put = [&](std::string_view mark, std::string_view text) {
+    const std::size_t at = rest.find(mark);
+    page.append(rest.substr(0, at)).append(text);
+    rest.remove_prefix(at + mark.size());
+  };
+  put("@STYLE@", page_style);  // in the order of the template
+  put("@DATA@", data);
+  put("@SCRIPT@", page_script);
+  return page.append(rest);
 }
 
 }  // namespace poolgrad::examples

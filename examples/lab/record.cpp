@@ -1,18 +1,120 @@
+// Real operators on a pool, and what the pool did.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <map>
 #include <memory>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/memory_scope.h"
 #include "allocator/trace/trace_file.h"
-#include "examples/lab/command.h"
-#include "examples/lab/recorded_work.h"
+#include "attention/attend.h"
+#include "attention/language_model.h"
+#include "autograd/operators.h"
+#include "examples/lab/lab.h"
+#include "examples/support/train.h"
+#include "nn/training/random.h"
+#include "tensor/creation.h"
 
 namespace poolgrad::examples {
 
 namespace {
+
+struct RecordedWork {
+  std::string size;  // "small", "default", "large"
+  std::int64_t steps = 1;
+  Device device;
+  CachingAllocator& pool;
+};
+
+using Done = std::function<void(std::int64_t)>;
+
+TrainOptions model_of_size(const RecordedWork& work) {
+  TrainOptions options;
+  options.steps = work.steps;
+  if (work.size == "small") {
+    options.context = 256;
+    options.width = 64;
+    options.attention.window = 64;
+  } else if (work.size == "large") {
+    options.layers = 6;
+    options.width = 256;
+    options.heads = 8;
+    options.kv_heads = 2;
+    options.batch = 2;
+  }
+  return options;
+}
+
+nn::Corpus made_up_text(std::int64_t bytes) {
+  nn::Corpus corpus;
+  for (std::int64_t i = 0; i < bytes; ++i)
+    corpus.train.push_back(static_cast<std::uint8_t>(' ' + nn::random_below(1, static_cast<std::uint64_t>(i), 96)));
+  corpus.validation.assign(corpus.train.begin(), corpus.train.begin() + 64);
+  return corpus;
+}
+
+void train_steps(const RecordedWork& work, const Done& done) {
+  const TrainOptions options = model_of_size(work);
+  Generator generator(options.seed);
+  const auto trainer = options.make_trainer(made_up_text(2 * options.context + 64), work.device, generator);
+  for (std::int64_t step = 1; step <= work.steps; ++step) {
+    trainer->step();
+    done(step);
+  }
+}
+
+void attention_passes(const RecordedWork& work, const Done& done) {
+  const std::int64_t length = work.size == "small" ? 128 : work.size == "large" ? 4096 : 1024;
+  const std::int64_t heads = work.size == "small" ? 2 : 4;
+  Generator generator(1);
+  for (std::int64_t step = 1; step <= work.steps; ++step) {
+    work.pool.begin_step();
+    // Lengths differ, as those of batches of text do.
+    const auto seed = static_cast<std::uint64_t>(step);
+    const std::int64_t n =
+        length / 2 + static_cast<std::int64_t>(nn::random_below(2, seed, static_cast<std::uint64_t>(length / 2)));
+    const TensorOptions options{.device = work.device};
+    const auto input = [&](const char* name, Category category, std::int64_t head_count) {
+      const MemoryScope scope(name, category);
+      return randn({1, n, head_count, 32}, options, generator).set_requires_grad();
+    };
+    const Tensor q = input("query", Category::query, heads), k = input("key", Category::key, heads / 2),
+                 v = input("value", Category::value, heads / 2);
+    const auto pattern = step % 2 ? attention::Pattern::causal() : attention::Pattern::window(64, 0);
+    const Tensor loss = sum(attention::attend(q, k, v, pattern).out);
+    const MemoryScope scope("backward", Category::gradient);
+    loss.backward();
+    done(step);
+  }
+}
+
+void generate(const RecordedWork& work, const Done& done) {
+  TrainOptions options = model_of_size(work);
+  Generator generator(1);
+  const auto model = attention::make_language_model(options.model(), options.pattern(),
+                                                    {.device = work.device, .generator = &generator});
+  model->eval();
+  work.pool.begin_step();
+  nn::sample_text(*model, "int main() {\n", work.steps, 0.8, 1, work.device);
+  done(work.steps);
+}
+
+/// "train": steps of the model of examples/train on made-up text. "attention": forward and backward of one attention
+/// layer, causal and windowed in turn, at growing lengths. "generate": text from the model, a byte per step, with keys
+/// and values kept.
+const std::vector<std::string>& recorded_workloads() {
+  static const std::vector<std::string> names = {"train", "attention", "generate"};
+  return names;
+}
+
+void perform(const std::string& workload, const RecordedWork& work, const std::function<void(std::int64_t)>& done) {
+  if (workload == "train") return train_steps(work, done);
+  if (workload == "attention") return attention_passes(work, done);
+  generate(work, done);
+}
 
 struct RecordOptions {
   std::string workload = "train";
@@ -34,27 +136,17 @@ Device parse_device(const std::string& text) {
 /// The device's pool, empty at first and recording, as it was afterwards.
 class Recording {
  public:
-  Recording(Device device, const std::string& budget, std::size_t events)
-      : pool_(allocator_for(device)), budget_(pool_.budget()) {
-    pool_.trim();
-    if (!budget.empty()) pool_.set_budget(parse_bytes(budget));
-    pool_.start_trace(events);
+  Recording(Device device, const std::string& budget, std::size_t events) : guard_(device, budget) {
+    pool().start_trace(events);
   }
-  ~Recording() {
-    pool_.stop_trace();
-    try {
-      pool_.set_budget(budget_);
-    } catch (const Error&) {  // live memory of the caller above its own budget: as before
-    }
-  }
+  ~Recording() { pool().stop_trace(); }
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  CachingAllocator& pool() const { return pool_; }
+  CachingAllocator& pool() const { return *guard_; }
 
  private:
-  CachingAllocator& pool_;
-  std::size_t budget_;
+  PoolGuard guard_;
 };
 
 /// Source files relative to the root of the sources, wherever they were compiled.

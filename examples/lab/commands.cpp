@@ -1,0 +1,261 @@
+// The commands on one trace or workload: list, export, replay, report.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "allocator/atomic_file.h"
+#include "allocator/caching_allocator.h"
+#include "allocator/latency.h"
+#include "allocator/replay/policy.h"
+#include "allocator/replay/zoo.h"
+#include "allocator/trace/trace_file.h"
+#include "examples/lab/comparison.h"
+#include "examples/lab/lab.h"
+#include "examples/lab/page.h"
+#include "examples/lab/source.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+std::string policy_text() {
+  Table table({"<policy", "<", "<what it is"});
+  for (const PolicyEntry& policy : policies()) {
+    table.add({std::string(policy.name), policy.online ? "" : "knows the future", std::string(policy.description)});
+    for (const PolicyParameter& parameter : policy.parameters)
+      table.add({"", "", fmt::format("  :{}= {}", parameter.name, parameter.description)});
+  }
+  return table.text();
+}
+
+int list(Console& console) {
+  Json answer{{"policies", Json::array()}, {"workloads", Json::array()}, {"recordings", Json::array()}};
+  for (const PolicyEntry& policy : policies()) {
+    Json parameters = Json::object();
+    for (const PolicyParameter& parameter : policy.parameters)
+      parameters[std::string(parameter.name)] = parameter.description;
+    answer["policies"].push_back({{"name", policy.name},
+                                  {"online", policy.online},
+                                  {"description", policy.description},
+                                  {"parameters", parameters}});
+  }
+  Table zoo_table({"<workload", "<what it is"});
+  for (const ZooEntry& entry : trace_zoo()) {
+    zoo_table.add({"zoo:" + std::string(entry.name), std::string(entry.description)});
+    answer["workloads"].push_back({{"name", entry.name}, {"description", entry.description}});
+  }
+  std::string recorded;
+  for (const std::string& path : recordings()) {
+    recorded += "  " + path + "\n";
+    answer["recordings"].push_back(path);
+  }
+  std::string latencies;
+  for (const std::string& name : LatencyTable::names()) latencies += " " + name;
+  answer["latency_tables"] = LatencyTable::names();
+  console.print(policy_text() + "\n" + zoo_table.text() + (recorded.empty() ? "" : "\n  recordings\n" + recorded) +
+                "\n  latency tables:" + latencies);
+  console.answer(answer);
+  return exit_good;
+}
+
+const std::map<std::string, TraceFormat> formats = {{"pgt", TraceFormat::pgt},
+                                                    {"pytorch", TraceFormat::pytorch_pickle},
+                                                    {"pytorch-json", TraceFormat::pytorch_json},
+                                                    {"chrome", TraceFormat::chrome},
+                                                    {"rmm-csv", TraceFormat::rmm_csv}};
+
+struct ExportOptions {
+  std::string source;
+  std::string format = "pytorch";
+  std::string output;
+  std::uint64_t from = 0;
+  std::uint64_t to = std::numeric_limits<std::uint64_t>::max();
+  std::string least;
+};
+
+int export_trace(const ExportOptions& options, Console& console) {
+  const TraceWindow window{
+      .from = options.from, .to = options.to, .min_size = options.least.empty() ? 0 : parse_bytes(options.least)};
+  const Trace trace = read_trace(options.source);
+  const std::string warning = save_trace(options.output, trace, formats.at(options.format), window);
+  const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(options.output));
+  if (!warning.empty()) console.print("warning   " + warning);
+  console.print(fmt::format("wrote     {}, {}", options.output, format_bytes(bytes)));
+  console.answer({{"output", options.output}, {"format", options.format}, {"bytes", bytes}, {"warning", warning}});
+  return exit_good;
+}
+
+struct ReplayCommandOptions {
+  std::string source;
+  std::string policy = "poolgrad";
+  std::string capacity;
+  std::string latency = "h200";
+  bool smallest = false;
+};
+
+Json to_json(const ReplayResult& r, std::optional<std::size_t> smallest) {
+  Json json{{"policy", r.policy},
+            {"workload", r.workload},
+            {"capacity", r.capacity},
+            {"lower_bound", r.lower_bound},
+            {"peak_reserved", r.peak_reserved},
+            {"peak_active", r.peak_active},
+            {"peak_requested", r.peak_requested},
+            {"utilisation", r.utilisation()},
+            {"operations", r.operations},
+            {"device_allocations", r.counters.allocations},
+            {"device_frees", r.counters.frees},
+            {"events", r.counters.events},
+            {"waits", r.counters.waits},
+            {"synchronizations", r.counters.synchronizations},
+            {"modelled_ns", r.modelled_ns},
+            {"seconds", r.seconds},
+            {"out_of_memory", nullptr}};
+  if (r.out_of_memory) json["out_of_memory"] = {{"operation", *r.out_of_memory}};
+  if (r.out_of_memory_step) json["out_of_memory"]["step"] = *r.out_of_memory_step;
+  if (smallest) json["smallest_capacity"] = *smallest;
+  return json;
+}
+
+std::string to_text(const Workload& workload, const ReplayResult& r, bool limited,
+                    std::optional<std::size_t> smallest) {
+  std::string text =
+      fmt::format("workload  {}: {}\n          {} operations, lower bound {}\n", workload.name, workload.description,
+                  format_integer(workload.operations.size()), format_bytes(r.lower_bound));
+  text += fmt::format("policy    {}{}\n", r.policy, limited ? " in " + format_bytes(r.capacity) : " without a limit");
+  text += fmt::format("memory    peak {} requested, {} active, {} reserved: utilisation {}\n",
+                      format_bytes(r.peak_requested), format_bytes(r.peak_active), format_bytes(r.peak_reserved),
+                      format_percent(r.utilisation()));
+  text += fmt::format(
+      "device    {} allocations, {} frees, {} events, {} waits, {} synchronisations: {} of device time\n",
+      format_integer(r.counters.allocations), format_integer(r.counters.frees), format_integer(r.counters.events),
+      format_integer(r.counters.waits), format_integer(r.counters.synchronizations), format_time(r.modelled_ns));
+  if (smallest)
+    text += fmt::format("smallest  capacity {}, {:.3f} x the lower bound\n", format_bytes(*smallest),
+                        static_cast<double>(*smallest) / static_cast<double>(std::max<std::size_t>(1, r.lower_bound)));
+  text += fmt::format("replay    {} operations in {}", format_integer(r.operations), format_time(1e9 * r.seconds));
+  if (r.out_of_memory) text += "\nout of memory at " + describe_failure(r);
+  return text;
+}
+
+int replay_one(const ReplayCommandOptions& options, Console& console) {
+  const PolicyEntry& policy = policy_named(options.policy);
+  const LatencyTable latency = LatencyTable::named(options.latency);
+  const Workload workload = read_workload(options.source);
+  ReplayOptions replay_options{.latency = &latency};
+  if (!options.capacity.empty()) replay_options.capacity = Capacity::parse(options.capacity).of(workload.lower_bound());
+  const ReplayResult result = replay(workload, policy, replay_options);
+  std::optional<std::size_t> smallest;
+  if (options.smallest) smallest = smallest_capacity(workload, policy, {.latency = &latency});
+  console.print(to_text(workload, result, !options.capacity.empty(), smallest));
+  console.answer(to_json(result, smallest));
+  return result.out_of_memory ? exit_failed : exit_good;
+}
+
+struct ReportOptions {
+  std::string source;
+  std::string output;
+  std::string title;
+  std::string capacity;
+  std::string latency = "h200";
+  bool replace = false;
+  bool policies = true;
+};
+
+int report(const ReportOptions& options, Console& console) {
+  const LatencyTable latency = LatencyTable::named(options.latency);
+  const bool placed = options.replace || !options.capacity.empty() || options.source.starts_with("zoo:");
+  std::optional<Workload> workload;
+  Trace trace;
+  if (placed) {
+    workload = read_workload(options.source);
+    trace =
+        place(*workload, options.capacity.empty() ? 0 : Capacity::parse(options.capacity).of(workload->lower_bound()));
+  } else {
+    trace = read_trace(options.source);
+    if (options.policies) workload = workload_of(trace, source_name(options.source));
+  }
+  std::optional<Comparison> comparison;
+  if (options.policies) {
+    std::vector<const PolicyEntry*> all;
+    for (const PolicyEntry& policy : policies()) all.push_back(&policy);
+    comparison = compare({*workload}, all, {.latency = &latency},
+                         [&](std::size_t done, std::size_t count, const std::string& pair) {
+                           console.progress().status(
+                               fmt::format("{} {}", bar(static_cast<double>(done) / static_cast<double>(count)), pair));
+                         });
+  }
+  const std::string page =
+      page_html({.trace = trace,
+                 .title = options.title.empty() ? source_name(options.source) : options.title,
+                 .source = placed ? options.source + ", placed by poolgrad on a simulated device" : options.source,
+                 .comparison = comparison ? &*comparison : nullptr,
+                 .timed = !placed});
+  write_file_atomically(options.output, page);
+  console.print(fmt::format("wrote     {}, {}, {} events", options.output, format_bytes(page.size()),
+                            format_integer(trace.events.size())));
+  console.answer({{"output", options.output}, {"bytes", page.size()}, {"events", trace.events.size()}});
+  return exit_good;
+}
+
+}  // namespace
+
+std::string policy_help() {
+  return "Policies and their parameters, as in NAME:PARAMETER=VALUE,PARAMETER=VALUE:\n" + policy_text();
+}
+
+Command add_list(CLI::App& lab) {
+  return {lab.add_subcommand("list", "Policies, workloads of the zoo, recordings and latency tables"), list};
+}
+
+Command add_export(CLI::App& lab) {
+  CLI::App* app = lab.add_subcommand("export", "A trace in another format; any readable format goes in");
+  const auto options = std::make_shared<ExportOptions>();
+  app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
+  app->add_option("-o,--output", options->output, "The file to write")->required();
+  app->add_option("--format", options->format,
+                  "pytorch (memory snapshot for the public viewer), pytorch-json, chrome, rmm-csv or pgt")
+      ->capture_default_str()
+      ->check(CLI::IsMember(formats));
+  app->add_option("--from", options->from, "First event");
+  app->add_option("--to", options->to, "Event behind the last");
+  app->add_option("--min-size", options->least, "Leave smaller requests out, such as 1MiB");
+  return {app, [options](Console& console) { return export_trace(*options, console); }};
+}
+
+Command add_replay(CLI::App& lab) {
+  CLI::App* app = lab.add_subcommand("replay", "One workload through one policy; exit code 3 if it runs out of memory");
+  app->footer(policy_help);
+  const auto options = std::make_shared<ReplayCommandOptions>();
+  app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
+  app->add_option("--policy", options->policy, "One of those that list shows, with parameters: pytorch:max_split=20MiB")
+      ->capture_default_str();
+  app->add_option("--capacity", options->capacity, "Of the device: 8GiB, or 1.05x the lower bound (default: no limit)");
+  app->add_flag("--find-min-capacity", options->smallest, "Find the smallest capacity that suffices");
+  app->add_option("--latency", options->latency,
+                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
+      ->capture_default_str();
+  return {app, [options](Console& console) { return replay_one(*options, console); }};
+}
+
+Command add_report(CLI::App& lab) {
+  CLI::App* app = lab.add_subcommand("report", "One page that shows a trace: open it in any browser");
+  const auto options = std::make_shared<ReportOptions>();
+  app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
+  app->add_option("-o,--output", options->output, "The page to write")->required();
+  app->add_option("--title", options->title, "Of the page (default: the name of the trace)");
+  app->add_flag("--place", options->replace, "Show poolgrad's own placement of the trace's allocations");
+  app->add_option("--capacity", options->capacity, "With a device of this capacity: 8GiB, or 1.05x (means --place)");
+  app->add_flag("--policies,!--no-policies", options->policies, "With the table of policies (default: yes)");
+  app->add_option("--latency", options->latency,
+                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
+      ->capture_default_str();
+  return {app, [options](Console& console) { return report(*options, console); }};
+}
+
+}  // namespace poolgrad::examples
