@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "examples/support/console.h"
+
 namespace poolgrad::examples {
 
 namespace {
@@ -19,12 +21,6 @@ constexpr const char* colours[] = {"#7fb3d9", "#2f6fb0", "#0b2f5c"};
 
 constexpr std::int64_t shades = std::size(colours);
 const char* const labels[] = {"all pairs", "& causal"};
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) result += c == '&' ? std::string("&amp;") : c == '<' ? "&lt;" : std::string(1, c);
-  return result;
-}
 
 std::string text_at(int x, int y, const char* size, const char* colour, const std::string& text) {
   return fmt::format("<text x=\"{}\" y=\"{}\" font-size=\"{}\" fill=\"{}\">{}</text>\n", x, y, size, colour,

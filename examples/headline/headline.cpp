@@ -10,7 +10,6 @@
 #include "allocator/atomic_file.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "examples/headline/report.h"
 #include "examples/support/options.h"
 
 namespace poolgrad::examples {

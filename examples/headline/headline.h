@@ -1,9 +1,17 @@
 // The headline program: every row of the original reports that this machine can run, beside what they claimed.
 #pragma once
 
-#include <iosfwd>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "attention/pattern.h"
+#include "examples/support/console.h"
+#include "kernels/dtype.h"
 
 namespace poolgrad::examples {
 
@@ -25,5 +33,119 @@ int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o
 
 /// Runs and prints. Throws ValueError where no row has such a name or a number is out of range.
 void run_headline(const HeadlineOptions& options, std::ostream& out, bool live);
+
+/// What the original reported. Milliseconds of one call, bytes at the peak.
+struct Theirs {
+  std::optional<double> milliseconds = {};
+  std::optional<double> bytes = {};
+  bool out_of_memory = false;
+};
+
+/// What a row gave here. Absent numbers were not measured; `remark` says why.
+struct Outcome {
+  std::optional<double> milliseconds = {};  // of one call, the median
+  int calls = 0;
+  double operations = 0;             // floating-point operations of a call, counted on the pairs visited
+  std::optional<double> peak_bytes;  // handed out at most, inputs included
+  std::optional<double> reserved_bytes;
+  std::int64_t tokens = 0;                 // that lived at once; 0: those of the row
+  double formula_bytes = 0;                // what the tensors need
+  std::optional<double> worst_error = {};  // of rows checked against the definition in f64
+  bool simulated = false;                  // memory by a sim device, no arithmetic
+  std::string remark;
+};
+
+/// What the pool has handed out and held at most, into the outcome.
+void take_peaks(const CachingAllocator& pool, Outcome& outcome);
+/// The upper one of an even number; of at least one value.
+double median(std::vector<double> values);
+
+/// What every row is run with, and what earlier rows have taught.
+struct Bench {
+  Device device;
+  DType dtype = DType::f16;
+  double row_seconds = 60;     // rows that would take longer are left out
+  double stream_seconds = 30;  // time for each streamed row
+  std::uint64_t seed = 1;
+  std::size_t memory = 0;  // bytes that rows may use
+  double rate = 0;         // operations per second of the best row so far; 0: none yet
+  Progress* progress = nullptr;
+};
+
+struct Row {
+  std::string id;     // "bsr-786432": what --rows matches
+  std::string label;  // what is run, in a few words
+  std::int64_t batch = 1, tokens = 0;
+  Theirs theirs;
+  std::function<Outcome(Bench&)> run;
+};
+
+/// Rows of one table of one report.
+struct Group {
+  std::string id;  // "extreme"
+  std::string title;
+  std::string behind;  // what the original really measured, and what is computed here instead
+  std::vector<Row> rows;
+};
+
+// The tables of the original reports.
+Group short_sequences();      // 1K and 2K tokens, every module
+Group long_sequences();       // 8K to 128K, dilated and block-sparse
+Group extreme_sequences();    // 32K to 2.8M, block-sparse
+Group branches_of_all();      // segments of a quarter, half and all of the sequence
+Group block_sparse_limits();  // "base" against "ring"
+Group memory_limits();        // the longest sequence in 8 GiB
+Group varying_shapes();       // what a pool saves
+Group billion_tokens();       // streamed
+/// All of them, in the order of the reports.
+std::vector<Group> headline_groups();
+
+enum class Work {
+  forward,             // q, k, v and out live
+  forward_over_query,  // out is written over q
+  training             // forward and backward; dq is written over out
+};
+
+/// Attention of one shape and pattern.
+struct AttentionWork {
+  Work work = Work::forward;
+  std::int64_t batch = 1, tokens = 1, heads = 8, head_dim = 64;
+  attention::Pattern pattern = attention::Pattern::dense();
+  int ring = 1;             // ranks that share the sequence, on this one device
+  std::string budget = {};  // hard limit of the pool; empty: none
+};
+
+/// Operations of a call: 4 D for each visited pair forward, 3.5 times that with the backward.
+double operations_of(const AttentionWork& work);
+/// Bytes of the tensors that must live at once, docs/attention.md.
+double formula_bytes(const AttentionWork& work, DType dtype);
+
+/// One call on fresh tensors; throws OutOfMemoryError.
+void run_once(const AttentionWork& work, DType dtype, Device device);
+/// Runs it as often as it is worth, at least once. Where the bytes do not fit the machine a sim device counts them.
+Outcome measure(const AttentionWork& work, Bench& bench);
+
+/// A row that does so.
+Row attention_row(std::string id, std::string label, const AttentionWork& work, const Theirs& theirs);
+
+struct Measured {
+  const Row* row;
+  Outcome outcome;
+};
+
+struct MeasuredGroup {
+  const Group* group;
+  std::vector<Measured> rows;
+};
+
+/// The cells of a row, in the order of headline_columns(): what the table and the page show.
+std::vector<std::string> headline_cells(const Measured& measured);
+const std::vector<std::string>& headline_columns();
+
+/// Title, what is behind it, table, remarks.
+std::string group_text(const MeasuredGroup& group);
+Json headline_json(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine);
+/// One self-contained file.
+std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine);
 
 }  // namespace poolgrad::examples

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -11,7 +10,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "attention/attend.h"
-#include "examples/headline/row.h"
+#include "examples/headline/headline.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -91,11 +90,11 @@ Cycles run_cycles(Bench& bench, CachingAllocator& pool, bool keep) {
     result.last.clear();
     double spent = 0;
     for (const Tensor& x : inputs) {
-      const auto start = std::chrono::steady_clock::now();
+      const Stopwatch watch;
       const Tensor q = x.copy(), k = x.copy(), v = x.copy();
       const Tensor out = attention::attend(q, k, v, pattern).out;
       if (!keep) pool.trim();
-      spent += std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+      spent += watch.milliseconds();
       result.last.push_back(out);
     }
     if (round >= warm) times.push_back(spent / std::size(shapes));

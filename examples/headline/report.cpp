@@ -1,4 +1,4 @@
-#include "examples/headline/report.h"
+#include "examples/headline/headline.h"
 
 #include <fmt/format.h>
 
@@ -75,18 +75,6 @@ th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; border-b
 th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } tr:hover td { background: var(--soft); }
 ul { font-size: .88rem; padding-left: 1.2rem; }
 )";
-
-std::string escaped(const std::string& text) {
-  std::string result;
-  for (const char c : text) switch (c) {
-      case '&': result += "&amp;"; break;
-      case '<': result += "&lt;"; break;
-      case '>': result += "&gt;"; break;
-      case '"': result += "&quot;"; break;
-      default: result += c;
-    }
-  return result;
-}
 
 std::string table_html(const MeasuredGroup& group) {
   std::string html = "<div class=\"wide\"><table><thead><tr>";

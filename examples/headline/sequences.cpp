@@ -1,7 +1,7 @@
 // The tables of growing sequences, and the list of all tables.
 #include <fmt/format.h>
 
-#include "examples/headline/row.h"
+#include "examples/headline/headline.h"
 
 namespace poolgrad::examples {
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -13,7 +12,7 @@
 #include "attention/improved_dilated_attention.h"
 #include "attention/multihead.h"
 #include "attention/ring_dilated_attention.h"
-#include "examples/headline/row.h"
+#include "examples/headline/headline.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -55,9 +54,9 @@ Outcome run(const MakeCore& make, std::int64_t tokens, bool multihead, bool bloc
   call();
   std::vector<double> milliseconds;
   for (int i = 0; i < 9; ++i) {
-    const auto start = std::chrono::steady_clock::now();
+    const Stopwatch watch;
     call();
-    milliseconds.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+    milliseconds.push_back(watch.milliseconds());
   }
   Outcome outcome;
   outcome.milliseconds = median(milliseconds);

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <random>
 
@@ -13,7 +12,7 @@
 #include "attention/ring.h"
 #include "autograd/reductions.h"
 #include "autograd/views.h"
-#include "examples/headline/row.h"
+#include "examples/headline/headline.h"
 #include "examples/support/console.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -30,8 +29,6 @@ struct StreamedWork {
   std::vector<std::int64_t> segment_lengths, dilation_rates;
   attention::DilatedMode mode = attention::DilatedMode::longnet;
 };
-
-using Clock = std::chrono::steady_clock;
 
 struct Block {
   Tensor q, k, v;
@@ -106,16 +103,16 @@ Outcome stream(const StreamedWork& work, Bench& bench) {
   std::vector<Sample> samples;
   std::vector<double> milliseconds;
   double checksum = 0;
-  const auto start = Clock::now();
-  const auto elapsed = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
+  const Stopwatch watch;
   std::int64_t done = 0;
-  for (; done < blocks && (done == 0 || (elapsed() < bench.stream_seconds && !InterruptGuard::interrupted())); ++done) {
+  for (; done < blocks && (done == 0 || (watch.seconds() < bench.stream_seconds && !InterruptGuard::interrupted()));
+       ++done) {
     const Block block = make_block(work, bench, done);
-    const auto call = Clock::now();
+    const Stopwatch call;
     // Segments divide a block, so that positions may count from its start.
     const Tensor out = work.ring > 1 ? attention::ring_attend_all(block.q, block.k, block.v, pattern, work.ring).out
                                      : attention::attend(block.q, block.k, block.v, pattern).out;
-    milliseconds.push_back(std::chrono::duration<double, std::milli>(Clock::now() - call).count());
+    milliseconds.push_back(call.milliseconds());
     checksum += sum(out).item();
     // One row of about every tenth block, at least of the first.
     if (samples.size() < 32 && (done == 0 || random() % 10 == 0)) {
@@ -127,11 +124,11 @@ Outcome stream(const StreamedWork& work, Bench& bench) {
       samples.push_back(std::move(sample));
     }
     if (bench.progress)
-      bench.progress->status(fmt::format("{} {} of {} tokens", bar(elapsed() / bench.stream_seconds),
+      bench.progress->status(fmt::format("{} {} of {} tokens", bar(watch.seconds() / bench.stream_seconds),
                                          format_count(static_cast<double>((done + 1) * length)),
                                          format_count(static_cast<double>(work.tokens))));
   }
-  const double seconds = elapsed(), rate = static_cast<double>(done * length) / seconds;
+  const double seconds = watch.seconds(), rate = static_cast<double>(done * length) / seconds;
 
   Outcome outcome;
   outcome.milliseconds = median(milliseconds);

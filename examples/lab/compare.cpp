@@ -3,7 +3,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <memory>
 
@@ -245,11 +244,11 @@ int compare_all(const CompareOptions& options, Console& console) {
     for (const std::string& capacity : options.curve) comparison_options.curve.push_back(Capacity::parse(capacity));
   const std::vector<const PolicyEntry*> chosen = choose(options.policies);
   const std::vector<Workload> workloads = read_workloads(options.sources);
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const Comparison comparison =
       compare(workloads, chosen, comparison_options, [&](std::size_t done, std::size_t all, const std::string& pair) {
         const double fraction = static_cast<double>(done) / static_cast<double>(all);
-        const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        const double seconds = watch.seconds();
         console.progress().status(fmt::format("{} {}/{}  {}  ETA {}", bar(fraction), done, all, pair,
                                               format_duration(seconds / fraction - seconds)));
       });

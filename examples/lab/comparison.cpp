@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <chrono>
 #include <exception>
 #include <limits>
 #include <mutex>
@@ -103,7 +102,7 @@ double Comparison::factor(std::size_t row, std::size_t policy) const {
 
 Comparison compare(const std::vector<Workload>& workloads, const std::vector<const PolicyEntry*>& policies,
                    const ComparisonOptions& options, const ComparisonProgress& progress) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   Comparison result;
   result.policies = policies;
   result.options = options;
@@ -139,7 +138,7 @@ Comparison compare(const std::vector<Workload>& workloads, const std::vector<con
   work();
   for (std::thread& other : others) other.join();
   if (failure) std::rethrow_exception(failure);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = watch.seconds();
   return result;
 }
 

@@ -7,8 +7,6 @@
 #include <string_view>
 
 #include "allocator/caching_allocator.h"
-#include "examples/lab/history.h"
-#include "examples/lab/page_tables.h"
 
 namespace poolgrad::examples {
 

@@ -1,4 +1,4 @@
-#include "examples/lab/page_tables.h"
+#include "examples/lab/page.h"
 
 #include <fmt/format.h>
 
@@ -18,7 +18,6 @@ namespace poolgrad::examples {
 namespace {
 
 Json row(const std::string& name, const std::string& value) { return Json::array({name, value}); }
-std::string bytes(std::uint64_t count) { return format_bytes(static_cast<std::size_t>(count)); }
 double share(std::uint64_t part, std::uint64_t whole) {
   return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -128,15 +127,15 @@ Json statistics(const History& history, const Totals& totals) {
   const auto add = [&](const char* name, const Json& rows) { groups.push_back({{"name", name}, {"rows", rows}}); };
 
   Json memory = Json::array();
-  memory.push_back(row("peak requested", bytes(totals.peak_requested)));
-  memory.push_back(row("peak active (live and pending)", bytes(totals.peak_active)));
+  memory.push_back(row("peak requested", format_bytes(totals.peak_requested)));
+  memory.push_back(row("peak active (live and pending)", format_bytes(totals.peak_active)));
   if (!history.pages.empty()) {
-    memory.push_back(row("peak reserved", bytes(totals.peak_reserved)));
+    memory.push_back(row("peak reserved", format_bytes(totals.peak_reserved)));
     memory.push_back(row("utilisation (peak active / peak reserved)",
                          format_percent(share(totals.peak_active, totals.peak_reserved))));
   }
-  memory.push_back(row("rounding at the fullest moment", bytes(totals.slack)));
-  memory.push_back(row("largest request", bytes(totals.largest)));
+  memory.push_back(row("rounding at the fullest moment", format_bytes(totals.slack)));
+  memory.push_back(row("largest request", format_bytes(totals.largest)));
   add("Memory", memory);
 
   Json events = Json::array();
@@ -149,7 +148,7 @@ Json statistics(const History& history, const Totals& totals) {
   for (std::size_t i = 0; i < category_count; ++i)
     if (totals.category_blocks[i] > 0)
       categories.push_back(row(std::string(to_string(static_cast<Category>(i))),
-                               fmt::format("peak {}, {} blocks", bytes(totals.category_peaks[i]),
+                               fmt::format("peak {}, {} blocks", format_bytes(totals.category_peaks[i]),
                                            format_integer(totals.category_blocks[i]))));
   add("Categories", categories);
 
@@ -159,7 +158,7 @@ Json statistics(const History& history, const Totals& totals) {
   Json by_size = Json::array();
   for (const auto& [power, blocks] : sizes)
     by_size.push_back(
-        row("up to " + bytes(std::uint64_t{1} << std::min<std::uint64_t>(power, 63)), format_integer(blocks)));
+        row("up to " + format_bytes(std::uint64_t{1} << std::min<std::uint64_t>(power, 63)), format_integer(blocks)));
   add("Blocks by size", by_size);
   return groups;
 }
@@ -189,7 +188,7 @@ void add_policies(PageTables& tables, const Comparison& comparison) {
   tables.policies_note = fmt::format(
       "The allocations of this trace, replayed. Peak and utilisation without a limit; bound: {}, the largest live "
       "requested bytes in whole pages of 2 MiB. Grey rows know the future.",
-      bytes(trace.lower_bound));
+      format_bytes(trace.lower_bound));
 }
 
 }  // namespace
@@ -202,9 +201,9 @@ PageTables page_tables(const PageInput& input, const History& history, const std
   tables.subtitle = fmt::format("{}: {}, {} events in {}{}", input.source, to_string(trace.device),
                                 format_integer(trace.events.size()), format_time(static_cast<double>(duration)),
                                 trace.settings.empty() ? "" : ", pool " + trace.settings);
-  tables.tiles.push_back(row("peak requested", bytes(totals.peak_requested)));
+  tables.tiles.push_back(row("peak requested", format_bytes(totals.peak_requested)));
   if (!history.pages.empty()) {
-    tables.tiles.push_back(row("peak reserved", bytes(totals.peak_reserved)));
+    tables.tiles.push_back(row("peak reserved", format_bytes(totals.peak_reserved)));
     tables.tiles.push_back(row("utilisation", format_percent(share(totals.peak_active, totals.peak_reserved))));
   }
   tables.tiles.push_back(row("allocations", format_integer(count(totals, TraceKind::allocate))));
@@ -224,11 +223,11 @@ Json mark_of(const Trace& trace, const TraceEvent& event, std::size_t index) {
       row("at", fmt::format("event {}, {}", format_integer(index + 1),
                             format_time(static_cast<double>(time_of(trace, static_cast<Moment>(index + 1)))))));
   if (event.kind == TraceKind::out_of_memory) {
-    rows.push_back(row("requested", bytes(event.size)));
-    rows.push_back(row("free on the device", bytes(event.address)));
+    rows.push_back(row("requested", format_bytes(event.size)));
+    rows.push_back(row("free on the device", format_bytes(event.address)));
     return {{"kind", "oom"}, {"title", "out of memory"}, {"rows", rows}};
   }
-  rows.push_back(row("yield", bytes(event.size)));
+  rows.push_back(row("yield", format_bytes(event.size)));
   rows.push_back(row("took", format_time(static_cast<double>(event.address))));
   return {
       {"kind", "rung"}, {"title", fmt::format("rung: {}", to_string(static_cast<RungId>(event.rung)))}, {"rows", rows}};

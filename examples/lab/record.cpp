@@ -22,23 +22,32 @@ namespace poolgrad::examples {
 
 namespace {
 
-struct RecordedWork {
-  std::string size;  // "small", "default", "large"
-  std::int64_t steps = 1;
-  Device device;
-  CachingAllocator& pool;
+struct RecordOptions {
+  std::string workload = "train";
+  std::string size = "default";  // or "small", "large"
+  std::int64_t steps = 4;
+  std::string device = "cpu";
+  std::string budget;
+  std::string output;
+  std::uint64_t events = std::uint64_t{1} << 20;
 };
 
-using Done = std::function<void(std::int64_t)>;
+/// What the work is done on; `done` is called after each step.
+struct Work {
+  const RecordOptions& options;
+  Device device;
+  CachingAllocator& pool;
+  std::function<void(std::int64_t)> done;
+};
 
-TrainOptions model_of_size(const RecordedWork& work) {
+TrainOptions model_of_size(const RecordOptions& record) {
   TrainOptions options;
-  options.steps = work.steps;
-  if (work.size == "small") {
+  options.steps = record.steps;
+  if (record.size == "small") {
     options.context = 256;
     options.width = 64;
     options.attention.window = 64;
-  } else if (work.size == "large") {
+  } else if (record.size == "large") {
     options.layers = 6;
     options.width = 256;
     options.heads = 8;
@@ -56,21 +65,21 @@ nn::Corpus made_up_text(std::int64_t bytes) {
   return corpus;
 }
 
-void train_steps(const RecordedWork& work, const Done& done) {
-  const TrainOptions options = model_of_size(work);
+void train_steps(const Work& work) {
+  const TrainOptions options = model_of_size(work.options);
   Generator generator(options.seed);
   const auto trainer = options.make_trainer(made_up_text(2 * options.context + 64), work.device, generator);
-  for (std::int64_t step = 1; step <= work.steps; ++step) {
+  for (std::int64_t step = 1; step <= work.options.steps; ++step) {
     trainer->step();
-    done(step);
+    work.done(step);
   }
 }
 
-void attention_passes(const RecordedWork& work, const Done& done) {
-  const std::int64_t length = work.size == "small" ? 128 : work.size == "large" ? 4096 : 1024;
-  const std::int64_t heads = work.size == "small" ? 2 : 4;
+void attention_passes(const Work& work) {
+  const std::int64_t length = work.options.size == "small" ? 128 : work.options.size == "large" ? 4096 : 1024;
+  const std::int64_t heads = work.options.size == "small" ? 2 : 4;
   Generator generator(1);
-  for (std::int64_t step = 1; step <= work.steps; ++step) {
+  for (std::int64_t step = 1; step <= work.options.steps; ++step) {
     work.pool.begin_step();
     // Lengths differ, as those of batches of text do.
     const auto seed = static_cast<std::uint64_t>(step);
@@ -87,19 +96,19 @@ void attention_passes(const RecordedWork& work, const Done& done) {
     const Tensor loss = sum(attention::attend(q, k, v, pattern).out);
     const MemoryScope scope("backward", Category::gradient);
     loss.backward();
-    done(step);
+    work.done(step);
   }
 }
 
-void generate(const RecordedWork& work, const Done& done) {
-  TrainOptions options = model_of_size(work);
+void generate(const Work& work) {
+  TrainOptions options = model_of_size(work.options);
   Generator generator(1);
   const auto model = attention::make_language_model(options.model(), options.pattern(),
                                                     {.device = work.device, .generator = &generator});
   model->eval();
   work.pool.begin_step();
-  nn::sample_text(*model, "int main() {\n", work.steps, 0.8, 1, work.device);
-  done(work.steps);
+  nn::sample_text(*model, "int main() {\n", work.options.steps, 0.8, 1, work.device);
+  work.done(work.options.steps);
 }
 
 /// "train": steps of the model of examples/train on made-up text. "attention": forward and backward of one attention
@@ -110,21 +119,11 @@ const std::vector<std::string>& recorded_workloads() {
   return names;
 }
 
-void perform(const std::string& workload, const RecordedWork& work, const std::function<void(std::int64_t)>& done) {
-  if (workload == "train") return train_steps(work, done);
-  if (workload == "attention") return attention_passes(work, done);
-  generate(work, done);
+void perform(const Work& work) {
+  if (work.options.workload == "train") return train_steps(work);
+  if (work.options.workload == "attention") return attention_passes(work);
+  generate(work);
 }
-
-struct RecordOptions {
-  std::string workload = "train";
-  std::string size = "default";
-  std::int64_t steps = 4;
-  std::string device = "cpu";
-  std::string budget;
-  std::string output;
-  std::uint64_t events = std::uint64_t{1} << 20;
-};
 
 Device parse_device(const std::string& text) {
   if (text == "cpu") return cpu;
@@ -160,13 +159,12 @@ int record(const RecordOptions& options, Console& console) {
   if (options.steps < 1) throw ValueError(fmt::format("[record] --steps must be at least 1, but is {}", options.steps));
   const Device device = parse_device(options.device);
   const Recording recording(device, options.budget, options.events);
-  const RecordedWork work{.size = options.size, .steps = options.steps, .device = device, .pool = recording.pool()};
   std::string failure;
   try {
-    perform(options.workload, work, [&](std::int64_t step) {
-      console.progress().status(fmt::format(
-          "{} step {}/{}", bar(static_cast<double>(step) / static_cast<double>(options.steps)), step, options.steps));
-    });
+    perform({options, device, recording.pool(), [&](std::int64_t step) {
+               const double done = static_cast<double>(step) / static_cast<double>(options.steps);
+               console.progress().status(fmt::format("{} step {}/{}", bar(done), step, options.steps));
+             }});
   } catch (const OutOfMemoryError& error) {  // what led to it is what one wants to see
     failure = error.what();
   }

@@ -5,13 +5,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <ctime>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators.h"
-#include "examples/recall/report.h"
 #include "examples/support/console.h"
 #include "nn/training/random.h"
 #include "tensor/creation.h"
@@ -152,7 +150,7 @@ class Budget {
  public:
   explicit Budget(const RecallOptions& options) : options_(options) {}
 
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double seconds() const { return watch_.seconds(); }
   double processor_seconds() const { return static_cast<double>(std::clock() - processor_start_) / CLOCKS_PER_SEC; }
   double used(std::int64_t steps) const {
     const double by_steps = options_.steps ? static_cast<double>(steps) / static_cast<double>(options_.steps) : 0.0;
@@ -165,10 +163,8 @@ class Budget {
   }
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   const RecallOptions& options_;
-  Clock::time_point start_ = Clock::now();
+  Stopwatch watch_;
   std::clock_t processor_start_ = std::clock();
 };
 

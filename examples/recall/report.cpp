@@ -1,4 +1,4 @@
-#include "examples/recall/report.h"
+// What the run prints and writes.
 
 #include <fmt/format.h>
 
@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
+#include "examples/recall/recall.h"
 #include "examples/support/console.h"
 #include "kernels/parallel.h"
 
@@ -132,7 +133,7 @@ std::string describe_end(const RecallResult& r) {
                      : r.interrupted ? "stopped"
                                      : "ended",
                      plural(steps, "step"), format_count(static_cast<double>(r.tokens)), format_duration(r.seconds),
-                     format_duration(r.processor_seconds), format_bytes(static_cast<std::size_t>(r.peak_bytes)));
+                     format_duration(r.processor_seconds), format_bytes(r.peak_bytes));
 }
 
 std::string describe_results(const RecallOptions& options, const std::vector<RecallResult>& results) {

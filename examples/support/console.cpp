@@ -46,6 +46,18 @@ std::string format_integer(std::uint64_t value) {
   return digits;
 }
 
+std::string escaped(const std::string& text) {
+  std::string result;
+  for (const char c : text) switch (c) {
+      case '&': result += "&amp;"; break;
+      case '<': result += "&lt;"; break;
+      case '>': result += "&gt;"; break;
+      case '"': result += "&quot;"; break;
+      default: result += c;
+    }
+  return result;
+}
+
 Table::Table(std::vector<std::string> headers) : headers_(std::move(headers)) {
   for (std::string& header : headers_) {
     left_.push_back(header.starts_with('<'));

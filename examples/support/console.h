@@ -13,7 +13,7 @@
 namespace poolgrad::examples {
 
 using Json = nlohmann::ordered_json;
-using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::Progress, nn::write_text;
+using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::Progress, nn::Stopwatch, nn::write_text;
 
 /// Exit codes; faults of the command line are 2 as well.
 enum ExitCode : int {
@@ -39,7 +39,6 @@ class Console {
   }
   /// For programs: nothing without --json.
   void answer(const Json& json);
-  bool json() const { return options_.json; }
   Progress& progress() { return progress_; }
 
  private:
@@ -54,6 +53,8 @@ std::string format_time(double nanoseconds);
 std::string format_percent(double fraction);
 /// With separators for people: 1234567 -> "1,234,567".
 std::string format_integer(std::uint64_t value);
+/// With the characters that XML and HTML reserve as entities.
+std::string escaped(const std::string& text);
 
 /// Tables of text with aligned columns, as wide as their widest cell. A header that begins with '<' aligns its column
 /// to the left; others to the right. Cells may hold any UTF-8.

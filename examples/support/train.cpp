@@ -75,10 +75,6 @@ Device parse_device(const std::string& text) {
   return {DeviceType::sim, 0};
 }
 
-std::string size_text(std::int64_t bytes) { return format_bytes(static_cast<std::size_t>(bytes)); }
-
-std::int64_t size_of_text(const std::vector<std::uint8_t>& text) { return static_cast<std::int64_t>(text.size()); }
-
 /// Text, model and device, before the first step.
 std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   const nn::Corpus& corpus = trainer.corpus();
@@ -88,7 +84,7 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
       "device   {}, {}, {} threads, products by {}, attention by {}{}",
-      corpus.files, size_text(size_of_text(corpus.train)), size_text(size_of_text(corpus.validation)), paths,
+      corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
       kernels::gemm_backend(), kernels::instruction_set(), o.budget.empty() ? "" : ", budget " + o.budget);

@@ -1,6 +1,7 @@
 // How a run is seen, on a terminal, in a log and in files, and how it is stopped.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -16,6 +17,17 @@ std::string format_count(double value);
 std::string sparkline(const std::vector<double>& values, std::size_t width = 60);
 /// "[######------]" for a fraction in [0, 1].
 std::string bar(double fraction, int width = 24);
+
+/// Wall-clock time since it was made.
+class Stopwatch {
+ public:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  double milliseconds() const { return 1e3 * seconds(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start_ = Clock::now();
+};
 
 /// Prints lines, and on a terminal a live line below them that is redrawn in place.
 class Progress {

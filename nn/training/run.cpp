@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "allocator/error.h"
 #include "nn/training/progress.h"
 
 namespace poolgrad::nn {
@@ -17,11 +17,6 @@ constexpr std::int64_t prompt_bytes = 64;
 constexpr double sample_temperature = 0.8;
 
 using Json = nlohmann::ordered_json;
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-std::string size_text(std::uint64_t bytes) { return format_bytes(static_cast<std::size_t>(bytes)); }
 
 /// Calls f(name, value) for all that files say of a step.
 template <class F>
@@ -37,7 +32,7 @@ void for_each_field(const StepRecord& s, const F& f) {
   f("device_allocations", s.device_allocations);
 }
 
-std::string json_report(const TrainResult& r, const std::string& config) {
+std::string json_report(const TrainResult& r, const Json& config) {
   Json steps = Json::array(), validations = Json::array(), categories;
   for (const StepRecord& record : r.steps) {
     Json step;
@@ -48,7 +43,7 @@ std::string json_report(const TrainResult& r, const std::string& config) {
   for (std::size_t i = 0; i < category_count; ++i)
     categories[std::string(to_string(static_cast<Category>(i)))] = r.bytes_by_category[i];
   const Json report{
-      {"config", Json::parse(config)},
+      {"config", config},
       {"steps", steps},
       {"validations", validations},
       {"validation_loss", r.validation_loss},
@@ -101,8 +96,8 @@ std::string describe_step(const Trainer& trainer, const TrainResult& r, double e
       "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}  {:.0f} ms/step  {} tok/s  mem {} live, {} "
       "reserved, {} peak  hits {:.1f}%  ETA {}",
       s.step, fmt::formatted_size("{}", steps), steps, s.loss, r.validations.back().second, s.gradient_norm,
-      s.learning_rate, s.milliseconds, format_count(s.tokens_per_second), size_text(s.live_bytes),
-      size_text(s.reserved_bytes), size_text(r.peak_live_bytes), 100 * r.hit_rate, format_duration(eta));
+      s.learning_rate, s.milliseconds, format_count(s.tokens_per_second), format_bytes(s.live_bytes),
+      format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate, format_duration(eta));
 }
 
 /// The live line between reports.
@@ -126,12 +121,12 @@ std::string describe_result(const TrainResult& r) {
   if (!r.sample.empty())
     text += fmt::format("sample   (the first {} bytes are held-out text)\n{}\n", r.prompt.size(),
                         shown(r.prompt + r.sample));
-  text += fmt::format("memory   peak {} live, {} reserved; peaks by category:\n", size_text(r.peak_live_bytes),
-                      size_text(r.peak_reserved_bytes));
+  text += fmt::format("memory   peak {} live, {} reserved; peaks by category:\n", format_bytes(r.peak_live_bytes),
+                      format_bytes(r.peak_reserved_bytes));
   for (std::size_t i = 0; i < category_count; ++i)
     if (r.bytes_by_category[i] > 0)
       text += fmt::format("         {:<16} {:>12}\n", to_string(static_cast<Category>(i)),
-                          size_text(r.bytes_by_category[i]));
+                          format_bytes(r.bytes_by_category[i]));
   text += fmt::format("requests hash {:016x}, {:.2f} % served from the pool", r.allocation_hash, 100 * r.hit_rate);
   for (const auto& [what, path] : r.written) text += fmt::format("\nwrote    {} {}", what, path);
   return text;
@@ -159,7 +154,7 @@ void take_statistics(const CachingAllocator& pool, TrainResult& result) {
 void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result) {
   const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
   double milliseconds = 0, tokens = 0;
-  const auto loop = Clock::now();
+  const Stopwatch watch;
   while (trainer.steps_done() < steps && !result.interrupted) {
     const StepRecord& record = result.steps.emplace_back(trainer.step());
     milliseconds += record.milliseconds;
@@ -169,7 +164,7 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
                          record.step == steps || result.interrupted;
     if (reports) result.validations.emplace_back(record.step, trainer.validate(interim_batches));
     const double done = static_cast<double>(record.step - first);
-    const double eta = seconds_since(loop) / done * static_cast<double>(steps - record.step);
+    const double eta = watch.seconds() / done * static_cast<double>(steps - record.step);
     take_statistics(trainer.pool(), result);
     if (reports && !options.quiet)
       progress.line(describe_step(trainer, result, eta));
@@ -194,7 +189,9 @@ void judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
 }  // namespace
 
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
-  const auto start = Clock::now();
+  const Stopwatch watch;
+  const Json config = Json::parse(options.config, nullptr, false);
+  if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
   TrainResult result;
@@ -213,10 +210,10 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   }
   take_statistics(trainer.pool(), result);
   result.baselines = ngram_baselines(trainer.corpus().train, trainer.corpus().validation);
-  result.seconds = seconds_since(start);
+  result.seconds = watch.seconds();
   if (!options.json.empty()) {
     result.written.emplace_back("report", options.json);
-    write_text(options.json, json_report(result, options.config), "train");
+    write_text(options.json, json_report(result, config), "train");
   }
   if (!options.csv.empty()) {
     result.written.emplace_back("steps", options.csv);

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "nn/training/progress.h"
 #include "nn/training/random.h"
 #include "tensor/grad_mode.h"
 
@@ -40,8 +40,7 @@ TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double cli
       device_allocations_(pool_.statistics().num_device_alloc) {}
 
 StepRecord TrainingStep::run(double learning_rate, double tokens, const std::function<Tensor()>& loss) {
-  using Clock = std::chrono::steady_clock;
-  const auto begin = Clock::now();
+  const Stopwatch watch;
   pool_.begin_step();
   StepRecord record{.step = steps_ + 1, .learning_rate = learning_rate};
   {
@@ -59,7 +58,7 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
   optimizer_.zero_grad();
   ++steps_;
 
-  record.milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  record.milliseconds = watch.milliseconds();
   record.tokens_per_second = tokens / record.milliseconds * 1e3;
   const Statistics statistics = pool_.statistics();
   record.live_bytes = statistics.allocated_bytes.current;

@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "allocator/error.h"
-#include "examples/headline/row.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::examples {

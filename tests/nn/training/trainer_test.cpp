@@ -112,6 +112,19 @@ TEST(Trainer, RunsToItsReportWithoutOptions) {
   EXPECT_EQ(out.str().find("wrote"), std::string::npos);
 }
 
+TEST(Trainer, PutsTheCallersConfigurationIntoTheReport) {
+  const TemporaryFolder folder;
+  SmallTraining small;
+  std::ostringstream out;
+  const std::string path = folder.file("report.json");
+  EXPECT_EQ(error_of<ValueError>([&] { train(small.trainer, out, {.json = path, .config = "{width"}); }),
+            "[train] the configuration of the report is no JSON: {width");
+  EXPECT_EQ(small.trainer.steps_done(), 0);
+  train(small.trainer, out, {.json = path, .config = R"({"width": 16})", .quiet = true});
+  EXPECT_THAT(read_bytes(path), HasSubstr("\"width\": 16"));
+  EXPECT_EQ(out.str(), "");
+}
+
 TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
   const TemporaryFolder folder;
   std::ostringstream out;

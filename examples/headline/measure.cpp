@@ -1,9 +1,8 @@
-#include "examples/headline/row.h"
+#include "examples/headline/headline.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
@@ -18,10 +17,6 @@
 namespace poolgrad::examples {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// The tensors of a row, and one call after another on them.
 class Calls {
@@ -39,7 +34,7 @@ class Calls {
 
   /// Seconds of one call.
   double run() {
-    const auto start = Clock::now();
+    const Stopwatch watch;
     if (work_.work == Work::training) {
       train();
     } else {
@@ -47,7 +42,7 @@ class Calls {
       const Tensor out = forward({.out_over_q = work_.work == Work::forward_over_query});
       if (work_.work == Work::forward_over_query) q_ = out;
     }
-    return seconds_since(start);
+    return watch.seconds();
   }
 
  private:
