@@ -8,8 +8,11 @@ namespace poolgrad {
 
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
   windows_.reserve(windows_.size() + 1);
-  auto window = std::make_unique<Window>(
-      Window{address, bytes, nullptr, LiveMap(bytes, granule_), HandleMap(address, bytes, page_, divisible_)});
+  std::unique_ptr<Window> window(new Window{.address = address,
+                                            .size = bytes,
+                                            .first = nullptr,
+                                            .live = LiveMap(bytes, granule_, map_bytes_),
+                                            .handles = HandleMap(address, bytes, page_, divisible_)});
   Block* hole = store_.make();
   hole->address = address;
   hole->size = bytes;
@@ -42,6 +45,11 @@ const BucketIndex* Arena::find_index(std::uint64_t stream) const {
 
 Block* Arena::split(Block* block, std::size_t size) {
   Block* rest = store_.make();
+  split(block, size, rest);
+  return rest;
+}
+
+void Arena::split(Block* block, std::size_t size, Block* rest) noexcept {
   rest->address = block->address + size;
   rest->size = block->size - size;
   rest->window = block->window;
@@ -50,7 +58,6 @@ Block* Arena::split(Block* block, std::size_t size) {
   rest->ticket = block->ticket;
   rest->state = block->state;
   block->link_rest(rest, size);
-  return rest;
 }
 
 void Arena::absorb_next(Block* block) {
@@ -205,12 +212,16 @@ Block* Arena::put(Block* block) noexcept {
   return block;
 }
 
-const Block* Arena::containing(std::uintptr_t address) const {
+std::optional<Block> Arena::containing(std::uintptr_t address) const {
   const Window* window = window_of(address);
-  if (window == nullptr) return nullptr;
+  if (window == nullptr) return std::nullopt;
   const Block* block = window->first;
   while (block->end() <= address) block = block->next;
-  return block;
+  std::optional<Block> found;
+  for_each_of(block, [&](const Block& one) {
+    if (one.address <= address && address < one.end()) found = one;
+  });
+  return found;
 }
 
 std::size_t Arena::free_bytes() const {
@@ -230,16 +241,6 @@ std::size_t Arena::largest_free() const {
     entry.free->for_each_from(0, [&](const Block* block) { largest = std::max(largest, block->size); });
   }
   return largest;
-}
-
-std::vector<const Block*> Arena::live_blocks() const {
-  std::vector<const Block*> blocks;
-  for (const auto& window : windows_) {
-    for (const Block* block = window->first; block != nullptr; block = block->next) {
-      if (block->state == BlockState::live) blocks.push_back(block);
-    }
-  }
-  return blocks;
 }
 
 void Arena::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {

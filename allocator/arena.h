@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "allocator/bucket_index.h"
 #include "allocator/handle_map.h"
 #include "allocator/live_map.h"
+#include "allocator/packed_blocks.h"
 
 namespace poolgrad {
 
@@ -112,8 +114,8 @@ class Arena {
     Block* block = window == nullptr ? nullptr : window->live.find(address - window->address);
     return block != nullptr && block->address == address ? block : nullptr;
   }
-  /// The block of any state that contains `address`; nullptr outside every window. Slow.
-  const Block* containing(std::uintptr_t address) const;
+  /// The block of any state that contains `address`; none outside every window. Slow.
+  std::optional<Block> containing(std::uintptr_t address) const;
   bool owns(std::uintptr_t address) const noexcept { return window_of(address) != nullptr; }
 
   std::size_t free_bytes() const;
@@ -122,9 +124,45 @@ class Arena {
   std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
   std::size_t largest_free() const;
 
-  std::vector<const Block*> live_blocks() const;
+  // arena_packing.cpp: live blocks that cost few bytes, because no Block is theirs. Others see one that is live and
+  // stands for all of them that follow each other. The one thread that changes the arena may ask about them.
+  /// Packs the live blocks that are in the live map and that `may_pack(block)`, as far as that saves memory. Only while
+  /// nobody looks into the live map. Adds the number of blocks to `packed`.
+  void pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed);
+  /// take_out() of the address, and mark_live() then, will need no memory.
+  void expect_taken_out(std::uintptr_t address);
+  /// The packed block that starts at `address` as an ordinary live one that is not yet in the live map; nullptr if
+  /// there is none, or no memory.
+  Block* take_out(std::uintptr_t address) noexcept;
+  /// A copy of the live block that starts at `address`, packed or not; none if there is none.
+  std::optional<Block> live_copy(std::uintptr_t address) const;
+  /// Calls visit(const Block&) for the block, or for a copy of each that it stands for.
+  template <class Visit>
+  static void for_each_of(const Block* block, Visit visit) {
+    if (block->packed == nullptr) return visit(*block);
+    const PackedBlocks& packed = *block->packed;
+    for (std::size_t i = packed.lower_bound(block->address); i < packed.size(); ++i) {
+      if (packed.address(i) >= block->end()) return;
+      visit(copy_of(block, i));
+    }
+  }
+  /// Calls visit(const Block&) for all live blocks.
+  template <class Visit>
+  void for_each_live(Visit visit) const {
+    for (const auto& window : windows_) {
+      for (const Block* block = window->first; block != nullptr; block = block->next) {
+        if (block->state == BlockState::live) for_each_of(block, visit);
+      }
+    }
+  }
+  /// Bytes held for leaves of the live map and packed blocks; those and all else that the arena takes.
+  std::size_t map_bytes() const noexcept { return map_bytes_; }
+  std::size_t bookkeeping_bytes() const noexcept;
+  /// Gives back what the live map does not need now. Only while nobody looks into it.
+  void trim_maps() noexcept;
+
   /// Blocks that are not free but share handles with free bytes, with their shares of these bytes.
-  std::vector<std::pair<const Block*, std::size_t>> pinners() const;
+  std::vector<std::pair<LiveBlock, std::size_t>> pinners() const;
 
   /// Everything that is of stream `from`, free or not, is of stream `to`, which was expected.
   void rename_stream(std::uint64_t from, std::uint64_t to) noexcept;
@@ -173,6 +211,13 @@ class Arena {
   }
   /// Makes the free blocks from `first` to `last` busy; none if `first` is nullptr.
   std::vector<Block*> take_run(Block* first, Block* last);
+  struct Packing;
+  /// The packed blocks of a region, and the index at which one starts at `address`; nullptr if none does.
+  std::pair<std::size_t, PackedBlocks*> look_up(std::uintptr_t address) const noexcept;
+  static Block copy_of(const Block* node, std::size_t index);
+  void pack(Window& window, std::size_t region, Packing& packing);
+  /// Puts `rest` behind the block, which keeps its first `size` bytes.
+  static void split(Block* block, std::size_t size, Block* rest) noexcept;
   /// Adds the right neighbour's bytes to `block` and forgets the neighbour.
   void absorb_next(Block* block);
 
@@ -181,6 +226,7 @@ class Arena {
   std::size_t page_;
   bool divisible_;
   std::uint64_t changes_ = 0;
+  std::size_t map_bytes_ = 0;
   std::vector<std::unique_ptr<Window>> windows_;
   std::atomic<const Window*> newest_window_ = nullptr;
   std::vector<StreamIndex> indices_;

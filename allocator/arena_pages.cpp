@@ -170,13 +170,14 @@ std::size_t Arena::releasable_bytes(std::size_t enough) const {
   return bytes;
 }
 
-std::vector<std::pair<const Block*, std::size_t>> Arena::pinners() const {
-  std::vector<std::pair<const Block*, std::size_t>> shares;
-  const auto credit = [&](const Block* block, std::size_t bytes) {
+std::vector<std::pair<LiveBlock, std::size_t>> Arena::pinners() const {
+  std::vector<std::pair<LiveBlock, std::size_t>> shares;
+  const auto credit = [&](const LiveBlock& block, std::size_t bytes) {
     // Handles are visited in address order, so a block that spans several was the last one credited.
-    if (shares.empty() || shares.back().first != block) shares.emplace_back(block, 0);
+    if (shares.empty() || shares.back().first.address != block.address) shares.emplace_back(block, 0);
     shares.back().second += bytes;
   };
+  std::vector<LiveBlock> holders;  // in the present handle
   for (const auto& window : windows_) {
     const Block* first = window->first;
     for (std::uintptr_t at = window->address; first != nullptr;) {
@@ -188,18 +189,20 @@ std::vector<std::pair<const Block*, std::size_t>> Arena::pinners() const {
       // One handle, or all those that `first` fills: they hold nothing free.
       const std::uintptr_t end = std::max(window->handles.end_of(at), window->handles.round_down(first->end()));
       std::size_t free = 0;
-      std::vector<const Block*> holders;
+      holders.clear();
       const Block* block = first;
       for (; block != nullptr && block->address < end; block = block->next) {
         const std::size_t inside = std::min(end, block->end()) - std::max(at, block->address);
         if (block->state == BlockState::free) {
           free += inside;
         } else {
-          holders.push_back(block);
+          for_each_of(block, [&](const Block& one) {
+            if (one.end() > at && one.address < end) holders.push_back(LiveBlock::of(one));
+          });
         }
         first = block;
       }
-      for (const Block* holder : holders) {
+      for (const LiveBlock& holder : holders) {
         if (free != 0) credit(holder, free / holders.size());
       }
       at = end;

@@ -1,9 +1,12 @@
 // One contiguous range of a pool's addresses. Blocks tile each address window without gaps.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "allocator/memory_scope.h"
 #include "allocator/relaxed.h"
@@ -12,6 +15,8 @@
 namespace poolgrad {
 
 struct Window;
+struct BlockChunk;
+class PackedBlocks;
 
 // What allocating and freeing through a magazine touches comes first and fills one cache line.
 struct alignas(64) Block {
@@ -22,7 +27,8 @@ struct alignas(64) Block {
   std::uint64_t number = 0;  // allocations are counted from 1; see Pool::publish for scratch of kernels
   std::size_t requested = 0;
   Tag tag;
-  // Children in the tree of a bucket, while free; `left` is the next block while in a magazine.
+  // Children in a tree: of a bucket, while free, or of those that stand for packed blocks of one region. `left` is the
+  // next block while in a magazine.
   Block* left = nullptr;
   Relaxed<BlockState> state = BlockState::busy;  // neighbours look at it
   bool used_elsewhere = false;                   // by other streams too, see Pool::use
@@ -32,8 +38,10 @@ struct alignas(64) Block {
   Block* previous = nullptr;
   Block* next = nullptr;
   Window* window = nullptr;
-  std::uint64_t epoch = 0;   // allocation tick at which it was last given back
-  std::uint64_t ticket = 0;  // of `stream` when it was last given back, see StreamOrder
+  std::uint64_t epoch = 0;         // allocation tick at which it was last given back
+  std::uint64_t ticket = 0;        // of `stream` when it was last given back, see StreamOrder
+  PackedBlocks* packed = nullptr;  // has the live blocks, all next to each other, that this one stands for
+  BlockChunk* chunk = nullptr;     // where it lies; see BlockStore
 
   std::uintptr_t end() const { return address + size; }
 
@@ -56,32 +64,95 @@ struct alignas(64) Block {
   }
 };
 
-/// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state.
+/// Memory for blocks comes in chunks.
+struct BlockChunk {
+  static constexpr std::size_t size = 32;
+  std::array<Block, size> blocks;
+  Block* spare = nullptr;
+  std::size_t spares = 0;
+  BlockChunk* next = nullptr;  // with spare blocks
+};
+
+/// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state. Those of one chunk are
+/// handed out before those of the next, so that chunks become empty.
 class BlockStore {
  public:
+  /// So many are left by whoever can live without memory for more, for those who cannot: see make_last().
+  static constexpr std::size_t kept = 2;
+
   /// The next `count` calls of make() need no memory.
   void reserve(std::size_t count) {
-    while (spares_ < count) recycle(&blocks_.emplace_back());
+    while (spares_ < count + kept) add_chunk();
   }
-
   Block* make() {
     reserve(1);
-    Block* block = spare_;
-    spare_ = block->next;
+    return make_last();
+  }
+  /// Needs no memory; there must be spare blocks.
+  Block* make_last() noexcept {
+    BlockChunk* chunk = first_;
+    Block* block = std::exchange(chunk->spare, chunk->spare->next);
+    if (--chunk->spares == 0) first_ = chunk->next;
     --spares_;
     *block = Block{};
+    block->chunk = chunk;
     return block;
   }
-
   void recycle(Block* block) noexcept {
-    block->next = spare_;
-    spare_ = block;
+    BlockChunk* chunk = block->chunk;
+    block->next = std::exchange(chunk->spare, block);
+    if (chunk->spares++ == 0) append(chunk);
     ++spares_;
   }
 
+  std::size_t spares() const noexcept { return spares_; }
+  /// Bytes held.
+  std::size_t bytes() const noexcept {
+    return chunks_.size() * sizeof(BlockChunk) + chunks_.capacity() * sizeof(chunks_[0]);
+  }
+  /// Gives back the memory of chunks that nothing is in, but for one.
+  void trim() noexcept {
+    BlockChunk* chunk = std::exchange(first_, nullptr);
+    std::size_t left = spares_;
+    while (chunk != nullptr) {
+      BlockChunk* next = chunk->next;
+      if (chunk->spares < BlockChunk::size || left < BlockChunk::size + kept) {
+        append(chunk);
+      } else {
+        left -= BlockChunk::size;
+        chunk->blocks[0].chunk = nullptr;  // to be erased
+      }
+      chunk = next;
+    }
+    spares_ = left;
+    std::erase_if(chunks_, [](const auto& known) { return known->blocks[0].chunk == nullptr; });
+    chunks_.shrink_to_fit();
+  }
+
  private:
-  std::deque<Block> blocks_;
-  Block* spare_ = nullptr;
+  void append(BlockChunk* chunk) noexcept {
+    chunk->next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = chunk;
+    last_ = chunk;
+  }
+  void add_chunk() {
+    auto made = std::make_unique<BlockChunk>();
+    BlockChunk* chunk = made.get();
+    chunks_.push_back(std::move(made));
+    for (std::size_t i = BlockChunk::size; i-- > 0;) {
+      Block& block = chunk->blocks[i];
+      block.chunk = chunk;
+      block.next = std::exchange(chunk->spare, &block);
+    }
+    chunk->spares = BlockChunk::size;
+    spares_ += BlockChunk::size;
+    append(chunk);
+  }
+
+  std::vector<std::unique_ptr<BlockChunk>> chunks_;
+  // Those with spare blocks, in a row.
+  BlockChunk* first_ = nullptr;
+  BlockChunk* last_ = nullptr;
   std::size_t spares_ = 0;
 };
 

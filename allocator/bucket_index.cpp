@@ -4,57 +4,10 @@ namespace poolgrad {
 
 namespace {
 
-// Each bucket is a treap (Seidel and Aragon 1996): a search tree by (size, address) that is also a heap by a hash of
-// the address, which keeps it balanced in expectation without stored balance data.
-
-bool before(const Block* a, const Block* b) { return a->size != b->size ? a->size < b->size : a->address < b->address; }
-
-std::uint64_t priority(const Block* block) {
-  const std::uint64_t mixed = block->address * 0x9E3779B97F4A7C15u;
-  return mixed ^ (mixed >> 32);
-}
-
-void tree_insert(Block** link, Block* block) {
-  while (*link != nullptr && priority(*link) >= priority(block)) {
-    link = before(block, *link) ? &(*link)->left : &(*link)->right;
-  }
-  // What hangs here has lower priority: it is split into the parts before and after the block.
-  Block* rest = *link;
-  *link = block;
-  Block** smaller = &block->left;
-  Block** larger = &block->right;
-  while (rest != nullptr) {
-    if (before(rest, block)) {
-      *smaller = rest;
-      smaller = &rest->right;
-      rest = rest->right;
-    } else {
-      *larger = rest;
-      larger = &rest->left;
-      rest = rest->left;
-    }
-  }
-  *smaller = nullptr;
-  *larger = nullptr;
-}
-
-void tree_remove(Block** link, Block* block) {
-  while (*link != block) link = before(block, *link) ? &(*link)->left : &(*link)->right;
-  Block* smaller = block->left;
-  Block* larger = block->right;
-  while (smaller != nullptr && larger != nullptr) {
-    if (priority(smaller) >= priority(larger)) {
-      *link = smaller;
-      link = &smaller->right;
-      smaller = smaller->right;
-    } else {
-      *link = larger;
-      link = &larger->left;
-      larger = larger->left;
-    }
-  }
-  *link = smaller != nullptr ? smaller : larger;
-}
+// Each bucket is a treap.
+constexpr auto before = [](const Block* a, const Block* b) {
+  return a->size != b->size ? a->size < b->size : a->address < b->address;
+};
 
 Block* tree_lower_bound(Block* tree, std::size_t size) {
   Block* best = nullptr;
@@ -73,7 +26,7 @@ Block* tree_lower_bound(Block* tree, std::size_t size) {
 
 void BucketIndex::insert(Block* block) noexcept {
   const auto [major, minor] = bucket_of(block->size);
-  tree_insert(&roots_[major * minors + minor], block);
+  tree_insert(&roots_[major * minors + minor], block, before);
   minor_map_[major] = static_cast<std::uint16_t>(minor_map_[major] | (1u << minor));
   major_map_ |= std::uint64_t{1} << major;
   bytes_ += block->size;
@@ -82,7 +35,7 @@ void BucketIndex::insert(Block* block) noexcept {
 void BucketIndex::remove(Block* block) noexcept {
   const auto [major, minor] = bucket_of(block->size);
   Block*& root = roots_[major * minors + minor];
-  tree_remove(&root, block);
+  tree_remove(&root, block, before);
   bytes_ -= block->size;
   if (root != nullptr) return;
   minor_map_[major] = static_cast<std::uint16_t>(minor_map_[major] & ~(1u << minor));

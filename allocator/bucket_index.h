@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "allocator/block.h"
+#include "allocator/block_tree.h"
 
 namespace poolgrad {
 
@@ -31,7 +31,7 @@ class BucketIndex {
     for (std::size_t major = from.major; major < majors; ++major) {
       if ((major_map_ >> major & 1) == 0) continue;
       for (std::size_t minor = major == from.major ? from.minor : 0; minor < minors; ++minor) {
-        walk(roots_[major * minors + minor], visit);
+        tree_walk(roots_[major * minors + minor], visit);
       }
     }
   }
@@ -62,14 +62,6 @@ class BucketIndex {
     if (units < minors) return {0, units};
     const auto log = static_cast<std::size_t>(std::bit_width(units)) - 1;
     return {log - 3, (units >> (log - 4)) & (minors - 1)};
-  }
-
-  template <class Visit>
-  static void walk(Block* tree, Visit& visit) {
-    if (tree == nullptr) return;
-    walk(tree->left, visit);
-    visit(tree);
-    walk(tree->right, visit);
   }
 
   template <class Visit>

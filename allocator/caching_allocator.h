@@ -51,6 +51,9 @@ struct AllocatorConfig {
   /// What one thread has asked for twice in the same order, with the same addresses, is answered from memory after
   /// that. Changes no address.
   bool routines = true;
+  /// What is noted about live blocks is packed where it would take more than a 64th of what is reserved (and 64 KiB).
+  /// Changes no address.
+  bool packing = true;
   /// Scattered free pages may be moved behind one run of addresses, where the device can.
   bool stitch = true;
   /// Never reuse another stream's memory because its work happens to be finished, which differs from run to run.
@@ -133,7 +136,8 @@ class CachingAllocator {
   /// stream is as before.
   void stream_destroyed(Stream stream);
   /// Returns cached pages to the device, least recently used first, until `bytes` are released or none is left.
-  /// Returns the bytes released. trim() releases all.
+  /// Returns the bytes released. trim() releases all. What the pool keeps account with and does not need now goes back
+  /// to the program's heap in any case.
   std::size_t trim(std::size_t bytes = SIZE_MAX);
   /// A new hard limit on reserved bytes (0: what the device has). Trims down to it; throws ValueError, changing
   /// nothing, if live memory alone is above it.

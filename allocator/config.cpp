@@ -145,7 +145,7 @@ constexpr Option switch_option(std::string_view key) {
           [](const AllocatorConfig& config) { return std::string(config.*field ? "on" : "off"); }};
 }
 
-constexpr std::array<Option, 11> options = {
+constexpr std::array<Option, 12> options = {
     bytes_option<&AllocatorConfig::alignment>("alignment"),
     bytes_option<&AllocatorConfig::budget>("budget"),
     count_option<&AllocatorConfig::decay>("decay"),
@@ -155,6 +155,7 @@ constexpr std::array<Option, 11> options = {
     Option{"mode",
            [](AllocatorConfig& config, std::string_view, std::string_view value) { config.mode = parse_mode(value); },
            [](const AllocatorConfig& config) { return std::string(to_string(config.mode)); }},
+    switch_option<&AllocatorConfig::packing>("packing"),
     switch_option<&AllocatorConfig::poison>("poison"),
     switch_option<&AllocatorConfig::routines>("routines"),
     switch_option<&AllocatorConfig::stitch>("stitch"),

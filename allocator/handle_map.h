@@ -33,6 +33,8 @@ class HandleMap {
   }
   /// The highest end of a handle at `address` or below it, where the byte before `address` is committed.
   std::uintptr_t round_down(std::uintptr_t address) const { return address_of(last_start(page_of(address))); }
+  /// Bytes held.
+  std::size_t bytes() const { return starts_.capacity() * sizeof(std::uint64_t); }
 
  private:
   /// The pages nearest to this one, or itself, where something starts; the ends of handles are among them.

@@ -38,6 +38,7 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
                  config.mode != AllocatorMode::planned),
       routines_(config.routines && !poison_ && !races_ && config.mode != AllocatorMode::none &&
                 config.mode != AllocatorMode::planned),
+      packing_(config.packing),
       arenas_{Arena(store_, granule_, page_, memory_->divisible()),
               Arena(store_, granule_, page_, memory_->divisible())},
       // Poison is written without the lock, when a place is already free for the next.
@@ -113,6 +114,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     constexpr std::size_t small = std::size_t{1} << 12;
     if (cache != nullptr && need.size >= small) drain(*cache);
     if (decays_ && decay_is_due()) release_decayed(lock);
+    if (noted_bytes() > pack_above_) pack_or_wait();
     const bool observed = is_observed(cache);
     const std::uint64_t before = changes();
     need.block = planned_place(need);
@@ -231,7 +233,7 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   give_back(pointer, bytes, stream);
   if (config_.mode != AllocatorMode::none) return;
   try {
-    trim(SIZE_MAX);
+    release_cached(SIZE_MAX);
   } catch (...) {
     // It stays cached until the next time.
   }
@@ -239,15 +241,16 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
 
 bool Pool::outlives(const void* pointer, Stream stream) const {
   const std::lock_guard lock(mutex_);
-  const Block* block = live_block(pointer);
-  return block != nullptr && outlives(block, stream);
+  const std::optional<Block> block = live_copy(pointer);
+  return block && outlives(&*block, stream);
 }
 
 void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   ThreadCache* cache = ThreadCaches::of(*this);
   Lock lock(mutex_);
   add_up(cache);
-  Block* block = live_block(pointer);
+  Block* block = unpacked_at_last(pointer);
+  if (block == nullptr && live_copy(pointer)) return;  // nobody's any more, for want of memory
   if (block == nullptr) die_of_bad_pointer(pointer);
   if (block->requested != bytes) {
     die("wrong size for", pointer,
@@ -306,8 +309,8 @@ void Pool::die(const char* what, const void* pointer, const std::string& detail)
 void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
   const auto address = reinterpret_cast<std::uintptr_t>(pointer);
   for (const Arena& arena : arenas_) {
-    const Block* block = arena.containing(address);
-    if (block == nullptr) continue;
+    const std::optional<Block> block = arena.containing(address);
+    if (!block) continue;
     if (block->state != BlockState::live) die("double free of", pointer, "no live block contains it");
     die("not the start of a block:", pointer,
         "it is " + std::to_string(address - block->address) + " bytes into a block of " +
@@ -318,7 +321,7 @@ void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
 
 std::size_t Pool::usable_size(const void* pointer) const {
   const std::lock_guard lock(mutex_);
-  if (const Block* block = live_block(pointer)) return block->size;
+  if (const std::optional<Block> block = live_copy(pointer)) return block->size;
   throw ValueError("[usable_size] not the start of a live block of the pool of " + to_string(device_));
 }
 
@@ -328,7 +331,7 @@ bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted,
   const std::lock_guard lock(mutex_);
   add_up(cache);
   order_.revive(stream.id);
-  Block* block = live_block(pointer);
+  Block* block = unpacked(pointer);
   if (block == nullptr || block->requested != bytes) {
     throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
                      to_string(device_));

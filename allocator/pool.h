@@ -268,7 +268,7 @@ class Pool {
   std::uint64_t ticket(std::uint64_t stream) const { return order_.now(stream); }
   /// Adds StreamOrder::begin_event to the events; magazines learn the new ticket, for traces.
   void begin_event(StreamEvents& events, std::uint64_t stream);
-  /// Needs no lock for a block that is the caller's.
+  /// Needs no lock for a block that is the caller's. nullptr for a packed one, see unpacked().
   Block* live_block(const void* pointer) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(pointer);
     Block* block = arenas_[0].live(address);
@@ -312,6 +312,23 @@ class Pool {
   }
   /// Blocks of `bytes` that were pending are free. Called with the mutex held.
   void subtract_active(std::size_t bytes);
+
+  // pool_bookkeeping.cpp: what the pool needs for itself.
+  /// The live block that starts there, no longer packed; nullptr if there is none. Called with the mutex held.
+  Block* unpacked(const void* pointer);
+  /// The same to give it back: nullptr for want of memory, too; one that was packed is not in the live map.
+  Block* unpacked_at_last(const void* pointer) noexcept;
+  std::optional<Block> live_copy(const void* pointer) const;
+  /// Packs live blocks if what is noted about them is too much, and packing will not be in vain.
+  void pack_or_wait() noexcept;
+  /// During a standstill.
+  void pack() noexcept;
+  /// Gives back what is not needed now.
+  void tidy() noexcept;
+  /// What is held for blocks, the live map, and packed blocks.
+  std::size_t noted_bytes() const { return store_.bytes() + arenas_[0].map_bytes() + arenas_[1].map_bytes(); }
+  /// During a standstill.
+  std::size_t bookkeeping_bytes() const;
 
   // pool_trace.cpp
   /// Adds to the trace, if one is recorded; fills in the time. With or without the mutex.
@@ -390,6 +407,7 @@ class Pool {
   std::size_t release_from(Lock& lock, Arena& arena, Block* block, std::size_t bytes);
   std::size_t release_for(Need& need);
   void release_decayed(Lock& lock);
+  std::size_t release_cached(std::size_t bytes);
   /// Whether anything cached may have reached its age.
   bool decay_is_due();
   bool join_mixed_handles(Lock& lock);
@@ -436,6 +454,7 @@ class Pool {
   const bool decays_;     // cached pages go back with age
   const bool magazines_;  // threads may keep blocks
   const bool routines_;   // and be answered from memory
+  const bool packing_;    // live blocks may be packed
 
   mutable Mutex mutex_{*this};
   std::condition_variable device_calls_done_;
@@ -446,6 +465,9 @@ class Pool {
   std::list<Pending> pending_;
   const std::unique_ptr<StepPlanner> planner_;  // in mode `planned` only
   StreamOrder order_;
+  // noted_bytes() up to which nothing is packed: now; whatever is reserved; and at least, since it was in vain.
+  std::size_t pack_above_ = 0, pack_patience_ = 0, pack_regret_ = 0;
+  std::size_t packed_ = 0, taken_out_ = 0;  // blocks: the last time, or 0 once that is judged; since then
   std::unordered_map<const Block*, std::vector<Stamp>> uses_;  // by streams beside the block's own, when last noted
   bool can_move_ = true;                                       // the device has not refused to move memory yet
   std::size_t budget_ = 0;

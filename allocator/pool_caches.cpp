@@ -153,6 +153,11 @@ bool Pool::put_into_magazine(ThreadCache* cache, Block* block) {
     if (made == nullptr) return false;
     magazine = cache->add(std::unique_ptr<Magazine>(made));
   }
+  try {
+    Arena::mark_live(block);  // it may have been packed
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
   if (magazine->push(block, cache->limit)) return true;
   magazine->make_room(block, [this](Block* old) { return_from_cache(old); });
   return magazine->push(block, cache->limit);

@@ -118,6 +118,12 @@ void Pool::release_decayed(Lock& lock) {
 }
 
 std::size_t Pool::trim(std::size_t bytes) {
+  const std::size_t released = release_cached(bytes);
+  tidy();
+  return released;
+}
+
+std::size_t Pool::release_cached(std::size_t bytes) {
   if (planner_ != nullptr) give_up_plan(false);
   drain_magazines();
   poll_pending();

@@ -42,15 +42,13 @@ std::string Pool::report(const Need& need, std::vector<Yield> yields) {
       free += arena.free_bytes();
       facts.releasable += arena.releasable_bytes();
       facts.largest_free = std::max(facts.largest_free, arena.largest_free());
-      for (const Block* block : arena.live_blocks()) {
-        facts.live += block->requested;
-        facts.rounding += block->size - block->requested;
-        facts.live_by_category[static_cast<std::size_t>(block->tag.category)] += block->size;
-        facts.live_by_scope[block->tag.scope] += block->size;
-      }
-      for (const auto& [block, bytes] : arena.pinners()) {
-        facts.pinners.push_back({block->tag, block->requested, bytes});
-      }
+      arena.for_each_live([&](const Block& block) {
+        facts.live += block.requested;
+        facts.rounding += block.size - block.requested;
+        facts.live_by_category[static_cast<std::size_t>(block.tag.category)] += block.size;
+        facts.live_by_scope[block.tag.scope] += block.size;
+      });
+      for (const auto& [block, bytes] : arena.pinners()) facts.pinners.push_back({block.tag, block.requested, bytes});
     }
     facts.stranded = free - facts.releasable;
   }

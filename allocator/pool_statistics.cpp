@@ -9,6 +9,7 @@ Statistics Pool::statistics() const {
   const Standstill standstill(*this);
   Statistics statistics = statistics_;
   survey(statistics);
+  statistics.bookkeeping_bytes = bookkeeping_bytes();
   if (planner_ != nullptr) {
     statistics.planned_hits = planner_->hits();
     statistics.plan_divergences = planner_->divergences();

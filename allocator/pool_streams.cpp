@@ -361,7 +361,7 @@ void Pool::check_stream(const char* function, Stream stream) const {
 void Pool::use(void* pointer, Stream stream) {
   check_stream("use", stream);
   const std::lock_guard lock(mutex_);
-  Block* block = live_block(pointer);
+  Block* block = unpacked(pointer);
   if (block == nullptr) {
     throw ValueError("[use] not the start of a live block of the pool of " + to_string(device_));
   }

@@ -113,7 +113,8 @@ bool Routine::observe(const Act& act, Stream stream, std::uint64_t before, std::
   match(act);
   append(act);
   const std::uint64_t distance = here_ - match_;
-  if (match_ == 0 || run_ < std::max(distance, least_run_) || here_ - since_ < 2 * distance || 2 * distance > size_) {
+  if (match_ == 0 || run_ < std::max(distance, least_run_) || here_ - std::max(since_, settled_) < 2 * distance ||
+      2 * distance > size_) {
     return false;
   }
   length_ = distance;
@@ -143,7 +144,7 @@ void Routine::forget() noexcept {
   acts_.reset();
   std::vector<std::uint32_t>().swap(notes_);
   size_ = first_ = cursor_ = length_ = answered_ = answered_in_all_ = match_ = run_ = 0;
-  here_ = since_ = 1;
+  here_ = since_ = settled_ = 1;
   least_run_ = least_run;
   patience_ = 0;
   disturb();

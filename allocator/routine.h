@@ -84,6 +84,9 @@ class Routine {
   bool observe(const Act& act, Stream stream, std::uint64_t before, std::uint64_t after) noexcept;
   /// Something else has changed what is live, or on whose behalf.
   void disturb() noexcept { changes_ = never; }
+  /// What the pool kept account with was given back: a routine, for which there must always be enough, is known only
+  /// once it has come twice from here on.
+  void resettle() noexcept { settled_ = here_; }
   /// Whether it is worth to observe at the allocation tick `now`. What does not repeat itself is left alone for a
   /// while. The history takes at most `bytes`.
   bool attentive(std::uint64_t now, std::size_t bytes) noexcept;
@@ -132,6 +135,7 @@ class Routine {
   std::vector<std::uint32_t> notes_;  // by hash of an act, where one in a few was last
   std::uint64_t here_ = 1;            // the next position
   std::uint64_t since_ = 1;           // nothing but acts of one stream happened from here on
+  std::uint64_t settled_ = 1;         // and the pool has kept what it needed for them from here on
   std::uint64_t match_ = 0;           // what was there should come next; 0: nothing is expected
   std::uint64_t run_ = 0;             // acts that have matched so far
   std::uint64_t least_run_ = least_run;

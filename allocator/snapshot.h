@@ -26,7 +26,7 @@ struct BlockSnapshot {
   std::size_t size = 0;
   BlockState state = BlockState::free;
   std::uint64_t stream = 0;
-  std::uint64_t epoch = 0;   // for free blocks: the tick at which the newest part was given back
+  std::uint64_t epoch = 0;   // for free and pending blocks: the tick at which the newest part was given back
   std::size_t window = 0;    // blocks tile the address range of their window
   std::uint64_t number = 0;  // allocations are counted from 1; 0 for scratch of kernels
   std::size_t requested = 0;

@@ -44,6 +44,7 @@ std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statis
   names.emplace_back("magazine_bytes", statistics.magazine_bytes);
   names.emplace_back("pending_bytes", statistics.pending_bytes);
   names.emplace_back("largest_free_bytes", statistics.largest_free_bytes);
+  names.emplace_back("bookkeeping_bytes", statistics.bookkeeping_bytes);
   for (std::size_t i = 0; i < category_count; ++i) {
     const std::string category(to_string(static_cast<Category>(i)));
     append(names, "category_bytes." + category, statistics.category_bytes[i]);

@@ -80,6 +80,7 @@ struct Statistics {
   std::uint64_t inactive_split_bytes = 0;  // cached bytes that could not go back to the device: stranded
   std::uint64_t largest_free_bytes = 0;    // the longest run of cached blocks
   std::uint64_t segments = 0;              // runs of committed pages
+  std::uint64_t bookkeeping_bytes = 0;     // of the program's heap: what the pool keeps account with, but for traces
   std::vector<StreamStatistics> streams;   // by id
 
   double hit_rate() const { return requests ? static_cast<double>(pool_hits) / static_cast<double>(requests) : 1.0; }

@@ -64,6 +64,14 @@ void ThreadCache::erase(std::uint64_t stream) noexcept {
   delete magazine;
 }
 
+void ThreadCache::erase_empty() noexcept {
+  for (Magazine* magazine = newest_; magazine != nullptr;) {
+    Magazine* older = magazine->older;
+    if (magazine->blocks() == 0) erase(magazine->stream());
+    magazine = older;
+  }
+}
+
 ThreadCaches& ThreadCaches::mine() {
   thread_local ThreadCaches caches;
   return caches;

@@ -98,8 +98,9 @@ class alignas(64) ThreadCache {
   }
   /// Takes over a magazine of a stream that has none yet.
   Magazine* add(std::unique_ptr<Magazine> magazine) noexcept;
-  /// Forgets the magazine of a stream, which must be empty.
+  /// Forgets the magazine of a stream, which must be empty; all empty ones.
   void erase(std::uint64_t stream) noexcept;
+  void erase_empty() noexcept;
   template <class Visit>
   void for_each_magazine(Visit visit) const {
     for (Magazine* magazine = newest_.load(std::memory_order_acquire); magazine != nullptr; magazine = magazine->older)

@@ -73,8 +73,8 @@ TEST(AllocatorConfig, NamesTheUnknownKeyAndTheKnownOnes) {
       [] { AllocatorConfig::parse("budget:1GiB,stich:on"); },
       ThrowsMessage<ValueError>(
           AllOf(HasSubstr("unknown option 'stich'"),
-                HasSubstr("known options: alignment, budget, decay, decay_ms, deterministic, magazines, mode, poison, "
-                          "routines, stitch, trace"))));
+                HasSubstr("known options: alignment, budget, decay, decay_ms, deterministic, magazines, mode, packing, "
+                          "poison, routines, stitch, trace"))));
 }
 
 TEST(AllocatorConfig, RefusesBadValues) {
@@ -87,7 +87,8 @@ TEST(AllocatorConfig, RefusesBadValues) {
 TEST(AllocatorConfig, ComesBackFromItsText) {
   EXPECT_EQ(AllocatorConfig{}.text(), "");
   const std::string all =
-      "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,poison:on,"
+      "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,packing:off,"
+      "poison:on,"
       "routines:off,stitch:off,"
       "trace:100000";
   EXPECT_EQ(AllocatorConfig::parse(all).text(), all);

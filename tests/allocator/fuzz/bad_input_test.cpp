@@ -164,7 +164,7 @@ TEST(AllocatorText, NamesUnknownKeysAndListsTheKnownOnes) {
   EXPECT_THAT([] { AllocatorConfig::parse("fancy:on"); },
               ThrowsMessage<ValueError>(AllOf(HasSubstr("'fancy'"), HasSubstr("alignment"), HasSubstr("budget"),
                                               HasSubstr("decay"), HasSubstr("deterministic"), HasSubstr("magazines"),
-                                              HasSubstr("mode"), HasSubstr("poison"), HasSubstr("routines"),
+                                              HasSubstr("mode"), HasSubstr("packing"), HasSubstr("poison"), HasSubstr("routines"),
                                               HasSubstr("stitch"), HasSubstr("trace"))));
 }
 
@@ -184,6 +184,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   config.poison = true;
   config.mode = AllocatorMode::lightweight;
   config.magazines = false;
+  config.packing = false;
   config.routines = false;
   config.stitch = false;
   config.deterministic = true;
@@ -196,6 +197,7 @@ TEST(AllocatorText, ReadsBackWhatItWrites) {
   EXPECT_EQ(again.poison, config.poison);
   EXPECT_EQ(again.mode, config.mode);
   EXPECT_EQ(again.magazines, config.magazines);
+  EXPECT_EQ(again.packing, config.packing);
   EXPECT_EQ(again.routines, config.routines);
   EXPECT_EQ(again.stitch, config.stitch);
   EXPECT_EQ(again.deterministic, config.deterministic);
