@@ -44,7 +44,10 @@ class LiveMap {
     return leaf == nullptr ? nullptr : std::atomic_ref(leaf[in_leaf(offset)]).load(std::memory_order_acquire);
   }
 
-  bool expects(std::size_t offset) const noexcept { return directory_[offset >> leaf_bits_] != nullptr; }
+  bool expects(std::size_t offset) const noexcept {
+    // Looking at a page that was never touched would make one.
+    return directory_.is_touched(offset >> leaf_bits_) && directory_[offset >> leaf_bits_] != nullptr;
+  }
   /// set() for the offset will need no memory.
   void expect(std::size_t offset) {
     if (expects(offset)) return;

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -37,12 +38,22 @@ class SparseArray {
 
   /// Only what was touched may be written.
   T& operator[](std::size_t index) const noexcept { return data_[index]; }
-  void touch(std::size_t index) noexcept {
+  bool is_touched(std::size_t index) const noexcept {
     const std::size_t page = index * sizeof(T) / page_;
-    std::uint64_t& word = touched_[page / 64];
-    const std::uint64_t bit = std::uint64_t{1} << (page % 64);
-    pages_ += (word & bit) == 0;
-    word |= bit;
+    return (touched_[page / 64] >> (page % 64) & 1) != 0;
+  }
+  void touch(std::size_t index) noexcept {
+    if (is_touched(index)) return;
+    const std::size_t page = index * sizeof(T) / page_;
+    // What is written next is near by, mostly, and a page that comes alone costs several times as much.
+    std::size_t count = std::min({1 + pages_ / pages_per_page_ahead, most_pages_at_once, bytes_ / page_ - page});
+    if (count > 1 && !populate(page, count)) count = 1;
+    for (std::size_t i = page; i < page + count; ++i) {
+      std::uint64_t& word = touched_[i / 64];
+      const std::uint64_t bit = std::uint64_t{1} << (i % 64);
+      pages_ += (word & bit) == 0;
+      word |= bit;
+    }
   }
   /// Bytes held, but for those that are there from the start.
   std::size_t bytes() const noexcept { return pages_ * page_; }
@@ -72,6 +83,18 @@ class SparseArray {
   }
 
  private:
+  static constexpr std::size_t pages_per_page_ahead = 8;
+  static constexpr std::size_t most_pages_at_once = 32;
+
+  /// False where the system has no such call, or no memory.
+  bool populate([[maybe_unused]] std::size_t page, [[maybe_unused]] std::size_t count) const noexcept {
+#ifdef MADV_POPULATE_WRITE
+    return madvise(reinterpret_cast<char*>(data_) + page * page_, count * page_, MADV_POPULATE_WRITE) == 0;
+#else
+    return false;
+#endif
+  }
+
   T* data_ = nullptr;
   std::size_t page_;
   std::size_t bytes_;
