@@ -33,6 +33,8 @@ void counted_delete(void* memory) noexcept {
 }  // namespace
 
 [[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_new(bytes, alignof(std::max_align_t)); }
+// As the standard library has it; a sanitizer's would not go through the one above.
+[[gnu::noinline]] void* operator new[](std::size_t bytes) { return operator new(bytes); }
 [[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return counted_new(bytes, static_cast<std::size_t>(alignment));
 }
@@ -45,6 +47,8 @@ void counted_delete(void* memory) noexcept {
 }
 [[gnu::noinline]] void operator delete(void* memory) noexcept { counted_delete(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { counted_delete(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { counted_delete(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { counted_delete(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { counted_delete(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { counted_delete(memory); }
 
