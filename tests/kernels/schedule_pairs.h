@@ -49,7 +49,7 @@ class VisitedPairs {
         weight_(static_cast<std::size_t>(schedule.queries.count * schedule.keys.count)),
         seen_(static_cast<std::size_t>(schedule.queries.count)) {
     const RowTiling tiling(schedule, row_limit);
-    const auto whole = WholeProgram::make(schedule, tiling, std::size_t{1} << 30);
+    const AttentionTiles tiles(schedule, row_limit);  // kept from head to head, and from schedule to schedule
     for (std::int64_t n = 0; n < tiling.tiles(); ++n) {
       const Progression tile = tiling.tile(n);
       EXPECT_LE(tile.count, row_limit);
@@ -63,7 +63,7 @@ class VisitedPairs {
         for (std::int64_t t = 0; t < tile.count; ++t)
           add_row(schedule, h, strip, run, tile.row + t * tile.stride, tile.position + t * tile.step);
       });
-      expect_program(schedule, h, tile, whole->program(), n);
+      expect_program(schedule, h, tile, *tiles.whole(), n);
     }
     for (const int times : seen_) EXPECT_EQ(times, 1) << "every row belongs to one tile";
   }
