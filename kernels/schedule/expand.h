@@ -71,6 +71,8 @@ void expand_run(const Strip& strip, const Progression& tile, Interval rows, cons
     const Interval of_first = document_of(strip.documents, strip.document_count, first),
                    of_last = document_of(strip.documents, strip.document_count, last);
     documents = of_first.begin != of_last.begin || of_first.end != of_last.end;
+    // Keys that other rows of the tile see may lie beyond the one document that all of these rows are in.
+    documents = documents || of_first.begin > keys.position || of_first.end <= keys.last_position();
   }
   const bool whole = rows.begin == 0 && rows.end == tile.count && lows.none() && highs.none() && !documents;
   run.flags = static_cast<std::uint8_t>((strip.masked ? AttentionRun::masked : 0) |

@@ -38,6 +38,13 @@ TEST(PatternCompile, Documents) {
   expect_means(Pattern::documents(bounds) & Pattern::documents(others),
                definition::both(definition::documents(bounds), definition::documents(others)));
   expect_means(Pattern::documents({0}), definition::documents({0}));
+  // Blocks of two sizes, where runs are for fewer rows at a time than a tile has.
+  for (const std::int64_t size : {32, 48, 80})
+    expect_means((Pattern::block_offsets(16, {-2, 0, 1}) | Pattern::block_offsets(size, {-1, 0, 1})) &
+                     Pattern::documents(others),
+                 definition::both(definition::either(definition::block_offsets(16, {{-2, 0, 1}}),
+                                                     definition::block_offsets(size, {{-1, 0, 1}})),
+                                  definition::documents(others)));
 }
 
 TEST(PatternCompile, Dilated) {
