@@ -9,9 +9,9 @@
 namespace poolgrad {
 
 /// An event is unfinished until finish_events() or synchronize() has been called after it was recorded.
-class DelayedMemory : public MemoryAdaptor {
+class DelayedMemory : public GuardedAdaptor {
  public:
-  using MemoryAdaptor::MemoryAdaptor;
+  using GuardedAdaptor::GuardedAdaptor;
 
   /// All events recorded so far are finished.
   void finish_events() {
@@ -57,14 +57,6 @@ class DelayedMemory : public MemoryAdaptor {
     forget(event);
     inner().discard_event(event);
   }
-  void hold_still() override {
-    mutex_.lock();
-    MemoryAdaptor::hold_still();
-  }
-  void go_on() noexcept override {
-    MemoryAdaptor::go_on();
-    mutex_.unlock();
-  }
 
  private:
   void forget(EventId event) {
@@ -72,7 +64,6 @@ class DelayedMemory : public MemoryAdaptor {
     unfinished_.erase(event);
   }
 
-  mutable std::mutex mutex_;
   std::set<EventId> unfinished_;
   std::size_t waits_ = 0;
 };

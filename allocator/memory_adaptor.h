@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "allocator/device_memory.h"
@@ -43,6 +44,24 @@ class MemoryAdaptor : public DeviceMemory {
 
  private:
   std::unique_ptr<DeviceMemory> inner_;
+};
+
+/// An adaptor with notes of its own, which its mutex guards and a child of fork() finds whole.
+class GuardedAdaptor : public MemoryAdaptor {
+ public:
+  using MemoryAdaptor::MemoryAdaptor;
+
+  void hold_still() override {
+    mutex_.lock();
+    MemoryAdaptor::hold_still();
+  }
+  void go_on() noexcept override {
+    MemoryAdaptor::go_on();
+    mutex_.unlock();
+  }
+
+ protected:
+  mutable std::mutex mutex_;
 };
 
 }  // namespace poolgrad

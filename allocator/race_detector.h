@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <unordered_map>
 
 #include "allocator/memory_adaptor.h"
@@ -18,9 +17,9 @@ namespace poolgrad {
 /// touch() throws DeviceError if the last touch of any byte was on another stream and is not before this one; the
 /// message names both streams and both call sites. move() does if the memory is still in use by any stream; the memory
 /// keeps its history. Ranges that are decommitted or unreserved are forgotten.
-class RaceDetector : public MemoryAdaptor {
+class RaceDetector : public GuardedAdaptor {
  public:
-  using MemoryAdaptor::MemoryAdaptor;
+  using GuardedAdaptor::GuardedAdaptor;
 
   void unreserve(void* address, std::size_t bytes) noexcept override;
   void decommit(void* address, std::size_t bytes) noexcept override;
@@ -30,14 +29,6 @@ class RaceDetector : public MemoryAdaptor {
   void stream_wait(Stream stream, EventId event) override;
   void synchronize(EventId event) override;
   void discard_event(EventId event) noexcept override;
-  void hold_still() override {
-    mutex_.lock();
-    MemoryAdaptor::hold_still();
-  }
-  void go_on() noexcept override {
-    MemoryAdaptor::go_on();
-    mutex_.unlock();
-  }
   bool detects_races() const override { return true; }
   void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override;
 
@@ -65,7 +56,6 @@ class RaceDetector : public MemoryAdaptor {
   [[noreturn]] void report(const Uses::value_type& earlier, std::uintptr_t start, std::size_t bytes,
                            const std::string& later);
 
-  mutable std::mutex mutex_;
   Uses uses_;
   std::unordered_map<std::uint64_t, Clock> streams_;
   std::unordered_map<EventId, Clock> events_;

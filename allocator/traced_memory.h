@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,9 +42,9 @@ struct CallRecord {
 };
 
 /// Logs every call but queries of properties, in the order in which they returned.
-class TracedMemory : public MemoryAdaptor {
+class TracedMemory : public GuardedAdaptor {
  public:
-  using MemoryAdaptor::MemoryAdaptor;
+  using GuardedAdaptor::GuardedAdaptor;
 
   std::vector<CallRecord> log() const;
   void clear();
@@ -61,20 +60,11 @@ class TracedMemory : public MemoryAdaptor {
   void stream_wait(Stream stream, EventId event) override;
   void synchronize(EventId event) override;
   void discard_event(EventId event) noexcept override;
-  void hold_still() override {
-    mutex_.lock();
-    MemoryAdaptor::hold_still();
-  }
-  void go_on() noexcept override {
-    MemoryAdaptor::go_on();
-    mutex_.unlock();
-  }
 
  private:
   template <typename Function>
   auto logged(CallRecord record, const Function& function);
 
-  mutable std::mutex mutex_;
   std::vector<CallRecord> log_;
 };
 
