@@ -28,8 +28,8 @@ int height(std::string_view path) {
 
 bool is_public_header(std::string_view path) {
   if (!path.ends_with(".h")) return false;
-  const bool subfloor = path.starts_with("allocator/trace/") || path.starts_with("allocator/replay/") ||
-                        path.starts_with("nn/training/");
+  const bool subfloor =
+      path.starts_with("allocator/trace/") || path.starts_with("allocator/replay/") || path.starts_with("nn/training/");
   return path == "poolgrad.h" || (height(path) <= 6 && std::ranges::count(path, '/') == (subfloor ? 2 : 1));
 }
 

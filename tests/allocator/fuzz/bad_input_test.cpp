@@ -164,8 +164,8 @@ TEST(AllocatorText, NamesUnknownKeysAndListsTheKnownOnes) {
   EXPECT_THAT([] { AllocatorConfig::parse("fancy:on"); },
               ThrowsMessage<ValueError>(AllOf(HasSubstr("'fancy'"), HasSubstr("alignment"), HasSubstr("budget"),
                                               HasSubstr("decay"), HasSubstr("deterministic"), HasSubstr("magazines"),
-                                              HasSubstr("mode"), HasSubstr("packing"), HasSubstr("poison"), HasSubstr("routines"),
-                                              HasSubstr("stitch"), HasSubstr("trace"))));
+                                              HasSubstr("mode"), HasSubstr("packing"), HasSubstr("poison"),
+                                              HasSubstr("routines"), HasSubstr("stitch"), HasSubstr("trace"))));
 }
 
 TEST(AllocatorText, RefusesMalformedValues) {
