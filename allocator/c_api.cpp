@@ -20,7 +20,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/thread_cache.h"
+#include "allocator/front/thread_cache.h"
 #include "allocator/trace/trace_file.h"
 
 namespace {

@@ -1,7 +1,7 @@
 #include "allocator/caching_allocator.h"
 
 #include "allocator/error.h"
-#include "allocator/pool.h"
+#include "allocator/pool/pool.h"
 
 namespace poolgrad {
 

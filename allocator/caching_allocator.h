@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "allocator/device.h"
-#include "allocator/device_memory.h"
+#include "allocator/memory/device_memory.h"
 #include "allocator/memory_scope.h"
 #include "allocator/reclaim_client.h"
-#include "allocator/snapshot.h"
-#include "allocator/statistics.h"
+#include "allocator/report/snapshot.h"
+#include "allocator/report/statistics.h"
 #include "allocator/stream.h"
 #include "allocator/trace/trace.h"
 

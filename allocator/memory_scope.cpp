@@ -13,9 +13,9 @@
 #include <unordered_map>
 #include <utility>
 
+#include "allocator/base/fork.h"
 #include "allocator/call_site.h"
-#include "allocator/fork.h"
-#include "allocator/thread_state.h"
+#include "allocator/front/thread_cache.h"
 
 namespace poolgrad {
 

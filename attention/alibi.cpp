@@ -4,7 +4,7 @@
 
 #include "allocator/error.h"
 #include "attention/attend.h"
-#include "autograd/cast.h"
+#include "autograd/operators/cast.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {

@@ -4,8 +4,8 @@
 
 #include "allocator/memory_scope.h"
 #include "attention/attend_call.h"
-#include "autograd/definition.h"
-#include "autograd/record.h"
+#include "autograd/engine/definition.h"
+#include "autograd/engine/record.h"
 #include "kernels/attention.h"
 
 namespace poolgrad::attention {

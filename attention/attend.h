@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "attention/pattern.h"
+#include "attention/pattern/pattern.h"
 #include "tensor/generator.h"
 #include "tensor/tensor.h"
 

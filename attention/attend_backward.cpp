@@ -4,12 +4,12 @@
 
 #include "allocator/memory_scope.h"
 #include "attention/attend_call.h"
-#include "attention/heads.h"
-#include "autograd/arithmetic.h"
-#include "autograd/indexing.h"
-#include "autograd/reductions.h"
-#include "autograd/unary.h"
-#include "autograd/views.h"
+#include "attention/modules/heads.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/indexing.h"
+#include "autograd/operators/reductions.h"
+#include "autograd/operators/unary.h"
+#include "autograd/operators/views.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {

@@ -5,10 +5,10 @@
 #include <limits>
 
 #include "allocator/memory_scope.h"
-#include "autograd/arithmetic.h"
-#include "autograd/cast.h"
-#include "autograd/indexing.h"
-#include "autograd/views.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/cast.h"
+#include "autograd/operators/indexing.h"
+#include "autograd/operators/views.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "attention/attend.h"
-#include "autograd/node.h"
+#include "autograd/engine/node.h"
 #include "kernels/attention.h"
 
 namespace poolgrad::attention {

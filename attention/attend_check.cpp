@@ -6,8 +6,8 @@
 
 #include "allocator/error.h"
 #include "attention/attend_call.h"
-#include "autograd/check.h"
-#include "autograd/record.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators/check.h"
 
 namespace poolgrad::attention {
 
@@ -70,7 +70,7 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
     refuse("the softcap " + std::to_string(*options.softcap) + " is not a positive number");
   if (!(options.dropout >= 0.0 && options.dropout < 1.0))
     refuse("the dropout " + std::to_string(options.dropout) + " is outside [0, 1)");
-  // kernels/attention_dropout.h counts batches and heads in 16 bits each.
+  // kernels/definition/attention_dropout.h counts batches and heads in 16 bits each.
   constexpr std::int64_t countable = std::int64_t{1} << 16;
   if (options.dropout > 0.0 && (q.size(0) > countable || q.size(2) > countable))
     refuse("dropout takes at most 65536 batches and 65536 heads");

@@ -6,7 +6,7 @@
 
 #include "attention/attend_call.h"
 #include "autograd/operators.h"
-#include "kernels/attention_dropout.h"
+#include "kernels/definition/attention_dropout.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "allocator/error.h"
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 #include "autograd/finite_difference.h"
 #include "tensor/creation.h"
 #include "tensor/generator.h"

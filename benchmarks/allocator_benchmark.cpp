@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/host_memory.h"
-#include "allocator/replay/zoo.h"
-#include "allocator/simulated_memory.h"
+#include "allocator/memory/host_memory.h"
+#include "allocator/memory/simulated_memory.h"
+#include "allocator/replay/zoo/zoo.h"
 #include "allocator/trace/trace_file.h"
 
 namespace poolgrad {

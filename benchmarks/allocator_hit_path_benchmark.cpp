@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/host_memory.h"
+#include "allocator/memory/host_memory.h"
 #include "benchmarks/allocator_latency.h"
 #include "benchmarks/allocator_peers.h"
 

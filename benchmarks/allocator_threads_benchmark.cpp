@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/simulated_memory.h"
+#include "allocator/memory/simulated_memory.h"
 #include "benchmarks/allocator_peers.h"
 
 namespace poolgrad {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "attention/attend.h"
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 

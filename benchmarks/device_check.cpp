@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/cuda_memory.h"
 #include "allocator/error.h"
-#include "allocator/host_memory.h"
-#include "allocator/simulated_memory.h"
-#include "allocator/traced_memory.h"
+#include "allocator/memory/cuda_memory.h"
+#include "allocator/memory/host_memory.h"
+#include "allocator/memory/simulated_memory.h"
+#include "allocator/memory/traced_memory.h"
 
 namespace {
 

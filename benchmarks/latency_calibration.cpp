@@ -1,11 +1,11 @@
 // latency_calibration [device index]: measures what each call to the CUDA driver costs and prints a latency table in
-// the format of allocator/latency/h200.txt. Needs an idle GPU.
+// the format of allocator/memory/latency/h200.txt. Needs an idle GPU.
 #include <charconv>
 #include <cstdio>
 #include <cstring>
 
-#include "allocator/calibration.h"
 #include "allocator/error.h"
+#include "allocator/memory/calibration.h"
 
 int main(int argc, char** argv) {
   int index = 0;

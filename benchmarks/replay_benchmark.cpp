@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "allocator/replay/replay.h"
-#include "allocator/replay/zoo.h"
+#include "allocator/replay/zoo/zoo.h"
 
 namespace poolgrad {
 namespace {

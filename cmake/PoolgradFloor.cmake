@@ -1,8 +1,7 @@
-# One library per floor. poolgrad_floor(<folder> SOURCES ... DEPENDS <lower floors> LIBRARIES <packages> PUBLIC_FOLDERS ...) makes
-# poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed. Installs every header at the
-# top of the folder and in PUBLIC_FOLDERS below it; headers in other subfolders (kernels/cpu/) are private.
+# One library per floor. poolgrad_floor(<folder> SOURCES ... DEPENDS <lower floors> LIBRARIES <packages>) makes
+# poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed.
 function(poolgrad_floor name)
-  cmake_parse_arguments(FLOOR "" "" "SOURCES;DEPENDS;LIBRARIES;PUBLIC_FOLDERS" ${ARGN})
+  cmake_parse_arguments(FLOOR "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   set(target poolgrad_${name})
   add_library(${target} STATIC ${FLOOR_SOURCES})
   add_library(poolgrad::${name} ALIAS ${target})
@@ -21,10 +20,6 @@ function(poolgrad_floor name)
     target_link_libraries(${target} PUBLIC poolgrad_${lower})
   endforeach()
 
-  foreach(folder IN ITEMS "" LISTS FLOOR_PUBLIC_FOLDERS)
-    file(GLOB headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/${folder}/*.h)
-    install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/poolgrad/${name}/${folder})
-  endforeach()
   install(TARGETS ${target} EXPORT poolgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 

@@ -28,7 +28,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "autograd/function.h"
+#include "autograd/engine/function.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
 #include "tensor/creation.h"

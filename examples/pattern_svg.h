@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/pattern.h"
+#include "attention/pattern/pattern.h"
 
 namespace poolgrad::examples {
 

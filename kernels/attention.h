@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "allocator/stream.h"
-#include "kernels/attention_schedule.h"
 #include "kernels/random.h"
+#include "kernels/schedule/attention_schedule.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
@@ -24,7 +24,7 @@ struct AttentionScores {
   View alibi;             // (Hq) slopes, compute dtype
   View sinks;             // (Hq) logits, compute dtype: e^sink is added to every Z
   double dropout = 0.0;   // probability; 0: off
-  RandomKey dropout_key;  // kernels/attention_dropout.h says which pairs stay
+  RandomKey dropout_key;  // kernels/definition/attention_dropout.h says which pairs stay
   std::int64_t first_batch = 0, first_head = 0;  // of a part of a larger call, for dropout and phases alike
 };
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "allocator/clock.h"
+#include "allocator/base/clock.h"
 #include "allocator/error.h"
 
 namespace poolgrad::kernels {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "kernels/host_device.h"
+#include "kernels/definition/host_device.h"
 
 namespace poolgrad {
 

@@ -5,11 +5,11 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
-#include "autograd/arithmetic.h"
-#include "autograd/cast.h"
-#include "autograd/losses.h"
-#include "autograd/matmul.h"
-#include "autograd/views.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/cast.h"
+#include "autograd/operators/losses.h"
+#include "autograd/operators/matmul.h"
+#include "autograd/operators/views.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::nn {

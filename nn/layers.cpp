@@ -3,12 +3,11 @@
 #include <cmath>
 
 #include "allocator/error.h"
-#include "autograd/cast.h"
-#include "autograd/dropout.h"
-#include "autograd/embedding.h"
-#include "autograd/matmul.h"
-#include "autograd/norms.h"
-#include "autograd/unary.h"
+#include "autograd/operators/cast.h"
+#include "autograd/operators/indexing.h"
+#include "autograd/operators/matmul.h"
+#include "autograd/operators/rows.h"
+#include "autograd/operators/unary.h"
 
 namespace poolgrad::nn {
 

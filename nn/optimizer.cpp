@@ -6,7 +6,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
-#include "autograd/views.h"
+#include "autograd/operators/views.h"
 #include "kernels/optimizer.h"
 #include "kernels/reduce.h"
 #include "tensor/creation.h"

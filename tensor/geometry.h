@@ -1,5 +1,6 @@
 // Where the elements of a view lie in its storage, and how each view operator changes that. Pure index algebra: no
-// memory is touched. The differentiable operators of autograd/views.h are these functions plus a gradient record.
+// memory is touched. The differentiable operators of autograd/operators/views.h are these functions plus a gradient
+// record.
 #pragma once
 
 #include <cstdint>

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "allocator/atomic_file.h"
+#include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
 #include "tensor/internal/input_file.h"
 #include "tensor/internal/npy_header.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "allocator/atomic_file.h"
+#include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
 #include "tensor/internal/input_file.h"
 #include "tensor/internal/safetensors_header.h"

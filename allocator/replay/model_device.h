@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "allocator/latency.h"
+#include "allocator/memory/latency.h"
 
 namespace poolgrad {
 

@@ -1,6 +1,6 @@
 #include "allocator/replay/pool_policy.h"
 
-#include "allocator/simulated_memory.h"
+#include "allocator/memory/simulated_memory.h"
 
 namespace poolgrad {
 

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 #include "allocator/replay/packer.h"
 
 namespace poolgrad {

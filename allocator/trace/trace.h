@@ -9,7 +9,7 @@
 
 #include "allocator/device.h"
 #include "allocator/memory_scope.h"
-#include "allocator/snapshot.h"
+#include "allocator/report/snapshot.h"
 
 namespace poolgrad {
 

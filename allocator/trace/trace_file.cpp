@@ -4,7 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "allocator/atomic_file.h"
+#include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
 #include "allocator/trace/chrome_trace.h"
 #include "allocator/trace/internal/input_bytes.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <ostream>
 
-#include "allocator/atomic_file.h"
+#include "allocator/base/atomic_file.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/support/options.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "attention/pattern.h"
+#include "attention/pattern/pattern.h"
 #include "examples/support/console.h"
 #include "kernels/dtype.h"
 

@@ -7,11 +7,10 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "attention/block_sparse_attention.h"
-#include "attention/dilated_attention.h"
-#include "attention/improved_dilated_attention.h"
-#include "attention/multihead.h"
-#include "attention/ring_dilated_attention.h"
+#include "attention/modules/block_sparse_attention.h"
+#include "attention/modules/dilated_attention.h"
+#include "attention/modules/multihead.h"
+#include "attention/modules/ring_attention.h"
 #include "examples/headline/headline.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"

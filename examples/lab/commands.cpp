@@ -8,11 +8,11 @@
 #include <memory>
 #include <optional>
 
-#include "allocator/atomic_file.h"
+#include "allocator/base/atomic_file.h"
 #include "allocator/caching_allocator.h"
-#include "allocator/latency.h"
+#include "allocator/memory/latency.h"
 #include "allocator/replay/policy.h"
-#include "allocator/replay/zoo.h"
+#include "allocator/replay/zoo/zoo.h"
 #include "allocator/trace/trace_file.h"
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"

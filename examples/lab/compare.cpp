@@ -7,8 +7,8 @@
 #include <memory>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/latency.h"
-#include "allocator/replay/zoo.h"
+#include "allocator/memory/latency.h"
+#include "allocator/replay/zoo/zoo.h"
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
 #include "examples/lab/source.h"

@@ -10,8 +10,8 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/memory/simulated_memory.h"
 #include "allocator/rung.h"
-#include "allocator/simulated_memory.h"
 #include "examples/lab/lab.h"
 
 namespace poolgrad::examples {

@@ -6,8 +6,8 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/replay/zoo.h"
-#include "allocator/simulated_memory.h"
+#include "allocator/memory/simulated_memory.h"
+#include "allocator/replay/zoo/zoo.h"
 #include "allocator/trace/trace_file.h"
 
 namespace poolgrad::examples {

@@ -8,7 +8,7 @@
 #include <bit>
 
 #include "allocator/error.h"
-#include "attention/multihead_attention.h"
+#include "attention/modules/multihead_attention.h"
 
 namespace poolgrad::examples {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "attention/pattern.h"
+#include "attention/pattern/pattern.h"
 #include "nn/language_model.h"
 
 namespace CLI {

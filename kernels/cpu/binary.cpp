@@ -1,11 +1,11 @@
 #include <array>
 
 #include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/definition/functors.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
-#include "kernels/functors.h"
 
 namespace poolgrad::kernels {
 namespace {

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "kernels/cpu/block_loop.h"
-#include "kernels/cpu/simd.h"
+#include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/strided_runs.h"
 #include "kernels/dispatch.h"

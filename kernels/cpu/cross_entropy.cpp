@@ -1,6 +1,6 @@
 #include <cmath>
 
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/simd/row.h"
 #include "kernels/dispatch.h"
 #include "kernels/rows.h"
 

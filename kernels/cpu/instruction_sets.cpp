@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "allocator/base/isa_check.h"
+#include "allocator/base/isa_sets.h"
 #include "allocator/error.h"
-#include "allocator/isa_check.h"
-#include "allocator/isa_sets.h"
 #include "kernels/instruction_sets.h"
 
 #if defined(__x86_64__)

@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "kernels/cpu/pair_product.h"
+#include "kernels/cpu/gemm/pair_product.h"
 
 namespace poolgrad::kernels {
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
-#include "kernels/cpu/partial_rows.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/simd/partial_rows.h"
+#include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"

@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "kernels/cpu/row.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/simd/row.h"
+#include "kernels/cpu/simd/vector_math.h"
 #include "kernels/dispatch.h"
 
 namespace poolgrad::kernels {

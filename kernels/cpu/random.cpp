@@ -5,10 +5,10 @@
 #include <limits>
 #include <numbers>
 
-#include "kernels/cpu/philox_blocks.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/simd/philox_blocks.h"
+#include "kernels/cpu/simd/row.h"
+#include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 

@@ -6,13 +6,13 @@
 #include <limits>
 
 #include "kernels/cpu/block_loop.h"
-#include "kernels/cpu/partial_rows.h"
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/simd/partial_rows.h"
+#include "kernels/cpu/simd/row.h"
+#include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/definition/functors.h"
 #include "kernels/dispatch.h"
-#include "kernels/functors.h"
 #include "kernels/rows.h"
 
 namespace poolgrad::kernels {

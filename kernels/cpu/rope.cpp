@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/cpu/row.h"
-#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/simd/row.h"
+#include "kernels/cpu/simd/vector_math.h"
 #include "kernels/dispatch.h"
 #include "kernels/rows.h"
 

@@ -3,7 +3,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/dispatch.h"

@@ -1,7 +1,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/cpu/row.h"
+#include "kernels/cpu/simd/row.h"
 #include "kernels/dispatch.h"
 #include "kernels/rows.h"
 

@@ -3,9 +3,9 @@
 
 #include "allocator/error.h"
 #include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/unary_table.h"
-#include "kernels/cpu/vector_math.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 

@@ -1,8 +1,8 @@
 // From a UnaryOp to its functor. Internal to kernels/cpu.
 #pragma once
 
+#include "kernels/definition/functors.h"
 #include "kernels/elementwise.h"
-#include "kernels/functors.h"
 
 namespace poolgrad::kernels {
 

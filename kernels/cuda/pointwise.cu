@@ -1,8 +1,8 @@
 #include "allocator/error.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launcher.cuh"
-#include "kernels/functors.h"
-#include "kernels/pointwise.h"
+#include "kernels/definition/functors.h"
+#include "kernels/definition/pointwise.h"
 
 namespace poolgrad::kernels::cuda {
 

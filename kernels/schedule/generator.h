@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "kernels/attention_schedule.h"
+#include "kernels/schedule/attention_schedule.h"
 #include "kernels/schedule/strips.h"
 
 namespace poolgrad::kernels {

@@ -2,7 +2,7 @@
 // alike. docs/attention.md, section "programs". Made once by kernels/schedule/tiles.h and kept.
 #pragma once
 
-#include "kernels/attention_schedule.h"
+#include "kernels/schedule/attention_schedule.h"
 
 namespace poolgrad::kernels {
 

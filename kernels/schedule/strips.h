@@ -2,7 +2,7 @@
 // pattern. Host only: what kernels read is made of them once, kernels/schedule/program.h.
 #pragma once
 
-#include "kernels/attention_term.h"
+#include "kernels/definition/attention_term.h"
 
 namespace poolgrad::kernels {
 

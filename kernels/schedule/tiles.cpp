@@ -7,7 +7,7 @@
 #include <unordered_map>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/host_memory.h"
+#include "allocator/memory/host_memory.h"
 #include "allocator/memory_scope.h"
 #include "kernels/schedule/expand.h"
 

@@ -8,7 +8,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
-#include "autograd/views.h"
+#include "autograd/operators/views.h"
 #include "nn/training/random.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"

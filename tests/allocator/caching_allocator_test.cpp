@@ -5,7 +5,7 @@
 #include <tuple>
 #include <vector>
 
-#include "allocator/memory_adaptor.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

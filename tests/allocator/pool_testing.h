@@ -9,8 +9,8 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/host_memory.h"
-#include "allocator/simulated_memory.h"
+#include "allocator/memory/host_memory.h"
+#include "allocator/memory/simulated_memory.h"
 
 namespace poolgrad::testing {
 

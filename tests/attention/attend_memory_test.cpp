@@ -4,7 +4,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 #include "autograd/operators.h"
 #include "tests/attention/attend_support.h"
 

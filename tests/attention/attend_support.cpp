@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 #include "autograd/operators.h"
-#include "kernels/attention_dropout.h"
+#include "kernels/definition/attention_dropout.h"
 #include "tensor/compare.h"
 
 namespace poolgrad::attention::testing_support {

@@ -1,5 +1,5 @@
 // What the engine computes: sums over paths, accumulation, grad(), second derivatives.
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

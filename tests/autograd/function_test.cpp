@@ -1,5 +1,5 @@
 // Operators that users write.
-#include "autograd/function.h"
+#include "autograd/engine/function.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 // them, golden_operators.py, lies beside this file.
 #include <gtest/gtest.h>
 
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"
 #include "tests/autograd/operator_table.h"

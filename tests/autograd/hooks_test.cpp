@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "allocator/caching_allocator.h"
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 #include "tests/autograd/local_operators.h"
 
 namespace poolgrad {

@@ -6,7 +6,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
 #include "tests/autograd/local_operators.h"
 
 namespace poolgrad {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "allocator/error.h"
-#include "autograd/engine.h"
-#include "autograd/record.h"
+#include "autograd/engine/engine.h"
+#include "autograd/engine/record.h"
 #include "kernels/elementwise.h"
 #include "kernels/reduce.h"
 #include "tensor/creation.h"

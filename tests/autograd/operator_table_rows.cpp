@@ -1,8 +1,8 @@
 #include <utility>
 
 #include "attention/attend.h"
-#include "attention/heads.h"
-#include "attention/ring.h"
+#include "attention/modules/heads.h"
+#include "attention/ring/ring.h"
 #include "autograd/operators.h"
 #include "tests/autograd/operator_table.h"
 

@@ -9,9 +9,9 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "autograd/engine.h"
+#include "autograd/engine/engine.h"
+#include "autograd/engine/record.h"
 #include "autograd/operators.h"
-#include "autograd/record.h"
 #include "tensor/compare.h"
 #include "tests/autograd/operator_table.h"
 #include "tests/tensor/support.h"

@@ -1,5 +1,5 @@
 // What a node keeps: versions, policies, and when it lets go.
-#include "autograd/saved_tensor.h"
+#include "autograd/engine/saved_tensor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,7 +1,7 @@
 // d/dx sum(x^2) = 2 x: the whole way through an installed poolgrad. Exits with 0 if it holds.
 #if defined(WITHOUT_UMBRELLA)
-#include "autograd/arithmetic.h"
-#include "autograd/reductions.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/reductions.h"
 #include "tensor/creation.h"
 #else
 #include "poolgrad.h"

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "allocator/replay/policy.h"
-#include "allocator/replay/zoo.h"
+#include "allocator/replay/zoo/zoo.h"
 #include "allocator/trace/trace_file.h"
 #include "examples/lab/lab.h"
 #include "tests/tensor/support.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <sstream>
 
-#include "autograd/views.h"
+#include "autograd/operators/views.h"
 #include "examples/support/train.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"

@@ -10,7 +10,7 @@
 #include <sstream>
 
 #include "allocator/caching_allocator.h"
-#include "autograd/arithmetic.h"
+#include "autograd/operators/arithmetic.h"
 #include "examples/support/train.h"
 #include "kernels/parallel.h"
 #include "nn/training/random.h"

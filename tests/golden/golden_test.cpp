@@ -4,8 +4,8 @@
 #include <cmath>
 #include <string>
 
-#include "attention/language_model.h"
-#include "autograd/cast.h"
+#include "attention/modules/language_model.h"
+#include "autograd/operators/cast.h"
 #include "nn/optimizer.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"

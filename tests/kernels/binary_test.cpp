@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/definition/functors.h"
 #include "kernels/elementwise.h"
-#include "kernels/functors.h"
 #include "tests/kernels/elementwise_reference.h"
 #include "tests/kernels/test_array.h"
 

@@ -2,8 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "allocator/base/clock.h"
 #include "allocator/caching_allocator.h"
-#include "allocator/clock.h"
 #include "allocator/error.h"
 #include "kernels/elementwise.h"
 #include "kernels/indexing.h"

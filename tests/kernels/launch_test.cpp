@@ -9,9 +9,9 @@
 
 #include "allocator/error.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/functors.h"
+#include "kernels/definition/functors.h"
+#include "kernels/definition/pointwise.h"
 #include "kernels/parallel.h"
-#include "kernels/pointwise.h"
 
 namespace poolgrad::kernels {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "allocator/clock.h"
+#include "allocator/base/clock.h"
+#include "kernels/definition/functors.h"
+#include "kernels/definition/pointwise.h"
 #include "kernels/elementwise.h"
-#include "kernels/functors.h"
-#include "kernels/pointwise.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {

@@ -5,8 +5,8 @@
 
 #include "allocator/error.h"
 #include "kernels/cpu/unary_table.h"
+#include "kernels/definition/functors.h"
 #include "kernels/elementwise.h"
-#include "kernels/functors.h"
 #include "tests/kernels/elementwise_reference.h"
 #include "tests/kernels/test_array.h"
 

@@ -7,10 +7,10 @@ Each mutant of tests/mutants/FLOOR.txt is a small fault with a meaning (an edge 
 and names the test that must fail with it. An entry is a paragraph:
 
     what: of two pending blocks that fit the larger is taken
-    file: allocator/pool_streams.cpp
+    file: allocator/pool/streams.cpp
     find: block->size < best->block->size
     replace: block->size > best->block->size
-    test: allocator_stream_order_test StreamOrder.*
+    test: allocator_pool_stream_order_test StreamOrder.*
 
 `find` occurs once in the file (--check says where it does not; the suite runs that too); where it is several lines,
 they come after `find:`, each with a | before it, and so do those of `replace`. `test` is a program, and what of it is

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
-#include "autograd/reductions.h"
+#include "autograd/operators/reductions.h"
 #include "nn/layers.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"

@@ -4,7 +4,9 @@
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string_view>
@@ -24,13 +26,6 @@ int height(std::string_view path) {
   const auto* floor = std::ranges::find(floors, folder);
   if (floor != floors.end()) return static_cast<int>(floor - floors.begin()) + 1;
   return std::ranges::find(programs, folder) != programs.end() ? 7 : unknown;
-}
-
-bool is_public_header(std::string_view path) {
-  if (!path.ends_with(".h")) return false;
-  const bool subfloor =
-      path.starts_with("allocator/trace/") || path.starts_with("allocator/replay/") || path.starts_with("nn/training/");
-  return path == "poolgrad.h" || (height(path) <= 6 && std::ranges::count(path, '/') == (subfloor ? 2 : 1));
 }
 
 std::vector<std::string> lines(const std::string& text) {
@@ -105,28 +100,40 @@ std::vector<std::string> floor_violations(const std::vector<SourceFile>& files) 
 std::vector<std::string> public_header_violations(const std::vector<SourceFile>& files) {
   static const std::regex third_party(R"(^(Eigen|unsupported|fmt|nlohmann|CLI|oneapi|dnnl|gtest|gmock|benchmark)[/.].*)"
                                       R"(|^(cuda|cublas|cub/|cooperative_groups|nvtx|nv/|thrust|nccl|mpi|omp).*)");
+  const auto umbrella = std::ranges::find(files, "poolgrad.h", &SourceFile::path);
+  if (umbrella == files.end()) return {"poolgrad.h: does not exist"};
+  std::set<std::string> listed;
+  for (const Include& include : includes(*umbrella)) listed.insert(include.path);
   std::vector<std::string> violations;
-  for (const SourceFile& file : files) {
-    if (!is_public_header(file.path)) continue;
-    if (file.text.find("#pragma once") == std::string::npos) violations.push_back(file.path + ": no #pragma once");
-    for (const Include& include : includes(file)) {
-      const bool is_private = include.quoted && !is_public_header(include.path);
+  if (listed.size() > 120) violations.push_back("poolgrad.h: lists " + std::to_string(listed.size()) + ", limit 120");
+  for (const std::string& path : listed) {
+    const auto file = std::ranges::find(files, path, &SourceFile::path);
+    if (file == files.end()) {
+      violations.push_back("poolgrad.h: there is no " + path);
+      continue;
+    }
+    if (file->text.find("#pragma once") == std::string::npos) violations.push_back(path + ": no #pragma once");
+    for (const Include& include : includes(*file)) {
+      const bool is_private = include.quoted && !listed.contains(include.path);
       if (is_private || (!include.quoted && std::regex_match(include.path, third_party)))
-        violations.push_back(file.path + ": a public header includes " + include.path);
+        violations.push_back(path + ": a public header includes " + include.path);
     }
   }
   return violations;
 }
 
-std::vector<std::string> umbrella_violations(const std::vector<SourceFile>& files) {
-  const auto umbrella = std::ranges::find(files, "poolgrad.h", &SourceFile::path);
-  if (umbrella == files.end()) return {"poolgrad.h: does not exist"};
-  const std::vector<Include> included = includes(*umbrella);
-  std::vector<std::string> violations;
+std::vector<std::string> room_violations(const std::vector<SourceFile>& files) {
+  constexpr std::size_t limit = 25;
+  std::map<std::string, std::set<std::string>> rooms;
   for (const SourceFile& file : files)
-    if (is_public_header(file.path) && file.path != umbrella->path &&
-        std::ranges::find(included, file.path, &Include::path) == included.end())
-      violations.push_back("poolgrad.h: does not include " + file.path);
+    for (std::size_t slash = file.path.find('/'); slash != std::string::npos; slash = file.path.find('/', slash + 1)) {
+      const std::size_t next = file.path.find('/', slash + 1);
+      rooms[file.path.substr(0, slash)].insert(file.path.substr(slash + 1, next - slash - 1));
+    }
+  std::vector<std::string> violations;
+  for (const auto& [folder, entries] : rooms)
+    if (entries.size() > limit && folder != "tests" && !folder.starts_with("tests/"))
+      violations.push_back(folder + ": " + std::to_string(entries.size()) + " entries, limit " + std::to_string(limit));
   return violations;
 }
 

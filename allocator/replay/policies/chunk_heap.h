@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "allocator/bucket_index.h"
+#include "allocator/heap/bucket_index.h"
 #include "allocator/replay/policies/first_fit_index.h"
 
 namespace poolgrad {

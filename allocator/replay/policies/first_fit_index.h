@@ -8,7 +8,7 @@
 #include <tuple>
 #include <utility>
 
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 
 namespace poolgrad {
 

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 #include "allocator/replay/policy.h"
 
 namespace poolgrad {

@@ -10,7 +10,7 @@
 #include <iterator>
 #include <vector>
 
-#include "allocator/block.h"
+#include "allocator/heap/block.h"
 #include "allocator/replay/model_device.h"
 #include "allocator/replay/policies/chunk_heap.h"
 #include "allocator/replay/policies/model_policy.h"

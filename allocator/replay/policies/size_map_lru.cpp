@@ -16,7 +16,7 @@
 // out: its heap for buffers of less than a page, and its care for other processes' memory.
 #include <deque>
 
-#include "allocator/bucket_index.h"
+#include "allocator/heap/bucket_index.h"
 #include "allocator/replay/policies/model_policy.h"
 #include "allocator/replay/policies/packed_malloc.h"
 #include "allocator/replay/policies/policies.h"

@@ -4,7 +4,7 @@
 #include <unordered_map>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/memory_adaptor.h"
+#include "allocator/memory/memory_adaptor.h"
 
 namespace poolgrad::testing {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "allocator/delayed_memory.h"
-#include "allocator/failing_memory.h"
-#include "allocator/race_detector.h"
+#include "allocator/memory/delayed_memory.h"
+#include "allocator/memory/failing_memory.h"
+#include "allocator/memory/race_detector.h"
 #include "tests/allocator/fuzz/watching_memory.h"
 #include "tests/allocator/pool_testing.h"
 

@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "allocator/device_memory.h"
+#include "allocator/memory/device_memory.h"
 
 namespace poolgrad::testing {
 

@@ -6,8 +6,8 @@
 #include <map>
 #include <string>
 
-#include "allocator/memory_adaptor.h"
-#include "allocator/thread_cache.h"
+#include "allocator/front/thread_cache.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/fuzz/stream_clocks.h"
 
 namespace poolgrad::testing {

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "allocator/thread_cache.h"
+#include "allocator/front/thread_cache.h"
 #include "tests/allocator/fuzz/episode.h"
 
 namespace poolgrad::testing {

@@ -1,11 +1,11 @@
 // The tests of the pool on a GPU, on what stands in for one: they can fail here before they can fail there.
-#include "allocator/cuda_memory.h"
 #include "allocator/error.h"
-#include "allocator/race_detector.h"
-#include "allocator/simulated_memory.h"
-#include "tests/allocator/fake_cuda_driver.h"
+#include "allocator/memory/cuda_memory.h"
+#include "allocator/memory/race_detector.h"
+#include "allocator/memory/simulated_memory.h"
 #include "tests/allocator/gpu/pool_fuzz_on_device.h"
 #include "tests/allocator/gpu/pool_on_device.h"
+#include "tests/allocator/memory/fake_cuda_driver.h"
 
 namespace poolgrad::testing {
 namespace {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "allocator/replay/replay.h"
-#include "allocator/replay/zoo.h"
+#include "allocator/replay/zoo/zoo.h"
 
 namespace poolgrad {
 namespace {

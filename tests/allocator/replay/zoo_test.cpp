@@ -1,4 +1,4 @@
-#include "allocator/replay/zoo.h"
+#include "allocator/replay/zoo/zoo.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,95 @@
+#include "allocator/base/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+/// The file that `path` really names: renaming onto a symbolic link would replace the link.
+std::string resolve(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_symlink(path, ignored)) return path;
+  const std::string target = std::filesystem::weakly_canonical(path, ignored).string();
+  return ignored ? path : target;
+}
+
+/// Best effort: the rename is on disk only after its folder is; not every file system allows the call.
+void sync_folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return;
+  fsync(descriptor);
+  close(descriptor);
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path) : path_(resolve(path)) {
+  struct stat old = {};
+  const bool replaces = stat(path_.c_str(), &old) == 0;
+  if (replaces && !S_ISREG(old.st_mode)) throw FileError("[write] " + path_ + ": not a regular file");
+
+  static std::atomic<unsigned> number{0};
+  do {
+    temporary_ = path_ + ".tmp." + std::to_string(getpid()) + "." + std::to_string(number++);
+    descriptor_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && (errno == EEXIST || errno == EINTR));
+  if (descriptor_ < 0) fail("cannot create a temporary file beside it");
+  if (replaces) fchmod(descriptor_, old.st_mode & 07777);
+}
+
+AtomicFile::~AtomicFile() {
+  if (descriptor_ >= 0) close(descriptor_);
+  if (!temporary_.empty()) unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail(const char* what) const {
+  const int error = errno;
+  throw FileError("[write] " + path_ + ": " + what + ": " + std::generic_category().message(error));
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  const char* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(descriptor_, next, std::min(bytes, std::size_t{1} << 30));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail("cannot write");
+    next += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+void AtomicFile::commit() {
+  if (fsync(descriptor_) != 0) fail("cannot sync");
+  const int descriptor = descriptor_;
+  descriptor_ = -1;
+  if (close(descriptor) != 0) fail("cannot close");
+  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) fail("cannot rename the temporary file");
+  temporary_.clear();
+  sync_folder_of(path_);
+}
+
+void write_file_atomically(const std::string& path, std::span<const std::string_view> pieces) {
+  AtomicFile file(path);
+  for (std::string_view piece : pieces) file.write(piece);
+  file.commit();
+}
+
+void write_file_atomically(const std::string& path, std::string_view text) {
+  write_file_atomically(path, std::span(&text, 1));
+}
+
+}  // namespace poolgrad

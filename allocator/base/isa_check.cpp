@@ -1,0 +1,59 @@
+// Compiled for the oldest x86-64, whatever the library is compiled for, and free of templates and inline functions of
+// the standard library: the linker might take their code from a file that was compiled for a newer CPU.
+#include "allocator/base/isa_check.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "allocator/base/isa_sets.h"
+
+namespace poolgrad {
+namespace {
+
+struct InstructionSet {
+  std::uint32_t bit;
+  const char* name;
+};
+#define POOLGRAD_ENTRY(bit, macro, name) {1u << bit, name},
+constexpr InstructionSet instruction_sets[] = {POOLGRAD_INSTRUCTION_SETS(POOLGRAD_ENTRY)};
+
+void say(const char* text) {
+  if (write(STDERR_FILENO, text, std::strlen(text)) < 0) return;
+}
+
+}  // namespace
+
+std::uint32_t supported_instruction_sets() {
+  std::uint32_t supported = 0;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+#define POOLGRAD_ASK(bit, macro, name) supported |= __builtin_cpu_supports(name) ? 1u << bit : 0u;
+  POOLGRAD_INSTRUCTION_SETS(POOLGRAD_ASK)
+#endif
+  if (const char* without = std::getenv("POOLGRAD_CPU_WITHOUT")) {
+    for (const InstructionSet& set : instruction_sets)
+      if (std::strcmp(set.name, without) == 0) supported &= ~set.bit;
+  }
+  return supported;
+}
+
+const char* missing_instruction_set(std::uint32_t compiled, std::uint32_t supported) {
+  for (const InstructionSet& set : instruction_sets)
+    if (compiled & ~supported & set.bit) return set.name;
+  return nullptr;
+}
+
+}  // namespace poolgrad
+
+// Before every other static initialiser. The linker is told to keep it (allocator/CMakeLists.txt).
+extern "C" __attribute__((constructor(101))) void poolgrad_isa_check() {
+  using namespace poolgrad;
+  const char* missing = missing_instruction_set(compiled_instruction_sets, supported_instruction_sets());
+  if (missing == nullptr) return;
+  say("poolgrad was compiled for a CPU with ");
+  say(missing);
+  say(", which this one lacks: build with -DPOOLGRAD_ISA=native on this machine, or -DPOOLGRAD_ISA=x86-64-v3.\n");
+  _exit(1);
+}

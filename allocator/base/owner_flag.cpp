@@ -1,0 +1,48 @@
+#include "allocator/base/owner_flag.h"
+
+#include <thread>
+
+#ifdef __linux__
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace poolgrad {
+
+#ifdef __linux__
+
+namespace {
+
+long membarrier(int command) { return syscall(__NR_membarrier, command, 0, 0); }
+
+}  // namespace
+
+bool OwnerFlag::has_barrier() noexcept {
+  static const bool registered = membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0;
+  return registered;
+}
+
+void OwnerFlag::barrier() noexcept {
+  if (has_barrier()) membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
+void OwnerFlag::join_process() noexcept {
+  if (has_barrier()) membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+}
+
+#else
+
+bool OwnerFlag::has_barrier() noexcept { return false; }
+
+void OwnerFlag::barrier() noexcept {}
+
+void OwnerFlag::join_process() noexcept {}
+
+#endif
+
+void OwnerFlag::wait() const noexcept {
+  while (inside_.load(std::memory_order_seq_cst)) std::this_thread::yield();
+}
+
+}  // namespace poolgrad

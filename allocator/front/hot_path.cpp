@@ -1,0 +1,173 @@
+// The functions of CachingAllocator that must be fast. A hit takes no lock and does no atomic read-modify-write: it
+// looks up the thread's cache, enters it with plain stores, follows its routine or takes a block of exactly the right
+// size, and leaves.
+#include <algorithm>
+#include <bit>
+
+#include "allocator/base/address_sanitizer.h"
+#include "allocator/call_site.h"
+#include "allocator/error.h"
+#include "allocator/pool/pool.h"
+#include "allocator/trace/trace_clock.h"
+
+namespace poolgrad {
+
+namespace {
+
+// Of a block that was handed out or given back: what both traces of it have.
+struct Traced {
+  std::uint64_t allocation;
+  std::uintptr_t address;
+  std::size_t size;
+  std::size_t requested;
+  Tag tag;
+  std::uint64_t ticket;
+  std::uint32_t stream;
+
+  static Traced of(const Block& block, const Magazine& magazine) {
+    return {block.number,      block.address,          block.size, block.requested, block.tag,
+            magazine.ticket(), magazine.trace_stream()};
+  }
+};
+
+[[gnu::noinline, gnu::cold]] void record_hit(TraceRing& ring, TraceKind kind, const Traced& block,
+                                             std::source_location location = {}) noexcept {
+  ring.record({.time = trace_ticks(),
+               .allocation = block.allocation,
+               .address = block.address,
+               .size = block.requested,
+               .ticket = block.ticket,
+               .location = std::bit_cast<std::uint64_t>(location),
+               .scope = block.tag.scope,
+               .stream = block.stream,
+               .slack = static_cast<std::uint32_t>(block.size - block.requested),
+               .kind = kind,
+               .category = block.tag.category,
+               .flags = kind == TraceKind::free_requested ? completed_at_once : std::uint8_t{0}});
+}
+
+/// The calling thread is inside its cache while it lives.
+class Inside {
+ public:
+  explicit Inside(OwnerFlag& flag) : flag_(flag), entered_(flag.enter()) {}
+  ~Inside() {
+    if (entered_) flag_.leave();
+  }
+  Inside(const Inside&) = delete;
+  Inside& operator=(const Inside&) = delete;
+  explicit operator bool() const { return entered_; }
+
+ private:
+  OwnerFlag& flag_;
+  const bool entered_;
+};
+
+}  // namespace
+
+inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
+                                    std::source_location location) noexcept {
+  const ThreadState::KnownCache known = thread_state.cache_of(place_);
+  if (known.pool != id_) return nullptr;
+  ThreadCache& cache = *known.cache;
+  if (decays_ && ++cache.hits % std::min<std::size_t>(1024, std::max<std::size_t>(config_.decay, 1)) == 0) [[unlikely]]
+    return nullptr;  // what is cached behind the hot path gets older, too
+  const Inside inside(cache.flag);
+  if (!inside) return nullptr;
+  if (!tags_) tag = {};
+  if (cache.routine != nullptr) [[likely]] {
+    const Routine::Act* act = cache.routine->allocation(bytes, alignment, stream, tag);
+    if (act == nullptr) return nullptr;
+    const std::uint64_t number = cache.sequence.number(tag.category);
+    if (tags_) cache.sequence.request(bytes, tag.category);
+    void* pointer = reinterpret_cast<void*>(act->address);
+    allow_access(device_, pointer, bytes);
+    if (cache.ring != nullptr) [[unlikely]]
+      record_hit(*cache.ring, TraceKind::allocate,
+                 {number, act->address, rounded(bytes), bytes, tag, cache.routine->ticket, cache.routine->trace_stream},
+                 CallSite::of(location));
+    return pointer;
+  }
+  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != device_ ||
+      !std::has_single_bit(alignment) || is_long_lived(tag.category)) {
+    return nullptr;
+  }
+  Magazine* magazine = cache.find(stream.id);
+  Block* block = magazine == nullptr ? nullptr : magazine->pop(rounded(bytes), alignment);
+  if (block == nullptr) return nullptr;
+  block->state = BlockState::live;
+  block->requested = bytes;
+  block->tag = tag;
+  block->number = cache.sequence.number(tag.category);
+  allow_access(device_, reinterpret_cast<void*>(block->address), bytes);
+  if (tags_) cache.sequence.request(bytes, tag.category);
+  cache.recent.allocate(block->size, bytes, tag.category);
+  if (cache.ring != nullptr) [[unlikely]]
+    record_hit(*cache.ring, TraceKind::allocate, Traced::of(*block, *magazine), CallSite::of(location));
+  return reinterpret_cast<void*>(block->address);
+}
+
+inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept {
+  const ThreadState::KnownCache known = thread_state.cache_of(place_);
+  if (known.pool != id_) return false;
+  ThreadCache& cache = *known.cache;
+  const Inside inside(cache.flag);
+  if (!inside) return false;
+  if (cache.routine != nullptr) [[likely]] {
+    const Routine::Act* act = cache.routine->free(pointer, bytes, stream);
+    if (act == nullptr) return false;
+    const Category category = act->category();
+    const std::uint64_t number = cache.sequence.last(category) - act->age;
+    if (tags_) cache.sequence.release(number, category);
+    forbid_access(device_, pointer, rounded(bytes));
+    if (cache.ring != nullptr) [[unlikely]]
+      record_hit(*cache.ring, TraceKind::free_requested,
+                 {number,
+                  act->address,
+                  rounded(bytes),
+                  bytes,
+                  {category, act->scope},
+                  cache.routine->ticket,
+                  cache.routine->trace_stream});
+    return true;
+  }
+  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != device_) return false;
+  Block* block = live_block(pointer);
+  if (block == nullptr || block->requested != bytes || block->stream != stream.id || block->used_elsewhere ||
+      is_long_lived(block->tag.category)) {
+    return false;
+  }
+  Magazine* magazine = cache.find(stream.id);
+  if (magazine == nullptr || !magazine->push(block, cache.limit)) return false;
+  if (tags_) cache.sequence.release(block->number, block->tag.category);
+  cache.recent.release(block->size, bytes, block->tag.category);
+  forbid_access(device_, pointer, block->size);
+  if (cache.ring != nullptr) [[unlikely]]
+    record_hit(*cache.ring, TraceKind::free_requested, Traced::of(*block, *magazine));
+  return true;
+}
+
+void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream,
+                                 std::source_location location) {
+  stream = ThreadCaches::named(stream);
+  if (void* hit = pool_->allocate_at_once(bytes, alignment, stream, thread_state.tag, location)) return hit;
+  auto result = pool_->allocate({.bytes = bytes, .alignment = alignment, .stream = stream, .location = location});
+  if (void** pointer = std::get_if<void*>(&result)) return *pointer;
+  throw OutOfMemoryError(std::get<std::string>(result));
+}
+
+std::variant<void*, std::string> CachingAllocator::try_allocate(const AllocationRequest& request) {
+  const Stream stream = ThreadCaches::named(request.stream);
+  if (void* hit = pool_->allocate_at_once(request.bytes, request.alignment, stream, request.tag, request.location)) {
+    return hit;
+  }
+  AllocationRequest named = request;
+  named.stream = stream;
+  return pool_->allocate(named);
+}
+
+void CachingAllocator::deallocate(void* pointer, std::size_t bytes, std::size_t, Stream stream) noexcept {
+  stream = ThreadCaches::named(stream);
+  if (!pool_->deallocate_at_once(pointer, bytes, stream)) pool_->deallocate(pointer, bytes, stream);
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,178 @@
+// Live blocks that are packed: many behind one Block, without a leaf in the live map.
+#include <algorithm>
+#include <utility>
+
+#include "allocator/heap/arena.h"
+
+namespace poolgrad {
+
+// What one pass works with, region by region.
+struct Arena::Packing {
+  const std::function<bool(const Block*)>& may_pack;
+  std::size_t& count;
+  std::vector<Block*> loose;   // live blocks that will be packed
+  std::vector<Block*> pieces;  // and those that stand for packed ones, in address order
+  std::vector<LiveBlock> blocks;
+
+  // Whether a run of packed blocks goes on from one piece to the next.
+  static bool joined(const Block* piece, const Block* next) {
+    return piece->next == next && piece->stream == next->stream;
+  }
+};
+
+void Arena::pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed) {
+  Packing packing{may_pack, packed, {}, {}, {}};
+  for (const auto& window : windows_) {
+    window->live.for_each_region([&](std::size_t region) { pack(*window, region, packing); });
+  }
+}
+
+void Arena::pack(Window& window, std::size_t region, Packing& packing) {
+  LiveMap& live = window.live;
+  auto& [may_pack, count, loose, pieces, blocks] = packing;
+  loose.clear();
+  bool kept = false;
+  live.for_each_in(region, [&](Block* block) {
+    if (may_pack(block)) {
+      loose.push_back(block);
+    } else {
+      kept = true;
+    }
+  });
+  if (loose.empty()) return live.free_empty_leaves(region);
+
+  PackedBlocks* const known = live.packed(region);
+  pieces.clear();
+  blocks.clear();
+  const auto add = [&](Block* piece) {
+    pieces.push_back(piece);
+    for_each_of(piece, [&](const Block& block) { blocks.push_back(LiveBlock::of(block)); });
+  };
+  auto next = loose.begin();
+  const auto add_node = [&](Block* node) {
+    while (next != loose.end() && (*next)->address < node->address) add(*next++);
+    add(node);
+  };
+  if (known != nullptr) tree_walk(known->nodes, add_node);
+  std::for_each(next, loose.end(), add);
+  std::size_t runs = 1;
+  for (std::size_t i = 1; i < pieces.size(); ++i) runs += !Packing::joined(pieces[i - 1], pieces[i]);
+
+  // All that needs memory comes first.
+  PackedBlocks::Owner packed = PackedBlocks::make(blocks, window.address + region, live.granule_bits());
+  const std::size_t saved =
+      (pieces.size() - runs) * sizeof(Block) + (kept ? 0 : live.leaf_bytes()) + (known != nullptr ? known->bytes() : 0);
+  if (packed->bytes() >= saved) return live.free_empty_leaves(region);
+  store_.reserve(runs);
+
+  count += loose.size();
+  if (kept) {
+    for (const Block* block : loose) live.clear(block->address - window.address);
+    live.free_empty_leaves(region);
+  } else {
+    live.free_leaves(region);
+  }
+  for (auto first = pieces.begin(); first != pieces.end();) {
+    auto last = first;
+    while (last + 1 != pieces.end() && Packing::joined(*last, *(last + 1))) ++last;
+    Block* node = *first;
+    if (first != last || node->packed == nullptr) {
+      // A new one, so that those which stay lie close together, and the memory of the others becomes empty.
+      node = store_.make();
+      node->address = (*first)->address;
+      node->size = (*last)->end() - node->address;
+      node->stream = (*first)->stream;
+      node->state = BlockState::live;
+      node->window = &window;
+      node->previous = (*first)->previous;
+      node->next = (*last)->next;
+      (node->previous != nullptr ? node->previous->next : window.first) = node;
+      if (node->next != nullptr) node->next->previous = node;
+      for (auto piece = first; piece <= last; ++piece) store_.recycle(*piece);
+    }
+    node->packed = packed.get();
+    packed->add_node(node);
+    first = last + 1;
+  }
+  live.set_packed(region, std::move(packed));
+}
+
+std::pair<std::size_t, PackedBlocks*> Arena::look_up(std::uintptr_t address) const noexcept {
+  const Window* window = window_of(address);
+  PackedBlocks* packed = window == nullptr ? nullptr : window->live.packed(address - window->address);
+  if (packed == nullptr) return {};
+  const std::size_t index = packed->lower_bound(address);
+  if (index == packed->size() || packed->address(index) != address) return {};
+  return {index, packed};
+}
+
+Block Arena::copy_of(const Block* node, std::size_t index) {
+  const LiveBlock live = node->packed->at(index, node);
+  Block block = *node;
+  block.address = live.address;
+  block.size = live.size;
+  block.requested = live.requested;
+  block.number = live.number;
+  block.tag = live.tag;
+  block.packed = nullptr;
+  return block;
+}
+
+std::optional<Block> Arena::live_copy(std::uintptr_t address) const {
+  if (const Block* block = live(address)) {
+    return block->state == BlockState::live ? std::optional(*block) : std::nullopt;
+  }
+  const auto [index, packed] = look_up(address);
+  if (packed == nullptr) return std::nullopt;
+  return copy_of(packed->node_of(address), index);
+}
+
+void Arena::expect_taken_out(std::uintptr_t address) {
+  store_.reserve(2);
+  const PackedBlocks* packed = look_up(address).second;
+  if (packed == nullptr) return;
+  Window& window = *packed->nodes->window;
+  window.live.expect(address - window.address);
+}
+
+Block* Arena::take_out(std::uintptr_t address) noexcept {
+  const auto [index, packed] = look_up(address);
+  if (packed == nullptr) return nullptr;
+  Block* block = packed->node_of(address);
+  const LiveBlock live = packed->at(index, block);
+  const bool first = live.address == block->address;
+  const bool last = live.end() == block->end();
+  if (store_.spares() < std::size_t{!first} + std::size_t{!last}) return nullptr;
+  if (first) {
+    packed->remove_node(block);
+  } else {
+    Block* const before = block;
+    block = store_.make_last();
+    split(before, live.address - before->address, block);
+  }
+  if (!last) {
+    Block* rest = store_.make_last();
+    split(block, live.size, rest);
+    rest->packed = packed;
+    packed->add_node(rest);
+  }
+  block->packed = nullptr;
+  block->requested = live.requested;
+  block->number = live.number;
+  block->tag = live.tag;
+  packed->erase(index);
+  if (packed->size() == 0) block->window->live.set_packed(address - block->window->address, nullptr);
+  return block;
+}
+
+std::size_t Arena::bookkeeping_bytes() const noexcept {
+  std::size_t bytes = map_bytes_ + indices_.size() * sizeof(BucketIndex);
+  for (const auto& window : windows_) bytes += sizeof(Window) + window->handles.bytes();
+  return bytes;
+}
+
+void Arena::trim_maps() noexcept {
+  for (const auto& window : windows_) window->live.trim();
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,231 @@
+// Pages: where an arena grows, what it can give back.
+#include "allocator/heap/arena.h"
+
+#include <algorithm>
+
+#include "allocator/base/rounding.h"
+
+namespace poolgrad {
+
+Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::uint64_t stream,
+                                 std::size_t step) const {
+  const auto joins = [&](const Block* other) {
+    return other != nullptr && other->state == BlockState::free && other->stream == stream;
+  };
+  Growth best;
+  holes_.for_each_from(0, [&](Block* hole) {
+    const std::uintptr_t below = joins(hole->previous) ? hole->previous->address : hole->address;
+    const std::uintptr_t above = joins(hole->next) ? hole->next->end() : hole->end();
+    const std::uintptr_t start = round_up(below, alignment);
+    if (start < below || start >= above || above - start < size) return;
+    const std::uintptr_t begin = start < hole->address ? hole->address : round_down(start, page_);
+    if (begin >= hole->end() || start + size <= begin) return;  // the free neighbours alone would do
+    // Steps are counted from the window, which is not at the same address on every device.
+    const std::uintptr_t window = hole->window->address;
+    const std::uintptr_t end = std::min(window + round_up(start + size - window, step), hole->end());
+    const bool better = best.hole == nullptr || end - begin < best.bytes ||
+                        (end - begin == best.bytes && hole->address < best.hole->address);
+    if (better) best = {hole, begin - hole->address, end - begin};
+  });
+  return best;
+}
+
+Block* Arena::begin_growth(const Growth& growth, std::uint64_t stream) {
+  store_.reserve(2);
+  Block* pages = growth.hole;
+  holes_.remove(pages);
+  if (growth.offset != 0) {
+    Block* below = pages;
+    pages = split(below, growth.offset);
+    holes_.insert(below);
+  }
+  if (pages->size > growth.bytes) holes_.insert(split(pages, growth.bytes));
+  pages->state = BlockState::busy;
+  pages->stream = stream;
+  return pages;
+}
+
+void Arena::uncommit(Block* block) noexcept {
+  block->window->handles.clear(block->address, block->size);
+  block->state = BlockState::uncommitted;
+  block->stream = 0;
+  block->epoch = 0;
+  block->ticket = 0;
+  if (block->next != nullptr && block->next->state == BlockState::uncommitted) {
+    holes_.remove(block->next);
+    absorb_next(block);
+  }
+  if (block->previous != nullptr && block->previous->state == BlockState::uncommitted) {
+    block = block->previous;
+    holes_.remove(block);
+    absorb_next(block);
+  }
+  holes_.insert(block);
+}
+
+std::size_t Arena::whole_handles(const Block* first, const Block* last) {
+  const std::uintptr_t begin = first->window->handles.round_up(first->address);
+  const std::uintptr_t end = first->window->handles.round_down(last->end());
+  return end > begin ? end - begin : 0;
+}
+
+Block* Arena::least_recently_used() const {
+  Block* oldest = nullptr;
+  for (const StreamIndex& entry : indices_) {
+    entry.free->for_each_from(page_, [&](Block* block) {
+      const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
+                         (block->epoch == oldest->epoch && block->address > oldest->address);
+      if (older && whole_handles(block) != 0) oldest = block;
+    });
+  }
+  return oldest;
+}
+
+Block* Arena::cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end) {
+  store_.reserve(2);
+  remove_free(block);
+  block->state = BlockState::busy;
+  if (end != block->end()) put(split(block, end - block->address));
+  if (begin == block->address) return block;
+  Block* cut = split(block, begin - block->address);
+  put(block);
+  return cut;
+}
+
+Block* Arena::take_handles(Block* block, std::size_t bytes) {
+  const HandleMap& handles = block->window->handles;
+  const std::uintptr_t first = handles.round_up(block->address);
+  const std::uintptr_t end = handles.round_down(block->end());
+  std::uintptr_t begin = end;
+  while (begin > first && end - begin < bytes) begin = handles.start_of(begin - 1);
+  return cut_out(block, begin, end);
+}
+
+Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
+  struct Run {
+    Block* block = nullptr;
+    std::uintptr_t begin = 0, end = 0;
+    std::size_t calls = 0;  // to the device, one for each handle
+    std::size_t size() const { return end - begin; }
+    // The last of equals in the order of the search, where that is by stream, then by falling size and address.
+    bool better_than(const Run& other) const {
+      if (other.block == nullptr) return true;
+      const std::size_t own = size() * other.calls, others = other.size() * calls;
+      if (own != others) return own > others;
+      if (block->epoch != other.block->epoch) return block->epoch < other.block->epoch;
+      return block != other.block && block->stream == other.block->stream;
+    }
+  };
+  Run best;
+  const auto consider = [&](const Run& run) {
+    if (run.calls != 0 && run.better_than(best)) best = run;
+  };
+  for (const StreamIndex& entry : indices_) {
+    entry.free->for_each_largest_first([&](Block* block) {
+      // No call gives more bytes than the block has: those that are too small need not be looked at.
+      const std::size_t most = std::min(block->size, bytes) * best.calls;
+      if (block->size < page_ || most < best.size()) return false;
+      if (block == hole->previous || block == hole->next) return true;
+      if (best.block != nullptr && most == best.size() && block->epoch > best.block->epoch) return true;
+      const HandleMap& handles = block->window->handles;
+      const std::uintptr_t end = handles.round_down(block->end());
+      const std::uintptr_t begin = handles.round_up(block->address);
+      if (divisible_) {
+        if (begin < end) consider({block, begin, std::min(end, begin + bytes), 1});
+        return true;
+      }
+      Run run{block, begin, begin};
+      while (run.end < end) {
+        const std::uintptr_t next = handles.end_of(run.end);
+        if (next - run.begin <= bytes) {
+          run.end = next;
+          ++run.calls;
+        } else {
+          consider(run);
+          // A handle that does not fit behind the run may begin another one.
+          run.begin = run.end = run.calls == 0 ? next : run.end;
+          run.calls = 0;
+        }
+      }
+      consider(run);
+      return true;
+    });
+  }
+  return best.block == nullptr ? nullptr : cut_out(best.block, best.begin, best.end);
+}
+
+std::size_t Arena::releasable_bytes(std::size_t enough) const {
+  std::size_t bytes = 0;
+  if (std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->bytes() != 0; }) <= 1) {
+    // No two free blocks are neighbours: the large ones can be looked up.
+    for (const StreamIndex& entry : indices_) {
+      entry.free->for_each_largest_first([&](const Block* block) {
+        bytes += whole_handles(block);
+        return block->size >= page_ && bytes < enough;
+      });
+    }
+    return bytes;
+  }
+  for_each_free_run([&](const Block* first, const Block* last) { bytes += whole_handles(first, last); });
+  return bytes;
+}
+
+std::vector<std::pair<LiveBlock, std::size_t>> Arena::pinners() const {
+  std::vector<std::pair<LiveBlock, std::size_t>> shares;
+  const auto credit = [&](const LiveBlock& block, std::size_t bytes) {
+    // Handles are visited in address order, so a block that spans several was the last one credited.
+    if (shares.empty() || shares.back().first.address != block.address) shares.emplace_back(block, 0);
+    shares.back().second += bytes;
+  };
+  std::vector<LiveBlock> holders;  // in the present handle
+  for (const auto& window : windows_) {
+    const Block* first = window->first;
+    for (std::uintptr_t at = window->address; first != nullptr;) {
+      if (first->state == BlockState::uncommitted) {
+        at = first->end();
+        first = first->next;
+        continue;
+      }
+      // One handle, or all those that `first` fills: they hold nothing free.
+      const std::uintptr_t end = std::max(window->handles.end_of(at), window->handles.round_down(first->end()));
+      std::size_t free = 0;
+      holders.clear();
+      const Block* block = first;
+      for (; block != nullptr && block->address < end; block = block->next) {
+        const std::size_t inside = std::min(end, block->end()) - std::max(at, block->address);
+        if (block->state == BlockState::free) {
+          free += inside;
+        } else {
+          for_each_of(block, [&](const Block& one) {
+            if (one.end() > at && one.address < end) holders.push_back(LiveBlock::of(one));
+          });
+        }
+        first = block;
+      }
+      for (const LiveBlock& holder : holders) {
+        if (free != 0) credit(holder, free / holders.size());
+      }
+      at = end;
+      if (first->end() <= end) first = first->next;
+    }
+  }
+  return shares;
+}
+
+std::vector<Block*> Arena::take_mixed_handles() {
+  Block* oldest_first = nullptr;
+  Block* oldest_last = nullptr;
+  std::uint64_t oldest = UINT64_MAX;
+  for_each_free_run([&](Block* first, Block* last) {
+    if (first == last || whole_handles(first, last) == 0) return;
+    std::uint64_t epoch = 0;
+    for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
+    if (epoch >= oldest) return;
+    oldest = epoch;
+    oldest_first = first;
+    oldest_last = last;
+  });
+  return take_run(oldest_first, oldest_last);
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,159 @@
+// One contiguous range of a pool's addresses. Blocks tile each address window without gaps.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/relaxed.h"
+#include "allocator/memory_scope.h"
+#include "allocator/report/snapshot.h"
+
+namespace poolgrad {
+
+struct Window;
+struct BlockChunk;
+class PackedBlocks;
+
+// What allocating and freeing through a magazine touches comes first and fills one cache line.
+struct alignas(64) Block {
+  std::uintptr_t address = 0;
+  std::size_t size = 0;
+  // Whose queued work may still use the memory. Hot paths look at it while the stream of others' blocks is renamed.
+  Relaxed<std::uint64_t> stream = 0;
+  std::uint64_t number = 0;  // allocations are counted from 1; see Pool::publish for scratch of kernels
+  std::size_t requested = 0;
+  Tag tag;
+  // Children in a tree: of a bucket, while free, or of those that stand for packed blocks of one region. `left` is the
+  // next block while in a magazine.
+  Block* left = nullptr;
+  Relaxed<BlockState> state = BlockState::busy;  // neighbours look at it
+  bool used_elsewhere = false;                   // by other streams too, see Pool::use
+
+  Block* right = nullptr;
+  // Neighbours by address in the same window; never two free blocks of one stream, never two uncommitted ones.
+  Block* previous = nullptr;
+  Block* next = nullptr;
+  Window* window = nullptr;
+  std::uint64_t epoch = 0;         // allocation tick at which it was last given back
+  std::uint64_t ticket = 0;        // of `stream` when it was last given back, see StreamOrder
+  PackedBlocks* packed = nullptr;  // has the live blocks, all next to each other, that this one stands for
+  BlockChunk* chunk = nullptr;     // where it lies; see BlockStore
+
+  std::uintptr_t end() const { return address + size; }
+
+  /// Puts `rest` behind this block, which keeps its first `bytes`.
+  void link_rest(Block* rest, std::size_t bytes) {
+    rest->previous = this;
+    rest->next = next;
+    if (next != nullptr) next->previous = rest;
+    next = rest;
+    size = bytes;
+  }
+  /// Adds the next block's bytes and takes it out of the order; returns it.
+  Block* absorb_next() {
+    Block* gone = next;
+    size += gone->size;
+    epoch = epoch > gone->epoch ? epoch : gone->epoch;
+    next = gone->next;
+    if (next != nullptr) next->previous = this;
+    return gone;
+  }
+};
+
+/// Memory for blocks comes in chunks.
+struct BlockChunk {
+  static constexpr std::size_t size = 32;
+  std::array<Block, size> blocks;
+  Block* spare = nullptr;
+  std::size_t spares = 0;
+  BlockChunk* next = nullptr;  // with spare blocks
+};
+
+/// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state. Those of one chunk are
+/// handed out before those of the next, so that chunks become empty.
+class BlockStore {
+ public:
+  /// So many are left by whoever can live without memory for more, for those who cannot: see make_last().
+  static constexpr std::size_t kept = 2;
+
+  /// The next `count` calls of make() need no memory.
+  void reserve(std::size_t count) {
+    while (spares_ < count + kept) add_chunk();
+  }
+  Block* make() {
+    reserve(1);
+    return make_last();
+  }
+  /// Needs no memory; there must be spare blocks.
+  Block* make_last() noexcept {
+    BlockChunk* chunk = first_;
+    Block* block = std::exchange(chunk->spare, chunk->spare->next);
+    if (--chunk->spares == 0) first_ = chunk->next;
+    --spares_;
+    *block = Block{};
+    block->chunk = chunk;
+    return block;
+  }
+  void recycle(Block* block) noexcept {
+    BlockChunk* chunk = block->chunk;
+    block->next = std::exchange(chunk->spare, block);
+    if (chunk->spares++ == 0) append(chunk);
+    ++spares_;
+  }
+
+  std::size_t spares() const noexcept { return spares_; }
+  /// Bytes held.
+  std::size_t bytes() const noexcept {
+    return chunks_.size() * sizeof(BlockChunk) + chunks_.capacity() * sizeof(chunks_[0]);
+  }
+  /// Gives back the memory of chunks that nothing is in, but for one.
+  void trim() noexcept {
+    BlockChunk* chunk = std::exchange(first_, nullptr);
+    std::size_t left = spares_;
+    while (chunk != nullptr) {
+      BlockChunk* next = chunk->next;
+      if (chunk->spares < BlockChunk::size || left < BlockChunk::size + kept) {
+        append(chunk);
+      } else {
+        left -= BlockChunk::size;
+        chunk->blocks[0].chunk = nullptr;  // to be erased
+      }
+      chunk = next;
+    }
+    spares_ = left;
+    std::erase_if(chunks_, [](const auto& known) { return known->blocks[0].chunk == nullptr; });
+    chunks_.shrink_to_fit();
+  }
+
+ private:
+  void append(BlockChunk* chunk) noexcept {
+    chunk->next = nullptr;
+    (first_ == nullptr ? first_ : last_->next) = chunk;
+    last_ = chunk;
+  }
+  void add_chunk() {
+    auto made = std::make_unique<BlockChunk>();
+    BlockChunk* chunk = made.get();
+    chunks_.push_back(std::move(made));
+    for (std::size_t i = BlockChunk::size; i-- > 0;) {
+      Block& block = chunk->blocks[i];
+      block.chunk = chunk;
+      block.next = std::exchange(chunk->spare, &block);
+    }
+    chunk->spares = BlockChunk::size;
+    spares_ += BlockChunk::size;
+    append(chunk);
+  }
+
+  std::vector<std::unique_ptr<BlockChunk>> chunks_;
+  // Those with spare blocks, in a row.
+  BlockChunk* first_ = nullptr;
+  BlockChunk* last_ = nullptr;
+  std::size_t spares_ = 0;
+};
+
+}  // namespace poolgrad

@@ -1,0 +1,79 @@
+// The free blocks of one stream, found by size: two-level bitmaps over buckets (power of two x 16), as in TLSF
+// (Masmano et al. 2004). A bucket is an index, never a rounding: it holds its blocks in a tree ordered by
+// (size, address), so a search gives the true best fit, and of equal fits the lowest address.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "allocator/heap/block_tree.h"
+
+namespace poolgrad {
+
+class BucketIndex {
+ public:
+  /// Sizes are multiples of `granule` (a power of two).
+  explicit BucketIndex(std::size_t granule) : shift_(static_cast<unsigned>(std::countr_zero(granule))) {}
+
+  void insert(Block* block) noexcept;
+  void remove(Block* block) noexcept;
+  /// The smallest block of at least `size` bytes, at the lowest address; nullptr if there is none. Stays in the index.
+  Block* find(std::size_t size) const noexcept;
+  /// Sum of the sizes.
+  std::size_t bytes() const noexcept { return bytes_; }
+
+  /// Calls visit(Block*) for every block in buckets that can hold `size` bytes or more, in no useful order.
+  template <class Visit>
+  void for_each_from(std::size_t size, Visit visit) const {
+    const Bucket from = bucket_of(size);
+    for (std::size_t major = from.major; major < majors; ++major) {
+      if ((major_map_ >> major & 1) == 0) continue;
+      for (std::size_t minor = major == from.major ? from.minor : 0; minor < minors; ++minor) {
+        tree_walk(roots_[major * minors + minor], visit);
+      }
+    }
+  }
+
+  /// Calls visit(Block*) for the blocks by falling size, until it returns false.
+  template <class Visit>
+  void for_each_largest_first(Visit visit) const {
+    for (std::uint64_t left = major_map_; left != 0;) {
+      const auto major = static_cast<std::size_t>(std::bit_width(left)) - 1;
+      left &= ~(std::uint64_t{1} << major);
+      for (std::size_t minor = minors; minor-- > 0;) {
+        if (!walk_down(roots_[major * minors + minor], visit)) return;
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t majors = 61;
+  static constexpr std::size_t minors = 16;
+
+  struct Bucket {
+    std::size_t major;
+    std::size_t minor;
+  };
+
+  Bucket bucket_of(std::size_t size) const noexcept {
+    const std::size_t units = size >> shift_;
+    if (units < minors) return {0, units};
+    const auto log = static_cast<std::size_t>(std::bit_width(units)) - 1;
+    return {log - 3, (units >> (log - 4)) & (minors - 1)};
+  }
+
+  template <class Visit>
+  static bool walk_down(Block* tree, Visit& visit) {
+    return tree == nullptr || (walk_down(tree->right, visit) && visit(tree) && walk_down(tree->left, visit));
+  }
+
+  unsigned shift_;
+  std::size_t bytes_ = 0;
+  std::uint64_t major_map_ = 0;
+  std::array<std::uint16_t, majors> minor_map_{};
+  std::array<Block*, majors * minors> roots_{};
+};
+
+}  // namespace poolgrad

@@ -1,0 +1,85 @@
+#include "allocator/heap/mapped_handles.h"
+
+#include <string>
+#include <utility>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+[[noreturn]] void fail(const char* operation, const std::string& reason, std::uintptr_t address, std::size_t bytes) {
+  throw DeviceError("[" + std::string(operation) + "] " + reason + ": " + std::to_string(bytes) + " bytes at " +
+                    std::to_string(address));
+}
+
+}  // namespace
+
+void MappedHandles::check_free(std::uintptr_t address, std::size_t bytes, const char* operation) const {
+  const auto after = handles_.upper_bound(address);
+  const bool meets_next = after != handles_.end() && after->first - address < bytes;
+  const bool meets_previous =
+      after != handles_.begin() && address - std::prev(after)->first < std::prev(after)->second.bytes;
+  if (meets_next || meets_previous) fail(operation, "memory is already behind a part of the range", address, bytes);
+}
+
+void MappedHandles::add(const Handle& handle, const char* operation) {
+  check_free(handle.address, handle.bytes, operation);
+  handles_.emplace(handle.address, handle);
+}
+
+void MappedHandles::check_whole(std::uintptr_t address, std::size_t bytes, const char* operation) const {
+  std::size_t covered = 0;
+  for (auto entry = handles_.find(address); covered < bytes; ++entry) {
+    if (entry == handles_.end() || entry->first - address != covered) {
+      fail(operation, "no handle starts where the range does, or memory is missing inside it", address, bytes);
+    }
+    if (entry->second.bytes > bytes - covered) {
+      fail(operation, "the range ends inside a handle of " + std::to_string(entry->second.bytes) + " bytes", address,
+           bytes);
+    }
+    covered += entry->second.bytes;
+  }
+}
+
+std::vector<MappedHandles::Handle> MappedHandles::whole(std::uintptr_t address, std::size_t bytes,
+                                                        const char* operation) const {
+  check_whole(address, bytes, operation);
+  std::vector<Handle> found;
+  for (auto entry = handles_.lower_bound(address); entry != handles_.lower_bound(address + bytes); ++entry) {
+    found.push_back(entry->second);
+  }
+  return found;
+}
+
+MappedHandles::Handles MappedHandles::take(std::uintptr_t address, std::size_t bytes, const char* operation) {
+  check_whole(address, bytes, operation);
+  Handles taken;
+  const auto end = handles_.lower_bound(address + bytes);
+  for (auto entry = handles_.lower_bound(address); entry != end;) taken.insert(handles_.extract(entry++));
+  return taken;
+}
+
+void MappedHandles::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes, const char* operation) {
+  check_free(to, bytes, operation);
+  Handles moved = take(from, bytes, operation);
+  while (!moved.empty()) {
+    auto node = moved.extract(moved.begin());
+    node.key() += to - from;
+    node.mapped().address = node.key();
+    handles_.insert(std::move(node));
+  }
+}
+
+void MappedHandles::split(std::uintptr_t address) {
+  const auto after = handles_.lower_bound(address);
+  if (after == handles_.begin()) return;
+  Handle& first = std::prev(after)->second;
+  const std::size_t kept = address - first.address;
+  if (kept >= first.bytes) return;
+  handles_.emplace_hint(after, address, Handle{address, first.bytes - kept, first.id});
+  first.bytes = kept;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,280 @@
+// The real driver. Host code only: it needs CUDA's headers and the runtime library, but neither nvcc nor libcuda, whose
+// functions the runtime finds when the program runs.
+#include "allocator/memory/cuda_driver.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <iomanip>
+#include <sstream>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+[[noreturn]] void fail(const char* call, const std::string& name, const char* file, int line) {
+  throw CudaError("[" + std::string(call) + "] " + name + " at " + file + ":" + std::to_string(line));
+}
+
+void check(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();  // else the next call would report it again
+  fail(call, std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status), file, line);
+}
+
+// A function of the driver of this machine; nullptr where it has none of this name.
+template <typename Function>
+Function find(const char* symbol) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  constexpr unsigned version = 10020;  // the first CUDA that had all that is asked for here
+  const cudaError_t status = cudaGetDriverEntryPointByVersion(symbol, &function, version, cudaEnableDefault, &found);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint(symbol, &function, cudaEnableDefault, &found);
+#endif
+  if (status != cudaSuccess) cudaGetLastError();
+  const bool known = status == cudaSuccess && found == cudaDriverEntryPointSuccess;
+  return known ? reinterpret_cast<Function>(function) : nullptr;
+}
+
+void check(CUresult status, const char* call, const char* file, int line) {
+  if (status == CUDA_SUCCESS) return;
+  const char* name = nullptr;
+  const auto name_of = find<decltype(&cuGetErrorName)>("cuGetErrorName");
+  if (name_of != nullptr) name_of(status, &name);
+  fail(call, name != nullptr ? name : "error " + std::to_string(static_cast<int>(status)), file, line);
+}
+
+#define POOLGRAD_CUDA_CHECK(call) check((call), #call, __FILE__, __LINE__)
+
+// The calls of contexts and of the virtual memory interface, as the driver of this machine has them; null where it has
+// not.
+struct EntryPoints {
+  decltype(&cuDevicePrimaryCtxRetain) retain_context = find<decltype(retain_context)>("cuDevicePrimaryCtxRetain");
+  decltype(&cuCtxPushCurrent) push_context = find<decltype(push_context)>("cuCtxPushCurrent");
+  decltype(&cuCtxPopCurrent) pop_context = find<decltype(pop_context)>("cuCtxPopCurrent");
+  decltype(&cuMemGetAllocationGranularity) granularity = find<decltype(granularity)>("cuMemGetAllocationGranularity");
+  decltype(&cuDeviceGetAttribute) attribute = find<decltype(attribute)>("cuDeviceGetAttribute");
+  decltype(&cuMemAddressReserve) reserve = find<decltype(reserve)>("cuMemAddressReserve");
+  decltype(&cuMemAddressFree) unreserve = find<decltype(unreserve)>("cuMemAddressFree");
+  decltype(&cuMemCreate) create = find<decltype(create)>("cuMemCreate");
+  decltype(&cuMemRelease) release = find<decltype(release)>("cuMemRelease");
+  decltype(&cuMemMap) map = find<decltype(map)>("cuMemMap");
+  decltype(&cuMemUnmap) unmap = find<decltype(unmap)>("cuMemUnmap");
+  decltype(&cuMemSetAccess) set_access = find<decltype(set_access)>("cuMemSetAccess");
+
+  bool has_contexts() const { return retain_context && push_context && pop_context; }
+  bool has_virtual_memory() const {
+    return granularity && attribute && reserve && unreserve && create && release && map && unmap && set_access;
+  }
+};
+
+// Makes a device's context current for as long as it lives: the calls are about the device that is current in the
+// thread. What was current before is so again, nothing at all too. To restore it by its device, as cudaSetDevice()
+// would, makes a context where there was none, of about 500 MiB on device 0.
+class Current {
+ public:
+  Current(const EntryPoints& entry, CUcontext context) : entry_(entry) {
+    POOLGRAD_CUDA_CHECK(entry_.push_context(context));
+  }
+  ~Current() {
+    CUcontext popped = nullptr;
+    entry_.pop_context(&popped);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  const EntryPoints& entry_;
+};
+
+cudaStream_t stream_of(std::uint64_t id) { return reinterpret_cast<cudaStream_t>(id); }
+cudaEvent_t event_of(std::uint64_t id) { return reinterpret_cast<cudaEvent_t>(id); }
+
+class Driver : public CudaDriver {
+ public:
+  explicit Driver(int index) : index_(index) {
+    if (!entry_.has_contexts()) throw CudaError("[cuCtxPushCurrent] the driver has no such function");
+    // Kept for the process, as the runtime keeps the one that it would make.
+    POOLGRAD_CUDA_CHECK(entry_.retain_context(&context_, index_));
+    const Current context = current();
+    properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, index_};
+    access_.location = properties_.location;
+    access_.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    if (!entry_.has_virtual_memory()) return;
+    int supported = 0;
+    POOLGRAD_CUDA_CHECK(entry_.attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index_));
+    if (supported == 0) return;
+    POOLGRAD_CUDA_CHECK(entry_.granularity(&granularity_, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
+  }
+
+  std::size_t granularity() override { return granularity_; }
+
+  MemoryInfo memory_info() override {
+    const Current context = current();
+    MemoryInfo info;
+    POOLGRAD_CUDA_CHECK(cudaMemGetInfo(&info.free, &info.total));
+    return info;
+  }
+
+  std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) override {
+    const Current context = current();
+    CUdeviceptr address = 0;
+    const CUresult status = entry_.reserve(&address, bytes, alignment, 0, 0);
+    // More than the address space has is a value that it takes for invalid.
+    if (status == CUDA_ERROR_OUT_OF_MEMORY || status == CUDA_ERROR_INVALID_VALUE) return 0;
+    POOLGRAD_CUDA_CHECK(status);
+    return address;
+  }
+  void address_free(std::uintptr_t address, std::size_t bytes) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(entry_.unreserve(address, bytes));
+  }
+  std::optional<std::uint64_t> create(std::size_t bytes) override {
+    const Current context = current();
+    CUmemGenericAllocationHandle handle = 0;
+    if (!given(entry_.create(&handle, bytes, &properties_, 0), "cuMemCreate")) return std::nullopt;
+    return handle;
+  }
+  void release(std::uint64_t handle) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(entry_.release(handle));
+  }
+  bool map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) override {
+    const Current context = current();
+    return given(entry_.map(address, bytes, 0, handle, 0), "cuMemMap");
+  }
+  bool set_access(std::uintptr_t address, std::size_t bytes) override {
+    const Current context = current();
+    return given(entry_.set_access(address, bytes, &access_, 1), "cuMemSetAccess");
+  }
+  void unmap(std::uintptr_t address, std::size_t bytes) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(entry_.unmap(address, bytes));
+  }
+
+  std::uintptr_t malloc(std::size_t bytes) override {
+    const Current context = current();
+    void* pointer = nullptr;
+    const cudaError_t status = cudaMalloc(&pointer, bytes);
+    if (status == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      return 0;
+    }
+    POOLGRAD_CUDA_CHECK(status);
+    return reinterpret_cast<std::uintptr_t>(pointer);
+  }
+  void free(std::uintptr_t address) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaFree(reinterpret_cast<void*>(address)));
+  }
+
+  void fill(std::uintptr_t address, std::size_t bytes, unsigned char value, std::uint64_t stream) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaMemsetAsync(reinterpret_cast<void*>(address), value, bytes, stream_of(stream)));
+  }
+
+  std::uint64_t event_create() override {
+    const Current context = current();
+    cudaEvent_t event = nullptr;
+    POOLGRAD_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    return reinterpret_cast<std::uint64_t>(event);
+  }
+  void event_destroy(std::uint64_t event) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaEventDestroy(event_of(event)));
+  }
+  void event_record(std::uint64_t event, std::uint64_t stream) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaEventRecord(event_of(event), stream_of(stream)));
+  }
+  bool event_query(std::uint64_t event) override {
+    const Current context = current();
+    const cudaError_t status = cudaEventQuery(event_of(event));
+    if (status == cudaErrorNotReady) {
+      cudaGetLastError();
+      return false;
+    }
+    POOLGRAD_CUDA_CHECK(status);
+    return true;
+  }
+  void event_synchronize(std::uint64_t event) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaEventSynchronize(event_of(event)));
+  }
+  void stream_wait(std::uint64_t stream, std::uint64_t event) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
+  }
+
+ private:
+  Current current() const { return {entry_, context_}; }
+  static bool given(CUresult status, const char* call) {
+    if (status == CUDA_ERROR_OUT_OF_MEMORY) return false;
+    check(status, call, __FILE__, __LINE__);
+    return true;
+  }
+
+  const int index_;
+  const EntryPoints entry_;
+  CUcontext context_ = nullptr;
+  CUmemAllocationProp properties_{};
+  CUmemAccessDesc access_{};
+  std::size_t granularity_ = 0;
+};
+
+}  // namespace
+
+std::string cuda_unavailable_reason() {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return "";
+  cudaGetLastError();
+  return "no CUDA device: " + std::string(status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
+}
+
+namespace {
+
+void check_index(int index) {
+  std::string reason = cuda_unavailable_reason();
+  if (reason.empty()) {
+    int count = 0;
+    POOLGRAD_CUDA_CHECK(cudaGetDeviceCount(&count));
+    if (index >= 0 && index < count) return;
+    reason = "there are " + std::to_string(count) + " CUDA devices";
+  }
+  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + reason + "; use cpu or sim:N");
+}
+
+// 12080 is 12.8.
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+}  // namespace
+
+std::string cuda_device_description(int index) {
+  check_index(index);
+  cudaDeviceProp properties{};
+  POOLGRAD_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  int driver = 0;
+  int runtime = 0;
+  POOLGRAD_CUDA_CHECK(cudaDriverGetVersion(&driver));
+  POOLGRAD_CUDA_CHECK(cudaRuntimeGetVersion(&runtime));
+  std::ostringstream text;
+  text << properties.name << ", compute capability " << properties.major << "." << properties.minor << ", "
+       << std::fixed << std::setprecision(1) << static_cast<double>(properties.totalGlobalMem) / 1073741824.0
+       << " GiB, driver " << version_text(driver) << ", runtime " << version_text(runtime);
+  return text.str();
+}
+
+std::unique_ptr<CudaDriver> make_cuda_driver(int index) {
+  check_index(index);
+  return std::make_unique<Driver>(index);
+}
+
+}  // namespace poolgrad

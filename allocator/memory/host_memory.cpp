@@ -1,0 +1,170 @@
+#include "allocator/memory/host_memory.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+namespace poolgrad {
+
+namespace {
+
+std::size_t physical_memory() {
+  const long pages = sysconf(_SC_PHYS_PAGES);
+  const long bytes = sysconf(_SC_PAGE_SIZE);
+  return pages > 0 && bytes > 0 ? static_cast<std::size_t>(pages) * static_cast<std::size_t>(bytes) : 0;
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::size_t available_memory() {
+  return std::min(physical_memory(), memory_limit_of_groups(text_of("/proc/self/cgroup")));
+}
+
+// Moves the pages of one mapping and leaves fresh, untouched ones in their place: a hole there could be taken by any
+// other mmap() of the program.
+bool move_mapping(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
+  void* const target = reinterpret_cast<void*>(to);
+  constexpr int flags = MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP;
+  if (mremap(reinterpret_cast<void*>(from), bytes, bytes, flags, target) == MAP_FAILED) {
+    // Old kernels unmap the target before they find out that they cannot go on.
+    mmap(target, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    return false;
+  }
+  mprotect(reinterpret_cast<void*>(from), bytes, PROT_NONE);
+  return true;
+}
+
+}  // namespace
+
+std::size_t memory_limit_of_groups(const std::string& groups, const std::string& mounted) {
+  std::size_t least = SIZE_MAX;
+  const auto lower = [&](const std::string& file) {
+    std::size_t limit = 0;
+    std::istringstream text(text_of(file));
+    if (text >> limit) least = std::min(least, limit);  // "max" is no number
+  };
+  std::istringstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {
+    // "4:memory:/job/7" in version 1, "0::/job/7" in version 2, where the folder may lie beside those of version 1.
+    const std::size_t first = line.find(':');
+    const std::size_t second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    const bool unified = controllers == ",,";
+    if (!unified && controllers.find(",memory,") == std::string::npos) continue;
+    // Inside a container the path may be one of the machine outside; then the root of what is mounted is the group.
+    for (std::string path = line.substr(second + 1);; path.resize(path.find_last_of('/'))) {
+      if (unified) {
+        lower(mounted + path + "/memory.max");
+        lower(mounted + "/unified" + path + "/memory.max");
+      } else {
+        lower(mounted + "/memory" + path + "/memory.limit_in_bytes");
+      }
+      if (path.find('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
+HostMemory::HostMemory(std::size_t total, std::size_t granularity)
+    : total_(total != 0 ? total : available_memory()), granularity_(granularity) {}
+
+MemoryInfo HostMemory::info() const {
+  const std::size_t committed = committed_.load();
+  return {.free = total_ - committed, .total = total_};
+}
+
+void* HostMemory::reserve(std::size_t bytes) {
+  // mmap aligns to small pages: take more and give back what lies outside the aligned range.
+  const std::size_t granule = std::max(granularity_, large_page());
+  if (bytes > SIZE_MAX - granule) return nullptr;
+  void* mapped = mmap(nullptr, bytes + granule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<std::uintptr_t>(mapped);
+  const std::uintptr_t aligned = (start + granule - 1) & ~(granule - 1);
+  if (aligned != start) munmap(mapped, aligned - start);
+  if (const std::size_t rest = start + granule - aligned; rest != 0) {
+    munmap(reinterpret_cast<void*>(aligned + bytes), rest);
+  }
+  // One page fault per 2 MiB instead of 512; where the kernel has no huge pages, nothing is lost.
+  madvise(reinterpret_cast<void*>(aligned), bytes, MADV_HUGEPAGE);
+  return reinterpret_cast<void*>(aligned);
+}
+
+void HostMemory::unreserve(void* address, std::size_t bytes) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  seams_.erase(seams_.lower_bound(start), seams_.upper_bound(start + bytes));
+  munmap(address, bytes);
+}
+
+bool HostMemory::commit(void* address, std::size_t bytes) {
+  std::size_t committed = committed_.load();
+  do {
+    if (bytes > total_ - committed) return false;
+  } while (!committed_.compare_exchange_weak(committed, committed + bytes));
+  try {
+    const std::lock_guard lock(mutex_);
+    add_seams(reinterpret_cast<std::uintptr_t>(address), bytes);
+  } catch (...) {
+    committed_ -= bytes;
+    throw;
+  }
+  if (mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0) return true;
+  committed_ -= bytes;
+  return false;
+}
+
+void HostMemory::decommit(void* address, std::size_t bytes) noexcept {
+  madvise(address, bytes, MADV_DONTNEED);
+  mprotect(address, bytes, PROT_NONE);
+  committed_ -= bytes;
+}
+
+void HostMemory::add_seams(std::uintptr_t address, std::size_t bytes) {
+  seams_.insert(address);
+  seams_.insert(address + bytes);
+}
+
+bool HostMemory::move(void* from, void* to, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto source = reinterpret_cast<std::uintptr_t>(from);
+  const auto target = reinterpret_cast<std::uintptr_t>(to);
+  add_seams(source, bytes);
+  add_seams(target, bytes);
+  const auto first = seams_.find(source);
+  const auto last = seams_.find(source + bytes);
+  for (auto seam = first; seam != last; ++seam) {
+    if (move_mapping(*seam, target + (*seam - source), *std::next(seam) - *seam)) continue;
+    while (seam != first) {  // what went goes back, so that nothing has changed
+      const std::size_t piece = *seam - *std::prev(seam);
+      --seam;
+      if (!move_mapping(target + (*seam - source), *seam, piece)) {
+        std::fprintf(stderr, "[move] host memory cannot be put back: %zu bytes at %p\n", piece,
+                     reinterpret_cast<void*>(*seam));
+        std::abort();
+      }
+    }
+    return false;
+  }
+  return true;
+}
+
+void HostMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream) {
+  std::memset(address, value, bytes);
+}
+
+EventId HostMemory::record_event(Stream) { return ++events_; }
+
+}  // namespace poolgrad

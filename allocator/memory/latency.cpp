@@ -1,0 +1,156 @@
+#include "allocator/memory/latency.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+struct Key {
+  const char* name;
+  LatencyTable::Cost LatencyTable::*cost;
+};
+
+constexpr std::array keys{
+    Key{"reserve", &LatencyTable::reserve},
+    Key{"unreserve", &LatencyTable::unreserve},
+    Key{"create", &LatencyTable::create},
+    Key{"release", &LatencyTable::release},
+    Key{"map", &LatencyTable::map},
+    Key{"set_access", &LatencyTable::set_access},
+    Key{"unmap", &LatencyTable::unmap},
+    Key{"malloc", &LatencyTable::malloc},
+    Key{"free", &LatencyTable::free},
+    Key{"event_record", &LatencyTable::event_record},
+    Key{"event_query", &LatencyTable::event_query},
+    Key{"stream_wait", &LatencyTable::stream_wait},
+    Key{"synchronize", &LatencyTable::synchronize},
+};
+
+constexpr double longest = 1e12;                                  // a quarter of an hour for one call
+constexpr std::uintmax_t largest_file = std::uintmax_t{1} << 20;  // bytes; a table is a few hundred
+
+[[noreturn]] void fail(const std::string& path, std::size_t line, const std::string& reason) {
+  throw FileError("[latency] " + path + ", line " + std::to_string(line) + ": " + reason);
+}
+
+// What a message may show of a hostile file: one short line of printable characters.
+std::string shown(std::string_view text) {
+  std::string result(text.substr(0, 40));
+  for (char& c : result) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return "'" + result + "'";
+}
+
+std::string key_list() {
+  std::string list;
+  for (const Key& key : keys) list += (list.empty() ? "" : ", ") + std::string(key.name);
+  return list;
+}
+
+double nanoseconds(const std::string& word, const std::string& path, std::size_t line) {
+  std::size_t used = 0;
+  double value = -1;
+  try {
+    value = std::stod(word, &used);
+  } catch (const std::exception&) {
+    used = 0;
+  }
+  if (used == 0 || used != word.size() || !(value >= 0 && value <= longest)) {
+    fail(path, line, "nanoseconds from 0 to 1e12 expected, got " + shown(word));
+  }
+  return value;
+}
+
+std::string read_file(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t bytes = std::filesystem::file_size(path, error);
+  if (error) throw FileError("[latency] " + path + ": cannot be read: " + error.message());
+  if (bytes > largest_file) throw FileError("[latency] " + path + ": too large for a latency table");
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file) throw FileError("[latency] " + path + ": cannot be read");
+  return text;
+}
+
+}  // namespace
+
+LatencyTable LatencyTable::parse(std::string_view text, const std::string& path) {
+  LatencyTable table;
+  table.name = std::filesystem::path(path).stem().string();
+  std::array<bool, keys.size()> seen{};
+  std::istringstream lines{std::string(text)};
+  std::string line;
+  std::size_t number = 0;
+  while (std::getline(lines, line)) {
+    ++number;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    std::istringstream words(line);
+    std::string key;
+    if (!(words >> key) || key.front() == '#') continue;
+    if (key == "source") {
+      if (!table.source.empty()) fail(path, number, "a second source");
+      std::getline(words >> std::ws, table.source);
+      continue;
+    }
+    const auto* known = std::ranges::find_if(keys, [&](const Key& candidate) { return key == candidate.name; });
+    if (known == keys.end()) {
+      fail(path, number, "unknown call " + shown(key) + "; known are source, " + key_list());
+    }
+    bool& already = seen[static_cast<std::size_t>(known - keys.begin())];
+    if (already) fail(path, number, "a second line for " + key);
+    already = true;
+    std::string call, per_mib, more;
+    if (!(words >> call >> per_mib) || (words >> more && more.front() != '#')) {
+      fail(path, number, "expected '" + key + " <ns per call> <ns per MiB>', got " + shown(line));
+    }
+    table.*(known->cost) = {.call = nanoseconds(call, path, number), .per_mib = nanoseconds(per_mib, path, number)};
+  }
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (!seen[i]) fail(path, number + 1, "the file ends without a line for " + std::string(keys[i].name));
+  }
+  return table;
+}
+
+LatencyTable LatencyTable::named(const std::string& name) {
+  for (const LatencyText& known : latency_texts()) {
+    if (name == known.name) return parse(known.text, name);
+  }
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(name, ignored)) {
+    std::string list;
+    for (const std::string& known : names()) list += (list.empty() ? "" : ", ") + known;
+    throw ValueError("[latency] no table has this name, and no file this path: " + name + "; known are " + list);
+  }
+  return parse(read_file(name), name);
+}
+
+std::vector<std::string> LatencyTable::names() {
+  std::vector<std::string> result;
+  for (const LatencyText& known : latency_texts()) result.emplace_back(known.name);
+  return result;
+}
+
+std::string LatencyTable::text() const {
+  std::string result = source.empty() ? "" : "source       " + source + "\n";
+  result += "# call               ns       ns per MiB\n";
+  for (const Key& key : keys) {
+    const Cost& cost = this->*(key.cost);
+    std::array<char, 96> line{};
+    std::snprintf(line.data(), line.size(), "%-12s %10.1f %16.3f\n", key.name, cost.call, cost.per_mib);
+    result += line.data();
+  }
+  return result;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,189 @@
+#include "allocator/memory/race_detector.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "allocator/call_site.h"
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+std::string text_of(const std::source_location& place) {
+  if (place.line() == 0) return "a release";  // the pool does not know from where
+  return std::filesystem::path(place.file_name()).filename().string() + ":" + std::to_string(place.line()) + " (" +
+         function_name(place.function_name()) + ")";
+}
+
+std::uintptr_t start_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
+
+}  // namespace
+
+void RaceDetector::join(Clock& into, const Clock& from) {
+  for (const auto& [stream, epoch] : from) {
+    std::uint64_t& known = into[stream];
+    known = std::max(known, epoch);
+  }
+}
+
+RaceDetector::Clock& RaceDetector::clock_of(std::uint64_t stream) {
+  Clock& clock = streams_[stream];
+  // What is queued now comes after what the program has waited for.
+  join(clock, program_);
+  if (clock[stream] == 0) clock[stream] = 1;
+  return clock;
+}
+
+void RaceDetector::split(std::uintptr_t address) {
+  const auto after = uses_.lower_bound(address);
+  if (after == uses_.begin()) return;
+  Use& before = std::prev(after)->second;
+  if (before.end <= address) return;
+  uses_.emplace_hint(after, address, before);
+  before.end = address;
+}
+
+RaceDetector::Uses::iterator RaceDetector::first_in(std::uintptr_t start, std::uintptr_t end) {
+  split(start);
+  split(end);
+  return uses_.lower_bound(start);
+}
+
+void RaceDetector::forget(std::uintptr_t start, std::size_t bytes) {
+  const auto first = first_in(start, start + bytes);
+  uses_.erase(first, uses_.lower_bound(start + bytes));
+}
+
+void RaceDetector::report(const Uses::value_type& earlier, std::uintptr_t start, std::size_t bytes,
+                          const std::string& later) {
+  ++races_;
+  const auto& [address, use] = earlier;
+  std::ostringstream text;
+  text << "[touch] " << later << " uses " << bytes << " bytes at 0x" << std::hex << start << std::dec << ", but stream "
+       << use.stream << " of " << to_string(device()) << " has used " << use.end - address << " bytes of them at "
+       << text_of(use.by) << ", and no event orders the two";
+  throw DeviceError(text.str());
+}
+
+void RaceDetector::touch(const void* pointer, std::size_t bytes, Stream stream, std::source_location by) {
+  if (bytes == 0) return;
+  const std::lock_guard lock(mutex_);
+  Clock& clock = clock_of(stream.id);
+  const std::uintptr_t start = start_of(pointer);
+  const auto first = first_in(start, start + bytes);
+  const auto last = uses_.lower_bound(start + bytes);
+  const auto race = std::find_if(first, last, [&](const auto& entry) {
+    const Use& use = entry.second;
+    if (use.stream == stream.id) return false;
+    const auto known = clock.find(use.stream);
+    return known == clock.end() || known->second < use.epoch;
+  });
+  const auto earlier = race == last ? std::nullopt : std::optional<Uses::value_type>(*race);
+  // A race is reported once: from now on the memory is this stream's.
+  uses_.erase(first, last);
+  uses_[start] = {.end = start + bytes, .stream = stream.id, .epoch = clock[stream.id], .by = by};
+  if (earlier) {
+    report(*earlier, start, bytes,
+           "stream " + std::to_string(stream.id) + " of " + to_string(device()) + " at " + text_of(by));
+  }
+}
+
+bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
+  const std::uintptr_t source = start_of(from);
+  const std::uintptr_t target = start_of(to);
+  {
+    // Mappings change at once, whatever is queued.
+    const std::lock_guard lock(mutex_);
+    for (auto entry = first_in(source, source + bytes); entry != uses_.lower_bound(source + bytes); ++entry) {
+      const auto known = program_.find(entry->second.stream);
+      if (known == program_.end() || known->second < entry->second.epoch) {
+        report(*entry, source, bytes, "moving to other addresses");
+      }
+    }
+  }
+  if (!inner().move(from, to, bytes)) return false;
+  const std::lock_guard lock(mutex_);
+  forget(target, bytes);
+  const auto first = first_in(source, source + bytes);
+  const auto last = uses_.lower_bound(source + bytes);
+  Uses moved;
+  for (auto entry = first; entry != last; ++entry) {
+    Use use = entry->second;
+    use.end = use.end - source + target;
+    moved[entry->first - source + target] = use;
+  }
+  uses_.erase(first, last);
+  uses_.merge(moved);
+  return true;
+}
+
+void RaceDetector::decommit(void* address, std::size_t bytes) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    forget(start_of(address), bytes);
+  }
+  inner().decommit(address, bytes);
+}
+
+void RaceDetector::unreserve(void* address, std::size_t bytes) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    forget(start_of(address), bytes);
+  }
+  inner().unreserve(address, bytes);
+}
+
+EventId RaceDetector::record_event(Stream stream) {
+  const EventId event = inner().record_event(stream);
+  const std::lock_guard lock(mutex_);
+  Clock& clock = clock_of(stream.id);
+  events_[event] = clock;
+  ++clock[stream.id];
+  return event;
+}
+
+void RaceDetector::program_waits_for(EventId event) {
+  const auto entry = events_.find(event);
+  if (entry == events_.end()) return;
+  join(program_, entry->second);
+  events_.erase(entry);
+}
+
+bool RaceDetector::event_finished(EventId event) {
+  if (!inner().event_finished(event)) return false;
+  const std::lock_guard lock(mutex_);
+  program_waits_for(event);
+  return true;
+}
+
+void RaceDetector::stream_wait(Stream stream, EventId event) {
+  inner().stream_wait(stream, event);
+  const std::lock_guard lock(mutex_);
+  const auto entry = events_.find(event);
+  if (entry != events_.end()) join(clock_of(stream.id), entry->second);
+}
+
+void RaceDetector::synchronize(EventId event) {
+  inner().synchronize(event);
+  const std::lock_guard lock(mutex_);
+  program_waits_for(event);
+}
+
+void RaceDetector::discard_event(EventId event) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    events_.erase(event);
+  }
+  inner().discard_event(event);
+}
+
+std::uint64_t RaceDetector::races() const {
+  const std::lock_guard lock(mutex_);
+  return races_;
+}
+
+}  // namespace poolgrad

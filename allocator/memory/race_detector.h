@@ -1,0 +1,66 @@
+// Finds memory that passes from one stream to another without anything that orders the two: what a GPU would answer
+// with wrong numbers, once in a while.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+
+#include "allocator/memory/memory_adaptor.h"
+
+namespace poolgrad {
+
+/// Keeps a vector clock per stream, one per event and one for the program itself, from the calls that pass through:
+/// record_event() copies a stream's clock, stream_wait() joins it into another's, synchronize() and a finished event
+/// join it into the program's, after which every stream's later work comes. Threads of the program count as one.
+///
+/// touch() throws DeviceError if the last touch of any byte was on another stream and is not before this one; the
+/// message names both streams and both call sites. move() does if the memory is still in use by any stream; the memory
+/// keeps its history. Ranges that are decommitted or unreserved are forgotten.
+class RaceDetector : public GuardedAdaptor {
+ public:
+  using GuardedAdaptor::GuardedAdaptor;
+
+  void unreserve(void* address, std::size_t bytes) noexcept override;
+  void decommit(void* address, std::size_t bytes) noexcept override;
+  bool move(void* from, void* to, std::size_t bytes) override;
+  EventId record_event(Stream stream) override;
+  bool event_finished(EventId event) override;
+  void stream_wait(Stream stream, EventId event) override;
+  void synchronize(EventId event) override;
+  void discard_event(EventId event) noexcept override;
+  bool detects_races() const override { return true; }
+  void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override;
+
+  /// Races found so far.
+  std::uint64_t races() const;
+
+ private:
+  /// For each stream, up to which of its epochs work is known to be before; an epoch ends where an event is recorded.
+  using Clock = std::unordered_map<std::uint64_t, std::uint64_t>;
+  struct Use {
+    std::uintptr_t end = 0;
+    std::uint64_t stream = 0;
+    std::uint64_t epoch = 0;
+    std::source_location by;
+  };
+  using Uses = std::map<std::uintptr_t, Use>;  // by start; disjoint
+
+  static void join(Clock& into, const Clock& from);
+  // All with the mutex held.
+  Clock& clock_of(std::uint64_t stream);
+  void split(std::uintptr_t address);
+  Uses::iterator first_in(std::uintptr_t start, std::uintptr_t end);
+  void forget(std::uintptr_t start, std::size_t bytes);
+  void program_waits_for(EventId event);
+  [[noreturn]] void report(const Uses::value_type& earlier, std::uintptr_t start, std::size_t bytes,
+                           const std::string& later);
+
+  Uses uses_;
+  std::unordered_map<std::uint64_t, Clock> streams_;
+  std::unordered_map<EventId, Clock> events_;
+  Clock program_;
+  std::uint64_t races_ = 0;
+};
+
+}  // namespace poolgrad

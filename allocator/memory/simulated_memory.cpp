@@ -1,0 +1,202 @@
+#include "allocator/memory/simulated_memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+constexpr std::uintptr_t first_address = 0x7f0000000000;
+constexpr std::uintptr_t device_span = std::uintptr_t{1} << 40;
+
+Device simulated_device(int index) {
+  if (index < 0 || index > 255) {
+    throw DeviceError("[allocator] simulated devices are sim:0 to sim:255, got index " + std::to_string(index));
+  }
+  return Device{DeviceType::sim, static_cast<std::uint8_t>(index)};
+}
+
+}  // namespace
+
+SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, SimulationOptions options)
+    : device_(simulated_device(index)),
+      options_(std::move(options)),
+      // Never the one to refuse: the capacity is checked here.
+      bytes_(options_.backed ? std::make_unique<HostMemory>(SIZE_MAX, options_.granularity) : nullptr),
+      capacity_(capacity),
+      next_address_(first_address + device_.index * device_span),
+      end_address_(next_address_ + device_span) {}
+
+void SimulatedMemory::charge(DriverCalls::Counter DriverCalls::*counter, LatencyTable::Cost LatencyTable::*cost,
+                             std::size_t bytes) {
+  const double time = options_.latency ? (*options_.latency.*cost).of(bytes) : 0;
+  const auto nanoseconds = static_cast<std::uint64_t>(std::llround(time));
+  ++(calls_.*counter).calls;
+  (calls_.*counter).nanoseconds += nanoseconds;
+  now_ += nanoseconds;
+}
+
+void SimulatedMemory::divide(std::uintptr_t address, std::size_t bytes) {
+  if (!options_.divisible) return;
+  handles_.split(address);
+  handles_.split(address + bytes);
+}
+
+MemoryInfo SimulatedMemory::info() const {
+  const std::size_t capacity = capacity_;
+  return {.free = capacity - std::min<std::size_t>(committed_, capacity), .total = capacity};
+}
+
+void* SimulatedMemory::reserve(std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  charge(&DriverCalls::reserve, &LatencyTable::reserve, bytes);
+  if (bytes_) return bytes_->reserve(bytes);
+  if (bytes > end_address_ - next_address_) return nullptr;
+  const std::uintptr_t address = next_address_;
+  next_address_ += bytes;
+  return reinterpret_cast<void*>(address);
+}
+
+void SimulatedMemory::unreserve(void* address, std::size_t bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  charge(&DriverCalls::unreserve, &LatencyTable::unreserve, bytes);
+  if (bytes_) {
+    bytes_->unreserve(address, bytes);
+  } else if (reinterpret_cast<std::uintptr_t>(address) + bytes == next_address_) {
+    // The last range can be reserved again, so a pool that is made anew sees the same addresses.
+    next_address_ -= bytes;
+  }
+}
+
+bool SimulatedMemory::commit(void* address, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  charge(&DriverCalls::create, &LatencyTable::create, bytes);
+  if (committed_ > capacity_ || bytes > capacity_ - committed_) return false;
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  handles_.check_free(start, bytes, "commit");
+  if (bytes_ && !bytes_->commit(address, bytes)) return false;
+  try {
+    handles_.add({.address = start, .bytes = bytes}, "commit");
+  } catch (...) {
+    if (bytes_) bytes_->decommit(address, bytes);
+    throw;
+  }
+  charge(&DriverCalls::map, &LatencyTable::map, bytes);
+  charge(&DriverCalls::set_access, &LatencyTable::set_access, bytes);
+  committed_ = committed_ + bytes;
+  return true;
+}
+
+void SimulatedMemory::decommit(void* address, std::size_t bytes) noexcept {
+  std::lock_guard lock(mutex_);
+  const auto start = reinterpret_cast<std::uintptr_t>(address);
+  divide(start, bytes);
+  for (const auto& [at, handle] : handles_.take(start, bytes, "decommit")) {
+    charge(&DriverCalls::unmap, &LatencyTable::unmap, handle.bytes);
+    charge(&DriverCalls::release, &LatencyTable::release, handle.bytes);
+  }
+  if (bytes_) bytes_->decommit(address, bytes);
+  committed_ = committed_ - bytes;
+}
+
+bool SimulatedMemory::move(void* from, void* to, std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  const auto source = reinterpret_cast<std::uintptr_t>(from);
+  const auto target = reinterpret_cast<std::uintptr_t>(to);
+  divide(source, bytes);
+  const auto moved = handles_.whole(source, bytes, "move");
+  handles_.check_free(target, bytes, "move");
+  if (bytes_ && !bytes_->move(from, to, bytes)) return false;
+  handles_.move(source, target, bytes, "move");
+  for (const auto& handle : moved) {
+    charge(&DriverCalls::map, &LatencyTable::map, handle.bytes);
+    charge(&DriverCalls::set_access, &LatencyTable::set_access, handle.bytes);
+    charge(&DriverCalls::unmap, &LatencyTable::unmap, handle.bytes);
+  }
+  return true;
+}
+
+void SimulatedMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream stream) {
+  if (bytes_) bytes_->fill(address, bytes, value, stream);
+}
+
+EventId SimulatedMemory::record_event(Stream) {
+  std::lock_guard lock(mutex_);
+  charge(&DriverCalls::event_record, &LatencyTable::event_record);
+  finish_times_[++last_event_] = now_ + event_delay_;
+  return last_event_;
+}
+
+bool SimulatedMemory::event_finished(EventId event) {
+  std::lock_guard lock(mutex_);
+  charge(&DriverCalls::event_query, &LatencyTable::event_query);
+  const auto entry = finish_times_.find(event);
+  if (entry == finish_times_.end()) return true;
+  if (entry->second > now_) return false;
+  finish_times_.erase(entry);
+  return true;
+}
+
+void SimulatedMemory::stream_wait(Stream, EventId event) {
+  std::lock_guard lock(mutex_);
+  charge(&DriverCalls::stream_wait, &LatencyTable::stream_wait);
+  const auto entry = finish_times_.find(event);
+  if (entry != finish_times_.end() && entry->second > now_) ++waits_;
+}
+
+void SimulatedMemory::synchronize(EventId event) {
+  std::lock_guard lock(mutex_);
+  charge(&DriverCalls::synchronize, &LatencyTable::synchronize);
+  const auto entry = finish_times_.find(event);
+  if (entry == finish_times_.end()) return;
+  const std::uint64_t finished = std::max(now_, entry->second);
+  calls_.synchronize.nanoseconds += finished - now_;
+  now_ = finished;
+  finish_times_.erase(entry);
+}
+
+void SimulatedMemory::discard_event(EventId event) noexcept {
+  std::lock_guard lock(mutex_);
+  finish_times_.erase(event);
+}
+
+void SimulatedMemory::set_capacity(std::size_t bytes) {
+  std::lock_guard lock(mutex_);
+  capacity_ = bytes;
+}
+
+void SimulatedMemory::set_latency(std::optional<LatencyTable> latency) {
+  std::lock_guard lock(mutex_);
+  options_.latency = std::move(latency);
+}
+
+DriverCalls SimulatedMemory::calls() const {
+  std::lock_guard lock(mutex_);
+  return calls_;
+}
+
+std::uint64_t SimulatedMemory::now() const {
+  std::lock_guard lock(mutex_);
+  return now_;
+}
+
+void SimulatedMemory::advance(std::uint64_t nanoseconds) {
+  std::lock_guard lock(mutex_);
+  now_ += nanoseconds;
+}
+
+void SimulatedMemory::set_event_delay(std::uint64_t nanoseconds) {
+  std::lock_guard lock(mutex_);
+  event_delay_ = nanoseconds;
+}
+
+std::uint64_t SimulatedMemory::waits() const {
+  std::lock_guard lock(mutex_);
+  return waits_;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,209 @@
+#include "allocator/pool/pool_trace.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <source_location>
+#include <thread>
+#include <unordered_map>
+
+#include "allocator/pool/pool.h"
+
+namespace poolgrad {
+
+static_assert(sizeof(std::source_location) == sizeof(std::uint64_t), "a location must fit into a record");
+
+void PoolTrace::start(std::size_t events) {
+  auto common = std::make_unique<TraceRing>(events);
+  kept_.clear();
+  blocks_.clear();
+  scale_.reset();
+  forgotten_until_ = forgotten_ = 0;
+  clock_ = TraceClock();
+  events_ = events;
+  const std::lock_guard lock(mutex_);
+  common_ = std::move(common);
+}
+
+std::unique_ptr<TraceRing> PoolTrace::make_ring() const {
+  return running() ? std::make_unique<TraceRing>(events_) : nullptr;
+}
+
+void PoolTrace::keep(std::unique_ptr<TraceRing> ring) {
+  if (ring == nullptr || ring->size() == 0) return;
+  if (kept_.size() == most_rings) {
+    // A history without one of its threads makes no sense before that thread's end.
+    forgotten_until_ = std::max(forgotten_until_, kept_.front()->events().back().time);
+    forgotten_ += kept_.front()->size() + kept_.front()->lost();
+    kept_.erase(kept_.begin());
+  }
+  kept_.push_back(std::move(ring));
+}
+
+void PoolTrace::stop(std::vector<BlockSnapshot> blocks) {
+  if (!running()) return;
+  events_ = 0;
+  scale_ = clock_.scale();
+  blocks_ = std::move(blocks);
+  const std::lock_guard lock(mutex_);
+  keep(std::move(common_));
+}
+
+void PoolTrace::record(const TraceEvent& event) {
+  const std::lock_guard lock(mutex_);
+  if (common_ != nullptr) common_->record(event);
+}
+
+std::uint32_t PoolTrace::stream_index(std::uint64_t stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  const auto known = std::ranges::find(streams_, stream);
+  const auto index = static_cast<std::uint32_t>(known - streams_.begin());
+  if (known != streams_.end()) return index;
+  try {
+    streams_.push_back(stream);
+  } catch (const std::bad_alloc&) {
+    return UINT32_MAX;  // shown as the default stream
+  }
+  return index;
+}
+
+namespace {
+
+/// Replaces keys by their order of first appearance.
+template <class Value>
+class Interned {
+ public:
+  explicit Interned(std::vector<Value>& values) : values_(values) {}
+
+  template <class Make>
+  std::uint64_t operator()(std::uint64_t key, Make make) {
+    const auto [entry, added] = indices_.try_emplace(key, values_.size());
+    if (added) values_.push_back(make(key));
+    return entry->second;
+  }
+
+ private:
+  std::vector<Value>& values_;
+  std::unordered_map<std::uint64_t, std::uint64_t> indices_;
+};
+
+TraceLocation location_of(std::uint64_t bits) {
+  if (bits == 0) return {};
+  const auto location = std::bit_cast<std::source_location>(bits);
+  return {location.file_name(), location.function_name(), location.line()};
+}
+
+}  // namespace
+
+Trace PoolTrace::collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const {
+  Trace trace;
+  trace.start_us = clock_.start_us();
+  trace.blocks = this->running() ? std::move(blocks) : blocks_;
+  const TraceClock::Scale scale = scale_ ? *scale_ : clock_.scale();
+
+  const std::lock_guard lock(mutex_);
+  if (common_ != nullptr) running.push_back(common_.get());
+  for (const auto& ring : kept_) running.push_back(ring.get());
+  MergedEvents merged = merge_rings(running);
+  trace.lost = merged.lost + forgotten_;
+
+  Interned streams(trace.streams);
+  Interned scopes(trace.scopes);
+  Interned locations(trace.locations);
+  const auto name_scope = [](std::uint64_t id) { return scope_name(static_cast<std::uint32_t>(id)); };
+  scopes(0, name_scope);
+  locations(0, location_of);
+  trace.events.reserve(merged.events.size() * 3 / 2);
+  for (TraceEvent& event : merged.events) {
+    if (event.time <= forgotten_until_) {
+      ++trace.lost;
+      continue;
+    }
+    event.time = scale(event.time);
+    event.stream = static_cast<std::uint32_t>(
+        streams(event.stream, [this](std::uint64_t index) { return index < streams_.size() ? streams_[index] : 0; }));
+    event.scope = static_cast<std::uint32_t>(scopes(event.scope, name_scope));
+    event.location = locations(event.location, location_of);
+    const bool completed = (event.flags & completed_at_once) != 0;
+    event.flags &= static_cast<std::uint8_t>(~completed_at_once);
+    trace.events.push_back(event);
+    if (!completed) continue;
+    event.kind = TraceKind::free_completed;
+    trace.events.push_back(event);
+  }
+  for (BlockSnapshot& block : trace.blocks)
+    block.tag.scope = static_cast<std::uint32_t>(scopes(block.tag.scope, name_scope));
+  return trace;
+}
+
+void Pool::start_trace(std::size_t events) {
+  const std::lock_guard lock(mutex_);
+  const Standstill standstill(*this);
+  trace_.start(events);
+  for (ThreadCache* cache : caches_) cache->ring = trace_.make_ring();
+}
+
+void Pool::stop_trace() {
+  const std::lock_guard lock(mutex_);
+  const Standstill standstill(*this);
+  for (ThreadCache* cache : caches_) trace_.keep(std::move(cache->ring));
+  trace_.stop(all_blocks(true));
+}
+
+bool Pool::tracing() const {
+  const std::lock_guard lock(mutex_);
+  return trace_.running();
+}
+
+Trace Pool::trace() const {
+  const std::lock_guard lock(mutex_);
+  const Standstill standstill(*this);
+  std::vector<const TraceRing*> rings;
+  for (const ThreadCache* cache : caches_) {
+    if (cache->ring != nullptr) rings.push_back(cache->ring.get());
+  }
+  Trace trace = trace_.collect(std::move(rings), all_blocks(true));
+  trace.device = device_;
+  trace.settings = config_.text();
+  return trace;
+}
+
+void Pool::record(TraceEvent event) {
+  event.time = trace_ticks();
+  ThreadCache* cache = own_cache();
+  if (cache == nullptr) return trace_.record(event);
+  // Refused only while another thread holds the mutex, which then is not ours: it will soon be done.
+  while (!cache->flag.enter()) std::this_thread::yield();
+  if (cache->ring != nullptr) cache->ring->record(event);
+  cache->flag.leave();
+}
+
+void Pool::begin_step() {
+  record({.size = steps_.fetch_add(1, std::memory_order_relaxed), .kind = TraceKind::step});
+  if (planner_ != nullptr) begin_planned_step();
+}
+
+void Pool::record_block(TraceKind kind, const Block* block, Stream stream, ThreadCache* cache,
+                        std::source_location location, bool completed) {
+  const TraceEvent event{.time = trace_ticks(),
+                         .allocation = block->number,
+                         .address = block->address,
+                         .size = block->requested,
+                         .ticket = ticket(stream.id),
+                         .location = std::bit_cast<std::uint64_t>(location),
+                         .scope = block->tag.scope,
+                         .stream = trace_stream(stream.id),
+                         .slack = static_cast<std::uint32_t>(block->size - block->requested),
+                         .kind = kind,
+                         .category = block->tag.category,
+                         .flags = completed ? completed_at_once : std::uint8_t{0}};
+  if (cache != nullptr && cache->ring != nullptr) {
+    cache->ring->record(event);
+  } else {
+    trace_.record(event);
+  }
+}
+
+std::uint32_t Pool::trace_stream(std::uint64_t stream) { return trace_.stream_index(stream); }
+
+}  // namespace poolgrad

@@ -1,0 +1,143 @@
+#include "allocator/pool/stream_order.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+namespace poolgrad {
+
+namespace {
+
+// Notes that all work up to the stamp is known.
+void advance(std::vector<Stamp>& clock, Stamp stamp) {
+  const auto known = std::ranges::find(clock, stamp.stream, &Stamp::stream);
+  if (known == clock.end()) {
+    clock.push_back(stamp);
+  } else {
+    known->ticket = std::max(known->ticket, stamp.ticket);
+  }
+}
+
+}  // namespace
+
+StreamOrder::State& StreamOrder::state(std::uint64_t stream) {
+  const auto known = std::ranges::find(states_, stream, &State::stream);
+  return known != states_.end() ? *known : states_.emplace_back(State{.stream = stream, .clock = {}});
+}
+
+const StreamOrder::State* StreamOrder::find(std::uint64_t stream) const {
+  const auto known = std::ranges::find(states_, stream, &State::stream);
+  return known != states_.end() ? &*known : nullptr;
+}
+
+StreamEvent StreamOrder::begin_event(std::uint64_t stream) {
+  State& earlier = state(stream);
+  return {0, {stream, earlier.ticket++}, earlier.clock};
+}
+
+void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) noexcept {
+  try {
+    std::vector<Stamp>& clock = state(later).clock;
+    for (const Stamp& stamp : event.clock) {
+      const bool forgotten = is_retired(stamp.stream) && find(stamp.stream) == nullptr;
+      if (stamp.stream != later && !forgotten) advance(clock, stamp);
+    }
+    if (event.covers.stream != later) advance(clock, event.covers);
+  } catch (const std::bad_alloc&) {
+    // Each stamp that was noted is true on its own.
+  }
+}
+
+void StreamOrder::finish(const StreamEvent& event) noexcept {
+  const auto finish_one = [&](Stamp stamp) {
+    const auto of = std::ranges::find(states_, stamp.stream, &State::stream);
+    if (of != states_.end()) of->finished = std::max(of->finished, stamp.ticket);
+  };
+  for (const Stamp& stamp : event.clock) finish_one(stamp);
+  finish_one(event.covers);
+}
+
+bool StreamOrder::covered(std::uint64_t stream, Stamp stamp) const {
+  if (stamp.stream == stream || stamp.ticket == 0) return true;
+  const State* later = find(stream);
+  if (later == nullptr) return false;
+  return std::ranges::any_of(
+      later->clock, [&](const Stamp& known) { return known.stream == stamp.stream && known.ticket >= stamp.ticket; });
+}
+
+bool StreamOrder::finished(Stamp stamp) const {
+  if (stamp.ticket == 0 || stamp.stream == idle) return true;
+  const State* of = find(stamp.stream);
+  return of == nullptr ? is_retired(stamp.stream) : of->finished >= stamp.ticket;
+}
+
+bool StreamOrder::keep(StreamEvents& from, StreamEvents::iterator event) noexcept {
+  const auto same =
+      std::ranges::count(events_, event->covers.stream, [](const StreamEvent& known) { return known.covers.stream; });
+  if (static_cast<std::size_t>(same) >= most_events) return false;
+  events_.splice(events_.end(), from, event);
+  return true;
+}
+
+bool StreamOrder::take_event(Stamp stamp, StreamEvents& into) noexcept {
+  const auto covers = [&](const StreamEvent& event) {
+    return event.covers.stream == stamp.stream && event.covers.ticket >= stamp.ticket;
+  };
+  auto first = events_.end();
+  for (auto event = events_.begin(); event != events_.end(); ++event) {
+    if (covers(*event) && (first == events_.end() || event->covers.ticket < first->covers.ticket)) first = event;
+  }
+  if (first == events_.end()) return false;
+  into.splice(into.end(), events_, first);
+  return true;
+}
+
+bool StreamOrder::lacks_event(Stamp stamp) const {
+  if (finished(stamp) || is_retired(stamp.stream)) return false;
+  std::size_t same = 0;
+  for (const StreamEvent& event : events_) {
+    if (event.covers.stream != stamp.stream) continue;
+    if (event.covers.ticket >= stamp.ticket) return false;
+    ++same;
+  }
+  return same < most_events;
+}
+
+void StreamOrder::retire(StreamEvents& events) {
+  const auto event = std::prev(events.end());
+  const std::uint64_t stream = event->covers.stream;
+  // What was given back on the stream since the event was recorded had its work queued before, or else it never will.
+  event->covers.ticket = now(stream);
+  states_.push_back({next_retired(), event->covers.ticket, state(stream).finished, {}, false});
+  destroy(stream);
+  event->covers.stream = ++last_retired_;
+  events_.splice(events_.end(), events, event);
+}
+
+void StreamOrder::destroy(std::uint64_t stream) {
+  State& gone = state(stream);
+  gone.clock.clear();
+  if (!std::exchange(gone.destroyed, true)) ++destroyed_;
+}
+
+std::optional<std::uint64_t> StreamOrder::take_finished_retired() noexcept {
+  const auto done = [](const State& state) { return is_retired(state.stream) && state.finished >= state.ticket; };
+  const auto found = std::ranges::find_if(states_, done);
+  if (found == states_.end()) return std::nullopt;
+  const std::uint64_t stream = found->stream;
+  states_.erase(found);
+  for (State& state : states_) {
+    std::erase_if(state.clock, [&](Stamp known) { return known.stream == stream; });
+  }
+  return stream;
+}
+
+std::vector<Stamp> StreamOrder::retired_streams() const {
+  std::vector<Stamp> stamps;
+  for (const State& state : states_) {
+    if (is_retired(state.stream)) stamps.push_back({state.stream, state.ticket});
+  }
+  return stamps;
+}
+
+}  // namespace poolgrad

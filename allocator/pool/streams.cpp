@@ -1,0 +1,450 @@
+// Stream order: blocks that wait for another stream, blocks that go from one stream to another.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "allocator/error.h"
+#include "allocator/pool/pool.h"
+
+namespace poolgrad {
+
+namespace {
+
+// One stamp per stream, the latest.
+std::vector<Stamp> latest(const std::vector<Stamp>& stamps) {
+  std::vector<Stamp> result;
+  for (const Stamp& stamp : stamps) {
+    const auto known = std::ranges::find(result, stamp.stream, &Stamp::stream);
+    if (known == result.end()) {
+      result.push_back(stamp);
+    } else {
+      known->ticket = std::max(known->ticket, stamp.ticket);
+    }
+  }
+  return result;
+}
+
+// What became of events in one device call.
+struct Passage {
+  StreamEvents passed;
+  std::uint64_t recorded = 0;
+  bool refused = false;  // some, which are where they were
+};
+
+// Records those that are not recorded yet. Those of which pass(id) is true go to `into.passed`.
+template <class Pass>
+void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass pass) {
+  for (auto event = events.begin(); event != events.end();) {
+    const auto next = std::next(event);
+    try {
+      if (event->id == 0) {
+        event->id = memory.record_event(Stream{memory.device(), event->covers.stream});
+        ++into.recorded;
+      }
+      if (pass(event->id)) into.passed.splice(into.passed.end(), events, event);
+    } catch (const Error&) {
+      into.refused = true;
+    }
+    event = next;
+  }
+}
+
+std::vector<Stamp> stamps_of(const std::vector<Block*>& blocks) {
+  std::vector<Stamp> stamps;
+  for (const Block* block : blocks) stamps.push_back({block->stream, block->ticket});
+  return stamps;
+}
+
+}  // namespace
+
+bool Pool::is_behind(std::uint64_t stream, Stamp stamp) const {
+  return order_.covered(stream, stamp) || order_.finished(stamp);
+}
+
+void Pool::keep_or_discard(Lock& lock, StreamEvents& events) noexcept {
+  for (auto event = events.begin(); event != events.end();) {
+    const auto next = std::next(event);
+    const bool useful = StreamOrder::is_retired(event->covers.stream) || !config_.deterministic;
+    if (event->id == 0) {
+      events.erase(event);
+    } else if (useful) {
+      order_.keep(events, event);
+    }
+    event = next;
+  }
+  if (events.empty()) return;
+  DeviceCall call(*this, lock, Nothing{});
+  call([&] {
+    for (const StreamEvent& event : events) memory_->discard_event(event.id);
+  });
+}
+
+bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps) {
+  StreamEvents events;
+  Passage passage;
+  bool settled = true;
+  DeviceCall call(*this, lock, [&]() noexcept {
+    statistics_.events_recorded += passage.recorded;
+    for (const StreamEvent& event : passage.passed) {
+      if (later) {
+        order_.wait(*later, event);
+      } else {
+        order_.finish(event);
+      }
+    }
+    if (later) events.splice(events.begin(), passage.passed);  // not spent
+    keep_or_discard(lock, events);
+    if (!later && !passage.passed.empty()) forget_finished_streams();
+  });
+  for (const Stamp& stamp : latest(stamps)) {
+    if (later ? is_behind(*later, stamp) : order_.finished(stamp)) continue;
+    if (order_.take_event(stamp, events)) continue;
+    if (StreamOrder::is_retired(stamp.stream)) {
+      settled = false;  // another thread is asking about its only event
+    } else {
+      begin_event(events, stamp.stream);
+    }
+  }
+  if (events.empty()) return settled;
+  call([&] {
+    pass_each(*memory_, events, passage, [&](EventId event) {
+      if (later) {
+        memory_->stream_wait(Stream{device_, *later}, event);
+      } else {
+        memory_->synchronize(event);
+      }
+      return true;
+    });
+  });
+  return settled && !passage.refused;
+}
+
+void Pool::forget_finished_streams() noexcept {
+  while (const std::optional<std::uint64_t> stream = order_.take_finished_retired()) {
+    rename_stream(*stream, StreamOrder::idle);
+  }
+}
+
+void Pool::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
+  const auto rename = [&](std::vector<Stamp>& stamps) {
+    for (Stamp& stamp : stamps) {
+      if (stamp.stream == from) stamp.stream = to;
+    }
+  };
+  for (Arena& arena : arenas_) arena.rename_stream(from, to);
+  for (Pending& pending : pending_) rename(pending.stamps);
+  for (auto& [block, uses] : uses_) rename(uses);
+}
+
+void Pool::free_block(Lock& lock, Block* block, Stream stream) noexcept {
+  stamp(block);
+  const bool own = block->stream == stream.id && !block->used_elsewhere;
+  const bool outlived = outlives(block, stream);
+  std::vector<Stamp> stamps;
+  if (block->used_elsewhere) {
+    block->used_elsewhere = false;
+    if (auto uses = uses_.extract(block)) stamps = std::move(uses.mapped());
+  }
+  std::erase_if(stamps, [&](const Stamp& stamp) { return stamp.stream == block->stream; });
+  for (Stamp& stamp : stamps) stamp.ticket = order_.now(stamp.stream);
+  const bool foreign = block->stream != stream.id && !outlived;
+  if (foreign) order_.revive(stream.id);
+  if (foreign || !stamps.empty()) {
+    try {
+      if (foreign && std::ranges::find(stamps, stream.id, &Stamp::stream) == stamps.end()) {
+        stamps.insert(stamps.begin(), {stream.id, order_.now(stream.id)});
+      }
+      pending_.push_back({block, {}});
+      pending_.back().stamps = std::move(stamps);
+      block->state = BlockState::pending;
+      return;
+    } catch (const std::bad_alloc&) {
+      if (!wait_for(lock, stamps, stream)) return;  // nobody's any more, rather than somebody's too early
+    }
+  }
+  if (own) {
+    subtract_active(block->size);
+  } else {
+    completed(block);
+  }
+  arena_of(reinterpret_cast<void*>(block->address))->put(block);
+}
+
+bool Pool::wait_for(Lock& lock, const std::vector<Stamp>& uses, Stream stream) noexcept {
+  bool over = true;
+  DeviceCall call(*this, lock, Nothing{});
+  call([&] {
+    const auto wait = [&](std::uint64_t other) {
+      if (other == StreamOrder::idle) return;
+      over = over && !StreamOrder::is_retired(other);
+      if (over) memory_->synchronize(memory_->record_event(Stream{device_, other}));
+    };
+    try {
+      wait(stream.id);
+      for (const Stamp& use : uses) wait(use.stream);
+    } catch (...) {
+      over = false;
+    }
+  });
+  return over;
+}
+
+void Pool::wait_for_all_work() noexcept {
+  try {
+    Lock lock(mutex_);
+    std::vector<Stamp> stamps;
+    for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
+    for (const auto& [block, uses] : uses_) stamps.insert(stamps.end(), uses.begin(), uses.end());
+    for (const Arena& arena : arenas_) {
+      for (const auto& window : arena.windows()) {
+        for (const Block* block = window->first; block != nullptr; block = block->next) {
+          if (block->state == BlockState::uncommitted) continue;
+          const bool given_back = block->state == BlockState::free || block->state == BlockState::pending;
+          const Stamp stamp{block->stream, given_back ? block->ticket : order_.now(block->stream)};
+          if (!order_.finished(stamp)) stamps.push_back(stamp);
+        }
+      }
+    }
+    settle(lock, std::nullopt, stamps);
+  } catch (...) {
+    // The device cannot say any more when its work is over.
+  }
+}
+
+std::size_t Pool::pending_bytes() const {
+  std::size_t bytes = 0;
+  for (const Pending& pending : pending_) bytes += pending.block->size;
+  return bytes;
+}
+
+void Pool::completed(const Block* block) {
+  subtract_active(block->size);
+  if (!trace_.running()) return;
+  record_block(TraceKind::free_completed, block, Stream{device_, block->stream}, own_cache(), {});
+}
+
+std::size_t Pool::free_settled() noexcept {
+  std::size_t bytes = 0;
+  for (auto pending = pending_.begin(); pending != pending_.end();) {
+    Block* block = pending->block;
+    bool ordered = false;
+    std::erase_if(pending->stamps, [&](const Stamp& stamp) {
+      if (order_.finished(stamp)) return true;
+      const bool covered = order_.covered(block->stream, stamp);
+      ordered = ordered || covered;
+      return covered;
+    });
+    // What the owner waits for is behind the owner's present epoch, not the one in which the block was given back.
+    if (ordered) block->ticket = order_.now(block->stream);
+    if (!pending->stamps.empty()) {
+      ++pending;
+      continue;
+    }
+    pending = pending_.erase(pending);
+    bytes += block->size;
+    completed(block);
+    arena_of(reinterpret_cast<void*>(block->address))->put(block);
+  }
+  return bytes;
+}
+
+std::size_t Pool::poll_pending() {
+  Lock lock(mutex_);
+  if (config_.deterministic) return free_settled();
+  {
+    StreamEvents events;
+    Passage passage;
+    DeviceCall call(*this, lock, [&]() noexcept {
+      statistics_.events_recorded += passage.recorded;
+      for (const StreamEvent& event : passage.passed) order_.finish(event);
+      keep_or_discard(lock, events);
+      forget_finished_streams();
+    });
+    for (const Pending& pending : pending_) {
+      for (const Stamp& stamp : pending.stamps) {
+        const auto covers = [&](const StreamEvent& event) { return event.covers.stream == stamp.stream; };
+        if (order_.lacks_event(stamp) && std::ranges::none_of(events, covers)) begin_event(events, stamp.stream);
+      }
+    }
+    order_.take_events(events);
+    // What cannot be asked about now is asked about next time.
+    call([&] { pass_each(*memory_, events, passage, [&](EventId event) { return memory_->event_finished(event); }); });
+  }
+  return free_settled();
+}
+
+std::size_t Pool::synchronise_pending() {
+  Lock lock(mutex_);
+  std::vector<Stamp> stamps;
+  for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
+  if (!stamps.empty()) ++statistics_.num_sync_all_streams;
+  settle(lock, std::nullopt, stamps);
+  return free_settled();
+}
+
+std::size_t Pool::take_from_other_streams(Need& need) {
+  Lock lock(mutex_);
+  return take_from_other_streams(lock, need, arena_for(need.tag));
+}
+
+std::size_t Pool::take_from_other_streams(Lock& lock, Need& need, Arena& arena) {
+  const std::uint64_t stream = need.stream.id;
+  const auto ready = [&](const Block* block) { return is_behind(stream, {block->stream, block->ticket}); };
+  Block* block = arena.take_from_other_streams(need.size, need.alignment, stream, ready);
+  if (block == nullptr) return take_pending(lock, need, arena);
+  DeviceCall call(*this, lock, [&]() noexcept { arena.put(block); });
+  if (!settle(lock, stream, {{block->stream, block->ticket}})) return 0;
+  arena.expect(stream);
+  need.block = arena.carve(block, need.size, need.alignment);
+  call.done();
+  need.block->stream = stream;
+  return need.block->size;
+}
+
+std::size_t Pool::take_pending(Lock& lock, Need& need, Arena& arena) {
+  auto best = pending_.end();
+  for (auto pending = pending_.begin(); pending != pending_.end(); ++pending) {
+    const Block* block = pending->block;
+    if (!arena.owns(block->address) || !Arena::fits(block, need.size, need.alignment)) continue;
+    if (best == pending_.end() || block->size < best->block->size) best = pending;
+  }
+  if (best == pending_.end()) return 0;
+  Block* block = best->block;
+  std::list<Pending> taken;
+  taken.splice(taken.end(), pending_, best);
+  block->state = BlockState::busy;
+  DeviceCall call(*this, lock, [&]() noexcept {
+    block->state = BlockState::pending;
+    pending_.splice(pending_.end(), taken);
+  });
+  std::vector<Stamp> stamps = best->stamps;
+  stamps.push_back({block->stream, block->ticket});
+  if (!settle(lock, need.stream.id, stamps)) return 0;
+  arena.expect(need.stream.id);
+  store_.reserve(2);  // for carve()
+  call.done();
+  completed(block);
+  block->stream = need.stream.id;
+  block->ticket = order_.now(block->stream);
+  need.block = arena.carve(block, need.size, need.alignment);
+  return need.block->size;
+}
+
+std::size_t Pool::take_across_streams(Need& need) {
+  Lock lock(mutex_);
+  return take_across_streams(lock, need, arena_for(need.tag));
+}
+
+std::size_t Pool::take_across_streams(Lock& lock, Need& need, Arena& arena) {
+  const std::vector<Block*> run = arena.take_across_streams(need.size, need.alignment);
+  if (run.empty()) return 0;
+  DeviceCall call(*this, lock, [&]() noexcept {
+    for (Block* block : run) arena.put(block);
+  });
+  if (!settle(lock, need.stream.id, stamps_of(run))) return 0;
+  arena.expect(need.stream.id);
+  store_.reserve(2);  // for carve()
+  call.done();
+  Block* block = arena.join(run);
+  block->stream = need.stream.id;
+  block->ticket = order_.now(block->stream);
+  need.block = arena.carve(block, need.size, need.alignment);
+  return need.block->size;
+}
+
+void Pool::check_stream(const char* function, Stream stream) const {
+  if (stream.device == device_) return;
+  throw DeviceError("[" + std::string(function) + "] the stream belongs to " + to_string(stream.device) +
+                    ", the pool to " + to_string(device_));
+}
+
+void Pool::use(void* pointer, Stream stream) {
+  check_stream("use", stream);
+  const std::lock_guard lock(mutex_);
+  Block* block = unpacked(pointer);
+  if (block == nullptr) {
+    throw ValueError("[use] not the start of a live block of the pool of " + to_string(device_));
+  }
+  order_.revive(stream.id);
+  if (stream.id == block->stream) return;
+  block = leave_plan(block);
+  std::vector<Stamp>& uses = uses_[block];
+  block->used_elsewhere = true;
+  const auto known = std::ranges::find(uses, stream.id, &Stamp::stream);
+  if (known == uses.end()) {
+    uses.push_back({stream.id, order_.now(stream.id)});
+  } else {
+    known->ticket = order_.now(stream.id);
+  }
+  routine_.disturb();
+  if (trace_.running()) record_block(TraceKind::stream_use, block, stream, own_cache(), {});
+}
+
+void Pool::order(Stream later, Stream earlier) {
+  check_stream("order", later);
+  check_stream("order", earlier);
+  if (later == earlier) return;
+  Lock lock(mutex_);
+  order_.revive(later.id);
+  order_.revive(earlier.id);
+  StreamEvents events;
+  DeviceCall call(*this, lock, [&]() noexcept { keep_or_discard(lock, events); });
+  begin_event(events, earlier.id);
+  StreamEvent& event = events.front();
+  call([&] {
+    event.id = memory_->record_event(earlier);
+    memory_->stream_wait(later, event.id);
+  });
+  ++statistics_.events_recorded;
+  order_.wait(later.id, event);
+  // The caller has said that the uses so far, before the event, are over before whatever the owner does next.
+  const auto over = [&](const Stamp& use) { return use.stream == earlier.id && use.ticket <= event.covers.ticket; };
+  for (auto& [block, uses] : uses_) {
+    if (block->stream == later.id) std::erase_if(uses, over);
+  }
+  if (trace_.running()) {
+    record({.address = trace_stream(earlier.id), .stream = trace_stream(later.id), .kind = TraceKind::stream_order});
+  }
+}
+
+bool Pool::knows_stream(std::uint64_t stream) const {
+  const auto names = [&](const std::vector<Stamp>& stamps) {
+    return std::ranges::find(stamps, stream, &Stamp::stream) != stamps.end();
+  };
+  return arenas_[0].knows_stream(stream) || arenas_[1].knows_stream(stream) ||
+         std::ranges::any_of(pending_, [&](const Pending& pending) { return names(pending.stamps); }) ||
+         std::ranges::any_of(uses_, [&](const auto& use) { return names(use.second); });
+}
+
+void Pool::stream_destroyed(Stream stream) {
+  check_stream("stream_destroyed", stream);
+  constexpr std::size_t most_retired = 8;
+  Lock lock(mutex_);
+  drop_plan(false);
+  routine_.disturb();
+  if (const std::vector<Stamp> retired = order_.retired_streams(); retired.size() >= most_retired) {
+    settle(lock, std::nullopt, retired);
+    free_settled();
+  }
+  if (!knows_stream(stream.id)) {
+    order_.destroy(stream.id);
+    return;
+  }
+  StreamEvents events;
+  DeviceCall call(*this, lock, [&]() noexcept { keep_or_discard(lock, events); });
+  begin_event(events, stream.id);
+  call([&] { events.front().id = memory_->record_event(stream); });
+  ++statistics_.events_recorded;
+  const std::uint64_t retired = order_.next_retired();
+  for (Arena& arena : arenas_) {
+    arena.expect(retired);
+    arena.expect(StreamOrder::idle);
+  }
+  // No magazine may hold a block under the old name, nor take one in between.
+  const Standstill standstill(*this);
+  drain_magazines_of(stream.id);
+  order_.retire(events);
+  rename_stream(stream.id, retired);
+}
+
+}  // namespace poolgrad

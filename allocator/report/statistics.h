@@ -1,0 +1,202 @@
+// What a pool has done, with PyTorch's names and meanings where they exist.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/memory_scope.h"
+
+namespace poolgrad {
+
+/// Bytes (or counts) now, at most, and summed over all increases and decreases.
+struct Gauge {
+  std::uint64_t current = 0;
+  std::uint64_t peak = 0;
+  std::uint64_t allocated = 0;
+  std::uint64_t freed = 0;
+
+  void add(std::uint64_t amount) {
+    current += amount;
+    allocated += amount;
+    if (current > peak) peak = current;
+  }
+  void subtract(std::uint64_t amount) {
+    current -= amount;
+    freed += amount;
+  }
+};
+
+/// What a rung of the emergency ladder has given so far.
+struct RungStatistics {
+  std::string name;
+  std::uint64_t bytes = 0;
+  std::uint64_t runs = 0;
+  std::uint64_t nanoseconds = 0;
+};
+
+/// What a stream's queued work may use, or used last.
+struct StreamStatistics {
+  std::uint64_t stream = 0;
+  std::uint64_t live_bytes = 0;
+  std::uint64_t cached_bytes = 0;  // in magazines, too
+  std::uint64_t pending_bytes = 0;
+};
+
+/// All bytes, counts or nanoseconds. "Blocks" are those of the pool, rounded to its granule.
+struct Statistics {
+  Gauge allocation;                                             // live blocks (a count)
+  Gauge allocated_bytes;                                        // handed out, rounded to the block
+  Gauge requested_bytes;                                        // handed out, as asked for
+  Gauge reserved_bytes;                                         // committed on the device: live + cached + pending
+  Gauge active_bytes;                                           // allocated or waiting for another stream
+  std::array<Gauge, category_count> category_bytes;             // requested bytes by Category
+  std::array<std::uint64_t, category_count> category_hits{};    // requests served without a device call
+  std::array<std::uint64_t, category_count> category_misses{};  // the others
+  std::uint64_t requests = 0;                                   // allocations asked for
+  std::uint64_t pool_hits = 0;                                  // served from what was cached
+  std::uint64_t magazine_hits = 0;                              // of these, from a thread's own blocks
+  std::uint64_t routine_hits = 0;                               // of these, from memory of what came before
+  std::uint64_t num_device_alloc = 0;                           // commits
+  std::uint64_t num_device_free = 0;                            // decommits
+  std::uint64_t num_alloc_retries = 0;  // requests that new memory was refused to, so that what is cached had to go
+  std::uint64_t num_ooms = 0;
+  std::uint64_t events_recorded = 0;
+  std::uint64_t num_sync_all_streams = 0;  // times all streams with pending blocks were waited for
+  std::uint64_t planned_hits = 0;          // requests that got their planned places
+  std::uint64_t plan_divergences = 0;      // requests that a plan did not foresee, or whose place was taken
+  std::uint64_t plans = 0;                 // steps that were recorded and packed
+  std::uint64_t driver_calls = 0;          // calls that map, unmap or move memory
+  std::uint64_t driver_nanoseconds = 0;    // in them
+  std::vector<RungStatistics> rungs;       // in the order of the ladder
+
+  // As the blocks are at the moment of the question.
+  std::uint64_t magazine_bytes = 0;        // cached, in magazines
+  std::uint64_t pending_bytes = 0;         // given back, waiting for another stream
+  std::uint64_t inactive_split = 0;        // cached blocks that share a page with blocks in use (a count)
+  std::uint64_t inactive_split_bytes = 0;  // cached bytes that could not go back to the device: stranded
+  std::uint64_t largest_free_bytes = 0;    // the longest run of cached blocks
+  std::uint64_t segments = 0;              // runs of committed pages
+  std::uint64_t bookkeeping_bytes = 0;     // of the program's heap: what the pool keeps account with, but for traces
+  std::vector<StreamStatistics> streams;   // by id
+
+  double hit_rate() const { return requests ? static_cast<double>(pool_hits) / static_cast<double>(requests) : 1.0; }
+  std::uint64_t cached_bytes() const { return reserved_bytes.current - active_bytes.current; }
+  /// Peak of active over peak of reserved bytes; 1 where nothing was reserved.
+  double utilisation() const { return share(active_bytes.peak, reserved_bytes.peak, 1.0); }
+  /// Rounding: the part of the allocated bytes that was not asked for.
+  double internal_fragmentation() const {
+    return share(allocated_bytes.current - requested_bytes.current, allocated_bytes.current, 0.0);
+  }
+  /// The part of the reserved bytes that is cached.
+  double external_fragmentation() const { return share(cached_bytes(), reserved_bytes.current, 0.0); }
+  /// The part of the reserved bytes that is cached and cannot go back to the device.
+  double stranded_fragmentation() const { return share(inactive_split_bytes, reserved_bytes.current, 0.0); }
+  /// As TensorFlow's BFC allocator has it: the part of the cached bytes outside the largest run.
+  double bfc_fragmentation() const { return share(cached_bytes() - largest_free_bytes, cached_bytes(), 0.0); }
+
+ private:
+  static double share(std::uint64_t part, std::uint64_t whole, double otherwise) {
+    return whole ? static_cast<double>(part) / static_cast<double>(whole) : otherwise;
+  }
+};
+
+/// Every figure under PyTorch's name where it has one ("allocated_bytes.all.current", "num_ooms"), else under its own
+/// ("category_bytes.gradient.peak", "rung.commit.runs", "stream.7.live_bytes"). Always the same order.
+std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statistics& statistics);
+
+// A thread's share of a pool's statistics: what has changed since it was last added to them. Plain stores, and as few
+// as possible.
+//
+// What is added is exact. Peaks are exact as long as one thread uses the pool: the highest point of each share is kept.
+// With several, a share is added before its thread touches the arenas, so it never holds more than what the thread's
+// magazines could take: a peak may be off by that much (4 MiB for each thread and stream).
+
+class StatisticsDelta {
+ public:
+  void allocate(std::uint64_t block_bytes, std::uint64_t requested, Category category) noexcept {
+    count_.rise(1);
+    blocks_.rise(block_bytes);
+    block_bytes_added_ += block_bytes;
+    requested_.rise(requested);
+    Share& share = categories_[static_cast<std::size_t>(category)];
+    share.bytes.rise(requested);
+    share.added += requested;
+    ++share.hits;
+    touched_ |= std::uint32_t{1} << static_cast<unsigned>(category);
+  }
+  void release(std::uint64_t block_bytes, std::uint64_t requested, Category category) noexcept {
+    count_.fall(1);
+    blocks_.fall(block_bytes);
+    requested_.fall(requested);
+    categories_[static_cast<std::size_t>(category)].bytes.fall(requested);
+    touched_ |= std::uint32_t{1} << static_cast<unsigned>(category);
+  }
+
+  /// Adds everything to `statistics` and starts anew; returns the number of allocations and frees. Without
+  /// `by_category`, categories are left out.
+  std::uint64_t add_to(Statistics& statistics, bool by_category) noexcept {
+    if (touched_ == 0) return 0;
+    std::uint64_t hits = 0;
+    std::uint64_t requested = 0;
+    for (; touched_ != 0; touched_ &= touched_ - 1) {
+      const auto index = static_cast<std::size_t>(std::countr_zero(touched_));
+      Share& share = categories_[index];
+      hits += share.hits;
+      requested += share.added;
+      if (by_category) {
+        share.bytes.add_to(statistics.category_bytes[index], share.added);
+        statistics.category_hits[index] += share.hits;
+      }
+      share = Share{};
+    }
+    const auto operations = 2 * hits - static_cast<std::uint64_t>(count_.now);
+    count_.add_to(statistics.allocation, hits);
+    blocks_.add_to(statistics.allocated_bytes, block_bytes_added_);
+    blocks_.add_to(statistics.active_bytes, block_bytes_added_);
+    requested_.add_to(statistics.requested_bytes, requested);
+    statistics.requests += hits;
+    statistics.pool_hits += hits;
+    statistics.magazine_hits += hits;
+    count_ = blocks_ = requested_ = {};
+    block_bytes_added_ = 0;
+    return operations;
+  }
+
+ private:
+  struct Level {
+    std::int64_t now = 0;
+    std::int64_t peak = 0;
+
+    void rise(std::uint64_t amount) noexcept {
+      now += static_cast<std::int64_t>(amount);
+      if (now > peak) peak = now;
+    }
+    void fall(std::uint64_t amount) noexcept { now -= static_cast<std::int64_t>(amount); }
+    void add_to(Gauge& gauge, std::uint64_t added) const noexcept {
+      gauge.peak = std::max(gauge.peak, gauge.current + static_cast<std::uint64_t>(peak));
+      gauge.current += static_cast<std::uint64_t>(now);
+      gauge.allocated += added;
+      gauge.freed += added - static_cast<std::uint64_t>(now);
+    }
+  };
+  struct Share {
+    Level bytes;
+    std::uint64_t added = 0;
+    std::uint64_t hits = 0;
+  };
+
+  Level count_;
+  Level blocks_;
+  Level requested_;
+  std::uint64_t block_bytes_added_ = 0;
+  std::uint32_t touched_ = 0;  // categories
+  std::array<Share, category_count> categories_;
+};
+
+}  // namespace poolgrad

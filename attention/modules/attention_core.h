@@ -1,0 +1,79 @@
+// What every named attention module is: heads in, heads out. Multihead wrappers (attention/modules/multihead.h) and
+// factories take any of them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "allocator/caching_allocator.h"
+#include "attention/attend.h"
+#include "nn/module.h"
+#include "tensor/generator.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad::attention {
+
+/// What differs from call to call.
+struct AttentionCall {
+  /// Keys up to the query's own position only; the last query sits at the last key.
+  bool causal = false;
+  /// Added to the scores, as in AttendOptions::bias: (B or 1, H or 1, Nq or 1, Nk or 1). Cores that take none throw
+  /// ValueError.
+  Tensor bias = {};
+  /// (B, Nk), true for keys that nobody sees: AttendOptions::key_padding.
+  Tensor key_padding = {};
+  /// (H): AttendOptions::alibi and AttendOptions::sinks. MultiheadShell has its own.
+  Tensor alibi = {}, sinks = {};
+};
+
+/// Options that all cores share.
+struct CoreOptions {
+  std::optional<double> scale = {};    // of the scores; 1 / sqrt(D) where absent
+  std::optional<double> softcap = {};  // AttendOptions::softcap
+  /// Probability in [0, 1) that a weight is dropped; in training mode only.
+  double dropout = 0.0;
+  Generator* generator = nullptr;  // default_generator() where null; must outlive the module
+  /// Wins over what the module would choose, see choose_memory_mode().
+  std::optional<AllocatorMode> memory_mode = {};
+};
+
+/// The pool that suits a module whose longest segment is `largest_segment`: none below 4096, lightweight below 8192,
+/// standard from there on (mode_for_segments()); modules that always need one (ring, block-sparse) take the lightweight
+/// pool instead of none. What the user chose wins.
+AllocatorMode choose_memory_mode(std::int64_t largest_segment, bool always_pooled,
+                                 std::optional<AllocatorMode> chosen = std::nullopt);
+
+class AttentionCore : public nn::Module {
+ public:
+  /// q (B, Nq, H, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv) -> (B, Nq, H, Dv) in the dtype of the inputs.
+  /// Differentiable in q, k, v, the bias and the sinks. Throws ShapeError, DTypeError, DeviceError, ValueError.
+  virtual Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) = 0;
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) {
+    return forward(q, k, v, call);
+  }
+  /// Throws ValueError where this many heads cannot be served, so that wrappers refuse at construction.
+  virtual void check_heads(std::int64_t heads) const;
+
+  /// The allocator mode that suits this module. A report for whoever configures the pool: there is one pool for each
+  /// device, and modules never make another.
+  AllocatorMode memory_mode() const { return memory_mode_; }
+
+ protected:
+  /// Throws ValueError for a dropout outside [0, 1) and a softcap that is not positive.
+  AttentionCore(const CoreOptions& options, AllocatorMode memory_mode);
+
+  /// What attend() takes of the options and the call; all but causality.
+  AttendOptions attend_options(const AttentionCall& call) const;
+  /// attend() with these; what fused cores do.
+  Tensor attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
+                   const AttentionCall& call) const;
+
+  CoreOptions options_;
+  /// The dropout in force: 0 outside training.
+  double dropout() const { return training() ? options_.dropout : 0.0; }
+
+ private:
+  AllocatorMode memory_mode_;
+};
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,179 @@
+#include "attention/modules/block_selection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "attention/attend_call.h"
+#include "autograd/operators.h"
+#include "autograd/operators/check.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+constexpr std::int64_t rows_at_a_time = 256;
+
+std::int64_t blocks_of(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
+
+/// (B, N, H, D) -> (B, blocks, block, H, D), zeros behind the end.
+Tensor in_blocks(const Tensor& x, std::int64_t block) {
+  const std::int64_t length = x.size(1), blocks = blocks_of(length, block);
+  const Tensor whole = blocks * block == length ? x : pad(x, 1, 0, blocks * block - length);
+  return reshape(whole, {x.size(0), blocks, block, x.size(2), x.size(3)});
+}
+
+/// (B, blocks): how many positions of each block are no padding.
+Tensor kept_positions(const Tensor& padding, std::int64_t block, DType dtype) {
+  const Tensor kept = masked_fill(ones(padding.shape(), {dtype, padding.device()}), padding, 0.0);
+  return reshape(sum(in_blocks(reshape(kept, {padding.size(0), padding.size(1), 1, 1}), block), {2}),
+                 {padding.size(0), blocks_of(padding.size(1), block)});
+}
+
+/// (B, blocks): blocks without a position that counts; undefined where there is no padding.
+Tensor empty_blocks(const Tensor& padding, std::int64_t block) {
+  if (!padding.defined()) return {};
+  const Tensor kept = kept_positions(padding, block, DType::f32);
+  return equal(kept, zeros_like(kept));
+}
+
+/// (B, N, H, D) -> (B, blocks, H, D), over positions that are no padding; 0 where there are none. The last block may be
+/// short.
+Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding) {
+  if (padding.defined()) {
+    const Tensor kept = masked_fill(x, reshape(padding, {x.size(0), x.size(1), 1, 1}), 0.0);
+    const Tensor counts = kept_positions(padding, block, x.dtype());
+    const Tensor divisors = maximum(counts, ones_like(counts));
+    return sum(in_blocks(kept, block), {2}) / reshape(divisors, {x.size(0), divisors.size(1), 1, 1});
+  }
+  const std::int64_t length = x.size(1), blocks = blocks_of(length, block);
+  std::vector<double> factors(static_cast<std::size_t>(blocks), 1.0 / static_cast<double>(block));
+  if (length % block != 0) factors.back() = 1.0 / static_cast<double>(length % block);
+  const Tensor weights = to(from_data(factors, {blocks, 1, 1}, x.device()), x.dtype());
+  return sum(in_blocks(x, block), {2}) * weights;
+}
+
+/// The `count` best of scores[0 .. own], `own` always among them; ascending.
+void append_best(const double* scores, std::int32_t candidates, std::int32_t own, std::int64_t count,
+                 std::vector<std::int32_t>& columns) {
+  std::vector<std::int32_t> order(static_cast<std::size_t>(candidates));
+  std::iota(order.begin(), order.end(), 0);
+  const auto better = [&](std::int32_t a, std::int32_t b) {
+    if ((a == own) != (b == own)) return a == own;
+    return scores[a] != scores[b] ? scores[a] > scores[b] : a < b;
+  };
+  const auto end = order.begin() + std::min<std::int64_t>(count, candidates);
+  std::partial_sort(order.begin(), end, order.end(), better);
+  std::sort(order.begin(), end);
+  columns.insert(columns.end(), order.begin(), end);
+}
+
+}  // namespace
+
+BlockSelection::BlockSelection(std::int64_t head_dim, const BlockSelectionOptions& options,
+                               const nn::ParameterOptions& parameters)
+    : options_(options) {
+  const auto refuse = [](const std::string& reason, const std::string& value) {
+    throw ValueError("[block_selection] " + reason + ": " + value);
+  };
+  if (options.block_size < 16 || options.block_size % 16 != 0)
+    refuse("block_size must be a positive multiple of 16", std::to_string(options.block_size));
+  if (head_dim < 1) refuse("head_dim must be at least 1", std::to_string(head_dim));
+  if (options.selected < 1) refuse("selected must be at least 1", std::to_string(options.selected));
+  if (options.projection < 1) refuse("projection must be at least 1", std::to_string(options.projection));
+  if (options.sparsity_ratio && !(*options.sparsity_ratio > 0.0 && *options.sparsity_ratio <= 1.0))
+    refuse("sparsity_ratio must be in (0, 1]", std::to_string(*options.sparsity_ratio));
+  const double deviation = 1.0 / std::sqrt(static_cast<double>(head_dim));
+  query_weight_ = normal_parameter("query_weight", {options.projection, head_dim}, deviation, parameters);
+  key_weight_ = normal_parameter("key_weight", {options.projection, head_dim}, deviation, parameters);
+}
+
+BlockSelection::Projected BlockSelection::project(const Tensor& q, const Tensor& k, const Tensor& key_padding) const {
+  const Operands operands{{"q", q}, {"k", k}};
+  check_floating("block_selection", operands);
+  if (q.rank() != 4 || k.rank() != 4 || q.size(3) != query_weight_.size(1) || k.size(3) != query_weight_.size(1))
+    fail<ShapeError>("block_selection", "q and k must be (B, N, H, " + std::to_string(query_weight_.size(1)) + ")",
+                     operands);
+  if (q.size(0) != k.size(0) || q.size(1) != k.size(1))
+    fail<ShapeError>("block_selection", "q and k differ in batch or length", operands);
+  if (k.size(2) == 0 || q.size(2) % k.size(2) != 0)
+    fail<ShapeError>("block_selection", "the heads of q are not a multiple of those of k", operands);
+  check_key_padding("block_selection", q, k.size(1), key_padding);
+  return {linear(q, to(query_weight_, q.dtype())),
+          linear(block_means(k, options_.block_size, key_padding), to(key_weight_, k.dtype()))};
+}
+
+Tensor BlockSelection::summary_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
+                                         const Tensor& key_padding) {
+  const MemoryScope scope("summaries", Category::temp);
+  const Projected projected = project(q, k, key_padding);
+  const Tensor values = block_means(v, options_.block_size, key_padding);
+  Tensor empty = empty_blocks(key_padding, options_.block_size);
+  const auto attended = [&](const Tensor& rows, const Tensor& keys, const Tensor& of_keys, const Pattern& pattern) {
+    return attend(rows, keys, of_keys, pattern, {.key_padding = empty}).out;
+  };
+  if (!causal) return attended(projected.q, projected.k, values, Pattern::dense());
+  // The queries of a block see the same summaries: they are heads of one row, in the order of the keys' heads. Without
+  // the last summary, which nobody sees, the last row sits at the last key but one: causal is then "before its own".
+  const std::int64_t batch = q.size(0), length = q.size(1), heads = q.size(2), width = v.size(3);
+  const std::int64_t block = options_.block_size, blocks = blocks_of(length, block);
+  if (blocks == 0) return attended(projected.q, projected.k, values, Pattern::dense());
+  if (empty.defined()) empty = slice(empty, 1, 0, blocks - 1);
+  const Tensor rows = reshape(permute(in_blocks(projected.q, block), {0, 1, 3, 2, 4}),
+                              {batch, blocks, heads * block, projected.q.size(3)});
+  const Tensor out =
+      attended(rows, slice(projected.k, 1, 0, blocks - 1), slice(values, 1, 0, blocks - 1), Pattern::causal());
+  const Tensor back = permute(reshape(out, {batch, blocks, heads, block, width}), {0, 1, 3, 2, 4});
+  return slice(reshape(back, {batch, blocks * block, heads, width}), 1, 0, length);
+}
+
+std::vector<Pattern> BlockSelection::select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding) {
+  const NoGradGuard no_grad;
+  const MemoryScope scope("selection", Category::temp);
+  const Projected projected = project(q, k, key_padding);
+  const Tensor empty = empty_blocks(key_padding, options_.block_size);
+  const std::int64_t batch = q.size(0), kv_heads = k.size(2), group = q.size(2) / kv_heads;
+  const std::int64_t blocks = projected.k.size(1), width = options_.projection;
+  const Tensor of_rows = causal ? slice(projected.q, 1, 0, q.size(1), options_.block_size)
+                                : block_means(projected.q, options_.block_size, key_padding);
+  const Tensor rows = sum(reshape(of_rows, {batch, blocks, kv_heads, group, width}), {3});
+  const Tensor columns = permute(projected.k, {0, 2, 3, 1});
+  std::vector<Pattern::BlockList> lists(static_cast<std::size_t>(batch * kv_heads), {{0}, {}});
+  for (std::int64_t first = 0; first < blocks; first += rows_at_a_time) {  // never blocks x blocks scores at once
+    const std::int64_t count = std::min(rows_at_a_time, blocks - first);
+    const Tensor some = permute(slice(rows, 1, first, first + count), {0, 2, 1, 3});
+    Tensor products = matmul(some, columns);  // (B, Hkv, count, blocks)
+    if (empty.defined())
+      products = masked_fill(products, reshape(empty, {batch, 1, 1, blocks}), -std::numeric_limits<double>::infinity());
+    const std::vector<double> scores = products.to_vector<double>();
+    for (std::size_t n = 0; n < lists.size(); ++n)
+      for (std::int64_t row = first; row < first + count; ++row) {
+        const std::int64_t candidates = causal ? row + 1 : blocks;
+        const std::int64_t wanted =
+            options_.sparsity_ratio
+                ? std::max<std::int64_t>(1, std::llround(*options_.sparsity_ratio * static_cast<double>(candidates)))
+                : options_.selected;
+        append_best(scores.data() + (static_cast<std::int64_t>(n) * count + row - first) * blocks,
+                    static_cast<std::int32_t>(candidates), static_cast<std::int32_t>(row), wanted, lists[n].columns);
+        lists[n].row_begin.push_back(static_cast<std::int32_t>(lists[n].columns.size()));
+      }
+  }
+
+  std::vector<Pattern> patterns;
+  for (std::int64_t b = 0; b < batch; ++b) {
+    std::vector<Pattern::BlockList> of_heads;  // heads that share keys share a list
+    for (std::int64_t h = 0; h < kv_heads; ++h)
+      of_heads.insert(of_heads.end(), static_cast<std::size_t>(group),
+                      lists[static_cast<std::size_t>(b * kv_heads + h)]);
+    patterns.push_back(Pattern::blocks(options_.block_size, std::move(of_heads)));
+  }
+  return patterns;
+}
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,119 @@
+#include "attention/modules/buffers.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "kernels/attention.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+/// A view that only has a shape.
+View shaped(const Shape& shape, DType dtype) {
+  View view{nullptr, dtype, 4};
+  for (int d = 0; d < 4; ++d) view.shape[d] = shape[d];
+  return view;
+}
+
+}  // namespace
+
+std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t dim,
+                                DType dtype, Device device, const BufferOptions& wanted) {
+  for (const std::int64_t size : {batch, length, heads, dim, wanted.kv_heads, wanted.key_length, wanted.value_width})
+    if (size < 0) throw ValueError("[preallocate_buffers] sizes must not be negative: " + std::to_string(size));
+  if (!is_floating(dtype))
+    throw DTypeError("[preallocate_buffers] not a floating dtype: " + std::string(poolgrad::to_string(dtype)));
+  if (wanted.kv_heads != 0 && heads % wanted.kv_heads != 0)
+    throw ValueError("[preallocate_buffers] heads are not a multiple of kv_heads: heads " + std::to_string(heads) +
+                     ", kv_heads " + std::to_string(wanted.kv_heads));
+  if (allocator_for(device).config().mode == AllocatorMode::none) return 0;
+  const std::int64_t kv_heads = wanted.kv_heads ? wanted.kv_heads : heads;
+  const std::int64_t keys = wanted.key_length ? wanted.key_length : length;
+  const std::int64_t value_width = wanted.value_width ? wanted.value_width : dim;
+  const TensorOptions options{dtype, device}, compute{compute_dtype(dtype), device};
+
+  std::vector<Tensor> held;
+  std::size_t bytes = 0;
+  const auto hold = [&](Category category, const Shape& shape, const TensorOptions& of) {
+    const MemoryScope scope("preallocate", category);
+    held.push_back(Tensor::empty(shape, of));
+    bytes += static_cast<std::size_t>(held.back().count()) * size_of(of.dtype);
+  };
+  const Shape q{batch, length, heads, dim}, k{batch, keys, kv_heads, dim}, v{batch, keys, kv_heads, value_width};
+  const Shape out{batch, length, heads, value_width}, rows{batch, heads, length};
+  hold(Category::query, q, options);
+  hold(Category::key, k, options);
+  hold(Category::value, v, options);
+  hold(Category::output, out, options);
+  hold(Category::output, rows, compute);  // lse
+  if (wanted.training) {
+    for (const Shape& shape : {q, k, v, out}) hold(Category::gradient, shape, options);
+    hold(Category::temp, rows, compute);  // delta
+  }
+  if (bytes == 0) return 0;
+  const View views[] = {shaped(q, dtype), shaped(k, dtype), shaped(v, dtype)};
+  std::vector<std::int64_t> scratch{kernels::attention_forward_scratch(views[0], views[1], views[2])};
+  if (wanted.training)
+    for (const std::int64_t size : kernels::attention_backward_scratch(views[0], views[1], views[2]))
+      scratch.push_back(size);
+  const MemoryScope scope("preallocate", Category::workspace);
+  for (const std::int64_t size : scratch) held.push_back(Tensor::empty({size}, {DType::u8, device}));
+  return bytes;
+}
+
+const BufferKindStatistics& BufferStatistics::operator[](Category kind) const {
+  for (const BufferKindStatistics& entry : kinds)
+    if (entry.kind == kind) return entry;
+  throw ValueError("[buffer_stats] not an attention buffer: " + std::string(to_string(kind)));
+}
+
+std::uint64_t BufferStatistics::requests() const {
+  std::uint64_t total = 0;
+  for (const BufferKindStatistics& entry : kinds) total += entry.requests;
+  return total;
+}
+
+std::uint64_t BufferStatistics::hits() const {
+  std::uint64_t total = 0;
+  for (const BufferKindStatistics& entry : kinds) total += entry.hits;
+  return total;
+}
+
+double BufferStatistics::hit_rate() const {
+  return requests() ? static_cast<double>(hits()) / static_cast<double>(requests()) : 1.0;
+}
+
+BufferStatistics buffer_stats(Device device) {
+  const Statistics counted = allocator_for(device).statistics();
+  BufferStatistics result;
+  for (std::size_t n = 0; n < buffer_kinds.size(); ++n) {
+    const auto index = static_cast<std::size_t>(buffer_kinds[n]);
+    const Gauge& bytes = counted.category_bytes[index];
+    const std::uint64_t hits = counted.category_hits[index];
+    result.kinds[n] = {.kind = buffer_kinds[n],
+                       .requests = hits + counted.category_misses[index],
+                       .hits = hits,
+                       .bytes = bytes.current,
+                       .peak_bytes = bytes.peak,
+                       .total_bytes = bytes.allocated};
+  }
+  return result;
+}
+
+std::string to_string(const BufferStatistics& statistics) {
+  std::string text;
+  for (const BufferKindStatistics& entry : statistics.kinds) {
+    char line[160];
+    std::snprintf(line, sizeof line, "%-8s %10llu requests %6.1f %% hits  now %-12s at most %s\n",
+                  std::string(poolgrad::to_string(entry.kind)).c_str(), static_cast<unsigned long long>(entry.requests),
+                  100.0 * entry.hit_rate(), format_bytes(entry.bytes).c_str(), format_bytes(entry.peak_bytes).c_str());
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,162 @@
+#include "attention/modules/multihead.h"
+
+#include <string>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "attention/modules/heads.h"
+#include "attention/modules/kv_cache.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/cast.h"
+#include "autograd/operators/check.h"
+#include "autograd/operators/matmul.h"
+#include "autograd/operators/rows.h"
+#include "autograd/operators/views.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, const MultiheadOptions& options) {
+  const std::int64_t kv_heads = options.kv_heads;
+  const auto refuse = [&](const std::string& reason) {
+    throw ValueError("[multihead] " + reason + ": width " + std::to_string(width) + ", heads " + std::to_string(heads) +
+                     ", kv_heads " + std::to_string(kv_heads));
+  };
+  if (width < 1 || heads < 1 || kv_heads < 1) refuse("sizes must be at least 1");
+  if (width % heads != 0) refuse("width is not divisible by heads");
+  if (heads % kv_heads != 0) refuse("heads are not a multiple of kv_heads");
+  if (options.rope_base && width / heads % 2 != 0) refuse("rotary positions need an even width per head");
+  if (options.layer_norm && options.qk_norm) refuse("layer_norm and qk_norm are two norms of the same");
+  return width / heads;
+}
+
+MultiheadOptions completed(MultiheadOptions options, std::int64_t heads) {
+  if (options.kv_heads == 0) options.kv_heads = heads;
+  return options;
+}
+
+/// weight[begin:] *= factor.
+void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
+  if (factor == 1.0) return;
+  const NoGradGuard no_grad;
+  Tensor rows = slice(weight, 0, begin);
+  rows.copy_from(rows * factor);
+}
+
+}  // namespace
+
+MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::unique_ptr<AttentionCore> core,
+                               const MultiheadOptions& options, const nn::ParameterOptions& parameters)
+    : core_(std::move(core)),
+      options_(completed(options, heads)),
+      heads_(heads),
+      head_dim_(checked_head_dim(width, heads, options_)),
+      projection_(width, (heads + 2 * options_.kv_heads) * head_dim_, {.bias = options.bias}, parameters),
+      output_(width, width, {.bias = options.bias, .deviation = options.output_deviation}, parameters) {
+  if (!core_) throw ValueError("[multihead] there is no core");
+  core_->check_heads(heads);
+  scale_rows(projection_.weight(), (heads + options_.kv_heads) * head_dim_, options.gamma_init);
+  scale_rows(output_.weight(), 0, options.gamma_init);
+  const auto named = [&](const char* name, std::unique_ptr<nn::Layer> norm) {
+    add_module(name, *norm);
+    return norm;
+  };
+  const auto layer_norm = [&](std::int64_t size) {
+    return std::make_unique<nn::LayerNorm>(size, true, options.layer_norm_eps, parameters);
+  };
+  add_module("core", *core_);
+  add_module("projection", projection_);
+  if (options.layer_norm) {
+    q_norm_ = named("q_norm", layer_norm(width));
+    k_norm_ = named("k_norm", layer_norm(options_.kv_heads * head_dim_));
+  } else if (options.qk_norm) {
+    q_norm_ = named("q_norm", std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters));
+    k_norm_ = named("k_norm", std::make_unique<nn::RMSNorm>(head_dim_, 1e-6, parameters));
+  }
+  if (options.post_norm) post_norm_ = named("post_norm", layer_norm(width));
+  add_module("output", output_);
+  if (options.sinks) sinks_ = constant_parameter("sinks", {heads}, 0.0, parameters);
+  if (options.alibi) slopes_ = alibi_slopes(heads, {compute_dtype(parameters.dtype), parameters.device});
+}
+
+std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t first,
+                                                  const std::vector<std::int64_t>& heads) {
+  std::int64_t count = 0;
+  for (const std::int64_t part : heads) count += part;
+  const std::int64_t begin = first * head_dim_, end = (first + count) * head_dim_;
+  const auto part = [&](const Tensor& parameter) {
+    const bool whole = !parameter.defined() || end - begin == parameter.size(0);
+    return parameter.defined() ? to(whole ? parameter : slice(parameter, 0, begin, end), x.dtype()) : Tensor();
+  };
+  const Tensor packed = linear(x, part(projection_.weight()), part(projection_.bias()));
+  return split_heads(reshape(packed, {x.size(0), x.size(1), count, head_dim_}), heads);
+}
+
+Tensor MultiheadShell::rotated(const Tensor& heads, std::int64_t position) const {
+  return options_.rope_base ? rope(heads, position, *options_.rope_base) : heads;
+}
+
+MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Tensor& key, const Tensor& value,
+                                                  std::int64_t query_position, std::int64_t key_position) {
+  const Operands operands{{"query", query}, {"key", key}, {"value", value}};
+  check_floating("multihead", operands);
+  for (const Tensor& x : {query, key, value})
+    if (x.rank() != 3 || x.size(2) != heads_ * head_dim_)
+      fail<ShapeError>("multihead", "query, key and value must be (B, N, " + std::to_string(heads_ * head_dim_) + ")",
+                       operands);
+  const MemoryScope scope("projection", Category::query);  // queries, keys and values in one block
+  const std::int64_t kv_heads = options_.kv_heads;
+  Projected result;
+  if (query.is_same(key) && key.is_same(value)) {
+    if (options_.rope_base && !q_norm_ && query_position == key_position) {  // rotated in one go, and side by side
+      const auto parts = project_heads(query, 0, {heads_ + kv_heads, kv_heads});
+      const auto qk = split_heads(rotated(parts[0], query_position), {heads_, kv_heads});
+      return {qk[0], qk[1], parts[1]};
+    }
+    const auto parts = project_heads(query, 0, {heads_, kv_heads, kv_heads});
+    result = {parts[0], parts[1], parts[2]};
+  } else if (key.is_same(value)) {
+    const auto parts = project_heads(key, heads_, {kv_heads, kv_heads});
+    result = {project_heads(query, 0, {heads_})[0], parts[0], parts[1]};
+  } else {
+    result = {project_heads(query, 0, {heads_})[0], project_heads(key, heads_, {kv_heads})[0],
+              project_heads(value, heads_ + kv_heads, {kv_heads})[0]};
+  }
+  const auto normed = [&](nn::Layer* norm, const Tensor& x) {
+    if (!norm) return x;
+    return options_.layer_norm ? reshape(norm->forward(flatten(x, 2, 3)), x.shape()) : norm->forward(x);
+  };
+  result.q = rotated(normed(q_norm_.get(), result.q), query_position);
+  const MemoryScope keys(Category::key);
+  result.k = rotated(normed(k_norm_.get(), result.k), key_position);
+  return result;
+}
+
+Tensor MultiheadShell::attend_and_merge(const Projected& projected, AttentionCall call) {
+  if (!call.alibi.defined()) call.alibi = slopes_;
+  if (!call.sinks.defined()) call.sinks = sinks_;
+  const Tensor merged = flatten(core_->forward(projected.q, projected.k, projected.v, call), 2, 3);
+  return output_.forward(post_norm_ ? post_norm_->forward(merged) : merged);
+}
+
+Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
+  const std::int64_t position = state ? state->length : 0;
+  Projected projected = project(x, x, x, position, position);
+  if (state) {
+    const MemoryScope scope("state", Category::cache);
+    state->tensors.resize(2);
+    projected.k = append_positions(state->tensors[0], position, projected.k);
+    projected.v = append_positions(state->tensors[1], position, projected.v);
+    state->length += x.size(1);
+  }
+  return attend_and_merge(projected, {.causal = options_.causal});
+}
+
+Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
+  const bool whole = query.defined() && key.defined() && query.rank() == 3 && key.rank() == 3;  // else it is refused
+  return attend_and_merge(project(query, key, value, whole ? key.size(1) - query.size(1) : 0, 0), call);
+}
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,92 @@
+// The one multi-head shell: projections and norms around any attention core.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "attention/modules/attention_core.h"
+#include "nn/layers.h"
+
+namespace poolgrad::attention {
+
+struct MultiheadOptions {
+  std::int64_t kv_heads = 0;  // groups of heads / kv_heads query heads share keys and values; 0: as many as heads
+  bool bias = true;
+  /// LayerNorm of the projected queries and keys, over the full width, before heads are split.
+  bool layer_norm = true;
+  /// LayerNorm between attention and output projection (MAGNETO, Wang et al. 2022), with parameters of its own.
+  bool post_norm = true;
+  double layer_norm_eps = 1e-5;
+  /// In place of `layer_norm`: RMSNorm of the queries and of the keys of every head (Dehghani et al. 2023).
+  bool qk_norm = false;
+  /// MAGNETO's gain: factor of the initial weights of the value and output projections, not of queries and keys.
+  double gamma_init = 1.0;
+  /// Rotary positions on queries and keys, after their norms: keys count from 0, the last query sits at the last key.
+  /// None where absent.
+  std::optional<double> rope_base = std::nullopt;
+  bool alibi = false;              // AttendOptions::alibi with alibi_slopes()
+  bool sinks = false;              // AttendOptions::sinks, learned; they start at 0
+  double output_deviation = -1.0;  // of the output projection, before the gain; negative: 1 / sqrt(width)
+  /// As a SequenceMixer.
+  bool causal = false;
+};
+
+/// (B, N, width) -> (B, N, width): packed projection to heads, norms, rotation, the core, post norm, output projection.
+/// Parameters are cast to the dtype of the input where it differs. Without norms and rotation, queries, keys and values
+/// are views of the packed projection.
+class MultiheadShell : public nn::SequenceMixer {
+ public:
+  /// Throws ValueError where width does not divide by heads or heads by kv_heads, where sizes are below 1, for an odd
+  /// head width with rope, for both norms at once, and what the core's check_heads() refuses.
+  MultiheadShell(std::int64_t width, std::int64_t heads, std::unique_ptr<AttentionCore> core,
+                 const MultiheadOptions& options = {}, const nn::ParameterOptions& parameters = {});
+
+  /// Self-attention, causal as the options say. With a state, keys and values of earlier positions are kept there and
+  /// attended to; positions go on counting. What comes out is what one call for the whole sequence gives, if nobody
+  /// looks ahead.
+  Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
+  /// Attention of `query` (B, Nq, width) to `key` and `value` (B, Nk, width). What is the very same tensor is projected
+  /// in one product. The call's slopes and sinks win over the module's.
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {});
+
+  AttentionCore& core() { return *core_; }
+  const AttentionCore& core() const { return *core_; }
+  std::int64_t heads() const { return heads_; }
+
+ private:
+  struct Projected {
+    Tensor q, k, v;  // (B, N, heads, D)
+  };
+  /// Normed and rotated, the first query and the first key at these positions.
+  Projected project(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t query_position,
+                    std::int64_t key_position);
+  std::vector<Tensor> project_heads(const Tensor& x, std::int64_t first, const std::vector<std::int64_t>& heads);
+  Tensor rotated(const Tensor& heads, std::int64_t position) const;
+  Tensor attend_and_merge(const Projected& projected, AttentionCall call);
+
+  std::unique_ptr<AttentionCore> core_;
+  MultiheadOptions options_;
+  std::int64_t heads_, head_dim_;
+  nn::Linear projection_;
+  std::unique_ptr<nn::Layer> q_norm_, k_norm_, post_norm_;
+  nn::Linear output_;
+  Tensor slopes_, sinks_;
+};
+
+/// The shell around a core of a known class, which is made of the arguments from `core_arguments` on.
+template <class Core>
+class Multihead : public MultiheadShell {
+ public:
+  template <class... Arguments>
+  Multihead(std::int64_t width, std::int64_t heads, const MultiheadOptions& options,
+            const nn::ParameterOptions& parameters, Arguments&&... core_arguments)
+      : MultiheadShell(width, heads, std::make_unique<Core>(std::forward<Arguments>(core_arguments)...), options,
+                       parameters) {}
+
+  Core& core() { return static_cast<Core&>(MultiheadShell::core()); }
+};
+
+}  // namespace poolgrad::attention

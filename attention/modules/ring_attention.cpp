@@ -1,0 +1,60 @@
+#include "attention/modules/ring_attention.h"
+
+#include <string>
+
+#include "allocator/error.h"
+
+namespace poolgrad::attention {
+ModuleRing::ModuleRing(const RingSetup& setup) : setup_(setup) {
+  const std::string given = "ring_size " + std::to_string(setup.ring_size);
+  if (setup.ring_size < 1) throw ValueError("[ring_attention] needs at least one rank: " + given);
+  if (setup.communicator && setup.ring_size != 1 && setup.ring_size != setup.communicator->size())
+    throw ValueError("[ring_attention] the communicator has another number of ranks: " + given + ", communicator of " +
+                     std::to_string(setup.communicator->size()));
+}
+
+int ModuleRing::size() const { return setup_.communicator ? setup_.communicator->size() : setup_.ring_size; }
+
+std::int64_t ModuleRing::whole_length(std::int64_t part) const { return setup_.communicator ? part * size() : part; }
+
+Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
+                          const AttendOptions& options) const {
+  const bool alone = setup_.ring_size == 1 || (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
+  if (!setup_.communicator && alone && !options.bias.defined()) return attention::attend(q, k, v, pattern, options).out;
+  const RingOptions ring{
+      .attend = options, .layout = setup_.layout, .exchange = setup_.exchange, .statistics = statistics_};
+  if (setup_.communicator) return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;
+  return ring_attend_all(q, k, v, pattern, setup_.ring_size, ring, setup_.progress).out;
+}
+
+RingAttention::RingAttention(const Pattern& pattern, const RingSetup& ring, const CoreOptions& options)
+    : AttentionCore(options, choose_memory_mode(0, true, options.memory_mode)), pattern_(pattern), ring_(ring) {}
+
+Tensor RingAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
+  return ring_.attend(call.causal ? pattern_ & Pattern::causal() : pattern_, q, k, v, attend_options(call));
+}
+
+RingDilatedAttention::RingDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
+                                           const std::vector<std::int64_t>& dilation_rates, const RingSetup& ring,
+                                           const DilatedOptions& dilated, const CoreOptions& options)
+    : DilatedCore(segment_lengths, dilation_rates, dilated, options, true), ring_(ring) {}
+
+Tensor RingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
+  if (q.defined() && q.rank() == 4) check_heads(q.size(2));
+  return ring_.attend(call.causal ? pattern() & Pattern::causal() : pattern(), q, k, v, attend_options(call));
+}
+
+BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const SparsePatternConfig& sparse_config,
+                                                                 const RingSetup& ring, const CoreOptions& options,
+                                                                 const std::vector<std::int64_t>& segment_lengths,
+                                                                 const std::vector<std::int64_t>& dilation_rates)
+    : BlockSparseDilatedAttention(sparse_config, options, segment_lengths, dilation_rates), ring_(ring) {}
+
+Tensor BlockSparseRingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
+                                                const AttentionCall& call) {
+  const std::int64_t part = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
+  const Pattern blocks = pattern(ring_.whole_length(part), call.causal);
+  return ring_.attend(call.causal ? blocks & Pattern::causal() : blocks, q, k, v, attend_options(call));
+}
+
+}  // namespace poolgrad::attention

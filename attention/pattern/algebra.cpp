@@ -1,0 +1,210 @@
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "allocator/error.h"
+#include "attention/pattern/pattern.h"
+#include "attention/pattern/terms.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+using Term = PatternTerms::Term;
+
+const PatternTerms& parts_of(const std::shared_ptr<const PatternTerms>& terms) {
+  static const PatternTerms none;
+  return terms ? *terms : none;
+}
+
+bool same(const std::shared_ptr<const Boundaries>& a, const std::shared_ptr<const Boundaries>& b) {
+  return a == b || (a && b && *a == *b);
+}
+
+/// Pairs that share a document in both.
+std::shared_ptr<const Boundaries> both(const std::shared_ptr<const Boundaries>& a,
+                                       const std::shared_ptr<const Boundaries>& b) {
+  if (!b || same(a, b)) return a;
+  if (!a) return b;
+  const std::int64_t end = std::min(a->at.back(), b->at.back());
+  std::vector<std::int64_t> result;
+  std::set_union(a->at.begin(), a->at.end(), b->at.begin(), b->at.end(), std::back_inserter(result));
+  result.erase(std::upper_bound(result.begin(), result.end(), end), result.end());
+  return std::make_shared<const Boundaries>(Boundaries{std::move(result), {}});
+}
+
+/// The terms, each with the pattern's band as its own.
+std::vector<Term> terms_with_band(const PatternTerms& parts, std::int64_t left, std::int64_t right) {
+  std::vector<Term> terms = parts.terms;
+  if (terms.empty()) terms.emplace_back();
+  for (Term& term : terms) {
+    term.term.left = std::min(term.term.left, left);
+    term.term.right = std::min(term.term.right, right);
+  }
+  return terms;
+}
+
+/// Those that can be taken away from others as intervals come first.
+int rank(const Term& term) {
+  switch (term.term.kind) {
+    case TermKind::all: return 0;
+    case TermKind::columns: return 1;
+    case TermKind::rows: return 2;
+    case TermKind::segment: return 3;
+    case TermKind::offsets: return term.term.step == 1 ? 4 : 7;
+    case TermKind::dilated: return 5;
+    case TermKind::residue: return 6;
+    case TermKind::listed: return 8;
+    default: return 9;
+  }
+}
+
+/// Whether a counts every pair that b counts, as far as their form shows it.
+bool contains(const Term& a, const Term& b) {
+  Term widened = b;
+  widened.term.left = a.term.left;
+  widened.term.right = a.term.right;
+  return b.term.left <= a.term.left && b.term.right <= a.term.right && (a.term.kind == TermKind::all || widened == a);
+}
+
+/// One group of all terms, in their best order, without those that another contains.
+std::vector<Term> united(std::vector<Term> terms) {
+  for (Term& term : terms) {
+    term.term.group = 0;
+    term.term.unite = term.term.kind == TermKind::dilated;
+  }
+  std::stable_sort(terms.begin(), terms.end(), [](const Term& a, const Term& b) { return rank(a) < rank(b); });
+  std::vector<Term> result;
+  for (const Term& term : terms) {
+    const bool contained =
+        std::any_of(result.begin(), result.end(), [&](const Term& other) { return contains(other, term); });
+    if (contained) continue;
+    std::erase_if(result, [&](const Term& other) { return contains(term, other); });
+    result.push_back(term);
+  }
+  return result;
+}
+
+/// What | and + have in common: documents belong to the whole, and so does the band where it is the same.
+struct Join {
+  struct Side {
+    const Pattern& pattern;
+    const PatternTerms& parts;
+    std::int64_t left, right;
+  };
+  Join(const std::string& op, const Side& a, const Side& b) : whole(std::make_shared<PatternTerms>()) {
+    if (!same(a.parts.documents, b.parts.documents))
+      throw ValueError("[pattern] documents apply to a whole pattern, by &; the sides of " + op +
+                       " differ in them: " + a.pattern.to_string() + " and " + b.pattern.to_string());
+    whole->documents = a.parts.documents;
+    whole->divisors = a.parts.divisors;
+    for (const std::int64_t divisor : b.parts.divisors)
+      if (std::find(whole->divisors.begin(), whole->divisors.end(), divisor) == whole->divisors.end())
+        whole->divisors.push_back(divisor);
+    const bool common = a.left == b.left && a.right == b.right;
+    constexpr std::int64_t none = Pattern::unbounded;
+    if (common) left = a.left, right = a.right;
+    first = terms_with_band(a.parts, common ? none : a.left, common ? none : a.right);
+    second = terms_with_band(b.parts, common ? none : b.left, common ? none : b.right);
+  }
+
+  std::shared_ptr<PatternTerms> whole;
+  std::vector<Term> first, second;
+  std::int64_t left = Pattern::unbounded, right = Pattern::unbounded;
+};
+
+constexpr int max_groups = 1024;
+
+}  // namespace
+
+kernels::AttentionTerm with_lists(const Term& term) {
+  kernels::AttentionTerm result = term.term;
+  if (!term.lists) return result;
+  result.lists = term.lists->lists;
+  result.block_rows = term.lists->block_rows;
+  result.block_columns = term.lists->block_columns;
+  result.row_begin = term.lists->row_begin.data();
+  result.column_begin = term.lists->column_begin.data();
+  result.columns = term.lists->columns.data();
+  result.rows = term.lists->rows.data();
+  result.lists_identity = term.lists->identity.number();
+  return result;
+}
+
+bool operator==(const Term& a, const Term& b) {
+  return a.term == b.term && (a.lists == b.lists || (a.lists && b.lists && *a.lists == *b.lists));
+}
+
+bool operator==(const PatternTerms& a, const PatternTerms& b) {
+  return a.terms == b.terms && a.divisors == b.divisors && same(a.documents, b.documents);
+}
+
+bool operator==(const Pattern& a, const Pattern& b) {
+  return a.left_ == b.left_ && a.right_ == b.right_ &&
+         (a.terms_ == b.terms_ || parts_of(a.terms_) == parts_of(b.terms_));
+}
+
+Pattern operator&(const Pattern& a, const Pattern& b) {
+  const PatternTerms &x = parts_of(a.terms_), &y = parts_of(b.terms_);
+  const std::int64_t left = std::min(a.left_, b.left_), right = std::min(a.right_, b.right_);
+  if (!x.terms.empty() && !y.terms.empty())
+    throw ValueError("[pattern] one side of & must be made of dense, causal, window and documents: " + a.to_string() +
+                     " and " + b.to_string());
+  if (!a.terms_ && !b.terms_) return Pattern(left, right);
+  auto terms = std::make_shared<PatternTerms>(x.terms.empty() ? y : x);
+  terms->documents = both(x.documents, y.documents);
+  return Pattern(std::move(terms), left, right);
+}
+
+Pattern operator|(const Pattern& a, const Pattern& b) {
+  Join join("|", {a, parts_of(a.terms_), a.left_, a.right_}, {b, parts_of(b.terms_), b.left_, b.right_});
+  std::vector<Term> terms = std::move(join.first);
+  terms.insert(terms.end(), join.second.begin(), join.second.end());
+  terms = united(std::move(terms));
+  if (terms.size() > kernels::AttentionSchedule::max_terms)
+    throw ValueError("[pattern] a union has at most " + std::to_string(kernels::AttentionSchedule::max_terms) +
+                     " terms: " + a.to_string() + " and " + b.to_string());
+  if (terms.size() == 1) {  // its band is that of the whole
+    join.left = std::min(join.left, std::exchange(terms[0].term.left, Pattern::unbounded));
+    join.right = std::min(join.right, std::exchange(terms[0].term.right, Pattern::unbounded));
+    if (terms[0] == Term{}) terms.clear();
+  }
+  join.whole->terms = std::move(terms);
+  return Pattern(std::move(join.whole), join.left, join.right);
+}
+
+Pattern operator+(const Pattern& a, const Pattern& b) {
+  Join join("+", {a, parts_of(a.terms_), a.left_, a.right_}, {b, parts_of(b.terms_), b.left_, b.right_});
+  const int groups = join.first.back().term.group + 1;
+  std::vector<Term>& terms = join.whole->terms;
+  terms = std::move(join.first);
+  for (Term& term : join.second) {
+    if (groups + term.term.group > max_groups)
+      throw ValueError("[pattern] a sum has at most " + std::to_string(max_groups) + " summands");
+    term.term.group = static_cast<std::int16_t>(term.term.group + groups);
+    terms.push_back(std::move(term));
+  }
+  return Pattern(std::move(join.whole), join.left, join.right);
+}
+
+std::int64_t Pattern::multiplicity(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const {
+  if ((left_ != unbounded && j < i - left_) || (right_ != unbounded && j > i + right_)) return 0;
+  const PatternTerms& parts = parts_of(terms_);
+  if (parts.documents) {
+    const std::vector<std::int64_t>& bounds = parts.documents->at;
+    if (std::min(i, j) < bounds.front() || std::max(i, j) >= bounds.back()) return 0;
+    const auto document = [&](std::int64_t at) { return std::upper_bound(bounds.begin(), bounds.end(), at); };
+    if (document(i) != document(j)) return 0;
+  }
+  if (parts.terms.empty()) return 1;
+  std::int64_t sum = 0, counted = -1;  // the last group that counts
+  for (const Term& term : parts.terms) {
+    if (term.term.group == counted) continue;
+    const std::int64_t m = with_lists(term).multiplicity(h, heads, i, j);
+    sum += m;
+    if (m > 0) counted = term.term.group;
+  }
+  return sum;
+}
+
+}  // namespace poolgrad::attention

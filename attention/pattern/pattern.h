@@ -1,0 +1,137 @@
+// Which keys a query sees, and how often. A pattern gives every pair of absolute positions and every head a
+// multiplicity m_h(i, j) >= 0. docs/attention.md has the definition; this header is the table of what there is.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/schedule/attention_schedule.h"
+
+namespace poolgrad::attention {
+
+/// Where query positions begin: the last query at the last key (decoding, causal training), or the first at the first.
+enum class Alignment { bottom_right, top_left };
+
+/// longnet: every head runs every branch. grouped: head h runs only branch group(h); the heads are cut into as many
+/// consecutive groups as there are branches, the first (heads mod groups) of them one head larger.
+enum class DilatedMode { longnet, grouped };
+
+/// Which residue of a branch a head takes. interleaved: h mod r (LongNet). contiguous: floor(h / ceil(H / r))
+/// (torchscale). Grouped mode takes the group's index mod r instead.
+enum class DilatedOffset { interleaved, contiguous };
+
+struct DilatedOptions {
+  DilatedMode mode = DilatedMode::longnet;
+  DilatedOffset offset = DilatedOffset::interleaved;
+  bool unite = false;              // a pair that several branches cover counts once
+  bool require_divisible = false;  // refuse lengths that the longest segment does not divide
+};
+
+struct BlockLists;    // attention/pattern/block_list.h
+struct PatternTerms;  // attention/pattern/terms.h
+
+/// A value type, cheap to copy. Positions are absolute, so that results depend neither on tiling nor on sharding: a
+/// key's is its index, a query's its index plus Nk - Nq (bottom_right) or plus 0 (top_left).
+///
+/// a & b admits what both admit (multiplicities multiply); at least one side is made of dense, causal, window and
+/// documents only, else ValueError. a | b counts a pair once that either admits. a + b adds multiplicities.
+class Pattern {
+ public:
+  static constexpr std::int64_t unbounded = kernels::unbounded;
+
+  /// Every pair.
+  static Pattern dense();
+  /// Keys up to the query's own position.
+  static Pattern causal();
+  /// Keys with -left <= j - i <= right; either bound may be `unbounded`. Throws ValueError for a negative bound.
+  static Pattern window(std::int64_t left, std::int64_t right);
+  /// Pairs of the same document; document d is the positions [cu_seqlens[d], cu_seqlens[d + 1]). The first is 0, none
+  /// decreases; positions outside see and are seen by nothing. ValueError.
+  static Pattern documents(std::vector<std::int64_t> cu_seqlens);
+
+  /// Keys j < count: attention sinks (Xiao et al. 2023).
+  static Pattern sink_tokens(std::int64_t count);
+  /// Keys j < count, and with `rows` all keys for queries i < count (Longformer, BigBird).
+  static Pattern global_tokens(std::int64_t count, bool rows = true);
+  /// Sum over branches b of [same segment of length w_b][both positions in it = phase mod r_b] (LongNet, Ding et al.
+  /// 2023); the phase is a function of the head. ValueError: empty lists, lengths that differ, values below 1, r_b >
+  /// w_b.
+  static Pattern dilated(std::vector<std::int64_t> segment_lengths, std::vector<std::int64_t> dilation_rates,
+                         const DilatedOptions& options = {});
+  /// Pairs whose blocks of `block` positions are d apart (block of j minus block of i) for some d of `offsets`.
+  /// ValueError: block not a multiple of 16, no offset, more than 32 runs of neighbouring offsets.
+  static Pattern block_offsets(std::int64_t block, std::vector<std::int64_t> offsets);
+  static Pattern block_offsets(std::int64_t block, std::initializer_list<std::int64_t> offsets) {
+    return block_offsets(block, std::vector<std::int64_t>(offsets));
+  }
+  /// Head h takes offsets[h mod offsets.size()]; at most 8 lists with at most 32 runs in all.
+  static Pattern block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets);
+  /// block_offsets {0, +-rate for each rate}: "dilated_sparse".
+  static Pattern dilated_sparse(std::int64_t block, std::vector<std::int64_t> rates = {1, 2, 4});
+  /// Pairs whose blocks are a multiple of `step` apart, and at most `reach` blocks. ValueError: block, a step below 1,
+  /// a negative reach.
+  static Pattern spaced_blocks(std::int64_t block, std::int64_t step, std::int64_t reach = unbounded);
+  /// Blocks at most (window / block) / 2 apart.
+  static Pattern local_window(std::int64_t block, std::int64_t window);
+  /// local_window(block, window) | global_tokens(count): rows and columns.
+  static Pattern global_local(std::int64_t block, std::int64_t window, std::int64_t count);
+  /// |i - j| < stride or (i - j) mod stride = 0 (Sparse Transformer, Child et al. 2019); & causal() for the original.
+  static Pattern strided(std::int64_t stride);
+  /// Positions as a grid of `width` columns: same row or same column.
+  static Pattern axial(std::int64_t width);
+  /// Each pair of blocks with probability `density`, as a hash of (seed, head, block of i, block of j) says, the same
+  /// everywhere; the diagonal always. ValueError: density outside (0, 1].
+  static Pattern random_blocks(std::int64_t block, double density, std::uint64_t seed = 0);
+  /// Listed blocks, compressed rows: query block b sees the key blocks columns[row_begin[b] .. row_begin[b + 1]),
+  /// ascending. Rows beyond the list see nothing. ValueError for lists that are not of this form.
+  static Pattern blocks(std::int64_t block, std::vector<std::int32_t> row_begin, std::vector<std::int32_t> columns);
+  /// One list for each head (all of equal block size); head h takes lists[h mod lists.size()].
+  struct BlockList {
+    std::vector<std::int32_t> row_begin, columns;
+  };
+  static Pattern blocks(std::int64_t block, std::vector<BlockList> lists);
+  /// Lists that are shared: PatternCache has them. Throws ValueError without lists.
+  static Pattern blocks(std::int64_t block, std::shared_ptr<const BlockLists> lists);
+  /// bitmap[b * key_blocks + c]: whether query block b sees key block c.
+  static Pattern block_bitmap(std::int64_t block, std::int64_t key_blocks, const std::vector<bool>& bitmap);
+
+  friend Pattern operator&(const Pattern& a, const Pattern& b);
+  friend Pattern operator|(const Pattern& a, const Pattern& b);
+  friend Pattern operator+(const Pattern& a, const Pattern& b);
+  /// Made of the same parts.
+  friend bool operator==(const Pattern& a, const Pattern& b);
+
+  /// How often the key at position j counts for the query at position i in head h of `heads`.
+  std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const;
+  /// For patterns that are the same in all heads: in the only head of one.
+  std::int64_t multiplicity(std::int64_t i, std::int64_t j) const { return multiplicity(0, 1, i, j); }
+
+  /// What the kernels run, one after another, each adding to what the ones before have accumulated; nearly always one.
+  /// The schedules point into this pattern's lists and stay valid as long as `owner` (or a copy of the pattern) lives.
+  struct Compiled {
+    std::vector<kernels::AttentionSchedule> passes;
+    std::shared_ptr<const void> owner;
+  };
+  Compiled compile(std::int64_t heads, const kernels::PositionMap& queries, const kernels::PositionMap& keys) const;
+
+  /// Pairs that are visited, over admissible pairs (all, or those that causality, windows and documents leave).
+  double density(std::int64_t heads, std::int64_t queries, std::int64_t keys) const;
+  /// ValueError where a length is refused (require_divisible).
+  void check_length(std::int64_t length) const;
+  /// "dense", "causal", "window(255, 0)", "dilated(w 512 1024, r 1 2) & causal".
+  std::string to_string() const;
+
+ private:
+  explicit Pattern(std::shared_ptr<const PatternTerms> terms, std::int64_t left = unbounded,
+                   std::int64_t right = unbounded)
+      : terms_(std::move(terms)), left_(left), right_(right) {}
+  Pattern(std::int64_t left, std::int64_t right) : left_(left), right_(right) {}
+
+  std::shared_ptr<const PatternTerms> terms_;  // null: a band alone
+  std::int64_t left_ = unbounded, right_ = unbounded;
+};
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,53 @@
+// Messages between the ranks of a group, each with memory and streams of its own: what ring attention asks of MPI,
+// NCCL or a group within one process (attention/ring/local_communicator.h).
+// tests/attention/ring/communicator_contract.h is this contract as a test suite.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "allocator/stream.h"
+
+namespace poolgrad::attention {
+
+/// Bytes on the device of the stream that they travel by.
+struct Message {
+  void* data = nullptr;
+  std::int64_t bytes = 0;
+};
+
+/// An exchange under way: one message out, one in.
+class Transfer {
+ public:
+  Transfer() = default;
+  /// Gives up what was not waited for: none of its memory is touched afterwards, and ranks that count on it fail.
+  virtual ~Transfer() = default;
+  Transfer(const Transfer&) = delete;
+  Transfer& operator=(const Transfer&) = delete;
+
+  /// Work put on the exchange's stream after this call finds the incoming message, and may overwrite the outgoing one.
+  /// Waiting again does nothing. Throws Error, saying which rank is to blame, where a rank failed or the message cannot
+  /// come any more.
+  virtual void wait() = 0;
+};
+
+/// One rank's end. Ranks are 0 .. size() - 1. A communicator is used by one thread at a time.
+class Communicator {
+ public:
+  Communicator() = default;
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// Begins to send `out` to rank `to` and to receive `in` from rank `from`, in order with the work on `stream`, and
+  /// returns without waiting for either. Until the transfer was waited for, `out` may be read and not written, and `in`
+  /// neither. Between two ranks messages arrive in the order in which they were started; a rank may send to itself, and
+  /// empty messages count like others. Throws IndexError for a rank that does not exist, Error where the message has
+  /// another size than its receiver expects (on both ranks, here or in wait()) and after a failure of the group.
+  virtual std::unique_ptr<Transfer> start(Stream stream, int to, Message out, int from, Message in) = 0;
+};
+
+}  // namespace poolgrad::attention

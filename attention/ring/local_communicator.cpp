@@ -1,0 +1,290 @@
+#include "attention/ring/local_communicator.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "allocator/error.h"
+#include "kernels/elementwise.h"
+#include "tensor/generator.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+/// Half of an exchange: one end of one message.
+struct Post {
+  enum class State { open, copying, done };
+  Stream stream;
+  Message message;
+  std::uint64_t generation = 0;
+  State state = State::open;
+};
+
+std::string name(int rank) { return "rank " + std::to_string(rank); }
+
+View bytes(const Message& message) {
+  View view{message.data, DType::u8, 1, {}, {}};
+  view.shape[0] = message.bytes;
+  view.strides[0] = 1;
+  return view;
+}
+
+}  // namespace
+
+/// What the ranks share. Everything is guarded by the mutex but the copying itself.
+class LocalGroup::Room {
+ public:
+  Room(int ranks, Progress how)
+      : size(ranks), progress(how), lanes_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {
+    reset();
+  }
+
+  void reset() {
+    const std::lock_guard lock(mutex_);
+    failure_.clear();
+    ++generation_;
+    for (Lane& lane : lanes_) lane = {};
+    waits_for_.assign(static_cast<std::size_t>(size), runs);
+  }
+
+  void post(int from, int to, Post& mine, bool sends);
+  void wait(int rank, int to, const Post& out, int from, const Post& in);
+  void give_up(int rank, int to, Post& out, int from, Post& in);
+  void check() {
+    const std::lock_guard lock(mutex_);
+    if (!failure_.empty()) throw Error("[exchange] " + failure_);
+  }
+  /// The first failure is the one that all ranks hear of.
+  void fail(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (failure_.empty()) failure_ = reason;
+    changed_.notify_all();
+  }
+  void end(int rank) {
+    const std::lock_guard lock(mutex_);
+    waits_for_[static_cast<std::size_t>(rank)] = ended;
+    find_deadlock();
+  }
+
+  const int size;
+  const Progress progress;
+
+ private:
+  /// Posts of the messages from one rank to another whose other end is missing; at most one of the two has any.
+  struct Lane {
+    std::deque<Post*> sends, receives;
+  };
+  Lane& lane(int from, int to) { return lanes_[static_cast<std::size_t>(from * size + to)]; }
+  void find_deadlock();
+
+  static constexpr int runs = -1, ended = -2;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::string failure_;
+  std::uint64_t generation_ = 0;  // posts of an earlier one are nobody's business any more
+  std::vector<Lane> lanes_;
+  std::vector<int> waits_for_;  // the rank whose message each rank waits for, or runs, or ended
+};
+
+/// Puts one end of a message up, and moves the message if the other end is there.
+void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
+  std::unique_lock lock(mutex_);
+  if (!failure_.empty()) throw Error("[exchange] " + failure_);
+  mine.generation = generation_;
+  std::deque<Post*>& others = sends ? lane(from, to).receives : lane(from, to).sends;
+  if (others.empty()) {
+    (sends ? lane(from, to).sends : lane(from, to).receives).push_back(&mine);
+    return;
+  }
+  Post& other = *others.front();
+  const Post &source = sends ? mine : other, &target = sends ? other : mine;
+  if (source.message.bytes != target.message.bytes) {
+    failure_ = name(from) + " sends " + std::to_string(source.message.bytes) + " bytes to " + name(to) +
+               ", which expects " + std::to_string(target.message.bytes);
+  } else if (source.stream != target.stream) {
+    failure_ = name(from) + " and " + name(to) + " use different devices or streams";
+  }
+  if (!failure_.empty()) {
+    changed_.notify_all();
+    throw Error("[exchange] " + failure_);
+  }
+  others.pop_front();
+  mine.state = other.state = Post::State::copying;
+  lock.unlock();
+  try {
+    if (source.message.bytes > 0) kernels::copy(target.stream, bytes(target.message), bytes(source.message));
+    lock.lock();
+  } catch (const std::exception& exception) {
+    lock.lock();
+    mine.state = other.state = Post::State::open;
+    failure_ = "a message from " + name(from) + " to " + name(to) + " was lost: " + exception.what();
+    changed_.notify_all();
+    throw;
+  }
+  mine.state = other.state = Post::State::done;
+  const auto moved = [&](int rank, int peer) {
+    int& waits = waits_for_[static_cast<std::size_t>(rank)];
+    if (waits == peer) waits = runs;
+  };
+  moved(from, to), moved(to, from);
+  changed_.notify_all();
+}
+
+void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const Post& in) {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    const bool sent = out.state == Post::State::done, received = in.state == Post::State::done;
+    if (sent && received) return;
+    if (in.generation != generation_) throw Error("[exchange] the group has begun anew since this one was started");
+    // What is being copied is in the peer's hands; a failure must not give its memory back before the peer is through.
+    const bool copying = out.state == Post::State::copying || in.state == Post::State::copying;
+    if (!failure_.empty() && !copying) throw Error("[exchange] " + failure_);
+    const bool open = out.state == Post::State::open || in.state == Post::State::open;
+    if (failure_.empty() && open) {
+      const int peer = in.state == Post::State::open ? from : to;
+      if (progress == Progress::turns) {
+        failure_ = name(rank) + " waits for " + name(peer) +
+                   ", whose turn it is not: all ranks must start an exchange before one of them waits";
+        continue;
+      }
+      waits_for_[static_cast<std::size_t>(rank)] = peer;
+      find_deadlock();
+      if (!failure_.empty()) continue;
+    }
+    changed_.wait(lock);
+    waits_for_[static_cast<std::size_t>(rank)] = runs;
+  }
+}
+
+/// Called with the mutex held: if no rank runs, no message will ever come.
+void LocalGroup::Room::find_deadlock() {
+  std::string waiting;
+  for (int rank = 0; rank < size; ++rank) {
+    const int peer = waits_for_[static_cast<std::size_t>(rank)];
+    if (peer == runs) return;
+    if (peer == ended) continue;
+    const bool gone = waits_for_[static_cast<std::size_t>(peer)] == ended;
+    waiting += (waiting.empty() ? "" : ", ") + name(rank) + " for " + name(peer) + (gone ? ", which has ended" : "");
+  }
+  if (waiting.empty() || !failure_.empty()) return;
+  failure_ = "every rank waits: " + waiting;
+  changed_.notify_all();
+}
+
+void LocalGroup::Room::give_up(int rank, int to, Post& out, int from, Post& in) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return out.state != Post::State::copying && in.state != Post::State::copying; });
+  if (out.generation != generation_) return;
+  if (out.state == Post::State::done && in.state == Post::State::done) return;
+  std::erase(lane(rank, to).sends, &out);
+  std::erase(lane(from, rank).receives, &in);
+  if (failure_.empty()) failure_ = name(rank) + " gave up an exchange";
+  changed_.notify_all();
+}
+
+class LocalGroup::Exchange final : public Transfer {
+ public:
+  Exchange(std::shared_ptr<Room> room, Stream stream, int rank, int to, Message out, int from, Message in)
+      : room_(std::move(room)), rank_(rank), to_(to), from_(from), out_{stream, out}, in_{stream, in} {}
+  ~Exchange() override {
+    if (!waited_) room_->give_up(rank_, to_, out_, from_, in_);
+  }
+  void begin() {
+    room_->post(rank_, to_, out_, true);
+    room_->post(from_, rank_, in_, false);
+  }
+  void wait() override {
+    if (waited_) return;
+    room_->wait(rank_, to_, out_, from_, in_);
+    waited_ = true;
+  }
+
+ private:
+  std::shared_ptr<Room> room_;
+  int rank_, to_, from_;
+  Post out_, in_;
+  bool waited_ = false;
+};
+
+class LocalGroup::Rank final : public Communicator {
+ public:
+  Rank(std::shared_ptr<Room> room, int rank) : room_(std::move(room)), rank_(rank) {}
+  int rank() const override { return rank_; }
+  int size() const override { return room_->size; }
+  std::unique_ptr<Transfer> start(Stream stream, int to, Message out, int from, Message in) override {
+    for (const int peer : {to, from})
+      if (peer < 0 || peer >= size())
+        throw IndexError("[exchange] there is no rank " + std::to_string(peer) + " among " + std::to_string(size()));
+    room_->check();
+    auto exchange = std::make_unique<Exchange>(room_, stream, rank_, to, out, from, in);
+    exchange->begin();
+    return exchange;
+  }
+
+ private:
+  std::shared_ptr<Room> room_;
+  int rank_;
+};
+
+LocalGroup::LocalGroup(int ranks, Progress progress) {
+  if (ranks < 1) throw ValueError("[LocalGroup] needs at least one rank, got " + std::to_string(ranks));
+  room_ = std::make_shared<Room>(ranks, progress);
+  for (int rank = 0; rank < ranks; ++rank) ranks_.push_back(std::make_shared<Rank>(room_, rank));
+}
+
+LocalGroup::~LocalGroup() = default;
+
+void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& body) {
+  std::exception_ptr error;
+  // Ranks work on one sequence, as it were one program: each draws what the others draw, on whichever thread it is.
+  std::vector<kernels::RandomKey> random(ranks_.size(), default_generator().state());
+  const auto take_step = [&](Communicator& rank, int step) {
+    kernels::RandomKey& own = random[static_cast<std::size_t>(rank.rank())];
+    default_generator().set_state(own);
+    body(rank, step);
+    own = default_generator().state();
+  };
+  if (room_->progress == Progress::turns) {
+    try {
+      for (int step = 0; step < steps; ++step)
+        for (const auto& rank : ranks_) take_step(*rank, step);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  } else {
+    std::mutex mutex;
+    const auto run_rank = [&](Communicator& rank) {
+      try {
+        for (int step = 0; step < steps; ++step) take_step(rank, step);
+      } catch (const std::exception& exception) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        room_->fail(name(rank.rank()) + " failed: " + exception.what());
+      } catch (...) {
+        const std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();
+        room_->fail(name(rank.rank()) + " failed");
+      }
+      room_->end(rank.rank());
+    };
+    std::vector<std::jthread> threads;
+    try {
+      for (const auto& rank : ranks_) threads.emplace_back([&] { run_rank(*rank); });
+    } catch (const std::exception& exception) {
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      room_->fail(std::string("a rank could not be started: ") + exception.what());
+    }
+  }
+  default_generator().set_state(random[0]);
+  room_->reset();
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace poolgrad::attention

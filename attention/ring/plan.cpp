@@ -1,0 +1,227 @@
+#include "attention/ring/plan.h"
+
+#include <algorithm>
+#include <list>
+#include <mutex>
+
+#include "kernels/schedule/tiles.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+using kernels::AttentionSchedule;
+using kernels::AttentionTerm;
+using kernels::floor_div;
+
+/// First and last position of a piece of a shard.
+struct Range {
+  std::int64_t first, last;
+  /// Whether some segment of this length has positions of both.
+  bool shares_segment(const Range& other, std::int64_t length) const {
+    return floor_div(first, length) <= floor_div(other.last, length) &&
+           floor_div(other.first, length) <= floor_div(last, length);
+  }
+};
+
+/// Whether some key - row lies in [-left, right].
+bool within_band(std::int64_t left, std::int64_t right, const Range& rows, const Range& keys) {
+  return (left == kernels::unbounded || keys.last - rows.first >= -left) &&
+         (right == kernels::unbounded || keys.first - rows.last <= right);
+}
+
+bool share_document(const AttentionSchedule& schedule, const Range& rows, const Range& keys) {
+  if (!schedule.documents) return true;
+  const std::int64_t *begin = schedule.documents, *end = begin + schedule.document_count + 1;
+  const auto document_of = [&](std::int64_t position) { return std::upper_bound(begin, end, position) - begin - 1; };
+  const auto first = std::max({document_of(rows.first), document_of(keys.first), std::ptrdiff_t{0}});
+  const auto last = std::min(
+      {document_of(rows.last), document_of(keys.last), static_cast<std::ptrdiff_t>(schedule.document_count) - 1});
+  return first <= last;
+}
+
+/// Positions of keys between which everything lies that a term may count for the rows, its band aside.
+kernels::Interval reach(const AttentionTerm& term, const Range& rows) {
+  const auto segments = [&](std::int64_t length) {
+    return kernels::Interval{floor_div(rows.first, length) * length, (floor_div(rows.last, length) + 1) * length};
+  };
+  switch (term.kind) {
+    case AttentionTerm::Kind::columns: return {-kernels::far_away, term.size};
+    case AttentionTerm::Kind::segment: return segments(term.size);
+    case AttentionTerm::Kind::dilated: {  // a short segment may begin in a long one and end beyond it
+      kernels::Interval hull = segments(term.segment_length[0]);
+      for (int b = 1; b < term.branches; ++b) {
+        const kernels::Interval own = segments(term.segment_length[b]);
+        hull = {std::min(hull.begin, own.begin), std::max(hull.end, own.end)};
+      }
+      return hull;
+    }
+    case AttentionTerm::Kind::offsets: {
+      std::int64_t first = term.run[0].first, last = term.run[0].last;
+      for (int n = 1; n < term.set_begin[term.sets]; ++n)
+        first = std::min<std::int64_t>(first, term.run[n].first), last = std::max<std::int64_t>(last, term.run[n].last);
+      return {(floor_div(rows.first, term.size) + first) * term.size,
+              (floor_div(rows.last, term.size) + last + 1) * term.size};
+    }
+    default: return kernels::everywhere;
+  }
+}
+
+kernels::Interval band(std::int64_t left, std::int64_t right, const Range& rows) {
+  return {left == kernels::unbounded ? -kernels::far_away : rows.first - left,
+          right == kernels::unbounded ? kernels::far_away : rows.last + right + 1};
+}
+
+/// The same for all that a pass visits. Shards outside need no look.
+kernels::Interval reach(const AttentionSchedule& schedule, const Range& rows) {
+  kernels::Interval hull{kernels::far_away, -kernels::far_away};
+  for (int n = 0; n < schedule.term_count; ++n) {
+    const AttentionTerm& term = schedule.term[n];
+    if (!term.visited) continue;
+    const kernels::Interval own = reach(term, rows) & band(term.left, term.right, rows);
+    hull = {std::min(hull.begin, own.begin), std::max(hull.end, own.end)};
+  }
+  if (schedule.documents) {
+    const std::int64_t *begin = schedule.documents, *end = begin + schedule.document_count + 1;
+    const std::int64_t *first = std::upper_bound(begin, end, rows.first),
+                       *last = std::upper_bound(begin, end, rows.last);
+    hull = hull & kernels::Interval{first == begin ? *begin : first[-1], last == end ? end[-1] : *last};
+  }
+  return hull & band(schedule.left, schedule.right, rows);
+}
+
+bool may_count(const AttentionTerm& term, const Range& rows, const Range& keys) {
+  if (!term.visited || !within_band(term.left, term.right, rows, keys)) return false;
+  switch (term.kind) {
+    case AttentionTerm::Kind::columns: return keys.first < term.size;
+    case AttentionTerm::Kind::rows: return rows.first < term.size;
+    case AttentionTerm::Kind::segment: return rows.shares_segment(keys, term.size);
+    case AttentionTerm::Kind::dilated:
+      return std::any_of(term.segment_length, term.segment_length + term.branches,
+                         [&](std::int64_t length) { return rows.shares_segment(keys, length); });
+    case AttentionTerm::Kind::offsets: {
+      const std::int64_t nearest = floor_div(keys.first, term.size) - floor_div(rows.last, term.size);
+      const std::int64_t farthest = floor_div(keys.last, term.size) - floor_div(rows.first, term.size);
+      return std::any_of(term.run, term.run + term.set_begin[term.sets],
+                         [&](const auto& run) { return nearest <= run.last && run.first <= farthest; });
+    }
+    default: return true;
+  }
+}
+
+/// By the ranges of positions alone: false is certain.
+bool may_visit(const AttentionSchedule& schedule) {
+  for (int n = 0; n < 4; ++n) {
+    const auto row_piece = schedule.queries.piece(n / 2), key_piece = schedule.keys.piece(n % 2);
+    if (row_piece.count <= 0 || key_piece.count <= 0) continue;
+    const Range rows{row_piece.position, row_piece.position + (row_piece.count - 1) * schedule.queries.stride};
+    const Range keys{key_piece.position, key_piece.position + (key_piece.count - 1) * schedule.keys.stride};
+    if (within_band(schedule.left, schedule.right, rows, keys) && share_document(schedule, rows, keys) &&
+        std::any_of(schedule.term, schedule.term + schedule.term_count,
+                    [&](const AttentionTerm& term) { return may_count(term, rows, keys); }))
+      return true;
+  }
+  return false;
+}
+
+/// Whether ranges say little: stripes span everything, and lists are anything.
+bool needs_look(const AttentionSchedule& schedule) {
+  return schedule.queries.stride != 1 ||
+         std::any_of(schedule.term, schedule.term + schedule.term_count,
+                     [](const AttentionTerm& term) { return term.kind == AttentionTerm::Kind::listed; });
+}
+
+/// Goes through the tiles until one visits a key. Large tiles make it cheap; they may count keys that lie between those
+/// of two rows without belonging to either, which costs a step that adds nothing.
+bool tiles_visit(const AttentionSchedule& schedule) {
+  constexpr std::int64_t limit = std::int64_t{1} << 20;
+  const auto tiles = kernels::AttentionTiles::one_by_one(schedule, limit);
+  kernels::AttentionTiles::Reader read(tiles);
+  for (std::int64_t h = 0; h < tiles.head_period(); ++h)
+    for (std::int64_t tile = 0; tile < tiles.count(); ++tile)
+      if (!read(h, tile).runs.empty()) return true;
+  return false;
+}
+
+bool visits_anything(const AttentionSchedule& schedule) {
+  return may_visit(schedule) && (!needs_look(schedule) || tiles_visit(schedule));
+}
+
+}  // namespace
+
+RingPlan::RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
+                   std::int64_t keys, std::int64_t q_offset)
+    : pattern_(pattern),
+      layout_(layout),
+      ranks_(ranks),
+      heads_(heads),
+      queries_(queries),
+      keys_(keys),
+      q_offset_(q_offset),
+      computes_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {
+  std::vector<AttentionSchedule> passes = compile(0, 0).passes;
+  passes_ = passes.size();
+  for (int rank = 0; rank < ranks; ++rank) plan_row(rank, passes);
+  for (int step = 0; step < ranks; ++step) {
+    bool wanted = false;
+    for (int rank = 0; rank < ranks && !wanted; ++rank) wanted = computes(rank, step);
+    if (wanted) visited_.push_back(step);
+  }
+}
+
+/// `passes` may be those of any rank and step: they differ in positions only, which are set here.
+void RingPlan::plan_row(int rank, std::vector<AttentionSchedule>& passes) {
+  const auto row = computes_.begin() + static_cast<std::ptrdiff_t>(rank) * ranks_;
+  row[0] = true;
+  const kernels::PositionMap queries = queries_of(rank);
+  for (AttentionSchedule& pass : passes) {
+    pass.queries = queries;
+    for (int n = 0; n < 2; ++n) {
+      const auto piece = queries.piece(n);
+      if (piece.count <= 0) continue;
+      const auto [begin, end] = reach(pass, {piece.position, piece.position + (piece.count - 1) * queries.stride});
+      for (const int other : shard_owners(layout_, keys_, ranks_, begin, end)) {
+        const int step = owner(rank, other);  // the way is as long as back
+        if (row[step]) continue;
+        pass.keys = keys_of(other);
+        row[step] = visits_anything(pass);
+      }
+    }
+  }
+}
+
+bool RingPlan::is_of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
+                     std::int64_t keys, std::int64_t q_offset) const {
+  return layout == layout_ && ranks == ranks_ && heads == heads_ && queries == queries_ && keys == keys_ &&
+         q_offset == q_offset_ && pattern == pattern_;
+}
+
+std::shared_ptr<const RingPlan> RingPlan::of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads,
+                                             std::int64_t queries, std::int64_t keys, std::int64_t q_offset) {
+  constexpr std::size_t most = 16;
+  static std::mutex mutex;
+  static std::list<std::shared_ptr<const RingPlan>> plans;  // most recently used first
+  const std::lock_guard lock(mutex);  // while a plan is made as well: the other ranks want the same one
+  const auto found = std::find_if(plans.begin(), plans.end(), [&](const auto& plan) {
+    return plan->is_of(pattern, layout, ranks, heads, queries, keys, q_offset);
+  });
+  if (found != plans.end()) {
+    plans.splice(plans.begin(), plans, found);
+  } else {
+    plans.push_front(std::make_shared<const RingPlan>(pattern, layout, ranks, heads, queries, keys, q_offset));
+    if (plans.size() > most) plans.pop_back();
+  }
+  return plans.front();
+}
+
+std::int64_t RingPlan::most_keys() const {
+  std::int64_t most = 0;
+  for (int rank = 0; rank < ranks_; ++rank) most = std::max(most, keys_of(rank).count);
+  return most;
+}
+
+Pattern::Compiled RingPlan::compile(int rank, int step) const {
+  return pattern_.compile(heads_, queries_of(rank), keys_of(owner(rank, step)));
+}
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,62 @@
+// Who owns what in a ring, and who has to see whose keys. Every rank makes the same plan from the same pattern and
+// lengths, without asking the others.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "attention/pattern/pattern.h"
+#include "attention/ring/shard.h"
+
+namespace poolgrad::attention {
+
+/// In step s of a ring of R ranks, rank r meets the keys of rank (r - s) mod R. Queries lie at positions q_offset, ...;
+/// keys at 0, ....
+class RingPlan {
+ public:
+  RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
+           std::int64_t keys, std::int64_t q_offset);
+  /// The same, made once: the last few plans are kept for calls that are alike. Any thread.
+  static std::shared_ptr<const RingPlan> of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads,
+                                            std::int64_t queries, std::int64_t keys, std::int64_t q_offset);
+
+  int ranks() const { return ranks_; }
+  kernels::PositionMap queries_of(int rank) const { return shard_map(layout_, queries_, rank, ranks_, q_offset_); }
+  kernels::PositionMap keys_of(int rank) const { return shard_map(layout_, keys_, rank, ranks_); }
+  /// Keys of the rank that has most.
+  std::int64_t most_keys() const;
+
+  /// What `whole`, whose dimension `dim` is the keys, has for those that `rank` meets in `step`.
+  Tensor keys_part(const Tensor& whole, int rank, int step, int dim) const {
+    return take_shard(whole, layout_, owner(rank, step), ranks_, dim);
+  }
+
+  /// The steps in which keys are anywhere at all, ascending, beginning with 0: those in which some rank computes. Keys
+  /// skip the other steps by travelling several ranks at once.
+  const std::vector<int>& visited() const { return visited_; }
+  int owner(int rank, int step) const { return (rank + ranks_ - step % ranks_) % ranks_; }
+  /// What `rank` computes in `step`.
+  Pattern::Compiled compile(int rank, int step) const;
+  /// How many passes that takes, whatever the rank and the step.
+  std::size_t passes() const { return passes_; }
+  /// Whether that is anything; only step 0 is computed in any case.
+  bool computes(int rank, int step) const { return computes_[static_cast<std::size_t>(rank * ranks_ + step)]; }
+
+  /// The plan that the constructor makes of these.
+  bool is_of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
+             std::int64_t keys, std::int64_t q_offset) const;
+
+ private:
+  void plan_row(int rank, std::vector<kernels::AttentionSchedule>& passes);
+
+  Pattern pattern_;
+  Layout layout_;
+  int ranks_;
+  std::int64_t heads_, queries_, keys_, q_offset_;
+  std::size_t passes_ = 0;
+  std::vector<bool> computes_;  // [rank * ranks + step]
+  std::vector<int> visited_;
+};
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,262 @@
+#include "autograd/engine/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <queue>
+#include <unordered_map>
+#include <utility>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/engine/tape_record.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad {
+namespace {
+
+/// One pass over the part of the tape below `roots`. Everything it knows about a node is in its own slots, so passes
+/// may nest and threads may run passes at the same time.
+class BackwardPass {
+ public:
+  /// With `targets`, their gradients are captured and leaves are left alone; without, leaves accumulate.
+  BackwardPass(std::vector<Edge> roots, const std::vector<Edge>* targets, BackwardOptions options)
+      : roots_(std::move(roots)), targets_(targets), options_(options) {
+    if (targets_ != nullptr) {
+      captured_.resize(targets_->size());
+      oldest_ = UINT64_MAX;
+      for (const Edge& target : *targets_) {
+        slots_[find_or_add(target.node.get())].is_target = true;
+        oldest_ = std::min(oldest_, target.node->made_at());
+      }
+    }
+    discover();
+  }
+
+  std::vector<Tensor> run(Gradients seeds) {
+    for (std::size_t i = 0; i < roots_.size(); ++i)
+      deliver(find_or_add(roots_[i].node.get()), roots_[i].index, std::move(seeds[i]));
+    seeds.clear();
+    try {
+      drain();
+    } catch (...) {
+      if (!options_.retain_graph)
+        for (const Slot& slot : slots_)
+          if (slot.runs) slot.node->release();
+      throw;
+    }
+    return std::move(captured_);
+  }
+
+ private:
+  struct Slot {
+    explicit Slot(Node* owner) : node(owner) {}
+
+    Node* node;                  // kept alive by the roots
+    std::size_t first_edge = 0;  // of its edges in slot_of_edge_ and wanted_
+    std::int64_t waiting = 0;    // consumers that have not run yet
+    bool visited = false;
+    bool is_target = false;
+    bool runs = false;    // leads to something wanted
+    bool wanted = false;  // is wanted itself, or leads there
+    Gradients gradients;  // complete once nobody is waited for
+  };
+
+  static constexpr std::size_t none = SIZE_MAX;
+
+  std::size_t find_or_add(Node* node) {
+    const auto [place, added] = slot_of_.try_emplace(node, slots_.size());
+    if (added) slots_.emplace_back(node);
+    return place->second;
+  }
+
+  /// Depth first, with an explicit stack: counts consumers and marks what has to run. Nothing has been computed yet
+  /// when a freed node is found.
+  void discover() {
+    struct Frame {
+      std::size_t slot;
+      std::size_t next_edge = 0;
+    };
+    std::vector<Frame> stack;
+    const auto enter = [&](std::size_t s) {
+      if (slots_[s].visited) return;
+      slots_[s].visited = true;
+      slots_[s].first_edge = slot_of_edge_.size();
+      const std::size_t edges = slots_[s].node->edges().size();
+      slot_of_edge_.resize(slot_of_edge_.size() + edges, none);
+      wanted_.resize(wanted_.size() + edges);
+      stack.push_back({s});
+    };
+    for (const Edge& root : roots_) {
+      enter(find_or_add(root.node.get()));
+      while (!stack.empty()) {
+        Frame& frame = stack.back();
+        const std::size_t s = frame.slot;
+        const std::vector<Edge>& edges = slots_[s].node->edges();
+        if (frame.next_edge == edges.size()) {
+          stack.pop_back();
+          leave(s);
+          continue;
+        }
+        const std::size_t i = frame.next_edge++;
+        if (edges[i].node == nullptr || edges[i].node->made_at() < oldest_) continue;
+        const std::size_t child = find_or_add(edges[i].node.get());
+        slot_of_edge_[slots_[s].first_edge + i] = child;
+        enter(child);
+      }
+    }
+  }
+
+  /// Every slot below `s` is complete.
+  void leave(std::size_t s) {
+    Slot& slot = slots_[s];
+    const std::vector<Edge>& edges = slot.node->edges();
+    slot.runs = targets_ == nullptr;
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      const std::size_t child = slot_of_edge_[slot.first_edge + i];
+      if (child == none || !slots_[child].wanted) continue;
+      wanted_[slot.first_edge + i] = 1;
+      slot.runs = true;
+    }
+    slot.wanted = slot.runs || slot.is_target;
+    if (!slot.runs) return;
+    if (slot.node->released())
+      throw Error(fmt::format("[backward] the graph was freed by an earlier backward; pass retain_graph = true: {}",
+                              slot.node->name()));
+    for (std::size_t i = 0; i < edges.size(); ++i)
+      if (wanted_[slot.first_edge + i]) ++slots_[slot_of_edge_[slot.first_edge + i]].waiting;
+  }
+
+  void deliver(std::size_t s, int index, Tensor gradient) {
+    if (!gradient.defined()) return;
+    Slot& slot = slots_[s];
+    if (slot.gradients.empty()) slot.gradients.resize(static_cast<std::size_t>(slot.node->output_count()));
+    Tensor& sum = slot.gradients[static_cast<std::size_t>(index)];
+    sum = sum.defined() ? add_gradients(std::move(sum), std::move(gradient)) : std::move(gradient);
+  }
+
+  void drain() {
+    using Ready = std::pair<std::uint64_t, std::size_t>;  // sequence, slot: the largest runs first
+    std::priority_queue<Ready> ready;
+    for (std::size_t s = 0; s < slots_.size(); ++s)
+      if (slots_[s].visited && slots_[s].wanted && slots_[s].waiting == 0) ready.emplace(slots_[s].node->sequence(), s);
+    while (!ready.empty()) {
+      const std::size_t s = ready.top().second;
+      ready.pop();
+      Gradients results = process(s);
+      const Slot& slot = slots_[s];
+      if (!slot.runs) continue;
+      const std::vector<Edge>& edges = slot.node->edges();
+      for (std::size_t i = 0; i < edges.size(); ++i) {
+        if (!wanted_[slot.first_edge + i]) continue;
+        const std::size_t child = slot_of_edge_[slot.first_edge + i];
+        if (!results.empty()) deliver(child, edges[i].index, std::move(results[i]));
+        if (--slots_[child].waiting == 0) ready.emplace(slots_[child].node->sequence(), child);
+      }
+    }
+  }
+
+  /// Hooks, capture, run, release. Returns nothing where no gradient arrived.
+  Gradients process(std::size_t s) {
+    Slot& slot = slots_[s];
+    Gradients gradients = std::exchange(slot.gradients, {});
+    Gradients results;
+    if (!gradients.empty()) {
+      slot.node->run_hooks(gradients);
+      if (slot.is_target) capture(slot, gradients);
+      if (slot.runs) {
+        BackwardCall call(*slot.node, std::move(gradients), wanted_.data() + slot.first_edge);
+        results = slot.node->run(call);
+        if (anomaly_mode_enabled()) check_gradients(*slot.node, results);
+      }
+    }
+    if (slot.runs && !options_.retain_graph) slot.node->release();
+    return results;
+  }
+
+  void capture(const Slot& slot, const Gradients& gradients) {
+    for (std::size_t t = 0; t < targets_->size(); ++t) {
+      const Edge& target = (*targets_)[t];
+      if (target.node.get() == slot.node) captured_[t] = gradients[static_cast<std::size_t>(target.index)];
+    }
+  }
+
+  const std::vector<Edge> roots_;
+  const std::vector<Edge>* targets_;
+  const BackwardOptions options_;
+  std::uint64_t oldest_ = 0;  // nodes older than every target cannot lead to one, and are not visited
+  std::vector<Slot> slots_;
+  std::unordered_map<const Node*, std::size_t> slot_of_;
+  std::vector<std::size_t> slot_of_edge_;
+  std::vector<std::uint8_t> wanted_;
+  std::vector<Tensor> captured_;
+};
+
+/// The gradient to start from: `given`, or 1 for a one-element output.
+Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given) {
+  if (!given.defined()) {
+    if (output.count() != 1)
+      throw ShapeError(fmt::format("[{}] output {} has {} elements and needs a gradient: {}", op, position,
+                                   output.count(), describe(output)));
+    return Tensor::empty(output.shape(), output.options()).fill(1.0);
+  }
+  if (TensorMeta(output).matches(given)) return given;
+  const std::string text = fmt::format("[{}] the gradient is unlike output {}: gradient {}, output {}", op, position,
+                                       describe(given), describe(output));
+  if (given.shape() != output.shape()) throw ShapeError(text);
+  if (given.dtype() != output.dtype()) throw DTypeError(text);
+  throw DeviceError(text);
+}
+
+std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients,
+                             const std::vector<Edge>* targets, BackwardOptions options) {
+  if (!gradients.empty() && gradients.size() != outputs.size())
+    throw ValueError(fmt::format("[{}] {} gradients for {} outputs", op, gradients.size(), outputs.size()));
+  options.retain_graph |= options.create_graph;
+  MemoryScope scope(Category::gradient);
+  GradModeGuard mode(options.create_graph);
+  std::vector<Edge> roots;
+  Gradients seeds;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    Edge root = gradient_edge(outputs[i]);
+    if (root.node == nullptr) continue;
+    seeds.push_back(seed(op, i, outputs[i], gradients.empty() ? Tensor() : gradients[i]));
+    roots.push_back(std::move(root));
+  }
+  if (roots.empty()) throw Error(fmt::format("[{}] no output requires a gradient", op));
+  BackwardPass pass(std::move(roots), targets, options);
+  return pass.run(std::move(seeds));
+}
+
+}  // namespace
+
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients, BackwardOptions options) {
+  run_pass("backward", outputs, gradients, nullptr, options);
+}
+
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& gradients, BackwardOptions options, bool allow_unused) {
+  std::vector<Edge> targets;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    targets.push_back(gradient_edge(inputs[i]));
+    if (targets.back().node == nullptr)
+      throw Error(fmt::format("[grad] input {} does not require a gradient: {}", i, describe(inputs[i])));
+  }
+  std::vector<Tensor> result = run_pass("grad", outputs, gradients, &targets, options);
+  for (std::size_t i = 0; i < result.size(); ++i)
+    if (!result[i].defined() && !allow_unused)
+      throw Error(fmt::format("[grad] input {} did not contribute to the outputs; pass allow_unused = true: {}", i,
+                              describe(inputs[i])));
+  return result;
+}
+
+HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook) {
+  if (!tensor.defined() || !tensor.requires_grad())
+    throw Error(fmt::format("[register_hook] the tensor does not require a gradient: {}",
+                            tensor.defined() ? describe(tensor) : "undefined"));
+  return tape_record(tensor)->add_hook(TensorMeta(tensor), std::move(hook));
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,41 @@
+// Runs the tape backwards: iterative, deterministic (the ready node with the largest sequence number first),
+// re-entrant.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "autograd/engine/anomaly.h"
+#include "autograd/engine/node.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+struct BackwardOptions {
+  bool retain_graph = false;  // keep the saved tensors for another backward
+  bool create_graph = false;  // make the gradients differentiable; implies retain_graph
+};
+
+/// Accumulates into the `.grad()` of every leaf that contributed to `outputs`. `gradients` pairs with `outputs`;
+/// undefined entries are 1 for one-element outputs; outputs that require no gradient are passed over. Throws
+/// ShapeError, DTypeError or DeviceError for a gradient unlike its output, and Error if no output requires grad or the
+/// graph was freed before. Whatever is allocated meanwhile is tagged Category::gradient. If an operator throws, leaves
+/// visited before keep what they got, and the graph is freed as after success.
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients = {},
+              BackwardOptions options = {});
+
+/// The gradients of sum_i <gradients_i, outputs_i> with respect to `inputs`, leaves or not, without touching any
+/// `.grad()`; only nodes on the way to them are run (and freed). An input that did not contribute gets an undefined
+/// tensor if `allow_unused`, else Error names its position.
+std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
+                         const std::vector<Tensor>& gradients = {}, BackwardOptions options = {},
+                         bool allow_unused = false);
+
+/// Calls `hook` with the gradient of `tensor` when it is complete (before accumulation, for a leaf); a defined result,
+/// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration, with grad mode
+/// off unless create_graph is on. A hook on a leaf lives as long as the tensor, else as long as the graph, or until its
+/// handle removes it. One that holds its own tensor keeps it alive: remove it, or let it hold
+/// std::weak_ptr(tensor.grad_record()). Throws Error if the tensor requires no gradient.
+HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
+
+}  // namespace poolgrad

@@ -1,0 +1,63 @@
+// A user's own differentiable operator.
+//
+//   struct Cube : Function {
+//     Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
+//       context.save(inputs[0]);
+//       return inputs[0] * inputs[0] * inputs[0];
+//     }
+//     Gradients backward(FunctionContext& context, const Tensor& gradient) override {
+//       const Tensor x = context.saved(0);
+//       return {3.0 * gradient * x * x};
+//     }
+//   };
+//   Tensor y = apply<Cube>("cube", {x});
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "autograd/engine/record.h"
+
+namespace poolgrad {
+
+class Function;
+
+/// Carries tensors from forward to backward.
+class FunctionContext {
+ public:
+  /// Keeps an input, the output, or any tensor made in forward.
+  void save(const Tensor& tensor) { pending_.push_back(tensor); }
+  /// The i-th tensor saved. Throws IndexError beyond the last, and Error if it was written in place since.
+  Tensor saved(int i) const;
+  /// True if somebody wants the gradient of input i; in forward, if somebody may ask for it later: it requires one and
+  /// grad mode was on. Throws IndexError where there is no such input.
+  bool needs(int i) const;
+
+ private:
+  friend Tensor apply(const std::string& name, std::shared_ptr<Function> function, const std::vector<Tensor>& inputs);
+  std::vector<Tensor> pending_;  // until forward returns and it is known which one is the output
+  std::vector<SavedTensor> saved_;
+  std::vector<std::uint8_t> needed_;  // by input
+};
+
+class Function {
+ public:
+  virtual ~Function() = default;
+  /// Runs with grad mode off. An input that is returned as it is counts as a view of itself, and so does a tensor that
+  /// the function keeps: the caller gets another handle on the same memory.
+  virtual Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) = 0;
+  /// One gradient per input (undefined: none). Use differentiable operators if second derivatives are wanted.
+  virtual Gradients backward(FunctionContext& context, const Tensor& gradient) = 0;
+};
+
+/// Runs forward and records `function` on the tape under `name`. Backward throws Error naming the operator if the
+/// number, a shape, a dtype or a device of its gradients is wrong.
+Tensor apply(const std::string& name, std::shared_ptr<Function> function, const std::vector<Tensor>& inputs);
+template <class F, class... Args>
+Tensor apply(const std::string& name, const std::vector<Tensor>& inputs, Args&&... args) {
+  return apply(name, std::static_pointer_cast<Function>(std::make_shared<F>(std::forward<Args>(args)...)), inputs);
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,38 @@
+// How an operator puts itself on the tape. Every differentiable operator reads: check - allocate - compute - record -
+// return.
+//
+//   Tensor square(const Tensor& x) {
+//     Tensor out = Tensor::empty_like(x);
+//     kernels::unary(current_stream(x.device()), UnaryOp::square, out.view(), x.view());
+//     if (wants_gradient({x}))
+//       record("square", {x}, {out}, [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
+//         return {2.0 * call.gradient() * x.unpack()};
+//       });
+//     return out;
+//   }
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "autograd/engine/node.h"
+#include "autograd/engine/saved_tensor.h"
+#include "tensor/grad_mode.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// True if grad mode is on and one of the inputs requires a gradient.
+bool wants_gradient(std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
+bool wants_gradient(std::span<const Tensor> inputs);
+
+/// Makes the node and connects it: the floating `outputs` (fresh tensors or views) then require grad. SavedTensors of
+/// outputs inside `backward` must be made with SavedTensor::output(). In anomaly mode the outputs are checked here and
+/// the gradients in the engine.
+void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+            BackwardFunction backward);
+
+}  // namespace poolgrad

@@ -1,0 +1,176 @@
+#include "autograd/engine/tape_record.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "allocator/error.h"
+#include "allocator/stream.h"
+#include "autograd/engine/engine.h"
+#include "autograd/engine/record.h"
+#include "kernels/elementwise.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad {
+namespace {
+
+/// The end of the tape: hands the complete gradient of a leaf to its record. It does not keep the record alive: with
+/// create_graph the gradient in there leads back here. Where the leaf is gone, nobody can ask for its gradient.
+class AccumulateGrad final : public Node {
+ public:
+  static std::shared_ptr<Node> make(std::weak_ptr<TapeRecord> record, std::shared_ptr<Hooks> hooks) {
+    auto* node = new AccumulateGrad(std::move(record));
+    node->hooks_ = std::move(hooks);
+    return own(node);
+  }
+
+  Gradients run(BackwardCall& call) override {
+    if (const std::shared_ptr<TapeRecord> record = record_.lock()) record->accumulate(call.take_gradient());
+    return {};
+  }
+  void release() override {}
+  bool released() const override { return false; }
+
+ private:
+  explicit AccumulateGrad(std::weak_ptr<TapeRecord> record) : Node("leaf", leaf_priority), record_(std::move(record)) {}
+
+  std::weak_ptr<TapeRecord> record_;
+};
+
+std::shared_ptr<GradRecord> make_leaf_record() { return std::make_shared<TapeRecord>(); }
+
+/// Nobody else can see the memory, and each element has its own place in it.
+bool is_reusable(const Tensor& tensor) {
+  return tensor.is_sole_owner() && tensor.is_contiguous() && !tensor.requires_grad();
+}
+
+/// Keeping `tensor` keeps no more bytes alive than it has elements.
+bool owns_whole_storage(const Tensor& tensor) {
+  return tensor.storage()->bytes() <= static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype());
+}
+
+void add_into(const Tensor& out, const Tensor& a, const Tensor& b) {
+  kernels::axpby(current_stream(out.device()), out.view(), 1.0, a.view(), 1.0, b.view());
+}
+
+Tensor differentiable_copy(const Tensor& tensor) {
+  Tensor out = tensor.copy();
+  if (wants_gradient({tensor}))
+    record("clone", {tensor}, {out}, [](const BackwardCall& call) -> Gradients { return {call.gradient()}; });
+  return out;
+}
+
+}  // namespace
+
+void TapeRecord::set_requires_grad(bool value) {
+  if (!is_leaf() && !value)
+    throw Error(
+        fmt::format("[set_requires_grad] only a leaf can stop requiring a gradient; this is an output of {}; "
+                    "use detach()",
+                    made_by()));
+  if (is_leaf()) requires_grad_ = value;
+}
+
+Tensor TapeRecord::grad() const {
+  std::lock_guard lock(mutex_);
+  return grad_;
+}
+
+void TapeRecord::set_grad(const Tensor& grad) {
+  Tensor previous = grad;  // destroyed after the lock is gone: it may hold a graph
+  std::lock_guard lock(mutex_);
+  std::swap(grad_, previous);
+}
+
+void TapeRecord::backward(const Tensor& self, const Tensor& gradient, bool retain_graph, bool create_graph) {
+  poolgrad::backward({self}, {gradient}, {.retain_graph = retain_graph, .create_graph = create_graph});
+}
+
+Edge TapeRecord::edge() {
+  if (!is_leaf()) return made_by_;
+  if (!requires_grad_) return {};
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<Node> node = accumulate_.lock();
+  if (node == nullptr) {
+    node = AccumulateGrad::make(weak_from_this(), leaf_hooks_);
+    accumulate_ = node;
+  }
+  return {std::move(node), 0};
+}
+
+void TapeRecord::accumulate(Tensor gradient) {
+  std::lock_guard lock(mutex_);
+  if (!grad_.defined()) {
+    if (is_reusable(gradient) && owns_whole_storage(gradient))
+      grad_ = std::move(gradient);
+    else
+      grad_ = differentiable_copy(gradient);
+  } else if (grad_.shape() != gradient.shape() || grad_.dtype() != gradient.dtype() ||
+             grad_.device() != gradient.device()) {
+    throw ShapeError(
+        fmt::format("[backward] the gradient that a leaf already has is unlike the new one: old {}, new {}",
+                    describe(grad_), describe(gradient)));
+  } else if (!grad_enabled() && !grad_.requires_grad() && grad_.is_contiguous()) {
+    add_into(grad_, grad_, gradient);
+    grad_.bump_version();
+  } else {
+    grad_ = add_gradients(grad_, std::move(gradient));
+  }
+}
+
+HookHandle TapeRecord::add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook) {
+  const auto index = static_cast<std::size_t>(made_by_.index);
+  auto adapted = [meta, index, hook = std::move(hook)](Gradients& gradients) {
+    if (!gradients[index].defined()) return;
+    Tensor replacement = hook(gradients[index]);
+    if (!replacement.defined()) return;
+    if (!meta.matches(replacement))
+      throw ShapeError(
+          fmt::format("[register_hook] the hook returned a gradient unlike its tensor: gradient {}, tensor {}",
+                      poolgrad::describe(replacement), meta.describe()));
+    gradients[index] = std::move(replacement);
+  };
+  if (!is_leaf()) return made_by_.node->add_hook(std::move(adapted));
+  if (leaf_hooks_ == nullptr) {
+    const std::shared_ptr<Node> node = accumulate_.lock();
+    leaf_hooks_ = node != nullptr ? node->shared_hooks() : std::make_shared<Hooks>();
+  }
+  const std::uint64_t id = leaf_hooks_->add(std::move(adapted));
+  return {leaf_hooks_, id};
+}
+
+TapeRecord* tape_record(const Tensor& tensor) {
+  return tensor.defined() ? static_cast<TapeRecord*>(tensor.grad_record().get()) : nullptr;
+}
+
+Edge gradient_edge(const Tensor& tensor) {
+  TapeRecord* record = tape_record(tensor);
+  return record == nullptr ? Edge{} : record->edge();
+}
+
+Tensor add_gradients(Tensor a, Tensor b) {
+  if (!grad_enabled() && is_reusable(a)) {
+    add_into(a, a, b);
+    return a;
+  }
+  if (!grad_enabled() && is_reusable(b)) {
+    add_into(b, a, b);
+    return b;
+  }
+  Tensor out = Tensor::empty_like(a);
+  add_into(out, a, b);
+  if (wants_gradient({a, b}))
+    record("add", {a, b}, {out}, [](const BackwardCall& call) -> Gradients {
+      return {call.gradient(), call.gradient()};
+    });
+  return out;
+}
+
+}  // namespace poolgrad
+
+// tensor/ makes records without knowing this floor. A static library drops object files that nobody refers to, so the
+// build asks the linker for this symbol (autograd/CMakeLists.txt), and with it for the initialiser.
+extern "C" {
+extern const int poolgrad_autograd_anchor;
+const int poolgrad_autograd_anchor = (poolgrad::set_grad_record_factory(&poolgrad::make_leaf_record), 1);
+}

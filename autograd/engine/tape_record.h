@@ -1,0 +1,54 @@
+// The gradient record behind a Tensor: either a leaf with its accumulated gradient, or the output of a node.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "autograd/engine/node.h"
+#include "tensor/grad_record.h"
+
+namespace poolgrad {
+
+class TapeRecord final : public GradRecord, public std::enable_shared_from_this<TapeRecord> {
+ public:
+  /// A leaf that does not require a gradient yet.
+  TapeRecord() = default;
+  /// Output `edge.index` of `edge.node`; for the node of a leaf, another tensor whose gradient goes to that leaf.
+  explicit TapeRecord(Edge edge) : made_by_(std::move(edge)) {}
+
+  bool requires_grad() const override { return requires_grad_ || !is_leaf(); }
+  /// Throws Error for false on the output of an operator.
+  void set_requires_grad(bool value) override;
+  bool is_leaf() const override { return made_by_.node == nullptr; }
+  std::string made_by() const override { return is_leaf() ? "" : made_by_.node->name(); }
+  Tensor grad() const override;
+  void set_grad(const Tensor& grad) override;
+  void backward(const Tensor& self, const Tensor& gradient, bool retain_graph, bool create_graph) override;
+
+  /// The node that made the tensor, or the AccumulateGrad node of a leaf that requires a gradient (made at first use
+  /// and kept alive only by the graphs that use it); null otherwise.
+  Edge edge();
+  /// Adds to the gradient of a leaf: the first one is adopted without a copy where nobody else holds it, later ones
+  /// are added in place, or into a new tensor while grad mode is on.
+  void accumulate(Tensor gradient);
+  HookHandle add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook);
+
+ private:
+  bool requires_grad_ = false;
+  Edge made_by_;
+  // Of leaves only. Parameters may be shared by graphs on several threads.
+  mutable std::recursive_mutex mutex_;  // adding may look up the edge of this very leaf
+  Tensor grad_;
+  std::weak_ptr<Node> accumulate_;
+  std::shared_ptr<Hooks> leaf_hooks_;
+};
+
+/// The record of `tensor`; nullptr where it has none.
+TapeRecord* tape_record(const Tensor& tensor);
+
+/// a + b on the tape: what the engine adds gradients with. Reuses the memory of a or b where nobody else holds it and
+/// grad mode is off.
+Tensor add_gradients(Tensor a, Tensor b);
+
+}  // namespace poolgrad

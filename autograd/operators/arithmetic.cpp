@@ -1,0 +1,232 @@
+#include "autograd/operators/arithmetic.h"
+
+#include <cmath>
+#include <string>
+
+#include "allocator/error.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators/check.h"
+#include "autograd/operators/elementwise.h"
+#include "autograd/operators/indexing.h"
+#include "autograd/operators/reductions.h"
+#include "autograd/operators/unary.h"
+#include "autograd/operators/views.h"
+#include "tensor/creation.h"
+
+namespace poolgrad {
+namespace {
+
+using kernels::BinaryOp;
+using kernels::UnaryOp;
+
+/// Checks, allocates and computes op(a, b); the callers record.
+Tensor computed(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
+                std::source_location at = std::source_location::current()) {
+  check_alike(name, {{"lhs", a}, {"rhs", b}});
+  if (a.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"lhs", a}, {"rhs", b}});
+  const Shape shape = broadcast_operands(name, {{"lhs", a}, {"rhs", b}});
+  Tensor out = Tensor::empty(shape, a.options(), at);
+  kernels::binary(current_stream(a.device()), op, out.view(), broadcast_view(a, shape), broadcast_view(b, shape));
+  return out;
+}
+
+/// Keeps a tensor only where the gradient that reads it is wanted.
+SavedTensor kept_for(const Tensor& other, const Tensor& tensor) {
+  return other.requires_grad() ? SavedTensor(tensor) : SavedTensor();
+}
+
+/// Shared by maximum and minimum: the winner gets the gradient, ties share it.
+Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp loose, const Tensor& a,
+                       const Tensor& b);
+
+}  // namespace
+
+Tensor add(const Tensor& a, const Tensor& b) {
+  Tensor out = computed("add", BinaryOp::add, a, b);
+  if (wants_gradient({a, b}))
+    record("add", {a, b}, {out}, [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
+      Gradients gradients(2);
+      if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
+      if (call.needs(1)) gradients[1] = sum_to(call.gradient(), right);
+      return gradients;
+    });
+  return out;
+}
+
+Tensor sub(const Tensor& a, const Tensor& b) {
+  Tensor out = computed("sub", BinaryOp::sub, a, b);
+  if (wants_gradient({a, b}))
+    record("sub", {a, b}, {out}, [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
+      Gradients gradients(2);
+      if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
+      if (call.needs(1)) gradients[1] = neg(sum_to(call.gradient(), right));
+      return gradients;
+    });
+  return out;
+}
+
+Tensor mul(const Tensor& a, const Tensor& b) {
+  Tensor out = computed("mul", BinaryOp::mul, a, b);
+  if (wants_gradient({a, b}))
+    record("mul", {a, b}, {out},
+           [left = a.shape(), right = b.shape(), a = kept_for(b, a), b = kept_for(a, b)](const BackwardCall& call) {
+             Gradients gradients(2);
+             if (call.needs(0)) gradients[0] = sum_to(call.gradient() * b.unpack(), left);
+             if (call.needs(1)) gradients[1] = sum_to(call.gradient() * a.unpack(), right);
+             return gradients;
+           });
+  return out;
+}
+
+Tensor div(const Tensor& a, const Tensor& b) {
+  Tensor out = computed("div", BinaryOp::div, a, b);
+  if (wants_gradient({a, b}))
+    record("div", {a, b}, {out},
+           [left = a.shape(), right = b.shape(), a = kept_for(b, a), b = SavedTensor(b)](const BackwardCall& call) {
+             Gradients gradients(2);
+             const Tensor divisor = b.unpack(), ratio = call.gradient() / divisor;
+             if (call.needs(0)) gradients[0] = sum_to(ratio, left);
+             if (call.needs(1)) gradients[1] = neg(sum_to(ratio * (a.unpack() / divisor), right));
+             return gradients;
+           });
+  return out;
+}
+
+Tensor pow(const Tensor& a, const Tensor& b) {
+  Tensor out = computed("pow", BinaryOp::pow, a, b);
+  if (wants_gradient({a, b}))
+    record("pow", {a, b}, {out}, [a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
+      Gradients gradients(2);
+      const Tensor base = a.unpack(), exponent = b.unpack();
+      const Tensor zero = zeros({}, base.options());
+      if (call.needs(0)) {  // exponent 0 gives 0 even at base 0, where base^-1 is infinite
+        const Tensor flat = logical_and(equal(base, zero), equal(exponent, zero));
+        const Tensor slope = exponent * pow(where(flat, ones({}, base.options()), base), exponent - 1.0);
+        gradients[0] = sum_to(call.gradient() * slope, base.shape());
+      }
+      if (call.needs(1)) {
+        const Tensor logarithm = log(masked_fill(base, equal(base, zero), 1.0));
+        gradients[1] = sum_to(call.gradient() * pow(base, exponent) * logarithm, exponent.shape());
+      }
+      return gradients;
+    });
+  return out;
+}
+
+Tensor maximum(const Tensor& a, const Tensor& b) {
+  return record_extremum("maximum", BinaryOp::maximum, BinaryOp::gt, BinaryOp::ge, a, b);
+}
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  return record_extremum("minimum", BinaryOp::minimum, BinaryOp::lt, BinaryOp::le, a, b);
+}
+
+namespace {
+
+/// 1 where op(a, b) holds, else 0, as numbers of a's dtype.
+Tensor indicator(BinaryOp op, const Tensor& a, const Tensor& b, const Shape& shape) {
+  const Stream stream = current_stream(a.device());
+  const Tensor test = Tensor::empty(shape, {DType::boolean, a.device()});
+  Tensor out = Tensor::empty(shape, a.options());
+  kernels::binary(stream, op, test.view(), broadcast_view(a, shape), broadcast_view(b, shape));
+  kernels::copy(stream, out.view(), test.view());
+  return out;
+}
+
+Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp loose, const Tensor& a,
+                       const Tensor& b) {
+  Tensor out = computed(name, op, a, b);
+  if (wants_gradient({a, b}))
+    record(name, {a, b}, {out}, [strict, loose, a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
+      const Tensor left = a.unpack(), right = b.unpack(), &grad = call.gradient();
+      // 1 where a wins, 1/2 where both are equal; a constant as far as second derivatives are concerned.
+      const Tensor share =
+          (indicator(strict, left, right, grad.shape()) + indicator(loose, left, right, grad.shape())) * 0.5;
+      Gradients gradients(2);
+      if (call.needs(0)) gradients[0] = sum_to(grad * share, left.shape());
+      if (call.needs(1)) gradients[1] = sum_to(grad * (1.0 - share), right.shape());
+      return gradients;
+    });
+  return out;
+}
+
+}  // namespace
+
+Tensor pow(const Tensor& a, double exponent) {
+  if (!is_floating(a.dtype()) && exponent != std::floor(exponent))
+    fail<ValueError>("pow", "exponent " + std::to_string(exponent) + " of an integer is no whole number", {{"x", a}});
+  return record_unary("power", UnaryOp::power, a, exponent, 0.0, Domain::numbers);
+}
+
+namespace {
+
+void check_whole(const char* op, const Tensor& x, double a, double b = 0.0) {
+  if (x.defined() && !is_floating(x.dtype()) && (a != std::floor(a) || b != std::floor(b)))
+    fail<ValueError>(op, "integers take whole numbers only", {{"x", x}});
+}
+
+}  // namespace
+
+Tensor affine(const Tensor& x, double scale, double shift) {
+  check_whole("affine", x, scale, shift);
+  return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
+}
+
+Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+Tensor operator+(const Tensor& a, double b) { return affine(a, 1.0, b); }
+Tensor operator+(double a, const Tensor& b) { return affine(b, 1.0, a); }
+Tensor operator-(const Tensor& a, double b) { return affine(a, 1.0, -b); }
+Tensor operator-(double a, const Tensor& b) { return affine(b, -1.0, a); }
+Tensor operator*(const Tensor& a, double b) { return affine(a, b, 0.0); }
+Tensor operator*(double a, const Tensor& b) { return affine(b, a, 0.0); }
+Tensor operator/(const Tensor& a, double b) {
+  check_whole("div", a, b);
+  return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
+}
+Tensor operator/(double a, const Tensor& b) {
+  return is_floating(b.dtype()) ? affine(reciprocal(b), a, 0.0) : div(full({}, a, b.options()), b);
+}
+Tensor operator-(const Tensor& x) { return neg(x); }
+
+Tensor sum_to(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x;
+  const int lead = x.rank() - shape.rank();
+  Dims dims;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (d < lead || (shape[d - lead] == 1 && x.shape()[d] != 1)) {
+      dims.append(d);
+    } else if (shape[d - lead] != x.shape()[d]) {
+      fail<ShapeError>("sum_to", "does not broadcast from " + to_string(shape), {{"x", x}});
+    }
+  }
+  return reshape(sum(x, dims, /*keep=*/true), shape);
+}
+
+namespace {
+
+using kernels::BinaryOp;
+
+Tensor compare(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
+               std::source_location at = std::source_location::current()) {
+  check_alike(name, {{"lhs", a}, {"rhs", b}});
+  const Shape shape = broadcast_operands(name, {{"lhs", a}, {"rhs", b}});
+  Tensor out = Tensor::empty(shape, {DType::boolean, a.device()}, at);
+  kernels::binary(current_stream(a.device()), op, out.view(), broadcast_view(a, shape), broadcast_view(b, shape));
+  return out;
+}
+
+}  // namespace
+
+Tensor equal(const Tensor& a, const Tensor& b) { return compare("equal", BinaryOp::eq, a, b); }
+Tensor not_equal(const Tensor& a, const Tensor& b) { return compare("not_equal", BinaryOp::ne, a, b); }
+Tensor less(const Tensor& a, const Tensor& b) { return compare("less", BinaryOp::lt, a, b); }
+Tensor less_equal(const Tensor& a, const Tensor& b) { return compare("less_equal", BinaryOp::le, a, b); }
+Tensor greater(const Tensor& a, const Tensor& b) { return compare("greater", BinaryOp::gt, a, b); }
+Tensor greater_equal(const Tensor& a, const Tensor& b) { return compare("greater_equal", BinaryOp::ge, a, b); }
+Tensor logical_and(const Tensor& a, const Tensor& b) { return compare("logical_and", BinaryOp::logical_and, a, b); }
+Tensor logical_or(const Tensor& a, const Tensor& b) { return compare("logical_or", BinaryOp::logical_or, a, b); }
+Tensor logical_not(const Tensor& x) { return unary_test("logical_not", kernels::UnaryOp::logical_not, x); }
+
+}  // namespace poolgrad

@@ -1,0 +1,82 @@
+#include "autograd/operators/check.h"
+
+#include <algorithm>
+
+#include "allocator/error.h"
+#include "kernels/indexing.h"
+
+namespace poolgrad {
+
+std::string operator_message(std::string_view op, std::string_view reason, Operands operands) {
+  std::string text = "[" + std::string(op) + "] " + std::string(reason);
+  const char* separator = ": ";
+  for (const Operand& operand : operands) {
+    if (!operand.tensor.defined()) continue;
+    text += separator + std::string(operand.name) + " " + describe(operand.tensor);
+    separator = ", ";
+  }
+  return text;
+}
+
+void check_devices(const char* op, Operands operands) {
+  for (const Operand& operand : operands)
+    if (!operand.tensor.defined()) fail<ValueError>(op, std::string(operand.name) + " is undefined", operands);
+  for (const Operand& operand : operands)
+    if (operand.tensor.device() != operands.begin()->tensor.device())
+      fail<DeviceError>(op, "operands live on different devices", operands);
+}
+
+void check_alike(const char* op, Operands operands) {
+  check_devices(op, operands);
+  for (const Operand& operand : operands)
+    if (operand.tensor.dtype() != operands.begin()->tensor.dtype())
+      fail<DTypeError>(op, "operands differ in dtype", operands);
+}
+
+void check_floating(const char* op, Operands operands) {
+  check_alike(op, operands);
+  if (!is_floating(operands.begin()->tensor.dtype())) fail<DTypeError>(op, "needs a floating dtype", operands);
+}
+
+void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_view reason, Operands operands) {
+  if (tensor.dtype() != dtype) fail<DTypeError>(op, reason, operands);
+}
+
+void check_index_range(const char* op, std::string_view what, const Tensor& index, std::int64_t limit) {
+  std::int64_t position =
+      kernels::find_out_of_range(current_stream(index.device()), index.view(), limit, /*negative=*/false);
+  if (position < 0) return;
+  const Shape& shape = index.shape();
+  Dims coordinates = Dims::filled(shape.rank(), 0);
+  Geometry element = index.geometry();
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    coordinates[d] = position % shape[d];
+    position /= shape[d];
+    element = selected(element, d, coordinates[d]);
+  }
+  const auto value = static_cast<std::int64_t>(index.alias(element).item());
+  throw IndexError("[" + std::string(op) + "] " + std::string(what) + " " + std::to_string(value) + " at position " +
+                   to_string(coordinates) + " is outside [0, " + std::to_string(limit) + ")");
+}
+
+Shape broadcast_operands(const char* op, Operands operands) {
+  int rank = 0;
+  for (const Operand& operand : operands) rank = std::max(rank, operand.tensor.rank());
+  Shape shape = Dims::filled(rank, 1);
+  for (const Operand& operand : operands) {
+    const Shape& own = operand.tensor.shape();
+    for (int d = 0; d < own.rank(); ++d) {
+      std::int64_t& size = shape[rank - own.rank() + d];
+      if (size == 1) size = own[d];
+      if (own[d] != 1 && own[d] != size) fail<ShapeError>(op, "shapes do not broadcast", operands);
+    }
+  }
+  return shape;
+}
+
+View broadcast_view(const Tensor& x, const Shape& shape) {
+  if (x.shape() == shape) return x.view();
+  return x.alias(expanded(x.geometry(), shape)).view();
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,30 @@
+// Gathers and scatters; indices are i64 on the same device and must be in range (IndexError names the first bad one and
+// its position).
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// out[..., i, ...] = x[..., index[i], ...] along dim; index one-dimensional.
+Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+/// x with source added at rows `index` along dim, deterministic.
+Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+/// out[i, j] = x[index[i, j], j] for dim 0, and so on.
+Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+/// x with out[index[i, j], j] = source[i, j] for dim 0; of equal indices the last wins, and only it gets the gradient.
+Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+/// cond ? a : b with broadcasting; cond bool.
+Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b);
+/// x with `value` where mask (bool, broadcast to x) is true.
+Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+
+// Table lookup.
+
+/// out = table[index]: index (...) i64, table (V, C) -> (..., C). Rows equal to `padding` get no gradient.
+Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding = -1, CallSite = {});
+
+}  // namespace poolgrad

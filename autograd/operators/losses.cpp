@@ -1,0 +1,248 @@
+#include "autograd/operators/losses.h"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/engine/definition.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/cast.h"
+#include "autograd/operators/check.h"
+#include "autograd/operators/indexing.h"
+#include "autograd/operators/matmul.h"
+#include "autograd/operators/product.h"
+#include "autograd/operators/reductions.h"
+#include "autograd/operators/rows.h"
+#include "autograd/operators/unary.h"
+#include "kernels/elementwise.h"
+#include "kernels/rows.h"
+#include "tensor/creation.h"
+
+namespace poolgrad {
+// The targets of a classification loss: which count, and checks.
+
+struct ClassTargets {
+  Tensor rows;     // i64, row-major: what a backward keeps, as a SavedTensor, to make these again
+  Tensor counted;  // bool: not ignored
+  Tensor safe;     // rows with 0 for those that are ignored
+
+  /// Checks dtype, range (IndexError) and options (ValueError); targets equal to options.ignore_index may be anything.
+  ClassTargets(const char* op, const Tensor& targets, std::int64_t classes, const CrossEntropyOptions& options,
+               Operands operands);
+  /// 1 / number of counted targets, 0-dimensional; 1 where there are none. Computed on the device, without a wait.
+  Tensor inverse_count(DType dtype) const;
+};
+
+ClassTargets::ClassTargets(const char* op, const Tensor& targets, std::int64_t classes,
+                           const CrossEntropyOptions& options, Operands operands) {
+  check_dtype(op, targets, DType::i64, "targets must be i64", operands);
+  if (!(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0))
+    fail<ValueError>(op, "label smoothing is outside [0, 1]", operands);
+  rows = dense(targets);
+  counted = not_equal(rows, full({}, static_cast<double>(options.ignore_index), rows.options()));
+  safe = where(counted, rows, zeros({}, rows.options()));
+  check_index_range(op, "target", safe, classes);
+}
+
+Tensor ClassTargets::inverse_count(DType dtype) const {
+  return reciprocal(clamp(to(sum(counted), dtype), 1.0, std::numeric_limits<double>::infinity()));
+}
+
+namespace {
+
+/// The loss of every row in primitive operators.
+Tensor row_losses(const Tensor& logits, const ClassTargets& targets, const CrossEntropyOptions& options) {
+  const Tensor picked = squeeze(gather(logits, -1, unsqueeze(targets.safe, -1)), -1);
+  const double smoothing = options.label_smoothing;
+  Tensor losses = log_sum_exp(logits) - picked * (1.0 - smoothing);
+  if (smoothing != 0.0) losses = losses - mean(logits, {-1}) * smoothing;
+  return masked_fill(losses, logical_not(targets.counted), 0.0);
+}
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options, CallSite) {
+  const Operands operands = {{"logits", logits}, {"targets", targets}};
+  check_devices("cross_entropy", operands);
+  if (!is_floating(logits.dtype())) fail<DTypeError>("cross_entropy", "logits need a floating dtype", operands);
+  if (logits.rank() == 0 || targets.shape() != row_shape(logits))
+    fail<ShapeError>("cross_entropy", "needs logits (..., V) and targets (...)", operands);
+  const ClassTargets wanted("cross_entropy", targets, logits.shape().back(), options, operands);
+
+  const TensorOptions statistics{compute_dtype(logits.dtype()), logits.device()};
+  Tensor losses = Tensor::empty(targets.shape(), statistics);
+  const Tensor lse = Tensor::empty(targets.shape(), statistics);
+  kernels::cross_entropy(current_stream(logits.device()), losses.view(), lse.view(), dense(logits).view(),
+                         wanted.rows.view(), options.ignore_index, options.label_smoothing);
+  if (wants_gradient({logits}))
+    record("cross_entropy", {logits}, {losses},
+           [logits = SavedTensor(logits), lse = SavedTensor(lse), rows = SavedTensor(wanted.rows),
+            options](const BackwardCall& call) -> Gradients {
+             const Tensor scores = logits.unpack(), classes = rows.unpack(), &grad = call.gradient();
+             if (grad_enabled())
+               return differentiable_gradients(
+                   [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                     const ClassTargets again("cross_entropy", classes, scores.shape().back(), options,
+                                              {{"logits", scores}, {"targets", classes}});
+                     return {to(row_losses(in[0], again, options), grad.dtype())};
+                   },
+                   {scores}, {grad});
+             Tensor dlogits = Tensor::empty_like(scores);
+             kernels::cross_entropy_backward(current_stream(grad.device()), dlogits.view(), grad.view(),
+                                             dense(scores).view(), lse.unpack().view(), classes.view(),
+                                             options.ignore_index, options.label_smoothing);
+             return {dlogits};
+           });
+  switch (options.reduction) {
+    case Reduction::none: return losses;
+    case Reduction::sum: return sum(losses);
+    default: return sum(losses) * wanted.inverse_count(statistics.dtype);
+  }
+}
+
+Tensor mse_loss(const Tensor& a, const Tensor& b, CallSite) {
+  check_floating("mse_loss", {{"a", a}, {"b", b}});
+  if (a.shape() != b.shape()) fail<ShapeError>("mse_loss", "shapes differ", {{"a", a}, {"b", b}});
+  return mean(square(a - b));
+}
+
+namespace {
+
+/// Rows whose logits exist at one time: about 4 M logits. A function of the shape alone, and with it the order of sums.
+std::int64_t rows_per_chunk(std::int64_t classes) {
+  return std::clamp<std::int64_t>((std::int64_t{1} << 22) / std::max<std::int64_t>(classes, 1) / 64 * 64, 64, 1024);
+}
+
+struct LossAndGradients {
+  Tensor losses, dx, dweight;  // losses (N)
+};
+
+/// Sums of products for a gradient in the compute dtype: the gradient itself where it has that, else room in f32, so
+/// that a half type rounds once, however many products there are.
+class WideGradient {
+ public:
+  WideGradient(const Tensor& result, const Tensor& room) : result_(result), sum_(room.defined() ? room : result) {}
+  /// sum = a b, or sum += a b where not `first`.
+  void add(const Tensor& a, const Tensor& b, bool first) const { product(sum_, a, b, first ? 0.0 : 1.0); }
+  /// result = sum * scale (0-dimensional).
+  void finish(Stream stream, const Tensor& scale) const {
+    kernels::binary(stream, kernels::BinaryOp::mul, sum_.view(), sum_.view(), broadcast_view(scale, sum_.shape()));
+    if (!sum_.is_same(result_)) kernels::copy(stream, result_.view(), sum_.view());
+  }
+
+ private:
+  Tensor result_, sum_;
+};
+
+/// x (N, C), weight (V, C). The gradients, not the losses, are multiplied by `scale` (0-dimensional), last of all: in
+/// f16 a single row's part of a mean would vanish.
+LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor& targets, const Tensor& scale,
+                            const CrossEntropyOptions& options, bool want_dx, bool want_dweight) {
+  const Stream stream = current_stream(x.device());
+  const std::int64_t rows = x.shape()[0], classes = weight.shape()[0];
+  const std::int64_t chunk = std::min(rows_per_chunk(classes), rows);
+  const TensorOptions statistics{compute_dtype(x.dtype()), x.device()};
+  const Tensor transposed_weight = transpose(weight, 0, 1);
+  LossAndGradients result{.losses = Tensor::empty({rows}, statistics), .dx = {}, .dweight = {}};
+  {
+    const MemoryScope gradients(Category::gradient);
+    if (want_dx) result.dx = Tensor::empty(x.shape(), x.options());
+    if (want_dweight) result.dweight = rows ? Tensor::empty_like(weight) : zeros_like(weight);
+  }
+  if (rows == 0) return result;
+
+  const MemoryScope scope(Category::workspace);
+  const auto room = [&](bool wanted, const Shape& shape) {
+    return wanted && x.dtype() != statistics.dtype ? Tensor::empty(shape, statistics) : Tensor();
+  };
+  const Tensor logits = Tensor::empty({chunk, classes}, x.options()), lse = Tensor::empty({chunk}, statistics);
+  const Tensor one = ones({}, statistics);
+  const Tensor dx_room = room(want_dx, {chunk, x.shape()[1]});
+  const WideGradient dweight(result.dweight, room(want_dweight, weight.shape()));
+  for (std::int64_t begin = 0; begin < rows; begin += chunk) {
+    const std::int64_t end = std::min(rows, begin + chunk);
+    const auto part = [&](const Tensor& of_all) { return slice(of_all, 0, begin, end); };
+    const auto head = [&](const Tensor& of_chunk) { return slice(of_chunk, 0, 0, end - begin); };
+    const Tensor scores = head(logits), sums = head(lse);
+    product(scores, part(x), transposed_weight);
+    kernels::cross_entropy(stream, part(result.losses).view(), sums.view(), scores.view(), part(targets).view(),
+                           options.ignore_index, options.label_smoothing);
+    if (!want_dx && !want_dweight) continue;
+    kernels::cross_entropy_backward(stream, scores.view(), broadcast_view(one, sums.shape()), scores.view(),
+                                    sums.view(), part(targets).view(), options.ignore_index, options.label_smoothing);
+    if (want_dx) {
+      const WideGradient dx(part(result.dx), dx_room.defined() ? head(dx_room) : dx_room);
+      dx.add(scores, weight, true);
+      dx.finish(stream, scale);
+    }
+    if (want_dweight) dweight.add(transpose(scores, 0, 1), part(x), begin == 0);
+  }
+  if (want_dweight) dweight.finish(stream, scale);
+  return result;
+}
+
+/// x *= scale, skipped where it would change nothing.
+void scale_in_place(const Tensor& x, double scale) {
+  if (x.defined() && scale != 1.0)
+    kernels::unary(current_stream(x.device()), kernels::UnaryOp::affine, x.view(), x.view(), scale, 0.0);
+}
+
+}  // namespace
+
+Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options,
+                            CallSite) {
+  const char* const op = "linear_cross_entropy";
+  const Operands operands = {{"x", x}, {"weight", weight}, {"targets", targets}};
+  check_devices(op, operands);
+  check_floating(op, {{"x", x}, {"weight", weight}});
+  if (x.rank() == 0 || weight.rank() != 2 || weight.shape()[1] != x.shape().back() || targets.shape() != row_shape(x))
+    fail<ShapeError>(op, "needs x (..., C), weight (V, C) and targets (...)", operands);
+  if (options.reduction == Reduction::none) fail<ValueError>(op, "has no losses per row; use mean or sum", operands);
+  const ClassTargets wanted(op, targets, weight.shape()[0], options, operands);
+
+  const DType dtype = compute_dtype(x.dtype());
+  const Tensor scale =
+      options.reduction == Reduction::sum ? ones({}, {dtype, x.device()}) : wanted.inverse_count(dtype);
+  const auto run = [scale, options](const Tensor& input, const Tensor& table, const Tensor& classes, bool want_dx,
+                                    bool want_dweight) {
+    const Tensor rows = dense(input.detach());
+    const Shape flat{classes.count(), table.shape()[1]};
+    return run_chunks(rows.alias(contiguous_geometry(flat)), table.detach(),
+                      classes.alias(contiguous_geometry({classes.count()})), scale, options, want_dx, want_dweight);
+  };
+  const bool recording = wants_gradient({x, weight});
+  const bool want_dx = recording && x.requires_grad(), want_dweight = recording && weight.requires_grad();
+  LossAndGradients first = run(x, weight, wanted.rows, want_dx, want_dweight);
+  Tensor loss = sum(first.losses) * scale;
+  if (recording)
+    record("linear_cross_entropy", {x, weight}, {loss},
+           [x = SavedTensor(x), weight = SavedTensor(weight), rows = SavedTensor(wanted.rows), options, run, want_dx,
+            want_dweight,
+            kept = std::make_shared<std::pair<Tensor, Tensor>>(first.dx, first.dweight)](const BackwardCall& call) {
+             const Tensor input = x.unpack(), table = weight.unpack(), classes = rows.unpack();
+             const Tensor& grad = call.gradient();
+             if (grad_enabled())
+               return differentiable_gradients(
+                   [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                     return {cross_entropy(linear(in[0], in[1]), classes, options)};
+                   },
+                   {input, table}, {grad});
+             // The gradients of the forward pass are given away; another backward computes them again.
+             auto [dx, dweight] = std::exchange(*kept, {});
+             if ((want_dx && !dx.defined()) || (want_dweight && !dweight.defined())) {
+               LossAndGradients again = run(input, table, classes, want_dx, want_dweight);
+               dx = again.dx, dweight = again.dweight;
+             }
+             scale_in_place(dx, grad.item());
+             scale_in_place(dweight, grad.item());
+             if (want_dx) dx = reshape(dx, input.shape());
+             return Gradients{dx, dweight};
+           });
+  return loss;
+}
+
+}  // namespace poolgrad

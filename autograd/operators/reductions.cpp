@@ -1,0 +1,228 @@
+#include "autograd/operators/reductions.h"
+
+#include "allocator/error.h"
+#include "autograd/engine/definition.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/cast.h"
+#include "autograd/operators/check.h"
+#include "autograd/operators/indexing.h"
+#include "autograd/operators/row_layout.h"
+#include "autograd/operators/rows.h"
+#include "autograd/operators/unary.h"
+#include "autograd/operators/views.h"
+#include "kernels/elementwise.h"
+#include "kernels/reduce.h"
+#include "kernels/rows.h"
+#include "tensor/creation.h"
+
+namespace poolgrad {
+namespace {
+
+using kernels::ReduceOp;
+
+/// What reducing `dims` of x leaves: with the reduced dimensions as 1, and without them.
+struct ReducedDims {
+  Shape kept, dropped;
+  std::int64_t elements = 1;  // that are combined into one
+
+  ReducedDims(const char* name, const Tensor& x, const Dims& dims) : kept(x.shape()) {
+    bool reduced[max_rank] = {};
+    for (const std::int64_t dim : dims) {
+      const int d = normalize_dim(name, dim, x.shape());
+      if (reduced[d]) fail<IndexError>(name, "dimension " + std::to_string(d) + " is named twice", {{"x", x}});
+      reduced[d] = true;
+    }
+    for (int d = 0; d < x.rank(); ++d) {
+      if (!dims.empty() && !reduced[d]) {
+        dropped.append(x.shape()[d]);
+        continue;
+      }
+      elements *= x.shape()[d];
+      kept[d] = 1;
+    }
+  }
+};
+
+Tensor computed(ReduceOp op, const Tensor& x, const ReducedDims& reduction, bool keep, DType dtype,
+                std::source_location at = std::source_location::current()) {
+  Tensor out = Tensor::empty(keep ? reduction.kept : reduction.dropped, {dtype, x.device()}, at);
+  kernels::reduce(current_stream(x.device()), op, out.alias(contiguous_geometry(reduction.kept)).view(), x.view());
+  return out;
+}
+
+/// Integers and bools sum to i64.
+DType sum_dtype(DType dtype) { return is_floating(dtype) ? dtype : DType::i64; }
+
+/// max and min: the gradient goes to the elements equal to the result, in equal parts.
+Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dims& dims, bool keep,
+                       std::source_location at = std::source_location::current()) {
+  check_devices(name, {{"x", x}});
+  const ReducedDims reduction(name, x, dims);
+  if (reduction.elements == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
+  Tensor out = computed(op, x, reduction, keep, x.dtype(), at);
+  if (wants_gradient({x}))
+    record(name, {x}, {out},
+           [x = SavedTensor(x), out = SavedTensor::output(out), dims,
+            kept = reduction.kept](const BackwardCall& call) -> Gradients {
+             const Tensor input = x.unpack().detach(), best = out.unpack().detach();
+             const Tensor winners = to(equal(input, reshape(best, kept)), input.dtype());
+             return {reshape(call.gradient(), kept) * (winners / sum(winners, dims, true))};
+           });
+  return out;
+}
+
+/// The product over the last dimension as a tree of products of halves: exact derivatives even where factors are 0.
+Tensor product_tree(Tensor x) {
+  for (std::int64_t n = x.shape().back(); n > 1; n = x.shape().back()) {
+    const Tensor halves = slice(x, -1, 0, n / 2) * slice(x, -1, n / 2, n / 2 * 2);
+    x = n % 2 ? cat({halves, slice(x, -1, n - 1)}, -1) : halves;
+  }
+  return x;
+}
+
+/// prod over `dims`, kept as 1, in differentiable operators; x has elements.
+Tensor product_of(const Tensor& x, const ReducedDims& reduction) {
+  Dims order;
+  for (const bool combined : {false, true})
+    for (int d = 0; d < x.rank(); ++d)
+      if ((reduction.kept[d] != x.shape()[d]) == combined) order.append(d);
+  return reshape(product_tree(reshape(permute(x, order), {-1, reduction.elements})), reduction.kept);
+}
+
+/// The running sum along the last dimension, from the front or from the back; each is the gradient of the other.
+Tensor running_sum(const Tensor& x, bool reverse) {
+  Tensor out = Tensor::empty(x.shape(), {sum_dtype(x.dtype()), x.device()});
+  kernels::cumulative_sum(current_stream(x.device()), out.view(), dense(x).view(), reverse);
+  if (wants_gradient({x}))
+    record("cumsum", {x}, {out},
+           [reverse](const BackwardCall& call) -> Gradients { return {running_sum(call.gradient(), !reverse)}; });
+  return out;
+}
+
+using Search = void (*)(Stream, View, View);
+
+Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_t dim, bool keep) {
+  check_devices(name, {{"x", x}});
+  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", {{"x", x}});
+  const int axis = normalize_dim(name, dim, x.shape());
+  if (x.shape()[axis] == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
+  const Tensor rows = dense(moved_to_end(x.detach(), axis));
+  Tensor out = Tensor::empty(row_shape(rows), {DType::i64, x.device()});
+  search(current_stream(x.device()), out.view(), rows.view());
+  return keep ? unsqueeze(out, axis) : out;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
+  check_devices("sum", {{"x", x}});
+  const ReducedDims reduction("sum", x, dims);
+  Tensor out = computed(ReduceOp::sum, x, reduction, keep, sum_dtype(x.dtype()));
+  if (wants_gradient({x}))
+    record("sum", {x}, {out}, [kept = reduction.kept, before = x.shape()](const BackwardCall& call) -> Gradients {
+      return {expand(reshape(call.gradient(), kept), before)};
+    });
+  return out;
+}
+
+Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
+  check_floating("mean", {{"x", x}});
+  const ReducedDims reduction("mean", x, dims);
+  Tensor out = computed(ReduceOp::mean, x, reduction, keep, x.dtype());
+  if (wants_gradient({x}))
+    record("mean", {x}, {out},
+           [kept = reduction.kept, before = x.shape(),
+            scale = 1.0 / static_cast<double>(reduction.elements)](const BackwardCall& call) -> Gradients {
+             return {expand(reshape(call.gradient() * scale, kept), before)};
+           });
+  return out;
+}
+
+Tensor variance(const Tensor& x, const Dims& dims, bool keep, double correction) {
+  check_floating("variance", {{"x", x}});
+  const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
+  return sum(square(x - mean(x, dims, true)), dims, keep) * (1.0 / (elements - correction));
+}
+
+Tensor prod(const Tensor& x, const Dims& dims, bool keep) {
+  check_devices("prod", {{"x", x}});
+  const ReducedDims reduction("prod", x, dims);
+  Tensor out = computed(ReduceOp::product, x, reduction, keep, sum_dtype(x.dtype()));
+  if (wants_gradient({x}))
+    record("prod", {x}, {out}, [x = SavedTensor(x), reduction](const BackwardCall& call) -> Gradients {
+      const Tensor input = x.unpack();
+      if (input.count() == 0) return {zeros_like(input)};
+      return differentiable_gradients(
+          [&](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {product_of(in[0], reduction)}; }, {input},
+          {reshape(call.gradient(), reduction.kept)});
+    });
+  return out;
+}
+
+Tensor max(const Tensor& x, const Dims& dims, bool keep) {
+  return record_extremum("max", ReduceOp::maximum, x, dims, keep);
+}
+Tensor min(const Tensor& x, const Dims& dims, bool keep) {
+  return record_extremum("min", ReduceOp::minimum, x, dims, keep);
+}
+
+Tensor any(const Tensor& x, const Dims& dims, bool keep) {
+  check_devices("any", {{"x", x}});
+  return computed(ReduceOp::any, x, ReducedDims("any", x, dims), keep, DType::boolean);
+}
+Tensor all(const Tensor& x, const Dims& dims, bool keep) {
+  check_devices("all", {{"x", x}});
+  return computed(ReduceOp::all, x, ReducedDims("all", x, dims), keep, DType::boolean);
+}
+Tensor argmax(const Tensor& x, std::int64_t dim, bool keep) {
+  return position_of("argmax", kernels::argmax, x, dim, keep);
+}
+Tensor argmin(const Tensor& x, std::int64_t dim, bool keep) {
+  return position_of("argmin", kernels::argmin, x, dim, keep);
+}
+
+Tensor log_sum_exp(const Tensor& x, std::int64_t dim, bool keep) {
+  check_floating("log_sum_exp", {{"x", x}});
+  if (x.rank() == 0) fail<ShapeError>("log_sum_exp", "x has no dimensions", {{"x", x}});
+  const int axis = normalize_dim("log_sum_exp", dim, x.shape());
+  if (axis != x.rank() - 1 || keep) {
+    const Tensor rows = log_sum_exp(moved_to_end(x, axis));
+    return keep ? unsqueeze(rows, axis) : rows;
+  }
+  Tensor out = Tensor::empty(row_shape(x), x.options());
+  kernels::log_sum_exp(current_stream(x.device()), out.view(), dense(x).view());
+  if (wants_gradient({x}))
+    record("log_sum_exp", {x}, {out}, [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
+      return {unsqueeze(call.gradient(), -1) * softmax(x.unpack())};
+    });
+  return out;
+}
+
+Tensor cumsum(const Tensor& x, std::int64_t dim) {
+  check_devices("cumsum", {{"x", x}});
+  if (x.rank() == 0) fail<ShapeError>("cumsum", "x has no dimensions", {{"x", x}});
+  const int axis = normalize_dim("cumsum", dim, x.shape());
+  if (axis == x.rank() - 1) return running_sum(x, /*reverse=*/false);
+  return moved_from_end(running_sum(moved_to_end(x, axis), /*reverse=*/false), axis);
+}
+
+Tensor norm(const Tensor& x) {
+  check_floating("norm", {{"x", x}});
+  const Stream stream = current_stream(x.device());
+  const Tensor squares = zeros({}, {DType::f64, x.device()});
+  kernels::add_sum_of_squares(stream, squares.view(), x.view());
+  kernels::unary(stream, kernels::UnaryOp::sqrt, squares.view(), squares.view());
+  Tensor out = Tensor::empty({}, x.options());
+  kernels::copy(stream, out.view(), squares.view());
+  if (wants_gradient({x}))
+    record("norm", {x}, {out},
+           [x = SavedTensor(x), out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+             const Tensor length = out.unpack();
+             const Tensor nonzero = masked_fill(length, equal(length, zeros({}, length.options())), 1.0);
+             return {x.unpack() * (call.gradient() / nonzero)};
+           });
+  return out;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,179 @@
+#include "autograd/operators/rows.h"
+#include "allocator/error.h"
+#include "autograd/engine/definition.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/check.h"
+#include "autograd/operators/reductions.h"
+#include "autograd/operators/row_layout.h"
+#include "autograd/operators/unary.h"
+#include "kernels/rows.h"
+
+namespace poolgrad {
+namespace {
+
+using RowKernel = void (*)(Stream, View, View);
+using RowBackwardKernel = void (*)(Stream, View, View, View);
+
+/// The dimension; x has at least one.
+int checked_dim(const char* name, const Tensor& x, std::int64_t dim) {
+  check_floating(name, {{"x", x}});
+  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", {{"x", x}});
+  return normalize_dim(name, dim, x.shape());
+}
+
+Tensor computed(RowKernel kernel, const Tensor& x, std::source_location at = std::source_location::current()) {
+  Tensor out = Tensor::empty_like(x, at);
+  kernel(current_stream(x.device()), out.view(), dense(x).view());
+  return out;
+}
+
+Tensor gradient(RowBackwardKernel kernel, const Tensor& grad, const Tensor& out) {
+  Tensor dx = Tensor::empty_like(out);
+  kernel(current_stream(out.device()), dx.view(), dense(grad).view(), out.view());
+  return dx;
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& x, std::int64_t dim, CallSite) {
+  const int axis = checked_dim("softmax", x, dim);
+  if (axis != x.rank() - 1) return moved_from_end(softmax(moved_to_end(x, axis)), axis);
+  Tensor out = computed(kernels::softmax, x);
+  if (wants_gradient({x}))
+    record("softmax", {x}, {out}, [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+      const Tensor &grad = call.gradient(), y = out.unpack();
+      if (!grad_enabled()) return {gradient(kernels::softmax_backward, grad, y)};
+      return {y * (grad - sum(grad * y, {-1}, true))};
+    });
+  return out;
+}
+
+Tensor log_softmax(const Tensor& x, std::int64_t dim, CallSite) {
+  const int axis = checked_dim("log_softmax", x, dim);
+  if (axis != x.rank() - 1) return moved_from_end(log_softmax(moved_to_end(x, axis)), axis);
+  Tensor out = computed(kernels::log_softmax, x);
+  if (wants_gradient({x}))
+    record("log_softmax", {x}, {out}, [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+      const Tensor &grad = call.gradient(), y = out.unpack();
+      if (!grad_enabled()) return {gradient(kernels::log_softmax_backward, grad, y)};
+      return {grad - exp(y) * sum(grad, {-1}, true)};
+    });
+  return out;
+}
+
+namespace {
+
+/// weight and bias, where given, are (C), contiguous, and like x.
+void check_norm(const char* name, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const Operands operands = {{"x", x}, {"weight", weight}, {"bias", bias}};
+  check_floating(name, {{"x", x}});
+  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", operands);
+  for (const Tensor* parameter : {&weight, &bias}) {
+    if (!parameter->defined()) continue;
+    if (parameter->device() != x.device()) fail<DeviceError>(name, "operands live on different devices", operands);
+    if (parameter->dtype() != x.dtype()) fail<DTypeError>(name, "operands differ in dtype", operands);
+    if (parameter->shape() != Shape{x.shape().back()})
+      fail<ShapeError>(name, "weight and bias must be as long as the last dimension of x", operands);
+  }
+}
+
+Tensor statistics_like(const Tensor& x) { return Tensor::empty(row_shape(x), {compute_dtype(x.dtype()), x.device()}); }
+Tensor dense_or_undefined(const Tensor& x) { return x.defined() ? dense(x) : x; }
+View view_or_null(const Tensor& x) { return x.defined() ? x.view() : View{}; }
+/// Room for the gradient of an input, if it is wanted.
+Tensor room_for(const BackwardCall& call, int input, const Tensor& like) {
+  return call.needs(input) ? Tensor::empty_like(like) : Tensor();
+}
+
+/// x * weight + bias, where they are given.
+Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
+  const Tensor product = weight.defined() ? x * weight : x;
+  return bias.defined() ? product + bias : product;
+}
+
+}  // namespace
+
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon, CallSite) {
+  check_norm("layer_norm", x, weight, bias);
+  const Tensor input = dense(x), dense_weight = dense_or_undefined(weight), dense_bias = dense_or_undefined(bias);
+  Tensor out = Tensor::empty_like(x);
+  const Tensor mean_of_rows = statistics_like(x), rstd = statistics_like(x);
+  kernels::layer_norm(current_stream(x.device()), out.view(), mean_of_rows.view(), rstd.view(), input.view(),
+                      view_or_null(dense_weight), view_or_null(dense_bias), epsilon);
+  if (wants_gradient({x, weight, bias}))
+    record("layer_norm", {x, weight, bias}, {out},
+           [x = SavedTensor(x), weight = SavedTensor(weight), bias = SavedTensor(bias),
+            mean_of_rows = SavedTensor(mean_of_rows), rstd = SavedTensor(rstd),
+            epsilon](const BackwardCall& call) -> Gradients {
+             const std::vector<Tensor> inputs = {x.unpack(), weight.unpack(), bias.unpack()};
+             if (grad_enabled())
+               return differentiable_gradients(
+                   [epsilon](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                     const Tensor centred = in[0] - mean(in[0], {-1}, true);
+                     const Tensor deviation = rsqrt(mean(square(centred), {-1}, true) + epsilon);
+                     return {scaled(centred * deviation, in[1], in[2])};
+                   },
+                   inputs, {call.gradient()});
+             const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);
+             Tensor dx = Tensor::empty_like(values), dweight = room_for(call, 1, inputs[1]),
+                    dbias = room_for(call, 2, inputs[2]);
+             kernels::layer_norm_backward(current_stream(dx.device()), dx.view(), view_or_null(dweight),
+                                          view_or_null(dbias), dense(call.gradient()).view(), values.view(),
+                                          mean_of_rows.unpack().view(), rstd.unpack().view(), view_or_null(gain));
+             return {dx, dweight, dbias};
+           });
+  return out;
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite) {
+  check_norm("rms_norm", x, weight, {});
+  const Tensor input = dense(x), dense_weight = dense_or_undefined(weight);
+  Tensor out = Tensor::empty_like(x);
+  const Tensor rstd = statistics_like(x);
+  kernels::rms_norm(current_stream(x.device()), out.view(), rstd.view(), input.view(), view_or_null(dense_weight),
+                    epsilon);
+  if (wants_gradient({x, weight}))
+    record("rms_norm", {x, weight}, {out},
+           [x = SavedTensor(x), weight = SavedTensor(weight), rstd = SavedTensor(rstd),
+            epsilon](const BackwardCall& call) -> Gradients {
+             const std::vector<Tensor> inputs = {x.unpack(), weight.unpack()};
+             if (grad_enabled())
+               return differentiable_gradients(
+                   [epsilon](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                     return {scaled(in[0] * rsqrt(mean(square(in[0]), {-1}, true) + epsilon), in[1])};
+                   },
+                   inputs, {call.gradient()});
+             const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);
+             Tensor dx = Tensor::empty_like(values), dweight = room_for(call, 1, inputs[1]);
+             kernels::rms_norm_backward(current_stream(dx.device()), dx.view(), view_or_null(dweight),
+                                        dense(call.gradient()).view(), values.view(), rstd.unpack().view(),
+                                        view_or_null(gain));
+             return {dx, dweight};
+           });
+  return out;
+}
+
+namespace {
+
+Tensor rotated(const Tensor& x, std::int64_t position, double base, bool inverse) {
+  const Tensor input = x.strides().back() == 1 ? x : x.copy();
+  Tensor out = Tensor::empty_like(x);
+  kernels::rope(current_stream(x.device()), out.view(), input.view(), position, base, inverse);
+  if (wants_gradient({x}))
+    record("rope", {x}, {out}, [position, base, inverse](const BackwardCall& call) -> Gradients {
+      return {rotated(call.gradient(), position, base, !inverse)};
+    });
+  return out;
+}
+
+}  // namespace
+
+Tensor rope(const Tensor& x, std::int64_t position, double base, CallSite) {
+  check_floating("rope", {{"x", x}});
+  if (x.rank() != 4 || x.shape()[3] % 2 != 0) fail<ShapeError>("rope", "needs (B, T, H, D) with even D", {{"x", x}});
+  if (!(base > 0.0)) fail<ValueError>("rope", "the base must be positive", {{"x", x}});
+  return rotated(x, position, base, /*inverse=*/false);
+}
+
+}  // namespace poolgrad

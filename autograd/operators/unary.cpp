@@ -1,0 +1,191 @@
+#include "autograd/operators/unary.h"
+
+#include "autograd/operators/elementwise.h"
+
+#include <cmath>
+#include <numbers>
+
+#include "allocator/error.h"
+#include "autograd/engine/definition.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/check.h"
+#include "autograd/operators/indexing.h"
+#include "kernels/random.h"
+#include "tensor/creation.h"
+
+namespace poolgrad {
+namespace {
+
+using kernels::UnaryOp;
+
+Tensor zero_where(const Tensor& condition, const Tensor& x) { return masked_fill(x, condition, 0.0); }
+
+/// grad * op'(x) in differentiable operators: what create_graph needs. Reads x or y = op(x) as the kernel does.
+Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor& y, double a, double b) {
+  constexpr double pi = std::numbers::pi;
+  const auto less_than = [&](double bound) { return less(x, full({}, bound, x.options())); };
+  switch (op) {
+    case UnaryOp::neg: return -grad;
+    case UnaryOp::affine: return grad * a;
+    case UnaryOp::quotient: return grad / a;
+    case UnaryOp::abs: return grad * sign(x);
+    case UnaryOp::square: return grad * x * 2.0;
+    case UnaryOp::sqrt: return grad / y * 0.5;
+    case UnaryOp::rsqrt: return grad * y * square(y) * -0.5;
+    case UnaryOp::reciprocal: return -(grad * square(y));
+    case UnaryOp::exp: return grad * y;
+    case UnaryOp::expm1: return grad * (y + 1.0);
+    case UnaryOp::log: return grad / x;
+    case UnaryOp::log1p: return grad / (x + 1.0);
+    case UnaryOp::sin: return grad * cos(x);
+    case UnaryOp::cos: return -(grad * sin(x));
+    case UnaryOp::tanh: return grad * (1.0 - square(y));
+    case UnaryOp::sigmoid: return grad * (y - square(y));
+    case UnaryOp::erf: return grad * exp(-square(x)) * (2.0 / std::sqrt(pi));
+    case UnaryOp::softplus: return grad * sigmoid(x);
+    case UnaryOp::power: return a == 0.0 ? zeros_like(grad) : grad * pow(x, a - 1.0) * a;
+    case UnaryOp::relu: return zero_where(logical_not(less(zeros({}, x.options()), x)), grad);
+    case UnaryOp::leaky_relu: {
+      const Tensor positive = less(zeros({}, x.options()), x);
+      return where(positive, grad, grad * a);
+    }
+    case UnaryOp::clamp: return zero_where(logical_or(less_than(a), less(full({}, b, x.options()), x)), grad);
+    case UnaryOp::gelu: {
+      const Tensor phi = erf(x * std::numbers::sqrt2 * 0.5) * 0.5 + 0.5;
+      const Tensor density = exp(square(x) * -0.5) * (1.0 / std::sqrt(2.0 * pi));
+      return grad * (phi + x * density);
+    }
+    case UnaryOp::gelu_tanh: {
+      const double slope = 2.0 * std::sqrt(2.0 / pi), cubic = 0.044715;  // x sigmoid(slope (x + cubic x^3))
+      const Tensor s = sigmoid(x * (square(x) * (slope * cubic) + slope));
+      return grad * (s + (s - square(s)) * x * (square(x) * (3.0 * slope * cubic) + slope));
+    }
+    case UnaryOp::silu: {
+      const Tensor s = sigmoid(x);
+      return grad * (s + x * (s - square(s)));
+    }
+    default: return zeros_like(grad);  // piecewise constant
+  }
+}
+
+void check_domain(const char* name, const Tensor& x, Domain domain) {
+  check_devices(name, {{"x", x}});
+  if (domain == Domain::floating && !is_floating(x.dtype()))
+    fail<DTypeError>(name, "needs a floating dtype", {{"x", x}});
+  if (domain == Domain::numbers && x.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"x", x}});
+}
+
+}  // namespace
+
+Tensor record_unary(const char* name, UnaryOp op, const Tensor& x, double a, double b, Domain domain,
+                    std::source_location at) {
+  check_domain(name, x, domain);
+  Tensor out = Tensor::empty_like(x, at);
+  kernels::unary(current_stream(x.device()), op, out.view(), x.view(), a, b);
+  if (wants_gradient({x})) {
+    const SavedTensor input = kernels::needs_input(op) ? SavedTensor(x) : SavedTensor();
+    const SavedTensor output = kernels::needs_output(op) ? SavedTensor::output(out) : SavedTensor();
+    record(name, {x}, {out}, [op, a, b, input, output](const BackwardCall& call) -> Gradients {
+      const Tensor& grad = call.gradient();
+      const Tensor saved_x = input.defined() ? input.unpack() : Tensor();
+      const Tensor saved_y = output.defined() ? output.unpack() : Tensor();
+      if (grad_enabled()) return {derivative(op, grad, saved_x, saved_y, a, b)};
+      Tensor dx = Tensor::empty_like(grad);
+      kernels::unary_backward(current_stream(grad.device()), op, dx.view(), grad.view(),
+                              saved_x.defined() ? saved_x.view() : View{}, saved_y.defined() ? saved_y.view() : View{},
+                              a, b);
+      return {dx};
+    });
+  }
+  return out;
+}
+
+Tensor unary_test(const char* name, UnaryOp op, const Tensor& x, std::source_location at) {
+  check_domain(name, x, Domain::any);
+  Tensor out = Tensor::empty(x.shape(), {DType::boolean, x.device()}, at);
+  kernels::unary(current_stream(x.device()), op, out.view(), x.view());
+  return out;
+}
+
+using kernels::UnaryOp;
+
+Tensor neg(const Tensor& x) { return record_unary("neg", UnaryOp::neg, x, 0, 0, Domain::numbers); }
+Tensor abs(const Tensor& x) { return record_unary("abs", UnaryOp::abs, x, 0, 0, Domain::numbers); }
+Tensor sign(const Tensor& x) { return record_unary("sign", UnaryOp::sign, x, 0, 0, Domain::numbers); }
+Tensor square(const Tensor& x) { return record_unary("square", UnaryOp::square, x, 0, 0, Domain::numbers); }
+Tensor sqrt(const Tensor& x) { return record_unary("sqrt", UnaryOp::sqrt, x); }
+Tensor rsqrt(const Tensor& x) { return record_unary("rsqrt", UnaryOp::rsqrt, x); }
+Tensor reciprocal(const Tensor& x) { return record_unary("reciprocal", UnaryOp::reciprocal, x); }
+Tensor exp(const Tensor& x) { return record_unary("exp", UnaryOp::exp, x); }
+Tensor expm1(const Tensor& x) { return record_unary("expm1", UnaryOp::expm1, x); }
+Tensor log(const Tensor& x) { return record_unary("log", UnaryOp::log, x); }
+Tensor log1p(const Tensor& x) { return record_unary("log1p", UnaryOp::log1p, x); }
+Tensor sin(const Tensor& x) { return record_unary("sin", UnaryOp::sin, x); }
+Tensor cos(const Tensor& x) { return record_unary("cos", UnaryOp::cos, x); }
+Tensor tanh(const Tensor& x) { return record_unary("tanh", UnaryOp::tanh, x); }
+Tensor sigmoid(const Tensor& x) { return record_unary("sigmoid", UnaryOp::sigmoid, x); }
+Tensor erf(const Tensor& x) { return record_unary("erf", UnaryOp::erf, x); }
+Tensor relu(const Tensor& x) { return record_unary("relu", UnaryOp::relu, x); }
+Tensor leaky_relu(const Tensor& x, double slope) { return record_unary("leaky_relu", UnaryOp::leaky_relu, x, slope); }
+Tensor silu(const Tensor& x) { return record_unary("silu", UnaryOp::silu, x); }
+Tensor softplus(const Tensor& x) { return record_unary("softplus", UnaryOp::softplus, x); }
+Tensor floor(const Tensor& x) { return record_unary("floor", UnaryOp::floor, x, 0, 0, Domain::numbers); }
+Tensor ceil(const Tensor& x) { return record_unary("ceil", UnaryOp::ceil, x, 0, 0, Domain::numbers); }
+Tensor round(const Tensor& x) { return record_unary("round", UnaryOp::round, x, 0, 0, Domain::numbers); }
+Tensor is_nan(const Tensor& x) { return unary_test("is_nan", UnaryOp::is_nan, x); }
+Tensor is_finite(const Tensor& x) { return unary_test("is_finite", UnaryOp::is_finite, x); }
+
+Tensor gelu(const Tensor& x, GeluKind kind) {
+  return record_unary("gelu", kind == GeluKind::exact ? UnaryOp::gelu : UnaryOp::gelu_tanh, x);
+}
+
+Tensor clamp(const Tensor& x, double low, double high) {
+  if (!(low <= high)) fail<ValueError>("clamp", "the lower bound is above the upper", {{"x", x}});
+  return record_unary("clamp", UnaryOp::clamp, x, low, high, Domain::numbers);
+}
+
+Tensor silu_mul(const Tensor& gate, const Tensor& up) {
+  check_floating("silu_mul", {{"gate", gate}, {"up", up}});
+  if (gate.shape() != up.shape()) fail<ShapeError>("silu_mul", "shapes differ", {{"gate", gate}, {"up", up}});
+  Tensor out = Tensor::empty_like(gate);
+  kernels::silu_mul(current_stream(gate.device()), out.view(), gate.view(), up.view());
+  if (wants_gradient({gate, up}))
+    record("silu_mul", {gate, up}, {out},
+           [gate = SavedTensor(gate), up = SavedTensor(up)](const BackwardCall& call) -> Gradients {
+             const Tensor g = gate.unpack(), u = up.unpack();
+             if (grad_enabled())
+               return differentiable_gradients(
+                   [](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {silu(in[0]) * in[1]}; }, {g, u},
+                   {call.gradient()});
+             Tensor dgate = Tensor::empty_like(g), dup = Tensor::empty_like(u);
+             kernels::silu_mul_backward(current_stream(g.device()), dgate.view(), dup.view(), call.gradient().view(),
+                                        g.view(), u.view());
+             return {dgate, dup};
+           });
+  return out;
+}
+
+namespace {
+
+/// Linear in x for a given key, so that its gradient is itself.
+Tensor dropped(const Tensor& x, double p, kernels::RandomKey key) {
+  Tensor out = Tensor::empty_like(x);
+  kernels::dropout(current_stream(x.device()), key, out.view(), x.view(), p);
+  if (wants_gradient({x}))
+    record("dropout", {x}, {out},
+           [p, key](const BackwardCall& call) -> Gradients { return {dropped(call.gradient(), p, key)}; });
+  return out;
+}
+
+}  // namespace
+
+Tensor dropout(const Tensor& x, double p, Generator& generator, CallSite) {
+  check_floating("dropout", {{"x", x}});
+  if (!(p >= 0.0 && p < 1.0))
+    fail<ValueError>("dropout", "probability " + std::to_string(p) + " is outside [0, 1)", {{"x", x}});
+  if (p == 0.0) return x;
+  return dropped(x, p, generator.take(x.count()));
+}
+
+}  // namespace poolgrad

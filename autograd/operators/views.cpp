@@ -1,0 +1,266 @@
+#include "autograd/operators/views.h"
+
+#include <algorithm>
+
+#include "allocator/error.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/check.h"
+#include "autograd/operators/placing.h"
+#include "kernels/elementwise.h"
+
+namespace poolgrad {
+namespace {
+
+void check_defined(const char* op, const Tensor& x) { check_devices(op, {{"x", x}}); }
+
+}  // namespace
+
+Tensor reshape(const Tensor& x, const Shape& shape) {
+  check_defined("reshape", x);
+  const Shape wanted = infer_shape("reshape", shape, x.count());
+  const std::optional<Geometry> geometry = reshaped(x.geometry(), wanted);
+  if (!geometry) return reshape(clone(x), wanted);
+  Tensor out = x.alias(*geometry);
+  if (wants_gradient({x}))
+    record("reshape", {x}, {out},
+           [before = x.shape()](const BackwardCall& call) -> Gradients { return {reshape(call.gradient(), before)}; });
+  return out;
+}
+
+Tensor flatten(const Tensor& x, std::int64_t first, std::int64_t last) {
+  check_defined("flatten", x);
+  if (x.rank() == 0) return reshape(x, {1});
+  const int begin = normalize_dim("flatten", first, x.shape()), end = normalize_dim("flatten", last, x.shape());
+  if (begin > end) fail<IndexError>("flatten", "the first dimension comes after the last", {{"x", x}});
+  Shape shape;
+  for (int d = 0; d < x.rank(); ++d) {
+    if (d > begin && d <= end) {
+      shape[begin] *= x.shape()[d];
+    } else {
+      shape.append(x.shape()[d]);
+    }
+  }
+  return reshape(x, shape);
+}
+
+Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
+  check_defined("transpose", x);
+  Tensor out = x.alias(transposed(x.geometry(), dim0, dim1));
+  if (wants_gradient({x}))
+    record("transpose", {x}, {out},
+           [dim0, dim1](const BackwardCall& call) -> Gradients { return {transpose(call.gradient(), dim0, dim1)}; });
+  return out;
+}
+
+Tensor permute(const Tensor& x, const Dims& order) {
+  check_defined("permute", x);
+  Tensor out = x.alias(permuted(x.geometry(), order));
+  if (wants_gradient({x})) {
+    Dims inverse = order;
+    for (int d = 0; d < order.rank(); ++d) inverse[normalize_dim("permute", order[d], x.shape())] = d;
+    record("permute", {x}, {out},
+           [inverse](const BackwardCall& call) -> Gradients { return {permute(call.gradient(), inverse)}; });
+  }
+  return out;
+}
+
+Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
+  check_defined("slice", x);
+  const Geometry geometry = sliced(x.geometry(), dim, start, stop, step);
+  Tensor out = x.alias(geometry);
+  if (wants_gradient({x})) {
+    const int axis = normalize_dim("slice", dim, x.shape());
+    const std::int64_t size = x.shape()[axis];
+    const std::int64_t first = std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size);
+    record("slice", {x}, {out}, [axis, first, step, before = x.shape()](const BackwardCall& call) -> Gradients {
+      return {place({call.gradient()}, before, axis, {first}, step)};
+    });
+  }
+  return out;
+}
+
+Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
+  check_defined("select", x);
+  Tensor out = x.alias(selected(x.geometry(), dim, index));
+  if (wants_gradient({x})) {
+    const int axis = normalize_dim("select", dim, x.shape());
+    const std::int64_t first = index < 0 ? index + x.shape()[axis] : index;
+    record("select", {x}, {out}, [axis, first, before = x.shape()](const BackwardCall& call) -> Gradients {
+      return {place({unsqueeze(call.gradient(), axis)}, before, axis, {first})};
+    });
+  }
+  return out;
+}
+
+Tensor expand(const Tensor& x, const Shape& shape) {
+  check_defined("expand", x);
+  Tensor out = x.alias(expanded(x.geometry(), shape));
+  if (wants_gradient({x}))
+    record("expand", {x}, {out},
+           [before = x.shape()](const BackwardCall& call) -> Gradients { return {sum_to(call.gradient(), before)}; });
+  return out;
+}
+
+Tensor squeeze(const Tensor& x, std::int64_t dim) {
+  check_defined("squeeze", x);
+  return reshape(x, squeezed(x.geometry(), dim).shape);
+}
+
+Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
+  check_defined("unsqueeze", x);
+  return reshape(x, unsqueezed(x.geometry(), dim).shape);
+}
+
+std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim) {
+  check_defined("split", x);
+  const int axis = normalize_dim("split", dim, x.shape());
+  const std::int64_t size = x.shape()[axis];
+  if (parts < 1 || size % parts != 0)
+    fail<ShapeError>(
+        "split",
+        "dimension " + std::to_string(axis) + " does not divide into " + std::to_string(parts) + " equal parts",
+        {{"x", x}});
+  std::vector<Tensor> pieces;
+  std::vector<std::int64_t> starts;
+  for (std::int64_t i = 0; i < parts; ++i) {
+    starts.push_back(i * (size / parts));
+    pieces.push_back(x.alias(sliced(x.geometry(), axis, starts.back(), starts.back() + size / parts, 1)));
+  }
+  if (wants_gradient({x}))
+    record("split", {x}, pieces, [axis, starts, before = x.shape()](const BackwardCall& call) -> Gradients {
+      std::vector<Tensor> gradients;
+      for (std::size_t i = 0; i < starts.size(); ++i) gradients.push_back(call.gradient(static_cast<int>(i)));
+      return {place(gradients, before, axis, starts)};
+    });
+  return pieces;
+}
+
+Tensor contiguous(const Tensor& x) {
+  check_defined("contiguous", x);
+  return x.is_contiguous() ? x : clone(x);
+}
+
+Tensor clone(const Tensor& x) {
+  check_defined("clone", x);
+  Tensor out = x.copy();
+  if (wants_gradient({x}))
+    record("clone", {x}, {out}, [](const BackwardCall& call) -> Gradients { return {call.gradient()}; });
+  return out;
+}
+
+namespace {
+
+/// The slices of `grad` that belong to the parts.
+Gradients slices_of(const BackwardCall& call, int dim, const std::vector<std::int64_t>& starts,
+                    const std::vector<std::int64_t>& sizes, std::int64_t step = 1) {
+  Gradients gradients(starts.size());
+  for (std::size_t i = 0; i < starts.size(); ++i)
+    if (call.needs(static_cast<int>(i)))
+      gradients[i] = slice(call.gradient(), dim, starts[i], starts[i] + sizes[i] * step, step);
+  return gradients;
+}
+
+/// "[cat] reason: tensor 0 (2, 3) f32 on cpu, tensor 1 ...".
+template <class E>
+[[noreturn]] void fail_list(const char* op, const std::string& reason, const std::vector<Tensor>& tensors) {
+  std::string text = "[" + std::string(op) + "] " + reason;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    text += (i ? ", tensor " : ": tensor ") + std::to_string(i) + " " +
+            (tensors[i].defined() ? describe(tensors[i]) : "undefined");
+  throw E(text);
+}
+
+void check_list(const char* op, const std::vector<Tensor>& tensors) {
+  if (tensors.empty()) throw ValueError("[" + std::string(op) + "] no tensors given");
+  for (const Tensor& tensor : tensors) {
+    if (!tensor.defined()) fail_list<ValueError>(op, "a tensor is undefined", tensors);
+    if (tensor.device() != tensors[0].device())
+      fail_list<DeviceError>(op, "tensors live on different devices", tensors);
+    if (tensor.dtype() != tensors[0].dtype()) fail_list<DTypeError>(op, "tensors differ in dtype", tensors);
+  }
+}
+
+}  // namespace
+
+Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
+                 std::int64_t step, double value, std::source_location at) {
+  std::int64_t covered = 0;
+  const Tensor* any = nullptr;
+  for (const Tensor& part : parts) {
+    if (!part.defined()) continue;
+    covered += part.shape()[dim];
+    any = &part;
+  }
+  const Stream stream = current_stream(any->device());
+  Tensor out = Tensor::empty(shape, any->options(), at);
+  if (covered != shape[dim]) kernels::fill(stream, out.view(), value);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].defined() || parts[i].count() == 0) continue;
+    const std::int64_t stop = starts[i] + (parts[i].shape()[dim] - 1) * step + 1;
+    kernels::copy(stream, out.alias(sliced(out.geometry(), dim, starts[i], stop, step)).view(), parts[i].view());
+  }
+  return out;
+}
+
+Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
+             std::int64_t step) {
+  Tensor out = assembled(parts, shape, dim, starts, step);
+  if (wants_gradient(parts)) {
+    std::vector<std::int64_t> sizes;
+    for (const Tensor& part : parts) sizes.push_back(part.defined() ? part.shape()[dim] : 0);
+    record("place", parts, {out}, [dim, starts, sizes, step](const BackwardCall& call) -> Gradients {
+      return slices_of(call, dim, starts, sizes, step);
+    });
+  }
+  return out;
+}
+
+Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
+  check_list("cat", tensors);
+  const int axis = normalize_dim("cat", dim, tensors[0].shape());
+  Shape shape = tensors[0].shape();
+  shape[axis] = 0;
+  std::vector<std::int64_t> starts, sizes;
+  for (const Tensor& tensor : tensors) {
+    Shape expected = tensor.shape();
+    if (expected.rank() == shape.rank()) expected[axis] = shape[axis];
+    if (expected != shape)
+      fail_list<ShapeError>("cat", "sizes differ outside dimension " + std::to_string(axis), tensors);
+    starts.push_back(shape[axis]);
+    sizes.push_back(tensor.shape()[axis]);
+    shape[axis] += sizes.back();
+  }
+  Tensor out = assembled(tensors, shape, axis, starts);
+  if (wants_gradient(tensors))
+    record("cat", tensors, {out}, [axis, starts, sizes](const BackwardCall& call) -> Gradients {
+      return slices_of(call, axis, starts, sizes);
+    });
+  return out;
+}
+
+Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
+  check_list("stack", tensors);
+  for (const Tensor& tensor : tensors)
+    if (tensor.shape() != tensors[0].shape()) fail_list<ShapeError>("stack", "shapes differ", tensors);
+  const std::int64_t axis = dim < 0 ? dim + tensors[0].rank() + 1 : dim;
+  std::vector<Tensor> rows;
+  for (const Tensor& tensor : tensors) rows.push_back(unsqueeze(tensor, axis));
+  return cat(rows, axis);
+}
+
+Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t after, double value, CallSite) {
+  check_devices("pad", {{"x", x}});
+  if (before < 0 || after < 0) fail<ValueError>("pad", "a width is negative", {{"x", x}});
+  const int axis = normalize_dim("pad", dim, x.shape());
+  Shape shape = x.shape();
+  shape[axis] += before + after;
+  Tensor out = assembled({x}, shape, axis, {before}, 1, value);
+  if (wants_gradient({x}))
+    record("pad", {x}, {out}, [axis, before, size = x.shape()[axis]](const BackwardCall& call) -> Gradients {
+      return slices_of(call, axis, {before}, {size});
+    });
+  return out;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,147 @@
+// What the pieces of the backward pass share: the call, the scratch of a thread, a pair of tiles.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/attention.h"
+#include "kernels/cpu/attention/gradient_pairs.h"
+#include "kernels/cpu/attention/tiles.h"
+#include "kernels/cpu/attention/unseen.h"
+#include "kernels/schedule/program.h"
+
+namespace poolgrad::kernels::attention {
+
+/// Queries of a tile pair, and the row length of its scores: 384 bytes of them. More make less of loading and storing
+/// sums of dk and dv.
+template <class T>
+inline constexpr int query_tile = round_up(384 / static_cast<int>(sizeof(T)), group_step<T>);
+
+/// Keys of a tile pair, at most. More of them make less of loading queries, as long as all fits the second-level cache.
+inline constexpr std::int64_t owned_keys = 192;
+
+/// Elements of a panel of rows: see pack_rows().
+template <class T>
+inline constexpr std::int64_t key_panel = owned_keys* std::int64_t{group_lanes<T>};
+template <class T>
+inline constexpr std::int64_t query_panel = query_tile<T>* std::int64_t{group_lanes<T>};
+
+/// What all work items of a call share.
+struct BackwardCall {
+  AttentionScores scores;
+  View q, k, v, lse, delta, grad_out;
+  AttentionGradients gradients;
+  std::int64_t queries, q_heads, kv_heads, group, depth, v_depth, padded, v_padded;
+  PairProduct product = nullptr;  // of bf16; null: in the compute type
+};
+
+/// Calls f(S{}) with the storage type of `dtype`, one of those that compute in T.
+template <class T, class F>
+void with_storage(DType dtype, const F& f) {
+  if constexpr (sizeof(T) == 8) {
+    f(double{});
+  } else {
+    if (dtype == DType::f32) return f(float{});
+    if (dtype == DType::f16) return f(Half{});
+    f(BFloat16{});
+  }
+}
+
+/// What one thread needs, carved out of one allocation.
+template <class T>
+struct TileScratch {
+  T *keys, *values, *key_rows, *dk, *dv;                            // of a key tile
+  T *queries, *grads, *query_rows, *grad_rows, *lse, *delta, *log;  // of a query tile
+  T *weights, *scores, *derivative;                                 // of the pair
+  T *last_rows, *dq;
+  WildRows *wild_keys, *wild_queries, *wild_grads;  // of K, Q and dO
+  GradientPairs pairs;
+
+  /// Sets the parts, unless `scratch` is null, and returns their size.
+  static std::int64_t carve(T* base, const BackwardCall& p, std::int64_t dq_rows, TileScratch* scratch) {
+    std::int64_t used = 0;
+    const auto take = [&](std::int64_t count) {
+      T* part = base + used;
+      used += round_up(count, lanes<T>);
+      return part;
+    };
+    TileScratch s{};
+    s.keys = take(owned_keys * p.depth + panel_slack<T>);
+    s.values = take(owned_keys * p.v_depth + panel_slack<T>);
+    s.key_rows = take(owned_keys * round_up(p.depth, group_lanes<T>));
+    s.dk = take(owned_keys * p.padded);
+    s.dv = take(owned_keys * p.v_padded);
+    s.queries = take(query_tile<T> * p.depth);
+    s.grads = take(query_tile<T> * p.v_depth);
+    s.query_rows = take(query_tile<T> * round_up(p.depth, group_lanes<T>));
+    s.grad_rows = take(query_tile<T> * round_up(p.v_depth, group_lanes<T>));
+    s.lse = take(query_tile<T>);
+    s.delta = take(query_tile<T>);
+    s.log = take(query_tile<T>);
+    s.weights = take(owned_keys * query_tile<T>);
+    s.scores = take(owned_keys * query_tile<T>);
+    s.derivative = p.scores.softcap != 0 ? take(owned_keys * query_tile<T>) : nullptr;
+    s.last_rows = take(rows_step * p.padded);
+    s.dq = take(dq_rows * p.padded);
+    for (WildRows** wild : {&s.wild_keys, &s.wild_queries, &s.wild_grads})
+      *wild = reinterpret_cast<WildRows*>(take(ceil_div(sizeof(WildRows), sizeof(T))));
+    if constexpr (std::is_same_v<T, float>) {
+      s.pairs = {p.product, owned_keys, query_tile<T>, p.depth, p.v_depth, p.padded, p.v_padded};
+      if (p.product) s.pairs.carve(take);
+    }
+    if (scratch) *scratch = s;
+    return round_up(used, 64);
+  }
+};
+
+/// Which queries of a tile the keys of a tile see: lanes [first[k], last[k]).
+template <class T>
+struct TilePair {
+  static constexpr std::int64_t blocks = owned_keys / rows_step;
+
+  Progression keys, queries;
+  const AttentionProgram* program;  // whose rows are keys
+  const AttentionRun* run;          // that the queries are a part of
+  std::int64_t batch, head;
+  bool want_keys;    // gradients of keys and values
+  bool full = true;  // every key sees every query
+  T first[owned_keys] = {}, last[owned_keys] = {};
+  struct Block {
+    std::int64_t begin, end;            // lanes that some key of the block sees
+    std::int64_t full_begin, full_end;  // lanes that all of them see
+    bool sees(std::int64_t lane, std::int64_t count) const { return begin < lane + count && end > lane; }
+  } block[blocks];
+
+  bool sees(std::int64_t key, std::int64_t lane, std::int64_t count) const {
+    return first[key] < static_cast<T>(lane + count) && last[key] > static_cast<T>(lane);
+  }
+
+  /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
+  void set_intervals(const Interval* seen, std::int64_t base) {
+    full = !masked();
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      Block& all = block[b] = {queries.count, 0, 0, queries.count};
+      for (std::int64_t k = b * rows_step; k < std::min<std::int64_t>((b + 1) * rows_step, keys.count); ++k) {
+        const std::int64_t begin = std::clamp<std::int64_t>(seen[k].begin - base, 0, queries.count);
+        const std::int64_t end = std::clamp<std::int64_t>(seen[k].end - base, 0, queries.count);
+        first[k] = static_cast<T>(begin);
+        last[k] = static_cast<T>(end);
+        if (begin < end) {
+          all.begin = std::min(all.begin, begin);
+          all.end = std::max(all.end, end);
+        }
+        all.full_begin = std::max(all.full_begin, begin);
+        all.full_end = std::min(all.full_end, end);
+      }
+      if (b * rows_step < keys.count) full = full && all.full_begin == 0 && all.full_end == queries.count;
+    }
+  }
+  bool masked() const { return run->has(AttentionRun::masked); }
+  /// Whether the pair counts; `h` is the head of the schedule.
+  bool counts(std::int64_t h, std::int64_t key, std::int64_t lane) const {
+    return sees(key, lane, 1) && (!masked() || program->keeps(*run, h, keys.position + key * keys.step,
+                                                              queries.position + lane * queries.step));
+  }
+};
+
+}  // namespace poolgrad::kernels::attention

@@ -1,0 +1,310 @@
+// Online softmax (Milakov & Gimelshein 2018; Dao et al. 2022): a tile of queries of one head meets one tile of keys
+// after another. Internal to the forward kernel.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <limits>
+#include <utility>
+
+#include "kernels/cpu/attention/softmax_tile.h"
+
+namespace poolgrad::kernels::attention {
+
+/// Scores of rows_step keys and one group of queries become -infinity where the query does not see the key.
+template <class T>
+[[gnu::always_inline]] inline void hide_unseen(const SoftmaxTile<T>& t, std::int64_t key, std::int64_t row,
+                                               Vec<T> (&sum)[rows_step][2]) {
+  const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+#pragma GCC unroll 8
+  for (int r = 0; r < rows_step; ++r) {
+    const Vec<T> step = simd::broadcast(static_cast<T>(key + r));
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; ++v) {
+      const std::int64_t at = row + vector_offset<T>(v);
+      sum[r][v] = step < simd::load<T>(t.first + at) ? nothing : sum[r][v];
+      sum[r][v] = step >= simd::load<T>(t.last + at) ? nothing : sum[r][v];
+    }
+  }
+}
+
+/// Scores of one group of queries; maximum[lane] grows to theirs. Not inlined, so that the product has all registers.
+template <class T, bool Masked>
+[[gnu::noinline]] void score_pair(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
+                                  std::int64_t row, T* scores, T* maximum) {
+  constexpr int width = score_lanes<T>;
+  const std::int64_t depth = visit.shape.depth;
+  const T* queries = t.queries + row * depth;
+  const bool in_memory = visit.direct || t.pairs.product;
+  const T scale = visit.direct ? T(1) : static_cast<T>(t.pairs.scale);
+  for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
+    Vec<T> sum[rows_step][2];
+    if (in_memory)
+      load_scores<T>(sum, scores + key * width, width, scale, start ? start + key : nullptr);
+    else
+      score_block<T, 2>(sum, t.keys, key, queries, depth, start);
+    if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) hide_unseen(t, key, row, sum);
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; ++v) {
+      // Maxima lie in memory: in registers, the product above would lack them.
+      Vec<T> largest = simd::load<T>(maximum + vector_offset<T>(v));
+#pragma GCC unroll 8
+      for (int r = 0; r < rows_step; ++r) {
+        largest = simd::max(sum[r][v], largest);
+        simd::store(scores + (key + r) * width + vector_offset<T>(v), sum[r][v]);
+      }
+      simd::store(maximum + vector_offset<T>(v), largest);
+    }
+  }
+}
+
+/// Weights of one group of queries relative to their maxima so far, in one pass over the scores, and what the weights
+/// add up to. Not inlined, as above.
+template <class T, bool Masked>
+[[gnu::noinline]] void weigh_scores(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen,
+                                    std::int64_t row, T* scores, T* sums) {
+  constexpr int width = score_lanes<T>;
+  const std::int64_t depth = visit.shape.depth;
+  const T* queries = t.queries + row * depth;
+  const Vec<T> highest = simd::broadcast(static_cast<T>(std::numeric_limits<T>::max_exponent - 1));
+  Vec<T> total[2] = {};
+  for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
+    Vec<T> sum[rows_step][2];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r)
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < 2; ++v)
+        sum[r][v] =
+            (start ? simd::broadcast(start[key + r]) : Vec<T>{}) - simd::load<T>(t.maximum + row + vector_offset<T>(v));
+    multiply_add<T, rows_step, 2, 1, rows_step>(sum, depth, t.keys + key * depth, queries, group_lanes<T>);
+    if (Masked && !(key >= seen.all.begin && key + rows_step <= seen.all.end)) hide_unseen(t, key, row, sum);
+#pragma GCC unroll 8
+    for (int r = 0; r < rows_step; ++r) {
+      if (key + r >= seen.any.end) break;
+#pragma GCC unroll 2
+      for (std::size_t v = 0; v < 2; ++v) {
+        const Vec<T> weight = exp2_bounded<T>(simd::min(highest, sum[r][v]));
+        total[v] += weight;
+        simd::store(scores + (key + r) * width + vector_offset<T>(v), weight);
+      }
+    }
+  }
+  for (std::size_t v = 0; v < 2; ++v) simd::store(sums + vector_offset<T>(v), total[v]);
+}
+
+/// Scores as above, with everything that modifies them.
+template <class T>
+void score_modified(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores,
+                    T* maximum) {
+  constexpr int width = score_lanes<T>;
+  T unused[static_cast<std::size_t>(group_lanes<T>)] = {};
+  score_pair<T, false>(t, visit, nullptr, seen, row, scores, unused);
+  const ScoreBlock<T> block{scores, width, seen.any.begin, seen.any.end, group_lanes<T>};
+  const Progression queries = part_of(visit.rows, row, std::min<std::int64_t>(group_lanes<T>, visit.rows.count - row));
+  if (visit.rules && visit.rules->modifies()) modify_scores(*visit.rules, visit.run, queries, block);
+  if (visit.masked()) hide_counted(*visit.program.schedule, visit.of, visit.head, visit.run, queries, block);
+  const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+  for (std::int64_t key = seen.any.begin; key < seen.any.end; ++key) {
+    const Vec<T> step = simd::broadcast(static_cast<T>(key));
+    for (std::size_t v = 0; v < 2; ++v) {
+      T* at = scores + key * width + vector_offset<T>(v);
+      Vec<T> score = simd::load<T>(at);
+      if (visit.multiplicities) score += t.multiplicity[key];
+      if (!visit.full) {
+        score = step < simd::load<T>(t.first + row + vector_offset<T>(v)) ? nothing : score;
+        score = step >= simd::load<T>(t.last + row + vector_offset<T>(v)) ? nothing : score;
+      }
+      T* largest = maximum + vector_offset<T>(v);
+      simd::store(largest, simd::max(score, simd::load<T>(largest)));
+      simd::store(at, score);
+    }
+  }
+}
+
+/// Scores become weights relative to the new maxima, in whose place the factors of what came before are left; the rows'
+/// maxima and sums go on.
+template <class T>
+void weigh_pair(const SoftmaxTile<T>& t, Range any, std::int64_t row, T* scores, T* factors) {
+  constexpr int width = score_lanes<T>;
+  Vec<T> shift[2], sum[2];
+  for (std::size_t v = 0; v < 2; ++v) {
+    const std::int64_t at = row + vector_offset<T>(v);
+    const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
+    const Vec<T> maximum = simd::load<T>(factors + vector_offset<T>(v));
+    shift[v] = maximum == nothing ? Vec<T>{} : maximum;  // a query that has seen no key yet
+    const Vec<T> factor = exp2_bounded<T>(simd::load<T>(t.maximum + at) - shift[v]);
+    sum[v] = factor * simd::load<T>(t.sum + at);
+    simd::store(factors + vector_offset<T>(v), factor);
+    simd::store(t.maximum + at, maximum);
+  }
+  for (std::int64_t key = any.begin; key < any.end; ++key) {
+#pragma GCC unroll 2
+    for (std::size_t v = 0; v < 2; ++v) {
+      T* score = scores + key * width + vector_offset<T>(v);
+      const Vec<T> weight = exp2_bounded<T>(simd::load<T>(score) - shift[v]);
+      sum[v] += weight;
+      simd::store(score, weight);
+    }
+  }
+  for (std::size_t v = 0; v < 2; ++v) simd::store(t.sum + row + vector_offset<T>(v), sum[v]);
+}
+
+/// Weight 0 for keys [begin, end) and one group of queries.
+template <class T>
+void clear_weights(T* scores, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t key = begin; key < end; ++key) std::fill_n(scores + key * score_lanes<T>, group_lanes<T>, T{});
+}
+
+/// Weights may be relative to an older maximum, as long as those of a tile of keys add up to no more than this.
+template <class T>
+inline constexpr T most_growth = 65536;
+
+/// Weights and sums of one group of queries, all of which have seen keys, with maxima that grow only where they must.
+/// Each query decides for itself, so that finite keys which it does not see change none of its bits.
+template <class T, bool Masked>
+bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start, Seen seen, std::int64_t row, T* scores,
+                 T* factors) {
+  constexpr int group = group_lanes<T>;
+  T sums[static_cast<std::size_t>(group)], maximum[static_cast<std::size_t>(group)];
+  T *reference = t.maximum + row, *sum = t.sum + row;
+  weigh_scores<T, Masked>(t, visit, start, seen, row, scores, sums);
+  const bool grows = std::any_of(sums, sums + group, [](T of_query) { return of_query > most_growth<T>; });
+  if (grows) {
+    std::copy_n(reference, group, maximum);
+    score_pair<T, Masked>(t, visit, start, seen, row, scores, maximum);
+    for (int i = 0; i < group; ++i) {
+      const T from = reference[i];
+      const bool grown = sums[i] > most_growth<T>;
+      if (grown) reference[i] = maximum[i];
+      factors[i] = grown ? std::exp2(from - maximum[i]) : T(1);
+      sum[i] *= factors[i];
+    }
+    weigh_scores<T, Masked>(t, visit, start, seen, row, scores, sums);
+  } else {
+    std::fill_n(factors, group, T(1));
+  }
+  for (int i = 0; i < group; ++i) sum[i] += sums[i];
+  return grows;
+}
+
+/// Scores and weights of one group of queries that sees some of the keys, and in `factors` what their results so far
+/// are to be multiplied by; whether that is anything but 1.
+template <class T>
+bool weigh_group(const SoftmaxTile<T>& t, const Visit<T>& visit, Seen seen, std::int64_t row, T* scores, T* factors) {
+  const T* start = visit.multiplicities ? t.multiplicity : nullptr;
+  const auto begun = [&] {
+    return std::none_of(t.maximum + row, t.maximum + row + group_lanes<T>,
+                        [](T maximum) { return maximum == -std::numeric_limits<T>::infinity(); });
+  };
+  if (!visit.modified() && !visit.direct && !t.pairs.product && begun())
+    return visit.full ? weigh_plain<T, false>(t, visit, start, seen, row, scores, factors)
+                      : weigh_plain<T, true>(t, visit, start, seen, row, scores, factors);
+  std::copy_n(t.maximum + row, group_lanes<T>, factors);
+  if (visit.modified())
+    score_modified(t, visit, seen, row, scores, factors);
+  else if (visit.full)
+    score_pair<T, false>(t, visit, start, seen, row, scores, factors);
+  else
+    score_pair<T, true>(t, visit, start, seen, row, scores, factors);
+  weigh_pair(t, seen.any, row, scores, factors);
+  return true;
+}
+
+/// out += weights * packed values of the keys `seen`.
+template <class T>
+void add_packed_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count, Range seen,
+                       bool rescaled) {
+  constexpr int width = score_lanes<T>;
+  const std::int64_t v_padded = visit.shape.v_padded;
+  if constexpr (std::is_same_v<T, float>)
+    if (t.pairs.product) return t.pairs.add_values(t.out + row * v_padded, count, t.factor, t.scores, width, seen);
+  for (std::int64_t i = 0; i < count; i += rows_step) {
+    const Range any = keys_seen(t, visit, row + i, row + std::min<std::int64_t>(i + rows_step, count)).any;
+    if (empty(any)) continue;
+    add_product<T, 1, width>(t.out + (row + i) * v_padded, v_padded, v_padded, any.end - any.begin,
+                             t.scores + any.begin * width + i, t.values + any.begin * group_lanes<T>, group_lanes<T>,
+                             rescaled ? t.factor + i : nullptr, key_room * group_lanes<T>);
+  }
+}
+
+/// out += weights * values of the keys `seen` in memory, but for those that are added apart.
+template <class T>
+void add_tame_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count, Range seen) {
+  const auto add = [&](Range keys, const T* factors) {
+    visit.in_memory.add(visit.in_memory, t.out + row * visit.shape.v_padded, visit.shape.v_padded, count, factors,
+                        t.scores, score_lanes<T>, keys);
+  };
+  constexpr T ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
+  static_assert(std::size(ones) == direct_rows);
+  const T* factors = t.factor;
+  for (std::int64_t n = 0; n < visit.wild.count; ++n) {
+    const std::int64_t key = visit.wild.row[n];
+    if (key < seen.begin || key >= seen.end) continue;
+    add({seen.begin, key}, std::exchange(factors, ones));
+    seen.begin = key + 1;
+  }
+  add(seen, factors);
+}
+
+/// out += weight * value for the values that are not finite and the rows that see them.
+template <class T>
+void add_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count) {
+  const std::int64_t v_padded = visit.shape.v_padded;
+  constexpr T one = 1;
+  for (std::int64_t n = 0; n < visit.wild.count; ++n)
+    for (std::int64_t i = 0; i < count; ++i) {
+      const std::int64_t key = visit.wild.row[n];
+      if (visit.sees(t, row + i, key))
+        visit.in_memory.add(visit.in_memory, t.out + (row + i) * v_padded, v_padded, 1, &one, t.scores + i,
+                            score_lanes<T>, {key, key + 1});
+    }
+}
+
+/// The queries of a tile meet a packed tile of keys and values.
+template <class T>
+void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
+  constexpr int width = score_lanes<T>;
+  constexpr std::size_t pairs = static_cast<std::size_t>(width / group_lanes<T>);
+  const std::int64_t groups = ceil_div(visit.rows.count, group_lanes<T>);
+  const std::int64_t fetches = ceil_div(std::max(visit.next_keys.count, visit.next_values.count), groups);
+  for (std::int64_t row = 0; row < visit.rows.count; row += width) {
+    const std::int64_t count = std::min<std::int64_t>(width, visit.rows.count - row);
+    Seen seen[pairs];
+    Range keys{visit.run.count, 0};
+    for (std::size_t n = 0; n < pairs; ++n) {
+      const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>;
+      if (lane >= count) break;
+      seen[n] = keys_seen(t, visit, row + lane, row + lane + group_lanes<T>);
+      if (!empty(seen[n].any)) keys = {std::min(keys.begin, seen[n].any.begin), std::max(keys.end, seen[n].any.end)};
+    }
+    if (empty(keys)) continue;
+    if (visit.direct) {
+      visit.in_memory.score(visit.in_memory, t.queries, count, keys, t.scores, width);
+    } else if constexpr (std::is_same_v<T, float>) {
+      if (t.pairs.product) t.pairs.score(t.scores, width, row, count, keys);
+    }
+    bool rescaled = false;
+    for (std::size_t n = 0; n < pairs; ++n) {
+      const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>, first = row + lane;
+      if (lane >= count) break;
+      if (empty(seen[n].any)) seen[n].any = {keys.begin, keys.begin};
+      visit.next_keys.fetch(fetches);
+      visit.next_values.fetch(fetches);
+      T* scores = t.scores + lane;
+      rescaled |= weigh_group(t, visit, seen[n], first, scores, t.factor + lane);
+      clear_weights(scores, keys.begin, seen[n].any.begin);
+      clear_weights(scores, seen[n].any.end, keys.end);
+    }
+    if (visit.rules && visit.rules->drops)
+      drop_weights(*visit.rules, visit.run, part_of(visit.rows, row, count),
+                   ScoreBlock<T>{t.scores, width, keys.begin, keys.end, round_up(count, group_lanes<T>)});
+    if (visit.direct)
+      add_tame_values(t, visit, row, count, keys);
+    else
+      add_packed_values(t, visit, row, count, keys, rescaled);
+    if (visit.wild.count > 0) add_wild_values(t, visit, row, count);
+  }
+}
+
+}  // namespace poolgrad::kernels::attention

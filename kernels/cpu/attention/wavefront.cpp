@@ -1,0 +1,136 @@
+#include "kernels/cpu/attention/wavefront.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "kernels/parallel.h"
+
+namespace poolgrad::kernels::attention {
+namespace {
+
+/// Asks the core to spend less on a loop that waits.
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+void Wavefront::Turn::wait(std::int64_t row) const {
+  // A pair of tiles takes about 100 us; whoever waits longer than some of them lets others have the core.
+  for (int turn = 0; !ready(row); ++turn)
+    if (turn < 4096)
+      pause();
+    else
+      std::this_thread::yield();
+}
+
+namespace {
+
+/// How far a tile has to be until rows are passed, in pairs.
+class Progress {
+ public:
+  Progress() = default;
+  Progress(std::span<const AttentionRun> runs, const Progression& tile, std::int64_t step)
+      : ascending_(attention::ascending(runs)), step_(step) {
+    before_.push_back(0);
+    for (const AttentionRun& run : runs) {
+      const RowVisit& v = visits_.emplace_back(run, tile);
+      before_.push_back(before_.back() + v.pairs());
+      end_ = std::max(end_, v.end);
+    }
+  }
+  const std::vector<RowVisit>& visits() const { return visits_; }
+  std::int64_t end() const { return end_; }
+  double before(std::size_t visit) const { return before_[visit]; }
+  double at_a_time(const RowVisit& v) const {
+    return static_cast<double>(v.keys) * static_cast<double>(std::min(step_, v.rows));
+  }
+  /// Until the rows before `row` are passed. What is visited out of order counts as passed at the end.
+  double until(std::int64_t row) const {
+    if (!ascending_) return before_.back();
+    const auto v = std::lower_bound(visits_.begin(), visits_.end(), row,
+                                    [](const RowVisit& visit, std::int64_t r) { return visit.end < r; });
+    if (v == visits_.end()) return before_.back();
+    const double part = static_cast<double>(row - v->begin) / static_cast<double>(v->end - v->begin);
+    return before_[static_cast<std::size_t>(v - visits_.begin())] +
+           std::min(v->pairs(), std::max(at_a_time(*v), v->pairs() * part));
+  }
+
+ private:
+  std::vector<RowVisit> visits_;
+  std::vector<double> before_;
+  bool ascending_ = true;
+  std::int64_t step_ = 1, end_ = 0;
+};
+
+/// How far ahead the tile `before` has to be, so that `tile` need not wait for it.
+double delay_behind(const Progress& before, const Progress& tile) {
+  double longest = 0;
+  for (std::size_t n = 0; n < tile.visits().size(); ++n) {
+    const RowVisit& v = tile.visits()[n];
+    if (v.begin >= before.end()) continue;
+    const double at_a_time = tile.at_a_time(v);
+    const double first = static_cast<double>(v.end - v.begin) * std::min(1.0, at_a_time / v.pairs());
+    const auto wait = [&](std::int64_t row, double done) {
+      longest = std::max(longest, before.until(std::min(row, before.end())) - done);
+    };
+    wait(v.begin + static_cast<std::int64_t>(first), tile.before(n));
+    wait(v.end, tile.before(n) + std::max(0.0, v.pairs() - at_a_time));
+  }
+  return longest;
+}
+
+}  // namespace
+
+WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionTiles& by_key,
+                                 std::int64_t first_head, std::int64_t heads, std::int64_t group, std::int64_t step)
+    : tiles_(reach.tiles()),
+      count_(heads / group * tiles_),
+      space_(stream, "attention", per_tile * heads * tiles_),
+      pairs_(space_.data()),
+      delay_(pairs_ + count_) {
+  double* of_head = delay_ + count_;
+  const std::int64_t differ = std::min(heads, by_key.head_period());
+  parallel_ranges(differ * tiles_, 64, [&](std::int64_t begin, std::int64_t end) {
+    AttentionTiles::Reader read(by_key);
+    const auto progress_of = [&](std::int64_t n) {
+      return Progress(read(first_head + n / tiles_, n % tiles_).runs, by_key.tile(n % tiles_), step);
+    };
+    Progress before = begin % tiles_ > 0 ? progress_of(begin - 1) : Progress(), tile;
+    for (std::int64_t n = begin; n < end; ++n, std::swap(before, tile)) {
+      tile = progress_of(n);
+      if (n % tiles_ > 0) of_head[n] = delay_behind(before, tile);
+    }
+  });
+  for (std::int64_t n = 0; n < count_; ++n) {
+    const std::int64_t first = n / tiles_ * group, tile = n % tiles_;
+    double ahead = 0, own = 0, longest = 0;
+    for (std::int64_t h = first; h < first + group; ++h) {
+      longest = std::max(longest, ahead + of_head[h % differ * tiles_ + tile] - own);
+      if (tile > 0) ahead += reach.at(h, tile - 1).pairs;
+      own += reach.at(h, tile).pairs;
+    }
+    pairs_[n] = own;
+    delay_[n] = longest;
+  }
+}
+
+double WavefrontLength::of(Interval groups, std::int64_t threads) const {
+  std::vector<double> free(static_cast<std::size_t>(threads));  // when each thread has done its last item
+  double end = 0;
+  for (std::int64_t n = groups.begin; n < groups.end && tiles_ > 0; ++n) {
+    const std::int64_t first_item = n * tiles_ % count_;
+    double begun = 0, ended = 0;
+    for (std::int64_t item = first_item; item < first_item + tiles_; ++item) {
+      const auto first = std::min_element(free.begin(), free.end());
+      begun = std::max(begun + (item > first_item ? delay_[item] : 0), *first);
+      *first = ended = std::max(begun + pairs_[item], ended);
+    }
+    end = std::max(end, ended);
+  }
+  return end;
+}
+
+}  // namespace poolgrad::kernels::attention

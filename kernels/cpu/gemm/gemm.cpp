@@ -1,0 +1,82 @@
+#include "kernels/gemm.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <string>
+
+#include "allocator/error.h"
+#include "kernels/cpu/gemm/backends.h"
+#include "kernels/dispatch.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+enum class Backend : std::uint8_t { automatic, native, eigen, onednn };
+
+Backend parse_backend(std::string_view name) {
+  if (name == "auto") return Backend::automatic;
+  if (name == "poolgrad") return Backend::native;
+  if (name == "eigen") return Backend::eigen;
+  if (name == "onednn") {
+    if (!onednn_version().empty()) return Backend::onednn;
+    throw ValueError("[gemm] back end onednn was asked for, but this build was made without oneDNN");
+  }
+  throw ValueError("[gemm] unknown back end '" + std::string(name) +
+                   "': POOLGRAD_GEMM is auto, poolgrad, eigen or onednn");
+}
+
+std::atomic<Backend>& chosen_backend() {
+  static std::atomic<Backend> backend{[] {
+    const char* name = std::getenv("POOLGRAD_GEMM");
+    return parse_backend(name && *name ? name : "auto");
+  }()};
+  return backend;
+}
+
+/// The back end for one product: the native kernel takes what the chosen one cannot do.
+Backend backend_for(const Gemm& shape) {
+  const Backend chosen = chosen_backend();
+  const bool real = shape.dtype == DType::f64 || shape.dtype == DType::f32;
+  if (chosen == Backend::eigen && real && shape.k > 0) return Backend::eigen;
+  const bool wants_onednn = chosen == Backend::onednn || (chosen == Backend::automatic && shape.dtype == DType::bf16);
+  if (wants_onednn && onednn_takes(shape)) return Backend::onednn;
+  return Backend::native;
+}
+
+Cost cost_of(const Gemm& shape) {
+  const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n), k = static_cast<double>(shape.k);
+  const auto batch = static_cast<double>(shape.batch), element = static_cast<double>(size_of(shape.dtype));
+  const auto out = static_cast<double>(size_of(shape.out_dtype()));
+  const double a = m * k * (shape.stride_a ? batch : 1.0), b = k * n * (shape.stride_b ? batch : 1.0);
+  return {element * (a + b) + out * m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0), 2.0 * m * n * k * batch};
+}
+
+}  // namespace
+
+void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
+  if (!is_floating(shape.dtype))
+    throw DTypeError("[gemm] needs a floating dtype, got " + std::string(to_string(shape.dtype)));
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
+  if (!runs_on_cpu(stream, "gemm", cost_of(shape))) return;
+  switch (backend_for(shape)) {
+    case Backend::eigen: return gemm_eigen(shape, a, b, c);
+    case Backend::onednn: return gemm_onednn(shape, a, b, c);
+    default: return gemm_native(shape, a, b, c);
+  }
+}
+
+void set_gemm_backend(std::string_view name) { chosen_backend() = parse_backend(name); }
+
+std::string_view gemm_backend() {
+  switch (chosen_backend()) {
+    case Backend::eigen: return eigen_version();
+    case Backend::onednn: return onednn_version();
+    case Backend::native: return "poolgrad";
+    default: break;
+  }
+  static const std::string automatic =
+      onednn_version().empty() ? "poolgrad" : "poolgrad, bf16: " + std::string(onednn_version());
+  return automatic;
+}
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,233 @@
+// Packed matrix product after Goto & van de Geijn, "Anatomy of High-Performance Matrix Multiplication" (2008): B is
+// packed once per block of k and streams from the second-level cache past one panel of A that stays in the first.
+#include <algorithm>
+#include <type_traits>
+
+#include "kernels/cpu/gemm/backends.h"
+#include "kernels/cpu/gemm/microkernel.h"
+#include "kernels/cpu/gemm/pack.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/parallel.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using simd::Compute;
+using simd::lanes;
+using simd::Vec;
+
+constexpr std::int64_t max_depth = 384;               // k of one packed block
+constexpr std::int64_t max_columns = 1024;            // n of one packed block of B
+constexpr double parallel_work = 128. * 128. * 128.;  // below, a second thread costs more than it gives
+
+constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// Where a block of the product goes: straight to C, or where that is of a half type S over an f32 buffer while k is
+/// not exhausted.
+template <class S>
+struct Target {
+  S* c;
+  Compute<S>* partial;
+  std::int64_t c_stride, partial_stride;
+  const S* bias;
+  Compute<S> alpha, beta;
+  bool first, last;
+
+  Target at(std::int64_t row, std::int64_t column) const {
+    Target moved = *this;
+    moved.c += row * c_stride + column;
+    moved.partial += row * partial_stride + column;
+    if (bias) moved.bias += column;
+    return moved;
+  }
+};
+
+/// The register block goes through alpha, beta, bias and earlier partial sums to where it belongs. `Whole`: all its
+/// rows and columns exist.
+template <bool Whole, class S, std::size_t Rows, std::size_t Vectors>
+[[gnu::always_inline]] inline void finish_block(Vec<Compute<S>> (&sum)[Rows][Vectors], std::int64_t rows,
+                                                std::int64_t columns, const Target<S>& target) {
+  using T = Compute<S>;
+  const auto each = [&](const auto& body) {
+#pragma GCC unroll 16
+    for (std::size_t r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (std::size_t v = 0; v < Vectors; ++v)
+        if (Whole || static_cast<std::int64_t>(r) < rows)
+          body(sum[r][v], static_cast<std::int64_t>(r), static_cast<std::int64_t>(v) * lanes<T>);
+  };
+  const auto read = [&](const auto* from, std::int64_t column) {
+    return Whole ? simd::load<T>(from + column) : simd::load_partial<T>(from + column, columns - column);
+  };
+  using At = std::int64_t;
+  if (target.alpha != T(1)) each([&](Vec<T>& value, At, At) { value *= target.alpha; });
+  if (!target.first) {
+    const T* partial = target.partial;
+    each([&](Vec<T>& value, At r, At column) { value += read(partial + r * target.partial_stride, column); });
+  } else {
+    const S* c = target.c;
+    if (target.beta != T{})
+      each([&](Vec<T>& value, At r, At column) { value += target.beta * read(c + r * target.c_stride, column); });
+    if (target.bias) each([&](Vec<T>& value, At, At column) { value += read(target.bias, column); });
+  }
+  const auto write = [&](auto* to, std::int64_t stride) {
+    each([&](const Vec<T>& value, At r, At column) {
+      if (Whole)
+        simd::store(to + r * stride + column, value);
+      else
+        simd::store_partial(to + r * stride + column, value, columns - column);
+    });
+  };
+  if (target.last)
+    write(target.c, target.c_stride);
+  else
+    write(target.partial, target.partial_stride);
+}
+
+/// One register block of Rows rows, of which `rows` exist, for the product of packed panels.
+template <class S, std::size_t Rows, std::size_t Vectors>
+void multiply_block(const Compute<S>* a, const Compute<S>* b, std::int64_t depth, std::int64_t rows,
+                    std::int64_t columns, const Target<S>& target) {
+  using T = Compute<S>;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    __builtin_prefetch(target.partial + r * target.partial_stride, 1);
+    __builtin_prefetch(target.partial + r * target.partial_stride + lanes<T>, 1);
+  }
+  Vec<T> sum[Rows][Vectors] = {};
+  multiply_add<T, Rows, Vectors, 1, block_rows>(sum, depth, a, b, block_columns<T>);
+  if (rows == Rows && columns >= static_cast<int>(Vectors) * lanes<T>)
+    finish_block<true, S>(sum, rows, columns, target);
+  else
+    finish_block<false, S>(sum, rows, columns, target);
+}
+
+/// The lowest block that holds `rows` rows, as wide as it must be. Few heights, because each is a lot of code.
+template <class S>
+auto block_for(std::int64_t rows, std::int64_t columns) {
+  const auto of_height = [&]<std::size_t Rows>(std::integral_constant<std::size_t, Rows>) {
+    return columns > lanes<Compute<S>> ? &multiply_block<S, Rows, 2> : &multiply_block<S, Rows, 1>;
+  };
+  if (rows <= 2) return of_height(std::integral_constant<std::size_t, 2>{});
+  if (rows <= block_rows / 2) return of_height(std::integral_constant<std::size_t, block_rows / 2>{});
+  return of_height(std::integral_constant<std::size_t, block_rows>{});
+}
+
+template <class S>
+constexpr std::int64_t packed_b_size(std::int64_t depth, std::int64_t columns) {
+  return divide_up(columns, block_columns<Compute<S>>) * block_columns<Compute<S>> * depth;
+}
+/// k in equal blocks of at most max_depth.
+constexpr std::int64_t packed_depth(std::int64_t k) {
+  return divide_up(k, std::max<std::int64_t>(1, divide_up(k, max_depth)));
+}
+constexpr std::int64_t packed_a_size = block_rows * max_depth;
+
+struct Part {
+  std::int64_t batch, row, rows, column, columns;
+};
+
+/// One part of C, start to end. `scratch` holds a panel of A, a block of B and, where C is of a half type, partial
+/// sums.
+template <class S, class O>
+void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, O* c, Compute<S>* scratch) {
+  using T = Compute<S>;
+  a += part.batch * g.stride_a;
+  b += part.batch * g.stride_b;
+  c += part.batch * g.stride_c;
+  T* packed_a = scratch;
+  T* packed_b = packed_a + packed_a_size + panel_slack<T>;
+  const std::int64_t depth_block = packed_depth(g.k);
+  for (std::int64_t column = part.column; column < part.column + part.columns; column += max_columns) {
+    const std::int64_t columns = std::min(max_columns, part.column + part.columns - column);
+    Target<O> target{};
+    target.c = c + part.row * g.ldc + column;
+    target.c_stride = g.ldc;
+    if constexpr (std::is_same_v<O, T>) {
+      target.partial = target.c;
+      target.partial_stride = g.ldc;
+    } else {
+      target.partial = packed_b + packed_b_size<S>(depth_block, std::min(max_columns, part.columns)) + panel_slack<T>;
+      target.partial_stride = columns;
+    }
+    target.bias = g.bias ? static_cast<const O*>(g.bias) + column : nullptr;
+    target.alpha = static_cast<T>(g.alpha);
+    target.beta = static_cast<T>(g.beta);
+    std::int64_t p = 0;
+    do {  // once even for k == 0
+      const std::int64_t depth = std::min(depth_block, g.k - p);
+      target.first = p == 0;
+      target.last = p + depth == g.k;
+      for (std::int64_t j = 0; j < columns; j += block_columns<T>)
+        pack_panel<block_columns<T>>(packed_b + j * depth,
+                                     g.transpose_b ? b + (column + j) * g.ldb + p : b + p * g.ldb + column + j, g.ldb,
+                                     g.transpose_b, std::min<std::int64_t>(block_columns<T>, columns - j), depth);
+      for (std::int64_t i = 0; i < part.rows; i += block_rows) {
+        const std::int64_t rows = std::min<std::int64_t>(block_rows, part.rows - i), row = part.row + i;
+        pack_panel<block_rows>(packed_a, g.transpose_a ? a + p * g.lda + row : a + row * g.lda + p, g.lda,
+                               !g.transpose_a, rows, depth);
+        for (std::int64_t j = 0; j < columns; j += block_columns<T>)
+          block_for<O>(rows, columns - j)(packed_a, packed_b + j * depth, depth, rows, columns - j, target.at(i, j));
+      }
+      p += depth_block;
+    } while (p < g.k);
+  }
+}
+
+template <class S, class O>
+void multiply(Gemm g, const S* a, const S* b, O* c) {
+  using T = Compute<S>;
+  if (g.batch > 1 && g.stride_b == 0 && !g.transpose_a && g.stride_a == g.m * g.lda && g.stride_c == g.m * g.ldc) {
+    g.m *= g.batch;  // one tall product
+    g.batch = 1;
+  }
+  const double work = static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
+  const int threads = work * static_cast<double>(g.batch) < parallel_work ? 1 : num_threads();
+  // Cut C so that the parts need the fewest packed lines. How it is cut does not change any element's arithmetic.
+  std::int64_t row_parts = 1, column_parts = 1;
+  const std::int64_t wanted = g.batch >= threads ? 1 : divide_up(threads, g.batch);
+  std::int64_t best = g.m + g.n + 1;
+  for (std::int64_t rows = 1; rows <= wanted; ++rows) {
+    if (wanted % rows) continue;
+    const std::int64_t columns = wanted / rows;
+    const std::int64_t lines = divide_up(g.m, rows) + divide_up(g.n, columns);
+    if (lines < best) best = lines, row_parts = rows, column_parts = columns;
+  }
+  const std::int64_t rows = divide_up(divide_up(g.m, row_parts), block_rows) * block_rows;
+  const std::int64_t columns = divide_up(divide_up(g.n, column_parts), block_columns<T>) * block_columns<T>;
+  row_parts = divide_up(g.m, rows);
+  column_parts = divide_up(g.n, columns);
+  const std::int64_t parts = g.batch * row_parts * column_parts;
+
+  const std::int64_t depth_block = packed_depth(g.k);
+  std::int64_t scratch_size =
+      packed_a_size + packed_b_size<S>(depth_block, std::min(max_columns, columns)) + 2 * panel_slack<T>;
+  if (!std::is_same_v<O, T> && g.k > max_depth) scratch_size += rows * std::min(max_columns, columns);
+  scratch_size = divide_up(scratch_size, 32) * 32;
+  const int team = static_cast<int>(std::min<std::int64_t>(threads, parts));
+  Workspace<T> scratch("gemm", scratch_size * team);
+  const auto run = [&](std::int64_t index, int worker) {
+    const std::int64_t batch = index / (row_parts * column_parts), rest = index % (row_parts * column_parts);
+    Part part{batch, rest / column_parts * rows, rows, rest % column_parts * columns, columns};
+    part.rows = std::min(rows, g.m - part.row);
+    part.columns = std::min(columns, g.n - part.column);
+    multiply_part<S, O>(g, part, a, b, c, scratch.data() + scratch_size * worker);
+  };
+  if (team > 1) return parallel_items(parts, run);
+  for (std::int64_t index = 0; index < parts; ++index) run(index, 0);
+}
+
+}  // namespace
+
+void gemm_native(const Gemm& shape, const void* a, const void* b, void* c) {
+  const auto run = [&]<class S, class O>(S, O) {
+    multiply<S, O>(shape, static_cast<const S*>(a), static_cast<const S*>(b), static_cast<O*>(c));
+  };
+  switch (shape.dtype) {
+    case DType::f64: return run(double{}, double{});
+    case DType::f32: return run(float{}, float{});
+    case DType::f16: return shape.f32_out ? run(Half{}, float{}) : run(Half{}, Half{});
+    default: return shape.f32_out ? run(BFloat16{}, float{}) : run(BFloat16{}, BFloat16{});
+  }
+}
+
+}  // namespace poolgrad::kernels

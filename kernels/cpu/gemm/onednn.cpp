@@ -1,0 +1,94 @@
+// Matrix products by oneDNN's matmul primitive, with scratch memory from the pool. oneDNN keeps compiled primitives in
+// its own cache.
+#include <algorithm>
+#include <oneapi/dnnl/dnnl.hpp>
+#include <string>
+#include <unordered_map>
+
+#include "kernels/cpu/gemm/backends.h"
+#include "kernels/cpu/instruction_sets.h"
+#include "kernels/cpu/workspace.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using dnnl::memory;
+
+const dnnl::engine& engine() {
+  static const dnnl::engine cpu_engine(dnnl::engine::kind::cpu, 0);
+  return cpu_engine;
+}
+
+/// A matrix of the batch, `rows` by `columns` as the product sees it; a batch stride of 0 broadcasts.
+memory::desc describe(const Gemm& g, DType dtype, std::int64_t rows, std::int64_t columns, bool transposed,
+                      std::int64_t leading, std::int64_t batch_stride) {
+  const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+  const bool repeats = g.batch == 1 || batch_stride == 0;
+  const std::int64_t stride = repeats ? std::max(rows, columns) * leading : batch_stride;
+  return {{repeats ? 1 : g.batch, rows, columns},
+          type,
+          transposed ? memory::dims{stride, 1, leading} : memory::dims{stride, leading, 1}};
+}
+
+memory wrap(const memory::desc& description, const void* data) {
+  return memory(description, engine(), const_cast<void*>(data));
+}
+
+/// POOLGRAD_ISA forces a lower instruction set here, too.
+dnnl::cpu_isa best_isa() {
+  const std::string_view forced = forced_instruction_set();
+  if (forced == "avx2") dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx2);
+  if (forced == "avx512") dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core);
+  if (forced == "avx512_bf16") dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+  return dnnl::get_effective_cpu_isa();
+}
+
+}  // namespace
+
+bool onednn_takes(const Gemm& g) {
+  static const bool has_bf16 = best_isa() >= dnnl::cpu_isa::avx512_core_bf16;
+  const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN's scale would apply to the bias, too
+  const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
+  const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);
+  return has_dtype && g.k > 0 && !scales_bias && !repeats_both;
+}
+
+void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
+  const memory::desc a_desc = describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a);
+  const memory::desc b_desc = describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b);
+  const memory::desc c_desc = describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c);
+  const memory::desc bias_desc({1, 1, g.n}, c_desc.data_type(), memory::dims{g.n, g.n, 1});
+
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (g.alpha != 1.0) attributes.set_output_scales(0, {static_cast<float>(g.alpha)});
+  if (g.beta != 0.0) {
+    dnnl::post_ops add_c;
+    add_c.append_sum(static_cast<float>(g.beta));
+    attributes.set_post_ops(add_c);
+  }
+  const dnnl::matmul::desc operation =
+      g.bias ? dnnl::matmul::desc(a_desc, b_desc, bias_desc, c_desc) : dnnl::matmul::desc(a_desc, b_desc, c_desc);
+  const dnnl::matmul::primitive_desc plan(operation, attributes, engine());
+
+  const memory::desc scratch_desc = plan.scratchpad_desc();
+  const Workspace<char> scratch("gemm", std::max<std::int64_t>(1, static_cast<std::int64_t>(scratch_desc.get_size())));
+  std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, wrap(a_desc, a)},
+                                               {DNNL_ARG_WEIGHTS, wrap(b_desc, b)},
+                                               {DNNL_ARG_DST, wrap(c_desc, c)},
+                                               {DNNL_ARG_SCRATCHPAD, wrap(scratch_desc, scratch.data())}};
+  if (g.bias) arguments.emplace(DNNL_ARG_BIAS, wrap(bias_desc, g.bias));
+  dnnl::stream stream(engine());
+  dnnl::matmul(plan).execute(stream, arguments);
+  stream.wait();
+}
+
+std::string_view onednn_version() {
+  static const std::string version = [] {
+    const dnnl_version_t* v = dnnl_version();
+    return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
+  }();
+  return version;
+}
+
+}  // namespace poolgrad::kernels

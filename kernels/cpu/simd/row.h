@@ -1,0 +1,110 @@
+// Building blocks of row kernels: vector loops over one row of any floating storage type. Internal to kernels/cpu.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/parallel.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+/// A contiguous view as rows of its last dimension.
+struct Rows {
+  std::int64_t rows = 0, columns = 0;
+  explicit Rows(const View& view) : columns(view.rank ? view.shape[view.rank - 1] : 1) {
+    rows = 1;
+    for (int d = 0; d + 1 < view.rank; ++d) rows *= view.shape[d];
+  }
+};
+
+/// Calls body(row) for all rows; a range of rows holds about 16 K elements.
+template <class Body>
+void parallel_rows(const Rows& shape, const Body& body) {
+  const std::int64_t rows = std::max<std::int64_t>(1, 16384 / std::max<std::int64_t>(1, shape.columns));
+  parallel_ranges(shape.rows, rows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) body(row);
+  });
+}
+
+/// Calls body(i, count) for the vectors of [0, n): count is lanes<T>, or what is left in the last one.
+template <class T, class Body>
+[[gnu::always_inline]] inline void for_each_vector(std::int64_t n, const Body& body) {
+  constexpr std::int64_t width = simd::lanes<T>;
+  std::int64_t i = 0;
+  for (; i + width <= n; i += width) body(i, width);
+  if (i < n) body(i, n - i);
+}
+
+/// Folds vector(i, count) over the vectors of [0, n) in four interleaved chains, starting from `identity`; `vector`
+/// must fill missing lanes with it. The order depends on n alone.
+template <class T, class Combine, class Vector>
+[[gnu::always_inline]] inline simd::Vec<T> fold_vectors(std::int64_t n, T identity, const Combine& combine,
+                                                        const Vector& vector) {
+  constexpr std::int64_t width = simd::lanes<T>;
+  simd::Vec<T> chain[4];
+  for (auto& c : chain) c = simd::broadcast(identity);
+  std::int64_t i = 0;
+  for (; i + 4 * width <= n; i += 4 * width)
+#pragma GCC unroll 4
+    for (int c = 0; c < 4; ++c) chain[c] = combine(chain[c], vector(i + c * width, width));
+  for (; i + width <= n; i += width) chain[0] = combine(chain[0], vector(i, width));
+  if (i < n) chain[1] = combine(chain[1], vector(i, n - i));
+  return combine(combine(chain[0], chain[1]), combine(chain[2], chain[3]));
+}
+
+/// Sum of vector(i, count) over the row; missing lanes must be 0.
+template <class T, class Vector>
+[[gnu::always_inline]] inline T sum_row(std::int64_t n, const Vector& vector) {
+  using V = simd::Vec<T>;
+  return simd::sum<T>(fold_vectors<T>(
+      n, T{}, [](V a, V b) { return a + b; }, vector));
+}
+
+/// The largest element; -infinity for an empty row.
+template <class T, class S>
+inline T max_row(const S* x, std::int64_t n) {
+  using V = simd::Vec<T>;
+  constexpr T lowest = -std::numeric_limits<T>::infinity();
+  return simd::max_lane<T>(fold_vectors<T>(
+      n, lowest, [](V a, V b) { return simd::max(a, b); },
+      [&](std::int64_t i, std::int64_t count) { return simd::load_partial<T>(x + i, count, lowest); }));
+}
+
+/// A vector with zeros in the lanes from `count` on.
+template <class T>
+inline simd::Vec<T> first_lanes(simd::Vec<T> value, std::int64_t count) {
+  for (std::int64_t i = count; i < simd::lanes<T>; ++i) value[i] = T{};
+  return value;
+}
+
+/// log(sum(exp(x))) as shift + log(sum): `shift` is the maximum, or 0 where that is -infinity, so that such a row has
+/// sum 0 and no NaN arises.
+template <class T>
+struct ExpSum {
+  T shift, sum;
+};
+template <class T, class S>
+inline ExpSum<T> exp_sum(const S* x, std::int64_t n) {
+  constexpr T lowest = -std::numeric_limits<T>::infinity();
+  const T largest = max_row<T>(x, n), shift = largest == lowest ? T{} : largest;
+  const T sum = sum_row<T>(n, [&](std::int64_t i, std::int64_t count) {
+    return simd::exp(simd::load_partial<T>(x + i, count, lowest) - shift);
+  });
+  return {shift, sum};
+}
+
+/// Calls f(S{}) with the C++ type of a floating dtype.
+template <class F>
+decltype(auto) with_floating_storage(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::f64: return f(double{});
+    case DType::f16: return f(Half{});
+    case DType::bf16: return f(BFloat16{});
+    default: return f(float{});
+  }
+}
+
+}  // namespace poolgrad::kernels

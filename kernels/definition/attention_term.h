@@ -1,0 +1,139 @@
+// One summand of an attention pattern, and what it says of a single pair: the definition that strips are cut from.
+#pragma once
+
+#include "kernels/definition/attention_positions.h"
+
+namespace poolgrad::kernels {
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014).
+POOLGRAD_HD constexpr std::uint64_t mix(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+/// Tells lists that schedules point to from all others, as long as the process runs: every object has a number of its
+/// own, copies too.
+class ListIdentity {
+ public:
+  ListIdentity();
+  ListIdentity(const ListIdentity&) : ListIdentity() {}
+  ListIdentity& operator=(const ListIdentity&) {
+    number_ = ListIdentity().number_;
+    return *this;
+  }
+  std::uint64_t number() const { return number_; }
+  /// It is no part of what is listed.
+  friend bool operator==(const ListIdentity&, const ListIdentity&) { return true; }
+
+ private:
+  std::uint64_t number_;
+};
+
+/// Terms of one group are united: a pair that several admit counts once, for the first.
+struct AttentionTerm {
+  enum class Kind : std::uint8_t { all, columns, rows, segment, residue, dilated, offsets, listed, random };
+  static constexpr int max_branches = 16, max_runs = 32, max_sets = 8, max_period = 64;
+
+  Kind kind = Kind::all;
+  bool visited = true;  // false: only keeps other terms of its group from counting a pair again
+  std::int16_t group = 0;
+  std::int64_t size = 0;  // columns, rows: how many; segment: length; residue: modulus; blocks: positions of a block
+  std::int64_t left = unbounded, right = unbounded;  // the term's own band, -left <= key - query <= right
+
+  // dilated; `nested`: w_1 | w_2 | ..., r_1 | r_2 | ..., r_b | w_b, phases h mod r_b, the last r <= max_period
+  bool grouped = false, contiguous_offset = false, nested = false, unite = false;
+  std::int32_t branches = 0;
+  std::uint32_t visited_branches = ~std::uint32_t{0};
+  std::int64_t segment_length[max_branches] = {}, dilation_rate[max_branches] = {};
+
+  // offsets: head h takes runs of offsets, run[set_begin[s] .. set_begin[s + 1]) with s = h mod sets, ascending; of
+  // each run every step-th offset from the first on, the last among them
+  struct OffsetRun {
+    std::int32_t first, last;
+    friend bool operator==(const OffsetRun&, const OffsetRun&) = default;
+  };
+  std::int32_t sets = 0, step = 1;
+  std::int16_t set_begin[max_sets + 1] = {};
+  OffsetRun run[max_runs] = {};
+
+  // listed: list l = h mod lists; its rows are row_begin[l * (block_rows + 1) ..], which index `columns`
+  std::int32_t lists = 0, block_rows = 0, block_columns = 0;
+  const std::int64_t *row_begin = nullptr, *column_begin = nullptr;
+  const std::int32_t *columns = nullptr, *rows = nullptr;  // the list, and its transposition
+  std::uint64_t lists_identity = 0;                        // a ListIdentity; 0: unknown
+
+  // random
+  std::uint64_t seed = 0, threshold = 0;  // kept where 53 bits of the hash are below
+
+  friend bool operator==(const AttentionTerm&, const AttentionTerm&) = default;
+
+  /// How often the pair counts in head h of `heads`, other terms aside.
+  POOLGRAD_HD std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t query, std::int64_t key) const;
+
+  /// The branch of head h in grouped mode: consecutive groups of heads, the first (heads mod branches) one head larger.
+  POOLGRAD_HD std::int64_t branch_of(std::int64_t h, std::int64_t heads) const {
+    const std::int64_t heads_each = heads / branches, larger = heads % branches;
+    return h < larger * (heads_each + 1) ? h / (heads_each + 1) : larger + (h - larger * (heads_each + 1)) / heads_each;
+  }
+  /// The phase of a branch.
+  POOLGRAD_HD std::int64_t phase(std::int64_t b, std::int64_t h, std::int64_t heads) const {
+    const std::int64_t r = dilation_rate[b];
+    return grouped ? b % r : contiguous_offset ? h / ceil_div(heads, r) : h % r;
+  }
+  /// Whether branch b covers the pair.
+  POOLGRAD_HD bool covers(std::int64_t b, std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const {
+    if (grouped && b != branch_of(h, heads)) return false;
+    const std::int64_t w = segment_length[b], r = dilation_rate[b], p = phase(b, h, heads);
+    return floor_div(i, w) == floor_div(j, w) && floor_mod(i, w) % r == p && floor_mod(j, w) % r == p;
+  }
+
+  /// What random blocks are drawn with in head h, and whether a block is drawn.
+  POOLGRAD_HD std::uint64_t draw_key(std::int64_t h) const {
+    return mix(seed + mix(static_cast<std::uint64_t>(h) + 0x9E3779B97F4A7C15u));
+  }
+  POOLGRAD_HD bool draws(std::uint64_t key, std::int64_t query_block, std::int64_t key_block) const {
+    return query_block == key_block || mix(key + static_cast<std::uint64_t>(query_block) * 0xD6E8FEB86659FD93u +
+                                           static_cast<std::uint64_t>(key_block) * 0xA0761D6478BD642Fu) >>
+                                           11 < threshold;
+  }
+};
+
+POOLGRAD_HD inline std::int64_t AttentionTerm::multiplicity(std::int64_t h, std::int64_t heads, std::int64_t query,
+                                                            std::int64_t key) const {
+  if (left != unbounded && key < query - left) return 0;
+  if (right != unbounded && key > query + right) return 0;
+  switch (kind) {
+    case Kind::all: return 1;
+    case Kind::columns: return key < size;
+    case Kind::rows: return query < size;
+    case Kind::segment: return floor_div(query, size) == floor_div(key, size);
+    case Kind::residue: return floor_mod(query, size) == floor_mod(key, size);
+    case Kind::dilated: {
+      std::int64_t count = 0;
+      for (int b = 0; b < branches; ++b) count += covers(b, h, heads, query, key);
+      return unite && count > 1 ? 1 : count;
+    }
+    case Kind::offsets: {
+      const std::int64_t apart = floor_div(key, size) - floor_div(query, size);
+      for (int n = set_begin[h % sets]; n < set_begin[h % sets + 1]; ++n)
+        if (run[n].first <= apart && apart <= run[n].last && (apart - run[n].first) % step == 0) return 1;
+      return 0;
+    }
+    case Kind::listed: {
+      const std::int64_t row = floor_div(query, size), column = floor_div(key, size);
+      if (row < 0 || row >= block_rows) return 0;
+      const std::int64_t* begin = row_begin + h % lists * (block_rows + 1) + row;
+      std::int64_t below = begin[0], above = begin[1];  // columns ascend
+      while (below < above) {
+        const std::int64_t middle = below + (above - below) / 2;
+        (columns[middle] < column ? below : above) = columns[middle] < column ? middle + 1 : middle;
+      }
+      return below < begin[1] && columns[below] == column;
+    }
+    case Kind::random: return draws(draw_key(h), floor_div(query, size), floor_div(key, size));
+  }
+  return 0;
+}
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,34 @@
+// Elementary functions by one name for every type that a functor of functors.h may be instantiated with: float and
+// double here, on host and device; vectors in kernels/cpu/simd/vector_math.h.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "kernels/definition/host_device.h"
+
+namespace poolgrad::kernels {
+
+/// V is the operand type; Scalar is the type of its elements.
+template <class V>
+struct Math {
+  using Scalar = V;
+  static POOLGRAD_HD V constant(double x) { return static_cast<V>(x); }
+  static POOLGRAD_HD V sqrt(V x) { return std::sqrt(x); }
+  static POOLGRAD_HD V exp(V x) { return std::exp(x); }
+  static POOLGRAD_HD V expm1(V x) { return std::expm1(x); }
+  static POOLGRAD_HD V log(V x) { return std::log(x); }
+  static POOLGRAD_HD V log1p(V x) { return std::log1p(x); }
+  static POOLGRAD_HD V sin(V x) { return std::sin(x); }
+  static POOLGRAD_HD V cos(V x) { return std::cos(x); }
+  static POOLGRAD_HD V tanh(V x) { return std::tanh(x); }
+  static POOLGRAD_HD V sigmoid(V x) { return V(1) / (V(1) + std::exp(-x)); }
+  static POOLGRAD_HD V erf(V x) { return std::erf(x); }
+  static POOLGRAD_HD V pow(V x, V y) { return std::pow(x, y); }
+  static POOLGRAD_HD V floor(V x) { return std::floor(x); }
+  static POOLGRAD_HD V ceil(V x) { return std::ceil(x); }
+  /// Halves to even.
+  static POOLGRAD_HD V round(V x) { return std::rint(x); }
+};
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,242 @@
+// A process may fork while its threads allocate: the child can do all that the parent can.
+#include "allocator/base/fork.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <latch>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "allocator/base/address_sanitizer.h"
+#include "allocator/base/owner_flag.h"
+#include "allocator/call_site.h"
+#include "allocator/memory/race_detector.h"
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+// The address sanitizer of GCC 12 forks without the locks of its allocator, so that a child may find them held for
+// ever. Under it, threads rest while the process forks; elsewhere they are wherever they are.
+class Rest {
+ public:
+  // A worker, before and after what it does between two rests.
+  void begin() {
+    for (++busy_; wanted_; ++busy_) {
+      --busy_;
+      while (wanted_) std::this_thread::yield();
+    }
+  }
+  void end() { --busy_; }
+  template <class F>
+  auto during(const F& f) {
+    wanted_ = needed;
+    while (wanted_ && busy_ != 0) std::this_thread::yield();
+    const auto result = f();
+    wanted_ = false;
+    return result;
+  }
+
+ private:
+#ifdef POOLGRAD_ADDRESS_SANITIZER
+  static constexpr bool needed = true;
+#else
+  static constexpr bool needed = false;
+#endif
+  std::atomic<bool> wanted_ = false;
+  std::atomic<int> busy_ = 0;
+};
+Rest rest;
+
+// Runs `body` in a child; what it returned, or -1 if it has not ended after a while or did not end well.
+template <class Body>
+int in_fork(const Body& body) {
+  const pid_t child = rest.during(fork);
+  if (child == 0) _exit(body());
+  int status = 0;
+  for (int waited = 0; waited < 3000; ++waited) {
+    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, &status, 0);
+  return -1;
+}
+
+// Threads that do something again and again until it ends.
+class Again {
+ public:
+  explicit Again(std::function<void(std::mt19937_64&)> once) : once_(std::move(once)) {
+    for (std::uint64_t seed = 1; seed <= 3; ++seed) threads_.emplace_back([this, seed] { work(seed); });
+    started_.wait();
+  }
+  ~Again() {
+    done_ = true;
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+ private:
+  void work(std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    rest.begin();
+    started_.count_down();
+    while (!done_) {
+      once_(random);
+      rest.end();
+      rest.begin();
+    }
+    rest.end();
+  }
+
+  const std::function<void(std::mt19937_64&)> once_;
+  std::atomic<bool> done_ = false;
+  std::latch started_{3};
+  std::vector<std::thread> threads_;
+};
+
+class ForkTest : public PoolTest {
+ protected:
+  // Allocates and gives back, small blocks and large ones, and talks to the device.
+  struct Work : Again {
+    explicit Work(CachingAllocator& pool)
+        : Again([&pool](std::mt19937_64& random) {
+            const MemoryScope scope("fork");
+            for (int i = 0; i < 200; ++i) {
+              const std::size_t bytes = random() % 8 == 0 ? page + random() % page : 1 + random() % (32 * KiB);
+              deallocate(pool, allocate(pool, bytes), bytes);
+            }
+            pool.trim();
+            static_cast<void>(pool.statistics());
+          }) {}
+  };
+
+  // What a child does: 0, or which of it went wrong.
+  static int use(CachingAllocator& pool) {
+    std::vector<std::pair<void*, std::size_t>> blocks;
+    for (const std::size_t bytes : {1 * KiB, 3 * page, 40 * KiB, page, 64 * KiB}) {
+      blocks.emplace_back(allocate(pool, bytes), bytes);
+    }
+    if (pool.statistics().allocated_bytes.current < 4 * page) return 1;
+    for (const auto& [block, bytes] : blocks) deallocate(pool, block, bytes);
+    for (int i = 0; i < 100; ++i) deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB);
+    pool.trim();
+    const Statistics statistics = pool.statistics();
+    if (statistics.reserved_bytes.current != statistics.active_bytes.current + statistics.cached_bytes()) return 2;
+#ifndef POOLGRAD_THREAD_SANITIZER  // which lets no child of several threads make a thread
+    std::thread other([&] { deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB); });
+    other.join();
+#endif
+    for (const BlockSnapshot& block : pool.snapshot()) {
+      if (block.state == BlockState::busy) return 3;
+    }
+    return 0;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, ForkTest, devices, device_name);
+
+TEST_P(ForkTest, LeavesAChildThatCanAllocateAndReadStatistics) {
+  CachingAllocator pool(memory(), {.trace = 1000});
+  const Work work(pool);
+  for (int i = 0; i < 60; ++i) ASSERT_EQ(in_fork([&] { return use(pool); }), 0) << "fork " << i;
+}
+
+TEST_P(ForkTest, LeavesPoolsThatCanEnd) {
+  auto pool = std::make_unique<CachingAllocator>(memory());
+  CachingAllocator other(memory());
+  {
+    const Work work(*pool);
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(in_fork([&] {
+                  pool.reset();
+                  CachingAllocator fresh(make_memory(GetParam(), 64 * page));
+                  return use(other) + use(fresh);
+                }),
+                0);
+    }
+  }
+}
+
+TEST_P(ForkTest, GivesTheChildWhatOtherThreadsHadCached) {
+  CachingAllocator pool(memory(), {.budget = page});
+  std::atomic<int> step = 0;
+  std::thread thread([&] {
+    deallocate(pool, allocate(pool, 512 * KiB), 512 * KiB);
+    deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB);
+    step = 1;
+    while (step != 2) std::this_thread::yield();
+  });
+  while (step != 1) std::this_thread::yield();
+  const int result = in_fork([&] {
+    if (pool.statistics().requests != 2) return 1;
+    void* all = allocate(pool, page);
+    deallocate(pool, all, page);
+    return pool.trim() == page ? 0 : 2;
+  });
+  step = 2;
+  thread.join();
+  EXPECT_EQ(result, 0);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, page) << "the parent's pool is its own";
+}
+
+TEST_P(ForkTest, LeavesAChildThatDetectsRaces) {
+  CachingAllocator pool(std::make_unique<RaceDetector>(memory()));
+  const Work work(pool);
+  for (int i = 0; i < 30; ++i) ASSERT_EQ(in_fork([&] { return use(pool); }), 0) << "fork " << i;
+}
+
+TEST(Fork, LeavesAChildThatCanUseADeviceBesideItsPool) {
+  auto memory = std::make_unique<SimulatedMemory>(0, 64 * page);
+  SimulatedMemory* device = memory.get();
+  const CachingAllocator pool(std::move(memory));
+  const Again work([&](std::mt19937_64&) {
+    for (int i = 0; i < 1000; ++i) device->advance(1);
+  });
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(in_fork([&] {
+                const std::uint64_t before = device->now();
+                device->advance(1);
+                return device->now() == before + 1 ? 0 : 1;
+              }),
+              0)
+        << "fork " << i;
+  }
+}
+
+TEST(Fork, LeavesAChildThatCanNameWhatCallsIt) {
+  const CachingAllocator pool(std::make_unique<HostMemory>());
+  const std::string product = "product";
+  const auto name = [&] {
+    const CallSite here(product, std::source_location::current());
+    return std::string_view(CallSite::of(std::source_location::current()).function_name());
+  };
+  const Again work([&](std::mt19937_64&) {
+    for (int i = 0; i < 1000; ++i) static_cast<void>(name());
+  });
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(in_fork([&] { return name() == "product backward" ? 0 : 1; }), 0) << "fork " << i;
+  }
+}
+
+TEST(Fork, MemoryOfTheHostIsTheChildsOwnCopy) {
+  CachingAllocator pool(std::make_unique<HostMemory>());
+  auto* bytes = static_cast<char*>(allocate(pool, page));
+  std::memset(bytes, 1, page);
+  EXPECT_EQ(in_fork([&] {
+              const bool there = bytes[0] == 1 && bytes[page - 1] == 1;
+              std::memset(bytes, 2, page);
+              return there ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(bytes[0], 1);
+  EXPECT_EQ(bytes[page - 1], 1);
+  deallocate(pool, bytes, page);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

@@ -1,0 +1,274 @@
+// A thread's own free blocks: exact sizes, the newest first, bounded; and how the pool gets them back. A thread that is
+// alone has none while the pool looks for its routine, so routines are off here.
+#include "allocator/front/magazine.h"
+
+#include <thread>
+
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+std::vector<Block> blocks_of(std::size_t count, std::size_t size) {
+  std::vector<Block> blocks(count);
+  for (Block& block : blocks) block.size = size;
+  return blocks;
+}
+
+TEST(Magazine, HandsOutTheNewestBlockOfExactlyTheSize) {
+  Magazine magazine(7, 0, 1);
+  std::vector<Block> blocks = blocks_of(3, 1024);
+  for (Block& block : blocks) ASSERT_TRUE(magazine.push(&block, Magazine::most_bytes));
+  EXPECT_EQ(magazine.bytes(), 3072u);
+  EXPECT_EQ(magazine.pop(960, 64), nullptr);
+  EXPECT_EQ(magazine.pop(1088, 64), nullptr);
+  for (std::size_t i = blocks.size(); i-- > 0;) EXPECT_EQ(magazine.pop(1024, 64), &blocks[i]);
+  EXPECT_EQ(magazine.pop(1024, 64), nullptr);
+  EXPECT_EQ(magazine.bytes(), 0u);
+}
+
+TEST(Magazine, HandsOutWhatIsAligned) {
+  Magazine magazine(7, 0, 1);
+  std::vector<Block> blocks = blocks_of(2, 1024);
+  blocks[0].address = 4096;
+  blocks[1].address = 64;
+  ASSERT_TRUE(magazine.push(&blocks[0], Magazine::most_bytes));
+  EXPECT_EQ(magazine.pop(1024, 256), &blocks[0]);
+  ASSERT_TRUE(magazine.push(&blocks[1], Magazine::most_bytes));
+  EXPECT_EQ(magazine.pop(1024, 256), nullptr);
+  EXPECT_EQ(magazine.pop(1024, 64), &blocks[1]);
+}
+
+TEST(Magazine, HoldsSixtyFourBlocksAtMost) {
+  Magazine magazine(0, 0, 1);
+  std::vector<Block> blocks = blocks_of(Magazine::most_blocks + 1, 64);
+  for (std::size_t i = 0; i < Magazine::most_blocks; ++i) ASSERT_TRUE(magazine.push(&blocks[i], Magazine::most_bytes));
+  EXPECT_FALSE(magazine.push(&blocks.back(), Magazine::most_bytes));
+  EXPECT_EQ(magazine.blocks(), 64u);
+}
+
+TEST(Magazine, HoldsNoMoreBytesThanItMay) {
+  Magazine magazine(0, 0, 1);
+  std::vector<Block> large = blocks_of(5, Magazine::largest_block);
+  for (std::size_t i = 0; i < 4; ++i) ASSERT_TRUE(magazine.push(&large[i], Magazine::most_bytes));
+  EXPECT_FALSE(magazine.push(&large[4], Magazine::most_bytes));
+  Block too_large;
+  too_large.size = Magazine::largest_block + 64;
+  EXPECT_FALSE(Magazine(0, 0, 1).push(&too_large, 2 * Magazine::most_bytes));
+  Block small;
+  small.size = 128;
+  EXPECT_FALSE(Magazine(0, 0, 1).push(&small, 127));
+}
+
+TEST(Magazine, MakesRoomByGivingUpSizesThatDoNotComeBack) {
+  Magazine magazine(0, 0, 1);
+  std::vector<Block> old = blocks_of(Magazine::most_blocks, 64);
+  for (Block& block : old) ASSERT_TRUE(magazine.push(&block, Magazine::most_bytes));
+  Block wanted;
+  wanted.size = 4096;
+  std::size_t released = 0;
+  int offers = 0;
+  while (!magazine.push(&wanted, Magazine::most_bytes)) {
+    ASSERT_LT(++offers, 1000);
+    magazine.make_room(&wanted, [&](Block* block) {
+      EXPECT_EQ(block->size, 64u);
+      ++released;
+    });
+  }
+  EXPECT_GT(offers, 1) << "at once would be too soon";
+  EXPECT_EQ(released, old.size());
+}
+
+class MagazinesTest : public PoolTest {
+ protected:
+  static std::size_t count(const CachingAllocator& pool, BlockState state) {
+    std::size_t blocks = 0;
+    for (const BlockSnapshot& block : pool.snapshot()) blocks += block.state == state;
+    return blocks;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, MagazinesTest, devices, device_name);
+
+TEST_P(MagazinesTest, ServeASizeThatHasJustComeBack) {
+  CachingAllocator pool(memory(), {.routines = false});
+  void* first = allocate(pool, 1000);
+  void* second = allocate(pool, 1000);
+  deallocate(pool, first, 1000);
+  deallocate(pool, second, 1000);
+  EXPECT_EQ(count(pool, BlockState::magazine), 2u);
+  EXPECT_EQ(pool.statistics().magazine_bytes, 2048u);
+  expect_invariants(pool);
+  EXPECT_EQ(allocate(pool, 1000), second);
+  EXPECT_EQ(allocate(pool, 970), first) << "both are 1024 bytes";
+  EXPECT_EQ(pool.statistics().magazine_hits, 2u);
+  EXPECT_EQ(pool.usable_size(first), 1024u);
+  expect_invariants(pool);
+}
+
+TEST_P(MagazinesTest, KeepStreamsApart) {
+  CachingAllocator pool(memory(), {.routines = false});
+  void* one = allocate(pool, 1000, Category::activation, 1);
+  void* two = allocate(pool, 1000, Category::activation, 2);
+  const std::uint64_t events = pool.statistics().events_recorded;
+  deallocate(pool, one, 1000, 1);
+  deallocate(pool, two, 1000, 2);
+  EXPECT_EQ(count(pool, BlockState::magazine), 2u);
+  EXPECT_EQ(allocate(pool, 1000, Category::activation, 1), one);
+  EXPECT_EQ(allocate(pool, 1000, Category::activation, 2), two);
+  EXPECT_EQ(pool.statistics().events_recorded, events);
+}
+
+TEST_P(MagazinesTest, AreLeftToTransients) {
+  CachingAllocator pool(memory(), {.routines = false});
+  void* parameter = allocate(pool, 1000, Category::parameter);
+  deallocate(pool, parameter, 1000);
+  EXPECT_EQ(count(pool, BlockState::magazine), 0u);
+}
+
+TEST_P(MagazinesTest, AreDrainedBeforeTheDeviceIsAskedForMore) {
+  CachingAllocator pool(memory(), {.budget = page, .routines = false});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 16; ++i) blocks.push_back(allocate(pool, page / 16));
+  for (void* block : blocks) deallocate(pool, block, page / 16);
+  // All of the budget is committed, and some of it is in the magazine: it has to come back for this to fit.
+  EXPECT_NE(allocate(pool, page), nullptr);
+  EXPECT_EQ(pool.statistics().num_device_alloc, 1u);
+  EXPECT_EQ(count(pool, BlockState::magazine), 0u);
+}
+
+TEST_P(MagazinesTest, OfOtherThreadsAreDrainedToo) {
+  CachingAllocator pool(memory(), {.budget = page, .routines = false});
+  std::atomic<int> phase = 0;
+  std::thread other([&] {
+    void* block = allocate(pool, 1000);
+    deallocate(pool, block, 1000);
+    phase = 1;
+    phase.notify_all();
+    phase.wait(1);
+    // The cache was taken away and given back: it goes on working.
+    deallocate(pool, allocate(pool, 1000), 1000);
+    deallocate(pool, allocate(pool, 1000), 1000);
+  });
+  phase.wait(0);
+  EXPECT_EQ(count(pool, BlockState::magazine), 1u);
+  void* all = allocate(pool, page);
+  EXPECT_EQ(count(pool, BlockState::magazine), 0u);
+  deallocate(pool, all, page);
+  phase = 2;
+  phase.notify_all();
+  other.join();
+  expect_invariants(pool);
+}
+
+TEST_P(MagazinesTest, ComeBackWhenTheirThreadEnds) {
+  CachingAllocator pool(memory(), {.routines = false});
+  std::thread([&] { deallocate(pool, allocate(pool, 1000), 1000); }).join();
+  EXPECT_EQ(count(pool, BlockState::magazine), 0u);
+  EXPECT_EQ(pool.statistics().requests, 1u);
+  EXPECT_EQ(pool.statistics().allocated_bytes.freed, 1024u);
+  expect_invariants(pool);
+}
+
+TEST_P(MagazinesTest, OutliveNeitherTheirPoolNorTheirThread) {
+  // The thread has caches of pools that are gone, and of pools that are made afterwards at the same places.
+  for (int round = 0; round < 20; ++round) {
+    CachingAllocator pool(memory(), {.routines = false});
+    CachingAllocator other(memory(), {.routines = false});
+    void* block = allocate(pool, 1000);
+    deallocate(pool, block, 1000);
+    EXPECT_EQ(allocate(pool, 1000), block);
+    deallocate(other, allocate(other, 1000), 1000);
+    EXPECT_EQ(other.statistics().requests, 1u);
+  }
+}
+
+TEST_P(MagazinesTest, TakeWhatAnotherThreadAllocated) {
+  CachingAllocator pool(memory(), {.routines = false});
+  void* block = allocate(pool, 1000);
+  void* again = nullptr;
+  std::thread([&] {
+    void* mine = allocate(pool, 1000);
+    deallocate(pool, block, 1000);
+    again = allocate(pool, 1000);
+    deallocate(pool, again, 1000);
+    deallocate(pool, mine, 1000);
+  }).join();
+  EXPECT_EQ(again, block);
+  EXPECT_EQ(pool.statistics().allocated_bytes.current, 0u);
+  expect_invariants(pool);
+}
+
+TEST_P(MagazinesTest, AreOffWhereMemoryMustBeSeen) {
+  for (const AllocatorConfig& config : {AllocatorConfig{.magazines = false}, AllocatorConfig{.poison = true},
+                                        AllocatorConfig{.mode = AllocatorMode::none}}) {
+    CachingAllocator pool(memory(), config);
+    deallocate(pool, allocate(pool, 1000), 1000);
+    EXPECT_EQ(count(pool, BlockState::magazine), 0u);
+    EXPECT_EQ(pool.statistics().magazine_hits, 0u);
+  }
+}
+
+TEST_P(MagazinesTest, AreEmptiedByTrim) {
+  CachingAllocator pool(memory(), {.routines = false});
+  for (int i = 0; i < 3; ++i) deallocate(pool, allocate(pool, 1000), 1000);
+  EXPECT_EQ(pool.trim(), page);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
+}
+
+using MagazinesDeathTest = MagazinesTest;
+INSTANTIATE_TEST_SUITE_P(Devices, MagazinesDeathTest, devices, device_name);
+
+TEST_P(MagazinesDeathTest, NameADoubleFree) {
+  CachingAllocator pool(memory(), {.routines = false});
+  void* block = allocate(pool, 1000);
+  deallocate(pool, block, 1000);
+  ASSERT_EQ(count(pool, BlockState::magazine), 1u);
+  EXPECT_DEATH(deallocate(pool, block, 1000), "\\[deallocate\\] double free of 0x");
+}
+
+TEST_P(MagazinesDeathTest, NameAWrongSizeAndAStreamOfAnotherDevice) {
+  CachingAllocator pool(memory(), {.routines = false});
+  void* block = allocate(pool, 1000);
+  deallocate(pool, block, 1000);
+  ASSERT_EQ(allocate(pool, 1000), block);
+  EXPECT_DEATH(deallocate(pool, block, 999), "wrong size for .* it has 1000 bytes, not 999");
+  EXPECT_DEATH(pool.deallocate(block, 1000, 64, Stream{Device::parse("cuda:5"), 0}),
+               "stream of another device for .* cuda:5");
+}
+
+TEST_P(MagazinesTest, AreTakenAwayWhileTheirOwnersWork) {
+  // Owners enter and leave as fast as they can; another thread drains, looks and resets all the time.
+  CachingAllocator pool(memory(64 * page), {.routines = false});
+  std::atomic<bool> done = false;
+  std::vector<std::thread> owners;
+  for (std::uint64_t id = 0; id < 3; ++id) {
+    owners.emplace_back([&, id] {
+      for (int i = 0; i < 3000; ++i) {
+        void* first = allocate(pool, 512, Category::activation, id % 2);
+        void* second = allocate(pool, 2048, Category::gradient, id % 2);
+        deallocate(pool, first, 512, id % 2);
+        deallocate(pool, second, 2048, id % 2);
+      }
+    });
+  }
+  std::thread thief([&] {
+    while (!done) {
+      pool.trim(1);
+      pool.snapshot();
+      pool.reset_peaks();
+      std::this_thread::yield();
+    }
+  });
+  for (std::thread& owner : owners) owner.join();
+  done = true;
+  thief.join();
+  const Statistics statistics = pool.statistics();
+  EXPECT_EQ(statistics.requests, 3u * 3000u * 2u);
+  EXPECT_EQ(statistics.allocation.freed, statistics.requests);
+  EXPECT_EQ(statistics.allocated_bytes.current, 0u);
+  EXPECT_EQ(statistics.requested_bytes.allocated, 3u * 3000u * 2560u);
+  expect_invariants(pool);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

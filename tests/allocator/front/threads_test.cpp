@@ -1,0 +1,163 @@
+// Several threads on one pool: run these under the thread sanitizer.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "allocator/front/thread_cache.h"
+#include "allocator/memory/delayed_memory.h"
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+class ThreadsTest : public PoolTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, ThreadsTest, devices, device_name);
+
+void join_all(std::vector<std::thread>& threads) {
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_P(ThreadsTest, FindTheirCachesOfManyPoolsWithoutALock) {
+  std::vector<std::unique_ptr<CachingAllocator>> pools;
+  for (int i = 0; i < 9; ++i)
+    pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{.routines = false}));
+  pools.erase(pools.begin() + 2);  // its place is free for the next
+  pools.push_back(std::make_unique<CachingAllocator>(memory(16 * page), AllocatorConfig{.routines = false}));
+  for (int round = 0; round < 100; ++round) {
+    for (const auto& pool : pools) deallocate(*pool, allocate(*pool, 1 * KiB), 1 * KiB);
+  }
+  for (const auto& pool : pools) EXPECT_GE(pool->statistics().magazine_hits, 98u);
+}
+
+TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
+  std::vector<std::uint64_t> numbers;
+  for (const std::uint64_t thread : {0u, 1u, 65535u, 65536u, 65537u, 131072u, 4194303u}) {
+    RequestSequence sequence(thread);
+    numbers.push_back(sequence.number(Category::activation));
+    numbers.push_back(sequence.number(Category::workspace));
+  }
+  std::ranges::sort(numbers);
+  EXPECT_EQ(std::ranges::adjacent_find(numbers), numbers.end());
+}
+
+// A hit in front of the pool looks at a block's stream without a lock. The atomics order nothing: only if that is no
+// race by itself is the thread sanitizer content.
+TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
+  auto delayed = std::make_unique<DelayedMemory>(memory(64 * page));
+  DelayedMemory* device = delayed.get();
+  CachingAllocator pool(std::move(delayed), {.routines = false});
+  std::atomic<int> step = 0;
+  const auto wait_for = [&](int wanted) {
+    while (step.load(std::memory_order_relaxed) != wanted) std::this_thread::yield();
+  };
+  std::thread owner([&] {
+    deallocate(pool, allocate(pool, 4 * page, Category::activation, 7), 4 * page, 7);
+    void* block = allocate(pool, 1 * KiB, Category::activation, 7);
+    step.store(1, std::memory_order_relaxed);
+    wait_for(2);
+    deallocate(pool, block, 1 * KiB, 7);
+    step.store(3, std::memory_order_relaxed);
+  });
+  wait_for(1);
+  pool.stream_destroyed(stream_of(pool, 7));
+  EXPECT_EQ(device->unfinished_events(), 1u);
+  pool.trim();  // waits for the work of the stream, after which its blocks are nobody's
+  EXPECT_EQ(device->unfinished_events(), 0u);
+  step.store(2, std::memory_order_relaxed);
+  wait_for(3);
+  owner.join();
+  EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
+  pool.trim();
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
+}
+
+TEST_P(ThreadsTest, NeverShareABlock) {
+  CachingAllocator pool(memory(64 * page));
+  const bool host = pool.device().is_cpu();
+  std::vector<std::thread> threads;
+  std::atomic<int> damaged = 0;
+  for (unsigned id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      std::mt19937_64 random(id);
+      std::vector<std::pair<unsigned char*, std::size_t>> live;
+      const auto release = [&] {
+        std::swap(live[random() % live.size()], live.back());
+        const auto [pointer, bytes] = live.back();
+        live.pop_back();
+        if (host && (pointer[0] != id + 1 || pointer[bytes - 1] != id + 1)) ++damaged;
+        deallocate(pool, pointer, bytes, id % 2);
+      };
+      for (int step = 0; step < 5000; ++step) {
+        if (live.size() < 20 && random() % 2 == 0) {
+          const std::size_t bytes = 1 + random() % (std::size_t{1} << random() % 18);
+          auto* pointer = static_cast<unsigned char*>(allocate(pool, bytes, Category::activation, id % 2));
+          if (host) std::memset(pointer, static_cast<int>(id) + 1, bytes);
+          live.emplace_back(pointer, bytes);
+        } else if (!live.empty()) {
+          release();
+        }
+        if (id == 3 && step % 100 == 0) pool.trim();
+        if (id == 2 && step % 100 == 0) pool.statistics();
+      }
+      while (!live.empty()) release();
+    });
+  }
+  join_all(threads);
+  EXPECT_EQ(damaged, 0);
+  EXPECT_EQ(pool.statistics().allocated_bytes.current, 0u);
+  expect_invariants(pool);
+}
+
+TEST_P(ThreadsTest, StayWithinTheBudgetAndNeverRunOutSpuriously) {
+  // Four threads with at most two pages each fit into eight: nobody may be refused, however the calls interleave.
+  CachingAllocator pool(memory(64 * page), {.budget = 8 * page});
+  std::atomic<int> refused = 0;
+  std::vector<std::thread> threads;
+  for (unsigned id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      std::mt19937_64 random(id);
+      for (int step = 0; step < 2000; ++step) {
+        const std::size_t bytes = page * (1 + random() % 2);
+        try {
+          void* block = allocate(pool, bytes);
+          deallocate(pool, block, bytes);
+        } catch (const OutOfMemoryError&) {
+          ++refused;
+        }
+      }
+    });
+  }
+  join_all(threads);
+  EXPECT_EQ(refused, 0);
+  EXPECT_LE(pool.statistics().reserved_bytes.peak, 8 * page);
+  expect_invariants(pool);
+}
+
+TEST_P(ThreadsTest, MayFreeWhatOthersAllocated) {
+  CachingAllocator pool(memory());
+  std::vector<void*> blocks(1000);
+  for (void*& block : blocks) block = allocate(pool, 500);
+  std::vector<std::thread> threads;
+  for (std::size_t id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      for (std::size_t i = id; i < blocks.size(); i += 4) deallocate(pool, blocks[i], 500);
+    });
+  }
+  join_all(threads);
+  EXPECT_EQ(pool.statistics().allocated_bytes.current, 0u);
+  expect_invariants(pool);
+}
+
+TEST(Registry, MakesOnePoolHoweverManyThreadsAskFirst) {
+  std::vector<std::thread> threads;
+  std::vector<CachingAllocator*> seen(8);
+  for (CachingAllocator*& pool : seen)
+    threads.emplace_back([&pool] { pool = &allocator_for(Device::parse("sim:200")); });
+  join_all(threads);
+  for (CachingAllocator* pool : seen) EXPECT_EQ(pool, seen.front());
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

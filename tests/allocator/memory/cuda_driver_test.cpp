@@ -1,0 +1,229 @@
+// The real driver of one device, on functions of CUDA that stand in for the libraries' and keep to their rules of
+// contexts: a call of the runtime with no context current makes one on device 0.
+#include "allocator/memory/cuda_driver.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string_view>
+
+#include "allocator/error.h"
+
+namespace {
+
+std::set<int> contexts;                 // devices that have one
+thread_local std::vector<int> current;  // a stack, the current one last
+std::vector<int> called_on;             // the device of each call that is about one
+cudaError_t next_result = cudaSuccess;  // of the next such call
+char object;                            // what pointers of CUDA point to
+
+int ordinal(CUcontext context) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1; }
+
+cudaError_t runtime_call() {
+  if (current.empty()) {
+    contexts.insert(0);
+    current = {0};
+  }
+  called_on.push_back(current.back());
+  return std::exchange(next_result, cudaSuccess);
+}
+
+CUresult driver_call() {
+  called_on.push_back(current.empty() ? -1 : current.back());
+  return CUDA_SUCCESS;
+}
+
+CUresult retain_context(CUcontext* context, CUdevice device) {
+  contexts.insert(device);
+  *context = reinterpret_cast<CUcontext>(static_cast<std::uintptr_t>(device + 1));
+  return CUDA_SUCCESS;
+}
+CUresult push_context(CUcontext context) {
+  current.push_back(ordinal(context));
+  return CUDA_SUCCESS;
+}
+CUresult pop_context(CUcontext*) {
+  current.pop_back();
+  return CUDA_SUCCESS;
+}
+CUresult get_granularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAllocationGranularity_flags) {
+  *bytes = std::size_t{2} << 20;
+  return driver_call();
+}
+CUresult get_attribute(int* value, CUdevice_attribute, CUdevice) {
+  *value = 1;
+  return driver_call();
+}
+CUresult reserve(CUdeviceptr* address, std::size_t, std::size_t, CUdeviceptr, unsigned long long) {
+  *address = reinterpret_cast<CUdeviceptr>(&object);
+  return driver_call();
+}
+CUresult free_addresses(CUdeviceptr, std::size_t) { return driver_call(); }
+CUresult create(CUmemGenericAllocationHandle* handle, std::size_t, const CUmemAllocationProp*, unsigned long long) {
+  *handle = 1;
+  return driver_call();
+}
+CUresult release(CUmemGenericAllocationHandle) { return driver_call(); }
+CUresult map(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle, unsigned long long) {
+  return driver_call();
+}
+CUresult unmap(CUdeviceptr, std::size_t) { return driver_call(); }
+CUresult set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) { return driver_call(); }
+
+template <class Function>
+void* address_of(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+cudaError_t find(const char* symbol, void** function, cudaDriverEntryPointQueryResult* found) {
+  static const std::map<std::string_view, void*> functions = {
+      {"cuDevicePrimaryCtxRetain", address_of(retain_context)},
+      {"cuCtxPushCurrent", address_of(push_context)},
+      {"cuCtxPopCurrent", address_of(pop_context)},
+      {"cuMemGetAllocationGranularity", address_of(get_granularity)},
+      {"cuDeviceGetAttribute", address_of(get_attribute)},
+      {"cuMemAddressReserve", address_of(reserve)},
+      {"cuMemAddressFree", address_of(free_addresses)},
+      {"cuMemCreate", address_of(create)},
+      {"cuMemRelease", address_of(release)},
+      {"cuMemMap", address_of(map)},
+      {"cuMemUnmap", address_of(unmap)},
+      {"cuMemSetAccess", address_of(set_access)}};
+  const auto known = functions.find(symbol);
+  *function = known == functions.end() ? nullptr : known->second;
+  *found = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+
+}  // namespace
+
+// What the program has comes before what its libraries have.
+extern "C" {
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 3;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = current.empty() ? 0 : current.back();
+  return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+  contexts.insert(device);
+  if (!current.empty()) current.pop_back();
+  current.push_back(device);
+  return cudaSuccess;
+}
+cudaError_t cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long,
+                                    cudaDriverEntryPointQueryResult* found) {  // before 12.5
+  return find(symbol, function, found);
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  return find(symbol, function, found);
+}
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  *free = *total = std::size_t{1} << 30;
+  return runtime_call();
+}
+cudaError_t cudaMalloc(void** pointer, std::size_t) {
+  *pointer = &object;
+  return runtime_call();
+}
+cudaError_t cudaFree(void*) { return runtime_call(); }
+cudaError_t cudaMemsetAsync(void*, int, std::size_t, cudaStream_t) { return runtime_call(); }
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = reinterpret_cast<cudaEvent_t>(&object);
+  return runtime_call();
+}
+cudaError_t cudaEventDestroy(cudaEvent_t) { return runtime_call(); }
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return runtime_call(); }
+cudaError_t cudaEventQuery(cudaEvent_t) { return runtime_call(); }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return runtime_call(); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) { return runtime_call(); }
+}
+
+namespace poolgrad::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class CudaDriverTest : public ::testing::Test {
+ protected:
+  CudaDriverTest() {
+    contexts.clear();
+    current.clear();
+    called_on.clear();
+  }
+  ~CudaDriverTest() override { current.clear(); }
+
+  // Every call that a driver has, one by one.
+  static void call_each(const std::function<void(const char*)>& after) {
+    const auto driver = make_cuda_driver(1);
+    after("make_cuda_driver");
+    const std::size_t bytes = driver->granularity();
+    after("granularity");
+    driver->memory_info();
+    after("memory_info");
+    const std::uintptr_t address = driver->address_reserve(bytes, bytes);
+    after("address_reserve");
+    const auto handle = driver->create(bytes);
+    after("create");
+    driver->map(address, bytes, *handle);
+    after("map");
+    driver->set_access(address, bytes);
+    after("set_access");
+    driver->fill(address, bytes, 0, 0);
+    after("fill");
+    driver->unmap(address, bytes);
+    after("unmap");
+    driver->release(*handle);
+    after("release");
+    driver->address_free(address, bytes);
+    after("address_free");
+    driver->free(driver->malloc(bytes));
+    after("free");
+    const std::uint64_t event = driver->event_create();
+    after("event_create");
+    driver->event_record(event, 0);
+    after("event_record");
+    driver->event_query(event);
+    after("event_query");
+    driver->stream_wait(0, event);
+    after("stream_wait");
+    driver->event_synchronize(event);
+    after("event_synchronize");
+    driver->event_destroy(event);
+    after("event_destroy");
+  }
+};
+
+TEST_F(CudaDriverTest, MakesNoContextButThatOfItsDevice) {
+  call_each([](const char* call) {
+    EXPECT_THAT(contexts, ElementsAre(1)) << call;
+    EXPECT_THAT(current, IsEmpty()) << call << " leaves a context current";
+  });
+  EXPECT_THAT(called_on, Each(1));
+}
+
+TEST_F(CudaDriverTest, LeavesCurrentWhatWas) {
+  current = {2};
+  call_each([](const char* call) { EXPECT_THAT(current, ElementsAre(2)) << call; });
+  EXPECT_THAT(called_on, Each(1));
+}
+
+TEST_F(CudaDriverTest, LeavesCurrentWhatWasWhereACallFails) {
+  const auto driver = make_cuda_driver(1);
+  next_result = cudaErrorUnknown;
+  EXPECT_THROW(driver->memory_info(), CudaError);
+  EXPECT_THAT(current, IsEmpty());
+  EXPECT_THAT(contexts, ElementsAre(1));
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

@@ -1,0 +1,292 @@
+// CudaMemory on a driver that keeps a record: what it calls, in which order, and what it takes back when a call fails.
+#include "allocator/memory/cuda_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <semaphore>
+#include <thread>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "tests/allocator/memory/fake_cuda_driver.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Failure = FakeCudaDriver::Failure;
+
+constexpr std::size_t page = FakeCudaDriver::page;
+constexpr std::size_t capacity = 16 * page;
+
+class CudaMemoryTest : public ::testing::Test {
+ protected:
+  CudaMemoryTest() {
+    auto driver = std::make_unique<FakeCudaDriver>(capacity);
+    driver_ = driver.get();
+    memory_ = std::make_unique<CudaMemory>(0, std::move(driver));
+    range_ = static_cast<unsigned char*>(memory_->reserve(16 * page));
+    driver_->forget_calls();
+  }
+  ~CudaMemoryTest() override { memory_->unreserve(range_, 16 * page); }
+
+  std::vector<std::string> calls_of(const std::function<void()>& function) {
+    driver_->forget_calls();
+    function();
+    return driver_->calls();
+  }
+
+  FakeCudaDriver* driver_;
+  std::unique_ptr<CudaMemory> memory_;
+  unsigned char* range_;
+};
+
+TEST_F(CudaMemoryTest, CommitsOneHandle) {
+  EXPECT_THAT(calls_of([&] { EXPECT_TRUE(memory_->commit(range_, 3 * page)); }),
+              ElementsAre("create", "map", "set_access"));
+  EXPECT_THAT(calls_of([&] { memory_->decommit(range_, 3 * page); }), ElementsAre("unmap", "release"));
+}
+
+TEST_F(CudaMemoryTest, MapsTheNewPlaceBeforeItLeavesTheOldOne) {
+  ASSERT_TRUE(memory_->commit(range_, page));
+  ASSERT_TRUE(memory_->commit(range_ + page, 2 * page));
+  EXPECT_THAT(calls_of([&] { EXPECT_TRUE(memory_->move(range_, range_ + 8 * page, 3 * page)); }),
+              ElementsAre("map", "map", "set_access", "unmap", "unmap"));
+  memory_->decommit(range_ + 8 * page, 3 * page);
+}
+
+// Whatever call fails, and however: nothing has changed, nothing is left over, and the next call works.
+TEST_F(CudaMemoryTest, UndoesACommitThatFails) {
+  const std::size_t objects = driver_->objects();
+  for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
+    for (std::size_t call = 1; call <= 3; ++call) {
+      driver_->fail_call(call, failure);
+      if (failure == Failure::error) {
+        EXPECT_THROW(memory_->commit(range_, page), CudaError) << call;
+      } else {
+        EXPECT_FALSE(memory_->commit(range_, page)) << call;
+      }
+      EXPECT_EQ(driver_->objects(), objects) << call;
+      EXPECT_EQ(memory_->info().free, capacity) << call;
+    }
+  }
+  EXPECT_TRUE(memory_->commit(range_, page));
+  memory_->decommit(range_, page);
+}
+
+TEST_F(CudaMemoryTest, UndoesAMoveThatFails) {
+  ASSERT_TRUE(memory_->commit(range_, page));
+  ASSERT_TRUE(memory_->commit(range_ + page, page));
+  range_[0] = 1;
+  range_[page] = 2;
+  const std::size_t objects = driver_->objects();
+  for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
+    for (std::size_t call = 1; call <= 3; ++call) {
+      driver_->fail_call(call, failure);
+      if (failure == Failure::error) {
+        EXPECT_THROW(memory_->move(range_, range_ + 4 * page, 2 * page), CudaError) << call;
+      } else {
+        EXPECT_FALSE(memory_->move(range_, range_ + 4 * page, 2 * page)) << call;
+      }
+      EXPECT_EQ(driver_->objects(), objects) << call;
+      EXPECT_EQ(range_[0], 1);
+      EXPECT_EQ(range_[page], 2);
+    }
+  }
+  EXPECT_TRUE(memory_->move(range_, range_ + 4 * page, 2 * page));
+  EXPECT_EQ(range_[5 * page], 2);
+  memory_->decommit(range_ + 4 * page, 2 * page);
+}
+
+TEST_F(CudaMemoryTest, ReleasesAHandleEvenIfItCannotBeUnmapped) {
+  ASSERT_TRUE(memory_->commit(range_, page));
+  driver_->fail_call(1, Failure::error);
+  EXPECT_THAT(calls_of([&] { memory_->decommit(range_, page); }), ElementsAre("unmap", "release"));
+}
+
+TEST_F(CudaMemoryTest, UsesEventsAgain) {
+  const Stream stream{memory_->device(), 7};
+  for (int round = 0; round < 5; ++round) {
+    const EventId first = memory_->record_event(stream);
+    const EventId second = memory_->record_event(stream);
+    memory_->stream_wait(stream, first);
+    memory_->discard_event(first);
+    EXPECT_TRUE(memory_->event_finished(second));
+    EXPECT_TRUE(memory_->event_finished(second)) << "spent";
+  }
+  EXPECT_EQ(driver_->events(), 2u);
+}
+
+TEST_F(CudaMemoryTest, LosesNoEventWhereRecordingFails) {
+  const Stream stream{memory_->device(), 0};
+  for (std::size_t call = 1; call <= 2; ++call) {
+    driver_->fail_call(call, Failure::error);
+    EXPECT_THROW(memory_->record_event(stream), CudaError);
+    EXPECT_EQ(driver_->events(), 0u);
+  }
+  const EventId event = memory_->record_event(stream);
+  driver_->fail_call(1, Failure::error);
+  EXPECT_THROW(memory_->synchronize(event), CudaError);
+  memory_->synchronize(event);
+  EXPECT_TRUE(memory_->event_finished(event));
+}
+
+TEST_F(CudaMemoryTest, RefusesToCommitTwice) {
+  ASSERT_TRUE(memory_->commit(range_, 2 * page));
+  EXPECT_THAT(calls_of([&] { EXPECT_THROW(memory_->commit(range_ + page, page), DeviceError); }), ElementsAre());
+  memory_->decommit(range_, 2 * page);
+}
+
+TEST(CudaMemory, DestroysItsEvents) {
+  // The driver dies with the memory and leaves its record behind.
+  struct Recording : FakeCudaDriver {
+    explicit Recording(std::vector<std::string>& log) : FakeCudaDriver(capacity), log_(log) {}
+    ~Recording() override { log_ = calls(); }
+    std::vector<std::string>& log_;
+  };
+  std::vector<std::string> log;
+  {
+    CudaMemory memory(1, std::make_unique<Recording>(log));
+    memory.record_event(Stream{memory.device(), 0});
+    memory.discard_event(memory.record_event(Stream{memory.device(), 0}));
+  }
+  EXPECT_THAT(log, ElementsAre("event_create", "event_record", "event_create", "event_record", "event_destroy",
+                               "event_destroy"));
+}
+
+// cudaStreamPerThread is one handle for many streams, and only its own thread can name its own.
+class PerThreadStream : public ::testing::Test {
+ protected:
+  PerThreadStream() {
+    auto driver = std::make_unique<FakeCudaDriver>(capacity);
+    driver_ = driver.get();
+    driver_->delay_events();
+    pool_ = std::make_unique<CachingAllocator>(std::make_unique<CudaMemory>(0, std::move(driver)),
+                                               AllocatorConfig{.budget = 2 * page});
+  }
+
+  // All that the pool has.
+  void* allocate() { return pool_->allocate(2 * page, 64, own_); }
+  void give_back(void* block) { pool_->deallocate(block, 2 * page, 64, own_); }
+  std::vector<std::string> calls_of(const std::function<void()>& function) {
+    driver_->forget_calls();
+    function();
+    return driver_->stream_calls();
+  }
+
+  const Stream own_{Device{DeviceType::cuda, 0}, per_thread_stream};
+  FakeCudaDriver* driver_;
+  std::unique_ptr<CachingAllocator> pool_;
+};
+
+// Runs what it is told in a thread of its own.
+class Worker {
+ public:
+  ~Worker() { end(); }
+  void operator()(const std::function<void()>& task) {
+    task_ = &task;
+    started_.release();
+    done_.acquire();
+  }
+  void end() {
+    if (!thread_.joinable()) return;
+    task_ = nullptr;
+    started_.release();
+    thread_.join();
+  }
+
+ private:
+  void run() {
+    for (started_.acquire(); task_ != nullptr; started_.acquire()) {
+      (*task_)();
+      done_.release();
+    }
+  }
+
+  const std::function<void()>* task_ = nullptr;
+  std::binary_semaphore started_{0}, done_{0};
+  std::thread thread_{[this] { run(); }};
+};
+
+TEST_F(PerThreadStream, IsInOrderForItsThread) {
+  EXPECT_THAT(calls_of([&] {
+                void* block = allocate();
+                give_back(block);
+                EXPECT_EQ(allocate(), block);
+                give_back(block);
+              }),
+              ElementsAre());
+}
+
+// The legacy default stream is in order with all of them, so its event covers the work of the other thread.
+TEST_F(PerThreadStream, WaitsForThatOfAnotherThreadBeforeItTakesABlock) {
+  void* block = nullptr;
+  Worker first, second;
+  first([&] { give_back(block = allocate()); });
+  EXPECT_THAT(calls_of([&] { second([&] { EXPECT_EQ(allocate(), block); }); }),
+              ElementsAre("event_record 0", "stream_wait 2"));
+  second([&] { give_back(block); });
+}
+
+TEST_F(PerThreadStream, HoldsABlockBackThatAnotherThreadMayStillUse) {
+  void* block = nullptr;
+  Worker first, second;
+  first([&] { block = allocate(); });
+  second([&] { give_back(block); });
+  EXPECT_THAT(calls_of([&] { first([&] { EXPECT_EQ(allocate(), block); }); }),
+              ElementsAre("event_record 0", "stream_wait 2"));
+  first([&] { give_back(block); });
+}
+
+TEST_F(PerThreadStream, OutlivesItsThreadUntilItsWorkIsDone) {
+  void* block = nullptr;
+  EXPECT_THAT(calls_of([&] {
+                Worker first;
+                first([&] { give_back(block = allocate()); });
+              }),
+              ElementsAre("event_record 0"));
+  for (int thread = 0; thread < 3; ++thread) {
+    Worker next;
+    EXPECT_THAT(calls_of([&] { next([&] { EXPECT_EQ(allocate(), block); }); }), ElementsAre("stream_wait 2")) << thread;
+    next([&] { give_back(block); });
+  }
+}
+
+TEST_F(PerThreadStream, IsOrderedUnderItsHandle) {
+  const Stream other{own_.device, 7};
+  EXPECT_THAT(calls_of([&] { pool_->order(own_, other); }), ElementsAre("event_record 7", "stream_wait 2"));
+  EXPECT_THAT(calls_of([&] { pool_->order(other, own_); }), ElementsAre("event_record 2", "stream_wait 7"));
+}
+
+TEST(CudaMemory, NeedsVirtualMemoryManagement) {
+  try {
+    CudaMemory memory(3, std::make_unique<FakeCudaDriver>(capacity, 0));
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cuda:3 has no virtual memory management"));
+  }
+}
+
+TEST(CudaMemory, RefusesAnImpossibleIndex) {
+  EXPECT_THROW(CudaMemory(-1, std::make_unique<FakeCudaDriver>(capacity)), DeviceError);
+  EXPECT_THROW(CudaMemory(256, std::make_unique<FakeCudaDriver>(capacity)), DeviceError);
+}
+
+TEST(CudaMemory, SaysWhyADeviceCannotBeUsed) {
+  // An index that no machine has: the reason is the missing device, the missing driver or the missing CUDA.
+  try {
+    make_cuda_driver(255);
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("[allocator] cuda:255 cannot be used: "), HasSubstr("use cpu or sim:N")));
+    if (const std::string reason = cuda_unavailable_reason(); !reason.empty()) {
+      EXPECT_THAT(error.what(), HasSubstr(reason));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

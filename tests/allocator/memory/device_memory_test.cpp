@@ -1,0 +1,174 @@
+// Every device memory that needs no GPU keeps the contract, plain and through every adaptor.
+#include "allocator/memory/device_memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "allocator/memory/cuda_memory.h"
+#include "allocator/memory/delayed_memory.h"
+#include "allocator/memory/failing_memory.h"
+#include "allocator/memory/host_memory.h"
+#include "allocator/memory/limited_memory.h"
+#include "allocator/memory/race_detector.h"
+#include "allocator/memory/simulated_memory.h"
+#include "allocator/memory/traced_memory.h"
+#include "tests/allocator/memory/device_memory_contract.h"
+#include "tests/allocator/memory/fake_cuda_driver.h"
+
+namespace poolgrad::testing {
+namespace {
+
+constexpr std::size_t page = std::size_t{2} << 20;
+constexpr std::size_t small_page = std::size_t{64} << 10;
+constexpr std::size_t capacity = MemoryKind::capacity;
+
+std::unique_ptr<DeviceMemory> host(std::size_t total = capacity) {
+  return std::make_unique<HostMemory>(total, small_page);
+}
+std::unique_ptr<DeviceMemory> simulated(SimulationOptions options = {}) {
+  return std::make_unique<SimulatedMemory>(0, capacity, options);
+}
+std::unique_ptr<DeviceMemory> fake_cuda() {
+  return std::make_unique<CudaMemory>(0, std::make_unique<FakeCudaDriver>(capacity));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, DeviceMemoryContract,
+    ::testing::Values(
+        MemoryKind{"host", [] { return host(); }, read_host},
+        MemoryKind{"host_large_pages", [] { return std::make_unique<HostMemory>(capacity, page); }, read_host},
+        MemoryKind{"sim", [] { return simulated(); }, nullptr},
+        MemoryKind{"sim_divisible", [] { return simulated({.divisible = true}); }, nullptr},
+        MemoryKind{"sim_with_latency", [] { return simulated({.latency = LatencyTable::named("h200")}); }, nullptr},
+        MemoryKind{"sim_backed", [] { return simulated({.backed = true}); }, read_host},
+        MemoryKind{"fake_cuda", fake_cuda, read_host},
+        MemoryKind{"failing_sim", [] { return std::make_unique<FailingMemory>(simulated()); }, nullptr},
+        MemoryKind{"delayed_host", [] { return std::make_unique<DelayedMemory>(host()); }, read_host},
+        MemoryKind{"limited_host", [] { return std::make_unique<LimitedMemory>(host(4 * capacity), capacity); },
+                   read_host},
+        MemoryKind{"traced_sim_backed", [] { return std::make_unique<TracedMemory>(simulated({.backed = true})); },
+                   read_host},
+        MemoryKind{"race_detector_over_host", [] { return std::make_unique<RaceDetector>(host()); }, read_host},
+        MemoryKind{"race_detector_over_cuda", [] { return std::make_unique<RaceDetector>(fake_cuda()); }, read_host}),
+    memory_kind_name);
+
+TEST(HostMemory, GivesMemoryThatCanBeUsedAndComesBackZeroed) {
+  HostMemory memory;
+  auto* range = static_cast<char*>(memory.reserve(4 * page));
+  ASSERT_TRUE(memory.commit(range + page, page));
+  std::memset(range + page, 7, page);
+  memory.decommit(range + page, page);
+  ASSERT_TRUE(memory.commit(range, 3 * page));
+  for (std::size_t i = 0; i < 3 * page; i += 4096) ASSERT_EQ(range[i], 0);
+  memory.fill(range, 100, 0xAB, Stream{});
+  EXPECT_EQ(static_cast<unsigned char>(range[99]), 0xAB);
+  EXPECT_EQ(range[100], 0);
+  memory.decommit(range, 3 * page);
+  memory.unreserve(range, 4 * page);
+}
+
+TEST(HostMemory, KeepsTheAddressesThatMemoryWasMovedFrom) {
+  HostMemory memory;
+  auto* range = static_cast<char*>(memory.reserve(4 * page));
+  ASSERT_TRUE(memory.commit(range, page));
+  std::memset(range, 7, page);
+  ASSERT_TRUE(memory.move(range, range + 2 * page, page));
+  ASSERT_TRUE(memory.commit(range, page));
+  for (std::size_t i = 0; i < page; i += 4096) ASSERT_EQ(range[i], 0);
+  memory.decommit(range, page);
+  memory.decommit(range + 2 * page, page);
+  memory.unreserve(range, 4 * page);
+}
+
+// Pages that were moved are mappings of their own; a range across them moves in one call, whatever its past.
+TEST(HostMemory, MovesARangeThatWasPutTogetherFromManyMoves) {
+  HostMemory memory(0, small_page);
+  constexpr std::size_t pieces = 64;
+  auto* range = static_cast<unsigned char*>(memory.reserve(4 * pieces * small_page));
+  for (std::size_t i = 0; i < pieces; ++i) {  // in reverse order, each from elsewhere
+    unsigned char* from = range + (3 * pieces - 1 - i) * small_page;
+    ASSERT_TRUE(memory.commit(from, small_page));
+    std::fill_n(from, small_page, static_cast<unsigned char>(i));
+    ASSERT_TRUE(memory.move(from, range + i * small_page, small_page));
+  }
+  ASSERT_TRUE(memory.move(range, range + 2 * pieces * small_page, pieces * small_page));
+  for (std::size_t i = 0; i < pieces; ++i) ASSERT_EQ(range[(2 * pieces + i) * small_page + 5], i);
+  memory.decommit(range + 2 * pieces * small_page, pieces * small_page);
+  memory.unreserve(range, 4 * pieces * small_page);
+}
+
+TEST(HostMemory, ChangesNothingWhereAMoveIsImpossible) {
+  HostMemory memory(0, small_page);
+  auto* range = static_cast<unsigned char*>(memory.reserve(4 * small_page));
+  ASSERT_TRUE(memory.commit(range, small_page));
+  range[0] = 42;
+  // The kernel does not move a range onto itself.
+  EXPECT_FALSE(memory.move(range, range, small_page));
+  EXPECT_EQ(range[0], 42);
+  memory.decommit(range, small_page);
+  memory.unreserve(range, 4 * small_page);
+}
+
+TEST(HostMemoryDeathTest, FaultsOnReservedMemoryThatIsNotCommitted) {
+  HostMemory memory;
+  auto* range = static_cast<volatile char*>(memory.reserve(2 * page));
+  EXPECT_DEATH(range[0] = 1, "");
+  ASSERT_TRUE(memory.commit(const_cast<char*>(range), page));
+  ASSERT_TRUE(memory.move(const_cast<char*>(range), const_cast<char*>(range) + page, page));
+  EXPECT_DEATH(range[0] = 1, "");
+  memory.decommit(const_cast<char*>(range) + page, page);
+  memory.unreserve(const_cast<char*>(range), 2 * page);
+}
+
+// A file of the system; "" where there is none.
+std::string text_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(HostMemory, HasThePhysicalMemoryOfTheMachine) {
+  std::istringstream lines(text_of("/proc/meminfo"));
+  std::string name;
+  std::size_t kibibytes = 0;
+  ASSERT_TRUE(lines >> name >> kibibytes);
+  ASSERT_EQ(name, "MemTotal:");
+  const std::size_t groups = memory_limit_of_groups(text_of("/proc/self/cgroup"));
+  EXPECT_EQ(HostMemory().info().total, std::min(kibibytes * 1024, groups));
+}
+
+TEST(HostMemory, HasNoMoreThanItsControlGroupsAllow) {
+  const std::filesystem::path root = std::filesystem::path(::testing::TempDir()) / "poolgrad_groups";
+  std::filesystem::remove_all(root);
+  const auto write = [&](const std::string& file, const std::string& text) {
+    std::filesystem::create_directories((root / file).parent_path());
+    std::ofstream(root / file) << text;
+  };
+  const std::string mounted = root.string();
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), SIZE_MAX);
+  // Version 2: the least on the way up.
+  write("job/7/memory.max", "max\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), SIZE_MAX);
+  write("job/memory.max", "1048576\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), 1048576u);
+  write("job/7/memory.max", "65536\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/job/7\n", mounted), 65536u);
+  EXPECT_EQ(memory_limit_of_groups("0::/job\n", mounted), 1048576u);
+  // The path of the machine outside a container means nothing inside.
+  write("memory.max", "4096\n");
+  EXPECT_EQ(memory_limit_of_groups("0::/elsewhere/9\n", mounted), 4096u);
+  // Version 1, which says a huge number where there is no limit, and both side by side.
+  write("memory/job/memory.limit_in_bytes", "2048\n");
+  write("memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(memory_limit_of_groups("3:cpu,memory:/job\n1:pids:/\n", mounted), 2048u);
+  EXPECT_EQ(memory_limit_of_groups("3:memory:/\n", mounted), 9223372036854771712u);
+  EXPECT_EQ(memory_limit_of_groups("3:memory:/job\n0::/\n", mounted), 2048u);
+  EXPECT_EQ(memory_limit_of_groups("nonsense\n3:pids:/job\n", mounted), SIZE_MAX);
+  std::filesystem::remove_all(root);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

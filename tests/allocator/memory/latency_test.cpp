@@ -1,0 +1,131 @@
+// Latency tables: those that are compiled in, files by path, and hostile files.
+#include "allocator/memory/latency.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "allocator/error.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+template <typename Exception>
+std::string message_of(const auto& function) {
+  try {
+    function();
+  } catch (const Exception& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::string complete() { return LatencyTable::named("unit").text(); }
+
+std::string parse_error(const std::string& text) {
+  return message_of<FileError>([&] { LatencyTable::parse(text, "some/table.txt"); });
+}
+
+TEST(LatencyTable, KnowsItsNames) { EXPECT_THAT(LatencyTable::names(), ElementsAre("unit", "h200")); }
+
+TEST(LatencyTable, ChargesOneMicrosecondForEachCallInTheUnitTable) {
+  const LatencyTable unit = LatencyTable::named("unit");
+  EXPECT_EQ(unit.name, "unit");
+  for (const auto& cost :
+       {unit.reserve, unit.unreserve, unit.create, unit.release, unit.map, unit.set_access, unit.unmap, unit.malloc,
+        unit.free, unit.event_record, unit.event_query, unit.stream_wait, unit.synchronize}) {
+    EXPECT_EQ(cost.of(0), 1000);
+    EXPECT_EQ(cost.of(std::size_t{1} << 40), 1000);
+  }
+}
+
+TEST(LatencyTable, SaysThatTheFiguresForTheH200WereNotMeasuredOnOne) {
+  const LatencyTable table = LatencyTable::named("h200");
+  EXPECT_THAT(table.source, HasSubstr("not measured on an H200"));
+  EXPECT_GT(table.set_access.call, table.map.call);
+}
+
+TEST(LatencyTable, AddsTheCostOfEachMebibyte) {
+  const LatencyTable::Cost cost{.call = 100, .per_mib = 10};
+  EXPECT_EQ(cost.of(0), 100);
+  EXPECT_EQ(cost.of(std::size_t{3} << 20), 130);
+  EXPECT_EQ(cost.of(std::size_t{1} << 19), 105);
+}
+
+TEST(LatencyTable, ComesBackFromItsText) {
+  LatencyTable table = LatencyTable::named("h200");
+  table.create = {.call = 12.5, .per_mib = 0.125};
+  const LatencyTable again = LatencyTable::parse(table.text(), "/somewhere/mine.txt");
+  EXPECT_EQ(again.name, "mine");
+  EXPECT_EQ(again.source, table.source);
+  EXPECT_EQ(again.create.call, 12.5);
+  EXPECT_EQ(again.create.per_mib, 0.125);
+  EXPECT_EQ(again.synchronize.call, table.synchronize.call);
+  EXPECT_EQ(again.text(), table.text());
+}
+
+TEST(LatencyTable, IsReadFromAFile) {
+  const std::string path = (std::filesystem::temp_directory_path() / "poolgrad_latency_test.txt").string();
+  std::ofstream(path) << "# mine\r\n\r\n" << complete() << "  # the end\n";
+  EXPECT_EQ(LatencyTable::named(path).name, "poolgrad_latency_test");
+  std::filesystem::remove(path);
+}
+
+TEST(LatencyTable, ListsTheNamesWhenOneIsUnknown) {
+  for (const char* name : {"h100", "", "/no/such/file", "/"}) {
+    EXPECT_THAT(message_of<ValueError>([&] { LatencyTable::named(name); }), HasSubstr("known are unit, h200")) << name;
+  }
+}
+
+TEST(LatencyTable, NamesPathAndLineOfAnUnknownCall) {
+  const std::string message = parse_error("# one\nfly 1 2\n");
+  EXPECT_THAT(message, HasSubstr("some/table.txt, line 2"));
+  EXPECT_THAT(message, HasSubstr("'fly'"));
+  EXPECT_THAT(message, HasSubstr("known are source, reserve"));
+}
+
+TEST(LatencyTable, RefusesNumbersThatAreNone) {
+  for (const char* number : {"-1", "nan", "inf", "1e13", "1ns", "0x", "one", "1e999"}) {
+    EXPECT_THAT(parse_error(std::string("map ") + number + " 0\n"), HasSubstr("line 1: nanoseconds from 0 to 1e12"))
+        << number;
+    EXPECT_THAT(parse_error(std::string("map 0 ") + number + "\n"), HasSubstr("line 1: nanoseconds")) << number;
+  }
+}
+
+TEST(LatencyTable, RefusesMissingAndSuperfluousWords) {
+  EXPECT_THAT(parse_error("map 1\n"), HasSubstr("line 1: expected 'map <ns per call> <ns per MiB>'"));
+  EXPECT_THAT(parse_error("map\n"), HasSubstr("line 1: expected"));
+  EXPECT_THAT(parse_error("map 1 2 3\n"), HasSubstr("line 1: expected"));
+  EXPECT_THAT(parse_error("map 1 2\nmap 1 2\n"), HasSubstr("line 2: a second line for map"));
+  EXPECT_THAT(parse_error("source a\nsource b\n"), HasSubstr("line 2: a second source"));
+}
+
+TEST(LatencyTable, NamesACallThatIsMissing) {
+  EXPECT_THAT(parse_error(""), HasSubstr("line 1: the file ends without a line for reserve"));
+  std::string text = complete();
+  text.erase(text.find("unmap"));
+  EXPECT_THAT(parse_error(text), HasSubstr("the file ends without a line for unmap"));
+}
+
+TEST(LatencyTable, ShowsNoControlCharactersOfAHostileFile) {
+  const std::string message = parse_error("\x1b[31m" + std::string(100000, 'x') + " 1 2\n");
+  EXPECT_THAT(message, Not(HasSubstr("\x1b")));
+  EXPECT_LT(message.size(), 400u);
+}
+
+TEST(LatencyTable, RefusesFilesThatAreTooLargeForATable) {
+  const std::string path = (std::filesystem::temp_directory_path() / "poolgrad_latency_huge.txt").string();
+  std::ofstream(path).close();
+  std::filesystem::resize_file(path, std::uintmax_t{1} << 40);
+  EXPECT_THAT(message_of<FileError>([&] { LatencyTable::named(path); }), HasSubstr("too large"));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

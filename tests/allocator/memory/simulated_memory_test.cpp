@@ -1,0 +1,139 @@
+// The simulated device beyond the contract: addresses, the clock, what calls cost, and the sentences for misuse.
+#include "allocator/memory/simulated_memory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "allocator/error.h"
+
+namespace poolgrad::testing {
+namespace {
+
+constexpr std::size_t page = std::size_t{2} << 20;
+constexpr std::size_t capacity = 16 * page;
+
+TEST(SimulatedMemory, PlacesDevicesOneTebibyteApart) {
+  SimulatedMemory first(0, capacity);
+  SimulatedMemory third(2, capacity);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.reserve(page)), 0x7f0000000000u);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(third.reserve(page)), 0x7f0000000000u + (std::uintptr_t{2} << 40));
+}
+
+TEST(SimulatedMemory, RefusesAnImpossibleIndex) {
+  EXPECT_THROW(SimulatedMemory(-1, capacity), DeviceError);
+  EXPECT_THROW(SimulatedMemory(256, capacity), DeviceError);
+}
+
+TEST(SimulatedMemory, FinishesEventsWhenTheClockPassesThem) {
+  SimulatedMemory memory(0, capacity);
+  memory.set_event_delay(100);
+  const Stream stream{memory.device(), 1};
+  const EventId event = memory.record_event(stream);
+  EXPECT_FALSE(memory.event_finished(event));
+  memory.advance(99);
+  EXPECT_FALSE(memory.event_finished(event));
+  memory.advance(1);
+  EXPECT_TRUE(memory.event_finished(event));
+  const EventId later = memory.record_event(stream);
+  memory.synchronize(later);
+  EXPECT_EQ(memory.now(), 200u);
+}
+
+TEST(SimulatedMemory, LetsCallsTakeNoTimeWithoutATable) {
+  SimulatedMemory memory(0, capacity);
+  auto* range = static_cast<char*>(memory.reserve(4 * page));
+  memory.commit(range, page);
+  memory.move(range, range + page, page);
+  memory.decommit(range + page, page);
+  memory.synchronize(memory.record_event(Stream{memory.device(), 0}));
+  memory.unreserve(range, 4 * page);
+  EXPECT_EQ(memory.now(), 0u);
+  EXPECT_EQ(memory.calls().create.calls, 1u);
+}
+
+// The calls that a CUDA driver would see: a commit is three, a decommit two and a move three for each handle.
+TEST(SimulatedMemory, CountsTheCallsOfADriverAndTheirTime) {
+  SimulatedMemory memory(0, capacity, {.latency = LatencyTable::named("unit")});
+  const Stream stream{memory.device(), 0};
+  auto* range = static_cast<char*>(memory.reserve(8 * page));
+  ASSERT_TRUE(memory.commit(range, 2 * page));
+  ASSERT_TRUE(memory.commit(range + 2 * page, page));
+  EXPECT_EQ(memory.now(), 7000u);
+  ASSERT_TRUE(memory.move(range, range + 4 * page, 3 * page));
+  EXPECT_EQ(memory.now(), 13000u);
+  memory.decommit(range + 4 * page, 3 * page);
+  EXPECT_EQ(memory.now(), 17000u);
+  EXPECT_FALSE(memory.commit(range, 17 * page));
+  const EventId event = memory.record_event(stream);
+  memory.stream_wait(stream, event);
+  EXPECT_TRUE(memory.event_finished(event));
+  memory.unreserve(range, 8 * page);
+  EXPECT_EQ(memory.now(), 22000u);
+
+  const DriverCalls calls = memory.calls();
+  EXPECT_EQ(calls.reserve.calls, 1u);
+  EXPECT_EQ(calls.create.calls, 3u);
+  EXPECT_EQ(calls.map.calls, 4u);
+  EXPECT_EQ(calls.set_access.calls, 4u);
+  EXPECT_EQ(calls.unmap.calls, 4u);
+  EXPECT_EQ(calls.release.calls, 2u);
+  EXPECT_EQ(calls.total().calls, 22u);
+  EXPECT_EQ(calls.total().nanoseconds, memory.now());
+}
+
+TEST(SimulatedMemory, ChargesTheSizeOfHandles) {
+  LatencyTable table = LatencyTable::named("unit");
+  table.create = {.call = 10, .per_mib = 3};
+  table.map = table.set_access = {};
+  SimulatedMemory memory(0, capacity);
+  void* range = memory.reserve(4 * page);
+  memory.set_latency(table);
+  ASSERT_TRUE(memory.commit(range, 4 * page));
+  EXPECT_EQ(memory.now(), 10u + 3 * 8);
+  memory.set_latency(std::nullopt);
+  memory.decommit(range, 4 * page);
+  EXPECT_EQ(memory.now(), 34u);
+}
+
+TEST(SimulatedMemory, CountsTheWaitOfASynchronisationAsItsTime) {
+  SimulatedMemory memory(0, capacity, {.latency = LatencyTable::named("unit")});
+  memory.set_event_delay(5000);
+  memory.synchronize(memory.record_event(Stream{memory.device(), 0}));
+  // Recorded at 1000, finished at 6000; the call itself began at 1000.
+  EXPECT_EQ(memory.now(), 6000u);
+  EXPECT_EQ(memory.calls().synchronize.nanoseconds, 5000u);
+}
+
+TEST(SimulatedMemory, KeepsItsCapacityWhenBacked) {
+  SimulatedMemory memory(0, 2 * page, {.backed = true});
+  auto* range = static_cast<unsigned char*>(memory.reserve(8 * page));
+  ASSERT_TRUE(memory.commit(range, 2 * page));
+  EXPECT_FALSE(memory.commit(range + 2 * page, page));
+  range[2 * page - 1] = 77;
+  ASSERT_TRUE(memory.move(range, range + 4 * page, 2 * page));
+  EXPECT_EQ(range[6 * page - 1], 77);
+  memory.decommit(range + 4 * page, 2 * page);
+  EXPECT_EQ(memory.info().free, 2 * page);
+  memory.unreserve(range, 8 * page);
+}
+
+using SimulatedMemoryDeathTest = ::testing::Test;
+
+TEST(SimulatedMemoryDeathTest, EndsTheProgramWhenAPartOfAHandleIsGivenBack) {
+  SimulatedMemory memory(0, capacity);
+  auto* range = static_cast<char*>(memory.reserve(4 * page));
+  ASSERT_TRUE(memory.commit(range, 2 * page));
+  EXPECT_DEATH(memory.decommit(range, page), "decommit.*ends inside a handle of 4194304 bytes");
+  EXPECT_DEATH(memory.decommit(range + 2 * page, page), "decommit.*memory is missing");
+}
+
+TEST(SimulatedMemory, RefusesToCommitTwice) {
+  SimulatedMemory memory(0, capacity);
+  auto* range = static_cast<char*>(memory.reserve(4 * page));
+  ASSERT_TRUE(memory.commit(range, 2 * page));
+  EXPECT_THROW(memory.commit(range + page, page), DeviceError);
+  EXPECT_EQ(memory.info().free, capacity - 2 * page);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

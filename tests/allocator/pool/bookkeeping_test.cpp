@@ -1,0 +1,467 @@
+// What the pool keeps account with: it is little, counted, and given back; and nobody can tell whether live blocks are
+// packed.
+#include <malloc.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <random>
+#include <thread>
+
+#include "allocator/heap/block.h"
+#include "tests/allocator/pool_testing.h"
+#include "tests/test_seed.h"
+
+namespace {
+
+std::atomic<std::size_t> heap_bytes = 0;     // that operator new has given out
+thread_local std::uint64_t failing_new = 0;  // which call from now on throws, in this thread; 0: none
+
+void* counted_new(std::size_t bytes, std::size_t alignment) {
+  if (failing_new != 0 && --failing_new == 0) throw std::bad_alloc();
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
+  heap_bytes += malloc_usable_size(memory);
+  return memory;
+}
+
+void counted_delete(void* memory) noexcept {
+  if (memory != nullptr) heap_bytes -= malloc_usable_size(memory);
+  std::free(memory);
+}
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_new(bytes, alignof(std::max_align_t)); }
+// As the standard library has it; a sanitizer's would not go through the one above.
+[[gnu::noinline]] void* operator new[](std::size_t bytes) { return operator new(bytes); }
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted_new(bytes, static_cast<std::size_t>(alignment));
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { counted_delete(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { counted_delete(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { counted_delete(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, std::size_t) noexcept { counted_delete(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { counted_delete(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { counted_delete(memory); }
+
+namespace poolgrad::testing {
+namespace {
+
+// One thread, one stream, whatever the sizes: indices of free blocks, caches, first pages of tables.
+constexpr std::size_t floor_bytes = 128 * KiB;
+
+struct Held {
+  void* pointer;
+  std::size_t bytes;
+};
+
+struct Sizes {
+  std::size_t least;
+  std::size_t most;
+  std::size_t blocks;
+};
+
+std::vector<Held> fill(CachingAllocator& pool, const Sizes& sizes, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<Held> held;
+  held.reserve(sizes.blocks);
+  for (std::size_t i = 0; i < sizes.blocks; ++i) {
+    const std::size_t bytes = sizes.least + random() % (sizes.most - sizes.least + 1);
+    held.push_back({allocate(pool, bytes, Category::parameter), bytes});
+  }
+  return held;
+}
+
+class BookkeepingTest : public ::testing::TestWithParam<Sizes> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, BookkeepingTest,
+                         ::testing::Values(Sizes{512, 512, 200000}, Sizes{512, 2 * KiB, 200000},
+                                           Sizes{2 * KiB, 16 * KiB, 50000}, Sizes{16 * KiB, 128 * KiB, 20000},
+                                           Sizes{1 * MiB, 2 * MiB, 1000}),
+                         [](const auto& test) {
+                           return std::to_string(test.param.least) + "to" + std::to_string(test.param.most);
+                         });
+
+TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{64} << 30));
+  std::vector<Held> held;
+  for (std::uint64_t part = 0; part < 20; ++part) {
+    Sizes some = GetParam();
+    some.blocks /= 20;
+    for (const Held& block : fill(pool, some, test_seed() + part)) held.push_back(block);
+    const Statistics statistics = pool.statistics();
+    ASSERT_LE(statistics.bookkeeping_bytes, statistics.reserved_bytes.current / 50 + floor_bytes) << held.size();
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_invariants(pool));
+  for (const Held& block : held) deallocate(pool, block.pointer, block.bytes);
+  pool.trim();
+  EXPECT_LE(pool.statistics().bookkeeping_bytes, floor_bytes);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
+}
+
+TEST(Bookkeeping, IsWhatThePoolTakesOfTheHeap) {
+  const auto check = [](const CachingAllocator& pool, std::size_t heap) {
+    const auto counted = static_cast<double>(pool.statistics().bookkeeping_bytes);
+    // Pages of tables do not come from the heap, what malloc() rounds up is not counted.
+    EXPECT_NEAR(counted, static_cast<double>(heap), 0.05 * counted + 64 * KiB);
+  };
+  const std::size_t before = heap_bytes;
+  for (const bool packed : {false, true}) {
+    CachingAllocator counted(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30),
+                             {.routines = false, .packing = packed});
+    std::vector<Held> held = fill(counted, {512, 2 * KiB, 100000}, 5);
+    const std::size_t own = held.capacity() * sizeof(Held);
+    check(counted, heap_bytes - before - own);
+    const Statistics full = counted.statistics();
+    EXPECT_EQ(full.bookkeeping_bytes > full.reserved_bytes.current / 10, !packed);
+    for (std::size_t i = 0; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
+    check(counted, heap_bytes - before - own);
+    counted.trim();
+    check(counted, heap_bytes - before - own);
+    for (std::size_t i = 1; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
+    counted.trim();
+    check(counted, heap_bytes - before - own);
+    EXPECT_LE(counted.statistics().bookkeeping_bytes, floor_bytes);
+    EXPECT_LE(heap_bytes - before - own, floor_bytes);
+  }
+}
+
+TEST(Bookkeeping, OfThreadsAndStreamsGoesWithThem) {
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB), {.routines = false});
+  deallocate(pool, allocate(pool, 100), 100);
+  pool.trim();
+  const std::uint64_t before = pool.statistics().bookkeeping_bytes;
+  deallocate(pool, allocate(pool, 100), 100);
+  EXPECT_GT(pool.statistics().bookkeeping_bytes, before) << "a magazine";
+  std::thread([&] {
+    deallocate(pool, allocate(pool, 100), 100);
+    EXPECT_GT(pool.statistics().bookkeeping_bytes, before + 4 * KiB) << "a cache and two magazines";
+  }).join();
+  pool.trim();
+  EXPECT_EQ(pool.statistics().bookkeeping_bytes, before);
+}
+
+TEST(Bookkeeping, IsInTheNamedStatistics) {
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB));
+  allocate(pool, 100);
+  const Statistics statistics = pool.statistics();
+  EXPECT_THAT(named_statistics(statistics),
+              ::testing::Contains(::testing::Pair("bookkeeping_bytes", statistics.bookkeeping_bytes)));
+  EXPECT_GT(statistics.bookkeeping_bytes, sizeof(Block));
+}
+
+// Two pools, one of which packs, do the same at random: all that can be asked about them is the same at every moment.
+class PackingTwins {
+ public:
+  PackingTwins(std::uint64_t seed, AllocatorConfig config) : random_(seed) {
+    config.deterministic = true;  // both wait for the same
+    for (const bool packing : {true, false}) {
+      config.packing = packing;
+      pools_.push_back(std::make_unique<CachingAllocator>(make_memory("sim", 256 * MiB, 64 * KiB), config));
+    }
+  }
+
+  void run(int deeds) {
+    for (int i = 0; i < 3000 && !::testing::Test::HasFailure(); ++i) allocate_one();
+    for (int i = 0; i < deeds && !::testing::Test::HasFailure(); ++i) {
+      if (one_in(400)) few_ = !few_;
+      const std::uint64_t choice = random_() % 1000;
+      if (choice < 5) {
+        trim();
+      } else if (choice < 8) {
+        compare();
+      } else if (choice < 40) {
+        touch_one();
+      } else if (choice < (few_ ? 350u : 650u)) {
+        allocate_one();
+      } else {
+        free_one(one_in(20) ? random_() % 3 : SIZE_MAX);
+      }
+      if (i % 100 == 0) note_share();
+    }
+    compare();
+    while (!held_.empty()) free_one(SIZE_MAX);
+    trim();
+    compare();
+    compare_traces();
+  }
+  /// The least part of the other's book-keeping that the one that packs has had, in percent.
+  std::uint64_t least() const { return least_; }
+
+ private:
+  struct Pair {
+    void* pointers[2];
+    std::size_t bytes;
+    std::uint64_t stream;
+  };
+
+  bool one_in(std::uint64_t n) { return random_() % n == 0; }
+  Pair& any() { return held_[random_() % held_.size()]; }
+
+  void allocate_one() {
+    // Small blocks, many of them alike, and now and then a large one.
+    const std::size_t bytes = one_in(50) ? random_() % (512 * KiB) : one_in(2) ? 512 : random_() % (8 * KiB);
+    Pair pair{{}, bytes, one_in(10) ? random_() % 3 : 0};
+    const auto category = static_cast<Category>(one_in(3) ? random_() % category_count : 10);
+    const std::size_t alignment = one_in(20) ? 4096 : 64;
+    std::string refusals[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+      const auto result = pools_[i]->try_allocate({.bytes = bytes,
+                                                   .alignment = alignment,
+                                                   .stream = stream_of(*pools_[i], pair.stream),
+                                                   .tag = {category, static_cast<std::uint32_t>(bytes % 3)}});
+      if (void* const* pointer = std::get_if<void*>(&result)) {
+        pair.pointers[i] = *pointer;
+      } else {
+        std::string& report = refusals[i] = std::get<std::string>(result);
+        const std::size_t times = report.find("tried:");
+        report.erase(times, report.find('\n', times) - times);
+      }
+    }
+    ASSERT_EQ(refusals[0], refusals[1]);
+    ASSERT_EQ(pair.pointers[0], pair.pointers[1]);
+    if (pair.pointers[0] != nullptr) {
+      held_.push_back(pair);
+    } else {
+      few_ = true;
+    }
+  }
+
+  void free_one(std::uint64_t stream) {
+    if (held_.empty()) return;
+    std::swap(any(), held_.back());
+    const Pair pair = held_.back();
+    held_.pop_back();
+    for (std::size_t i = 0; i < 2; ++i)
+      deallocate(*pools_[i], pair.pointers[i], pair.bytes, stream == SIZE_MAX ? pair.stream : stream);
+  }
+
+  void note_share() {
+    const std::uint64_t other = pools_[1]->statistics().bookkeeping_bytes;
+    least_ = std::min(least_, pools_[0]->statistics().bookkeeping_bytes * 100 / other);
+  }
+
+  void trim() {
+    const std::size_t bytes = one_in(2) ? 0 : random_() % (4 * MiB);
+    const std::size_t released = pools_[0]->trim(bytes);
+    EXPECT_EQ(released, pools_[1]->trim(bytes));
+  }
+
+  void touch_one() {
+    if (held_.empty()) return;
+    Pair& pair = any();
+    const std::uint64_t stream = random_() % 3;
+    switch (random_() % 5) {
+      case 0:
+        for (const auto& pool : pools_) pool->use(pair.pointers[0], stream_of(*pool, stream));
+        return;
+      case 1:
+        for (const auto& pool : pools_) pool->order(stream_of(*pool, stream), stream_of(*pool, (stream + 1) % 3));
+        return;
+      case 2: {
+        const std::size_t wanted = random_() % (2 * pair.bytes + 1);
+        const auto expand = [&](CachingAllocator& pool) {
+          return pool.expand_in_place(pair.pointers[0], pair.bytes, wanted, stream_of(pool, pair.stream));
+        };
+        const bool done = expand(*pools_[0]);
+        ASSERT_EQ(done, expand(*pools_[1]));
+        if (done) pair.bytes = wanted;
+        return;
+      }
+      case 3: ASSERT_EQ(pools_[0]->usable_size(pair.pointers[0]), pools_[1]->usable_size(pair.pointers[0])); return;
+      default:
+        if (!one_in(4)) return;
+        for (const auto& pool : pools_) pool->stream_destroyed(stream_of(*pool, 2));
+    }
+  }
+
+  void compare() {
+    auto one = pools_[0]->statistics();
+    auto other = pools_[1]->statistics();
+    one.bookkeeping_bytes = other.bookkeeping_bytes = 0;
+    one.routine_hits = other.routine_hits = 0;  // of what has been packed lately there is no routine
+    auto names = named_statistics(one);
+    auto others = named_statistics(other);
+    for (auto* list : {&names, &others}) {
+      std::erase_if(*list, [](const auto& entry) { return entry.first.ends_with("nanoseconds"); });
+    }
+    ASSERT_EQ(names, others);
+    ASSERT_EQ(pools_[0]->sequence_hash(), pools_[1]->sequence_hash());
+    const auto key = [](const BlockSnapshot& block) {
+      return std::tuple(block.address, block.size, block.state, block.stream, block.epoch, block.window, block.number,
+                        block.requested, block.tag.category, block.tag.scope);
+    };
+    const auto blocks = pools_[0]->snapshot();
+    const auto expected = pools_[1]->snapshot();
+    ASSERT_EQ(blocks.size(), expected.size());
+    for (std::size_t i = 0; i < blocks.size(); ++i) ASSERT_EQ(key(blocks[i]), key(expected[i]));
+  }
+
+  void compare_traces() {
+    const auto key = [](const TraceEvent& event) {
+      return std::tuple(event.kind, event.allocation, event.address, event.size, event.ticket, event.scope,
+                        event.stream, event.slack, event.category);
+    };
+    const Trace trace = pools_[0]->trace();
+    const Trace other = pools_[1]->trace();
+    std::size_t compared = 0;
+    ASSERT_EQ(trace.events.size(), other.events.size());
+    for (std::size_t i = 0; i < trace.events.size(); ++i) {
+      if (trace.events[i].kind == TraceKind::rung) continue;  // has times
+      ASSERT_EQ(key(trace.events[i]), key(other.events[i]));
+      ++compared;
+    }
+    EXPECT_EQ(compared != 0, pools_[0]->config().trace != 0);
+  }
+
+  std::mt19937_64 random_;
+  std::vector<std::unique_ptr<CachingAllocator>> pools_;
+  std::vector<Pair> held_;
+  bool few_ = false;
+  std::uint64_t least_ = 100;
+};
+
+TEST(PackingTwins, CannotBeToldApart) {
+  const std::uint64_t first = test_seed();
+  std::uint64_t least = 100;
+  for (std::uint64_t seed = first; seed < first + 6 && !::testing::Test::HasFailure(); ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    AllocatorConfig config{.budget = (1 + seed % 3) * 8 * MiB};
+    config.magazines = seed % 2 == 0;
+    config.routines = seed % 4 < 2;
+    if (seed % 3 == 0) {
+      config.trace = 2000;
+      config.budget = 0;  // a refusal would replay the trace
+    }
+    PackingTwins twins(seed, config);
+    twins.run(3000);
+    least = std::min(least, twins.least());
+  }
+  EXPECT_LT(least, 30u) << "hardly anything was ever packed";
+}
+
+TEST(Packing, LeavesSteadyStepsAlone) {
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{1} << 30));
+  fill(pool, {512, 2 * KiB, 3000}, 3);
+  std::vector<Held> step;
+  const auto run_step = [&] {
+    std::mt19937_64 random(9);
+    for (int i = 0; i < 400; ++i) {
+      const std::size_t bytes = 1 + random() % (16 * KiB);
+      step.push_back({allocate(pool, bytes), bytes});
+    }
+    for (; !step.empty(); step.pop_back()) deallocate(pool, step.back().pointer, step.back().bytes);
+  };
+  for (int i = 0; i < 8; ++i) run_step();
+  const std::uint64_t hits = pool.statistics().routine_hits;
+  const std::uint64_t bytes = pool.statistics().bookkeeping_bytes;
+  const std::size_t heap = heap_bytes;
+  for (int i = 0; i < 4; ++i) run_step();
+  EXPECT_GE(pool.statistics().routine_hits - hits, 1590u);
+  EXPECT_EQ(pool.statistics().bookkeeping_bytes, bytes);
+  EXPECT_EQ(heap_bytes, heap);
+}
+
+TEST(Packing, StaysRightWhileThreadsGiveBackWhatOthersAskedFor) {
+  CachingAllocator pool(make_memory("host", 512 * MiB));
+  std::vector<Held> held = fill(pool, {64, 2 * KiB, 20000}, 11);
+  for (const Held& block : held) *static_cast<unsigned char*>(block.pointer) = 42;
+  std::atomic<std::size_t> next = 0;
+  std::atomic<int> damaged = 0;
+  std::vector<std::thread> threads;
+  for (unsigned id = 0; id < 4; ++id) {
+    threads.emplace_back([&, id] {
+      std::mt19937_64 random(id);
+      std::vector<Held> own;
+      for (std::size_t i = next++; i < held.size(); i = next++) {
+        if (*static_cast<unsigned char*>(held[i].pointer) != 42) ++damaged;
+        if (random() % 4 == 0) pool.use(held[i].pointer, stream_of(pool, 0));
+        if (random() % 4 == 0 && pool.usable_size(held[i].pointer) < held[i].bytes) ++damaged;
+        deallocate(pool, held[i].pointer, held[i].bytes);
+        for (int k = 0; k < 2; ++k) {
+          const std::size_t bytes = 1 + random() % 1000;
+          own.push_back({allocate(pool, bytes), bytes});
+          *static_cast<unsigned char*>(own.back().pointer) = static_cast<unsigned char>(id);
+        }
+        if (random() % 2 == 0) {
+          std::swap(own[random() % own.size()], own.back());
+          if (*static_cast<unsigned char*>(own.back().pointer) != id) ++damaged;
+          deallocate(pool, own.back().pointer, own.back().bytes);
+          own.pop_back();
+        }
+        if (i % 1000 == 999) pool.trim(0);
+      }
+      for (const Held& block : own) deallocate(pool, block.pointer, block.bytes);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(damaged, 0);
+  EXPECT_EQ(pool.statistics().allocation.current, 0u);
+  ASSERT_NO_FATAL_FAILURE(expect_invariants(pool));
+  pool.trim();
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
+}
+
+TEST(Packing, SurvivesWantOfMemoryInAnyPlace) {
+  const auto attempt = [](std::uint64_t& due, auto call) {
+    failing_new = due;
+    bool done = false;
+    try {
+      call();
+      done = true;
+    } catch (const std::bad_alloc&) {
+    }
+    due = failing_new;
+    failing_new = 0;
+    return done;
+  };
+  for (std::uint64_t k = 1, last = k; last == k; ++k) {
+    SCOPED_TRACE("failure " + std::to_string(k));
+    CachingAllocator pool(make_memory("sim", 64 * MiB, 64 * KiB));
+    std::vector<Held> held = fill(pool, {200, 200, 1500}, 1);
+    std::uint64_t due = k;
+    attempt(due, [&] { pool.trim(0); });
+    for (std::size_t i = 0; i < 700; i += 70) {
+      attempt(due, [&] { pool.use(held[i].pointer, stream_of(pool, 1)); });
+      const auto expand = [&] {
+        held[i + 1].bytes = pool.expand_in_place(held[i + 1].pointer, 200, 190, {}) ? 190 : 200;
+      };
+      attempt(due, expand);
+      for (const std::size_t j : {i + 5, i + 7, i + 6}) {
+        EXPECT_TRUE(attempt(due, [&] { deallocate(pool, held[j].pointer, held[j].bytes); }));
+        held[j].pointer = nullptr;
+      }
+      if (i == 350) attempt(due, [&] { pool.trim(0); });
+    }
+    if (due == 0) last = k + 1;
+    ASSERT_NO_FATAL_FAILURE(expect_invariants(pool));
+    for (const Held& block : held) {
+      if (block.pointer != nullptr) deallocate(pool, block.pointer, block.bytes);
+    }
+    pool.trim();
+    EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
+    EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
+  }
+}
+
+TEST(PackingDeathTest, WrongFreesOfPackedBlocksAreNamedAsBefore) {
+  CachingAllocator pool(make_memory("sim", 64 * MiB));
+  std::vector<Held> held = fill(pool, {1000, 1000, 100}, 1);
+  pool.trim(0);
+  EXPECT_LT(pool.statistics().bookkeeping_bytes, 100 * sizeof(Block) + 64 * KiB);
+  auto* block = static_cast<char*>(held[50].pointer);
+  EXPECT_DEATH(deallocate(pool, block + 128, 872), "not the start of a block: .* 128 bytes into a block of 1000");
+  EXPECT_DEATH(deallocate(pool, block, 999), "wrong size for .* it has 1000 bytes, not 999");
+  deallocate(pool, block, 1000);
+  EXPECT_DEATH(deallocate(pool, block, 1000), "double free of 0x");
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

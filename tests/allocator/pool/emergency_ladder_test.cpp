@@ -1,0 +1,390 @@
+#include "allocator/pool/emergency_ladder.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+constexpr std::array ids = {RungId::poll,   RungId::other_streams, RungId::magazines,     RungId::coalesce,
+                            RungId::commit, RungId::stitch,        RungId::release,       RungId::synchronise,
+                            RungId::borrow, RungId::wait,          RungId::derived_cache, RungId::offload};
+
+// Named "a", "b", ... from the lowest up.
+Rung rung(const std::string& name, std::vector<std::string>& visited, std::size_t estimate, std::size_t yield) {
+  return {ids[static_cast<std::size_t>(name[0] - 'a')], name, [estimate](Need&) { return estimate; },
+          [&visited, name, yield](Need&) {
+            visited.push_back(name);
+            return yield;
+          }};
+}
+
+std::vector<Yield> climb(
+    const std::vector<Rung>& rungs, Need& need, const EmergencyLadder::Search& search = [](Need&) {}) {
+  return EmergencyLadder::climb(rungs, need, search, [](const Rung&, std::size_t, std::uint64_t) {});
+}
+
+TEST(EmergencyLadder, TriesRungsInOrderAndSkipsTheHopeless) {
+  std::vector<std::string> visited;
+  Need need;
+  const auto yields = climb({rung("a", visited, 1, 0), rung("b", visited, 0, 5), rung("c", visited, 1, 0)}, need,
+                            [](Need&) { FAIL() << "nothing was released"; });
+  EXPECT_THAT(visited, ElementsAre("a", "c"));
+  ASSERT_EQ(yields.size(), 3u);
+  EXPECT_EQ(yields[2].rung, "c");
+  EXPECT_EQ(yields[0].runs, 1u);
+  EXPECT_EQ(yields[1].runs, 0u);
+  EXPECT_EQ(need.block, nullptr);
+}
+
+TEST(EmergencyLadder, SearchesAgainAfterEveryRungThatYields) {
+  std::vector<std::string> visited;
+  Need need;
+  Block block;
+  int searches = 0;
+  const auto yields =
+      climb({rung("a", visited, 1, 10), rung("b", visited, 1, 20), rung("c", visited, 1, 30)}, need, [&](Need& n) {
+        if (++searches == 2) n.block = &block;
+      });
+  EXPECT_THAT(visited, ElementsAre("a", "a"));
+  EXPECT_TRUE(yields.empty()) << "only a report of failure needs them";
+  EXPECT_EQ(need.block, &block);
+}
+
+TEST(EmergencyLadder, GoesBackToTheLowerRungsWhenAHigherOneYields) {
+  std::vector<std::string> visited;
+  Need need;
+  Rung once = rung("c", visited, 1, 7);
+  once.estimate = [&](Need&) { return std::ranges::count(visited, "c") == 0 ? std::size_t{7} : 0; };
+  const auto yields = climb({rung("a", visited, 1, 0), rung("b", visited, 1, 0), once}, need);
+  EXPECT_THAT(visited, ElementsAre("a", "b", "c", "a", "b"));
+  EXPECT_EQ(yields[2].bytes, 7u);
+}
+
+TEST(EmergencyLadder, EndsEvenIfEveryRungAlwaysYields) {
+  std::vector<std::string> visited;
+  std::vector<Rung> rungs;
+  for (char name = 'a'; name <= 'l'; ++name) rungs.push_back(rung(std::string(1, name), visited, 1, 1));
+  Need need;
+  climb(rungs, need);
+  EXPECT_EQ(visited.size(), 12u * 12u);
+}
+
+TEST(EmergencyLadder, SearchesOnceMoreAfterAStrangerWhoClaimsToHaveFreedNothing) {
+  std::vector<std::string> visited;
+  Need need;
+  Rung stranger = rung("b", visited, 1, 0);
+  stranger.trusted = false;
+  int searches = 0;
+  climb({rung("a", visited, 1, 0), stranger, rung("c", visited, 1, 0)}, need, [&](Need&) { ++searches; });
+  EXPECT_THAT(visited, ElementsAre("a", "b", "a", "c"));
+  EXPECT_EQ(searches, 1);
+}
+
+TEST(EmergencyLadder, TellsAboutEachRun) {
+  std::vector<std::string> visited;
+  std::vector<std::pair<RungId, std::size_t>> runs;
+  Need need;
+  Rung waits = rung("b", visited, 1, 0);
+  waits.yields = false;
+  EmergencyLadder::climb(
+      {rung("a", visited, 1, 3), waits}, need, [](Need&) {},
+      [&](const Rung& run, std::size_t bytes, std::uint64_t) { runs.emplace_back(run.id, bytes); });
+  EXPECT_THAT(runs, ElementsAre(std::pair(RungId::poll, 3u), std::pair(RungId::poll, 3u),
+                                std::pair(RungId::other_streams, 0u)));
+}
+
+TEST(EmergencyLadder, ClimbsOnlyBelowTheRungThatIsRunning) {
+  std::vector<std::string> visited;
+  std::vector<std::string> inner;
+  Need need;
+  std::vector<Rung> rungs = {rung("a", visited, 1, 0), rung("b", visited, 1, 0), rung("c", visited, 1, 0)};
+  rungs.back().run = [&](Need&) -> std::size_t {
+    Need nested;
+    climb({rung("a", inner, 1, 0), rung("b", inner, 1, 0), rung("c", inner, 1, 0), rung("d", inner, 1, 0)}, nested);
+    return 0;
+  };
+  climb(rungs, need);
+  EXPECT_THAT(inner, ElementsAre("a", "b"));
+  climb({rung("l", visited, 1, 0)}, need);
+  EXPECT_EQ(visited.back(), "l");
+}
+
+TEST(EmergencyLadder, NeverGoesFromOffloadingToRecomputing) {
+  std::vector<std::string> inner;
+  for (const RungId id : {RungId::offload, RungId::rematerialise}) {
+    const EmergencyLadder::Running running(id);
+    Need nested;
+    Rung offload = rung("a", inner, 1, 0);
+    offload.id = RungId::offload;
+    climb({offload}, nested);
+  }
+  EXPECT_THAT(inner, ElementsAre());
+}
+
+class Cache : public ReclaimClient {
+ public:
+  Cache(CachingAllocator& pool, std::string name, double price, RungId kind = RungId::derived_cache)
+      : pool_(pool), name_(std::move(name)), price_(price), kind_(kind) {}
+  ~Cache() override { drop(SIZE_MAX); }
+
+  void keep(std::size_t bytes) { blocks_.emplace_back(allocate(pool_, bytes), bytes); }
+  std::size_t asked() const { return asked_; }
+  std::function<void()> while_reclaiming = [] {};
+
+  std::string name() const override { return name_; }
+  RungId kind() const override { return kind_; }
+  double price_per_byte() const override { return price_; }
+  std::size_t estimate() override {
+    std::size_t bytes = 0;
+    for (const auto& [pointer, size] : blocks_) bytes += size;
+    return bytes;
+  }
+  std::size_t reclaim(std::size_t bytes) override {
+    ++asked_;
+    while_reclaiming();
+    return drop(bytes);
+  }
+
+ private:
+  std::size_t drop(std::size_t bytes) {
+    std::size_t dropped = 0;
+    while (!blocks_.empty() && dropped < bytes) {
+      deallocate(pool_, blocks_.back().first, blocks_.back().second);
+      dropped += blocks_.back().second;
+      blocks_.pop_back();
+    }
+    return dropped;
+  }
+
+  CachingAllocator& pool_;
+  std::string name_;
+  double price_;
+  RungId kind_;
+  std::size_t asked_ = 0;
+  std::vector<std::pair<void*, std::size_t>> blocks_;
+};
+
+class ReclaimClientTest : public PoolTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, ReclaimClientTest, devices, device_name);
+
+TEST_P(ReclaimClientTest, IsAskedLastWhereItsPriceIsNoNumber) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  CachingAllocator pool(memory(), {.budget = 3 * page});
+  const std::array clients = {std::make_shared<Cache>(pool, "unknown", nan),
+                              std::make_shared<Cache>(pool, "dear", 1e300),
+                              std::make_shared<Cache>(pool, "cheap", 0.5)};
+  for (const auto& client : clients) {
+    pool.add_client(client);
+    client->keep(page);
+  }
+  const auto asked = [&] {
+    std::array<bool, 3> who{};
+    for (std::size_t i = 0; i < 3; ++i) who[i] = clients[i]->asked() != 0;
+    return who;
+  };
+  const std::array blocks = {allocate(pool, page), allocate(pool, page)};
+  EXPECT_THAT(asked(), ElementsAre(false, true, true));
+  // A limit on prices leaves it out.
+  const auto refused = pool.try_allocate(
+      {.bytes = page, .stream = stream_of(pool), .tag = {Category::activation, 0}, .priority = 1e300});
+  EXPECT_TRUE(std::holds_alternative<std::string>(refused));
+  EXPECT_THAT(asked(), ElementsAre(false, true, true));
+  void* last = allocate(pool, page);
+  EXPECT_THAT(asked(), ElementsAre(true, true, true));
+  deallocate(pool, last, page);
+  for (void* block : blocks) deallocate(pool, block, page);
+}
+
+TEST_P(ReclaimClientTest, IsAskedCheapestFirstAndOnlyForWhatIsNeeded) {
+  CachingAllocator pool(memory(), {.budget = 8 * page});
+  const auto dear = std::make_shared<Cache>(pool, "dear", 2.0);
+  const auto cheap = std::make_shared<Cache>(pool, "cheap", 1.0);
+  pool.add_client(dear);
+  pool.add_client(cheap);
+  for (int i = 0; i < 4; ++i) {
+    dear->keep(page);
+    cheap->keep(page);
+  }
+  void* block = allocate(pool, page);
+  EXPECT_EQ(cheap->asked(), 1u);
+  EXPECT_EQ(cheap->estimate(), 3 * page);
+  EXPECT_EQ(dear->asked(), 0u);
+  void* large = allocate(pool, 5 * page);
+  EXPECT_EQ(cheap->estimate(), 0u);
+  EXPECT_LE(dear->estimate(), 2 * page);
+  EXPECT_LE(pool.statistics().reserved_bytes.peak, 8 * page);
+  deallocate(pool, block, page);
+  deallocate(pool, large, 5 * page);
+  expect_invariants(pool);
+}
+
+TEST_P(ReclaimClientTest, IsAskedByPriceWhetherItOffloadsOrRecomputesButCachesFirst) {
+  CachingAllocator pool(memory(), {.budget = 3 * page});
+  const auto recompute = std::make_shared<Cache>(pool, "recompute", 1.0, RungId::rematerialise);
+  const auto offload = std::make_shared<Cache>(pool, "offload", 2.0, RungId::offload);
+  const auto tables = std::make_shared<Cache>(pool, "tables", 3.0);
+  const std::vector<std::shared_ptr<Cache>> all = {offload, recompute, tables};
+  for (const auto& client : all) {
+    pool.add_client(client);
+    client->keep(page);
+  }
+  const auto asked = [&] { return std::vector{tables->asked(), recompute->asked(), offload->asked()}; };
+  void* first = allocate(pool, page);
+  EXPECT_THAT(asked(), ElementsAre(1u, 0u, 0u));
+  void* second = allocate(pool, page);
+  EXPECT_THAT(asked(), ElementsAre(1u, 1u, 0u));
+  void* third = allocate(pool, page);
+  EXPECT_THAT(asked(), ElementsAre(1u, 1u, 1u));
+  for (void* block : {first, second, third}) deallocate(pool, block, page);
+  EXPECT_EQ(pool.statistics().rungs[static_cast<std::size_t>(RungId::rematerialise)].bytes, page);
+}
+
+TEST_P(ReclaimClientTest, IsLeftAloneByRequestsOfLowPriority) {
+  CachingAllocator pool(memory(), {.budget = page});
+  const auto client = std::make_shared<Cache>(pool, "client", 2.0, RungId::offload);
+  pool.add_client(client);
+  client->keep(page);
+  AllocationRequest request{.bytes = page, .alignment = 64, .stream = stream_of(pool)};
+  request.priority = 1.5;
+  EXPECT_TRUE(std::holds_alternative<std::string>(pool.try_allocate(request)));
+  request.priority = 2.0;
+  request.may_reclaim = false;
+  EXPECT_TRUE(std::holds_alternative<std::string>(pool.try_allocate(request)));
+  EXPECT_EQ(client->asked(), 0u);
+  request.may_reclaim = true;
+  const auto result = pool.try_allocate(request);
+  ASSERT_TRUE(std::holds_alternative<void*>(result));
+  deallocate(pool, std::get<void*>(result), page);
+}
+
+TEST_P(ReclaimClientTest, GivesUpWhatASmallerBudgetNeeds) {
+  CachingAllocator pool(memory());
+  const auto client = std::make_shared<Cache>(pool, "client", 1.0);
+  pool.add_client(client);
+  for (int i = 0; i < 4; ++i) client->keep(page);
+  void* block = allocate(pool, page);
+  pool.set_budget(3 * page);
+  EXPECT_EQ(client->estimate(), 2 * page);
+  EXPECT_THROW(pool.set_budget(page / 2), ValueError);
+  EXPECT_EQ(pool.budget(), 3 * page);
+  deallocate(pool, block, page);
+  expect_invariants(pool);
+}
+
+TEST_P(ReclaimClientTest, MayAllocateWhileItReclaims) {
+  CachingAllocator pool(memory(), {.budget = 4 * page});
+  const auto cache = std::make_shared<Cache>(pool, "cache", 0.0);
+  pool.add_client(cache);
+  for (int i = 0; i < 4; ++i) cache->keep(page);
+  int refused = 0;
+  // Nothing is left at this moment: the nested request fails at once and never asks the client again.
+  cache->while_reclaiming = [&] {
+    try {
+      deallocate(pool, allocate(pool, page), page);
+    } catch (const OutOfMemoryError&) {
+      ++refused;
+    }
+  };
+  void* block = allocate(pool, page);
+  EXPECT_EQ(refused, 1);
+  EXPECT_EQ(cache->asked(), 1u);
+  deallocate(pool, block, page);
+}
+
+TEST_P(ReclaimClientTest, IsForgottenWhenItIsGone) {
+  CachingAllocator pool(memory(), {.budget = page});
+  pool.add_client(std::make_shared<Cache>(pool, "gone", 0.0));
+  void* block = allocate(pool, page);
+  const auto result = pool.try_allocate({.bytes = 1, .alignment = 64, .stream = stream_of(pool)});
+  EXPECT_THAT(std::get<std::string>(result), ::testing::Not(HasSubstr("gone")));
+  deallocate(pool, block, page);
+}
+
+TEST_P(ReclaimClientTest, AppearsInTheReport) {
+  CachingAllocator pool(memory(), {.budget = 3 * page});
+  const auto cache = std::make_shared<Cache>(pool, "rope tables", 0.0);
+  pool.add_client(cache);
+  cache->keep(page);
+  void* block = allocate(pool, page);
+  const auto result = pool.try_allocate({.bytes = 3 * page, .alignment = 64, .stream = stream_of(pool)});
+  ASSERT_TRUE(std::holds_alternative<std::string>(result));
+  EXPECT_THAT(std::get<std::string>(result), HasSubstr("rope tables 2.00 MiB"));
+  deallocate(pool, block, page);
+}
+
+class CallbackTest : public PoolTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, CallbackTest, devices, device_name);
+
+TEST_P(CallbackTest, IsAskedLastAndMayMakeRoom) {
+  CachingAllocator pool(memory(), {.budget = 2 * page});
+  const auto client = std::make_shared<Cache>(pool, "client", 1.0);
+  pool.add_client(client);
+  client->keep(page);
+  void* mine = allocate(pool, page);
+  std::vector<int> attempts;
+  pool.set_out_of_memory_callback([&](std::size_t bytes, int attempt) {
+    EXPECT_EQ(bytes, 2 * page);
+    EXPECT_EQ(client->estimate(), 0u);
+    attempts.push_back(attempt);
+    // Nothing is given up at first: the second time helps.
+    if (attempt == 1) deallocate(pool, mine, page);
+    return true;
+  });
+  void* block = allocate(pool, 2 * page);
+  EXPECT_THAT(attempts, ElementsAre(0, 1));
+  deallocate(pool, block, 2 * page);
+  expect_invariants(pool);
+}
+
+TEST_P(CallbackTest, IsAskedEightTimesAtMost) {
+  CachingAllocator pool(memory(), {.budget = page});
+  int attempts = 0;
+  pool.set_out_of_memory_callback([&](std::size_t, int) {
+    ++attempts;
+    return true;
+  });
+  EXPECT_THROW(allocate(pool, 2 * page), OutOfMemoryError);
+  EXPECT_EQ(attempts, 8);
+  attempts = 0;
+  pool.set_out_of_memory_callback([&](std::size_t, int) { return ++attempts < 3; });
+  EXPECT_THROW(allocate(pool, 2 * page), OutOfMemoryError);
+  EXPECT_EQ(attempts, 3);
+  attempts = 0;
+  const auto result =
+      pool.try_allocate({.bytes = 2 * page, .alignment = 64, .stream = stream_of(pool), .may_reclaim = false});
+  EXPECT_TRUE(std::holds_alternative<std::string>(result));
+  EXPECT_EQ(attempts, 0);
+}
+
+TEST_P(CallbackTest, MayAllocateButIsNotCalledForThat) {
+  CachingAllocator pool(memory(), {.budget = 2 * page});
+  void* kept = allocate(pool, page);
+  int depth = 0;
+  int refused = 0;
+  pool.set_out_of_memory_callback([&](std::size_t, int) {
+    EXPECT_EQ(depth++, 0);
+    try {
+      allocate(pool, 2 * page);
+    } catch (const OutOfMemoryError&) {
+      ++refused;
+    }
+    deallocate(pool, allocate(pool, page), page);
+    --depth;
+    return false;
+  });
+  EXPECT_THROW(allocate(pool, 2 * page), OutOfMemoryError);
+  EXPECT_EQ(refused, 1);
+  deallocate(pool, kept, page);
+  expect_invariants(pool);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

@@ -1,0 +1,265 @@
+// Every call to the device fails once, in every place, by a refusal or by an exception of any type, and so does every
+// request for memory of the program's own: nothing leaks, and the next call works.
+#include <cstdlib>
+#include <functional>
+#include <new>
+#include <random>
+
+#include "allocator/memory/failing_memory.h"
+#include "tests/allocator/pool_testing.h"
+
+namespace {
+
+// Which call of operator new from now on throws, in this thread; 0: none.
+thread_local std::uint64_t failing_new = 0;
+
+void* counted_new(std::size_t bytes, std::size_t alignment) {
+  if (failing_new != 0 && --failing_new == 0) throw std::bad_alloc();
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+[[gnu::noinline]] void* operator new(std::size_t bytes) { return counted_new(bytes, alignof(std::max_align_t)); }
+// As the standard library has it; a sanitizer's would not go through the one above.
+[[gnu::noinline]] void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
+[[gnu::noinline]] void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return counted_new(bytes, static_cast<std::size_t>(alignment));
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace poolgrad::testing {
+namespace {
+
+class FaultInjectionTest : public PoolTest {
+ protected:
+  struct Live {
+    void* pointer;
+    std::size_t bytes;
+    std::uint64_t stream;
+  };
+
+  // 200 operations that reach every kind of call: growth, cross-stream frees and takes, release, trim.
+  void run_script(CachingAllocator& pool) {
+    std::mt19937_64 random(42);
+    std::vector<Live> live;
+    const auto release = [&] {
+      std::swap(live[random() % live.size()], live.back());
+      deallocate(pool, live.back().pointer, live.back().bytes, random() % 3 == 0 ? random() % 2 : live.back().stream);
+      live.pop_back();
+    };
+    for (int step = 0; step < 200; ++step) {
+      if (step % 40 == 39) {
+        pool.trim(page);
+      } else if (live.size() < 6 && random() % 3 != 0) {
+        const std::size_t bytes = 1 + random() % (2 * page);
+        const std::uint64_t stream = random() % 2;
+        try {
+          live.push_back({allocate(pool, bytes, Category::activation, stream), bytes, stream});
+        } catch (const Error&) {
+          ++refused_;
+        }
+      } else if (!live.empty()) {
+        release();
+      }
+      expect_invariants(pool);
+      if (HasFatalFailure()) return;
+    }
+    while (!live.empty()) release();
+  }
+
+  std::size_t refused_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, FaultInjectionTest, devices, device_name);
+
+TEST_P(FaultInjectionTest, SurvivesTheFailureOfAnyOneCall) {
+  std::uint64_t calls = 0;
+  for (std::uint64_t k = 0; k == 0 || k <= calls; ++k) {
+    SCOPED_TRACE("call " + std::to_string(k) + " of " + std::to_string(calls));
+    auto failing = std::make_unique<FailingMemory>(memory(64 * page));
+    FailingMemory* device = failing.get();
+    CachingAllocator pool(std::move(failing), {.budget = 7 * page});
+    if (k != 0) device->fail_call(k);
+    run_script(pool);
+    ASSERT_FALSE(HasFatalFailure());
+    if (k == 0) calls = device->calls();
+    device->fail_call(0, 0);
+    // Everything comes back, and the whole budget is usable.
+    pool.set_budget(7 * page);
+    void* all = allocate(pool, 7 * page);
+    deallocate(pool, all, 7 * page);
+    EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
+    pool.trim();
+    expect_invariants(pool);
+    EXPECT_EQ(device->info().free, device->info().total);
+  }
+  EXPECT_GT(calls, 50u);
+}
+
+TEST_P(FaultInjectionTest, FailsCleanlyWhenTheDeviceRefusesEverything) {
+  auto failing = std::make_unique<FailingMemory>(memory(64 * page));
+  FailingMemory* device = failing.get();
+  CachingAllocator pool(std::move(failing));
+  device->fail_call(1, 1000);
+  for (int i = 0; i < 10; ++i) EXPECT_THROW(allocate(pool, page), OutOfMemoryError);
+  device->fail_call(0, 0);
+  EXPECT_NO_THROW(allocate(pool, page));
+  expect_invariants(pool);
+}
+
+// A program that reaches every call of the device from every function that makes one; whatever is thrown reaches it.
+class AnyExceptionTest : public PoolTest {
+ protected:
+  struct Live {
+    void* pointer;
+    std::size_t bytes;
+    std::uint64_t stream;
+  };
+
+  static constexpr std::size_t granularity = 64 * KiB;
+
+  // What `call` throws ends here.
+  template <class Call>
+  void attempt(Call call) {
+    failing_new = due_;
+    try {
+      call();
+    } catch (const OutOfMemoryError&) {
+    } catch (...) {
+      ++thrown_;
+    }
+    due_ = failing_new;
+    failing_new = 0;
+  }
+
+  // Six steps of training-like work on three streams, with some of everything in between.
+  void run_script(CachingAllocator& pool) {
+    std::mt19937_64 random(7);
+    const auto stream = [&](std::uint64_t id) { return stream_of(pool, id); };
+    for (int step = 0; step < 6; ++step) {
+      attempt([&] { pool.begin_step(); });
+      std::vector<Live> live;
+      live.reserve(64);
+      for (int i = 0; i < 16; ++i) {
+        const std::size_t bytes = i % 3 == 0 ? 300 * KiB + 1 : (std::size_t{8} << (i % 5)) * KiB;
+        const std::uint64_t id = step < 3 ? 0 : random() % 3;
+        attempt([&] { live.push_back({allocate(pool, bytes, Category::activation, id), bytes, id}); });
+        if (step >= 3 && i % 5 == 0 && !live.empty()) {
+          attempt([&] { pool.use(live.back().pointer, stream((id + 1) % 3)); });
+        }
+        if (step >= 3 && i % 7 == 0) attempt([&] { pool.order(stream(1), stream(2)); });
+        if (live.size() > 8) give_back(pool, live, step < 3 ? 0 : random());
+        expect_invariants(pool);
+        if (HasFatalFailure()) return;
+      }
+      if (step == 4) attempt([&] { pool.stream_destroyed(stream(2)); });
+      while (!live.empty()) give_back(pool, live, step < 3 ? 0 : random());
+      if (step % 2 == 1) attempt([&] { pool.trim(step == 3 ? granularity : SIZE_MAX); });
+      if (step == 4) attempt([&] { pool.set_budget(48 * granularity); });
+    }
+  }
+
+  void give_back(CachingAllocator& pool, std::vector<Live>& live, std::uint64_t chance) {
+    std::swap(live[chance % live.size()], live.back());
+    const Live block = live.back();
+    live.pop_back();
+    attempt([&] { deallocate(pool, block.pointer, block.bytes, chance % 3 == 0 ? chance % 2 : block.stream); });
+  }
+
+  // The device and the program are well again: everything comes back, no thread is waited for that is not there, and
+  // steps are planned as if nothing had been.
+  void expect_usable(CachingAllocator& pool) {
+    pool.set_budget(48 * granularity);
+    EXPECT_THROW(allocate(pool, 49 * granularity), OutOfMemoryError);
+    deallocate(pool, allocate(pool, 48 * granularity), 48 * granularity);
+    EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
+    pool.trim();
+    expect_invariants(pool);
+    EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
+    if (pool.config().mode != AllocatorMode::planned) return;
+    const std::uint64_t hits = pool.statistics().planned_hits;
+    for (int step = 0; step < 140; ++step) {  // a useless plan is tried again after up to 64 steps
+      pool.begin_step();
+      for (int i = 0; i < 4; ++i) deallocate(pool, allocate(pool, 40 * KiB), 40 * KiB);
+    }
+    EXPECT_GT(pool.statistics().planned_hits, hits);
+    pool.trim();
+  }
+
+  // Runs the script with the k-th failure, for every k until none is met; `arm` and `disarm` make and end it.
+  void survive(const AllocatorConfig& config, const std::function<void(FailingMemory&, std::uint64_t)>& arm) {
+    std::uint64_t last = 0;
+    for (std::uint64_t k = 1; k == last + 1; ++k) {
+      SCOPED_TRACE("failure " + std::to_string(k));
+      auto failing = std::make_unique<FailingMemory>(make_memory(GetParam(), 64 * granularity, granularity));
+      FailingMemory* device = failing.get();
+      CachingAllocator pool(std::move(failing), config);
+      thrown_ = due_ = 0;
+      arm(*device, k);
+      run_script(pool);
+      const bool met = counts_news_ ? due_ == 0 : device->calls() >= k;
+      device->fail_call(0, 0);
+      due_ = 0;
+      ASSERT_FALSE(HasFatalFailure());
+      expect_usable(pool);
+      ASSERT_FALSE(HasFailure());
+      EXPECT_EQ(device->info().free, device->info().total);
+      if (met) last = k;
+    }
+    EXPECT_GT(last, 60u);
+  }
+
+  static std::vector<AllocatorConfig> configurations() {
+    const std::size_t budget = 40 * granularity;
+    return {{.budget = budget},
+            {.budget = budget, .poison = true, .magazines = false, .decay = 30, .trace = 64},
+            {.budget = budget, .mode = AllocatorMode::none},
+            {.budget = budget, .mode = AllocatorMode::planned}};
+  }
+
+  std::uint64_t due_ = 0;  // operator new fails at this one of the calls that the pool makes
+  bool counts_news_ = false;
+  int thrown_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, AnyExceptionTest, devices, device_name);
+
+TEST_P(AnyExceptionTest, FromAnyDeviceCallLeavesThePoolAsItWas) {
+  const std::vector<std::function<void()>> raises = {
+      [] { throw std::bad_alloc(); }, [] { throw CudaError("[device] out of order"); }, [] { throw 42; }};
+  for (const AllocatorConfig& config : configurations()) {
+    SCOPED_TRACE(config.text());
+    for (const auto& raise : raises) {
+      survive(config, [&](FailingMemory& device, std::uint64_t k) {
+        device.fail_by(raise);
+        device.fail_call(k);
+      });
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST_P(AnyExceptionTest, ForWantOfMemoryOfItsOwnLeavesThePoolAsItWas) {
+  counts_news_ = true;
+  for (const AllocatorConfig& config : configurations()) {
+    SCOPED_TRACE(config.text());
+    survive(config, [&](FailingMemory& device, std::uint64_t k) {
+      device.fail_call(UINT64_MAX, 0);
+      due_ = k;
+    });
+    if (HasFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

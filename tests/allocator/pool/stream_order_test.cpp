@@ -1,0 +1,427 @@
+// A block given back on one stream reaches another stream only behind an event.
+#include <array>
+#include <functional>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "allocator/memory/delayed_memory.h"
+#include "allocator/pool/stream_order.h"
+#include "tests/allocator/pool_testing.h"
+
+namespace poolgrad::testing {
+namespace {
+
+class StreamOrderTest : public PoolTest {
+ protected:
+  StreamOrderTest() {
+    auto delayed = std::make_unique<DelayedMemory>(memory(8 * page));
+    device_ = delayed.get();
+    pool_ = std::make_unique<CachingAllocator>(std::move(delayed));
+  }
+
+  DelayedMemory* device_;
+  std::unique_ptr<CachingAllocator> pool_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, StreamOrderTest, devices, device_name);
+
+TEST_P(StreamOrderTest, ReusesAtOnceOnTheSameStreamWithoutEvents) {
+  void* block = allocate(*pool_, page, Category::activation, 7);
+  deallocate(*pool_, block, page, 7);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 7), block);
+  EXPECT_EQ(pool_->statistics().events_recorded, 0u);
+}
+
+TEST_P(StreamOrderTest, LetsAnotherStreamWaitBeforeItTakesABlock) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  // From now on the block belongs to stream 2.
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, LeavesTheRestOfATakenBlockToItsStream) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(allocate(*pool_, page / 2, Category::activation, 2), block);
+  EXPECT_EQ(device_->waits(), 1u);
+  allocate(*pool_, page / 2, Category::activation, 1);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(pool_->statistics().num_device_alloc, 1u);
+}
+
+TEST_P(StreamOrderTest, HoldsABlockBackThatAnotherStreamMayStillUse) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(pool_->statistics().allocated_bytes.current, 0u);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  EXPECT_EQ(pool_->statistics().events_recorded, 0u);
+  expect_invariants(*pool_);
+  // Not even the stream that owns it gets it while stream 2 is at work, except behind that work.
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, AsksForFinishedWorkBeforeItWaits) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 2);
+  void* large = allocate(*pool_, 2 * page, Category::activation, 1);  // polls in vain
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  device_->finish_events();
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 0u);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(device_->unfinished_events(), 0u);
+  deallocate(*pool_, large, 2 * page, 1);
+}
+
+TEST_P(StreamOrderTest, RecordsOneEventForAllThatWaitsForAStream) {
+  std::array<void*, 3> blocks{};
+  for (void*& block : blocks) block = allocate(*pool_, page, Category::activation, 1);
+  for (void* block : blocks) deallocate(*pool_, block, page, 2);
+  allocate(*pool_, 4 * page, Category::activation, 1);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  device_->finish_events();
+  allocate(*pool_, 3 * page, Category::activation, 1);
+  EXPECT_EQ(pool_->statistics().num_device_alloc, 4u);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+}
+
+TEST_P(StreamOrderTest, SynchronisesPendingBlocksRatherThanRunOut) {
+  pool_->set_budget(2 * page);
+  std::array<void*, 2> blocks{};
+  for (void*& block : blocks) block = allocate(*pool_, page, Category::activation, 1);
+  for (void* block : blocks) deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(allocate(*pool_, 2 * page, Category::activation, 1), blocks[0]);
+  EXPECT_EQ(pool_->statistics().num_ooms, 0u);
+  EXPECT_EQ(device_->unfinished_events(), 0u);
+}
+
+TEST_P(StreamOrderTest, JoinsNeighboursOfSeveralStreams) {
+  pool_->set_budget(3 * page);
+  std::array<void*, 3> blocks{};
+  for (std::uint64_t id = 0; id < 3; ++id) blocks[id] = allocate(*pool_, page, Category::activation, id);
+  for (std::uint64_t id = 0; id < 3; ++id) deallocate(*pool_, blocks[id], page, id);
+  expect_invariants(*pool_);
+  EXPECT_EQ(allocate(*pool_, 3 * page, Category::activation, 1), blocks[0]);
+  EXPECT_EQ(device_->waits(), 2u);
+  EXPECT_EQ(pool_->statistics().num_device_free, 0u);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, ReleasesPagesOnlyAfterTheirStreamIsDone) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->trim(), page);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(device_->unfinished_events(), 0u);
+}
+
+TEST_P(StreamOrderTest, ReusesWithoutAnEventWhatTheCallerHasOrdered) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
+TEST_P(StreamOrderTest, FollowsWaitsThroughAThirdStream) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
+  pool_->order(stream_of(*pool_, 3), stream_of(*pool_, 2));
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 3), block);
+  EXPECT_EQ(device_->waits(), 2u);
+}
+
+TEST_P(StreamOrderTest, WaitsForWhatCameAfterTheCallersOrder) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->order(stream_of(*pool_, 2), stream_of(*pool_, 1));
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  EXPECT_EQ(device_->waits(), 2u);
+}
+
+TEST_P(StreamOrderTest, HoldsABlockBackForEveryStreamThatUsesIt) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->use(block, stream_of(*pool_, 3));
+  pool_->use(block, stream_of(*pool_, 3));
+  pool_->use(block, stream_of(*pool_, 1));
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 2u);
+  // The uses are over: the next time it comes back at once.
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+}
+
+TEST_P(StreamOrderTest, TakesAUseThatTheOwnerHasWaitedForAsOver) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
+// Does something when an event has been recorded, and knows which streams exist.
+class HookedMemory : public MemoryAdaptor {
+ public:
+  using MemoryAdaptor::MemoryAdaptor;
+
+  EventId record_event(Stream stream) override {
+    if (destroyed.contains(stream.id)) throw DeviceError("[record_event] there is no such stream");
+    const EventId event = inner().record_event(stream);
+    streams[event] = stream.id;
+    if (const auto hook = std::exchange(after_record, {})) hook();
+    return event;
+  }
+  bool event_finished(EventId event) override { return !unfinished && inner().event_finished(event); }
+  void synchronize(EventId event) override {
+    inner().synchronize(event);
+    log->push_back("stream " + std::to_string(streams.at(event)) + " is done");
+  }
+  void decommit(void* address, std::size_t bytes) noexcept override {
+    log->push_back("decommit");
+    inner().decommit(address, bytes);
+  }
+
+  bool unfinished = false;
+  std::set<std::uint64_t> destroyed;
+  std::function<void()> after_record;
+  std::map<EventId, std::uint64_t> streams;
+  std::shared_ptr<std::vector<std::string>> log = std::make_shared<std::vector<std::string>>();
+};
+
+class StreamHooksTest : public PoolTest {
+ protected:
+  StreamHooksTest() {
+    auto hooked = std::make_unique<HookedMemory>(memory(8 * page));
+    device_ = hooked.get();
+    pool_ = std::make_unique<CachingAllocator>(std::move(hooked));
+  }
+
+  HookedMemory* device_;
+  std::unique_ptr<CachingAllocator> pool_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, StreamHooksTest, devices, device_name);
+
+TEST_P(StreamHooksTest, AnOrderForgetsNoUseThatCameAfterItsEvent) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  void* other = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->use(other, stream_of(*pool_, 2));
+  device_->after_record = [&] { pool_->use(block, stream_of(*pool_, 2)); };
+  pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
+  deallocate(*pool_, other, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page) << "the use after the event is not over";
+}
+
+TEST_P(StreamHooksTest, ABlockThatOutlivesItsStreamComesBack) {
+  for (const bool finished : {false, true}) {
+    pool_->set_budget(page);
+    device_->destroyed.clear();
+    void* block = allocate(*pool_, page, Category::activation, 1);
+    pool_->stream_destroyed(stream_of(*pool_, 1));
+    device_->destroyed.insert(1);
+    if (finished) pool_->trim();  // the pool hears that the stream's last work is done
+    deallocate(*pool_, block, page, 1);
+    EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+    deallocate(*pool_, block, page, 2);
+    EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+    EXPECT_EQ(pool_->trim(), page);
+    expect_invariants(*pool_);
+  }
+}
+
+TEST_P(StreamHooksTest, AUseOnADestroyedStreamIsOverWithIt) {
+  pool_->set_budget(page);
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->stream_destroyed(stream_of(*pool_, 2));
+  device_->destroyed.insert(2);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+}
+
+TEST_P(StreamHooksTest, APoolWaitsForAllWorkBeforeItsMemoryGoes) {
+  void* given_back = allocate(*pool_, page, Category::activation, 1);
+  allocate(*pool_, page, Category::activation, 2);
+  void* used = allocate(*pool_, page, Category::activation, 2);
+  pool_->use(used, stream_of(*pool_, 3));
+  deallocate(*pool_, given_back, page, 1);
+  const auto log = device_->log;
+  pool_.reset();
+  ASSERT_GE(log->size(), 4u);
+  const std::vector<std::string> waits(log->begin(), log->begin() + 3);
+  EXPECT_THAT(waits, ::testing::UnorderedElementsAre("stream 1 is done", "stream 2 is done", "stream 3 is done"));
+  EXPECT_EQ((*log)[3], "decommit");
+}
+
+TEST_P(StreamHooksTest, OfTwoPendingBlocksThatFitTheSmallerIsTaken) {
+  pool_->set_budget(5 * page);
+  void* large = allocate(*pool_, 2 * page, Category::activation, 1);
+  void* small = allocate(*pool_, page, Category::activation, 1);
+  void* larger = allocate(*pool_, 2 * page, Category::activation, 1);
+  for (const auto& [block, bytes] : {std::pair(large, 2 * page), {small, page}, {larger, 2 * page}}) {
+    pool_->use(block, stream_of(*pool_, 2));
+    deallocate(*pool_, block, bytes, 1);
+  }
+  device_->unfinished = true;
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), small);
+}
+
+TEST_P(StreamOrderTest, WaitsForTheWorkOnWhatShrinkingCutsOff) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  ASSERT_TRUE(pool_->expand_in_place(block, page, page / 2, stream_of(*pool_, 1)));
+  pool_->set_budget(page);
+  allocate(*pool_, page / 2, Category::activation, 2);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
+TEST_P(StreamOrderTest, RefusesToNoteUsesOfWhatIsNotLive) {
+  int foreign = 0;
+  EXPECT_THROW(pool_->use(&foreign, stream_of(*pool_, 2)), ValueError);
+  EXPECT_THROW(pool_->use(nullptr, stream_of(*pool_, 2)), ValueError);
+  void* block = allocate(*pool_, page);
+  EXPECT_THROW(pool_->use(block, Stream{Device::parse("sim:77"), 2}), DeviceError);
+  EXPECT_THROW(pool_->order(Stream{Device::parse("sim:77"), 2}, stream_of(*pool_)), DeviceError);
+  EXPECT_THROW(pool_->stream_destroyed(Stream{Device::parse("sim:77"), 2}), DeviceError);
+}
+
+TEST_P(StreamOrderTest, HandsTheBlocksOfADestroyedStreamToOthersBehindItsLastWork) {
+  void* first = allocate(*pool_, page, Category::activation, 1);
+  void* second = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, first, page, 1);
+  deallocate(*pool_, second, page, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), first);
+  EXPECT_EQ(device_->waits(), 1u);
+  // The wait covers all that the stream has left behind, and no event can be recorded on it any more.
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), second);
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_EQ(pool_->statistics().events_recorded, 1u);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, TreatsTheNameOfADestroyedStreamAsANewStream) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  deallocate(*pool_, block, page, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 1u);
+}
+
+TEST_P(StreamOrderTest, ForgetsWhatADestroyedStreamHadWaitedFor) {
+  void* block = allocate(*pool_, page, Category::activation, 2);
+  deallocate(*pool_, block, page, 2);
+  pool_->order(stream_of(*pool_, 1), stream_of(*pool_, 2));
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 1), block);
+  EXPECT_EQ(device_->waits(), 2u);
+}
+
+TEST_P(StreamOrderTest, TakesBackLiveBlocksOfADestroyedStream) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  device_->finish_events();
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(allocate(*pool_, page, Category::activation, 2), block);
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(pool_->trim(), page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, ReleasesThePagesOfADestroyedStream) {
+  void* block = allocate(*pool_, 2 * page, Category::activation, 1);
+  deallocate(*pool_, block, 2 * page, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_EQ(pool_->trim(), 2 * page);
+  EXPECT_EQ(device_->unfinished_events(), 0u);
+}
+
+TEST_P(StreamOrderTest, OutlivesManyStreams) {
+  for (std::uint64_t id = 1; id <= 100; ++id) {
+    void* block = allocate(*pool_, page, Category::activation, id);
+    deallocate(*pool_, block, page, id);
+    pool_->stream_destroyed(stream_of(*pool_, id));
+    EXPECT_LE(device_->unfinished_events(), 9u);
+  }
+  EXPECT_EQ(pool_->statistics().reserved_bytes.peak, page);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, NeverLooksAtTheClockWhenDeterministic) {
+  // Whether the work of stream 2 is over makes no difference, except for an order that the caller has given.
+  for (const bool finished : {false, true}) {
+    auto delayed = std::make_unique<DelayedMemory>(memory(8 * page));
+    DelayedMemory* device = delayed.get();
+    CachingAllocator pool(std::move(delayed), {.deterministic = true});
+    std::array<void*, 3> blocks{};
+    for (void*& block : blocks) block = allocate(pool, page, Category::activation, 1);
+    deallocate(pool, blocks[0], page, 2);
+    deallocate(pool, allocate(pool, 3 * page, Category::activation, 1), 3 * page, 1);
+    if (finished) device->finish_events();
+    deallocate(pool, blocks[1], page, 1);
+    pool.order(stream_of(pool, 2), stream_of(pool, 1));
+    EXPECT_EQ(allocate(pool, page, Category::activation, 2), blocks[1]);
+    EXPECT_EQ(pool.statistics().events_recorded, 1u);
+    EXPECT_EQ(pool.statistics().active_bytes.current, 3 * page);
+    expect_invariants(pool);
+  }
+}
+
+TEST(StreamOrder, TakesTheFirstEventThatCoversAStamp) {
+  StreamOrder order;
+  StreamEvents recorded, taken;
+  for (const EventId id : {EventId{1}, EventId{2}}) {
+    recorded.push_back(order.begin_event(7));
+    recorded.back().id = id;
+    ASSERT_TRUE(order.keep(recorded, recorded.begin()));
+  }
+  const Stamp before_both{7, 1};
+  EXPECT_TRUE(order.take_event(before_both, taken));
+  EXPECT_EQ(taken.back().id, 1u);
+  EXPECT_TRUE(order.take_event(before_both, taken));
+  EXPECT_EQ(taken.back().id, 2u);
+  EXPECT_FALSE(order.take_event(before_both, taken));
+  EXPECT_EQ(taken.size(), 2u);
+}
+
+TEST(SimulatedStreams, WaitOnTheVirtualClock) {
+  auto memory = std::make_unique<SimulatedMemory>(0, 8 * page);
+  SimulatedMemory* device = memory.get();
+  device->set_event_delay(1000);
+  CachingAllocator pool(std::move(memory), {.budget = 2 * page});
+  void* low = allocate(pool, page, Category::activation, 1);
+  void* high = allocate(pool, page, Category::activation, 1);
+  deallocate(pool, low, page, 2);
+  deallocate(pool, high, page, 2);
+  EXPECT_EQ(device->now(), 0u);
+  EXPECT_EQ(allocate(pool, 2 * page, Category::activation, 1), low);
+  // The pool had to wait for stream 2, and the clock shows it.
+  EXPECT_EQ(device->now(), 1000u);
+  deallocate(pool, low, 2 * page, 1);
+  EXPECT_EQ(allocate(pool, 2 * page, Category::activation, 3), low);
+  EXPECT_EQ(device->waits(), 1u);
+  EXPECT_EQ(device->now(), 1000u);
+}
+
+}  // namespace
+}  // namespace poolgrad::testing

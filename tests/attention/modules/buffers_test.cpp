@@ -1,0 +1,166 @@
+#include "attention/modules/buffers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "allocator/caching_allocator.h"
+#include "attention/attend.h"
+#include "attention/modules/dilated_attention.h"
+#include "autograd/operators.h"
+#include "kernels/instruction_sets.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+#include "tests/attention/modules/gathered_dilated.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::attention {
+namespace {
+
+using poolgrad::testing_support::error_of;
+using ::testing::HasSubstr;
+
+std::uint64_t device_allocations() { return allocator_for(cpu).statistics().num_device_alloc; }
+
+/// q, k, v made in their categories, and one call.
+void call_once(AttentionCore& core, std::int64_t length, bool training, DType dtype = DType::f32) {
+  const auto made = [&](Category category) {
+    const MemoryScope scope("test", category);
+    Tensor x = Tensor::empty({2, length, 4, 32}, {.dtype = dtype});
+    x.fill(0.25);
+    return x.set_requires_grad(training);
+  };
+  const Tensor q = made(Category::query), k = made(Category::key), v = made(Category::value);
+  const GradModeGuard mode(training);
+  const Tensor out = core(q, k, v, {.causal = true});
+  if (!training) return;
+  const MemoryScope scope("test", Category::gradient);
+  out.backward(ones_like(out));
+}
+
+TEST(PreallocateBuffers, LeavesNoDeviceAllocationToTheFirstCall) {
+  ImprovedDilatedAttention core({512, 1024}, {1, 2});
+  for (const bool training : {false, true})
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      allocator_for(cpu).trim();
+      const std::uint64_t cold = device_allocations();
+      EXPECT_GT(preallocate_buffers(2, 1500, 4, 32, dtype, cpu, {.training = training}), 0u);
+      const std::uint64_t warm = device_allocations();
+      EXPECT_GT(warm, cold);
+      for (int call = 0; call < 3; ++call) call_once(core, 1500, training, dtype);
+      EXPECT_EQ(device_allocations(), warm) << (training ? "training" : "inference");
+    }
+}
+
+/// No device allocation in a call of attend() after its buffers were made.
+void expect_enough(std::int64_t queries, std::int64_t keys, std::int64_t width, DType dtype, bool training) {
+  allocator_for(cpu).trim();
+  preallocate_buffers(1, queries, 4, width, dtype, cpu, {.kv_heads = 1, .key_length = keys, .training = training});
+  const std::uint64_t warm = device_allocations();
+  const auto made = [&](std::int64_t length, std::int64_t heads) {
+    return Tensor::empty({1, length, heads, width}, {.dtype = dtype}).fill(0.1).set_requires_grad(training);
+  };
+  const Tensor out = attend(made(queries, 4), made(keys, 1), made(keys, 1), Pattern::causal()).out;
+  if (training) out.backward(ones_like(out));
+  EXPECT_EQ(device_allocations(), warm) << describe(out) << (training ? " training " : " ")
+                                        << kernels::instruction_set();
+}
+
+TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthDtypeAndInstructionSet) {
+  for (const std::string_view set : kernels::instruction_sets()) {
+    kernels::set_instruction_set(set);
+    for (const bool training : {false, true})
+      for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+        if (set == "emulated_bf16" && dtype != DType::bf16) continue;
+        for (const std::int64_t width : {8, 64, 256}) expect_enough(300, 300, width, dtype, training);
+        expect_enough(1, 9000, 32, dtype, training);  // few queries share out the keys
+      }
+  }
+  kernels::set_instruction_set("auto");
+}
+
+TEST(PreallocateBuffers, IsNeededForThat) {
+  ImprovedDilatedAttention core({512, 1024}, {1, 2});
+  allocator_for(cpu).trim();
+  const std::uint64_t cold = device_allocations();
+  call_once(core, 1500, true);
+  EXPECT_GT(device_allocations(), cold);
+}
+
+TEST(PreallocateBuffers, GivesEverythingBackToThePool) {
+  const std::uint64_t before = allocator_for(cpu).statistics().allocated_bytes.current;
+  preallocate_buffers(2, 1000, 4, 32, DType::f32, cpu, {.training = true});
+  EXPECT_EQ(allocator_for(cpu).statistics().allocated_bytes.current, before);
+}
+
+TEST(PreallocateBuffers, CountsBytesByFormula) {
+  const std::size_t rows = 2 * 100 * 4;  // batch, length, heads
+  EXPECT_EQ(preallocate_buffers(2, 100, 4, 32), 4 * rows * 32 * 4 + rows * 4);
+  EXPECT_EQ(preallocate_buffers(2, 100, 4, 32, DType::bf16), 4 * rows * 32 * 2 + rows * 4);
+  EXPECT_EQ(preallocate_buffers(2, 100, 4, 32, DType::f32, cpu, {.training = true}), 8 * rows * 32 * 4 + 2 * rows * 4);
+  const std::size_t kv = 2 * 60 * 2;
+  EXPECT_EQ(preallocate_buffers(2, 100, 4, 32, DType::f32, cpu, {.kv_heads = 2, .key_length = 60, .value_width = 16}),
+            (rows * 32 + kv * 32 + kv * 16 + rows * 16 + rows) * 4);
+  EXPECT_EQ(preallocate_buffers(0, 100, 4, 32), 0u);
+}
+
+TEST(PreallocateBuffers, WorksOnSimulatedDevices) {
+  configure_simulated_device(6, std::size_t{64} << 20);
+  const Device sim{DeviceType::sim, 6};
+  EXPECT_GT(preallocate_buffers(1, 1000, 8, 64, DType::bf16, sim, {.training = true}), 0u);
+  EXPECT_EQ(allocator_for(sim).statistics().allocated_bytes.current, 0u);
+  EXPECT_THROW(preallocate_buffers(1, 1000000, 8, 64, DType::bf16, sim), OutOfMemoryError);
+  EXPECT_EQ(allocator_for(sim).statistics().allocated_bytes.current, 0u);
+}
+
+TEST(PreallocateBuffers, SaysWhatIsWrong) {
+  EXPECT_EQ(error_of<ValueError>([] { preallocate_buffers(1, -5, 4, 32); }),
+            "[preallocate_buffers] sizes must not be negative: -5");
+  EXPECT_EQ(error_of<ValueError>([] { preallocate_buffers(1, 8, 3, 32, DType::f32, cpu, {.kv_heads = 2}); }),
+            "[preallocate_buffers] heads are not a multiple of kv_heads: heads 3, kv_heads 2");
+  EXPECT_THAT(error_of<DTypeError>([] { preallocate_buffers(1, 8, 3, 32, DType::i32); }), HasSubstr("not a floating"));
+}
+
+TEST(BufferStats, CountsRequestsAndHitsByKind) {
+  ImprovedDilatedAttention core({64}, {1});
+  preallocate_buffers(2, 300, 4, 32);
+  const BufferStatistics before = buffer_stats();
+  for (int call = 0; call < 4; ++call) call_once(core, 300, false);
+  const BufferStatistics after = buffer_stats();
+  for (const Category kind : {Category::query, Category::key, Category::value}) {
+    EXPECT_EQ(after[kind].requests - before[kind].requests, 4u) << to_string(kind);
+    EXPECT_EQ(after[kind].hits - before[kind].hits, 4u) << to_string(kind);
+    EXPECT_EQ(after[kind].total_bytes - before[kind].total_bytes, 4u * 2 * 300 * 4 * 32 * 4) << to_string(kind);
+  }
+  EXPECT_EQ(after[Category::output].requests - before[Category::output].requests, 8u);  // out and lse
+  EXPECT_GT(after.hit_rate(), 0.0);
+  EXPECT_EQ(after.requests() - before.requests(), 20u);
+  EXPECT_EQ(after.hits() - before.hits(), 20u);
+}
+
+TEST(BufferStats, ShowsThatFusedAttentionHasNoScores) {
+  ImprovedDilatedAttention fused({64, 128}, {1, 2});
+  testing_support::GatheredDilatedAttention gathered({64, 128}, {1, 2});
+  const auto scores = [](AttentionCore& core) {
+    const BufferStatistics before = buffer_stats();
+    call_once(core, 200, true);
+    const BufferStatistics after = buffer_stats();
+    return std::pair{after[Category::scores].total_bytes - before[Category::scores].total_bytes,
+                     after[Category::weights].total_bytes - before[Category::weights].total_bytes};
+  };
+  EXPECT_EQ(scores(fused), std::pair(std::uint64_t{0}, std::uint64_t{0}));
+  EXPECT_GT(scores(gathered).first, 0u);  // where there are any, they show
+  EXPECT_GT(scores(gathered).second, 0u);
+}
+
+TEST(BufferStats, IsReadable) {
+  const std::string text = to_string(buffer_stats());
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 10);
+  for (const Category kind : buffer_kinds) EXPECT_THAT(text, HasSubstr(std::string(to_string(kind))));
+  EXPECT_EQ(error_of<ValueError>([] { buffer_stats()[Category::gradient]; }),
+            "[buffer_stats] not an attention buffer: gradient");
+}
+
+}  // namespace
+}  // namespace poolgrad::attention

@@ -1,0 +1,241 @@
+#include "attention/modules/multihead.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "attention/modules/block_sparse_attention.h"
+#include "attention/modules/dilated_attention.h"
+#include "autograd/gradcheck.h"
+#include "autograd/operators.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::attention {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+
+constexpr std::int64_t width = 12, heads = 4;
+const nn::ParameterOptions f64{.dtype = DType::f64};
+
+/// A core that returns what it was given as values, to look at the shell alone.
+class Values : public AttentionCore {
+ public:
+  Values() : AttentionCore({}, AllocatorMode::none) {}
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall&) override {
+    last_q = q.detach();
+    last_k = k.detach();
+    return slice(v, 1, v.size(1) - q.size(1));
+  }
+  Tensor last_q, last_k;
+};
+
+Tensor input(std::int64_t length, std::uint64_t seed = 8) {
+  Generator generator(seed);
+  return randn({2, length, width}, {.dtype = DType::f64}, generator);
+}
+
+void randomise(nn::Module& module, std::uint64_t seed = 4) {
+  Generator generator(seed);
+  const NoGradGuard no_grad;
+  for (Tensor& parameter : module.parameters())
+    parameter.copy_from(randn(parameter.shape(), parameter.options(), generator) * 0.4);
+}
+
+Tensor parameter(const nn::Module& module, const std::string& name) {
+  for (const auto& [known, tensor] : module.named_parameters())
+    if (known == name) return tensor;
+  throw IndexError("no parameter " + name);
+}
+
+TEST(MultiheadShell, IsProjectionNormsCoreNormProjection) {
+  Multihead<Values> layer(width, heads, {}, f64);
+  randomise(layer);
+  const Tensor x = input(5), weight = parameter(layer, "projection.weight"), bias = parameter(layer, "projection.bias");
+  const auto projected = [&](std::int64_t part) {
+    return linear(x, slice(weight, 0, part * width, (part + 1) * width),
+                  slice(bias, 0, part * width, (part + 1) * width));
+  };
+  const auto normed = [&](const std::string& name, const Tensor& y) {
+    return layer_norm(y, parameter(layer, name + ".weight"), parameter(layer, name + ".bias"), 1e-5);
+  };
+  const Tensor want =
+      linear(normed("post_norm", projected(2)), parameter(layer, "output.weight"), parameter(layer, "output.bias"));
+  EXPECT_TRUE(all_close(layer.forward(x), want, 1e-12, 1e-13));
+  const Shape by_heads{2, 5, heads, width / heads};
+  EXPECT_TRUE(all_close(layer.core().last_q, reshape(normed("q_norm", projected(0)), by_heads), 1e-12, 1e-13));
+  EXPECT_TRUE(all_close(layer.core().last_k, reshape(normed("k_norm", projected(1)), by_heads), 1e-12, 1e-13));
+}
+
+TEST(MultiheadShell, HasOnlyTheParametersThatItUses) {
+  const auto names = [](const MultiheadOptions& options) {
+    std::vector<std::string> result;
+    for (const auto& [name, tensor] : Multihead<Values>(width, heads, options, f64).named_parameters())
+      result.push_back(name);
+    return result;
+  };
+  EXPECT_THAT(names({.bias = false, .layer_norm = false, .post_norm = false}),
+              testing::ElementsAre("projection.weight", "output.weight"));
+  EXPECT_THAT(names({.bias = false, .layer_norm = false}),
+              testing::ElementsAre("projection.weight", "post_norm.weight", "post_norm.bias", "output.weight"));
+  EXPECT_EQ(names({}).size(), 10u);
+}
+
+TEST(MultiheadShell, GivesTheGainToValuesAndOutputOnly) {
+  const auto weights = [](double gain) {
+    Generator generator(3);
+    Multihead<Values> layer(width, heads, {.gamma_init = gain}, {.dtype = DType::f64, .generator = &generator});
+    return std::pair{parameter(layer, "projection.weight").detach(), parameter(layer, "output.weight").detach()};
+  };
+  const auto [packed, output] = weights(1.0);
+  const auto [gained, gained_output] = weights(0.25);
+  EXPECT_TRUE(bit_equal(slice(gained, 0, 0, 2 * width).copy(), slice(packed, 0, 0, 2 * width).copy()));
+  EXPECT_TRUE(all_close(slice(gained, 0, 2 * width), slice(packed, 0, 2 * width) * 0.25, 1e-15));
+  EXPECT_TRUE(all_close(gained_output, output * 0.25, 1e-15));
+}
+
+TEST(MultiheadShell, ProjectsQueryKeyAndValueApartWhereTheyDiffer) {
+  for (const std::int64_t kv_heads : {4, 2}) {
+    Multihead<ImprovedDilatedAttention> layer(width, heads, {.kv_heads = kv_heads}, f64,
+                                              std::vector<std::int64_t>{4, 8}, std::vector<std::int64_t>{1, 2});
+    randomise(layer);
+    const Tensor x = input(9), same = x.copy(), other = x.copy();
+    const Tensor whole = layer.forward(x);
+    EXPECT_TRUE(all_close(layer.forward(x, x, x), whole, 0, 0));
+    EXPECT_TRUE(all_close(layer.forward(x, same, same), whole, 1e-12, 1e-13));
+    EXPECT_TRUE(all_close(layer.forward(x, same, other), whole, 1e-12, 1e-13));
+    EXPECT_GT(max_difference(layer.forward(x, input(9, 1), same), whole), 1e-3);
+    EXPECT_EQ(layer.forward(x, input(3, 1), input(3, 2)).shape(), x.shape());
+  }
+}
+
+TEST(MultiheadShell, GivesEveryParameterItsGradient) {
+  Multihead<ImprovedDilatedAttention> layer(width, heads, {}, {}, std::vector<std::int64_t>{4},
+                                            std::vector<std::int64_t>{1});
+  const Tensor x = to(input(9), DType::f32), y = to(input(9, 2), DType::f32);
+  for (const bool cross : {false, true}) {
+    layer.zero_grad();
+    sum(square(cross ? layer.forward(x, y, y) : layer.forward(x))).backward();
+    for (const auto& [name, tensor] : layer.named_parameters()) {
+      if (name == "k_norm.bias") continue;  // the same for every key of a query: softmax does not see it
+      ASSERT_TRUE(tensor.grad().defined()) << name;
+      EXPECT_GT(norm(tensor.grad()).item(), 0.0) << name;
+    }
+  }
+}
+
+TEST(MultiheadShell, HasTheGradientsOfCentralDifferences) {
+  Multihead<DilatedAttention> layer(width, heads, {}, f64, std::vector<std::int64_t>{4, 8},
+                                    std::vector<std::int64_t>{1, 2});
+  randomise(layer);
+  std::vector<Tensor> inputs = layer.parameters();
+  inputs.push_back(input(6).set_requires_grad());
+  const auto function = [&](const std::vector<Tensor>& x) { return std::vector{layer.forward(x.back())}; };
+  const GradcheckReport report = gradcheck(function, inputs);
+  EXPECT_TRUE(report) << report.text;
+}
+
+TEST(MultiheadShell, GivesTheSameAroundInterchangeableCores) {
+  const std::vector<std::int64_t> w{4, 8}, r{1, 2};
+  for (const bool causal : {false, true}) {
+    const MultiheadOptions options{.causal = causal};
+    Multihead<DilatedAttention> readable(width, heads, options, f64, w, r);
+    Multihead<ImprovedDilatedAttention> fused(width, heads, options, f64, w, r);
+    randomise(readable);
+    fused.load(readable.named_parameters());
+    const Tensor x = input(21);
+    const Tensor a = readable.forward(x), b = fused.forward(x);
+    EXPECT_TRUE(all_close(a, b, 1e-11, 1e-12));
+    sum(square(a)).backward();
+    sum(square(b)).backward();
+    const auto left = readable.named_parameters(), right = fused.named_parameters();
+    ASSERT_EQ(left.size(), right.size());
+    for (std::size_t n = 0; n < left.size(); ++n)
+      EXPECT_TRUE(all_close(left[n].second.grad(), right[n].second.grad(), 1e-9, 1e-10)) << left[n].first;
+  }
+}
+
+TEST(MultiheadShell, ContinuesASequenceFromItsState) {
+  const NoGradGuard no_grad;
+  Multihead<ImprovedDilatedAttention> layer(width, heads, {.kv_heads = 2, .causal = true}, f64,
+                                            std::vector<std::int64_t>{4, 8}, std::vector<std::int64_t>{1, 2});
+  randomise(layer);
+  const Tensor x = input(14), whole = layer.forward(x);
+  nn::SequenceState state;
+  std::vector<Tensor> pieces;
+  for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 7}, {7, 14}})
+    pieces.push_back(layer.forward(slice(x, 1, begin, end), &state));
+  EXPECT_EQ(state.length, 14);
+  EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-11, 1e-12));
+}
+
+TEST(MultiheadShell, ServesHalfPrecisionWithSingleParameters) {
+  Multihead<ImprovedDilatedAttention> layer(width, heads, {}, {}, std::vector<std::int64_t>{4, 8},
+                                            std::vector<std::int64_t>{1, 2});
+  const Tensor x = input(9), want = layer.forward(to(x, DType::f32));
+  const Tensor got = layer.forward(to(x, DType::bf16));
+  EXPECT_EQ(got.dtype(), DType::bf16);
+  EXPECT_LT(relative_error(got, want), 0.03);
+}
+
+TEST(MultiheadShell, RotatesQueriesAndKeysAfterTheirNorms) {
+  Multihead<Values> plain(16, heads, {}, f64), rotating(16, heads, {.rope_base = 100.0}, f64);
+  randomise(plain);
+  rotating.load(plain.named_parameters());
+  Generator generator(5);
+  const Tensor x = randn({2, 7, 16}, {.dtype = DType::f64}, generator), y = slice(x, 1, 4);
+  plain.forward(x);
+  rotating.forward(x);
+  EXPECT_TRUE(all_close(rotating.core().last_q, rope(plain.core().last_q, 0, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(all_close(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
+  plain.forward(y, x, x);
+  rotating.forward(y, x, x);
+  EXPECT_TRUE(all_close(rotating.core().last_q, rope(plain.core().last_q, 4, 100.0), 1e-13, 1e-14));
+  EXPECT_TRUE(all_close(rotating.core().last_k, rope(plain.core().last_k, 0, 100.0), 1e-13, 1e-14));
+}
+
+TEST(MultiheadShell, DropsWeightsInTrainingOnly) {
+  Generator generator(1);
+  Multihead<ImprovedDilatedAttention> layer(width, heads, {}, f64, std::vector<std::int64_t>{8},
+                                            std::vector<std::int64_t>{1}, DilatedOptions{},
+                                            CoreOptions{.dropout = 0.5, .generator = &generator});
+  const Tensor x = input(8);
+  EXPECT_GT(max_difference(layer.forward(x), layer.forward(x)), 1e-3);
+  layer.eval();
+  EXPECT_EQ(max_difference(layer.forward(x), layer.forward(x)), 0.0);
+}
+
+TEST(MultiheadShell, SaysWhatIsWrong) {
+  const auto refusal = [](std::int64_t size, std::int64_t of_heads, std::int64_t kv_heads) {
+    return error_of<ValueError>([&] { Multihead<Values>(size, of_heads, {.kv_heads = kv_heads}, {}); });
+  };
+  EXPECT_EQ(refusal(10, 4, 0), "[multihead] width is not divisible by heads: width 10, heads 4, kv_heads 4");
+  EXPECT_THAT(refusal(12, 4, 3), HasSubstr("heads are not a multiple of kv_heads"));
+  EXPECT_THAT(refusal(12, 0, 0), HasSubstr("sizes must be at least 1"));
+  EXPECT_THAT(error_of<ValueError>([] { Multihead<Values>(12, 4, {.rope_base = 10.0}, {}); }),
+              HasSubstr("rotary positions need an even width per head"));
+  EXPECT_EQ(error_of<ValueError>([] { MultiheadShell(12, 4, nullptr); }), "[multihead] there is no core");
+  EXPECT_THAT(error_of<ValueError>([] {
+                Multihead<DilatedAttention>(width, 1, {}, {}, std::vector<std::int64_t>{4, 8},
+                                            std::vector<std::int64_t>{1, 2},
+                                            DilatedOptions{.mode = DilatedMode::grouped});
+              }),
+              HasSubstr("grouped mode needs a head for each branch"));
+  Multihead<Values> layer(width, heads, {}, f64);
+  EXPECT_EQ(
+      error_of<ShapeError>([&] {
+        layer.forward(zeros({2, 3, 5}, {.dtype = DType::f64}));
+      }),
+      "[multihead] query, key and value must be (B, N, 12): query (2, 3, 5) f64 on cpu, key (2, 3, 5) f64 on cpu, "
+      "value (2, 3, 5) f64 on cpu");
+  EXPECT_THAT(error_of<DTypeError>([&] { layer.forward(input(3), to(input(3), DType::f32), input(3)); }),
+              HasSubstr("[multihead]"));
+}
+
+}  // namespace
+}  // namespace poolgrad::attention

@@ -1,0 +1,156 @@
+// Modules over a ring give what their counterparts on one device give.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "attention/modules/dilated_attention.h"
+#include "attention/modules/multihead.h"
+#include "attention/modules/ring_attention.h"
+#include "tests/attention/ring/ring_support.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::attention::testing_support {
+namespace {
+
+using poolgrad::testing_support::error_of;
+
+constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
+
+/// The module's result and gradients; a generator of the same state for each call.
+RingOutcome outcome_of_module(AttentionCore& module, const RingInputs& in, bool causal) {
+  return outcome_of(in, {}, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&) {
+    const Tensor out = module(q, k, v, {.causal = causal});
+    return Attended{out, zeros({1}, {.dtype = DType::f64})};
+  });
+}
+
+TEST(RingDilatedAttention, IsDilatedAttentionOfOneDevice) {
+  const std::vector<std::int64_t> segments{16, 32, 64}, rates{1, 2, 4};
+  const RingInputs in = ring_inputs({1, 90, 90, 4, 2, 4, 4});
+  for (const DilatedMode mode : {DilatedMode::longnet, DilatedMode::grouped})
+    for (const bool causal : {false, true}) {
+      ImprovedDilatedAttention single(segments, rates, {.mode = mode});
+      const RingOutcome want = outcome_of_module(single, in, causal);
+      for (const Layout layout : layouts) {
+        RingDilatedAttention ring(segments, rates, {.ring_size = 4, .layout = layout}, {.mode = mode});
+        EXPECT_EQ(differences(outcome_of_module(ring, in, causal), want, 1e-12), "") << to_string(layout);
+      }
+    }
+}
+
+TEST(RingDilatedAttention, DropsWeightsInTrainingOnlyAndTheSameAsOneDevice) {
+  const RingInputs in = ring_inputs({1, 40, 40, 2, 2, 4, 4});
+  Generator generator(4);
+  const CoreOptions options{.dropout = 0.3, .generator = &generator};
+  ImprovedDilatedAttention single({8, 32}, {1, 2}, {}, options);
+  RingDilatedAttention ring({8, 32}, {1, 2}, {.ring_size = 3, .layout = Layout::zigzag}, {}, options);
+  const RingOutcome want = outcome_of_module(single, in, true);
+  generator = Generator(4);
+  EXPECT_EQ(differences(outcome_of_module(ring, in, true), want, 1e-12), "");
+  ring.eval(), single.eval();
+  const RingOutcome quiet = outcome_of_module(ring, in, true);
+  EXPECT_NE(differences(quiet, want, 1e-3), "");
+  EXPECT_EQ(differences(quiet, outcome_of_module(single, in, true), 1e-12), "");
+}
+
+TEST(RingDilatedAttention, SendsNothingWhereSegmentsLieWithinShards) {
+  const RingInputs in = ring_inputs({1, 128, 128, 4, 4, 4, 4}, DType::f32);
+  RingDilatedAttention within({8, 16, 32}, {1, 2, 4}, {.ring_size = 4}),
+      across({8, 16, 64}, {1, 2, 4}, {.ring_size = 4});
+  within(in.q, in.k, in.v), across(in.q, in.k, in.v);
+  EXPECT_EQ(within.ring().statistics(), (RingStatistics{16, 4, 12, 0, 0}));
+  EXPECT_GT(across.ring().statistics().messages, 0);
+}
+
+TEST(RingDilatedAttention, AlwaysWantsAPool) {
+  EXPECT_EQ(RingDilatedAttention({64}, {1}).memory_mode(), AllocatorMode::lightweight);
+  EXPECT_EQ(RingDilatedAttention({8192}, {1}).memory_mode(), AllocatorMode::standard);
+}
+
+TEST(RingDilatedAttention, TakesThisRanksPartWhereItHasACommunicator) {
+  const RingInputs in = ring_inputs({1, 48, 48, 4, 4, 4, 4});
+  ImprovedDilatedAttention single({16, 32}, {1, 2});
+  const Tensor want = single(in.q, in.k, in.v);
+  for (const Layout layout : layouts) {
+    LocalGroup group(4);
+    std::vector<Tensor> parts(4);
+    group.run(1, [&](Communicator& c, int) {
+      RingDilatedAttention ring({16, 32}, {1, 2}, {.layout = layout, .communicator = group.communicator(c.rank())});
+      EXPECT_EQ(ring.ring().size(), 4);
+      const auto mine = [&](const Tensor& x) { return take_shard(x, layout, c.rank(), 4); };
+      parts[static_cast<std::size_t>(c.rank())] = ring(mine(in.q), mine(in.k), mine(in.v));
+    });
+    EXPECT_TRUE(all_close(join_shards(parts, layout), want, 1e-12, 1e-12)) << to_string(layout);
+  }
+}
+
+TEST(RingDilatedAttention, ServesInTheMultiheadShell) {
+  const auto shell = [](std::unique_ptr<AttentionCore> core) {
+    Generator generator(6);
+    return std::make_unique<MultiheadShell>(16, 4, std::move(core), MultiheadOptions{.causal = true},
+                                            nn::ParameterOptions{.dtype = DType::f64, .generator = &generator});
+  };
+  const auto ring = shell(std::make_unique<RingDilatedAttention>(std::vector<std::int64_t>{8, 16},
+                                                                 std::vector<std::int64_t>{1, 2}, RingSetup{3}));
+  const auto single = shell(
+      std::make_unique<ImprovedDilatedAttention>(std::vector<std::int64_t>{8, 16}, std::vector<std::int64_t>{1, 2}));
+  Generator generator(7);
+  const Tensor x = randn({2, 37, 16}, {.dtype = DType::f64}, generator);
+  EXPECT_TRUE(all_close(ring->forward(x), single->forward(x), 1e-12, 1e-12));
+}
+
+TEST(BlockSparseRingDilatedAttention, IsBlockSparseAttentionOfOneDevice) {
+  const RingInputs in = ring_inputs({1, 150, 150, 2, 1, 4, 4});
+  for (const SparsePatternType type : {SparsePatternType::local_window, SparsePatternType::dilated_sparse,
+                                       SparsePatternType::global_local, SparsePatternType::random})
+    for (const bool causal : {false, true}) {
+      const SparsePatternConfig config{.pattern_type = type, .block_size = 16, .sparsity_ratio = 0.4};
+      BlockSparseDilatedAttention single(config, {}, {16, 48}, {1, 3});
+      BlockSparseRingDilatedAttention ring(
+          config, {.ring_size = 3, .layout = Layout::striped, .exchange = Exchange::all_gather}, {}, {16, 48}, {1, 3});
+      EXPECT_EQ(differences(outcome_of_module(ring, in, causal), outcome_of_module(single, in, causal), 1e-12), "")
+          << to_string(type);
+    }
+}
+
+TEST(BlockSparseRingDilatedAttention, FindsTheBlocksOfTheWholeSequenceFromItsPart) {
+  const RingInputs in = ring_inputs({1, 128, 128, 2, 2, 4, 4});
+  const SparsePatternConfig config{.block_size = 16, .sparsity_ratio = 0.3};
+  const Tensor want = BlockSparseDilatedAttention(config)(in.q, in.k, in.v);
+  LocalGroup group(4);
+  std::vector<Tensor> parts(4);
+  group.run(1, [&](Communicator& c, int) {
+    BlockSparseRingDilatedAttention ring(config, {.communicator = group.communicator(c.rank())});
+    const auto mine = [&](const Tensor& x) { return take_shard(x, Layout::contiguous, c.rank(), 4); };
+    parts[static_cast<std::size_t>(c.rank())] = ring(mine(in.q), mine(in.k), mine(in.v));
+  });
+  EXPECT_TRUE(all_close(join_shards(parts, Layout::contiguous), want, 1e-12, 1e-12));
+}
+
+TEST(RingAttention, IsAttendForAnyPattern) {
+  const RingInputs in = ring_inputs({1, 33, 33, 2, 2, 4, 4});
+  const Pattern pattern = Pattern::window(7, 2);
+  RingAttention ring(pattern, {.ring_size = 4, .layout = Layout::zigzag, .progress = LocalGroup::Progress::threads});
+  EXPECT_TRUE(all_close(ring(in.q, in.k, in.v), attend(in.q, in.k, in.v, pattern).out, 1e-12, 1e-12));
+  EXPECT_TRUE(all_close(ring(in.q, in.k, in.v, {.causal = true}),
+                        attend(in.q, in.k, in.v, pattern & Pattern::causal()).out, 1e-12, 1e-12));
+}
+
+TEST(RingAttention, RefusesWhatCannotBe) {
+  EXPECT_EQ(error_of<ValueError>([] { RingAttention(Pattern::dense(), {.ring_size = 0}); }),
+            "[ring_attention] needs at least one rank: ring_size 0");
+  const LocalGroup group(2);
+  EXPECT_EQ(error_of<ValueError>(
+                [&] { RingDilatedAttention({8}, {1}, {.ring_size = 3, .communicator = group.communicator(0)}); }),
+            "[ring_attention] the communicator has another number of ranks: ring_size 3, communicator of 2");
+  RingAttention ring(Pattern::dense(), {.ring_size = 2});
+  const Tensor x = ones({1, 4, 2, 8});
+  EXPECT_THAT(error_of<ValueError>([&] {
+                ring(x, x, x, {.bias = ones({1, 1, 4, 4})});
+              }),
+              ::testing::HasSubstr("a bias of all pairs is not divided among ranks"));
+  RingDilatedAttention grouped({4, 8, 16}, {1, 2, 4}, {.ring_size = 2}, {.mode = DilatedMode::grouped});
+  EXPECT_THAT(error_of<ValueError>([&] { grouped(x, x, x); }), ::testing::HasSubstr("a head for each branch"));
+}
+
+}  // namespace
+}  // namespace poolgrad::attention::testing_support
