@@ -29,7 +29,7 @@ std::set<std::string> recorded_names(const std::vector<std::string>& folders) {
   static const std::regex call(R"(\brecord\w*\(\s*"(\w+)\")");
   std::set<std::string> names;
   for (const std::string& folder : folders)
-    for (const auto& file : std::filesystem::directory_iterator(folder)) {
+    for (const auto& file : std::filesystem::recursive_directory_iterator(folder)) {
       if (file.path().extension() != ".cpp") continue;
       std::ostringstream text;
       text << std::ifstream(file.path()).rdbuf();

@@ -157,7 +157,7 @@ std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFil
   static const std::regex conditional(R"(^\s*#\s*(if|ifdef|ifndef|elif)\b.*(CUDA|NVCC))");
   std::vector<std::string> violations;
   for (const SourceFile& file : files)
-    if (!file.path.starts_with("kernels/") && !file.path.starts_with("allocator/cuda_driver."))
+    if (!file.path.starts_with("kernels/") && !file.path.starts_with("allocator/memory/cuda_driver."))
       find_in_lines(file, conditional, "is conditional on CUDA", violations);
   return violations;
 }
