@@ -14,7 +14,6 @@
 
 #ifdef POOLGRAD_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
-#include <sanitizer/lsan_interface.h>
 #endif
 
 #include "allocator/device.h"
@@ -28,14 +27,9 @@ inline void allow_access(Device device, const void* address, std::size_t bytes) 
 inline void forbid_access(Device device, const void* address, std::size_t bytes) {
   if (device.is_cpu()) __asan_poison_memory_region(address, bytes);
 }
-// Pages of the kernel in which the only pointers to some memory may be.
-inline void look_for_pointers(const void* pages, std::size_t bytes) { __lsan_register_root_region(pages, bytes); }
-inline void forget_pointers(const void* pages, std::size_t bytes) { __lsan_unregister_root_region(pages, bytes); }
 #else
 inline void allow_access(Device, const void*, std::size_t) {}
 inline void forbid_access(Device, const void*, std::size_t) {}
-inline void look_for_pointers(const void*, std::size_t) {}
-inline void forget_pointers(const void*, std::size_t) {}
 #endif
 
 }  // namespace poolgrad

@@ -11,7 +11,7 @@ void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
   std::unique_ptr<Window> window(new Window{.address = address,
                                             .size = bytes,
                                             .first = nullptr,
-                                            .live = LiveMap(bytes, granule_, map_bytes_),
+                                            .live = LiveMap(granule_, map_bytes_),
                                             .handles = HandleMap(address, bytes, page_, divisible_)});
   Block* hole = store_.make();
   hole->address = address;

@@ -101,7 +101,7 @@ class Arena {
   Block* take_movable_handles(std::size_t bytes, const Block* hole);
 
   /// mark_live() of the block will need no memory.
-  static void expect_live(const Block* block) { block->window->live.expect(block->address - block->window->address); }
+  static void expect_live(const Block* block) { block->window->live.expect(); }
   static void mark_live(Block* block) {
     block->window->live.set(block->address - block->window->address, block);
     block->state = BlockState::live;
@@ -126,8 +126,8 @@ class Arena {
 
   // arena_packing.cpp: live blocks that cost few bytes, because no Block is theirs. Others see one that is live and
   // stands for all of them that follow each other. The one thread that changes the arena may ask about them.
-  /// Packs the live blocks that are in the live map and that `may_pack(block)`, as far as that saves memory. Only while
-  /// nobody looks into the live map. Adds the number of blocks to `packed`.
+  /// Packs the live blocks that are in the live map and that `may_pack(block)`, as far as that saves memory, and trims
+  /// the map. Only while nobody looks into it. Adds the number of blocks to `packed`.
   void pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed);
   /// take_out() of the address, and mark_live() then, will need no memory.
   void expect_taken_out(std::uintptr_t address);
@@ -155,11 +155,9 @@ class Arena {
       }
     }
   }
-  /// Bytes held for leaves of the live map and packed blocks; those and all else that the arena takes.
+  /// Bytes held for the live map and packed blocks; those and all else that the arena takes.
   std::size_t map_bytes() const noexcept { return map_bytes_; }
   std::size_t bookkeeping_bytes() const noexcept;
-  /// Gives back what the live map does not need now. Only while nobody looks into it.
-  void trim_maps() noexcept;
 
   /// Blocks that are not free but share handles with free bytes, with their shares of these bytes.
   std::vector<std::pair<LiveBlock, std::size_t>> pinners() const;

@@ -1,4 +1,4 @@
-// Live blocks that are packed: many behind one Block, without a leaf in the live map.
+// Live blocks that are packed: many behind one Block, without entries in the live map.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,6 @@ namespace poolgrad {
 
 // What one pass works with, region by region.
 struct Arena::Packing {
-  const std::function<bool(const Block*)>& may_pack;
   std::size_t& count;
   std::vector<Block*> loose;   // live blocks that will be packed
   std::vector<Block*> pieces;  // and those that stand for packed ones, in address order
@@ -21,26 +20,25 @@ struct Arena::Packing {
 };
 
 void Arena::pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed) {
-  Packing packing{may_pack, packed, {}, {}, {}};
+  Packing packing{packed, {}, {}, {}};
   for (const auto& window : windows_) {
-    window->live.for_each_region([&](std::size_t region) { pack(*window, region, packing); });
+    LiveMap& live = window->live;
+    const auto offset = [&](const Block* block) { return block->address - window->address; };
+    for (Block* block = window->first; block != nullptr;) {
+      const std::size_t region = live.region_of(offset(block));
+      packing.loose.clear();
+      for (; block != nullptr && live.region_of(offset(block)) == region; block = block->next) {
+        if (may_pack(block) && live.find(offset(block)) == block) packing.loose.push_back(block);
+      }
+      if (!packing.loose.empty()) pack(*window, region, packing);
+    }
+    live.trim();
   }
 }
 
 void Arena::pack(Window& window, std::size_t region, Packing& packing) {
   LiveMap& live = window.live;
-  auto& [may_pack, count, loose, pieces, blocks] = packing;
-  loose.clear();
-  bool kept = false;
-  live.for_each_in(region, [&](Block* block) {
-    if (may_pack(block)) {
-      loose.push_back(block);
-    } else {
-      kept = true;
-    }
-  });
-  if (loose.empty()) return live.free_empty_leaves(region);
-
+  auto& [count, loose, pieces, blocks] = packing;
   PackedBlocks* const known = live.packed(region);
   pieces.clear();
   blocks.clear();
@@ -60,18 +58,14 @@ void Arena::pack(Window& window, std::size_t region, Packing& packing) {
 
   // All that needs memory comes first.
   PackedBlocks::Owner packed = PackedBlocks::make(blocks, window.address + region, live.granule_bits());
-  const std::size_t saved =
-      (pieces.size() - runs) * sizeof(Block) + (kept ? 0 : live.leaf_bytes()) + (known != nullptr ? known->bytes() : 0);
-  if (packed->bytes() >= saved) return live.free_empty_leaves(region);
+  const std::size_t saved = (pieces.size() - runs) * sizeof(Block) + loose.size() * LiveMap::bytes_each +
+                            (known != nullptr ? known->bytes() : 0);
+  if (packed->bytes() >= saved) return;
   store_.reserve(runs);
+  live.expect_packed();
 
   count += loose.size();
-  if (kept) {
-    for (const Block* block : loose) live.clear(block->address - window.address);
-    live.free_empty_leaves(region);
-  } else {
-    live.free_leaves(region);
-  }
+  for (const Block* block : loose) live.clear(block->address - window.address);
   for (auto first = pieces.begin(); first != pieces.end();) {
     auto last = first;
     while (last + 1 != pieces.end() && Packing::joined(*last, *(last + 1))) ++last;
@@ -129,10 +123,7 @@ std::optional<Block> Arena::live_copy(std::uintptr_t address) const {
 
 void Arena::expect_taken_out(std::uintptr_t address) {
   store_.reserve(2);
-  const PackedBlocks* packed = look_up(address).second;
-  if (packed == nullptr) return;
-  Window& window = *packed->nodes->window;
-  window.live.expect(address - window.address);
+  if (const PackedBlocks* packed = look_up(address).second) packed->nodes->window->live.expect_more();
 }
 
 Block* Arena::take_out(std::uintptr_t address) noexcept {
@@ -169,10 +160,6 @@ std::size_t Arena::bookkeeping_bytes() const noexcept {
   std::size_t bytes = map_bytes_ + indices_.size() * sizeof(BucketIndex);
   for (const auto& window : windows_) bytes += sizeof(Window) + window->handles.bytes();
   return bytes;
-}
-
-void Arena::trim_maps() noexcept {
-  for (const auto& window : windows_) window->live.trim();
 }
 
 }  // namespace poolgrad

@@ -95,7 +95,6 @@ void Pool::tidy() noexcept {
     for (ThreadCache* cache : caches_) cache->erase_empty();
   }
   pack();
-  for (Arena& arena : arenas_) arena.trim_maps();
   tick_marks_.shrink_to_fit();
   pack_above_ = pack_patience_ = pack_regret_ = 0;
 }

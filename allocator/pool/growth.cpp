@@ -15,7 +15,7 @@ namespace {
 
 // Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule.
 constexpr std::size_t largest_window = std::size_t{64} << 30;
-// The table of live blocks takes a 2048th of the addresses, untouched for the most part.
+// What no device has is not asked for.
 constexpr std::size_t most_addresses = std::size_t{1} << 42;
 // Below it, releasing and committing pages costs no more than moving them.
 constexpr std::size_t least_stitched = std::size_t{8} << 20;

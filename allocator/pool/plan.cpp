@@ -84,7 +84,6 @@ bool Pool::drop_plan(bool useless) {
   for (const StepPlanner::Slab& slab : planner_->slabs()) {
     slabs.emplace_back(slab.block, planner_->live_in(slab.block));
     cuts += 2 * slabs.back().second.size();
-    for (const Block* live : slabs.back().second) Arena::expect_live(live);
     arena_of(reinterpret_cast<void*>(slab.block->address))->expect(slab.stream);
   }
   store_.reserve(cuts);

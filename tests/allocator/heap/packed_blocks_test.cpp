@@ -5,7 +5,6 @@
 
 #include <random>
 
-#include "allocator/base/sparse_array.h"
 #include "tests/test_seed.h"
 
 namespace poolgrad::testing {
@@ -78,31 +77,6 @@ TEST(PackedBlocks, TakeTwoBytesEachWhereAllAreAlike) {
   for (std::uint64_t i = 0; i < 100; ++i) row.add(8, 0, 7, {Category::parameter, 3});
   const PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
   EXPECT_EQ(packed->bytes(), sizeof(PackedBlocks) + 200);
-}
-
-TEST(SparseArray, HoldsThePagesThatWereTouchedUntilTheyAreZeroAgain) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const std::size_t per_page = page / sizeof(int);
-  SparseArray<int> array(std::size_t{1} << 30);
-  EXPECT_EQ(array.bytes(), 0u);
-  for (const std::size_t index : {std::size_t{5}, 70 * per_page, 70 * per_page + 1, (std::size_t{1} << 30) - 1}) {
-    EXPECT_EQ(array[index], 0);
-    array.touch(index);
-    array[index] = 7;
-  }
-  EXPECT_EQ(array.bytes(), 3 * page);
-  std::vector<std::size_t> pages;
-  array.for_each_page([&](std::size_t first, std::size_t end) {
-    EXPECT_EQ(end - first, per_page);
-    pages.push_back(first / per_page);
-  });
-  EXPECT_EQ(pages, (std::vector<std::size_t>{0, 70, (std::size_t{1} << 30) / per_page - 1}));
-  array[5] = 0;
-  array[70 * per_page] = 0;
-  array.trim();
-  EXPECT_EQ(array.bytes(), 2 * page);
-  EXPECT_EQ(array[5], 0);
-  EXPECT_EQ(array[70 * per_page + 1], 7);
 }
 
 }  // namespace

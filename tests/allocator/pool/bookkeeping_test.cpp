@@ -169,7 +169,7 @@ class PackingTwins {
   }
 
   void run(int deeds) {
-    for (int i = 0; i < 3000 && !::testing::Test::HasFailure(); ++i) allocate_one();
+    for (int i = 0; i < 8000 && !::testing::Test::HasFailure(); ++i) allocate_one();
     for (int i = 0; i < deeds && !::testing::Test::HasFailure(); ++i) {
       if (one_in(400)) few_ = !few_;
       const std::uint64_t choice = random_() % 1000;
@@ -207,7 +207,7 @@ class PackingTwins {
 
   void allocate_one() {
     // Small blocks, many of them alike, and now and then a large one.
-    const std::size_t bytes = one_in(50) ? random_() % (512 * KiB) : one_in(2) ? 512 : random_() % (8 * KiB);
+    const std::size_t bytes = one_in(200) ? random_() % (512 * KiB) : one_in(8) ? random_() % (8 * KiB) : 512;
     Pair pair{{}, bytes, one_in(10) ? random_() % 3 : 0};
     const auto category = static_cast<Category>(one_in(3) ? random_() % category_count : 10);
     const std::size_t alignment = one_in(20) ? 4096 : 64;
