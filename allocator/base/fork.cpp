@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include <vector>
+
 #include "allocator/base/owner_flag.h"
 #include "allocator/front/thread_cache.h"
 
@@ -9,7 +11,19 @@ namespace poolgrad {
 
 namespace {
 
+/// In the order in which they were made.
+struct ForkMutexes {
+  std::mutex mutex;
+  std::vector<ForkMutex*> all;
+};
+ForkMutexes& fork_mutexes() {
+  static auto* const mutexes = new ForkMutexes;  // outlives every one of them
+  return *mutexes;
+}
+
 void before_fork() {
+  fork_mutexes().mutex.lock();
+  for (ForkMutex* mutex : fork_mutexes().all) mutex->lock();
   registry_mutex().lock();
   ThreadCaches::hold_still();
   scopes_mutex().lock();
@@ -21,6 +35,8 @@ void after_fork(bool in_child) {
   scopes_mutex().unlock();
   ThreadCaches::go_on(in_child);
   registry_mutex().unlock();
+  for (ForkMutex* mutex : fork_mutexes().all) mutex->unlock();
+  fork_mutexes().mutex.unlock();
 }
 
 void in_child() {
@@ -29,6 +45,17 @@ void in_child() {
 }
 
 }  // namespace
+
+ForkMutex::ForkMutex() {
+  hold_pools_still_over_forks();
+  const std::lock_guard lock(fork_mutexes().mutex);
+  fork_mutexes().all.push_back(this);
+}
+
+ForkMutex::~ForkMutex() {
+  const std::lock_guard lock(fork_mutexes().mutex);
+  std::erase(fork_mutexes().all, this);
+}
 
 void hold_pools_still_over_forks() {
   static const int installed = pthread_atfork(

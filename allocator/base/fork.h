@@ -12,6 +12,14 @@ namespace poolgrad {
 /// and what was live in them stays live. Memory of the host is the child's own copy; GPUs cannot be used in a child.
 void hold_pools_still_over_forks();
 
+/// A mutex that pools know nothing of and that nobody holds while the process forks: what it guards is whole in the
+/// child. Whoever holds it may use pools; of two that one thread holds, the older is to be locked first.
+class ForkMutex : public std::mutex {
+ public:
+  ForkMutex();
+  ~ForkMutex();
+};
+
 /// Of the whole process, in the order in which they are taken.
 std::mutex& registry_mutex();
 std::shared_mutex& scopes_mutex();

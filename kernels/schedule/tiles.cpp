@@ -1,10 +1,7 @@
 #include "kernels/schedule/tiles.h"
 
 #include <algorithm>
-#include <list>
-#include <mutex>
 #include <numeric>
-#include <unordered_map>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/host_memory.h"
@@ -176,85 +173,26 @@ bool has_identity(const AttentionSchedule& schedule) {
 
 bool same(const AttentionSchedule& a, const AttentionSchedule& b) {
   return a.queries == b.queries && a.keys == b.keys && a.heads == b.heads && a.left == b.left && a.right == b.right &&
-         a.documents == b.documents && a.documents_identity == b.documents_identity &&
-         a.document_count == b.document_count && a.flipped == b.flipped && a.modulus == b.modulus && a.cut == b.cut &&
-         a.term_count == b.term_count && std::equal(a.term, a.term + a.term_count, b.term);
+         a.documents_identity == b.documents_identity && a.document_count == b.document_count &&
+         a.flipped == b.flipped && a.modulus == b.modulus && a.cut == b.cut && a.term_count == b.term_count &&
+         std::equal(a.term, a.term + a.term_count, b.term);
 }
 
-/// What a program is made of.
-struct Key {
-  const AttentionSchedule* schedule;
-  std::int64_t limit;
-  bool short_first;
-
-  std::uint64_t hash() const {
-    std::uint64_t all = static_cast<std::uint64_t>(limit) * 2 + short_first;
-    const auto add = [&](auto... values) { ((all = mix(all + static_cast<std::uint64_t>(values))), ...); };
-    for (const PositionMap* map : {&schedule->queries, &schedule->keys})
-      add(map->count, map->split, map->first, map->second, map->stride);
-    add(schedule->heads, schedule->left, schedule->right, schedule->documents_identity, schedule->flipped);
-    for (int t = 0; t < schedule->term_count; ++t) {
-      const AttentionTerm& term = schedule->term[t];
-      add(static_cast<int>(term.kind), term.size, term.left, term.right, term.segment_length[0], term.dilation_rate[0],
-          term.run[0].first, term.lists_identity, term.seed);
-    }
-    return all;
+std::uint64_t hash_of(const AttentionSchedule& schedule, std::int64_t limit, bool short_first) {
+  std::uint64_t all = static_cast<std::uint64_t>(limit) * 2 + short_first;
+  const auto add = [&](auto... values) { ((all = mix(all + static_cast<std::uint64_t>(values))), ...); };
+  for (const PositionMap* map : {&schedule.queries, &schedule.keys})
+    add(map->count, map->split, map->first, map->second, map->stride);
+  add(schedule.heads, schedule.left, schedule.right, schedule.documents_identity, schedule.flipped);
+  for (int t = 0; t < schedule.term_count; ++t) {
+    const AttentionTerm& term = schedule.term[t];
+    add(static_cast<int>(term.kind), term.size, term.left, term.right, term.segment_length[0], term.dilation_rate[0],
+        term.run[0].first, term.lists_identity, term.seed);
   }
-};
+  return all;
+}
 
 }  // namespace
-
-struct ProgramCache::Entries {
-  struct Entry {
-    AttentionSchedule schedule;
-    std::int64_t limit;
-    bool short_first;
-    std::uint64_t hash;
-    std::shared_ptr<const WholeProgram> program;  // null: too large
-    std::size_t bytes() const { return sizeof(Entry) + (program ? program->bytes() : 0); }
-  };
-  using List = std::pmr::list<Entry>;
-
-  /// The entry of a key, now the most recently used one.
-  const Entry* find(const Key& key, std::uint64_t hash) {
-    const auto [begin, end] = by_hash.equal_range(hash);
-    for (auto at = begin; at != end; ++at) {
-      const Entry& entry = *at->second;
-      if (entry.limit != key.limit || entry.short_first != key.short_first || !same(entry.schedule, *key.schedule))
-        continue;
-      entries.splice(entries.begin(), entries, at->second);
-      return &entry;
-    }
-    return nullptr;
-  }
-  void add(Entry entry) {
-    bytes += entry.bytes();
-    entries.push_front(std::move(entry));
-    by_hash.emplace(entries.front().hash, entries.begin());
-    evict();
-  }
-  void evict() {
-    while (bytes > most_bytes || entries.size() > most_entries) {
-      const auto last = std::prev(entries.end());
-      auto at = by_hash.equal_range(last->hash).first;
-      while (at->second != last) ++at;
-      by_hash.erase(at);
-      bytes -= last->bytes();
-      entries.pop_back();
-    }
-  }
-
-  std::size_t most_bytes, most_entries;
-  mutable std::mutex mutex;
-  List entries{program_memory()};  // most recently used first
-  std::pmr::unordered_multimap<std::uint64_t, List::iterator> by_hash{program_memory()};
-  std::size_t bytes = 0;
-  std::int64_t hits = 0, misses = 0;
-};
-
-ProgramCache::ProgramCache(std::size_t byte_limit, std::size_t entries)
-    : entries_(new Entries{.most_bytes = byte_limit, .most_entries = entries, .mutex = {}}) {}
-ProgramCache::~ProgramCache() = default;
 
 ProgramCache& ProgramCache::global() {
   static ProgramCache* const cache = new ProgramCache(std::size_t{64} << 20);
@@ -263,47 +201,15 @@ ProgramCache& ProgramCache::global() {
 
 std::shared_ptr<const WholeProgram> ProgramCache::get(const AttentionSchedule& schedule, std::int64_t limit,
                                                       bool short_first) {
-  const Key key{&schedule, limit, short_first};
-  const bool known = has_identity(schedule);
-  const std::uint64_t hash = known ? key.hash() : 0;
-  if (known) {
-    const std::lock_guard lock(entries_->mutex);
-    if (const auto* found = entries_->find(key, hash)) {
-      ++entries_->hits;
-      return found->program;
-    }
-    ++entries_->misses;
-  }
-  auto made = WholeProgram::make(schedule, RowTiling(schedule, limit, short_first), most_of_one());
-  if (!known) return made;
-  const std::lock_guard lock(entries_->mutex);
-  if (const auto* found = entries_->find(key, hash)) return found->program;
-  entries_->add({schedule, limit, short_first, hash, made});
-  return made;
-}
-
-std::size_t ProgramCache::most_of_one() const {
-  const std::lock_guard lock(entries_->mutex);
-  return entries_->most_bytes / 4;
-}
-
-void ProgramCache::set_byte_limit(std::size_t bytes) {
-  const std::lock_guard lock(entries_->mutex);
-  entries_->most_bytes = bytes;
-  entries_->evict();
-}
-
-void ProgramCache::clear() {
-  const std::lock_guard lock(entries_->mutex);
-  entries_->by_hash.clear();
-  entries_->entries.clear();
-  entries_->bytes = 0;
-}
-
-ProgramCache::Statistics ProgramCache::statistics() const {
-  const std::lock_guard lock(entries_->mutex);
-  return {entries_->hits, entries_->misses, static_cast<std::int64_t>(entries_->entries.size()),
-          static_cast<std::int64_t>(entries_->bytes), static_cast<std::int64_t>(entries_->most_bytes)};
+  const auto make = [&]() -> KeptProgram {
+    const auto most = static_cast<std::size_t>(statistics().byte_limit) / 4;
+    return {schedule, limit, short_first, WholeProgram::make(schedule, RowTiling(schedule, limit, short_first), most)};
+  };
+  if (!has_identity(schedule)) return make().program;
+  const auto is_it = [&](const KeptProgram& kept) {
+    return kept.limit == limit && kept.short_first == short_first && same(kept.schedule, schedule);
+  };
+  return Lru::get(hash_of(schedule, limit, short_first), is_it, make).program;
 }
 
 AttentionTiles::AttentionTiles(const AttentionSchedule& schedule, std::int64_t limit, bool short_first)

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/lru.h"
 #include "kernels/schedule/program.h"
 
 namespace poolgrad::kernels {
@@ -69,35 +70,25 @@ class WholeProgram {
   Array<std::int32_t> lists_{program_memory()};
 };
 
+/// A program and what it is made of. Null where it would be too large.
+struct KeptProgram {
+  AttentionSchedule schedule;
+  std::int64_t limit;
+  bool short_first;
+  std::shared_ptr<const WholeProgram> program;
+  std::size_t bytes() const { return sizeof(KeptProgram) + (program ? program->bytes() : 0); }
+};
+
 /// Programs by what they are made of: the schedule (of its lists and documents the identity), the size of tiles, and
-/// which tile is the short one. The least recently used go first when the bytes or the number of all exceed the limit.
-/// Any thread may call anything.
-class ProgramCache {
+/// which tile is the short one. A program is at most a quarter of the bytes; one that is larger is remembered as such.
+class ProgramCache : public Lru<KeptProgram> {
  public:
-  struct Statistics {
-    std::int64_t hits = 0, misses = 0, entries = 0, bytes = 0, byte_limit = 0;
-  };
-  /// A program is at most a quarter of the bytes; one that is larger is remembered as such.
-  explicit ProgramCache(std::size_t byte_limit, std::size_t entries = 256);
-  ~ProgramCache();
-  ProgramCache(const ProgramCache&) = delete;
-  ProgramCache& operator=(const ProgramCache&) = delete;
+  explicit ProgramCache(std::size_t byte_limit, std::size_t entries = 256)
+      : Lru(byte_limit, entries, program_memory()) {}
   static ProgramCache& global();
 
-  /// Null where the program is not made whole. Made without a lock: threads that miss at once all make it and share the
-  /// first. Programs of lists without an identity are made anew for every call.
+  /// Null where the program is not made whole. Programs of lists without an identity are made anew for every call.
   std::shared_ptr<const WholeProgram> get(const AttentionSchedule& schedule, std::int64_t limit, bool short_first);
-  /// Evicts at once what is too much.
-  void set_byte_limit(std::size_t bytes);
-  /// Forgets all programs; the counts of hits and misses stay.
-  void clear();
-  Statistics statistics() const;
-
- private:
-  std::size_t most_of_one() const;
-
-  struct Entries;
-  std::unique_ptr<Entries> entries_;
 };
 
 class AttentionTiles {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "allocator/base/address_sanitizer.h"
+#include "allocator/base/lru.h"
 #include "allocator/base/owner_flag.h"
 #include "allocator/call_site.h"
 #include "allocator/memory/race_detector.h"
@@ -220,6 +221,35 @@ TEST(Fork, LeavesAChildThatCanNameWhatCallsIt) {
   });
   for (int i = 0; i < 30; ++i) {
     ASSERT_EQ(in_fork([&] { return name() == "product backward" ? 0 : 1; }), 0) << "fork " << i;
+  }
+}
+
+TEST(Fork, LeavesAChildThatCanUseACache) {
+  struct Kept {
+    std::uint64_t number;
+    std::size_t bytes() const { return 1; }
+  };
+  CachingAllocator pool(std::make_unique<HostMemory>());
+  Lru<Kept> cache(100, 100);
+  const auto get = [&](std::uint64_t number) {
+    const auto same = [&](const Kept& kept) { return kept.number == number; };
+    const auto make = [&]() -> Kept {
+      deallocate(pool, allocate(pool, 1 * KiB), 1 * KiB);  // a thread that makes something may use pools
+      return {number};
+    };
+    return cache.get_once(number % 4, same, make).number + cache.get(number % 4, same, make).number;
+  };
+  const Again work([&](std::mt19937_64& random) {
+    for (int i = 0; i < 1000; ++i) static_cast<void>(get(random() % 200));
+  });
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(in_fork([&] {
+                for (std::uint64_t number = 0; number < 200; ++number)
+                  if (get(number) != 2 * number) return 1;
+                return cache.statistics().entries == 100 ? 0 : 2;
+              }),
+              0)
+        << "fork " << i;
   }
 }
 

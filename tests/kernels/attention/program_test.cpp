@@ -201,6 +201,9 @@ TEST(ProgramCache, TellsListsApartByTheirIdentityAlone) {
   schedule.documents_identity = one.number();
   const auto first = cache.get(schedule, 64, false);
   EXPECT_EQ(cache.get(schedule, 64, false), first);
+  const std::vector<std::int64_t> elsewhere = documents;
+  schedule.documents = elsewhere.data();
+  EXPECT_EQ(cache.get(schedule, 64, false), first);
   schedule.documents_identity = other.number();  // at the same address
   EXPECT_NE(cache.get(schedule, 64, false), first);
 }
