@@ -54,4 +54,11 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
 /// 2^(-8 (h + 1) / H) for powers of two, interpolated as in the paper otherwise (Press et al. 2021); (heads) f32.
 Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options = {});
 
+// Attention as its definition says it, from primitive operators: O(Nq Nk) memory. Serves second derivatives and tests.
+
+/// What attend() computes, with every score in memory; differentiable any number of times. Drops the same weights as
+/// attend() does with a generator in the same state; the two options about memory are ignored. Throws like attend().
+Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v,
+                              const Pattern& pattern = Pattern::dense(), const AttendOptions& options = {});
+
 }  // namespace poolgrad::attention

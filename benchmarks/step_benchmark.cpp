@@ -16,7 +16,7 @@
 #include <string>
 
 #include "allocator/caching_allocator.h"
-#include "attention/modules/language_model.h"
+#include "attention/modules/multihead.h"
 #include "nn/optimizer.h"
 #include "tensor/creation.h"
 

@@ -7,13 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "attention/modules/attention_core.h"
-#include "attention/modules/block_selection.h"
-#include "attention/modules/block_sparse_attention.h"
 #include "attention/modules/multihead.h"
-#include "attention/modules/ring_attention.h"
-#include "attention/pattern/sparse_pattern_config.h"
-#include "nn/language_model.h"
 
 namespace poolgrad::attention {
 
@@ -59,13 +53,9 @@ std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::st
                                                                    const MultiheadOptions& multihead = {},
                                                                    const nn::ParameterOptions& parameters = {});
 
-/// The same as the mixers of an nn::LanguageModel: causal, with the heads, positions and biases of its configuration;
-/// the output projection starts at 0.
+/// The same as the mixers of an nn::LanguageModel: causal, see as_mixer().
 nn::MixerFactory dilated_mixer(const std::string& type = "auto", const DilatedFactoryOptions& options = {},
                                const MultiheadOptions& multihead = {});
-
-/// What a mixer of a model with this configuration changes of `options`.
-MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config);
 
 // Block-sparse attention by name: variants and presets.
 

@@ -21,4 +21,12 @@ Tensor joined_heads(const std::vector<Tensor>& parts);
 /// the same way, so that joined_heads() finds it.
 std::vector<Tensor> empty_like_heads(const std::vector<Tensor>& likes);
 
+// Keys and values of a sequence that grows position by position.
+
+/// `buffer` (B, capacity, H, D) holds the first `length` positions of a sequence (undefined: none yet). Writes those of
+/// x (B, T, H, D) behind them and returns all length + T as a view. The buffer grows by half when it is full, so that a
+/// sequence of n positions is copied O(1) times; one that somebody else holds is left as it is and replaced by a copy.
+/// Where gradients are wanted the parts are concatenated instead. Throws ShapeError, DTypeError, DeviceError.
+Tensor append_positions(Tensor& buffer, std::int64_t length, const Tensor& x);
+
 }  // namespace poolgrad::attention

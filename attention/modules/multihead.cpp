@@ -5,7 +5,6 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/modules/heads.h"
-#include "attention/modules/kv_cache.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/cast.h"
 #include "autograd/operators/check.h"
@@ -54,7 +53,7 @@ MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::uniq
       heads_(heads),
       head_dim_(checked_head_dim(width, heads, options_)),
       projection_(width, (heads + 2 * options_.kv_heads) * head_dim_, {.bias = options.bias}, parameters),
-      output_(width, width, {.bias = options.bias, .deviation = options.output_deviation}, parameters) {
+      output_(width, width, {.bias = options.bias, .deviation = options.output_deviation.value_or(-1.0)}, parameters) {
   if (!core_) throw ValueError("[multihead] there is no core");
   core_->check_heads(heads);
   scale_rows(projection_.weight(), (heads + options_.kv_heads) * head_dim_, options.gamma_init);
@@ -157,6 +156,33 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
   const bool whole = query.defined() && key.defined() && query.rank() == 3 && key.rank() == 3;  // else it is refused
   return attend_and_merge(project(query, key, value, whole ? key.size(1) - query.size(1) : 0, 0), call);
+}
+
+MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {
+  options.kv_heads = config.kv_heads;
+  options.bias = config.biases;
+  options.output_deviation = options.output_deviation.value_or(0.0);
+  if (config.positions == nn::Positions::rope)
+    options.rope_base = options.rope_base.value_or(10000.0);
+  else
+    options.rope_base.reset();
+  return options;
+}
+
+nn::MixerFactory attention_mixer(const Pattern& pattern, const MultiheadOptions& options, const CoreOptions& core,
+                                 const RingSetup& ring) {
+  return [=](const nn::LanguageModelConfig& config,
+             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+    CoreOptions of_model = core;
+    if (!of_model.generator) of_model.generator = parameters.generator;
+    return std::make_unique<MultiheadAttention>(config.width, config.heads, as_mixer(options, config), parameters,
+                                                pattern, ring, of_model);
+  };
+}
+
+std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
+                                                       const nn::ParameterOptions& parameters) {
+  return std::make_unique<nn::LanguageModel>(config, attention_mixer(pattern), parameters);
 }
 
 }  // namespace poolgrad::attention

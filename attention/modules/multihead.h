@@ -1,4 +1,4 @@
-// The one multi-head shell: projections and norms around any attention core.
+// The one multi-head shell: projections and norms around any attention core, alone or as the mixer of a language model.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "attention/modules/attention_core.h"
+#include "attention/modules/ring_attention.h"
+#include "nn/language_model.h"
 #include "nn/layers.h"
 
 namespace poolgrad::attention {
@@ -27,9 +28,10 @@ struct MultiheadOptions {
   /// Rotary positions on queries and keys, after their norms: keys count from 0, the last query sits at the last key.
   /// None where absent.
   std::optional<double> rope_base = std::nullopt;
-  bool alibi = false;              // AttendOptions::alibi with alibi_slopes()
-  bool sinks = false;              // AttendOptions::sinks, learned; they start at 0
-  double output_deviation = -1.0;  // of the output projection, before the gain; negative: 1 / sqrt(width)
+  bool alibi = false;  // AttendOptions::alibi with alibi_slopes()
+  bool sinks = false;  // AttendOptions::sinks, learned; they start at 0
+  /// Of the output projection, before the gain; negative: 1 / sqrt(width). Where absent the same, but 0 in as_mixer().
+  std::optional<double> output_deviation = std::nullopt;
   /// As a SequenceMixer.
   bool causal = false;
 };
@@ -88,5 +90,33 @@ class Multihead : public MultiheadShell {
 
   Core& core() { return static_cast<Core&>(MultiheadShell::core()); }
 };
+
+/// Around any pattern, or a ring of it: (width, heads, options, parameters, pattern, ring, core options).
+using MultiheadAttention = Multihead<RingAttention>;
+/// The shell around every named core, such as
+///
+///   MultiheadDilatedAttention layer(768, 12, {.causal = true}, {}, std::vector<std::int64_t>{2048, 4096},
+///                                   std::vector<std::int64_t>{1, 2});
+using MultiheadDilatedAttention = Multihead<DilatedAttention>;
+using ImprovedMultiheadDilatedAttention = Multihead<ImprovedDilatedAttention>;
+using RingMultiheadDilatedAttention = Multihead<RingDilatedAttention>;
+using BlockSparseMultiheadDilatedAttention = Multihead<BlockSparseDilatedAttention>;
+using BlockSparseRingMultiheadDilatedAttention = Multihead<BlockSparseRingDilatedAttention>;
+using HierarchicalBlockSparseMultihead = Multihead<HierarchicalBlockSparse>;
+using AdaptiveBlockSparseMultihead = Multihead<AdaptiveBlockSparseAttention>;
+
+/// `options` as a mixer of this model has them: heads that share keys, positions (at base 10,000 where `options` has
+/// none) and biases are the model's, and the output projection starts at 0 where nothing else is asked for.
+MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config);
+
+/// MultiheadAttention as the mixers of a language model, as_mixer(). The pattern alone says what is causal. Weights are
+/// dropped by the parameters' generator where `core` has none; it must outlive the model.
+nn::MixerFactory attention_mixer(const Pattern& pattern,
+                                 const MultiheadOptions& options = {.layer_norm = false, .post_norm = false},
+                                 const CoreOptions& core = {}, const RingSetup& ring = {});
+
+/// nn::LanguageModel with attention_mixer().
+std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
+                                                       const nn::ParameterOptions& parameters = {});
 
 }  // namespace poolgrad::attention

@@ -1,12 +1,28 @@
 #include "attention/pattern/pattern.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
 
 #include "allocator/error.h"
 #include "attention/pattern/terms.h"
 
 namespace poolgrad::attention {
+
 namespace {
+
+using kernels::AttentionTerm;
+
+/// A term of all columns, rows, blocks, ... of a size, with no band.
+PatternTerms::Term term_of(TermKind kind, std::int64_t size) {
+  PatternTerms::Term result;
+  result.term.kind = kind;
+  result.term.size = size;
+  return result;
+}
 
 /// Terms that are united.
 std::shared_ptr<const PatternTerms> pattern_of(std::vector<PatternTerms::Term> terms) {
@@ -21,13 +37,6 @@ void check_size(const char* op, const char* what, std::int64_t size, std::int64_
 }
 
 }  // namespace
-
-PatternTerms::Term term_of(TermKind kind, std::int64_t size) {
-  PatternTerms::Term result;
-  result.term.kind = kind;
-  result.term.size = size;
-  return result;
-}
 
 Pattern Pattern::dense() { return {unbounded, unbounded}; }
 
@@ -89,82 +98,262 @@ void Pattern::check_length(std::int64_t length) const {
 
 namespace {
 
-std::string bound(std::int64_t value) { return value == Pattern::unbounded ? "unbounded" : std::to_string(value); }
-
-std::string dilated(const kernels::AttentionTerm& term) {
-  std::string lengths, rates;
-  for (int b = 0; b < term.branches; ++b) {
-    lengths += " " + std::to_string(term.segment_length[b]);
-    rates += " " + std::to_string(term.dilation_rate[b]);
-  }
-  return "dilated(w" + lengths + ", r" + rates + (term.grouped ? ", grouped" : "") +
-         (term.contiguous_offset ? ", contiguous" : "") + (term.unite ? ", united" : "") + ")";
+std::string list(const std::vector<std::int64_t>& values) {
+  std::string text = "(";
+  for (const std::int64_t value : values) text += (text.size() > 1 ? ", " : "") + std::to_string(value);
+  return text + ")";
 }
 
-std::string offsets(const kernels::AttentionTerm& term) {
-  std::string text = "block_offsets(" + std::to_string(term.size);
-  for (int s = 0; s < term.sets; ++s) {
-    text += s == 0 ? ":" : " /";
-    for (int n = term.set_begin[s]; n < term.set_begin[s + 1]; ++n) {
-      text += " " + std::to_string(term.run[n].first);
-      if (term.run[n].last > term.run[n].first) text += ".." + std::to_string(term.run[n].last);
-      if (term.step > 1) text += " by " + std::to_string(term.step);
-    }
+void check(const std::vector<std::int64_t>& lengths, const std::vector<std::int64_t>& rates) {
+  const auto refuse = [&](const std::string& reason) {
+    throw ValueError("[dilated] " + reason + ": segment lengths " + list(lengths) + ", dilation rates " + list(rates));
+  };
+  if (lengths.empty() && rates.empty()) refuse("there is no branch");
+  if (lengths.size() != rates.size()) refuse("there must be as many segment lengths as dilation rates");
+  if (lengths.size() > AttentionTerm::max_branches)
+    refuse("there are more than " + std::to_string(AttentionTerm::max_branches) + " branches");
+  for (std::size_t b = 0; b < lengths.size(); ++b) {
+    if (lengths[b] < 1 || rates[b] < 1) refuse("segment lengths and dilation rates must be positive");
+    if (lengths[b] > max_size) refuse("a segment is too long");
+    if (rates[b] > lengths[b]) refuse("a dilation rate is larger than its segment, which some heads would find empty");
   }
-  return text + ")";
+}
+
+/// Whether every branch refines the next, and shells pay: LongNet's configurations.
+bool is_nested(const AttentionTerm& term) {
+  for (int b = 0; b < term.branches; ++b) {
+    const std::int64_t w = term.segment_length[b], r = term.dilation_rate[b];
+    if (w % r != 0) return false;
+    if (b > 0 && (w % term.segment_length[b - 1] != 0 || r % term.dilation_rate[b - 1] != 0)) return false;
+  }
+  const std::int64_t period = term.dilation_rate[term.branches - 1];
+  return period <= kernels::AttentionTerm::max_period && (period <= 16 || 16 * period <= term.segment_length[0]);
 }
 
 }  // namespace
 
-std::string band_to_string(std::int64_t left, std::int64_t right) {
-  if (left == Pattern::unbounded && right == Pattern::unbounded) return "dense";
-  if (left == Pattern::unbounded && right == 0) return "causal";
-  return "window(" + bound(left) + ", " + bound(right) + ")";
+Pattern Pattern::dilated(std::vector<std::int64_t> segment_lengths, std::vector<std::int64_t> dilation_rates,
+                         const DilatedOptions& options) {
+  check(segment_lengths, dilation_rates);
+  PatternTerms::Term result;
+  AttentionTerm& term = result.term;
+  term.kind = TermKind::dilated;
+  term.branches = static_cast<std::int32_t>(segment_lengths.size());
+  term.grouped = options.mode == DilatedMode::grouped;
+  term.contiguous_offset = !term.grouped && options.offset == DilatedOffset::contiguous;
+  term.unite = options.unite;
+  std::vector<std::size_t> order(segment_lengths.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (!term.grouped)  // the sum does not depend on it
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return std::pair(segment_lengths[a], dilation_rates[a]) < std::pair(segment_lengths[b], dilation_rates[b]);
+    });
+  for (std::size_t b = 0; b < order.size(); ++b) {
+    term.segment_length[b] = segment_lengths[order[b]];
+    term.dilation_rate[b] = dilation_rates[order[b]];
+  }
+  term.nested = !term.grouped && !term.contiguous_offset && is_nested(term);
+
+  auto terms = std::make_shared<PatternTerms>();
+  terms->terms.push_back(std::move(result));
+  if (options.require_divisible)
+    terms->divisors.push_back(*std::max_element(segment_lengths.begin(), segment_lengths.end()));
+  return Pattern(std::move(terms));
 }
 
-std::string to_string(const PatternTerms::Term& listed) {
-  const kernels::AttentionTerm& term = listed.term;
-  const std::string size = std::to_string(term.size);
-  switch (term.kind) {
-    case TermKind::all: return "dense";
-    case TermKind::columns: return "columns(" + size + ")";
-    case TermKind::rows: return "rows(" + size + ")";
-    case TermKind::segment: return "segments(" + size + ")";
-    case TermKind::residue: return "residues(" + size + ")";
-    case TermKind::dilated: return dilated(term);
-    case TermKind::offsets: return offsets(term);
-    case TermKind::listed:
-      return "blocks(" + size + ", " + std::to_string(listed.lists->lists) + " x " +
-             std::to_string(listed.lists->block_rows) + " x " + std::to_string(listed.lists->block_columns) + ", " +
-             std::to_string(listed.lists->columns.size()) + " listed)";
-    case TermKind::random:
-      return "random_blocks(" + size + ", density " + std::to_string(static_cast<double>(term.threshold) * 0x1p-53) +
-             ", seed " + std::to_string(term.seed) + ")";
-  }
-  return {};
+namespace {
+
+/// What every kernel's tiles divide.
+constexpr std::int64_t granularity = 16;
+
+void check_block(const char* op, std::int64_t block) {
+  if (block < 1 || block % granularity != 0 || block > std::int64_t{1} << 30)
+    throw ValueError("[" + std::string(op) + "] block must be a positive multiple of " + std::to_string(granularity) +
+                     ", at most 2^30: " + std::to_string(block));
 }
 
-std::string Pattern::to_string() const {
-  const std::string band = band_to_string(left_, right_);
-  if (!terms_) return band;
-  std::string text;
-  bool composed = false;
-  for (std::size_t n = 0; n < terms_->terms.size(); ++n) {
-    const PatternTerms::Term& term = terms_->terms[n];
-    const bool bare = term.term.left == unbounded && term.term.right == unbounded;
-    const std::string own = band_to_string(term.term.left, term.term.right);
-    if (n > 0) text += term.term.group == terms_->terms[n - 1].term.group ? " | " : " + ";
-    if (n > 0) composed = true;
-    text += term.term.kind == TermKind::all ? own
-            : bare                          ? attention::to_string(term)
-                                            : "(" + attention::to_string(term) + " & " + own + ")";
+}  // namespace
+
+Pattern Pattern::block_offsets(std::int64_t block, std::vector<std::int64_t> offsets) {
+  return block_offsets(block, std::vector<std::vector<std::int64_t>>{std::move(offsets)});
+}
+
+Pattern Pattern::block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets) {
+  check_block("block_offsets", block);
+  if (offsets.empty() || offsets.size() > AttentionTerm::max_sets)
+    throw ValueError("[block_offsets] there must be 1 to " + std::to_string(AttentionTerm::max_sets) +
+                     " lists: " + std::to_string(offsets.size()));
+  PatternTerms::Term result = term_of(TermKind::offsets, block);
+  AttentionTerm& term = result.term;
+  term.sets = static_cast<std::int32_t>(offsets.size());
+  int runs = 0;
+  for (std::size_t s = 0; s < offsets.size(); ++s) {
+    std::vector<std::int64_t>& list = offsets[s];
+    if (list.empty()) throw ValueError("[block_offsets] list " + std::to_string(s) + " has no offset");
+    std::sort(list.begin(), list.end());
+    if (list.front() < -(std::int64_t{1} << 30) || list.back() > std::int64_t{1} << 30)
+      throw ValueError("[block_offsets] an offset is out of range: " +
+                       std::to_string(list.front() < 0 ? list.front() : list.back()));
+    for (std::size_t n = 0; n < list.size(); ++n) {
+      const auto offset = static_cast<std::int32_t>(list[n]);
+      if (n > 0 && list[n] <= list[n - 1] + 1) {
+        term.run[runs - 1].last = offset;
+        continue;
+      }
+      if (runs == AttentionTerm::max_runs)
+        throw ValueError("[block_offsets] there are more than " + std::to_string(AttentionTerm::max_runs) +
+                         " runs of neighbouring offsets");
+      term.run[runs++] = {offset, offset};
+    }
+    term.set_begin[s + 1] = static_cast<std::int16_t>(runs);
   }
-  std::string whole = band == "dense" ? "" : band;
-  if (terms_->documents)
-    whole += (whole.empty() ? "" : " & ") + ("documents(" + std::to_string(terms_->documents->at.size() - 1) + ")");
-  if (text.empty()) return whole.empty() ? band : whole;
-  if (whole.empty()) return text;
-  return (composed ? "(" + text + ")" : text) + " & " + whole;
+  return Pattern(pattern_of({std::move(result)}));
+}
+
+Pattern Pattern::dilated_sparse(std::int64_t block, std::vector<std::int64_t> rates) {
+  std::vector<std::int64_t> offsets{0};
+  for (const std::int64_t rate : rates) {
+    if (rate < 1) throw ValueError("[dilated_sparse] rates must be positive: " + std::to_string(rate));
+    offsets.push_back(rate);
+    offsets.push_back(-rate);
+  }
+  return block_offsets(block, std::move(offsets));
+}
+
+Pattern Pattern::local_window(std::int64_t block, std::int64_t window) {
+  check_block("local_window", block);
+  if (window < 0 || window > std::int64_t{1} << 60)
+    throw ValueError("[local_window] the window is out of range: " + std::to_string(window));
+  return spaced_blocks(block, 1, window / block / 2);
+}
+
+Pattern Pattern::spaced_blocks(std::int64_t block, std::int64_t step, std::int64_t reach) {
+  check_block("spaced_blocks", block);
+  if (step < 1 || reach < 0)
+    throw ValueError("[spaced_blocks] the step must be at least 1 and the reach not negative: step " +
+                     std::to_string(step) + ", reach " + std::to_string(reach));
+  constexpr std::int64_t farthest = std::int64_t{1} << 30;
+  if (step > farthest) step = farthest, reach = std::min(reach, farthest - 1);
+  const std::int64_t steps = std::min(reach, farthest) / step;
+  PatternTerms::Term result = term_of(TermKind::offsets, block);
+  result.term.sets = 1;
+  result.term.set_begin[1] = 1;
+  result.term.step = steps == 0 ? 1 : static_cast<std::int32_t>(step);
+  result.term.run[0] = {static_cast<std::int32_t>(-steps * step), static_cast<std::int32_t>(steps * step)};
+  return Pattern(pattern_of({std::move(result)}));
+}
+
+Pattern Pattern::global_local(std::int64_t block, std::int64_t window, std::int64_t count) {
+  return local_window(block, window) | global_tokens(count);
+}
+
+Pattern Pattern::random_blocks(std::int64_t block, double density, std::uint64_t seed) {
+  check_block("random_blocks", block);
+  if (!(density > 0.0 && density <= 1.0))
+    throw ValueError("[random_blocks] density must be in (0, 1]: " + std::to_string(density));
+  PatternTerms::Term result = term_of(TermKind::random, block);
+  result.term.seed = seed;
+  result.term.threshold = static_cast<std::uint64_t>(std::ldexp(density, 53));
+  return Pattern(pattern_of({std::move(result)}));
+}
+
+namespace {
+
+void check(const std::string& op, std::size_t list, const std::vector<std::int32_t>& row_begin,
+           const std::vector<std::int32_t>& columns) {
+  const auto refuse = [&](const std::string& reason) {
+    throw ValueError("[" + op + "] list " + std::to_string(list) + ": " + reason);
+  };
+  if (row_begin.empty() || row_begin.front() != 0) refuse("row_begin does not begin with 0");
+  for (std::size_t b = 1; b < row_begin.size(); ++b)
+    if (row_begin[b] < row_begin[b - 1])
+      refuse("row_begin decreases: " + std::to_string(row_begin[b - 1]) + ", " + std::to_string(row_begin[b]) +
+             " at row " + std::to_string(b - 1));
+  if (static_cast<std::size_t>(row_begin.back()) != columns.size())
+    refuse("row_begin ends at " + std::to_string(row_begin.back()) + ", but there are " +
+           std::to_string(columns.size()) + " columns");
+  for (std::size_t b = 0; b + 1 < row_begin.size(); ++b) {
+    std::int32_t before = -1;
+    for (auto n = static_cast<std::size_t>(row_begin[b]); n < static_cast<std::size_t>(row_begin[b + 1]); ++n) {
+      if (columns[n] <= before)
+        refuse("the columns of row " + std::to_string(b) + " must ascend from 0: " + std::to_string(columns[n]) +
+               (before < 0 ? "" : " after " + std::to_string(before)));
+      before = columns[n];
+    }
+  }
+}
+
+/// From compressed rows, one pair of vectors for each list; lists shorter than the longest see nothing in the rows that
+/// they lack. Throws ValueError "[op] ..." where row_begin does not begin at 0, decreases or ends elsewhere than at the
+/// end of columns, or where the columns of a row are negative or do not ascend.
+BlockLists make_block_lists(const char* op, const std::vector<std::vector<std::int32_t>>& row_begin,
+                            const std::vector<std::vector<std::int32_t>>& columns) {
+  BlockLists result;
+  result.lists = static_cast<std::int32_t>(row_begin.size());
+  for (std::size_t l = 0; l < row_begin.size(); ++l) {
+    check(op, l, row_begin[l], columns[l]);
+    result.block_rows = std::max(result.block_rows, static_cast<std::int32_t>(row_begin[l].size() - 1));
+    for (const std::int32_t column : columns[l]) {
+      if (column == std::numeric_limits<std::int32_t>::max())
+        throw ValueError("[" + std::string(op) + "] column " + std::to_string(column) + " is too large");
+      result.block_columns = std::max(result.block_columns, column + 1);
+    }
+    result.columns.insert(result.columns.end(), columns[l].begin(), columns[l].end());
+  }
+  result.rows.resize(result.columns.size());
+  std::int64_t first = 0;
+  std::vector<std::int64_t> next(static_cast<std::size_t>(result.block_columns) + 1);
+  for (std::size_t l = 0; l < row_begin.size(); ++l) {
+    for (std::size_t b = 0; b <= static_cast<std::size_t>(result.block_rows); ++b)
+      result.row_begin.push_back(first + row_begin[l][std::min(b, row_begin[l].size() - 1)]);
+    // Columns are counted, and then filled in the order of rows.
+    std::fill(next.begin(), next.end(), 0);
+    for (const std::int32_t column : columns[l]) ++next[static_cast<std::size_t>(column) + 1];
+    next[0] = first;
+    for (std::size_t c = 1; c < next.size(); ++c) next[c] += next[c - 1];
+    result.column_begin.insert(result.column_begin.end(), next.begin(), next.end());
+    for (std::size_t b = 0; b + 1 < row_begin[l].size(); ++b)
+      for (auto n = static_cast<std::size_t>(row_begin[l][b]); n < static_cast<std::size_t>(row_begin[l][b + 1]); ++n)
+        result.rows[static_cast<std::size_t>(next[static_cast<std::size_t>(columns[l][n])]++)] =
+            static_cast<std::int32_t>(b);
+    first += static_cast<std::int64_t>(columns[l].size());
+  }
+  return result;
+}
+
+}  // namespace
+
+Pattern Pattern::blocks(std::int64_t block, std::vector<std::int32_t> row_begin, std::vector<std::int32_t> columns) {
+  std::vector<BlockList> lists(1);
+  lists[0] = {std::move(row_begin), std::move(columns)};
+  return blocks(block, std::move(lists));
+}
+
+Pattern Pattern::blocks(std::int64_t block, std::vector<BlockList> lists) {
+  check_block("blocks", block);
+  if (lists.empty()) throw ValueError("[blocks] there is no list");
+  std::vector<std::vector<std::int32_t>> row_begin, columns;
+  for (BlockList& list : lists) {
+    row_begin.push_back(std::move(list.row_begin));
+    columns.push_back(std::move(list.columns));
+  }
+  PatternTerms::Term result = term_of(TermKind::listed, block);
+  result.lists = std::make_shared<const BlockLists>(make_block_lists("blocks", row_begin, columns));
+  return Pattern(pattern_of({std::move(result)}));
+}
+
+Pattern Pattern::block_bitmap(std::int64_t block, std::int64_t key_blocks, const std::vector<bool>& bitmap) {
+  check_block("block_bitmap", block);
+  if (key_blocks < 1 || bitmap.size() % static_cast<std::size_t>(key_blocks) != 0)
+    throw ValueError("[block_bitmap] " + std::to_string(bitmap.size()) + " blocks are not rows of " +
+                     std::to_string(key_blocks));
+  std::vector<std::int32_t> row_begin{0}, columns;
+  for (std::size_t n = 0; n < bitmap.size(); ++n) {
+    const auto column = static_cast<std::int64_t>(n) % key_blocks;
+    if (bitmap[n]) columns.push_back(static_cast<std::int32_t>(column));
+    if (column == key_blocks - 1) row_begin.push_back(static_cast<std::int32_t>(columns.size()));
+  }
+  return blocks(block, std::move(row_begin), std::move(columns));
 }
 
 }  // namespace poolgrad::attention

@@ -30,7 +30,6 @@ struct DilatedOptions {
   bool require_divisible = false;  // refuse lengths that the longest segment does not divide
 };
 
-struct BlockLists;    // attention/pattern/block_list.h
 struct PatternTerms;  // attention/pattern/terms.h
 
 /// A value type, cheap to copy. Positions are absolute, so that results depend neither on tiling nor on sharding: a
@@ -93,8 +92,6 @@ class Pattern {
     std::vector<std::int32_t> row_begin, columns;
   };
   static Pattern blocks(std::int64_t block, std::vector<BlockList> lists);
-  /// Lists that are shared: PatternCache has them. Throws ValueError without lists.
-  static Pattern blocks(std::int64_t block, std::shared_ptr<const BlockLists> lists);
   /// bitmap[b * key_blocks + c]: whether query block b sees key block c.
   static Pattern block_bitmap(std::int64_t block, std::int64_t key_blocks, const std::vector<bool>& bitmap);
 

@@ -3,10 +3,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "attention/pattern/block_list.h"
+#include "kernels/definition/attention_term.h"
 #include "kernels/schedule/attention_schedule.h"
 
 namespace poolgrad::attention {
@@ -17,6 +16,18 @@ struct Boundaries {
   std::vector<std::int64_t> at;
   kernels::ListIdentity identity;
   friend bool operator==(const Boundaries&, const Boundaries&) = default;
+};
+
+/// Listed blocks in both directions, which kernels are pointed to: made once, never changed. One or more lists over
+/// block_rows x block_columns blocks, one after another, as compressed rows and as compressed columns. Row b of list l
+/// is columns[row_begin[l * (block_rows + 1) + b] .. row_begin[... + 1]), ascending.
+struct BlockLists {
+  std::int32_t lists = 0, block_rows = 0, block_columns = 0;
+  std::vector<std::int64_t> row_begin, column_begin;
+  std::vector<std::int32_t> columns, rows;
+  kernels::ListIdentity identity;
+
+  friend bool operator==(const BlockLists&, const BlockLists&) = default;
 };
 
 /// Of segments, strides and the like: their multiples by strides of shards stay far from overflow.
@@ -35,13 +46,7 @@ struct PatternTerms {
   friend bool operator==(const PatternTerms& a, const PatternTerms& b);
 };
 
-/// A term of all columns, rows, blocks, ... of a size, with no band.
-PatternTerms::Term term_of(TermKind kind, std::int64_t size);
 /// The term as kernels want it; its pointers live as long as `term.lists`.
 kernels::AttentionTerm with_lists(const PatternTerms::Term& term);
-/// "dilated(w 512 1024, r 1 2)"; the band of the term is left out.
-std::string to_string(const PatternTerms::Term& term);
-/// "causal", "window(255, 0)"; "dense" where there is none.
-std::string band_to_string(std::int64_t left, std::int64_t right);
 
 }  // namespace poolgrad::attention

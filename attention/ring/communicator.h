@@ -1,10 +1,12 @@
 // Messages between the ranks of a group, each with memory and streams of its own: what ring attention asks of MPI,
-// NCCL or a group within one process (attention/ring/local_communicator.h).
+// NCCL or a group within one process (LocalGroup).
 // tests/attention/ring/communicator_contract.h is this contract as a test suite.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "allocator/stream.h"
 
@@ -48,6 +50,42 @@ class Communicator {
   /// empty messages count like others. Throws IndexError for a rank that does not exist, Error where the message has
   /// another size than its receiver expects (on both ranks, here or in wait()) and after a failure of the group.
   virtual std::unique_ptr<Transfer> start(Stream stream, int to, Message out, int from, Message in) = 0;
+};
+
+/// A group of ranks within this process: every rank has buffers of its own, and nothing but the bytes of messages goes
+/// from one to another. The same program runs on a thread for each rank, or on one thread with the ranks taking turns.
+class LocalGroup {
+ public:
+  /// threads: waiting blocks. turns: there is nobody to wait for, so that waiting for a message that was not sent yet
+  /// is an error.
+  enum class Progress { threads, turns };
+
+  /// Throws ValueError below one rank.
+  explicit LocalGroup(int ranks, Progress progress = Progress::threads);
+  ~LocalGroup();
+  LocalGroup(const LocalGroup&) = delete;
+  LocalGroup& operator=(const LocalGroup&) = delete;
+
+  int size() const { return static_cast<int>(ranks_.size()); }
+  /// Lives on its own; a group may die before its communicators.
+  const std::shared_ptr<Communicator>& communicator(int rank) const {
+    return ranks_.at(static_cast<std::size_t>(rank));
+  }
+
+  /// Calls body(communicator, step) for every rank and every step of [0, steps): in threads, each rank's steps in a
+  /// row; in turns, all ranks' step 0, then all ranks' step 1, and so on. So a step may wait for what every rank
+  /// started in steps before it; in threads also for what they start in the same one. If a rank throws, the others get
+  /// an Error that names it from their next start() or wait(), and its exception is rethrown here; the group is then as
+  /// new. All ranks draw the same numbers from default_generator(), from its state on the calling thread, which goes on
+  /// from where rank 0 ends.
+  void run(int steps, const std::function<void(Communicator&, int)>& body);
+
+ private:
+  class Room;
+  class Rank;
+  class Exchange;
+  std::shared_ptr<Room> room_;
+  std::vector<std::shared_ptr<Communicator>> ranks_;
 };
 
 }  // namespace poolgrad::attention

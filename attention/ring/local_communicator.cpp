@@ -1,4 +1,4 @@
-#include "attention/ring/local_communicator.h"
+#include "attention/ring/communicator.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "attention/pattern/pattern.h"
-#include "attention/ring/shard.h"
+#include "attention/ring/ring.h"
 
 namespace poolgrad::attention {
 

@@ -1,17 +1,52 @@
 #include "attention/ring/ring.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "allocator/error.h"
-#include "attention/ring/call.h"
+#include "allocator/memory_scope.h"
+#include "attention/ring/pass.h"
+#include "autograd/engine/definition.h"
 #include "autograd/engine/record.h"
+#include "autograd/operators/arithmetic.h"
 #include "autograd/operators/check.h"
 
 namespace poolgrad::attention {
 
 namespace {
+
+AttendOptions without_padding(AttendOptions options) {
+  options.key_padding = {};
+  return options;
+}
+
+/// Throws what ring_attend() refuses whatever the layout, for a whole sequence of `keys`; true where a gradient is
+/// wanted.
+bool check_ring(const Tensor& q, const Tensor& k, const Tensor& v, std::int64_t keys, const AttendOptions& options) {
+  const bool differentiable = check_attend(q, k, v, without_padding(options));
+  check_key_padding("ring_attend", q, keys, options.key_padding);
+  const auto refuse = [&](const char* reason) {
+    fail<ValueError>("ring_attend", reason, {{"q", q}, {"k", k}, {"v", v}, {"bias", options.bias}});
+  };
+  if (options.bias.defined()) refuse("a bias of all pairs is not divided among ranks");
+  if (options.out_over_q || options.dq_over_out) refuse("out_over_q and dq_over_out are not for rings");
+  return differentiable;
+}
+
+/// This rank's operands: as prepare_operands(), but for the key padding, which is the ring's.
+AttendOperands ring_operands(const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
+  return prepare_operands(q, k, v, without_padding(options));
+}
+
+/// For whole sequences of `queries` and `keys`; takes a range of the generator where weights are dropped.
+RingCall prepare_ring(const AttendOperands& x, const Pattern& pattern, int ranks, const RingOptions& options,
+                      std::int64_t queries, std::int64_t keys) {
+  const AttendCall call = prepare_call(x.q.size(3), queries, keys, pattern, options.attend);
+  return {RingPlan::of(pattern, options.layout, ranks, x.heads(), queries, keys, call.q_offset), options.exchange, call,
+          padding_bias(options.attend.key_padding, compute_dtype(x.q.dtype()))};
+}
 
 void check_shard(const Tensor& x, const char* name, const kernels::PositionMap& map, const RingOptions& options,
                  const Communicator& communicator) {
@@ -65,6 +100,119 @@ Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pa
            for (int phase = 0; phase < pass.phases(); ++phase) pass.run(phase);
            if (statistics) *statistics += pass.statistics();
            return {pass.result().q, pass.result().k, pass.result().v, pass.result().sinks};
+         });
+  return result;
+}
+
+// A ring within one process: whole tensors in, whole tensors out.
+
+namespace {
+
+/// What forward and backward share.
+struct Ring {
+  RingCall call;
+  Layout layout;
+  LocalGroup::Progress progress;
+  std::shared_ptr<RingStatistics> statistics;
+
+  int ranks() const { return call.plan->ranks(); }
+  Tensor part(const Tensor& whole, int rank, Category category, int dim = 1) const {
+    const MemoryScope scope("ring_attend", category);
+    return whole.defined() ? take_shard(whole.detach(), layout, rank, ranks(), dim) : Tensor();
+  }
+  AttendOperands operands(const AttendOperands& x, int rank) const {
+    return {part(x.q, rank, Category::query),
+            part(x.k, rank, Category::key),
+            part(x.v, rank, Category::value),
+            {},
+            x.alibi,
+            x.sinks.defined() ? x.sinks.detach() : Tensor()};
+  }
+  /// Runs a pass on every rank; make(rank, communicator) is called where the rank lives.
+  template <class Pass, class Make>
+  std::vector<std::unique_ptr<Pass>> run(int phases, Stream stream, const Make& make) const {
+    LocalGroup group(ranks(), progress);
+    std::vector<std::unique_ptr<Pass>> passes(static_cast<std::size_t>(ranks()));
+    group.run(phases, [&](Communicator& communicator, int phase) {
+      const StreamGuard guard(stream);
+      const int rank = communicator.rank();
+      std::unique_ptr<Pass>& pass = passes[static_cast<std::size_t>(rank)];
+      if (phase == 0) pass = make(rank, group.communicator(rank));
+      pass->run(phase);
+    });
+    if (statistics)
+      for (const auto& pass : passes) *statistics += pass->statistics();
+    return passes;
+  }
+};
+
+/// Joins what `part` takes of every pass.
+template <class Pass, class Part>
+Tensor joined(const std::vector<std::unique_ptr<Pass>>& passes, Layout layout, int dim, const Part& part) {
+  std::vector<Tensor> parts;
+  for (const auto& pass : passes) parts.push_back(part(*pass));
+  return join_shards(parts, layout, dim);
+}
+
+Gradients gradients(const Ring& ring, const AttendOperands& x, const Attended& forward, const BackwardCall& backward) {
+  const int hops = static_cast<int>(ring.call.plan->visited().size());
+  const auto passes = ring.run<RingBackward>(
+      hops + (hops > 1), current_stream(x.q.device()),
+      [&](int rank, const std::shared_ptr<Communicator>& communicator) {
+        const Attended own{ring.part(forward.out, rank, Category::output),
+                           ring.part(forward.lse, rank, Category::output, 2)};
+        return std::make_unique<RingBackward>(
+            ring.call, ring.operands(x, rank), own, ring.part(backward.gradient(0), rank, Category::gradient),
+            ring.part(backward.gradient(1), rank, Category::gradient, 2), communicator);
+      });
+  const MemoryScope scope("ring_attend", Category::gradient);
+  Tensor sinks = passes[0]->result().sinks;
+  for (std::size_t rank = 1; rank < passes.size() && sinks.defined(); ++rank)
+    sinks = add(sinks, passes[rank]->result().sinks);
+  return {joined(passes, ring.layout, 1, [](const RingBackward& pass) { return pass.result().q; }),
+          joined(passes, ring.layout, 1, [](const RingBackward& pass) { return pass.result().k; }),
+          joined(passes, ring.layout, 1, [](const RingBackward& pass) { return pass.result().v; }), sinks};
+}
+
+}  // namespace
+
+Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, int ranks,
+                         const RingOptions& options, LocalGroup::Progress progress) {
+  const bool differentiable =
+      check_ring(q, k, v, k.defined() && k.rank() == 4 ? k.size(1) : 0, options.attend);  // it refuses the rest
+  if (ranks < 1) throw ValueError("[ring_attend_all] needs at least one rank, got " + std::to_string(ranks));
+  const AttendOperands x = ring_operands(q, k, v, options.attend);
+  const Ring ring{prepare_ring(x, pattern, ranks, options, x.queries(), x.keys()), options.layout, progress,
+                  options.statistics};
+  Attended result;
+  {
+    const auto passes =
+        ring.run<RingForward>(static_cast<int>(ring.call.plan->visited().size()), current_stream(q.device()),
+                              [&](int rank, const std::shared_ptr<Communicator>& communicator) {
+                                return std::make_unique<RingForward>(ring.call, ring.operands(x, rank), communicator);
+                              });
+    const MemoryScope scope("ring_attend", Category::output);
+    result.out = joined(passes, ring.layout, 1, [](const RingForward& pass) { return pass.result().out; });
+    result.lse = joined(passes, ring.layout, 2, [](const RingForward& pass) { return pass.result().lse; });
+  }
+  if (!differentiable) return result;
+
+  const std::vector<Tensor> inputs{x.q, x.k, x.v, x.sinks};
+  std::vector<SavedTensor> saved(inputs.begin(), inputs.end());
+  record("ring_attend_all", inputs, {result.out, result.lse},
+         [ring, saved = std::move(saved), alibi = SavedTensor(x.alibi), out = SavedTensor::output(result.out, 0),
+          lse = SavedTensor::output(result.lse, 1)](const BackwardCall& backward) -> Gradients {
+           std::vector<Tensor> again;
+           for (const SavedTensor& one : saved) again.push_back(one.unpack());
+           const auto operands = [&ring, slopes = alibi.unpack()](const std::vector<Tensor>& y) {
+             return AttendOperands{y[0], y[1], y[2], ring.call.padding, slopes, y[3]};
+           };
+           if (!grad_enabled()) return gradients(ring, operands(again), {out.unpack(), lse.unpack()}, backward);
+           const auto definition = [&](const std::vector<Tensor>& y) -> std::vector<Tensor> {
+             auto [o, l] = attend_by_definition(operands(y), ring.call.attend);
+             return {o, l};
+           };
+           return differentiable_gradients(definition, again, {backward.gradient(0), backward.gradient(1)});
          });
   return result;
 }

@@ -11,7 +11,7 @@
 #include "allocator/memory_scope.h"
 #include "allocator/trace/trace_file.h"
 #include "attention/attend.h"
-#include "attention/modules/language_model.h"
+#include "attention/modules/multihead.h"
 #include "autograd/operators.h"
 #include "examples/lab/lab.h"
 #include "examples/support/train.h"

@@ -8,7 +8,7 @@
 #include <bit>
 
 #include "allocator/error.h"
-#include "attention/modules/multihead_attention.h"
+#include "attention/modules/multihead.h"
 
 namespace poolgrad::examples {
 
@@ -82,20 +82,15 @@ std::string AttentionOptions::describe(std::int64_t context) const {
 
 nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string& program, double rope_base,
                                          double output_deviation) const {
-  attention::MultiheadAttentionOptions options{
-      .pattern = pattern(context, program), .rope_base = rope_base, .output_deviation = output_deviation};
+  attention::RingSetup ring;
   if (attention == "ring") {
-    options.ring_size = static_cast<int>(ring_size);
-    options.ring_layout = attention::parse_layout(layout);
+    ring.ring_size = static_cast<int>(ring_size);
+    ring.layout = attention::parse_layout(layout);
   }
-  return [options](const nn::LanguageModelConfig& config,
-                   const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
-    attention::MultiheadAttentionOptions mixer = options;
-    mixer.heads = config.heads;
-    mixer.kv_heads = config.kv_heads;
-    mixer.bias = config.biases;
-    return std::make_unique<attention::MultiheadAttention>(config.width, mixer, parameters);
-  };
+  return attention::attention_mixer(
+      pattern(context, program),
+      {.layer_norm = false, .post_norm = false, .rope_base = rope_base, .output_deviation = output_deviation}, {},
+      ring);
 }
 
 int parse_command_line(CLI::App& app, int argc, const char* const* argv) {

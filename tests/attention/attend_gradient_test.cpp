@@ -1,7 +1,7 @@
 // First and second derivatives by central differences in f64: with respect to every operand, through both results.
 #include <gtest/gtest.h>
 
-#include "attention/definition.h"
+#include "attention/attend.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"

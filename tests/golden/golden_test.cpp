@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "attention/modules/language_model.h"
+#include "attention/modules/multihead.h"
 #include "autograd/operators/cast.h"
 #include "nn/optimizer.h"
 #include "tensor/print.h"

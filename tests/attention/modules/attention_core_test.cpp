@@ -4,9 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attention/definition.h"
-#include "attention/modules/multihead_attention.h"
-#include "attention/modules/multihead_dilated_attention.h"
+#include "attention/attend.h"
+#include "attention/modules/multihead.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tests/attention/ring/ring_support.h"
@@ -165,28 +164,21 @@ TEST(AttentionCore, ARankOfARingTakesThePaddingOfTheWholeSequence) {
 /// The shell around a pattern and the shell around a module that stands for it are one.
 TEST(AttentionCore, InAShellHasItsSlopesAndSinks) {
   Generator generator(4);
-  MultiheadAttention by_pattern(16,
-                                {.heads = 4,
-                                 .kv_heads = 2,
-                                 .pattern = Pattern::dilated({8, 16}, {1, 2}) & Pattern::causal(),
-                                 .qk_norm = true,
-                                 .softcap = 2.0,
-                                 .alibi = true,
-                                 .sinks = true},
-                                {.dtype = DType::f64});
+  MultiheadOptions options{.kv_heads = 2,
+                           .bias = false,
+                           .layer_norm = false,
+                           .post_norm = false,
+                           .qk_norm = true,
+                           .rope_base = 10000.0,
+                           .alibi = true,
+                           .sinks = true};
+  MultiheadAttention by_pattern(16, 4, options, {.dtype = DType::f64},
+                                Pattern::dilated({8, 16}, {1, 2}) & Pattern::causal(), RingSetup{},
+                                CoreOptions{.softcap = 2.0});
   for (Tensor& parameter : by_pattern.parameters())
     Tensor(parameter.detach()).copy_from(randn(parameter.shape(), parameter.options(), generator));
-  RingMultiheadDilatedAttention by_name(16, 4,
-                                        {.kv_heads = 2,
-                                         .bias = false,
-                                         .layer_norm = false,
-                                         .post_norm = false,
-                                         .qk_norm = true,
-                                         .rope_base = 10000.0,
-                                         .alibi = true,
-                                         .sinks = true,
-                                         .causal = true},
-                                        {.dtype = DType::f64}, std::vector<std::int64_t>{8, 16},
+  options.causal = true;
+  RingMultiheadDilatedAttention by_name(16, 4, options, {.dtype = DType::f64}, std::vector<std::int64_t>{8, 16},
                                         std::vector<std::int64_t>{1, 2}, RingSetup{.ring_size = 3}, DilatedOptions{},
                                         CoreOptions{.softcap = 2.0});
   by_name.load(by_pattern.named_parameters());

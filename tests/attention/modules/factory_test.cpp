@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "attention/modules/multihead_dilated_attention.h"
+#include "attention/modules/multihead.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/modules/module_support.h"
 #include "tests/tensor/support.h"

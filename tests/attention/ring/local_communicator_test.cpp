@@ -1,6 +1,6 @@
 // A group of ranks within one process: the contract of communicators on threads and in turns, and what only such a
 // group can promise.
-#include "attention/ring/local_communicator.h"
+#include "attention/ring/communicator.h"
 
 #include <atomic>
 #include <chrono>

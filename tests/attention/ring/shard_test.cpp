@@ -1,5 +1,5 @@
 // Layouts of a ring: every position has one owner, shards are cut and joined without loss.
-#include "attention/ring/shard.h"
+#include "attention/ring/ring.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
