@@ -10,7 +10,7 @@ CachingAllocator::CachingAllocator(std::unique_ptr<DeviceMemory> memory, Allocat
 
 CachingAllocator::~CachingAllocator() = default;
 
-Device CachingAllocator::device() const { return pool_->device(); }
+Device CachingAllocator::device() const { return pool_->settings().device; }
 
 std::size_t CachingAllocator::usable_size(const void* pointer) const { return pool_->usable_size(pointer); }
 
@@ -32,35 +32,37 @@ void CachingAllocator::set_budget(std::size_t bytes) { pool_->set_budget(bytes);
 
 std::size_t CachingAllocator::budget() const { return pool_->budget(); }
 
-Statistics CachingAllocator::statistics() const { return pool_->statistics(); }
+Statistics CachingAllocator::statistics() const { return pool_->inspector().statistics(); }
 
-void CachingAllocator::reset_peaks() { pool_->reset_peaks(); }
+void CachingAllocator::reset_peaks() { pool_->inspector().reset_peaks(); }
 
-std::uint64_t CachingAllocator::sequence_hash() const { return pool_->sequence_hash(); }
+std::uint64_t CachingAllocator::sequence_hash() const { return pool_->inspector().sequence_hash(); }
 
-void CachingAllocator::reset_sequence_hash() { pool_->reset_sequence_hash(); }
+void CachingAllocator::reset_sequence_hash() { pool_->inspector().reset_sequence_hash(); }
 
 bool CachingAllocator::owns(const void* pointer) const noexcept { return pool_->owns(pointer); }
 
-std::vector<BlockSnapshot> CachingAllocator::snapshot() const { return pool_->snapshot(); }
+std::vector<BlockSnapshot> CachingAllocator::snapshot() const { return pool_->inspector().snapshot(); }
 
-void CachingAllocator::add_client(std::weak_ptr<ReclaimClient> client) { pool_->add_client(std::move(client)); }
-
-void CachingAllocator::set_out_of_memory_callback(OutOfMemoryCallback callback) {
-  pool_->set_out_of_memory_callback(std::move(callback));
+void CachingAllocator::add_client(std::weak_ptr<ReclaimClient> client) {
+  pool_->ladder().add_client(std::move(client));
 }
 
-void CachingAllocator::start_trace(std::size_t events) { pool_->start_trace(events); }
+void CachingAllocator::set_out_of_memory_callback(OutOfMemoryCallback callback) {
+  pool_->ladder().set_callback(std::move(callback));
+}
 
-void CachingAllocator::stop_trace() { pool_->stop_trace(); }
+void CachingAllocator::start_trace(std::size_t events) { pool_->inspector().start_trace(events); }
 
-bool CachingAllocator::tracing() const { return pool_->tracing(); }
+void CachingAllocator::stop_trace() { pool_->inspector().stop_trace(); }
 
-Trace CachingAllocator::trace() const { return pool_->trace(); }
+bool CachingAllocator::tracing() const { return pool_->inspector().tracing(); }
+
+Trace CachingAllocator::trace() const { return pool_->inspector().trace(); }
 
 void CachingAllocator::begin_step() { pool_->begin_step(); }
 
-const AllocatorConfig& CachingAllocator::config() const { return pool_->config(); }
+const AllocatorConfig& CachingAllocator::config() const { return pool_->settings().config; }
 
 DeviceMemory& CachingAllocator::memory() { return pool_->memory(); }
 

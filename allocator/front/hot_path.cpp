@@ -66,40 +66,43 @@ class Inside {
 
 inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
                                     std::source_location location) noexcept {
-  const ThreadState::KnownCache known = thread_state.cache_of(place_);
-  if (known.pool != id_) return nullptr;
+  const PoolSettings& settings = ground_.settings;
+  const ThreadState::KnownCache known = thread_state.cache_of(settings.place);
+  if (known.pool != settings.id) return nullptr;
   ThreadCache& cache = *known.cache;
-  if (decays_ && ++cache.hits % std::min<std::size_t>(1024, std::max<std::size_t>(config_.decay, 1)) == 0) [[unlikely]]
+  if (settings.decays &&
+      ++cache.hits % std::min<std::size_t>(1024, std::max<std::size_t>(settings.config.decay, 1)) == 0) [[unlikely]]
     return nullptr;  // what is cached behind the hot path gets older, too
   const Inside inside(cache.flag);
   if (!inside) return nullptr;
-  if (!tags_) tag = {};
+  if (!settings.tags) tag = {};
   if (cache.routine != nullptr) [[likely]] {
     const Routine::Act* act = cache.routine->allocation(bytes, alignment, stream, tag);
     if (act == nullptr) return nullptr;
     const std::uint64_t number = cache.sequence.number(tag.category);
-    if (tags_) cache.sequence.request(bytes, tag.category);
+    if (settings.tags) cache.sequence.request(bytes, tag.category);
     void* pointer = reinterpret_cast<void*>(act->address);
-    allow_access(device_, pointer, bytes);
+    allow_access(settings.device, pointer, bytes);
     if (cache.ring != nullptr) [[unlikely]]
       record_hit(*cache.ring, TraceKind::allocate,
-                 {number, act->address, rounded(bytes), bytes, tag, cache.routine->ticket, cache.routine->trace_stream},
+                 {number, act->address, settings.rounded(bytes), bytes, tag, cache.routine->ticket,
+                  cache.routine->trace_stream},
                  CallSite::of(location));
     return pointer;
   }
-  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != device_ ||
+  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != settings.device ||
       !std::has_single_bit(alignment) || is_long_lived(tag.category)) {
     return nullptr;
   }
   Magazine* magazine = cache.find(stream.id);
-  Block* block = magazine == nullptr ? nullptr : magazine->pop(rounded(bytes), alignment);
+  Block* block = magazine == nullptr ? nullptr : magazine->pop(settings.rounded(bytes), alignment);
   if (block == nullptr) return nullptr;
   block->state = BlockState::live;
   block->requested = bytes;
   block->tag = tag;
   block->number = cache.sequence.number(tag.category);
-  allow_access(device_, reinterpret_cast<void*>(block->address), bytes);
-  if (tags_) cache.sequence.request(bytes, tag.category);
+  allow_access(settings.device, reinterpret_cast<void*>(block->address), bytes);
+  if (settings.tags) cache.sequence.request(bytes, tag.category);
   cache.recent.allocate(block->size, bytes, tag.category);
   if (cache.ring != nullptr) [[unlikely]]
     record_hit(*cache.ring, TraceKind::allocate, Traced::of(*block, *magazine), CallSite::of(location));
@@ -107,8 +110,9 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
 }
 
 inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept {
-  const ThreadState::KnownCache known = thread_state.cache_of(place_);
-  if (known.pool != id_) return false;
+  const PoolSettings& settings = ground_.settings;
+  const ThreadState::KnownCache known = thread_state.cache_of(settings.place);
+  if (known.pool != settings.id) return false;
   ThreadCache& cache = *known.cache;
   const Inside inside(cache.flag);
   if (!inside) return false;
@@ -117,30 +121,30 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
     if (act == nullptr) return false;
     const Category category = act->category();
     const std::uint64_t number = cache.sequence.last(category) - act->age;
-    if (tags_) cache.sequence.release(number, category);
-    forbid_access(device_, pointer, rounded(bytes));
+    if (settings.tags) cache.sequence.release(number, category);
+    forbid_access(settings.device, pointer, settings.rounded(bytes));
     if (cache.ring != nullptr) [[unlikely]]
       record_hit(*cache.ring, TraceKind::free_requested,
                  {number,
                   act->address,
-                  rounded(bytes),
+                  settings.rounded(bytes),
                   bytes,
                   {category, act->scope},
                   cache.routine->ticket,
                   cache.routine->trace_stream});
     return true;
   }
-  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != device_) return false;
-  Block* block = live_block(pointer);
+  if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != settings.device) return false;
+  Block* block = arenas_.live(pointer);
   if (block == nullptr || block->requested != bytes || block->stream != stream.id || block->used_elsewhere ||
       is_long_lived(block->tag.category)) {
     return false;
   }
   Magazine* magazine = cache.find(stream.id);
   if (magazine == nullptr || !magazine->push(block, cache.limit)) return false;
-  if (tags_) cache.sequence.release(block->number, block->tag.category);
+  if (settings.tags) cache.sequence.release(block->number, block->tag.category);
   cache.recent.release(block->size, bytes, block->tag.category);
-  forbid_access(device_, pointer, block->size);
+  forbid_access(settings.device, pointer, block->size);
   if (cache.ring != nullptr) [[unlikely]]
     record_hit(*cache.ring, TraceKind::free_requested, Traced::of(*block, *magazine));
   return true;

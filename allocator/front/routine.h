@@ -2,7 +2,7 @@
 // and the pool, which places deterministically, gives them the same addresses. Once a sequence of allocations and frees
 // has come twice in a row with the same addresses and nothing else has touched the pool meanwhile, the pool is as it
 // was before the second time, so the third time will end the same way: the answers are given from memory, of any size,
-// without lock, search or bookkeeping. Whoever looks at the pool lets it catch up first (Pool::Mutex), so that nobody
+// without lock, search or bookkeeping. Whoever looks at the pool lets it catch up first (PoolMutex), so that nobody
 // can tell the difference; what does not follow the routine ends it.
 //
 // How it is found: each act is looked up, and those after it are compared with what followed it then. When the last

@@ -98,7 +98,7 @@ void ThreadCaches::give_up_own_stream() noexcept {
   if (name == 0) return;
   try {
     for (Pool* pool : all_pools().pools) {
-      if (pool != nullptr && pool->device().is_cuda()) pool->stream_destroyed({pool->device(), name});
+      if (pool != nullptr && pool->settings().device.is_cuda()) pool->stream_destroyed({pool->settings().device, name});
     }
     all_pools().unused_own_streams.push_back(name);
   } catch (...) {
@@ -107,7 +107,7 @@ void ThreadCaches::give_up_own_stream() noexcept {
 }
 
 ThreadCache* ThreadCaches::of(Pool& pool) noexcept {
-  if (ThreadCache* cache = known(pool.id(), pool.place())) return cache;
+  if (ThreadCache* cache = pool.settings().own_cache()) return cache;
   if (thread_state.ended) return nullptr;
   try {
     ThreadCache* cache = mine().make(pool);
@@ -120,12 +120,12 @@ ThreadCache* ThreadCaches::of(Pool& pool) noexcept {
 
 void ThreadCaches::remember(const Pool& pool, ThreadCache* cache) {
   const std::size_t at_hand = thread_state.caches.size();
-  if (pool.place() < at_hand) {
-    thread_state.caches[pool.place()] = {pool.id(), cache};
+  if (pool.settings().place < at_hand) {
+    thread_state.caches[pool.settings().place] = {pool.settings().id, cache};
     return;
   }
-  if (more_known_.size() <= pool.place() - at_hand) more_known_.resize(pool.place() - at_hand + 1);
-  more_known_[pool.place() - at_hand] = {pool.id(), cache};
+  if (more_known_.size() <= pool.settings().place - at_hand) more_known_.resize(pool.settings().place - at_hand + 1);
+  more_known_[pool.settings().place - at_hand] = {pool.settings().id, cache};
   thread_state.more_caches = more_known_.data();
   thread_state.more = more_known_.size();
 }
@@ -137,7 +137,7 @@ ThreadCache* ThreadCaches::make(Pool& pool) {
   }
   std::erase_if(caches_, [](const auto& cache) { return cache->pool_ == nullptr; });
   caches_.reserve(caches_.size() + 1);
-  caches_.push_back(pool.make_cache());
+  caches_.push_back(pool.front().make_cache(pool));
   return caches_.back().get();
 }
 
@@ -154,8 +154,8 @@ std::size_t ThreadCaches::enter(Pool& pool) {
 
 void ThreadCaches::forget(Pool& pool) noexcept {
   const std::lock_guard lock(ties());
-  for (ThreadCache* cache : pool.caches()) cache->pool_ = nullptr;
-  all_pools().pools[pool.place()] = nullptr;
+  for (ThreadCache* cache : pool.front().caches()) cache->pool_ = nullptr;
+  all_pools().pools[pool.settings().place] = nullptr;
 }
 
 void ThreadCaches::hold_still() {
@@ -178,7 +178,7 @@ ThreadCaches::~ThreadCaches() {
   thread_state.more = 0;
   const std::lock_guard lock(ties());
   for (const auto& cache : caches_) {
-    if (cache->pool_ != nullptr) cache->pool_->retire(*cache);
+    if (cache->pool_ != nullptr) cache->pool_->front().retire(*cache);
   }
   give_up_own_stream();
 }

@@ -33,7 +33,7 @@ class ThreadCache;
 /// Trivially destructible: it may still be looked at while the thread's other objects are being destroyed.
 struct ThreadState {
   struct KnownCache {
-    std::uint64_t pool = 0;  // Pool::id(), never used twice
+    std::uint64_t pool = 0;  // PoolSettings::id, never used twice
     ThreadCache* cache = nullptr;
   };
   /// By the pools' places: those of the first ones here, the others in memory of ThreadCaches.

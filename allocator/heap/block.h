@@ -24,14 +24,14 @@ struct alignas(64) Block {
   std::size_t size = 0;
   // Whose queued work may still use the memory. Hot paths look at it while the stream of others' blocks is renamed.
   Relaxed<std::uint64_t> stream = 0;
-  std::uint64_t number = 0;  // allocations are counted from 1; see Pool::publish for scratch of kernels
+  std::uint64_t number = 0;  // allocations are counted from 1; see RequestSequence for scratch of kernels
   std::size_t requested = 0;
   Tag tag;
   // Children in a tree: of a bucket, while free, or of those that stand for packed blocks of one region. `left` is the
   // next block while in a magazine.
   Block* left = nullptr;
   Relaxed<BlockState> state = BlockState::busy;  // neighbours look at it
-  bool used_elsewhere = false;                   // by other streams too, see Pool::use
+  bool used_elsewhere = false;                   // by other streams too, see StreamLedger
 
   Block* right = nullptr;
   // Neighbours by address in the same window; never two free blocks of one stream, never two uncommitted ones.

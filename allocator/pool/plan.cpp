@@ -1,17 +1,25 @@
-// Mode `planned`: where the pool and the planner of steps meet. All but begin_planned_step() with the mutex held.
+#include "allocator/pool/plan.h"
+
 #include <new>
 #include <utility>
 
-#include "allocator/pool/pool.h"
-
 namespace poolgrad {
 
-Block* Pool::planned_place(const Need& need) {
+// Poison is written without the lock, when a place is already free for the next.
+Plan::Plan(Ground& ground, Arenas& arenas, StreamLedger& ledger)
+    : ground_(ground),
+      arenas_(arenas),
+      ledger_(ledger),
+      planner_(ground.settings.config.mode == AllocatorMode::planned && !ground.settings.poison
+                   ? std::make_unique<StepPlanner>(ground.settings.granule)
+                   : nullptr) {}
+
+Block* Plan::place(const Need& need) {
   if (planner_ == nullptr || is_long_lived(need.tag.category)) return nullptr;
   return planner_->take(need.size, need.alignment, need.stream.id);
 }
 
-void Pool::note_served(const Block* block, Tag tag, std::size_t alignment) noexcept {
+void Plan::note_served(const Block* block, Tag tag, std::size_t alignment) noexcept {
   if (planner_ == nullptr || is_long_lived(tag.category) || planner_->owns(block)) return;
   try {
     planner_->served(block, block->size, alignment);
@@ -20,63 +28,74 @@ void Pool::note_served(const Block* block, Tag tag, std::size_t alignment) noexc
   }
 }
 
-bool Pool::return_to_plan(Block* block, Stream stream) {
+bool Plan::take_back(Block* block, Stream stream) {
   return planner_ != nullptr && planner_->give_back(block, block->stream != stream.id || block->used_elsewhere);
 }
 
-Block* Pool::leave_plan(Block* block) {
+Block* Plan::leave(Block* block) {
   if (planner_ == nullptr || block == nullptr || !planner_->owns(block)) return block;
   const auto address = block->address;
-  drop_plan(false);
-  return live_block(reinterpret_cast<void*>(address));
+  drop(false);
+  return arenas_.live(reinterpret_cast<void*>(address));
 }
 
-void Pool::begin_planned_step() {
+void Plan::begin_step(Releaser& releaser, const std::function<void(Need&)>& find) {
   std::vector<Need> needs;
   try {
     {
-      Lock lock(mutex_);
+      PoolLock lock(ground_.mutex);
       const bool planned = planner_->begin_step();
-      if (planner_->is_stale()) drop_plan(true);
+      if (planner_->is_stale()) drop(true);
       // The slabs take the place of what is cached rather than being added to it; and one step later nothing that was
       // allocated before there were slabs is left.
-      if (planned || planner_->is_fresh()) release(lock, SIZE_MAX);
+      if (planned || planner_->is_fresh()) releaser.release(lock, SIZE_MAX);
       if (!planned) return;
       for (const StepPlanner::Slab& slab : planner_->slabs()) {
         needs.push_back({.requested = slab.bytes,
                          .size = slab.bytes,
-                         .alignment = granule_,
-                         .stream = {device_, slab.stream},
+                         .alignment = ground_.settings.granule,
+                         .stream = {ground_.settings.device, slab.stream},
                          .tag = {Category::activation, 0},
                          .may_reclaim = false});
       }
     }
     for (Need& need : needs) {
-      search(need);
-      if (need.block == nullptr) climb(need);
+      find(need);
       if (need.block == nullptr) break;
     }
-    const std::lock_guard lock(mutex_);
+    const PoolLock lock(ground_.mutex);
     std::vector<Block*> blocks;
     for (const Need& need : needs) {
       if (need.block != nullptr) blocks.push_back(need.block);
     }
-    if (blocks.size() != needs.size() || !planner_->install(blocks)) forget_plan(needs);
+    if (blocks.size() != needs.size() || !planner_->install(blocks)) forget(needs);
   } catch (...) {
-    const std::lock_guard lock(mutex_);
-    forget_plan(needs);
+    const PoolLock lock(ground_.mutex);
+    forget(needs);
     throw;
   }
 }
 
-void Pool::forget_plan(const std::vector<Need>& slabs) noexcept {
+void Plan::forget(const std::vector<Need>& slabs) noexcept {
   for (const Need& slab : slabs) {
     if (slab.block != nullptr) put_back(slab.block);
   }
-  if (!planner_->has_slabs()) planner_->drop(true);
+  forget_unfinished(true);
 }
 
-bool Pool::drop_plan(bool useless) {
+void Plan::forget_unfinished(bool useless) noexcept {
+  if (planner_ != nullptr && !planner_->has_slabs()) planner_->drop(useless);
+}
+
+void Plan::put_back(Block* block) noexcept {
+  if (owns(block)) {
+    planner_->give_back(block, false);
+  } else {
+    ledger_.put_back(block);
+  }
+}
+
+bool Plan::drop(bool useless) {
   if (planner_ == nullptr || !planner_->has_slabs()) return false;
   // All that needs memory comes first.
   std::vector<std::pair<Block*, std::vector<Block*>>> slabs;
@@ -84,20 +103,16 @@ bool Pool::drop_plan(bool useless) {
   for (const StepPlanner::Slab& slab : planner_->slabs()) {
     slabs.emplace_back(slab.block, planner_->live_in(slab.block));
     cuts += 2 * slabs.back().second.size();
-    arena_of(reinterpret_cast<void*>(slab.block->address))->expect(slab.stream);
+    arenas_.of(slab.block).expect(slab.stream);
   }
-  store_.reserve(cuts);
+  arenas_.store().reserve(cuts);
   for (const auto& [slab, all_live] : slabs) {
-    Arena& arena = *arena_of(reinterpret_cast<void*>(slab->address));
-    const auto free = [&](Block* block) {
-      stamp(block);
-      arena.put(block);
-    };
+    Arena& arena = arenas_.of(slab);
     Block* rest = slab;
     for (const Block* live : all_live) {
       if (live->address != rest->address) {
         Block* after = arena.split(rest, live->address - rest->address);
-        free(std::exchange(rest, after));
+        ledger_.put_back(std::exchange(rest, after));
       }
       Block* after = rest->size != live->size ? arena.split(rest, live->size) : nullptr;
       rest->number = live->number;
@@ -106,13 +121,13 @@ bool Pool::drop_plan(bool useless) {
       Arena::mark_live(rest);
       rest = after;
     }
-    if (rest != nullptr) free(rest);
+    if (rest != nullptr) ledger_.put_back(rest);
   }
   planner_->drop(useless);
   return true;
 }
 
-std::vector<Block> Pool::pieces_of(const Block* slab) const {
+std::vector<Block> Plan::pieces_of(const Block* slab) const {
   std::vector<Block> pieces;
   std::uintptr_t begin = slab->address;
   const auto free_up_to = [&](std::uintptr_t end) {
@@ -129,6 +144,13 @@ std::vector<Block> Pool::pieces_of(const Block* slab) const {
   }
   free_up_to(slab->end());
   return pieces;
+}
+
+void Plan::count(Statistics& statistics) const {
+  if (planner_ == nullptr) return;
+  statistics.planned_hits = planner_->hits();
+  statistics.plan_divergences = planner_->divergences();
+  statistics.plans = planner_->plans();
 }
 
 }  // namespace poolgrad

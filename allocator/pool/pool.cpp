@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdio>
-#include <cstdlib>
+#include <new>
+#include <utility>
 
 #include "allocator/base/address_sanitizer.h"
 #include "allocator/call_site.h"
@@ -15,49 +15,30 @@ namespace {
 
 constexpr unsigned char poison_byte = 0xFF;
 
-std::uint64_t next_pool_id() {
-  static std::atomic<std::uint64_t> last = 0;
-  return ++last;
-}
-
 }  // namespace
 
 Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
-    : id_(next_pool_id()),
-      config_(config),
-      memory_(std::move(memory)),
-      device_(memory_->device()),
-      granule_(config.mode == AllocatorMode::none ? memory_->granularity() : config.alignment),
-      page_(memory_->granularity()),
-      large_page_(config.mode == AllocatorMode::none ? page_ : memory_->large_page()),
-      poison_(config.poison),
-      tags_(config.mode != AllocatorMode::lightweight),
-      races_(memory_->detects_races()),
-      decays_(config.decay != 0 || config.decay_ms != 0),
-      magazines_(config.magazines && !poison_ && !races_ && config.mode != AllocatorMode::none &&
-                 config.mode != AllocatorMode::planned),
-      routines_(config.routines && !poison_ && !races_ && config.mode != AllocatorMode::none &&
-                config.mode != AllocatorMode::planned),
-      packing_(config.packing),
-      arenas_{Arena(store_, granule_, page_, memory_->divisible()),
-              Arena(store_, granule_, page_, memory_->divisible())},
-      // Poison is written without the lock, when a place is already free for the next.
-      planner_(config.mode == AllocatorMode::planned && !poison_ ? std::make_unique<StepPlanner>(granule_) : nullptr) {
-  if (!std::has_single_bit(config.alignment) || config.alignment < 16 || config.alignment > page_) {
-    throw ValueError("[allocator] the alignment must be a power of two from 16 to the page size of " +
-                     std::to_string(page_) + " bytes, got " + std::to_string(config.alignment));
-  }
-  budget_ = config.budget != 0 ? config.budget : memory_->info().total;
-  if (config.trace != 0) start_trace(config.trace);
-  place_ = ThreadCaches::enter(*this);
+    : ground_(std::move(memory), config),
+      arenas_(ground_.settings.granule, ground_.settings.page, ground_.memory->divisible()),
+      ledger_(ground_, arenas_,
+              [this](std::uint64_t stream, std::uint64_t ticket) { front_.set_ticket(stream, ticket); }),
+      pages_(ground_, arenas_, ledger_),
+      releaser_(ground_, arenas_, ledger_, pages_),
+      front_(ground_, arenas_, ledger_),
+      plan_(ground_, arenas_, ledger_),
+      packer_(ground_, arenas_, front_, plan_),
+      ladder_(ground_, arenas_, ledger_, front_, pages_, releaser_),
+      inspector_(ground_, arenas_, ledger_, front_, pages_, releaser_, plan_) {
+  if (config.trace != 0) inspector_.start_trace(config.trace);
+  ground_.settings.place = ThreadCaches::enter(*this);
 }
 
 Pool::~Pool() {
   ThreadCaches::forget(*this);
-  wait_for_all_work();
-  StreamEvents events;
-  order_.take_events(events);
-  for (const StreamEvent& event : events) memory_->discard_event(event.id);
+  {
+    PoolLock lock(ground_.mutex);
+    ledger_.finish_all(lock);
+  }
   for (const Arena& arena : arenas_) {
     for (const auto& window : arena.windows()) {
       for (const Block* block = window->first; block != nullptr; block = block->next) {
@@ -65,11 +46,11 @@ Pool::~Pool() {
           // Committed memory starts and ends at pages, blocks need not: release whole committed stretches.
           const std::uintptr_t begin = block->address;
           while (block->next != nullptr && block->next->state != BlockState::uncommitted) block = block->next;
-          allow_access(device_, reinterpret_cast<void*>(begin), block->end() - begin);
-          memory_->decommit(reinterpret_cast<void*>(begin), block->end() - begin);
+          allow_access(settings().device, reinterpret_cast<void*>(begin), block->end() - begin);
+          memory().decommit(reinterpret_cast<void*>(begin), block->end() - begin);
         }
       }
-      memory_->unreserve(reinterpret_cast<void*>(window->address), window->size);
+      memory().unreserve(reinterpret_cast<void*>(window->address), window->size);
     }
   }
 }
@@ -78,19 +59,16 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
   Need need{.requested = request.bytes,
             .alignment = request.alignment,
             .stream = request.stream,
-            .tag = tags_ ? request.tag : Tag{},
+            .tag = settings().tags ? request.tag : Tag{},
             .may_reclaim = request.may_reclaim,
             .priority = request.priority};
   if (!std::has_single_bit(need.alignment)) {
     throw ValueError("[allocate] alignment must be a power of two, got " + std::to_string(need.alignment));
   }
-  if (need.stream.device != device_) {
-    throw DeviceError("[allocate] the stream belongs to " + to_string(need.stream.device) + ", the pool to " +
-                      to_string(device_));
-  }
+  check_stream("allocate", need.stream);
   // What no device can have would overflow when rounded up; this much cannot be had either.
   constexpr std::size_t most = std::size_t{1} << 60;
-  need.size = rounded(std::min(request.bytes, most));
+  need.size = settings().rounded(std::min(request.bytes, most));
   need.alignment = std::min(need.alignment, most);
 
   ThreadCache* cache = ThreadCaches::of(*this);
@@ -102,136 +80,107 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     address = std::exchange(need.block, nullptr)->address;
   };
   {
-    Lock lock(mutex_);
-    add_up(cache);
-    order_.revive(need.stream.id);
-    ++statistics_.requests;
-    ++tick_;
-    if (tags_) sequence_of(cache).request(request.bytes, need.tag.category);
-    Arena& arena = arena_for(need.tag);
+    PoolLock lock(ground_.mutex);
+    front_.add_up(cache);
+    ledger_.revive(need.stream);
+    ++ground_.accounts.requests;
+    ++ground_.accounts.tick;
+    if (settings().tags) front_.sequence_of(cache).request(request.bytes, need.tag.category);
     // Where all but small blocks go depends on free neighbours being joined: on training steps, this takes reserved
     // bytes from 110 % of the live peak back to 105 %, and most hits are among the pairs that remain.
     constexpr std::size_t small = std::size_t{1} << 12;
-    if (cache != nullptr && need.size >= small) drain(*cache);
-    if (decays_ && decay_is_due()) release_decayed(lock);
-    if (noted_bytes() > pack_above_) pack_or_wait();
-    const bool observed = is_observed(cache);
-    const std::uint64_t before = changes();
-    need.block = planned_place(need);
-    if (need.block == nullptr) need.block = arena.take(need.size, need.alignment, need.stream.id);
-    // What the thread keeps for itself is its own to join: no other thread has to be disturbed for it.
-    if (need.block == nullptr && cache != nullptr && drain(*cache) != 0) {
-      need.block = arena.take(need.size, need.alignment, need.stream.id);
-    }
-    // A plan is given up for what the budget would not allow beside it.
-    if (need.block == nullptr && planner_ != nullptr && page_deficit(need) > unused_budget() && drop_plan(true)) {
-      need.block = arena.take(need.size, need.alignment, need.stream.id);
-    }
+    if (cache != nullptr && need.size >= small) front_.drain(*cache);
+    releaser_.release_decayed(lock);
+    packer_.keep_small();
+    const bool observed = front_.observes(cache);
+    const std::uint64_t before = arenas_.changes();
+    need.block = take(need, cache);
     if (need.block != nullptr) {
-      ++statistics_.pool_hits;
-      if (tags_) ++statistics_.category_hits[static_cast<std::size_t>(need.tag.category)];
+      ground_.accounts.hit(need.tag.category);
       hand_over();
       if (observed && request.bytes <= Routine::Act::most_bytes) {
-        observe(*cache, Routine::Act::allocation(address, request.bytes, request.alignment, need.tag), request.stream,
-                before);
+        front_.observe(*cache, Routine::Act::allocation(address, request.bytes, request.alignment, need.tag),
+                       request.stream, before);
       }
     } else {
-      if (tags_) ++statistics_.category_misses[static_cast<std::size_t>(need.tag.category)];
+      ground_.accounts.missed(need.tag.category);
     }
   }
   if (address == 0) {
-    std::vector<Yield> yields = climb(need);
-    if (need.block == nullptr && planner_ != nullptr && give_up_plan(true)) yields = climb(need);
-    if (need.block == nullptr) return report(need, std::move(yields));
-    const std::lock_guard lock(mutex_);
-    add_up(cache);
+    std::vector<Yield> yields = ladder_.climb(need);
+    if (need.block == nullptr && give_up_plan()) yields = ladder_.climb(need);
+    if (need.block == nullptr) return inspector_.report(need, std::move(yields));
+    const PoolLock lock(ground_.mutex);
+    front_.add_up(cache);
     hand_over();
   }
   void* pointer = reinterpret_cast<void*>(address);
-  if (poison_ || races_) make_ready(pointer, request);
+  if (settings().poison || settings().races) make_ready(pointer, request);
   return pointer;
+}
+
+Block* Pool::take(const Need& need, ThreadCache* cache) {
+  if (Block* block = plan_.place(need)) return block;
+  Arena& arena = arenas_.of(need.tag);
+  Block* block = arena.take(need.size, need.alignment, need.stream.id);
+  // What the thread keeps for itself is its own to join: no other thread has to be disturbed for it.
+  if (block == nullptr && cache != nullptr && front_.drain(*cache) != 0) {
+    block = arena.take(need.size, need.alignment, need.stream.id);
+  }
+  // A plan is given up for what the budget would not allow beside it.
+  if (block == nullptr && plan_.is_possible() && pages_.page_deficit(need) > pages_.unused_budget() &&
+      plan_.drop(true)) {
+    block = arena.take(need.size, need.alignment, need.stream.id);
+  }
+  return block;
+}
+
+bool Pool::give_up_plan() {
+  const PoolLock lock(ground_.mutex);
+  return plan_.drop(true);
 }
 
 // What cannot be made ready is not handed out.
 void Pool::make_ready(void* pointer, const AllocationRequest& request) {
   try {
-    if (poison_) memory_->fill(pointer, request.bytes, poison_byte, request.stream);
-    if (races_) memory_->touch(pointer, request.bytes, request.stream, CallSite::of(request.location));
+    if (settings().poison) memory().fill(pointer, request.bytes, poison_byte, request.stream);
+    if (settings().races) memory().touch(pointer, request.bytes, request.stream, CallSite::of(request.location));
   } catch (...) {
     give_back(pointer, request.bytes, request.stream);
     throw;
   }
 }
 
-void Pool::search(Need& need) {
-  const std::lock_guard lock(mutex_);
-  need.block = arena_for(need.tag).take(need.size, need.alignment, need.stream.id);
-}
-
-void Pool::put_back(Block* block) noexcept {
-  if (planner_ != nullptr && planner_->owns(block)) {
-    planner_->give_back(block, false);
-    return;
-  }
-  stamp(block);
-  arena_of(reinterpret_cast<void*>(block->address))->put(block);
-}
-
 void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, ThreadCache* cache) {
   Arena::expect_live(block);
-  note_served(block, tag, request.alignment);
-  hand_out(block, request.bytes, tag, sequence_of(cache).number(tag.category));
-  allow_access(device_, reinterpret_cast<void*>(block->address), request.bytes);
-  if (trace_.running()) record_block(TraceKind::allocate, block, request.stream, cache, CallSite::of(request.location));
-}
-
-void Pool::hand_out(Block* block, std::size_t bytes, Tag tag, std::uint64_t number) {
-  block->requested = bytes;
-  block->tag = tag;
-  block->number = number;
-  block->used_elsewhere = false;
-  Arena::mark_live(block);
-  statistics_.allocation.add(1);
-  statistics_.allocated_bytes.add(block->size);
-  statistics_.requested_bytes.add(bytes);
-  statistics_.active_bytes.add(block->size);
-  if (tags_) statistics_.category_bytes[static_cast<std::size_t>(tag.category)].add(bytes);
-}
-
-void Pool::count_release(const Block* block) {
-  ++tick_;
-  statistics_.allocation.subtract(1);
-  statistics_.allocated_bytes.subtract(block->size);
-  statistics_.requested_bytes.subtract(block->requested);
-  if (tags_) statistics_.category_bytes[static_cast<std::size_t>(block->tag.category)].subtract(block->requested);
+  plan_.note_served(block, tag, request.alignment);
+  front_.hand_out(block, request.bytes, tag, front_.sequence_of(cache).number(tag.category));
+  allow_access(settings().device, reinterpret_cast<void*>(block->address), request.bytes);
+  if (!ground_.recorder.running()) return;
+  ground_.recorder.record_block(TraceKind::allocate, *block, ledger_.now(request.stream.id),
+                                CallSite::of(request.location));
 }
 
 void Pool::withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed) {
-  count_release(block);
-  if (tags_) sequence_of(cache).release(block->number, block->tag.category);
-  if (trace_.running()) record_block(TraceKind::free_requested, block, stream, cache, {}, completed);
-}
-
-Arena* Pool::arena_of(const void* pointer) {
-  for (Arena& arena : arenas_) {
-    if (arena.owns(reinterpret_cast<std::uintptr_t>(pointer))) return &arena;
-  }
-  return nullptr;
+  ground_.accounts.given_back(*block);
+  if (settings().tags) front_.sequence_of(cache).release(block->number, block->tag.category);
+  if (!ground_.recorder.running()) return;
+  ground_.recorder.record_block(TraceKind::free_requested, *block, ledger_.now(stream.id), {}, completed);
 }
 
 void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (pointer == nullptr) return;
-  if (races_ && !outlives(pointer, stream)) {
+  if (settings().races && !outlives(pointer, stream)) {
     try {
-      memory_->touch(pointer, bytes, stream, {});
+      memory().touch(pointer, bytes, stream, {});
     } catch (const DeviceError& error) {
-      die("race on", pointer, error.what());
+      settings().die("race on", pointer, error.what());
     } catch (...) {
       // The detector failed, not the program.
     }
   }
   give_back(pointer, bytes, stream);
-  if (config_.mode != AllocatorMode::none) return;
+  if (settings().config.mode != AllocatorMode::none) return;
   try {
     release_cached(SIZE_MAX);
   } catch (...) {
@@ -239,71 +188,68 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   }
 }
 
-bool Pool::outlives(const void* pointer, Stream stream) const {
-  const std::lock_guard lock(mutex_);
-  const std::optional<Block> block = live_copy(pointer);
-  return block && outlives(&*block, stream);
+bool Pool::outlives(const void* pointer, Stream stream) {
+  const PoolLock lock(ground_.mutex);
+  const std::optional<Block> block = arenas_.live_copy(pointer);
+  return block && ledger_.outlives(*block, stream);
 }
 
 void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   ThreadCache* cache = ThreadCaches::of(*this);
-  Lock lock(mutex_);
-  add_up(cache);
-  Block* block = unpacked_at_last(pointer);
-  if (block == nullptr && live_copy(pointer)) return;  // nobody's any more, for want of memory
+  PoolLock lock(ground_.mutex);
+  front_.add_up(cache);
+  Block* block = arenas_.unpacked_at_last(pointer);
+  if (block == nullptr && arenas_.live_copy(pointer)) return;  // nobody's any more, for want of memory
   if (block == nullptr) die_of_bad_pointer(pointer);
   if (block->requested != bytes) {
-    die("wrong size for", pointer,
-        "it has " + std::to_string(block->requested) + " bytes, not " + std::to_string(bytes));
+    settings().die("wrong size for", pointer,
+                   "it has " + std::to_string(block->requested) + " bytes, not " + std::to_string(bytes));
   }
-  if (stream.device != device_) die("stream of another device for", pointer, to_string(stream.device));
+  if (stream.device != settings().device) {
+    settings().die("stream of another device for", pointer, to_string(stream.device));
+  }
   const bool own = block->stream == stream.id && !block->used_elsewhere;
   bool over = true;
   if (!own) {
     try {
-      block = leave_plan(block);
+      block = plan_.leave(block);
     } catch (const std::bad_alloc&) {
-      over = wait_for(lock, {}, stream);  // its place in the plan is given back instead
+      over = ledger_.wait_for(lock, {}, stream);  // its place in the plan is given back instead
     }
   }
-  const bool observed = is_observed(cache) && own;
-  if (!observed) routine_.disturb();
-  const std::uint64_t age = sequence_of(cache).last(block->tag.category) - block->number;
+  const bool observed = front_.observes(cache) && own;
+  if (!observed) front_.disturb();
+  const std::uint64_t age = front_.sequence_of(cache).last(block->tag.category) - block->number;
   const auto act = Routine::Act::free(block->address, bytes, block->tag, static_cast<std::uint32_t>(age));
-  const std::uint64_t before = changes();
+  const std::uint64_t before = arenas_.changes();
   withdraw(block, stream, cache, own);
-  if (own && put_into_magazine(cache, block)) {
-    forbid_access(device_, pointer, block->size);
-    statistics_.active_bytes.subtract(block->size);
+  if (own && front_.keep(cache, block)) {
+    forbid_access(settings().device, pointer, block->size);
+    ground_.accounts.no_longer_active(block->size);
     return;
   }
   Arena::clear_live(block);
-  if (poison_) {
+  if (settings().poison) {
     block->state = BlockState::busy;
-    DeviceCall call(*this, lock, Nothing{});
+    UnlockedCall call(lock);
     call([&] {
       try {
-        memory_->fill(pointer, bytes, poison_byte, stream);
+        memory().fill(pointer, bytes, poison_byte, stream);
       } catch (...) {
         // It comes back as it is.
       }
     });
   }
-  forbid_access(device_, pointer, block->size);
+  forbid_access(settings().device, pointer, block->size);
   if (!over) return;
-  if (return_to_plan(block, stream)) {
-    statistics_.active_bytes.subtract(block->size);
+  if (plan_.take_back(block, stream)) {
+    ground_.accounts.no_longer_active(block->size);
     return;
   }
-  free_block(lock, block, stream);
+  ledger_.free(lock, block, stream);
   if (!observed) return;
-  if (age > UINT32_MAX) routine_.disturb();  // another thread's
-  observe(*cache, act, stream, before);
-}
-
-void Pool::die(const char* what, const void* pointer, const std::string& detail) const noexcept {
-  std::fprintf(stderr, "[deallocate] %s %p on %s: %s\n", what, pointer, to_string(device_).c_str(), detail.c_str());
-  std::abort();
+  if (age > UINT32_MAX) front_.disturb();  // another thread's
+  front_.observe(*cache, act, stream, before);
 }
 
 void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
@@ -311,71 +257,189 @@ void Pool::die_of_bad_pointer(const void* pointer) const noexcept {
   for (const Arena& arena : arenas_) {
     const std::optional<Block> block = arena.containing(address);
     if (!block) continue;
-    if (block->state != BlockState::live) die("double free of", pointer, "no live block contains it");
-    die("not the start of a block:", pointer,
-        "it is " + std::to_string(address - block->address) + " bytes into a block of " +
-            std::to_string(block->requested));
+    if (block->state != BlockState::live) settings().die("double free of", pointer, "no live block contains it");
+    settings().die("not the start of a block:", pointer,
+                   "it is " + std::to_string(address - block->address) + " bytes into a block of " +
+                       std::to_string(block->requested));
   }
-  die("foreign pointer", pointer, "this pool never handed it out");
+  settings().die("foreign pointer", pointer, "this pool never handed it out");
 }
 
-std::size_t Pool::usable_size(const void* pointer) const {
-  const std::lock_guard lock(mutex_);
-  if (const std::optional<Block> block = live_copy(pointer)) return block->size;
-  throw ValueError("[usable_size] not the start of a live block of the pool of " + to_string(device_));
+std::size_t Pool::usable_size(const void* pointer) {
+  const PoolLock lock(ground_.mutex);
+  if (const std::optional<Block> block = arenas_.live_copy(pointer)) return block->size;
+  throw ValueError("[usable_size] not the start of a live block of the pool of " + to_string(settings().device));
 }
 
 bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
-  if (stream.device != device_ || wanted > (std::size_t{1} << 60)) return false;
+  if (stream.device != settings().device || wanted > (std::size_t{1} << 60)) return false;
   ThreadCache* cache = ThreadCaches::of(*this);
-  const std::lock_guard lock(mutex_);
-  add_up(cache);
-  order_.revive(stream.id);
-  Block* block = unpacked(pointer);
+  const PoolLock lock(ground_.mutex);
+  front_.add_up(cache);
+  ledger_.revive(stream);
+  Block* block = arenas_.unpacked(pointer);
   if (block == nullptr || block->requested != bytes) {
     throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
-                     to_string(device_));
+                     to_string(settings().device));
   }
   if (block->stream != stream.id || block->used_elsewhere) return false;
-  block = leave_plan(block);
-  store_.reserve(1);  // for resize()
-  routine_.disturb();
-  const std::size_t size = rounded(wanted);
-  Arena& arena = *arena_of(pointer);
+  block = plan_.leave(block);
+  arenas_.store().reserve(1);  // for resize()
+  front_.disturb();
+  const std::size_t size = settings().rounded(wanted);
+  Arena& arena = arenas_.of(block);
   const auto fits = [&] { return size <= block->size + arena.free_after(block); };
-  if (!fits() && cache != nullptr) drain(*cache);
+  if (!fits() && cache != nullptr) front_.drain(*cache);
   if (!fits()) return false;
   // Counts, and is traced, as a free and an allocation of the same block.
   const Tag tag = block->tag;
   withdraw(block, stream, cache, true);
-  statistics_.active_bytes.subtract(block->size);
-  forbid_access(device_, pointer, block->size);
-  stamp(block);  // what is cut off is given back now
+  ground_.accounts.no_longer_active(block->size);
+  forbid_access(settings().device, pointer, block->size);
+  ledger_.stamp(block);  // what is cut off is given back now
   arena.resize(block, size);
-  ++statistics_.requests;
-  ++statistics_.pool_hits;
-  if (tags_) {
-    sequence_of(cache).request(wanted, tag.category);
-    ++statistics_.category_hits[static_cast<std::size_t>(tag.category)];
-  }
+  ++ground_.accounts.requests;
+  ground_.accounts.hit(tag.category);
+  if (settings().tags) front_.sequence_of(cache).request(wanted, tag.category);
   publish(block, {.bytes = wanted, .stream = stream, .tag = tag}, tag, cache);
   return true;
 }
 
-std::size_t Pool::budget() const {
-  const std::lock_guard lock(mutex_);
-  return budget_;
+void Pool::begin_step() {
+  ground_.recorder.begin_step();
+  if (!plan_.is_possible()) return;
+  plan_.begin_step(releaser_, [this](Need& need) {
+    ladder_.search(need);
+    if (need.block == nullptr) ladder_.climb(need);
+  });
 }
 
-void Pool::add_client(std::weak_ptr<ReclaimClient> client) {
-  const std::lock_guard lock(mutex_);
-  std::erase_if(clients_, [](const auto& known) { return known.expired(); });
-  clients_.push_back(std::move(client));
+void Pool::check_stream(const char* function, Stream stream) const {
+  if (stream.device == settings().device) return;
+  throw DeviceError("[" + std::string(function) + "] the stream belongs to " + to_string(stream.device) +
+                    ", the pool to " + to_string(settings().device));
 }
 
-void Pool::set_out_of_memory_callback(OutOfMemoryCallback callback) {
-  const std::lock_guard lock(mutex_);
-  out_of_memory_callback_ = std::move(callback);
+void Pool::use(void* pointer, Stream stream) {
+  check_stream("use", stream);
+  const PoolLock lock(ground_.mutex);
+  Block* block = arenas_.unpacked(pointer);
+  if (block == nullptr) {
+    throw ValueError("[use] not the start of a live block of the pool of " + to_string(settings().device));
+  }
+  ledger_.revive(stream);
+  if (stream.id == block->stream) return;
+  ledger_.use(plan_.leave(block), stream);
+  front_.disturb();
+}
+
+void Pool::order(Stream later, Stream earlier) {
+  check_stream("order", later);
+  check_stream("order", earlier);
+  if (later == earlier) return;
+  PoolLock lock(ground_.mutex);
+  ledger_.order(lock, later, earlier);
+}
+
+void Pool::stream_destroyed(Stream stream) {
+  check_stream("stream_destroyed", stream);
+  PoolLock lock(ground_.mutex);
+  plan_.drop(false);
+  front_.disturb();
+  ledger_.destroy(lock, stream, [&](const auto& rename) {
+    const Standstill standstill(front_);
+    front_.drain_stream(stream.id);
+    rename();
+  });
+}
+
+std::size_t Pool::trim(std::size_t bytes) {
+  const std::size_t released = release_cached(bytes);
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  front_.tidy();
+  packer_.tidy();
+  releaser_.tidy();
+  return released;
+}
+
+std::size_t Pool::release_cached(std::size_t bytes) {
+  PoolLock lock(ground_.mutex);
+  plan_.drop(false);
+  front_.drain_all();
+  ledger_.poll_pending(lock);
+  std::size_t released = releaser_.release(lock, bytes);
+  if (released < bytes && ledger_.pending_bytes() != 0) {
+    ledger_.synchronise_pending(lock);
+    released += releaser_.release(lock, bytes - released);
+  }
+  return released;
+}
+
+std::size_t Pool::budget() {
+  const PoolLock lock(ground_.mutex);
+  return pages_.budget();
+}
+
+void Pool::set_budget(std::size_t bytes) {
+  const std::size_t wanted = bytes != 0 ? bytes : memory().info().total;
+  {
+    const PoolLock lock(ground_.mutex);
+    plan_.drop(false);
+  }
+  ladder_.press_pinned_below(wanted);
+  PoolLock lock(ground_.mutex);
+  const std::size_t previous = pages_.budget();
+  const std::size_t pinned = releaser_.pinned_bytes();
+  const std::string device = to_string(settings().device);
+  if (pinned > wanted) {
+    throw ValueError("[set_budget] live memory holds " + format_bytes(pinned) + " of pages on " + device +
+                     ", more than the new budget of " + format_bytes(wanted));
+  }
+  pages_.set_budget(wanted);
+  try {
+    const Gauge& reserved = ground_.accounts.reserved_bytes;
+    while (reserved.current > wanted) {
+      if (releaser_.release(lock, reserved.current - wanted) != 0) continue;
+      // Another thread took the cached pages first.
+      throw ValueError("[set_budget] " + device + " could not give back enough cached pages for a budget of " +
+                       format_bytes(wanted));
+    }
+  } catch (...) {
+    pages_.set_budget(previous);
+    throw;
+  }
+}
+
+bool Pool::restart(std::size_t budget) {
+  trim(SIZE_MAX);
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  if (ground_.accounts.active_bytes.current != 0) return false;
+  ground_.accounts.restart();
+  releaser_.restart();
+  front_.restart();
+  pages_.set_budget(budget);
+  return true;
+}
+
+void Pool::go_on(bool in_child) noexcept {
+  if (in_child) {
+    ground_.mutex.forget_waiting_threads();
+    held_still_->caches.unlock();
+    held_still_->trace.unlock();
+    front_.keep_only_own();
+    // What others had taken and not yet handed out.
+    plan_.forget_unfinished(false);
+    for (Arena& arena : arenas_) {
+      for (const auto& window : arena.windows()) {
+        for (Block* block = window->first; block != nullptr; block = block->next) {
+          if (block->state == BlockState::busy && !plan_.is_slab(block)) block = ledger_.put_back(block);
+        }
+      }
+    }
+  }
+  held_still_.reset();
 }
 
 }  // namespace poolgrad

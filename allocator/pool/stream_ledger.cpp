@@ -1,10 +1,10 @@
-// Stream order: blocks that wait for another stream, blocks that go from one stream to another.
+#include "allocator/pool/stream_ledger.h"
+
 #include <algorithm>
 #include <new>
 #include <utility>
 
 #include "allocator/error.h"
-#include "allocator/pool/pool.h"
 
 namespace poolgrad {
 
@@ -57,14 +57,10 @@ std::vector<Stamp> stamps_of(const std::vector<Block*>& blocks) {
 
 }  // namespace
 
-bool Pool::is_behind(std::uint64_t stream, Stamp stamp) const {
-  return order_.covered(stream, stamp) || order_.finished(stamp);
-}
-
-void Pool::keep_or_discard(Lock& lock, StreamEvents& events) noexcept {
+void StreamLedger::keep_or_discard(PoolLock& lock, StreamEvents& events) noexcept {
   for (auto event = events.begin(); event != events.end();) {
     const auto next = std::next(event);
-    const bool useful = StreamOrder::is_retired(event->covers.stream) || !config_.deterministic;
+    const bool useful = StreamOrder::is_retired(event->covers.stream) || !ground_.settings.config.deterministic;
     if (event->id == 0) {
       events.erase(event);
     } else if (useful) {
@@ -73,18 +69,18 @@ void Pool::keep_or_discard(Lock& lock, StreamEvents& events) noexcept {
     event = next;
   }
   if (events.empty()) return;
-  DeviceCall call(*this, lock, Nothing{});
+  UnlockedCall call(lock);
   call([&] {
-    for (const StreamEvent& event : events) memory_->discard_event(event.id);
+    for (const StreamEvent& event : events) ground_.memory->discard_event(event.id);
   });
 }
 
-bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps) {
+bool StreamLedger::settle(PoolLock& lock, std::optional<std::uint64_t> later, const std::vector<Stamp>& stamps) {
   StreamEvents events;
   Passage passage;
   bool settled = true;
-  DeviceCall call(*this, lock, [&]() noexcept {
-    statistics_.events_recorded += passage.recorded;
+  UnlockedCall call(lock, [&]() noexcept {
+    ground_.accounts.events_recorded += passage.recorded;
     for (const StreamEvent& event : passage.passed) {
       if (later) {
         order_.wait(*later, event);
@@ -107,11 +103,11 @@ bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vec
   }
   if (events.empty()) return settled;
   call([&] {
-    pass_each(*memory_, events, passage, [&](EventId event) {
+    pass_each(*ground_.memory, events, passage, [&](EventId event) {
       if (later) {
-        memory_->stream_wait(Stream{device_, *later}, event);
+        ground_.memory->stream_wait(Stream{ground_.settings.device, *later}, event);
       } else {
-        memory_->synchronize(event);
+        ground_.memory->synchronize(event);
       }
       return true;
     });
@@ -119,27 +115,27 @@ bool Pool::settle(Lock& lock, std::optional<std::uint64_t> later, const std::vec
   return settled && !passage.refused;
 }
 
-void Pool::forget_finished_streams() noexcept {
+void StreamLedger::forget_finished_streams() noexcept {
   while (const std::optional<std::uint64_t> stream = order_.take_finished_retired()) {
-    rename_stream(*stream, StreamOrder::idle);
+    rename(*stream, StreamOrder::idle);
   }
 }
 
-void Pool::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
-  const auto rename = [&](std::vector<Stamp>& stamps) {
+void StreamLedger::rename(std::uint64_t from, std::uint64_t to) noexcept {
+  const auto rename_all = [&](std::vector<Stamp>& stamps) {
     for (Stamp& stamp : stamps) {
       if (stamp.stream == from) stamp.stream = to;
     }
   };
-  for (Arena& arena : arenas_) arena.rename_stream(from, to);
-  for (Pending& pending : pending_) rename(pending.stamps);
-  for (auto& [block, uses] : uses_) rename(uses);
+  arenas_.rename_stream(from, to);
+  for (Pending& pending : pending_) rename_all(pending.stamps);
+  for (auto& [block, uses] : uses_) rename_all(uses);
 }
 
-void Pool::free_block(Lock& lock, Block* block, Stream stream) noexcept {
+void StreamLedger::free(PoolLock& lock, Block* block, Stream stream) noexcept {
   stamp(block);
   const bool own = block->stream == stream.id && !block->used_elsewhere;
-  const bool outlived = outlives(block, stream);
+  const bool outlived = outlives(*block, stream);
   std::vector<Stamp> stamps;
   if (block->used_elsewhere) {
     block->used_elsewhere = false;
@@ -163,21 +159,21 @@ void Pool::free_block(Lock& lock, Block* block, Stream stream) noexcept {
     }
   }
   if (own) {
-    subtract_active(block->size);
+    ground_.accounts.no_longer_active(block->size);
   } else {
-    completed(block);
+    completed(*block);
   }
-  arena_of(reinterpret_cast<void*>(block->address))->put(block);
+  arenas_.of(block).put(block);
 }
 
-bool Pool::wait_for(Lock& lock, const std::vector<Stamp>& uses, Stream stream) noexcept {
+bool StreamLedger::wait_for(PoolLock& lock, const std::vector<Stamp>& uses, Stream stream) noexcept {
   bool over = true;
-  DeviceCall call(*this, lock, Nothing{});
+  UnlockedCall call(lock);
   call([&] {
     const auto wait = [&](std::uint64_t other) {
       if (other == StreamOrder::idle) return;
       over = over && !StreamOrder::is_retired(other);
-      if (over) memory_->synchronize(memory_->record_event(Stream{device_, other}));
+      if (over) ground_.memory->synchronize(ground_.memory->record_event(Stream{ground_.settings.device, other}));
     };
     try {
       wait(stream.id);
@@ -189,9 +185,8 @@ bool Pool::wait_for(Lock& lock, const std::vector<Stamp>& uses, Stream stream) n
   return over;
 }
 
-void Pool::wait_for_all_work() noexcept {
+void StreamLedger::finish_all(PoolLock& lock) noexcept {
   try {
-    Lock lock(mutex_);
     std::vector<Stamp> stamps;
     for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
     for (const auto& [block, uses] : uses_) stamps.insert(stamps.end(), uses.begin(), uses.end());
@@ -205,25 +200,27 @@ void Pool::wait_for_all_work() noexcept {
         }
       }
     }
-    settle(lock, std::nullopt, stamps);
+    finish(lock, stamps);
   } catch (...) {
     // The device cannot say any more when its work is over.
   }
+  StreamEvents events;
+  order_.take_events(events);
+  for (const StreamEvent& event : events) ground_.memory->discard_event(event.id);
 }
 
-std::size_t Pool::pending_bytes() const {
+std::size_t StreamLedger::pending_bytes() const {
   std::size_t bytes = 0;
   for (const Pending& pending : pending_) bytes += pending.block->size;
   return bytes;
 }
 
-void Pool::completed(const Block* block) {
-  subtract_active(block->size);
-  if (!trace_.running()) return;
-  record_block(TraceKind::free_completed, block, Stream{device_, block->stream}, own_cache(), {});
+void StreamLedger::completed(const Block& block) {
+  ground_.accounts.no_longer_active(block.size);
+  ground_.recorder.record_block(TraceKind::free_completed, block, now(block.stream));
 }
 
-std::size_t Pool::free_settled() noexcept {
+std::size_t StreamLedger::free_settled() noexcept {
   std::size_t bytes = 0;
   for (auto pending = pending_.begin(); pending != pending_.end();) {
     Block* block = pending->block;
@@ -242,20 +239,19 @@ std::size_t Pool::free_settled() noexcept {
     }
     pending = pending_.erase(pending);
     bytes += block->size;
-    completed(block);
-    arena_of(reinterpret_cast<void*>(block->address))->put(block);
+    completed(*block);
+    arenas_.of(block).put(block);
   }
   return bytes;
 }
 
-std::size_t Pool::poll_pending() {
-  Lock lock(mutex_);
-  if (config_.deterministic) return free_settled();
+std::size_t StreamLedger::poll_pending(PoolLock& lock) {
+  if (ground_.settings.config.deterministic) return free_settled();
   {
     StreamEvents events;
     Passage passage;
-    DeviceCall call(*this, lock, [&]() noexcept {
-      statistics_.events_recorded += passage.recorded;
+    UnlockedCall call(lock, [&]() noexcept {
+      ground_.accounts.events_recorded += passage.recorded;
       for (const StreamEvent& event : passage.passed) order_.finish(event);
       keep_or_discard(lock, events);
       forget_finished_streams();
@@ -268,31 +264,27 @@ std::size_t Pool::poll_pending() {
     }
     order_.take_events(events);
     // What cannot be asked about now is asked about next time.
-    call([&] { pass_each(*memory_, events, passage, [&](EventId event) { return memory_->event_finished(event); }); });
+    call([&] {
+      pass_each(*ground_.memory, events, passage, [&](EventId event) { return ground_.memory->event_finished(event); });
+    });
   }
   return free_settled();
 }
 
-std::size_t Pool::synchronise_pending() {
-  Lock lock(mutex_);
+std::size_t StreamLedger::synchronise_pending(PoolLock& lock) {
   std::vector<Stamp> stamps;
   for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
-  if (!stamps.empty()) ++statistics_.num_sync_all_streams;
-  settle(lock, std::nullopt, stamps);
+  if (!stamps.empty()) ++ground_.accounts.num_sync_all_streams;
+  finish(lock, stamps);
   return free_settled();
 }
 
-std::size_t Pool::take_from_other_streams(Need& need) {
-  Lock lock(mutex_);
-  return take_from_other_streams(lock, need, arena_for(need.tag));
-}
-
-std::size_t Pool::take_from_other_streams(Lock& lock, Need& need, Arena& arena) {
+std::size_t StreamLedger::take_from_other_streams(PoolLock& lock, Need& need, Arena& arena) {
   const std::uint64_t stream = need.stream.id;
   const auto ready = [&](const Block* block) { return is_behind(stream, {block->stream, block->ticket}); };
   Block* block = arena.take_from_other_streams(need.size, need.alignment, stream, ready);
   if (block == nullptr) return take_pending(lock, need, arena);
-  DeviceCall call(*this, lock, [&]() noexcept { arena.put(block); });
+  UnlockedCall call(lock, [&]() noexcept { arena.put(block); });
   if (!settle(lock, stream, {{block->stream, block->ticket}})) return 0;
   arena.expect(stream);
   need.block = arena.carve(block, need.size, need.alignment);
@@ -301,7 +293,7 @@ std::size_t Pool::take_from_other_streams(Lock& lock, Need& need, Arena& arena) 
   return need.block->size;
 }
 
-std::size_t Pool::take_pending(Lock& lock, Need& need, Arena& arena) {
+std::size_t StreamLedger::take_pending(PoolLock& lock, Need& need, Arena& arena) {
   auto best = pending_.end();
   for (auto pending = pending_.begin(); pending != pending_.end(); ++pending) {
     const Block* block = pending->block;
@@ -313,7 +305,7 @@ std::size_t Pool::take_pending(Lock& lock, Need& need, Arena& arena) {
   std::list<Pending> taken;
   taken.splice(taken.end(), pending_, best);
   block->state = BlockState::busy;
-  DeviceCall call(*this, lock, [&]() noexcept {
+  UnlockedCall call(lock, [&]() noexcept {
     block->state = BlockState::pending;
     pending_.splice(pending_.end(), taken);
   });
@@ -321,130 +313,113 @@ std::size_t Pool::take_pending(Lock& lock, Need& need, Arena& arena) {
   stamps.push_back({block->stream, block->ticket});
   if (!settle(lock, need.stream.id, stamps)) return 0;
   arena.expect(need.stream.id);
-  store_.reserve(2);  // for carve()
+  arenas_.store().reserve(2);  // for carve()
   call.done();
-  completed(block);
+  completed(*block);
+  return give(block, need, arena);
+}
+
+std::size_t StreamLedger::give(Block* block, Need& need, Arena& arena) {
   block->stream = need.stream.id;
   block->ticket = order_.now(block->stream);
   need.block = arena.carve(block, need.size, need.alignment);
   return need.block->size;
 }
 
-std::size_t Pool::take_across_streams(Need& need) {
-  Lock lock(mutex_);
-  return take_across_streams(lock, need, arena_for(need.tag));
-}
-
-std::size_t Pool::take_across_streams(Lock& lock, Need& need, Arena& arena) {
+std::size_t StreamLedger::take_across_streams(PoolLock& lock, Need& need, Arena& arena) {
   const std::vector<Block*> run = arena.take_across_streams(need.size, need.alignment);
   if (run.empty()) return 0;
-  DeviceCall call(*this, lock, [&]() noexcept {
+  UnlockedCall call(lock, [&]() noexcept {
     for (Block* block : run) arena.put(block);
   });
   if (!settle(lock, need.stream.id, stamps_of(run))) return 0;
   arena.expect(need.stream.id);
-  store_.reserve(2);  // for carve()
+  arenas_.store().reserve(2);  // for carve()
   call.done();
-  Block* block = arena.join(run);
-  block->stream = need.stream.id;
-  block->ticket = order_.now(block->stream);
-  need.block = arena.carve(block, need.size, need.alignment);
-  return need.block->size;
+  return give(arena.join(run), need, arena);
 }
 
-void Pool::check_stream(const char* function, Stream stream) const {
-  if (stream.device == device_) return;
-  throw DeviceError("[" + std::string(function) + "] the stream belongs to " + to_string(stream.device) +
-                    ", the pool to " + to_string(device_));
-}
-
-void Pool::use(void* pointer, Stream stream) {
-  check_stream("use", stream);
-  const std::lock_guard lock(mutex_);
-  Block* block = unpacked(pointer);
-  if (block == nullptr) {
-    throw ValueError("[use] not the start of a live block of the pool of " + to_string(device_));
-  }
-  order_.revive(stream.id);
-  if (stream.id == block->stream) return;
-  block = leave_plan(block);
+void StreamLedger::use(Block* block, Stream stream) {
   std::vector<Stamp>& uses = uses_[block];
   block->used_elsewhere = true;
   const auto known = std::ranges::find(uses, stream.id, &Stamp::stream);
   if (known == uses.end()) {
-    uses.push_back({stream.id, order_.now(stream.id)});
+    uses.push_back(now(stream.id));
   } else {
     known->ticket = order_.now(stream.id);
   }
-  routine_.disturb();
-  if (trace_.running()) record_block(TraceKind::stream_use, block, stream, own_cache(), {});
+  ground_.recorder.record_block(TraceKind::stream_use, *block, now(stream.id));
 }
 
-void Pool::order(Stream later, Stream earlier) {
-  check_stream("order", later);
-  check_stream("order", earlier);
-  if (later == earlier) return;
-  Lock lock(mutex_);
+void StreamLedger::order(PoolLock& lock, Stream later, Stream earlier) {
   order_.revive(later.id);
   order_.revive(earlier.id);
   StreamEvents events;
-  DeviceCall call(*this, lock, [&]() noexcept { keep_or_discard(lock, events); });
+  UnlockedCall call(lock, [&]() noexcept { keep_or_discard(lock, events); });
   begin_event(events, earlier.id);
   StreamEvent& event = events.front();
   call([&] {
-    event.id = memory_->record_event(earlier);
-    memory_->stream_wait(later, event.id);
+    event.id = ground_.memory->record_event(earlier);
+    ground_.memory->stream_wait(later, event.id);
   });
-  ++statistics_.events_recorded;
+  ++ground_.accounts.events_recorded;
   order_.wait(later.id, event);
   // The caller has said that the uses so far, before the event, are over before whatever the owner does next.
   const auto over = [&](const Stamp& use) { return use.stream == earlier.id && use.ticket <= event.covers.ticket; };
   for (auto& [block, uses] : uses_) {
     if (block->stream == later.id) std::erase_if(uses, over);
   }
-  if (trace_.running()) {
-    record({.address = trace_stream(earlier.id), .stream = trace_stream(later.id), .kind = TraceKind::stream_order});
-  }
+  Recorder& recorder = ground_.recorder;
+  if (!recorder.running()) return;
+  recorder.record({.address = recorder.stream_index(earlier.id),
+                   .stream = recorder.stream_index(later.id),
+                   .kind = TraceKind::stream_order});
 }
 
-bool Pool::knows_stream(std::uint64_t stream) const {
+bool StreamLedger::knows(std::uint64_t stream) const {
   const auto names = [&](const std::vector<Stamp>& stamps) {
     return std::ranges::find(stamps, stream, &Stamp::stream) != stamps.end();
   };
-  return arenas_[0].knows_stream(stream) || arenas_[1].knows_stream(stream) ||
+  return arenas_.knows_stream(stream) ||
          std::ranges::any_of(pending_, [&](const Pending& pending) { return names(pending.stamps); }) ||
          std::ranges::any_of(uses_, [&](const auto& use) { return names(use.second); });
 }
 
-void Pool::stream_destroyed(Stream stream) {
-  check_stream("stream_destroyed", stream);
+void StreamLedger::destroy(PoolLock& lock, Stream stream, const Quietly& quietly) {
   constexpr std::size_t most_retired = 8;
-  Lock lock(mutex_);
-  drop_plan(false);
-  routine_.disturb();
   if (const std::vector<Stamp> retired = order_.retired_streams(); retired.size() >= most_retired) {
-    settle(lock, std::nullopt, retired);
+    finish(lock, retired);
     free_settled();
   }
-  if (!knows_stream(stream.id)) {
+  if (!knows(stream.id)) {
     order_.destroy(stream.id);
     return;
   }
   StreamEvents events;
-  DeviceCall call(*this, lock, [&]() noexcept { keep_or_discard(lock, events); });
+  UnlockedCall call(lock, [&]() noexcept { keep_or_discard(lock, events); });
   begin_event(events, stream.id);
-  call([&] { events.front().id = memory_->record_event(stream); });
-  ++statistics_.events_recorded;
+  call([&] { events.front().id = ground_.memory->record_event(stream); });
+  ++ground_.accounts.events_recorded;
   const std::uint64_t retired = order_.next_retired();
-  for (Arena& arena : arenas_) {
-    arena.expect(retired);
-    arena.expect(StreamOrder::idle);
-  }
-  // No magazine may hold a block under the old name, nor take one in between.
-  const Standstill standstill(*this);
-  drain_magazines_of(stream.id);
-  order_.retire(events);
-  rename_stream(stream.id, retired);
+  arenas_.expect(retired);
+  arenas_.expect(StreamOrder::idle);
+  quietly([&] {
+    order_.retire(events);
+    rename(stream.id, retired);
+  });
+}
+
+void StreamLedger::begin_event(StreamEvents& events, std::uint64_t stream) {
+  events.push_back(order_.begin_event(stream));
+  new_ticket_(stream, order_.now(stream));
+}
+
+std::size_t StreamLedger::bookkeeping_bytes() const {
+  const auto node = 2 * sizeof(void*);  // of a list or a table, beside what it holds
+  std::size_t bytes = uses_.bucket_count() * sizeof(void*);
+  for (const Pending& pending : pending_) bytes += node + sizeof(Pending) + pending.stamps.capacity() * sizeof(Stamp);
+  for (const auto& use : uses_) bytes += node + sizeof(use) + use.second.capacity() * sizeof(Stamp);
+  return bytes;
 }
 
 }  // namespace poolgrad

@@ -1,4 +1,4 @@
-#include "allocator/pool/pool_trace.h"
+#include "allocator/pool/recorder.h"
 
 #include <algorithm>
 #include <bit>
@@ -7,13 +7,14 @@
 #include <thread>
 #include <unordered_map>
 
-#include "allocator/pool/pool.h"
+#include "allocator/front/thread_cache.h"
+#include "allocator/pool/ground.h"
 
 namespace poolgrad {
 
 static_assert(sizeof(std::source_location) == sizeof(std::uint64_t), "a location must fit into a record");
 
-void PoolTrace::start(std::size_t events) {
+void Recorder::start(std::size_t events) {
   auto common = std::make_unique<TraceRing>(events);
   kept_.clear();
   blocks_.clear();
@@ -25,11 +26,11 @@ void PoolTrace::start(std::size_t events) {
   common_ = std::move(common);
 }
 
-std::unique_ptr<TraceRing> PoolTrace::make_ring() const {
+std::unique_ptr<TraceRing> Recorder::make_ring() const {
   return running() ? std::make_unique<TraceRing>(events_) : nullptr;
 }
 
-void PoolTrace::keep(std::unique_ptr<TraceRing> ring) {
+void Recorder::keep(std::unique_ptr<TraceRing> ring) {
   if (ring == nullptr || ring->size() == 0) return;
   if (kept_.size() == most_rings) {
     // A history without one of its threads makes no sense before that thread's end.
@@ -40,7 +41,7 @@ void PoolTrace::keep(std::unique_ptr<TraceRing> ring) {
   kept_.push_back(std::move(ring));
 }
 
-void PoolTrace::stop(std::vector<BlockSnapshot> blocks) {
+void Recorder::stop(std::vector<BlockSnapshot> blocks) {
   if (!running()) return;
   events_ = 0;
   scale_ = clock_.scale();
@@ -49,12 +50,45 @@ void PoolTrace::stop(std::vector<BlockSnapshot> blocks) {
   keep(std::move(common_));
 }
 
-void PoolTrace::record(const TraceEvent& event) {
+void Recorder::record_in_common(const TraceEvent& event) {
   const std::lock_guard lock(mutex_);
   if (common_ != nullptr) common_->record(event);
 }
 
-std::uint32_t PoolTrace::stream_index(std::uint64_t stream) noexcept {
+void Recorder::record(TraceEvent event) {
+  event.time = trace_ticks();
+  ThreadCache* own = settings_.own_cache();
+  if (own == nullptr) return record_in_common(event);
+  // Refused only while another thread holds the mutex, which then is not ours: it will soon be done.
+  while (!own->flag.enter()) std::this_thread::yield();
+  if (own->ring != nullptr) own->ring->record(event);
+  own->flag.leave();
+}
+
+void Recorder::record_block(TraceKind kind, const Block& block, Stamp now, std::source_location location,
+                            bool completed) {
+  if (!running()) return;
+  const TraceEvent event{.time = trace_ticks(),
+                         .allocation = block.number,
+                         .address = block.address,
+                         .size = block.requested,
+                         .ticket = now.ticket,
+                         .location = std::bit_cast<std::uint64_t>(location),
+                         .scope = block.tag.scope,
+                         .stream = stream_index(now.stream),
+                         .slack = static_cast<std::uint32_t>(block.size - block.requested),
+                         .kind = kind,
+                         .category = block.tag.category,
+                         .flags = completed ? completed_at_once : std::uint8_t{0}};
+  ThreadCache* own = settings_.own_cache();
+  if (own != nullptr && own->ring != nullptr) {
+    own->ring->record(event);
+  } else {
+    record_in_common(event);
+  }
+}
+
+std::uint32_t Recorder::stream_index(std::uint64_t stream) noexcept {
   const std::lock_guard lock(mutex_);
   const auto known = std::ranges::find(streams_, stream);
   const auto index = static_cast<std::uint32_t>(known - streams_.begin());
@@ -95,7 +129,7 @@ TraceLocation location_of(std::uint64_t bits) {
 
 }  // namespace
 
-Trace PoolTrace::collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const {
+Trace Recorder::collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const {
   Trace trace;
   trace.start_us = clock_.start_us();
   trace.blocks = this->running() ? std::move(blocks) : blocks_;
@@ -135,75 +169,5 @@ Trace PoolTrace::collect(std::vector<const TraceRing*> running, std::vector<Bloc
     block.tag.scope = static_cast<std::uint32_t>(scopes(block.tag.scope, name_scope));
   return trace;
 }
-
-void Pool::start_trace(std::size_t events) {
-  const std::lock_guard lock(mutex_);
-  const Standstill standstill(*this);
-  trace_.start(events);
-  for (ThreadCache* cache : caches_) cache->ring = trace_.make_ring();
-}
-
-void Pool::stop_trace() {
-  const std::lock_guard lock(mutex_);
-  const Standstill standstill(*this);
-  for (ThreadCache* cache : caches_) trace_.keep(std::move(cache->ring));
-  trace_.stop(all_blocks(true));
-}
-
-bool Pool::tracing() const {
-  const std::lock_guard lock(mutex_);
-  return trace_.running();
-}
-
-Trace Pool::trace() const {
-  const std::lock_guard lock(mutex_);
-  const Standstill standstill(*this);
-  std::vector<const TraceRing*> rings;
-  for (const ThreadCache* cache : caches_) {
-    if (cache->ring != nullptr) rings.push_back(cache->ring.get());
-  }
-  Trace trace = trace_.collect(std::move(rings), all_blocks(true));
-  trace.device = device_;
-  trace.settings = config_.text();
-  return trace;
-}
-
-void Pool::record(TraceEvent event) {
-  event.time = trace_ticks();
-  ThreadCache* cache = own_cache();
-  if (cache == nullptr) return trace_.record(event);
-  // Refused only while another thread holds the mutex, which then is not ours: it will soon be done.
-  while (!cache->flag.enter()) std::this_thread::yield();
-  if (cache->ring != nullptr) cache->ring->record(event);
-  cache->flag.leave();
-}
-
-void Pool::begin_step() {
-  record({.size = steps_.fetch_add(1, std::memory_order_relaxed), .kind = TraceKind::step});
-  if (planner_ != nullptr) begin_planned_step();
-}
-
-void Pool::record_block(TraceKind kind, const Block* block, Stream stream, ThreadCache* cache,
-                        std::source_location location, bool completed) {
-  const TraceEvent event{.time = trace_ticks(),
-                         .allocation = block->number,
-                         .address = block->address,
-                         .size = block->requested,
-                         .ticket = ticket(stream.id),
-                         .location = std::bit_cast<std::uint64_t>(location),
-                         .scope = block->tag.scope,
-                         .stream = trace_stream(stream.id),
-                         .slack = static_cast<std::uint32_t>(block->size - block->requested),
-                         .kind = kind,
-                         .category = block->tag.category,
-                         .flags = completed ? completed_at_once : std::uint8_t{0}};
-  if (cache != nullptr && cache->ring != nullptr) {
-    cache->ring->record(event);
-  } else {
-    trace_.record(event);
-  }
-}
-
-std::uint32_t Pool::trace_stream(std::uint64_t stream) { return trace_.stream_index(stream); }
 
 }  // namespace poolgrad

@@ -1,25 +1,33 @@
 // What a pool has recorded beside the rings of its threads, and how all of it becomes a Trace.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <source_location>
 #include <vector>
 
+#include "allocator/heap/block.h"
+#include "allocator/pool/stream_order.h"
 #include "allocator/trace/trace.h"
 #include "allocator/trace/trace_clock.h"
 #include "allocator/trace/trace_ring.h"
 
 namespace poolgrad {
 
+struct PoolSettings;
+
 /// TraceEvent::flags in a ring: a free_completed follows at the same time. One record stands for both.
 inline constexpr std::uint8_t completed_at_once = 1;
 
 /// Guarded by the pool's mutex but for what says otherwise.
-class PoolTrace {
+class Recorder {
  public:
+  explicit Recorder(const PoolSettings& settings) : settings_(settings) {}
+
   /// Forgets what was recorded; rings hold `events` from now on. Throws ValueError for 0.
   void start(std::size_t events);
   bool running() const { return events_ != 0; }
@@ -30,8 +38,17 @@ class PoolTrace {
   /// The blocks at the end of the recording.
   void stop(std::vector<BlockSnapshot> blocks);
 
-  /// For threads that have no ring. From any thread, without the pool's mutex or with it.
-  void record(const TraceEvent& event);
+  /// Adds an event, but for its time, to the calling thread's ring, or to one that threads without a ring share. From
+  /// any thread, without the pool's mutex or with it.
+  void record(TraceEvent event);
+  void begin_step() { record({.size = steps_.fetch_add(1, std::memory_order_relaxed), .kind = TraceKind::step}); }
+  /// The same for what happens with the mutex held, if anything is recorded: pages come or go; something happens to a
+  /// block, in the present epoch of a stream.
+  void record_pages(TraceKind kind, std::uintptr_t address, std::size_t bytes) {
+    if (running()) record({.address = address, .size = bytes, .kind = kind});
+  }
+  void record_block(TraceKind kind, const Block& block, Stamp now, std::source_location location = {},
+                    bool completed = false);
   /// The number that stands for a stream in rings, the same as long as the pool lives. From any thread, as record().
   std::uint32_t stream_index(std::uint64_t stream) noexcept;
 
@@ -42,8 +59,12 @@ class PoolTrace {
   Trace collect(std::vector<const TraceRing*> running, std::vector<BlockSnapshot> blocks) const;
 
  private:
+  void record_in_common(const TraceEvent& event);
+
   static constexpr std::size_t most_rings = 256;  // of threads that have ended
 
+  const PoolSettings& settings_;
+  std::atomic<std::uint64_t> steps_ = 0;
   std::size_t events_ = 0;
   TraceClock clock_;
   std::optional<TraceClock::Scale> scale_;  // once stopped

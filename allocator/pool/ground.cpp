@@ -1,0 +1,47 @@
+#include "allocator/pool/ground.h"
+
+#include <atomic>
+#include <bit>
+#include <cstdio>
+#include <cstdlib>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+std::uint64_t next_pool_id() {
+  static std::atomic<std::uint64_t> last = 0;
+  return ++last;
+}
+
+}  // namespace
+
+PoolSettings::PoolSettings(DeviceMemory& memory, const AllocatorConfig& wanted)
+    : id(next_pool_id()),
+      config(wanted),
+      device(memory.device()),
+      granule(config.mode == AllocatorMode::none ? memory.granularity() : config.alignment),
+      page(memory.granularity()),
+      large_page(config.mode == AllocatorMode::none ? page : memory.large_page()),
+      poison(config.poison),
+      tags(config.mode != AllocatorMode::lightweight),
+      races(memory.detects_races()),
+      decays(config.decay != 0 || config.decay_ms != 0),
+      magazines(config.magazines && !poison && !races && config.mode != AllocatorMode::none &&
+                config.mode != AllocatorMode::planned),
+      routines(config.routines && !poison && !races && config.mode != AllocatorMode::none &&
+               config.mode != AllocatorMode::planned) {
+  if (!std::has_single_bit(config.alignment) || config.alignment < 16 || config.alignment > page) {
+    throw ValueError("[allocator] the alignment must be a power of two from 16 to the page size of " +
+                     std::to_string(page) + " bytes, got " + std::to_string(config.alignment));
+  }
+}
+
+void PoolSettings::die(const char* what, const void* pointer, const std::string& detail) const noexcept {
+  std::fprintf(stderr, "[deallocate] %s %p on %s: %s\n", what, pointer, to_string(device).c_str(), detail.c_str());
+  std::abort();
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,53 @@
+// What all parts of a pool stand on: what it is, its device, its mutex, its accounts, its trace.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/front/thread_cache.h"
+#include "allocator/pool/pool_mutex.h"
+#include "allocator/pool/recorder.h"
+#include "allocator/report/accounts.h"
+
+namespace poolgrad {
+
+/// What never changes.
+struct PoolSettings {
+  PoolSettings(DeviceMemory& memory, const AllocatorConfig& config);
+
+  std::size_t rounded(std::size_t bytes) const { return ((bytes != 0 ? bytes : 1) + granule - 1) & ~(granule - 1); }
+  /// The calling thread's cache of the pool, if it has one.
+  ThreadCache* own_cache() const noexcept { return ThreadCaches::known(id, place); }
+  /// The program has misused `pointer`, and memory is already corrupt: says so and ends it.
+  [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept;
+
+  const std::uint64_t id;        // never the same for two pools
+  std::size_t place = SIZE_MAX;  // never the same for two pools at the same time, and small; known once the pool is
+  const AllocatorConfig config;
+  const Device device;
+  const std::size_t granule;
+  const std::size_t page;
+  const std::size_t large_page;
+  const bool poison;
+  const bool tags;       // categories are told apart, counted and hashed
+  const bool races;      // the device wants to know who touches what
+  const bool decays;     // cached pages go back with age
+  const bool magazines;  // threads may keep blocks
+  const bool routines;   // and be answered from memory
+};
+
+struct Ground {
+  Ground(std::unique_ptr<DeviceMemory> device_memory, const AllocatorConfig& config)
+      : settings(*device_memory, config), memory(std::move(device_memory)) {}
+
+  PoolSettings settings;
+  const std::unique_ptr<DeviceMemory> memory;
+  PoolMutex mutex;
+  Accounts accounts{settings.tags};
+  Recorder recorder{settings};
+};
+
+}  // namespace poolgrad

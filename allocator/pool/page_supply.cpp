@@ -1,0 +1,257 @@
+#include "allocator/pool/page_supply.h"
+
+#include <algorithm>
+#include <bit>
+#include <new>
+#include <utility>
+
+#include "allocator/base/address_sanitizer.h"
+#include "allocator/base/rounding.h"
+#include "allocator/error.h"
+
+namespace poolgrad {
+
+namespace {
+
+// Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule.
+constexpr std::size_t largest_window = std::size_t{64} << 30;
+// What no device has is not asked for.
+constexpr std::size_t most_addresses = std::size_t{1} << 42;
+// Below it, releasing and committing pages costs no more than moving them.
+constexpr std::size_t least_stitched = std::size_t{8} << 20;
+
+// Up to both, committing new pages is preferred to moving idle ones, for which streams have to be waited for.
+constexpr std::size_t most_idle = std::size_t{64} << 20;
+constexpr std::size_t most_idle_share = 32;  // of what is reserved
+
+// A call to the device costs the same for any number of bytes, so the fewer the better: until the budget comes near,
+// where handles that a small block pins, and pages ahead of need, are what a request may lack.
+constexpr std::size_t most_handle = std::size_t{256} << 20;
+constexpr std::size_t most_ahead = std::size_t{128} << 20;
+constexpr std::size_t most_ahead_share = 64;  // of what is reserved
+constexpr std::size_t near_budget = 512;      // parts of what is unused
+
+}  // namespace
+
+PageSupply::PageSupply(Ground& ground, Arenas& arenas, StreamLedger& ledger)
+    : ground_(ground), arenas_(arenas), ledger_(ledger), budget_(ground.settings.config.budget) {
+  if (budget_ == 0) budget_ = ground_.memory->info().total;
+}
+
+bool PageSupply::add_window(PoolLock& lock, Arena& arena, const Need& need) {
+  const std::size_t slack = need.alignment > ground_.settings.page ? need.alignment : 0;
+  if (need.size > most_addresses || slack > most_addresses) return false;
+  void* address = nullptr;
+  std::size_t size = 0;
+  UnlockedCall call(lock, [&]() noexcept {
+    if (address == nullptr) return;
+    UnlockedCall giving_back(lock);
+    giving_back([&] { ground_.memory->unreserve(address, size); });
+  });
+  call([&] {
+    const std::size_t usual = std::min(round_up(ground_.memory->info().total, ground_.settings.page), largest_window);
+    size = std::max(round_up(need.size + slack, ground_.settings.page), usual);
+    address = ground_.memory->reserve(size);
+  });
+  if (address == nullptr) return false;
+  try {
+    arena.add_window(reinterpret_cast<std::uintptr_t>(address), size);
+  } catch (const std::bad_alloc&) {
+    return false;  // more addresses than can be kept account of
+  }
+  call.done();
+  return true;
+}
+
+std::size_t PageSupply::page_deficit(const Need& need) const {
+  const Arena& arena = arenas_.of(need.tag);
+  const Arena::Growth growth = arena.plan_growth(need.size, need.alignment, need.stream.id, ground_.settings.page);
+  return growth.hole != nullptr ? growth.bytes : round_up(need.size, ground_.settings.page);
+}
+
+std::size_t PageSupply::unused_budget() const {
+  return budget_ - std::min<std::size_t>(budget_, ground_.accounts.reserved_bytes.current);
+}
+
+std::size_t PageSupply::growth_step(const Need& need) const {
+  const std::size_t reserved = ground_.accounts.reserved_bytes.current;
+  // Large pages once they round the reserved bytes up by no more than a few percent.
+  constexpr std::size_t large_page_share = 16;
+  const std::size_t large =
+      std::clamp(std::bit_floor(reserved / large_page_share), ground_.settings.page, ground_.settings.large_page);
+  // A transient block that fills its pages has them to itself, so that they can go when it goes.
+  const bool alone = !is_long_lived(need.tag.category) && arenas_.of(need.tag).fills_pages(need.size);
+  if (alone || ground_.settings.config.mode == AllocatorMode::none) return large;
+  return std::max(large, std::min({most_ahead, std::bit_floor(reserved / most_ahead_share),
+                                   std::bit_floor(unused_budget() / near_budget)}));
+}
+
+std::size_t PageSupply::largest_handle() const {
+  return std::clamp(round_down(unused_budget() / near_budget, ground_.settings.page), ground_.settings.page,
+                    std::max(ground_.settings.page, most_handle));
+}
+
+bool PageSupply::commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes) {
+  std::size_t committed = 0;
+  const auto give_back = [&] {
+    if (committed != 0) ground_.memory->decommit(reinterpret_cast<void*>(address), committed);
+  };
+  try {
+    for (const std::size_t size : sizes) {
+      if (!ground_.memory->commit(reinterpret_cast<void*>(address + committed), size)) {
+        give_back();
+        return false;
+      }
+      committed += size;
+    }
+  } catch (...) {
+    give_back();
+    throw;
+  }
+  return true;
+}
+
+std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
+  Arena& arena = arenas_.of(need.tag);
+  std::size_t step = growth_step(need);
+  std::size_t alignment = arena.preferred_alignment(need.size, need.alignment);
+  const auto refuse = [&] {
+    if (!std::exchange(need.refused, true)) ++ground_.accounts.num_alloc_retries;
+    return std::size_t{0};
+  };
+  while (true) {
+    const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);
+    const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(need.size, ground_.settings.page);
+    need.device_calls_seen = ground_.mutex.calls_ended();
+    if (pages > unused_budget()) {
+      if (std::exchange(step, ground_.settings.page) == ground_.settings.page &&
+          std::exchange(alignment, need.alignment) == need.alignment) {
+        return refuse();
+      }
+      continue;
+    }
+    if (growth.hole == nullptr) {
+      if (!add_window(lock, arena, need)) return refuse();
+      continue;
+    }
+    if (commit_growth(lock, need, arena, growth)) {
+      need.block = arena.take(need.size, need.alignment, need.stream.id);
+      if (need.block != nullptr) return pages;
+      // Another thread took the neighbours of the new pages meanwhile: grow again.
+    } else if (std::exchange(step, ground_.settings.page) == ground_.settings.page &&
+               std::exchange(alignment, need.alignment) == need.alignment) {
+      return refuse();
+    }
+  }
+}
+
+bool PageSupply::commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth) {
+  Block* block = arena.begin_growth(growth, need.stream.id);
+  // Reserved before the device is asked, so that the budget holds at every moment.
+  ground_.accounts.reserved_bytes.add(growth.bytes);
+  UnlockedCall call(lock, [&]() noexcept {
+    ground_.accounts.reserved_bytes.subtract(growth.bytes);
+    arena.uncommit(block);
+  });
+  const std::vector<std::size_t> sizes =
+      ground_.memory->divisible() ? std::vector{growth.bytes} : handle_sizes(growth.bytes, largest_handle());
+  need.device_full = true;
+  if (!call.timed(ground_.accounts, sizes.size(), [&] { return commit_handles(block->address, sizes); })) return false;
+  call.done();
+  need.device_full = false;
+  ++ground_.accounts.num_device_alloc;
+  block->window->handles.set(block->address, sizes);
+  ground_.recorder.record_pages(TraceKind::segment_map, block->address, growth.bytes);
+  forbid_access(ground_.settings.device, reinterpret_cast<void*>(block->address), growth.bytes);
+  block->epoch = ground_.accounts.tick;
+  arena.put(block);
+  return true;
+}
+
+// Where new pages can be had, those that lie idle are moved only if they are many.
+std::size_t PageSupply::stitchable_bytes(const Need& need) const {
+  if (!ground_.settings.config.stitch || !can_move_ || round_up(need.size, ground_.settings.page) < least_stitched)
+    return 0;
+  const std::size_t pages = page_deficit(need);
+  const bool can_commit = !need.device_full && pages <= unused_budget();
+  const std::size_t most = std::max<std::size_t>(most_idle, ground_.accounts.reserved_bytes.current / most_idle_share);
+  // Counting what lies idle means to walk all blocks; that it cannot be many is known at once.
+  if (can_commit && arenas_.free_bytes() <= most) return 0;
+  const std::size_t least = can_commit ? most + 1 : 1;
+  const std::size_t idle = arenas_.releasable_bytes(least);
+  return idle < least ? 0 : idle;
+}
+
+std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
+  Arena& arena = arenas_.of(need.tag);
+  // What the budget does not allow to commit is moved, and the rest of the run is committed afterwards; if all could be
+  // committed, as much is moved as there is.
+  const std::size_t allowed = need.device_full ? 0 : unused_budget() & ~(ground_.settings.page - 1);
+  std::size_t idle = 0;
+  Arena::Growth growth;
+  for (const std::size_t alignment : {arena.preferred_alignment(need.size, need.alignment), need.alignment}) {
+    growth = arena.plan_growth(need.size, alignment, need.stream.id, ground_.settings.page);
+    if (growth.hole == nullptr) return 0;
+    const bool all_allowed = allowed >= growth.bytes;
+    if (!all_allowed) growth.bytes -= allowed;
+    idle = arenas_.releasable_bytes(growth.bytes);
+    if (all_allowed) growth.bytes = std::min(growth.bytes, round_down(idle, ground_.settings.page));
+    if (growth.bytes <= idle) break;
+  }
+  if (growth.bytes > idle) return 0;
+  arenas_.store().reserve(3);
+  Block* const spare = arenas_.store().make();  // so that what was moved can be kept, whatever happens then
+  Block* target = arena.begin_growth(growth, need.stream.id);
+  std::size_t moved = 0;
+  {
+    UnlockedCall call(lock, [&]() noexcept {
+      arenas_.store().recycle(spare);
+      if (moved == 0) {
+        arena.uncommit(target);
+        return;
+      }
+      if (moved < target->size) arena.uncommit(arena.split(target, moved));
+      forbid_access(ground_.settings.device, reinterpret_cast<void*>(target->address), moved);
+      target->epoch = ground_.accounts.tick;
+      arena.put(target);
+    });
+    while (moved < target->size) {
+      const std::uintptr_t to = target->address + moved;
+      const std::size_t step = move_handles(lock, to, target->size - moved, target);
+      if (step == 0) break;
+      moved += step;
+    }
+  }
+  return moved;
+}
+
+std::size_t PageSupply::move_handles(PoolLock& lock, std::uintptr_t to, std::size_t bytes, const Block* target) {
+  for (Arena& arena : arenas_) {
+    Block* source = arena.take_movable_handles(bytes, target);
+    if (source == nullptr) continue;
+    UnlockedCall call(lock, [&]() noexcept { arena.put(source); });
+    if (!ledger_.finish(lock, {{source->stream, source->ticket}})) return 0;
+    const std::size_t size = source->size;
+    const bool moved = call.timed(ground_.accounts, 1, [&] {
+      try {
+        return ground_.memory->move(reinterpret_cast<void*>(source->address), reinterpret_cast<void*>(to), size);
+      } catch (const Error&) {
+        return false;  // the device is broken; the next call that can say so will
+      }
+    });
+    if (!moved) {
+      can_move_ = false;
+      return 0;
+    }
+    call.done();
+    allow_access(ground_.settings.device, reinterpret_cast<void*>(source->address), size);
+    source->window->handles.move(source->address, target->window->handles, to, size);
+    ground_.recorder.record_pages(TraceKind::segment_unmap, source->address, size);
+    ground_.recorder.record_pages(TraceKind::segment_map, to, size);
+    arena.uncommit(source);
+    return size;
+  }
+  return 0;
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,49 @@
+// Getting pages: addresses, memory behind them as the budget allows, and free pages moved to where they are needed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "allocator/pool/stream_ledger.h"
+
+namespace poolgrad {
+
+/// Called with the pool's mutex held. Functions that take the lock may give it up meanwhile.
+class PageSupply {
+ public:
+  PageSupply(Ground& ground, Arenas& arenas, StreamLedger& ledger);
+
+  /// Reserved bytes never become more.
+  std::size_t budget() const { return budget_; }
+  void set_budget(std::size_t bytes) { budget_ = bytes; }
+  std::size_t unused_budget() const;
+  /// Bytes of new pages that the need would take.
+  std::size_t page_deficit(const Need& need) const;
+
+  /// Commits pages for the need, as far as the budget and the device allow. The bytes, with need.block set; or 0.
+  std::size_t commit(PoolLock& lock, Need& need);
+  /// Bytes that stitch() may move; 0 where new pages are the better choice.
+  std::size_t stitchable_bytes(const Need& need) const;
+  /// Moves free handles behind one run of addresses for the need; the bytes moved.
+  std::size_t stitch(PoolLock& lock, Need& need);
+
+ private:
+  bool add_window(PoolLock& lock, Arena& arena, const Need& need);
+  /// What the end of a growth is rounded up to.
+  std::size_t growth_step(const Need& need) const;
+  std::size_t largest_handle() const;
+  bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes);
+  /// Memory behind the planned pages, which are free then. False if the device has none.
+  bool commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth);
+  /// Moves free handles of at most `bytes` to the address `to` inside `target`; the bytes moved.
+  std::size_t move_handles(PoolLock& lock, std::uintptr_t to, std::size_t bytes, const Block* target);
+
+  Ground& ground_;
+  Arenas& arenas_;
+  StreamLedger& ledger_;
+  std::size_t budget_;
+  bool can_move_ = true;  // the device has not refused to move memory yet
+};
+
+}  // namespace poolgrad

@@ -1,0 +1,127 @@
+#include "allocator/pool/releaser.h"
+
+#include <algorithm>
+
+#include "allocator/base/address_sanitizer.h"
+
+namespace poolgrad {
+
+bool Releaser::join_mixed_handles(PoolLock& lock) {
+  for (Arena& arena : arenas_) {
+    const std::vector<Block*> run = arena.take_mixed_handles();
+    if (run.empty()) continue;
+    UnlockedCall call(lock, [&]() noexcept {
+      for (Block* block : run) arena.put(block);
+    });
+    std::vector<Stamp> stamps;
+    for (const Block* block : run) stamps.push_back({block->stream, block->ticket});
+    if (!ledger_.finish(lock, stamps)) return false;
+    call.done();
+    Block* block = arena.join(run);
+    block->ticket = 0;  // nobody's work is left on it
+    arena.put(block);
+    return true;
+  }
+  return false;
+}
+
+std::pair<Arena*, Block*> Releaser::least_recently_used() {
+  std::pair<Arena*, Block*> oldest{nullptr, nullptr};
+  for (Arena& arena : arenas_) {
+    Block* block = arena.least_recently_used();
+    if (block != nullptr && (oldest.second == nullptr || block->epoch < oldest.second->epoch)) oldest = {&arena, block};
+  }
+  return oldest;
+}
+
+std::size_t Releaser::release_from(PoolLock& lock, Arena& arena, Block* block, std::size_t bytes) {
+  Block* pages = arena.take_handles(block, bytes);
+  UnlockedCall call(lock, [&]() noexcept { arena.put(pages); });
+  if (!ledger_.finish(lock, {{pages->stream, pages->ticket}})) return 0;
+  call.timed(ground_.accounts, 1, [&] {
+    allow_access(ground_.settings.device, reinterpret_cast<void*>(pages->address), pages->size);
+    ground_.memory->decommit(reinterpret_cast<void*>(pages->address), pages->size);
+  });
+  call.done();
+  ++ground_.accounts.num_device_free;
+  ground_.accounts.reserved_bytes.subtract(pages->size);
+  ground_.recorder.record_pages(TraceKind::segment_unmap, pages->address, pages->size);
+  const std::size_t released = pages->size;
+  arena.uncommit(pages);
+  return released;
+}
+
+std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
+  std::size_t released = 0;
+  while (released < bytes) {
+    const auto [arena, oldest] = least_recently_used();
+    if (oldest == nullptr) {
+      if (join_mixed_handles(lock)) continue;
+      break;
+    }
+    const std::size_t step = release_from(lock, *arena, oldest, bytes - released);
+    if (step == 0) break;
+    released += step;
+  }
+  return released;
+}
+
+std::size_t Releaser::release_for(PoolLock& lock, const Need& need) {
+  std::size_t released = 0;
+  // What is released may be the very neighbour that the plan counted on, so the deficit is worked out anew each time.
+  while (true) {
+    const std::size_t pages = pages_.page_deficit(need);
+    const std::size_t allowed = pages_.unused_budget();
+    std::size_t missing = pages > allowed ? pages - allowed : 0;
+    if (need.device_full && released < pages) missing = std::max(missing, pages - released);
+    if (missing == 0) return released;
+    const std::size_t step = release(lock, missing);
+    if (step == 0) return released;
+    released += step;
+  }
+}
+
+bool Releaser::decay_is_due() {
+  const AllocatorConfig& config = ground_.settings.config;
+  const std::uint64_t tick = ground_.accounts.tick;
+  if (config.decay != 0 && tick >= decay_due_) return true;
+  if (config.decay_ms == 0) return false;
+  const auto now = std::chrono::steady_clock::now();
+  const auto age = std::chrono::milliseconds(std::min<std::size_t>(config.decay_ms, std::size_t{1} << 40));
+  const auto far = [&](std::size_t from_end) {
+    const std::size_t marks = tick_marks_.size();
+    const auto later = from_end == 0 ? now : tick_marks_[marks - from_end].time;
+    return marks <= from_end || later - tick_marks_[marks - from_end - 1].time >= age / 16;
+  };
+  if (far(0) || far(1)) tick_marks_.emplace_back();
+  tick_marks_.back() = {now, tick};
+  // Of the marks that are old enough only the newest counts, and once.
+  const auto young = std::ranges::find_if(tick_marks_, [&](const TickMark& mark) { return now - mark.time < age; });
+  if (young == tick_marks_.begin()) return false;
+  decayed_mark_ = std::prev(young)->tick;
+  tick_marks_.erase(tick_marks_.begin(), young);
+  return true;
+}
+
+void Releaser::release_old(PoolLock& lock) {
+  const AllocatorConfig& config = ground_.settings.config;
+  const std::uint64_t& tick = ground_.accounts.tick;  // goes on while the device is called
+  const auto old = [&](std::uint64_t epoch) {
+    return (config.decay != 0 && tick - epoch >= config.decay) || (decayed_mark_ != 0 && epoch <= decayed_mark_);
+  };
+  while (true) {
+    const auto [arena, oldest] = least_recently_used();
+    // What is given back from now on is younger than what is there.
+    const std::uint64_t youngest = oldest != nullptr ? oldest->epoch : tick;
+    decay_due_ = youngest + std::min<std::uint64_t>(config.decay, UINT64_MAX - youngest);
+    if (oldest == nullptr || !old(oldest->epoch)) return;
+    if (release_from(lock, *arena, oldest, SIZE_MAX) == 0) return;
+  }
+}
+
+void Releaser::restart() {
+  decay_due_ = decayed_mark_ = 0;
+  tick_marks_.clear();
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,57 @@
+// What a pool counts, and how allocations and frees change it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "allocator/heap/block.h"
+#include "allocator/report/statistics.h"
+#include "allocator/rung.h"
+
+namespace poolgrad {
+
+/// Guarded by the pool's mutex. Counters that nothing else goes with are counted where it happens.
+struct Accounts : Statistics {
+  explicit Accounts(bool by_category) : by_category_(by_category) {}
+
+  /// Allocations and frees; those of hot paths once they are added up.
+  std::uint64_t tick = 0;
+
+  /// A request was answered from what was cached; or not.
+  void hit(Category category) {
+    ++pool_hits;
+    if (by_category_) ++category_hits[static_cast<std::size_t>(category)];
+  }
+  void missed(Category category) {
+    if (by_category_) ++category_misses[static_cast<std::size_t>(category)];
+  }
+  /// The block became live, with its `requested` bytes and tag; was given back, its bytes still active; is not active
+  /// any more.
+  void handed_out(const Block& block) {
+    allocation.add(1);
+    allocated_bytes.add(block.size);
+    requested_bytes.add(block.requested);
+    active_bytes.add(block.size);
+    if (by_category_) category_bytes[static_cast<std::size_t>(block.tag.category)].add(block.requested);
+  }
+  void given_back(const Block& block) {
+    ++tick;
+    allocation.subtract(1);
+    allocated_bytes.subtract(block.size);
+    requested_bytes.subtract(block.requested);
+    if (by_category_) category_bytes[static_cast<std::size_t>(block.tag.category)].subtract(block.requested);
+  }
+  void no_longer_active(std::size_t bytes) { active_bytes.subtract(bytes); }
+  /// What a thread has done on the hot path.
+  void add_up(StatisticsDelta& recent) { tick += recent.add_to(*this, by_category_); }
+  void ran(RungId rung, std::size_t bytes, std::uint64_t nanoseconds);
+  /// Peaks restart from the present values.
+  void reset_peaks();
+  /// As new.
+  void restart();
+
+ private:
+  bool by_category_;
+};
+
+}  // namespace poolgrad

@@ -1,0 +1,211 @@
+#include "allocator/report/inspector.h"
+
+#include <algorithm>
+
+#include "allocator/replay/advice.h"
+#include "allocator/report/oom_report.h"
+
+namespace poolgrad {
+
+Statistics Inspector::statistics() const {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  Statistics statistics = ground_.accounts;
+  survey(statistics);
+  statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + ledger_.bookkeeping_bytes() +
+                                 front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes();
+  plan_.count(statistics);
+  return statistics;
+}
+
+void Inspector::survey(Statistics& statistics) const {
+  const auto stream_of = [&](const Block& block) -> StreamStatistics& {
+    auto& streams = statistics.streams;
+    const std::uint64_t stream = block.stream;
+    const auto at = std::ranges::lower_bound(streams, stream, {}, &StreamStatistics::stream);
+    if (at != streams.end() && at->stream == stream) return *at;
+    return *streams.insert(at, StreamStatistics{.stream = stream});
+  };
+  std::size_t releasable = 0;
+  for (const Arena& arena : arenas_) {
+    for (const auto& window : arena.windows()) {
+      std::uintptr_t run = 0;  // where the present run of cached blocks starts; 0: there is none
+      for (const Block* block = window->first; block != nullptr; block = block->next) {
+        const BlockState state = block->state;
+        const bool hole = state == BlockState::uncommitted;
+        if (!hole && (block->previous == nullptr || block->previous->state == BlockState::uncommitted)) {
+          ++statistics.segments;
+        }
+        if (plan_.is_slab(block)) {
+          for (const Block& piece : plan_.pieces_of(block)) {
+            (piece.state == BlockState::live ? stream_of(piece).live_bytes : stream_of(piece).cached_bytes) +=
+                piece.size;
+          }
+        }
+        if (state == BlockState::live) stream_of(*block).live_bytes += block->size;
+        if (state == BlockState::pending) {
+          statistics.pending_bytes += block->size;
+          stream_of(*block).pending_bytes += block->size;
+        }
+        if (state != BlockState::free && state != BlockState::magazine) {
+          run = 0;
+          continue;
+        }
+        if (state == BlockState::magazine) statistics.magazine_bytes += block->size;
+        stream_of(*block).cached_bytes += block->size;
+        if (((block->address | block->end()) & (ground_.settings.page - 1)) != 0) ++statistics.inactive_split;
+        if (run == 0) run = block->address;
+        const bool run_ends = block->next == nullptr ||
+                              (block->next->state != BlockState::free && block->next->state != BlockState::magazine);
+        if (!run_ends) continue;
+        statistics.largest_free_bytes = std::max<std::uint64_t>(statistics.largest_free_bytes, block->end() - run);
+        const std::uintptr_t begin = (run + ground_.settings.page - 1) & ~(ground_.settings.page - 1);
+        const std::uintptr_t end = block->end() & ~(ground_.settings.page - 1);
+        if (end > begin) releasable += end - begin;
+      }
+    }
+  }
+  statistics.inactive_split_bytes = statistics.cached_bytes() - releasable;
+}
+
+void Inspector::reset_peaks() {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  ground_.accounts.reset_peaks();
+}
+
+std::uint64_t Inspector::sequence_hash() const {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  return front_.sequence_hash();
+}
+
+void Inspector::reset_sequence_hash() {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  front_.reset_sequence_hash();
+}
+
+std::vector<BlockSnapshot> Inspector::snapshot() const {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  return all_blocks(false);
+}
+
+std::vector<BlockSnapshot> Inspector::all_blocks(bool number_scratch) const {
+  std::vector<BlockSnapshot> blocks;
+  std::size_t number = 0;
+  for (const Arena& arena : arenas_) {
+    for (const auto& window : arena.windows()) {
+      const auto add = [&](const Block& block) {
+        BlockSnapshot entry{block.address, block.size, block.state, block.stream, 0, number, 0, 0, {}};
+        if (entry.state == BlockState::live || entry.state == BlockState::pending) {
+          const bool scratch = (block.number & RequestSequence::scratch_bit) != 0;
+          entry.number = scratch && !number_scratch ? 0 : block.number;
+          entry.requested = block.requested;
+          entry.tag = block.tag;
+        }
+        if (entry.state == BlockState::free || entry.state == BlockState::pending) entry.epoch = block.epoch;
+        blocks.push_back(entry);
+      };
+      for (const Block* block = window->first; block != nullptr; block = block->next) {
+        if (!plan_.is_slab(block)) {
+          Arena::for_each_of(block, add);
+        } else {
+          for (const Block& piece : plan_.pieces_of(block)) add(piece);
+        }
+      }
+      ++number;
+    }
+  }
+  return blocks;
+}
+
+void Inspector::start_trace(std::size_t events) {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  ground_.recorder.start(events);
+  front_.start_recording();
+}
+
+void Inspector::stop_trace() {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  front_.stop_recording();
+  ground_.recorder.stop(all_blocks(true));
+}
+
+bool Inspector::tracing() const {
+  const PoolLock lock(ground_.mutex);
+  return ground_.recorder.running();
+}
+
+Trace Inspector::trace() const {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  Trace trace = ground_.recorder.collect(front_.rings(), all_blocks(true));
+  trace.device = ground_.settings.device;
+  trace.settings = ground_.settings.config.text();
+  return trace;
+}
+
+std::vector<std::string> Inspector::advice(const Need& need) const {
+  // Replays take about as long as the history took; the caller is waiting.
+  constexpr std::size_t most_events = std::size_t{1} << 18;
+  if (!tracing()) return {};
+  const Trace history = trace();
+  if (history.events.size() > most_events) return {};
+  AllocatorConfig config = ground_.settings.config;
+  {
+    const PoolLock lock(ground_.mutex);
+    config.budget = pages_.budget();
+  }
+  return checked_advice(history, config, ground_.memory->info().total,
+                        {.bytes = need.requested, .alignment = need.alignment, .stream = need.stream, .tag = need.tag});
+}
+
+std::string Inspector::report(const Need& need, std::vector<Yield> yields) {
+  OomFacts facts;
+  facts.device = ground_.settings.device;
+  facts.requested = need.requested;
+  facts.rounded = need.size;
+  facts.tag = need.tag;
+  {
+    PoolLock lock(ground_.mutex);
+    UnlockedCall call(lock);
+    facts.device_free = call([&] { return ground_.memory->info().free; });
+  }
+  {
+    const PoolLock lock(ground_.mutex);
+    const Standstill standstill(front_);
+    ++ground_.accounts.num_ooms;
+    facts.budget = pages_.budget();
+    facts.reserved = ground_.accounts.reserved_bytes.current;
+    facts.pending = ledger_.pending_bytes();
+    facts.missing_pages = pages_.page_deficit(need);
+    std::size_t free = 0;
+    for (const Arena& arena : arenas_) {
+      free += arena.free_bytes();
+      facts.releasable += arena.releasable_bytes();
+      facts.largest_free = std::max(facts.largest_free, arena.largest_free());
+      arena.for_each_live([&](const Block& block) {
+        facts.live += block.requested;
+        facts.rounding += block.size - block.requested;
+        facts.live_by_category[static_cast<std::size_t>(block.tag.category)] += block.size;
+        facts.live_by_scope[block.tag.scope] += block.size;
+      });
+      for (const auto& [block, bytes] : arena.pinners()) facts.pinners.push_back({block.tag, block.requested, bytes});
+    }
+    facts.stranded = free - facts.releasable;
+  }
+  facts.yields = std::move(yields);
+  facts.advice = advice(need);
+  ground_.recorder.record({.address = facts.device_free,
+                           .size = need.requested,
+                           .scope = need.tag.scope,
+                           .kind = TraceKind::out_of_memory,
+                           .category = need.tag.category});
+  return oom_report(facts);
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,256 @@
+// The parts of a pool without the pool: each with those that it stands on, and nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "allocator/memory/delayed_memory.h"
+#include "allocator/memory/failing_memory.h"
+#include "allocator/memory/simulated_memory.h"
+#include "allocator/pool/releaser.h"
+
+namespace poolgrad {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr std::size_t page = std::size_t{2} << 20;
+
+struct Parts {
+  explicit Parts(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config = {})
+      : ground(std::move(memory), config),
+        arenas(ground.settings.granule, ground.settings.page, ground.memory->divisible()),
+        ledger(ground, arenas, [this](std::uint64_t stream, std::uint64_t) { new_tickets.push_back(stream); }),
+        pages(ground, arenas, ledger),
+        releaser(ground, arenas, ledger, pages) {}
+
+  Need need(std::size_t bytes, std::uint64_t stream = 0, Category category = Category::activation) const {
+    return {.requested = bytes,
+            .size = bytes,
+            .alignment = 64,
+            .stream = {ground.settings.device, stream},
+            .tag = {category, 0}};
+  }
+  Stream stream(std::uint64_t id) const { return {ground.settings.device, id}; }
+  /// A busy block with new pages behind it.
+  Block* commit(PoolLock& lock, std::size_t bytes, Category category = Category::activation) {
+    Need wanted = need(bytes, 0, category);
+    EXPECT_EQ(pages.commit(lock, wanted), bytes);
+    return wanted.block;
+  }
+  /// As at the end of an allocation.
+  Block* hand_out(Block* block) {
+    Arena::mark_live(block);
+    ground.accounts.handed_out(*block);
+    return block;
+  }
+  /// As at the beginning of a free.
+  Block* withdraw(Block* block) {
+    Arena::clear_live(block);
+    ground.accounts.given_back(*block);
+    return block;
+  }
+
+  std::vector<std::uint64_t> new_tickets;
+  Ground ground;
+  Arenas arenas;
+  StreamLedger ledger;
+  PageSupply pages;
+  Releaser releaser;
+};
+
+std::unique_ptr<DeviceMemory> device(std::size_t pages) {
+  return std::make_unique<SimulatedMemory>(0, pages * page, page);
+}
+
+class CountsInterruptions final : public Follower {
+ public:
+  void interrupt() noexcept override { ++times; }
+  int times = 0;
+};
+
+TEST(UnlockedCall, GivesTheMutexUpWhileItCallsAndHasItAgainAfterwards) {
+  PoolMutex mutex;
+  PoolLock lock(mutex);
+  UnlockedCall call(lock);
+  const int answer = call([&] {
+    std::thread([&] {
+      const PoolLock other(mutex);
+      EXPECT_EQ(mutex.calls_under_way(), 1u);
+    }).join();
+    return 42;
+  });
+  EXPECT_EQ(answer, 42);
+  bool other_was_in = false;
+  std::thread other([&] {
+    const PoolLock wanted(mutex);
+    other_was_in = true;
+  });
+  EXPECT_FALSE(other_was_in);
+  call([&] { other.join(); });
+  EXPECT_TRUE(other_was_in);
+}
+
+TEST(UnlockedCall, PutsBackUnlessDoneWhateverIsThrown) {
+  PoolMutex mutex;
+  PoolLock lock(mutex);
+  std::vector<std::string> put_back;
+  const auto attempt = [&](const std::string& name, bool done, auto body) {
+    UnlockedCall call(lock, [&]() noexcept { put_back.push_back(name); });
+    if (done) call.done();
+    call(body);
+  };
+  attempt("refused", false, [] {});
+  attempt("published", true, [] {});
+  EXPECT_THROW(attempt("not even an exception", false, [] { throw 1; }), int);
+  EXPECT_THAT(put_back, ElementsAre("refused", "not even an exception"));
+  EXPECT_EQ(mutex.calls_under_way(), 0u);
+  EXPECT_EQ(mutex.calls_ended(), 3u);
+}
+
+TEST(UnlockedCall, HasEndedForThoseWhoWaitForIt) {
+  PoolMutex mutex;
+  std::atomic<bool> waiting = false;
+  bool published = false;
+  std::thread other;
+  {
+    PoolLock lock(mutex);
+    UnlockedCall call(lock, [&]() noexcept { published = true; });
+    call([&] {
+      other = std::thread([&] {
+        PoolLock wanted(mutex);
+        waiting = true;
+        wanted.wait_for_calls();
+        EXPECT_TRUE(published);
+      });
+      while (!waiting) std::this_thread::yield();
+    });
+  }
+  other.join();
+}
+
+TEST(PoolMutex, InterruptsAFollowerBeforeTheNextIsIn) {
+  PoolMutex mutex;
+  CountsInterruptions follower;
+  {
+    PoolLock lock(mutex);
+    mutex.follow(follower);
+    EXPECT_EQ(follower.times, 0);
+    UnlockedCall call(lock);
+    call([] {});
+    EXPECT_EQ(follower.times, 1);
+    mutex.follow(follower);
+  }
+  { const PoolLock lock(mutex); }
+  EXPECT_EQ(follower.times, 2);
+  { const PoolLock lock(mutex); }
+  EXPECT_EQ(follower.times, 2);
+}
+
+TEST(Accounts, FollowABlockFromHandToHand) {
+  Block block;
+  block.size = 128;
+  block.requested = 100;
+  block.tag.category = Category::gradient;
+  for (const bool by_category : {true, false}) {
+    Accounts accounts(by_category);
+    const Gauge& gradients = accounts.category_bytes[static_cast<std::size_t>(Category::gradient)];
+    accounts.handed_out(block);
+    EXPECT_EQ(accounts.allocated_bytes.current, 128u);
+    EXPECT_EQ(gradients.current, by_category ? 100u : 0u);
+    accounts.given_back(block);
+    EXPECT_EQ(accounts.allocation.current, 0u);
+    EXPECT_EQ(accounts.active_bytes.current, 128u);
+    accounts.no_longer_active(128);
+    EXPECT_EQ(accounts.active_bytes.current, 0u);
+    EXPECT_EQ(accounts.tick, 1u);
+    EXPECT_EQ(gradients.peak, by_category ? 100u : 0u);
+    accounts.reset_peaks();
+    EXPECT_EQ(gradients.peak, 0u);
+    EXPECT_EQ(accounts.active_bytes.peak, 0u);
+  }
+}
+
+TEST(PageSupply, CommitsWithinTheBudgetAndCountsBeforeTheDeviceIsAsked) {
+  Parts parts(device(8), {.budget = 3 * page});
+  PoolLock lock(parts.ground.mutex);
+  parts.commit(lock, 2 * page);
+  EXPECT_EQ(parts.pages.unused_budget(), page);
+  Need more = parts.need(2 * page);
+  EXPECT_EQ(parts.pages.page_deficit(more), 2 * page);
+  EXPECT_EQ(parts.pages.commit(lock, more), 0u);
+  EXPECT_TRUE(more.refused);
+  EXPECT_FALSE(more.device_full);
+  EXPECT_EQ(parts.ground.accounts.reserved_bytes.current, 2 * page);
+  EXPECT_EQ(parts.ground.memory->info().free, 6 * page);
+}
+
+TEST(PageSupply, LeavesNothingReservedWhereTheDeviceRefuses) {
+  Parts parts(device(1), {.budget = 8 * page});
+  PoolLock lock(parts.ground.mutex);
+  Need need = parts.need(2 * page);
+  EXPECT_EQ(parts.pages.commit(lock, need), 0u);
+  EXPECT_TRUE(need.device_full);
+  EXPECT_EQ(parts.ground.accounts.reserved_bytes.current, 0u);
+  EXPECT_EQ(parts.ground.memory->info().free, page);
+  EXPECT_EQ(parts.arenas.free_bytes(), 0u);
+}
+
+TEST(Releaser, GivesBackWhatWasUnusedLongestOverBothArenas) {
+  Parts parts(device(8));
+  PoolLock lock(parts.ground.mutex);
+  Block* const long_lived = parts.commit(lock, page, Category::parameter);
+  Block* const transient = parts.commit(lock, page);
+  parts.ground.accounts.tick = 7;
+  parts.ledger.put_back(long_lived);
+  parts.ground.accounts.tick = 8;
+  parts.ledger.put_back(transient);
+  EXPECT_EQ(parts.releaser.pinned_bytes(), 0u);
+  EXPECT_EQ(parts.releaser.release(lock, 1), page);
+  EXPECT_EQ(parts.arenas.of(Tag{Category::parameter, 0}).free_bytes(), 0u);
+  EXPECT_EQ(parts.arenas.of(Tag{Category::activation, 0}).free_bytes(), page);
+  EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), page);
+  EXPECT_EQ(parts.releaser.release(lock, SIZE_MAX), 0u);
+  EXPECT_EQ(parts.ground.memory->info().free, 8 * page);
+}
+
+TEST(StreamLedger, FreesAtOnceForTheOwnerAndLaterForOthers) {
+  auto slow = std::make_unique<DelayedMemory>(device(8));
+  DelayedMemory& delays = *slow;
+  Parts parts(std::move(slow));
+  PoolLock lock(parts.ground.mutex);
+  Block* block = parts.hand_out(parts.commit(lock, page));
+  parts.ledger.free(lock, parts.withdraw(block), parts.stream(0));
+  EXPECT_EQ(parts.arenas.free_bytes(), page);
+  EXPECT_EQ(parts.ground.accounts.active_bytes.current, 0u);
+
+  block = parts.hand_out(parts.arenas.of(Tag{}).take(page, 64, 0));
+  parts.ledger.free(lock, parts.withdraw(block), parts.stream(7));
+  EXPECT_EQ(parts.ledger.pending_bytes(), page);
+  EXPECT_EQ(parts.ledger.poll_pending(lock), 0u);
+  EXPECT_THAT(parts.new_tickets, ElementsAre(7u));
+  EXPECT_EQ(parts.ground.accounts.active_bytes.current, page);
+  delays.finish_events();
+  EXPECT_EQ(parts.ledger.poll_pending(lock), page);
+  EXPECT_EQ(parts.arenas.free_bytes(), page);
+  EXPECT_EQ(parts.ground.accounts.active_bytes.current, 0u);
+}
+
+TEST(StreamLedger, GivesABlockToAnotherStreamBehindOneEvent) {
+  Parts parts(device(8));
+  PoolLock lock(parts.ground.mutex);
+  parts.ledger.put_back(parts.commit(lock, page));
+  for (const std::uint64_t events : {1u, 1u}) {
+    Need need = parts.need(page, 5);
+    EXPECT_EQ(parts.ledger.take_from_other_streams(lock, need, parts.arenas.of(need.tag)), page);
+    ASSERT_NE(need.block, nullptr);
+    EXPECT_EQ(need.block->stream, 5u);
+    EXPECT_EQ(parts.ground.accounts.events_recorded, events);
+    need.block->stream = 0;  // as if it had come back before the event was recorded
+    need.block->ticket = 1;
+    parts.arenas.of(need.block).put(need.block);
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad
