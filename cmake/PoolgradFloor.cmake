@@ -1,3 +1,13 @@
+# What nearly every source of a library includes, compiled once.
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/headers.cpp CONTENT "")
+add_library(poolgrad_headers OBJECT ${PROJECT_BINARY_DIR}/headers.cpp)
+set_target_properties(poolgrad_headers PROPERTIES POSITION_INDEPENDENT_CODE ON)
+target_link_libraries(poolgrad_headers PRIVATE poolgrad_options poolgrad_threads)
+target_precompile_headers(poolgrad_headers PRIVATE
+  <algorithm> <array> <atomic> <bit> <cmath> <condition_variable> <cstddef> <cstdint> <cstring> <functional> <limits> <map>
+  <memory> <mutex> <optional> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <type_traits> <unordered_map>
+  <utility> <variant> <vector>)
+
 # One library per floor. poolgrad_floor(<folder> SOURCES ... DEPENDS <lower floors> LIBRARIES <packages>) makes
 # poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed.
 function(poolgrad_floor name)
@@ -10,6 +20,10 @@ function(poolgrad_floor name)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/poolgrad>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:poolgrad_options> poolgrad_threads)
+  target_precompile_headers(${target} REUSE_FROM poolgrad_headers)
+  if(name MATCHES "allocator|laboratory|kernels")
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
+  endif()
   foreach(library IN LISTS FLOOR_LIBRARIES)
     if(library MATCHES "^(Eigen3|nlohmann_json)::")  # header-only: a consumer of the archive does not need it
       set(library $<BUILD_INTERFACE:${library}>)
@@ -34,7 +48,9 @@ function(poolgrad_test source)
   string(REPLACE "/" "_" name ${name})
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${source})
   set(library poolgrad_all)
-  if(TARGET poolgrad_${floor})
+  if(floor STREQUAL allocator)
+    set(library poolgrad_laboratory)
+  elseif(TARGET poolgrad_${floor})
     set(library poolgrad_${floor})
   endif()
   target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} ${library} poolgrad_options poolgrad_threads
