@@ -33,11 +33,12 @@ struct AttentionScores {
 /// compute dtype, the softmax goes on from there: the result is that of all keys so far; sinks are then not added
 /// again. `out` is in the dtype of q or in the compute dtype. It may be carry_out itself or, where Dv == D and no other
 /// call reads q, q. lse may be carry_lse; it may have no data.
-void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
-                       View v, View out, View lse, View carry_out = {}, View carry_lse = {});
+void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+                       const View& k, const View& v, const View& out, const View& lse, const View& carry_out = {},
+                       const View& carry_lse = {});
 
 /// delta_i = <dO_i, O_i> - dlse_i, (B, Hq, Nq) contiguous in the compute dtype. grad_out or grad_lse may have no data.
-void attention_delta(Stream stream, View out, View grad_out, View grad_lse, View delta);
+void attention_delta(Stream stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta);
 
 struct AttentionGradients {
   View dq, dk, dv;          // each may have no data: not wanted
@@ -49,12 +50,13 @@ struct AttentionGradients {
 /// the queries, the sums are the gradients of the whole (docs/attention.md). Weights are recomputed (Dao et al. 2022).
 /// No atomics; every element is one chain of additions in a fixed order, so equal inputs give equal bits for any number
 /// of threads. dq may lie over the out that delta was made of. Without grad_out (no data) it counts as 0.
-void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q, View k,
-                        View v, View lse, View delta, View grad_out, const AttentionGradients& gradients);
+void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+                        const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
+                        const AttentionGradients& gradients);
 
 /// The requests for scratch, in bytes, that one call makes of the pool by the threads and the instruction set in use:
 /// an upper bound for almost every pattern. Views need no data.
-std::int64_t attention_forward_scratch(View q, View k, View v);
-std::array<std::int64_t, 3> attention_backward_scratch(View q, View k, View v);
+std::int64_t attention_forward_scratch(const View& q, const View& k, const View& v);
+std::array<std::int64_t, 3> attention_backward_scratch(const View& q, const View& k, const View& v);
 
 }  // namespace poolgrad::kernels

@@ -1,18 +1,403 @@
+// The public kernels: what all devices check alike, the call of the device's table, and what the call costs a simulated
+// device.
 #include "kernels/dispatch.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include "allocator/base/clock.h"
 #include "allocator/error.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/workspace.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/definition/unary.h"
 
 namespace poolgrad::kernels {
+namespace {
 
-bool runs_on_cpu(Stream stream, std::string_view op, const Cost& cost) {
-  switch (stream.device.type) {
-    case DeviceType::cpu: return true;
-    case DeviceType::sim: advance_clock(stream.device, simulated_nanoseconds(cost)); return false;
-    default: throw DeviceError("[" + std::string(op) + "] has no CUDA kernel in this build");
+/// The kernel of the stream's device; nullptr on a simulated one. Throws DeviceError where the device has none.
+template <class Function>
+Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::*kernel) {
+  if (stream.device.is_cpu()) return cpu_kernels.*kernel;
+  if (stream.device.is_sim()) return nullptr;
+  if (cuda_kernels.*kernel) return cuda_kernels.*kernel;
+  throw_no_kernel(stream, op);
+}
+
+void charge(Stream stream, const Cost& cost) { advance_clock(stream.device, simulated_nanoseconds(cost)); }
+
+using Scratch = Workspace<std::byte>;
+
+}  // namespace
+
+void throw_no_kernel(Stream stream, std::string_view op) {
+  const std::string reason = cuda::unavailable_reason();
+  throw DeviceError("[" + std::string(op) + "] has no kernel for " + to_string(stream.device) +
+                    (reason.empty() ? " in this build" : ": " + reason));
+}
+
+// Elementwise.
+
+void unary(Stream stream, UnaryOp op, const View& out, const View& x, double a, double b) {
+  if (!is_floating(x.dtype) && !with_functor(op, []<class F>(F) { return F::on_integers; }))
+    throw DTypeError("[" + std::string(to_string(op)) + "] needs a floating dtype: x " +
+                     std::string(to_string(x.dtype)));
+  if (const auto kernel = kernel_for(stream, to_string(op), &KernelTable::unary))
+    return kernel(stream, op, out, x, a, b);
+  charge(stream, traffic(out, x));
+}
+
+void unary_backward(Stream stream, UnaryOp op, const View& dx, const View& grad, const View& x, const View& y, double a,
+                    double b) {
+  if (const auto kernel = kernel_for(stream, to_string(op), &KernelTable::unary_backward))
+    return kernel(stream, op, dx, grad, x, y, a, b);
+  charge(stream, traffic(dx, grad, needs_input(op) ? x : needs_output(op) ? y : grad));
+}
+
+bool needs_input(UnaryOp op) {
+  return with_functor(op, []<class F>(F) { return F::reads_input; });
+}
+bool needs_output(UnaryOp op) {
+  return with_functor(op, []<class F>(F) { return F::reads_output; });
+}
+
+std::string_view to_string(UnaryOp op) {
+  constexpr std::string_view names[] = {
+      "neg",         "abs",    "sign",      "square",     "sqrt",     "rsqrt", "reciprocal", "exp",
+      "expm1",       "log",    "log1p",     "sin",        "cos",      "tanh",  "sigmoid",    "erf",
+      "relu",        "gelu",   "gelu_tanh", "silu",       "softplus", "floor", "ceil",       "round",
+      "logical_not", "is_nan", "is_finite", "leaky_relu", "clamp",    "power", "affine",     "quotient"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+void binary(Stream stream, BinaryOp op, const View& out, const View& a, const View& b) {
+  if (const auto kernel = kernel_for(stream, to_string(op), &KernelTable::binary)) return kernel(stream, op, out, a, b);
+  charge(stream, traffic(out, a, b));
+}
+
+std::string_view to_string(BinaryOp op) {
+  constexpr std::string_view names[] = {"add", "sub", "mul", "div", "pow", "maximum",     "minimum",   "eq",
+                                        "ne",  "lt",  "le",  "gt",  "ge",  "logical_and", "logical_or"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+void axpby(Stream stream, const View& out, double a, const View& x, double b, const View& y) {
+  if (const auto kernel = kernel_for(stream, "axpby", &KernelTable::axpby)) return kernel(stream, out, a, x, b, y);
+  charge(stream, traffic(out, x, y));
+}
+
+void where(Stream stream, const View& out, const View& cond, const View& a, const View& b) {
+  if (const auto kernel = kernel_for(stream, "where", &KernelTable::where)) return kernel(stream, out, cond, a, b);
+  charge(stream, traffic(out, cond, a, b));
+}
+
+void silu_mul(Stream stream, const View& out, const View& gate, const View& up) {
+  if (const auto kernel = kernel_for(stream, "silu_mul", &KernelTable::silu_mul)) return kernel(stream, out, gate, up);
+  charge(stream, traffic(out, gate, up));
+}
+
+void silu_mul_backward(Stream stream, const View& dgate, const View& dup, const View& grad, const View& gate,
+                       const View& up) {
+  if (const auto kernel = kernel_for(stream, "silu_mul_backward", &KernelTable::silu_mul_backward))
+    return kernel(stream, dgate, dup, grad, gate, up);
+  charge(stream, traffic(dgate, dup, grad, gate, up));
+}
+
+void copy(Stream stream, const View& out, const View& x) {
+  if (const auto kernel = kernel_for(stream, "copy", &KernelTable::copy)) return kernel(stream, out, x);
+  charge(stream, traffic(out, x));
+}
+
+void fill(Stream stream, const View& out, double value) {
+  if (const auto kernel = kernel_for(stream, "fill", &KernelTable::fill)) return kernel(stream, out, value);
+  charge(stream, traffic(out));
+}
+
+void arange(Stream stream, const View& out, double start, double step) {
+  if (const auto kernel = kernel_for(stream, "arange", &KernelTable::arange)) return kernel(stream, out, start, step);
+  charge(stream, traffic(out));
+}
+
+// Reductions.
+
+void reduce(Stream stream, ReduceOp op, const View& out, const View& x) {
+  if (out.count() == 0) return;
+  if (const auto kernel = kernel_for(stream, to_string(op), &KernelTable::reduce)) return kernel(stream, op, out, x);
+  const Scratch scratch(stream, "reduce", on_cpu::reduce_scratch(out, x));
+  charge(stream, traffic(out, x));
+}
+
+std::string_view to_string(ReduceOp op) {
+  constexpr std::string_view names[] = {"sum", "mean", "product", "maximum", "minimum", "any", "all"};
+  return names[static_cast<std::size_t>(op)];
+}
+
+void sum_rows(Stream stream, const View& out, const View& x) {
+  View row = x;
+  for (int d = 0; d + 1 < x.rank; ++d) row.shape[d] = 1, row.strides[d] = 0;
+  row.data = out.data;
+  row.dtype = out.dtype;
+  row.strides[x.rank - 1] = out.strides[0];
+  reduce(stream, ReduceOp::sum, row, x);
+}
+
+void argmax(Stream stream, const View& out, const View& x) {
+  if (const auto kernel = kernel_for(stream, "argmax", &KernelTable::argmax)) return kernel(stream, out, x);
+  charge(stream, traffic(out, x));
+}
+
+void argmin(Stream stream, const View& out, const View& x) {
+  if (const auto kernel = kernel_for(stream, "argmin", &KernelTable::argmin)) return kernel(stream, out, x);
+  charge(stream, traffic(out, x));
+}
+
+void cumulative_sum(Stream stream, const View& out, const View& x, bool reverse) {
+  if (const auto kernel = kernel_for(stream, "cumulative_sum", &KernelTable::cumulative_sum))
+    return kernel(stream, out, x, reverse);
+  charge(stream, traffic(out, x));
+}
+
+void add_sum_of_squares(Stream stream, const View& sum, const View& x) {
+  if (const auto kernel = kernel_for(stream, "add_sum_of_squares", &KernelTable::add_sum_of_squares))
+    return kernel(stream, sum, x);
+  const Scratch scratch(stream, "add_sum_of_squares", on_cpu::sum_of_squares_scratch(x));
+  charge(stream, traffic(x));
+}
+
+// Rows.
+
+void softmax(Stream stream, const View& out, const View& x) {
+  if (const auto kernel = kernel_for(stream, "softmax", &KernelTable::softmax)) return kernel(stream, out, x);
+  charge(stream, traffic(out, x));
+}
+
+void softmax_backward(Stream stream, const View& dx, const View& grad, const View& out) {
+  if (const auto kernel = kernel_for(stream, "softmax_backward", &KernelTable::softmax_backward))
+    return kernel(stream, dx, grad, out);
+  charge(stream, traffic(dx, grad, out));
+}
+
+void log_softmax(Stream stream, const View& out, const View& x) {
+  if (const auto kernel = kernel_for(stream, "log_softmax", &KernelTable::log_softmax)) return kernel(stream, out, x);
+  charge(stream, traffic(out, x));
+}
+
+void log_softmax_backward(Stream stream, const View& dx, const View& grad, const View& out) {
+  if (const auto kernel = kernel_for(stream, "log_softmax_backward", &KernelTable::log_softmax_backward))
+    return kernel(stream, dx, grad, out);
+  charge(stream, traffic(dx, grad, out));
+}
+
+void log_sum_exp(Stream stream, const View& out, const View& x) {
+  if (const auto kernel = kernel_for(stream, "log_sum_exp", &KernelTable::log_sum_exp)) return kernel(stream, out, x);
+  charge(stream, traffic(out, x));
+}
+
+void layer_norm(Stream stream, const View& out, const View& mean, const View& rstd, const View& x, const View& weight,
+                const View& bias, double epsilon) {
+  if (const auto kernel = kernel_for(stream, "layer_norm", &KernelTable::layer_norm))
+    return kernel(stream, out, mean, rstd, x, weight, bias, epsilon);
+  charge(stream, traffic(out, x));
+}
+
+void rms_norm(Stream stream, const View& out, const View& rstd, const View& x, const View& weight, double epsilon) {
+  if (const auto kernel = kernel_for(stream, "rms_norm", &KernelTable::rms_norm))
+    return kernel(stream, out, rstd, x, weight, epsilon);
+  charge(stream, traffic(out, x));
+}
+
+namespace {
+
+void charge_norm_backward(Stream stream, std::string_view op, const View& dx, const View& grad, const View& x,
+                          bool sums) {
+  std::optional<Scratch> scratch;
+  if (sums) scratch.emplace(stream, op, on_cpu::norm_backward_scratch(x));
+  charge(stream, traffic(dx, grad, x));
+}
+
+}  // namespace
+
+void layer_norm_backward(Stream stream, const View& dx, const View& dweight, const View& dbias, const View& grad,
+                         const View& x, const View& mean, const View& rstd, const View& weight) {
+  if (const auto kernel = kernel_for(stream, "layer_norm_backward", &KernelTable::layer_norm_backward))
+    return kernel(stream, dx, dweight, dbias, grad, x, mean, rstd, weight);
+  charge_norm_backward(stream, "layer_norm_backward", dx, grad, x, dweight.data || dbias.data);
+}
+
+void rms_norm_backward(Stream stream, const View& dx, const View& dweight, const View& grad, const View& x,
+                       const View& rstd, const View& weight) {
+  if (const auto kernel = kernel_for(stream, "rms_norm_backward", &KernelTable::rms_norm_backward))
+    return kernel(stream, dx, dweight, grad, x, rstd, weight);
+  charge_norm_backward(stream, "rms_norm_backward", dx, grad, x, dweight.data);
+}
+
+void cross_entropy(Stream stream, const View& loss, const View& lse, const View& logits, const View& targets,
+                   std::int64_t ignore, double smoothing) {
+  if (const auto kernel = kernel_for(stream, "cross_entropy", &KernelTable::cross_entropy))
+    return kernel(stream, loss, lse, logits, targets, ignore, smoothing);
+  charge(stream, traffic(loss, lse, logits, targets));
+}
+
+void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad, const View& logits, const View& lse,
+                            const View& targets, std::int64_t ignore, double smoothing) {
+  if (const auto kernel = kernel_for(stream, "cross_entropy_backward", &KernelTable::cross_entropy_backward))
+    return kernel(stream, dlogits, grad, logits, lse, targets, ignore, smoothing);
+  charge(stream, traffic(dlogits, logits, targets));
+}
+
+void rope(Stream stream, const View& out, const View& x, std::int64_t position, double base, bool inverse) {
+  if (const auto kernel = kernel_for(stream, "rope", &KernelTable::rope))
+    return kernel(stream, out, x, position, base, inverse);
+  charge(stream, traffic(out, x));
+}
+
+// Indexing.
+
+std::int64_t find_out_of_range(Stream stream, const View& index, std::int64_t limit, bool negative) {
+  if (const auto kernel = kernel_for(stream, "find_out_of_range", &KernelTable::find_out_of_range))
+    return kernel(stream, index, limit, negative);
+  charge(stream, traffic(index));
+  return -1;
+}
+
+void index_select(Stream stream, const View& out, const View& x, int dim, const View& index) {
+  if (dim == x.rank - 1 && x.rank > 1) {  // every row picks the same columns
+    View same = out;
+    same.data = index.data;
+    same.dtype = DType::i64;
+    std::fill_n(same.strides, dim, 0);
+    same.strides[dim] = index.strides[0];
+    return gather(stream, out, x, dim, same);
   }
+  if (const auto kernel = kernel_for(stream, "index_select", &KernelTable::index_select))
+    return kernel(stream, out, x, dim, index);
+  charge(stream, traffic(out, out));
+}
+
+void index_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
+  if (const auto kernel = kernel_for(stream, "index_add", &KernelTable::index_add))
+    return kernel(stream, out, dim, index, x);
+  const Scratch scratch(stream, "index_add", on_cpu::by_index_scratch(out.shape[dim], index));
+  charge(stream, traffic(x, x, x));
+}
+
+void gather(Stream stream, const View& out, const View& x, int dim, const View& index) {
+  if (const auto kernel = kernel_for(stream, "gather", &KernelTable::gather)) return kernel(stream, out, x, dim, index);
+  charge(stream, traffic(out, out, index));
+}
+
+void scatter(Stream stream, const View& out, int dim, const View& index, const View& x) {
+  if (const auto kernel = kernel_for(stream, "scatter", &KernelTable::scatter))
+    return kernel(stream, out, dim, index, x);
+  charge(stream, traffic(x, x, index));
+}
+
+void scatter_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
+  if (const auto kernel = kernel_for(stream, "scatter_add", &KernelTable::scatter_add))
+    return kernel(stream, out, dim, index, x);
+  charge(stream, traffic(x, x, x, index));
+}
+
+void embedding(Stream stream, const View& out, const View& table, const View& index) {
+  if (const auto kernel = kernel_for(stream, "embedding", &KernelTable::embedding))
+    return kernel(stream, out, table, index);
+  charge(stream, traffic(out, out));
+}
+
+void embedding_backward(Stream stream, const View& dtable, const View& grad, const View& index, std::int64_t padding) {
+  if (const auto kernel = kernel_for(stream, "embedding_backward", &KernelTable::embedding_backward))
+    return kernel(stream, dtable, grad, index, padding);
+  const Scratch scratch(stream, "embedding_backward", on_cpu::by_index_scratch(dtable.shape[0], index));
+  charge(stream, traffic(grad, grad, grad));
+}
+
+// Random numbers.
+
+void uniform(Stream stream, const RandomKey& key, const View& out, double low, double high) {
+  if (const auto kernel = kernel_for(stream, "uniform", &KernelTable::uniform))
+    return kernel(stream, key, out, low, high);
+  charge(stream, traffic(out));
+}
+
+void normal(Stream stream, const RandomKey& key, const View& out, double mean, double deviation) {
+  if (const auto kernel = kernel_for(stream, "normal", &KernelTable::normal))
+    return kernel(stream, key, out, mean, deviation);
+  charge(stream, traffic(out));
+}
+
+void dropout(Stream stream, const RandomKey& key, const View& out, const View& x, double p) {
+  if (const auto kernel = kernel_for(stream, "dropout", &KernelTable::dropout)) return kernel(stream, key, out, x, p);
+  charge(stream, traffic(out, x));
+}
+
+// Optimisers.
+
+void adamw(Stream stream, const AdamW& options, const View& parameter, const View& gradient, const View& first_moment,
+           const View& second_moment) {
+  if (const auto kernel = kernel_for(stream, "adamw", &KernelTable::adamw))
+    return kernel(stream, options, parameter, gradient, first_moment, second_moment);
+  charge(stream, traffic(parameter, parameter, gradient, first_moment, first_moment, second_moment, second_moment));
+}
+
+void sgd(Stream stream, const Sgd& options, const View& parameter, const View& gradient, const View& momentum) {
+  if (const auto kernel = kernel_for(stream, "sgd", &KernelTable::sgd))
+    return kernel(stream, options, parameter, gradient, momentum);
+  charge(stream, traffic(parameter, parameter, gradient, momentum, momentum));
+}
+
+// Products and attention.
+
+void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
+  if (!is_floating(shape.dtype))
+    throw DTypeError("[gemm] needs a floating dtype, got " + std::string(to_string(shape.dtype)));
+  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
+  if (const auto kernel = kernel_for(stream, "gemm", &KernelTable::gemm)) return kernel(stream, shape, a, b, c);
+  const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n), k = static_cast<double>(shape.k);
+  const auto batch = static_cast<double>(shape.batch), element = static_cast<double>(size_of(shape.dtype));
+  const auto out = static_cast<double>(size_of(shape.out_dtype()));
+  const double of_a = m * k * (shape.stride_a ? batch : 1.0), of_b = k * n * (shape.stride_b ? batch : 1.0);
+  charge(stream,
+         {element * (of_a + of_b) + out * m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0), 2.0 * m * n * k * batch});
+}
+
+namespace {
+
+/// `forwards` times the two products of the forward pass over the pairs.
+double attention_operations(const AttentionSchedule& schedule, double forwards, const View& q, const View& v) {
+  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
+  return forwards * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * share * schedule.count_pairs();
+}
+
+}  // namespace
+
+void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+                       const View& k, const View& v, const View& out, const View& lse, const View& carry_out,
+                       const View& carry_lse) {
+  if (const auto kernel = kernel_for(stream, "attention", &KernelTable::attention_forward))
+    return kernel(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse);
+  Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
+  cost.operations = attention_operations(schedule, 1.0, q, v);
+  on_cpu::plan_attention_forward(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse,
+                                 [&] { charge(stream, cost); });
+}
+
+void attention_delta(Stream stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta) {
+  if (const auto kernel = kernel_for(stream, "attention delta", &KernelTable::attention_delta))
+    return kernel(stream, out, grad_out, grad_lse, delta);
+  charge(stream, traffic(out, grad_out, grad_lse, delta));
+}
+
+void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+                        const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
+                        const AttentionGradients& gradients) {
+  if (const auto kernel = kernel_for(stream, "attention backward", &KernelTable::attention_backward))
+    return kernel(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
+  const AttentionGradients& g = gradients;
+  Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
+  cost.operations = attention_operations(schedule, 3.5, q, v);
+  on_cpu::plan_attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients,
+                                  [&] { charge(stream, cost); });
 }
 
 }  // namespace poolgrad::kernels

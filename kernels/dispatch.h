@@ -1,23 +1,50 @@
-// The one place that decides what a kernel call does on each kind of device.
+// Where a kernel call goes. Every back end is one table of functions with the signatures of the public ones; the public
+// functions (dispatch.cpp) check what all devices check alike, and call the table of the stream's device. A simulated
+// device has none: its clock advances by what the call would cost, and its pool is asked for the same scratch.
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
-#include "allocator/stream.h"
-#include "kernels/view.h"
+#include "kernels/attention.h"
+#include "kernels/elementwise.h"
+#include "kernels/gemm.h"
+#include "kernels/indexing.h"
+#include "kernels/optimizer.h"
+#include "kernels/random.h"
+#include "kernels/reduce.h"
+#include "kernels/rows.h"
+
+// clang-format off
+/// Every kernel that a back end may have, by the name of its public function.
+#define POOLGRAD_KERNELS(KERNEL) \
+  KERNEL(unary) KERNEL(unary_backward) KERNEL(binary) KERNEL(axpby) KERNEL(silu_mul) KERNEL(silu_mul_backward) \
+  KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange) \
+  KERNEL(reduce) KERNEL(argmax) KERNEL(argmin) KERNEL(cumulative_sum) KERNEL(add_sum_of_squares) \
+  KERNEL(softmax) KERNEL(softmax_backward) KERNEL(log_softmax) KERNEL(log_softmax_backward) KERNEL(log_sum_exp) \
+  KERNEL(layer_norm) KERNEL(layer_norm_backward) KERNEL(rms_norm) KERNEL(rms_norm_backward) \
+  KERNEL(cross_entropy) KERNEL(cross_entropy_backward) KERNEL(rope) \
+  KERNEL(find_out_of_range) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \
+  KERNEL(scatter_add) KERNEL(embedding) KERNEL(embedding_backward) \
+  KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(gemm) \
+  KERNEL(attention_forward) KERNEL(attention_delta) KERNEL(attention_backward)
+// clang-format on
 
 namespace poolgrad::kernels {
 
-// How long a simulated device takes for a kernel: a roofline with a launch latency. Whole-number arithmetic on sizes,
-// so equal work costs equal time everywhere.
+/// A back end: a null entry is a kernel that it does not have. Operands are checked, and streams are of its device.
+struct KernelTable {
+#define POOLGRAD_KERNEL(name) decltype(&kernels::name) name = nullptr;
+  POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+};
 
-/// Bytes read plus written, and floating-point operations.
+/// What a kernel costs a simulated device: bytes read plus written, and floating-point operations.
 struct Cost {
   double bytes = 0, operations = 0;
 };
 
-/// Nanoseconds on the simulated device: 4 us to launch, then 3.35 TB/s of memory or 50 Tflop/s, whichever is slower.
+/// A roofline with a launch latency: 4 us to launch, then 3.35 TB/s of memory or 50 Tflop/s, whichever is slower. Equal
+/// work takes equal time everywhere.
 constexpr std::uint64_t simulated_nanoseconds(const Cost& cost) {
   constexpr double launch = 4000, bytes_per_nanosecond = 3350, operations_per_nanosecond = 50000;
   const double memory = cost.bytes / bytes_per_nanosecond, arithmetic = cost.operations / operations_per_nanosecond;
@@ -31,9 +58,5 @@ Cost traffic(const Views&... views) {
       (0.0 + ... + (views.data ? static_cast<double>(views.count()) * static_cast<double>(size_of(views.dtype)) : 0.0)),
       0};
 }
-
-/// True on the CPU: go on and compute. On sim: advances the device's clock by the cost and returns false. On CUDA:
-/// throws a DeviceError that names the operator. Allocate workspaces before, so that sim requests the same memory.
-bool runs_on_cpu(Stream stream, std::string_view op, const Cost& cost);
 
 }  // namespace poolgrad::kernels

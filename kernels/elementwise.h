@@ -69,27 +69,29 @@ std::string_view to_string(BinaryOp op);
 
 /// out = op(x). out has the dtype of x, or bool for logical_not, is_nan and is_finite. Throws DTypeError for integers
 /// where op is defined on real numbers only (exp, tanh, ...).
-void unary(Stream stream, UnaryOp op, View out, View x, double a = 0.0, double b = 0.0);
+void unary(Stream stream, UnaryOp op, const View& out, const View& x, double a = 0.0, double b = 0.0);
 /// dx = grad * op'(x), 0 for the piecewise constant ops; `y` is op(x). Both x and y are given; an op reads only what it
 /// needs, and the one it does not need may have data == nullptr: see needs_input() and needs_output().
-void unary_backward(Stream stream, UnaryOp op, View dx, View grad, View x, View y, double a = 0.0, double b = 0.0);
+void unary_backward(Stream stream, UnaryOp op, const View& dx, const View& grad, const View& x, const View& y,
+                    double a = 0.0, double b = 0.0);
 /// Whether the derivative of `op` is written in terms of its input, or of its output.
 bool needs_input(UnaryOp op);
 bool needs_output(UnaryOp op);
 
 /// out = op(a, b); a and b share a dtype. Integer division truncates towards zero, and x / 0 is 0.
-void binary(Stream stream, BinaryOp op, View out, View a, View b);
+void binary(Stream stream, BinaryOp op, const View& out, const View& a, const View& b);
 /// out = a * x + b * y in one pass; all of one dtype. out may be x or y.
-void axpby(Stream stream, View out, double a, View x, double b, View y);
+void axpby(Stream stream, const View& out, double a, const View& x, double b, const View& y);
 /// dx = grad * silu'(gate) * up and dup = grad * silu(gate) belong to out = silu(gate) * up (SwiGLU, Shazeer 2020).
-void silu_mul(Stream stream, View out, View gate, View up);
-void silu_mul_backward(Stream stream, View dgate, View dup, View grad, View gate, View up);
+void silu_mul(Stream stream, const View& out, const View& gate, const View& up);
+void silu_mul_backward(Stream stream, const View& dgate, const View& dup, const View& grad, const View& gate,
+                       const View& up);
 /// out = cond ? a : b; cond is bool.
-void where(Stream stream, View out, View cond, View a, View b);
+void where(Stream stream, const View& out, const View& cond, const View& a, const View& b);
 /// out = x, converting dtype and layout. Float to integer truncates towards zero; to bool is x != 0.
-void copy(Stream stream, View out, View x);
-void fill(Stream stream, View out, double value);
+void copy(Stream stream, const View& out, const View& x);
+void fill(Stream stream, const View& out, double value);
 /// out[i] = start + i * step; out is one-dimensional.
-void arange(Stream stream, View out, double start, double step);
+void arange(Stream stream, const View& out, double start, double step);
 
 }  // namespace poolgrad::kernels

@@ -12,22 +12,22 @@ namespace poolgrad::kernels {
 
 /// Row-major position of the first index outside [0, limit) (or [-limit, limit) where `negative`), or -1. Always -1 on
 /// sim.
-std::int64_t find_out_of_range(Stream stream, View index, std::int64_t limit, bool negative);
+std::int64_t find_out_of_range(Stream stream, const View& index, std::int64_t limit, bool negative);
 
 /// out[..., i, ...] = x[..., index[i], ...] along `dim`; index is one-dimensional.
-void index_select(Stream stream, View out, View x, int dim, View index);
+void index_select(Stream stream, const View& out, const View& x, int dim, const View& index);
 /// out[..., index[i], ...] += x[..., i, ...] along `dim`.
-void index_add(Stream stream, View out, int dim, View index, View x);
+void index_add(Stream stream, const View& out, int dim, const View& index, const View& x);
 /// out[i, j, ...] = x[i, index[i, j, ...], ...] along `dim`; out and index have one shape.
-void gather(Stream stream, View out, View x, int dim, View index);
+void gather(Stream stream, const View& out, const View& x, int dim, const View& index);
 /// out[i, index[i, j, ...], ...] = x[i, j, ...]; of equal indices the last wins.
-void scatter(Stream stream, View out, int dim, View index, View x);
+void scatter(Stream stream, const View& out, int dim, const View& index, const View& x);
 /// out[i, index[i, j, ...], ...] += x[i, j, ...]. Half types round after each addition; index_add and
 /// embedding_backward round once.
-void scatter_add(Stream stream, View out, int dim, View index, View x);
+void scatter_add(Stream stream, const View& out, int dim, const View& index, const View& x);
 /// out[i, :] = table[index[i], :]; index of any shape, table (V, C), out (index.shape, C).
-void embedding(Stream stream, View out, View table, View index);
+void embedding(Stream stream, const View& out, const View& table, const View& index);
 /// dtable[index[i], :] += grad[i, :], rows equal to `padding` skipped (-1: none).
-void embedding_backward(Stream stream, View dtable, View grad, View index, std::int64_t padding);
+void embedding_backward(Stream stream, const View& dtable, const View& grad, const View& index, std::int64_t padding);
 
 }  // namespace poolgrad::kernels

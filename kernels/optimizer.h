@@ -15,7 +15,8 @@ struct AdamW {
   double gradient_scale = 1.0;  // multiplies the gradient first (clipping)
 };
 /// Decoupled weight decay (Loshchilov & Hutter 2019).
-void adamw(Stream stream, const AdamW& options, View parameter, View gradient, View first_moment, View second_moment);
+void adamw(Stream stream, const AdamW& options, const View& parameter, const View& gradient, const View& first_moment,
+           const View& second_moment);
 
 struct Sgd {
   double learning_rate = 1e-2, momentum = 0.0, weight_decay = 0.0, dampening = 0.0;
@@ -24,6 +25,6 @@ struct Sgd {
   double gradient_scale = 1.0;
 };
 /// `momentum` may have data == nullptr when options.momentum is 0. Update rule as PyTorch's SGD.
-void sgd(Stream stream, const Sgd& options, View parameter, View gradient, View momentum);
+void sgd(Stream stream, const Sgd& options, const View& parameter, const View& gradient, const View& momentum);
 
 }  // namespace poolgrad::kernels

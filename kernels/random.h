@@ -17,10 +17,10 @@ struct RandomKey {
 };
 
 /// Uniform in [low, high), row-major element order: 53 bits of two words, so all dtypes get the same numbers, rounded.
-void uniform(Stream stream, RandomKey key, View out, double low, double high);
+void uniform(Stream stream, const RandomKey& key, const View& out, double low, double high);
 /// Normal by Box-Muller from the four words of a block per element, in f64, then rounded to the dtype.
-void normal(Stream stream, RandomKey key, View out, double mean, double deviation);
+void normal(Stream stream, const RandomKey& key, const View& out, double mean, double deviation);
 /// out = keep ? x / (1 - p) : 0, keep with probability 1 - p. The same call with grad in place of x is the backward.
-void dropout(Stream stream, RandomKey key, View out, View x, double p);
+void dropout(Stream stream, const RandomKey& key, const View& out, const View& x, double p);
 
 }  // namespace poolgrad::kernels

@@ -16,14 +16,14 @@ std::string_view to_string(ReduceOp op);
 /// Reduces the dimensions in which out.shape is 1 and x.shape is not (out keeps the rank of x). An empty reduction
 /// gives 0 for sum, NaN for mean, 1 for product, -inf / +inf for maximum / minimum. Half types accumulate in f32, f32
 /// in f32 by fixed-size blocks combined pairwise, integers in i64. any and all write bool. NaN propagates.
-void reduce(Stream stream, ReduceOp op, View out, View x);
+void reduce(Stream stream, ReduceOp op, const View& out, const View& x);
 /// out (i64) is the first index of the largest (or smallest) element along the last dimension of x, which is not empty.
-void argmax(Stream stream, View out, View x);
-void argmin(Stream stream, View out, View x);
+void argmax(Stream stream, const View& out, const View& x);
+void argmin(Stream stream, const View& out, const View& x);
 /// Inclusive running sum along the last dimension; `reverse` runs from the end. Integers and bools add up in i64, which
 /// `out` should be then.
-void cumulative_sum(Stream stream, View out, View x, bool reverse);
+void cumulative_sum(Stream stream, const View& out, const View& x, bool reverse);
 /// Sum of squares of all elements, squared and added in f64, added to *sum (a one-element f64 view).
-void add_sum_of_squares(Stream stream, View sum, View x);
+void add_sum_of_squares(Stream stream, const View& sum, const View& x);
 
 }  // namespace poolgrad::kernels

@@ -12,39 +12,41 @@
 namespace poolgrad::kernels {
 
 /// softmax(x)_j = exp(x_j - lse). A row of -inf gives zeros, never NaN.
-void softmax(Stream stream, View out, View x);
-void softmax_backward(Stream stream, View dx, View grad, View out);
+void softmax(Stream stream, const View& out, const View& x);
+void softmax_backward(Stream stream, const View& dx, const View& grad, const View& out);
 /// x_j - lse; a row of -inf gives -inf.
-void log_softmax(Stream stream, View out, View x);
-void log_softmax_backward(Stream stream, View dx, View grad, View out);
+void log_softmax(Stream stream, const View& out, const View& x);
+void log_softmax_backward(Stream stream, const View& dx, const View& grad, const View& out);
 /// lse of each row; out has the row dimensions of x. A row of -inf (or an empty one) gives -inf.
-void log_sum_exp(Stream stream, View out, View x);
+void log_sum_exp(Stream stream, const View& out, const View& x);
 
 /// LayerNorm (Ba et al. 2016): out = (x - mean) * rstd * weight + bias; weight and bias (C) may have data == nullptr.
 /// mean and rstd: (rows).
-void layer_norm(Stream stream, View out, View mean, View rstd, View x, View weight, View bias, double epsilon);
+void layer_norm(Stream stream, const View& out, const View& mean, const View& rstd, const View& x, const View& weight,
+                const View& bias, double epsilon);
 /// dweight and dbias may have data == nullptr; they are summed over rows in a fixed order.
-void layer_norm_backward(Stream stream, View dx, View dweight, View dbias, View grad, View x, View mean, View rstd,
-                         View weight);
+void layer_norm_backward(Stream stream, const View& dx, const View& dweight, const View& dbias, const View& grad,
+                         const View& x, const View& mean, const View& rstd, const View& weight);
 /// RMSNorm (Zhang & Sennrich 2019): out = x * rstd * weight, rstd = 1 / sqrt(mean(x^2) + epsilon).
-void rms_norm(Stream stream, View out, View rstd, View x, View weight, double epsilon);
-void rms_norm_backward(Stream stream, View dx, View dweight, View grad, View x, View rstd, View weight);
+void rms_norm(Stream stream, const View& out, const View& rstd, const View& x, const View& weight, double epsilon);
+void rms_norm_backward(Stream stream, const View& dx, const View& dweight, const View& grad, const View& x,
+                       const View& rstd, const View& weight);
 
 /// loss[row] = lse(logits[row]) - logits[row, target[row]]; lse kept for the backward. A row whose target is `ignore`
 /// has loss 0. Targets are i64. With label smoothing s: (1 - s) * nll + s * mean over classes of (lse - logit).
-void cross_entropy(Stream stream, View loss, View lse, View logits, View targets, std::int64_t ignore,
-                   double smoothing);
+void cross_entropy(Stream stream, const View& loss, const View& lse, const View& logits, const View& targets,
+                   std::int64_t ignore, double smoothing);
 /// dlogits = grad[row] * (softmax(logits) - onehot(target)); dlogits may be logits (in place). grad is (rows), possibly
 /// stride 0.
-void cross_entropy_backward(Stream stream, View dlogits, View grad, View logits, View lse, View targets,
-                            std::int64_t ignore, double smoothing);
+void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad, const View& logits, const View& lse,
+                            const View& targets, std::int64_t ignore, double smoothing);
 
 /// Rotary embedding (Su et al. 2021) on the last dimension of x (B, T, H, D), D even, any strides but stride 1 in D;
 /// pairs are (d, d + D/2): angle = (position + t) * base^(-2 d / D). `inverse` rotates back, which is also the
 /// gradient.
-void rope(Stream stream, View out, View x, std::int64_t position, double base, bool inverse);
+void rope(Stream stream, const View& out, const View& x, std::int64_t position, double base, bool inverse);
 
 /// bias gradient: out[c] = sum over rows of x[row, c], fixed order.
-void sum_rows(Stream stream, View out, View x);
+void sum_rows(Stream stream, const View& out, const View& x);
 
 }  // namespace poolgrad::kernels

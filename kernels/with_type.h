@@ -1,22 +1,50 @@
-// From a DType at run time to a C++ type at compile time.
+// From a DType at run time to a C++ type at compile time: with_type(dtype, [&]<class T>(T) { ... }), and the same for
+// the fewer types that a kernel has.
 #pragma once
+
+#include <cstdint>
 
 #include "kernels/dtype.h"
 
 namespace poolgrad {
 
-/// Calls f(T{}) with the C++ type of `dtype`: `with_type(dtype, [&]<class T>(T) { ... })`.
+/// Calls f(T{}) with the one of the types whose dtype it is; with the last where it is none of the others.
+template <class T, class... Others, class F>
+decltype(auto) with_type_among(DType dtype, const F& f) {
+  if constexpr (sizeof...(Others) == 0)
+    return f(T{});
+  else
+    return dtype == dtype_of<T> ? f(T{}) : with_type_among<Others...>(dtype, f);
+}
+
+/// The C++ type of a dtype.
 template <class F>
-decltype(auto) with_type(DType dtype, F&& f) {
-  switch (dtype) {
-    case DType::f64: return f(double{});
-    case DType::f32: return f(float{});
-    case DType::f16: return f(Half{});
-    case DType::bf16: return f(BFloat16{});
-    case DType::i64: return f(std::int64_t{});
-    case DType::i32: return f(std::int32_t{});
-    case DType::u8: return f(std::uint8_t{});
-    default: return f(bool{});
+decltype(auto) with_type(DType dtype, const F& f) {
+  return with_type_among<double, float, Half, BFloat16, std::int64_t, std::int32_t, std::uint8_t, bool>(dtype, f);
+}
+/// The C++ type of a floating dtype.
+template <class F>
+decltype(auto) with_floating_type(DType dtype, const F& f) {
+  return with_type_among<double, Half, BFloat16, float>(dtype, f);
+}
+/// The type in which elements of a dtype are computed: float, double or int64_t.
+template <class F>
+decltype(auto) with_compute_type(DType dtype, const F& f) {
+  return with_type_among<double, float, std::int64_t>(is_floating(dtype) ? compute_dtype(dtype) : DType::i64, f);
+}
+/// The type in which elements of a floating dtype are computed: float or double.
+template <class F>
+decltype(auto) with_floating_compute_type(DType dtype, const F& f) {
+  return with_type_among<double, float>(dtype, f);
+}
+/// An unsigned integer of the size of an element: copying needs no more of a type.
+template <class F>
+decltype(auto) with_word(DType dtype, const F& f) {
+  switch (size_of(dtype)) {
+    case 1: return f(std::uint8_t{});
+    case 2: return f(std::uint16_t{});
+    case 4: return f(std::uint32_t{});
+    default: return f(std::uint64_t{});
   }
 }
 

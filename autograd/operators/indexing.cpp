@@ -13,7 +13,7 @@
 namespace poolgrad {
 namespace {
 
-using IndexKernel = void (*)(Stream, View, int, View, View);
+using IndexKernel = void (*)(Stream, const View&, int, const View&, const View&);
 
 /// Indices are i64, on the device of x and within dimension `dim` of it; returns that dimension.
 int check_index(const char* op, const Tensor& x, std::int64_t dim, const Tensor& index, Operands operands) {

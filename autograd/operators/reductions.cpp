@@ -100,7 +100,7 @@ Tensor running_sum(const Tensor& x, bool reverse) {
   return out;
 }
 
-using Search = void (*)(Stream, View, View);
+using Search = void (*)(Stream, const View&, const View&);
 
 Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_t dim, bool keep) {
   check_devices(name, {{"x", x}});

@@ -12,8 +12,8 @@
 namespace poolgrad {
 namespace {
 
-using RowKernel = void (*)(Stream, View, View);
-using RowBackwardKernel = void (*)(Stream, View, View, View);
+using RowKernel = void (*)(Stream, const View&, const View&);
+using RowBackwardKernel = void (*)(Stream, const View&, const View&, const View&);
 
 /// The dimension; x has at least one.
 int checked_dim(const char* name, const Tensor& x, std::int64_t dim) {

@@ -4,11 +4,10 @@
 #include <type_traits>
 
 #include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/strided_runs.h"
-#include "kernels/dispatch.h"
-#include "kernels/elementwise.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels {
@@ -71,7 +70,7 @@ void copy_bytes(View out, View x) {
   sort_dimensions(views);
   merge_dimensions(views);
   if (const int d = turned_dimension(views[0], views[1]); d >= 0)
-    return with_word(size_of(out.dtype), [&]<class Word>(Word) { copy_turned<Word>(views[0], views[1], d); });
+    return with_word(out.dtype, [&]<class Word>(Word) { copy_turned<Word>(views[0], views[1], d); });
   const Strided to(views[0]), from(views[1]);
   parallel_ranges(out.count(), range_size, [&](std::int64_t begin, std::int64_t end) {
     if (void* place = to.direct(begin)) return from.read(begin, end - begin, place);
@@ -97,19 +96,17 @@ void set_all(const Block<T>& block) {
 
 }  // namespace
 
-void copy(Stream stream, View out, View x) {
-  if (!runs_on_cpu(stream, "copy", traffic(out, x)) || out.count() == 0) return;
+void on_cpu::copy(Stream, const View& out, const View& x) {
+  if (out.count() == 0) return;
   if (out.dtype == x.dtype) return copy_bytes(out, x);
   with_compute_type(x.dtype, [&]<class T>(T) { for_each_block<T>(std::array{out}, std::array{x}, &identity<T>); });
 }
 
-void fill(Stream stream, View out, double value) {
-  if (!runs_on_cpu(stream, "fill", traffic(out))) return;
+void on_cpu::fill(Stream, const View& out, double value) {
   with_compute_type(out.dtype, [&]<class T>(T) { for_each_block<T>(std::array{out}, {}, &set_all<T>, value); });
 }
 
-void arange(Stream stream, View out, double start, double step) {
-  if (!runs_on_cpu(stream, "arange", traffic(out))) return;
+void on_cpu::arange(Stream, const View& out, double start, double step) {
   with_compute_type(out.dtype, [&]<class T>(T) {
     const Sink<T> sink(out);
     parallel_ranges(out.count(), range_size, [&](std::int64_t begin, std::int64_t end) {

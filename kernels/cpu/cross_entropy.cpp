@@ -1,18 +1,16 @@
 #include <cmath>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
-#include "kernels/dispatch.h"
-#include "kernels/rows.h"
 
 namespace poolgrad::kernels {
 
 using simd::Compute;
 using simd::Vec;
 
-void cross_entropy(Stream stream, View loss, View lse, View logits, View targets, std::int64_t ignore,
-                   double smoothing) {
-  if (!runs_on_cpu(stream, "cross_entropy", traffic(loss, lse, logits, targets))) return;
-  with_floating_storage(logits.dtype, [&]<class S>(S) {
+void on_cpu::cross_entropy(Stream, const View& loss, const View& lse, const View& logits, const View& targets,
+                           std::int64_t ignore, double smoothing) {
+  with_floating_type(logits.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     const Rows shape(logits);
     const std::int64_t n = shape.columns;
@@ -41,10 +39,9 @@ void cross_entropy(Stream stream, View loss, View lse, View logits, View targets
   });
 }
 
-void cross_entropy_backward(Stream stream, View dlogits, View grad, View logits, View lse, View targets,
-                            std::int64_t ignore, double smoothing) {
-  if (!runs_on_cpu(stream, "cross_entropy_backward", traffic(dlogits, logits, targets))) return;
-  with_floating_storage(logits.dtype, [&]<class S>(S) {
+void on_cpu::cross_entropy_backward(Stream, const View& dlogits, const View& grad, const View& logits, const View& lse,
+                                    const View& targets, std::int64_t ignore, double smoothing) {
+  with_floating_type(logits.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     const Rows shape(logits);
     const std::int64_t n = shape.columns;

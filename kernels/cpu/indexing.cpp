@@ -2,12 +2,11 @@
 #include <cstring>
 
 #include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/strided_runs.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/dispatch.h"
-#include "kernels/indexing.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
@@ -47,7 +46,7 @@ void select_slices(const View& out_slice, const View& lead_out, const View& x_sl
   sort_dimensions(slices);
   merge_dimensions(slices);
   const bool dense = slices[0].contiguous() && slices[1].contiguous();
-  with_word(size_of(x_slice.dtype), [&]<class Word>(Word) {
+  with_word(x_slice.dtype, [&]<class Word>(Word) {
     parallel_ranges(n, std::max<std::int64_t>(1, range_size / size), [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
         Word* to = out_slice.as<Word>() + lead_out.offset(i);
@@ -67,8 +66,7 @@ void select_slices(const View& out_slice, const View& lead_out, const View& x_sl
 
 }  // namespace
 
-std::int64_t find_out_of_range(Stream stream, View index, std::int64_t limit, bool negative) {
-  if (!runs_on_cpu(stream, "find_out_of_range", traffic(index))) return -1;
+std::int64_t on_cpu::find_out_of_range(Stream, const View& index, std::int64_t limit, bool negative) {
   const Source<std::int64_t> source(index);
   const std::int64_t lowest = negative ? -limit : 0, n = index.count();
   std::int64_t buffer[block_size];
@@ -81,11 +79,10 @@ std::int64_t find_out_of_range(Stream stream, View index, std::int64_t limit, bo
   return -1;
 }
 
-void gather(Stream stream, View out, View x, int dim, View index) {
-  if (!runs_on_cpu(stream, "gather", traffic(out, out, index))) return;
+void on_cpu::gather(Stream, const View& out, const View& x, int dim, const View& index) {
   const std::array views{out, flattened(x, dim, index), index};
   const std::int64_t stride = x.strides[dim], limit = x.shape[dim];
-  with_word(size_of(x.dtype), [&]<class Word>(Word) {
+  with_word(x.dtype, [&]<class Word>(Word) {
     parallel_ranges(out.count(), range_size, [&](std::int64_t begin, std::int64_t end) {
       for_each_run(views, begin, end - begin, [&](const auto& offset, const auto& strides, std::int64_t length) {
         Word* to = out.as<Word>() + offset[0];
@@ -98,23 +95,13 @@ void gather(Stream stream, View out, View x, int dim, View index) {
   });
 }
 
-void index_select(Stream stream, View out, View x, int dim, View index) {
-  if (dim == x.rank - 1 && x.rank > 1) {  // every row picks the same columns
-    View same = out;
-    same.data = index.data;
-    same.dtype = DType::i64;
-    std::fill_n(same.strides, dim, 0);
-    same.strides[dim] = index.strides[0];
-    return gather(stream, out, x, dim, same);
-  }
-  if (!runs_on_cpu(stream, "index_select", traffic(out, out))) return;
+void on_cpu::index_select(Stream, const View& out, const View& x, int dim, const View& index) {
   View lead = index;
   lead.strides[0] = out.strides[dim];
   select_slices(without(out, dim), lead, without(x, dim), x.strides[dim], x.shape[dim], index);
 }
 
-void embedding(Stream stream, View out, View table, View index) {
-  if (!runs_on_cpu(stream, "embedding", traffic(out, out))) return;
+void on_cpu::embedding(Stream, const View& out, const View& table, const View& index) {
   View lead = out, slice = out;
   lead.rank = index.rank;
   slice.rank = 1;
@@ -130,11 +117,9 @@ struct ByIndex {
   const std::int64_t *first, *order;
 };
 
-std::int64_t by_index_size(std::int64_t limit, std::int64_t positions) { return limit + 1 + positions; }
-
-ByIndex sort_by_index(const View& index, std::int64_t limit, std::int64_t skip, std::int64_t* workspace) {
+ByIndex sort_by_index(const View& index, std::int64_t limit, std::int64_t skip, std::byte* workspace) {
   const Source<std::int64_t> source(index);
-  std::int64_t *first = workspace, *order = workspace + limit + 1;
+  std::int64_t *first = reinterpret_cast<std::int64_t*>(workspace), *order = first + limit + 1;
   std::int64_t buffer[block_size];
   const std::int64_t n = index.count();
   const auto each = [&](const auto& body) {
@@ -211,20 +196,23 @@ void scatter_walk(const View& out, int dim, const View& index, const View& x, co
 
 }  // namespace
 
-void index_add(Stream stream, View out, int dim, View index, View x) {
+std::int64_t on_cpu::by_index_scratch(std::int64_t limit, const View& index) {
+  return (limit + 1 + index.count()) * static_cast<std::int64_t>(sizeof(std::int64_t));
+}
+
+void on_cpu::index_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
   const std::int64_t limit = out.shape[dim];
-  const Workspace<std::int64_t> workspace(stream, "index_add", by_index_size(limit, index.count()));
-  if (!runs_on_cpu(stream, "index_add", traffic(x, x, x))) return;
+  const Workspace<std::byte> workspace(stream, "index_add", by_index_scratch(limit, index));
   View lead = index;
   lead.strides[0] = x.strides[dim];
   add_slices(without(out, dim), out.strides[dim], limit, without(x, dim), lead,
              sort_by_index(index, limit, -1, workspace.data()));
 }
 
-void embedding_backward(Stream stream, View dtable, View grad, View index, std::int64_t padding) {
+void on_cpu::embedding_backward(Stream stream, const View& dtable, const View& grad, const View& index,
+                                std::int64_t padding) {
   const std::int64_t limit = dtable.shape[0];
-  const Workspace<std::int64_t> workspace(stream, "embedding_backward", by_index_size(limit, index.count()));
-  if (!runs_on_cpu(stream, "embedding_backward", traffic(grad, grad, grad))) return;
+  const Workspace<std::byte> workspace(stream, "embedding_backward", by_index_scratch(limit, index));
   View lead = grad, slice = grad;
   lead.rank = index.rank;
   slice.rank = 1;
@@ -234,28 +222,25 @@ void embedding_backward(Stream stream, View dtable, View grad, View index, std::
              sort_by_index(index, limit, padding, workspace.data()));
 }
 
-void scatter(Stream stream, View out, int dim, View index, View x) {
-  if (!runs_on_cpu(stream, "scatter", traffic(x, x, index))) return;
-  with_word(size_of(x.dtype), [&]<class Word>(Word) {
+void on_cpu::scatter(Stream, const View& out, int dim, const View& index, const View& x) {
+  with_word(x.dtype, [&]<class Word>(Word) {
     scatter_walk(out, dim, index, x,
                  [to = out.as<Word>(), from = x.as<const Word>()](std::int64_t o, std::int64_t i) { to[o] = from[i]; });
   });
 }
 
-void scatter_add(Stream stream, View out, int dim, View index, View x) {
-  if (!runs_on_cpu(stream, "scatter_add", traffic(x, x, x, index))) return;
+void on_cpu::scatter_add(Stream, const View& out, int dim, const View& index, const View& x) {
   const auto run = [&]<class S, class T>(S, T) {
     scatter_walk(out, dim, index, x, [to = out.as<S>(), from = x.as<const S>()](std::int64_t o, std::int64_t i) {
       to[o] = static_cast<S>(static_cast<T>(to[o]) + static_cast<T>(from[i]));
     });
   };
-  switch (out.dtype) {
-    case DType::i64: return run(std::int64_t{}, std::int64_t{});
-    case DType::i32: return run(std::int32_t{}, std::int64_t{});
-    case DType::u8: return run(std::uint8_t{}, std::int64_t{});
-    case DType::boolean: return run(bool{}, std::int64_t{});
-    default: with_floating_storage(out.dtype, [&]<class S>(S) { run(S{}, simd::Compute<S>{}); });
-  }
+  with_type(out.dtype, [&]<class S>(S) {
+    if constexpr (std::is_integral_v<S>)
+      run(S{}, std::int64_t{});
+    else
+      run(S{}, simd::Compute<S>{});
+  });
 }
 
 }  // namespace poolgrad::kernels

@@ -1,11 +1,10 @@
 #include <cmath>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/partial_rows.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/dispatch.h"
-#include "kernels/rows.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -96,40 +95,45 @@ void backward(const View& dx, const View& dweight, const View& dbias, const View
   if (dbias.data) narrow<T>(partial + n, n, dbias.dtype, dbias.data);
 }
 
+std::int64_t partial_sums(const View& x) {
+  const Rows shape(x);
+  return RowChunks(shape.rows).count * 2 * shape.columns;
+}
+
 template <bool Centered>
 void backward(Stream stream, const char* name, const View& dx, const View& dweight, const View& dbias, const View& grad,
               const View& x, const View& mean, const View& rstd, const View& weight) {
-  const Rows shape(x);
-  const bool sums = dweight.data || dbias.data;
-  with_floating_storage(x.dtype, [&]<class S>(S) {
-    const auto run = [&](Compute<S>* partial) {
-      if (!runs_on_cpu(stream, name, traffic(dx, grad, x))) return;
-      backward<Centered, S>(dx, dweight, dbias, grad, x, mean, rstd, weight, partial);
-    };
-    if (!sums) return run(nullptr);
-    const Workspace<Compute<S>> partial(stream, name, RowChunks(shape.rows).count * 2 * shape.columns);
-    run(partial.data());
+  with_floating_type(x.dtype, [&]<class S>(S) {
+    if (!dweight.data && !dbias.data)
+      return backward<Centered, S>(dx, dweight, dbias, grad, x, mean, rstd, weight, nullptr);
+    const Workspace<Compute<S>> partial(stream, name, partial_sums(x));
+    backward<Centered, S>(dx, dweight, dbias, grad, x, mean, rstd, weight, partial.data());
   });
 }
 
 }  // namespace
 
-void layer_norm(Stream stream, View out, View mean, View rstd, View x, View weight, View bias, double epsilon) {
-  if (!runs_on_cpu(stream, "layer_norm", traffic(out, x))) return;
-  with_floating_storage(x.dtype, [&]<class S>(S) { forward<true, S>(out, mean, rstd, x, weight, bias, epsilon); });
+std::int64_t on_cpu::norm_backward_scratch(const View& x) {
+  return partial_sums(x) * static_cast<std::int64_t>(size_of(compute_dtype(x.dtype)));
 }
 
-void layer_norm_backward(Stream stream, View dx, View dweight, View dbias, View grad, View x, View mean, View rstd,
-                         View weight) {
+void on_cpu::layer_norm(Stream, const View& out, const View& mean, const View& rstd, const View& x, const View& weight,
+                        const View& bias, double epsilon) {
+  with_floating_type(x.dtype, [&]<class S>(S) { forward<true, S>(out, mean, rstd, x, weight, bias, epsilon); });
+}
+
+void on_cpu::layer_norm_backward(Stream stream, const View& dx, const View& dweight, const View& dbias,
+                                 const View& grad, const View& x, const View& mean, const View& rstd,
+                                 const View& weight) {
   backward<true>(stream, "layer_norm_backward", dx, dweight, dbias, grad, x, mean, rstd, weight);
 }
 
-void rms_norm(Stream stream, View out, View rstd, View x, View weight, double epsilon) {
-  if (!runs_on_cpu(stream, "rms_norm", traffic(out, x))) return;
-  with_floating_storage(x.dtype, [&]<class S>(S) { forward<false, S>(out, {}, rstd, x, weight, {}, epsilon); });
+void on_cpu::rms_norm(Stream, const View& out, const View& rstd, const View& x, const View& weight, double epsilon) {
+  with_floating_type(x.dtype, [&]<class S>(S) { forward<false, S>(out, {}, rstd, x, weight, {}, epsilon); });
 }
 
-void rms_norm_backward(Stream stream, View dx, View dweight, View grad, View x, View rstd, View weight) {
+void on_cpu::rms_norm_backward(Stream stream, const View& dx, const View& dweight, const View& grad, const View& x,
+                               const View& rstd, const View& weight) {
   backward<false>(stream, "rms_norm_backward", dx, dweight, {}, grad, x, {}, rstd, weight);
 }
 

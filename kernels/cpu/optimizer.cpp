@@ -1,10 +1,8 @@
-#include "kernels/optimizer.h"
-
 #include <cmath>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/simd/vector_math.h"
-#include "kernels/dispatch.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -24,11 +22,9 @@ void for_all_vectors(std::int64_t n, const Body& body) {
 
 }  // namespace
 
-void adamw(Stream stream, const AdamW& options, View parameter, View gradient, View first_moment, View second_moment) {
-  if (!runs_on_cpu(stream, "adamw",
-                   traffic(parameter, parameter, gradient, first_moment, first_moment, second_moment, second_moment)))
-    return;
-  with_floating_storage(parameter.dtype, [&]<class S>(S) {
+void on_cpu::adamw(Stream, const AdamW& options, const View& parameter, const View& gradient, const View& first_moment,
+                   const View& second_moment) {
+  with_floating_type(parameter.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     using V = Vec<T>;
     const auto step = static_cast<double>(options.step);
@@ -54,9 +50,8 @@ void adamw(Stream stream, const AdamW& options, View parameter, View gradient, V
   });
 }
 
-void sgd(Stream stream, const Sgd& options, View parameter, View gradient, View momentum) {
-  if (!runs_on_cpu(stream, "sgd", traffic(parameter, parameter, gradient, momentum, momentum))) return;
-  with_floating_storage(parameter.dtype, [&]<class S>(S) {
+void on_cpu::sgd(Stream, const Sgd& options, const View& parameter, const View& gradient, const View& momentum) {
+  with_floating_type(parameter.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     using V = Vec<T>;
     const T rate = static_cast<T>(options.learning_rate), decay = static_cast<T>(options.weight_decay);

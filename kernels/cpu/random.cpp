@@ -1,16 +1,13 @@
-#include "kernels/random.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numbers>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/philox_blocks.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/dispatch.h"
-#include "kernels/elementwise.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -47,8 +44,7 @@ void write(const Sink<T>& sink, std::int64_t begin, std::int64_t count, const do
 
 }  // namespace
 
-void uniform(Stream stream, RandomKey key, View out, double low, double high) {
-  if (!runs_on_cpu(stream, "uniform", traffic(out))) return;
+void on_cpu::uniform(Stream, const RandomKey& key, const View& out, double low, double high) {
   // Rounding to the dtype may reach `high`: half a spacing below, and a little more, it does not.
   const double spacing = out.dtype == DType::f64   ? 0x1p-52
                          : out.dtype == DType::f32 ? 0x1p-23
@@ -66,8 +62,7 @@ void uniform(Stream stream, RandomKey key, View out, double low, double high) {
   });
 }
 
-void normal(Stream stream, RandomKey key, View out, double mean, double deviation) {
-  if (!runs_on_cpu(stream, "normal", traffic(out))) return;
+void on_cpu::normal(Stream, const RandomKey& key, const View& out, double mean, double deviation) {
   using V = simd::Vec<double>;
   with_compute_type(out.dtype, [&]<class T>(T) {
     const Sink<T> sink(out);
@@ -87,9 +82,8 @@ void normal(Stream stream, RandomKey key, View out, double mean, double deviatio
   });
 }
 
-void dropout(Stream stream, RandomKey key, View out, View x, double p) {
-  if (!runs_on_cpu(stream, "dropout", traffic(out, x))) return;
-  if (p >= 1) return fill(stream, out, 0);
+void on_cpu::dropout(Stream, const RandomKey& key, const View& out, const View& x, double p) {
+  if (p >= 1) return fill({}, out, 0);
   const auto threshold = static_cast<std::uint32_t>(p * 0x1p32);
   with_compute_type(x.dtype, [&]<class T>(T) {
     const T scale = static_cast<T>(1 / (1 - p));

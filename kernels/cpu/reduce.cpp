@@ -1,77 +1,19 @@
-#include "kernels/reduce.h"
-
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <limits>
 
 #include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/partial_rows.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/definition/functors.h"
-#include "kernels/dispatch.h"
-#include "kernels/rows.h"
+#include "kernels/definition/reduction.h"
 
 namespace poolgrad::kernels {
 namespace {
-
-struct Sum {
-  template <class T>
-  static constexpr T identity = T{};
-  template <class V>
-  static V value(V x) {
-    return x;
-  }
-  template <class V>
-  static V combine(V a, V b) {
-    return a + b;
-  }
-};
-struct Product : Sum {
-  template <class T>
-  static constexpr T identity = T(1);
-  template <class V>
-  static V combine(V a, V b) {
-    return a * b;
-  }
-};
-struct Maximum : Sum {
-  template <class T>
-  static constexpr T identity = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
-                                                                     : std::numeric_limits<T>::min();
-  template <class V>
-  static V combine(V a, V b) {
-    return functors::Maximum::value(a, b);
-  }
-};
-struct Minimum : Sum {
-  template <class T>
-  static constexpr T identity = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity()
-                                                                     : std::numeric_limits<T>::max();
-  template <class V>
-  static V combine(V a, V b) {
-    return functors::Minimum::value(a, b);
-  }
-};
-struct Any : Maximum {
-  template <class T>
-  static constexpr T identity = T{};
-  template <class V>
-  static V value(V x) {
-    return functors::truth<V>(x != V{});
-  }
-};
-struct All : Minimum {
-  template <class T>
-  static constexpr T identity = T(1);
-  template <class V>
-  static V value(V x) {
-    return functors::truth<V>(x != V{});
-  }
-};
 
 /// What is left of `count` contiguous elements.
 template <class Op, class T>
@@ -249,12 +191,16 @@ void reduce_columns(const Plan& plan, T divisor, T* partial) {
 
 }  // namespace
 
-void reduce(Stream stream, ReduceOp op, View out, View x) {
-  if (out.count() == 0) return;
+std::int64_t on_cpu::reduce_scratch(const View& out, const View& x) {
+  return with_compute_type(x.dtype, [&]<class T>(T) {
+    return workspace_size(plan_reduction(out, x)) * static_cast<std::int64_t>(sizeof(T));
+  });
+}
+
+void on_cpu::reduce(Stream stream, ReduceOp op, const View& out, const View& x) {
   const Plan plan = plan_reduction(out, x);
   with_compute_type(x.dtype, [&]<class T>(T) {
     const Workspace<T> workspace(stream, "reduce", workspace_size(plan));
-    if (!runs_on_cpu(stream, to_string(op), traffic(out, x))) return;
     const auto run = [&]<class Op>(Op, T divisor) {
       if (plan.inner > 1)
         reduce_columns<Op>(plan, divisor, workspace.data());
@@ -263,31 +209,10 @@ void reduce(Stream stream, ReduceOp op, View out, View x) {
       else
         reduce_rows<Op>(plan, divisor, workspace.data());
     };
-    switch (op) {
-      case ReduceOp::sum: return run(Sum{}, T(1));
-      case ReduceOp::mean:  // of nothing: NaN where there is one
-        return run(Sum{}, static_cast<T>(std::is_integral_v<T> && plan.reduced == 0 ? 1 : plan.reduced));
-      case ReduceOp::product: return run(Product{}, T(1));
-      case ReduceOp::maximum: return run(Maximum{}, T(1));
-      case ReduceOp::minimum: return run(Minimum{}, T(1));
-      case ReduceOp::any: return run(Any{}, T(1));
-      default: return run(All{}, T(1));
-    }
+    // The mean of nothing: NaN where there is one.
+    const T size = static_cast<T>(std::is_integral_v<T> && plan.reduced == 0 ? 1 : plan.reduced);
+    with_functor(op, [&]<class Op>(Op) { run(Op{}, op == ReduceOp::mean ? size : T(1)); });
   });
-}
-
-std::string_view to_string(ReduceOp op) {
-  constexpr std::string_view names[] = {"sum", "mean", "product", "maximum", "minimum", "any", "all"};
-  return names[static_cast<std::size_t>(op)];
-}
-
-void sum_rows(Stream stream, View out, View x) {
-  View row = x;
-  for (int d = 0; d + 1 < x.rank; ++d) row.shape[d] = 1, row.strides[d] = 0;
-  row.data = out.data;
-  row.dtype = out.dtype;
-  row.strides[x.rank - 1] = out.strides[0];
-  reduce(stream, ReduceOp::sum, row, x);
 }
 
 }  // namespace poolgrad::kernels

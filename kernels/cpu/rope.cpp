@@ -1,10 +1,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/simd/vector_math.h"
-#include "kernels/dispatch.h"
-#include "kernels/rows.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -27,9 +26,9 @@ void rotation(double position, const double* frequency, std::int64_t count, doub
 
 }  // namespace
 
-void rope(Stream stream, View out, View x, std::int64_t position, double base, bool inverse) {
-  if (!runs_on_cpu(stream, "rope", traffic(out, x)) || x.count() == 0) return;
-  with_floating_storage(x.dtype, [&]<class S>(S) {
+void on_cpu::rope(Stream, const View& out, const View& x, std::int64_t position, double base, bool inverse) {
+  if (x.count() == 0) return;
+  with_floating_type(x.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     const std::int64_t half = x.shape[3] / 2,
                        steps_per_range = std::max<std::int64_t>(

@@ -3,11 +3,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/dispatch.h"
-#include "kernels/reduce.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -34,8 +33,7 @@ std::int64_t best_of(const T* x, std::int64_t count) {
 }
 
 template <bool Largest>
-void arg_best(Stream stream, const char* name, View out, View x) {
-  if (!runs_on_cpu(stream, name, traffic(out, x))) return;
+void arg_best(const View& out, const View& x) {
   with_compute_type(x.dtype, [&]<class T>(T) {
     const Rows shape(x);
     const Source<T> source(x);
@@ -60,11 +58,10 @@ void arg_best(Stream stream, const char* name, View out, View x) {
 
 }  // namespace
 
-void argmax(Stream stream, View out, View x) { arg_best<true>(stream, "argmax", out, x); }
-void argmin(Stream stream, View out, View x) { arg_best<false>(stream, "argmin", out, x); }
+void on_cpu::argmax(Stream, const View& out, const View& x) { arg_best<true>(out, x); }
+void on_cpu::argmin(Stream, const View& out, const View& x) { arg_best<false>(out, x); }
 
-void cumulative_sum(Stream stream, View out, View x, bool reverse) {
-  if (!runs_on_cpu(stream, "cumulative_sum", traffic(out, x))) return;
+void on_cpu::cumulative_sum(Stream, const View& out, const View& x, bool reverse) {
   with_compute_type(x.dtype, [&]<class T>(T) {
     using Sum = std::conditional_t<std::is_integral_v<T>, T, double>;
     const Rows shape(x);
@@ -106,14 +103,21 @@ simd::Vec<double> load_doubles(const T* from, std::int64_t count) {
   }
 }
 
+constexpr std::int64_t segment_size = 32 * block_size;
+
+std::int64_t segments_of_squares(std::int64_t n) { return (n + segment_size - 1) / segment_size; }
+
 }  // namespace
 
-void add_sum_of_squares(Stream stream, View sum, View x) {
-  constexpr std::int64_t segment_size = 32 * block_size;
-  const std::int64_t n = x.count(), segments = (n + segment_size - 1) / segment_size;
+std::int64_t on_cpu::sum_of_squares_scratch(const View& x) {
+  return segments_of_squares(x.count()) * static_cast<std::int64_t>(sizeof(double));
+}
+
+void on_cpu::add_sum_of_squares(Stream stream, const View& sum, const View& x) {
+  const std::int64_t n = x.count(), segments = segments_of_squares(n);
   const Workspace<double> partial(stream, "add_sum_of_squares", segments);
-  if (!runs_on_cpu(stream, "add_sum_of_squares", traffic(x)) || n == 0) return;
-  const auto run = [&]<class T>(T) {
+  if (n == 0) return;
+  with_floating_compute_type(x.dtype, [&]<class T>(T) {
     View sorted = x;
     sort_dimensions({&sorted, 1});
     const Source<T> source(sorted);
@@ -129,11 +133,7 @@ void add_sum_of_squares(Stream stream, View sum, View x) {
       }
       partial.data()[begin / segment_size] = total;
     });
-  };
-  if (x.dtype == DType::f64)
-    run(double{});
-  else
-    run(float{});
+  });
   for (std::int64_t i = 0; i < segments; ++i) *sum.as<double>() += partial.data()[i];
 }
 

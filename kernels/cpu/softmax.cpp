@@ -1,9 +1,8 @@
 #include <cmath>
 #include <limits>
 
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
-#include "kernels/dispatch.h"
-#include "kernels/rows.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -38,9 +37,8 @@ void softmax_row(S* out, const S* x, std::int64_t n) {
 
 }  // namespace
 
-void softmax(Stream stream, View out, View x) {
-  if (!runs_on_cpu(stream, "softmax", traffic(out, x))) return;
-  with_floating_storage(x.dtype, [&]<class S>(S) {
+void on_cpu::softmax(Stream, const View& out, const View& x) {
+  with_floating_type(x.dtype, [&]<class S>(S) {
     const Rows shape(x);
     parallel_rows(shape, [&](std::int64_t row) {
       softmax_row(out.as<S>() + row * shape.columns, x.as<const S>() + row * shape.columns, shape.columns);
@@ -48,9 +46,8 @@ void softmax(Stream stream, View out, View x) {
   });
 }
 
-void softmax_backward(Stream stream, View dx, View grad, View out) {
-  if (!runs_on_cpu(stream, "softmax_backward", traffic(dx, grad, out))) return;
-  with_floating_storage(out.dtype, [&]<class S>(S) {
+void on_cpu::softmax_backward(Stream, const View& dx, const View& grad, const View& out) {
+  with_floating_type(out.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     const Rows shape(out);
     parallel_rows(shape, [&](std::int64_t row) {
@@ -68,9 +65,8 @@ void softmax_backward(Stream stream, View dx, View grad, View out) {
   });
 }
 
-void log_softmax(Stream stream, View out, View x) {
-  if (!runs_on_cpu(stream, "log_softmax", traffic(out, x))) return;
-  with_floating_storage(x.dtype, [&]<class S>(S) {
+void on_cpu::log_softmax(Stream, const View& out, const View& x) {
+  with_floating_type(x.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     const Rows shape(x);
     parallel_rows(shape, [&](std::int64_t row) {
@@ -85,9 +81,8 @@ void log_softmax(Stream stream, View out, View x) {
   });
 }
 
-void log_softmax_backward(Stream stream, View dx, View grad, View out) {
-  if (!runs_on_cpu(stream, "log_softmax_backward", traffic(dx, grad, out))) return;
-  with_floating_storage(out.dtype, [&]<class S>(S) {
+void on_cpu::log_softmax_backward(Stream, const View& dx, const View& grad, const View& out) {
+  with_floating_type(out.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     const Rows shape(out);
     parallel_rows(shape, [&](std::int64_t row) {
@@ -104,9 +99,8 @@ void log_softmax_backward(Stream stream, View dx, View grad, View out) {
   });
 }
 
-void log_sum_exp(Stream stream, View out, View x) {
-  if (!runs_on_cpu(stream, "log_sum_exp", traffic(out, x))) return;
-  with_floating_storage(x.dtype, [&]<class S>(S) {
+void on_cpu::log_sum_exp(Stream, const View& out, const View& x) {
+  with_floating_type(x.dtype, [&]<class S>(S) {
     using T = Compute<S>;
     const Rows shape(x);
     parallel_rows(shape, [&](std::int64_t row) {

@@ -8,7 +8,6 @@
 
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/strided_runs.h"
-#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -55,7 +54,7 @@ Strided::Strided(View view) : view_(view), size_(size_of(view.dtype)) {
 }
 
 void Strided::read(std::int64_t begin, std::int64_t count, void* out, std::int64_t shift) const {
-  with_word(size_, [&]<class Word>(Word) {
+  with_word(view_.dtype, [&]<class Word>(Word) {
     const Word* in = view_.as<const Word>() + shift;
     Word* to = static_cast<Word*>(out);
     for_each_run(std::array{view_}, begin, count, [&](const auto& offsets, const auto& strides, std::int64_t length) {
@@ -73,7 +72,7 @@ void Strided::read(std::int64_t begin, std::int64_t count, void* out, std::int64
 }
 
 void Strided::write(std::int64_t begin, std::int64_t count, const void* in, std::int64_t shift) const {
-  with_word(size_, [&]<class Word>(Word) {
+  with_word(view_.dtype, [&]<class Word>(Word) {
     Word* out = view_.as<Word>() + shift;
     const Word* from = static_cast<const Word*>(in);
     for_each_run(std::array{view_}, begin, count, [&](const auto& offsets, const auto& strides, std::int64_t length) {

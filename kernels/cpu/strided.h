@@ -8,6 +8,7 @@
 
 #include "kernels/dtype.h"
 #include "kernels/view.h"
+#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 
@@ -105,13 +106,5 @@ class Sink {
  private:
   Strided strided_;
 };
-
-/// Calls f(T{}) with the type in which elements of `dtype` are computed: float, double or int64_t.
-template <class F>
-decltype(auto) with_compute_type(DType dtype, const F& f) {
-  if (dtype == DType::f64) return f(double{});
-  if (is_floating(dtype)) return f(float{});
-  return f(std::int64_t{});
-}
 
 }  // namespace poolgrad::kernels

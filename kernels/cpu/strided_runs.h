@@ -43,15 +43,4 @@ void for_each_run(const std::array<View, N>& views, std::int64_t begin, std::int
   }
 }
 
-/// Calls f with an unsigned integer of `size` bytes: copying needs no more of a type.
-template <class F>
-void with_word(std::size_t size, const F& f) {
-  switch (size) {
-    case 1: return f(std::uint8_t{});
-    case 2: return f(std::uint16_t{});
-    case 4: return f(std::uint32_t{});
-    default: return f(std::uint64_t{});
-  }
-}
-
 }  // namespace poolgrad::kernels

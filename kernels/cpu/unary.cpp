@@ -1,13 +1,10 @@
 #include <array>
-#include <string>
 
-#include "allocator/error.h"
 #include "kernels/cpu/block_loop.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/cpu/unary_table.h"
-#include "kernels/dispatch.h"
-#include "kernels/elementwise.h"
+#include "kernels/definition/unary.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -21,28 +18,37 @@ void apply(const Block<T>& block) {
       block.count, block.out[0], [a, b](V x) { return F::template value<V>(x, a, b); }, block.in[0]);
 }
 
+/// The second input is x or y, whichever the functor reads.
+template <class F, class T>
+void apply_gradient(const Block<T>& block) {
+  using Lanes = LaneType<T>;
+  using V = typename Lanes::type;
+  const V a = Lanes::broadcast(block.a), b = Lanes::broadcast(block.b);
+  map_block<T>(
+      block.count, block.out[0], [a, b](V g, V x) { return F::template gradient<V>(g, x, x, a, b); }, block.in[0],
+      block.in[1]);
+}
+
 }  // namespace
 
-void unary(Stream stream, UnaryOp op, View out, View x, double a, double b) {
-  const std::string_view name = to_string(op);
-  if (!runs_on_cpu(stream, name, traffic(out, x))) return;
+void on_cpu::unary(Stream, UnaryOp op, const View& out, const View& x, double a, double b) {
   with_compute_type(x.dtype, [&]<class T>(T) {
     with_functor(op, [&]<class F>(F) {
-      if constexpr (std::is_integral_v<T> && !F::on_integers)
-        throw DTypeError("[" + std::string(name) + "] needs a floating dtype: x " + std::string(to_string(x.dtype)));
-      else
+      if constexpr (std::is_floating_point_v<T> || F::on_integers)
         for_each_block<T>(std::array{out}, std::array{x}, &apply<F, T>, a, b);
     });
   });
 }
 
-std::string_view to_string(UnaryOp op) {
-  constexpr std::string_view names[] = {
-      "neg",         "abs",    "sign",      "square",     "sqrt",     "rsqrt", "reciprocal", "exp",
-      "expm1",       "log",    "log1p",     "sin",        "cos",      "tanh",  "sigmoid",    "erf",
-      "relu",        "gelu",   "gelu_tanh", "silu",       "softplus", "floor", "ceil",       "round",
-      "logical_not", "is_nan", "is_finite", "leaky_relu", "clamp",    "power", "affine",     "quotient"};
-  return names[static_cast<std::size_t>(op)];
+void on_cpu::unary_backward(Stream, UnaryOp op, const View& dx, const View& grad, const View& x, const View& y,
+                            double a, double b) {
+  with_functor(op, [&]<class F>(F) {
+    static_assert(!(F::reads_input && F::reads_output));
+    const View& point = F::reads_input ? x : (F::reads_output ? y : grad);
+    with_floating_compute_type(dx.dtype, [&]<class T>(T) {
+      for_each_block<T>(std::array{dx}, std::array{grad, point}, &apply_gradient<F, T>, a, b);
+    });
+  });
 }
 
 }  // namespace poolgrad::kernels

@@ -1,5 +1,4 @@
-// Scratch memory of one kernel call, from the pool, tagged `workspace`. Allocate before a parallel region. A size that
-// depends on the operands alone, requested before runs_on_cpu(), makes a sim device see the same requests.
+// Scratch memory of one kernel call, from the pool, tagged `workspace`. Allocate before a parallel region.
 #pragma once
 
 #include <cstdint>

@@ -1,17 +1,22 @@
-// What the CUDA back end offers to host code. In a build without nvcc, stub.cpp takes its place.
+// The kernels of CUDA devices. In a build without nvcc, stub.cpp takes their place: an empty table.
 #pragma once
 
 #include <string>
 
-#include "allocator/stream.h"
-#include "kernels/view.h"
+#include "kernels/dispatch.h"
 
-namespace poolgrad::kernels::cuda {
+namespace poolgrad::kernels {
+
+extern const KernelTable cuda_kernels;
+
+namespace cuda {
 
 /// Why kernels cannot run on a GPU: no back end in this build, no driver or no device. Empty where they can.
 std::string unavailable_reason();
 
-/// out = gelu(x), f32 or f64, any layout. Throws DeviceError with the reason where there is no GPU.
-void gelu(Stream stream, View out, View x);
+}  // namespace cuda
 
-}  // namespace poolgrad::kernels::cuda
+/// Throws the DeviceError of a call that the back end of the stream's device does not have.
+[[noreturn]] void throw_no_kernel(Stream stream, std::string_view op);
+
+}  // namespace poolgrad::kernels

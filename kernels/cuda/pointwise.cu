@@ -1,12 +1,27 @@
-#include "allocator/error.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launcher.cuh"
-#include "kernels/definition/functors.h"
-#include "kernels/definition/pointwise.h"
+#include "kernels/definition/unary.h"
 
-namespace poolgrad::kernels::cuda {
+namespace poolgrad::kernels {
+namespace cuda {
+namespace {
 
-std::string unavailable_reason() {
+/// The one there is: gelu.
+void unary(Stream stream, UnaryOp op, const View& out, const View& x, double, double) {
+  if (op != UnaryOp::gelu || !unavailable_reason().empty()) throw_no_kernel(stream, to_string(op));
+  switch (x.dtype) {
+    case DType::f32: return parallel_for("gelu", stream, x.count(), PointwiseUnary<functors::Gelu, float>{out, x});
+    case DType::f64: return parallel_for("gelu", stream, x.count(), PointwiseUnary<functors::Gelu, double>{out, x});
+    default: throw_no_kernel(stream, to_string(op));
+  }
+}
+
+}  // namespace
+}  // namespace cuda
+
+const KernelTable cuda_kernels{.unary = cuda::unary};
+
+std::string cuda::unavailable_reason() {
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status == cudaSuccess && devices > 0) return "";
@@ -15,14 +30,4 @@ std::string unavailable_reason() {
   return std::string("no CUDA device: ") + cudaGetErrorString(status);
 }
 
-void gelu(Stream stream, View out, View x) {
-  const std::string reason = unavailable_reason();
-  if (!reason.empty()) throw DeviceError("[gelu] no kernels for " + to_string(stream.device) + ": " + reason);
-  switch (x.dtype) {
-    case DType::f32: return parallel_for("gelu", stream, x.count(), PointwiseUnary<functors::Gelu, float>{out, x});
-    case DType::f64: return parallel_for("gelu", stream, x.count(), PointwiseUnary<functors::Gelu, double>{out, x});
-    default: throw DTypeError("[gelu] takes f32 or f64 on CUDA, got " + std::string(to_string(x.dtype)));
-  }
-}
-
-}  // namespace poolgrad::kernels::cuda
+}  // namespace poolgrad::kernels

@@ -1,13 +1,10 @@
 // Takes the place of the CUDA back end in a build without nvcc.
-#include "allocator/error.h"
 #include "kernels/cuda/cuda_device.h"
 
-namespace poolgrad::kernels::cuda {
+namespace poolgrad::kernels {
 
-std::string unavailable_reason() { return "poolgrad was built without nvcc"; }
+const KernelTable cuda_kernels{};
 
-void gelu(Stream stream, View, View) {
-  throw DeviceError("[gelu] no kernels for " + to_string(stream.device) + ": " + unavailable_reason());
-}
+std::string cuda::unavailable_reason() { return "poolgrad was built without nvcc"; }
 
-}  // namespace poolgrad::kernels::cuda
+}  // namespace poolgrad::kernels

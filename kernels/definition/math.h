@@ -1,5 +1,5 @@
-// Elementary functions by one name for every type that a functor of functors.h may be instantiated with: float and
-// double here, on host and device; vectors in kernels/cpu/simd/vector_math.h.
+// Elementary functions by one name for every type that a functor of unary.h or binary.h may be instantiated with: float
+// and double here, on host and device; vectors in kernels/cpu/simd/vector_math.h.
 #pragma once
 
 #include <cmath>

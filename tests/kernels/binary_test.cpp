@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/definition/functors.h"
+#include "kernels/definition/binary.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/elementwise_reference.h"
 #include "tests/kernels/test_array.h"

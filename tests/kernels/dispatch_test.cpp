@@ -5,10 +5,9 @@
 #include "allocator/base/clock.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "kernels/elementwise.h"
-#include "kernels/indexing.h"
-#include "kernels/reduce.h"
-#include "kernels/rows.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cuda/cuda_device.h"
+#include "kernels/parallel.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {
@@ -18,23 +17,31 @@ using namespace testing;
 
 constexpr Stream sim{Device{DeviceType::sim, 3}};
 
-TEST(Dispatch, OnlyTheCpuComputes) {
-  EXPECT_TRUE(runs_on_cpu({}, "add", {}));
-  EXPECT_FALSE(runs_on_cpu(sim, "add", {}));
+TEST(Dispatch, ADeviceWithoutTheKernelSaysWhich) {
+  TestArray x(DType::f32, {3});
+  const std::string reason = cuda::unavailable_reason();
   try {
-    runs_on_cpu(Stream{Device{DeviceType::cuda, 0}}, "add", {});
+    binary(Stream{Device{DeviceType::cuda, 0}}, BinaryOp::add, x, x, x);
     FAIL() << "no exception";
   } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "[add] has no CUDA kernel in this build");
+    EXPECT_EQ(error.what(), "[add] has no kernel for cuda:0" + (reason.empty() ? " in this build" : ": " + reason));
   }
 }
 
+TEST(Dispatch, EveryKernelOfTheCpuIsThere) {
+#define POOLGRAD_KERNEL(name) EXPECT_NE(cpu_kernels.name, nullptr);
+  POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+}
+
 TEST(Dispatch, TheClockOfASimulatedDeviceAdvancesByTheCost) {
+  float nothing = 0;  // is touched
+  const auto fill_elements = [&](std::int64_t count) { fill(sim, View{&nothing, DType::f32, 1, {count}, {1}}, 1); };
   const std::uint64_t start = device_clock(sim.device);
-  runs_on_cpu(sim, "add", {});
+  fill_elements(0);
   const std::uint64_t launch = device_clock(sim.device) - start;
   EXPECT_GT(launch, 0u);
-  runs_on_cpu(sim, "add", {1e9, 0});
+  fill_elements(250'000'000);
   const std::uint64_t memory = device_clock(sim.device) - start - launch;
   EXPECT_GT(memory, 10 * launch);
   EXPECT_EQ(memory, simulated_nanoseconds({1e9, 0}));

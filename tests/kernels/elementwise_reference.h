@@ -1,4 +1,4 @@
-// The naive definitions that elementwise kernels are compared with, written apart from kernels/definition/functors.h.
+// The naive definitions that elementwise kernels are compared with, written apart from kernels/definition.
 #pragma once
 
 #include <algorithm>

@@ -9,8 +9,7 @@
 
 #include "allocator/error.h"
 #include "kernels/cuda/cuda_device.h"
-#include "kernels/definition/functors.h"
-#include "kernels/definition/pointwise.h"
+#include "kernels/definition/unary.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels {
@@ -74,8 +73,8 @@ TEST(Cuda, SaysWhyWhereThereIsNoGpu) {
   const std::string reason = cuda::unavailable_reason();
   if (reason.empty()) GTEST_SKIP() << "this machine has a CUDA device";
   const Stream stream{{DeviceType::cuda, 0}};
-  EXPECT_THAT([&] { cuda::gelu(stream, View{}, View{}); },
-              ThrowsMessage<DeviceError>("[gelu] no kernels for cuda:0: " + reason));
+  EXPECT_THAT([&] { unary(stream, UnaryOp::gelu, View{}, View{}); },
+              ThrowsMessage<DeviceError>("[gelu] has no kernel for cuda:0: " + reason));
 }
 
 }  // namespace

@@ -4,8 +4,7 @@
 #include <limits>
 
 #include "allocator/error.h"
-#include "kernels/cpu/unary_table.h"
-#include "kernels/definition/functors.h"
+#include "kernels/definition/unary.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/elementwise_reference.h"
 #include "tests/kernels/test_array.h"
@@ -177,6 +176,21 @@ TEST(UnarySpecialValues, AreThoseOfTheStandardLibrary) {
             << to_string(op) << " " << to_string(dtype) << " of " << x[i] << ": " << out[i] << ", expected " << wanted;
       }
     }
+}
+
+TEST(Unary, TheFunctorThatAGpuRunsFollowsAnyLayout) {
+  std::mt19937_64 random(test_seed());
+  for (const Shape& shape : {Shape{}, Shape{0}, Shape{1}, Shape{31, 33}, Shape{5, 7, 1025}})
+    for (const Layout in : input_layouts)
+      for (const Layout to : output_layouts) {
+        TestArray x(DType::f32, shape, in), out(DType::f32, shape, to), expected(DType::f32, shape);
+        x.random(random);
+        const PointwiseUnary<functors::Gelu, float> body{out, x};
+        for (std::int64_t i = 0; i < out.count(); ++i) body(i);
+        unary({}, UnaryOp::gelu, expected, x);
+        expect_elements(
+            out, [&](std::int64_t i) { return expected[i]; }, tolerance(DType::f32), tolerance(DType::f32));
+      }
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // delta_i = <dO_i, O_i> - dlse_i: all that the backward pass needs of the output.
-#include "kernels/attention.h"
 #include "kernels/cpu/attention/tiles.h"
-#include "kernels/dispatch.h"
+#include "kernels/cpu/kernels.h"
 #include "kernels/parallel.h"
+#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -38,10 +38,9 @@ void write_delta(const View& out, const View& grad_out, const View& grad_lse, co
 
 }  // namespace
 
-void attention_delta(Stream stream, View out, View grad_out, View grad_lse, View delta) {
-  if (!runs_on_cpu(stream, "attention delta", traffic(out, grad_out, grad_lse, delta))) return;
+void on_cpu::attention_delta(Stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta) {
   // out may be in the compute type while grad_out is in the storage type: several passes leave it so.
-  const auto with_grad = [&]<class A>(A) {
+  with_floating_type(out.dtype, [&]<class A>(A) {
     const DType type = grad_out.data ? grad_out.dtype : dtype_of<Compute<A>>;
     if (type == dtype_of<A>) return write_delta<A, A>(out, grad_out, grad_lse, delta);
     if constexpr (std::is_same_v<A, float>) {
@@ -50,13 +49,7 @@ void attention_delta(Stream stream, View out, View grad_out, View grad_lse, View
     } else {
       return write_delta<A, Compute<A>>(out, grad_out, grad_lse, delta);
     }
-  };
-  switch (out.dtype) {
-    case DType::f64: return with_grad(double{});
-    case DType::f32: return with_grad(float{});
-    case DType::f16: return with_grad(Half{});
-    default: return with_grad(BFloat16{});
-  }
+  });
 }
 
 }  // namespace poolgrad::kernels

@@ -9,14 +9,13 @@
 #include <numbers>
 #include <span>
 
-#include "kernels/attention.h"
 #include "kernels/cpu/attention/softmax.h"
 #include "kernels/cpu/attention/variants.h"
 #include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/dispatch.h"
 #include "kernels/parallel.h"
 #include "kernels/schedule/tiles.h"
+#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -393,14 +392,14 @@ std::array<View, 2> result_in(T* memory, const Problem& p, const Plan<T>& plan) 
 }
 
 template <class S>
-void forward(Stream stream, const AttentionSchedule& schedule, Problem p, const Cost& cost) {
+void forward(Stream stream, const AttentionSchedule& schedule, Problem p, const on_cpu::Instead& instead) {
   using T = Compute<S>;
   auto plan = Plan<T>::template make<S>(p.q, p.k, p.v);
   p.shape = plan.shape;
   const Items items(p, schedule.head_period(), RowTiling(schedule, plan.shape.rows).tiles());
   plan.cut(items.count());
   const Workspace<T> memory(stream, "attention", plan.elements());
-  if (!runs_on_cpu(stream, "attention", cost)) return;
+  if (instead) return instead();
   const AttentionTiles tiles(schedule, plan.shape.rows);
   T *const scratch = memory.data(), *const results = scratch + plan.owned;
   const std::int64_t parts = plan.parts, apart = plan.out + plan.lse;
@@ -428,38 +427,29 @@ void forward(Stream stream, const AttentionSchedule& schedule, Problem p, const 
 }  // namespace
 
 void POOLGRAD_VARIANT::attention_forward(Stream stream, const AttentionSchedule& schedule,
-                                         const AttentionScores& scores, View q, View k, View v, View out, View lse,
-                                         View carry_out, View carry_lse) {
-  const Cost cost = attention_cost(stream, schedule, 1.0, q, k, v, out, lse, carry_out, carry_lse, scores.bias);
-  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0)
-    return static_cast<void>(runs_on_cpu(stream, "attention", cost));
+                                         const AttentionScores& scores, const View& q, const View& k, const View& v,
+                                         const View& out, const View& lse, const View& carry_out, const View& carry_lse,
+                                         const on_cpu::Instead& instead) {
+  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) {
+    if (instead) instead();
+    return;
+  }
   Problem p{scores, q, k, v, out, lse, carry_out, carry_lse};
   stack_heads(p, schedule);
-  switch (q.dtype) {
-    case DType::f64: return forward<double>(stream, schedule, p, cost);
-    case DType::f32: return forward<float>(stream, schedule, p, cost);
-    case DType::f16: return forward<Half>(stream, schedule, p, cost);
-    default: return forward<BFloat16>(stream, schedule, p, cost);
-  }
+  with_floating_type(q.dtype, [&]<class S>(S) { forward<S>(stream, schedule, p, instead); });
 }
 
-std::int64_t POOLGRAD_VARIANT::attention_forward_scratch(View q, View k, View v) {
+std::int64_t POOLGRAD_VARIANT::attention_forward_scratch(const View& q, const View& k, const View& v) {
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return 0;
   const AttentionSchedule schedule;
   const AttentionScores scores;
   Problem p{scores, q, k, v, {}, {}};
   stack_heads(p, schedule);
-  const auto most = [&]<class S>(S) {
+  return with_floating_type(q.dtype, [&]<class S>(S) {
     auto plan = Plan<Compute<S>>::template make<S>(p.q, p.k, p.v);
     plan.cut(num_threads());
     return plan.elements() * static_cast<std::int64_t>(sizeof(Compute<S>));
-  };
-  switch (q.dtype) {
-    case DType::f64: return most(double{});
-    case DType::f32: return most(float{});
-    case DType::f16: return most(Half{});
-    default: return most(BFloat16{});
-  }
+  });
 }
 
 }  // namespace poolgrad::kernels

@@ -20,8 +20,8 @@
 #include "kernels/cpu/attention/wavefront.h"
 #include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/dispatch.h"
 #include "kernels/parallel.h"
+#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -49,11 +49,10 @@ class Backward {
         reach_(stream, tiles_, call.scores.first_head, call.q_heads),
         direct_(call.gradients.dq.data && call.gradients.dq.dtype == dtype_of<T> && call.padded == call.depth) {}
 
-  /// What the call costs a simulated device, which is asked for the same scratch.
-  void run(const Cost& cost) {
+  void run(const on_cpu::Instead& instead) {
     const Plan plan = make_plan();
     const Memory memory(stream_, p_, plan);
-    if (!runs_on_cpu(stream_, "attention backward", cost)) return;
+    if (instead) return instead();
     if (p_.gradients.dbias.data && !p_.gradients.accumulate) clear_dbias();
     if (plan.way == Way::heads) return run_heads(plan, memory);
     if (plan.way == Way::wavefront) return run_wavefront(plan, memory);
@@ -448,27 +447,26 @@ BackwardCall make_call(const AttentionScores& scores, View q, View k, View v, Vi
 }  // namespace
 
 void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule& schedule,
-                                          const AttentionScores& scores, View q, View k, View v, View lse, View delta,
-                                          View grad_out, const AttentionGradients& gradients) {
-  const AttentionGradients& g = gradients;
-  const Cost cost = attention_cost(stream, schedule, 3.5, q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
-  if (q.shape[0] == 0 || q.shape[2] == 0) return static_cast<void>(runs_on_cpu(stream, "attention backward", cost));
+                                          const AttentionScores& scores, const View& q, const View& k, const View& v,
+                                          const View& lse, const View& delta, const View& grad_out,
+                                          const AttentionGradients& gradients, const on_cpu::Instead& instead) {
+  if (q.shape[0] == 0 || q.shape[2] == 0) {
+    if (instead) instead();
+    return;
+  }
   const BackwardCall call = make_call(scores, q, k, v, lse, delta, grad_out, gradients);
   const AttentionSchedule by_key = schedule.transposed();
-  if (q.dtype == DType::f64)
-    Backward<double>(stream, by_key, call).run(cost);
-  else
-    Backward<float>(stream, by_key, call).run(cost);
+  with_floating_compute_type(q.dtype, [&]<class T>(T) { Backward<T>(stream, by_key, call).run(instead); });
 }
 
-std::array<std::int64_t, 3> POOLGRAD_VARIANT::attention_backward_scratch(View q, View k, View v) {
+std::array<std::int64_t, 3> POOLGRAD_VARIANT::attention_backward_scratch(const View& q, const View& k, const View& v) {
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return {};
   AttentionScores scores;
   scores.softcap = 1;  // takes scratch of its own
   View grad_out = q;   // there is one
   grad_out.data = &scores;
   const BackwardCall call = make_call(scores, q, k, v, {}, {}, grad_out, {});
-  return q.dtype == DType::f64 ? Backward<double>::most_scratch(call) : Backward<float>::most_scratch(call);
+  return with_floating_compute_type(q.dtype, [&]<class T>(T) { return Backward<T>::most_scratch(call); });
 }
 
 }  // namespace poolgrad::kernels

@@ -15,7 +15,6 @@
 #include "kernels/cpu/gemm/microkernel.h"
 #include "kernels/cpu/gemm/pack.h"
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/dispatch.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels::attention {
@@ -63,17 +62,6 @@ Head<S> head_of(const View& view, std::int64_t batch, std::int64_t head) {
 template <class S>
 Head<S> gather(Head<S> head, const Progression& rows) {
   return {head.row(rows.row), head.stride * rows.stride};
-}
-
-/// What a call costs a simulated device: `forwards` times the two products of the forward pass over the pairs.
-template <class... Views>
-Cost attention_cost(Stream stream, const AttentionSchedule& schedule, double forwards, const View& q, const View& k,
-                    const View& v, const Views&... others) {
-  if (!stream.device.is_sim()) return {};
-  Cost cost = traffic(q, k, v, others...);
-  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
-  cost.operations = forwards * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * share * schedule.count_pairs();
-  return cost;
 }
 
 /// 2^x for x <= 127 (f32) or 1023 (f64); below the smallest normal number 0. Relative error 1.5e-7 (f32), 1e-15 (f64).

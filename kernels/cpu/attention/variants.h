@@ -4,20 +4,19 @@
 
 #include <array>
 
-#include "kernels/attention.h"
+#include "kernels/cpu/kernels.h"
 
 #ifndef POOLGRAD_VARIANT
 #define POOLGRAD_VARIANT baseline
 #endif
 
-#define POOLGRAD_DECLARE_ATTENTION(variant)                                                                          \
-  namespace variant {                                                                                                \
-  void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q,    \
-                         View k, View v, View out, View lse, View carry_out, View carry_lse);                        \
-  void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, View q,   \
-                          View k, View v, View lse, View delta, View grad_out, const AttentionGradients& gradients); \
-  std::int64_t attention_forward_scratch(View q, View k, View v);                                                    \
-  std::array<std::int64_t, 3> attention_backward_scratch(View q, View k, View v);                                    \
+// With an empty `instead` the calls compute.
+#define POOLGRAD_DECLARE_ATTENTION(variant)                                 \
+  namespace variant {                                                       \
+  decltype(on_cpu::plan_attention_forward) attention_forward;               \
+  decltype(on_cpu::plan_attention_backward) attention_backward;             \
+  decltype(kernels::attention_forward_scratch) attention_forward_scratch;   \
+  decltype(kernels::attention_backward_scratch) attention_backward_scratch; \
   }
 
 namespace poolgrad::kernels {

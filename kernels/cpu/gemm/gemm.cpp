@@ -6,7 +6,7 @@
 
 #include "allocator/error.h"
 #include "kernels/cpu/gemm/backends.h"
-#include "kernels/dispatch.h"
+#include "kernels/cpu/kernels.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -43,21 +43,9 @@ Backend backend_for(const Gemm& shape) {
   return Backend::native;
 }
 
-Cost cost_of(const Gemm& shape) {
-  const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n), k = static_cast<double>(shape.k);
-  const auto batch = static_cast<double>(shape.batch), element = static_cast<double>(size_of(shape.dtype));
-  const auto out = static_cast<double>(size_of(shape.out_dtype()));
-  const double a = m * k * (shape.stride_a ? batch : 1.0), b = k * n * (shape.stride_b ? batch : 1.0);
-  return {element * (a + b) + out * m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0), 2.0 * m * n * k * batch};
-}
-
 }  // namespace
 
-void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
-  if (!is_floating(shape.dtype))
-    throw DTypeError("[gemm] needs a floating dtype, got " + std::string(to_string(shape.dtype)));
-  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
-  if (!runs_on_cpu(stream, "gemm", cost_of(shape))) return;
+void on_cpu::gemm(Stream, const Gemm& shape, const void* a, const void* b, void* c) {
   switch (backend_for(shape)) {
     case Backend::eigen: return gemm_eigen(shape, a, b, c);
     case Backend::onednn: return gemm_onednn(shape, a, b, c);

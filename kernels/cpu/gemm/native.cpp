@@ -8,6 +8,7 @@
 #include "kernels/cpu/gemm/pack.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/parallel.h"
+#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -219,15 +220,13 @@ void multiply(Gemm g, const S* a, const S* b, O* c) {
 }  // namespace
 
 void gemm_native(const Gemm& shape, const void* a, const void* b, void* c) {
-  const auto run = [&]<class S, class O>(S, O) {
-    multiply<S, O>(shape, static_cast<const S*>(a), static_cast<const S*>(b), static_cast<O*>(c));
-  };
-  switch (shape.dtype) {
-    case DType::f64: return run(double{}, double{});
-    case DType::f32: return run(float{}, float{});
-    case DType::f16: return shape.f32_out ? run(Half{}, float{}) : run(Half{}, Half{});
-    default: return shape.f32_out ? run(BFloat16{}, float{}) : run(BFloat16{}, BFloat16{});
-  }
+  with_floating_type(shape.dtype, [&]<class S>(S) {
+    const auto run = [&]<class O>(O) {
+      multiply<S, O>(shape, static_cast<const S*>(a), static_cast<const S*>(b), static_cast<O*>(c));
+    };
+    if (shape.f32_out && sizeof(S) == 2) return run(Compute<S>{});
+    run(S{});
+  });
 }
 
 }  // namespace poolgrad::kernels

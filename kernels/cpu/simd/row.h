@@ -8,6 +8,7 @@
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/parallel.h"
 #include "kernels/view.h"
+#include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 
@@ -94,17 +95,6 @@ inline ExpSum<T> exp_sum(const S* x, std::int64_t n) {
     return simd::exp(simd::load_partial<T>(x + i, count, lowest) - shift);
   });
   return {shift, sum};
-}
-
-/// Calls f(S{}) with the C++ type of a floating dtype.
-template <class F>
-decltype(auto) with_floating_storage(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::f64: return f(double{});
-    case DType::f16: return f(Half{});
-    case DType::bf16: return f(BFloat16{});
-    default: return f(float{});
-  }
 }
 
 }  // namespace poolgrad::kernels

@@ -1,4 +1,4 @@
-// Math<V> for vectors: what functors.h calls when it is instantiated with simd::Vec. exp, tanh, sigmoid and erf are
+// Math<V> for vectors: what functors call when they are instantiated with simd::Vec. exp, tanh, sigmoid and erf are
 // those of simd.h; here are the others. Relative errors below 3e-7 (f32) and 1e-15 (f64), except near the zeros of sin
 // and cos, where f64 is off by up to 1e-16 absolute.
 #pragma once

@@ -1,19 +1,16 @@
-// The scalar definition of every elementwise operation and its derivative, host and device alike. The same templates
-// take float, double, int64_t (where the operation makes sense on integers) and vectors of these, so that the
-// vectorised CPU path is this text too.
+// The scalar definition of every unary operation and its derivative, host and device alike. The same templates take
+// float, double, int64_t (where the operation makes sense on integers) and vectors of these, so that the vectorised CPU
+// path is this text too.
 //
-// A unary functor has value(x, a, b) and gradient(g, x, y, a, b) = g * d op / dx, where y = op(x); `reads_input` and
+// A functor has value(x, a, b) and gradient(g, x, y, a, b) = g * d op / dx, where y = op(x); `reads_input` and
 // `reads_output` say which of the two it looks at, `on_integers` whether value() exists for int64_t. Selections are
 // written so that NaN stays NaN.
 #pragma once
 
-#include <cstdint>
-#include <type_traits>
+#include "kernels/definition/binary.h"
 
-#include "kernels/definition/host_device.h"
-#include "kernels/definition/math.h"
-
-namespace poolgrad::kernels::functors {
+namespace poolgrad::kernels {
+namespace functors {
 
 struct FloatOnly {
   static constexpr bool on_integers = false, reads_input = true, reads_output = false;
@@ -32,9 +29,6 @@ struct Flat {
 struct FromOutput {
   static constexpr bool on_integers = false, reads_input = false, reads_output = true;
 };
-
-template <class V>
-using Scalar = typename Math<V>::Scalar;
 
 struct Neg : AnyType {
   static constexpr bool reads_input = false;
@@ -260,9 +254,6 @@ struct Softplus : FloatOnly {
     return g * Math<V>::sigmoid(x);
   }
 };
-template <class V>
-inline constexpr bool is_integer = std::is_same_v<V, std::int64_t>;
-
 struct Floor : Flat {
   template <class V>
   static POOLGRAD_HD V value(V x, V, V) {
@@ -290,12 +281,6 @@ struct Round : Flat {
       return Math<V>::round(x);
   }
 };
-/// Truth values are 0 and 1 of the operand's type.
-template <class V, class Condition>
-POOLGRAD_HD V truth(Condition condition) {
-  const V zero{}, one = zero + Scalar<V>(1);
-  return condition ? one : zero;
-}
 struct LogicalNot : Flat {
   template <class V>
   static POOLGRAD_HD V value(V x, V, V) {
@@ -334,19 +319,6 @@ struct Clamp : AnyType {
     return x > b ? V{} : (x < a ? V{} : g);
   }
 };
-/// Integers: by repeated squaring; a negative exponent truncates 1 / x^n.
-template <class V>
-POOLGRAD_HD V power(V x, V y) {
-  if constexpr (is_integer<V>) {
-    if (y < 0) return x == 1 ? 1 : (x == -1 ? (y % 2 ? -1 : 1) : 0);
-    std::uint64_t result = 1, factor = static_cast<std::uint64_t>(x);
-    for (; y > 0; y /= 2, factor *= factor)
-      if (y % 2) result *= factor;
-    return static_cast<V>(result);
-  } else {
-    return Math<V>::pow(x, y);
-  }
-}
 struct Power : AnyType {
   template <class V>
   static POOLGRAD_HD V value(V x, V a, V) {
@@ -369,34 +341,6 @@ struct Affine : AnyType {
   }
 };
 
-struct Add {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return x + y;
-  }
-};
-struct Sub {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return x - y;
-  }
-};
-struct Mul {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return x * y;
-  }
-};
-/// Integers truncate towards zero; x / 0 is 0.
-struct Div {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    if constexpr (is_integer<V>)
-      return y == 0 ? 0 : (y == -1 ? static_cast<V>(-static_cast<std::uint64_t>(x)) : x / y);
-    else
-      return x / y;
-  }
-};
 /// By a number, rounded once.
 struct Quotient : AnyType {
   static constexpr bool reads_input = false;
@@ -409,71 +353,57 @@ struct Quotient : AnyType {
     return g / a;
   }
 };
-struct Pow {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return power(x, y);
+}  // namespace functors
+
+/// Calls f with the functor of `op`.
+template <class F>
+decltype(auto) with_functor(UnaryOp op, const F& f) {
+  switch (op) {
+    case UnaryOp::neg: return f(functors::Neg{});
+    case UnaryOp::abs: return f(functors::Abs{});
+    case UnaryOp::sign: return f(functors::Sign{});
+    case UnaryOp::square: return f(functors::Square{});
+    case UnaryOp::sqrt: return f(functors::Sqrt{});
+    case UnaryOp::rsqrt: return f(functors::Rsqrt{});
+    case UnaryOp::reciprocal: return f(functors::Reciprocal{});
+    case UnaryOp::exp: return f(functors::Exp{});
+    case UnaryOp::expm1: return f(functors::Expm1{});
+    case UnaryOp::log: return f(functors::Log{});
+    case UnaryOp::log1p: return f(functors::Log1p{});
+    case UnaryOp::sin: return f(functors::Sin{});
+    case UnaryOp::cos: return f(functors::Cos{});
+    case UnaryOp::tanh: return f(functors::Tanh{});
+    case UnaryOp::sigmoid: return f(functors::Sigmoid{});
+    case UnaryOp::erf: return f(functors::Erf{});
+    case UnaryOp::relu: return f(functors::Relu{});
+    case UnaryOp::gelu: return f(functors::Gelu{});
+    case UnaryOp::gelu_tanh: return f(functors::GeluTanh{});
+    case UnaryOp::silu: return f(functors::Silu{});
+    case UnaryOp::softplus: return f(functors::Softplus{});
+    case UnaryOp::floor: return f(functors::Floor{});
+    case UnaryOp::ceil: return f(functors::Ceil{});
+    case UnaryOp::round: return f(functors::Round{});
+    case UnaryOp::logical_not: return f(functors::LogicalNot{});
+    case UnaryOp::is_nan: return f(functors::IsNan{});
+    case UnaryOp::is_finite: return f(functors::IsFinite{});
+    case UnaryOp::leaky_relu: return f(functors::LeakyRelu{});
+    case UnaryOp::clamp: return f(functors::Clamp{});
+    case UnaryOp::power: return f(functors::Power{});
+    case UnaryOp::quotient: return f(functors::Quotient{});
+    default: return f(functors::Affine{});
   }
-};
-struct Maximum {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return x > y ? x : (x != x ? x : y);
-  }
-};
-struct Minimum {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return x < y ? x : (x != x ? x : y);
-  }
-};
-struct Equal {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return truth<V>(x == y);
-  }
-};
-struct NotEqual {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return truth<V>(x != y);
-  }
-};
-struct Less {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return truth<V>(x < y);
-  }
-};
-struct LessEqual {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return truth<V>(x <= y);
-  }
-};
-struct Greater {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return truth<V>(x > y);
-  }
-};
-struct GreaterEqual {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return truth<V>(x >= y);
-  }
-};
-struct LogicalAnd {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return x == V{} ? V{} : truth<V>(y != V{});
-  }
-};
-struct LogicalOr {
-  template <class V>
-  static POOLGRAD_HD V value(V x, V y) {
-    return x == V{} ? truth<V>(y != V{}) : V{} + Scalar<V>(1);
+}
+
+/// out[i] = Op(x[i]) for the element with row-major index i; both views have the same shape and elements of type T.
+/// What a GPU's thread does; faster CPU paths are tested against it.
+template <class Op, class T>
+struct PointwiseUnary {
+  View out, x;
+  T a{}, b{};
+
+  POOLGRAD_HD void operator()(std::int64_t i) const {
+    out.as<T>()[out.offset(i)] = Op::template value<T>(x.as<T>()[x.offset(i)], a, b);
   }
 };
 
-}  // namespace poolgrad::kernels::functors
+}  // namespace poolgrad::kernels

@@ -1,0 +1,40 @@
+// The CPU's kernels. Their streams are the CPU's; what they need besides their operands they ask of its pool.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "kernels/dispatch.h"
+
+namespace poolgrad::kernels {
+namespace on_cpu {
+
+#define POOLGRAD_KERNEL(name) decltype(kernels::name) name;
+POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+
+// Bytes of scratch that a call asks for.
+std::int64_t reduce_scratch(const View& out, const View& x);
+std::int64_t sum_of_squares_scratch(const View& x);
+std::int64_t norm_backward_scratch(const View& x);
+std::int64_t by_index_scratch(std::int64_t limit, const View& index);  // index_add and embedding_backward
+
+/// Plans a call of attention and asks the pool of `stream` for all that it needs; while it is held, `instead` is called
+/// in place of the computation.
+using Instead = std::function<void()>;
+void plan_attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores,
+                            const View& q, const View& k, const View& v, const View& out, const View& lse,
+                            const View& carry_out, const View& carry_lse, const Instead& instead);
+void plan_attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores,
+                             const View& q, const View& k, const View& v, const View& lse, const View& delta,
+                             const View& grad_out, const AttentionGradients& gradients, const Instead& instead);
+
+}  // namespace on_cpu
+
+inline constexpr KernelTable cpu_kernels{
+#define POOLGRAD_KERNEL(name) .name = on_cpu::name,
+    POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+};
+
+}  // namespace poolgrad::kernels
