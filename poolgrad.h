@@ -64,7 +64,6 @@
 #include "tensor/generator.h"
 #include "tensor/geometry.h"
 #include "tensor/grad_mode.h"
-#include "tensor/grad_record.h"
 #include "tensor/npy.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"

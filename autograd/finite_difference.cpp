@@ -43,10 +43,8 @@ void append(std::vector<double>& all, const Tensor& tensor) {
 Tensor element(const Tensor& x, std::int64_t index) {
   const Geometry& geometry = x.geometry();
   std::int64_t offset = geometry.offset;
-  for (int d = x.rank() - 1; d >= 0; --d) {
-    offset += index % geometry.shape[d] * geometry.strides[d];
-    index /= geometry.shape[d];
-  }
+  const Dims at = unravel(index, geometry.shape);
+  for (int d = 0; d < x.rank(); ++d) offset += at[d] * geometry.strides[d];
   return x.alias({{}, {}, offset});
 }
 

@@ -89,15 +89,6 @@ Tensor expanded_constant(const Tensor& like, double value) {
   return full({}, value, like.options()).alias({like.shape(), Strides::filled(like.rank(), 0), 0});
 }
 
-Shape unravel(std::int64_t index, const Shape& shape) {
-  Shape result = shape;
-  for (int d = shape.rank() - 1; d >= 0; --d) {
-    result[d] = index % shape[d];
-    index /= shape[d];
-  }
-  return result;
-}
-
 /// Options for tensors of one unit roundoff.
 struct Tolerance {
   double relative, absolute;

@@ -83,18 +83,24 @@ int normalize_dim(const char* op, std::int64_t dim, const Shape& shape) {
   return static_cast<int>(dim < 0 ? dim + rank : dim);
 }
 
-Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b) {
-  const Shape& longer = a.rank() >= b.rank() ? a : b;
-  const Shape& shorter = a.rank() >= b.rank() ? b : a;
-  Shape out = longer;
-  const int lead = longer.rank() - shorter.rank();
+Dims unravel(std::int64_t number, const Shape& shape) {
+  Dims index = shape;
+  for (int d = shape.rank() - 1; d >= 0; --d) {
+    index[d] = number % shape[d];
+    number /= shape[d];
+  }
+  return index;
+}
+
+std::optional<Shape> broadcast_shapes(const Shape& a, const Shape& b) {
+  const bool longer = a.rank() >= b.rank();
+  const Shape& shorter = longer ? b : a;
+  Shape out = longer ? a : b;
+  const int lead = out.rank() - shorter.rank();
   for (int d = 0; d < shorter.rank(); ++d) {
     std::int64_t& size = out[lead + d];
-    if (size == shorter[d] || shorter[d] == 1) continue;
-    if (size != 1)
-      throw ShapeError("[" + std::string(op) + "] shapes do not broadcast: lhs " + to_string(a) + ", rhs " +
-                       to_string(b));
-    size = shorter[d];
+    if (size == 1) size = shorter[d];
+    if (shorter[d] != 1 && shorter[d] != size) return std::nullopt;
   }
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -59,7 +60,9 @@ std::string to_string(const Dims& dims);
 /// `dim` counted from the front, where negative counts from the end; throws IndexError naming `op`, the shape and the
 /// dimension.
 int normalize_dim(const char* op, std::int64_t dim, const Shape& shape);
-/// NumPy broadcasting of two shapes; throws ShapeError naming `op` and both shapes.
-Shape broadcast_shapes(const char* op, const Shape& a, const Shape& b);
+/// The index of the element with this row-major number.
+Dims unravel(std::int64_t number, const Shape& shape);
+/// NumPy broadcasting of two shapes; nothing where they differ in a size that is not 1.
+std::optional<Shape> broadcast_shapes(const Shape& a, const Shape& b);
 
 }  // namespace poolgrad

@@ -15,7 +15,7 @@
 #include "kernels/dtype.h"
 #include "kernels/view.h"
 #include "tensor/geometry.h"
-#include "tensor/grad_record.h"
+#include "tensor/grad_mode.h"
 #include "tensor/shape.h"
 #include "tensor/storage.h"
 

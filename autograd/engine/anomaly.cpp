@@ -14,15 +14,6 @@ namespace {
 
 thread_local bool enabled = false;
 
-std::string index_text(std::int64_t linear, const Shape& shape) {
-  Dims index = Dims::filled(shape.rank(), 0);
-  for (int d = shape.rank() - 1; d >= 0; --d) {
-    index[d] = linear % shape[d];
-    linear /= shape[d];
-  }
-  return to_string(index);
-}
-
 /// "nan ... at (2, 5)" for the first bad element in row-major order; "" where there is none.
 std::string find_bad(const Tensor& tensor, bool negative_infinity_is_bad, const std::string& where) {
   if (!tensor.defined() || !is_floating(tensor.dtype()) || tensor.device().is_sim()) return "";
@@ -34,7 +25,7 @@ std::string find_bad(const Tensor& tensor, bool negative_infinity_is_bad, const 
                        std::isnan(x) ? "nan"
                        : x > 0       ? "inf"
                                      : "-inf",
-                       where, describe(tensor), index_text(static_cast<std::int64_t>(i), tensor.shape()));
+                       where, describe(tensor), to_string(unravel(static_cast<std::int64_t>(i), tensor.shape())));
   }
   return "";
 }

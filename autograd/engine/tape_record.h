@@ -6,7 +6,7 @@
 #include <string>
 
 #include "autograd/engine/node.h"
-#include "tensor/grad_record.h"
+#include "tensor/grad_mode.h"
 
 namespace poolgrad {
 

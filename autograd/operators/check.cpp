@@ -43,33 +43,23 @@ void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_
 }
 
 void check_index_range(const char* op, std::string_view what, const Tensor& index, std::int64_t limit) {
-  std::int64_t position =
+  const std::int64_t position =
       kernels::find_out_of_range(current_stream(index.device()), index.view(), limit, /*negative=*/false);
   if (position < 0) return;
-  const Shape& shape = index.shape();
-  Dims coordinates = Dims::filled(shape.rank(), 0);
+  const Dims coordinates = unravel(position, index.shape());
   Geometry element = index.geometry();
-  for (int d = shape.rank() - 1; d >= 0; --d) {
-    coordinates[d] = position % shape[d];
-    position /= shape[d];
-    element = selected(element, d, coordinates[d]);
-  }
+  for (int d = index.rank() - 1; d >= 0; --d) element = selected(element, d, coordinates[d]);
   const auto value = static_cast<std::int64_t>(index.alias(element).item());
   throw IndexError("[" + std::string(op) + "] " + std::string(what) + " " + std::to_string(value) + " at position " +
                    to_string(coordinates) + " is outside [0, " + std::to_string(limit) + ")");
 }
 
 Shape broadcast_operands(const char* op, Operands operands) {
-  int rank = 0;
-  for (const Operand& operand : operands) rank = std::max(rank, operand.tensor.rank());
-  Shape shape = Dims::filled(rank, 1);
+  Shape shape;
   for (const Operand& operand : operands) {
-    const Shape& own = operand.tensor.shape();
-    for (int d = 0; d < own.rank(); ++d) {
-      std::int64_t& size = shape[rank - own.rank() + d];
-      if (size == 1) size = own[d];
-      if (own[d] != 1 && own[d] != size) fail<ShapeError>(op, "shapes do not broadcast", operands);
-    }
+    const std::optional<Shape> both = broadcast_shapes(shape, operand.tensor.shape());
+    if (!both) fail<ShapeError>(op, "shapes do not broadcast", operands);
+    shape = *both;
   }
   return shape;
 }

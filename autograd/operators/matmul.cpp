@@ -23,17 +23,11 @@ Shape product_shape(const Tensor& a, const Tensor& b, Operands operands) {
     batch_a.erase(batch_a.rank() - 1);
     batch_b.erase(batch_b.rank() - 1);
   }
-  const int rank = std::max(batch_a.rank(), batch_b.rank());
-  Shape shape = Dims::filled(rank, 1);
-  for (const Shape& batch : {batch_a, batch_b})
-    for (int d = 0; d < batch.rank(); ++d) {
-      std::int64_t& size = shape[rank - batch.rank() + d];
-      if (size == 1) size = batch[d];
-      if (batch[d] != 1 && batch[d] != size) fail<ShapeError>("matmul", "batch dimensions do not broadcast", operands);
-    }
-  shape.append(m);
-  shape.append(n);
-  return shape;
+  std::optional<Shape> shape = broadcast_shapes(batch_a, batch_b);
+  if (!shape) fail<ShapeError>("matmul", "batch dimensions do not broadcast", operands);
+  shape->append(m);
+  shape->append(n);
+  return *shape;
 }
 
 /// (..., n) as (rows, n).
