@@ -1,0 +1,67 @@
+// One step of an optimiser for one element, host and device alike. V is a number of type T or a vector of them.
+#pragma once
+
+#include <cmath>
+
+#include "kernels/definition/host_device.h"
+#include "kernels/definition/math.h"
+#include "kernels/optimizer.h"
+
+namespace poolgrad::kernels {
+
+template <class T>
+struct AdamWStep {
+  T decay, rate, root, epsilon, beta1, rest1, beta2, rest2, scale;
+
+  explicit AdamWStep(const AdamW& o)
+      : decay(static_cast<T>(1 - o.learning_rate * o.weight_decay)),
+        rate(static_cast<T>(o.learning_rate / (1 - std::pow(o.beta1, static_cast<double>(o.step))))),
+        root(static_cast<T>(1 / std::sqrt(1 - std::pow(o.beta2, static_cast<double>(o.step))))),
+        epsilon(static_cast<T>(o.epsilon)),
+        beta1(static_cast<T>(o.beta1)),
+        rest1(static_cast<T>(1 - o.beta1)),
+        beta2(static_cast<T>(o.beta2)),
+        rest2(static_cast<T>(1 - o.beta2)),
+        scale(static_cast<T>(o.gradient_scale)) {}
+
+  template <class V>
+  POOLGRAD_HD void operator()(V& parameter, V gradient, V& first_moment, V& second_moment) const {
+    const V g = gradient * scale;
+    first_moment = beta1 * first_moment + rest1 * g;
+    second_moment = beta2 * second_moment + rest2 * g * g;
+    const V x = parameter * decay;
+    parameter = x - rate * first_moment / (Math<V>::sqrt(second_moment) * root + epsilon);
+  }
+};
+
+template <class T>
+struct SgdStep {
+  T rate, decay, keep, blend, ahead, scale;
+  bool nesterov, first_step;
+
+  explicit SgdStep(const Sgd& o)
+      : rate(static_cast<T>(o.learning_rate)),
+        decay(static_cast<T>(o.weight_decay)),
+        keep(static_cast<T>(o.first_step ? 0 : o.momentum)),
+        blend(static_cast<T>(o.first_step ? 1 : 1 - o.dampening)),
+        ahead(static_cast<T>(o.momentum)),
+        scale(static_cast<T>(o.gradient_scale)),
+        nesterov(o.nesterov),
+        first_step(o.first_step) {}
+
+  /// Without momentum.
+  template <class V>
+  POOLGRAD_HD void operator()(V& parameter, V gradient) const {
+    parameter = parameter - rate * (gradient * scale + decay * parameter);
+  }
+  /// The buffer may hold anything before the first step.
+  template <class V>
+  POOLGRAD_HD void operator()(V& parameter, V gradient, V& buffer) const {
+    const V step = gradient * scale + decay * parameter;
+    const V old = first_step ? V{} : buffer;
+    buffer = keep * old + blend * step;
+    parameter = parameter - rate * (nesterov ? step + ahead * buffer : buffer);
+  }
+};
+
+}  // namespace poolgrad::kernels
