@@ -7,22 +7,7 @@
 namespace poolgrad {
 
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
-  windows_.reserve(windows_.size() + 1);
-  std::unique_ptr<Window> window(new Window{.address = address,
-                                            .size = bytes,
-                                            .first = nullptr,
-                                            .live = LiveMap(granule_, map_bytes_),
-                                            .handles = HandleMap(address, bytes, page_, divisible_)});
-  Block* hole = store_.make();
-  hole->address = address;
-  hole->size = bytes;
-  hole->window = window.get();
-  hole->state = BlockState::uncommitted;
-  window->first = hole;
-  window->older = newest_window_.load(std::memory_order_relaxed);
-  holes_.insert(hole);
-  windows_.push_back(std::move(window));
-  newest_window_.store(windows_.back().get(), std::memory_order_release);
+  holes_.insert(tile(address, bytes, HandleMap(address, bytes, page_, divisible_)));
 }
 
 BucketIndex& Arena::find_or_make_index(std::uint64_t stream) {
@@ -41,29 +26,6 @@ const BucketIndex* Arena::find_index(std::uint64_t stream) const {
     if (entry.stream == stream) return entry.free.get();
   }
   return nullptr;
-}
-
-Block* Arena::split(Block* block, std::size_t size) {
-  Block* rest = store_.make();
-  split(block, size, rest);
-  return rest;
-}
-
-void Arena::split(Block* block, std::size_t size, Block* rest) noexcept {
-  rest->address = block->address + size;
-  rest->size = block->size - size;
-  rest->window = block->window;
-  rest->stream = block->stream;
-  rest->epoch = block->epoch;
-  rest->ticket = block->ticket;
-  rest->state = block->state;
-  block->link_rest(rest, size);
-}
-
-void Arena::absorb_next(Block* block) {
-  Block* gone = block->absorb_next();
-  block->ticket = std::max(block->ticket, gone->ticket);
-  store_.recycle(gone);
 }
 
 Block* Arena::carve(Block* block, std::size_t size, std::size_t alignment) {
@@ -89,12 +51,6 @@ void Arena::resize(Block* block, std::size_t size) {
     absorb_next(block);
   }
   if (size < block->size) put(split(block, size));
-}
-
-bool Arena::fits(const Block* block, std::size_t size, std::size_t alignment) {
-  const std::uintptr_t start = round_up(block->address, alignment);
-  return start >= block->address && start - block->address <= block->size &&
-         block->size - (start - block->address) >= size;
 }
 
 Block* Arena::find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule) {
@@ -188,11 +144,6 @@ std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t ali
   return take_run(best_first, best_last);
 }
 
-Block* Arena::join(const std::vector<Block*>& blocks) {
-  for (std::size_t i = 1; i < blocks.size(); ++i) absorb_next(blocks.front());
-  return blocks.front();
-}
-
 Block* Arena::put(Block* block) noexcept {
   ++changes_;
   block->state = BlockState::free;
@@ -212,18 +163,6 @@ Block* Arena::put(Block* block) noexcept {
   return block;
 }
 
-std::optional<Block> Arena::containing(std::uintptr_t address) const {
-  const Window* window = window_of(address);
-  if (window == nullptr) return std::nullopt;
-  const Block* block = window->first;
-  while (block->end() <= address) block = block->next;
-  std::optional<Block> found;
-  for_each_of(block, [&](const Block& one) {
-    if (one.address <= address && address < one.end()) found = one;
-  });
-  return found;
-}
-
 std::size_t Arena::free_bytes() const {
   std::size_t bytes = 0;
   for (const StreamIndex& entry : indices_) bytes += entry.free->bytes();
@@ -241,6 +180,12 @@ std::size_t Arena::largest_free() const {
     entry.free->for_each_from(0, [&](const Block* block) { largest = std::max(largest, block->size); });
   }
   return largest;
+}
+
+std::size_t Arena::bookkeeping_bytes() const noexcept {
+  std::size_t bytes = map_bytes() + indices_.size() * sizeof(BucketIndex);
+  for (const auto& window : windows_) bytes += sizeof(Window) + window->handles.bytes();
+  return bytes;
 }
 
 void Arena::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {

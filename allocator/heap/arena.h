@@ -1,9 +1,8 @@
-// Address windows of one device, tiled by blocks. An arena knows geometry only: splitting, coalescing, searching,
-// where to grow and what to give back. It never talks to the device about memory behind addresses, holds no lock and
+// The free blocks of a tiling, and the pages behind it. An arena knows geometry only: coalescing, searching, where to
+// grow and what to give back. It never talks to the device about memory behind addresses, holds no lock and
 // keeps no statistics: the pool does that around it.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,33 +13,20 @@
 
 #include "allocator/heap/block.h"
 #include "allocator/heap/bucket_index.h"
-#include "allocator/heap/handle_map.h"
-#include "allocator/heap/live_map.h"
-#include "allocator/heap/packed_blocks.h"
+#include "allocator/heap/tiling.h"
 
 namespace poolgrad {
 
-/// One reserved address range.
-struct Window {
-  std::uintptr_t address;
-  std::size_t size;
-  Block* first;
-  LiveMap live;
-  HandleMap handles;
-  const Window* older = nullptr;  // of the same arena
-};
-
 /// A function that throws, for want of memory, has changed nothing.
-class Arena {
+class Arena : public Tiling {
  public:
   /// Blocks are multiples of `granule`; memory comes in multiples of `page`, both powers of two, and goes in the same
   /// or, where it is not `divisible`, in the handles in which it came.
   Arena(BlockStore& store, std::size_t granule, std::size_t page, bool divisible)
-      : store_(store), granule_(granule), page_(page), divisible_(divisible), holes_(page) {}
+      : Tiling(store, granule), page_(page), divisible_(divisible), holes_(page) {}
 
   /// Takes over a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
-  const std::vector<std::unique_ptr<Window>>& windows() const { return windows_; }
 
   /// Whether a block is large and fills its last page nearly: such blocks start at pages, and leave whole pages behind
   /// when they go.
@@ -59,11 +45,6 @@ class Arena {
   /// The run of free neighbours of several streams with at least one whole handle that was given back longest ago;
   /// busy.
   std::vector<Block*> take_mixed_handles();
-  /// Joins busy neighbours, in address order, into one block.
-  Block* join(const std::vector<Block*>& blocks);
-  /// Cuts a block that is in no index after `size` bytes and returns the rest, which has its stream, epoch, ticket and
-  /// state.
-  Block* split(Block* block, std::size_t size);
   /// Makes a busy block free for its stream, which take() or expect() have named before, and coalesces it with its
   /// neighbours; the free block that it is part of then.
   Block* put(Block* block) noexcept;
@@ -75,8 +56,6 @@ class Arena {
   static std::size_t free_after(const Block* block) noexcept;
   /// Makes a live block one of `size` bytes, with room from its free neighbour or giving the rest to its stream.
   void resize(Block* block, std::size_t size);
-  /// Whether `size` bytes at `alignment` fit into the block.
-  static bool fits(const Block* block, std::size_t size, std::size_t alignment);
 
   /// Where `size` bytes at `alignment` for `stream` cost the fewest new pages.
   struct Growth {
@@ -100,63 +79,13 @@ class Arena {
   /// bytes for a call to the device, of equals those given back longest ago; busy. nullptr if there are none.
   Block* take_movable_handles(std::size_t bytes, const Block* hole);
 
-  /// mark_live() of the block will need no memory.
-  static void expect_live(const Block* block) { block->window->live.expect(); }
-  static void mark_live(Block* block) {
-    block->window->live.set(block->address - block->window->address, block);
-    block->state = BlockState::live;
-  }
-  static void clear_live(Block* block) noexcept { block->window->live.clear(block->address - block->window->address); }
-  /// The live block that starts at `address`; nullptr if there is none. The only function that needs no lock: windows
-  /// stay as long as the arena, and whoever asks about a block of his own sees it in the map.
-  Block* live(std::uintptr_t address) const noexcept {
-    const Window* window = window_of(address);
-    Block* block = window == nullptr ? nullptr : window->live.find(address - window->address);
-    return block != nullptr && block->address == address ? block : nullptr;
-  }
-  /// The block of any state that contains `address`; none outside every window. Slow.
-  std::optional<Block> containing(std::uintptr_t address) const;
-  bool owns(std::uintptr_t address) const noexcept { return window_of(address) != nullptr; }
-
   std::size_t free_bytes() const;
   std::size_t free_bytes(std::uint64_t stream) const;
   /// Free bytes in whole handles, whatever their streams: what a release could return; or at least `enough`.
   std::size_t releasable_bytes(std::size_t enough = SIZE_MAX) const;
   std::size_t largest_free() const;
 
-  // arena_packing.cpp: live blocks that cost few bytes, because no Block is theirs. Others see one that is live and
-  // stands for all of them that follow each other. The one thread that changes the arena may ask about them.
-  /// Packs the live blocks that are in the live map and that `may_pack(block)`, as far as that saves memory, and trims
-  /// the map. Only while nobody looks into it. Adds the number of blocks to `packed`.
-  void pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed);
-  /// take_out() of the address, and mark_live() then, will need no memory.
-  void expect_taken_out(std::uintptr_t address);
-  /// The packed block that starts at `address` as an ordinary live one that is not yet in the live map; nullptr if
-  /// there is none, or no memory.
-  Block* take_out(std::uintptr_t address) noexcept;
-  /// A copy of the live block that starts at `address`, packed or not; none if there is none.
-  std::optional<Block> live_copy(std::uintptr_t address) const;
-  /// Calls visit(const Block&) for the block, or for a copy of each that it stands for.
-  template <class Visit>
-  static void for_each_of(const Block* block, Visit visit) {
-    if (block->packed == nullptr) return visit(*block);
-    const PackedBlocks& packed = *block->packed;
-    for (std::size_t i = packed.lower_bound(block->address); i < packed.size(); ++i) {
-      if (packed.address(i) >= block->end()) return;
-      visit(copy_of(block, i));
-    }
-  }
-  /// Calls visit(const Block&) for all live blocks.
-  template <class Visit>
-  void for_each_live(Visit visit) const {
-    for (const auto& window : windows_) {
-      for (const Block* block = window->first; block != nullptr; block = block->next) {
-        if (block->state == BlockState::live) for_each_of(block, visit);
-      }
-    }
-  }
-  /// Bytes held for the live map and packed blocks; those and all else that the arena takes.
-  std::size_t map_bytes() const noexcept { return map_bytes_; }
+  /// What the arena takes of the program's heap.
   std::size_t bookkeeping_bytes() const noexcept;
 
   /// Blocks that are not free but share handles with free bytes, with their shares of these bytes.
@@ -179,11 +108,6 @@ class Arena {
   }
   BucketIndex& find_or_make_index(std::uint64_t stream);
   const BucketIndex* find_index(std::uint64_t stream) const;
-  const Window* window_of(std::uintptr_t address) const noexcept {
-    const Window* window = newest_window_.load(std::memory_order_acquire);
-    while (window != nullptr && address - window->address >= window->size) window = window->older;
-    return window;
-  }
   void remove_free(Block* block) {
     ++changes_;
     index(block->stream).remove(block);
@@ -209,24 +133,9 @@ class Arena {
   }
   /// Makes the free blocks from `first` to `last` busy; none if `first` is nullptr.
   std::vector<Block*> take_run(Block* first, Block* last);
-  struct Packing;
-  /// The packed blocks of a region, and the index at which one starts at `address`; nullptr if none does.
-  std::pair<std::size_t, PackedBlocks*> look_up(std::uintptr_t address) const noexcept;
-  static Block copy_of(const Block* node, std::size_t index);
-  void pack(Window& window, std::size_t region, Packing& packing);
-  /// Puts `rest` behind the block, which keeps its first `size` bytes.
-  static void split(Block* block, std::size_t size, Block* rest) noexcept;
-  /// Adds the right neighbour's bytes to `block` and forgets the neighbour.
-  void absorb_next(Block* block);
-
-  BlockStore& store_;
-  std::size_t granule_;
   std::size_t page_;
   bool divisible_;
   std::uint64_t changes_ = 0;
-  std::size_t map_bytes_ = 0;
-  std::vector<std::unique_ptr<Window>> windows_;
-  std::atomic<const Window*> newest_window_ = nullptr;
   std::vector<StreamIndex> indices_;
   std::uint64_t latest_stream_ = 0;  // whose index was asked for last
   BucketIndex* latest_index_ = nullptr;

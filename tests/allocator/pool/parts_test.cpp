@@ -196,6 +196,24 @@ TEST(PageSupply, LeavesNothingReservedWhereTheDeviceRefuses) {
   EXPECT_EQ(parts.arenas.free_bytes(), 0u);
 }
 
+TEST(PageSupply, LeavesNothingReservedWhateverTheDeviceThrows) {
+  auto failing = std::make_unique<FailingMemory>(device(8));
+  FailingMemory& memory = *failing;
+  Parts parts(std::move(failing));
+  memory.fail_by([] { throw 1; });
+  PoolLock lock(parts.ground.mutex);
+  for (const std::uint64_t call : {1u, 2u}) {  // reserve(), commit()
+    memory.fail_call(memory.calls() + call);
+    Need need = parts.need(page);
+    EXPECT_THROW(parts.pages.commit(lock, need), int);
+    EXPECT_EQ(parts.ground.accounts.reserved_bytes.current, 0u);
+    EXPECT_EQ(parts.arenas.free_bytes(), 0u);
+    EXPECT_EQ(parts.ground.mutex.calls_under_way(), 0u);
+  }
+  memory.fail_call(0, 0);
+  parts.commit(lock, page);
+}
+
 TEST(Releaser, GivesBackWhatWasUnusedLongestOverBothArenas) {
   Parts parts(device(8));
   PoolLock lock(parts.ground.mutex);

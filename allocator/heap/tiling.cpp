@@ -1,13 +1,65 @@
-// Live blocks that are packed: many behind one Block, without entries in the live map.
+#include "allocator/heap/tiling.h"
+
 #include <algorithm>
 #include <utility>
 
-#include "allocator/heap/arena.h"
-
 namespace poolgrad {
 
-// What one pass works with, region by region.
-struct Arena::Packing {
+Block* Tiling::tile(std::uintptr_t address, std::size_t bytes, HandleMap handles) {
+  windows_.reserve(windows_.size() + 1);
+  std::unique_ptr<Window> window(new Window{.address = address,
+                                            .size = bytes,
+                                            .first = nullptr,
+                                            .live = LiveMap(granule_, map_bytes_),
+                                            .handles = std::move(handles)});
+  Block* hole = store_.make();
+  hole->address = address;
+  hole->size = bytes;
+  hole->window = window.get();
+  hole->state = BlockState::uncommitted;
+  window->first = hole;
+  window->older = newest_window_.load(std::memory_order_relaxed);
+  windows_.push_back(std::move(window));
+  newest_window_.store(windows_.back().get(), std::memory_order_release);
+  return hole;
+}
+
+Block* Tiling::split(Block* block, std::size_t size) {
+  Block* rest = store_.make();
+  split(block, size, rest);
+  return rest;
+}
+
+void Tiling::split(Block* block, std::size_t size, Block* rest) noexcept {
+  rest->address = block->address + size;
+  rest->size = block->size - size;
+  rest->window = block->window;
+  rest->stream = block->stream;
+  rest->epoch = block->epoch;
+  rest->ticket = block->ticket;
+  rest->state = block->state;
+  block->link_rest(rest, size);
+}
+
+Block* Tiling::join(const std::vector<Block*>& blocks) {
+  for (std::size_t i = 1; i < blocks.size(); ++i) absorb_next(blocks.front());
+  return blocks.front();
+}
+
+std::optional<Block> Tiling::containing(std::uintptr_t address) const {
+  const Window* window = window_of(address);
+  if (window == nullptr) return std::nullopt;
+  const Block* block = window->first;
+  while (block->end() <= address) block = block->next;
+  std::optional<Block> found;
+  for_each_of(block, [&](const Block& one) {
+    if (one.address <= address && address < one.end()) found = one;
+  });
+  return found;
+}
+
+// What one pass of packing works with, region by region.
+struct Tiling::Packing {
   std::size_t& count;
   std::vector<Block*> loose;   // live blocks that will be packed
   std::vector<Block*> pieces;  // and those that stand for packed ones, in address order
@@ -19,7 +71,7 @@ struct Arena::Packing {
   }
 };
 
-void Arena::pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed) {
+void Tiling::pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed) {
   Packing packing{packed, {}, {}, {}};
   for (const auto& window : windows_) {
     LiveMap& live = window->live;
@@ -36,7 +88,7 @@ void Arena::pack(const std::function<bool(const Block*)>& may_pack, std::size_t&
   }
 }
 
-void Arena::pack(Window& window, std::size_t region, Packing& packing) {
+void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
   LiveMap& live = window.live;
   auto& [count, loose, pieces, blocks] = packing;
   PackedBlocks* const known = live.packed(region);
@@ -91,7 +143,7 @@ void Arena::pack(Window& window, std::size_t region, Packing& packing) {
   live.set_packed(region, std::move(packed));
 }
 
-std::pair<std::size_t, PackedBlocks*> Arena::look_up(std::uintptr_t address) const noexcept {
+std::pair<std::size_t, PackedBlocks*> Tiling::look_up(std::uintptr_t address) const noexcept {
   const Window* window = window_of(address);
   PackedBlocks* packed = window == nullptr ? nullptr : window->live.packed(address - window->address);
   if (packed == nullptr) return {};
@@ -100,7 +152,7 @@ std::pair<std::size_t, PackedBlocks*> Arena::look_up(std::uintptr_t address) con
   return {index, packed};
 }
 
-Block Arena::copy_of(const Block* node, std::size_t index) {
+Block Tiling::copy_of(const Block* node, std::size_t index) {
   const LiveBlock live = node->packed->at(index, node);
   Block block = *node;
   block.address = live.address;
@@ -112,7 +164,7 @@ Block Arena::copy_of(const Block* node, std::size_t index) {
   return block;
 }
 
-std::optional<Block> Arena::live_copy(std::uintptr_t address) const {
+std::optional<Block> Tiling::live_copy(std::uintptr_t address) const {
   if (const Block* block = live(address)) {
     return block->state == BlockState::live ? std::optional(*block) : std::nullopt;
   }
@@ -121,12 +173,12 @@ std::optional<Block> Arena::live_copy(std::uintptr_t address) const {
   return copy_of(packed->node_of(address), index);
 }
 
-void Arena::expect_taken_out(std::uintptr_t address) {
+void Tiling::expect_taken_out(std::uintptr_t address) {
   store_.reserve(2);
   if (const PackedBlocks* packed = look_up(address).second) packed->nodes->window->live.expect_more();
 }
 
-Block* Arena::take_out(std::uintptr_t address) noexcept {
+Block* Tiling::take_out(std::uintptr_t address) noexcept {
   const auto [index, packed] = look_up(address);
   if (packed == nullptr) return nullptr;
   Block* block = packed->node_of(address);
@@ -154,12 +206,6 @@ Block* Arena::take_out(std::uintptr_t address) noexcept {
   packed->erase(index);
   if (packed->size() == 0) block->window->live.set_packed(address - block->window->address, nullptr);
   return block;
-}
-
-std::size_t Arena::bookkeeping_bytes() const noexcept {
-  std::size_t bytes = map_bytes_ + indices_.size() * sizeof(BucketIndex);
-  for (const auto& window : windows_) bytes += sizeof(Window) + window->handles.bytes();
-  return bytes;
 }
 
 }  // namespace poolgrad

@@ -1,0 +1,138 @@
+// Address windows tiled by blocks, and which live block starts where: cutting and joining them, the live map, live
+// blocks that are packed. What is free, and what pages there are, is the arena's to know.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "allocator/base/rounding.h"
+#include "allocator/heap/block.h"
+#include "allocator/heap/handle_map.h"
+#include "allocator/heap/live_map.h"
+#include "allocator/heap/packed_blocks.h"
+
+namespace poolgrad {
+
+/// One reserved address range.
+struct Window {
+  std::uintptr_t address;
+  std::size_t size;
+  Block* first;
+  LiveMap live;
+  HandleMap handles;
+  const Window* older = nullptr;  // of the same arena
+};
+
+/// A function that throws, for want of memory, has changed nothing.
+class Tiling {
+ public:
+  /// Blocks are multiples of `granule`, a power of two.
+  Tiling(BlockStore& store, std::size_t granule) : store_(store), granule_(granule) {}
+
+  const std::vector<std::unique_ptr<Window>>& windows() const { return windows_; }
+  /// Cuts a block that is in no index after `size` bytes and returns the rest, which has its stream, epoch, ticket and
+  /// state.
+  Block* split(Block* block, std::size_t size);
+  /// Joins busy neighbours, in address order, into one block.
+  Block* join(const std::vector<Block*>& blocks);
+  /// Whether `size` bytes at `alignment` fit into the block.
+  static bool fits(const Block* block, std::size_t size, std::size_t alignment) {
+    const std::uintptr_t start = round_up(block->address, alignment);
+    return start >= block->address && start - block->address <= block->size &&
+           block->size - (start - block->address) >= size;
+  }
+
+  /// mark_live() of the block will need no memory.
+  static void expect_live(const Block* block) { block->window->live.expect(); }
+  static void mark_live(Block* block) {
+    block->window->live.set(block->address - block->window->address, block);
+    block->state = BlockState::live;
+  }
+  static void clear_live(Block* block) noexcept { block->window->live.clear(block->address - block->window->address); }
+  /// The live block that starts at `address`; nullptr if there is none. The only function that needs no lock: windows
+  /// stay as long as the arena, and whoever asks about a block of his own sees it in the map.
+  Block* live(std::uintptr_t address) const noexcept {
+    const Window* window = window_of(address);
+    Block* block = window == nullptr ? nullptr : window->live.find(address - window->address);
+    return block != nullptr && block->address == address ? block : nullptr;
+  }
+  /// The block of any state that contains `address`; none outside every window. Slow.
+  std::optional<Block> containing(std::uintptr_t address) const;
+  bool owns(std::uintptr_t address) const noexcept { return window_of(address) != nullptr; }
+
+  // Packed blocks are live ones that cost few bytes, because no Block is theirs. Others see one that is live and stands
+  // for all of them that follow each other. The one thread that changes the arena may ask about them.
+  /// Packs the live blocks that are in the live map and that `may_pack(block)`, as far as that saves memory, and trims
+  /// the map. Only while nobody looks into it. Adds the number of blocks to `packed`.
+  void pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed);
+  /// take_out() of the address, and mark_live() then, will need no memory.
+  void expect_taken_out(std::uintptr_t address);
+  /// The packed block that starts at `address` as an ordinary live one that is not yet in the live map; nullptr if
+  /// there is none, or no memory.
+  Block* take_out(std::uintptr_t address) noexcept;
+  /// A copy of the live block that starts at `address`, packed or not; none if there is none.
+  std::optional<Block> live_copy(std::uintptr_t address) const;
+  /// Calls visit(const Block&) for the block, or for a copy of each that it stands for.
+  template <class Visit>
+  static void for_each_of(const Block* block, Visit visit) {
+    if (block->packed == nullptr) return visit(*block);
+    const PackedBlocks& packed = *block->packed;
+    for (std::size_t i = packed.lower_bound(block->address); i < packed.size(); ++i) {
+      if (packed.address(i) >= block->end()) return;
+      visit(copy_of(block, i));
+    }
+  }
+  /// Calls visit(const Block&) for all live blocks.
+  template <class Visit>
+  void for_each_live(Visit visit) const {
+    for (const auto& window : windows_) {
+      for (const Block* block = window->first; block != nullptr; block = block->next) {
+        if (block->state == BlockState::live) for_each_of(block, visit);
+      }
+    }
+  }
+  /// Bytes held for the live map and packed blocks.
+  std::size_t map_bytes() const noexcept { return map_bytes_; }
+
+ private:
+  std::size_t map_bytes_ = 0;  // whatever is held in windows_ is counted here
+
+ protected:
+  /// A new window, all of it one uncommitted block, which is returned.
+  Block* tile(std::uintptr_t address, std::size_t bytes, HandleMap handles);
+  /// Adds the right neighbour's bytes to `block` and forgets the neighbour.
+  void absorb_next(Block* block) {
+    Block* gone = block->absorb_next();
+    block->ticket = std::max(block->ticket, gone->ticket);
+    store_.recycle(gone);
+  }
+
+  BlockStore& store_;
+  const std::size_t granule_;
+  std::vector<std::unique_ptr<Window>> windows_;
+
+ private:
+  const Window* window_of(std::uintptr_t address) const noexcept {
+    const Window* window = newest_window_.load(std::memory_order_acquire);
+    while (window != nullptr && address - window->address >= window->size) window = window->older;
+    return window;
+  }
+  struct Packing;
+  /// The packed blocks of a region, and the index at which one starts at `address`; nullptr if none does.
+  std::pair<std::size_t, PackedBlocks*> look_up(std::uintptr_t address) const noexcept;
+  static Block copy_of(const Block* node, std::size_t index);
+  void pack(Window& window, std::size_t region, Packing& packing);
+  /// Puts `rest` behind the block, which keeps its first `size` bytes.
+  static void split(Block* block, std::size_t size, Block* rest) noexcept;
+
+  std::atomic<const Window*> newest_window_ = nullptr;
+};
+
+}  // namespace poolgrad
