@@ -38,9 +38,9 @@ function(poolgrad_floor name)
 endfunction()
 
 # poolgrad_test(<source relative to tests/> [OPTIMIZED] [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest
-# program and registers each of its tests with ctest, labelled with its folder, which also says the floor that it is
-# linked with, and with the labels in POOLGRAD_TEST_LABELS. The targets gpu_tests and core_tests build those labelled gpu
-# and core. What takes time is compiling tests, so their own code is -O0, or -O1 where it computes much (OPTIMIZED).
+# program and registers each of its tests with ctest (under sanitizers the program as one), labelled with its folder, which
+# also says the floor that it is linked with, and with the labels in POOLGRAD_TEST_LABELS. The targets gpu_tests and
+# core_tests build those labelled gpu and core. What takes time is compiling tests, so their own code is -O0, or -O1 where it computes much (OPTIMIZED).
 function(poolgrad_test source)
   cmake_parse_arguments(TEST "OPTIMIZED" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "\\.cpp$" "" name ${source})
@@ -68,9 +68,14 @@ function(poolgrad_test source)
       add_dependencies(${label}_tests ${name})
     endif()
   endforeach()
-  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
   # Tests ask for more threads than there are cores, and run beside each other: threads that wait must not spin.
   set(environment OMP_WAIT_POLICY=passive ${TEST_ENVIRONMENT})
+  if(POOLGRAD_SANITIZE)  # starting a process costs more than most tests: all of a program's in one
+    add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}" ENVIRONMENT "${environment}")
+    return()
+  endif()
+  gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
   # gtest_discover_tests takes the second of several labels for a property, so ctest sets lists when it lists the tests.
   set(labelling ${CMAKE_CURRENT_BINARY_DIR}/${name}_labels.cmake)
   file(CONFIGURE OUTPUT ${labelling} CONTENT [[
