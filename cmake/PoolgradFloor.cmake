@@ -22,7 +22,7 @@ function(poolgrad_floor name)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:poolgrad_options> poolgrad_threads)
   target_precompile_headers(${target} REUSE_FROM poolgrad_headers)
   if(name MATCHES "allocator|laboratory|kernels")
-    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
+    target_compile_options(${target} PRIVATE ${POOLGRAD_FASTEST})
   endif()
   foreach(library IN LISTS FLOOR_LIBRARIES)
     if(library MATCHES "^(Eigen3|nlohmann_json)::")  # header-only: a consumer of the archive does not need it

@@ -10,7 +10,7 @@ function(poolgrad_isa_variant target variant)
   set_target_properties(${objects} PROPERTIES
     POSITION_INDEPENDENT_CODE ON INTERPROCEDURAL_OPTIMIZATION OFF UNITY_BUILD OFF)
   target_compile_features(${objects} PRIVATE cxx_std_20)
-  target_compile_options(${objects} PRIVATE $<$<CONFIG:Release>:-O3> ${VARIANT_FLAGS})
+  target_compile_options(${objects} PRIVATE ${POOLGRAD_FASTEST} ${VARIANT_FLAGS})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # unique symbols cannot be made local
     target_compile_options(${objects} PRIVATE -fno-gnu-unique)
   endif()

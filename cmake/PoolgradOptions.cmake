@@ -12,7 +12,12 @@ option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")  # -O3 where the time of a step goes: allocator and kernels (PoolgradFloor)
+# CMake's -O3 is for allocator and kernels, where the time of a step goes. Flags of a user's own are left alone.
+set(POOLGRAD_FASTEST)
+if(CMAKE_CXX_FLAGS_RELEASE MATCHES "-O3")
+  set(POOLGRAD_FASTEST $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
+  string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
+endif()
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 # Names in anonymous namespaces are therefore unique in a floor; POOLGRAD_UNITY=OFF compiles every file alone.
