@@ -1,16 +1,23 @@
-// The commands on one trace or workload: list, export, replay, report.
+// The lab: its command line, what its commands read, and those on one trace or workload: list, export, replay, report.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
+#include <ostream>
+#include <vector>
 
 #include "allocator/base/atomic_file.h"
 #include "allocator/caching_allocator.h"
+#include "allocator/error.h"
 #include "allocator/memory/latency.h"
+#include "allocator/memory/simulated_memory.h"
 #include "allocator/replay/policy.h"
 #include "allocator/replay/zoo/zoo.h"
 #include "allocator/trace/trace_file.h"
@@ -122,8 +129,8 @@ Json to_json(const ReplayResult& r, std::optional<std::size_t> smallest) {
   return json;
 }
 
-std::string to_text(const Workload& workload, const ReplayResult& r, bool limited,
-                    std::optional<std::size_t> smallest) {
+std::string result_text(const Workload& workload, const ReplayResult& r, bool limited,
+                        std::optional<std::size_t> smallest) {
   std::string text =
       fmt::format("workload  {}: {}\n          {} operations, lower bound {}\n", workload.name, workload.description,
                   format_integer(workload.operations.size()), format_bytes(r.lower_bound));
@@ -152,7 +159,7 @@ int replay_one(const ReplayCommandOptions& options, Console& console) {
   const ReplayResult result = replay(workload, policy, replay_options);
   std::optional<std::size_t> smallest;
   if (options.smallest) smallest = smallest_capacity(workload, policy, {.latency = &latency});
-  console.print(to_text(workload, result, !options.capacity.empty(), smallest));
+  console.print(result_text(workload, result, !options.capacity.empty(), smallest));
   console.answer(to_json(result, smallest));
   return result.out_of_memory ? exit_failed : exit_good;
 }
@@ -257,5 +264,131 @@ Command add_report(CLI::App& lab) {
       ->capture_default_str();
   return {app, [options](Console& console) { return report(*options, console); }};
 }
+
+int run_lab(int argc, const char* const* argv, std::ostream& out, std::ostream& errors, bool live) {
+  CLI::App app("Records, replays, compares and draws what an allocator does.", "lab");
+  app.require_subcommand(1);
+  app.footer("A TRACE is a file (.pgt, PyTorch memory snapshot as pickle or JSON, RMM CSV) or zoo:NAME.");
+  ConsoleOptions options;
+  std::vector<Command> commands;
+  for (const auto add : {add_record, add_replay, add_compare, add_report, add_demo_oom, add_export, add_list}) {
+    commands.push_back(add(app));
+    commands.back().app->add_flag("--json", options.json, "Answer as JSON");
+    commands.back().app->add_flag("--quiet", options.quiet, "Print nothing but errors (and JSON, where asked for)");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error, out, errors) == 0 ? exit_good : exit_usage;
+  }
+  for (const Command& command : commands) {
+    if (!command.app->parsed()) continue;
+    try {
+      Console console(out, options, live);
+      return command.run(console);
+    } catch (const std::exception& error) {
+      errors << error.what() << std::endl;
+      return exit_error;
+    }
+  }
+  return exit_usage;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view zoo_prefix = "zoo:";
+
+/// One pool, and where it put each block.
+class Placement {
+ public:
+  Placement(const Workload& workload, std::size_t capacity)
+      : workload_(workload), pool_(make_memory(workload, capacity), {}), places_(workload.blocks) {}
+
+  Trace run() {
+    pool_.start_trace(4 * workload_.operations.size() + 4096);  // rungs and commits come on top
+    try {
+      for (const Operation& operation : workload_.operations) {
+        memory().advance(operation.think);
+        perform(operation);
+      }
+    } catch (const OutOfMemoryError&) {  // the trace says so
+    }
+    Trace trace = pool_.trace();
+    trace.locations.resize(1);  // the call sites are this file's
+    for (TraceEvent& event : trace.events) event.location = 0;
+    return trace;
+  }
+
+ private:
+  struct Place {
+    void* pointer = nullptr;
+    std::size_t bytes = 0;
+  };
+
+  static std::unique_ptr<SimulatedMemory> make_memory(const Workload& workload, std::size_t capacity) {
+    constexpr std::size_t least = std::size_t{1} << 30;
+    return std::make_unique<SimulatedMemory>(0, capacity ? capacity : std::max(least, 8 * workload.lower_bound()));
+  }
+
+  SimulatedMemory& memory() { return static_cast<SimulatedMemory&>(pool_.memory()); }
+  Stream stream(std::uint16_t index) const { return {pool_.device(), index}; }
+
+  void perform(const Operation& operation) {
+    const Stream on = stream(operation.stream);
+    switch (operation.kind) {
+      case OperationKind::allocate: {
+        const MemoryScope scope(operation.category);
+        places_.at(operation.block) = {pool_.allocate(operation.bytes, 64, on), operation.bytes};
+        break;
+      }
+      case OperationKind::free: {
+        Place& place = places_.at(operation.block);
+        pool_.deallocate(place.pointer, place.bytes, 64, on);
+        place.pointer = nullptr;
+        break;
+      }
+      case OperationKind::use: pool_.use(places_.at(operation.block).pointer, on); break;
+      case OperationKind::order: pool_.order(on, stream(static_cast<std::uint16_t>(operation.block))); break;
+      case OperationKind::step: pool_.begin_step(); break;
+    }
+  }
+
+  const Workload& workload_;
+  CachingAllocator pool_;
+  std::vector<Place> places_;
+};
+
+}  // namespace
+
+std::string source_name(const std::string& source) {
+  return source.starts_with(zoo_prefix) ? source.substr(zoo_prefix.size()) : fs::path(source).stem().string();
+}
+
+Workload read_workload(const std::string& source) {
+  if (source.starts_with(zoo_prefix)) return zoo_workload(source_name(source));
+  Workload workload = workload_of(load_trace(source), source_name(source));
+  workload.description = source;
+  return workload;
+}
+
+Trace read_trace(const std::string& source) {
+  if (source.starts_with(zoo_prefix)) return place(zoo_workload(source_name(source)));
+  return load_trace(source);
+}
+
+std::vector<std::string> recordings() {
+  const char* set = std::getenv("POOLGRAD_RECORDINGS");
+  const fs::path folder = set ? set : POOLGRAD_RECORDINGS;
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (entry->path().extension() == ".pgt") paths.push_back(entry->path().string());
+  std::ranges::sort(paths);
+  return paths;
+}
+
+Trace place(const Workload& workload, std::size_t capacity) { return Placement(workload, capacity).run(); }
 
 }  // namespace poolgrad::examples
