@@ -71,7 +71,6 @@
 #include "tensor/storage.h"
 #include "tensor/tensor.h"
 
-#include "autograd/engine/anomaly.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/function.h"
 #include "autograd/engine/node.h"
@@ -80,7 +79,6 @@
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/cast.h"
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/losses.h"
 #include "autograd/operators/matmul.h"

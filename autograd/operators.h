@@ -2,7 +2,6 @@
 #pragma once
 
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/cast.h"
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/losses.h"
 #include "autograd/operators/matmul.h"

@@ -6,7 +6,6 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/cast.h"
 #include "autograd/operators/losses.h"
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/views.h"

@@ -3,11 +3,11 @@
 #include <cmath>
 
 #include "allocator/error.h"
-#include "autograd/operators/cast.h"
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/rows.h"
 #include "autograd/operators/unary.h"
+#include "autograd/operators/views.h"
 
 namespace poolgrad::nn {
 

@@ -56,10 +56,7 @@ class GradRecord {
   virtual void backward(const Tensor& self, const Tensor& gradient, bool retain_graph, bool create_graph) = 0;
 };
 
-/// Makes the record of a leaf. autograd/ installs it from a static initialiser.
-using GradRecordFactory = std::shared_ptr<GradRecord> (*)();
-void set_grad_record_factory(GradRecordFactory factory);
-/// Throws Error where autograd/ is not linked.
-std::shared_ptr<GradRecord> make_grad_record();
-
 }  // namespace poolgrad
+
+/// Makes the record of a leaf. autograd/ defines it; null in programs without.
+extern "C" [[gnu::weak]] std::shared_ptr<poolgrad::GradRecord> poolgrad_make_leaf_record();

@@ -100,6 +100,16 @@ bool Tensor::requires_grad() const {
   return x.record && x.record->requires_grad();
 }
 
+namespace {
+
+std::shared_ptr<GradRecord> make_grad_record() {
+  if (!poolgrad_make_leaf_record)
+    throw Error("[set_requires_grad] gradients need the autograd library, which is not linked");
+  return poolgrad_make_leaf_record();
+}
+
+}  // namespace
+
 Tensor& Tensor::set_requires_grad(bool value) {
   checked("set_requires_grad");
   if (value && !is_floating(dtype()))
@@ -268,19 +278,5 @@ template std::vector<std::int64_t> Tensor::to_vector<std::int64_t>() const;
 template std::vector<std::int32_t> Tensor::to_vector<std::int32_t>() const;
 template std::vector<std::uint8_t> Tensor::to_vector<std::uint8_t>() const;
 template std::vector<bool> Tensor::to_vector<bool>() const;
-
-// Gradient records.
-
-namespace {
-// Installed by a static initialiser of another library, so it must need no initialisation of its own.
-constinit GradRecordFactory record_factory = nullptr;
-}  // namespace
-
-void set_grad_record_factory(GradRecordFactory factory) { record_factory = factory; }
-
-std::shared_ptr<GradRecord> make_grad_record() {
-  if (!record_factory) throw Error("[set_requires_grad] gradients need the autograd library, which is not linked");
-  return record_factory();
-}
 
 }  // namespace poolgrad

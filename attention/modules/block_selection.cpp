@@ -10,7 +10,7 @@
 #include "allocator/memory_scope.h"
 #include "attention/attend_call.h"
 #include "autograd/operators.h"
-#include "autograd/operators/check.h"
+#include "autograd/operators/shared.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 

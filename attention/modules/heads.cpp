@@ -6,8 +6,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/engine/record.h"
-#include "autograd/operators/check.h"
-#include "autograd/operators/placing.h"
+#include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
 #include "tensor/grad_mode.h"
 

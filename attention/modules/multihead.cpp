@@ -6,10 +6,9 @@
 #include "allocator/memory_scope.h"
 #include "attention/modules/heads.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/cast.h"
-#include "autograd/operators/check.h"
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/rows.h"
+#include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
 #include "tensor/grad_mode.h"
 

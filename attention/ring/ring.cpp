@@ -8,10 +8,9 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/ring/pass.h"
-#include "autograd/engine/definition.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/check.h"
+#include "autograd/operators/shared.h"
 
 namespace poolgrad::attention {
 

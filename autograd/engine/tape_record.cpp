@@ -8,10 +8,12 @@
 #include "allocator/stream.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/record.h"
+#include "autograd/operators/views.h"
 #include "kernels/elementwise.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
+
 namespace {
 
 /// The end of the tape: hands the complete gradient of a leaf to its record. It does not keep the record alive: with
@@ -36,8 +38,6 @@ class AccumulateGrad final : public Node {
 
   std::weak_ptr<TapeRecord> record_;
 };
-
-std::shared_ptr<GradRecord> make_leaf_record() { return std::make_shared<TapeRecord>(); }
 
 /// Nobody else can see the memory, and each element has its own place in it.
 bool is_reusable(const Tensor& tensor) {
@@ -166,11 +166,67 @@ Tensor add_gradients(Tensor a, Tensor b) {
   return out;
 }
 
+namespace {
+
+template <class Inputs>
+bool any_wants_gradient(const Inputs& inputs) {
+  if (!grad_enabled()) return false;
+  for (const Tensor& input : inputs)
+    if (input.defined() && input.requires_grad()) return true;
+  return false;
+}
+
+}  // namespace
+
+bool wants_gradient(std::initializer_list<std::reference_wrapper<const Tensor>> inputs) {
+  return any_wants_gradient(inputs);
+}
+bool wants_gradient(std::span<const Tensor> inputs) { return any_wants_gradient(inputs); }
+
+void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+            BackwardFunction backward) {
+  if (anomaly_mode_enabled()) check_outputs(name, inputs, outputs);
+  const std::shared_ptr<Node> node =
+      Node::make(std::move(name), inputs, static_cast<int>(outputs.size()), std::move(backward));
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!is_floating(outputs[i].dtype())) continue;
+    Tensor output = outputs[i];  // a handle: the record belongs to the tensor behind it
+    output.set_grad_record(std::make_shared<TapeRecord>(Edge{node, static_cast<int>(i)}));
+  }
+}
+
+Gradients differentiable_gradients(const Definition& definition, const std::vector<Tensor>& inputs,
+                                   const Gradients& gradients) {
+  const bool create_graph = grad_enabled();
+  std::vector<Tensor> seen = inputs, wanted;
+  std::vector<std::size_t> positions;
+  Gradients result(inputs.size());
+  std::vector<Tensor> outputs, weights;
+  {
+    EnableGradGuard guard;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
+      // A view of each input: the derivative is by the operator's argument alone, even where one argument was computed
+      // from another. On the tape the view leads back to the input.
+      seen[i] = create_graph ? expand(inputs[i], inputs[i].shape()) : inputs[i].detach().set_requires_grad();
+      wanted.push_back(seen[i]);
+      positions.push_back(i);
+    }
+    if (wanted.empty()) return result;
+    const std::vector<Tensor> values = definition(seen);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (!gradients[i].defined() || !values[i].requires_grad()) continue;
+      outputs.push_back(values[i]);
+      weights.push_back(gradients[i]);
+    }
+  }
+  if (outputs.empty()) return result;
+  const std::vector<Tensor> found =
+      grad(outputs, wanted, weights, {.retain_graph = create_graph, .create_graph = create_graph}, true);
+  for (std::size_t i = 0; i < positions.size(); ++i) result[positions[i]] = found[i];
+  return result;
+}
+
 }  // namespace poolgrad
 
-// tensor/ makes records without knowing this floor. A static library drops object files that nobody refers to, so the
-// build asks the linker for this symbol (autograd/CMakeLists.txt), and with it for the initialiser.
-extern "C" {
-extern const int poolgrad_autograd_anchor;
-const int poolgrad_autograd_anchor = (poolgrad::set_grad_record_factory(&poolgrad::make_leaf_record), 1);
-}
+std::shared_ptr<poolgrad::GradRecord> poolgrad_make_leaf_record() { return std::make_shared<poolgrad::TapeRecord>(); }

@@ -1,14 +1,14 @@
 #include "autograd/operators/arithmetic.h"
 
 #include <cmath>
+#include <optional>
 #include <string>
 
 #include "allocator/error.h"
 #include "autograd/engine/record.h"
-#include "autograd/operators/check.h"
-#include "autograd/operators/elementwise.h"
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/reductions.h"
+#include "autograd/operators/shared.h"
 #include "autograd/operators/unary.h"
 #include "autograd/operators/views.h"
 #include "tensor/creation.h"
@@ -19,13 +19,14 @@ namespace {
 using kernels::BinaryOp;
 using kernels::UnaryOp;
 
-/// Checks, allocates and computes op(a, b); the callers record.
-Tensor computed(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
+/// Checks, allocates and computes op(a, b); the callers record. The result is like the operands, which must be numbers,
+/// or, for comparisons, bool.
+Tensor computed(const char* name, BinaryOp op, const Tensor& a, const Tensor& b, std::optional<DType> result = {},
                 std::source_location at = std::source_location::current()) {
   check_alike(name, {{"lhs", a}, {"rhs", b}});
-  if (a.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"lhs", a}, {"rhs", b}});
+  if (!result && a.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"lhs", a}, {"rhs", b}});
   const Shape shape = broadcast_operands(name, {{"lhs", a}, {"rhs", b}});
-  Tensor out = Tensor::empty(shape, a.options(), at);
+  Tensor out = Tensor::empty(shape, {result.value_or(a.dtype()), a.device()}, at);
   kernels::binary(current_stream(a.device()), op, out.view(), broadcast_view(a, shape), broadcast_view(b, shape));
   return out;
 }
@@ -204,29 +205,22 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   return reshape(sum(x, dims, /*keep=*/true), shape);
 }
 
-namespace {
-
-using kernels::BinaryOp;
-
-Tensor compare(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
-               std::source_location at = std::source_location::current()) {
-  check_alike(name, {{"lhs", a}, {"rhs", b}});
-  const Shape shape = broadcast_operands(name, {{"lhs", a}, {"rhs", b}});
-  Tensor out = Tensor::empty(shape, {DType::boolean, a.device()}, at);
-  kernels::binary(current_stream(a.device()), op, out.view(), broadcast_view(a, shape), broadcast_view(b, shape));
-  return out;
+Tensor equal(const Tensor& a, const Tensor& b) { return computed("equal", BinaryOp::eq, a, b, DType::boolean); }
+Tensor not_equal(const Tensor& a, const Tensor& b) { return computed("not_equal", BinaryOp::ne, a, b, DType::boolean); }
+Tensor less(const Tensor& a, const Tensor& b) { return computed("less", BinaryOp::lt, a, b, DType::boolean); }
+Tensor less_equal(const Tensor& a, const Tensor& b) {
+  return computed("less_equal", BinaryOp::le, a, b, DType::boolean);
 }
-
-}  // namespace
-
-Tensor equal(const Tensor& a, const Tensor& b) { return compare("equal", BinaryOp::eq, a, b); }
-Tensor not_equal(const Tensor& a, const Tensor& b) { return compare("not_equal", BinaryOp::ne, a, b); }
-Tensor less(const Tensor& a, const Tensor& b) { return compare("less", BinaryOp::lt, a, b); }
-Tensor less_equal(const Tensor& a, const Tensor& b) { return compare("less_equal", BinaryOp::le, a, b); }
-Tensor greater(const Tensor& a, const Tensor& b) { return compare("greater", BinaryOp::gt, a, b); }
-Tensor greater_equal(const Tensor& a, const Tensor& b) { return compare("greater_equal", BinaryOp::ge, a, b); }
-Tensor logical_and(const Tensor& a, const Tensor& b) { return compare("logical_and", BinaryOp::logical_and, a, b); }
-Tensor logical_or(const Tensor& a, const Tensor& b) { return compare("logical_or", BinaryOp::logical_or, a, b); }
+Tensor greater(const Tensor& a, const Tensor& b) { return computed("greater", BinaryOp::gt, a, b, DType::boolean); }
+Tensor greater_equal(const Tensor& a, const Tensor& b) {
+  return computed("greater_equal", BinaryOp::ge, a, b, DType::boolean);
+}
+Tensor logical_and(const Tensor& a, const Tensor& b) {
+  return computed("logical_and", BinaryOp::logical_and, a, b, DType::boolean);
+}
+Tensor logical_or(const Tensor& a, const Tensor& b) {
+  return computed("logical_or", BinaryOp::logical_or, a, b, DType::boolean);
+}
 Tensor logical_not(const Tensor& x) { return unary_test("logical_not", kernels::UnaryOp::logical_not, x); }
 
 }  // namespace poolgrad

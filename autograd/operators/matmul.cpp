@@ -1,16 +1,18 @@
 #include "autograd/operators/matmul.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "allocator/error.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/check.h"
-#include "autograd/operators/product.h"
 #include "autograd/operators/reductions.h"
+#include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
+#include "kernels/gemm.h"
 
 namespace poolgrad {
+
 namespace {
 
 /// (..., m, n) with the broadcast batch dimensions of a and b.
@@ -102,6 +104,107 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, CallSit
              return gradients;
            });
   return out;
+}
+
+namespace {
+
+/// How gemm reads the last two dimensions: row-major, or as the transpose of a row-major matrix.
+struct Layout {
+  bool usable = false, transposed = false;
+  std::int64_t leading = 1;
+};
+
+/// `lines` lines of `length` consecutive elements; a dimension of size 1 has no stride of its own.
+Layout lines_of(std::int64_t lines, std::int64_t line_stride, std::int64_t length, std::int64_t element_stride,
+                bool transposed) {
+  if (element_stride != 1 && length > 1) return {};
+  if (lines > 1 && line_stride < length) return {};
+  return {true, transposed, lines > 1 ? line_stride : std::max<std::int64_t>(length, 1)};
+}
+
+Layout layout_of(const Tensor& matrix) {
+  const int r = matrix.rank();
+  const std::int64_t rows = matrix.shape()[r - 2], columns = matrix.shape()[r - 1];
+  const std::int64_t row_stride = matrix.strides()[r - 2], column_stride = matrix.strides()[r - 1];
+  const Layout straight = lines_of(rows, row_stride, columns, column_stride, false);
+  return straight.usable ? straight : lines_of(columns, column_stride, rows, row_stride, true);
+}
+
+/// One batch dimension of all three operands: its size and how far a step moves in each.
+struct BatchDim {
+  std::int64_t size, a, b, out;
+
+  bool continues(const BatchDim& inner) const {
+    return a == inner.a * inner.size && b == inner.b * inner.size && out == inner.out * inner.size;
+  }
+};
+
+std::int64_t batch_stride(const Tensor& x, int d, int batch_rank) {
+  const int own = d - (batch_rank - (x.rank() - 2));
+  return own < 0 || x.shape()[own] == 1 ? 0 : x.strides()[own];
+}
+
+/// The batch dimensions, outermost first, neighbours merged wherever all operands allow it.
+std::vector<BatchDim> batch_dims(const Tensor& out, const Tensor& a, const Tensor& b) {
+  const int rank = out.rank() - 2;
+  std::vector<BatchDim> dims;
+  for (int d = 0; d < rank; ++d) {
+    if (out.shape()[d] == 1) continue;
+    const BatchDim next{out.shape()[d], batch_stride(a, d, rank), batch_stride(b, d, rank), out.strides()[d]};
+    if (!dims.empty() && dims.back().continues(next)) {
+      dims.back() = {dims.back().size * next.size, next.a, next.b, next.out};
+    } else {
+      dims.push_back(next);
+    }
+  }
+  return dims;
+}
+
+}  // namespace
+
+void product(const Tensor& out, const Tensor& left, const Tensor& right, double beta, const Tensor& bias) {
+  if (out.count() == 0) return;
+  const Tensor a = layout_of(left).usable ? left : left.copy();
+  const Tensor b = layout_of(right).usable ? right : right.copy();
+  const Layout la = layout_of(a), lb = layout_of(b), lo = layout_of(out);
+  const int r = out.rank();
+  kernels::Gemm shape{.m = out.shape()[r - 2], .n = out.shape()[r - 1], .k = a.shape().back()};
+  shape.transpose_a = la.transposed, shape.transpose_b = lb.transposed;
+  shape.lda = la.leading, shape.ldb = lb.leading, shape.ldc = lo.leading;
+  shape.beta = beta;
+  shape.dtype = a.dtype();
+  shape.f32_out = out.dtype() == DType::f32;
+  if (bias.defined()) shape.bias = bias.view().data;
+
+  std::vector<BatchDim> dims = batch_dims(out, a, b);
+  // A row-major `a` whose batches follow on its rows is one tall matrix, where all batches share `b`.
+  if (!dims.empty() && !la.transposed && dims.back().b == 0) {
+    const BatchDim& inner = dims.back();
+    if (inner.a == shape.m * shape.lda && inner.out == shape.m * shape.ldc) {
+      shape.m *= inner.size;
+      dims.pop_back();
+    }
+  }
+  if (!dims.empty()) {
+    shape.batch = dims.back().size;
+    shape.stride_a = dims.back().a, shape.stride_b = dims.back().b, shape.stride_c = dims.back().out;
+    dims.pop_back();
+  }
+
+  std::int64_t calls = 1;
+  for (const BatchDim& dim : dims) calls *= dim.size;
+  const auto width = static_cast<std::int64_t>(size_of(a.dtype())),
+             out_width = static_cast<std::int64_t>(size_of(out.dtype()));
+  for (std::int64_t call = 0; call < calls; ++call) {
+    std::int64_t rest = call, at_a = 0, at_b = 0, at_out = 0;
+    for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
+      const std::int64_t i = rest % dim->size;
+      rest /= dim->size;
+      at_a += i * dim->a, at_b += i * dim->b, at_out += i * dim->out;
+    }
+    kernels::gemm(current_stream(out.device()), shape, a.view().as<char>() + at_a * width,
+                  b.view().as<char>() + at_b * width, out.view().as<char>() + at_out * out_width);
+  }
 }
 
 }  // namespace poolgrad

@@ -1,11 +1,9 @@
 #include "autograd/operators/rows.h"
 #include "allocator/error.h"
-#include "autograd/engine/definition.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/check.h"
 #include "autograd/operators/reductions.h"
-#include "autograd/operators/row_layout.h"
+#include "autograd/operators/shared.h"
 #include "autograd/operators/unary.h"
 #include "kernels/rows.h"
 

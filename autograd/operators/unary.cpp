@@ -1,16 +1,13 @@
 #include "autograd/operators/unary.h"
 
-#include "autograd/operators/elementwise.h"
-
 #include <cmath>
 #include <numbers>
 
 #include "allocator/error.h"
-#include "autograd/engine/definition.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/check.h"
 #include "autograd/operators/indexing.h"
+#include "autograd/operators/shared.h"
 #include "kernels/random.h"
 #include "tensor/creation.h"
 

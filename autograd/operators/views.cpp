@@ -5,11 +5,11 @@
 #include "allocator/error.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
-#include "autograd/operators/check.h"
-#include "autograd/operators/placing.h"
+#include "autograd/operators/shared.h"
 #include "kernels/elementwise.h"
 
 namespace poolgrad {
+
 namespace {
 
 void check_defined(const char* op, const Tensor& x) { check_devices(op, {{"x", x}}); }
@@ -260,6 +260,26 @@ Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t 
     record("pad", {x}, {out}, [axis, before, size = x.shape()[axis]](const BackwardCall& call) -> Gradients {
       return slices_of(call, axis, {before}, {size});
     });
+  return out;
+}
+
+Tensor to(const Tensor& x, DType dtype, CallSite) {
+  check_devices("to", {{"x", x}});
+  if (x.dtype() == dtype) return x;
+  Tensor out = Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x.detach());
+  if (wants_gradient({x}) && is_floating(dtype))
+    record("cast", {x}, {out},
+           [before = x.dtype()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });
+  return out;
+}
+
+Tensor to(const Tensor& x, Device device, CallSite) {
+  check_devices("to", {{"x", x}});
+  if (x.device() == device) return x;
+  Tensor out = Tensor::empty(x.shape(), {x.dtype(), device}).copy_from(x.detach());
+  if (wants_gradient({x}))
+    record("move", {x}, {out},
+           [before = x.device()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });
   return out;
 }
 

@@ -42,4 +42,10 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0, CallSite 
 Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t after, double value = 0.0,
            CallSite = {});
 
+// Changes of dtype and device; the gradient is cast or moved back.
+
+/// x itself when nothing changes.
+Tensor to(const Tensor& x, DType dtype, CallSite = {});
+Tensor to(const Tensor& x, Device device, CallSite = {});
+
 }  // namespace poolgrad

@@ -6,7 +6,7 @@
 #include <limits>
 #include <random>
 
-#include "autograd/operators/cast.h"
+#include "autograd/operators/views.h"
 #include "kernels/instruction_sets.h"
 #include "tests/attention/attend_support.h"
 #include "tests/test_seed.h"

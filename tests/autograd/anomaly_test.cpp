@@ -1,5 +1,5 @@
 // Anomaly mode names the operator that made the first number that is none.
-#include "autograd/engine/anomaly.h"
+#include "autograd/engine/engine.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "attention/modules/multihead.h"
-#include "autograd/operators/cast.h"
+#include "autograd/operators/views.h"
 #include "nn/optimizer.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"

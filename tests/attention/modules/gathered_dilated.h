@@ -12,7 +12,7 @@
 #include "allocator/memory_scope.h"
 #include "attention/modules/dilated_attention.h"
 #include "autograd/operators.h"
-#include "autograd/operators/placing.h"
+#include "autograd/operators/shared.h"
 #include "kernels/definition/attention_dropout.h"
 #include "tensor/creation.h"
 

@@ -1,4 +1,4 @@
-#include "autograd/operators/check.h"
+#include "autograd/operators/shared.h"
 
 #include <algorithm>
 

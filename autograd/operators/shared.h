@@ -1,0 +1,109 @@
+// What operators share: what they check before they allocate (one text on every device, showing all operands), the body
+// of elementwise operators, pieces put together, products in any layout, and rows.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "autograd/operators/views.h"
+#include "kernels/elementwise.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// An operand under the name that error messages give it.
+struct Operand {
+  std::string_view name;
+  const Tensor& tensor;
+};
+using Operands = std::initializer_list<Operand>;
+
+/// "[matmul] inner dimensions differ: lhs (4, 8) f32 on cpu, rhs (9, 2) f32 on cpu". Undefined operands are left out.
+std::string operator_message(std::string_view op, std::string_view reason, Operands operands);
+
+/// Throws E with operator_message().
+template <class E>
+[[noreturn]] void fail(std::string_view op, std::string_view reason, Operands operands) {
+  throw E(operator_message(op, reason, operands));
+}
+
+/// Every operand is defined (ValueError), on one device (DeviceError) and of one dtype (DTypeError).
+void check_alike(const char* op, Operands operands);
+/// check_alike, and the dtype is floating.
+void check_floating(const char* op, Operands operands);
+/// Every operand is defined and on one device; dtypes are free.
+void check_devices(const char* op, Operands operands);
+/// The last operand has that dtype; `operands` are all that the message shows.
+void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_view reason, Operands operands);
+/// i64 indices within [0, limit); IndexError "[op] <what> 300 at position (0, 17) is outside [0, 256)". Reads them, so
+/// nothing is found on sim.
+void check_index_range(const char* op, std::string_view what, const Tensor& index, std::int64_t limit);
+/// The shape that all operands broadcast to (NumPy); ShapeError otherwise.
+Shape broadcast_operands(const char* op, Operands operands);
+/// `x` as a kernel sees it when broadcast to `shape`.
+View broadcast_view(const Tensor& x, const Shape& shape);
+
+// The shared body of elementwise operators of one tensor.
+
+/// Which dtypes an elementwise operator takes.
+enum class Domain { floating, numbers, any };
+
+/// op(x, a, b), put on the tape under `name` and in traces down to the caller. Throws DTypeError outside the domain
+/// (numbers: all but bool).
+Tensor record_unary(const char* name, kernels::UnaryOp op, const Tensor& x, double a = 0.0, double b = 0.0,
+                    Domain domain = Domain::floating, std::source_location at = std::source_location::current());
+/// The same for operators that give bool tensors and carry no gradient.
+Tensor unary_test(const char* name, kernels::UnaryOp op, const Tensor& x,
+                  std::source_location at = std::source_location::current());
+
+// The gradient of slicing: pieces put back where they came from.
+
+/// A tensor of `shape` that holds parts[i] along `dim` at starts[i], starts[i] + step, ..., and `value` elsewhere. An
+/// undefined part leaves `value`. At least one part is defined. No gradient record.
+Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
+                 std::int64_t step = 1, double value = 0.0, std::source_location at = std::source_location::current());
+
+/// assembled() with zeros, differentiable: the gradient of a part is its slice. Backward of slice, select and split.
+Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
+             std::int64_t step = 1);
+
+// Matrix products of raw tensors in whatever layout they come: the compute part of matmul, linear and
+// linear_cross_entropy.
+
+/// out = a b + beta * out (+ bias on every row) for out (..., m, n), a (..., m, k), b (..., k, n). Batch dimensions of
+/// a and b broadcast to those of out, which is contiguous in its last dimension. Transposed, sliced and broadcast
+/// operands are used where they lie; an operand is copied only if neither of its last two dimensions has stride 1. out
+/// (and bias) may be f32 where a and b are f16 or bf16. No checks, no gradient record.
+void product(const Tensor& out, const Tensor& a, const Tensor& b, double beta = 0.0, const Tensor& bias = {});
+
+// Layout helpers of operators that work on rows, the last dimension.
+
+/// Row-major: x itself where it already is, else a copy without a gradient record.
+inline Tensor dense(const Tensor& x) { return x.is_contiguous() ? x : x.copy(); }
+
+/// The shape without its last dimension.
+inline Shape row_shape(const Tensor& x) {
+  Shape shape = x.shape();
+  shape.erase(shape.rank() - 1);
+  return shape;
+}
+
+/// Differentiable views that move dimension `dim` to the end, and the last one back to `dim`.
+inline Tensor moved_to_end(const Tensor& x, int dim) {
+  Dims order;
+  for (int d = 0; d < x.rank(); ++d)
+    if (d != dim) order.append(d);
+  order.append(dim);
+  return permute(x, order);
+}
+inline Tensor moved_from_end(const Tensor& x, int dim) {
+  Dims order;
+  for (int d = 0; d + 1 < x.rank(); ++d) order.append(d);
+  order.insert(dim, x.rank() - 1);
+  return permute(x, order);
+}
+
+}  // namespace poolgrad
