@@ -2,8 +2,10 @@
 """Measures the house: how many files and lines there are, how full the folders, how large the largest class.
 
 usage: python3 tests/structure/house.py [REVISION...]
+       python3 tests/structure/house.py --check
 
-A column for each revision of git, or one for the working tree. Sources are .h .cpp .cu .cuh outside tests/. Public
+--check says which classes have more than 40 functions, and fails if there is one (what can be counted without reading
+classes, the structure test holds). Otherwise: a column for each revision of git, or one for the working tree. Sources are .h .cpp .cu .cuh outside tests/. Public
 headers are those that poolgrad.h reaches. A class's functions are what is declared or defined in its body, operators
 and constructors too. A repeated run is six neighbouring lines of code, blanks and spaces aside, that occur elsewhere.
 """
@@ -17,6 +19,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SOURCES = (".h", ".cpp", ".cu", ".cuh")
 RUN = 6
+MOST_FUNCTIONS = 40
 
 
 def git(*command):
@@ -121,7 +124,18 @@ def measure(revision):
     ]
 
 
+def check():
+    crowded = [(number, name, file) for file, text in read_tree(None).items()
+               if file.endswith(SOURCES) and not file.startswith("tests/")
+               for name, number in classes(text) if number > MOST_FUNCTIONS]
+    for number, name, file in crowded:
+        print(f"{file}: {name} has {number} functions, limit {MOST_FUNCTIONS}")
+    sys.exit(bool(crowded))
+
+
 def main():
+    if sys.argv[1:] == ["--check"]:
+        check()
     if any(argument.startswith("-") for argument in sys.argv[1:]):
         sys.exit(__doc__)
     revisions = sys.argv[1:] or [None]

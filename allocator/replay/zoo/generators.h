@@ -5,7 +5,7 @@
 
 namespace poolgrad::zoo {
 
-// zoo_training.cpp
+// training.cpp
 void transformer(WorkloadBuilder& out);
 void alternating_batches(WorkloadBuilder& out);
 void variable_lengths(WorkloadBuilder& out);
@@ -14,19 +14,19 @@ void optimizer_start(WorkloadBuilder& out);
 void evaluation(WorkloadBuilder& out);
 void example_training(WorkloadBuilder& out);
 
-// zoo_attention.cpp
+// attention.cpp
 void dilated_segments(WorkloadBuilder& out);
 void ring_attention(WorkloadBuilder& out);
 
-// zoo_distributed.cpp
+// distributed.cpp
 void mixture_of_experts(WorkloadBuilder& out);
 void two_streams(WorkloadBuilder& out);
 
-// zoo_inference.cpp
+// inference.cpp
 void growing_cache(WorkloadBuilder& out);
 void paged_cache(WorkloadBuilder& out);
 
-// zoo_adversarial.cpp
+// adversarial.cpp
 void checkerboard(WorkloadBuilder& out);
 void workspace_search(WorkloadBuilder& out);
 

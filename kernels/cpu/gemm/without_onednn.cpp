@@ -1,4 +1,4 @@
-// Takes the place of gemm_onednn.cpp in a build without oneDNN.
+// Takes the place of onednn.cpp in a build without oneDNN.
 #include "allocator/error.h"
 #include "kernels/cpu/gemm/backends.h"
 
