@@ -76,6 +76,9 @@ function(poolgrad_test source)
   if(POOLGRAD_SANITIZE)  # starting a process costs more than most tests: all of a program's in one
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}" ENVIRONMENT "${environment}")
+    if(TEST_OPTIMIZED)  # those that take longest begin first
+      set_tests_properties(${name} PROPERTIES COST 100)
+    endif()
     return()
   endif()
   gtest_discover_tests(${name} DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
