@@ -8,10 +8,12 @@ target_precompile_headers(poolgrad_headers PRIVATE
   <memory> <mutex> <optional> <set> <span> <sstream> <string> <string_view> <thread> <tuple> <type_traits> <unordered_map>
   <utility> <variant> <vector>)
 
-# One library per floor. poolgrad_floor(<folder> SOURCES ... DEPENDS <lower floors> LIBRARIES <packages>) makes
-# poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed.
+# One library per floor. poolgrad_floor(<folder> [FASTEST] SOURCES ... DEPENDS <lower floors> LIBRARIES <packages>) makes
+# poolgrad_<folder>, with the alias poolgrad::<folder>. Sources are listed, never globbed. FASTEST: where the time of a step
+# goes, compiled at -O3, and without headers that were precompiled at -O2: GCC 12 inlines less of those, and dropout, normal
+# numbers and gelu took up to twice their time.
 function(poolgrad_floor name)
-  cmake_parse_arguments(FLOOR "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(FLOOR "FASTEST" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   set(target poolgrad_${name})
   add_library(${target} STATIC ${FLOOR_SOURCES})
   add_library(poolgrad::${name} ALIAS ${target})
@@ -20,9 +22,7 @@ function(poolgrad_floor name)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/poolgrad>)
   target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:poolgrad_options> poolgrad_threads)
-  # What is compiled at -O3 takes no headers that were precompiled at -O2: GCC 12 then inlines less of them, and dropout,
-  # normal numbers and gelu took up to twice their time.
-  if(name MATCHES "^(allocator|kernels)$")
+  if(FLOOR_FASTEST)
     target_compile_options(${target} PRIVATE ${POOLGRAD_FASTEST})
   else()
     target_precompile_headers(${target} REUSE_FROM poolgrad_headers)
@@ -42,8 +42,9 @@ endfunction()
 
 # poolgrad_test(<source relative to tests/> [OPTIMIZED] [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest
 # program and registers each of its tests with ctest (under sanitizers the program as one), labelled with its folder, which
-# also says the floor that it is linked with, and with the labels in POOLGRAD_TEST_LABELS. The targets gpu_tests and
-# core_tests build those labelled gpu and core. What takes time is compiling tests, so their own code is -O0, or -O1 where it computes much (OPTIMIZED).
+# also says the floor that it is linked with, besides POOLGRAD_TEST_LIBRARIES, and with the labels in POOLGRAD_TEST_LABELS.
+# The targets gpu_tests and core_tests build those labelled gpu and core. What takes time is compiling tests, so their own
+# code is -O0, or -O1 where it computes much (OPTIMIZED).
 function(poolgrad_test source)
   cmake_parse_arguments(TEST "OPTIMIZED" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "\\.cpp$" "" name ${source})
@@ -51,12 +52,10 @@ function(poolgrad_test source)
   string(REPLACE "/" "_" name ${name})
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${source})
   set(library poolgrad_all)
-  if(name MATCHES "^allocator_(trace|replay)_")
-    set(library poolgrad_laboratory)
-  elseif(TARGET poolgrad_${floor})
+  if(TARGET poolgrad_${floor})
     set(library poolgrad_${floor})
   endif()
-  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} ${library} poolgrad_options poolgrad_threads
+  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} ${POOLGRAD_TEST_LIBRARIES} ${library} poolgrad_options poolgrad_threads
     GTest::gmock GTest::gtest_main poolgrad_test_options)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
   set(level -O0)

@@ -74,7 +74,7 @@ endif()
 
 # GCC 12 takes "text" + std::string for an overlapping or an endless copy (GCC bug 105651).
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  target_compile_options(poolgrad_options INTERFACE 
+  target_compile_options(poolgrad_options INTERFACE
     $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict -Wno-stringop-overflow -Wno-array-bounds>)
   # ... and, where sanitizers are in between, std::regex for a read of uninitialised memory (GCC bug 105562).
   if(POOLGRAD_SANITIZE)

@@ -12,6 +12,8 @@
 #include <iterator>
 #include <sstream>
 
+#include "allocator/base/rounding.h"
+
 namespace poolgrad {
 
 namespace {
@@ -92,7 +94,7 @@ void* HostMemory::reserve(std::size_t bytes) {
   void* mapped = mmap(nullptr, bytes + granule, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   const auto start = reinterpret_cast<std::uintptr_t>(mapped);
-  const std::uintptr_t aligned = (start + granule - 1) & ~(granule - 1);
+  const std::uintptr_t aligned = round_up(start, granule);
   if (aligned != start) munmap(mapped, aligned - start);
   if (const std::size_t rest = start + granule - aligned; rest != 0) {
     munmap(reinterpret_cast<void*>(aligned + bytes), rest);

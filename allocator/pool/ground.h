@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/front/thread_cache.h"
 #include "allocator/pool/pool_mutex.h"
@@ -18,7 +19,7 @@ namespace poolgrad {
 struct PoolSettings {
   PoolSettings(DeviceMemory& memory, const AllocatorConfig& config);
 
-  std::size_t rounded(std::size_t bytes) const { return ((bytes != 0 ? bytes : 1) + granule - 1) & ~(granule - 1); }
+  std::size_t rounded(std::size_t bytes) const { return round_up(bytes != 0 ? bytes : 1, granule); }
   /// The calling thread's cache of the pool, if it has one.
   ThreadCache* own_cache() const noexcept { return ThreadCaches::known(id, place); }
   /// The program has misused `pointer`, and memory is already corrupt: says so and ends it.

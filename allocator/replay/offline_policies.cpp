@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "allocator/base/rounding.h"
 #include "allocator/replay/packer.h"
 
 namespace poolgrad {
@@ -30,7 +31,7 @@ class LowerBound : public Policy {
 
 constexpr std::size_t packing_granule = 64;
 
-std::size_t packed_size(std::uint64_t bytes) { return (bytes + packing_granule - 1) & ~(packing_granule - 1); }
+std::size_t packed_size(std::uint64_t bytes) { return round_up(bytes, packing_granule); }
 
 /// Block `i` lives from its allocation to its release, counted in operations.
 std::vector<PackItem> items_of(const Workload& workload) {

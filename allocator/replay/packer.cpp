@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "allocator/base/rounding.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -196,7 +197,7 @@ Packing pack(const std::vector<PackItem>& given, std::size_t granule, double tol
   const std::uint32_t ends = compress_time(items);
   std::uint64_t sum = 0;
   for (PackItem& item : items) {
-    if (item.bytes >> 62 == 0) item.bytes = (item.bytes + granule - 1) & ~(std::uint64_t{granule} - 1);
+    if (item.bytes >> 62 == 0) item.bytes = round_up(item.bytes, granule);
     sum += std::min(item.bytes, std::uint64_t{1} << 62);
     if (sum >> 62 != 0) throw ValueError("[pack] sizes add up to 2^62 bytes or more");
   }

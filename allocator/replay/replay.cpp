@@ -3,19 +3,19 @@
 #include <algorithm>
 #include <chrono>
 
+#include "allocator/base/rounding.h"
+
 namespace poolgrad {
 
 namespace {
 
-std::size_t round_up(std::size_t bytes) {
-  return (bytes + ModelDevice::page - 1) / ModelDevice::page * ModelDevice::page;
-}
+std::size_t whole_pages(std::size_t bytes) { return round_up(bytes, ModelDevice::page); }
 
 }  // namespace
 
 double ReplayResult::utilisation() const {
   if (peak_reserved == 0) return 1.0;
-  return std::min(1.0, static_cast<double>(round_up(peak_requested)) / static_cast<double>(peak_reserved));
+  return std::min(1.0, static_cast<double>(whole_pages(peak_requested)) / static_cast<double>(peak_reserved));
 }
 
 ReplayResult replay(const Workload& workload, const PolicyEntry& entry, const ReplayOptions& options) {
@@ -71,20 +71,21 @@ std::size_t smallest_capacity(const Workload& workload, const PolicyEntry& polic
     limited.capacity = capacity;
     return !replay(workload, policy, limited).out_of_memory;
   };
-  std::size_t fails = round_up(workload.lower_bound());
+  std::size_t fails = whole_pages(workload.lower_bound());
   if (passes(fails)) return fails;
   // What the policy takes when nothing limits it is enough, but for policies that grow by shares of the capacity: then
   // doubling finds a capacity that passes.
   ReplayOptions unlimited = options;
   unlimited.capacity = std::max(options.capacity, fails);
-  std::size_t enough = std::max(fails + ModelDevice::page, round_up(replay(workload, policy, unlimited).peak_reserved));
+  std::size_t enough =
+      std::max(fails + ModelDevice::page, whole_pages(replay(workload, policy, unlimited).peak_reserved));
   while (!passes(enough)) {
     fails = enough;
     enough *= 2;
     if (enough > std::size_t{1} << 50) return enough;
   }
   while (enough - fails > ModelDevice::page) {
-    const std::size_t middle = fails + round_up((enough - fails) / 2);
+    const std::size_t middle = fails + whole_pages((enough - fails) / 2);
     if (middle == enough) break;
     (passes(middle) ? enough : fails) = middle;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "allocator/base/rounding.h"
 #include "allocator/replay/advice.h"
 #include "allocator/report/oom_report.h"
 
@@ -59,8 +60,8 @@ void Inspector::survey(Statistics& statistics) const {
                               (block->next->state != BlockState::free && block->next->state != BlockState::magazine);
         if (!run_ends) continue;
         statistics.largest_free_bytes = std::max<std::uint64_t>(statistics.largest_free_bytes, block->end() - run);
-        const std::uintptr_t begin = (run + ground_.settings.page - 1) & ~(ground_.settings.page - 1);
-        const std::uintptr_t end = block->end() & ~(ground_.settings.page - 1);
+        const std::uintptr_t begin = round_up(run, ground_.settings.page);
+        const std::uintptr_t end = round_down(block->end(), ground_.settings.page);
         if (end > begin) releasable += end - begin;
       }
     }

@@ -8,6 +8,7 @@
 #include "autograd/operators.h"
 
 namespace poolgrad::attention {
+
 BlockSparseCore::BlockSparseCore(const CoreOptions& options, std::int64_t largest_segment)
     : AttentionCore(options, choose_memory_mode(largest_segment, true, options.memory_mode)) {}
 

@@ -9,6 +9,7 @@
 #include "autograd/operators.h"
 
 namespace poolgrad::attention {
+
 DilatedAttention::DilatedAttention(const std::vector<std::int64_t>& segment_lengths,
                                    const std::vector<std::int64_t>& dilation_rates, const DilatedOptions& dilated,
                                    const CoreOptions& options, const DilatedCompatibility& compatibility)

@@ -5,6 +5,7 @@
 #include "allocator/error.h"
 
 namespace poolgrad::attention {
+
 ModuleRing::ModuleRing(const RingSetup& setup) : setup_(setup) {
   const std::string given = "ring_size " + std::to_string(setup.ring_size);
   if (setup.ring_size < 1) throw ValueError("[ring_attention] needs at least one rank: " + given);

@@ -21,8 +21,9 @@
 #include "tensor/creation.h"
 
 namespace poolgrad {
-// The targets of a classification loss: which count, and checks.
+namespace {
 
+/// The targets of a classification loss: which count, and checks.
 struct ClassTargets {
   Tensor rows;     // i64, row-major: what a backward keeps, as a SavedTensor, to make these again
   Tensor counted;  // bool: not ignored
@@ -49,8 +50,6 @@ ClassTargets::ClassTargets(const char* op, const Tensor& targets, std::int64_t c
 Tensor ClassTargets::inverse_count(DType dtype) const {
   return reciprocal(clamp(to(sum(counted), dtype), 1.0, std::numeric_limits<double>::infinity()));
 }
-
-namespace {
 
 /// The loss of every row in primitive operators.
 Tensor row_losses(const Tensor& logits, const ClassTargets& targets, const CrossEntropyOptions& options) {

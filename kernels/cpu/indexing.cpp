@@ -10,13 +10,15 @@
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
-// View arithmetic that gathers and scatters share. Internal to kernels/cpu.
+namespace {
+
+// View arithmetic that gathers and scatters share.
 
 /// Negative indices count from the end.
-inline std::int64_t wrap(std::int64_t index, std::int64_t limit) { return index < 0 ? index + limit : index; }
+std::int64_t wrap(std::int64_t index, std::int64_t limit) { return index < 0 ? index + limit : index; }
 
 /// x at index 0 of dimension `dim`.
-inline View without(View x, int dim) {
+View without(View x, int dim) {
   for (int d = dim; d + 1 < x.rank; ++d) {
     x.shape[d] = x.shape[d + 1];
     x.strides[d] = x.strides[d + 1];
@@ -24,8 +26,6 @@ inline View without(View x, int dim) {
   --x.rank;
   return x;
 }
-
-namespace {
 
 constexpr std::int64_t range_size = 16384;  // elements
 
