@@ -90,6 +90,12 @@ Stream stream_of(const CachingAllocator& pool, void* stream) {
   return ThreadCaches::named({pool.device(), reinterpret_cast<std::uintptr_t>(stream)});
 }
 
+// Calls work(pool), for functions that return 0 or -1.
+template <class Work>
+int with_pool(int kind, int index, const Work& work) noexcept {
+  return done([&] { work(pool_of(kind, index)); });
+}
+
 std::size_t alignment_on(int kind) { return kind == POOLGRAD_CPU ? host_alignment : device_alignment; }
 
 std::size_t checked_size(ssize_t size, const char* function) {
@@ -336,24 +342,16 @@ int poolgrad_release_pool(int kind, int index, poolgrad_pool_id id) {
 }
 
 int poolgrad_use(int kind, int index, void* pointer, void* stream) {
-  return done([&] {
-    CachingAllocator& pool = pool_of(kind, index);
-    pool.use(pointer, stream_of(pool, stream));
-  });
+  return with_pool(kind, index, [&](CachingAllocator& pool) { pool.use(pointer, stream_of(pool, stream)); });
 }
 
 int poolgrad_order(int kind, int index, void* later, void* earlier) {
-  return done([&] {
-    CachingAllocator& pool = pool_of(kind, index);
-    pool.order(stream_of(pool, later), stream_of(pool, earlier));
-  });
+  return with_pool(kind, index,
+                   [&](CachingAllocator& pool) { pool.order(stream_of(pool, later), stream_of(pool, earlier)); });
 }
 
 int poolgrad_stream_destroyed(int kind, int index, void* stream) {
-  return done([&] {
-    CachingAllocator& pool = pool_of(kind, index);
-    pool.stream_destroyed(stream_of(pool, stream));
-  });
+  return with_pool(kind, index, [&](CachingAllocator& pool) { pool.stream_destroyed(stream_of(pool, stream)); });
 }
 
 int poolgrad_trim(int kind, int index, size_t bytes, size_t* released) {
@@ -364,7 +362,7 @@ int poolgrad_trim(int kind, int index, size_t bytes, size_t* released) {
 }
 
 int poolgrad_set_budget(int kind, int index, size_t bytes) {
-  return done([&] { pool_of(kind, index).set_budget(bytes); });
+  return with_pool(kind, index, [&](CachingAllocator& pool) { pool.set_budget(bytes); });
 }
 
 int poolgrad_budget(int kind, int index, size_t* bytes) {
@@ -385,28 +383,22 @@ char* poolgrad_statistics_json(int kind, int index) {
 }
 
 int poolgrad_reset_peaks(int kind, int index) {
-  return done([&] { pool_of(kind, index).reset_peaks(); });
+  return with_pool(kind, index, [&](CachingAllocator& pool) { pool.reset_peaks(); });
 }
 
 void poolgrad_free_string(char* text) { std::free(text); }
 
 int poolgrad_start_trace(int kind, int index, size_t events) {
-  return done([&] {
-    CachingAllocator& pool = pool_of(kind, index);
-    if (events == 0) {
-      pool.start_trace();
-    } else {
-      pool.start_trace(events);
-    }
-  });
+  return with_pool(kind, index,
+                   [&](CachingAllocator& pool) { events == 0 ? pool.start_trace() : pool.start_trace(events); });
 }
 
 int poolgrad_stop_trace(int kind, int index) {
-  return done([&] { pool_of(kind, index).stop_trace(); });
+  return with_pool(kind, index, [&](CachingAllocator& pool) { pool.stop_trace(); });
 }
 
 int poolgrad_begin_step(int kind, int index) {
-  return done([&] { pool_of(kind, index).begin_step(); });
+  return with_pool(kind, index, [&](CachingAllocator& pool) { pool.begin_step(); });
 }
 
 int poolgrad_snapshot(int kind, int index, const char* path, const char* format) {

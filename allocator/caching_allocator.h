@@ -20,9 +20,9 @@
 #include "allocator/device.h"
 #include "allocator/memory/device_memory.h"
 #include "allocator/memory_scope.h"
-#include "allocator/reclaim_client.h"
 #include "allocator/report/snapshot.h"
 #include "allocator/report/statistics.h"
+#include "allocator/rung.h"
 #include "allocator/stream.h"
 #include "allocator/trace/trace.h"
 
@@ -92,12 +92,31 @@ struct AllocationRequest {
   std::source_location location = std::source_location::current();
 };
 
+/// Those who hold memory that they could do without: derived caches (workspaces, tables), tensors that can be offloaded
+/// or recomputed. They register with a pool and are asked when an allocation would otherwise fail.
+///
+/// Called without any lock of the pool held, from the thread whose allocation would fail. A call may free and allocate;
+/// its own allocations never lead to clients again.
+class ReclaimClient {
+ public:
+  virtual ~ReclaimClient() = default;
+  /// Shown in the out-of-memory report.
+  virtual std::string name() const = 0;
+  /// RungId::derived_cache, offload or rematerialise. Derived caches are asked first; the others are merged by price.
+  virtual RungId kind() const { return RungId::derived_cache; }
+  /// What getting a byte back costs, in nanoseconds: 0 for a cache that is never needed again. Must be a number.
+  virtual double price_per_byte() const = 0;
+  /// Bytes that reclaim() could free now; 0 skips this client.
+  virtual std::size_t estimate() = 0;
+  /// Frees at least `bytes` if it can, as few as possible; returns the bytes really freed.
+  virtual std::size_t reclaim(std::size_t bytes) = 0;
+};
+
 /// Asked after every other rung of the ladder, without locks: `bytes` are needed, for the `attempt`-th time (from 0).
 /// True to try again; after 8 attempts the allocation fails whatever it says.
 using OutOfMemoryCallback = std::function<bool(std::size_t bytes, int attempt)>;
 
 class Pool;
-class StepPlanner;
 
 class CachingAllocator {
  public:

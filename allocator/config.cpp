@@ -38,12 +38,6 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-bool parse_switch(std::string_view key, std::string_view value) {
-  if (value == "on" || value == "1" || value == "true") return true;
-  if (value == "off" || value == "0" || value == "false") return false;
-  throw ValueError("[allocator] " + std::string(key) + " must be on or off, got '" + std::string(value) + "'");
-}
-
 }  // namespace
 
 std::size_t parse_bytes(const std::string& text) {
@@ -96,70 +90,61 @@ namespace {
 
 constexpr std::array<std::string_view, 4> mode_names = {"default", "lightweight", "none", "planned"};
 
-AllocatorMode parse_mode(std::string_view value) {
-  for (std::size_t i = 0; i < mode_names.size(); ++i) {
-    if (value == mode_names[i]) return static_cast<AllocatorMode>(i);
-  }
-  throw ValueError("[allocator] mode must be default, lightweight, none or planned, got '" + std::string(value) + "'");
-}
+// How the value of a key is read, and its text.
+
+std::size_t read_bytes(std::string_view, std::string_view value) { return parse_bytes(std::string(value)); }
 
 // A plain number of events or allocations.
-std::size_t parse_count(std::string_view key, std::string_view value) {
+std::size_t read_count(std::string_view key, std::string_view value) {
   std::size_t count = 0;
   const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), count);
   if (error == std::errc() && stop == value.data() + value.size() && !value.empty()) return count;
   throw ValueError("[allocator] " + std::string(key) + " must be a whole number, got '" + std::string(value) + "'");
 }
 
-// One key of the configuration: how it is read, and its text where it differs from the default.
+bool read_switch(std::string_view key, std::string_view value) {
+  if (value == "on" || value == "1" || value == "true") return true;
+  if (value == "off" || value == "0" || value == "false") return false;
+  throw ValueError("[allocator] " + std::string(key) + " must be on or off, got '" + std::string(value) + "'");
+}
+
+AllocatorMode read_mode(std::string_view, std::string_view value) {
+  const auto* known = std::ranges::find(mode_names, value);
+  if (known != mode_names.end()) return static_cast<AllocatorMode>(known - mode_names.begin());
+  throw ValueError("[allocator] mode must be default, lightweight, none or planned, got '" + std::string(value) + "'");
+}
+
+std::string value_text(std::size_t value) { return std::to_string(value); }
+std::string value_text(bool value) { return value ? "on" : "off"; }
+std::string value_text(AllocatorMode value) { return std::string(to_string(value)); }
+
 struct Option {
   std::string_view key;
   void (*read)(AllocatorConfig& config, std::string_view key, std::string_view value);
   std::string (*text)(const AllocatorConfig& config);
 };
 
-template <std::size_t AllocatorConfig::*field>
-constexpr Option bytes_option(std::string_view key) {
-  return {key,
-          [](AllocatorConfig& config, std::string_view, std::string_view value) {
-            config.*field = parse_bytes(std::string(value));
-          },
-          [](const AllocatorConfig& config) { return std::to_string(config.*field); }};
+template <auto field, auto read>
+constexpr Option option(std::string_view key) {
+  return {
+      key,
+      [](AllocatorConfig& config, std::string_view name, std::string_view value) { config.*field = read(name, value); },
+      [](const AllocatorConfig& config) { return value_text(config.*field); }};
 }
 
-template <std::size_t AllocatorConfig::*field>
-constexpr Option count_option(std::string_view key) {
-  return {key,
-          [](AllocatorConfig& config, std::string_view name, std::string_view value) {
-            config.*field = parse_count(name, value);
-          },
-          [](const AllocatorConfig& config) { return std::to_string(config.*field); }};
-}
-
-template <bool AllocatorConfig::*field>
-constexpr Option switch_option(std::string_view key) {
-  return {key,
-          [](AllocatorConfig& config, std::string_view name, std::string_view value) {
-            config.*field = parse_switch(name, value);
-          },
-          [](const AllocatorConfig& config) { return std::string(config.*field ? "on" : "off"); }};
-}
-
-constexpr std::array<Option, 12> options = {
-    bytes_option<&AllocatorConfig::alignment>("alignment"),
-    bytes_option<&AllocatorConfig::budget>("budget"),
-    count_option<&AllocatorConfig::decay>("decay"),
-    count_option<&AllocatorConfig::decay_ms>("decay_ms"),
-    switch_option<&AllocatorConfig::deterministic>("deterministic"),
-    switch_option<&AllocatorConfig::magazines>("magazines"),
-    Option{"mode",
-           [](AllocatorConfig& config, std::string_view, std::string_view value) { config.mode = parse_mode(value); },
-           [](const AllocatorConfig& config) { return std::string(to_string(config.mode)); }},
-    switch_option<&AllocatorConfig::packing>("packing"),
-    switch_option<&AllocatorConfig::poison>("poison"),
-    switch_option<&AllocatorConfig::routines>("routines"),
-    switch_option<&AllocatorConfig::stitch>("stitch"),
-    count_option<&AllocatorConfig::trace>("trace"),
+constexpr std::array options = {
+    option<&AllocatorConfig::alignment, read_bytes>("alignment"),
+    option<&AllocatorConfig::budget, read_bytes>("budget"),
+    option<&AllocatorConfig::decay, read_count>("decay"),
+    option<&AllocatorConfig::decay_ms, read_count>("decay_ms"),
+    option<&AllocatorConfig::deterministic, read_switch>("deterministic"),
+    option<&AllocatorConfig::magazines, read_switch>("magazines"),
+    option<&AllocatorConfig::mode, read_mode>("mode"),
+    option<&AllocatorConfig::packing, read_switch>("packing"),
+    option<&AllocatorConfig::poison, read_switch>("poison"),
+    option<&AllocatorConfig::routines, read_switch>("routines"),
+    option<&AllocatorConfig::stitch, read_switch>("stitch"),
+    option<&AllocatorConfig::trace, read_count>("trace"),
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
 #include "allocator/device.h"
 
 #include <charconv>
+#include <vector>
 
 #include "allocator/error.h"
+#include "allocator/stream.h"
 
 namespace poolgrad {
 
@@ -19,14 +21,8 @@ Device Device::parse(std::string_view text) {
   if (text == "cpu") return cpu;
   const std::size_t colon = text.find(':');
   const std::string_view kind = text.substr(0, colon);
-  Device device;
-  if (kind == "cuda") {
-    device.type = DeviceType::cuda;
-  } else if (kind == "sim") {
-    device.type = DeviceType::sim;
-  } else {
-    refuse(text);
-  }
+  if (kind != "cuda" && kind != "sim") refuse(text);
+  Device device{kind == "cuda" ? DeviceType::cuda : DeviceType::sim, 0};
   if (colon == std::string_view::npos) return device;
   const std::string_view digits = text.substr(colon + 1);
   const char* end = digits.data() + digits.size();
@@ -43,5 +39,36 @@ std::string to_string(Device device) {
   }
   return "unknown";
 }
+
+namespace {
+
+// Streams other than the default that are current on this thread: a handful at most, so a list is the fastest map.
+std::vector<Stream>& overrides() {
+  thread_local std::vector<Stream> streams;
+  return streams;
+}
+
+void set_current(Stream stream) {
+  for (Stream& current : overrides()) {
+    if (current.device == stream.device) {
+      current = stream;
+      return;
+    }
+  }
+  overrides().push_back(stream);
+}
+
+}  // namespace
+
+Stream current_stream(Device device) {
+  for (const Stream& stream : overrides()) {
+    if (stream.device == device) return stream;
+  }
+  return Stream{device, 0};
+}
+
+StreamGuard::StreamGuard(Stream stream) : previous_(current_stream(stream.device)) { set_current(stream); }
+
+StreamGuard::~StreamGuard() { set_current(previous_); }
 
 }  // namespace poolgrad

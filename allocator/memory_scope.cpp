@@ -14,7 +14,6 @@
 #include <utility>
 
 #include "allocator/base/fork.h"
-#include "allocator/call_site.h"
 #include "allocator/front/thread_cache.h"
 
 namespace poolgrad {

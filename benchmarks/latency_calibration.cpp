@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "allocator/error.h"
-#include "allocator/memory/calibration.h"
+#include "allocator/memory/latency.h"
 
 int main(int argc, char** argv) {
   int index = 0;

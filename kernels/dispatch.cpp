@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "allocator/base/clock.h"
 #include "allocator/error.h"
+#include "allocator/memory/simulated_memory.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/cuda/cuda_device.h"

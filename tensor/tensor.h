@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "allocator/call_site.h"
 #include "allocator/device.h"
+#include "allocator/memory_scope.h"
 #include "kernels/dtype.h"
 #include "kernels/view.h"
 #include "tensor/geometry.h"

@@ -7,8 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "allocator/base/isa_sets.h"
-
 namespace poolgrad {
 namespace {
 

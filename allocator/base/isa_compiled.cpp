@@ -1,6 +1,5 @@
 // Compiled with the flags of the library, but holds one constant and no code, so that it can be read on any CPU.
 #include "allocator/base/isa_check.h"
-#include "allocator/base/isa_sets.h"
 
 namespace poolgrad {
 

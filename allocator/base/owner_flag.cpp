@@ -1,16 +1,12 @@
 #include "allocator/base/owner_flag.h"
 
-#include <thread>
-
-#ifdef __linux__
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
+
+#include <thread>
 
 namespace poolgrad {
-
-#ifdef __linux__
 
 namespace {
 
@@ -30,16 +26,6 @@ void OwnerFlag::barrier() noexcept {
 void OwnerFlag::join_process() noexcept {
   if (has_barrier()) membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
 }
-
-#else
-
-bool OwnerFlag::has_barrier() noexcept { return false; }
-
-void OwnerFlag::barrier() noexcept {}
-
-void OwnerFlag::join_process() noexcept {}
-
-#endif
 
 void OwnerFlag::wait() const noexcept {
   while (inside_.load(std::memory_order_seq_cst)) std::this_thread::yield();

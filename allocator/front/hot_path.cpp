@@ -5,8 +5,8 @@
 #include <bit>
 
 #include "allocator/base/address_sanitizer.h"
-#include "allocator/call_site.h"
 #include "allocator/error.h"
+#include "allocator/memory_scope.h"
 #include "allocator/pool/pool.h"
 #include "allocator/trace/trace_clock.h"
 

@@ -20,12 +20,6 @@
 #include "allocator/stream.h"
 #include "allocator/trace/trace_ring.h"
 
-#ifdef __linux__
-#define POOLGRAD_INITIAL_EXEC __attribute__((tls_model("initial-exec")))
-#else
-#define POOLGRAD_INITIAL_EXEC
-#endif
-
 namespace poolgrad {
 
 class ThreadCache;
@@ -57,7 +51,7 @@ struct ThreadState {
   }
 };
 
-extern constinit thread_local ThreadState thread_state POOLGRAD_INITIAL_EXEC;
+extern constinit thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
 // What one thread keeps for itself of one pool: magazines, its share of the statistics, the hash of its requests and
 // its trace. The hot path touches nothing else, so threads do not meet there.

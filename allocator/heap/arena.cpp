@@ -1,6 +1,7 @@
 #include "allocator/heap/arena.h"
 
 #include <algorithm>
+#include <new>
 
 #include "allocator/base/rounding.h"
 
@@ -19,13 +20,6 @@ BucketIndex& Arena::find_or_make_index(std::uint64_t stream) {
   latest_stream_ = stream;
   latest_index_ = known->free.get();
   return *latest_index_;
-}
-
-const BucketIndex* Arena::find_index(std::uint64_t stream) const {
-  for (const StreamIndex& entry : indices_) {
-    if (entry.stream == stream) return entry.free.get();
-  }
-  return nullptr;
 }
 
 Block* Arena::carve(Block* block, std::size_t size, std::size_t alignment) {
@@ -115,33 +109,43 @@ Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, s
   return best;
 }
 
-std::vector<Block*> Arena::take_run(Block* first, Block* last) {
-  std::vector<Block*> run;
-  if (first == nullptr) return run;
-  std::size_t count = 1;
-  for (const Block* block = first; block != last; block = block->next) ++count;
-  run.reserve(count);
-  for (Block* block = first;; block = block->next) {
-    remove_free(block);
-    block->state = BlockState::busy;
-    run.push_back(block);
-    if (block == last) return run;
-  }
-}
-
-std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t alignment) {
+template <class Cost>
+std::vector<Block*> Arena::take_cheapest_run(Cost cost) {
   Block* best_first = nullptr;
   Block* best_last = nullptr;
-  std::size_t best = SIZE_MAX;
+  std::uint64_t least = UINT64_MAX;
   for_each_free_run([&](Block* first, Block* last) {
-    const std::size_t bytes = last->end() - first->address;
-    const std::uintptr_t start = round_up(first->address, alignment);
-    if (start < first->address || start > last->end() || last->end() - start < size || bytes >= best) return;
-    best = bytes;
+    const std::uint64_t its_cost = cost(first, last);
+    if (its_cost >= least) return;
+    least = its_cost;
     best_first = first;
     best_last = last;
   });
-  return take_run(best_first, best_last);
+  std::vector<Block*> run;
+  if (best_first == nullptr) return run;
+  for (Block* block = best_first; block != best_last->next; block = block->next) run.push_back(block);
+  for (Block* block : run) {
+    remove_free(block);
+    block->state = BlockState::busy;
+  }
+  return run;
+}
+
+std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t alignment) {
+  return take_cheapest_run([&](const Block* first, const Block* last) -> std::uint64_t {
+    const std::uintptr_t start = round_up(first->address, alignment);
+    const bool holds_it = start >= first->address && start <= last->end() && last->end() - start >= size;
+    return holds_it ? last->end() - first->address : UINT64_MAX;
+  });
+}
+
+std::vector<Block*> Arena::take_mixed_handles() {
+  return take_cheapest_run([](const Block* first, const Block* last) {
+    if (first == last || whole_handles(first, last) == 0) return UINT64_MAX;
+    std::uint64_t epoch = 0;
+    for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
+    return epoch;
+  });
 }
 
 Block* Arena::put(Block* block) noexcept {
@@ -170,8 +174,8 @@ std::size_t Arena::free_bytes() const {
 }
 
 std::size_t Arena::free_bytes(std::uint64_t stream) const {
-  const BucketIndex* free = find_index(stream);
-  return free == nullptr ? 0 : free->bytes();
+  const auto known = std::ranges::find(indices_, stream, &StreamIndex::stream);
+  return known == indices_.end() ? 0 : known->free->bytes();
 }
 
 std::size_t Arena::largest_free() const {
@@ -210,6 +214,80 @@ bool Arena::knows_stream(std::uint64_t stream) const {
     }
   }
   return false;
+}
+
+std::optional<Block> Arenas::live_copy(const void* pointer) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  const std::optional<Block> block = both_[0].live_copy(address);
+  return block ? block : both_[1].live_copy(address);
+}
+
+Block* Arenas::unpacked(const void* pointer) {
+  if (Block* block = live(pointer)) return block;
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  for (Arena& arena : both_) {
+    if (!arena.owns(address)) continue;
+    arena.expect_taken_out(address);
+    Block* block = arena.take_out(address);
+    if (block == nullptr) return nullptr;
+    ++unpacked_blocks_;
+    Arena::mark_live(block);
+    return block;
+  }
+  return nullptr;
+}
+
+Block* Arenas::take_out_at_last(const void* pointer) noexcept {
+  try {
+    store_.reserve(0);
+  } catch (const std::bad_alloc&) {
+    // What is kept for this may do.
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  Block* block = both_[0].take_out(address);
+  if (block == nullptr) block = both_[1].take_out(address);
+  unpacked_blocks_ += block != nullptr;
+  return block;
+}
+
+std::size_t Arenas::pack(const std::function<bool(const Block*)>& may_pack) noexcept {
+  std::size_t packed = 0;
+  try {
+    for (Arena& arena : both_) arena.pack(may_pack, packed);
+  } catch (const std::bad_alloc&) {
+    // As many as there was memory for.
+  }
+  store_.trim();
+  return packed;
+}
+
+void Arenas::expect(std::uint64_t stream) {
+  for (Arena& arena : both_) arena.expect(stream);
+}
+
+void Arenas::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
+  for (Arena& arena : both_) arena.rename_stream(from, to);
+}
+
+bool Arenas::knows_stream(std::uint64_t stream) const {
+  return both_[0].knows_stream(stream) || both_[1].knows_stream(stream);
+}
+
+std::size_t Arenas::free_elsewhere(std::uint64_t stream) const {
+  std::size_t bytes = 0;
+  for (const Arena& arena : both_) bytes += arena.free_bytes() - arena.free_bytes(stream);
+  return bytes;
+}
+
+std::size_t Arenas::releasable_bytes(std::size_t enough) const {
+  const std::size_t bytes = both_[0].releasable_bytes(enough);
+  return bytes < enough ? bytes + both_[1].releasable_bytes(enough - bytes) : bytes;
+}
+
+std::size_t Arenas::bookkeeping_bytes() const {
+  std::size_t bytes = store_.bytes();
+  for (const Arena& arena : both_) bytes += arena.bookkeeping_bytes();
+  return bytes;
 }
 
 }  // namespace poolgrad

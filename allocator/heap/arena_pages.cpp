@@ -212,20 +212,4 @@ std::vector<std::pair<LiveBlock, std::size_t>> Arena::pinners() const {
   return shares;
 }
 
-std::vector<Block*> Arena::take_mixed_handles() {
-  Block* oldest_first = nullptr;
-  Block* oldest_last = nullptr;
-  std::uint64_t oldest = UINT64_MAX;
-  for_each_free_run([&](Block* first, Block* last) {
-    if (first == last || whole_handles(first, last) == 0) return;
-    std::uint64_t epoch = 0;
-    for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
-    if (epoch >= oldest) return;
-    oldest = epoch;
-    oldest_first = first;
-    oldest_last = last;
-  });
-  return take_run(oldest_first, oldest_last);
-}
-
 }  // namespace poolgrad

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "allocator/heap/block_tree.h"
+#include "allocator/heap/block.h"
 
 namespace poolgrad {
 

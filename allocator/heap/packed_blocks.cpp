@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <ranges>
 
 namespace poolgrad {
 
@@ -72,17 +73,8 @@ std::uintptr_t PackedBlocks::address(std::size_t index) const noexcept {
 }
 
 std::size_t PackedBlocks::lower_bound(std::uintptr_t wanted) const noexcept {
-  std::size_t first = 0;
-  for (std::size_t count = count_; count > 0;) {
-    const std::size_t half = count / 2;
-    if (address(first + half) < wanted) {
-      first += half + 1;
-      count -= half + 1;
-    } else {
-      count = half;
-    }
-  }
-  return first;
+  const auto all = std::views::iota(std::size_t{0}, size());
+  return *std::ranges::partition_point(all, [&](std::size_t index) { return address(index) < wanted; });
 }
 
 LiveBlock PackedBlocks::at(std::size_t index, const Block* node) const noexcept {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "allocator/heap/block_tree.h"
+#include "allocator/heap/block.h"
 
 namespace poolgrad {
 

@@ -1,6 +1,6 @@
 // The real driver. Host code only: it needs CUDA's headers and the runtime library, but neither nvcc nor libcuda, whose
 // functions the runtime finds when the program runs.
-#include "allocator/memory/cuda_driver.h"
+#include "allocator/memory/cuda_memory.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

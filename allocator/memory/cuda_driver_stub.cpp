@@ -1,6 +1,6 @@
 // Takes the place of the CUDA driver in a build without the CUDA toolkit.
 #include "allocator/error.h"
-#include "allocator/memory/cuda_driver.h"
+#include "allocator/memory/cuda_memory.h"
 
 namespace poolgrad {
 

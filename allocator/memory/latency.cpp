@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
@@ -10,6 +11,7 @@
 #include <sstream>
 
 #include "allocator/error.h"
+#include "allocator/memory/cuda_memory.h"
 
 namespace poolgrad {
 
@@ -151,6 +153,112 @@ std::string LatencyTable::text() const {
     result += line.data();
   }
   return result;
+}
+
+namespace {
+
+// The times of calls, by what they are in a table.
+class Samples {
+ public:
+  template <typename Function>
+  auto take(LatencyTable::Cost LatencyTable::*call, const Function& function) {
+    struct Timer {
+      std::vector<double>& nanoseconds;
+      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+      ~Timer() {
+        nanoseconds.push_back(
+            std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count());
+      }
+    } timer{nanoseconds_[index_of(call)]};
+    return function();
+  }
+  // 0 for a call that was not made.
+  double median(LatencyTable::Cost LatencyTable::*call) const {
+    std::vector<double> values = nanoseconds_[index_of(call)];
+    if (values.empty()) return 0;
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::ranges::nth_element(values, middle);
+    return *middle;
+  }
+
+ private:
+  static std::size_t index_of(LatencyTable::Cost LatencyTable::*call) {
+    return static_cast<std::size_t>(std::ranges::find(keys, call, &Key::cost) - keys.begin());
+  }
+
+  std::array<std::vector<double>, keys.size()> nanoseconds_;
+};
+
+void require(bool given) {
+  if (!given) throw OutOfMemoryError("[calibrate] the device has not enough memory left to measure with");
+}
+
+// One life of a handle and of a segment of `bytes`. The first is not timed: it warms up what the driver keeps.
+Samples measure(CudaDriver& driver, std::size_t bytes, int repetitions) {
+  using Table = LatencyTable;
+  Samples warm_up;
+  Samples timed;
+  for (int i = 0; i <= repetitions; ++i) {
+    Samples& calls = i == 0 ? warm_up : timed;
+    const auto address =
+        calls.take(&Table::reserve, [&] { return driver.address_reserve(bytes, driver.granularity()); });
+    require(address != 0);
+    const auto handle = calls.take(&Table::create, [&] { return driver.create(bytes); });
+    bool usable = false;
+    if (handle) {
+      if (calls.take(&Table::map, [&] { return driver.map(address, bytes, *handle); })) {
+        usable = calls.take(&Table::set_access, [&] { return driver.set_access(address, bytes); });
+        calls.take(&Table::unmap, [&] { driver.unmap(address, bytes); });
+      }
+      calls.take(&Table::release, [&] { driver.release(*handle); });
+    }
+    calls.take(&Table::unreserve, [&] { driver.address_free(address, bytes); });
+    require(usable);
+    const auto segment = calls.take(&Table::malloc, [&] { return driver.malloc(bytes); });
+    require(segment != 0);
+    calls.take(&Table::free, [&] { driver.free(segment); });
+  }
+  return timed;
+}
+
+// Through the medians at the two sizes; the second is 0 for calls that are not about bytes.
+LatencyTable::Cost line_through(double small, double large, const CalibrationOptions& options) {
+  constexpr double mib = 1048576.0;
+  const double first = static_cast<double>(options.small_bytes) / mib;
+  const double second = static_cast<double>(options.large_bytes) / mib;
+  const double slope = (large - small) / (second - first);
+  if (slope <= 0) return {.call = small};  // the size does not matter
+  // A negative cost per call would be noise; the line then goes through the origin.
+  const double call = small - slope * first;
+  return call >= 0 ? LatencyTable::Cost{call, slope} : LatencyTable::Cost{0, large / second};
+}
+
+}  // namespace
+
+LatencyTable calibrate(CudaDriver& driver, const CalibrationOptions& options) {
+  const bool sensible = options.repetitions > 0 && options.small_bytes > 0 && options.large_bytes > options.small_bytes;
+  if (!sensible || driver.granularity() == 0 || options.small_bytes % driver.granularity() != 0 ||
+      options.large_bytes % driver.granularity() != 0) {
+    throw ValueError("[calibrate] the sizes must be two different multiples of the granularity of " +
+                     std::to_string(driver.granularity()) + " bytes, got " + std::to_string(options.small_bytes) +
+                     " and " + std::to_string(options.large_bytes));
+  }
+  Samples small = measure(driver, options.small_bytes, options.repetitions);
+  const Samples large = measure(driver, options.large_bytes, options.repetitions);
+  const std::uint64_t event = driver.event_create();
+  for (int i = 0; i < options.repetitions; ++i) {
+    small.take(&LatencyTable::event_record, [&] { driver.event_record(event, 0); });
+    small.take(&LatencyTable::stream_wait, [&] { driver.stream_wait(0, event); });
+    small.take(&LatencyTable::synchronize, [&] { driver.event_synchronize(event); });
+    small.take(&LatencyTable::event_query, [&] { driver.event_query(event); });
+  }
+  driver.event_destroy(event);
+  LatencyTable table;
+  table.source = "measured, medians of " + std::to_string(options.repetitions);
+  for (const Key& key : keys) {
+    table.*key.cost = line_through(small.median(key.cost), large.median(key.cost), options);
+  }
+  return table;
 }
 
 }  // namespace poolgrad

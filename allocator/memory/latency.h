@@ -1,4 +1,5 @@
-// What each call to a device costs, in time: for the simulated device's virtual clock and for replays.
+// What each call to a device costs, in time: for the simulated device's virtual clock and for replays; and how that is
+// measured.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,8 @@
 #include <vector>
 
 namespace poolgrad {
+
+class CudaDriver;
 
 struct LatencyTable {
   /// Nanoseconds of one call: `call` + `per_mib` for each MiB that it is about.
@@ -45,5 +48,16 @@ struct LatencyText {
 };
 
 const std::vector<LatencyText>& latency_texts();
+
+struct CalibrationOptions {
+  int repetitions = 50;  // of each call and size; medians are taken
+  /// The sizes whose difference gives the cost of each MiB; multiples of the driver's granularity.
+  std::size_t small_bytes = std::size_t{2} << 20;
+  std::size_t large_bytes = std::size_t{64} << 20;
+};
+
+/// The device must be idle but for this. Uses 2 x large_bytes at most and gives all of it back. Throws OutOfMemoryError
+/// if the device does not have that.
+LatencyTable calibrate(CudaDriver& driver, const CalibrationOptions& options = {});
 
 }  // namespace poolgrad

@@ -6,8 +6,8 @@
 #include <sstream>
 #include <string>
 
-#include "allocator/call_site.h"
 #include "allocator/error.h"
+#include "allocator/memory_scope.h"
 
 namespace poolgrad {
 
@@ -53,7 +53,8 @@ RaceDetector::Uses::iterator RaceDetector::first_in(std::uintptr_t start, std::u
   return uses_.lower_bound(start);
 }
 
-void RaceDetector::forget(std::uintptr_t start, std::size_t bytes) {
+void RaceDetector::forget(const void* address, std::size_t bytes) {
+  const std::uintptr_t start = start_of(address);
   const auto first = first_in(start, start + bytes);
   uses_.erase(first, uses_.lower_bound(start + bytes));
 }
@@ -107,7 +108,7 @@ bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
   }
   if (!inner().move(from, to, bytes)) return false;
   const std::lock_guard lock(mutex_);
-  forget(target, bytes);
+  forget(to, bytes);
   const auto first = first_in(source, source + bytes);
   const auto last = uses_.lower_bound(source + bytes);
   Uses moved;
@@ -124,7 +125,7 @@ bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
 void RaceDetector::decommit(void* address, std::size_t bytes) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    forget(start_of(address), bytes);
+    forget(address, bytes);
   }
   inner().decommit(address, bytes);
 }
@@ -132,7 +133,7 @@ void RaceDetector::decommit(void* address, std::size_t bytes) noexcept {
 void RaceDetector::unreserve(void* address, std::size_t bytes) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    forget(start_of(address), bytes);
+    forget(address, bytes);
   }
   inner().unreserve(address, bytes);
 }
@@ -179,11 +180,6 @@ void RaceDetector::discard_event(EventId event) noexcept {
     events_.erase(event);
   }
   inner().discard_event(event);
-}
-
-std::uint64_t RaceDetector::races() const {
-  const std::lock_guard lock(mutex_);
-  return races_;
 }
 
 }  // namespace poolgrad

@@ -33,7 +33,10 @@ class RaceDetector : public GuardedAdaptor {
   void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override;
 
   /// Races found so far.
-  std::uint64_t races() const;
+  std::uint64_t races() const {
+    const std::lock_guard lock(mutex_);
+    return races_;
+  }
 
  private:
   /// For each stream, up to which of its epochs work is known to be before; an epoch ends where an event is recorded.
@@ -51,7 +54,7 @@ class RaceDetector : public GuardedAdaptor {
   Clock& clock_of(std::uint64_t stream);
   void split(std::uintptr_t address);
   Uses::iterator first_in(std::uintptr_t start, std::uintptr_t end);
-  void forget(std::uintptr_t start, std::size_t bytes);
+  void forget(const void* address, std::size_t bytes);
   void program_waits_for(EventId event);
   [[noreturn]] void report(const Uses::value_type& earlier, std::uintptr_t start, std::size_t bytes,
                            const std::string& later);

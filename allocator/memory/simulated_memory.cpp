@@ -164,39 +164,4 @@ void SimulatedMemory::discard_event(EventId event) noexcept {
   finish_times_.erase(event);
 }
 
-void SimulatedMemory::set_capacity(std::size_t bytes) {
-  std::lock_guard lock(mutex_);
-  capacity_ = bytes;
-}
-
-void SimulatedMemory::set_latency(std::optional<LatencyTable> latency) {
-  std::lock_guard lock(mutex_);
-  options_.latency = std::move(latency);
-}
-
-DriverCalls SimulatedMemory::calls() const {
-  std::lock_guard lock(mutex_);
-  return calls_;
-}
-
-std::uint64_t SimulatedMemory::now() const {
-  std::lock_guard lock(mutex_);
-  return now_;
-}
-
-void SimulatedMemory::advance(std::uint64_t nanoseconds) {
-  std::lock_guard lock(mutex_);
-  now_ += nanoseconds;
-}
-
-void SimulatedMemory::set_event_delay(std::uint64_t nanoseconds) {
-  std::lock_guard lock(mutex_);
-  event_delay_ = nanoseconds;
-}
-
-std::uint64_t SimulatedMemory::waits() const {
-  std::lock_guard lock(mutex_);
-  return waits_;
-}
-
 }  // namespace poolgrad

@@ -7,9 +7,10 @@
 #include <mutex>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "allocator/base/relaxed.h"
-#include "allocator/heap/mapped_handles.h"
+#include "allocator/heap/handles.h"
 #include "allocator/memory/device_memory.h"
 #include "allocator/memory/host_memory.h"
 #include "allocator/memory/latency.h"
@@ -78,19 +79,40 @@ class SimulatedMemory : public DeviceMemory {
   void go_on() noexcept override { mutex_.unlock(); }
 
   /// A new capacity in bytes; memory that is already committed stays.
-  void set_capacity(std::size_t bytes);
+  void set_capacity(std::size_t bytes) {
+    const std::lock_guard lock(mutex_);
+    capacity_ = bytes;
+  }
   /// What calls cost from now on; nullopt: nothing.
-  void set_latency(std::optional<LatencyTable> latency);
+  void set_latency(std::optional<LatencyTable> latency) {
+    const std::lock_guard lock(mutex_);
+    options_.latency = std::move(latency);
+  }
   /// The virtual clock, in nanoseconds.
-  std::uint64_t now() const;
+  std::uint64_t now() const {
+    const std::lock_guard lock(mutex_);
+    return now_;
+  }
   /// `nanoseconds` pass.
-  void advance(std::uint64_t nanoseconds);
+  void advance(std::uint64_t nanoseconds) {
+    const std::lock_guard lock(mutex_);
+    now_ += nanoseconds;
+  }
   /// Work in flight when an event is recorded takes this long from then on (0 by default).
-  void set_event_delay(std::uint64_t nanoseconds);
+  void set_event_delay(std::uint64_t nanoseconds) {
+    const std::lock_guard lock(mutex_);
+    event_delay_ = nanoseconds;
+  }
   /// How often a stream was made to wait for an event that was not finished.
-  std::uint64_t waits() const;
+  std::uint64_t waits() const {
+    const std::lock_guard lock(mutex_);
+    return waits_;
+  }
   /// Calls so far and what they cost. Times of synchronize() include the wait.
-  DriverCalls calls() const;
+  DriverCalls calls() const {
+    const std::lock_guard lock(mutex_);
+    return calls_;
+  }
 
  private:
   // Counts a call about `bytes` and lets its time pass. Called with the mutex held.
@@ -115,5 +137,13 @@ class SimulatedMemory : public DeviceMemory {
   MappedHandles handles_;
   DriverCalls calls_;
 };
+
+// The virtual clocks of the process-wide simulated devices, see allocator_for().
+
+/// `nanoseconds` of work pass on a simulated device. Throws DeviceError for any other device.
+void advance_clock(Device device, std::uint64_t nanoseconds);
+
+/// Nanoseconds that have passed on a simulated device since it was made. Throws DeviceError for any other device.
+std::uint64_t device_clock(Device device);
 
 }  // namespace poolgrad

@@ -1,9 +1,13 @@
 // A log of what a pool asks of its device, for tests and for looking at a GPU.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstdint>
+#include <sstream>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "allocator/memory/memory_adaptor.h"
@@ -24,7 +28,12 @@ enum class DeviceCall : std::uint8_t {
   discard_event
 };
 
-std::string_view to_string(DeviceCall call);
+inline std::string_view to_string(DeviceCall call) {
+  constexpr std::array<std::string_view, 11> names = {"reserve",     "unreserve",   "commit",       "decommit",
+                                                      "move",        "fill",        "record_event", "event_finished",
+                                                      "stream_wait", "synchronize", "discard_event"};
+  return names[static_cast<std::size_t>(call)];
+}
 
 /// One call. What a call has not is 0.
 struct CallRecord {
@@ -38,7 +47,19 @@ struct CallRecord {
   std::uint64_t nanoseconds = 0;  // of the steady clock
 
   /// "commit 2097152 bytes at 0x7f0000000000"
-  std::string text() const;
+  std::string text() const {
+    std::ostringstream text;
+    text << to_string(call);
+    if (bytes != 0) text << " " << bytes << " bytes";
+    if (address != nullptr) text << " at " << address;
+    if (to != nullptr) text << " to " << to;
+    const bool speaks_of_a_stream =
+        call == DeviceCall::fill || call == DeviceCall::record_event || call == DeviceCall::stream_wait;
+    if (speaks_of_a_stream) text << " stream " << stream;
+    if (event != 0) text << " event " << event;
+    if (!succeeded) text << ": no";
+    return text.str();
+  }
 };
 
 /// Logs every call but queries of properties, in the order in which they returned.
@@ -46,24 +67,84 @@ class TracedMemory : public GuardedAdaptor {
  public:
   using GuardedAdaptor::GuardedAdaptor;
 
-  std::vector<CallRecord> log() const;
-  void clear();
+  std::vector<CallRecord> log() const {
+    const std::lock_guard lock(mutex_);
+    return log_;
+  }
+  void clear() {
+    const std::lock_guard lock(mutex_);
+    log_.clear();
+  }
 
-  void* reserve(std::size_t bytes) override;
-  void unreserve(void* address, std::size_t bytes) noexcept override;
-  bool commit(void* address, std::size_t bytes) override;
-  void decommit(void* address, std::size_t bytes) noexcept override;
-  bool move(void* from, void* to, std::size_t bytes) override;
-  void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
-  EventId record_event(Stream stream) override;
-  bool event_finished(EventId event) override;
-  void stream_wait(Stream stream, EventId event) override;
-  void synchronize(EventId event) override;
-  void discard_event(EventId event) noexcept override;
+  void* reserve(std::size_t bytes) override {
+    return logged({.call = DeviceCall::reserve, .bytes = bytes}, [&] { return inner().reserve(bytes); });
+  }
+  void unreserve(void* address, std::size_t bytes) noexcept override {
+    logged({.call = DeviceCall::unreserve, .address = address, .bytes = bytes},
+           [&] { inner().unreserve(address, bytes); });
+  }
+  bool commit(void* address, std::size_t bytes) override {
+    return logged({.call = DeviceCall::commit, .address = address, .bytes = bytes},
+                  [&] { return inner().commit(address, bytes); });
+  }
+  void decommit(void* address, std::size_t bytes) noexcept override {
+    logged({.call = DeviceCall::decommit, .address = address, .bytes = bytes},
+           [&] { inner().decommit(address, bytes); });
+  }
+  bool move(void* from, void* to, std::size_t bytes) override {
+    return logged({.call = DeviceCall::move, .address = from, .to = to, .bytes = bytes},
+                  [&] { return inner().move(from, to, bytes); });
+  }
+  void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
+    logged({.call = DeviceCall::fill, .address = address, .bytes = bytes, .stream = stream.id},
+           [&] { inner().fill(address, bytes, value, stream); });
+  }
+  EventId record_event(Stream stream) override {
+    return logged({.call = DeviceCall::record_event, .stream = stream.id},
+                  [&] { return inner().record_event(stream); });
+  }
+  bool event_finished(EventId event) override {
+    return logged({.call = DeviceCall::event_finished, .event = event}, [&] { return inner().event_finished(event); });
+  }
+  void stream_wait(Stream stream, EventId event) override {
+    logged({.call = DeviceCall::stream_wait, .stream = stream.id, .event = event},
+           [&] { inner().stream_wait(stream, event); });
+  }
+  void synchronize(EventId event) override {
+    logged({.call = DeviceCall::synchronize, .event = event}, [&] { inner().synchronize(event); });
+  }
+  void discard_event(EventId event) noexcept override {
+    logged({.call = DeviceCall::discard_event, .event = event}, [&] { inner().discard_event(event); });
+  }
 
  private:
+  /// Takes the time of one call and logs it, also when it throws. Results of calls go into the record.
   template <typename Function>
-  auto logged(CallRecord record, const Function& function);
+  auto logged(CallRecord record, const Function& function) {
+    struct Entry {
+      TracedMemory& memory;
+      CallRecord record;
+      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+      ~Entry() {
+        const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - start;
+        record.nanoseconds = static_cast<std::uint64_t>(time.count());
+        const std::lock_guard lock(memory.mutex_);
+        memory.log_.push_back(record);
+      }
+    } entry{*this, record};
+    using Result = std::invoke_result_t<Function>;
+    entry.record.succeeded = false;
+    if constexpr (std::is_void_v<Result>) {
+      function();
+      entry.record.succeeded = true;
+    } else {
+      const Result result = function();
+      entry.record.succeeded = static_cast<bool>(result);
+      if constexpr (std::is_same_v<Result, void*>) entry.record.address = result;
+      if constexpr (std::is_same_v<Result, EventId>) entry.record.event = result;
+      return result;
+    }
+  }
 
   std::vector<CallRecord> log_;
 };

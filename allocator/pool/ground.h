@@ -1,4 +1,5 @@
-// What all parts of a pool stand on: what it is, its device, its mutex, its accounts, its trace.
+// What all parts of a pool stand on: what it is, its device, its mutex, its accounts, its trace; and what they are
+// about: a need, and what was yielded for it.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +50,30 @@ struct Ground {
   PoolMutex mutex;
   Accounts accounts{settings.tags};
   Recorder recorder{settings};
+};
+
+/// An allocation that found no block.
+struct Need {
+  std::size_t requested = 0;  // bytes asked for
+  std::size_t size = 0;       // rounded to the granule
+  std::size_t alignment = 0;
+  Stream stream;
+  Tag tag;
+  bool may_reclaim = true;              // clients and the user's callback may be asked
+  double priority = 0;                  // clients above this price per byte are not
+  int attempts = 0;                     // times that the user's callback was asked
+  bool refused = false;                 // the budget or the device refused new memory
+  bool device_full = false;             // the device itself refused memory that the budget would have allowed
+  std::uint64_t device_calls_seen = 0;  // calls of all threads that had ended when the budget was last looked at
+  Block* block = nullptr;               // the result, busy, once there is one
+};
+
+/// What a rung gave during one climb of the ladder, summed over its runs.
+struct Yield {
+  std::string rung;
+  std::size_t bytes = 0;
+  std::size_t runs = 0;
+  std::uint64_t nanoseconds = 0;
 };
 
 }  // namespace poolgrad

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "allocator/base/address_sanitizer.h"
-#include "allocator/call_site.h"
 #include "allocator/error.h"
+#include "allocator/memory_scope.h"
 
 namespace poolgrad {
 

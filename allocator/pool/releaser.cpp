@@ -13,9 +13,7 @@ bool Releaser::join_mixed_handles(PoolLock& lock) {
     UnlockedCall call(lock, [&]() noexcept {
       for (Block* block : run) arena.put(block);
     });
-    std::vector<Stamp> stamps;
-    for (const Block* block : run) stamps.push_back({block->stream, block->ticket});
-    if (!ledger_.finish(lock, stamps)) return false;
+    if (!ledger_.finish(lock, StreamLedger::stamps_of(run))) return false;
     call.done();
     Block* block = arena.join(run);
     block->ticket = 0;  // nobody's work is left on it

@@ -13,14 +13,7 @@ namespace {
 // One stamp per stream, the latest.
 std::vector<Stamp> latest(const std::vector<Stamp>& stamps) {
   std::vector<Stamp> result;
-  for (const Stamp& stamp : stamps) {
-    const auto known = std::ranges::find(result, stamp.stream, &Stamp::stream);
-    if (known == result.end()) {
-      result.push_back(stamp);
-    } else {
-      known->ticket = std::max(known->ticket, stamp.ticket);
-    }
-  }
+  for (const Stamp& stamp : stamps) note_latest(result, stamp);
   return result;
 }
 
@@ -49,13 +42,13 @@ void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass p
   }
 }
 
-std::vector<Stamp> stamps_of(const std::vector<Block*>& blocks) {
+}  // namespace
+
+std::vector<Stamp> StreamLedger::stamps_of(const std::vector<Block*>& blocks) {
   std::vector<Stamp> stamps;
   for (const Block* block : blocks) stamps.push_back({block->stream, block->ticket});
   return stamps;
 }
-
-}  // namespace
 
 void StreamLedger::keep_or_discard(PoolLock& lock, StreamEvents& events) noexcept {
   for (auto event = events.begin(); event != events.end();) {
@@ -187,8 +180,7 @@ bool StreamLedger::wait_for(PoolLock& lock, const std::vector<Stamp>& uses, Stre
 
 void StreamLedger::finish_all(PoolLock& lock) noexcept {
   try {
-    std::vector<Stamp> stamps;
-    for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
+    std::vector<Stamp> stamps = pending_stamps();
     for (const auto& [block, uses] : uses_) stamps.insert(stamps.end(), uses.begin(), uses.end());
     for (const Arena& arena : arenas_) {
       for (const auto& window : arena.windows()) {
@@ -207,6 +199,12 @@ void StreamLedger::finish_all(PoolLock& lock) noexcept {
   StreamEvents events;
   order_.take_events(events);
   for (const StreamEvent& event : events) ground_.memory->discard_event(event.id);
+}
+
+std::vector<Stamp> StreamLedger::pending_stamps() const {
+  std::vector<Stamp> stamps;
+  for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
+  return stamps;
 }
 
 std::size_t StreamLedger::pending_bytes() const {
@@ -272,8 +270,7 @@ std::size_t StreamLedger::poll_pending(PoolLock& lock) {
 }
 
 std::size_t StreamLedger::synchronise_pending(PoolLock& lock) {
-  std::vector<Stamp> stamps;
-  for (const Pending& pending : pending_) stamps.insert(stamps.end(), pending.stamps.begin(), pending.stamps.end());
+  const std::vector<Stamp> stamps = pending_stamps();
   if (!stamps.empty()) ++ground_.accounts.num_sync_all_streams;
   finish(lock, stamps);
   return free_settled();
@@ -342,12 +339,7 @@ std::size_t StreamLedger::take_across_streams(PoolLock& lock, Need& need, Arena&
 void StreamLedger::use(Block* block, Stream stream) {
   std::vector<Stamp>& uses = uses_[block];
   block->used_elsewhere = true;
-  const auto known = std::ranges::find(uses, stream.id, &Stamp::stream);
-  if (known == uses.end()) {
-    uses.push_back(now(stream.id));
-  } else {
-    known->ticket = order_.now(stream.id);
-  }
+  note_latest(uses, now(stream.id));
   ground_.recorder.record_block(TraceKind::stream_use, *block, now(stream.id));
 }
 

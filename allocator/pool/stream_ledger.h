@@ -11,8 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "allocator/heap/arenas.h"
-#include "allocator/pool/emergency_ladder.h"
+#include "allocator/heap/arena.h"
 #include "allocator/pool/ground.h"
 #include "allocator/pool/stream_order.h"
 
@@ -36,6 +35,8 @@ class StreamLedger {
     stamp(block);
     return arenas_.of(block).put(block);
   }
+  /// What the blocks' streams were doing when the blocks were given back.
+  static std::vector<Stamp> stamps_of(const std::vector<Block*>& blocks);
   /// Marks the present as the time at which the block was given back.
   void stamp(Block* block) const {
     block->epoch = ground_.accounts.tick;
@@ -94,6 +95,7 @@ class StreamLedger {
     return order_.covered(stream, stamp) || order_.finished(stamp);
   }
   bool knows(std::uint64_t stream) const;
+  std::vector<Stamp> pending_stamps() const;
   void rename(std::uint64_t from, std::uint64_t to) noexcept;
   void forget_finished_streams() noexcept;
   std::size_t free_settled() noexcept;

@@ -6,19 +6,14 @@
 
 namespace poolgrad {
 
-namespace {
-
-// Notes that all work up to the stamp is known.
-void advance(std::vector<Stamp>& clock, Stamp stamp) {
-  const auto known = std::ranges::find(clock, stamp.stream, &Stamp::stream);
-  if (known == clock.end()) {
-    clock.push_back(stamp);
+void note_latest(std::vector<Stamp>& stamps, Stamp stamp) {
+  const auto known = std::ranges::find(stamps, stamp.stream, &Stamp::stream);
+  if (known == stamps.end()) {
+    stamps.push_back(stamp);
   } else {
     known->ticket = std::max(known->ticket, stamp.ticket);
   }
 }
-
-}  // namespace
 
 StreamOrder::State& StreamOrder::state(std::uint64_t stream) {
   const auto known = std::ranges::find(states_, stream, &State::stream);
@@ -40,9 +35,9 @@ void StreamOrder::wait(std::uint64_t later, const StreamEvent& event) noexcept {
     std::vector<Stamp>& clock = state(later).clock;
     for (const Stamp& stamp : event.clock) {
       const bool forgotten = is_retired(stamp.stream) && find(stamp.stream) == nullptr;
-      if (stamp.stream != later && !forgotten) advance(clock, stamp);
+      if (stamp.stream != later && !forgotten) note_latest(clock, stamp);
     }
-    if (event.covers.stream != later) advance(clock, event.covers);
+    if (event.covers.stream != later) note_latest(clock, event.covers);
   } catch (const std::bad_alloc&) {
     // Each stamp that was noted is true on its own.
   }

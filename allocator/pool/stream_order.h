@@ -27,6 +27,9 @@ struct Stamp {
   friend bool operator==(const Stamp&, const Stamp&) = default;
 };
 
+/// Notes in a list with one stamp for each stream that all work up to `stamp` belongs to it.
+void note_latest(std::vector<Stamp>& stamps, Stamp stamp);
+
 /// An event and what is known once it is finished. `id` 0: not recorded.
 struct StreamEvent {
   EventId id = 0;

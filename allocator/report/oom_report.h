@@ -10,7 +10,7 @@
 
 #include "allocator/device.h"
 #include "allocator/memory_scope.h"
-#include "allocator/pool/emergency_ladder.h"
+#include "allocator/pool/ground.h"
 
 namespace poolgrad {
 

@@ -10,7 +10,7 @@
 #include <tuple>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/call_site.h"
+#include "allocator/memory_scope.h"
 #include "allocator/rung.h"
 
 namespace poolgrad::examples {

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "allocator/base/isa_check.h"
-#include "allocator/base/isa_sets.h"
 #include "allocator/error.h"
 #include "kernels/instruction_sets.h"
 

@@ -1,4 +1,4 @@
-#include "allocator/call_site.h"
+#include "allocator/memory_scope.h"
 
 #include <gtest/gtest.h>
 

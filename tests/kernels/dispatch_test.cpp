@@ -2,9 +2,9 @@
 
 #include <gtest/gtest.h>
 
-#include "allocator/base/clock.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/memory/simulated_memory.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/parallel.h"

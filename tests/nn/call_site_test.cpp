@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/call_site.h"
+#include "allocator/memory_scope.h"
 #include "autograd/operators.h"
 #include "nn/layers.h"
 #include "nn/optimizer.h"

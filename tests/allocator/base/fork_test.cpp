@@ -16,8 +16,8 @@
 #include "allocator/base/address_sanitizer.h"
 #include "allocator/base/lru.h"
 #include "allocator/base/owner_flag.h"
-#include "allocator/call_site.h"
 #include "allocator/memory/race_detector.h"
+#include "allocator/memory_scope.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "allocator/front/thread_cache.h"
-#include "allocator/memory/delayed_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

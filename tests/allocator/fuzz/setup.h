@@ -6,8 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "allocator/memory/delayed_memory.h"
-#include "allocator/memory/failing_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/race_detector.h"
 #include "tests/allocator/fuzz/watching_memory.h"
 #include "tests/allocator/pool_testing.h"

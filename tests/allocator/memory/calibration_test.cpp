@@ -1,5 +1,5 @@
 // Calibration measures every call of a driver once per size and leaves nothing behind.
-#include "allocator/memory/calibration.h"
+#include "allocator/memory/latency.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

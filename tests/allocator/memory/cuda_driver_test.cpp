@@ -1,6 +1,6 @@
 // The real driver of one device, on functions of CUDA that stand in for the libraries' and keep to their rules of
 // contexts: a call of the runtime with no context current makes one on device 0.
-#include "allocator/memory/cuda_driver.h"
+#include "allocator/memory/cuda_memory.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>

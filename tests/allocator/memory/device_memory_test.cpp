@@ -9,10 +9,8 @@
 #include <sstream>
 
 #include "allocator/memory/cuda_memory.h"
-#include "allocator/memory/delayed_memory.h"
-#include "allocator/memory/failing_memory.h"
 #include "allocator/memory/host_memory.h"
-#include "allocator/memory/limited_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/race_detector.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"

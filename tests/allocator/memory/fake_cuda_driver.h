@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "allocator/error.h"
-#include "allocator/memory/cuda_driver.h"
+#include "allocator/memory/cuda_memory.h"
 
 namespace poolgrad::testing {
 

@@ -5,10 +5,8 @@
 #include <thread>
 
 #include "allocator/error.h"
-#include "allocator/memory/delayed_memory.h"
-#include "allocator/memory/failing_memory.h"
 #include "allocator/memory/host_memory.h"
-#include "allocator/memory/limited_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"
 

@@ -5,7 +5,7 @@
 #include <new>
 #include <random>
 
-#include "allocator/memory/failing_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace {

@@ -4,8 +4,7 @@
 
 #include <thread>
 
-#include "allocator/memory/delayed_memory.h"
-#include "allocator/memory/failing_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/pool/releaser.h"
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "allocator/memory/delayed_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "allocator/pool/stream_order.h"
 #include "tests/allocator/pool_testing.h"
 

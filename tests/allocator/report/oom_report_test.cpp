@@ -2,7 +2,7 @@
 
 #include <regex>
 
-#include "allocator/memory/delayed_memory.h"
+#include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {

@@ -1,8 +1,8 @@
 // Backward attention at its limits: nothing to see, nothing wanted, types, threads, scratch.
 #include <sys/mman.h>
 
-#include "allocator/base/clock.h"
 #include "allocator/caching_allocator.h"
+#include "allocator/memory/simulated_memory.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/attention/backward_reference.h"
 

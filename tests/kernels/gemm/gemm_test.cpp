@@ -11,8 +11,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "allocator/base/clock.h"
 #include "allocator/error.h"
+#include "allocator/memory/simulated_memory.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels {

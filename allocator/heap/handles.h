@@ -1,11 +1,12 @@
-// Which physical handle is behind each page of an address window. Memory that is not divisible comes in handles of any
-// number of pages, and goes only as whole ones. Divisible memory is the special case where every page is its own
-// handle.
+// Which handle of physical memory is behind which addresses. Memory that is not divisible, a GPU's, comes in handles of
+// any number of pages, and goes only as whole ones. Pools see to it with a HandleMap; the devices look every range up
+// in their MappedHandles before they touch it.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace poolgrad {
@@ -13,6 +14,8 @@ namespace poolgrad {
 /// The handles in which `bytes` are committed: of `most` bytes, the last of what is left. All are multiples of a page.
 std::vector<std::size_t> handle_sizes(std::size_t bytes, std::size_t most);
 
+/// The handle behind each page of an address window. Divisible memory is the special case where every page is its own
+/// handle.
 class HandleMap {
  public:
   /// For addresses in [address, address + bytes), nothing behind them. `page` is a power of two.
@@ -58,6 +61,40 @@ class HandleMap {
   unsigned page_bits_;
   // A bit for each page where a handle starts, and for each without memory; empty where memory is divisible.
   std::vector<std::uint64_t> starts_;
+};
+
+/// The handles of a device. Not synchronised. Throws DeviceError `[operation] reason` and changes nothing where a range
+/// is not what it must be. Taking and moving handles needs no memory.
+class MappedHandles {
+ public:
+  struct Handle {
+    std::uintptr_t address = 0;
+    std::size_t bytes = 0;
+    std::uint64_t id = 0;
+  };
+  using Handles = std::map<std::uintptr_t, Handle>;  // by address
+
+  /// A handle is now behind its addresses; nothing else may be.
+  void add(const Handle& handle, const char* operation);
+  /// Throws unless nothing is behind [address, address + bytes).
+  void check_free(std::uintptr_t address, std::size_t bytes, const char* operation) const;
+  /// The handles behind [address, address + bytes), lowest first. Throws if there is a gap, or if a handle reaches
+  /// beyond the range.
+  std::vector<Handle> whole(std::uintptr_t address, std::size_t bytes, const char* operation) const;
+  /// The same, and they are gone from here.
+  Handles take(std::uintptr_t address, std::size_t bytes, const char* operation);
+  /// Those behind [from, from + bytes) are now behind the same range at `to`, where nothing may be.
+  void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes, const char* operation);
+  /// A handle that covers `address` becomes two of the same id, the second from `address` on: for memory that is
+  /// divisible.
+  void split(std::uintptr_t address);
+
+  std::size_t count() const { return handles_.size(); }
+
+ private:
+  void check_whole(std::uintptr_t address, std::size_t bytes, const char* operation) const;
+
+  Handles handles_;
 };
 
 }  // namespace poolgrad

@@ -1,4 +1,4 @@
-#include "allocator/pool/emergency_ladder.h"
+#include "allocator/pool/ladder.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 
-#include "allocator/base/clock.h"
+#include "allocator/memory/simulated_memory.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
