@@ -26,8 +26,6 @@ class Lru {
   Lru(std::size_t most_bytes, std::size_t most_entries,
       std::pmr::memory_resource* memory = std::pmr::get_default_resource())
       : most_bytes_(most_bytes), most_entries_(most_entries), values_(memory), by_hash_(memory) {}
-  Lru(const Lru&) = delete;
-  Lru& operator=(const Lru&) = delete;
 
   /// The value with this hash for which same(value) is true, from make() where there is none. It is made without a
   /// lock: threads that miss at once all make it and share the first.

@@ -17,8 +17,6 @@ namespace poolgrad {
 class Front final : public Follower {
  public:
   Front(Ground& ground, Arenas& arenas, StreamLedger& ledger) : ground_(ground), arenas_(arenas), ledger_(ledger) {}
-  Front(const Front&) = delete;
-  Front& operator=(const Front&) = delete;
 
   /// A cache for the calling thread; what an ending thread's cache holds comes back. Both take the pool's mutex.
   std::unique_ptr<ThreadCache> make_cache(Pool& pool);

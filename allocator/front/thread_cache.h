@@ -121,8 +121,6 @@ class alignas(64) ThreadCache {
  public:
   explicit ThreadCache(Pool& pool, std::uint64_t index) : sequence(index), pool_(&pool) {}
   ~ThreadCache();
-  ThreadCache(const ThreadCache&) = delete;
-  ThreadCache& operator=(const ThreadCache&) = delete;
 
   /// The magazine of a stream; nullptr if there is none.
   Magazine* find(std::uint64_t stream) noexcept {

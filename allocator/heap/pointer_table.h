@@ -25,8 +25,6 @@ class PointerTable {
     forget_former();
     discard(slots_);
   }
-  PointerTable(const PointerTable&) = delete;
-  PointerTable& operator=(const PointerTable&) = delete;
 
   /// nullptr where there is none, and to a thread that looks while another one changes the table, now and then, where
   /// there is one: it is moving to another place. What is found is right.

@@ -35,8 +35,6 @@ class LiveMap {
   ~LiveMap() {
     packed_.for_each([this](PackedBlocks* blocks) { discard(blocks); });
   }
-  LiveMap(const LiveMap&) = delete;
-  LiveMap& operator=(const LiveMap&) = delete;
 
   /// nullptr where no live block starts in the granule of `offset`, or a packed one.
   Block* find(std::size_t offset) const noexcept { return blocks_.find(offset >> granule_bits_); }

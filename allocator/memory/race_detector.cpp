@@ -19,6 +19,12 @@ std::string text_of(const std::source_location& place) {
          function_name(place.function_name()) + ")";
 }
 
+// Whether the clock does not know of the use that it is over.
+constexpr auto may_go_on = [](const auto& use, const auto& clock) {
+  const auto known = clock.find(use.stream);
+  return known == clock.end() || known->second < use.epoch;
+};
+
 std::uintptr_t start_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
 }  // namespace
@@ -78,10 +84,7 @@ void RaceDetector::touch(const void* pointer, std::size_t bytes, Stream stream, 
   const auto first = first_in(start, start + bytes);
   const auto last = uses_.lower_bound(start + bytes);
   const auto race = std::find_if(first, last, [&](const auto& entry) {
-    const Use& use = entry.second;
-    if (use.stream == stream.id) return false;
-    const auto known = clock.find(use.stream);
-    return known == clock.end() || known->second < use.epoch;
+    return entry.second.stream != stream.id && may_go_on(entry.second, clock);
   });
   const auto earlier = race == last ? std::nullopt : std::optional<Uses::value_type>(*race);
   // A race is reported once: from now on the memory is this stream's.
@@ -100,10 +103,7 @@ bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
     // Mappings change at once, whatever is queued.
     const std::lock_guard lock(mutex_);
     for (auto entry = first_in(source, source + bytes); entry != uses_.lower_bound(source + bytes); ++entry) {
-      const auto known = program_.find(entry->second.stream);
-      if (known == program_.end() || known->second < entry->second.epoch) {
-        report(*entry, source, bytes, "moving to other addresses");
-      }
+      if (may_go_on(entry->second, program_)) report(*entry, source, bytes, "moving to other addresses");
     }
   }
   if (!inner().move(from, to, bytes)) return false;

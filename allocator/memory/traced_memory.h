@@ -120,7 +120,7 @@ class TracedMemory : public GuardedAdaptor {
  private:
   /// Takes the time of one call and logs it, also when it throws. Results of calls go into the record.
   template <typename Function>
-  auto logged(CallRecord record, const Function& function) {
+  std::invoke_result_t<Function> logged(CallRecord record, const Function& function) {
     struct Entry {
       TracedMemory& memory;
       CallRecord record;

@@ -115,6 +115,11 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
   Arena& arena = arenas_.of(need.tag);
   std::size_t step = growth_step(need);
   std::size_t alignment = arena.preferred_alignment(need.size, need.alignment);
+  // False once nothing smaller can be tried.
+  const auto ask_for_less = [&] {
+    return std::exchange(step, ground_.settings.page) != ground_.settings.page ||
+           std::exchange(alignment, need.alignment) != need.alignment;
+  };
   const auto refuse = [&] {
     if (!std::exchange(need.refused, true)) ++ground_.accounts.num_alloc_retries;
     return std::size_t{0};
@@ -124,10 +129,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
     const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(need.size, ground_.settings.page);
     need.device_calls_seen = ground_.mutex.calls_ended();
     if (pages > unused_budget()) {
-      if (std::exchange(step, ground_.settings.page) == ground_.settings.page &&
-          std::exchange(alignment, need.alignment) == need.alignment) {
-        return refuse();
-      }
+      if (!ask_for_less()) return refuse();
       continue;
     }
     if (growth.hole == nullptr) {
@@ -138,8 +140,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
       need.block = arena.take(need.size, need.alignment, need.stream.id);
       if (need.block != nullptr) return pages;
       // Another thread took the neighbours of the new pages meanwhile: grow again.
-    } else if (std::exchange(step, ground_.settings.page) == ground_.settings.page &&
-               std::exchange(alignment, need.alignment) == need.alignment) {
+    } else if (!ask_for_less()) {
       return refuse();
     }
   }
