@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "allocator/error.h"
+#include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/latency.h"
 
 int main(int argc, char** argv) {
