@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "allocator/trace/trace_clock.h"
+#include "allocator/trace/trace_ring.h"
 
 namespace poolgrad {
 

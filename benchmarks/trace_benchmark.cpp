@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <string>
 
-#include "allocator/trace/trace_clock.h"
 #include "allocator/trace/trace_file.h"
 #include "allocator/trace/trace_ring.h"
 #include "tests/allocator/trace/synthetic_trace.h"

@@ -8,7 +8,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "allocator/pool/pool.h"
-#include "allocator/trace/trace_clock.h"
+#include "allocator/trace/trace_ring.h"
 
 namespace poolgrad {
 

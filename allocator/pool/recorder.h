@@ -13,7 +13,6 @@
 #include "allocator/heap/block.h"
 #include "allocator/pool/stream_order.h"
 #include "allocator/trace/trace.h"
-#include "allocator/trace/trace_clock.h"
 #include "allocator/trace/trace_ring.h"
 
 namespace poolgrad {

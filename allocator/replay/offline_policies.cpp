@@ -1,10 +1,10 @@
-#include "allocator/replay/offline_policies.h"
-
+// Policies that know the whole workload before it begins.
 #include <algorithm>
 #include <map>
 
 #include "allocator/base/rounding.h"
 #include "allocator/replay/packer.h"
+#include "allocator/replay/policy.h"
 
 namespace poolgrad {
 

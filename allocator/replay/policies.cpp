@@ -1,14 +1,13 @@
-#include "allocator/replay/policies/policies.h"
+#include "allocator/replay/policies/model_policy.h"
 
+#include <algorithm>
 #include <charconv>
 #include <mutex>
 #include <optional>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
-#include "allocator/replay/offline_policies.h"
 #include "allocator/replay/policy.h"
-#include "allocator/replay/pool_policy.h"
 
 namespace poolgrad {
 
@@ -154,39 +153,35 @@ bool PolicyContext::flag(std::string_view parameter, bool otherwise) const {
 
 namespace {
 
+template <class Things>
+std::string names_of(const Things& things) {
+  std::string names;
+  for (const auto& thing : things) names += (names.empty() ? "" : ", ") + std::string(thing.name);
+  return names.empty() ? "none" : names;
+}
+
 std::map<std::string, std::string, std::less<>> parse_parameters(const PolicyEntry& entry, std::string_view text) {
   std::map<std::string, std::string, std::less<>> given;
   while (!text.empty()) {
     const std::string_view item = text.substr(0, text.find(','));
     text.remove_prefix(std::min(text.size(), item.size() + 1));
     const std::size_t equals = item.find('=');
-    const std::string_view name = item.substr(0, equals);
-    std::string known;
-    bool is_known = false;
-    for (const PolicyParameter& parameter : entry.parameters) {
-      is_known = is_known || parameter.name == name;
-      known += (known.empty() ? "" : ", ") + std::string(parameter.name);
-    }
-    if (!is_known) {
-      throw ValueError("[policy] unknown parameter '" + std::string(name) + "' of " + std::string(entry.name) +
-                       "; known parameters: " + (known.empty() ? "none" : known));
-    }
-    if (equals == std::string_view::npos) {
-      throw ValueError("[policy] parameter '" + std::string(name) + "' of " + std::string(entry.name) +
-                       " has no value: write " + std::string(name) + "=...");
-    }
-    given.insert_or_assign(std::string(name), std::string(item.substr(equals + 1)));
+    const std::string name(item.substr(0, equals));
+    const auto fail = [&](const std::string& kind, const std::string& reason) {
+      throw ValueError("[policy] " + kind + " '" + name + "' of " + std::string(entry.name) + reason);
+    };
+    if (std::ranges::find(entry.parameters, name, &PolicyParameter::name) == entry.parameters.end())
+      fail("unknown parameter", "; known parameters: " + names_of(entry.parameters));
+    if (equals == std::string_view::npos) fail("parameter", " has no value: write " + name + "=...");
+    given.insert_or_assign(name, std::string(item.substr(equals + 1)));
   }
   return given;
 }
 
 const PolicyEntry& plain_policy(std::string_view name) {
-  std::string known;
-  for (const PolicyEntry& entry : policies()) {
-    if (entry.name == name) return entry;
-    known += (known.empty() ? "" : ", ") + std::string(entry.name);
-  }
-  throw ValueError("[policy] unknown policy '" + std::string(name) + "'; known policies: " + known);
+  const auto entry = std::ranges::find(policies(), name, &PolicyEntry::name);
+  if (entry != policies().end()) return *entry;
+  throw ValueError("[policy] unknown policy '" + std::string(name) + "'; known policies: " + names_of(policies()));
 }
 
 }  // namespace

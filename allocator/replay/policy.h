@@ -17,6 +17,8 @@
 
 namespace poolgrad {
 
+struct AllocatorConfig;
+
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -59,6 +61,18 @@ struct PolicyContext {
   /// "[policy] pytorch: max_split must be `what`, got '...'".
   [[noreturn]] void refuse(std::string_view parameter, const std::string& what) const;
 };
+
+// The policies of this project; models of other projects' allocators are in allocator/replay/policies.
+
+/// The real CachingAllocator, on a simulated device.
+std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context);
+/// The same with other settings; the budget is min(context.capacity, config.budget).
+std::unique_ptr<Policy> make_poolgrad(const PolicyContext& context, const AllocatorConfig& config);
+/// Knows the whole workload before it begins: all blocks at fixed offsets of one slab, packed before the start. A block
+/// that takes over bytes which another stream used last makes its stream wait.
+std::unique_ptr<Policy> make_planned(const PolicyContext& context);
+/// Holds exactly the live requested bytes: what no allocator can do better than.
+std::unique_ptr<Policy> make_lower_bound(const PolicyContext& context);
 
 /// What a policy lets its users choose.
 struct PolicyParameter {

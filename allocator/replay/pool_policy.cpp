@@ -1,12 +1,13 @@
-#include "allocator/replay/pool_policy.h"
-
+#include "allocator/base/rounding.h"
+#include "allocator/caching_allocator.h"
 #include "allocator/memory/simulated_memory.h"
+#include "allocator/replay/policy.h"
 
 namespace poolgrad {
 
 namespace {
 
-std::size_t rounded(std::uint64_t bytes) { return bytes == 0 ? 64 : (bytes + 63) & ~std::uint64_t{63}; }
+std::size_t rounded(std::uint64_t bytes) { return bytes == 0 ? 64 : round_up(bytes, 64); }
 
 class PoolPolicy : public Policy {
  public:

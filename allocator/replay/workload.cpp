@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 
 #include "allocator/error.h"
 
@@ -88,37 +89,25 @@ class Importer {
   }
 
   std::uint32_t find(std::uint64_t number, std::uint64_t address) const {
-    if (number != 0) {
-      const auto known = by_number_.find(number);
-      return known == by_number_.end() ? nobody : known->second;
-    }
-    const auto known = by_address_.find(address);
-    return known == by_address_.end() ? nobody : known->second;
+    const auto& names = number != 0 ? by_number_ : by_address_;
+    const auto known = names.find(number != 0 ? number : address);
+    return known == names.end() ? nobody : known->second;
   }
 
   /// A block that was there before the trace began.
   std::uint32_t make_before(const TraceEvent& e, std::uint16_t on) {
-    Block block;
-    block.order = e.allocation;
-    block.stream = on;
-    block.category = e.category;
-    block.before = true;
-    return make(block, e.allocation, e.address);
+    return make({.order = e.allocation, .stream = on, .category = e.category, .before = true}, e.allocation, e.address);
   }
 
   void add(OperationKind kind, std::uint32_t block, std::uint16_t on, std::size_t due = 0) {
-    Operation operation;
-    operation.kind = kind;
-    operation.block = block;
-    operation.stream = on;
-    operation.think = static_cast<std::uint32_t>(std::min<std::uint64_t>(think_, UINT32_MAX));
-    think_ = 0;
-    if (due == 0) {
-      operations_.push_back(operation);
-    } else {
-      operation.think = 0;
+    const std::uint64_t think = std::min<std::uint64_t>(std::exchange(think_, 0), UINT32_MAX);
+    Operation operation{.block = block, .stream = on, .kind = kind};
+    if (due != 0) {
       held_.emplace(due, operation);
+      return;
     }
+    operation.think = static_cast<std::uint32_t>(think);
+    operations_.push_back(operation);
   }
 
   void check_size(std::uint64_t bytes) const {
@@ -156,13 +145,10 @@ class Importer {
       refuse(e.allocation != 0 ? "allocation " + std::to_string(e.allocation) + " happens twice"
                                : "address " + std::to_string(e.address) + " is handed out while it is live");
     }
-    Block block;
-    block.bytes = e.size;
-    block.sized = true;
-    block.stream = stream(e.stream);
-    block.category = e.category;
-    const std::uint32_t name = make(block, e.allocation, e.address);
-    add(OperationKind::allocate, name, block.stream);
+    const std::uint16_t on = stream(e.stream);
+    const std::uint32_t name =
+        make({.bytes = e.size, .stream = on, .category = e.category, .sized = true}, e.allocation, e.address);
+    add(OperationKind::allocate, name, on);
   }
 
   void free(const TraceEvent& e) {
@@ -203,16 +189,15 @@ class Importer {
       }
       if (name != nobody && known.number == 0) refuse("a block is live at the end though it was given back");
       const auto id = std::ranges::find(trace_.streams, known.stream);
-      Block block;
-      block.bytes = known.requested;
-      block.order = known.number;
-      block.sized = true;
-      block.before = true;
-      block.stream = id == trace_.streams.end() ? std::uint16_t{0}
-                                                : stream(static_cast<std::uint64_t>(id - trace_.streams.begin()));
-      block.category =
-          static_cast<std::size_t>(known.tag.category) < category_count ? known.tag.category : Category::unknown;
-      make(block, known.number, known.address);
+      const bool has_stream = id != trace_.streams.end();
+      const bool has_category = static_cast<std::size_t>(known.tag.category) < category_count;
+      make({.bytes = known.requested,
+            .order = known.number,
+            .stream = has_stream ? stream(static_cast<std::uint64_t>(id - trace_.streams.begin())) : std::uint16_t{0},
+            .category = has_category ? known.tag.category : Category::unknown,
+            .sized = true,
+            .before = true},
+           known.number, known.address);
     }
   }
 
@@ -228,14 +213,14 @@ class Importer {
     std::vector<std::uint32_t> names(blocks_.size(), nobody);
     std::uint64_t live = 0;
     const auto append = [&](Operation operation) {
-      const bool of_block = operation.kind != OperationKind::order && operation.kind != OperationKind::step;
-      if (of_block) {
-        const std::uint32_t name = operation.block;
-        if (!blocks_[name].sized) return;
-        if (operation.kind == OperationKind::allocate) names[name] = workload.blocks++;
-        operation.block = names[name];
-        operation.bytes = blocks_[name].bytes;
-        operation.category = blocks_[name].category;
+      if (operation.kind != OperationKind::order && operation.kind != OperationKind::step) {
+        const Block& block = blocks_[operation.block];
+        if (!block.sized) return;
+        std::uint32_t& name = names[operation.block];
+        if (operation.kind == OperationKind::allocate) name = workload.blocks++;
+        operation.block = name;
+        operation.bytes = block.bytes;
+        operation.category = block.category;
         if (operation.kind == OperationKind::allocate && (live += operation.bytes) > most_bytes) {
           refuse("more than " + std::to_string(most_bytes) + " live bytes");
         }
@@ -243,12 +228,7 @@ class Importer {
       }
       workload.operations.push_back(operation);
     };
-    for (const std::uint32_t name : before) {
-      Operation operation;
-      operation.block = name;
-      operation.stream = blocks_[name].stream;
-      append(operation);
-    }
+    for (const std::uint32_t name : before) append({.block = name, .stream = blocks_[name].stream});
     for (const Operation& operation : operations_) append(operation);
     return workload;
   }
@@ -273,6 +253,32 @@ Workload workload_of(const Trace& trace, const std::string& name) {
   workload.name = name;
   workload.description = std::to_string(trace.events.size()) + " recorded events on " + to_string(trace.device);
   return workload;
+}
+
+void WorkloadBuilder::add(OperationKind kind, std::uint16_t stream, Operation allocation) {
+  workload_.streams = std::max<std::uint16_t>(workload_.streams, static_cast<std::uint16_t>(stream + 1));
+  allocation.kind = kind;
+  allocation.stream = stream;
+  allocation.think = think_;
+  workload_.operations.push_back(allocation);
+}
+
+std::uint32_t WorkloadBuilder::allocate(std::uint64_t bytes, Category category, std::uint16_t stream) {
+  add(OperationKind::allocate, stream, {.bytes = bytes, .block = workload_.blocks, .category = category});
+  blocks_.push_back(workload_.operations.back());
+  return workload_.blocks++;
+}
+
+void WorkloadBuilder::order(std::uint16_t later, std::uint16_t earlier) {
+  add(OperationKind::order, std::max(later, earlier), {.block = earlier});
+  workload_.operations.back().stream = later;
+}
+
+Workload WorkloadBuilder::take(std::string_view name, std::string_view description) {
+  workload_.name = name;
+  workload_.description = description;
+  blocks_.clear();
+  return std::exchange(workload_, {});
 }
 
 }  // namespace poolgrad

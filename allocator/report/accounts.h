@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "allocator/heap/block.h"
 #include "allocator/report/statistics.h"
@@ -44,11 +45,22 @@ struct Accounts : Statistics {
   void no_longer_active(std::size_t bytes) { active_bytes.subtract(bytes); }
   /// What a thread has done on the hot path.
   void add_up(StatisticsDelta& recent) { tick += recent.add_to(*this, by_category_); }
-  void ran(RungId rung, std::size_t bytes, std::uint64_t nanoseconds);
+  void ran(RungId rung, std::size_t bytes, std::uint64_t nanoseconds) {
+    for (std::size_t i = rungs.size(); i < rung_count; ++i)
+      rungs.push_back({.name = std::string(to_string(static_cast<RungId>(i)))});
+    RungStatistics& of_rung = rungs[static_cast<std::size_t>(rung)];
+    of_rung.bytes += bytes;
+    of_rung.runs += 1;
+    of_rung.nanoseconds += nanoseconds;
+  }
   /// Peaks restart from the present values.
-  void reset_peaks();
+  void reset_peaks() {
+    for (Gauge* gauge : {&allocation, &allocated_bytes, &requested_bytes, &reserved_bytes, &active_bytes})
+      gauge->peak = gauge->current;
+    for (Gauge& gauge : category_bytes) gauge.peak = gauge.current;
+  }
   /// As new.
-  void restart();
+  void restart() { *this = Accounts(by_category_); }
 
  private:
   bool by_category_;

@@ -1,6 +1,7 @@
 // Where each byte of a pool is, and why.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -18,7 +19,11 @@ enum class BlockState : std::uint8_t {
   magazine      // cached by the thread that gave it back; joins its neighbours only when the magazine is drained
 };
 
-std::string_view to_string(BlockState state);
+inline std::string_view to_string(BlockState state) {
+  constexpr std::array<std::string_view, 6> names = {"uncommitted", "free", "live", "pending", "busy", "magazine"};
+  const auto index = static_cast<std::size_t>(state);
+  return index < names.size() ? names[index] : "invalid";
+}
 
 /// One block of a pool. The last three fields are those of the allocation, for live and pending blocks only.
 struct BlockSnapshot {
@@ -30,7 +35,7 @@ struct BlockSnapshot {
   std::size_t window = 0;    // blocks tile the address range of their window
   std::uint64_t number = 0;  // allocations are counted from 1; 0 for scratch of kernels
   std::size_t requested = 0;
-  Tag tag;
+  Tag tag = {};
 
   /// Whether it holds what a user may still touch.
   bool is_held() const { return state == BlockState::live || state == BlockState::pending; }

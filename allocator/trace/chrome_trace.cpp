@@ -1,11 +1,11 @@
-#include "allocator/trace/chrome_trace.h"
+#include "allocator/trace/trace_file.h"
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
 #include "allocator/rung.h"
-#include "allocator/trace/internal/json_emitter.h"
+#include "allocator/trace/internal/emitters.h"
 
 namespace poolgrad {
 
@@ -54,8 +54,7 @@ class ChromeWriter {
 
   std::string write() {
     out_.begin_dict();
-    out_.key("displayTimeUnit");
-    out_.value(std::string_view("ns"));
+    out_.field("displayTimeUnit", "ns");
     out_.key("traceEvents");
     out_.begin_list();
     name_process();
@@ -85,23 +84,19 @@ class ChromeWriter {
   void begin(std::string_view name, std::string_view phase) {
     out_.item();
     out_.begin_dict();
-    out_.key(name_);
-    out_.value(name);
-    out_.key(ph_);
-    out_.value(phase);
-    out_.key(pid_);
-    out_.value(std::uint64_t{0});
-    out_.key(tid_);
-    out_.value(std::uint64_t{0});
+    out_.field(name_, name);
+    out_.field(ph_, phase);
+    out_.field(pid_, 0u);
+    out_.field(tid_, 0u);
+  }
+  void begin(std::string_view name, std::string_view phase, std::uint64_t nanoseconds) {
+    begin(name, phase);
+    time(ts_, nanoseconds);
   }
   // Microseconds with three decimals.
   void time(JsonEmitter::Token key, std::uint64_t nanoseconds) {
     out_.key(key);
     out_.decimal(nanoseconds, 3);
-  }
-  void argument(std::string_view key, std::uint64_t value) {
-    out_.key(key);
-    out_.value(value);
   }
   void begin_arguments() {
     out_.key("args");
@@ -115,16 +110,14 @@ class ChromeWriter {
   void name_process() {
     begin("process_name", "M");
     begin_arguments();
-    out_.key("name");
-    out_.value("poolgrad " + to_string(trace_.device));
+    out_.field("name", "poolgrad " + to_string(trace_.device));
     end();
   }
 
   void counter(std::string_view name, std::uint64_t nanoseconds, std::uint64_t value) {
-    begin(name, "C");
-    time(ts_, nanoseconds);
+    begin(name, "C", nanoseconds);
     begin_arguments();
-    argument("bytes", value);
+    out_.field("bytes", value);
     end();
   }
 
@@ -134,12 +127,11 @@ class ChromeWriter {
     const std::uint64_t cached = totals_.reserved > active ? totals_.reserved - active : 0;
     if (!sampled_ || totals_.allocated != last_.allocated || totals_.reserved != last_.reserved ||
         totals_.pending != last_.pending) {
-      begin("memory", "C");
-      time(ts_, nanoseconds);
+      begin("memory", "C", nanoseconds);
       begin_arguments();
-      argument("allocated", totals_.allocated);
-      argument("pending", totals_.pending);
-      argument("cached", cached);
+      out_.field("allocated", totals_.allocated);
+      out_.field("pending", totals_.pending);
+      out_.field("cached", cached);
       end();
     }
     if (!sampled_ || totals_.reserved != last_.reserved) counter("reserved", nanoseconds, totals_.reserved);
@@ -151,32 +143,26 @@ class ChromeWriter {
   }
 
   void write_rung(const TraceEvent& event) {
-    begin(event.rung < rung_count ? to_string(static_cast<RungId>(event.rung)) : "rung", "i");
-    time(ts_, event.time);
-    out_.key("s");
-    out_.value(std::string_view("p"));
+    begin(event.rung < rung_count ? to_string(static_cast<RungId>(event.rung)) : "rung", "i", event.time);
+    out_.field("s", "p");
     begin_arguments();
-    argument("bytes", event.size);
-    argument("nanoseconds", event.address);
+    out_.field("bytes", event.size);
+    out_.field("nanoseconds", event.address);
     end();
   }
 
   void write_out_of_memory(const TraceEvent& event) {
-    begin("out of memory", "i");
-    time(ts_, event.time);
-    out_.key("s");
-    out_.value(std::string_view("g"));
+    begin("out of memory", "i", event.time);
+    out_.field("s", "g");
     begin_arguments();
-    argument("requested", event.size);
-    argument("device free", event.address);
-    out_.key("scope");
-    out_.value(std::string_view(trace_.scopes[event.scope]));
+    out_.field("requested", event.size);
+    out_.field("device free", event.address);
+    out_.field("scope", trace_.scopes[event.scope]);
     end();
   }
 
   void write_step(const TraceEvent& step, std::uint64_t until) {
-    begin("step " + std::to_string(step.size), "X");
-    time(ts_, step.time);
+    begin("step " + std::to_string(step.size), "X", step.time);
     time(dur_, until - step.time);
     begin_arguments();
     end();

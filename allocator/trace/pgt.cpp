@@ -1,4 +1,4 @@
-#include "allocator/trace/pgt.h"
+#include "allocator/trace/trace_file.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "allocator/trace/internal/byte_reader.h"
-#include "allocator/trace/internal/byte_writer.h"
+#include "allocator/trace/internal/bytes.h"
 
 namespace poolgrad {
 
@@ -15,6 +14,8 @@ namespace {
 
 constexpr std::uint32_t version = 1;
 constexpr std::size_t field_count = 11;
+constexpr std::array<const char*, field_count> field_names = {
+    "allocation", "address", "size", "ticket", "location", "scope", "stream", "slack", "category", "rung", "flags"};
 constexpr std::array<std::string_view, 7> section_names = {"META", "STRM", "SCOP", "LOCA", "BLKS", "EVNT", "END "};
 enum Section : std::size_t { meta, streams, scopes, locations, blocks, events, end_of_file };
 
@@ -25,6 +26,22 @@ Fields fields_of(const TraceEvent& event) {
           event.ticket,     event.location, event.scope,
           event.stream,     event.slack,    static_cast<std::uint64_t>(event.category),
           event.rung,       event.flags};
+}
+
+TraceEvent event_of(TraceKind kind, std::uint64_t time, const Fields& fields) {
+  return {.time = time,
+          .allocation = fields[0],
+          .address = fields[1],
+          .size = fields[2],
+          .ticket = fields[3],
+          .location = fields[4],
+          .scope = static_cast<std::uint32_t>(fields[5]),
+          .stream = static_cast<std::uint32_t>(fields[6]),
+          .slack = static_cast<std::uint32_t>(fields[7]),
+          .kind = kind,
+          .category = static_cast<Category>(fields[8]),
+          .rung = static_cast<std::uint8_t>(fields[9]),
+          .flags = static_cast<std::uint8_t>(fields[10])};
 }
 
 std::uint64_t zigzag(std::uint64_t difference) {
@@ -58,207 +75,178 @@ std::uint64_t checksum(std::string_view bytes) {
   return hash;
 }
 
-// --- writing
-
-void write_section(ByteWriter& file, Section section, std::string_view payload) {
-  file.raw(section_names[section]);
-  file.u32(0);
-  file.u64(payload.size());
-  file.u64(checksum(payload));
-  file.raw(payload);
-}
-
-void write_blocks(ByteWriter& out, const std::vector<BlockSnapshot>& all) {
-  out.varint(all.size());
-  std::uint64_t end = 0;
-  std::uint64_t window = 0;
-  for (const BlockSnapshot& block : all) {
-    out.varint(zigzag(block.address - end));
-    out.varint(block.size);
-    out.u8(static_cast<std::uint8_t>(block.state));
-    out.varint(block.stream);
-    out.varint(block.epoch);
-    out.varint(zigzag(block.window - window));
-    if (block.is_held()) {
-      out.varint(block.number);
-      out.varint(block.requested);
-      out.u8(static_cast<std::uint8_t>(block.tag.category));
-      out.varint(block.tag.scope);
-    }
-    end = block.address + block.size;
-    window = block.window;
+class Saver {
+ public:
+  template <class Value>
+  void byte(const char*, const Value& value, std::uint64_t = 0) {
+    out.u8(static_cast<std::uint8_t>(value));
   }
-}
-
-void write_events(ByteWriter& out, const std::vector<TraceEvent>& all) {
-  out.varint(all.size());
-  References references;
-  for (const TraceEvent& event : all) {
-    Fields& reference = references.of(event.kind);
-    const Fields fields = fields_of(event);
-    unsigned mask = 0;
-    for (std::size_t i = 0; i < field_count; ++i) mask |= static_cast<unsigned>(fields[i] != reference[i]) << i;
-    out.u8(static_cast<std::uint8_t>(static_cast<unsigned>(event.kind) | (mask >> 8) << 4));
-    out.u8(static_cast<std::uint8_t>(mask));
-    out.varint(zigzag(event.time - references.time));
-    for (; mask != 0; mask &= mask - 1) {
-      const auto i = static_cast<std::size_t>(std::countr_zero(mask));
-      out.varint(zigzag(fields[i] - reference[i]));
-    }
-    reference = fields;
-    references.time = event.time;
+  template <class Value>
+  void number(const char*, const Value& value, std::uint64_t = 0) {
+    out.varint(value);
   }
-}
-
-// --- reading
-
-std::vector<BlockSnapshot> read_blocks(ByteReader& in, const Trace& trace) {
-  std::vector<BlockSnapshot> all(in.count("blocks", 6));
-  std::uint64_t end = 0;
-  std::uint64_t window = 0;
-  for (BlockSnapshot& block : all) {
-    block.address = end + unzigzag(in.varint("address"));
-    block.size = in.varint("size");
-    const std::uint8_t state = in.u8("state");
-    if (state > static_cast<std::uint8_t>(BlockState::magazine)) in.fail("block state " + std::to_string(state));
-    block.state = static_cast<BlockState>(state);
-    block.stream = in.varint("stream");
-    block.epoch = in.varint("epoch");
-    block.window = window += unzigzag(in.varint("window"));
-    if (block.is_held()) {
-      block.number = in.varint("number");
-      block.requested = in.varint("requested bytes");
-      const std::uint8_t category = in.u8("category");
-      if (category >= category_count) in.fail("category " + std::to_string(category));
-      const std::uint64_t scope = in.varint("scope");
-      if (scope >= std::max<std::size_t>(trace.scopes.size(), 1)) in.fail("scope " + std::to_string(scope));
-      block.tag = {static_cast<Category>(category), static_cast<std::uint32_t>(scope)};
-    }
-    end = block.address + block.size;
+  void difference(const char*, std::uint64_t value, std::uint64_t from) { out.varint(zigzag(value - from)); }
+  void text(const char*, const std::string& value) { out.text(value); }
+  template <class List, class Each>
+  void list(const char*, std::size_t, const List& items, Each each) {
+    out.varint(items.size());
+    for (const auto& item : items) each(item);
   }
-  return all;
-}
 
-TraceEvent event_of(const ByteReader& in, TraceKind kind, std::uint64_t time, const Fields& fields,
-                    const Fields& limits) {
-  static constexpr std::array<const char*, field_count> names = {
-      "allocation", "address", "size", "ticket", "location", "scope", "stream", "slack", "category", "rung", "flags"};
-  for (std::size_t i = 0; i < field_count; ++i)
-    if (fields[i] > limits[i]) in.fail(std::string(names[i]) + " " + std::to_string(fields[i]) + " of an event");
-  TraceEvent event;
-  event.time = time;
-  event.kind = kind;
-  event.allocation = fields[0];
-  event.address = fields[1];
-  event.size = fields[2];
-  event.ticket = fields[3];
-  event.location = fields[4];
-  event.scope = static_cast<std::uint32_t>(fields[5]);
-  event.stream = static_cast<std::uint32_t>(fields[6]);
-  event.slack = static_cast<std::uint32_t>(fields[7]);
-  event.category = static_cast<Category>(fields[8]);
-  event.rung = static_cast<std::uint8_t>(fields[9]);
-  event.flags = static_cast<std::uint8_t>(fields[10]);
-  return event;
-}
-
-std::vector<TraceEvent> read_events(ByteReader& in, const Trace& trace) {
-  // Index 0 means "none" and is allowed where there is no table.
-  const auto last = [](std::size_t size) { return size == 0 ? 0 : size - 1; };
-  constexpr std::uint64_t any = UINT64_MAX;
-  const Fields limits = {any,
-                         any,
-                         any,
-                         any,
-                         last(trace.locations.size()),
-                         last(trace.scopes.size()),
-                         last(trace.streams.size()),
-                         UINT32_MAX,
-                         category_count - 1,
-                         UINT8_MAX,
-                         UINT8_MAX};
-  const std::uint64_t count = in.count("events", 3);
-  std::vector<TraceEvent> all;
-  all.reserve(count);
-  References references;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    const std::uint8_t head = in.u8("event");
-    const unsigned kind = head & 15u;
-    if (kind >= trace_kind_count) in.fail("event kind " + std::to_string(kind));
-    unsigned mask = static_cast<unsigned>(head >> 4) << 8 | in.u8("event");
-    if (mask >> field_count != 0) in.fail("an unknown field of an event");
-    references.time += unzigzag(in.varint("time"));
-    Fields& fields = references.of(static_cast<TraceKind>(kind));
-    for (; mask != 0; mask &= mask - 1)
-      fields[static_cast<std::size_t>(std::countr_zero(mask))] += unzigzag(in.varint("a field of an event"));
-    all.push_back(event_of(in, static_cast<TraceKind>(kind), references.time, fields, limits));
-  }
-  return all;
-}
-
-void read_section(ByteReader& in, Section section, Trace& trace) {
-  switch (section) {
-    case meta: {
-      const std::uint8_t type = in.u8("device type");
-      if (type > static_cast<std::uint8_t>(DeviceType::sim)) in.fail("device type " + std::to_string(type));
-      trace.device = {static_cast<DeviceType>(type), in.u8("device index")};
-      trace.start_us = in.varint("start");
-      trace.lost = in.varint("lost events");
-      trace.settings = in.text("settings");
-      break;
-    }
-    case streams:
-      trace.streams.resize(in.count("streams", 1));
-      for (std::uint64_t& id : trace.streams) id = in.varint("stream");
-      break;
-    case scopes:
-      trace.scopes.resize(in.count("scopes", 1));
-      for (std::string& scope : trace.scopes) scope = in.text("scope");
-      break;
-    case locations:
-      trace.locations.resize(in.count("locations", 3));
-      for (TraceLocation& location : trace.locations) {
-        location.file = in.text("file");
-        location.function = in.text("function");
-        const std::uint64_t line = in.varint("line");
-        if (line > UINT32_MAX) in.fail("line " + std::to_string(line));
-        location.line = static_cast<std::uint32_t>(line);
+  void events(const Trace& trace) {
+    out.varint(trace.events.size());
+    References references;
+    for (const TraceEvent& event : trace.events) {
+      Fields& reference = references.of(event.kind);
+      const Fields fields = fields_of(event);
+      unsigned mask = 0;
+      for (std::size_t i = 0; i < field_count; ++i) mask |= static_cast<unsigned>(fields[i] != reference[i]) << i;
+      out.u8(static_cast<std::uint8_t>(static_cast<unsigned>(event.kind) | (mask >> 8) << 4));
+      out.u8(static_cast<std::uint8_t>(mask));
+      out.varint(zigzag(event.time - references.time));
+      for (; mask != 0; mask &= mask - 1) {
+        const auto i = static_cast<std::size_t>(std::countr_zero(mask));
+        out.varint(zigzag(fields[i] - reference[i]));
       }
+      reference = fields;
+      references.time = event.time;
+    }
+  }
+
+  ByteWriter out;
+};
+
+class Loader {
+ public:
+  explicit Loader(ByteReader& in) : in_(in) {}
+
+  template <class Value>
+  void byte(const char* what, Value& value, std::uint64_t most = UINT8_MAX) {
+    value = static_cast<Value>(at_most(most, in_.u8(what), what));
+  }
+  template <class Value>
+  void number(const char* what, Value& value, std::uint64_t most = UINT64_MAX) {
+    value = static_cast<Value>(at_most(most, in_.varint(what), what));
+  }
+  template <class Value>
+  void difference(const char* what, Value& value, std::uint64_t from) {
+    value = from + unzigzag(in_.varint(what));
+  }
+  void text(const char* what, std::string& value) { value = in_.text(what); }
+  /// Each item takes at least `least` bytes.
+  template <class List, class Each>
+  void list(const char* what, std::size_t least, List& items, Each each) {
+    items.resize(in_.count(what, least));
+    for (auto& item : items) each(item);
+  }
+
+  void events(Trace& trace) {
+    // Index 0 means "none" and is allowed where there is no table.
+    const auto last = [](const auto& table) -> std::uint64_t { return table.empty() ? 0 : table.size() - 1; };
+    constexpr std::uint64_t any = UINT64_MAX;
+    const Fields limits = {any,
+                           any,
+                           any,
+                           any,
+                           last(trace.locations),
+                           last(trace.scopes),
+                           last(trace.streams),
+                           UINT32_MAX,
+                           category_count - 1,
+                           UINT8_MAX,
+                           UINT8_MAX};
+    const std::uint64_t count = in_.count("events", 3);
+    trace.events.reserve(count);
+    References references;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const std::uint8_t head = in_.u8("event");
+      const unsigned kind = head & 15u;
+      if (kind >= trace_kind_count) in_.fail("event kind " + std::to_string(kind));
+      unsigned mask = static_cast<unsigned>(head >> 4) << 8 | in_.u8("event");
+      if (mask >> field_count != 0) in_.fail("an unknown field of an event");
+      references.time += unzigzag(in_.varint("time"));
+      Fields& fields = references.of(static_cast<TraceKind>(kind));
+      for (; mask != 0; mask &= mask - 1)
+        fields[static_cast<std::size_t>(std::countr_zero(mask))] += unzigzag(in_.varint("a field of an event"));
+      for (std::size_t field = 0; field < field_count; ++field)
+        if (fields[field] > limits[field])
+          in_.fail(std::string(field_names[field]) + " " + std::to_string(fields[field]) + " of an event");
+      trace.events.push_back(event_of(static_cast<TraceKind>(kind), references.time, fields));
+    }
+  }
+
+ private:
+  std::uint64_t at_most(std::uint64_t most, std::uint64_t value, const char* what) const {
+    if (value > most) in_.fail(std::string(what) + " " + std::to_string(value));
+    return value;
+  }
+
+  ByteReader& in_;
+};
+
+// One description of each section for both directions.
+template <class Archive, class AnyTrace>
+void transfer(Archive& archive, Section section, AnyTrace& trace) {
+  switch (section) {
+    case meta:
+      archive.byte("device type", trace.device.type, static_cast<std::uint64_t>(DeviceType::sim));
+      archive.byte("device index", trace.device.index);
+      archive.number("start", trace.start_us);
+      archive.number("lost events", trace.lost);
+      archive.text("settings", trace.settings);
       break;
-    case blocks: trace.blocks = read_blocks(in, trace); break;
-    case events: trace.events = read_events(in, trace); break;
+    case streams: archive.list("streams", 1, trace.streams, [&](auto& id) { archive.number("stream", id); }); break;
+    case scopes: archive.list("scopes", 1, trace.scopes, [&](auto& scope) { archive.text("scope", scope); }); break;
+    case locations:
+      archive.list("locations", 3, trace.locations, [&](auto& location) {
+        archive.text("file", location.file);
+        archive.text("function", location.function);
+        archive.number("line", location.line, UINT32_MAX);
+      });
+      break;
+    case blocks: {
+      const std::size_t most_scope = std::max<std::size_t>(trace.scopes.size(), 1) - 1;
+      std::uint64_t end = 0;
+      std::uint64_t window = 0;
+      archive.list("blocks", 6, trace.blocks, [&](auto& block) {
+        archive.difference("address", block.address, end);
+        archive.number("size", block.size);
+        archive.byte("block state", block.state, static_cast<std::uint64_t>(BlockState::magazine));
+        archive.number("stream", block.stream);
+        archive.number("epoch", block.epoch);
+        archive.difference("window", block.window, window);
+        if (block.is_held()) {
+          archive.number("number", block.number);
+          archive.number("requested bytes", block.requested);
+          archive.byte("category", block.tag.category, category_count - 1);
+          archive.number("scope", block.tag.scope, most_scope);
+        }
+        end = block.address + block.size;
+        window = block.window;
+      });
+      break;
+    }
+    case events: archive.events(trace); break;
     case end_of_file: break;
   }
-  if (in.remaining() != 0)
-    in.fail(std::to_string(in.remaining()) + " bytes too many in section " + std::string(section_names[section]));
 }
 
 }  // namespace
 
 std::string encode_pgt(const Trace& trace) {
-  std::array<ByteWriter, end_of_file + 1> sections;
-  sections[meta].u8(static_cast<std::uint8_t>(trace.device.type));
-  sections[meta].u8(trace.device.index);
-  sections[meta].varint(trace.start_us);
-  sections[meta].varint(trace.lost);
-  sections[meta].text(trace.settings);
-  sections[streams].varint(trace.streams.size());
-  for (const std::uint64_t id : trace.streams) sections[streams].varint(id);
-  sections[scopes].varint(trace.scopes.size());
-  for (const std::string& scope : trace.scopes) sections[scopes].text(scope);
-  sections[locations].varint(trace.locations.size());
-  for (const TraceLocation& location : trace.locations) {
-    sections[locations].text(location.file);
-    sections[locations].text(location.function);
-    sections[locations].varint(location.line);
-  }
-  write_blocks(sections[blocks], trace.blocks);
-  write_events(sections[events], trace.events);
-
   ByteWriter file;
   file.raw(pgt_magic);
   file.u32(version);
-  for (std::size_t i = 0; i < sections.size(); ++i) write_section(file, static_cast<Section>(i), sections[i].view());
+  for (std::size_t i = 0; i < section_names.size(); ++i) {
+    Saver section;
+    transfer(section, static_cast<Section>(i), trace);
+    const std::string_view payload = section.out.view();
+    file.raw(section_names[i]);
+    file.u32(0);
+    file.u64(payload.size());
+    file.u64(checksum(payload));
+    file.raw(payload);
+  }
   return std::string(file.view());
 }
 
@@ -280,12 +268,13 @@ Trace decode_pgt(std::string_view bytes, const std::string& path) {
     if (checksum(payload) != expected) in.fail_at(begin, "the checksum of section " + std::string(name) + " is wrong");
     if (name == section_names[next]) {
       ByteReader section(payload, path, begin);
-      read_section(section, static_cast<Section>(next), trace);
+      Loader loader(section);
+      transfer(loader, static_cast<Section>(next), trace);
+      if (section.remaining() != 0)
+        section.fail(std::to_string(section.remaining()) + " bytes too many in section " + std::string(name));
       ++next;
-    } else {
-      for (const std::string_view known : section_names)
-        if (name == known)
-          in.fail_at(start, "section " + std::string(known) + " instead of " + std::string(section_names[next]));
+    } else if (std::ranges::find(section_names, name) != section_names.end()) {
+      in.fail_at(start, "section " + std::string(name) + " instead of " + std::string(section_names[next]));
     }
   }
   if (in.remaining() != 0) in.fail(std::to_string(in.remaining()) + " bytes behind the end");

@@ -1,4 +1,4 @@
-#include "allocator/trace/pytorch_snapshot_reader.h"
+#include "allocator/trace/trace_file.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "allocator/error.h"
-#include "allocator/trace/internal/snapshot_element.h"
-#include "allocator/trace/internal/trace_names.h"
+#include "allocator/trace/internal/trace_parts.h"
+#include "allocator/trace/internal/value_tree.h"
 
 namespace poolgrad {
 
@@ -80,9 +80,8 @@ class SnapshotReader {
   }
 
   DeviceTrace::Origin origin(DeviceTrace& device, Value dict) {
-    const Value* frames = in_.find(dict, "frames");
+    const Value* frames = in_.frames(dict);
     if (frames == nullptr) return {};
-    if (frames->kind != ValueKind::list) in_.fail("'frames' is not a list");
     const auto known = device.origins.find(frames->bits);
     if (known != device.origins.end()) return known->second;
     DeviceTrace::Origin origin;
@@ -110,23 +109,18 @@ class SnapshotReader {
   }
 
   void read_segments(Value list) {
-    in_.at = {"segments"};
-    std::size_t index = 0;
-    for (const Value segment : in_.list(list, "segments")) {
-      in_.at = {"segments", index};
-      read_segment(in_.dictionary(segment), index++);
-    }
+    in_.for_each(list, "segments",
+                 [&](Value segment, std::size_t index) { read_segment(in_.dictionary(segment), index); });
   }
 
   void read_segment(Value segment, std::size_t index) {
     DeviceTrace& on = device(in_.number(segment, "device", 0));
     const std::uint64_t stream = in_.number(segment, "stream", 0), total = in_.number(segment, "total_size");
-    const Value* blocks = in_.find(segment, "blocks");
-    if (blocks == nullptr) in_.fail("no 'blocks'");
+    const Value blocks = in_.need(segment, "blocks");
     std::uint64_t address = in_.number(segment, "address", 0), left = total;
     if (total > UINT64_MAX - address) in_.fail("addresses beyond 64 bits");
     std::size_t number = 0;
-    for (const Value block : in_.list(*blocks, "blocks")) {
+    for (const Value block : in_.list(blocks, "blocks")) {
       in_.at = {"segments", index, ".blocks", number++};
       const std::uint64_t size = in_.number(in_.dictionary(block), "size");
       if (size == 0 || size > left) in_.fail("a block of " + std::to_string(size) + " bytes");
@@ -166,14 +160,10 @@ class SnapshotReader {
   }
 
   void read_traces(Value list) {
-    in_.at = {"device_traces"};
-    std::size_t index = 0;
-    for (const Value entries : in_.list(list, "device_traces")) {
-      in_.at = {"device_traces", index};
+    in_.for_each(list, "device_traces", [&](Value entries, std::size_t index) {
       const std::span<const Value> items = in_.list(entries, "device_traces");
       if (!items.empty()) read_entries(device(index), items, index);
-      ++index;
-    }
+    });
   }
 
   void read_entries(DeviceTrace& on, std::span<const Value> entries, std::size_t index) {
@@ -210,13 +200,12 @@ class SnapshotReader {
     const std::string_view action = in_.text(entry, "action");
     const auto kind = kinds.find(action);
     if (kind == kinds.end()) return;
-    TraceEvent event;
-    event.kind = kind->second;
-    event.time = nanoseconds(on, in_.number(entry, "time_us", 0));
-    event.address = in_.number(entry, event.kind == TraceKind::out_of_memory ? "device_free" : "addr");
-    event.size = in_.number(entry, "size");
-    if (event.kind != TraceKind::out_of_memory && event.size > UINT64_MAX - event.address)
-      in_.fail("addresses beyond 64 bits");
+    const bool failed = kind->second == TraceKind::out_of_memory;
+    TraceEvent event{.time = nanoseconds(on, in_.number(entry, "time_us", 0)),
+                     .address = in_.number(entry, failed ? "device_free" : "addr"),
+                     .size = in_.number(entry, "size"),
+                     .kind = kind->second};
+    if (!failed && event.size > UINT64_MAX - event.address) in_.fail("addresses beyond 64 bits");
     event.stream = on.names.stream(in_.number(entry, "stream", 0));
     event.category = category_of(in_.text(entry, "category", ""));
     const DeviceTrace::Origin from = origin(on, entry);
@@ -230,26 +219,22 @@ class SnapshotReader {
   }
 
   void read_annotations(Value list) {
-    in_.at = {"external_annotations"};
-    std::size_t index = 0;
-    for (const Value item : in_.list(list, "external_annotations")) {
-      in_.at = {"external_annotations", index++};
+    in_.for_each(list, "external_annotations", [&](Value item, std::size_t) {
       const Value annotation = in_.dictionary(item);
       const std::string_view name = in_.text(annotation, "name", "");
-      if (!name.starts_with("step ") || in_.text(annotation, "stage", "") != "START") continue;
+      if (!name.starts_with("step ") || in_.text(annotation, "stage", "") != "START") return;
       std::uint64_t number = 0;
       const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), number);
-      if (error != std::errc() || end != name.data() + name.size()) continue;
+      if (error != std::errc() || end != name.data() + name.size()) return;
       device(in_.number(annotation, "device", 0)).steps.emplace_back(in_.number(annotation, "time_us", 0), number);
-    }
+    });
   }
 
   void read_settings(Value settings) {
     in_.at = {"allocator_settings"};
     const Value* own = in_.find(settings, "poolgrad");
-    overflowed_ = in_.find(settings, "trace_alloc_overflowed") != nullptr &&
-                  in_.find(settings, "trace_alloc_overflowed")->kind == ValueKind::boolean &&
-                  in_.find(settings, "trace_alloc_overflowed")->bits != 0;
+    const Value* overflowed = in_.find(settings, "trace_alloc_overflowed");
+    overflowed_ = overflowed != nullptr && overflowed->kind == ValueKind::boolean && overflowed->bits != 0;
     if (own == nullptr) return;
     for (const Value item : in_.list(*own, "poolgrad")) {
       const Value dict = in_.dictionary(item);
@@ -271,17 +256,13 @@ class SnapshotReader {
   // Steps stand before what happened in the same microsecond.
   void insert_steps(DeviceTrace& on) {
     if (on.steps.empty()) return;
-    std::stable_sort(on.steps.begin(), on.steps.end());
+    std::ranges::stable_sort(on.steps);
     std::vector<TraceEvent> events;
     events.reserve(on.trace.events.size() + on.steps.size());
     auto step = on.steps.begin();
     const auto insert_until = [&](std::uint64_t time) {
-      for (; step != on.steps.end() && nanoseconds(on, step->first) <= time; ++step) {
-        TraceEvent& event = events.emplace_back();
-        event.kind = TraceKind::step;
-        event.time = nanoseconds(on, step->first);
-        event.size = step->second;
-      }
+      for (; step != on.steps.end() && nanoseconds(on, step->first) <= time; ++step)
+        events.push_back({.time = nanoseconds(on, step->first), .size = step->second, .kind = TraceKind::step});
     };
     for (const TraceEvent& event : on.trace.events) {
       insert_until(event.time);
@@ -298,8 +279,7 @@ class SnapshotReader {
       if (overflowed_ && on->trace.lost == 0 && !on->has_start) on->trace.lost = 1;
       insert_steps(*on);
       if (on->trace.streams.empty()) on->trace.streams.push_back(0);
-      std::stable_sort(on->trace.blocks.begin(), on->trace.blocks.end(),
-                       [](const BlockSnapshot& a, const BlockSnapshot& b) { return a.address < b.address; });
+      std::ranges::stable_sort(on->trace.blocks, {}, &BlockSnapshot::address);
       number_allocations(on->trace);
       traces.push_back(std::move(on->trace));
     }

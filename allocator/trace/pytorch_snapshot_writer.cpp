@@ -1,4 +1,4 @@
-#include "allocator/trace/pytorch_snapshot_writer.h"
+#include "allocator/trace/trace_file.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,7 @@
 
 #include "allocator/error.h"
 #include "allocator/trace/internal/address_map.h"
-#include "allocator/trace/internal/json_emitter.h"
-#include "allocator/trace/internal/pickle_emitter.h"
+#include "allocator/trace/internal/emitters.h"
 
 namespace poolgrad {
 
@@ -47,17 +46,12 @@ class SnapshotWriter {
     AddressMap<Token> lists;
   };
 
-  static bool is_active(const BlockSnapshot& block) { return block.is_held(); }
-
   void frame(Emitter& out, std::string_view name, std::string_view file, std::uint64_t line) {
     out.item();
     out.begin_dict();
-    out.key("name");
-    out.value(name);
-    out.key("filename");
-    out.value(file);
-    out.key("line");
-    out.value(line);
+    out.field("name", name);
+    out.field("filename", file);
+    out.field("line", line);
     out.end_dict();
   }
 
@@ -81,12 +75,6 @@ class SnapshotWriter {
     });
   }
 
-  template <typename Value>
-  void field(Token name, Value value) {
-    out_.key(name);
-    out_.value(value);
-  }
-
   void write_segments(const Trace& trace) {
     const auto& blocks = trace.blocks;
     for (std::size_t begin = 0; begin < blocks.size();) {
@@ -107,18 +95,18 @@ class SnapshotWriter {
     for (const BlockSnapshot& block : blocks) {
       total += block.size;
       if (block.state == BlockState::live) allocated += block.size;
-      if (is_active(block)) active += block.size, requested += block.requested;
+      if (block.is_held()) active += block.size, requested += block.requested;
     }
     out_.item();
     out_.begin_dict();
-    field(device_, std::uint64_t{trace.device.index});
-    field(address_, std::uint64_t{blocks.front().address});
-    field(total_size_, total);
-    field(allocated_size_, allocated);
-    field(active_size_, active);
-    field(requested_size_, requested);
-    field(stream_, std::uint64_t{0});
-    field(segment_type_, large_);
+    out_.field(device_, trace.device.index);
+    out_.field(address_, blocks.front().address);
+    out_.field(total_size_, total);
+    out_.field(allocated_size_, allocated);
+    out_.field(active_size_, active);
+    out_.field(requested_size_, requested);
+    out_.field(stream_, 0u);
+    out_.field(segment_type_, large_);
     out_.key(segment_pool_id_);
     out_.pair(0, 0);
     out_.key(is_expandable_);
@@ -135,15 +123,15 @@ class SnapshotWriter {
   void write_block(const Trace& trace, const BlockSnapshot& block) {
     out_.item();
     out_.begin_dict();
-    field(address_, std::uint64_t{block.address});
-    field(size_, std::uint64_t{block.size});
-    field(requested_size_, is_active(block) ? std::uint64_t{block.requested} : 0);
-    field(state_, block.state == BlockState::live      ? active_allocated_
-                  : block.state == BlockState::pending ? active_pending_free_
-                                                       : inactive_);
-    if (is_active(block)) field(category_, categories_[static_cast<std::size_t>(block.tag.category)]);
+    out_.field(address_, block.address);
+    out_.field(size_, block.size);
+    out_.field(requested_size_, block.is_held() ? std::uint64_t{block.requested} : 0);
+    out_.field(state_, block.state == BlockState::live      ? active_allocated_
+                       : block.state == BlockState::pending ? active_pending_free_
+                                                            : inactive_);
+    if (block.is_held()) out_.field(category_, categories_[static_cast<std::size_t>(block.tag.category)]);
     out_.key(frames_key_);
-    write_frames(trace, 0, is_active(block) ? block.tag.scope : 0);
+    write_frames(trace, 0, block.is_held() ? block.tag.scope : 0);
     out_.end_dict();
   }
 
@@ -166,7 +154,7 @@ class SnapshotWriter {
     TraceEvent end;
     end.time = trace.events.empty() ? 0 : trace.events.back().time;
     for (const BlockSnapshot& block : trace.blocks)
-      if (is_active(block)) end.size += block.requested;
+      if (block.is_held()) end.size += block.requested;
     write_entry(trace, end, snapshot_);
   }
 
@@ -189,13 +177,13 @@ class SnapshotWriter {
     const bool is_segment = event.kind == TraceKind::segment_map || event.kind == TraceKind::segment_unmap;
     out_.item();
     out_.begin_dict();
-    field(action_, action);
-    field(event.kind == TraceKind::out_of_memory ? device_free_ : addr_, event.address);
-    field(size_, event.size);
-    field(stream_, is_segment ? std::uint64_t{0} : trace.streams[event.stream]);
-    field(time_us_, trace.start_us + event.time / 1000);
-    field(compile_context_, not_available_);
-    if (!is_segment) field(category_, categories_[static_cast<std::size_t>(event.category)]);
+    out_.field(action_, action);
+    out_.field(event.kind == TraceKind::out_of_memory ? device_free_ : addr_, event.address);
+    out_.field(size_, event.size);
+    out_.field(stream_, is_segment ? 0u : trace.streams[event.stream]);
+    out_.field(time_us_, trace.start_us + event.time / 1000);
+    out_.field(compile_context_, not_available_);
+    if (!is_segment) out_.field(category_, categories_[static_cast<std::size_t>(event.category)]);
     out_.key(frames_key_);
     write_frames(trace, event.location, event.scope);
     out_.end_dict();
@@ -206,12 +194,10 @@ class SnapshotWriter {
     const auto annotate = [&](const char* stage, std::uint64_t time) {
       out_.item();
       out_.begin_dict();
-      out_.key("name");
-      out_.value("step " + std::to_string(open->size));
-      out_.key("stage");
-      out_.value(std::string_view(stage));
-      field(device_, std::uint64_t{trace.device.index});
-      field(time_us_, trace.start_us + time / 1000);
+      out_.field("name", "step " + std::to_string(open->size));
+      out_.field("stage", stage);
+      out_.field(device_, trace.device.index);
+      out_.field(time_us_, trace.start_us + time / 1000);
       out_.end_dict();
     };
     for (const TraceEvent& event : trace.events) {
@@ -225,30 +211,27 @@ class SnapshotWriter {
 
   void write_settings() {
     out_.begin_dict();
-    out_.key("PYTORCH_CUDA_ALLOC_CONF");
-    out_.value(std::string_view("expandable_segments:True"));
+    out_.field("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True");
     out_.key("max_split_size");
     out_.minus_one();
     out_.key("garbage_collection_threshold");
     out_.number(0.0);
     out_.key("expandable_segments");
     out_.boolean(true);
-    out_.key("pinned_num_register_threads");
-    out_.value(std::uint64_t{1});
+    out_.field("pinned_num_register_threads", 1u);
     for (const char* name :
          {"release_lock_on_cudamalloc", "pinned_use_cuda_host_register", "graph_capture_record_stream_reuse"}) {
-      out_.key(std::string_view(name));
+      out_.key(name);
       out_.boolean(false);
     }
     out_.key("roundup_power2_divisions");
     out_.begin_dict();
     for (std::uint64_t size = 1; size <= 32768; size *= 2) {
-      out_.key(std::to_string(size));
-      out_.value(std::uint64_t{0});
+      out_.field(std::to_string(size), 0u);
     }
     out_.end_dict();
     const bool overflowed =
-        std::any_of(traces_.begin(), traces_.end(), [](const WindowedTrace& trace) { return trace.trace.lost > 0; });
+        std::ranges::any_of(traces_, [](const WindowedTrace& trace) { return trace.trace.lost > 0; });
     out_.key("trace_alloc_overflowed");
     out_.boolean(overflowed);
     out_.key("poolgrad");
@@ -261,14 +244,10 @@ class SnapshotWriter {
   void write_own_settings(const Trace& trace) {
     out_.item();
     out_.begin_dict();
-    out_.key("device");
-    out_.value(to_string(trace.device));
-    out_.key("allocator");
-    out_.value(std::string_view(trace.settings));
-    out_.key("start_us");
-    out_.value(trace.start_us);
-    out_.key("lost");
-    out_.value(trace.lost);
+    out_.field("device", to_string(trace.device));
+    out_.field("allocator", trace.settings);
+    out_.field("start_us", trace.start_us);
+    out_.field("lost", trace.lost);
     out_.end_dict();
   }
 

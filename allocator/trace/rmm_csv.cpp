@@ -1,15 +1,15 @@
-#include "allocator/trace/rmm_csv.h"
+#include "allocator/trace/trace_file.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <utility>
 
+#include "allocator/base/rounding.h"
 #include "allocator/error.h"
 #include "allocator/trace/internal/address_map.h"
-#include "allocator/trace/internal/byte_writer.h"
-#include "allocator/trace/internal/pool_state.h"
-#include "allocator/trace/internal/trace_names.h"
+#include "allocator/trace/internal/bytes.h"
+#include "allocator/trace/internal/trace_parts.h"
 
 namespace poolgrad {
 
@@ -20,11 +20,6 @@ constexpr std::uint64_t second_us = 1'000'000, day_us = 24 * 60 * 60 * second_us
 constexpr std::uint64_t page = std::uint64_t{2} << 20;
 
 // --- writing
-
-void write_number(ByteWriter& out, std::uint64_t value, int base = 10) {
-  char* begin = out.room(20);
-  out.wrote(static_cast<std::size_t>(std::to_chars(begin, begin + 20, value, base).ptr - begin));
-}
 
 void write_padded(ByteWriter& out, std::uint64_t value, std::size_t digits) {
   char* to = out.room(digits);
@@ -45,16 +40,12 @@ void write_line(ByteWriter& out, std::uint64_t time_us, std::string_view action,
   write_padded(out, in_day % second_us, 6);
   out.u8(',');
   out.raw(action);
-  if (pointer == 0) {
-    out.raw(",(nil),");
-  } else {
-    out.raw(",0x");
-    write_number(out, pointer, 16);
-    out.u8(',');
-  }
-  write_number(out, size);
+  out.raw(pointer == 0 ? ",(nil)" : ",0x");
+  if (pointer != 0) out.digits(pointer, 16);
+  out.u8(',');
+  out.digits(size);
   out.raw(stream == 0 ? "," : ",0x");
-  write_number(out, stream, 16);
+  out.digits(stream, 16);
   out.u8('\n');
 }
 
@@ -170,19 +161,17 @@ class CsvReader {
     for (const TraceEvent& event : trace_.events) {
       if (event.kind == TraceKind::out_of_memory) continue;
       const std::uint64_t end = event.address + std::max<std::uint64_t>(event.size, 1);
-      pieces.push_back({event.address / page * page, (end + page - 1) / page * page, 0});
+      pieces.push_back({round_down(event.address, page), round_up(end, page), 0});
       if (live.find(event.address) != nullptr) live.erase(event.address);
       if (event.kind != TraceKind::allocate) continue;
-      BlockSnapshot block;
-      block.address = event.address;
-      block.size = end - event.address;
-      block.requested = event.size;
-      block.state = BlockState::live;
-      block.stream = trace_.streams[event.stream];
-      live.insert(event.address, block);
+      live.insert(event.address, {.address = event.address,
+                                  .size = end - event.address,
+                                  .state = BlockState::live,
+                                  .stream = trace_.streams[event.stream],
+                                  .requested = event.size,
+                                  .tag = {}});
     }
-    std::sort(pieces.begin(), pieces.end(),
-              [](const CommittedPiece& a, const CommittedPiece& b) { return a.begin < b.begin; });
+    std::ranges::sort(pieces, {}, &CommittedPiece::begin);
     std::vector<CommittedPiece> joined;
     for (const CommittedPiece& piece : pieces) {
       if (joined.empty() || piece.begin > joined.back().end)

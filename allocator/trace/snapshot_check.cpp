@@ -1,12 +1,11 @@
-#include "allocator/trace/snapshot_check.h"
+#include "allocator/trace/trace_file.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
 #include "allocator/error.h"
-#include "allocator/trace/internal/input_bytes.h"
-#include "allocator/trace/internal/snapshot_element.h"
+#include "allocator/trace/internal/value_tree.h"
 
 namespace poolgrad {
 
@@ -53,27 +52,18 @@ class SnapshotChecker {
     const Value* traces = in_.find(root, "device_traces");
     if (segments == nullptr || traces == nullptr) in_.fail("no 'segments' or no 'device_traces'");
 
-    in_.at = {"segments"};
-    std::size_t index = 0;
-    for (const Value segment : in_.list(*segments, "segments")) {
-      in_.at = {"segments", index};
-      guarded([&] { check_segment(segment, index); });
-      ++index;
-    }
-    in_.at = {"device_traces"};
-    index = 0;
-    for (const Value trace : in_.list(*traces, "device_traces")) {
-      in_.at = {"device_traces", index};
-      check_trace(in_.list(trace, "device_traces"), index++);
-    }
-    in_.at = {"device_traces"};
+    in_.for_each(*segments, "segments",
+                 [&](Value segment, std::size_t index) { guarded([&] { check_segment(segment, index); }); });
+    in_.for_each(*traces, "device_traces",
+                 [&](Value trace, std::size_t index) { check_trace(in_.list(trace, "device_traces"), index); });
     if (has_category_ && !has_unknown_) report("entries have categories, but none has 'unknown'");
     return std::move(violations_);
   }
 
  private:
-  void report(const std::string& violation) {
-    if (violations_.size() < most_violations) violations_.push_back(to_string(in_.at) + ": " + violation);
+  void report(const std::string& violation) { add(to_string(in_.at) + ": " + violation); }
+  void add(std::string line) {
+    if (violations_.size() < most_violations) violations_.push_back(std::move(line));
   }
   // An element that cannot be read is a violation; the next ones are looked at all the same.
   template <typename Action>
@@ -81,7 +71,7 @@ class SnapshotChecker {
     try {
       action();
     } catch (const FileError& error) {
-      if (violations_.size() < most_violations) violations_.emplace_back(error.what());
+      add(error.what());
     }
   }
 
@@ -92,10 +82,8 @@ class SnapshotChecker {
   }
 
   void check_frames(Value dict) {
-    const Value* frames = in_.find(dict, "frames");
-    if (frames == nullptr) return;
-    if (frames->kind != ValueKind::list) in_.fail("'frames' is not a list");
-    if (!tree_.first_visit(*frames)) return;
+    const Value* frames = in_.frames(dict);
+    if (frames == nullptr || !tree_.first_visit(*frames)) return;
     for (const Value item : std::as_const(tree_).items(*frames)) {
       const Value frame = in_.dictionary(item);
       in_.text(frame, "name");
@@ -117,11 +105,10 @@ class SnapshotChecker {
     in_.text(segment, "segment_type");
     check_frames(segment);
 
-    const Value* blocks = in_.find(segment, "blocks");
-    if (blocks == nullptr) in_.fail("no 'blocks'");
+    const Value blocks = in_.need(segment, "blocks");
     Sums sums;
     std::size_t block_index = 0;
-    for (const Value block : in_.list(*blocks, "blocks")) {
+    for (const Value block : in_.list(blocks, "blocks")) {
       in_.at = {"segments", index, ".blocks", block_index++};
       guarded([&] { check_block(device, in_.dictionary(block), begin, sums); });
     }
@@ -283,7 +270,5 @@ std::vector<std::string> check_snapshot(std::string_view bytes, const std::strin
   ValueTree tree = bytes.starts_with('\x80') ? read_pickle(bytes, path) : read_json(bytes, path);
   return SnapshotChecker(tree, path).check();
 }
-
-std::vector<std::string> check_snapshot(const std::string& path) { return check_snapshot(read_whole_file(path), path); }
 
 }  // namespace poolgrad

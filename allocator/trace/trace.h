@@ -2,9 +2,11 @@
 // read and written by the file formats beside this header, replayed by allocator/replay.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "allocator/device.h"
@@ -27,7 +29,13 @@ enum class TraceKind : std::uint8_t {
 };
 inline constexpr std::size_t trace_kind_count = 10;
 
-std::string_view to_string(TraceKind kind);
+inline std::string_view to_string(TraceKind kind) {
+  constexpr std::array<std::string_view, trace_kind_count> names = {
+      "allocate", "free_requested", "free_completed", "segment_map",  "segment_unmap",
+      "rung",     "out_of_memory",  "stream_use",     "stream_order", "step"};
+  const auto index = static_cast<std::size_t>(kind);
+  return index < names.size() ? names[index] : "invalid";
+}
 
 /// One event, 64 bytes. Fields that a kind does not name are 0.
 struct TraceEvent {

@@ -2,16 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
-#include "allocator/trace/chrome_trace.h"
-#include "allocator/trace/internal/input_bytes.h"
-#include "allocator/trace/pgt.h"
-#include "allocator/trace/pytorch_snapshot_reader.h"
-#include "allocator/trace/pytorch_snapshot_writer.h"
-#include "allocator/trace/rmm_csv.h"
+#include "allocator/trace/internal/bytes.h"
 
 namespace poolgrad {
 
@@ -47,11 +46,21 @@ std::string encode(const WindowedTrace& window, TraceFormat format) {
   throw ValueError("[save_trace] unknown format " + std::to_string(static_cast<int>(format)));
 }
 
-bool is_shown_by_the_viewer(TraceFormat format) {
-  return format == TraceFormat::pytorch_pickle || format == TraceFormat::pytorch_json;
-}
-
 }  // namespace
+
+std::string read_whole_file(const std::string& path) {
+  const auto fail = [&](const std::string& reason) { throw FileError("[read] " + path + ": " + reason); };
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (error) fail("cannot open: " + error.message());
+  if (!std::filesystem::is_regular_file(status)) fail("not a regular file");
+  std::ifstream file(path, std::ios::binary);
+  const std::uintmax_t size = file ? std::filesystem::file_size(path, error) : 0;
+  if (!file || error) fail("cannot open: " + std::generic_category().message(errno));
+  std::string bytes(static_cast<std::size_t>(size), '\0');
+  if (!file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) fail("became shorter while it was read");
+  return bytes;
+}
 
 std::string_view to_string(TraceFormat format) {
   const auto index = static_cast<std::size_t>(format);
@@ -72,18 +81,19 @@ std::vector<Trace> load_traces(const std::string& path) {
   switch (format_of_bytes(bytes, path)) {
     case TraceFormat::pgt: traces.push_back(decode_pgt(bytes, path)); break;
     case TraceFormat::pytorch_pickle:
-    case TraceFormat::pytorch_json: traces = decode_pytorch_snapshot(bytes, path); break;
+    case TraceFormat::pytorch_json: return decode_pytorch_snapshot(bytes, path);
     case TraceFormat::rmm_csv: traces.push_back(decode_rmm_csv(bytes, path)); break;
     case TraceFormat::chrome: throw FileError("[read] " + path + ": a Chrome trace cannot be read back");
   }
   return traces;
 }
 
+std::vector<std::string> check_snapshot(const std::string& path) { return check_snapshot(read_whole_file(path), path); }
+
 Trace load_trace(const std::string& path) {
-  std::vector<Trace> traces = load_traces(path);
-  const auto used = std::find_if(traces.begin(), traces.end(),
-                                 [](const Trace& trace) { return !trace.events.empty() || !trace.blocks.empty(); });
-  return used == traces.end() ? Trace{} : std::move(*used);
+  for (Trace& trace : load_traces(path))
+    if (!trace.events.empty() || !trace.blocks.empty()) return std::move(trace);
+  return {};
 }
 
 std::string save_trace(const std::string& path, const Trace& trace, TraceFormat format, const TraceWindow& window) {
@@ -98,7 +108,8 @@ std::string save_trace(const std::string& path, const Trace& trace, TraceFormat 
   std::string warning;
   if (cut.contradictions > 0)
     warning += std::to_string(cut.contradictions) + " events contradict the others and were left out. ";
-  if (is_shown_by_the_viewer(format) && cut.trace.events.size() > shown_by_viewers)
+  const bool viewed = format == TraceFormat::pytorch_pickle || format == TraceFormat::pytorch_json;
+  if (viewed && cut.trace.events.size() > shown_by_viewers)
     warning += std::to_string(cut.trace.events.size()) + " events are more than the " +
                std::to_string(shown_by_viewers) +
                " that the memory viewer shows with ease: choose a part by --from, --to or --min-size. ";

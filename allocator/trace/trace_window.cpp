@@ -1,13 +1,206 @@
 #include "allocator/trace/trace_window.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
-#include "allocator/trace/internal/pool_state.h"
+#include "allocator/trace/internal/address_map.h"
+#include "allocator/trace/internal/trace_parts.h"
 
 namespace poolgrad {
 
 namespace {
+
+/// Disjoint ranges of addresses; neighbours join.
+class AddressRanges {
+ public:
+  /// False, changing nothing, if any byte of it is already there.
+  bool add(std::uint64_t begin, std::uint64_t end) {
+    if (begin >= end) return false;
+    auto after = ranges_.lower_bound(begin);
+    if (after != ranges_.end() && after->first < end) return false;
+    if (after != ranges_.begin()) {
+      const auto before = std::prev(after);
+      if (before->second > begin) return false;
+      if (before->second == begin) {
+        begin = before->first;
+        ranges_.erase(before);
+      }
+    }
+    if (after != ranges_.end() && after->first == end) {
+      end = after->second;
+      ranges_.erase(after);
+    }
+    ranges_.emplace(begin, end);
+    return true;
+  }
+  /// False, changing nothing, if any byte of it is missing.
+  bool remove(std::uint64_t begin, std::uint64_t end) {
+    if (!contains(begin, end)) return false;
+    const auto range = std::prev(ranges_.upper_bound(begin));
+    const auto [whole_begin, whole_end] = *range;
+    ranges_.erase(range);
+    if (whole_begin < begin) ranges_.emplace(whole_begin, begin);
+    if (end < whole_end) ranges_.emplace(end, whole_end);
+    return true;
+  }
+  bool contains(std::uint64_t begin, std::uint64_t end) const {
+    const auto after = ranges_.upper_bound(begin);
+    return begin < end && after != ranges_.begin() && std::prev(after)->second >= end;
+  }
+
+  const std::map<std::uint64_t, std::uint64_t>& ranges() const { return ranges_; }
+
+ private:
+  std::map<std::uint64_t, std::uint64_t> ranges_;  // begin -> end
+};
+
+// 0 where the range would wrap around.
+std::uint64_t end_of(std::uint64_t address, std::uint64_t size) {
+  return size > std::numeric_limits<std::uint64_t>::max() - address ? 0 : address + size;
+}
+
+/// What a pool held at one moment of a trace, taken back event by event from the end.
+class PoolState {
+ public:
+  static constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+
+  struct Held {
+    BlockSnapshot block;                // live or pending
+    std::size_t free_requested = none;  // indices of the events that were taken back
+    std::size_t free_completed = none;
+  };
+
+  /// The end of the trace. Blocks that overlap one of a lower address are left out.
+  explicit PoolState(const Trace& trace) : trace_(trace), final_(trace.blocks) {
+    std::ranges::stable_sort(final_, {}, &BlockSnapshot::address);
+    std::uint64_t end = 0;
+    std::erase_if(final_, [&](const BlockSnapshot& block) {
+      const std::uint64_t block_end = end_of(block.address, block.size);
+      if (block.address < end || block_end <= block.address) return true;
+      end = block_end;
+      return false;
+    });
+    for (BlockSnapshot& block : final_) {
+      const std::uint64_t block_end = block.address + block.size;
+      if (windows_.empty() || windows_.back().window != block.window || windows_.back().end != block.address)
+        windows_.push_back({block.address, block.address, block.window});
+      windows_.back().end = block_end;
+      block.requested = std::min(block.requested, block.size);
+      block.tag = known(block.tag);
+      if (block.state != BlockState::uncommitted) committed_.add(block.address, block_end);
+      if (block.is_held()) held_.insert(block.address, {block});
+    }
+  }
+
+  /// Takes the event with that index back. False, changing nothing, if it contradicts the state. `ended`, if any,
+  /// becomes the block that an allocation had made.
+  bool undo(const TraceEvent& event, std::size_t index, Held* ended = nullptr) {
+    const bool done = take_back(event, index, ended);
+    changed_ = changed_ || done;
+    return done;
+  }
+
+  std::uint64_t committed_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const auto& [begin, end] : committed_.ranges()) bytes += end - begin;
+    return bytes;
+  }
+
+  /// All blocks, window by window, holes too. Free neighbours are one block once anything was taken back.
+  std::vector<BlockSnapshot> blocks() const {
+    if (!changed_) return final_;
+    std::vector<BlockSnapshot> held;
+    for_each_held([&](const Held& entry) { held.push_back(entry.block); });
+    return tile_blocks(committed_by_window(), std::move(held));
+  }
+
+  template <typename Visit>
+  void for_each_held(Visit visit) const {
+    held_.for_each([&](std::uint64_t, const Held& held) { visit(held); });
+  }
+
+ private:
+  Tag known(Tag tag) const {
+    return {static_cast<std::size_t>(tag.category) < category_count ? tag.category : Category::unknown,
+            tag.scope < trace_.scopes.size() ? tag.scope : 0};
+  }
+
+  bool take_back(const TraceEvent& event, std::size_t index, Held* ended) {
+    Held* held = held_.find(event.address);
+    const bool live = held != nullptr && held->block.state == BlockState::live;
+    const std::uint64_t end = end_of(event.address, event.size);
+    switch (event.kind) {
+      case TraceKind::free_completed: return held == nullptr && take_back_completion(event, index);
+      case TraceKind::free_requested:
+        if (held == nullptr || live) return false;
+        held->block.state = BlockState::live;
+        held->free_requested = index;
+        return true;
+      case TraceKind::allocate:
+        if (!live) return false;
+        if (ended != nullptr) *ended = *held;
+        held_.erase(event.address);
+        return true;
+      case TraceKind::segment_map: return committed_.remove(event.address, end);
+      case TraceKind::segment_unmap: return committed_.add(event.address, end);
+      case TraceKind::rung:
+      case TraceKind::out_of_memory:
+      case TraceKind::stream_use:
+      case TraceKind::stream_order:
+      case TraceKind::step: return true;
+    }
+    return false;
+  }
+
+  bool take_back_completion(const TraceEvent& event, std::size_t index) {
+    const std::uint64_t size = std::max<std::uint64_t>(event.size + event.slack, 1);
+    const std::uint64_t end = event.size > size ? 0 : end_of(event.address, size);
+    if (!committed_.contains(event.address, end)) return false;
+    const BlockSnapshot block{.address = event.address,
+                              .size = size,
+                              .state = BlockState::pending,
+                              .stream = event.stream < trace_.streams.size() ? trace_.streams[event.stream] : 0,
+                              .number = event.allocation,
+                              .requested = event.size,
+                              .tag = known({event.category, event.scope})};
+    held_.insert(event.address, {.block = block, .free_completed = index});
+    return true;
+  }
+
+  // Committed ranges, cut where windows begin and end. Those outside every window that is left get new numbers.
+  std::vector<CommittedPiece> committed_by_window() const {
+    std::size_t next_number = 0;
+    for (const CommittedPiece& window : windows_) next_number = std::max(next_number, window.window + 1);
+    std::vector<CommittedPiece> pieces;
+    auto window = windows_.begin();
+    for (const auto& [start, end] : committed_.ranges()) {
+      std::uint64_t begin = start;
+      while (begin < end) {
+        while (window != windows_.end() && window->end <= begin) ++window;
+        if (window == windows_.end() || window->begin >= end) {
+          pieces.push_back({begin, end, next_number++});
+          break;
+        }
+        if (begin < window->begin) {
+          pieces.push_back({begin, window->begin, next_number++});
+          begin = window->begin;
+        }
+        const std::uint64_t cut = std::min(end, window->end);
+        pieces.push_back({begin, cut, window->window});
+        begin = cut;
+      }
+    }
+    return pieces;
+  }
+
+  const Trace& trace_;
+  std::vector<BlockSnapshot> final_;     // by address
+  std::vector<CommittedPiece> windows_;  // by address
+  AddressMap<Held> held_;
+  AddressRanges committed_;
+  bool changed_ = false;
+};
 
 // Which events [from, to) stay, found from behind; `state`, that at `to`, becomes that at `from`.
 std::vector<char> select(const Trace& trace, std::size_t from, std::size_t to, std::uint64_t min_size, PoolState& state,
@@ -36,8 +229,7 @@ std::vector<char> select(const Trace& trace, std::size_t from, std::size_t to, s
     else
       result.before.push_back(held.block);
   });
-  std::sort(result.before.begin(), result.before.end(),
-            [](const BlockSnapshot& a, const BlockSnapshot& b) { return a.address < b.address; });
+  std::ranges::sort(result.before, {}, &BlockSnapshot::address);
   result.reserved_before = state.committed_bytes();
   return keep;
 }
@@ -48,15 +240,17 @@ WindowedTrace cut_trace(const Trace& trace, const TraceWindow& window) {
   const std::size_t to = std::min(window.to, trace.events.size());
   const std::size_t from = std::min(window.from, to);
 
-  WindowedTrace result;
+  WindowedTrace result{.trace = {.device = trace.device,
+                                 .start_us = trace.start_us,
+                                 .lost = trace.lost + from,
+                                 .settings = trace.settings,
+                                 .events = {},
+                                 .streams = trace.streams,
+                                 .scopes = trace.scopes,
+                                 .locations = trace.locations,
+                                 .blocks = {}},
+                       .before = {}};
   Trace& cut = result.trace;
-  cut.device = trace.device;
-  cut.start_us = trace.start_us;
-  cut.lost = trace.lost + from;
-  cut.settings = trace.settings;
-  cut.streams = trace.streams;
-  cut.scopes = trace.scopes;
-  cut.locations = trace.locations;
   if (cut.streams.empty()) cut.streams.push_back(0);
   if (cut.scopes.empty()) cut.scopes.emplace_back();
   if (cut.locations.empty()) cut.locations.emplace_back();

@@ -24,7 +24,6 @@
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
 #include "examples/lab/page.h"
-#include "examples/lab/source.h"
 
 namespace poolgrad::examples {
 
@@ -216,6 +215,11 @@ std::string policy_help() {
   return "Policies and their parameters, as in NAME:PARAMETER=VALUE,PARAMETER=VALUE:\n" + policy_text();
 }
 
+void add_latency(CLI::App& command, std::string& latency) {
+  command.add_option("--latency", latency, "What calls to the device cost: h200, unit (1 us each), or a table's file")
+      ->capture_default_str();
+}
+
 Command add_list(CLI::App& lab) {
   return {lab.add_subcommand("list", "Policies, workloads of the zoo, recordings and latency tables"), list};
 }
@@ -244,9 +248,7 @@ Command add_replay(CLI::App& lab) {
       ->capture_default_str();
   app->add_option("--capacity", options->capacity, "Of the device: 8GiB, or 1.05x the lower bound (default: no limit)");
   app->add_flag("--find-min-capacity", options->smallest, "Find the smallest capacity that suffices");
-  app->add_option("--latency", options->latency,
-                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
-      ->capture_default_str();
+  add_latency(*app, options->latency);
   return {app, [options](Console& console) { return replay_one(*options, console); }};
 }
 
@@ -259,9 +261,7 @@ Command add_report(CLI::App& lab) {
   app->add_flag("--place", options->replace, "Show poolgrad's own placement of the trace's allocations");
   app->add_option("--capacity", options->capacity, "With a device of this capacity: 8GiB, or 1.05x (means --place)");
   app->add_flag("--policies,!--no-policies", options->policies, "With the table of policies (default: yes)");
-  app->add_option("--latency", options->latency,
-                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
-      ->capture_default_str();
+  add_latency(*app, options->latency);
   return {app, [options](Console& console) { return report(*options, console); }};
 }
 

@@ -11,7 +11,6 @@
 #include "allocator/replay/zoo/zoo.h"
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
-#include "examples/lab/source.h"
 
 namespace poolgrad::examples {
 
@@ -278,9 +277,7 @@ Command add_compare(CLI::App& lab) {
       ->delimiter(',')
       ->capture_default_str();
   app->add_flag("!--no-curve", options->curves, "Measure device time without limit alone");
-  app->add_option("--latency", options->latency,
-                  "What calls to the device cost: h200, unit (1 us each), or a table's file")
-      ->capture_default_str();
+  add_latency(*app, options->latency);
   app->add_option("--threads", options->threads, "Replays at once")->capture_default_str()->check(CLI::Range(1, 256));
   app->add_flag("--summary", options->summary, "No tables of single workloads");
   app->add_flag("--check", options->check, "Exit code 3 if a goal is missed, those of speed left out");

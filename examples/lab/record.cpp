@@ -114,11 +114,6 @@ void generate(const Work& work) {
 /// "train": steps of the model of examples/train on made-up text. "attention": forward and backward of one attention
 /// layer, causal and windowed in turn, at growing lengths. "generate": text from the model, a byte per step, with keys
 /// and values kept.
-const std::vector<std::string>& recorded_workloads() {
-  static const std::vector<std::string> names = {"train", "attention", "generate"};
-  return names;
-}
-
 void perform(const Work& work) {
   if (work.options.workload == "train") return train_steps(work);
   if (work.options.workload == "attention") return attention_passes(work);
@@ -193,7 +188,7 @@ Command add_record(CLI::App& lab) {
   const auto options = std::make_shared<RecordOptions>();
   app->add_option("--workload", options->workload, "train, attention or generate")
       ->capture_default_str()
-      ->check(CLI::IsMember(recorded_workloads()));
+      ->check(CLI::IsMember({"train", "attention", "generate"}));
   app->add_option("--size", options->size, "small, default (the model of examples/train) or large")
       ->capture_default_str()
       ->check(CLI::IsMember({"small", "default", "large"}));

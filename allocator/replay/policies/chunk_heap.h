@@ -2,15 +2,119 @@
 // neighbours merge if their `stream` and their `number` are the same.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "allocator/heap/bucket_index.h"
-#include "allocator/replay/policies/first_fit_index.h"
 
 namespace poolgrad {
+
+/// Free blocks, found by address: the lowest one that is large enough. A search tree by address that knows the largest
+/// size below each node, balanced as a treap (Seidel and Aragon 1996) by a hash of where the node lies.
+///
+/// While a block is in the index, its `requested` is the largest size in its subtree.
+class FirstFitIndex {
+ public:
+  explicit FirstFitIndex(std::size_t /*granule*/) {}
+
+  void insert(Block* block) {
+    Block** link = &root_;
+    while (*link != nullptr && priority(*link) >= priority(block)) {
+      (*link)->requested = std::max((*link)->requested, block->size);
+      link = block->address < (*link)->address ? &(*link)->left : &(*link)->right;
+    }
+    std::tie(block->left, block->right) = split(*link, block->address);
+    *link = updated(block);
+  }
+
+  void remove(Block* block) { root_ = without(root_, block); }
+
+  /// A block takes in free memory beside it.
+  void enlarge(Block* block, std::uintptr_t address, std::size_t size) {
+    for (Block* node = root_; node != block; node = address < node->address ? node->left : node->right) {
+      node->requested = std::max(node->requested, size);
+    }
+    block->address = address;
+    block->size = size;
+    block->requested = std::max(block->requested, size);
+  }
+
+  Block* find(std::size_t size) const {
+    if (largest(root_) < size) return nullptr;
+    for (Block* node = root_;;) {
+      if (largest(node->left) >= size) {
+        node = node->left;
+      } else if (node->size >= size) {
+        return node;
+      } else {
+        node = node->right;
+      }
+    }
+  }
+
+  /// Calls visit(Block*) for every block, by address.
+  template <class Visit>
+  void for_each_from(std::size_t /*size*/, Visit visit) const {
+    walk(root_, visit);
+  }
+
+ private:
+  static std::size_t largest(const Block* node) { return node == nullptr ? 0 : node->requested; }
+  static std::uint64_t priority(const Block* node) {
+    const std::uint64_t mixed = reinterpret_cast<std::uintptr_t>(node) * 0x9E3779B97F4A7C15u;
+    return mixed ^ (mixed >> 32);
+  }
+  static Block* updated(Block* node) {
+    node->requested = std::max({node->size, largest(node->left), largest(node->right)});
+    return node;
+  }
+
+  // The blocks below and above an address that is in none.
+  static std::pair<Block*, Block*> split(Block* node, std::uintptr_t address) {
+    if (node == nullptr) return {nullptr, nullptr};
+    if (node->address < address) {
+      const auto [lower, higher] = split(node->right, address);
+      node->right = lower;
+      return {updated(node), higher};
+    }
+    const auto [lower, higher] = split(node->left, address);
+    node->left = higher;
+    return {lower, updated(node)};
+  }
+
+  static Block* merge(Block* lower, Block* higher) {
+    if (lower == nullptr) return higher;
+    if (higher == nullptr) return lower;
+    if (priority(lower) >= priority(higher)) {
+      lower->right = merge(lower->right, higher);
+      return updated(lower);
+    }
+    higher->left = merge(lower, higher->left);
+    return updated(higher);
+  }
+
+  static Block* without(Block* node, const Block* block) {
+    if (node == block) return merge(node->left, node->right);
+    Block*& child = block->address < node->address ? node->left : node->right;
+    child = without(child, block);
+    return updated(node);
+  }
+
+  template <class Visit>
+  static void walk(Block* node, Visit& visit) {
+    if (node == nullptr) return;
+    walk(node->left, visit);
+    visit(node);
+    walk(node->right, visit);
+  }
+
+  Block* root_ = nullptr;
+};
 
 /// `Index` finds a free block of a list: BucketIndex the best fit by (size, address), FirstFitIndex the lowest address.
 template <class Index>
@@ -20,30 +124,90 @@ class BasicChunkHeap {
   explicit BasicChunkHeap(std::size_t granule) : granule_(granule) {}
 
   /// A new segment: one live block without neighbours.
-  Block* add(std::uintptr_t address, std::size_t size, std::uint64_t list);
+  Block* add(std::uintptr_t address, std::size_t size, std::uint64_t list) {
+    Block* block = store_.make();
+    block->address = address;
+    block->size = size;
+    block->stream = list;
+    block->state = BlockState::live;
+    return block;
+  }
+
   /// Forgets a live block. What is left of its segment no longer tiles it.
-  void remove(Block* block);
+  void remove(Block* block) {
+    if (block->previous != nullptr) block->previous->next = block->next;
+    if (block->next != nullptr) block->next->previous = block->previous;
+    store_.recycle(block);
+  }
 
   /// A block of a list that fits; nullptr if there is none.
-  Block* find(std::uint64_t list, std::size_t size) const;
+  Block* find(std::uint64_t list, std::size_t size) const {
+    const Index* free = index(list);
+    return free != nullptr ? free->find(size) : nullptr;
+  }
+
   /// A free block becomes live.
-  void take(Block* block);
+  void take(Block* block) {
+    lists_[block->stream]->remove(block);
+    block->state = BlockState::live;
+  }
+
   /// find() and take().
-  Block* take_fit(std::uint64_t list, std::size_t size);
+  Block* take_fit(std::uint64_t list, std::size_t size) {
+    Block* block = find(list, size);
+    if (block != nullptr) take(block);
+    return block;
+  }
+
   /// Cuts a live block in two live ones, and returns the rest.
-  Block* split(Block* block, std::size_t size);
+  Block* split(Block* block, std::size_t size) {
+    Block* rest = add(block->address + size, block->size - size, block->stream);
+    rest->number = block->number;
+    rest->epoch = block->epoch;
+    block->link_rest(rest, size);
+    return rest;
+  }
+
   /// Keeps `size` of a live block; the rest, if any, becomes free.
-  void trim(Block* block, std::size_t size);
+  void trim(Block* block, std::size_t size) {
+    if (block->size != size) put(split(block, size));
+  }
+
   /// A live block becomes free; returns what it has merged into.
-  Block* put(Block* block);
+  Block* put(Block* block) {
+    Block* next = merges(block, block->next) ? block->next : nullptr;
+    Block* previous = merges(block, block->previous) ? block->previous : nullptr;
+    if (previous != nullptr && next != nullptr) {
+      take(next);
+      absorb_next(block);
+    }
+    if (Block* neighbour = previous != nullptr ? previous : next) {
+      enlarge(list(block->stream), neighbour, std::min(neighbour->address, block->address),
+              neighbour->size + block->size);
+      neighbour->epoch = std::max(neighbour->epoch, block->epoch);
+      remove(block);
+      return neighbour;
+    }
+    block->state = BlockState::free;
+    list(block->stream).insert(block);
+    return block;
+  }
+
   /// Joins a block with its next neighbour, neither of them in a list.
-  void absorb_next(Block* block);
+  void absorb_next(Block* block) { store_.recycle(block->absorb_next()); }
 
   std::uint64_t lists() const { return lists_.size(); }
   /// nullptr if no block was ever in this list.
   const Index* index(std::uint64_t list) const { return list < lists_.size() ? lists_[list].get() : nullptr; }
+
   /// The free blocks of a list by address; a copy, so that they can be taken and merged on the way.
-  std::vector<Block*> blocks(std::uint64_t list) const;
+  std::vector<Block*> blocks(std::uint64_t list) const {
+    std::vector<Block*> found;
+    if (const Index* free = index(list)) free->for_each_from(0, [&](Block* block) { found.push_back(block); });
+    std::ranges::sort(found, {}, &Block::address);
+    return found;
+  }
+
   /// Takes all free blocks that are whole segments, calls visit(address, size) for each, and forgets them.
   template <class Visit>
   void remove_whole_segments(Visit visit) {
@@ -58,7 +222,28 @@ class BasicChunkHeap {
   }
 
  private:
-  Index& list(std::uint64_t index);
+  static bool merges(const Block* block, const Block* neighbour) {
+    return neighbour != nullptr && neighbour->state == BlockState::free && neighbour->stream == block->stream &&
+           neighbour->number == block->number;
+  }
+
+  // A free block takes in memory beside it.
+  static void enlarge(Index& index, Block* block, std::uintptr_t address, std::size_t size) {
+    if constexpr (requires { index.enlarge(block, address, size); }) {
+      index.enlarge(block, address, size);
+    } else {
+      index.remove(block);
+      block->address = address;
+      block->size = size;
+      index.insert(block);
+    }
+  }
+
+  Index& list(std::uint64_t index) {
+    if (index >= lists_.size()) lists_.resize(index + 1);
+    if (lists_[index] == nullptr) lists_[index] = std::make_unique<Index>(granule_);
+    return *lists_[index];
+  }
 
   std::size_t granule_;
   std::vector<std::unique_ptr<Index>> lists_;

@@ -13,20 +13,17 @@
 #include <deque>
 
 #include "allocator/replay/policies/model_policy.h"
-#include "allocator/replay/policies/packed_malloc.h"
-#include "allocator/replay/policies/policies.h"
 
 namespace poolgrad {
 
 namespace {
 
-constexpr std::size_t smallest_bin = 512;
-constexpr std::size_t growth = 8;
-constexpr std::size_t usual_cached = (std::size_t{6} << 20) - 1;
-constexpr std::size_t exact_granule = 512;  // the device's, for what has no bin
-
 class Cub : public ModelPolicy {
+  static constexpr std::size_t smallest_bin = 512;
+  static constexpr std::size_t growth = 8;
   static constexpr unsigned bins = 5;
+  static constexpr std::size_t usual_cached = (std::size_t{6} << 20) - 1;
+  static constexpr std::size_t exact_granule = 512;  // the device's, for what has no bin
 
  public:
   explicit Cub(const PolicyContext& context)

@@ -18,7 +18,6 @@
 
 #include "allocator/replay/policies/chunk_heap.h"
 #include "allocator/replay/policies/model_policy.h"
-#include "allocator/replay/policies/policies.h"
 
 namespace poolgrad {
 

@@ -1,10 +1,9 @@
 // GMLake (Guo et al., ASPLOS 2024): virtual memory stitching, from the paper and the options of its implementation.
 //
-// * Requests below the fragment limit are served as in pytorch_native.cpp. Larger ones are multiples of chunks of 2
-// MiB,
-//   each a physical handle. A primitive block is a run of chunks; a stitched block maps several primitive blocks once
-//   more, to one range of addresses. It holds no memory of its own, is kept when it is freed, and can be handed out
-//   again as long as none of its primitive blocks is in use.
+// * Requests below the fragment limit are served as by PytorchNative (pytorch.cpp). Larger ones are multiples of chunks
+//   of 2 MiB, each a physical handle. A primitive block is a run of chunks; a stitched block maps several primitive
+//   blocks once more, to one range of addresses. It holds no memory of its own, is kept when it is freed, and can be
+//   handed out again as long as none of its primitive blocks is in use.
 // * Four cases: (1) a free primitive or stitched block of exactly the size; (2) a larger primitive block, the smallest,
 //   is split, and what it was is kept as a stitched block; (3) free primitive blocks, largest first, are stitched, the
 //   last one split to fit; (4) what is missing is allocated and stitched to all free ones. Before (3), a free stitched
@@ -12,14 +11,14 @@
 // * If the device refuses, pending frees are waited for, all free memory is given back, and the request is tried anew.
 // * Chunks go from stream to stream after a wait; record_stream is as in PyTorch.
 //
-// The fragment limit is 512 MiB in the implementation, to keep calls to the driver few; make_gmlake() stitches from one
-// chunk on, the allocator at its tightest. Left out: the limit of 1000 GB on stitched addresses, in place of which a
-// size keeps the 16 stitched blocks that were freed last; and the cost of unmapping stitched blocks.
+// The fragment limit is 512 MiB in the implementation, to keep calls to the driver few; here it is one chunk unless
+// `fragment_limit` is given, the allocator at its tightest. Left out: the limit of 1000 GB on stitched addresses, in
+// place of which a size keeps the 16 stitched blocks that were freed last; and the cost of unmapping stitched blocks.
 #include <algorithm>
 #include <deque>
 #include <map>
 
-#include "allocator/replay/policies/policies.h"
+#include "allocator/replay/policies/model_policy.h"
 #include "allocator/replay/policies/pytorch_rules.h"
 
 namespace poolgrad {
@@ -44,38 +43,32 @@ struct Grant : Block {
 
 constexpr std::uint64_t grant_mark = 1;  // in Block::number
 
-class Gmlake : public ModelPolicy {
+class Gmlake : public pytorch::RecordingPolicy {
  public:
-  Gmlake(const PolicyContext& context, std::size_t fragment_limit)
-      : ModelPolicy(context),
-        fragment_limit_(std::max(fragment_limit, pytorch::largest_small + 1)),
+  explicit Gmlake(const PolicyContext& context)
+      : RecordingPolicy(context),
+        fragment_limit_(std::max(context.bytes("fragment_limit", gmlake_chunk), pytorch::largest_small + 1)),
         reuse_limit_(context.count("reuse_limit", 10)),
-        segments_(device_),
-        recorded_(device_, streams()) {}
+        segments_(device_) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
-    const auto ready = [this](Block* block) { give_back(block); };
-    recorded_.poll(ready);
-    Block* block = find(bytes, stream);
-    if (block != nullptr) return block;
-    recorded_.synchronize(ready);
+    poll();
+    if (Block* block = find(bytes, stream)) return block;
+    synchronize();
     give_back_free_memory();
     return find(bytes, stream);
   }
 
+  // Whoever has a chunk next waits for the stream that it was freed on, which therefore needs no event of its own.
   void release(Block* block, std::uint16_t stream) override {
-    if (is_grant(block)) {
-      static_cast<Grant*>(block)->freed_on = stream;
-    } else {
-      share(block, stream);
-    }
-    if (!recorded_.defers(block)) give_back(block);
+    if (!is_grant(block)) return RecordingPolicy::release(block, stream);
+    static_cast<Grant*>(block)->freed_on = stream;
+    RecordingPolicy::release(block, own_stream(block));
   }
 
-  void share(Block* block, std::uint16_t stream) override {
-    const std::uint64_t own = is_grant(block) ? static_cast<std::uint64_t>(block->stream) : pytorch::stream_of(block);
-    if (own != stream) recorded_.use(block, stream);
+  std::uint16_t own_stream(const Block* block) const override {
+    return is_grant(block) ? static_cast<std::uint16_t>(block->stream) : pytorch::stream_of(block);
   }
 
  private:
@@ -156,28 +149,30 @@ class Gmlake : public ModelPolicy {
     return hand_out(make(size, runs), stream);
   }
 
+  // While visit(Block*) says so; returns whether it did to the end.
   template <class Visit>
-  static void for_each_primitive(const Grant::Run& run, Visit visit) {
-    Block* block = run.first;
-    for (std::size_t left = run.size; left != 0; block = block->next) {
-      left -= block->size;
-      if (!visit(block)) return;
+  static bool for_each_primitive(const Grant& grant, Visit visit) {
+    for (const auto& [first, size] : grant.runs) {
+      Block* block = first;
+      for (std::size_t left = size; left != 0; block = block->next) {
+        left -= block->size;
+        if (!visit(block)) return false;
+      }
     }
+    return true;
   }
 
   Grant* hand_out(Grant* grant, std::uint16_t stream) {
     waited_for_.clear();
-    for (const Grant::Run& run : grant->runs) {
-      for_each_primitive(run, [&](Block* block) {
-        primitive_.take(block);
-        const std::uint64_t last = block->epoch;  // stream that it was freed on, + 1
-        if (last == 0 || last == stream + 1u) return true;
-        if (std::find(waited_for_.begin(), waited_for_.end(), last) != waited_for_.end()) return true;
-        waited_for_.push_back(last);
-        device_.wait(stream, device_.record(static_cast<std::uint16_t>(last - 1)));
-        return true;
-      });
-    }
+    for_each_primitive(*grant, [&](Block* block) {
+      primitive_.take(block);
+      const std::uint64_t last = block->epoch;  // stream that it was freed on, + 1
+      if (last == 0 || last == stream + 1u) return true;
+      if (std::ranges::find(waited_for_, last) != waited_for_.end()) return true;
+      waited_for_.push_back(last);
+      device_.wait(stream, device_.record(static_cast<std::uint16_t>(last - 1)));
+      return true;
+    });
     grant->stream = stream;
     return grant;
   }
@@ -186,12 +181,7 @@ class Gmlake : public ModelPolicy {
   static Grant* take_kept(std::vector<Grant*>& kept) {
     for (std::size_t i = kept.size(); i-- > 0;) {
       Grant* grant = kept[i];
-      bool idle = true;
-      for (const Grant::Run& run : grant->runs) {
-        for_each_primitive(run, [&](const Block* block) { return idle = block->state == BlockState::free; });
-        if (!idle) break;
-      }
-      if (!idle) continue;
+      if (!for_each_primitive(*grant, [](const Block* block) { return block->state == BlockState::free; })) continue;
       kept.erase(kept.begin() + static_cast<std::ptrdiff_t>(i));
       return grant;
     }
@@ -214,17 +204,14 @@ class Gmlake : public ModelPolicy {
     keep(grant);
   }
 
-  void give_back(Block* block) {
-    retire(block);
+  void put(Block* block) override {
     if (!is_grant(block)) return segments_.put(block);
     Grant* grant = static_cast<Grant*>(block);
-    for (const Grant::Run& run : grant->runs) {
-      for_each_primitive(run, [&](Block* primitive) {
-        primitive->epoch = grant->freed_on + 1u;
-        primitive_.put(primitive);
-        return true;
-      });
-    }
+    for_each_primitive(*grant, [&](Block* primitive) {
+      primitive->epoch = grant->freed_on + 1u;
+      primitive_.put(primitive);
+      return true;
+    });
     if (grant->stitched) {
       keep(grant);
     } else {
@@ -248,7 +235,6 @@ class Gmlake : public ModelPolicy {
   std::size_t fragment_limit_;
   std::size_t reuse_limit_;
   pytorch::Segments segments_;
-  pytorch::RecordedStreams recorded_;
   ChunkHeap primitive_{gmlake_chunk};  // each with a `number` of its own, so that they never merge
   std::uint64_t primitives_ = grant_mark;
   std::deque<Grant> grants_;
@@ -259,12 +245,6 @@ class Gmlake : public ModelPolicy {
 
 }  // namespace
 
-std::unique_ptr<Policy> make_gmlake_limited(const PolicyContext& context, std::size_t fragment_limit) {
-  return std::make_unique<Gmlake>(context, fragment_limit);
-}
-
-std::unique_ptr<Policy> make_gmlake(const PolicyContext& context) {
-  return make_gmlake_limited(context, context.bytes("fragment_limit", gmlake_chunk));
-}
+std::unique_ptr<Policy> make_gmlake(const PolicyContext& context) { return std::make_unique<Gmlake>(context); }
 
 }  // namespace poolgrad

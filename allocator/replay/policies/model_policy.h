@@ -1,4 +1,6 @@
-// What the modelled allocators share: a device, and the blocks that are handed out, by number.
+// Models of other projects' allocators, re-implemented from their documented behaviour: the comment in front of each
+// states the rules, the constants and what the model leaves out. And what they share: a device, and the blocks that are
+// handed out, by number.
 //
 // Of the operations of a workload, a model sees allocations and frees of at least one byte: no allocator takes memory
 // for nothing. `use` reaches only allocators that let a program say that a second stream uses a block (record_stream);
@@ -8,12 +10,24 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "allocator/heap/block.h"
+#include "allocator/replay/policies/chunk_heap.h"
 #include "allocator/replay/policy.h"
 
 namespace poolgrad {
+
+std::unique_ptr<Policy> make_pytorch_native(const PolicyContext& context);
+std::unique_ptr<Policy> make_pytorch_expandable(const PolicyContext& context);
+std::unique_ptr<Policy> make_cuda_async(const PolicyContext& context);
+std::unique_ptr<Policy> make_rmm_pool(const PolicyContext& context);
+std::unique_ptr<Policy> make_rmm_arena(const PolicyContext& context);
+std::unique_ptr<Policy> make_rmm_binning(const PolicyContext& context);
+std::unique_ptr<Policy> make_tensorflow_bfc(const PolicyContext& context);
+std::unique_ptr<Policy> make_cub(const PolicyContext& context);
+std::unique_ptr<Policy> make_gmlake(const PolicyContext& context);
+std::unique_ptr<Policy> make_size_map_lru(const PolicyContext& context);
 
 class ModelPolicy : public Policy {
  public:
@@ -75,6 +89,46 @@ class ModelPolicy : public Policy {
   std::uint16_t streams_;
   std::vector<Block*> placed_;  // by number; nullptr for blocks of no bytes
   std::size_t active_ = 0;
+};
+
+/// cudaMalloc and cudaFree with what the driver does behind them: allocations below 2 MiB share pages, so that an
+/// allocator that keeps each small block as an allocation of its own is charged for the bytes and the calls, not for a
+/// page each.
+class PackedMalloc {
+ public:
+  explicit PackedMalloc(ModelDevice& device) : device_(device) {}
+
+  /// nullptr if the device refuses. `size` is a multiple of 512 bytes.
+  Block* allocate(std::size_t size) {
+    const bool shares = size < ModelDevice::page;
+    if (Block* block = shares ? heap_.take_fit(0, size) : nullptr) {
+      device_.allocate_in_page(size);
+      heap_.trim(block, size);
+      return block;
+    }
+    const std::size_t bytes = shares ? ModelDevice::page : size;
+    const std::uintptr_t address = device_.allocate(bytes);
+    if (address == 0) return nullptr;
+    Block* block = heap_.add(address, bytes, 0);
+    heap_.trim(block, size);
+    return block;
+  }
+
+  void free(Block* block) {
+    const std::size_t size = block->size;
+    if (size < ModelDevice::page) {
+      block->stream = block->number = 0;
+      block = heap_.put(block);
+      if (block->size < ModelDevice::page) return device_.free_in_page(size);
+      heap_.take(block);
+    }
+    device_.free(block->address, block->size);
+    heap_.remove(block);
+  }
+
+ private:
+  ModelDevice& device_;
+  ChunkHeap heap_{512};
 };
 
 /// `multiple` is any number, unlike in rounding.h: pages of 20 MiB are none of a power of two.

@@ -174,11 +174,17 @@ class Segments {
 
 /// record_stream: a block that other streams have used is free only when an event recorded on each of them at its free
 /// has finished. `requested` of a block heads the list of these streams, `epoch` counts the events it waits for.
-class RecordedStreams {
- public:
-  RecordedStreams(ModelDevice& device, std::uint16_t streams) : device_(device), waiting_(streams) {}
+class RecordingPolicy : public ModelPolicy {
+ protected:
+  explicit RecordingPolicy(const PolicyContext& context) : ModelPolicy(context), waiting_(streams()) {}
 
-  void use(Block* block, std::uint16_t stream) {
+  /// Nobody uses the block any more: into the cache with it.
+  virtual void put(Block* block) = 0;
+  /// Needs no event.
+  virtual std::uint16_t own_stream(const Block* block) const { return stream_of(block); }
+
+  void share(Block* block, std::uint16_t stream) override {
+    if (own_stream(block) == stream) return;
     for (std::size_t at = block->requested; at != 0; at = uses_[at - 1].next) {
       if (uses_[at - 1].stream == stream) return;
     }
@@ -192,38 +198,36 @@ class RecordedStreams {
     block->requested = at;
   }
 
-  /// At the free of a block: true if it has to wait.
-  bool defers(Block* block) {
+  void release(Block* block, std::uint16_t stream) override {
+    share(block, stream);
     block->epoch = 0;
     while (block->requested != 0) {
       const std::size_t at = block->requested;
-      const std::uint16_t stream = uses_[at - 1].stream;
-      waiting_[stream].push_back({device_.record(stream), block});
+      const std::uint16_t other = uses_[at - 1].stream;
+      waiting_[other].push_back({device_.record(other), block});
       ++pending_;
       ++block->epoch;
       block->requested = uses_[at - 1].next;
       uses_[at - 1].next = spare_;
       spare_ = at;
     }
-    return block->epoch != 0;
+    if (block->epoch == 0) give_back(block);
   }
 
-  /// Asks the oldest events of each stream, and calls ready(Block*) for blocks that wait no longer.
-  template <class Ready>
-  void poll(Ready ready) {
+  /// Asks the oldest events of each stream whether they have finished.
+  void poll() {
     if (pending_ == 0) return;
     for (auto& queue : waiting_) {
-      while (!queue.empty() && device_.finished(queue.front().event)) finish(queue, ready);
+      while (!queue.empty() && device_.finished(queue.front().event)) finish(queue);
     }
   }
 
   /// Waits for all events.
-  template <class Ready>
-  void synchronize(Ready ready) {
+  void synchronize() {
     for (auto& queue : waiting_) {
       while (!queue.empty()) {
         device_.synchronize(queue.front().event);
-        finish(queue, ready);
+        finish(queue);
       }
     }
   }
@@ -238,15 +242,17 @@ class RecordedStreams {
     Block* block;
   };
 
-  template <class Ready>
-  void finish(std::deque<Waiting>& queue, Ready& ready) {
+  void finish(std::deque<Waiting>& queue) {
     Block* block = queue.front().block;
     queue.pop_front();
     --pending_;
-    if (--block->epoch == 0) ready(block);
+    if (--block->epoch == 0) give_back(block);
+  }
+  void give_back(Block* block) {
+    retire(block);
+    put(block);
   }
 
-  ModelDevice& device_;
   std::vector<Use> uses_;
   std::size_t spare_ = 0;                     // index + 1
   std::vector<std::deque<Waiting>> waiting_;  // by stream

@@ -7,8 +7,7 @@
 //   (`memory_limit`): the least recently used buffers are given back until that is so, or the whole cache if 90 % of it
 //   is asked for.
 // * If the device still refuses, the whole cache is given back and it is asked once more (tinygrad's rule: the limit
-// counts
-//   bytes, and the device gives pages).
+//   counts bytes, and the device gives pages).
 // * A freed buffer is cached, unless the cache has `cache_limit` bytes, if one is set; a cache that is above it is
 //   brought down to it at the next allocation.
 //
@@ -18,8 +17,6 @@
 
 #include "allocator/heap/bucket_index.h"
 #include "allocator/replay/policies/model_policy.h"
-#include "allocator/replay/policies/packed_malloc.h"
-#include "allocator/replay/policies/policies.h"
 
 namespace poolgrad {
 

@@ -14,7 +14,6 @@
 // streams share the bins without events. Also left out: waiting up to ten seconds for another thread's free.
 #include "allocator/replay/policies/chunk_heap.h"
 #include "allocator/replay/policies/model_policy.h"
-#include "allocator/replay/policies/policies.h"
 
 namespace poolgrad {
 

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdio>
 
-#include "allocator/trace/internal/byte_reader.h"
+#include "allocator/trace/internal/bytes.h"
 #include "allocator/trace/internal/value_tree.h"
 
 namespace poolgrad {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -69,5 +70,57 @@ class ValueTree {
 /// Both throw FileError that names `path` and the offset.
 ValueTree read_pickle(std::string_view bytes, const std::string& path);
 ValueTree read_json(std::string_view bytes, const std::string& path);
+
+/// Where an element is: `list[index].inner[inner_index]`.
+struct ElementPath {
+  const char* list = "snapshot";
+  std::size_t index = SIZE_MAX;
+  const char* inner = "";
+  std::size_t inner_index = SIZE_MAX;
+};
+
+std::string to_string(const ElementPath& path);
+
+/// Access to the elements of a snapshot that was read from outside: a missing key or a value of another kind is an
+/// error that names the element.
+class SnapshotElements {
+ public:
+  SnapshotElements(ValueTree& tree, const std::string& path) : tree_(tree), path_(path) {}
+
+  /// Which element the following calls are about.
+  ElementPath at;
+
+  [[noreturn]] void fail(const std::string& reason) const;
+
+  /// A dictionary of not too many keys: it may be referred to very often.
+  Value dictionary(Value value) const;
+  /// The items of a list that nothing else refers to.
+  std::span<const Value> list(Value value, const char* what);
+  /// The frames of an element, which many may share; null where it has none.
+  const Value* frames(Value dict) const;
+  /// Calls visit(item, index) for each item of a list, which then is what the calls are about; afterwards it is the
+  /// list.
+  template <class Visit>
+  void for_each(Value items, const char* name, Visit visit) {
+    at = {name};
+    std::size_t index = 0;
+    for (const Value item : list(items, name)) {
+      at = {name, index};
+      visit(item, index++);
+    }
+    at = {name};
+  }
+  /// A whole number of 0 or more; `otherwise` where the key is missing or None.
+  std::uint64_t number(Value dict, const char* key, std::optional<std::uint64_t> otherwise = {}) const;
+  std::string_view text(Value dict, const char* key, std::optional<std::string_view> otherwise = {}) const;
+  /// Null where the key is missing or None.
+  const Value* find(Value dict, const char* key) const;
+  /// An error where it is.
+  Value need(Value dict, const char* key) const;
+
+ private:
+  ValueTree& tree_;
+  const std::string& path_;
+};
 
 }  // namespace poolgrad

@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "allocator/error.h"
-#include "allocator/replay/offline_policies.h"
-#include "allocator/replay/workload_builder.h"
+#include "allocator/replay/policy.h"
+#include "allocator/replay/workload.h"
 
 namespace poolgrad {
 namespace {

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "allocator/trace/pytorch_snapshot_reader.h"
 #include "allocator/trace/trace_file.h"
 #include "tests/allocator/trace/trace_testing.h"
 

@@ -6,9 +6,7 @@
 #include <random>
 
 #include "allocator/error.h"
-#include "allocator/trace/pytorch_snapshot_reader.h"
-#include "allocator/trace/pytorch_snapshot_writer.h"
-#include "allocator/trace/snapshot_check.h"
+#include "allocator/trace/trace_file.h"
 #include "tests/allocator/trace/synthetic_trace.h"
 #include "tests/allocator/trace/trace_testing.h"
 #include "tests/tensor/support.h"

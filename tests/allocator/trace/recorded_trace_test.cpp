@@ -5,8 +5,7 @@
 #include <random>
 #include <thread>
 
-#include "allocator/trace/pytorch_snapshot_writer.h"
-#include "allocator/trace/snapshot_check.h"
+#include "allocator/trace/trace_file.h"
 #include "tests/allocator/pool_testing.h"
 #include "tests/allocator/trace/trace_testing.h"
 

@@ -1,4 +1,4 @@
-#include "allocator/trace/rmm_csv.h"
+#include "allocator/trace/trace_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

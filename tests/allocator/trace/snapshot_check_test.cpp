@@ -1,5 +1,5 @@
 // The checker finds each kind of violation, and nothing in a snapshot that keeps the rules.
-#include "allocator/trace/snapshot_check.h"
+#include "allocator/trace/trace_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,6 @@
 #include <nlohmann/json.hpp>
 
 #include "allocator/error.h"
-#include "allocator/trace/pytorch_snapshot_writer.h"
 #include "tests/allocator/trace/synthetic_trace.h"
 #include "tests/tensor/support.h"
 

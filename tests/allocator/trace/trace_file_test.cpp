@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 
 #include "allocator/error.h"
-#include "allocator/trace/snapshot_check.h"
 #include "tests/allocator/trace/synthetic_trace.h"
 #include "tests/allocator/trace/trace_testing.h"
 #include "tests/tensor/support.h"

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "allocator/error.h"
-#include "allocator/trace/trace_clock.h"
 
 namespace poolgrad {
 namespace {

@@ -25,7 +25,7 @@ const Named models[] = {
     {"TensorflowBfc", make_tensorflow_bfc},
     {"Cub", make_cub},
     {"Gmlake", make_gmlake},
-    {"GmlakeLimited", [](const PolicyContext& context) { return make_gmlake_limited(context, 8 * MiB); }},
+    {"GmlakeLimited", policy_named("gmlake:fragment_limit=8MiB").make},
     {"SizeMapLru", make_size_map_lru},
     {"PytorchCollected",
      policy_named("pytorch:garbage_collection_threshold=0.5,roundup_power2_divisions=4,max_split=32MiB").make},

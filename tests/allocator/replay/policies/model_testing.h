@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "allocator/replay/policies/policies.h"
+#include "allocator/replay/policies/model_policy.h"
 
 namespace poolgrad::testing {
 

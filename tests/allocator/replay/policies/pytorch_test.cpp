@@ -385,8 +385,7 @@ TEST(Gmlake, LetsAnotherStreamWait) {
 }
 
 TEST(Gmlake, ServesRequestsBelowTheFragmentLimitAsPytorchDoes) {
-  const auto limited = [](const PolicyContext& context) { return make_gmlake_limited(context, 512 * MiB); };
-  Model model(limited, 2 * GiB);
+  Model model(policy_named("gmlake:fragment_limit=512MiB").make, 2 * GiB);
   model.allocate(3 * MiB / 2);
   EXPECT_EQ(model.reserved(), 20 * MiB);
   model.allocate(512 * MiB + 1);

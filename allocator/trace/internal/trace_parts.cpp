@@ -1,4 +1,4 @@
-#include "allocator/trace/internal/trace_names.h"
+#include "allocator/trace/internal/trace_parts.h"
 
 #include <algorithm>
 
@@ -58,6 +58,30 @@ void number_allocations(Trace& trace) {
     block.number = allocation->number;
     if (allocation->live) block.tag = {allocation->category, allocation->scope};
   }
+}
+
+std::vector<BlockSnapshot> tile_blocks(const std::vector<CommittedPiece>& pieces, std::vector<BlockSnapshot> held) {
+  std::ranges::sort(held, {}, &BlockSnapshot::address);
+  std::vector<BlockSnapshot> blocks;
+  const auto fill = [&](std::uint64_t begin, std::uint64_t end, std::size_t window, BlockState state) {
+    if (begin < end) blocks.push_back({.address = begin, .size = end - begin, .state = state, .window = window});
+  };
+  auto next = held.begin();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto [begin, end, window] = pieces[i];
+    std::uint64_t at = begin;
+    for (; next != held.end() && next->address < end; ++next) {
+      if (next->address < at || next->size > end - next->address) continue;
+      fill(at, next->address, window, BlockState::free);
+      blocks.push_back(*next);
+      blocks.back().window = window;
+      at = next->address + next->size;
+    }
+    fill(at, end, window, BlockState::free);
+    if (i + 1 < pieces.size() && pieces[i + 1].window == window)
+      fill(end, pieces[i + 1].begin, window, BlockState::uncommitted);
+  }
+  return blocks;
 }
 
 }  // namespace poolgrad

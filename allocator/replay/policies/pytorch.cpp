@@ -1,6 +1,66 @@
+// PyTorch's caching allocator and that with expandable_segments.
+#include <algorithm>
+
+#include "allocator/replay/policies/model_policy.h"
+#include "allocator/replay/policies/pytorch_rules.h"
+
+namespace poolgrad {
+
+namespace {
+
+// PyTorch's caching allocator, with its default settings unless others are given, from its documentation and the rules
+// of its source (c10/cuda/CUDACachingAllocator).
+//
+// * A size is a multiple of 512 bytes. Requests of up to 1 MiB are small; each stream has small and large blocks of its
+//   own, and a block stays with its stream for life.
+// * The best fit by (size, address) is taken. It is split if the rest is at least 512 bytes (small) or more than 1 MiB
+//   (large). Free neighbours merge at once.
+// * Without a fit, a segment is allocated: 2 MiB for small blocks, 20 MiB below 10 MiB, else the size rounded up to
+//   2 MiB.
+// * If the device refuses, all pending frees are waited for, every cached segment that is not split is freed, and the
+//   segment is asked for once more. The cache is not searched again: what has just been waited for is not considered.
+// * record_stream: one event per other stream at the free; the oldest events are asked at the start of each allocation.
+//   A free on another stream than the block's counts as a use by it.
+// * With a largest split size (`max_split`), larger blocks are never split, serve only requests as large, and exceed
+//   them by less than 20 MiB; if the device refuses, one or some of those that are cached are freed before all the rest
+//   is.
+// * With `garbage_collection_threshold`, while more than that part of the capacity is reserved, a search that has found
+//   nothing frees cached large segments that are not split before the device is asked: those at least as old as their
+//   average, then those of the rest, without waiting for anything. A block ages with each request for a large block.
+// * With `roundup_power2_divisions` d, a size above 512 x d bytes is a multiple of a d-th of the power of two below it.
+//
+// Left out: divisions that differ by size, private pools, and callbacks before the device is asked.
+class PytorchNative : public pytorch::RecordingPolicy {
+ public:
+  explicit PytorchNative(const PolicyContext& context)
+      : RecordingPolicy(context), segments_(device_, options_of(context)) {}
+
+ protected:
+  Block* place(std::size_t bytes, std::uint16_t stream) override {
+    poll();
+    Block* block = segments_.allocate(bytes, stream);
+    if (block == nullptr && segments_.free_oversize(bytes, stream)) block = segments_.allocate_segment(bytes, stream);
+    if (block != nullptr) return block;
+    synchronize();
+    segments_.free_cached();
+    return segments_.allocate_segment(bytes, stream);
+  }
+
+  void put(Block* block) override { segments_.put(block); }
+
+ private:
+  static pytorch::Options options_of(const PolicyContext& context) {
+    const pytorch::Options options = pytorch::Options::of(context);
+    if (options.large_segment < pytorch::large_request) context.refuse("large_segment", "at least 10 MiB");
+    return options;
+  }
+
+  pytorch::Segments segments_;
+};
+
 // PyTorch's caching allocator with expandable_segments, from its documentation and the rules of its source.
 //
-// * Sizes, small and large, streams and record_stream are as in pytorch_native.cpp.
+// * Sizes, small and large, streams and record_stream are as in PytorchNative.
 // * Each stream has one range of addresses for small and one for large blocks, 1.125 times the device's memory. Pages
 //   of 2 MiB (small) or 20 MiB (large; `large_segment`), one handle each, are mapped into it when needed.
 // * The best fit among mapped free blocks, where a block in front of unmapped addresses counts with these: it is kept
@@ -9,34 +69,21 @@
 // * If the device refuses a page, all pending frees are waited for, the device is synchronised, every page without a
 //   live byte is unmapped, and the search for a run starts once more.
 //
-// Left out: as in pytorch_native.cpp; and the types of handles, which cost nothing here.
-#include <algorithm>
-
-#include "allocator/replay/policies/chunk_heap.h"
-#include "allocator/replay/policies/policies.h"
-#include "allocator/replay/policies/pytorch_rules.h"
-
-namespace poolgrad {
-
-namespace {
-
-class PytorchExpandable : public ModelPolicy {
+// Left out: as in PytorchNative; and the types of handles, which cost nothing here.
+class PytorchExpandable : public pytorch::RecordingPolicy {
  public:
   explicit PytorchExpandable(const PolicyContext& context)
-      : ModelPolicy(context),
-        options_(pytorch::Options::of(context)),
-        recorded_(device_, streams()),
-        lists_(2 * std::size_t{streams()}) {}
+      : RecordingPolicy(context), options_(pytorch::Options::of(context)), lists_(2 * std::size_t{streams()}) {}
 
  protected:
   Block* place(std::size_t bytes, std::uint16_t stream) override {
-    recorded_.poll([this](Block* block) { give_back(block); });
+    poll();
     const std::size_t size = options_.rounded(bytes);
     const std::uint64_t list = pytorch::list_of(stream, size);
     Block* block = best_fit(list, size);
     if (block == nullptr) block = grow(list, size);
     if (block == nullptr) {
-      recorded_.synchronize([this](Block* freed) { give_back(freed); });
+      synchronize();
       unmap_free_pages();
       block = grow(list, size);
     }
@@ -46,14 +93,7 @@ class PytorchExpandable : public ModelPolicy {
     return block;
   }
 
-  void release(Block* block, std::uint16_t stream) override {
-    share(block, stream);
-    if (!recorded_.defers(block)) give_back(block);
-  }
-
-  void share(Block* block, std::uint16_t stream) override {
-    if (pytorch::stream_of(block) != stream) recorded_.use(block, stream);
-  }
+  void put(Block* block) override { heap_.put(block); }
 
  private:
   // The addresses of one stream for small or for large blocks.
@@ -69,11 +109,6 @@ class PytorchExpandable : public ModelPolicy {
   }
   static std::size_t expandable_size(const Block* block) {
     return block->size + (is_hole(block->next) ? block->next->size : 0);
-  }
-
-  void give_back(Block* block) {
-    retire(block);
-    heap_.put(block);
   }
 
   // From the best fit on, larger blocks are preferred for as long as they can grow less.
@@ -186,18 +221,20 @@ class PytorchExpandable : public ModelPolicy {
   }
 
   static std::vector<Block*>::iterator position(std::vector<Block*>& holes, const Block* hole) {
-    return std::lower_bound(holes.begin(), holes.end(), hole,
-                            [](const Block* a, const Block* b) { return a->address < b->address; });
+    return std::ranges::lower_bound(holes, hole->address, {}, &Block::address);
   }
 
   const pytorch::Options options_;
   ChunkHeap heap_{pytorch::block_granule};
-  pytorch::RecordedStreams recorded_;
   std::vector<List> lists_;  // as pytorch::list_of
   std::vector<Block*> passed_;
 };
 
 }  // namespace
+
+std::unique_ptr<Policy> make_pytorch_native(const PolicyContext& context) {
+  return std::make_unique<PytorchNative>(context);
+}
 
 std::unique_ptr<Policy> make_pytorch_expandable(const PolicyContext& context) {
   return std::make_unique<PytorchExpandable>(context);

@@ -1,4 +1,4 @@
-// Numbers the names of a trace that is being read: streams, scopes and locations, in order of first appearance.
+// What readers put a trace together from: its names, the numbers of its allocations, the blocks at its end.
 #pragma once
 
 #include <cstddef>
@@ -8,11 +8,13 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "allocator/trace/trace.h"
 
 namespace poolgrad {
 
+/// Numbers streams, scopes and locations in order of first appearance.
 class TraceNames {
  public:
   explicit TraceNames(Trace& trace) : trace_(trace) {
@@ -46,8 +48,18 @@ class TraceNames {
   std::map<std::pair<std::pair<std::string, std::string>, std::uint32_t>, std::uint64_t> locations_;
 };
 
-/// Numbers the allocations of a trace in order, as pytorch_snapshot_reader.h says, and gives frees and final blocks
+/// Numbers the allocations of a trace in order, as decode_pytorch_snapshot() says, and gives frees and final blocks
 /// what their allocation knows: number, category, scope and (frees) size.
 void number_allocations(Trace& trace);
+
+/// A range of committed addresses of a window.
+struct CommittedPiece {
+  std::uint64_t begin = 0, end = 0;
+  std::size_t window = 0;
+};
+
+/// Blocks that tile the pieces, which are in the order of addresses: those of `held` that fit into them without
+/// overlap, and free ones between; uncommitted ones between pieces of one window.
+std::vector<BlockSnapshot> tile_blocks(const std::vector<CommittedPiece>& pieces, std::vector<BlockSnapshot> held);
 
 }  // namespace poolgrad

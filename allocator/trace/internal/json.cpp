@@ -1,8 +1,10 @@
-#include <cmath>
-#include <cstring>
+// JSON as nlohmann's library reads and writes it.
+#include <algorithm>
+#include <bit>
 #include <nlohmann/json.hpp>
 
 #include "allocator/error.h"
+#include "allocator/trace/internal/emitters.h"
 #include "allocator/trace/internal/value_tree.h"
 
 namespace poolgrad {
@@ -21,9 +23,7 @@ class TreeBuilder {
   }
   bool number_unsigned(std::uint64_t value) { return push({ValueKind::integer, false, value}); }
   bool number_float(double value, const std::string&) {
-    Value real{ValueKind::real, false, 0};
-    std::memcpy(&real.bits, &value, sizeof value);
-    return push(real);
+    return push({ValueKind::real, false, std::bit_cast<std::uint64_t>(value)});
   }
   bool string(const std::string& value) { return push(tree_.text(value)); }
   bool binary(const std::vector<std::uint8_t>&) { return false; }
@@ -71,6 +71,14 @@ class TreeBuilder {
 };
 
 }  // namespace
+
+std::string json_text(std::string_view text) {
+  const auto plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; };
+  if (std::ranges::all_of(text, plain)) return '"' + std::string(text) + '"';
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+std::string utf8_text(std::string_view text) { return nlohmann::json::parse(json_text(text)).get<std::string>(); }
 
 ValueTree read_json(std::string_view bytes, const std::string& path) {
   ValueTree tree(bytes.size());
