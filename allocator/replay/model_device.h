@@ -2,8 +2,10 @@
 // virtual clock. Addresses are made up, never reused, and 2 MiB aligned.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "allocator/memory/latency.h"
@@ -23,31 +25,78 @@ class ModelDevice {
  public:
   static constexpr std::size_t page = std::size_t{2} << 20;
 
-  ModelDevice(std::size_t capacity, const LatencyTable& latency, std::uint16_t streams);
+  ModelDevice(std::size_t capacity, const LatencyTable& latency, std::uint16_t streams)
+      : capacity_(capacity), latency_(latency), busy_until_(std::max<std::size_t>(streams, 1)) {}
 
   /// cudaMalloc: 0 if it does not fit. Takes whole pages of 2 MiB of the capacity.
-  std::uintptr_t allocate(std::size_t bytes);
+  std::uintptr_t allocate(std::size_t bytes) {
+    spend(latency_.malloc.of(bytes));
+    if (!take(bytes)) return 0;
+    ++counters_.allocations;
+    return reserve(bytes);
+  }
   /// cudaFree, with the implicit synchronisation of the device.
-  void free(std::uintptr_t address, std::size_t bytes);
+  void free(std::uintptr_t /*address*/, std::size_t bytes) {
+    free_in_page(bytes);
+    reserved_ -= pages(bytes) * page;
+  }
   /// cudaMalloc and cudaFree of a part of a page that the driver already holds: the call alone.
-  void allocate_in_page(std::size_t bytes);
-  void free_in_page(std::size_t bytes);
+  void allocate_in_page(std::size_t bytes) {
+    spend(latency_.malloc.of(bytes));
+    ++counters_.allocations;
+  }
+  void free_in_page(std::size_t bytes) {
+    synchronize_all();
+    spend(latency_.free.of(bytes));
+    ++counters_.frees;
+  }
   /// Addresses without memory behind them.
-  std::uintptr_t reserve(std::size_t bytes);
+  std::uintptr_t reserve(std::size_t bytes) {
+    return std::exchange(next_address_, next_address_ + std::max<std::size_t>(pages(bytes), 1) * page);
+  }
   /// Creates `handles` physical handles of `bytes` in all and maps them; false if they do not fit.
-  bool map(std::size_t bytes, std::size_t handles);
-  void unmap(std::size_t bytes, std::size_t handles);
+  bool map(std::size_t bytes, std::size_t handles) {
+    spend(each(latency_.create, bytes, handles));
+    if (!take(bytes)) return false;
+    spend(each(latency_.map, bytes, handles) + each(latency_.set_access, bytes, handles));
+    counters_.allocations += handles;
+    return true;
+  }
+  void unmap(std::size_t bytes, std::size_t handles) {
+    spend(each(latency_.unmap, bytes, handles) + each(latency_.release, bytes, handles));
+    counters_.frees += handles;
+    reserved_ -= pages(bytes) * page;
+  }
   /// Maps memory that is already there once more (or elsewhere): costs time, takes nothing of the capacity.
-  void remap(std::size_t handles);
+  void remap(std::size_t handles) {
+    spend(static_cast<double>(handles) * (latency_.map.call + latency_.set_access.call));
+  }
 
   /// Marks the work of a stream so far, which takes `work_delay` from now to finish.
-  std::uint64_t record(std::uint16_t stream);
-  bool finished(std::uint64_t event);
+  std::uint64_t record(std::uint16_t stream) {
+    spend(latency_.event_record.call);
+    ++counters_.events;
+    finish_.push_back(busy_until_[stream] = std::max(busy_until_[stream], now_ + work_delay));
+    return finish_.size();
+  }
+  bool finished(std::uint64_t event) {
+    spend(latency_.event_query.call);
+    return finish_[event - 1] <= now_;
+  }
   /// Later work of `stream` waits for the event; the caller does not.
-  void wait(std::uint16_t stream, std::uint64_t event);
-  void synchronize(std::uint64_t event);
-  void synchronize_stream(std::uint16_t stream);
-  void synchronize_all();
+  void wait(std::uint16_t stream, std::uint64_t event) {
+    spend(latency_.stream_wait.call);
+    ++counters_.waits;
+    busy_until_[stream] = std::max(busy_until_[stream], finish_[event - 1]);
+  }
+  void synchronize(std::uint64_t event) { synchronize_until(finish_[event - 1]); }
+  void synchronize_stream(std::uint16_t stream) {
+    // Whatever the stream was given so far is done `work_delay` from now at the latest.
+    busy_until_[stream] = std::max(busy_until_[stream], now_ + work_delay);
+    spend(latency_.synchronize.call + busy_until_[stream] - now_);
+    ++counters_.synchronizations;
+  }
+  void synchronize_all() { synchronize_until(*std::ranges::max_element(busy_until_)); }
 
   void advance(double nanoseconds) { now_ += nanoseconds; }
   double now() const { return now_; }
@@ -65,11 +114,26 @@ class ModelDevice {
     counters_.nanoseconds += nanoseconds;
   }
 
+  void synchronize_until(double time) {
+    spend(latency_.synchronize.call + std::max(0.0, time - now_));
+    ++counters_.synchronizations;
+  }
+  static std::size_t pages(std::size_t bytes) { return (bytes + page - 1) / page; }
+  // Whether whole pages for so many bytes are left of the capacity.
+  bool take(std::size_t bytes) {
+    if (pages(bytes) > (capacity_ - reserved_) / page) return false;
+    reserved_ += pages(bytes) * page;
+    return true;
+  }
+  static double each(const LatencyTable::Cost& cost, std::size_t bytes, std::size_t handles) {
+    return cost.of(bytes) + cost.call * (static_cast<double>(handles) - 1);
+  }
+
   std::size_t capacity_;
   LatencyTable latency_;
   std::vector<double> busy_until_;  // by stream
   std::vector<double> finish_;      // by event - 1
-  std::uintptr_t next_address_;
+  std::uintptr_t next_address_ = 0x7f0000000000;
   std::size_t reserved_ = 0;
   double now_ = 0;
   DeviceCounters counters_;

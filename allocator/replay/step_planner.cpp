@@ -74,7 +74,10 @@ StepPlanner::Sequence* StepPlanner::sequence_of(std::uintptr_t address) const {
   return nullptr;
 }
 
-const Block* StepPlanner::slab_of(const Sequence& sequence) { return sequence.slab; }
+bool StepPlanner::is_slab(const Block* block) const {
+  const Sequence* sequence = sequence_of(block->address);
+  return sequence != nullptr && sequence->slab == block;
+}
 
 std::vector<StepPlanner::Slab> StepPlanner::slabs() const {
   std::vector<Slab> result;
@@ -239,12 +242,8 @@ void StepPlanner::served(const Block* block, std::size_t size, std::size_t align
     if (state_ == State::closing) ++clock_;
     return;
   }
-  Recorded& request = recorded_.emplace_back();
-  open_[block->address] = recorded_.size() - 1;
-  request.size = size;
-  request.stream = block->stream;
-  request.begin = clock_++;
-  request.plannable = alignment <= granule_;
+  open_[block->address] = recorded_.size();
+  recorded_.push_back({.size = size, .stream = block->stream, .begin = clock_++, .plannable = alignment <= granule_});
 }
 
 bool StepPlanner::give_back(Block* block, bool elsewhere) {

@@ -59,10 +59,7 @@ class StepPlanner {
   /// A live block is given back, on its own stream or (`elsewhere`) after others have used it. True if it is in a slab:
   /// its place is free again. Blocks in a slab must not be given back elsewhere: drop() first.
   bool give_back(Block* block, bool elsewhere);
-  bool is_slab(const Block* block) const {
-    const Sequence* sequence = sequence_of(block->address);
-    return sequence != nullptr && slab_of(*sequence) == block;
-  }
+  bool is_slab(const Block* block) const;
   /// Whether the block lies in a slab.
   bool owns(const Block* block) const { return sequence_of(block->address) != nullptr; }
 
@@ -94,7 +91,6 @@ class StepPlanner {
   void start_recording();
   Sequence* sequence_for(std::uint64_t stream) const;
   Sequence* sequence_of(std::uintptr_t address) const;
-  static const Block* slab_of(const Sequence& sequence);
 
   const std::size_t granule_;
   State state_ = State::idle;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
-#include <memory>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -64,12 +63,9 @@ class SnapshotReader {
  private:
   DeviceTrace& device(std::uint64_t index) {
     if (index > 255) in_.fail("device " + std::to_string(index) + ", at most 255 is known");
-    std::unique_ptr<DeviceTrace>& device = devices_[index];
-    if (device == nullptr) {
-      device = std::make_unique<DeviceTrace>();
-      device->trace.device = {DeviceType::cuda, static_cast<std::uint8_t>(index)};
-    }
-    return *device;
+    const auto [entry, added] = devices_.try_emplace(index);
+    if (added) entry->second.trace.device = {DeviceType::cuda, static_cast<std::uint8_t>(index)};
+    return entry->second;
   }
 
   // A few bytes of the file can refer to a long text again and again.
@@ -275,13 +271,13 @@ class SnapshotReader {
   std::vector<Trace> finish() {
     std::vector<Trace> traces;
     for (auto& [index, on] : devices_) {
-      on->trace.start_us = on->start_us;
-      if (overflowed_ && on->trace.lost == 0 && !on->has_start) on->trace.lost = 1;
-      insert_steps(*on);
-      if (on->trace.streams.empty()) on->trace.streams.push_back(0);
-      std::ranges::stable_sort(on->trace.blocks, {}, &BlockSnapshot::address);
-      number_allocations(on->trace);
-      traces.push_back(std::move(on->trace));
+      on.trace.start_us = on.start_us;
+      if (overflowed_ && on.trace.lost == 0 && !on.has_start) on.trace.lost = 1;
+      insert_steps(on);
+      if (on.trace.streams.empty()) on.trace.streams.push_back(0);
+      std::ranges::stable_sort(on.trace.blocks, {}, &BlockSnapshot::address);
+      number_allocations(on.trace);
+      traces.push_back(std::move(on.trace));
     }
     return traces;
   }
@@ -290,7 +286,7 @@ class SnapshotReader {
   SnapshotElements in_;
   std::size_t text_budget_;
   bool overflowed_ = false;
-  std::map<std::uint64_t, std::unique_ptr<DeviceTrace>> devices_;
+  std::map<std::uint64_t, DeviceTrace> devices_;
 };
 
 }  // namespace
