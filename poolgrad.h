@@ -32,7 +32,6 @@
 #include "allocator/trace/trace_file.h"
 #include "allocator/trace/trace_window.h"
 
-#include "kernels/definition/attention_positions.h"
 #include "kernels/definition/attention_term.h"
 #include "kernels/definition/host_device.h"
 #include "kernels/dtype.h"

@@ -10,8 +10,7 @@
 #include "allocator/memory/simulated_memory.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/definition/unary.h"
+#include "kernels/definition/elementwise.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -27,6 +26,13 @@ Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::
 
 void charge(Stream stream, const Cost& cost) { advance_clock(stream.device, simulated_nanoseconds(cost)); }
 
+/// Calls the kernel of the stream's device; a simulated one is charged for every view among the operands.
+template <class Function, class... Operands>
+void run(Function* KernelTable::*kernel, std::string_view op, Stream stream, const Operands&... operands) {
+  if (const auto own = kernel_for(stream, op, kernel)) return own(stream, operands...);
+  charge(stream, traffic(operands...));
+}
+
 using Scratch = Workspace<std::byte>;
 
 }  // namespace
@@ -40,12 +46,10 @@ void throw_no_kernel(Stream stream, std::string_view op) {
 // Elementwise.
 
 void unary(Stream stream, UnaryOp op, const View& out, const View& x, double a, double b) {
-  if (!is_floating(x.dtype) && !with_functor(op, []<class F>(F) { return F::on_integers; }))
+  if (!is_floating(x.dtype) && !with_functor(op, []<class F>(F) { return F::template on<float>::on_integers; }))
     throw DTypeError("[" + std::string(to_string(op)) + "] needs a floating dtype: x " +
                      std::string(to_string(x.dtype)));
-  if (const auto kernel = kernel_for(stream, to_string(op), &KernelTable::unary))
-    return kernel(stream, op, out, x, a, b);
-  charge(stream, traffic(out, x));
+  run(&KernelTable::unary, to_string(op), stream, op, out, x, a, b);
 }
 
 void unary_backward(Stream stream, UnaryOp op, const View& dx, const View& grad, const View& x, const View& y, double a,
@@ -56,67 +60,50 @@ void unary_backward(Stream stream, UnaryOp op, const View& dx, const View& grad,
 }
 
 bool needs_input(UnaryOp op) {
-  return with_functor(op, []<class F>(F) { return F::reads_input; });
+  return with_functor(op, []<class F>(F) { return F::template on<float>::reads_input; });
 }
 bool needs_output(UnaryOp op) {
-  return with_functor(op, []<class F>(F) { return F::reads_output; });
+  return with_functor(op, []<class F>(F) { return F::template on<float>::reads_output; });
 }
 
+#define POOLGRAD_NAME(name, functor) #name,
 std::string_view to_string(UnaryOp op) {
-  constexpr std::string_view names[] = {
-      "neg",         "abs",    "sign",      "square",     "sqrt",     "rsqrt", "reciprocal", "exp",
-      "expm1",       "log",    "log1p",     "sin",        "cos",      "tanh",  "sigmoid",    "erf",
-      "relu",        "gelu",   "gelu_tanh", "silu",       "softplus", "floor", "ceil",       "round",
-      "logical_not", "is_nan", "is_finite", "leaky_relu", "clamp",    "power", "affine",     "quotient"};
+  constexpr std::string_view names[] = {POOLGRAD_UNARY_OPS(POOLGRAD_NAME)};
   return names[static_cast<std::size_t>(op)];
 }
+std::string_view to_string(BinaryOp op) {
+  constexpr std::string_view names[] = {POOLGRAD_BINARY_OPS(POOLGRAD_NAME)};
+  return names[static_cast<std::size_t>(op)];
+}
+#undef POOLGRAD_NAME
 
 void binary(Stream stream, BinaryOp op, const View& out, const View& a, const View& b) {
-  if (const auto kernel = kernel_for(stream, to_string(op), &KernelTable::binary)) return kernel(stream, op, out, a, b);
-  charge(stream, traffic(out, a, b));
-}
-
-std::string_view to_string(BinaryOp op) {
-  constexpr std::string_view names[] = {"add", "sub", "mul", "div", "pow", "maximum",     "minimum",   "eq",
-                                        "ne",  "lt",  "le",  "gt",  "ge",  "logical_and", "logical_or"};
-  return names[static_cast<std::size_t>(op)];
+  run(&KernelTable::binary, to_string(op), stream, op, out, a, b);
 }
 
 void axpby(Stream stream, const View& out, double a, const View& x, double b, const View& y) {
-  if (const auto kernel = kernel_for(stream, "axpby", &KernelTable::axpby)) return kernel(stream, out, a, x, b, y);
-  charge(stream, traffic(out, x, y));
+  run(&KernelTable::axpby, "axpby", stream, out, a, x, b, y);
 }
 
 void where(Stream stream, const View& out, const View& cond, const View& a, const View& b) {
-  if (const auto kernel = kernel_for(stream, "where", &KernelTable::where)) return kernel(stream, out, cond, a, b);
-  charge(stream, traffic(out, cond, a, b));
+  run(&KernelTable::where, "where", stream, out, cond, a, b);
 }
 
 void silu_mul(Stream stream, const View& out, const View& gate, const View& up) {
-  if (const auto kernel = kernel_for(stream, "silu_mul", &KernelTable::silu_mul)) return kernel(stream, out, gate, up);
-  charge(stream, traffic(out, gate, up));
+  run(&KernelTable::silu_mul, "silu_mul", stream, out, gate, up);
 }
 
 void silu_mul_backward(Stream stream, const View& dgate, const View& dup, const View& grad, const View& gate,
                        const View& up) {
-  if (const auto kernel = kernel_for(stream, "silu_mul_backward", &KernelTable::silu_mul_backward))
-    return kernel(stream, dgate, dup, grad, gate, up);
-  charge(stream, traffic(dgate, dup, grad, gate, up));
+  run(&KernelTable::silu_mul_backward, "silu_mul_backward", stream, dgate, dup, grad, gate, up);
 }
 
-void copy(Stream stream, const View& out, const View& x) {
-  if (const auto kernel = kernel_for(stream, "copy", &KernelTable::copy)) return kernel(stream, out, x);
-  charge(stream, traffic(out, x));
-}
+void copy(Stream stream, const View& out, const View& x) { run(&KernelTable::copy, "copy", stream, out, x); }
 
-void fill(Stream stream, const View& out, double value) {
-  if (const auto kernel = kernel_for(stream, "fill", &KernelTable::fill)) return kernel(stream, out, value);
-  charge(stream, traffic(out));
-}
+void fill(Stream stream, const View& out, double value) { run(&KernelTable::fill, "fill", stream, out, value); }
 
 void arange(Stream stream, const View& out, double start, double step) {
-  if (const auto kernel = kernel_for(stream, "arange", &KernelTable::arange)) return kernel(stream, out, start, step);
-  charge(stream, traffic(out));
+  run(&KernelTable::arange, "arange", stream, out, start, step);
 }
 
 // Reductions.
@@ -142,20 +129,12 @@ void sum_rows(Stream stream, const View& out, const View& x) {
   reduce(stream, ReduceOp::sum, row, x);
 }
 
-void argmax(Stream stream, const View& out, const View& x) {
-  if (const auto kernel = kernel_for(stream, "argmax", &KernelTable::argmax)) return kernel(stream, out, x);
-  charge(stream, traffic(out, x));
-}
+void argmax(Stream stream, const View& out, const View& x) { run(&KernelTable::argmax, "argmax", stream, out, x); }
 
-void argmin(Stream stream, const View& out, const View& x) {
-  if (const auto kernel = kernel_for(stream, "argmin", &KernelTable::argmin)) return kernel(stream, out, x);
-  charge(stream, traffic(out, x));
-}
+void argmin(Stream stream, const View& out, const View& x) { run(&KernelTable::argmin, "argmin", stream, out, x); }
 
 void cumulative_sum(Stream stream, const View& out, const View& x, bool reverse) {
-  if (const auto kernel = kernel_for(stream, "cumulative_sum", &KernelTable::cumulative_sum))
-    return kernel(stream, out, x, reverse);
-  charge(stream, traffic(out, x));
+  run(&KernelTable::cumulative_sum, "cumulative_sum", stream, out, x, reverse);
 }
 
 void add_sum_of_squares(Stream stream, const View& sum, const View& x) {
@@ -167,31 +146,22 @@ void add_sum_of_squares(Stream stream, const View& sum, const View& x) {
 
 // Rows.
 
-void softmax(Stream stream, const View& out, const View& x) {
-  if (const auto kernel = kernel_for(stream, "softmax", &KernelTable::softmax)) return kernel(stream, out, x);
-  charge(stream, traffic(out, x));
-}
+void softmax(Stream stream, const View& out, const View& x) { run(&KernelTable::softmax, "softmax", stream, out, x); }
 
 void softmax_backward(Stream stream, const View& dx, const View& grad, const View& out) {
-  if (const auto kernel = kernel_for(stream, "softmax_backward", &KernelTable::softmax_backward))
-    return kernel(stream, dx, grad, out);
-  charge(stream, traffic(dx, grad, out));
+  run(&KernelTable::softmax_backward, "softmax_backward", stream, dx, grad, out);
 }
 
 void log_softmax(Stream stream, const View& out, const View& x) {
-  if (const auto kernel = kernel_for(stream, "log_softmax", &KernelTable::log_softmax)) return kernel(stream, out, x);
-  charge(stream, traffic(out, x));
+  run(&KernelTable::log_softmax, "log_softmax", stream, out, x);
 }
 
 void log_softmax_backward(Stream stream, const View& dx, const View& grad, const View& out) {
-  if (const auto kernel = kernel_for(stream, "log_softmax_backward", &KernelTable::log_softmax_backward))
-    return kernel(stream, dx, grad, out);
-  charge(stream, traffic(dx, grad, out));
+  run(&KernelTable::log_softmax_backward, "log_softmax_backward", stream, dx, grad, out);
 }
 
 void log_sum_exp(Stream stream, const View& out, const View& x) {
-  if (const auto kernel = kernel_for(stream, "log_sum_exp", &KernelTable::log_sum_exp)) return kernel(stream, out, x);
-  charge(stream, traffic(out, x));
+  run(&KernelTable::log_sum_exp, "log_sum_exp", stream, out, x);
 }
 
 void layer_norm(Stream stream, const View& out, const View& mean, const View& rstd, const View& x, const View& weight,
@@ -234,9 +204,7 @@ void rms_norm_backward(Stream stream, const View& dx, const View& dweight, const
 
 void cross_entropy(Stream stream, const View& loss, const View& lse, const View& logits, const View& targets,
                    std::int64_t ignore, double smoothing) {
-  if (const auto kernel = kernel_for(stream, "cross_entropy", &KernelTable::cross_entropy))
-    return kernel(stream, loss, lse, logits, targets, ignore, smoothing);
-  charge(stream, traffic(loss, lse, logits, targets));
+  run(&KernelTable::cross_entropy, "cross_entropy", stream, loss, lse, logits, targets, ignore, smoothing);
 }
 
 void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad, const View& logits, const View& lse,
@@ -247,9 +215,7 @@ void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad
 }
 
 void rope(Stream stream, const View& out, const View& x, std::int64_t position, double base, bool inverse) {
-  if (const auto kernel = kernel_for(stream, "rope", &KernelTable::rope))
-    return kernel(stream, out, x, position, base, inverse);
-  charge(stream, traffic(out, x));
+  run(&KernelTable::rope, "rope", stream, out, x, position, base, inverse);
 }
 
 // Indexing.
@@ -315,20 +281,15 @@ void embedding_backward(Stream stream, const View& dtable, const View& grad, con
 // Random numbers.
 
 void uniform(Stream stream, const RandomKey& key, const View& out, double low, double high) {
-  if (const auto kernel = kernel_for(stream, "uniform", &KernelTable::uniform))
-    return kernel(stream, key, out, low, high);
-  charge(stream, traffic(out));
+  run(&KernelTable::uniform, "uniform", stream, key, out, low, high);
 }
 
 void normal(Stream stream, const RandomKey& key, const View& out, double mean, double deviation) {
-  if (const auto kernel = kernel_for(stream, "normal", &KernelTable::normal))
-    return kernel(stream, key, out, mean, deviation);
-  charge(stream, traffic(out));
+  run(&KernelTable::normal, "normal", stream, key, out, mean, deviation);
 }
 
 void dropout(Stream stream, const RandomKey& key, const View& out, const View& x, double p) {
-  if (const auto kernel = kernel_for(stream, "dropout", &KernelTable::dropout)) return kernel(stream, key, out, x, p);
-  charge(stream, traffic(out, x));
+  run(&KernelTable::dropout, "dropout", stream, key, out, x, p);
 }
 
 // Optimisers.
@@ -383,9 +344,7 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
 }
 
 void attention_delta(Stream stream, const View& out, const View& grad_out, const View& grad_lse, const View& delta) {
-  if (const auto kernel = kernel_for(stream, "attention delta", &KernelTable::attention_delta))
-    return kernel(stream, out, grad_out, grad_lse, delta);
-  charge(stream, traffic(out, grad_out, grad_lse, delta));
+  run(&KernelTable::attention_delta, "attention delta", stream, out, grad_out, grad_lse, delta);
 }
 
 void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,

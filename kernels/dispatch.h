@@ -4,6 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
@@ -38,6 +40,17 @@ struct KernelTable {
 #undef POOLGRAD_KERNEL
 };
 
+/// The kernels of CUDA devices: in a build without nvcc, an empty table (kernels/cuda/stub.cpp).
+extern const KernelTable cuda_kernels;
+
+namespace cuda {
+/// Why kernels cannot run on a GPU: no back end in this build, no driver or no device. Empty where they can.
+std::string unavailable_reason();
+}  // namespace cuda
+
+/// Throws the DeviceError of a call that the back end of the stream's device does not have.
+[[noreturn]] void throw_no_kernel(Stream stream, std::string_view op);
+
 /// What a kernel costs a simulated device: bytes read plus written, and floating-point operations.
 struct Cost {
   double bytes = 0, operations = 0;
@@ -51,12 +64,12 @@ constexpr std::uint64_t simulated_nanoseconds(const Cost& cost) {
   return static_cast<std::uint64_t>(launch + (memory > arithmetic ? memory : arithmetic));
 }
 
-/// Every element of every view read or written once; views that broadcast count in full.
-template <class... Views>
-Cost traffic(const Views&... views) {
-  return {
-      (0.0 + ... + (views.data ? static_cast<double>(views.count()) * static_cast<double>(size_of(views.dtype)) : 0.0)),
-      0};
+inline double bytes_of(const View& view) {
+  return view.data ? static_cast<double>(view.count()) * static_cast<double>(size_of(view.dtype)) : 0.0;
 }
+double bytes_of(const auto&) { return 0.0; }
+
+/// Every element of every view among the operands read or written once; views that broadcast count in full.
+Cost traffic(const auto&... operands) { return {(0.0 + ... + bytes_of(operands)), 0}; }
 
 }  // namespace poolgrad::kernels

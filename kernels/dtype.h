@@ -4,18 +4,30 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <string>
 #include <string_view>
+#include <type_traits>
 
+#include "allocator/error.h"
 #include "kernels/definition/host_device.h"
 
 namespace poolgrad {
 
 enum class DType : std::uint8_t { f64, f32, f16, bf16, i64, i32, u8, boolean };
 
+inline constexpr std::string_view dtype_names[] = {"f64", "f32", "f16", "bf16", "i64", "i32", "u8", "bool"};
 /// "f32", "bf16", "bool", ...
-std::string_view to_string(DType dtype);
+constexpr std::string_view to_string(DType dtype) { return dtype_names[static_cast<std::size_t>(dtype)]; }
 /// The inverse; throws DTypeError that lists the names.
-DType parse_dtype(std::string_view name);
+inline DType parse_dtype(std::string_view name) {
+  std::string known;
+  for (std::size_t i = 0; i < std::size(dtype_names); ++i) {
+    if (name == dtype_names[i]) return static_cast<DType>(i);
+    known += (i ? ", " : "") + std::string(dtype_names[i]);
+  }
+  throw DTypeError("[parse_dtype] unknown dtype '" + std::string(name) + "': known are " + known);
+}
 
 constexpr std::size_t size_of(DType dtype) {
   switch (dtype) {
@@ -83,24 +95,13 @@ inline POOLGRAD_HD Half::operator float() const {
 /// The DType of a C++ type: dtype_of<float> == DType::f32.
 template <class T>
 inline constexpr DType dtype_of = [] {
-  static_assert(sizeof(T) == 0, "no DType for this type");
-  return DType::f32;
+  constexpr bool same[] = {std::is_same_v<T, double>,       std::is_same_v<T, float>,
+                           std::is_same_v<T, Half>,         std::is_same_v<T, BFloat16>,
+                           std::is_same_v<T, std::int64_t>, std::is_same_v<T, std::int32_t>,
+                           std::is_same_v<T, std::uint8_t>, std::is_same_v<T, bool>};
+  int index = 0;
+  while (!same[index]) ++index;  // beyond the end, which is no constant, for a type without a DType
+  return static_cast<DType>(index);
 }();
-template <>
-inline constexpr DType dtype_of<double> = DType::f64;
-template <>
-inline constexpr DType dtype_of<float> = DType::f32;
-template <>
-inline constexpr DType dtype_of<Half> = DType::f16;
-template <>
-inline constexpr DType dtype_of<BFloat16> = DType::bf16;
-template <>
-inline constexpr DType dtype_of<std::int64_t> = DType::i64;
-template <>
-inline constexpr DType dtype_of<std::int32_t> = DType::i32;
-template <>
-inline constexpr DType dtype_of<std::uint8_t> = DType::u8;
-template <>
-inline constexpr DType dtype_of<bool> = DType::boolean;
 
 }  // namespace poolgrad

@@ -10,58 +10,28 @@
 
 namespace poolgrad::kernels {
 
-enum class UnaryOp : std::uint8_t {
-  neg,
-  abs,
-  sign,
-  square,
-  sqrt,
-  rsqrt,
-  reciprocal,
-  exp,
-  expm1,
-  log,
-  log1p,
-  sin,
-  cos,
-  tanh,
-  sigmoid,
-  erf,
-  relu,
-  gelu,
-  gelu_tanh,
-  silu,
-  softplus,
-  floor,
-  ceil,
-  round,
-  logical_not,
-  is_nan,
-  is_finite,
-  leaky_relu,  // parameter a: negative slope
-  clamp,       // parameters a, b: bounds
-  power,       // parameter a: exponent
-  affine,      // a * x + b
-  quotient     // x / a; integers as in BinaryOp::div
-};
+// clang-format off
+/// Every operation, and the functor of kernels/definition/elementwise.h that says what it is. Parameters: leaky_relu has
+/// the negative slope a, clamp the bounds a and b, power the exponent a; affine is a * x + b; quotient is x / a, integers
+/// as in BinaryOp::div.
+#define POOLGRAD_UNARY_OPS(OP) \
+  OP(neg, Neg) OP(abs, Abs) OP(sign, Sign) OP(square, Square) OP(sqrt, Sqrt) OP(rsqrt, Rsqrt) \
+  OP(reciprocal, Reciprocal) OP(exp, Exp) OP(expm1, Expm1) OP(log, Log) OP(log1p, Log1p) OP(sin, Sin) OP(cos, Cos) \
+  OP(tanh, Tanh) OP(sigmoid, Sigmoid) OP(erf, Erf) OP(relu, Relu) OP(gelu, Gelu) OP(gelu_tanh, GeluTanh) \
+  OP(silu, Silu) OP(softplus, Softplus) OP(floor, Floor) OP(ceil, Ceil) OP(round, Round) \
+  OP(logical_not, LogicalNot) OP(is_nan, IsNan) OP(is_finite, IsFinite) \
+  OP(leaky_relu, LeakyRelu) OP(clamp, Clamp) OP(power, Power) OP(affine, Affine) OP(quotient, Quotient)
+/// Comparisons, logical_and and logical_or give bool; the others the dtype of the operands.
+#define POOLGRAD_BINARY_OPS(OP) \
+  OP(add, Add) OP(sub, Sub) OP(mul, Mul) OP(div, Div) OP(pow, Pow) OP(maximum, Maximum) OP(minimum, Minimum) \
+  OP(eq, Equal) OP(ne, NotEqual) OP(lt, Less) OP(le, LessEqual) OP(gt, Greater) OP(ge, GreaterEqual) \
+  OP(logical_and, LogicalAnd) OP(logical_or, LogicalOr)
 
-enum class BinaryOp : std::uint8_t {
-  add,
-  sub,
-  mul,
-  div,
-  pow,
-  maximum,
-  minimum,  // out has the dtype of the operands
-  eq,
-  ne,
-  lt,
-  le,
-  gt,
-  ge,
-  logical_and,
-  logical_or  // out is bool
-};
+#define POOLGRAD_ENUMERATOR(name, functor) name,
+enum class UnaryOp : std::uint8_t { POOLGRAD_UNARY_OPS(POOLGRAD_ENUMERATOR) };
+enum class BinaryOp : std::uint8_t { POOLGRAD_BINARY_OPS(POOLGRAD_ENUMERATOR) };
+#undef POOLGRAD_ENUMERATOR
+// clang-format on
 
 /// "neg", "is_nan", ...: the names of the enumerators.
 std::string_view to_string(UnaryOp op);

@@ -2,13 +2,24 @@
 // that needs no CUDA.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
+
+#include "allocator/error.h"
 
 namespace poolgrad::kernels {
 
 struct Extent {
   std::int64_t x = 1, y = 1, z = 1;
+
+  bool within(const Extent& most) const {
+    return x >= 1 && x <= most.x && y >= 1 && y <= most.y && z >= 1 && z <= most.z;
+  }
+  std::string describe() const {
+    return std::string("(") + std::to_string(x) + ", " + std::to_string(y) + ", " + std::to_string(z) + ")";
+  }
 };
 
 /// Blocks of a grid, threads of a block, and bytes of dynamic shared memory per block.
@@ -28,10 +39,26 @@ inline constexpr std::int64_t max_shared_bytes = 227 * 1024;
 inline constexpr std::int64_t large_shared_bytes = 48 * 1024;
 
 /// Throws ValueError, `[op] reason: the whole shape`, if a GPU would refuse the launch.
-void check_launch(std::string_view op, const LaunchShape& shape);
+inline void check_launch(std::string_view op, const LaunchShape& shape) {
+  const auto refuse = [&](const std::string& reason) {
+    throw ValueError("[" + std::string(op) + "] " + reason + ": grid " + shape.grid.describe() + ", block " +
+                     shape.block.describe() + ", " + std::to_string(shape.shared_bytes) + " bytes of shared memory");
+  };
+  const Extent& block = shape.block;
+  if (!block.within({max_threads_per_block, max_threads_per_block, max_block_z}))
+    refuse("a block is at least 1 and at most 1024 x 1024 x 64 threads");
+  if (block.x * block.y * block.z > max_threads_per_block) refuse("a block has at most 1024 threads");
+  if (!shape.grid.within({max_grid_x, max_grid_yz, max_grid_yz}))
+    refuse("a grid is at least 1 and at most 2147483647 x 65535 x 65535 blocks");
+  if (shape.shared_bytes < 0 || shape.shared_bytes > max_shared_bytes)
+    refuse("a block has at most 232448 bytes of shared memory");
+}
 
 /// A shape for a grid-stride loop over n > 0 elements: enough blocks to fill a large GPU, never one per element, so
 /// that no limit of the grid depends on n.
-LaunchShape grid_stride_shape(std::int64_t n);
+inline LaunchShape grid_stride_shape(std::int64_t n) {
+  constexpr std::int64_t threads = 256, enough_blocks = 4096;
+  return {{std::min((n - 1) / threads + 1, enough_blocks)}, {threads}, 0};
+}
 
 }  // namespace poolgrad::kernels

@@ -1,5 +1,6 @@
 #include "attention/modules/attention_core.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -7,11 +8,14 @@
 
 namespace poolgrad::attention {
 
+std::int64_t longest_segment(const std::vector<std::int64_t>& segment_lengths) {
+  return segment_lengths.empty() ? 0 : *std::max_element(segment_lengths.begin(), segment_lengths.end());
+}
+
 AllocatorMode choose_memory_mode(std::int64_t largest_segment, bool always_pooled,
                                  std::optional<AllocatorMode> chosen) {
   const AllocatorMode mode = mode_for_segments(largest_segment, chosen);
-  const bool missing = mode == AllocatorMode::none && always_pooled && !chosen;
-  return missing ? AllocatorMode::lightweight : mode;
+  return mode == AllocatorMode::none && always_pooled && !chosen ? AllocatorMode::lightweight : mode;
 }
 
 AttentionCore::AttentionCore(const CoreOptions& options, AllocatorMode memory_mode)
@@ -40,7 +44,7 @@ AttendOptions AttentionCore::attend_options(const AttentionCall& call) const {
 Tensor AttentionCore::attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                                 const AttentionCall& call) const {
   if (q.defined() && q.rank() == 4) check_heads(q.size(2));
-  return attend(q, k, v, call.causal ? pattern & Pattern::causal() : pattern, attend_options(call)).out;
+  return attend(q, k, v, pattern.causally(call.causal), attend_options(call)).out;
 }
 
 }  // namespace poolgrad::attention

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "attention/attend.h"
@@ -37,6 +38,8 @@ struct CoreOptions {
   std::optional<AllocatorMode> memory_mode = {};
 };
 
+/// The longest of these; 0 where there is none.
+std::int64_t longest_segment(const std::vector<std::int64_t>& segment_lengths);
 /// The pool that suits a module whose longest segment is `largest_segment`: none below 4096, lightweight below 8192,
 /// standard from there on (mode_for_segments()); modules that always need one (ring, block-sparse) take the lightweight
 /// pool instead of none. What the user chose wins.

@@ -1,5 +1,7 @@
 #include "attention/modules/block_selection.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -20,11 +22,9 @@ namespace {
 
 constexpr std::int64_t rows_at_a_time = 256;
 
-std::int64_t blocks_of(std::int64_t length, std::int64_t block) { return (length + block - 1) / block; }
-
 /// (B, N, H, D) -> (B, blocks, block, H, D), zeros behind the end.
 Tensor in_blocks(const Tensor& x, std::int64_t block) {
-  const std::int64_t length = x.size(1), blocks = blocks_of(length, block);
+  const std::int64_t length = x.size(1), blocks = kernels::ceil_div(length, block);
   const Tensor whole = blocks * block == length ? x : pad(x, 1, 0, blocks * block - length);
   return reshape(whole, {x.size(0), blocks, block, x.size(2), x.size(3)});
 }
@@ -33,7 +33,7 @@ Tensor in_blocks(const Tensor& x, std::int64_t block) {
 Tensor kept_positions(const Tensor& padding, std::int64_t block, DType dtype) {
   const Tensor kept = masked_fill(ones(padding.shape(), {dtype, padding.device()}), padding, 0.0);
   return reshape(sum(in_blocks(reshape(kept, {padding.size(0), padding.size(1), 1, 1}), block), {2}),
-                 {padding.size(0), blocks_of(padding.size(1), block)});
+                 {padding.size(0), kernels::ceil_div(padding.size(1), block)});
 }
 
 /// (B, blocks): blocks without a position that counts; undefined where there is no padding.
@@ -52,7 +52,7 @@ Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding) {
     const Tensor divisors = maximum(counts, ones_like(counts));
     return sum(in_blocks(kept, block), {2}) / reshape(divisors, {x.size(0), divisors.size(1), 1, 1});
   }
-  const std::int64_t length = x.size(1), blocks = blocks_of(length, block);
+  const std::int64_t length = x.size(1), blocks = kernels::ceil_div(length, block);
   std::vector<double> factors(static_cast<std::size_t>(blocks), 1.0 / static_cast<double>(block));
   if (length % block != 0) factors.back() = 1.0 / static_cast<double>(length % block);
   const Tensor weights = to(from_data(factors, {blocks, 1, 1}, x.device()), x.dtype());
@@ -79,14 +79,14 @@ void append_best(const double* scores, std::int32_t candidates, std::int32_t own
 BlockSelection::BlockSelection(std::int64_t head_dim, const BlockSelectionOptions& options,
                                const nn::ParameterOptions& parameters)
     : options_(options) {
-  const auto refuse = [](const std::string& reason, const std::string& value) {
-    throw ValueError("[block_selection] " + reason + ": " + value);
+  const auto refuse = [](const char* reason, auto value) {
+    throw ValueError(fmt::format("[block_selection] {}: {}", reason, value));
   };
   if (options.block_size < 16 || options.block_size % 16 != 0)
-    refuse("block_size must be a positive multiple of 16", std::to_string(options.block_size));
-  if (head_dim < 1) refuse("head_dim must be at least 1", std::to_string(head_dim));
-  if (options.selected < 1) refuse("selected must be at least 1", std::to_string(options.selected));
-  if (options.projection < 1) refuse("projection must be at least 1", std::to_string(options.projection));
+    refuse("block_size must be a positive multiple of 16", options.block_size);
+  if (head_dim < 1) refuse("head_dim must be at least 1", head_dim);
+  if (options.selected < 1) refuse("selected must be at least 1", options.selected);
+  if (options.projection < 1) refuse("projection must be at least 1", options.projection);
   if (options.sparsity_ratio && !(*options.sparsity_ratio > 0.0 && *options.sparsity_ratio <= 1.0))
     refuse("sparsity_ratio must be in (0, 1]", std::to_string(*options.sparsity_ratio));
   const double deviation = 1.0 / std::sqrt(static_cast<double>(head_dim));
@@ -98,8 +98,7 @@ BlockSelection::Projected BlockSelection::project(const Tensor& q, const Tensor&
   const Operands operands{{"q", q}, {"k", k}};
   check_floating("block_selection", operands);
   if (q.rank() != 4 || k.rank() != 4 || q.size(3) != query_weight_.size(1) || k.size(3) != query_weight_.size(1))
-    fail<ShapeError>("block_selection", "q and k must be (B, N, H, " + std::to_string(query_weight_.size(1)) + ")",
-                     operands);
+    fail<ShapeError>("block_selection", fmt::format("q and k must be (B, N, H, {})", query_weight_.size(1)), operands);
   if (q.size(0) != k.size(0) || q.size(1) != k.size(1))
     fail<ShapeError>("block_selection", "q and k differ in batch or length", operands);
   if (k.size(2) == 0 || q.size(2) % k.size(2) != 0)
@@ -122,7 +121,7 @@ Tensor BlockSelection::summary_attention(const Tensor& q, const Tensor& k, const
   // The queries of a block see the same summaries: they are heads of one row, in the order of the keys' heads. Without
   // the last summary, which nobody sees, the last row sits at the last key but one: causal is then "before its own".
   const std::int64_t batch = q.size(0), length = q.size(1), heads = q.size(2), width = v.size(3);
-  const std::int64_t block = options_.block_size, blocks = blocks_of(length, block);
+  const std::int64_t block = options_.block_size, blocks = kernels::ceil_div(length, block);
   if (blocks == 0) return attended(projected.q, projected.k, values, Pattern::dense());
   if (empty.defined()) empty = slice(empty, 1, 0, blocks - 1);
   const Tensor rows = reshape(permute(in_blocks(projected.q, block), {0, 1, 3, 2, 4}),

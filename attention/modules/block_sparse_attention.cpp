@@ -1,6 +1,7 @@
 #include "attention/modules/block_sparse_attention.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <string>
 #include <vector>
 
@@ -9,12 +10,11 @@
 
 namespace poolgrad::attention {
 
-BlockSparseCore::BlockSparseCore(const CoreOptions& options, std::int64_t largest_segment)
-    : AttentionCore(options, choose_memory_mode(largest_segment, true, options.memory_mode)) {}
+BlockSparseCore::BlockSparseCore(const CoreOptions& options, const std::vector<std::int64_t>& segment_lengths)
+    : AttentionCore(options, choose_memory_mode(longest_segment(segment_lengths), true, options.memory_mode)) {}
 
 double BlockSparseCore::density(std::int64_t length, bool causal) const {
-  const Pattern kept = pattern(length, causal);
-  return (causal ? kept & Pattern::causal() : kept).density(1, length, length);
+  return pattern(length, causal).causally(causal).density(1, length, length);
 }
 
 Tensor BlockSparseCore::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
@@ -25,8 +25,7 @@ Tensor BlockSparseCore::forward(const Tensor& q, const Tensor& k, const Tensor& 
 BlockSparseDilatedAttention::BlockSparseDilatedAttention(const SparsePatternConfig& config, const CoreOptions& options,
                                                          const std::vector<std::int64_t>& segment_lengths,
                                                          const std::vector<std::int64_t>& dilation_rates)
-    : BlockSparseCore(options,
-                      segment_lengths.empty() ? 0 : *std::max_element(segment_lengths.begin(), segment_lengths.end())),
+    : BlockSparseCore(options, segment_lengths),
       config_(config),
       segment_lengths_(segment_lengths),
       dilation_rates_(dilation_rates) {
@@ -47,8 +46,8 @@ constexpr std::size_t max_levels = 4;
 
 void check(const HierarchyLevel& level) {
   const auto refuse = [&](const std::string& reason) {
-    throw ValueError("[hierarchical_block_sparse] " + reason + ": stride " + std::to_string(level.stride) +
-                     ", window " + std::to_string(level.window) + ", block " + std::to_string(level.block));
+    throw ValueError(fmt::format("[hierarchical_block_sparse] {}: stride {}, window {}, block {}", reason, level.stride,
+                                 level.window, level.block));
   };
   if (level.block < 16 || level.block % 16 != 0) refuse("the block must be a positive multiple of 16");
   if (level.stride < level.block || level.stride % level.block != 0)
@@ -68,8 +67,8 @@ std::vector<HierarchyLevel> default_hierarchy() { return {{64, 256, 64}, {256, 1
 HierarchicalBlockSparse::HierarchicalBlockSparse(const std::vector<HierarchyLevel>& levels, const CoreOptions& options)
     : BlockSparseCore(options), levels_(levels) {
   if (levels.empty() || levels.size() > max_levels)
-    throw ValueError("[hierarchical_block_sparse] there must be 1 to " + std::to_string(max_levels) +
-                     " levels: " + std::to_string(levels.size()));
+    throw ValueError(
+        fmt::format("[hierarchical_block_sparse] there must be 1 to {} levels: {}", max_levels, levels.size()));
   for (const HierarchyLevel& level : levels) check(level);
 }
 

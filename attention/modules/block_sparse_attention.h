@@ -22,7 +22,7 @@ class BlockSparseCore : public AttentionCore {
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
 
  protected:
-  explicit BlockSparseCore(const CoreOptions& options, std::int64_t largest_segment = 0);
+  explicit BlockSparseCore(const CoreOptions& options, const std::vector<std::int64_t>& segment_lengths = {});
 };
 
 /// The blocks of a SparsePatternConfig, together with the branches of dilated attention where segment lengths are

@@ -1,7 +1,8 @@
 #include "attention/modules/buffers.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
@@ -24,12 +25,12 @@ View shaped(const Shape& shape, DType dtype) {
 std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t dim,
                                 DType dtype, Device device, const BufferOptions& wanted) {
   for (const std::int64_t size : {batch, length, heads, dim, wanted.kv_heads, wanted.key_length, wanted.value_width})
-    if (size < 0) throw ValueError("[preallocate_buffers] sizes must not be negative: " + std::to_string(size));
+    if (size < 0) throw ValueError(fmt::format("[preallocate_buffers] sizes must not be negative: {}", size));
   if (!is_floating(dtype))
-    throw DTypeError("[preallocate_buffers] not a floating dtype: " + std::string(poolgrad::to_string(dtype)));
+    throw DTypeError(fmt::format("[preallocate_buffers] not a floating dtype: {}", poolgrad::to_string(dtype)));
   if (wanted.kv_heads != 0 && heads % wanted.kv_heads != 0)
-    throw ValueError("[preallocate_buffers] heads are not a multiple of kv_heads: heads " + std::to_string(heads) +
-                     ", kv_heads " + std::to_string(wanted.kv_heads));
+    throw ValueError(fmt::format("[preallocate_buffers] heads are not a multiple of kv_heads: heads {}, kv_heads {}",
+                                 heads, wanted.kv_heads));
   if (allocator_for(device).config().mode == AllocatorMode::none) return 0;
   const std::int64_t kv_heads = wanted.kv_heads ? wanted.kv_heads : heads;
   const std::int64_t keys = wanted.key_length ? wanted.key_length : length;
@@ -71,20 +72,10 @@ const BufferKindStatistics& BufferStatistics::operator[](Category kind) const {
   throw ValueError("[buffer_stats] not an attention buffer: " + std::string(to_string(kind)));
 }
 
-std::uint64_t BufferStatistics::requests() const {
-  std::uint64_t total = 0;
-  for (const BufferKindStatistics& entry : kinds) total += entry.requests;
-  return total;
-}
-
-std::uint64_t BufferStatistics::hits() const {
-  std::uint64_t total = 0;
-  for (const BufferKindStatistics& entry : kinds) total += entry.hits;
-  return total;
-}
-
-double BufferStatistics::hit_rate() const {
-  return requests() ? static_cast<double>(hits()) / static_cast<double>(requests()) : 1.0;
+BufferKindStatistics BufferStatistics::total() const {
+  BufferKindStatistics all;
+  for (const BufferKindStatistics& entry : kinds) all.requests += entry.requests, all.hits += entry.hits;
+  return all;
 }
 
 BufferStatistics buffer_stats(Device device) {
@@ -106,13 +97,10 @@ BufferStatistics buffer_stats(Device device) {
 
 std::string to_string(const BufferStatistics& statistics) {
   std::string text;
-  for (const BufferKindStatistics& entry : statistics.kinds) {
-    char line[160];
-    std::snprintf(line, sizeof line, "%-8s %10llu requests %6.1f %% hits  now %-12s at most %s\n",
-                  std::string(poolgrad::to_string(entry.kind)).c_str(), static_cast<unsigned long long>(entry.requests),
-                  100.0 * entry.hit_rate(), format_bytes(entry.bytes).c_str(), format_bytes(entry.peak_bytes).c_str());
-    text += line;
-  }
+  for (const BufferKindStatistics& entry : statistics.kinds)
+    text += fmt::format("{:<8} {:10} requests {:6.1f} % hits  now {:<12} at most {}\n", poolgrad::to_string(entry.kind),
+                        entry.requests, 100.0 * entry.hit_rate(), format_bytes(entry.bytes),
+                        format_bytes(entry.peak_bytes));
   return text;
 }
 

@@ -49,9 +49,12 @@ struct BufferStatistics {
   /// Throws ValueError for a category that is no attention buffer.
   const BufferKindStatistics& operator[](Category kind) const;
   /// Over all kinds.
-  std::uint64_t requests() const;
-  std::uint64_t hits() const;
-  double hit_rate() const;
+  std::uint64_t requests() const { return total().requests; }
+  std::uint64_t hits() const { return total().hits; }
+  double hit_rate() const { return total().hit_rate(); }
+
+ private:
+  BufferKindStatistics total() const;  // requests and hits
 };
 
 /// What the pool of a device has counted by kind; tags are MemoryScopes. All 0 in modes without statistics by category.

@@ -1,6 +1,7 @@
 #include "attention/modules/dilated_attention.h"
 
-#include <algorithm>
+#include <fmt/format.h>
+
 #include <cmath>
 #include <string>
 
@@ -40,7 +41,7 @@ Tensor DilatedAttention::mix_detached(const Tensor& q, const Tensor& k, const Te
   for (std::size_t b = 0; b < segment_lengths_.size(); ++b) {
     const Pattern branch = Pattern::dilated({segment_lengths_[b]}, {dilation_rates_[b]}, {.offset = dilated_.offset});
     generator = as_it_was;  // all branches drop the same weights
-    const Attended one = attend(q, k, v, call.causal ? branch & Pattern::causal() : branch, options);
+    const Attended one = attend(q, k, v, branch.causally(call.causal), options);
     outs.push_back(one.out);
     lses.push_back(one.lse.detach());
   }
@@ -57,18 +58,10 @@ Tensor DilatedAttention::mix_detached(const Tensor& q, const Tensor& k, const Te
   return to(mixed, q.dtype());
 }
 
-namespace {
-
-std::int64_t longest(const std::vector<std::int64_t>& lengths) {
-  return lengths.empty() ? 0 : *std::max_element(lengths.begin(), lengths.end());
-}
-
-}  // namespace
-
 DilatedCore::DilatedCore(const std::vector<std::int64_t>& segment_lengths,
                          const std::vector<std::int64_t>& dilation_rates, const DilatedOptions& dilated,
                          const CoreOptions& options, bool always_pooled)
-    : AttentionCore(options, choose_memory_mode(longest(segment_lengths), always_pooled, options.memory_mode)),
+    : AttentionCore(options, choose_memory_mode(longest_segment(segment_lengths), always_pooled, options.memory_mode)),
       segment_lengths_(segment_lengths),
       dilation_rates_(dilation_rates),
       dilated_(dilated),
@@ -78,8 +71,8 @@ void DilatedCore::check_heads(std::int64_t heads) const {
   AttentionCore::check_heads(heads);
   const auto branches = static_cast<std::int64_t>(segment_lengths_.size());
   if (dilated_.mode == DilatedMode::grouped && heads < branches)
-    throw ValueError("[dilated_attention] grouped mode needs a head for each branch: heads " + std::to_string(heads) +
-                     ", branches " + std::to_string(branches));
+    throw ValueError(fmt::format("[dilated_attention] grouped mode needs a head for each branch: heads {}, branches {}",
+                                 heads, branches));
 }
 
 ImprovedDilatedAttention::ImprovedDilatedAttention(const std::vector<std::int64_t>& segment_lengths,

@@ -106,9 +106,15 @@ void complete(Workload& workload, std::int64_t width, std::int64_t heads, const 
   workload.device = parameters.device;
 }
 
-MultiheadOptions as_causal_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {
-  options.causal = true;
-  return as_mixer(options, config);
+/// What `create` makes of the name and the options, as the mixers of a language model.
+template <class Options, class Create>
+nn::MixerFactory causal_mixer(Create* create, const std::string& name, const Options& options,
+                              MultiheadOptions multihead) {
+  multihead.causal = true;
+  return [=](const nn::LanguageModelConfig& config,
+             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
+    return create(name, config.width, config.heads, options, as_mixer(multihead, config), parameters);
+  };
 }
 
 }  // namespace
@@ -147,11 +153,7 @@ std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::st
 
 nn::MixerFactory dilated_mixer(const std::string& type, const DilatedFactoryOptions& options,
                                const MultiheadOptions& multihead) {
-  return [=](const nn::LanguageModelConfig& config,
-             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
-    return create_multihead_dilated_attention(type, config.width, config.heads, options,
-                                              as_causal_mixer(multihead, config), parameters);
-  };
+  return causal_mixer(create_multihead_dilated_attention, type, options, multihead);
 }
 
 std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& variant,
@@ -185,11 +187,7 @@ std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(const st
 
 nn::MixerFactory block_sparse_mixer(const std::string& variant, const BlockSparseFactoryOptions& options,
                                     const MultiheadOptions& multihead) {
-  return [=](const nn::LanguageModelConfig& config,
-             const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
-    return create_multihead_block_sparse_attention(variant, config.width, config.heads, options,
-                                                   as_causal_mixer(multihead, config), parameters);
-  };
+  return causal_mixer(create_multihead_block_sparse_attention, variant, options, multihead);
 }
 
 }  // namespace poolgrad::attention

@@ -1,5 +1,8 @@
 #include "attention/modules/heads.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <numeric>
 #include <string>
 
@@ -34,12 +37,8 @@ Tensor head_range(const Tensor& x, std::int64_t begin, std::int64_t end) {
 }  // namespace
 
 std::vector<Tensor> split_heads(const Tensor& packed, const std::vector<std::int64_t>& heads) {
-  if (packed.rank() != 4 ||
-      packed.size(head_dimension) != std::accumulate(heads.begin(), heads.end(), std::int64_t{0})) {
-    std::string wanted;
-    for (const std::int64_t count : heads) wanted += (wanted.empty() ? "" : " + ") + std::to_string(count);
-    fail<ShapeError>("split_heads", "not (B, T, " + wanted + ", D)", {{"packed", packed}});
-  }
+  if (packed.rank() != 4 || packed.size(head_dimension) != std::accumulate(heads.begin(), heads.end(), std::int64_t{0}))
+    fail<ShapeError>("split_heads", fmt::format("not (B, T, {}, D)", fmt::join(heads, " + ")), {{"packed", packed}});
   std::vector<Tensor> parts;
   std::vector<std::int64_t> starts;
   std::int64_t start = 0;
@@ -93,7 +92,7 @@ Tensor append_positions(Tensor& buffer, std::int64_t length, const Tensor& x) {
     Shape same = x.shape();
     if (same.rank() == 4) same[positions] = buffer.size(positions);
     if (x.rank() != 4 || same != buffer.shape() || buffer.size(positions) < length)
-      fail<ShapeError>("kv_cache", "x does not continue the " + std::to_string(length) + " positions that are kept",
+      fail<ShapeError>("kv_cache", fmt::format("x does not continue the {} positions that are kept", length),
                        {{"buffer", buffer}, {"x", x}});
   } else {
     buffer = {};

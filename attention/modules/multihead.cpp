@@ -1,5 +1,8 @@
 #include "attention/modules/multihead.h"
 
+#include <fmt/format.h>
+
+#include <numeric>
 #include <string>
 
 #include "allocator/error.h"
@@ -17,14 +20,13 @@ namespace poolgrad::attention {
 namespace {
 
 std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, const MultiheadOptions& options) {
-  const std::int64_t kv_heads = options.kv_heads;
   const auto refuse = [&](const std::string& reason) {
-    throw ValueError("[multihead] " + reason + ": width " + std::to_string(width) + ", heads " + std::to_string(heads) +
-                     ", kv_heads " + std::to_string(kv_heads));
+    throw ValueError(
+        fmt::format("[multihead] {}: width {}, heads {}, kv_heads {}", reason, width, heads, options.kv_heads));
   };
-  if (width < 1 || heads < 1 || kv_heads < 1) refuse("sizes must be at least 1");
+  if (width < 1 || heads < 1 || options.kv_heads < 1) refuse("sizes must be at least 1");
   if (width % heads != 0) refuse("width is not divisible by heads");
-  if (heads % kv_heads != 0) refuse("heads are not a multiple of kv_heads");
+  if (heads % options.kv_heads != 0) refuse("heads are not a multiple of kv_heads");
   if (options.rope_base && width / heads % 2 != 0) refuse("rotary positions need an even width per head");
   if (options.layer_norm && options.qk_norm) refuse("layer_norm and qk_norm are two norms of the same");
   return width / heads;
@@ -81,8 +83,7 @@ MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::uniq
 
 std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t first,
                                                   const std::vector<std::int64_t>& heads) {
-  std::int64_t count = 0;
-  for (const std::int64_t part : heads) count += part;
+  const std::int64_t count = std::accumulate(heads.begin(), heads.end(), std::int64_t{0});
   const std::int64_t begin = first * head_dim_, end = (first + count) * head_dim_;
   const auto part = [&](const Tensor& parameter) {
     const bool whole = !parameter.defined() || end - begin == parameter.size(0);
@@ -102,7 +103,7 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   check_floating("multihead", operands);
   for (const Tensor& x : {query, key, value})
     if (x.rank() != 3 || x.size(2) != heads_ * head_dim_)
-      fail<ShapeError>("multihead", "query, key and value must be (B, N, " + std::to_string(heads_ * head_dim_) + ")",
+      fail<ShapeError>("multihead", fmt::format("query, key and value must be (B, N, {})", heads_ * head_dim_),
                        operands);
   const MemoryScope scope("projection", Category::query);  // queries, keys and values in one block
   const std::int64_t kv_heads = options_.kv_heads;

@@ -1,17 +1,18 @@
 #include "attention/modules/ring_attention.h"
 
-#include <string>
+#include <fmt/format.h>
 
 #include "allocator/error.h"
 
 namespace poolgrad::attention {
 
 ModuleRing::ModuleRing(const RingSetup& setup) : setup_(setup) {
-  const std::string given = "ring_size " + std::to_string(setup.ring_size);
-  if (setup.ring_size < 1) throw ValueError("[ring_attention] needs at least one rank: " + given);
+  if (setup.ring_size < 1)
+    throw ValueError(fmt::format("[ring_attention] needs at least one rank: ring_size {}", setup.ring_size));
   if (setup.communicator && setup.ring_size != 1 && setup.ring_size != setup.communicator->size())
-    throw ValueError("[ring_attention] the communicator has another number of ranks: " + given + ", communicator of " +
-                     std::to_string(setup.communicator->size()));
+    throw ValueError(
+        fmt::format("[ring_attention] the communicator has another number of ranks: ring_size {}, communicator of {}",
+                    setup.ring_size, setup.communicator->size()));
 }
 
 int ModuleRing::size() const { return setup_.communicator ? setup_.communicator->size() : setup_.ring_size; }
@@ -32,7 +33,7 @@ RingAttention::RingAttention(const Pattern& pattern, const RingSetup& ring, cons
     : AttentionCore(options, choose_memory_mode(0, true, options.memory_mode)), pattern_(pattern), ring_(ring) {}
 
 Tensor RingAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
-  return ring_.attend(call.causal ? pattern_ & Pattern::causal() : pattern_, q, k, v, attend_options(call));
+  return ring_.attend(pattern_.causally(call.causal), q, k, v, attend_options(call));
 }
 
 RingDilatedAttention::RingDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
@@ -42,7 +43,7 @@ RingDilatedAttention::RingDilatedAttention(const std::vector<std::int64_t>& segm
 
 Tensor RingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
   if (q.defined() && q.rank() == 4) check_heads(q.size(2));
-  return ring_.attend(call.causal ? pattern() & Pattern::causal() : pattern(), q, k, v, attend_options(call));
+  return ring_.attend(pattern().causally(call.causal), q, k, v, attend_options(call));
 }
 
 BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const SparsePatternConfig& sparse_config,
@@ -54,8 +55,8 @@ BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const SparsePat
 Tensor BlockSparseRingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                                 const AttentionCall& call) {
   const std::int64_t part = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
-  const Pattern blocks = pattern(ring_.whole_length(part), call.causal);
-  return ring_.attend(call.causal ? blocks & Pattern::causal() : blocks, q, k, v, attend_options(call));
+  const Pattern blocks = pattern(ring_.whole_length(part), call.causal).causally(call.causal);
+  return ring_.attend(blocks, q, k, v, attend_options(call));
 }
 
 }  // namespace poolgrad::attention

@@ -1,5 +1,9 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <utility>
 
 #include "allocator/error.h"
@@ -94,8 +98,9 @@ struct Join {
   };
   Join(const std::string& op, const Side& a, const Side& b) : whole(std::make_shared<PatternTerms>()) {
     if (!same(a.parts.documents, b.parts.documents))
-      throw ValueError("[pattern] documents apply to a whole pattern, by &; the sides of " + op +
-                       " differ in them: " + a.pattern.to_string() + " and " + b.pattern.to_string());
+      throw ValueError(
+          fmt::format("[pattern] documents apply to a whole pattern, by &; the sides of {} differ in them: {} and {}",
+                      op, a.pattern.to_string(), b.pattern.to_string()));
     whole->documents = a.parts.documents;
     whole->divisors = a.parts.divisors;
     for (const std::int64_t divisor : b.parts.divisors)
@@ -148,8 +153,9 @@ Pattern operator&(const Pattern& a, const Pattern& b) {
   const PatternTerms &x = parts_of(a.terms_), &y = parts_of(b.terms_);
   const std::int64_t left = std::min(a.left_, b.left_), right = std::min(a.right_, b.right_);
   if (!x.terms.empty() && !y.terms.empty())
-    throw ValueError("[pattern] one side of & must be made of dense, causal, window and documents: " + a.to_string() +
-                     " and " + b.to_string());
+    throw ValueError(
+        fmt::format("[pattern] one side of & must be made of dense, causal, window and documents: {} and {}",
+                    a.to_string(), b.to_string()));
   if (!a.terms_ && !b.terms_) return Pattern(left, right);
   auto terms = std::make_shared<PatternTerms>(x.terms.empty() ? y : x);
   terms->documents = both(x.documents, y.documents);
@@ -162,8 +168,8 @@ Pattern operator|(const Pattern& a, const Pattern& b) {
   terms.insert(terms.end(), join.second.begin(), join.second.end());
   terms = united(std::move(terms));
   if (terms.size() > kernels::AttentionSchedule::max_terms)
-    throw ValueError("[pattern] a union has at most " + std::to_string(kernels::AttentionSchedule::max_terms) +
-                     " terms: " + a.to_string() + " and " + b.to_string());
+    throw ValueError(fmt::format("[pattern] a union has at most {} terms: {} and {}",
+                                 int{kernels::AttentionSchedule::max_terms}, a.to_string(), b.to_string()));
   if (terms.size() == 1) {  // its band is that of the whole
     join.left = std::min(join.left, std::exchange(terms[0].term.left, Pattern::unbounded));
     join.right = std::min(join.right, std::exchange(terms[0].term.right, Pattern::unbounded));
@@ -180,7 +186,7 @@ Pattern operator+(const Pattern& a, const Pattern& b) {
   terms = std::move(join.first);
   for (Term& term : join.second) {
     if (groups + term.term.group > max_groups)
-      throw ValueError("[pattern] a sum has at most " + std::to_string(max_groups) + " summands");
+      throw ValueError(fmt::format("[pattern] a sum has at most {} summands", max_groups));
     term.term.group = static_cast<std::int16_t>(term.term.group + groups);
     terms.push_back(std::move(term));
   }
@@ -209,26 +215,21 @@ std::int64_t Pattern::multiplicity(std::int64_t h, std::int64_t heads, std::int6
 
 namespace {
 
-std::string bound(std::int64_t value) { return value == Pattern::unbounded ? "unbounded" : std::to_string(value); }
-
 std::string dilated(const kernels::AttentionTerm& term) {
-  std::string lengths, rates;
-  for (int b = 0; b < term.branches; ++b) {
-    lengths += " " + std::to_string(term.segment_length[b]);
-    rates += " " + std::to_string(term.dilation_rate[b]);
-  }
-  return "dilated(w" + lengths + ", r" + rates + (term.grouped ? ", grouped" : "") +
-         (term.contiguous_offset ? ", contiguous" : "") + (term.unite ? ", united" : "") + ")";
+  const auto branches = static_cast<std::size_t>(term.branches);
+  return fmt::format("dilated(w {}, r {}{}{}{})", fmt::join(std::span(term.segment_length, branches), " "),
+                     fmt::join(std::span(term.dilation_rate, branches), " "), term.grouped ? ", grouped" : "",
+                     term.contiguous_offset ? ", contiguous" : "", term.unite ? ", united" : "");
 }
 
 std::string offsets(const kernels::AttentionTerm& term) {
-  std::string text = "block_offsets(" + std::to_string(term.size);
+  std::string text = fmt::format("block_offsets({}", term.size);
   for (int s = 0; s < term.sets; ++s) {
     text += s == 0 ? ":" : " /";
     for (int n = term.set_begin[s]; n < term.set_begin[s + 1]; ++n) {
-      text += " " + std::to_string(term.run[n].first);
-      if (term.run[n].last > term.run[n].first) text += ".." + std::to_string(term.run[n].last);
-      if (term.step > 1) text += " by " + std::to_string(term.step);
+      text += fmt::format(" {}", term.run[n].first);
+      if (term.run[n].last > term.run[n].first) text += fmt::format("..{}", term.run[n].last);
+      if (term.step > 1) text += fmt::format(" by {}", term.step);
     }
   }
   return text + ")";
@@ -238,28 +239,30 @@ std::string offsets(const kernels::AttentionTerm& term) {
 std::string band_to_string(std::int64_t left, std::int64_t right) {
   if (left == Pattern::unbounded && right == Pattern::unbounded) return "dense";
   if (left == Pattern::unbounded && right == 0) return "causal";
-  return "window(" + bound(left) + ", " + bound(right) + ")";
+  const auto bound = [](std::int64_t value) {
+    return value == Pattern::unbounded ? "unbounded" : std::to_string(value);
+  };
+  return fmt::format("window({}, {})", bound(left), bound(right));
 }
 
 /// "dilated(w 512 1024, r 1 2)"; the band of the term is left out.
 std::string term_to_string(const PatternTerms::Term& listed) {
   const kernels::AttentionTerm& term = listed.term;
-  const std::string size = std::to_string(term.size);
+  const std::int64_t size = term.size;
   switch (term.kind) {
     case TermKind::all: return "dense";
-    case TermKind::columns: return "columns(" + size + ")";
-    case TermKind::rows: return "rows(" + size + ")";
-    case TermKind::segment: return "segments(" + size + ")";
-    case TermKind::residue: return "residues(" + size + ")";
+    case TermKind::columns: return fmt::format("columns({})", size);
+    case TermKind::rows: return fmt::format("rows({})", size);
+    case TermKind::segment: return fmt::format("segments({})", size);
+    case TermKind::residue: return fmt::format("residues({})", size);
     case TermKind::dilated: return dilated(term);
     case TermKind::offsets: return offsets(term);
     case TermKind::listed:
-      return "blocks(" + size + ", " + std::to_string(listed.lists->lists) + " x " +
-             std::to_string(listed.lists->block_rows) + " x " + std::to_string(listed.lists->block_columns) + ", " +
-             std::to_string(listed.lists->columns.size()) + " listed)";
+      return fmt::format("blocks({}, {} x {} x {}, {} listed)", size, listed.lists->lists, listed.lists->block_rows,
+                         listed.lists->block_columns, listed.lists->columns.size());
     case TermKind::random:
-      return "random_blocks(" + size + ", density " + std::to_string(static_cast<double>(term.threshold) * 0x1p-53) +
-             ", seed " + std::to_string(term.seed) + ")";
+      return fmt::format("random_blocks({}, density {:f}, seed {})", size,
+                         static_cast<double>(term.threshold) * 0x1p-53, term.seed);
   }
   return {};
 }
@@ -283,7 +286,7 @@ std::string Pattern::to_string() const {
   }
   std::string whole = band == "dense" ? "" : band;
   if (terms_->documents)
-    whole += (whole.empty() ? "" : " & ") + ("documents(" + std::to_string(terms_->documents->at.size() - 1) + ")");
+    whole += fmt::format("{}documents({})", whole.empty() ? "" : " & ", terms_->documents->at.size() - 1);
   if (text.empty()) return whole.empty() ? band : whole;
   if (whole.empty()) return text;
   return (composed ? "(" + text + ")" : text) + " & " + whole;

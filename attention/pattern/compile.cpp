@@ -1,5 +1,7 @@
 // From a pattern to passes of kernels. All terms of a pass share the classes of their tiles' rows, so terms with large
 // moduli, which would cut the others to pieces, get passes of their own.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <numeric>
 
@@ -148,8 +150,8 @@ Pattern::Compiled Pattern::compile(std::int64_t heads, const kernels::PositionMa
   if (terms_->terms.empty()) return {{frame}, terms_};
   for (const PatternTerms::Term& term : terms_->terms)
     if (term.term.grouped && heads < term.term.branches)
-      throw ValueError("[dilated] in grouped mode every branch needs a head: " + std::to_string(heads) + " heads, " +
-                       std::to_string(term.term.branches) + " branches");
+      throw ValueError(fmt::format("[dilated] in grouped mode every branch needs a head: {} heads, {} branches", heads,
+                                   term.term.branches));
   return {Passes(*terms_, frame).take(), terms_};
 }
 

@@ -1,5 +1,8 @@
 #include "attention/pattern/pattern.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -32,8 +35,7 @@ std::shared_ptr<const PatternTerms> pattern_of(std::vector<PatternTerms::Term> t
 }
 
 void check_size(const char* op, const char* what, std::int64_t size, std::int64_t least) {
-  if (size < least || size > max_size)
-    throw ValueError("[" + std::string(op) + "] " + what + " is out of range: " + std::to_string(size));
+  if (size < least || size > max_size) throw ValueError(fmt::format("[{}] {} is out of range: {}", op, what, size));
 }
 
 }  // namespace
@@ -44,8 +46,7 @@ Pattern Pattern::causal() { return {unbounded, 0}; }
 
 Pattern Pattern::window(std::int64_t left, std::int64_t right) {
   if (left < 0 || right < 0)
-    throw ValueError("[window] bounds must not be negative: left " + std::to_string(left) + ", right " +
-                     std::to_string(right));
+    throw ValueError(fmt::format("[window] bounds must not be negative: left {}, right {}", left, right));
   const auto bound = [](std::int64_t value) { return value > kernels::far_away / 2 ? unbounded : value; };
   return {bound(left), bound(right)};
 }
@@ -53,14 +54,13 @@ Pattern Pattern::window(std::int64_t left, std::int64_t right) {
 Pattern Pattern::documents(std::vector<std::int64_t> cu_seqlens) {
   if (cu_seqlens.empty() || cu_seqlens.front() != 0)
     throw ValueError("[documents] cu_seqlens must begin with 0" +
-                     (cu_seqlens.empty() ? ": it is empty" : ": it begins with " + std::to_string(cu_seqlens.front())));
+                     (cu_seqlens.empty() ? ": it is empty" : fmt::format(": it begins with {}", cu_seqlens.front())));
   const auto descent = std::is_sorted_until(cu_seqlens.begin(), cu_seqlens.end());
   if (descent != cu_seqlens.end())
-    throw ValueError("[documents] cu_seqlens decreases: " + std::to_string(*(descent - 1)) + ", " +
-                     std::to_string(*descent));
+    throw ValueError(fmt::format("[documents] cu_seqlens decreases: {}, {}", *(descent - 1), *descent));
   check_size("documents", "the end of the last document", cu_seqlens.back(), 0);
   if (cu_seqlens.size() > std::size_t{1} << 31)
-    throw ValueError("[documents] there are more than 2^31 - 1 documents: " + std::to_string(cu_seqlens.size() - 1));
+    throw ValueError(fmt::format("[documents] there are more than 2^31 - 1 documents: {}", cu_seqlens.size() - 1));
   auto terms = std::make_shared<PatternTerms>();
   terms->documents = std::make_shared<const Boundaries>(Boundaries{std::move(cu_seqlens), {}});
   return Pattern(std::move(terms));
@@ -91,27 +91,22 @@ void Pattern::check_length(std::int64_t length) const {
   if (!terms_) return;
   for (const std::int64_t divisor : terms_->divisors)
     if (length % divisor != 0)
-      throw ValueError("[dilated] length " + std::to_string(length) + " is not a multiple of the longest segment " +
-                       std::to_string(divisor) +
-                       "; the next that is: " + std::to_string(kernels::ceil_div(length, divisor) * divisor));
+      throw ValueError(
+          fmt::format("[dilated] length {} is not a multiple of the longest segment {}; the next that is: {}", length,
+                      divisor, kernels::ceil_div(length, divisor) * divisor));
 }
 
 namespace {
 
-std::string list(const std::vector<std::int64_t>& values) {
-  std::string text = "(";
-  for (const std::int64_t value : values) text += (text.size() > 1 ? ", " : "") + std::to_string(value);
-  return text + ")";
-}
-
 void check(const std::vector<std::int64_t>& lengths, const std::vector<std::int64_t>& rates) {
   const auto refuse = [&](const std::string& reason) {
-    throw ValueError("[dilated] " + reason + ": segment lengths " + list(lengths) + ", dilation rates " + list(rates));
+    throw ValueError(fmt::format("[dilated] {}: segment lengths ({}), dilation rates ({})", reason,
+                                 fmt::join(lengths, ", "), fmt::join(rates, ", ")));
   };
   if (lengths.empty() && rates.empty()) refuse("there is no branch");
   if (lengths.size() != rates.size()) refuse("there must be as many segment lengths as dilation rates");
   if (lengths.size() > AttentionTerm::max_branches)
-    refuse("there are more than " + std::to_string(AttentionTerm::max_branches) + " branches");
+    refuse(fmt::format("there are more than {} branches", int{AttentionTerm::max_branches}));
   for (std::size_t b = 0; b < lengths.size(); ++b) {
     if (lengths[b] < 1 || rates[b] < 1) refuse("segment lengths and dilation rates must be positive");
     if (lengths[b] > max_size) refuse("a segment is too long");
@@ -168,8 +163,8 @@ constexpr std::int64_t granularity = 16;
 
 void check_block(const char* op, std::int64_t block) {
   if (block < 1 || block % granularity != 0 || block > std::int64_t{1} << 30)
-    throw ValueError("[" + std::string(op) + "] block must be a positive multiple of " + std::to_string(granularity) +
-                     ", at most 2^30: " + std::to_string(block));
+    throw ValueError(
+        fmt::format("[{}] block must be a positive multiple of {}, at most 2^30: {}", op, granularity, block));
 }
 
 }  // namespace
@@ -181,19 +176,19 @@ Pattern Pattern::block_offsets(std::int64_t block, std::vector<std::int64_t> off
 Pattern Pattern::block_offsets(std::int64_t block, std::vector<std::vector<std::int64_t>> offsets) {
   check_block("block_offsets", block);
   if (offsets.empty() || offsets.size() > AttentionTerm::max_sets)
-    throw ValueError("[block_offsets] there must be 1 to " + std::to_string(AttentionTerm::max_sets) +
-                     " lists: " + std::to_string(offsets.size()));
+    throw ValueError(
+        fmt::format("[block_offsets] there must be 1 to {} lists: {}", int{AttentionTerm::max_sets}, offsets.size()));
   PatternTerms::Term result = term_of(TermKind::offsets, block);
   AttentionTerm& term = result.term;
   term.sets = static_cast<std::int32_t>(offsets.size());
   int runs = 0;
   for (std::size_t s = 0; s < offsets.size(); ++s) {
     std::vector<std::int64_t>& list = offsets[s];
-    if (list.empty()) throw ValueError("[block_offsets] list " + std::to_string(s) + " has no offset");
+    if (list.empty()) throw ValueError(fmt::format("[block_offsets] list {} has no offset", s));
     std::sort(list.begin(), list.end());
     if (list.front() < -(std::int64_t{1} << 30) || list.back() > std::int64_t{1} << 30)
-      throw ValueError("[block_offsets] an offset is out of range: " +
-                       std::to_string(list.front() < 0 ? list.front() : list.back()));
+      throw ValueError(
+          fmt::format("[block_offsets] an offset is out of range: {}", list.front() < 0 ? list.front() : list.back()));
     for (std::size_t n = 0; n < list.size(); ++n) {
       const auto offset = static_cast<std::int32_t>(list[n]);
       if (n > 0 && list[n] <= list[n - 1] + 1) {
@@ -201,8 +196,8 @@ Pattern Pattern::block_offsets(std::int64_t block, std::vector<std::vector<std::
         continue;
       }
       if (runs == AttentionTerm::max_runs)
-        throw ValueError("[block_offsets] there are more than " + std::to_string(AttentionTerm::max_runs) +
-                         " runs of neighbouring offsets");
+        throw ValueError(fmt::format("[block_offsets] there are more than {} runs of neighbouring offsets",
+                                     int{AttentionTerm::max_runs}));
       term.run[runs++] = {offset, offset};
     }
     term.set_begin[s + 1] = static_cast<std::int16_t>(runs);
@@ -213,7 +208,7 @@ Pattern Pattern::block_offsets(std::int64_t block, std::vector<std::vector<std::
 Pattern Pattern::dilated_sparse(std::int64_t block, std::vector<std::int64_t> rates) {
   std::vector<std::int64_t> offsets{0};
   for (const std::int64_t rate : rates) {
-    if (rate < 1) throw ValueError("[dilated_sparse] rates must be positive: " + std::to_string(rate));
+    if (rate < 1) throw ValueError(fmt::format("[dilated_sparse] rates must be positive: {}", rate));
     offsets.push_back(rate);
     offsets.push_back(-rate);
   }
@@ -223,15 +218,15 @@ Pattern Pattern::dilated_sparse(std::int64_t block, std::vector<std::int64_t> ra
 Pattern Pattern::local_window(std::int64_t block, std::int64_t window) {
   check_block("local_window", block);
   if (window < 0 || window > std::int64_t{1} << 60)
-    throw ValueError("[local_window] the window is out of range: " + std::to_string(window));
+    throw ValueError(fmt::format("[local_window] the window is out of range: {}", window));
   return spaced_blocks(block, 1, window / block / 2);
 }
 
 Pattern Pattern::spaced_blocks(std::int64_t block, std::int64_t step, std::int64_t reach) {
   check_block("spaced_blocks", block);
   if (step < 1 || reach < 0)
-    throw ValueError("[spaced_blocks] the step must be at least 1 and the reach not negative: step " +
-                     std::to_string(step) + ", reach " + std::to_string(reach));
+    throw ValueError(fmt::format(
+        "[spaced_blocks] the step must be at least 1 and the reach not negative: step {}, reach {}", step, reach));
   constexpr std::int64_t farthest = std::int64_t{1} << 30;
   if (step > farthest) step = farthest, reach = std::min(reach, farthest - 1);
   const std::int64_t steps = std::min(reach, farthest) / step;
@@ -250,7 +245,7 @@ Pattern Pattern::global_local(std::int64_t block, std::int64_t window, std::int6
 Pattern Pattern::random_blocks(std::int64_t block, double density, std::uint64_t seed) {
   check_block("random_blocks", block);
   if (!(density > 0.0 && density <= 1.0))
-    throw ValueError("[random_blocks] density must be in (0, 1]: " + std::to_string(density));
+    throw ValueError(fmt::format("[random_blocks] density must be in (0, 1]: {:f}", density));
   PatternTerms::Term result = term_of(TermKind::random, block);
   result.term.seed = seed;
   result.term.threshold = static_cast<std::uint64_t>(std::ldexp(density, 53));
@@ -259,64 +254,62 @@ Pattern Pattern::random_blocks(std::int64_t block, double density, std::uint64_t
 
 namespace {
 
-void check(const std::string& op, std::size_t list, const std::vector<std::int32_t>& row_begin,
-           const std::vector<std::int32_t>& columns) {
+void check(std::size_t number, const Pattern::BlockList& list) {
+  const auto& [row_begin, columns] = list;
   const auto refuse = [&](const std::string& reason) {
-    throw ValueError("[" + op + "] list " + std::to_string(list) + ": " + reason);
+    throw ValueError(fmt::format("[blocks] list {}: {}", number, reason));
   };
   if (row_begin.empty() || row_begin.front() != 0) refuse("row_begin does not begin with 0");
   for (std::size_t b = 1; b < row_begin.size(); ++b)
     if (row_begin[b] < row_begin[b - 1])
-      refuse("row_begin decreases: " + std::to_string(row_begin[b - 1]) + ", " + std::to_string(row_begin[b]) +
-             " at row " + std::to_string(b - 1));
+      refuse(fmt::format("row_begin decreases: {}, {} at row {}", row_begin[b - 1], row_begin[b], b - 1));
   if (static_cast<std::size_t>(row_begin.back()) != columns.size())
-    refuse("row_begin ends at " + std::to_string(row_begin.back()) + ", but there are " +
-           std::to_string(columns.size()) + " columns");
+    refuse(fmt::format("row_begin ends at {}, but there are {} columns", row_begin.back(), columns.size()));
   for (std::size_t b = 0; b + 1 < row_begin.size(); ++b) {
     std::int32_t before = -1;
     for (auto n = static_cast<std::size_t>(row_begin[b]); n < static_cast<std::size_t>(row_begin[b + 1]); ++n) {
       if (columns[n] <= before)
-        refuse("the columns of row " + std::to_string(b) + " must ascend from 0: " + std::to_string(columns[n]) +
-               (before < 0 ? "" : " after " + std::to_string(before)));
+        refuse(fmt::format("the columns of row {} must ascend from 0: {}{}", b, columns[n],
+                           before < 0 ? "" : fmt::format(" after {}", before)));
       before = columns[n];
     }
   }
 }
 
-/// From compressed rows, one pair of vectors for each list; lists shorter than the longest see nothing in the rows that
-/// they lack. Throws ValueError "[op] ..." where row_begin does not begin at 0, decreases or ends elsewhere than at the
-/// end of columns, or where the columns of a row are negative or do not ascend.
-BlockLists make_block_lists(const char* op, const std::vector<std::vector<std::int32_t>>& row_begin,
-                            const std::vector<std::vector<std::int32_t>>& columns) {
+/// Lists shorter than the longest see nothing in the rows that they lack. Throws ValueError where row_begin does not
+/// begin at 0, decreases or ends elsewhere than at the end of columns, or where the columns of a row are negative or do
+/// not ascend.
+BlockLists make_block_lists(const std::vector<Pattern::BlockList>& lists) {
   BlockLists result;
-  result.lists = static_cast<std::int32_t>(row_begin.size());
-  for (std::size_t l = 0; l < row_begin.size(); ++l) {
-    check(op, l, row_begin[l], columns[l]);
-    result.block_rows = std::max(result.block_rows, static_cast<std::int32_t>(row_begin[l].size() - 1));
-    for (const std::int32_t column : columns[l]) {
+  result.lists = static_cast<std::int32_t>(lists.size());
+  for (std::size_t l = 0; l < lists.size(); ++l) {
+    const auto& [row_begin, columns] = lists[l];
+    check(l, lists[l]);
+    result.block_rows = std::max(result.block_rows, static_cast<std::int32_t>(row_begin.size() - 1));
+    for (const std::int32_t column : columns) {
       if (column == std::numeric_limits<std::int32_t>::max())
-        throw ValueError("[" + std::string(op) + "] column " + std::to_string(column) + " is too large");
+        throw ValueError(fmt::format("[blocks] column {} is too large", column));
       result.block_columns = std::max(result.block_columns, column + 1);
     }
-    result.columns.insert(result.columns.end(), columns[l].begin(), columns[l].end());
+    result.columns.insert(result.columns.end(), columns.begin(), columns.end());
   }
   result.rows.resize(result.columns.size());
   std::int64_t first = 0;
   std::vector<std::int64_t> next(static_cast<std::size_t>(result.block_columns) + 1);
-  for (std::size_t l = 0; l < row_begin.size(); ++l) {
+  for (const auto& [row_begin, columns] : lists) {
     for (std::size_t b = 0; b <= static_cast<std::size_t>(result.block_rows); ++b)
-      result.row_begin.push_back(first + row_begin[l][std::min(b, row_begin[l].size() - 1)]);
+      result.row_begin.push_back(first + row_begin[std::min(b, row_begin.size() - 1)]);
     // Columns are counted, and then filled in the order of rows.
     std::fill(next.begin(), next.end(), 0);
-    for (const std::int32_t column : columns[l]) ++next[static_cast<std::size_t>(column) + 1];
+    for (const std::int32_t column : columns) ++next[static_cast<std::size_t>(column) + 1];
     next[0] = first;
     for (std::size_t c = 1; c < next.size(); ++c) next[c] += next[c - 1];
     result.column_begin.insert(result.column_begin.end(), next.begin(), next.end());
-    for (std::size_t b = 0; b + 1 < row_begin[l].size(); ++b)
-      for (auto n = static_cast<std::size_t>(row_begin[l][b]); n < static_cast<std::size_t>(row_begin[l][b + 1]); ++n)
-        result.rows[static_cast<std::size_t>(next[static_cast<std::size_t>(columns[l][n])]++)] =
+    for (std::size_t b = 0; b + 1 < row_begin.size(); ++b)
+      for (auto n = static_cast<std::size_t>(row_begin[b]); n < static_cast<std::size_t>(row_begin[b + 1]); ++n)
+        result.rows[static_cast<std::size_t>(next[static_cast<std::size_t>(columns[n])]++)] =
             static_cast<std::int32_t>(b);
-    first += static_cast<std::int64_t>(columns[l].size());
+    first += static_cast<std::int64_t>(columns.size());
   }
   return result;
 }
@@ -324,29 +317,21 @@ BlockLists make_block_lists(const char* op, const std::vector<std::vector<std::i
 }  // namespace
 
 Pattern Pattern::blocks(std::int64_t block, std::vector<std::int32_t> row_begin, std::vector<std::int32_t> columns) {
-  std::vector<BlockList> lists(1);
-  lists[0] = {std::move(row_begin), std::move(columns)};
-  return blocks(block, std::move(lists));
+  return blocks(block, std::vector{BlockList{std::move(row_begin), std::move(columns)}});
 }
 
 Pattern Pattern::blocks(std::int64_t block, std::vector<BlockList> lists) {
   check_block("blocks", block);
   if (lists.empty()) throw ValueError("[blocks] there is no list");
-  std::vector<std::vector<std::int32_t>> row_begin, columns;
-  for (BlockList& list : lists) {
-    row_begin.push_back(std::move(list.row_begin));
-    columns.push_back(std::move(list.columns));
-  }
   PatternTerms::Term result = term_of(TermKind::listed, block);
-  result.lists = std::make_shared<const BlockLists>(make_block_lists("blocks", row_begin, columns));
+  result.lists = std::make_shared<const BlockLists>(make_block_lists(lists));
   return Pattern(pattern_of({std::move(result)}));
 }
 
 Pattern Pattern::block_bitmap(std::int64_t block, std::int64_t key_blocks, const std::vector<bool>& bitmap) {
   check_block("block_bitmap", block);
   if (key_blocks < 1 || bitmap.size() % static_cast<std::size_t>(key_blocks) != 0)
-    throw ValueError("[block_bitmap] " + std::to_string(bitmap.size()) + " blocks are not rows of " +
-                     std::to_string(key_blocks));
+    throw ValueError(fmt::format("[block_bitmap] {} blocks are not rows of {}", bitmap.size(), key_blocks));
   std::vector<std::int32_t> row_begin{0}, columns;
   for (std::size_t n = 0; n < bitmap.size(); ++n) {
     const auto column = static_cast<std::int64_t>(n) % key_blocks;

@@ -98,6 +98,8 @@ class Pattern {
   friend Pattern operator&(const Pattern& a, const Pattern& b);
   friend Pattern operator|(const Pattern& a, const Pattern& b);
   friend Pattern operator+(const Pattern& a, const Pattern& b);
+  /// This & causal() where `causal`.
+  Pattern causally(bool causal) const { return causal ? *this & Pattern::causal() : *this; }
   /// Made of the same parts.
   friend bool operator==(const Pattern& a, const Pattern& b);
 

@@ -1,5 +1,7 @@
 #include "attention/pattern/sparse_pattern_config.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -143,19 +145,18 @@ std::string to_string(SparsePatternType type) {
 }
 
 void SparsePatternConfig::validate() const {
-  const auto refuse = [](const std::string& reason, const std::string& value) {
-    throw ValueError("[sparse_pattern] " + reason + ": " + value);
+  const auto refuse = [](const char* reason, auto value) {
+    throw ValueError(fmt::format("[sparse_pattern] {}: {}", reason, value));
   };
-  if (block_size < 16 || block_size % 16 != 0)
-    refuse("block_size must be a positive multiple of 16", std::to_string(block_size));
+  if (block_size < 16 || block_size % 16 != 0) refuse("block_size must be a positive multiple of 16", block_size);
   if (sparsity_ratio && !(*sparsity_ratio > 0.0 && *sparsity_ratio <= 1.0))
     refuse("sparsity_ratio must be in (0, 1]", std::to_string(*sparsity_ratio));
-  if (window_size < 1) refuse("window_size must be at least 1", std::to_string(window_size));
-  if (global_tokens < 0) refuse("global_tokens must not be negative", std::to_string(global_tokens));
-  if (stride < 1) refuse("stride must be at least 1", std::to_string(stride));
+  if (window_size < 1) refuse("window_size must be at least 1", window_size);
+  if (global_tokens < 0) refuse("global_tokens must not be negative", global_tokens);
+  if (stride < 1) refuse("stride must be at least 1", stride);
   if (dilation_rates.empty()) refuse("dilation_rates must not be empty", "0 rates");
   for (const std::int64_t rate : dilation_rates)
-    if (rate < 1) refuse("dilation_rates must be at least 1", std::to_string(rate));
+    if (rate < 1) refuse("dilation_rates must be at least 1", rate);
 }
 
 Pattern SparsePatternConfig::pattern(std::int64_t length, bool causal) const {
@@ -173,8 +174,7 @@ Pattern SparsePatternConfig::pattern(std::int64_t length, bool causal) const {
 }
 
 double SparsePatternConfig::density(std::int64_t length, bool causal) const {
-  const Pattern kept = pattern(length, causal);
-  return (causal ? kept & Pattern::causal() : kept).density(1, length, length);
+  return pattern(length, causal).causally(causal).density(1, length, length);
 }
 
 }  // namespace poolgrad::attention

@@ -259,17 +259,18 @@ void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& b
     }
   } else {
     std::mutex mutex;
+    const auto failed = [&](const std::string& reason) {  // where an exception is handled
+      const std::lock_guard lock(mutex);
+      if (!error) error = std::current_exception();
+      room_->fail(reason);
+    };
     const auto run_rank = [&](Communicator& rank) {
       try {
         for (int step = 0; step < steps; ++step) take_step(rank, step);
       } catch (const std::exception& exception) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        room_->fail(name(rank.rank()) + " failed: " + exception.what());
+        failed(name(rank.rank()) + " failed: " + exception.what());
       } catch (...) {
-        const std::lock_guard lock(mutex);
-        if (!error) error = std::current_exception();
-        room_->fail(name(rank.rank()) + " failed");
+        failed(name(rank.rank()) + " failed");
       }
       room_->end(rank.rank());
     };
@@ -277,9 +278,7 @@ void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& b
     try {
       for (const auto& rank : ranks_) threads.emplace_back([&] { run_rank(*rank); });
     } catch (const std::exception& exception) {
-      const std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
-      room_->fail(std::string("a rank could not be started: ") + exception.what());
+      failed(std::string("a rank could not be started: ") + exception.what());
     }
   }
   default_generator().set_state(random[0]);

@@ -1,5 +1,7 @@
 #include "attention/ring/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "allocator/base/lru.h"
@@ -101,8 +103,8 @@ Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim) {
     Shape expected = shape;
     expected[dim] = map.count;
     if (shard.shape() != expected || shard.options().dtype != whole.dtype() || shard.device() != whole.device())
-      throw ShapeError("[join_shards] the part of rank " + std::to_string(rank) + " is " + describe(shard) +
-                       ", which is not its part of the " + to_string(layout) + " whole " + describe(whole));
+      throw ShapeError(fmt::format("[join_shards] the part of rank {} is {}, which is not its part of the {} whole {}",
+                                   rank, describe(shard), to_string(layout), describe(whole)));
     for (int n = 0; n < 2; ++n)
       if (const auto piece = map.piece(n); piece.count > 0)
         piece_of(whole, dim, map, piece).copy_from(rows_of(shard.detach(), dim, piece));
@@ -119,18 +121,8 @@ using kernels::floor_div;
 /// First and last position of a piece of a shard.
 struct Range {
   std::int64_t first, last;
-  /// Whether some segment of this length has positions of both.
-  bool shares_segment(const Range& other, std::int64_t length) const {
-    return floor_div(first, length) <= floor_div(other.last, length) &&
-           floor_div(other.first, length) <= floor_div(last, length);
-  }
+  bool meets(const kernels::Interval& positions) const { return first < positions.end && positions.begin <= last; }
 };
-
-/// Whether some key - row lies in [-left, right].
-bool within_band(std::int64_t left, std::int64_t right, const Range& rows, const Range& keys) {
-  return (left == kernels::unbounded || keys.last - rows.first >= -left) &&
-         (right == kernels::unbounded || keys.first - rows.last <= right);
-}
 
 bool share_document(const AttentionSchedule& schedule, const Range& rows, const Range& keys) {
   if (!schedule.documents) return true;
@@ -193,22 +185,13 @@ kernels::Interval reach(const AttentionSchedule& schedule, const Range& rows) {
 }
 
 bool may_count(const AttentionTerm& term, const Range& rows, const Range& keys) {
-  if (!term.visited || !within_band(term.left, term.right, rows, keys)) return false;
-  switch (term.kind) {
-    case AttentionTerm::Kind::columns: return keys.first < term.size;
-    case AttentionTerm::Kind::rows: return rows.first < term.size;
-    case AttentionTerm::Kind::segment: return rows.shares_segment(keys, term.size);
-    case AttentionTerm::Kind::dilated:
-      return std::any_of(term.segment_length, term.segment_length + term.branches,
-                         [&](std::int64_t length) { return rows.shares_segment(keys, length); });
-    case AttentionTerm::Kind::offsets: {
-      const std::int64_t nearest = floor_div(keys.first, term.size) - floor_div(rows.last, term.size);
-      const std::int64_t farthest = floor_div(keys.last, term.size) - floor_div(rows.first, term.size);
-      return std::any_of(term.run, term.run + term.set_begin[term.sets],
-                         [&](const auto& run) { return nearest <= run.last && run.first <= farthest; });
-    }
-    default: return true;
-  }
+  if (!term.visited || !keys.meets(band(term.left, term.right, rows)) || !keys.meets(reach(term, rows))) return false;
+  if (term.kind == AttentionTerm::Kind::rows) return rows.first < term.size;
+  if (term.kind != AttentionTerm::Kind::offsets) return true;
+  const std::int64_t nearest = floor_div(keys.first, term.size) - floor_div(rows.last, term.size);
+  const std::int64_t farthest = floor_div(keys.last, term.size) - floor_div(rows.first, term.size);
+  return std::any_of(term.run, term.run + term.set_begin[term.sets],
+                     [&](const auto& run) { return nearest <= run.last && run.first <= farthest; });
 }
 
 /// By the ranges of positions alone: false is certain.
@@ -218,7 +201,7 @@ bool may_visit(const AttentionSchedule& schedule) {
     if (row_piece.count <= 0 || key_piece.count <= 0) continue;
     const Range rows{row_piece.position, row_piece.position + (row_piece.count - 1) * schedule.queries.stride};
     const Range keys{key_piece.position, key_piece.position + (key_piece.count - 1) * schedule.keys.stride};
-    if (within_band(schedule.left, schedule.right, rows, keys) && share_document(schedule, rows, keys) &&
+    if (keys.meets(band(schedule.left, schedule.right, rows)) && share_document(schedule, rows, keys) &&
         std::any_of(schedule.term, schedule.term + schedule.term_count,
                     [&](const AttentionTerm& term) { return may_count(term, rows, keys); }))
       return true;

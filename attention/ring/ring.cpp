@@ -1,5 +1,7 @@
 #include "attention/ring/ring.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,9 +53,8 @@ void check_shard(const Tensor& x, const char* name, const kernels::PositionMap& 
                  const Communicator& communicator) {
   if (x.size(1) == map.count) return;
   fail<ShapeError>("ring_attend",
-                   "rank " + std::to_string(communicator.rank()) + " of " + std::to_string(communicator.size()) +
-                       " has " + std::to_string(map.count) + " positions of the " + to_string(options.layout) +
-                       " layout, not those of " + name,
+                   fmt::format("rank {} of {} has {} positions of the {} layout, not those of {}", communicator.rank(),
+                               communicator.size(), map.count, to_string(options.layout), name),
                    {{name, x}});
 }
 

@@ -7,7 +7,6 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/cpu/strided_runs.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels {

@@ -5,7 +5,6 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/cpu/strided_runs.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/view.h"
 
@@ -24,6 +23,14 @@ View without(View x, int dim) {
     x.strides[d] = x.strides[d + 1];
   }
   --x.rank;
+  return x;
+}
+
+/// The last dimension of x alone.
+View last_dimension(View x) {
+  x.shape[0] = x.shape[x.rank - 1];
+  x.strides[0] = x.strides[x.rank - 1];
+  x.rank = 1;
   return x;
 }
 
@@ -102,12 +109,9 @@ void on_cpu::index_select(Stream, const View& out, const View& x, int dim, const
 }
 
 void on_cpu::embedding(Stream, const View& out, const View& table, const View& index) {
-  View lead = out, slice = out;
+  View lead = out;
   lead.rank = index.rank;
-  slice.rank = 1;
-  slice.shape[0] = out.shape[out.rank - 1];
-  slice.strides[0] = out.strides[out.rank - 1];
-  select_slices(slice, lead, without(table, 0), table.strides[0], table.shape[0], index);
+  select_slices(last_dimension(out), lead, without(table, 0), table.strides[0], table.shape[0], index);
 }
 
 namespace {
@@ -213,12 +217,9 @@ void on_cpu::embedding_backward(Stream stream, const View& dtable, const View& g
                                 std::int64_t padding) {
   const std::int64_t limit = dtable.shape[0];
   const Workspace<std::byte> workspace(stream, "embedding_backward", by_index_scratch(limit, index));
-  View lead = grad, slice = grad;
+  View lead = grad;
   lead.rank = index.rank;
-  slice.rank = 1;
-  slice.shape[0] = grad.shape[grad.rank - 1];
-  slice.strides[0] = grad.strides[grad.rank - 1];
-  add_slices(without(dtable, 0), dtable.strides[0], limit, slice, lead,
+  add_slices(without(dtable, 0), dtable.strides[0], limit, last_dimension(grad), lead,
              sort_by_index(index, limit, padding, workspace.data()));
 }
 

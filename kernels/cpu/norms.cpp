@@ -1,7 +1,6 @@
 #include <cmath>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd/partial_rows.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"

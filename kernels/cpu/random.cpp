@@ -4,7 +4,7 @@
 #include <numbers>
 
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/simd/philox_blocks.h"
+#include "kernels/cpu/simd/philox.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"

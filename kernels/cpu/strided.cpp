@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "kernels/cpu/simd/simd.h"
-#include "kernels/cpu/strided_runs.h"
 
 namespace poolgrad::kernels {
 namespace {

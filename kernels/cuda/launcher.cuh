@@ -1,13 +1,30 @@
-// Launches a functor over [0, n) on a GPU: the twin of parallel_ranges() on the CPU.
+// Launches a functor over [0, n) on a GPU: the twin of parallel_ranges() on the CPU. And the one macro that checks
+// calls of the CUDA runtime.
 #pragma once
 
+#include <cuda_runtime.h>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
+#include "allocator/error.h"
 #include "allocator/stream.h"
-#include "kernels/cuda/error.cuh"
 #include "kernels/launch.h"
+
+namespace poolgrad::kernels::cuda {
+
+/// Throws CudaError for anything but cudaSuccess, after clearing the error that the runtime would report again.
+inline void check(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) return;
+  cudaGetLastError();
+  throw CudaError("[" + std::string(call) + "] " + cudaGetErrorName(status) + ": " + cudaGetErrorString(status) +
+                  " at " + file + ":" + std::to_string(line));
+}
+
+}  // namespace poolgrad::kernels::cuda
+
+#define POOLGRAD_CUDA_CHECK(call) ::poolgrad::kernels::cuda::check((call), #call, __FILE__, __LINE__)
 
 namespace poolgrad::kernels::cuda {
 

@@ -1,6 +1,6 @@
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/launcher.cuh"
-#include "kernels/definition/unary.h"
+#include "kernels/definition/elementwise.h"
+#include "kernels/dispatch.h"
 
 namespace poolgrad::kernels {
 namespace cuda {

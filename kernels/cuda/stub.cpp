@@ -1,5 +1,5 @@
 // Takes the place of the CUDA back end in a build without nvcc.
-#include "kernels/cuda/cuda_device.h"
+#include "kernels/dispatch.h"
 
 namespace poolgrad::kernels {
 

@@ -1,9 +1,9 @@
-// Elementary functions by one name for every type that a functor of unary.h or binary.h may be instantiated with: float
-// and double here, on host and device; vectors in kernels/cpu/simd/vector_math.h.
+// Elementary functions by one name for every type that a functor of elementwise.h may be instantiated with: float,
+// double and int64_t here, on host and device; vectors in kernels/cpu/simd/vector_math.h.
 #pragma once
 
 #include <cmath>
-#include <limits>
+#include <cstdint>
 
 #include "kernels/definition/host_device.h"
 
@@ -13,7 +13,6 @@ namespace poolgrad::kernels {
 template <class V>
 struct Math {
   using Scalar = V;
-  static POOLGRAD_HD V constant(double x) { return static_cast<V>(x); }
   static POOLGRAD_HD V sqrt(V x) { return std::sqrt(x); }
   static POOLGRAD_HD V exp(V x) { return std::exp(x); }
   static POOLGRAD_HD V expm1(V x) { return std::expm1(x); }
@@ -29,6 +28,23 @@ struct Math {
   static POOLGRAD_HD V ceil(V x) { return std::ceil(x); }
   /// Halves to even.
   static POOLGRAD_HD V round(V x) { return std::rint(x); }
+};
+
+template <>
+struct Math<std::int64_t> {
+  using V = std::int64_t;
+  using Scalar = V;
+  /// By repeated squaring; a negative exponent truncates 1 / x^n.
+  static POOLGRAD_HD V pow(V x, V y) {
+    if (y < 0) return x == 1 ? 1 : (x == -1 ? (y % 2 ? -1 : 1) : 0);
+    std::uint64_t result = 1, factor = static_cast<std::uint64_t>(x);
+    for (; y > 0; y /= 2, factor *= factor)
+      if (y % 2) result *= factor;
+    return static_cast<V>(result);
+  }
+  static POOLGRAD_HD V floor(V x) { return x; }
+  static POOLGRAD_HD V ceil(V x) { return x; }
+  static POOLGRAD_HD V round(V x) { return x; }
 };
 
 }  // namespace poolgrad::kernels

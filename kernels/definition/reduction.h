@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "kernels/definition/binary.h"
+#include "kernels/definition/elementwise.h"
 #include "kernels/reduce.h"
 
 namespace poolgrad::kernels {
@@ -13,56 +13,35 @@ namespace reductions {
 struct Sum {
   template <class T>
   static constexpr T identity = T{};
-  template <class V>
-  static POOLGRAD_HD V value(V x) {
-    return x;
-  }
-  template <class V>
-  static POOLGRAD_HD V combine(V a, V b) {
-    return a + b;
-  }
+  static POOLGRAD_HD auto value(auto x) { return x; }
+  static POOLGRAD_HD auto combine(auto a, auto b) { return a + b; }
 };
 struct Product : Sum {
   template <class T>
   static constexpr T identity = T(1);
-  template <class V>
-  static POOLGRAD_HD V combine(V a, V b) {
-    return a * b;
-  }
+  static POOLGRAD_HD auto combine(auto a, auto b) { return a * b; }
 };
 struct Maximum : Sum {
   template <class T>
   static constexpr T identity = std::numeric_limits<T>::has_infinity ? -std::numeric_limits<T>::infinity()
                                                                      : std::numeric_limits<T>::min();
-  template <class V>
-  static POOLGRAD_HD V combine(V a, V b) {
-    return functors::Maximum::value(a, b);
-  }
+  static POOLGRAD_HD auto combine(auto a, auto b) { return functors::Maximum<decltype(a)>::value(a, b); }
 };
 struct Minimum : Sum {
   template <class T>
   static constexpr T identity = std::numeric_limits<T>::has_infinity ? std::numeric_limits<T>::infinity()
                                                                      : std::numeric_limits<T>::max();
-  template <class V>
-  static POOLGRAD_HD V combine(V a, V b) {
-    return functors::Minimum::value(a, b);
-  }
+  static POOLGRAD_HD auto combine(auto a, auto b) { return functors::Minimum<decltype(a)>::value(a, b); }
 };
 struct Any : Maximum {
   template <class T>
   static constexpr T identity = T{};
-  template <class V>
-  static POOLGRAD_HD V value(V x) {
-    return functors::truth<V>(x != V{});
-  }
+  static POOLGRAD_HD auto value(auto x) { return functors::truth<decltype(x)>(x != decltype(x){}); }
 };
 struct All : Minimum {
   template <class T>
   static constexpr T identity = T(1);
-  template <class V>
-  static POOLGRAD_HD V value(V x) {
-    return functors::truth<V>(x != V{});
-  }
+  static POOLGRAD_HD auto value(auto x) { return functors::truth<decltype(x)>(x != decltype(x){}); }
 };
 
 }  // namespace reductions

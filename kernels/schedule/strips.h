@@ -2,19 +2,48 @@
 // pattern. Host only: what kernels read is made of them once, kernels/schedule/program.h.
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/definition/attention_term.h"
 
 namespace poolgrad::kernels {
 
-/// Keys that the rows of a tile visit together: positions = phase (mod modulus), of which each row sees an interval.
-/// Both ends of it never decrease from one row to the next among the rows that the strip is for.
-struct Strip {
-  static constexpr int max_edges = 8, max_period = AttentionTerm::max_period;
-  std::int64_t modulus = 1, phase = 0;
+/// Rows x keys between edges, none of which ever decreases from one row to the next.
+struct Region {
+  static constexpr int max_edges = 8;
   Interval rows = everywhere;  // positions of rows that it is for
   Interval keys = everywhere;
   int lows = 0, highs = 0;
   Edge low[max_edges], high[max_edges];  // key >= every low.at(row), key < every high.at(row)
+
+  /// Key positions that a row of `rows` sees. May end before it begins: then none.
+  Interval interval(std::int64_t row) const {
+    Interval seen = keys;
+    for (int e = 0; e < lows; ++e) seen.begin = std::max(seen.begin, low[e].at(row));
+    for (int e = 0; e < highs; ++e) seen.end = std::min(seen.end, high[e].at(row));
+    return seen;
+  }
+  /// key >= edge.at(row), key < edge.at(row). Of two edges of one step the tighter stays. False: no room.
+  bool add_low(Edge edge) { return add(low, lows, edge, 1); }
+  bool add_high(Edge edge) { return add(high, highs, edge, -1); }
+
+ private:
+  static bool add(Edge* edges, int& count, Edge edge, int sign) {
+    for (int e = 0; e < count; ++e)
+      if (edges[e].step == edge.step) {
+        if (sign * edge.add > sign * edges[e].add) edges[e].add = edge.add;
+        return true;
+      }
+    if (count == max_edges) return false;
+    edges[count++] = edge;
+    return true;
+  }
+};
+
+/// Keys that the rows of a tile visit together: positions = phase (mod modulus), of which each row sees an interval.
+struct Strip : Region {
+  static constexpr int max_period = AttentionTerm::max_period;
+  std::int64_t modulus = 1, phase = 0;
   const std::int64_t* documents = nullptr;
   int document_count = 0;
   bool masked = false;     // AttentionSchedule::keeps() decides pair by pair
@@ -22,20 +51,21 @@ struct Strip {
   int period = 0;          // log_multiplicity[floor_mod(key position, period)] is added to the scores; 0: nothing
   double log_multiplicity[max_period];
 
-  /// Key positions (of the strip's residue) that a row of `rows` sees. May end before it begins: then none.
-  Interval interval(std::int64_t row) const;
-
-  /// key >= edge.at(row), key < edge.at(row). Of two edges of one step the tighter stays. False: no room.
-  bool add_low(Edge edge);
-  bool add_high(Edge edge);
+  /// As that of the region, within the document of the row.
+  Interval interval(std::int64_t row) const {
+    const Interval seen = Region::interval(row);
+    return documents ? seen & document_of(documents, document_count, row) : seen;
+  }
 };
 
-/// The steps [begin, end) of a tile of rows that the strip is for.
-inline Interval rows_of(const Strip& strip, const Progression& tile) {
-  const std::int64_t first = ceil_div(strip.rows.begin - tile.position, tile.step);
-  const std::int64_t last = ceil_div(strip.rows.end - tile.position, tile.step);
+/// The steps [begin, end) of a tile whose rows lie at these positions.
+inline Interval steps_at(const Interval& rows, const Progression& tile) {
+  const std::int64_t first = ceil_div(rows.begin - tile.position, tile.step);
+  const std::int64_t last = ceil_div(rows.end - tile.position, tile.step);
   return Interval{first, last} & Interval{0, tile.count};
 }
+/// Those that the strip is for.
+inline Interval rows_of(const Strip& strip, const Progression& tile) { return steps_at(strip.rows, tile); }
 
 /// The positions between which everything lies that the tile's rows see of the strip.
 inline Interval hull_of(const Strip& strip, const Progression& tile) {
@@ -43,41 +73,6 @@ inline Interval hull_of(const Strip& strip, const Progression& tile) {
   if (rows.empty()) return {0, 0};
   return {strip.interval(tile.position + rows.begin * tile.step).begin,
           strip.interval(tile.position + (rows.end - 1) * tile.step).end};
-}
-
-inline bool Strip::add_low(Edge edge) {
-  for (int e = 0; e < lows; ++e)
-    if (low[e].step == edge.step) {
-      if (edge.add > low[e].add) low[e].add = edge.add;
-      return true;
-    }
-  if (lows == max_edges) return false;
-  low[lows++] = edge;
-  return true;
-}
-
-inline bool Strip::add_high(Edge edge) {
-  for (int e = 0; e < highs; ++e)
-    if (high[e].step == edge.step) {
-      if (edge.add < high[e].add) high[e].add = edge.add;
-      return true;
-    }
-  if (highs == max_edges) return false;
-  high[highs++] = edge;
-  return true;
-}
-
-inline Interval Strip::interval(std::int64_t row) const {
-  Interval seen = keys;
-  for (int e = 0; e < lows; ++e) {
-    const std::int64_t at = low[e].at(row);
-    if (at > seen.begin) seen.begin = at;
-  }
-  for (int e = 0; e < highs; ++e) {
-    const std::int64_t at = high[e].at(row);
-    if (at < seen.end) seen.end = at;
-  }
-  return documents ? seen & document_of(documents, document_count, row) : seen;
 }
 
 /// A tile of rows in one head: what strips are made for.
@@ -174,25 +169,23 @@ void for_each_random_strip(const AttentionTerm& term, const TileOfHead& tile, co
 
 /// log n for as many branches as there can be.
 inline double log_of_count(int n) {
-  constexpr double logs[AttentionTerm::max_branches + 1] = {
-      0.0,
-      0.0,
-      0.69314718055994530942,
-      1.0986122886681096914,
-      1.3862943611198906188,
-      1.6094379124341003746,
-      1.7917594692280550008,
-      1.9459101490553133051,
-      2.0794415416798359283,
-      2.1972245773362193828,
-      2.3025850929940456840,
-      2.3978952727983705441,
-      2.4849066497880003102,
-      2.5649493574615367361,
-      2.6390573296152586145,
-      2.7080502011022100660,
-      2.7725887222397812377,
-  };
+  constexpr double logs[AttentionTerm::max_branches + 1] = {0.0,
+                                                            0.0,
+                                                            0.69314718055994530942,
+                                                            1.0986122886681096914,
+                                                            1.3862943611198906188,
+                                                            1.6094379124341003746,
+                                                            1.7917594692280550008,
+                                                            1.9459101490553133051,
+                                                            2.0794415416798359283,
+                                                            2.1972245773362193828,
+                                                            2.3025850929940456840,
+                                                            2.3978952727983705441,
+                                                            2.4849066497880003102,
+                                                            2.5649493574615367361,
+                                                            2.6390573296152586145,
+                                                            2.7080502011022100660,
+                                                            2.7725887222397812377};
   return logs[n];
 }
 

@@ -6,7 +6,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/host_memory.h"
 #include "allocator/memory_scope.h"
-#include "kernels/schedule/expand.h"
+#include "kernels/schedule/generator.h"
 
 namespace poolgrad::kernels {
 

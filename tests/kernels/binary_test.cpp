@@ -3,7 +3,7 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/definition/binary.h"
+#include "kernels/definition/elementwise.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/elementwise_reference.h"
 #include "tests/kernels/test_array.h"
@@ -189,24 +189,24 @@ TEST(FunctorLaws, TheScalarBinaryFunctorsAgreeWithTheVectors) {
   const auto check = [&]<class F>(F, BinaryOp op) {
     binary({}, op, out, x, y);
     expect_elements(out, [&](std::int64_t i) {
-      return static_cast<double>(F::template value<float>(static_cast<float>(x[i]), static_cast<float>(y[i])));
+      return static_cast<double>(F::template on<float>::value(static_cast<float>(x[i]), static_cast<float>(y[i])));
     });
   };
-  check(functors::Add{}, BinaryOp::add);
-  check(functors::Sub{}, BinaryOp::sub);
-  check(functors::Mul{}, BinaryOp::mul);
-  check(functors::Div{}, BinaryOp::div);
-  check(functors::Pow{}, BinaryOp::pow);
-  check(functors::Maximum{}, BinaryOp::maximum);
-  check(functors::Minimum{}, BinaryOp::minimum);
-  check(functors::Equal{}, BinaryOp::eq);
-  check(functors::NotEqual{}, BinaryOp::ne);
-  check(functors::Less{}, BinaryOp::lt);
-  check(functors::LessEqual{}, BinaryOp::le);
-  check(functors::Greater{}, BinaryOp::gt);
-  check(functors::GreaterEqual{}, BinaryOp::ge);
-  check(functors::LogicalAnd{}, BinaryOp::logical_and);
-  check(functors::LogicalOr{}, BinaryOp::logical_or);
+  check(Functor<functors::Add>{}, BinaryOp::add);
+  check(Functor<functors::Sub>{}, BinaryOp::sub);
+  check(Functor<functors::Mul>{}, BinaryOp::mul);
+  check(Functor<functors::Div>{}, BinaryOp::div);
+  check(Functor<functors::Pow>{}, BinaryOp::pow);
+  check(Functor<functors::Maximum>{}, BinaryOp::maximum);
+  check(Functor<functors::Minimum>{}, BinaryOp::minimum);
+  check(Functor<functors::Equal>{}, BinaryOp::eq);
+  check(Functor<functors::NotEqual>{}, BinaryOp::ne);
+  check(Functor<functors::Less>{}, BinaryOp::lt);
+  check(Functor<functors::LessEqual>{}, BinaryOp::le);
+  check(Functor<functors::Greater>{}, BinaryOp::gt);
+  check(Functor<functors::GreaterEqual>{}, BinaryOp::ge);
+  check(Functor<functors::LogicalAnd>{}, BinaryOp::logical_and);
+  check(Functor<functors::LogicalOr>{}, BinaryOp::logical_or);
 }
 
 }  // namespace

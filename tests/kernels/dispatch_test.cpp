@@ -6,7 +6,6 @@
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cuda/cuda_device.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/test_array.h"
 

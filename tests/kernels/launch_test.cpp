@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "allocator/error.h"
-#include "kernels/cuda/cuda_device.h"
-#include "kernels/definition/unary.h"
+#include "kernels/definition/elementwise.h"
+#include "kernels/dispatch.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels {

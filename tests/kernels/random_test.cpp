@@ -5,7 +5,7 @@
 #include <array>
 #include <cmath>
 
-#include "kernels/cpu/simd/philox_blocks.h"
+#include "kernels/cpu/simd/philox.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {

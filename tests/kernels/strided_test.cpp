@@ -4,7 +4,6 @@
 
 #include <array>
 
-#include "kernels/cpu/strided_runs.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {

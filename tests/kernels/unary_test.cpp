@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "allocator/error.h"
-#include "kernels/definition/unary.h"
+#include "kernels/definition/elementwise.h"
 #include "kernels/elementwise.h"
 #include "tests/kernels/elementwise_reference.h"
 #include "tests/kernels/test_array.h"
@@ -127,10 +127,11 @@ TEST_P(Unary, TheScalarFunctorAgreesWithTheVectors) {
       const auto check = [&]<class T>(T) {
         const auto at = [](const TestArray& array, std::int64_t i) { return static_cast<T>(array[i]); };
         expect_elements(
-            y, [&](std::int64_t i) { return F::template value<T>(at(x, i), T(a), T(b)); }, tolerance(dtype),
+            y, [&](std::int64_t i) { return F::template on<T>::value(at(x, i), T(a), T(b)); }, tolerance(dtype),
             tolerance(dtype));
         expect_elements(
-            dx, [&](std::int64_t i) { return F::template gradient<T>(at(grad, i), at(x, i), at(y, i), T(a), T(b)); },
+            dx,
+            [&](std::int64_t i) { return F::template on<T>::gradient(at(grad, i), at(x, i), at(y, i), T(a), T(b)); },
             2 * tolerance(dtype), 2 * tolerance(dtype));
       };
       if (dtype == DType::f64)

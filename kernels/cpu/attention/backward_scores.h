@@ -7,8 +7,8 @@
 #include <numbers>
 
 #include "kernels/cpu/attention/backward_call.h"
-#include "kernels/cpu/attention/prefetch.h"
 #include "kernels/cpu/attention/scores.h"
+#include "kernels/cpu/attention/tiles.h"
 
 namespace poolgrad::kernels::attention {
 

@@ -169,7 +169,7 @@ void add_query_gradients(const BackwardCall& p, const TilePair<T>& pair, const T
   if constexpr (std::is_same_v<T, float>)
     if (s.pairs.product) return s.pairs.add_to_queries(dq, stride, s.scores, pair.keys.count, pair.queries.count);
   constexpr int width = query_tile<T>;
-  const std::int64_t keys = pair.keys.count, count = pair.queries.count, blocks = (keys + rows_step - 1) / rows_step;
+  const std::int64_t keys = pair.keys.count, count = pair.queries.count, blocks = ceil_div(keys, rows_step);
   // score_group() leaves out groups that a block does not see, which rows_step queries may reach into.
   for (std::int64_t b = 0; b < blocks; ++b) {
     const auto& block = pair.block[b];

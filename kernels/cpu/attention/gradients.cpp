@@ -14,8 +14,6 @@
 #include <vector>
 
 #include "kernels/cpu/attention/backward_tile.h"
-#include "kernels/cpu/attention/query_rows.h"
-#include "kernels/cpu/attention/reach.h"
 #include "kernels/cpu/attention/variants.h"
 #include "kernels/cpu/attention/wavefront.h"
 #include "kernels/cpu/instruction_sets.h"
@@ -110,10 +108,10 @@ class Backward {
       // Ranges of queries: enough to keep every thread busy to the end, long enough that walking key tiles costs
       // little.
       const std::int64_t all = p_.q.shape[0] * p_.q_heads, wanted = std::max<std::int64_t>(1, 8 * num_threads() / all);
-      plan.length = std::max<std::int64_t>(4 * query_tile<T>, (p_.queries + wanted - 1) / wanted);
+      plan.length = std::max<std::int64_t>(4 * query_tile<T>, ceil_div(p_.queries, wanted));
       if (!direct_ && bytes(plan.capacity) > range_bytes)
         plan.length = std::max<std::int64_t>(1, std::min(plan.length, range_bytes / bytes(1)));
-      plan.ranges = (p_.queries + plan.length - 1) / plan.length;
+      plan.ranges = ceil_div(p_.queries, plan.length);
       plan.capacity = std::min(plan.length, plan.capacity);
       plan.items = std::max(plan.heads * tiles, all * plan.ranges);
       plan.dq_rows = direct_ || !wants_queries() ? 0 : plan.capacity;
@@ -123,7 +121,7 @@ class Backward {
 
   /// The one that should end first. Times are products of pairs on one thread.
   Way best_way(std::int64_t heads, std::int64_t capacity) const {
-    const std::int64_t threads = num_threads(), rounds = (heads + threads - 1) / threads;
+    const std::int64_t threads = num_threads(), rounds = ceil_div(heads, threads);
     const bool owns = direct_ || p_.group * bytes(capacity) <= head_bytes;
     if (owns && rounds * threads == heads) return Way::heads;
     double pairs = 0;
@@ -421,27 +419,7 @@ BackwardCall make_call(const AttentionScores& scores, View q, View k, View v, Vi
   const bool all_bf16 = has_pairs && q.dtype == DType::bf16 && k.dtype == DType::bf16 && v.dtype == DType::bf16 &&
                         grad_out.data && grad_out.dtype == DType::bf16;
   const PairProduct product = all_bf16 ? instruction_set_in_use().products : nullptr;
-  const std::int64_t depth = q.shape[3], v_depth = v.shape[3],
-                     vector = q.dtype == DType::f64 ? lanes<double>
-                              : product             ? pair_step
-                                                    : lanes<float>;
-  return {scores,
-          q,
-          k,
-          v,
-          lse,
-          delta,
-          grad_out,
-          gradients,
-          q.shape[1],
-          q.shape[2],
-          k.shape[2],
-          q.shape[2] / k.shape[2],
-          depth,
-          v_depth,
-          round_up(depth, vector),
-          round_up(v_depth, vector),
-          product};
+  return {scores, q, k, v, lse, delta, grad_out, gradients, product};
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 
 #include "kernels/attention.h"
 #include "kernels/cpu/gemm/microkernel.h"
-#include "kernels/cpu/gemm/pack.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/view.h"
 
@@ -193,6 +192,66 @@ void add_product(T* c, std::int64_t c_stride, std::int64_t columns, std::int64_t
   for (; j + 2 * lanes<T> <= columns; j += 2 * lanes<T>, b += b_panel)
     block(std::integral_constant<std::size_t, 2>{}, j);
   if (j < columns) block(std::integral_constant<std::size_t, 1>{}, j);
+}
+
+/// Rows of memory that will be packed next, fetched bit by bit meanwhile.
+struct Prefetch {
+  const char* rows = nullptr;
+  std::int64_t stride = 0, bytes = 0, count = 0;
+
+  template <class S>
+  static Prefetch make(Head<const S> head, const Progression& run, std::int64_t columns) {
+    head = gather(head, run);
+    constexpr std::int64_t size = sizeof(S);
+    return {reinterpret_cast<const char*>(head.data), head.stride * size, columns * size, run.count};
+  }
+  void fetch(std::int64_t most) {
+    constexpr std::int64_t line = 64;
+    for (most = std::min(most, count), count -= most; most > 0; --most, rows += stride)
+      for (std::int64_t at = 0; at < bytes; at += line) __builtin_prefetch(rows + at, 0, 2);
+  }
+};
+
+// Rows that hold a NaN or an infinity. A weight of 0 hides a finite row from those that do not see it, but 0 times NaN
+// is NaN. So where a tile is not seen by all, such rows count as zero in the packed operand, and reach those that see
+// them one by one.
+
+/// Numbers of rows of a tile, ascending.
+struct WildRows {
+  static constexpr std::int64_t most = 192;
+  std::int64_t count;
+  std::int16_t row[most];
+};
+
+template <class S>
+bool all_finite(Head<const S> from, std::int64_t count, std::int64_t columns) {
+  using T = Compute<S>;
+  Vec<T> sum[2] = {};  // 0 x is 0, or NaN
+  for (std::int64_t i = 0; i < count; ++i) {
+    const S* row = from.row(i);
+    std::int64_t j = 0;
+    for (; j + 2 * lanes<T> <= columns; j += 2 * lanes<T>)
+      for (int v = 0; v < 2; ++v) sum[v] += T{} * simd::load<T>(row + j + v * lanes<T>);
+    for (; j < columns; j += lanes<T>) sum[0] += T{} * simd::load_partial<T>(row + j, columns - j);
+  }
+  return simd::sum<T>(sum[0] + sum[1]) == T{};
+}
+
+/// The rows that are not finite: of most tiles none, which one pass over them says.
+template <class S>
+void find_wild_rows(Head<const S> from, std::int64_t count, std::int64_t columns, WildRows& wild) {
+  wild.count = 0;
+  if (all_finite(from, count, columns)) return;
+  for (std::int64_t i = 0; i < count; ++i)
+    if (!all_finite(Head<const S>{from.row(i), from.stride}, 1, columns))
+      wild.row[wild.count++] = static_cast<std::int16_t>(i);
+}
+
+/// A row of what pack_rows() made becomes 0.
+template <class T>
+void clear_packed_row(T* packed, std::int64_t row, std::int64_t columns, std::int64_t panel) {
+  for (std::int64_t j = 0; j < columns; j += group_lanes<T>, packed += panel)
+    std::fill_n(packed + row * group_lanes<T>, group_lanes<T>, T{});
 }
 
 }  // namespace poolgrad::kernels::attention

@@ -9,6 +9,15 @@
 #include "kernels/cpu/kernels.h"
 
 namespace poolgrad::kernels {
+
+#if !defined(POOLGRAD_HAVE_ONEDNN)
+bool onednn_takes(const Gemm&) { return false; }
+void gemm_onednn(const Gemm&, const void*, const void*, void*) {
+  throw ValueError("[gemm] this build was made without oneDNN");
+}
+std::string_view onednn_version() { return ""; }
+#endif
+
 namespace {
 
 enum class Backend : std::uint8_t { automatic, native, eigen, onednn };

@@ -1,13 +1,53 @@
 // The inner loop of every matrix product on the CPU: a block of the result lives in registers while rows of B stream
-// past it. GEMM and the attention kernels are built from it.
+// past it; and how operands of any layout and floating type become panels in the compute type, in the order in which it
+// reads them. GEMM and the attention kernels are built from it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
 #include "kernels/cpu/simd/simd.h"
 
 namespace poolgrad::kernels {
+
+/// Elements past the end of a packed panel that pack_panel may overwrite.
+template <class T>
+inline constexpr std::int64_t panel_slack = simd::lanes<T>;
+
+/// A panel of `Width` lines, step by step: out[p * Width + i] is line i at step p < depth, for i < count <= Width;
+/// other lines hold anything. Line i at step p is x[i * stride + p] where `by_line`, else x[p * stride + i].
+template <int Width, class T, class S>
+void pack_panel(T* out, const S* x, std::int64_t stride, bool by_line, std::int64_t count, std::int64_t depth) {
+  constexpr int n = simd::lanes<T>;
+  // Stores are whole vectors: what spills over the end of a step is overwritten by the next step, so the last vector of
+  // a step goes first.
+  constexpr int last = (Width - 1) / n * n;
+  if (!by_line) {
+    for (std::int64_t p = 0; p < depth; ++p, x += stride, out += Width) {
+      const std::int64_t readable = (depth - 1 - p) * stride + count;
+#pragma GCC unroll 4
+      for (int i = last; i >= 0; i -= n)
+        simd::store(out + i, i + n <= readable ? simd::load<T>(x + i) : simd::load_partial<T>(x + i, count - i));
+    }
+    return;
+  }
+  const S* line[static_cast<std::size_t>(last + n)];
+  for (std::int64_t i = 0; i < last + n; ++i) line[i] = x + std::min(i, count - 1) * stride;
+  std::int64_t p = 0;
+  for (; p + n <= depth; p += n, out += n * Width) {
+    for (int i = last; i >= 0; i -= n) {
+      simd::Vec<T> rows[static_cast<std::size_t>(n)];
+#pragma GCC unroll 16
+      for (int r = 0; r < n; ++r) rows[r] = simd::load<T>(line[i + r] + p);
+      simd::transpose<T>(rows);
+#pragma GCC unroll 16
+      for (int r = 0; r < n; ++r) simd::store(out + r * Width + i, rows[r]);
+    }
+  }
+  for (; p < depth; ++p, out += Width)
+    for (int i = 0; i < Width; ++i) out[i] = static_cast<T>(line[i][p]);
+}
 
 /// Rows of the register block: 14 x 2 vectors and what the loop needs fit 32 registers, 6 x 2 fit 16.
 inline constexpr int block_rows = simd::vector_bytes == 64 ? 14 : 6;

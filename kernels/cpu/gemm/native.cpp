@@ -5,7 +5,6 @@
 
 #include "kernels/cpu/gemm/backends.h"
 #include "kernels/cpu/gemm/microkernel.h"
-#include "kernels/cpu/gemm/pack.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/parallel.h"
 #include "kernels/with_type.h"

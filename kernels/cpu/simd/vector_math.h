@@ -202,7 +202,6 @@ template <class T>
 struct VectorMath {
   using V = Vec<T>;
   using Scalar = T;
-  static V constant(double x) { return broadcast(static_cast<T>(x)); }
   static V sqrt(V x) { return detail::sqrt(x); }
   static V exp(V x) { return simd::exp(x); }
   static V expm1(V x) { return detail::expm1<T>(x); }

@@ -4,16 +4,62 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
-#include "kernels/definition/unary.h"
+#include "kernels/definition/elementwise.h"
 
 namespace poolgrad::kernels {
+
 namespace {
 
 template <class F, class T>
-void apply(const Block<T>& block) {
+void apply_unary(const Block<T>& block) {
+  using Lanes = LaneType<T>;
+  using V = typename Lanes::type;
+  const V a = Lanes::broadcast(block.a), b = Lanes::broadcast(block.b);
+  map_block<T>(
+      block.count, block.out[0], [a, b](V x) { return F::template on<V>::value(x, a, b); }, block.in[0]);
+}
+
+/// The second input is x or y, whichever the functor reads.
+template <class F, class T>
+void apply_gradient(const Block<T>& block) {
+  using Lanes = LaneType<T>;
+  using V = typename Lanes::type;
+  const V a = Lanes::broadcast(block.a), b = Lanes::broadcast(block.b);
+  map_block<T>(
+      block.count, block.out[0], [a, b](V g, V x) { return F::template on<V>::gradient(g, x, x, a, b); }, block.in[0],
+      block.in[1]);
+}
+
+}  // namespace
+
+void on_cpu::unary(Stream, UnaryOp op, const View& out, const View& x, double a, double b) {
+  with_compute_type(x.dtype, [&]<class T>(T) {
+    with_functor(op, [&]<class F>(F) {
+      if constexpr (std::is_floating_point_v<T> || F::template on<T>::on_integers)
+        for_each_block<T>(std::array{out}, std::array{x}, &apply_unary<F, T>, a, b);
+    });
+  });
+}
+
+void on_cpu::unary_backward(Stream, UnaryOp op, const View& dx, const View& grad, const View& x, const View& y,
+                            double a, double b) {
+  with_functor(op, [&]<class F>(F) {
+    using Any = typename F::template on<float>;
+    static_assert(!(Any::reads_input && Any::reads_output));
+    const View& point = Any::reads_input ? x : (Any::reads_output ? y : grad);
+    with_floating_compute_type(dx.dtype, [&]<class T>(T) {
+      for_each_block<T>(std::array{dx}, std::array{grad, point}, &apply_gradient<F, T>, a, b);
+    });
+  });
+}
+
+namespace {
+
+template <class F, class T>
+void apply_binary(const Block<T>& block) {
   using V = typename LaneType<T>::type;
   map_block<T>(
-      block.count, block.out[0], [](V x, V y) { return F::template value<V>(x, y); }, block.in[0], block.in[1]);
+      block.count, block.out[0], [](V x, V y) { return F::template on<V>::value(x, y); }, block.in[0], block.in[1]);
 }
 
 template <class T>
@@ -37,8 +83,8 @@ template <class T>
 void gated(const Block<T>& block) {
   using V = simd::Vec<T>;
   map_block<T>(
-      block.count, block.out[0], [](V gate, V up) { return functors::Silu::value(gate, gate, gate) * up; }, block.in[0],
-      block.in[1]);
+      block.count, block.out[0], [](V gate, V up) { return functors::Silu<V>::value(gate, gate, gate) * up; },
+      block.in[0], block.in[1]);
 }
 
 template <class T>
@@ -59,7 +105,7 @@ void gated_backward(const Block<T>& block) {
 
 void on_cpu::binary(Stream, BinaryOp op, const View& out, const View& a, const View& b) {
   with_compute_type(a.dtype, [&]<class T>(T) {
-    const auto function = with_functor(op, []<class F>(F) -> BlockFunction<T> { return &apply<F, T>; });
+    const auto function = with_functor(op, []<class F>(F) -> BlockFunction<T> { return &apply_binary<F, T>; });
     for_each_block<T>(std::array{out}, std::array{a, b}, function);
   });
 }
