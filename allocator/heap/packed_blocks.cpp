@@ -73,8 +73,8 @@ std::uintptr_t PackedBlocks::address(std::size_t index) const noexcept {
 }
 
 std::size_t PackedBlocks::lower_bound(std::uintptr_t wanted) const noexcept {
-  const auto all = std::views::iota(std::size_t{0}, size());
-  return *std::ranges::partition_point(all, [&](std::size_t index) { return address(index) < wanted; });
+  const auto all = std::views::iota(std::uint32_t{0}, std::uint32_t{count_});
+  return *std::ranges::partition_point(all, [&](std::uint32_t index) { return address(index) < wanted; });
 }
 
 LiveBlock PackedBlocks::at(std::size_t index, const Block* node) const noexcept {

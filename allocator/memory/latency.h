@@ -40,7 +40,7 @@ struct LatencyTable {
   std::string text() const;
 };
 
-// The latency tables that were compiled in, as text: allocator/latency/*.txt.
+// The latency tables that were compiled in, as text: allocator/memory/latency/*.txt.
 
 struct LatencyText {
   std::string_view name;
