@@ -4,9 +4,7 @@
 
 #include <cxxabi.h>
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
