@@ -59,11 +59,6 @@ class EarlierTerms {
     });
   }
 
-  template <class F>
-  void carve_if_any(Strip& piece, int n, const Progression& tile, F& f) const {
-    if (!hull_of(piece, tile).empty()) carve(piece, n, tile, f);
-  }
-
   /// Takes the regions from n on away. Each constraint of a region splits off the part that breaks it and keeps to
   /// those before, so the parts are disjoint whatever the edges do.
   template <class F>
@@ -75,7 +70,7 @@ class EarlierTerms {
     const auto part = [&](auto&& change) {
       Strip piece = strip;
       change(piece);
-      carve_if_any(piece, n + 1, tile, f);
+      if (!hull_of(piece, tile).empty()) carve(piece, n + 1, tile, f);
     };
     if (strip.rows.begin < region.rows.begin) {
       part([&](Strip& piece) { piece.rows.end = region.rows.begin; });

@@ -118,47 +118,28 @@ void WholeProgram::own_lists() {
     documents_.assign(schedule_.documents, schedule_.documents + schedule_.document_count + 1);
   schedule_.documents = documents_.empty() ? nullptr : documents_.data();
   const bool asked = any(AttentionRun::masked);
-  const std::span terms(schedule_.term, static_cast<std::size_t>(schedule_.term_count));
-  struct Lists {
-    std::int64_t rows, columns, blocks;
+  const auto own = [&](auto& arrays, const auto*& from, std::int64_t count) {
+    from = asked ? arrays.emplace_back(from, from + count).data() : nullptr;
   };
-  const auto size_of = [](const AttentionTerm& term) {
+  for (AttentionTerm& term : std::span(schedule_.term, static_cast<std::size_t>(schedule_.term_count))) {
+    if (term.kind != AttentionTerm::Kind::listed) continue;
     const std::int64_t rows = term.lists * (std::int64_t{term.block_rows} + 1),
-                       columns = term.lists * (std::int64_t{term.block_columns} + 1);
-    return Lists{rows, columns, rows > 0 ? term.row_begin[rows - 1] : 0};
-  };
-  Lists all{};
-  for (AttentionTerm& term : terms) {
-    if (term.kind != AttentionTerm::Kind::listed) continue;
-    const Lists own = asked ? size_of(term) : Lists{};
-    all = {all.rows + own.rows, all.columns + own.columns, all.blocks + own.blocks};
-  }
-  list_begin_.reserve(static_cast<std::size_t>(all.rows + all.columns));
-  lists_.reserve(static_cast<std::size_t>(2 * all.blocks));
-  const auto own = [](auto& array, const auto*& from, std::int64_t count) {
-    const auto* place = array.data() + array.size();
-    array.insert(array.end(), from, from + count);
-    from = place;
-  };
-  for (AttentionTerm& term : terms) {
-    if (term.kind != AttentionTerm::Kind::listed) continue;
-    if (asked) {
-      const Lists n = size_of(term);
-      own(list_begin_, term.row_begin, n.rows);
-      own(list_begin_, term.column_begin, n.columns);
-      own(lists_, term.columns, n.blocks);
-      own(lists_, term.rows, n.blocks);
-    } else {
-      term.row_begin = term.column_begin = nullptr;
-      term.columns = term.rows = nullptr;
-    }
+                       columns = term.lists * (std::int64_t{term.block_columns} + 1),
+                       blocks = rows > 0 ? term.row_begin[rows - 1] : 0;
+    own(list_begin_, term.row_begin, rows);
+    own(list_begin_, term.column_begin, columns);
+    own(lists_, term.columns, blocks);
+    own(lists_, term.rows, blocks);
   }
 }
 
 std::size_t WholeProgram::bytes() const {
   const auto bytes_of = [](const auto& array) { return array.size() * sizeof(array[0]); };
+  std::size_t lists = 0;
+  for (const auto& array : list_begin_) lists += bytes_of(array);
+  for (const auto& array : lists_) lists += bytes_of(array);
   return sizeof(WholeProgram) + list_.bytes() + bytes_of(tiles_) + bytes_of(tile_begin_) + bytes_of(longest_first_) +
-         bytes_of(level_begin_) + bytes_of(documents_) + bytes_of(list_begin_) + bytes_of(lists_);
+         bytes_of(level_begin_) + bytes_of(documents_) + lists;
 }
 
 namespace {

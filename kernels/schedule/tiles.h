@@ -66,8 +66,9 @@ class WholeProgram {
   Array<Progression> tiles_{program_memory()};
   Array<std::int64_t> tile_begin_{program_memory()};
   Array<std::int32_t> longest_first_{program_memory()}, level_begin_{program_memory()};
-  Array<std::int64_t> documents_{program_memory()}, list_begin_{program_memory()};
-  Array<std::int32_t> lists_{program_memory()};
+  Array<std::int64_t> documents_{program_memory()};
+  Array<Array<std::int64_t>> list_begin_{program_memory()};
+  Array<Array<std::int32_t>> lists_{program_memory()};
 };
 
 /// A program and what it is made of. Null where it would be too large.

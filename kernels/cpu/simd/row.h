@@ -89,13 +89,6 @@ inline T max_row(const S* x, std::int64_t n) {
       [&](std::int64_t i, std::int64_t count) { return simd::load_partial<T>(x + i, count, lowest); }));
 }
 
-/// A vector with zeros in the lanes from `count` on.
-template <class T>
-inline simd::Vec<T> first_lanes(simd::Vec<T> value, std::int64_t count) {
-  for (std::int64_t i = count; i < simd::lanes<T>; ++i) value[i] = T{};
-  return value;
-}
-
 /// log(sum(exp(x))) as shift + log(sum): `shift` is the maximum, or 0 where that is -infinity, so that such a row has
 /// sum 0 and no NaN arises.
 template <class T>
