@@ -50,8 +50,6 @@
 #include "tensor/npy.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"
-#include "tensor/shape.h"
-#include "tensor/storage.h"
 #include "tensor/tensor.h"
 
 #include "autograd/engine/engine.h"
@@ -76,7 +74,6 @@
 #include "nn/optimizer.h"
 #include "nn/training/checkpoint.h"
 #include "nn/training/progress.h"
-#include "nn/training/run.h"
 #include "nn/training/text.h"
 #include "nn/training/trainer.h"
 

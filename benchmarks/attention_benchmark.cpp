@@ -7,19 +7,12 @@
 // `FLOPS` counts the pairs that the pattern admits, with their multiplicity: 4 D for the forward pass and 10 D for the
 // backward pass, whatever the kernels recompute. Run with --benchmark_repetitions=5 and read the medians.
 // benchmarks/peers/sdpa.py uses the second form to alternate with PyTorch.
-#include <benchmark/benchmark.h>
-
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
 #include <cstdlib>
-#include <iostream>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "attention/attend.h"
 #include "autograd/engine/engine.h"
+#include "benchmarks/support.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
@@ -137,14 +130,7 @@ int serve(char** words) {
             n[4]);
   std::printf("%.6e\n", call.operations());
   std::fflush(stdout);
-  for (std::string line; std::getline(std::cin, line);) {
-    const auto begin = std::chrono::steady_clock::now();
-    call.run();
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    std::printf("%.4f\n", took.count());
-    std::fflush(stdout);
-  }
-  return 0;
+  return serve_lines([&] { call.run(); }, [] { return std::string(); });
 }
 
 }  // namespace
@@ -152,8 +138,5 @@ int serve(char** words) {
 int main(int count, char** arguments) {
   if (count == 10 && std::string(arguments[1]) == "--serve") return serve(arguments + 2);
   register_all();
-  benchmark::Initialize(&count, arguments);
-  if (benchmark::ReportUnrecognizedArguments(count, arguments)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
+  return run_benchmarks(count, arguments);
 }

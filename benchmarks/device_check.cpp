@@ -1,7 +1,8 @@
-// device_check facts|pool [cuda:N | sim:N | cpu]: what a device is, or the pool on it as a short table: what a hit
-// costs, whether steady steps leave the device alone, and whether the device's own account of its memory agrees. Part
-// of ./run gpu-check; other devices show what the program does. Fails where a step makes device calls that it should
-// not, or accounts differ.
+// device_check facts|latency|pool [cuda:N | sim:N | cpu]: what a device is; what each call to the driver of an idle GPU
+// costs, as a latency table in the format of allocator/memory/latency/h200.txt; or the pool on it as a short table:
+// what a hit costs, whether steady steps leave the device alone, and whether the device's own account of its memory
+// agrees. Part of ./run gpu-check; other devices show what the program does. Fails where a step makes device calls that
+// it should not, or accounts differ.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -13,6 +14,7 @@
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/host_memory.h"
+#include "allocator/memory/latency.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"
 
@@ -99,11 +101,18 @@ bool check(Device device) {
 int main(int argc, char** argv) {
   try {
     const std::string command = argc > 1 ? argv[1] : "";
-    if (argc > 3 || (command != "facts" && command != "pool")) {
-      throw ValueError("usage: device_check facts|pool [cuda:N | sim:N | cpu]");
+    if (argc > 3 || (command != "facts" && command != "latency" && command != "pool")) {
+      throw ValueError("usage: device_check facts|latency|pool [cuda:N | sim:N | cpu]");
     }
     const Device device = Device::parse(argc > 2 ? argv[2] : "cuda");
     if (command == "pool") return check(device) ? 0 : 1;
+    if (command == "latency") {
+      if (!device.is_cuda()) throw ValueError("[device_check] latency needs a GPU: " + to_string(device));
+      LatencyTable table = calibrate(*make_cuda_driver(device.index));
+      table.source += " on " + cuda_device_description(device.index);
+      std::fputs(table.text().c_str(), stdout);
+      return 0;
+    }
     std::printf("%s: %s\n", to_string(device).c_str(),
                 device.is_cuda() ? cuda_device_description(device.index).c_str() : "no GPU");
     std::printf("compiled for %s\n", POOLGRAD_CUDA_ARCHITECTURES);

@@ -1,7 +1,5 @@
 // Matrix products of the shapes of a training step, for every CPU back end: forward X W^T, gradient of the input dY W,
 // gradient of the weights dY^T X. `FLOPS` is what to compare; run with --benchmark_repetitions=5 and read the medians.
-#include <benchmark/benchmark.h>
-
 #include <cstdint>
 #include <random>
 #include <string>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "allocator/error.h"
+#include "benchmarks/support.h"
 #include "kernels/gemm.h"
 
 namespace poolgrad::kernels {
@@ -90,8 +89,5 @@ int main(int count, char** arguments) {
   kernels::register_backend<double>("poolgrad", "f64");
   for (const char* backend : {"poolgrad", "onednn"})
     if (kernels::exists(backend)) kernels::register_backend<BFloat16>(backend, "bf16");
-  benchmark::Initialize(&count, arguments);
-  if (benchmark::ReportUnrecognizedArguments(count, arguments)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  benchmark::Shutdown();
+  return run_benchmarks(count, arguments);
 }

@@ -3,14 +3,14 @@
 // with --benchmark_repetitions=5 and read the medians; POOLGRAD_THREADS sets the threads.
 #include <benchmark/benchmark.h>
 
-#include <cstring>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/elementwise.h"
 #include "kernels/indexing.h"
 #include "kernels/optimizer.h"
-#include "kernels/parallel.h"
 #include "kernels/random.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
@@ -21,9 +21,8 @@ namespace {
 /// `count` arrays of (rows, columns) in f32, random in [-2, 2).
 class Arrays {
  public:
-  Arrays(const benchmark::State& state, int count) : Arrays(state.range(0), state.range(1), count) {}
-  Arrays(std::int64_t rows, std::int64_t columns, int count) : rows_(rows), columns_(columns) {
-    data_.resize(static_cast<std::size_t>(count * rows * columns));
+  Arrays(std::int64_t rows, std::int64_t columns, int count)
+      : rows_(rows), columns_(columns), data_(static_cast<std::size_t>(count * rows * columns)) {
     for (int i = 0; i < count; ++i) uniform({}, {1, static_cast<std::uint64_t>(i), 0}, (*this)[i], -2, 2);
   }
   View operator[](int i) {
@@ -37,229 +36,174 @@ class Arrays {
   std::vector<float> data_;
 };
 
-void count_bytes(benchmark::State& state, int arrays) {
-  state.SetBytesProcessed(state.iterations() * arrays * 4 * state.range(0) * state.range(1));
+/// Registers a benchmark: `prepare(rows, columns)` makes the operands and returns the call that is timed, which reads
+/// and writes `arrays` arrays of that shape.
+template <class Prepare>
+void add(const std::string& name, int arrays, Prepare prepare) {
+  auto* benchmark = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
+    auto call = prepare(state.range(0), state.range(1));
+    for (auto _ : state) call();
+    state.SetBytesProcessed(state.iterations() * arrays * 4 * state.range(0) * state.range(1));
+  });
+  for (const std::int64_t columns : {128, 256, 1024}) benchmark->Args({4096, columns});
+  benchmark->Unit(benchmark::kMicrosecond)->UseRealTime();
 }
 
-void Copy(benchmark::State& state) {
-  Arrays a(state, 2);
-  for (auto _ : state) copy({}, a[0], a[1]);
-  count_bytes(state, 2);
-}
-void Add(benchmark::State& state) {
-  Arrays a(state, 3);
-  for (auto _ : state) binary({}, BinaryOp::add, a[0], a[1], a[2]);
-  count_bytes(state, 3);
-}
-void AddBias(benchmark::State& state) {
-  Arrays a(state, 3);
-  View bias = a[2];
-  bias.strides[0] = 0;
-  for (auto _ : state) binary({}, BinaryOp::add, a[0], a[1], bias);
-  count_bytes(state, 2);
-}
-void Unary(benchmark::State& state, UnaryOp op) {
-  Arrays a(state, 2);
-  for (auto _ : state) unary({}, op, a[0], a[1], 2, 1);
-  count_bytes(state, 2);
-}
-void UnaryBackward(benchmark::State& state, UnaryOp op) {
-  Arrays a(state, 3);
-  for (auto _ : state) unary_backward({}, op, a[0], a[1], a[2], a[2], 2, 1);
-  count_bytes(state, 3);
-}
-void SiluMul(benchmark::State& state) {
-  Arrays a(state, 3);
-  for (auto _ : state) silu_mul({}, a[0], a[1], a[2]);
-  count_bytes(state, 3);
-}
-void SiluMulBackward(benchmark::State& state) {
-  Arrays a(state, 5);
-  for (auto _ : state) silu_mul_backward({}, a[0], a[1], a[2], a[3], a[4]);
-  count_bytes(state, 5);
-}
-void CastToBf16(benchmark::State& state) {
-  Arrays a(state, 2);
-  View half = a[0];
-  half.dtype = DType::bf16;
-  for (auto _ : state) copy({}, half, a[1]);
-  count_bytes(state, 2);
-}
-void Dropout(benchmark::State& state) {
-  Arrays a(state, 2);
-  for (auto _ : state) dropout({}, {1, 2, 3}, a[0], a[1], 0.1);
-  count_bytes(state, 2);
-}
-void Normal(benchmark::State& state) {
-  Arrays a(state, 1);
-  for (auto _ : state) normal({}, {1, 2, 3}, a[0], 0, 1);
-  count_bytes(state, 1);
-}
-void Transpose(benchmark::State& state) {
-  Arrays a(state, 2);
-  View turned = a[1];
-  std::swap(turned.shape[0], turned.shape[1]);
-  turned.strides[0] = 1, turned.strides[1] = state.range(1);
-  View out = a[0];
-  out.shape[0] = turned.shape[0], out.shape[1] = turned.shape[1];
-  out.strides[0] = turned.shape[1];
-  for (auto _ : state) copy({}, out, turned);
-  count_bytes(state, 2);
+/// One that has `count` such arrays and nothing else.
+template <class Call>
+void add(const std::string& name, int count, int arrays, Call call) {
+  add(name, arrays, [=](std::int64_t rows, std::int64_t columns) {
+    return [call, a = Arrays(rows, columns, count)]() mutable { call(a); };
+  });
 }
 
-void Softmax(benchmark::State& state) {
-  Arrays a(state, 2);
-  for (auto _ : state) softmax({}, a[0], a[1]);
-  count_bytes(state, 2);
+/// Its last weights are the biases, its statistics mean and 1 / deviation.
+struct RowOperands {
+  RowOperands(std::int64_t rows, std::int64_t columns, int count)
+      : a(rows, columns, count),
+        weights(columns, 3, 1),
+        statistics(rows, 2, 1),
+        weight(weights.vector(0, columns)),
+        dweight(weight),
+        dbias(weight),
+        mean(statistics.vector(0, rows)) {
+    dweight.data = weight.as<float>() + columns;
+    dbias.data = weight.as<float>() + 2 * columns;
+  }
+  Arrays a, weights, statistics;
+  View weight, dweight, dbias, mean;
+};
+template <class Call>
+void add_rows(const char* name, int count, Call call) {
+  add(name, count, [=](std::int64_t rows, std::int64_t columns) {
+    return [call, o = RowOperands(rows, columns, count)]() mutable { call(o); };
+  });
 }
-void SoftmaxBackward(benchmark::State& state) {
-  Arrays a(state, 3);
-  for (auto _ : state) softmax_backward({}, a[0], a[1], a[2]);
-  count_bytes(state, 3);
-}
-void LayerNorm(benchmark::State& state) {
-  Arrays a(state, 2), w(state.range(1), 2, 1), s(state.range(0), 2, 1);
-  View weight = w.vector(0, state.range(1)), mean = s.vector(0, state.range(0));
-  for (auto _ : state) layer_norm({}, a[0], mean, mean, a[1], weight, weight, 1e-5);
-  count_bytes(state, 2);
-}
-void LayerNormBackward(benchmark::State& state) {
-  Arrays a(state, 3), w(state.range(1), 3, 1), s(state.range(0), 2, 1);
-  View weight = w.vector(0, state.range(1)), mean = s.vector(0, state.range(0));
-  View dweight = weight, dbias = weight;
-  dweight.data = weight.as<float>() + state.range(1);
-  dbias.data = weight.as<float>() + 2 * state.range(1);
-  for (auto _ : state) layer_norm_backward({}, a[0], dweight, dbias, a[1], a[2], mean, mean, weight);
-  count_bytes(state, 3);
-}
-void RmsNorm(benchmark::State& state) {
-  Arrays a(state, 2), w(state.range(1), 2, 1), s(state.range(0), 2, 1);
-  for (auto _ : state) rms_norm({}, a[0], s.vector(0, state.range(0)), a[1], w.vector(0, state.range(1)), 1e-5);
-  count_bytes(state, 2);
-}
-void RmsNormBackward(benchmark::State& state) {
-  Arrays a(state, 3), w(state.range(1), 2, 1), s(state.range(0), 2, 1);
-  View weight = w.vector(0, state.range(1)), dweight = weight;
-  dweight.data = weight.as<float>() + state.range(1);
-  for (auto _ : state) rms_norm_backward({}, a[0], dweight, a[1], a[2], s.vector(0, state.range(0)), weight);
-  count_bytes(state, 3);
-}
+
 /// Targets or token indices, skewed as text is.
-std::vector<std::int64_t> tokens(std::int64_t n, std::int64_t limit) {
-  std::mt19937_64 random(1);
-  std::geometric_distribution<std::int64_t> geometric(0.05);
-  std::vector<std::int64_t> result(static_cast<std::size_t>(n));
-  for (auto& token : result) token = geometric(random) % limit;
-  return result;
-}
-void CrossEntropy(benchmark::State& state) {
-  Arrays a(state, 1), s(state.range(0), 2, 1);
-  auto target = tokens(state.range(0), state.range(1));
-  const View targets{target.data(), DType::i64, 1, {state.range(0)}, {1}};
-  View loss = s.vector(0, state.range(0)), lse = loss;
-  lse.data = loss.as<float>() + state.range(0);
-  for (auto _ : state) cross_entropy({}, loss, lse, a[0], targets, -1, 0);
-  count_bytes(state, 1);
-}
-void CrossEntropyBackward(benchmark::State& state) {
-  Arrays a(state, 2), s(state.range(0), 2, 1);
-  auto target = tokens(state.range(0), state.range(1));
-  const View targets{target.data(), DType::i64, 1, {state.range(0)}, {1}};
-  const View lse = s.vector(0, state.range(0));
-  for (auto _ : state) cross_entropy_backward({}, a[0], lse, a[1], lse, targets, -1, 0);
-  count_bytes(state, 2);
-}
-void Rope(benchmark::State& state) {  // 32 per head
-  Arrays a(state, 2);
-  const std::int64_t heads = state.range(1) / 32;
-  View x{a[1].data, DType::f32, 4, {1, state.range(0), heads, 32}, {0, state.range(1), 32, 1}}, out = x;
-  out.data = a[0].data;
-  for (auto _ : state) rope({}, out, x, 0, 10000, false);
-  count_bytes(state, 2);
+class Tokens {
+ public:
+  Tokens(std::int64_t n, std::int64_t limit) : values_(static_cast<std::size_t>(n)) {
+    std::mt19937_64 random(1);
+    std::geometric_distribution<std::int64_t> geometric(0.05);
+    for (auto& token : values_) token = geometric(random) % limit;
+  }
+  View view() { return {values_.data(), DType::i64, 1, {static_cast<std::int64_t>(values_.size())}, {1}}; }
+
+ private:
+  std::vector<std::int64_t> values_;
+};
+
+void add_unary(const std::string& name, UnaryOp op, bool backward) {
+  add("Unary/" + name, 2, 2, [=](Arrays& a) { unary({}, op, a[0], a[1], 2, 1); });
+  if (backward)
+    add("UnaryBackward/" + name, 3, 3, [=](Arrays& a) { unary_backward({}, op, a[0], a[1], a[2], a[2], 2, 1); });
 }
 
-void SumAll(benchmark::State& state) {
-  Arrays a(state, 1);
-  float total;
-  for (auto _ : state) reduce({}, ReduceOp::sum, {&total, DType::f32, 2, {1, 1}, {1, 1}}, a[0]);
-  count_bytes(state, 1);
-}
-void SumRows(benchmark::State& state) {
-  Arrays a(state, 1), w(state.range(1), 2, 1);
-  for (auto _ : state) sum_rows({}, w.vector(0, state.range(1)), a[0]);
-  count_bytes(state, 1);
-}
-void SumColumns(benchmark::State& state) {
-  Arrays a(state, 1), s(state.range(0), 2, 1);
-  View out = s.vector(0, state.range(0));
-  out.rank = 2, out.shape[1] = out.strides[1] = 1;
-  for (auto _ : state) reduce({}, ReduceOp::sum, out, a[0]);
-  count_bytes(state, 1);
-}
-void SumOfSquares(benchmark::State& state) {
-  Arrays a(state, 1);
-  double total = 0;
-  for (auto _ : state) add_sum_of_squares({}, {&total, DType::f64, 1, {1}, {1}}, a[0]);
-  count_bytes(state, 1);
-}
-void Embedding(benchmark::State& state) {
-  Arrays a(state, 1), table(256, state.range(1), 1);
-  auto token = tokens(state.range(0), 256);
-  const View index{token.data(), DType::i64, 1, {state.range(0)}, {1}};
-  for (auto _ : state) embedding({}, a[0], table[0], index);
-  count_bytes(state, 1);
-}
-void EmbeddingBackward(benchmark::State& state) {
-  Arrays a(state, 1), table(256, state.range(1), 1);
-  auto token = tokens(state.range(0), 256);
-  const View index{token.data(), DType::i64, 1, {state.range(0)}, {1}};
-  for (auto _ : state) embedding_backward({}, table[0], a[0], index, -1);
-  count_bytes(state, 1);
-}
-void AdamWStep(benchmark::State& state) {
-  Arrays a(state, 4);
-  fill({}, a[3], 1);
-  for (auto _ : state) adamw({}, {}, a[0], a[1], a[2], a[3]);
-  count_bytes(state, 7);
+void add_elementwise() {
+  add("Copy", 2, 2, [](Arrays& a) { copy({}, a[0], a[1]); });
+  add("Add", 3, 3, [](Arrays& a) { binary({}, BinaryOp::add, a[0], a[1], a[2]); });
+  add("AddBias", 3, 2, [](Arrays& a) {
+    View bias = a[2];
+    bias.strides[0] = 0;
+    binary({}, BinaryOp::add, a[0], a[1], bias);
+  });
+  add_unary("gelu_tanh", UnaryOp::gelu_tanh, true);
+  add_unary("gelu", UnaryOp::gelu, true);
+  add_unary("silu", UnaryOp::silu, false);
+  add_unary("tanh", UnaryOp::tanh, false);
+  add_unary("log", UnaryOp::log, false);
+  add("SiluMul", 3, 3, [](Arrays& a) { silu_mul({}, a[0], a[1], a[2]); });
+  add("SiluMulBackward", 5, 5, [](Arrays& a) { silu_mul_backward({}, a[0], a[1], a[2], a[3], a[4]); });
+  add("CastToBf16", 2, 2, [](Arrays& a) {
+    View half = a[0];
+    half.dtype = DType::bf16;
+    copy({}, half, a[1]);
+  });
+  add("Transpose", 2, 2, [](Arrays& a) {
+    const View x = a[1];
+    const View turned{x.data, DType::f32, 2, {x.shape[1], x.shape[0]}, {1, x.shape[1]}};
+    copy({}, {a[0].data, DType::f32, 2, {x.shape[1], x.shape[0]}, {x.shape[0], 1}}, turned);
+  });
+  add("Dropout", 2, 2, [](Arrays& a) { dropout({}, {1, 2, 3}, a[0], a[1], 0.1); });
+  add("Normal", 1, 1, [](Arrays& a) { normal({}, {1, 2, 3}, a[0], 0, 1); });
 }
 
-void sizes(benchmark::internal::Benchmark* b) {
-  for (const std::int64_t columns : {128, 256, 1024}) b->Args({4096, columns});
-  b->Unit(benchmark::kMicrosecond)->UseRealTime();
+void add_row_kernels() {
+  add("Softmax", 2, 2, [](Arrays& a) { softmax({}, a[0], a[1]); });
+  add("SoftmaxBackward", 3, 3, [](Arrays& a) { softmax_backward({}, a[0], a[1], a[2]); });
+  add_rows("LayerNorm", 2,
+           [](RowOperands& o) { layer_norm({}, o.a[0], o.mean, o.mean, o.a[1], o.weight, o.weight, 1e-5); });
+  add_rows("LayerNormBackward", 3, [](RowOperands& o) {
+    layer_norm_backward({}, o.a[0], o.dweight, o.dbias, o.a[1], o.a[2], o.mean, o.mean, o.weight);
+  });
+  add_rows("RmsNorm", 2, [](RowOperands& o) { rms_norm({}, o.a[0], o.mean, o.a[1], o.weight, 1e-5); });
+  add_rows("RmsNormBackward", 3,
+           [](RowOperands& o) { rms_norm_backward({}, o.a[0], o.dweight, o.a[1], o.a[2], o.mean, o.weight); });
+  add("CrossEntropy", 1, [](std::int64_t rows, std::int64_t columns) {
+    return [=, a = Arrays(rows, columns, 1), s = Arrays(rows, 2, 1), target = Tokens(rows, columns)]() mutable {
+      View lse = s.vector(0, rows);
+      lse.data = lse.as<float>() + rows;
+      cross_entropy({}, s.vector(0, rows), lse, a[0], target.view(), -1, 0);
+    };
+  });
+  add("CrossEntropyBackward", 2, [](std::int64_t rows, std::int64_t columns) {
+    return [=, a = Arrays(rows, columns, 2), s = Arrays(rows, 2, 1), target = Tokens(rows, columns)]() mutable {
+      const View lse = s.vector(0, rows);
+      cross_entropy_backward({}, a[0], lse, a[1], lse, target.view(), -1, 0);
+    };
+  });
+  add("Rope", 2, 2, [](Arrays& a) {  // 32 per head
+    const std::int64_t rows = a[0].shape[0], columns = a[0].shape[1];
+    View x{a[1].data, DType::f32, 4, {1, rows, columns / 32, 32}, {0, columns, 32, 1}}, out = x;
+    out.data = a[0].data;
+    rope({}, out, x, 0, 10000, false);
+  });
 }
 
-BENCHMARK(Copy)->Apply(sizes);
-BENCHMARK(Add)->Apply(sizes);
-BENCHMARK(AddBias)->Apply(sizes);
-BENCHMARK_CAPTURE(Unary, gelu_tanh, UnaryOp::gelu_tanh)->Apply(sizes);
-BENCHMARK_CAPTURE(UnaryBackward, gelu_tanh, UnaryOp::gelu_tanh)->Apply(sizes);
-BENCHMARK_CAPTURE(Unary, gelu, UnaryOp::gelu)->Apply(sizes);
-BENCHMARK_CAPTURE(UnaryBackward, gelu, UnaryOp::gelu)->Apply(sizes);
-BENCHMARK_CAPTURE(Unary, silu, UnaryOp::silu)->Apply(sizes);
-BENCHMARK_CAPTURE(Unary, tanh, UnaryOp::tanh)->Apply(sizes);
-BENCHMARK_CAPTURE(Unary, log, UnaryOp::log)->Apply(sizes);
-BENCHMARK(SiluMul)->Apply(sizes);
-BENCHMARK(SiluMulBackward)->Apply(sizes);
-BENCHMARK(CastToBf16)->Apply(sizes);
-BENCHMARK(Transpose)->Apply(sizes);
-BENCHMARK(Dropout)->Apply(sizes);
-BENCHMARK(Normal)->Apply(sizes);
-BENCHMARK(Softmax)->Apply(sizes);
-BENCHMARK(SoftmaxBackward)->Apply(sizes);
-BENCHMARK(LayerNorm)->Apply(sizes);
-BENCHMARK(LayerNormBackward)->Apply(sizes);
-BENCHMARK(RmsNorm)->Apply(sizes);
-BENCHMARK(RmsNormBackward)->Apply(sizes);
-BENCHMARK(CrossEntropy)->Apply(sizes);
-BENCHMARK(CrossEntropyBackward)->Apply(sizes);
-BENCHMARK(Rope)->Apply(sizes);
-BENCHMARK(SumAll)->Apply(sizes);
-BENCHMARK(SumRows)->Apply(sizes);
-BENCHMARK(SumColumns)->Apply(sizes);
-BENCHMARK(SumOfSquares)->Apply(sizes);
-BENCHMARK(Embedding)->Apply(sizes);
-BENCHMARK(EmbeddingBackward)->Apply(sizes);
-BENCHMARK(AdamWStep)->Apply(sizes);
+void add_reductions() {
+  add("SumAll", 1, 1, [](Arrays& a) {
+    float total;
+    reduce({}, ReduceOp::sum, {&total, DType::f32, 2, {1, 1}, {1, 1}}, a[0]);
+  });
+  add_rows("SumRows", 1, [](RowOperands& o) { sum_rows({}, o.weight, o.a[0]); });
+  add_rows("SumColumns", 1, [](RowOperands& o) {
+    View out = o.mean;
+    out.rank = 2, out.shape[1] = out.strides[1] = 1;
+    reduce({}, ReduceOp::sum, out, o.a[0]);
+  });
+  add("SumOfSquares", 1, 1, [total = 0.0](Arrays& a) mutable {
+    add_sum_of_squares({}, {&total, DType::f64, 1, {1}, {1}}, a[0]);
+  });
+}
+
+void add_training() {
+  const auto lookup = [](bool backward) {
+    return [=](std::int64_t rows, std::int64_t columns) {
+      return [=, a = Arrays(rows, columns, 1), table = Arrays(256, columns, 1), token = Tokens(rows, 256)]() mutable {
+        if (backward)
+          embedding_backward({}, table[0], a[0], token.view(), -1);
+        else
+          embedding({}, a[0], table[0], token.view());
+      };
+    };
+  };
+  add("Embedding", 1, lookup(false));
+  add("EmbeddingBackward", 1, lookup(true));
+  add("AdamWStep", 7, [](std::int64_t rows, std::int64_t columns) {
+    Arrays a(rows, columns, 4);
+    fill({}, a[3], 1);
+    return [a = std::move(a)]() mutable { adamw({}, {}, a[0], a[1], a[2], a[3]); };
+  });
+}
+
+const int registered = [] {
+  add_elementwise();
+  add_row_kernels();
+  add_reductions();
+  add_training();
+  return 0;
+}();
 
 }  // namespace
 }  // namespace poolgrad::kernels

@@ -2,15 +2,9 @@
 // Each iteration replays every workload once through policies made anew, and making and destroying them is timed, too.
 // `roomy` has no limit; `tight` has 1.02 x the lower bound, as most probes of a search for the smallest capacity have,
 // and ends where memory runs out. `median` and `worst` are those of the workloads, each the median of its replays.
-#include <benchmark/benchmark.h>
-
-#include <algorithm>
-#include <chrono>
-#include <string>
-#include <vector>
-
 #include "allocator/replay/replay.h"
 #include "allocator/replay/zoo/zoo.h"
+#include "benchmarks/support.h"
 
 namespace poolgrad {
 namespace {
@@ -24,11 +18,6 @@ const std::vector<Workload>& zoo() {
   return workloads;
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
-}
-
 void replay_zoo(benchmark::State& state, const PolicyEntry& policy, double capacity) {
   std::vector<std::vector<double>> ns(zoo().size());
   std::uint64_t operations = 0;
@@ -40,9 +29,8 @@ void replay_zoo(benchmark::State& state, const PolicyEntry& policy, double capac
       if (capacity != 0) {
         options.capacity = static_cast<std::size_t>(static_cast<double>(zoo()[i].lower_bound()) * capacity);
       }
-      const auto begin = std::chrono::steady_clock::now();
-      const ReplayResult result = replay(zoo()[i], policy, options);
-      const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      ReplayResult result;
+      const double passed = seconds_of([&] { result = replay(zoo()[i], policy, options); });
       operations += result.operations;
       iteration += passed;
       ns[i].push_back(passed * 1e9 / static_cast<double>(result.operations));

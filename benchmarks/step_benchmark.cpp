@@ -5,18 +5,13 @@
 //   step_benchmark --serve B T C L H V [dtype]  waits for lines; answers each with the milliseconds of one step
 //
 // benchmarks/peers/step.py uses the second form to alternate with PyTorch.
-#include <benchmark/benchmark.h>
-
-#include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <iostream>
-#include <string>
 
 #include "allocator/caching_allocator.h"
 #include "attention/modules/multihead.h"
+#include "benchmarks/support.h"
 #include "nn/optimizer.h"
 #include "tensor/creation.h"
 
@@ -99,16 +94,15 @@ int serve(char** numbers, const char* dtype) {
   for (int i = 0; i < 6; ++i) s[i] = std::atoll(numbers[i]);
   const double before = resident_mebibytes("VmRSS");
   Step step({s[0], s[1], s[2], s[3], s[4], s[5]}, parse_dtype(dtype));
-  for (std::string line; std::getline(std::cin, line);) {
-    const auto begin = std::chrono::steady_clock::now();
-    step.run();
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
-    const Statistics statistics = allocator_for(cpu).statistics();
-    std::printf("%.4f %.1f %.1f\n", took.count(), static_cast<double>(statistics.allocated_bytes.peak) / (1 << 20),
-                resident_mebibytes("VmHWM") - before);
-    std::fflush(stdout);
-  }
-  return 0;
+  return serve_lines([&] { step.run(); },
+                     [&] {
+                       char memory[64];
+                       const Statistics statistics = allocator_for(cpu).statistics();
+                       std::snprintf(memory, sizeof memory, " %.1f %.1f",
+                                     static_cast<double>(statistics.allocated_bytes.peak) / (1 << 20),
+                                     resident_mebibytes("VmHWM") - before);
+                       return std::string(memory);
+                     });
 }
 
 }  // namespace
@@ -116,8 +110,5 @@ int serve(char** numbers, const char* dtype) {
 int main(int argc, char** argv) {
   if ((argc == 8 || argc == 9) && std::strcmp(argv[1], "--serve") == 0)
     return serve(argv + 2, argc == 9 ? argv[8] : "f32");
-  benchmark::Initialize(&argc, argv);
-  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return run_benchmarks(argc, argv);
 }

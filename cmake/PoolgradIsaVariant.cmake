@@ -1,6 +1,42 @@
+# Called as a script, cmake -DOBJECTS=... -DOUTPUT=... -DLINKER=... -DNM=... -DOBJCOPY=... -P: one relocatable object of
+# several, in which weak functions (inline functions, template instances) and weak constants are local. Variables stay
+# common to the program.
+if(CMAKE_SCRIPT_MODE_FILE)
+  function(run)
+    execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
+    if(NOT status EQUAL 0)
+      list(JOIN ARGN " " command)
+      file(REMOVE ${OUTPUT})
+      message(FATAL_ERROR "${command}\n${output}")
+    endif()
+    set(output "${output}" PARENT_SCOPE)
+  endfunction()
+
+  # What the linker would share with other objects: weak functions, and weak or unique constants.
+  function(list_shared)
+    run(${NM} --defined-only --format=sysv ${OUTPUT})
+    string(REGEX MATCHALL "[^\n| ]+ *\\|[^\n|]*\\|   W  \\||[^\n| ]+ *\\|[^\n|]*\\|   [Vu]  \\|[^\n]*\\|\\.rodata" shared "${output}")
+    list(TRANSFORM shared REPLACE " *\\|.*" "")
+    set(shared ${shared} PARENT_SCOPE)
+  endfunction()
+
+  # Sections must not be in groups any more: the linker would still keep one group of each name.
+  run(${LINKER} -r --force-group-allocation -o ${OUTPUT} ${OBJECTS})
+  list_shared()
+  list(JOIN shared "\n" names)
+  file(WRITE ${OUTPUT}.local "${names}\n")
+  run(${OBJCOPY} --localize-symbols=${OUTPUT}.local ${OUTPUT})
+  list_shared()
+  if(shared)
+    file(REMOVE ${OUTPUT})
+    message(FATAL_ERROR "still shared with the program: ${shared}")
+  endif()
+  return()
+endif()
+
 # poolgrad_isa_variant(<target> <variant> SOURCES ... FLAGS ...) compiles sources of a library once more, for a newer
 # instruction set, with the macro POOLGRAD_VARIANT=<variant>: what they offer is in a namespace of that name. The objects
-# become one, whose inline functions and templates are its own (PoolgradIsaVariantLink.cmake): without that, the linker
+# become one, whose inline functions and templates are its own (see the script above): without that, the linker
 # keeps one copy of std::max or of a member function of a common header for the whole program, and it might be the one
 # that only a newer CPU can run.
 function(poolgrad_isa_variant target variant)
@@ -19,10 +55,11 @@ function(poolgrad_isa_variant target variant)
   target_link_libraries(${objects} PRIVATE poolgrad_options poolgrad_threads)
 
   set(linked ${CMAKE_CURRENT_BINARY_DIR}/${objects}.o)
+  set(script ${PROJECT_SOURCE_DIR}/cmake/PoolgradIsaVariant.cmake)
   add_custom_command(OUTPUT ${linked}
     COMMAND ${CMAKE_COMMAND} "-DOBJECTS=$<TARGET_OBJECTS:${objects}>" -DOUTPUT=${linked} -DLINKER=${CMAKE_LINKER}
-            -DNM=${CMAKE_NM} -DOBJCOPY=${CMAKE_OBJCOPY} -P ${PROJECT_SOURCE_DIR}/cmake/PoolgradIsaVariantLink.cmake
-    DEPENDS ${objects} $<TARGET_OBJECTS:${objects}> ${PROJECT_SOURCE_DIR}/cmake/PoolgradIsaVariantLink.cmake
+            -DNM=${CMAKE_NM} -DOBJCOPY=${CMAKE_OBJCOPY} -P ${script}
+    DEPENDS ${objects} $<TARGET_OBJECTS:${objects}> ${script}
     VERBATIM)
   set_source_files_properties(${linked} PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   target_sources(${target} PRIVATE ${linked})

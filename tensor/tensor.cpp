@@ -2,16 +2,25 @@
 
 #include <cstring>
 #include <limits>
-#include <memory>
-#include <string>
-#include <utility>
 
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "kernels/elementwise.h"
 #include "kernels/with_type.h"
-#include "tensor/grad_mode.h"
 
 namespace poolgrad {
+
+namespace {
+constexpr std::size_t storage_alignment = 64;
+}
+
+Storage::Storage(Device device, std::size_t bytes, std::source_location location)
+    : stream_(current_stream(device)),
+      bytes_(bytes),
+      pool_(allocator_for(device)),
+      data_(pool_.allocate(bytes, storage_alignment, stream_, location)) {}
+
+Storage::~Storage() { pool_.deallocate(data_, bytes_, storage_alignment, stream_); }
 
 /// What a Tensor handle points to.
 struct Tensor::Impl {

@@ -8,7 +8,6 @@
 #include <ostream>
 
 #include "allocator/base/atomic_file.h"
-#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/support/options.h"
 #include "kernels/parallel.h"
@@ -84,6 +83,174 @@ void write(const std::string& path, const std::string& text, std::ostream& out) 
     write_file_atomically(path, text);
 }
 
+struct Measured {
+  const Row* row;
+  Outcome outcome;
+};
+
+struct MeasuredGroup {
+  const Group* group;
+  std::vector<Measured> rows;
+};
+
+const std::string none = "-";
+constexpr double eight_gib = 8.0 * (1 << 30);
+
+std::string milliseconds(double value) {
+  return value < 10     ? fmt::format("{:.2f}", value)
+         : value < 1000 ? fmt::format("{:.0f}", value)
+                        : format_integer(static_cast<std::uint64_t>(value));
+}
+
+std::string bytes(double value) { return format_bytes(static_cast<std::size_t>(value)); }
+
+/// Lines of at most `width` characters.
+std::string wrapped(const std::string& text, std::size_t indent, std::size_t width = 110) {
+  std::string result, line;
+  std::size_t at = 0;
+  const auto flush = [&] {
+    if (!line.empty()) result += std::string(indent, ' ') + line + "\n";
+    line.clear();
+  };
+  while (at < text.size()) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::string word = text.substr(at, end - at);
+    if (!line.empty() && indent + line.size() + 1 + word.size() > width) flush();
+    line += (line.empty() ? "" : " ") + word;
+    at = end + 1;
+  }
+  flush();
+  return result;
+}
+
+Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
+
+Json row_json(const Measured& measured) {
+  const auto& [row, outcome] = measured;
+  return {{"id", row->id},
+          {"what", row->label},
+          {"batch", row->batch},
+          {"tokens", row->tokens},
+          {"original",
+           {{"milliseconds", number(row->theirs.milliseconds)},
+            {"peak_bytes", number(row->theirs.bytes)},
+            {"out_of_memory", row->theirs.out_of_memory}}},
+          {"milliseconds", number(outcome.milliseconds)},
+          {"calls", outcome.calls},
+          {"operations", outcome.operations},
+          {"tokens_at_once", outcome.tokens ? outcome.tokens : row->tokens},
+          {"peak_bytes", number(outcome.peak_bytes)},
+          {"reserved_bytes", number(outcome.reserved_bytes)},
+          {"formula_bytes", outcome.formula_bytes},
+          {"worst_error", number(outcome.worst_error)},
+          {"simulated", outcome.simulated},
+          {"remark", outcome.remark}};
+}
+
+// What the table and the page show.
+
+const std::vector<std::string> headline_columns{"<row",     "<what",   "tokens",    "batch",   "theirs ms",
+                                                "ours ms",  "ratio",   "TFLOP/s",   "B/token", "theirs peak",
+                                                "our peak", "tensors", "8 GiB hold"};
+
+std::vector<std::string> headline_cells(const Measured& measured) {
+  const auto& [row, outcome] = measured;
+  const auto& theirs = row->theirs;
+  const std::int64_t at_once = outcome.tokens ? outcome.tokens : row->tokens;
+  const auto tokens = static_cast<double>(row->batch * at_once);
+  const auto ours = outcome.milliseconds;
+  return {row->id,
+          row->label,
+          at_once ? format_integer(static_cast<std::uint64_t>(row->tokens ? row->tokens : at_once)) : none,
+          row->batch ? std::to_string(row->batch) : none,
+          theirs.out_of_memory  ? "out of memory"
+          : theirs.milliseconds ? milliseconds(*theirs.milliseconds)
+                                : none,
+          ours ? milliseconds(*ours) : none,
+          ours && theirs.milliseconds ? fmt::format("{:.3g}x", *theirs.milliseconds / *ours) : none,
+          ours && outcome.operations > 0 ? fmt::format("{:.3f}", 1e-9 * outcome.operations / *ours) : none,
+          outcome.peak_bytes && tokens > 0 ? fmt::format("{:.0f}", *outcome.peak_bytes / tokens) : none,
+          theirs.bytes ? bytes(*theirs.bytes) : none,
+          outcome.peak_bytes ? bytes(*outcome.peak_bytes) + (outcome.simulated ? " (sim)" : "") : none,
+          outcome.formula_bytes > 0 ? bytes(outcome.formula_bytes) : none,
+          outcome.formula_bytes > 0 && tokens > 0
+              ? format_integer(static_cast<std::uint64_t>(eight_gib / outcome.formula_bytes * tokens))
+              : none};
+}
+
+constexpr std::string_view style = R"(
+:root { color-scheme: light dark; --line: #8884; --soft: #8882; --text: #222; --page: #fdfdfc; }
+@media (prefers-color-scheme: dark) { :root { --text: #ddd; --page: #161618; } }
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
+       max-width: 92rem; padding: 0 1rem; }
+h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .3rem; }
+p { max-width: 60rem; margin: .3rem 0 .8rem; } .behind { opacity: .8; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
+th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
+th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } tr:hover td { background: var(--soft); }
+ul { font-size: .88rem; padding-left: 1.2rem; }
+)";
+
+std::string table_html(const MeasuredGroup& group) {
+  std::string html = "<div class=\"wide\"><table><thead><tr>";
+  for (const std::string& column : headline_columns)
+    html += "<th>" + escaped(column.starts_with('<') ? column.substr(1) : column) + "</th>";
+  html += "</tr></thead><tbody>\n";
+  std::string remarks;
+  for (const Measured& measured : group.rows) {
+    html += "<tr>";
+    for (const std::string& cell : headline_cells(measured)) html += "<td>" + escaped(cell) + "</td>";
+    html += "</tr>\n";
+    if (!measured.outcome.remark.empty())
+      remarks += "<li><b>" + escaped(measured.row->id) + "</b>: " + escaped(measured.outcome.remark) + "</li>\n";
+  }
+  html += "</tbody></table></div>\n";
+  return html + (remarks.empty() ? "" : "<ul>" + remarks + "</ul>\n");
+}
+
+/// Title, what is behind it, table, remarks.
+std::string group_text(const MeasuredGroup& group) {
+  Table table(headline_columns);
+  std::string remarks;
+  for (const Measured& measured : group.rows) {
+    table.add(headline_cells(measured));
+    if (!measured.outcome.remark.empty()) remarks += wrapped(measured.row->id + ": " + measured.outcome.remark, 2);
+  }
+  return group.group->title + "\n" + wrapped(group.group->behind, 2) + "\n" + table.text() +
+         (remarks.empty() ? "" : "\n" + remarks);
+}
+
+Json headline_json(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine) {
+  Json all = Json::array();
+  for (const MeasuredGroup& group : groups) {
+    Json rows = Json::array();
+    for (const Measured& measured : group.rows) rows.push_back(row_json(measured));
+    all.push_back(
+        {{"id", group.group->id}, {"title", group.group->title}, {"behind", group.group->behind}, {"rows", rows}});
+  }
+  return {{"machine", machine},
+          {"device", to_string(bench.device)},
+          {"dtype", std::string(to_string(bench.dtype))},
+          {"threads", kernels::num_threads()},
+          {"seed", bench.seed},
+          {"groups", all}};
+}
+
+/// One self-contained file.
+std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine) {
+  std::string html = fmt::format(
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>poolgrad: headline tables</title>\n"
+      "<meta name=\"viewport\" content=\"width=device-width\"><style>{}</style></head><body>\n"
+      "<h1>Headline tables</h1>\n<p>{}, {} threads, {}, {}. \"theirs\" is what the report says of a GTX 1080, the "
+      "ratio theirs over ours; the line under each "
+      "title says what it measured.</p>\n",
+      style, escaped(machine), kernels::num_threads(), to_string(bench.device), to_string(bench.dtype));
+  for (const MeasuredGroup& group : groups)
+    html += "<h2>" + escaped(group.group->title) + "</h2>\n<p class=\"behind\">" + escaped(group.group->behind) +
+            "</p>\n" + table_html(group);
+  return html + "</body></html>\n";
+}
+
 }  // namespace
 
 int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o) {
@@ -141,167 +308,6 @@ void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) 
   }
   if (!options.json.empty()) write(options.json, headline_json(measured, bench, machine).dump(2) + "\n", out);
   if (!options.html.empty()) write(options.html, headline_html(measured, bench, machine), out);
-}
-
-namespace {
-
-const std::string none = "-";
-constexpr double eight_gib = 8.0 * (1 << 30);
-
-std::string milliseconds(double value) {
-  return value < 10     ? fmt::format("{:.2f}", value)
-         : value < 1000 ? fmt::format("{:.0f}", value)
-                        : format_integer(static_cast<std::uint64_t>(value));
-}
-
-std::string bytes(double value) { return format_bytes(static_cast<std::size_t>(value)); }
-
-/// Lines of at most `width` characters.
-std::string wrapped(const std::string& text, std::size_t indent, std::size_t width = 110) {
-  std::string result, line;
-  std::size_t at = 0;
-  const auto flush = [&] {
-    if (!line.empty()) result += std::string(indent, ' ') + line + "\n";
-    line.clear();
-  };
-  while (at < text.size()) {
-    const std::size_t end = std::min(text.find(' ', at), text.size());
-    const std::string word = text.substr(at, end - at);
-    if (!line.empty() && indent + line.size() + 1 + word.size() > width) flush();
-    line += (line.empty() ? "" : " ") + word;
-    at = end + 1;
-  }
-  flush();
-  return result;
-}
-
-Json number(const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); }
-
-Json row_json(const Measured& measured) {
-  const auto& [row, outcome] = measured;
-  return {{"id", row->id},
-          {"what", row->label},
-          {"batch", row->batch},
-          {"tokens", row->tokens},
-          {"original",
-           {{"milliseconds", number(row->theirs.milliseconds)},
-            {"peak_bytes", number(row->theirs.bytes)},
-            {"out_of_memory", row->theirs.out_of_memory}}},
-          {"milliseconds", number(outcome.milliseconds)},
-          {"calls", outcome.calls},
-          {"operations", outcome.operations},
-          {"tokens_at_once", outcome.tokens ? outcome.tokens : row->tokens},
-          {"peak_bytes", number(outcome.peak_bytes)},
-          {"reserved_bytes", number(outcome.reserved_bytes)},
-          {"formula_bytes", outcome.formula_bytes},
-          {"worst_error", number(outcome.worst_error)},
-          {"simulated", outcome.simulated},
-          {"remark", outcome.remark}};
-}
-
-constexpr std::string_view style = R"(
-:root { color-scheme: light dark; --line: #8884; --soft: #8882; --text: #222; --page: #fdfdfc; }
-@media (prefers-color-scheme: dark) { :root { --text: #ddd; --page: #161618; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--page); margin: 2rem auto;
-       max-width: 92rem; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2.2rem 0 .3rem; }
-p { max-width: 60rem; margin: .3rem 0 .8rem; } .behind { opacity: .8; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
-th, td { padding: .25rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); }
-th:nth-child(-n+2), td:nth-child(-n+2) { text-align: left; } tr:hover td { background: var(--soft); }
-ul { font-size: .88rem; padding-left: 1.2rem; }
-)";
-
-std::string table_html(const MeasuredGroup& group) {
-  std::string html = "<div class=\"wide\"><table><thead><tr>";
-  for (const std::string& column : headline_columns())
-    html += "<th>" + escaped(column.starts_with('<') ? column.substr(1) : column) + "</th>";
-  html += "</tr></thead><tbody>\n";
-  std::string remarks;
-  for (const Measured& measured : group.rows) {
-    html += "<tr>";
-    for (const std::string& cell : headline_cells(measured)) html += "<td>" + escaped(cell) + "</td>";
-    html += "</tr>\n";
-    if (!measured.outcome.remark.empty())
-      remarks += "<li><b>" + escaped(measured.row->id) + "</b>: " + escaped(measured.outcome.remark) + "</li>\n";
-  }
-  html += "</tbody></table></div>\n";
-  return html + (remarks.empty() ? "" : "<ul>" + remarks + "</ul>\n");
-}
-
-}  // namespace
-
-const std::vector<std::string>& headline_columns() {
-  static const std::vector<std::string> columns{"<row",     "<what",   "tokens",    "batch",   "theirs ms",
-                                                "ours ms",  "ratio",   "TFLOP/s",   "B/token", "theirs peak",
-                                                "our peak", "tensors", "8 GiB hold"};
-  return columns;
-}
-
-std::vector<std::string> headline_cells(const Measured& measured) {
-  const auto& [row, outcome] = measured;
-  const auto& theirs = row->theirs;
-  const std::int64_t at_once = outcome.tokens ? outcome.tokens : row->tokens;
-  const auto tokens = static_cast<double>(row->batch * at_once);
-  const auto ours = outcome.milliseconds;
-  return {row->id,
-          row->label,
-          at_once ? format_integer(static_cast<std::uint64_t>(row->tokens ? row->tokens : at_once)) : none,
-          row->batch ? std::to_string(row->batch) : none,
-          theirs.out_of_memory  ? "out of memory"
-          : theirs.milliseconds ? milliseconds(*theirs.milliseconds)
-                                : none,
-          ours ? milliseconds(*ours) : none,
-          ours && theirs.milliseconds ? fmt::format("{:.3g}x", *theirs.milliseconds / *ours) : none,
-          ours && outcome.operations > 0 ? fmt::format("{:.3f}", 1e-9 * outcome.operations / *ours) : none,
-          outcome.peak_bytes && tokens > 0 ? fmt::format("{:.0f}", *outcome.peak_bytes / tokens) : none,
-          theirs.bytes ? bytes(*theirs.bytes) : none,
-          outcome.peak_bytes ? bytes(*outcome.peak_bytes) + (outcome.simulated ? " (sim)" : "") : none,
-          outcome.formula_bytes > 0 ? bytes(outcome.formula_bytes) : none,
-          outcome.formula_bytes > 0 && tokens > 0
-              ? format_integer(static_cast<std::uint64_t>(eight_gib / outcome.formula_bytes * tokens))
-              : none};
-}
-
-std::string group_text(const MeasuredGroup& group) {
-  Table table(headline_columns());
-  std::string remarks;
-  for (const Measured& measured : group.rows) {
-    table.add(headline_cells(measured));
-    if (!measured.outcome.remark.empty()) remarks += wrapped(measured.row->id + ": " + measured.outcome.remark, 2);
-  }
-  return group.group->title + "\n" + wrapped(group.group->behind, 2) + "\n" + table.text() +
-         (remarks.empty() ? "" : "\n" + remarks);
-}
-
-Json headline_json(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine) {
-  Json all = Json::array();
-  for (const MeasuredGroup& group : groups) {
-    Json rows = Json::array();
-    for (const Measured& measured : group.rows) rows.push_back(row_json(measured));
-    all.push_back(
-        {{"id", group.group->id}, {"title", group.group->title}, {"behind", group.group->behind}, {"rows", rows}});
-  }
-  return {{"machine", machine},
-          {"device", to_string(bench.device)},
-          {"dtype", std::string(to_string(bench.dtype))},
-          {"threads", kernels::num_threads()},
-          {"seed", bench.seed},
-          {"groups", all}};
-}
-
-std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine) {
-  std::string html = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>poolgrad: headline tables</title>\n"
-      "<meta name=\"viewport\" content=\"width=device-width\"><style>{}</style></head><body>\n"
-      "<h1>Headline tables</h1>\n<p>{}, {} threads, {}, {}. \"theirs\" is what the report says of a GTX 1080, the "
-      "ratio theirs over ours; the line under each "
-      "title says what it measured.</p>\n",
-      style, escaped(machine), kernels::num_threads(), to_string(bench.device), to_string(bench.dtype));
-  for (const MeasuredGroup& group : groups)
-    html += "<h2>" + escaped(group.group->title) + "</h2>\n<p class=\"behind\">" + escaped(group.group->behind) +
-            "</p>\n" + table_html(group);
-  return html + "</body></html>\n";
 }
 
 }  // namespace poolgrad::examples

@@ -1,8 +1,6 @@
 // The headline program: every row of the original reports that this machine can run, beside what they claimed.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -120,32 +118,8 @@ double operations_of(const AttentionWork& work);
 /// Bytes of the tensors that must live at once, docs/attention.md.
 double formula_bytes(const AttentionWork& work, DType dtype);
 
-/// One call on fresh tensors; throws OutOfMemoryError.
-void run_once(const AttentionWork& work, DType dtype, Device device);
-/// Runs it as often as it is worth, at least once. Where the bytes do not fit the machine a sim device counts them.
-Outcome measure(const AttentionWork& work, Bench& bench);
-
-/// A row that does so.
+/// A row that runs it as often as it is worth, at least once. Where the bytes do not fit the machine a sim device
+/// counts them.
 Row attention_row(std::string id, std::string label, const AttentionWork& work, const Theirs& theirs);
-
-struct Measured {
-  const Row* row;
-  Outcome outcome;
-};
-
-struct MeasuredGroup {
-  const Group* group;
-  std::vector<Measured> rows;
-};
-
-/// The cells of a row, in the order of headline_columns(): what the table and the page show.
-std::vector<std::string> headline_cells(const Measured& measured);
-const std::vector<std::string>& headline_columns();
-
-/// Title, what is behind it, table, remarks.
-std::string group_text(const MeasuredGroup& group);
-Json headline_json(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine);
-/// One self-contained file.
-std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench& bench, const std::string& machine);
 
 }  // namespace poolgrad::examples

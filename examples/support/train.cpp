@@ -28,10 +28,7 @@ std::string to_text(const T& value) {
 
 std::string to_text(const std::vector<std::int64_t>& values) { return fmt::format("{}", fmt::join(values, ",")); }
 
-void from_text(const std::string& name, const std::string& text, std::string& value) {
-  (void)name;
-  value = text;
-}
+void from_text(const std::string&, const std::string& text, std::string& value) { value = text; }
 template <class T>
 void from_text(const std::string& name, const std::string& text, T& value) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);

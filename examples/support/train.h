@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "examples/support/options.h"
-#include "nn/training/run.h"
+#include "nn/training/trainer.h"
 
 namespace poolgrad::examples {
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
@@ -60,6 +61,10 @@ std::string bar(double fraction, int width) {
   const int filled = std::clamp(static_cast<int>(fraction * width), 0, width);
   return fmt::format("[{}{}]", std::string(static_cast<std::size_t>(filled), '#'),
                      std::string(static_cast<std::size_t>(width - filled), '-'));
+}
+
+std::int64_t Stopwatch::now() {
+  return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 void Progress::line(const std::string& text) {

@@ -1,7 +1,6 @@
 // How a run is seen, on a terminal, in a log and in files, and how it is stopped.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <iosfwd>
 #include <string>
@@ -21,12 +20,14 @@ std::string bar(double fraction, int width = 24);
 /// Wall-clock time since it was made.
 class Stopwatch {
  public:
-  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  Stopwatch() : start_(now()) {}
+  double seconds() const { return 1e-9 * static_cast<double>(now() - start_); }
   double milliseconds() const { return 1e3 * seconds(); }
 
  private:
-  using Clock = std::chrono::steady_clock;
-  Clock::time_point start_ = Clock::now();
+  static std::int64_t now();  // nanoseconds of a steady clock
+
+  std::int64_t start_;
 };
 
 /// Prints lines, and on a terminal a live line below them that is redrawn in place.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -150,6 +151,221 @@ double Trainer::validate(std::int64_t batches) {
   }
   model_->train();
   return sum / static_cast<double>(windows * length);
+}
+
+// The run: what it prints and writes.
+
+namespace {
+
+constexpr std::int64_t interim_batches = 4;
+constexpr std::int64_t prompt_bytes = 64;
+constexpr double sample_temperature = 0.8;
+
+using Json = nlohmann::ordered_json;
+
+/// Calls f(name, value) for all that files say of a step.
+template <class F>
+void for_each_field(const StepRecord& s, const F& f) {
+  f("step", s.step);
+  f("loss", s.loss);
+  f("gradient_norm", s.gradient_norm);
+  f("learning_rate", s.learning_rate);
+  f("milliseconds", s.milliseconds);
+  f("tokens_per_second", s.tokens_per_second);
+  f("live_bytes", s.live_bytes);
+  f("reserved_bytes", s.reserved_bytes);
+  f("device_allocations", s.device_allocations);
+}
+
+std::string json_report(const TrainResult& r, const Json& config) {
+  Json steps = Json::array(), validations = Json::array(), categories;
+  for (const StepRecord& record : r.steps) {
+    Json step;
+    for_each_field(record, [&](const char* name, auto value) { step[name] = value; });
+    steps.push_back(std::move(step));
+  }
+  for (const auto& [step, loss] : r.validations) validations.push_back({{"step", step}, {"loss", loss}});
+  for (std::size_t i = 0; i < category_count; ++i)
+    categories[std::string(to_string(static_cast<Category>(i)))] = r.bytes_by_category[i];
+  const Json report{
+      {"config", config},
+      {"steps", steps},
+      {"validations", validations},
+      {"validation_loss", r.validation_loss},
+      {"validation_bytes", r.validation_bytes},
+      {"baselines",
+       {{"unigram", r.baselines.unigram}, {"bigram", r.baselines.bigram}, {"trigram", r.baselines.trigram}}},
+      {"interrupted", r.interrupted},
+      {"seconds", r.seconds},
+      {"tokens_per_second", r.tokens_per_second},
+      {"peak_live_bytes", r.peak_live_bytes},
+      {"peak_reserved_bytes", r.peak_reserved_bytes},
+      {"pool_hit_rate", r.hit_rate},
+      {"allocation_hash", fmt::format("{:016x}", r.allocation_hash)},
+      {"bytes_by_category", categories},
+      {"sample", r.prompt + r.sample}};
+  return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string csv_report(const TrainResult& result) {
+  std::string header, lines;
+  for_each_field({}, [&](const char* name, auto) { header += (header.empty() ? "" : ",") + std::string(name); });
+  for (const StepRecord& record : result.steps) {
+    std::string line;
+    for_each_field(record,
+                   [&](const char*, auto value) { line += fmt::format("{}{}", line.empty() ? "" : ",", value); });
+    lines += line + "\n";
+  }
+  return header + "\n" + lines;
+}
+
+/// Text as a terminal can show it, line breaks and printable ASCII, behind a margin.
+std::string shown(const std::string& text) {
+  std::string result = "  | ";
+  for (const char c : text) {
+    if (c == '\n')
+      result += "\n  | ";
+    else if (c == '\t' || (c >= 0x20 && c < 0x7f))
+      result += c;
+    else if (c != '\r')
+      result += '?';
+  }
+  return result;
+}
+
+/// The line of a report interval, about the last step; `eta` in seconds.
+std::string describe_step(const Trainer& trainer, const TrainResult& r, double eta) {
+  const StepRecord& s = r.steps.back();
+  const std::int64_t steps = trainer.options().steps;
+  return fmt::format(
+      "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}  {:.0f} ms/step  {} tok/s  mem {} live, {} "
+      "reserved, {} peak  hits {:.1f}%  ETA {}",
+      s.step, fmt::formatted_size("{}", steps), steps, s.loss, r.validations.back().second, s.gradient_norm,
+      s.learning_rate, s.milliseconds, format_count(s.tokens_per_second), format_bytes(s.live_bytes),
+      format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate, format_duration(eta));
+}
+
+/// The live line between reports.
+std::string describe_status(const StepRecord& s, std::int64_t steps, double eta) {
+  return fmt::format("{} step {}/{}  loss {:.4f}  {:.0f} ms/step  ETA {}",
+                     bar(static_cast<double>(s.step) / static_cast<double>(steps)), s.step, steps, s.loss,
+                     s.milliseconds, format_duration(eta));
+}
+
+/// The report at the end: loss curve, validation beside the baselines, sample, memory by category, files.
+std::string describe_result(const TrainResult& r) {
+  std::vector<double> losses;
+  for (const StepRecord& step : r.steps) losses.push_back(step.loss);
+  std::string text = r.interrupted ? fmt::format("\nstopped after step {}\n", r.steps.back().step) : "\n";
+  if (!losses.empty())
+    text += fmt::format("loss     {} {:.3f} to {:.3f}\n", sparkline(losses), losses.front(), losses.back());
+  text +=
+      fmt::format("held out {:.4f} nats per byte (unigram {:.4f}, bigram {:.4f}, trigram {:.4f}); {} bytes scored\n",
+                  r.validation_loss, r.baselines.unigram, r.baselines.bigram, r.baselines.trigram, r.validation_bytes);
+  text += fmt::format("speed    {} tok/s, {} in all\n", format_count(r.tokens_per_second), format_duration(r.seconds));
+  if (!r.sample.empty())
+    text += fmt::format("sample   (the first {} bytes are held-out text)\n{}\n", r.prompt.size(),
+                        shown(r.prompt + r.sample));
+  text += fmt::format("memory   peak {} live, {} reserved; peaks by category:\n", format_bytes(r.peak_live_bytes),
+                      format_bytes(r.peak_reserved_bytes));
+  for (std::size_t i = 0; i < category_count; ++i)
+    if (r.bytes_by_category[i] > 0)
+      text += fmt::format("         {:<16} {:>12}\n", to_string(static_cast<Category>(i)),
+                          format_bytes(r.bytes_by_category[i]));
+  text += fmt::format("requests hash {:016x}, {:.2f} % served from the pool", r.allocation_hash, 100 * r.hit_rate);
+  for (const auto& [what, path] : r.written) text += fmt::format("\nwrote    {} {}", what, path);
+  return text;
+}
+
+/// `prompt_bytes` bytes from the middle of the held-out text, from the start of a line.
+std::string prompt_from(const Corpus& corpus, std::int64_t context) {
+  auto begin = corpus.validation.begin() + static_cast<std::ptrdiff_t>(corpus.validation.size() / 2);
+  const auto line = std::find(begin, corpus.validation.end(), '\n');
+  if (line != corpus.validation.end()) begin = line + 1;
+  const auto length = std::min<std::ptrdiff_t>({prompt_bytes, context / 2, corpus.validation.end() - begin});
+  return length > 0 ? std::string(begin, begin + length) : "\n";
+}
+
+void take_statistics(const CachingAllocator& pool, TrainResult& result) {
+  const Statistics statistics = pool.statistics();
+  result.peak_live_bytes = statistics.allocated_bytes.peak;
+  result.peak_reserved_bytes = statistics.reserved_bytes.peak;
+  result.hit_rate = statistics.hit_rate();
+  result.allocation_hash = pool.sequence_hash();
+  for (std::size_t i = 0; i < category_count; ++i) result.bytes_by_category[i] = statistics.category_bytes[i].peak;
+}
+
+/// The steps, with a line where one is due.
+void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result) {
+  const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
+  double milliseconds = 0, tokens = 0;
+  const Stopwatch watch;
+  while (trainer.steps_done() < steps && !result.interrupted) {
+    const StepRecord& record = result.steps.emplace_back(trainer.step());
+    milliseconds += record.milliseconds;
+    tokens += static_cast<double>(trainer.options().batch * trainer.model().config().context);
+    result.interrupted = InterruptGuard::interrupted() || record.step == options.stop_after;
+    const bool reports = record.step == first + 1 || record.step % std::max<std::int64_t>(options.report, 1) == 0 ||
+                         record.step == steps || result.interrupted;
+    if (reports) result.validations.emplace_back(record.step, trainer.validate(interim_batches));
+    const double done = static_cast<double>(record.step - first);
+    const double eta = watch.seconds() / done * static_cast<double>(steps - record.step);
+    take_statistics(trainer.pool(), result);
+    if (reports && !options.quiet)
+      progress.line(describe_step(trainer, result, eta));
+    else if (!reports)
+      progress.status(describe_status(record, steps, eta));
+  }
+  if (milliseconds > 0) result.tokens_per_second = tokens / milliseconds * 1e3;
+}
+
+/// Held-out loss and a sample, of a run that was not stopped.
+void judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
+  // A short run is not held up by a long text: at most a quarter of the bytes that were trained on.
+  const std::int64_t batches = std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
+  result.validation_loss = trainer.validate(batches);
+  result.validation_bytes = batches * trainer.validation_batch_bytes();
+  result.prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
+  trainer.model().eval();
+  result.sample =
+      sample_text(trainer.model(), result.prompt, sample, sample_temperature, trainer.options().seed, trainer.device());
+}
+
+}  // namespace
+
+TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
+  const Stopwatch watch;
+  const Json config = Json::parse(options.config, nullptr, false);
+  if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
+  const InterruptGuard interrupts;
+  Progress progress(out, options.live && !options.quiet);
+  TrainResult result;
+  take_steps(trainer, options, progress, result);
+  if (options.save.empty() && result.interrupted && trainer.device().is_cpu() && options.stop_after == 0)
+    options.save = "poolgrad-train.safetensors";
+  if (!options.save.empty()) {
+    trainer.save(options.save, options.metadata);
+    result.written.emplace_back("checkpoint", options.save);
+  }
+  if (!result.interrupted) {
+    judge(trainer, options.sample, result);
+  } else {
+    result.validation_loss = result.validations.back().second;
+    result.validation_bytes = interim_batches * trainer.validation_batch_bytes();
+  }
+  take_statistics(trainer.pool(), result);
+  result.baselines = ngram_baselines(trainer.corpus().train, trainer.corpus().validation);
+  result.seconds = watch.seconds();
+  if (!options.json.empty()) {
+    result.written.emplace_back("report", options.json);
+    write_text(options.json, json_report(result, config), "train");
+  }
+  if (!options.csv.empty()) {
+    result.written.emplace_back("steps", options.csv);
+    write_text(options.csv, csv_report(result), "train");
+  }
+  if (!options.quiet) progress.line(describe_result(result));
+  return result;
 }
 
 }  // namespace poolgrad::nn

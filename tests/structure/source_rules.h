@@ -9,7 +9,7 @@
 namespace poolgrad::structure {
 
 struct SourceFile {
-  std::string path;  // from the root: "tensor/shape.h"
+  std::string path;  // from the root: "tensor/tensor.h"
   std::string text;
 };
 

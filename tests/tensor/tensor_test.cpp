@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "allocator/caching_allocator.h"
+#include "allocator/memory_scope.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tests/tensor/support.h"
@@ -152,6 +154,64 @@ TEST(Tensor, OnHostCopiesOnlyWhereItMust) {
   const Tensor t = x.alias(transposed(x.geometry(), 0, 1));
   EXPECT_FALSE(t.on_host().shares_storage_with(t));
   EXPECT_THAT(t.on_host().to_vector<float>(), ElementsAre(0, 2, 1, 3));
+}
+
+std::uint64_t live_bytes() { return allocator_for(cpu).statistics().requested_bytes.current; }
+
+std::uint64_t live_bytes(Category category) {
+  return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(category)].current;
+}
+
+TEST(Storage, ComesFromThePoolAndGoesBackToIt) {
+  const std::uint64_t before = live_bytes();
+  {
+    const Storage storage(cpu, 1000);
+    EXPECT_EQ(live_bytes(), before + 1000);
+    EXPECT_EQ(storage.bytes(), 1000u);
+    EXPECT_EQ(storage.device(), cpu);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(storage.data()) % 64, 0u);
+  }
+  EXPECT_EQ(live_bytes(), before);
+}
+
+TEST(Storage, OfNoBytesStillHasAnAddressOfItsOwn) {
+  const Storage a(cpu, 0), b(cpu, 0);
+  EXPECT_NE(a.data(), nullptr);
+  EXPECT_NE(a.data(), b.data());
+}
+
+TEST(Storage, LivesAsLongAsItsLastTensor) {
+  const std::uint64_t before = live_bytes();
+  Tensor view;
+  {
+    const Tensor x = zeros({100}, {.dtype = DType::f64});
+    view = x.alias(sliced(x.geometry(), 0, 40, 60, 1));
+  }
+  EXPECT_EQ(live_bytes(), before + 800);
+  EXPECT_EQ(view.to_vector<double>(), std::vector<double>(20, 0.0));
+  view = Tensor();
+  EXPECT_EQ(live_bytes(), before);
+}
+
+TEST(Storage, IsTaggedByTheScopesAlive) {
+  const std::uint64_t before = live_bytes(Category::parameter);
+  Tensor weight;
+  {
+    const MemoryScope scope("layer", Category::parameter);
+    weight = zeros({10});
+  }
+  const Tensor other = zeros({10});
+  EXPECT_EQ(live_bytes(Category::parameter), before + 40);
+  weight = Tensor();
+  EXPECT_EQ(live_bytes(Category::parameter), before);
+}
+
+TEST(Storage, CountsItsVersions) {
+  Storage storage(cpu, 8);
+  EXPECT_EQ(storage.version(), 0u);
+  storage.bump_version();
+  storage.bump_version();
+  EXPECT_EQ(storage.version(), 2u);
 }
 
 }  // namespace

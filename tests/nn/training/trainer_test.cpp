@@ -9,7 +9,6 @@
 #include <sstream>
 
 #include "autograd/operators.h"
-#include "nn/training/run.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tests/tensor/support.h"

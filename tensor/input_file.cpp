@@ -1,4 +1,4 @@
-#include "tensor/internal/input_file.h"
+#include "tensor/input_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
