@@ -14,8 +14,8 @@
 #include "allocator/memory/host_memory.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/replay/zoo/zoo.h"
-#include "allocator/trace/trace_clock.h"
 #include "allocator/trace/trace_file.h"
+#include "allocator/trace/trace_ring.h"
 #include "benchmarks/support.h"
 
 namespace poolgrad {

@@ -2,7 +2,6 @@
 // depends on the number of threads. Calls made inside a parallel body run on the calling thread alone.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 namespace poolgrad::kernels {
@@ -32,7 +31,8 @@ void parallel_ranges(std::int64_t n, std::int64_t chunk, const Body& body) {
   detail::run_parallel((n + chunk - 1) / chunk, false,
                        [](const void* erased, std::int64_t item, int) {
                          const auto& [count, size, run] = *static_cast<const Context*>(erased);
-                         run(item * size, std::min(count, (item + 1) * size));
+                         const std::int64_t end = (item + 1) * size;
+                         run(item * size, end < count ? end : count);
                        },
                        &context);
 }

@@ -2,7 +2,6 @@
 // device. TracedMemory and RaceDetector have files of their own.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -198,7 +197,8 @@ class LimitedMemory : public MemoryAdaptor {
 
   MemoryInfo info() const override {
     const MemoryInfo whole = MemoryAdaptor::info();
-    return {.free = std::min(limit_ - committed_.load(), whole.free), .total = std::min(limit_, whole.total)};
+    const std::size_t left = limit_ - committed_.load();
+    return {.free = left < whole.free ? left : whole.free, .total = limit_ < whole.total ? limit_ : whole.total};
   }
   bool commit(void* address, std::size_t bytes) override {
     // Never added first and taken back after: a request that is too large would make a small one of another thread

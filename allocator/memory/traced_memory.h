@@ -1,10 +1,7 @@
 // A log of what a pool asks of its device, for tests and for looking at a GPU.
 #pragma once
 
-#include <array>
-#include <chrono>
 #include <cstdint>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -28,12 +25,7 @@ enum class DeviceCall : std::uint8_t {
   discard_event
 };
 
-inline std::string_view to_string(DeviceCall call) {
-  constexpr std::array<std::string_view, 11> names = {"reserve",     "unreserve",   "commit",       "decommit",
-                                                      "move",        "fill",        "record_event", "event_finished",
-                                                      "stream_wait", "synchronize", "discard_event"};
-  return names[static_cast<std::size_t>(call)];
-}
+std::string_view to_string(DeviceCall call);
 
 /// One call. What a call has not is 0.
 struct CallRecord {
@@ -47,19 +39,7 @@ struct CallRecord {
   std::uint64_t nanoseconds = 0;  // of the steady clock
 
   /// "commit 2097152 bytes at 0x7f0000000000"
-  std::string text() const {
-    std::ostringstream text;
-    text << to_string(call);
-    if (bytes != 0) text << " " << bytes << " bytes";
-    if (address != nullptr) text << " at " << address;
-    if (to != nullptr) text << " to " << to;
-    const bool speaks_of_a_stream =
-        call == DeviceCall::fill || call == DeviceCall::record_event || call == DeviceCall::stream_wait;
-    if (speaks_of_a_stream) text << " stream " << stream;
-    if (event != 0) text << " event " << event;
-    if (!succeeded) text << ": no";
-    return text.str();
-  }
+  std::string text() const;
 };
 
 /// Logs every call but queries of properties, in the order in which they returned.
@@ -124,10 +104,9 @@ class TracedMemory : public GuardedAdaptor {
     struct Entry {
       TracedMemory& memory;
       CallRecord record;
-      std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+      std::uint64_t start = now();
       ~Entry() {
-        const std::chrono::nanoseconds time = std::chrono::steady_clock::now() - start;
-        record.nanoseconds = static_cast<std::uint64_t>(time.count());
+        record.nanoseconds = now() - start;
         const std::lock_guard lock(memory.mutex_);
         memory.log_.push_back(record);
       }
@@ -145,6 +124,8 @@ class TracedMemory : public GuardedAdaptor {
       return result;
     }
   }
+
+  static std::uint64_t now();  // nanoseconds of the steady clock
 
   std::vector<CallRecord> log_;
 };

@@ -2,7 +2,6 @@
 // virtual clock. Addresses are made up, never reused, and 2 MiB aligned.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -26,7 +25,7 @@ class ModelDevice {
   static constexpr std::size_t page = std::size_t{2} << 20;
 
   ModelDevice(std::size_t capacity, const LatencyTable& latency, std::uint16_t streams)
-      : capacity_(capacity), latency_(latency), busy_until_(std::max<std::size_t>(streams, 1)) {}
+      : capacity_(capacity), latency_(latency), busy_until_(streams != 0 ? streams : 1u) {}
 
   /// cudaMalloc: 0 if it does not fit. Takes whole pages of 2 MiB of the capacity.
   std::uintptr_t allocate(std::size_t bytes) {
@@ -52,7 +51,7 @@ class ModelDevice {
   }
   /// Addresses without memory behind them.
   std::uintptr_t reserve(std::size_t bytes) {
-    return std::exchange(next_address_, next_address_ + std::max<std::size_t>(pages(bytes), 1) * page);
+    return std::exchange(next_address_, next_address_ + (bytes != 0 ? pages(bytes) : 1) * page);
   }
   /// Creates `handles` physical handles of `bytes` in all and maps them; false if they do not fit.
   bool map(std::size_t bytes, std::size_t handles) {
@@ -76,7 +75,7 @@ class ModelDevice {
   std::uint64_t record(std::uint16_t stream) {
     spend(latency_.event_record.call);
     ++counters_.events;
-    finish_.push_back(busy_until_[stream] = std::max(busy_until_[stream], now_ + work_delay));
+    finish_.push_back(busy_until_[stream] = later(busy_until_[stream], now_ + work_delay));
     return finish_.size();
   }
   bool finished(std::uint64_t event) {
@@ -87,16 +86,20 @@ class ModelDevice {
   void wait(std::uint16_t stream, std::uint64_t event) {
     spend(latency_.stream_wait.call);
     ++counters_.waits;
-    busy_until_[stream] = std::max(busy_until_[stream], finish_[event - 1]);
+    busy_until_[stream] = later(busy_until_[stream], finish_[event - 1]);
   }
   void synchronize(std::uint64_t event) { synchronize_until(finish_[event - 1]); }
   void synchronize_stream(std::uint16_t stream) {
     // Whatever the stream was given so far is done `work_delay` from now at the latest.
-    busy_until_[stream] = std::max(busy_until_[stream], now_ + work_delay);
+    busy_until_[stream] = later(busy_until_[stream], now_ + work_delay);
     spend(latency_.synchronize.call + busy_until_[stream] - now_);
     ++counters_.synchronizations;
   }
-  void synchronize_all() { synchronize_until(*std::ranges::max_element(busy_until_)); }
+  void synchronize_all() {
+    double latest = busy_until_.front();
+    for (const double time : busy_until_) latest = later(latest, time);
+    synchronize_until(latest);
+  }
 
   void advance(double nanoseconds) { now_ += nanoseconds; }
   double now() const { return now_; }
@@ -114,8 +117,9 @@ class ModelDevice {
     counters_.nanoseconds += nanoseconds;
   }
 
+  static double later(double a, double b) { return a < b ? b : a; }
   void synchronize_until(double time) {
-    spend(latency_.synchronize.call + std::max(0.0, time - now_));
+    spend(latency_.synchronize.call + later(0.0, time - now_));
     ++counters_.synchronizations;
   }
   static std::size_t pages(std::size_t bytes) { return (bytes + page - 1) / page; }

@@ -1,7 +1,6 @@
 // What a pool has done, with PyTorch's names and meanings where they exist.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -179,7 +178,8 @@ class StatisticsDelta {
     }
     void fall(std::uint64_t amount) noexcept { now -= static_cast<std::int64_t>(amount); }
     void add_to(Gauge& gauge, std::uint64_t added) const noexcept {
-      gauge.peak = std::max(gauge.peak, gauge.current + static_cast<std::uint64_t>(peak));
+      const std::uint64_t highest = gauge.current + static_cast<std::uint64_t>(peak);
+      if (highest > gauge.peak) gauge.peak = highest;
       gauge.current += static_cast<std::uint64_t>(now);
       gauge.allocated += added;
       gauge.freed += added - static_cast<std::uint64_t>(now);

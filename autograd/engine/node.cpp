@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "allocator/error.h"
+#include "autograd/engine/tape_record.h"
 
 namespace poolgrad {
 namespace {

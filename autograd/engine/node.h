@@ -4,9 +4,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <source_location>
 #include <string>
 #include <utility>
@@ -69,19 +67,7 @@ struct TensorMeta {
 /// Called with the gradients of a node's outputs before the node runs; may replace them.
 using Hook = std::function<void(Gradients&)>;
 
-/// The hooks of a node, or of a leaf. They run in the order in which they were added; a hook may add and remove hooks,
-/// itself too. May be used from several threads.
-class Hooks {
- public:
-  std::uint64_t add(Hook hook);
-  void remove(std::uint64_t id);
-  void run(Gradients& gradients) const;
-
- private:
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, Hook> hooks_;
-  std::uint64_t next_ = 0;
-};
+class Hooks;  // of a node, or of a leaf
 
 /// What register_hook() and Node::add_hook() return. Letting go of it leaves the hook where it is.
 class HookHandle {

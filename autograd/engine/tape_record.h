@@ -1,6 +1,7 @@
 // The gradient record behind a Tensor: either a leaf with its accumulated gradient, or the output of a node.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -9,6 +10,20 @@
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
+
+/// The hooks of a node, or of a leaf. They run in the order in which they were added; a hook may add and remove hooks,
+/// itself too. May be used from several threads.
+class Hooks {
+ public:
+  std::uint64_t add(Hook hook);
+  void remove(std::uint64_t id);
+  void run(Gradients& gradients) const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Hook> hooks_;
+  std::uint64_t next_ = 0;
+};
 
 class TapeRecord final : public GradRecord, public std::enable_shared_from_this<TapeRecord> {
  public:
