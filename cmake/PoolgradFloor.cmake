@@ -40,31 +40,39 @@ function(poolgrad_floor name)
   install(TARGETS ${target} EXPORT poolgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# poolgrad_test(<source relative to tests/> [OPTIMIZED] [LIBRARIES ...] [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest
-# program and registers each of its tests with ctest (under sanitizers the program as one), labelled with its folder, which
-# also says the floor that it is linked with, besides POOLGRAD_TEST_LIBRARIES, and with the labels in POOLGRAD_TEST_LABELS.
-# The targets gpu_tests and core_tests build those labelled gpu and core. What takes time is compiling tests, so their own
-# code is -O0, or -O1 where it computes much (OPTIMIZED).
-function(poolgrad_test source)
-  cmake_parse_arguments(TEST "OPTIMIZED" "" "LIBRARIES;LABELS;ENVIRONMENT" ${ARGN})
-  string(REGEX REPLACE "\\.cpp$" "" name ${source})
-  string(REGEX REPLACE "/.*" "" floor ${name})
-  string(REPLACE "/" "_" name ${name})
-  add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/${source})
+# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...] [LABELS ...]
+# [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp, <folder>_test with _ for / or
+# <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
+# first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
+# those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
+# of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED).
+function(poolgrad_tests folder)
+  cmake_parse_arguments(TEST "OPTIMIZED" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
+  string(REGEX REPLACE "/.*" "" floor ${folder})
+  string(REPLACE "/" "_" name ${folder})
+  if(TEST_AS)
+    string(APPEND name _${TEST_AS})
+  endif()
+  string(APPEND name _test)
+  list(TRANSFORM TEST_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/tests/${folder}/)
+  list(TRANSFORM TEST_SOURCES APPEND _test.cpp)
+  add_executable(${name} ${TEST_SOURCES})
   set(library poolgrad_all)
   if(TARGET poolgrad_${floor})
     set(library poolgrad_${floor})
   endif()
-  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} ${POOLGRAD_TEST_LIBRARIES} ${library} poolgrad_options poolgrad_threads
+  target_link_libraries(${name} PRIVATE ${TEST_LIBRARIES} ${library} poolgrad_options poolgrad_threads
     GTest::gmock GTest::gtest_main poolgrad_test_options)
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_compile_definitions(${name} PRIVATE ${TEST_DEFINITIONS})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${POOLGRAD_UNITY} UNITY_BUILD_BATCH_SIZE 6)
   set(level -O0)
   if(TEST_OPTIMIZED)
     set(level -O1)
   endif()
   target_compile_options(${name} PRIVATE ${level})
   target_precompile_headers(${name} REUSE_FROM poolgrad_test_headers${level})
-  set(labels ${floor} ${TEST_LABELS} ${POOLGRAD_TEST_LABELS})
+  set(labels ${floor} ${TEST_LABELS})
   foreach(label IN ITEMS gpu core)
     if(label IN_LIST labels)
       add_dependencies(${label}_tests ${name})

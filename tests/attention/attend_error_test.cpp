@@ -9,6 +9,7 @@
 #include "autograd/operators.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/attention/attend_support.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::attention {
@@ -16,9 +17,9 @@ namespace {
 
 using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
+using testing_support::infinity;
+using testing_support::sim;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr Device sim{DeviceType::sim, 0};
 const Shape plain{1, 4, 2, 8};
 
 template <class E>

@@ -16,12 +16,11 @@ using testing_support::attended;
 using testing_support::Call;
 using testing_support::Case;
 using testing_support::cases_with;
+using testing_support::infinity;
 using testing_support::make_call;
 using testing_support::Outcome;
 using testing_support::parts;
 using testing_support::Sizes;
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 void expect_equal_bits(const Outcome& a, const Outcome& b, const std::string& what) {
   const auto left = parts(a), right = parts(b);

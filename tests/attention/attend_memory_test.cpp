@@ -17,9 +17,8 @@ using testing_support::Case;
 using testing_support::cases_with;
 using testing_support::difference;
 using testing_support::make_call;
+using testing_support::sim;
 using testing_support::Sizes;
-
-constexpr Device sim{DeviceType::sim, 0};
 
 std::uint64_t live_bytes() { return allocator_for(cpu).statistics().requested_bytes.current; }
 

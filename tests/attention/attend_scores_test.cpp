@@ -13,12 +13,11 @@ using testing_support::Call;
 using testing_support::Case;
 using testing_support::causal;
 using testing_support::defined;
+using testing_support::infinity;
 using testing_support::make_call;
 using testing_support::normal;
 using testing_support::Outcome;
 using testing_support::Sizes;
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::vector<Case> some_cases() {
   std::vector<Case> chosen;

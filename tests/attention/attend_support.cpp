@@ -12,8 +12,6 @@ namespace poolgrad::attention::testing_support {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-
 /// m at all pairs of a call, so that the definition is asked once for each.
 oracle::Multiplicity tabulated(const oracle::Multiplicity& m, std::int64_t heads, std::int64_t queries,
                                std::int64_t keys, std::int64_t q_offset) {

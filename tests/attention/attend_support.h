@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,9 @@
 #include "tests/attention/oracle.h"
 
 namespace poolgrad::attention::testing_support {
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+inline constexpr Device sim{DeviceType::sim, 0};
 
 /// A pattern and the same from the table of docs/attention.md.
 struct Case {

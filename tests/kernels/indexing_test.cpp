@@ -11,10 +11,6 @@ namespace {
 
 using namespace testing;
 
-constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
-                                DType::i64, DType::i32, DType::u8,  DType::boolean};
-constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
-
 /// Row-major coordinates of element i.
 std::vector<std::int64_t> coordinates(const View& view, std::int64_t i) {
   std::vector<std::int64_t> result(static_cast<std::size_t>(view.rank));

@@ -15,8 +15,8 @@
 namespace poolgrad::kernels {
 namespace {
 
-using testing::HasSubstr;
-using testing::ThrowsMessage;
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
 
 LaunchShape shape(Extent grid, Extent block, std::int64_t shared_bytes = 0) { return {grid, block, shared_bytes}; }
 

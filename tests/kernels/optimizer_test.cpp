@@ -11,7 +11,6 @@ namespace {
 
 using namespace testing;
 
-constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
 constexpr std::int64_t sizes[] = {0, 1, 33, 1025, 50001};
 
 TEST(AdamW, FollowsLoshchilovAndHutterForSeveralSteps) {

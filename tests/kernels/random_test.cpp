@@ -13,8 +13,6 @@ namespace {
 
 using namespace testing;
 
-constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
-
 TEST(Philox, GivesThePublishedWords) {  // the known-answer vectors of Random123
   const auto words = [](PhiloxWords counter, std::uint32_t key0, std::uint32_t key1) {
     const PhiloxWords result = philox(counter, key0, key1);

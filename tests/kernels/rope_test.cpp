@@ -10,8 +10,6 @@ namespace {
 
 using namespace testing;
 
-constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
-
 struct Rotation {
   std::int64_t position;
   double base;
@@ -34,12 +32,12 @@ double rotated(const TestArray& x, std::int64_t i, bool steps_first, const Rotat
 constexpr Rotation rotations[] = {
     {0, 10000, false}, {0, 10000, true}, {5, 100, false}, {777, 10000, false}, {777, 10000, true}};
 // Pairs beyond a block of 64, odd lengths, one pair, nothing at all.
-const std::vector<Shape> shapes = {{2, 3, 2, 4}, {1, 5, 3, 2}, {1, 7, 1, 134}, {2, 0, 2, 4}, {1, 300, 2, 30}};
+const std::vector<Shape> rope_shapes = {{2, 3, 2, 4}, {1, 5, 3, 2}, {1, 7, 1, 134}, {2, 0, 2, 4}, {1, 300, 2, 30}};
 
 TEST(Rope, AgreesWithTheDefinition) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats)
-    for (const Shape& shape : shapes)
+    for (const Shape& shape : rope_shapes)
       for (const Rotation& by : rotations) {
         TestArray x(dtype, shape), out(dtype, shape);
         x.random(random);

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -21,6 +22,12 @@
 namespace poolgrad::kernels::testing {
 
 using Shape = std::vector<std::int64_t>;
+
+inline constexpr DType floats[] = {DType::f64, DType::f32, DType::f16, DType::bf16};
+inline constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                                       DType::i64, DType::i32, DType::u8,  DType::boolean};
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+inline constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
 /// contiguous: row-major; transposed: column-major; spread: row-major with a gap after every element; reversed:
 /// negative strides; repeated: stride 0 in the first dimension (for inputs).

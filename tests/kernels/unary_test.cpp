@@ -14,7 +14,7 @@ namespace {
 
 using namespace testing;
 
-const std::vector<Shape> shapes = {{}, {0}, {1}, {7}, {33}, {1025}, {3, 0, 2}, {31, 33}, {4, 1, 5, 7}, {67, 131}};
+const std::vector<Shape> unary_shapes = {{}, {0}, {1}, {7}, {33}, {1025}, {3, 0, 2}, {31, 33}, {4, 1, 5, 7}, {67, 131}};
 constexpr double a = 2.5, b = 3.25;
 
 bool gives_truth(UnaryOp op) { return op == UnaryOp::logical_not || op == UnaryOp::is_nan || op == UnaryOp::is_finite; }
@@ -27,7 +27,7 @@ TEST_P(Unary, AgreesWithItsDefinition) {
   const UnaryDefinition& definition = GetParam();
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
-    for (const Shape& shape : shapes) {
+    for (const Shape& shape : unary_shapes) {
       TestArray x(dtype, shape), out(gives_truth(definition.op) ? DType::boolean : dtype, shape);
       x.random(random, definition.low, definition.high);
       unary({}, definition.op, out, x, a, b);
@@ -41,7 +41,7 @@ TEST_P(Unary, GradientIsTheDerivativeTimesTheGradientOfTheResult) {
   const UnaryDefinition& definition = GetParam();
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
-    for (const Shape& shape : shapes) {
+    for (const Shape& shape : unary_shapes) {
       TestArray x(dtype, shape), y(dtype, shape), grad(dtype, shape), dx(dtype, shape);
       x.random(random, definition.low, definition.high);
       y.fill([&](std::int64_t i) { return static_cast<double>(definition.value(x[i], a, b)); });

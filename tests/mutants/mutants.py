@@ -10,7 +10,7 @@ and names the test that must fail with it. An entry is a paragraph:
     file: allocator/pool/streams.cpp
     find: block->size < best->block->size
     replace: block->size > best->block->size
-    test: allocator_pool_stream_order_test StreamOrder.*
+    test: allocator_pool_test StreamOrder.*
 
 `find` occurs once in the file (--check says where it does not; the suite runs that too); where it is several lines,
 they come after `find:`, each with a | before it, and so do those of `replace`. `test` is a program, and what of it is
@@ -73,17 +73,18 @@ def fault(entry):
     if entry["find"] == entry["replace"]:
         return "replaces its text by itself"
     program = entry["test"].split()[0]
-    if not any(program == name for name in programs()):
+    if program not in programs():
         return f"there is no test program {program}"
     return None
 
 
 def programs():
-    """What poolgrad_test() calls test programs: the path below tests/, with _ for /."""
+    """The test programs: what poolgrad_tests(<folder> [AS <part>] ...) makes of the tests in a folder."""
     if not hasattr(programs, "names"):
-        tests = ROOT / "tests"
+        calls = re.compile(r"^\s*\w+_tests\((\S+)(?: AS (\w+))?", re.M)
         programs.names = {
-            str(path.relative_to(tests).with_suffix("")).replace("/", "_") for path in tests.rglob("*_test.cpp")
+            "_".join([folder.replace("/", "_"), *filter(None, [part]), "test"])
+            for path in (ROOT / "tests").rglob("CMakeLists.txt") for folder, part in calls.findall(path.read_text())
         }
     return programs.names
 

@@ -36,7 +36,7 @@ const std::string version_three =
     "                                                            \012\376\377\377\377\377\377\377\377"s;
 
 /// A version 1.0 file around any header.
-std::string with_header(const std::string& header, const std::string& data = "") {
+std::string npy_file(const std::string& header, const std::string& data = "") {
   std::string bytes = "\223NUMPY\001\000"s;
   bytes += static_cast<char>(header.size() & 0xff);
   bytes += static_cast<char>(header.size() >> 8);
@@ -74,17 +74,17 @@ TEST_F(Npy, ReadsWhatNumPyWrites) {
   EXPECT_EQ(describe(load(version_three)), "() i64 on cpu");
   EXPECT_EQ(load(version_three).item(), -2);
   EXPECT_THAT(
-      load(with_header("{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", "\001\000"s)).to_vector<bool>(),
+      load(npy_file("{'descr': '|b1', 'fortran_order': False, 'shape': (2,), }", "\001\000"s)).to_vector<bool>(),
       ElementsAre(true, false));
-  EXPECT_EQ(load(with_header("{'descr': '|u1', 'fortran_order': False, 'shape': (0, 3), }")).shape(), (Shape{0, 3}));
-  EXPECT_THAT(load(with_header("{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }", "\000>\000\300"s))
-                  .to_vector<float>(),
-              ElementsAre(1.5f, -2.0f));
+  EXPECT_EQ(load(npy_file("{'descr': '|u1', 'fortran_order': False, 'shape': (0, 3), }")).shape(), (Shape{0, 3}));
+  EXPECT_THAT(
+      load(npy_file("{'descr': '<f2', 'fortran_order': False, 'shape': (2,), }", "\000>\000\300"s)).to_vector<float>(),
+      ElementsAre(1.5f, -2.0f));
 }
 
 TEST_F(Npy, ReadsAnyOrderOfKeysAndOldSpellings) {
   const auto shape = [&](const std::string& header, int bytes) {
-    return to_string(load(with_header(header, std::string(static_cast<std::size_t>(bytes), '\0'))).shape());
+    return to_string(load(npy_file(header, std::string(static_cast<std::size_t>(bytes), '\0'))).shape());
   };
   EXPECT_EQ(shape("{\"shape\":(1,2),\"fortran_order\":False,\"descr\":\"<f4\"}\n", 8), "(1, 2)");
   EXPECT_EQ(shape("{'descr': '<f4', 'shape': (3L, 2L), 'fortran_order': True}", 24), "(3, 2)") << "Python 2";
@@ -115,7 +115,7 @@ TEST_F(Npy, RefusesWhatItCannotRepresent) {
             "[save_npy] npy files have no dtype for bf16");
   EXPECT_TRUE(folder_.names().empty());
   const auto descr = [&](const std::string& code) {
-    return refusal(with_header("{'descr': " + code + ", 'fortran_order': False, 'shape': (1,), }", "12345678"));
+    return refusal(npy_file("{'descr': " + code + ", 'fortran_order': False, 'shape': (1,), }", "12345678"));
   };
   EXPECT_EQ(descr("'>f8'"), "big-endian data ('>f8') is not supported (at byte 10)");
   EXPECT_EQ(descr("'<c8'"), "dtype '<c8' is not supported (f2 f4 f8 i4 i8 u1 b1 are) (at byte 10)");
@@ -126,7 +126,7 @@ TEST_F(Npy, RefusesWhatItCannotRepresent) {
 TEST_F(Npy, RefusesSizesThatDoNotFitTheFileBeforeAllocating) {
   const std::uint64_t requests = allocator_for(cpu).statistics().requests;
   const auto shape = [&](const std::string& text) {
-    return refusal(with_header("{'descr': '<f8', 'fortran_order': False, 'shape': " + text + ", }", "12345678"));
+    return refusal(npy_file("{'descr': '<f8', 'fortran_order': False, 'shape': " + text + ", }", "12345678"));
   };
   EXPECT_EQ(shape("(2,)"), "shape (2,) f64 does not fit the 8 bytes of data (at byte 67)");
   EXPECT_EQ(shape("(0,)"), "shape (0,) f64 does not fit the 8 bytes of data (at byte 67)") << "trailing bytes";
@@ -141,7 +141,7 @@ TEST_F(Npy, RefusesSizesThatDoNotFitTheFileBeforeAllocating) {
 
 TEST_F(Npy, RefusesMalformedHeaders) {
   const std::string good = "{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }";
-  EXPECT_EQ(load(with_header(good, "12345678")).count(), 1);
+  EXPECT_EQ(load(npy_file(good, "12345678")).count(), 1);
   for (const char* header :
        {"", "{", "}", "{}", "[]", "{'descr': '<f8'}", "{'descr': '<f8', 'fortran_order': False}",
         "{'descr': '<f8', 'fortran_order': False, 'shape': (1)}", "{'descr': '<f8', 'fortran_order': 0, 'shape': (1,)}",
@@ -152,7 +152,7 @@ TEST_F(Npy, RefusesMalformedHeaders) {
         "{'descr': '<f8', 'fortran_order': False 'shape': (1,)}", "{'descr': '<f8, 'fortran_order': False}",
         "{'descr': '<f8', 'fortran_order': False, 'shape': (1.0,)}",
         "{'descr': '<f8', 'fortran_order': False, 'shape': (1,"})
-    EXPECT_THROW(load(with_header(header, "12345678")), FileError) << header;
+    EXPECT_THROW(load(npy_file(header, "12345678")), FileError) << header;
 }
 
 TEST_F(Npy, RefusesOtherFiles) {
@@ -168,7 +168,7 @@ TEST_F(Npy, RefusesOtherFiles) {
 }
 
 TEST_F(Npy, RefusesABoolThatIsNeitherTrueNorFalse) {
-  EXPECT_EQ(refusal(with_header("{'descr': '|b1', 'fortran_order': False, 'shape': (3,), }", "\001\000\002"s)),
+  EXPECT_EQ(refusal(npy_file("{'descr': '|b1', 'fortran_order': False, 'shape': (3,), }", "\001\000\002"s)),
             "a bool of value 2 (at byte 69)");
 }
 

@@ -16,16 +16,16 @@ using testing_support::error_of;
 
 const Device sim = Device::parse("sim:0");
 
-std::uint64_t live_bytes() { return allocator_for(sim).statistics().requested_bytes.current; }
+std::uint64_t simulated_bytes() { return allocator_for(sim).statistics().requested_bytes.current; }
 
 TEST(SimulatedTensor, TakesItsMemoryFromThePoolOfItsDevice) {
-  const std::uint64_t before = live_bytes(), host = allocator_for(cpu).statistics().requests;
+  const std::uint64_t before = simulated_bytes(), host = allocator_for(cpu).statistics().requests;
   {
     const Tensor x = zeros({1000, 1000}, {.device = sim});
-    EXPECT_EQ(live_bytes(), before + 4'000'000);
+    EXPECT_EQ(simulated_bytes(), before + 4'000'000);
     EXPECT_EQ(describe(x), "(1000, 1000) f32 on sim:0");
   }
-  EXPECT_EQ(live_bytes(), before);
+  EXPECT_EQ(simulated_bytes(), before);
   EXPECT_EQ(allocator_for(cpu).statistics().requests, host);
 }
 

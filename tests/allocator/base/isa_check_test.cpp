@@ -12,7 +12,7 @@
 namespace poolgrad {
 namespace {
 
-using testing::StrEq;
+using ::testing::StrEq;
 
 TEST(InstructionSets, NamesTheFirstThatIsMissing) {
   EXPECT_EQ(missing_instruction_set(0b0111, 0b1111), nullptr);

@@ -10,6 +10,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "tests/allocator/memory/fake_cuda_driver.h"
+#include "tests/allocator/memory/pages.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -18,9 +19,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Failure = FakeCudaDriver::Failure;
-
-constexpr std::size_t page = FakeCudaDriver::page;
-constexpr std::size_t capacity = 16 * page;
 
 class CudaMemoryTest : public ::testing::Test {
  protected:

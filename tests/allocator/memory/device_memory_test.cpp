@@ -16,13 +16,12 @@
 #include "allocator/memory/traced_memory.h"
 #include "tests/allocator/memory/device_memory_contract.h"
 #include "tests/allocator/memory/fake_cuda_driver.h"
+#include "tests/allocator/memory/pages.h"
 
 namespace poolgrad::testing {
 namespace {
 
-constexpr std::size_t page = std::size_t{2} << 20;
 constexpr std::size_t small_page = std::size_t{64} << 10;
-constexpr std::size_t capacity = MemoryKind::capacity;
 
 std::unique_ptr<DeviceMemory> host(std::size_t total = capacity) {
   return std::make_unique<HostMemory>(total, small_page);

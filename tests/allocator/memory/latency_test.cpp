@@ -12,6 +12,7 @@
 
 #include "allocator/error.h"
 #include "tests/allocator/memory/fake_cuda_driver.h"
+#include "tests/allocator/memory/pages.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -131,7 +132,6 @@ TEST(LatencyTable, RefusesFilesThatAreTooLargeForATable) {
   std::filesystem::remove(path);
 }
 
-constexpr std::size_t page = FakeCudaDriver::page;
 constexpr CalibrationOptions quick{.repetitions = 3, .small_bytes = page, .large_bytes = 4 * page};
 
 TEST(Calibration, MeasuresEveryCallOfATable) {

@@ -9,15 +9,13 @@
 #include "allocator/memory/memory_adaptor.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"
+#include "tests/allocator/memory/pages.h"
 
 namespace poolgrad::testing {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::Field;
-
-constexpr std::size_t page = std::size_t{2} << 20;
-constexpr std::size_t capacity = 16 * page;
 
 std::unique_ptr<DeviceMemory> sim() { return std::make_unique<SimulatedMemory>(0, capacity); }
 

@@ -11,14 +11,13 @@
 
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
+#include "tests/allocator/memory/pages.h"
 #include "tests/test_seed.h"
 
 namespace poolgrad::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr std::size_t page = std::size_t{2} << 20;
 
 class RaceDetectorTest : public ::testing::Test {
  protected:

@@ -5,12 +5,10 @@
 #include <gtest/gtest.h>
 
 #include "allocator/error.h"
+#include "tests/allocator/memory/pages.h"
 
 namespace poolgrad::testing {
 namespace {
-
-constexpr std::size_t page = std::size_t{2} << 20;
-constexpr std::size_t capacity = 16 * page;
 
 TEST(SimulatedMemory, PlacesDevicesOneTebibyteApart) {
   SimulatedMemory first(0, capacity);

@@ -20,7 +20,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string read_error(const std::string& bytes) {
+std::string refusal_of_read(const std::string& bytes) {
   return error_of<FileError>([&] { decode_pytorch_snapshot(bytes, "evil"); });
 }
 
@@ -56,7 +56,7 @@ class Hostile : public ::testing::TestWithParam<const char*> {
 TEST_P(Hostile, ATruncatedFileIsAnErrorAtEveryLength) {
   const std::string whole = bytes();
   for (std::size_t size = 0; size < whole.size(); ++size)
-    ASSERT_THAT(read_error(whole.substr(0, size)), StartsWith("[read] evil: byte ")) << size;
+    ASSERT_THAT(refusal_of_read(whole.substr(0, size)), StartsWith("[read] evil: byte ")) << size;
 }
 
 TEST_P(Hostile, DamagedFilesAreReadOrRefused) {
@@ -107,17 +107,17 @@ INSTANTIATE_TEST_SUITE_P(Formats, Hostile,
                          });
 
 TEST(HostilePickle, OpcodesThatMakeObjectsAreNamedWithTheirPlace) {
-  EXPECT_EQ(read_error(pickle("}(X\x01" + std::string(3, '\0') + "acos\nsystem\n.")),
+  EXPECT_EQ(refusal_of_read(pickle("}(X\x01" + std::string(3, '\0') + "acos\nsystem\n.")),
             "[read] evil: byte 10: pickle opcode 0x63, which plain data does not need");
   for (const char opcode :
        {'c', 'R', 'b', 'i', 'o', '\x81', '\x92', '\x93', 'B',    'C',    '\x8e', '\x8d', 'P',    'Q', 'I',
         'L', 'F', 'S', 'V', '0', '1',    '2',    '\x8b', '\x8f', '\x90', '\x91', '\x96', '\x97', 'g', 'p'})
-    EXPECT_THAT(read_error(pickle(std::string(1, opcode) + ".")), HasSubstr("byte 2: pickle opcode 0x"));
+    EXPECT_THAT(refusal_of_read(pickle(std::string(1, opcode) + ".")), HasSubstr("byte 2: pickle opcode 0x"));
 }
 
 TEST(HostilePickle, ProtocolsAreTwoToFive) {
-  EXPECT_THAT(read_error("\x80\x01}."), HasSubstr("pickle protocol 1, known are 2 to 5"));
-  EXPECT_THAT(read_error("\x80\x06}."), HasSubstr("pickle protocol 6"));
+  EXPECT_THAT(refusal_of_read("\x80\x01}."), HasSubstr("pickle protocol 1, known are 2 to 5"));
+  EXPECT_THAT(refusal_of_read("\x80\x06}."), HasSubstr("pickle protocol 6"));
 }
 
 TEST(HostilePickle, TheStackIsChecked) {
@@ -149,51 +149,54 @@ TEST(HostilePickle, TheStackIsChecked) {
                               "a.",
                               "](.",
                               "((\x85."})
-    EXPECT_THAT(read_error(pickle(program)), StartsWith("[read] evil: byte ")) << program;
+    EXPECT_THAT(refusal_of_read(pickle(program)), StartsWith("[read] evil: byte ")) << program;
 }
 
 TEST(HostilePickle, LengthsAreBelievedOnlyAsFarAsTheFileReaches) {
-  EXPECT_THAT(read_error(pickle("X\xff\xff\xff\xff")), AllOf(HasSubstr("byte 7"), HasSubstr("4294967295 bytes, 0")));
-  EXPECT_THAT(read_error(pickle("\x8c\xff"
-                                "ab.")),
+  EXPECT_THAT(refusal_of_read(pickle("X\xff\xff\xff\xff")),
+              AllOf(HasSubstr("byte 7"), HasSubstr("4294967295 bytes, 0")));
+  EXPECT_THAT(refusal_of_read(pickle("\x8c\xff"
+                                     "ab.")),
               HasSubstr("text needs 255 bytes, 3 are left"));
-  EXPECT_THAT(read_error(pickle("\x8a\x09"
-                                "ab.")),
+  EXPECT_THAT(refusal_of_read(pickle("\x8a\x09"
+                                     "ab.")),
               HasSubstr("integer needs 9 bytes"));
 }
 
 TEST(HostilePickle, MemoNumbersMustHaveBeenSet) {
-  EXPECT_THAT(read_error(pickle("h\x05.")), HasSubstr("memo number 5 was never set"));
-  EXPECT_THAT(read_error(pickle("]r" + u32(5) + "j" + u32(4) + ".")), HasSubstr("memo number 4 was never set"));
+  EXPECT_THAT(refusal_of_read(pickle("h\x05.")), HasSubstr("memo number 5 was never set"));
+  EXPECT_THAT(refusal_of_read(pickle("]r" + u32(5) + "j" + u32(4) + ".")), HasSubstr("memo number 4 was never set"));
   // A memo of 4 billion entries would be 64 GiB.
-  EXPECT_THAT(read_error(pickle("]r\xff\xff\xff\xff.")), HasSubstr("memo number 4294967295 in so short a pickle"));
+  EXPECT_THAT(refusal_of_read(pickle("]r\xff\xff\xff\xff.")), HasSubstr("memo number 4294967295 in so short a pickle"));
 }
 
 TEST(HostilePickle, IntegersHaveSixtyFourBits) {
   const auto with_size = [&](const std::string& number) {
     return pickle("](}(" + text("total_size") + number + text("blocks") + "]ue.");
   };
-  EXPECT_THAT(read_error(with_size("\x8a\x0a" + std::string(9, '\0') + '\x01')), HasSubstr("more than 64 bits"));
-  EXPECT_THAT(read_error(with_size("\x8a\x08" + std::string(8, '\xff'))), HasSubstr("'total_size' is not a whole"));
-  EXPECT_THAT(read_error(with_size("\x8a\x09" + std::string(8, '\xff') + '\0')),
+  EXPECT_THAT(refusal_of_read(with_size("\x8a\x0a" + std::string(9, '\0') + '\x01')), HasSubstr("more than 64 bits"));
+  EXPECT_THAT(refusal_of_read(with_size("\x8a\x08" + std::string(8, '\xff'))),
+              HasSubstr("'total_size' is not a whole"));
+  EXPECT_THAT(refusal_of_read(with_size("\x8a\x09" + std::string(8, '\xff') + '\0')),
               HasSubstr("its blocks are 18446744073709551615 bytes fewer than total_size"));
-  EXPECT_EQ(read_error(with_size(std::string("\x8a\x00", 2))), "no exception");
+  EXPECT_EQ(refusal_of_read(with_size(std::string("\x8a\x00", 2))), "no exception");
 }
 
 TEST(HostilePickle, DepthCostsNoStack) {
   const std::size_t deep = 100'000;
   std::string nested(deep, '(');
   nested += std::string(deep, 'l') + ".";
-  EXPECT_THAT(read_error(pickle(nested)), HasSubstr("more lists and dictionaries than a snapshot of this size has"));
+  EXPECT_THAT(refusal_of_read(pickle(nested)),
+              HasSubstr("more lists and dictionaries than a snapshot of this size has"));
   // Few enough containers for the size of the file, one in the other.
   std::string padded;
   for (std::size_t i = 0; i < deep; ++i) padded += "(K\x01K\x01K\x01K\x01";
   for (std::size_t i = 0; i < deep; ++i) padded += 't';
-  EXPECT_THAT(read_error(pickle(padded + ".")), StartsWith("[read] evil: segments[0]: not a dictionary"));
+  EXPECT_THAT(refusal_of_read(pickle(padded + ".")), StartsWith("[read] evil: segments[0]: not a dictionary"));
 }
 
 TEST(HostilePickle, AListThatContainsItselfIsAnError) {
-  EXPECT_THAT(read_error(pickle("]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a.")),
+  EXPECT_THAT(refusal_of_read(pickle("]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a.")),
               HasSubstr("segments[0]: not a dictionary"));
 }
 
@@ -202,7 +205,7 @@ TEST(HostilePickle, AListIsExpandedOnce) {
   const std::string block = "}(" + text("size") + "K\x01" + text("state") + text("inactive") + "u";
   std::string program = "](}(" + text("total_size") + "K\x01" + text("blocks") + "](" + block + "eq\x01u";
   program += "}(" + text("total_size") + "K\x01" + text("blocks") + "h\x01ue.";
-  EXPECT_THAT(read_error(pickle(program)), HasSubstr("segments[1]: blocks is a list that was used before"));
+  EXPECT_THAT(refusal_of_read(pickle(program)), HasSubstr("segments[1]: blocks is a list that was used before"));
 }
 
 TEST(HostilePickle, LongTextsAreNotCopiedAgainAndAgain) {
@@ -214,40 +217,43 @@ TEST(HostilePickle, LongTextsAreNotCopiedAgainAndAgain) {
                text("frames") + "](}(" + text("line") + line + text("name") +
                (i == 0 ? "X" + u32(1 << 20) + name + "q\x01" : std::string("h\x01")) + "ueu";
   }
-  EXPECT_THAT(read_error(program + "eeu."), HasSubstr("texts that are repeated too often"));
+  EXPECT_THAT(refusal_of_read(program + "eeu."), HasSubstr("texts that are repeated too often"));
 }
 
 TEST(HostilePickle, AnEntryHasAFewKeys) {
   std::string program = "](}(";
   for (int i = 0; i < 100; ++i) program += "K\x01K\x02";
-  EXPECT_THAT(read_error(pickle(program + "ue.")), HasSubstr("segments[0]: a dictionary of more than 64 keys"));
+  EXPECT_THAT(refusal_of_read(pickle(program + "ue.")), HasSubstr("segments[0]: a dictionary of more than 64 keys"));
 }
 
 TEST(HostileJson, SaysWhereItIsWrong) {
-  EXPECT_THAT(read_error("{\"segments\": [}"), StartsWith("[read] evil: byte 15: "));
-  EXPECT_THAT(read_error(""), StartsWith("[read] evil: byte 1"));
-  EXPECT_THAT(read_error(std::string(1'000'000, '[')), StartsWith("[read] evil: byte "));
-  EXPECT_THAT(read_error("{\"segments\": [], \"device_traces\": [[{\"action\": 5}]]}"),
+  EXPECT_THAT(refusal_of_read("{\"segments\": [}"), StartsWith("[read] evil: byte 15: "));
+  EXPECT_THAT(refusal_of_read(""), StartsWith("[read] evil: byte 1"));
+  EXPECT_THAT(refusal_of_read(std::string(1'000'000, '[')), StartsWith("[read] evil: byte "));
+  EXPECT_THAT(refusal_of_read("{\"segments\": [], \"device_traces\": [[{\"action\": 5}]]}"),
               HasSubstr("device_traces[0][0]: 'action' is not a text"));
-  EXPECT_THAT(read_error("{}"), HasSubstr("neither 'segments' nor 'device_traces'"));
-  EXPECT_THAT(read_error("{\"traceEvents\": []}"), HasSubstr("a Chrome trace cannot be read back"));
-  EXPECT_THAT(read_error("3"), HasSubstr("a snapshot is a dictionary or a list"));
+  EXPECT_THAT(refusal_of_read("{}"), HasSubstr("neither 'segments' nor 'device_traces'"));
+  EXPECT_THAT(refusal_of_read("{\"traceEvents\": []}"), HasSubstr("a Chrome trace cannot be read back"));
+  EXPECT_THAT(refusal_of_read("3"), HasSubstr("a snapshot is a dictionary or a list"));
 }
 
 TEST(HostileJson, ValuesOutOfRangeAreRefused) {
   const auto segment = [](const std::string& keys) { return "[{\"total_size\": 8, " + keys + "}]"; };
   const std::string block = "\"blocks\": [{\"size\": 8, \"state\": \"inactive\"}]";
-  EXPECT_EQ(read_error(segment(block)), "no exception");
-  EXPECT_THAT(read_error(segment("\"device\": 256, " + block)), HasSubstr("device 256, at most 255"));
-  EXPECT_THAT(read_error(segment("\"device\": -1, " + block)), HasSubstr("'device' is not a whole number"));
-  EXPECT_THAT(read_error(segment("\"address\": 18446744073709551610, " + block)), HasSubstr("beyond 64 bits"));
-  EXPECT_THAT(read_error(segment("\"blocks\": [{\"size\": 9, \"state\": \"inactive\"}]")),
+  EXPECT_EQ(refusal_of_read(segment(block)), "no exception");
+  EXPECT_THAT(refusal_of_read(segment("\"device\": 256, " + block)), HasSubstr("device 256, at most 255"));
+  EXPECT_THAT(refusal_of_read(segment("\"device\": -1, " + block)), HasSubstr("'device' is not a whole number"));
+  EXPECT_THAT(refusal_of_read(segment("\"address\": 18446744073709551610, " + block)), HasSubstr("beyond 64 bits"));
+  EXPECT_THAT(refusal_of_read(segment("\"blocks\": [{\"size\": 9, \"state\": \"inactive\"}]")),
               HasSubstr("segments[0].blocks[0]: a block of 9 bytes"));
-  EXPECT_THAT(read_error(segment("\"blocks\": [{\"size\": 0, \"state\": \"inactive\"}]")), HasSubstr("of 0 bytes"));
-  EXPECT_THAT(read_error(segment("\"blocks\": [{\"size\": 1.5, \"state\": \"inactive\"}]")), HasSubstr("whole number"));
-  EXPECT_THAT(read_error(segment("\"blocks\": [{\"size\": 8, \"state\": \"odd\"}]")), HasSubstr("unknown state 'odd'"));
+  EXPECT_THAT(refusal_of_read(segment("\"blocks\": [{\"size\": 0, \"state\": \"inactive\"}]")),
+              HasSubstr("of 0 bytes"));
+  EXPECT_THAT(refusal_of_read(segment("\"blocks\": [{\"size\": 1.5, \"state\": \"inactive\"}]")),
+              HasSubstr("whole number"));
+  EXPECT_THAT(refusal_of_read(segment("\"blocks\": [{\"size\": 8, \"state\": \"odd\"}]")),
+              HasSubstr("unknown state 'odd'"));
   EXPECT_THAT(
-      read_error(segment("\"blocks\": [{\"size\": 8, \"state\": \"active_allocated\", \"requested_size\": 9}]")),
+      refusal_of_read(segment("\"blocks\": [{\"size\": 8, \"state\": \"active_allocated\", \"requested_size\": 9}]")),
       HasSubstr("requested_size is above size"));
 }
 

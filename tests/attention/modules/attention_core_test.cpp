@@ -8,6 +8,7 @@
 #include "attention/modules/multihead.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/attention/modules/gathered_dilated.h"
 #include "tests/attention/ring/ring_support.h"
 #include "tests/tensor/support.h"
 
@@ -16,8 +17,6 @@ namespace {
 
 using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct Named {
   std::string name;

@@ -9,7 +9,7 @@
 namespace poolgrad::attention {
 namespace {
 
-using testing_support::error_of;
+using poolgrad::testing_support::error_of;
 
 TEST(PatternErrors, Windows) {
   EXPECT_EQ(error_of<ValueError>([] { Pattern::window(-1, 2); }),

@@ -12,15 +12,15 @@
 namespace poolgrad::attention {
 namespace {
 
+using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
-using testing_support::error_of;
 
 constexpr SparsePatternType all_types[] = {SparsePatternType::local_window, SparsePatternType::dilated_sparse,
                                            SparsePatternType::global_local, SparsePatternType::strided,
                                            SparsePatternType::axial,        SparsePatternType::random};
 
 /// Blocks of 16 that the pattern admits at their first positions, as rows of 'x' and '.'.
-std::vector<std::string> blocks(const Pattern& pattern, std::int64_t count) {
+std::vector<std::string> block_rows(const Pattern& pattern, std::int64_t count) {
   std::vector<std::string> rows;
   for (std::int64_t i = 0; i < count; ++i) {
     rows.emplace_back();
@@ -65,7 +65,7 @@ TEST(SparsePatternConfig, MeansThePatternsOfItsFields) {
 TEST(SparsePatternConfig, LooksAsOneWouldDrawIt) {
   const auto drawn = [](SparsePatternConfig config) {
     config.block_size = 16;
-    return blocks(config.pattern(6 * 16), 6);
+    return block_rows(config.pattern(6 * 16), 6);
   };
   EXPECT_THAT(drawn({.pattern_type = SparsePatternType::local_window, .window_size = 32}),
               testing::ElementsAre("xx....", "xxx...", ".xxx..", "..xxx.", "...xxx", "....xx"));
@@ -152,7 +152,7 @@ TEST(SparsePatternConfig, FillsUpWithRandomBlocksWhereOffsetsEnd) {
 TEST(SparsePatternConfig, RandomBlocksKeepTheDiagonal) {
   const SparsePatternConfig config{
       .pattern_type = SparsePatternType::random, .block_size = 16, .sparsity_ratio = 0.2, .seed = 9};
-  const std::vector<std::string> drawn = blocks(config.pattern(64 * 16), 64);
+  const std::vector<std::string> drawn = block_rows(config.pattern(64 * 16), 64);
   for (std::size_t i = 0; i < drawn.size(); ++i) EXPECT_EQ(drawn[i][i], 'x') << i;
   EXPECT_NEAR(config.density(64 * 16), 0.2 + 0.8 / 64, 0.03);  // 4096 blocks: three deviations are 0.019
 }

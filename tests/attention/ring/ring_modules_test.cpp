@@ -13,8 +13,6 @@ namespace {
 
 using poolgrad::testing_support::error_of;
 
-constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
-
 /// The module's result and gradients; a generator of the same state for each call.
 RingOutcome outcome_of_module(AttentionCore& module, const RingInputs& in, bool causal) {
   return outcome_of(in, {}, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor&) {

@@ -4,10 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/attention/ring/ring_support.h"
+
 namespace poolgrad::attention {
 namespace {
 
-constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
+using testing_support::layouts;
 
 const std::vector<Pattern>& all_patterns() {
   static const std::vector<Pattern> patterns{

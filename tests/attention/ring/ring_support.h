@@ -13,6 +13,8 @@
 
 namespace poolgrad::attention::testing_support {
 
+inline constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
+
 struct RingSizes {
   std::int64_t batch, queries, keys, heads, kv_heads, width, value_width;
 };

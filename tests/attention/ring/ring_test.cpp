@@ -10,7 +10,6 @@ namespace poolgrad::attention::testing_support {
 namespace {
 
 using Progress = LocalGroup::Progress;
-constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
 constexpr int ring_sizes[] = {1, 2, 3, 4, 8};
 
 /// Expects ring_attend_all() on rings of every size and layout to be attend().

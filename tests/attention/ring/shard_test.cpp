@@ -11,14 +11,14 @@
 #include "autograd/operators/views.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/attention/ring/ring_support.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::attention {
 namespace {
 
-using testing_support::error_of;
-
-constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
+using poolgrad::testing_support::error_of;
+using testing_support::layouts;
 
 std::vector<std::int64_t> positions(const kernels::PositionMap& map) {
   std::vector<std::int64_t> result;
