@@ -142,12 +142,13 @@ class TestArray {
   std::vector<bool> element_;
 };
 
-/// Every element within the tolerance of its dtype from expected(i), where i is the row-major index. `absolute` is
-/// added for results that cancel.
+/// Every element within the tolerance of its dtype from expected(i), where i is the row-major index, or infinite where
+/// that is beyond the dtype. `absolute` is added for results that cancel.
 template <class F>
 void expect_elements(const TestArray& actual, const F& expected, double relative, double absolute = 0.0) {
   for (std::int64_t i = 0; i < actual.count(); ++i) {
-    const double wanted = expected(i);
+    const double exact = expected(i);
+    const double wanted = std::abs(exact) >= overflow(actual.dtype()) ? std::copysign(infinity, exact) : exact;
     if (close(actual[i], wanted, relative, absolute)) continue;
     ADD_FAILURE() << "element " << i << " of " << actual.count() << " " << to_string(actual.dtype()) << ": "
                   << actual[i] << ", expected " << wanted << "; seed " << test_seed();

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "kernels/dtype.h"
 
@@ -16,6 +17,16 @@ constexpr double tolerance(DType dtype) {
     case DType::f16: return 6e-4;
     case DType::bf16: return 4.5e-3;
     default: return 0.0;
+  }
+}
+
+/// The least magnitude that rounds to infinity: half a step above the largest number of the dtype.
+constexpr double overflow(DType dtype) {
+  switch (dtype) {
+    case DType::f16: return 65520;
+    case DType::bf16: return 0x1.ffp127;
+    case DType::f32: return 0x1.ffffffp127;
+    default: return std::numeric_limits<double>::infinity();
   }
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "allocator/error.h"
+#include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
 namespace {
@@ -18,7 +19,6 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 
-constexpr std::size_t page = std::size_t{2} << 20;
 constexpr std::uintptr_t base = 0x7f0000000000;
 
 TEST(HandleSizes, AreAsLargeAsTheyMayBeButForTheLast) {
