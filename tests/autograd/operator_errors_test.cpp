@@ -25,7 +25,7 @@ std::string text_of(const Call& call) {
 }
 
 Tensor f32(const Shape& shape, Device device = cpu) { return zeros(shape, {.device = device}); }
-Tensor f64(const Shape& shape) { return zeros(shape, {.dtype = DType::f64}); }
+Tensor zeros_f64(const Shape& shape) { return zeros(shape, {.dtype = DType::f64}); }
 Tensor i64(const Shape& shape, Device device = cpu) { return zeros(shape, {.dtype = DType::i64, .device = device}); }
 Tensor boolean(const Shape& shape) { return zeros(shape, {.dtype = DType::boolean}); }
 
@@ -38,7 +38,7 @@ TEST(OperatorErrors, NameTheOperatorTheReasonAndEveryOperand) {
               f32({2, 3}) + f32({4});
             }),
             "[add] shapes do not broadcast: lhs (2, 3) f32 on cpu, rhs (4,) f32 on cpu");
-  EXPECT_EQ(text_of<DTypeError>([] { f32({2}) * f64({2}); }),
+  EXPECT_EQ(text_of<DTypeError>([] { f32({2}) * zeros_f64({2}); }),
             "[mul] operands differ in dtype: lhs (2,) f32 on cpu, rhs (2,) f64 on cpu");
   EXPECT_EQ(text_of<DeviceError>([] { f32({2}) - f32({2}, sim); }),
             "[sub] operands live on different devices: lhs (2,) f32 on cpu, rhs (2,) f32 on sim:0");
@@ -157,7 +157,7 @@ TEST(OperatorErrors, OfJoining) {
             }),
             "[cat] sizes differ outside dimension 1: tensor 0 (2, 3) f32 on cpu, tensor 1 (3, 3) f32 on cpu");
   EXPECT_EQ(text_of<DTypeError>([] {
-              cat({f32({2}), f64({2})});
+              cat({f32({2}), zeros_f64({2})});
             }),
             "[cat] tensors differ in dtype: tensor 0 (2,) f32 on cpu, tensor 1 (2,) f64 on cpu");
   EXPECT_EQ(text_of<ValueError>([] { cat({}); }), "[cat] no tensors given");
