@@ -45,7 +45,8 @@ endfunction()
 # <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
 # first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
 # those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
-# of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED).
+# of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED). Names in
+# anonymous namespaces are therefore unique in a program.
 function(poolgrad_tests folder)
   cmake_parse_arguments(TEST "OPTIMIZED" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "/.*" "" floor ${folder})

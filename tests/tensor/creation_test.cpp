@@ -14,10 +14,8 @@ namespace {
 
 using testing::Each;
 using testing::ElementsAre;
+using testing_support::all_dtypes;
 using testing_support::error_of;
-
-constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
-                                DType::i64, DType::i32, DType::u8,  DType::boolean};
 
 TEST(Creation, FillsWithOneValueInEveryDtype) {
   for (const DType dtype : all_dtypes) {

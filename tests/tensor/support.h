@@ -20,6 +20,9 @@
 
 namespace poolgrad::testing_support {
 
+inline constexpr DType all_dtypes[] = {DType::f64, DType::f32, DType::f16, DType::bf16,
+                                       DType::i64, DType::i32, DType::u8,  DType::boolean};
+
 /// The text of the exception of type E that `action` throws.
 template <class E>
 std::string error_of(const std::function<void()>& action) {

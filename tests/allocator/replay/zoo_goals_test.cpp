@@ -14,8 +14,6 @@
 namespace poolgrad {
 namespace {
 
-constexpr std::size_t page = ModelDevice::page;
-
 const PolicyEntry& pool() { return policy_named("poolgrad"); }
 
 /// figure(workload), by the name of the workload, for the whole zoo; printed.
@@ -55,7 +53,8 @@ TEST(ZooGoals, SmallestCapacityIsWithin5PercentOfTheLowerBoundOnAverageAndOnePer
   const auto smallest = of_the_zoo([&](const Workload& workload) {
     const std::size_t needed = smallest_capacity(workload, pool());
     // What others need is not searched for: it is enough that they fail with 1 % less.
-    const auto less = static_cast<std::size_t>(static_cast<double>(needed) / 1.01) / page * page;
+    const auto less =
+        static_cast<std::size_t>(static_cast<double>(needed) / 1.01) / ModelDevice::page * ModelDevice::page;
     for (const PolicyEntry& other : policies()) {
       if (!other.online || other.name == "poolgrad" || less < workload.lower_bound()) continue;
       if (!replay(workload, other, {.capacity = less}).out_of_memory)

@@ -18,7 +18,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string read_error(const std::string& bytes) {
+std::string refusal_of_pgt(const std::string& bytes) {
   return error_of<FileError>([&] { decode_pgt(bytes, "some/file.pgt"); });
 }
 
@@ -111,8 +111,8 @@ TEST(Pgt, TakesFewBytesAnEvent) {
 TEST(Pgt, ATruncatedFileIsAnErrorAtEveryLength) {
   const std::string whole = encode_pgt(synthetic_trace(2, 60, {.windows = 1, .pages = 1, .live = 10}));
   for (std::size_t size = 0; size < whole.size(); ++size)
-    ASSERT_THAT(read_error(whole.substr(0, size)), StartsWith("[read] some/file.pgt: byte ")) << size;
-  EXPECT_THAT(read_error(whole + '\0'), HasSubstr("1 bytes behind the end"));
+    ASSERT_THAT(refusal_of_pgt(whole.substr(0, size)), StartsWith("[read] some/file.pgt: byte ")) << size;
+  EXPECT_THAT(refusal_of_pgt(whole + '\0'), HasSubstr("1 bytes behind the end"));
 }
 
 TEST(Pgt, EveryFlippedBitIsNoticed) {
@@ -156,14 +156,15 @@ TEST(Pgt, CountsAreBelievedOnlyAsFarAsTheFileReaches) {
       break;
     }
     repair_checksums(bytes);
-    EXPECT_THAT(read_error(bytes), HasSubstr("of 18446744073709551615 with 0 bytes left")) << name;
+    EXPECT_THAT(refusal_of_pgt(bytes), HasSubstr("of 18446744073709551615 with 0 bytes left")) << name;
   }
 }
 
 TEST(Pgt, AHugeSectionIsRefusedBeforeAnythingIsAllocated) {
   std::string bytes = encode_pgt({});
   write_u64(bytes, 12 + 8, UINT64_MAX);
-  EXPECT_THAT(read_error(bytes), AllOf(HasSubstr("byte 36"), HasSubstr("section needs 18446744073709551615 bytes")));
+  EXPECT_THAT(refusal_of_pgt(bytes),
+              AllOf(HasSubstr("byte 36"), HasSubstr("section needs 18446744073709551615 bytes")));
 }
 
 TEST(Pgt, SkipsSectionsThatItDoesNotKnow) {
@@ -181,13 +182,13 @@ TEST(Pgt, SaysWhatIsWrong) {
   const std::string whole = encode_pgt({});
   std::string bytes = whole;
   bytes[8] = 2;
-  EXPECT_EQ(read_error(bytes), "[read] some/file.pgt: byte 8: version 2, known is 1");
+  EXPECT_EQ(refusal_of_pgt(bytes), "[read] some/file.pgt: byte 8: version 2, known is 1");
   bytes = whole;
   bytes[0] = 'P';
-  EXPECT_EQ(read_error(bytes), "[read] some/file.pgt: byte 0: not a .pgt file");
+  EXPECT_EQ(refusal_of_pgt(bytes), "[read] some/file.pgt: byte 0: not a .pgt file");
   bytes = whole;
   bytes[12] = 'S', bytes[13] = 'T', bytes[14] = 'R', bytes[15] = 'M';
-  EXPECT_EQ(read_error(bytes), "[read] some/file.pgt: byte 12: section STRM instead of META");
+  EXPECT_EQ(refusal_of_pgt(bytes), "[read] some/file.pgt: byte 12: section STRM instead of META");
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ using ::testing::StartsWith;
 const std::string header = "Thread,Time,Action,Pointer,Size,Stream\n";
 
 Trace read(const std::string& lines) { return decode_rmm_csv(header + lines, "log.csv"); }
-std::string read_error(const std::string& bytes) {
+std::string refusal_of_csv(const std::string& bytes) {
   return error_of<FileError>([&] { decode_rmm_csv(bytes, "log.csv"); });
 }
 
@@ -173,11 +173,11 @@ TEST(RmmCsv, LinesMayEndAsOnWindowsAndTheLastNotAtAll) {
 }
 
 TEST(RmmCsv, ErrorsNameTheLine) {
-  EXPECT_EQ(read_error("Thread,Time\n"),
+  EXPECT_EQ(refusal_of_csv("Thread,Time\n"),
             "[read] log.csv: line 1: not the header 'Thread,Time,Action,Pointer,Size,Stream'");
-  EXPECT_THAT(read_error(""), HasSubstr("line 0: not the header"));
+  EXPECT_THAT(refusal_of_csv(""), HasSubstr("line 0: not the header"));
   const auto with_line = [](const std::string& line) {
-    return read_error(header + "1,00:00:00.0,allocate,0x1000,1,0\n" + line + "\n");
+    return refusal_of_csv(header + "1,00:00:00.0,allocate,0x1000,1,0\n" + line + "\n");
   };
   EXPECT_EQ(with_line("1,00:00:00.0,allocate"), "[read] log.csv: line 3: 6 fields wanted, 3 found");
   EXPECT_THAT(with_line("1,00:00:00.0,reallocate,0x1,1,0"), HasSubstr("line 3: unknown action 'reallocate'"));

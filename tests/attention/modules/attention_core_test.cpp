@@ -8,7 +8,7 @@
 #include "attention/modules/multihead.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
-#include "tests/attention/modules/gathered_dilated.h"
+#include "tests/attention/attend_support.h"
 #include "tests/attention/ring/ring_support.h"
 #include "tests/tensor/support.h"
 

@@ -15,6 +15,7 @@
 #include "autograd/operators/shared.h"
 #include "kernels/definition/attention_dropout.h"
 #include "tensor/creation.h"
+#include "tests/attention/attend_support.h"
 
 namespace poolgrad::attention::testing_support {
 
@@ -70,8 +71,6 @@ inline std::vector<PhaseClass> phase_classes(const DilatedBranches& branches, in
   }
   return classes;
 }
-
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Positions first, first + step, ... below `end`, which are rows (position - offset) of a tensor.
 struct Positions {

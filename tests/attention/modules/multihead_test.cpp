@@ -22,7 +22,7 @@ using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t width = 12, heads = 4;
-const nn::ParameterOptions f64{.dtype = DType::f64};
+const nn::ParameterOptions in_f64{.dtype = DType::f64};
 
 /// A core that returns what it was given as values, to look at the shell alone.
 class Values : public AttentionCore {
@@ -55,7 +55,7 @@ Tensor parameter(const nn::Module& module, const std::string& name) {
 }
 
 TEST(MultiheadShell, IsProjectionNormsCoreNormProjection) {
-  Multihead<Values> layer(width, heads, {}, f64);
+  Multihead<Values> layer(width, heads, {}, in_f64);
   randomise(layer);
   const Tensor x = input(5), weight = parameter(layer, "projection.weight"), bias = parameter(layer, "projection.bias");
   const auto projected = [&](std::int64_t part) {
@@ -76,7 +76,7 @@ TEST(MultiheadShell, IsProjectionNormsCoreNormProjection) {
 TEST(MultiheadShell, HasOnlyTheParametersThatItUses) {
   const auto names = [](const MultiheadOptions& options) {
     std::vector<std::string> result;
-    for (const auto& [name, tensor] : Multihead<Values>(width, heads, options, f64).named_parameters())
+    for (const auto& [name, tensor] : Multihead<Values>(width, heads, options, in_f64).named_parameters())
       result.push_back(name);
     return result;
   };
@@ -102,7 +102,7 @@ TEST(MultiheadShell, GivesTheGainToValuesAndOutputOnly) {
 
 TEST(MultiheadShell, ProjectsQueryKeyAndValueApartWhereTheyDiffer) {
   for (const std::int64_t kv_heads : {4, 2}) {
-    Multihead<ImprovedDilatedAttention> layer(width, heads, {.kv_heads = kv_heads}, f64,
+    Multihead<ImprovedDilatedAttention> layer(width, heads, {.kv_heads = kv_heads}, in_f64,
                                               std::vector<std::int64_t>{4, 8}, std::vector<std::int64_t>{1, 2});
     randomise(layer);
     const Tensor x = input(9), same = x.copy(), other = x.copy();
@@ -131,7 +131,7 @@ TEST(MultiheadShell, GivesEveryParameterItsGradient) {
 }
 
 TEST(MultiheadShell, HasTheGradientsOfCentralDifferences) {
-  Multihead<DilatedAttention> layer(width, heads, {}, f64, std::vector<std::int64_t>{4, 8},
+  Multihead<DilatedAttention> layer(width, heads, {}, in_f64, std::vector<std::int64_t>{4, 8},
                                     std::vector<std::int64_t>{1, 2});
   randomise(layer);
   std::vector<Tensor> inputs = layer.parameters();
@@ -145,8 +145,8 @@ TEST(MultiheadShell, GivesTheSameAroundInterchangeableCores) {
   const std::vector<std::int64_t> w{4, 8}, r{1, 2};
   for (const bool causal : {false, true}) {
     const MultiheadOptions options{.causal = causal};
-    Multihead<DilatedAttention> readable(width, heads, options, f64, w, r);
-    Multihead<ImprovedDilatedAttention> fused(width, heads, options, f64, w, r);
+    Multihead<DilatedAttention> readable(width, heads, options, in_f64, w, r);
+    Multihead<ImprovedDilatedAttention> fused(width, heads, options, in_f64, w, r);
     randomise(readable);
     fused.load(readable.named_parameters());
     const Tensor x = input(21);
@@ -163,7 +163,7 @@ TEST(MultiheadShell, GivesTheSameAroundInterchangeableCores) {
 
 TEST(MultiheadShell, ContinuesASequenceFromItsState) {
   const NoGradGuard no_grad;
-  Multihead<ImprovedDilatedAttention> layer(width, heads, {.kv_heads = 2, .causal = true}, f64,
+  Multihead<ImprovedDilatedAttention> layer(width, heads, {.kv_heads = 2, .causal = true}, in_f64,
                                             std::vector<std::int64_t>{4, 8}, std::vector<std::int64_t>{1, 2});
   randomise(layer);
   const Tensor x = input(14), whole = layer.forward(x);
@@ -185,7 +185,7 @@ TEST(MultiheadShell, ServesHalfPrecisionWithSingleParameters) {
 }
 
 TEST(MultiheadShell, RotatesQueriesAndKeysAfterTheirNorms) {
-  Multihead<Values> plain(16, heads, {}, f64), rotating(16, heads, {.rope_base = 100.0}, f64);
+  Multihead<Values> plain(16, heads, {}, in_f64), rotating(16, heads, {.rope_base = 100.0}, in_f64);
   randomise(plain);
   rotating.load(plain.named_parameters());
   Generator generator(5);
@@ -202,7 +202,7 @@ TEST(MultiheadShell, RotatesQueriesAndKeysAfterTheirNorms) {
 
 TEST(MultiheadShell, DropsWeightsInTrainingOnly) {
   Generator generator(1);
-  Multihead<ImprovedDilatedAttention> layer(width, heads, {}, f64, std::vector<std::int64_t>{8},
+  Multihead<ImprovedDilatedAttention> layer(width, heads, {}, in_f64, std::vector<std::int64_t>{8},
                                             std::vector<std::int64_t>{1}, DilatedOptions{},
                                             CoreOptions{.dropout = 0.5, .generator = &generator});
   const Tensor x = input(8);
@@ -227,7 +227,7 @@ TEST(MultiheadShell, SaysWhatIsWrong) {
                                             DilatedOptions{.mode = DilatedMode::grouped});
               }),
               HasSubstr("grouped mode needs a head for each branch"));
-  Multihead<Values> layer(width, heads, {}, f64);
+  Multihead<Values> layer(width, heads, {}, in_f64);
   EXPECT_EQ(
       error_of<ShapeError>([&] {
         layer.forward(zeros({2, 3, 5}, {.dtype = DType::f64}));

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "allocator/replay/policies/model_policy.h"
+#include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
 
-inline constexpr std::size_t KiB = 1024;
-inline constexpr std::size_t MiB = 1024 * KiB;
 inline constexpr std::size_t GiB = 1024 * MiB;
 
 class Model {
