@@ -75,7 +75,7 @@ Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pa
   const std::int64_t keys = options.keys.value_or(k.defined() && k.rank() == 4 ? k.size(1) * ranks : 0);
   const bool differentiable = check_ring(q, k, v, keys, options.attend);
   const AttendOperands x = ring_operands(q, k, v, options.attend);
-  const RingCall ring = prepare_ring(x, pattern, ranks, options, options.queries.value_or(x.queries() * ranks), keys);
+  RingCall ring = prepare_ring(x, pattern, ranks, options, options.queries.value_or(x.queries() * ranks), keys);
   check_shard(q, "q", ring.plan->queries_of(rank), options, *communicator);
   check_shard(k, "k", ring.plan->keys_of(rank), options, *communicator);
 
@@ -87,15 +87,18 @@ Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pa
 
   const std::vector<Tensor> inputs{x.q, x.k, x.v, x.sinks};
   std::vector<SavedTensor> saved(inputs.begin(), inputs.end());
+  const SavedTensor padding(std::exchange(ring.padding, {}));
   record("ring_attend", inputs, {result.out, result.lse},
-         [ring, communicator, statistics = options.statistics, saved = std::move(saved), alibi = SavedTensor(x.alibi),
-          out = SavedTensor::output(result.out, 0),
+         [kept = ring, padding, communicator, statistics = options.statistics, saved = std::move(saved),
+          alibi = SavedTensor(x.alibi), out = SavedTensor::output(result.out, 0),
           lse = SavedTensor::output(result.lse, 1)](const BackwardCall& backward) -> Gradients {
            if (grad_enabled())
              throw Error("[ring_attend] a rank has no second derivative: it would need the keys of all ranks");
            const AttendOperands again{saved[0].unpack(), saved[1].unpack(), saved[2].unpack(), {},
                                       alibi.unpack(),    saved[3].unpack()};
-           RingBackward pass(ring, again, {out.unpack(), lse.unpack()}, backward.gradient(0), backward.gradient(1),
+           RingCall call = kept;
+           call.padding = padding.unpack();
+           RingBackward pass(call, again, {out.unpack(), lse.unpack()}, backward.gradient(0), backward.gradient(1),
                              communicator);
            for (int phase = 0; phase < pass.phases(); ++phase) pass.run(phase);
            if (statistics) *statistics += pass.statistics();
@@ -182,8 +185,8 @@ Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, cons
       check_ring(q, k, v, k.defined() && k.rank() == 4 ? k.size(1) : 0, options.attend);  // it refuses the rest
   if (ranks < 1) throw ValueError("[ring_attend_all] needs at least one rank, got " + std::to_string(ranks));
   const AttendOperands x = ring_operands(q, k, v, options.attend);
-  const Ring ring{prepare_ring(x, pattern, ranks, options, x.queries(), x.keys()), options.layout, progress,
-                  options.statistics};
+  Ring ring{prepare_ring(x, pattern, ranks, options, x.queries(), x.keys()), options.layout, progress,
+            options.statistics};
   Attended result;
   {
     const auto passes =
@@ -199,17 +202,21 @@ Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, cons
 
   const std::vector<Tensor> inputs{x.q, x.k, x.v, x.sinks};
   std::vector<SavedTensor> saved(inputs.begin(), inputs.end());
+  const SavedTensor padding(std::exchange(ring.call.padding, {}));
   record("ring_attend_all", inputs, {result.out, result.lse},
-         [ring, saved = std::move(saved), alibi = SavedTensor(x.alibi), out = SavedTensor::output(result.out, 0),
+         [kept = ring, padding, saved = std::move(saved), alibi = SavedTensor(x.alibi),
+          out = SavedTensor::output(result.out, 0),
           lse = SavedTensor::output(result.lse, 1)](const BackwardCall& backward) -> Gradients {
+           Ring whole = kept;
+           whole.call.padding = padding.unpack();
            std::vector<Tensor> again;
            for (const SavedTensor& one : saved) again.push_back(one.unpack());
-           const auto operands = [&ring, slopes = alibi.unpack()](const std::vector<Tensor>& y) {
-             return AttendOperands{y[0], y[1], y[2], ring.call.padding, slopes, y[3]};
+           const auto operands = [&whole, slopes = alibi.unpack()](const std::vector<Tensor>& y) {
+             return AttendOperands{y[0], y[1], y[2], whole.call.padding, slopes, y[3]};
            };
-           if (!grad_enabled()) return gradients(ring, operands(again), {out.unpack(), lse.unpack()}, backward);
+           if (!grad_enabled()) return gradients(whole, operands(again), {out.unpack(), lse.unpack()}, backward);
            const auto definition = [&](const std::vector<Tensor>& y) -> std::vector<Tensor> {
-             auto [o, l] = attend_by_definition(operands(y), ring.call.attend);
+             auto [o, l] = attend_by_definition(operands(y), whole.call.attend);
              return {o, l};
            };
            return differentiable_gradients(definition, again, {backward.gradient(0), backward.gradient(1)});

@@ -29,9 +29,10 @@ namespace poolgrad {
 bool wants_gradient(std::initializer_list<std::reference_wrapper<const Tensor>> inputs);
 bool wants_gradient(std::span<const Tensor> inputs);
 
-/// Makes the node and connects it: the floating `outputs` (fresh tensors or views) then require grad. SavedTensors of
-/// outputs inside `backward` must be made with SavedTensor::output(). In anomaly mode the outputs are checked here and
-/// the gradients in the engine.
+/// Makes the node and connects it: the floating `outputs` (fresh tensors or views) then require grad. `backward` holds
+/// tensors as SavedTensors alone, so that a SavedTensorPolicy decides about all that a graph keeps; those of outputs
+/// must be made with SavedTensor::output(). In anomaly mode the outputs are checked here and the gradients in the
+/// engine.
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
             BackwardFunction backward);
 

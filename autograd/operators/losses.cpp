@@ -204,22 +204,22 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const DType dtype = compute_dtype(x.dtype());
   const Tensor scale =
       options.reduction == Reduction::sum ? ones({}, {dtype, x.device()}) : wanted.inverse_count(dtype);
-  const auto run = [scale, options](const Tensor& input, const Tensor& table, const Tensor& classes, bool want_dx,
-                                    bool want_dweight) {
+  const bool recording = wants_gradient({x, weight});
+  const bool want_dx = recording && x.requires_grad(), want_dweight = recording && weight.requires_grad();
+  const auto run = [=](const Tensor& input, const Tensor& table, const Tensor& classes, const Tensor& each) {
     const Tensor rows = dense(input.detach());
     const Shape flat{classes.count(), table.shape()[1]};
     return run_chunks(rows.alias(contiguous_geometry(flat)), table.detach(),
-                      classes.alias(contiguous_geometry({classes.count()})), scale, options, want_dx, want_dweight);
+                      classes.alias(contiguous_geometry({classes.count()})), each, options, want_dx, want_dweight);
   };
-  const bool recording = wants_gradient({x, weight});
-  const bool want_dx = recording && x.requires_grad(), want_dweight = recording && weight.requires_grad();
-  LossAndGradients first = run(x, weight, wanted.rows, want_dx, want_dweight);
+  const LossAndGradients first = run(x, weight, wanted.rows, scale);
   Tensor loss = sum(first.losses) * scale;
   if (recording)
     record("linear_cross_entropy", {x, weight}, {loss},
-           [x = SavedTensor(x), weight = SavedTensor(weight), rows = SavedTensor(wanted.rows), options, run, want_dx,
-            want_dweight,
-            kept = std::make_shared<std::pair<Tensor, Tensor>>(first.dx, first.dweight)](const BackwardCall& call) {
+           [x = SavedTensor(x), weight = SavedTensor(weight), rows = SavedTensor(wanted.rows),
+            scale = SavedTensor(scale), options, run, want_dx, want_dweight,
+            made = std::make_shared<std::pair<SavedTensor, SavedTensor>>(
+                SavedTensor(first.dx), SavedTensor(first.dweight))](const BackwardCall& call) {
              const Tensor input = x.unpack(), table = weight.unpack(), classes = rows.unpack();
              const Tensor& grad = call.gradient();
              if (grad_enabled())
@@ -229,9 +229,10 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                    },
                    {input, table}, {grad});
              // The gradients of the forward pass are given away; another backward computes them again.
-             auto [dx, dweight] = std::exchange(*kept, {});
+             const auto [saved_dx, saved_dweight] = std::exchange(*made, {});
+             Tensor dx = saved_dx.unpack(), dweight = saved_dweight.unpack();
              if ((want_dx && !dx.defined()) || (want_dweight && !dweight.defined())) {
-               LossAndGradients again = run(input, table, classes, want_dx, want_dweight);
+               LossAndGradients again = run(input, table, classes, scale.unpack());
                dx = again.dx, dweight = again.dweight;
              }
              scale_in_place(dx, grad.item());

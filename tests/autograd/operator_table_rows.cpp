@@ -198,6 +198,17 @@ void add_attention(std::vector<Operator>& table) {
                    },
                    .cases = sequences,
                    .rounding = 8.0});
+  const Tensor padding = Tensor::empty({2, 6}, {.dtype = DType::boolean})
+                             .copy_from(from_data<std::int64_t>({0, 0, 1, 0, 0, 1, 0, 1, 0, 0, 0, 0}, {2, 6}));
+  table.push_back({.name = "ring_attend_all, padded",
+                   .records = {"ring_attend_all"},
+                   .run = [](const auto& in) -> Tensors {
+                     const auto result = attention::ring_attend_all(in[0], in[1], in[2], attention::Pattern::dense(), 2,
+                                                                    {.attend = {.key_padding = in[3]}});
+                     return {result.out, result.lse};
+                   },
+                   .cases = {{"padded keys", {heads(3, 4), heads(6, 2), heads(6, 2), padding}}},
+                   .rounding = 8.0});
   const auto alone = std::make_shared<attention::LocalGroup>(1, attention::LocalGroup::Progress::turns);
   table.push_back({.name = "ring_attend",
                    .records = {"ring_attend"},

@@ -6,6 +6,7 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -62,6 +63,37 @@ Tensors converted(const Tensors& inputs, DType dtype) {
   return result;
 }
 
+/// Takes all that is saved out of the pool; what comes back is in fresh memory.
+class Evacuation : public SavedTensorPolicy {
+ public:
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor) override { return std::make_unique<Elsewhere>(tensor); }
+
+ private:
+  class Elsewhere : public PackedTensor {
+   public:
+    explicit Elsewhere(const Tensor& tensor)
+        : shape_(tensor.shape()), dtype_(tensor.dtype()), values_(tensor.to_vector<double>()) {}
+    Tensor unpack() override { return to(from_data(values_, shape_), dtype_); }
+
+   private:
+    Shape shape_;
+    DType dtype_;
+    std::vector<double> values_;
+  };
+};
+
+std::uint64_t live_bytes() { return allocator_for(cpu).statistics().requested_bytes.current; }
+
+/// What the storages of `tensors` take that are not among those of `others`.
+std::uint64_t bytes_apart(const Tensors& tensors, const Tensors& others) {
+  std::set<const Storage*> counted;
+  for (const Tensor& other : others) counted.insert(other.storage().get());
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors)
+    if (counted.insert(tensor.storage().get()).second) bytes += tensor.storage()->bytes();
+  return bytes;
+}
+
 class OperatorTest : public ::testing::TestWithParam<std::size_t> {
  protected:
   const Operator& entry() const { return operator_table()[GetParam()]; }
@@ -85,6 +117,20 @@ TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGiveOrRefusesIt) {
     }
     const GradcheckReport report = gradgradcheck(entry().run, leaves_of(example.inputs), entry().gradcheck);
     EXPECT_TRUE(report) << where(example) << ": " << report.text;
+  }
+}
+
+TEST_P(OperatorTest, KeepsNothingThatAPolicyCannotTake) {
+  for (const OperatorCase& example : entry().cases) {
+    const Results expected = run(entry(), example.inputs);  // also makes what programs are kept for the next call
+    const Evacuation policy;
+    const Tensors leaves = leaves_of(example.inputs);
+    const std::uint64_t before = live_bytes();
+    const Tensors outputs = entry().run(leaves);
+    EXPECT_EQ(live_bytes() - before, bytes_apart(outputs, leaves)) << where(example);
+    const Results found = run(entry(), example.inputs);
+    for (std::size_t i = 0; i < found.gradients.size(); ++i)
+      EXPECT_TRUE(bit_equal(found.gradients[i], expected.gradients[i])) << where(example) << ", gradient " << i;
   }
 }
 
