@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 #include "allocator/error.h"
 #include "autograd/engine/tape_record.h"
@@ -16,16 +17,25 @@ constexpr int not_an_output = -1;
 
 }  // namespace
 
-SavedTensorPolicy::SavedTensorPolicy() : previous_(std::exchange(current_policy, this)) {}
-SavedTensorPolicy::~SavedTensorPolicy() { current_policy = previous_; }
-
 struct SavedTensor::State {
   Tensor data;                           // undefined if packed
   std::unique_ptr<PackedTensor> packed;  // what a policy made of it
+  TensorMeta meta;                       // of what is packed
   std::shared_ptr<GradRecord> record;    // leads where the gradient goes; none for an output, nor where none is wanted
+  std::weak_ptr<Storage> storage;        // who has let it go cannot write into it
   std::uint64_t version = 0;
   int output_index = not_an_output;
+  bool is_leaf = false;
+
+  /// What was saved on this thread under a policy, and belongs to no node yet.
+  static std::vector<std::weak_ptr<State>>& waiting() {
+    thread_local std::vector<std::weak_ptr<State>> states;
+    return states;
+  }
 };
+
+SavedTensorPolicy::SavedTensorPolicy() : previous_(std::exchange(current_policy, this)) {}
+SavedTensorPolicy::~SavedTensorPolicy() { current_policy = previous_; }
 
 SavedTensor::SavedTensor(const Tensor& tensor) : state_(keep(tensor, not_an_output)) {}
 
@@ -43,25 +53,42 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
   if (output_index == not_an_output)
     if (Edge edge = gradient_edge(tensor); edge.node != nullptr)
       state->record = std::make_shared<TapeRecord>(std::move(edge));
-  if (current_policy != nullptr) state->packed = current_policy->pack(tensor);
-  if (state->packed == nullptr) {
-    state->data = tensor.detach();
-    state->data.set_grad_record(state->record);
-    state->version = tensor.storage()->version();
+  state->data = tensor.detach();
+  state->data.set_grad_record(state->record);
+  state->storage = tensor.storage();
+  state->version = tensor.storage()->version();
+  if (current_policy != nullptr) {
+    state->is_leaf = tensor.requires_grad() && tensor.is_leaf();
+    State::waiting().push_back(state);
   }
   return state;
 }
 
+void SavedTensor::pack_all(const std::string& operation) {
+  const std::vector<std::weak_ptr<State>> waiting = std::exchange(State::waiting(), {});
+  if (current_policy == nullptr) return;
+  for (const std::weak_ptr<State>& one : waiting) {
+    const std::shared_ptr<State> state = one.lock();
+    if (state == nullptr) continue;
+    state->packed = current_policy->pack(state->data, {operation, state->output_index, state->is_leaf});
+    if (state->packed == nullptr) continue;
+    state->meta = TensorMeta(state->data);
+    state->data = {};
+  }
+}
+
 Tensor SavedTensor::unpack() const {
   if (state_ == nullptr) return {};
+  if (const std::shared_ptr<Storage> storage = state_->storage.lock();
+      storage != nullptr && storage->version() != state_->version)
+    throw Error(fmt::format("[{}] a saved tensor {} was written in place: saved at version {}, now at version {}",
+                            Node::current() == nullptr ? "saved_tensor" : Node::current()->name(),
+                            state_->packed == nullptr ? describe(state_->data) : state_->meta.describe(),
+                            state_->version, storage->version()));
   Tensor tensor = state_->data;
   if (state_->packed != nullptr) {
     tensor = state_->packed->unpack().detach();
     tensor.set_grad_record(state_->record);
-  } else if (tensor.storage()->version() != state_->version) {
-    throw Error(fmt::format("[{}] a saved tensor {} was written in place: saved at version {}, now at version {}",
-                            Node::current() == nullptr ? "saved_tensor" : Node::current()->name(), describe(tensor),
-                            state_->version, tensor.storage()->version()));
   }
   if (state_->output_index != not_an_output && grad_enabled() && Node::current() != nullptr) {
     tensor = tensor.detach();

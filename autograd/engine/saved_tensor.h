@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "tensor/tensor.h"
 
@@ -18,15 +19,23 @@ class PackedTensor {
   virtual Tensor unpack() = 0;
 };
 
-/// Decides what becomes of the tensors saved on this thread while it is alive. Policies nest: the innermost decides.
+/// What a policy is told of a tensor that a node is about to keep.
+struct SavedUse {
+  std::string operation;  // the node's name
+  int output = -1;        // which of the node's outputs the tensor is; -1 for an input, or neither
+  bool is_leaf = false;   // a leaf that requires a gradient, such as a parameter: it lives on whatever is done here
+};
+
+/// Decides what becomes of the tensors that nodes keep which are recorded on this thread while it is alive. Policies
+/// nest: the innermost decides alone, and what it leaves as it is no outer one is asked about.
 class SavedTensorPolicy {
  public:
   SavedTensorPolicy();
   virtual ~SavedTensorPolicy();
   SavedTensorPolicy(const SavedTensorPolicy&) = delete;
   SavedTensorPolicy& operator=(const SavedTensorPolicy&) = delete;
-  /// Returns nullptr to keep the tensor itself.
-  virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor) = 0;
+  /// Called by record(), once for each tensor that the node keeps. Returns nullptr to keep the tensor itself.
+  virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) = 0;
 
  private:
   SavedTensorPolicy* previous_;
@@ -46,8 +55,11 @@ class SavedTensor {
   bool defined() const { return state_ != nullptr; }
   /// A tensor with the data that was saved, whose gradient goes where that of the saved one went; undefined if that
   /// was. Call it inside the backward function: there it knows its operator. Throws Error naming operator, shape and
-  /// both versions if the tensor was written in place since.
+  /// both versions if the tensor was written in place since, packed or not.
   Tensor unpack() const;
+
+  /// For record(): the policy in force, if there is one, is given what was saved on this thread since the last call.
+  static void pack_all(const std::string& operation);
 
  private:
   struct State;

@@ -186,6 +186,7 @@ bool wants_gradient(std::span<const Tensor> inputs) { return any_wants_gradient(
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
             BackwardFunction backward) {
   if (anomaly_mode_enabled()) check_outputs(name, inputs, outputs);
+  SavedTensor::pack_all(name);
   const std::shared_ptr<Node> node =
       Node::make(std::move(name), inputs, static_cast<int>(outputs.size()), std::move(backward));
   for (std::size_t i = 0; i < outputs.size(); ++i) {

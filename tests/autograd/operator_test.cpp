@@ -66,7 +66,9 @@ Tensors converted(const Tensors& inputs, DType dtype) {
 /// Takes all that is saved out of the pool; what comes back is in fresh memory.
 class Evacuation : public SavedTensorPolicy {
  public:
-  std::unique_ptr<PackedTensor> pack(const Tensor& tensor) override { return std::make_unique<Elsewhere>(tensor); }
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse&) override {
+    return std::make_unique<Elsewhere>(tensor);
+  }
 
  private:
   class Elsewhere : public PackedTensor {

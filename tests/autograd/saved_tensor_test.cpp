@@ -123,13 +123,15 @@ TEST(SavedTensor, IsLetGoAsSoonAsItsNodeHasRun) {
 /// Counts what is saved.
 class CountingPolicy : public SavedTensorPolicy {
  public:
-  std::unique_ptr<PackedTensor> pack(const Tensor& tensor) override {
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
+    uses.push_back(use);
     bytes += tensor.count() * static_cast<std::int64_t>(size_of(tensor.dtype()));
     ++tensors;
     return nullptr;
   }
   int tensors = 0;
   std::int64_t bytes = 0;
+  std::vector<SavedUse> uses;
 };
 
 /// Moves what is saved out of the pool.
@@ -144,7 +146,9 @@ class OffloadingPolicy : public SavedTensorPolicy {
     Shape shape_;
     std::vector<double> values_;
   };
-  std::unique_ptr<PackedTensor> pack(const Tensor& tensor) override { return std::make_unique<Offloaded>(tensor); }
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse&) override {
+    return std::make_unique<Offloaded>(tensor);
+  }
 };
 
 TEST(SavedTensorPolicy, SeesEverySavedTensorOfItsThreadWhileAlive) {
@@ -163,6 +167,39 @@ TEST(SavedTensorPolicy, SeesEverySavedTensorOfItsThreadWhileAlive) {
   EXPECT_EQ(outer.tensors, 2);
   exponential(x);
   EXPECT_EQ(outer.tensors, 3);
+}
+
+TEST(SavedTensorPolicy, IsToldWhichOperationKeepsWhat) {
+  Tensor x = leaf({1, 2}), y = scaled(x, 2);
+  CountingPolicy policy;
+  const Tensor product = times(x, y), power = exponential(product);
+  ASSERT_EQ(policy.uses.size(), 3u);
+  EXPECT_EQ(policy.uses[0].operation, "times");
+  EXPECT_EQ(policy.uses[2].operation, "exponential");
+  EXPECT_EQ(policy.uses[0].is_leaf + policy.uses[1].is_leaf, 1);  // x is a leaf, y is not
+  EXPECT_EQ(policy.uses[0].output, -1);
+  EXPECT_EQ(policy.uses[2].output, 0);
+  EXPECT_FALSE(policy.uses[2].is_leaf);
+}
+
+TEST(SavedTensorPolicy, SeesWhatANodeKeepsAndNothingElse) {
+  Tensor x = leaf({1, 2});
+  CountingPolicy policy;
+  { const SavedTensor kept_by_nobody(x); }
+  times(x, x);
+  EXPECT_EQ(policy.tensors, 2);
+}
+
+TEST(SavedTensorPolicy, APackedTensorThatWasWrittenInPlaceIsAnErrorAllTheSame) {
+  Tensor x = leaf({1, 2}), weight = from_data<double>({3, 4}, {2});
+  Tensor y;
+  {
+    OffloadingPolicy policy;
+    y = total(times(x, weight));
+  }
+  weight.fill(0.0);
+  EXPECT_EQ(message_of([&] { y.backward(); }),
+            "[times] a saved tensor (2,) f64 on cpu was written in place: saved at version 0, now at version 1");
 }
 
 TEST(SavedTensorPolicy, OffloadedTensorsGiveTheSameGradients) {
