@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <new>
 #include <vector>
 
 #include "allocator/base/owner_flag.h"
@@ -33,6 +34,8 @@ void before_fork() {
 void after_fork(bool in_child) {
   places_mutex().unlock();
   scopes_mutex().unlock();
+  // In the child this thread has another id, and glibc took it for a reader, not for the owner: a lock as new.
+  if (in_child) ::new (static_cast<void*>(&scopes_mutex())) std::shared_mutex;
   ThreadCaches::go_on(in_child);
   registry_mutex().unlock();
   for (ForkMutex* mutex : fork_mutexes().all) mutex->unlock();

@@ -17,12 +17,20 @@ constexpr int not_an_output = -1;
 
 }  // namespace
 
+/// What a policy made of a storage, or that it left it alone.
+struct SavedTensorPolicy::Kept {
+  std::unique_ptr<PackedTensor> packed;
+  std::weak_ptr<Storage> storage;
+  std::uint64_t version;
+};
+
 struct SavedTensor::State {
-  Tensor data;                           // undefined if packed
-  std::unique_ptr<PackedTensor> packed;  // what a policy made of it
-  TensorMeta meta;                       // of what is packed
-  std::shared_ptr<GradRecord> record;    // leads where the gradient goes; none for an output, nor where none is wanted
-  std::weak_ptr<Storage> storage;        // who has let it go cannot write into it
+  Tensor data;                                    // undefined if packed
+  std::shared_ptr<SavedTensorPolicy::Kept> kept;  // nullptr without a policy
+  Geometry geometry;                              // where it lies in what is packed
+  TensorMeta meta;
+  std::shared_ptr<GradRecord> record;  // leads where the gradient goes; none for an output, nor where none is wanted
+  std::weak_ptr<Storage> storage;      // who has let it go cannot write into it
   std::uint64_t version = 0;
   int output_index = not_an_output;
   bool is_leaf = false;
@@ -36,6 +44,14 @@ struct SavedTensor::State {
 
 SavedTensorPolicy::SavedTensorPolicy() : previous_(std::exchange(current_policy, this)) {}
 SavedTensorPolicy::~SavedTensorPolicy() { current_policy = previous_; }
+
+std::weak_ptr<SavedTensorPolicy::Kept>& SavedTensorPolicy::entry_of(const Storage* storage) {
+  if (kept_.size() >= most_kept_) {
+    std::erase_if(kept_, [](const auto& entry) { return entry.second.expired(); });
+    most_kept_ = 64 + 2 * kept_.size();
+  }
+  return kept_[storage];
+}
 
 SavedTensor::SavedTensor(const Tensor& tensor) : state_(keep(tensor, not_an_output)) {}
 
@@ -70,8 +86,19 @@ void SavedTensor::pack_all(const std::string& operation) {
   for (const std::weak_ptr<State>& one : waiting) {
     const std::shared_ptr<State> state = one.lock();
     if (state == nullptr) continue;
-    state->packed = current_policy->pack(state->data, {operation, state->output_index, state->is_leaf});
-    if (state->packed == nullptr) continue;
+    const std::shared_ptr<Storage>& storage = state->data.storage();
+    std::weak_ptr<SavedTensorPolicy::Kept>& known = current_policy->entry_of(storage.get());
+    state->kept = known.lock();
+    if (state->kept == nullptr || state->kept->storage.lock() != storage || state->kept->version != state->version) {
+      const auto elements = static_cast<std::int64_t>(storage->bytes() / size_of(state->data.dtype()));
+      state->kept = std::make_shared<SavedTensorPolicy::Kept>(
+          current_policy->pack(state->data.alias(contiguous_geometry({elements})),
+                               {operation, state->output_index, state->is_leaf}),
+          storage, state->version);
+      known = state->kept;
+    }
+    if (state->kept->packed == nullptr) continue;
+    state->geometry = state->data.geometry();
     state->meta = TensorMeta(state->data);
     state->data = {};
   }
@@ -83,11 +110,11 @@ Tensor SavedTensor::unpack() const {
       storage != nullptr && storage->version() != state_->version)
     throw Error(fmt::format("[{}] a saved tensor {} was written in place: saved at version {}, now at version {}",
                             Node::current() == nullptr ? "saved_tensor" : Node::current()->name(),
-                            state_->packed == nullptr ? describe(state_->data) : state_->meta.describe(),
-                            state_->version, storage->version()));
+                            state_->data.defined() ? describe(state_->data) : state_->meta.describe(), state_->version,
+                            storage->version()));
   Tensor tensor = state_->data;
-  if (state_->packed != nullptr) {
-    tensor = state_->packed->unpack().detach();
+  if (!tensor.defined()) {
+    tensor = state_->kept->packed->unpack().alias(state_->geometry);
     tensor.set_grad_record(state_->record);
   }
   if (state_->output_index != not_an_output && grad_enabled() && Node::current() != nullptr) {

@@ -2,24 +2,26 @@
 // checkpointing and the memory budget plug in here and nowhere else.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 
 #include "tensor/tensor.h"
 
 namespace poolgrad {
 
-/// A kept tensor in whatever form the policy in force chose.
+/// A kept memory in whatever form the policy in force chose.
 class PackedTensor {
  public:
   virtual ~PackedTensor() = default;
-  /// The tensor, with the same bits as when it was packed.
+  /// The tensor, with the same bits as when it was packed. Asked by every node that kept a part of it.
   virtual Tensor unpack() = 0;
 };
 
-/// What a policy is told of a tensor that a node is about to keep.
+/// What a policy is told of the first node that keeps a tensor or a view of it.
 struct SavedUse {
   std::string operation;  // the node's name
   int output = -1;        // which of the node's outputs the tensor is; -1 for an input, or neither
@@ -27,18 +29,27 @@ struct SavedUse {
 };
 
 /// Decides what becomes of the tensors that nodes keep which are recorded on this thread while it is alive. Policies
-/// nest: the innermost decides alone, and what it leaves as it is no outer one is asked about.
+/// nest: the innermost decides alone, and what it leaves as it is no outer one is asked about. What is kept is memory:
+/// tensors that share a storage, at the same version, are packed as one, however many nodes and views there are.
 class SavedTensorPolicy {
  public:
   SavedTensorPolicy();
   virtual ~SavedTensorPolicy();
   SavedTensorPolicy(const SavedTensorPolicy&) = delete;
   SavedTensorPolicy& operator=(const SavedTensorPolicy&) = delete;
-  /// Called by record(), once for each tensor that the node keeps. Returns nullptr to keep the tensor itself.
+  /// Called by record() for each storage that the node keeps and no node kept before; `tensor` (n) is all of it.
+  /// Returns nullptr to keep the tensor itself.
   virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) = 0;
 
  private:
+  friend class SavedTensor;
+  struct Kept;
+  /// Of a storage; empty where it is new. Forgets now and then what no node keeps any more.
+  std::weak_ptr<Kept>& entry_of(const Storage* storage);
+
   SavedTensorPolicy* previous_;
+  std::size_t most_kept_ = 64;
+  std::unordered_map<const Storage*, std::weak_ptr<Kept>> kept_;
 };
 
 /// Keeps the data of a tensor and where its gradient goes, not the tensor: a graph that a leaf's .grad() leads to does

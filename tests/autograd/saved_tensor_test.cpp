@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
+#include "autograd/operators/views.h"
 #include "tensor/print.h"
 #include "tests/autograd/local_operators.h"
 
@@ -154,19 +155,19 @@ class OffloadingPolicy : public SavedTensorPolicy {
 TEST(SavedTensorPolicy, SeesEverySavedTensorOfItsThreadWhileAlive) {
   Tensor x = leaf({1, 2});
   CountingPolicy outer;
-  times(x, x);
-  EXPECT_EQ(outer.tensors, 2);
-  EXPECT_EQ(outer.bytes, 32);
+  const Tensor square = times(x, x);  // twice the same
+  EXPECT_EQ(outer.tensors, 1);
+  EXPECT_EQ(outer.bytes, 16);
   {
     CountingPolicy inner;
-    exponential(x);
+    const Tensor power = exponential(x);
     EXPECT_EQ(inner.tensors, 1);
   }
+  EXPECT_EQ(outer.tensors, 1);
+  const Tensor twice = scaled(x, 2);
+  EXPECT_EQ(outer.tensors, 1);
+  const Tensor power = exponential(x);
   EXPECT_EQ(outer.tensors, 2);
-  scaled(x, 2);
-  EXPECT_EQ(outer.tensors, 2);
-  exponential(x);
-  EXPECT_EQ(outer.tensors, 3);
 }
 
 TEST(SavedTensorPolicy, IsToldWhichOperationKeepsWhat) {
@@ -187,7 +188,43 @@ TEST(SavedTensorPolicy, SeesWhatANodeKeepsAndNothingElse) {
   CountingPolicy policy;
   { const SavedTensor kept_by_nobody(x); }
   times(x, x);
+  EXPECT_EQ(policy.tensors, 1);
+}
+
+TEST(SavedTensorPolicy, PacksAStorageOnceForAllNodesAndViewsThatKeepIt) {
+  Tensor x = leaf({1, 2, 3, 4});
+  const Tensor doubled = scaled(x, 2), head = slice(doubled, 0, 0, 2), tail = slice(doubled, 0, 2, 4);
+  CountingPolicy policy;
+  const Tensor first = times(head, tail), second = times(tail, doubled.detach());
+  EXPECT_EQ(policy.tensors, 1);
+  EXPECT_EQ(policy.bytes, 32);  // all of it, though no node keeps more than a half
+}
+
+TEST(SavedTensorPolicy, PacksAStorageAnewOnceItWasWrittenOrItsMemoryUsedAgain) {
+  Tensor x = leaf({1, 2});
+  Tensor weight = from_data<double>({3, 4}, {2});
+  CountingPolicy policy;
+  const Tensor y = times(weight, x);
   EXPECT_EQ(policy.tensors, 2);
+  weight.fill(5.0);
+  const Tensor z = times(weight, x);
+  EXPECT_EQ(policy.tensors, 3);
+  for (int i = 0; i < 1000; ++i) times(ones({2}, {.dtype = DType::f64}), x);
+  EXPECT_EQ(policy.tensors, 1003);
+}
+
+TEST(SavedTensorPolicy, ViewsOfWhatWasPackedAreWhereTheyWere) {
+  const auto loss = [](const Tensor& x) {
+    const Tensor doubled = scaled(x, 2), head = slice(doubled, 0, 0, 2), odd = slice(doubled, 0, 1, 4, 2);
+    return total(times(head, odd));
+  };
+  Tensor x = leaf({1, 2, 3, 4});
+  loss(x).backward();
+  const Tensor expected = x.grad();
+  x.set_grad({});
+  const OffloadingPolicy policy;
+  loss(x).backward();
+  EXPECT_TRUE(bit_equal(x.grad(), expected));
 }
 
 TEST(SavedTensorPolicy, APackedTensorThatWasWrittenInPlaceIsAnErrorAllTheSame) {

@@ -191,6 +191,17 @@ TEST_P(ForkTest, LeavesAChildThatDetectsRaces) {
   for (int i = 0; i < 30; ++i) ASSERT_EQ(in_fork([&] { return use(pool); }), 0) << "fork " << i;
 }
 
+TEST(Fork, LeavesAChildThatCanEnterScopesAndReadTheirNames) {
+  const CachingAllocator pool(make_memory("host", page));
+  const MemoryScope outer("fork");
+  ASSERT_EQ(in_fork([] {
+              const MemoryScope inner("child");
+              return scope_name(current_tag().scope) == "fork.child" ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(scope_name(current_tag().scope), "fork");
+}
+
 TEST(Fork, LeavesAChildThatCanUseADeviceBesideItsPool) {
   auto memory = std::make_unique<SimulatedMemory>(0, 64 * page);
   SimulatedMemory* device = memory.get();
