@@ -20,17 +20,21 @@ constexpr int not_an_output = -1;
 /// What a policy made of a storage, or that it left it alone.
 struct SavedTensorPolicy::Kept {
   std::unique_ptr<PackedTensor> packed;
-  std::weak_ptr<Storage> storage;
+  std::weak_ptr<Storage> storage;  // who has let it go cannot write into it
   std::uint64_t version;
 };
 
 struct SavedTensor::State {
+  /// Which part of what a policy packed.
+  struct Part {
+    Geometry geometry;
+    TensorMeta meta;
+  };
+
   Tensor data;                                    // undefined if packed
+  std::unique_ptr<Part> part;                     // nullptr unless packed
   std::shared_ptr<SavedTensorPolicy::Kept> kept;  // nullptr without a policy
-  Geometry geometry;                              // where it lies in what is packed
-  TensorMeta meta;
   std::shared_ptr<GradRecord> record;  // leads where the gradient goes; none for an output, nor where none is wanted
-  std::weak_ptr<Storage> storage;      // who has let it go cannot write into it
   std::uint64_t version = 0;
   int output_index = not_an_output;
   bool is_leaf = false;
@@ -71,7 +75,6 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
       state->record = std::make_shared<TapeRecord>(std::move(edge));
   state->data = tensor.detach();
   state->data.set_grad_record(state->record);
-  state->storage = tensor.storage();
   state->version = tensor.storage()->version();
   if (current_policy != nullptr) {
     state->is_leaf = tensor.requires_grad() && tensor.is_leaf();
@@ -87,34 +90,32 @@ void SavedTensor::pack_all(const std::string& operation) {
     const std::shared_ptr<State> state = one.lock();
     if (state == nullptr) continue;
     const std::shared_ptr<Storage>& storage = state->data.storage();
-    std::weak_ptr<SavedTensorPolicy::Kept>& known = current_policy->entry_of(storage.get());
-    state->kept = known.lock();
+    state->kept = current_policy->entry_of(storage.get()).lock();
     if (state->kept == nullptr || state->kept->storage.lock() != storage || state->kept->version != state->version) {
       const auto elements = static_cast<std::int64_t>(storage->bytes() / size_of(state->data.dtype()));
       state->kept = std::make_shared<SavedTensorPolicy::Kept>(
           current_policy->pack(state->data.alias(contiguous_geometry({elements})),
                                {operation, state->output_index, state->is_leaf}),
           storage, state->version);
-      known = state->kept;
+      current_policy->entry_of(storage.get()) = state->kept;  // looked up again: packing may have saved other tensors
     }
     if (state->kept->packed == nullptr) continue;
-    state->geometry = state->data.geometry();
-    state->meta = TensorMeta(state->data);
+    state->part = std::make_unique<State::Part>(state->data.geometry(), TensorMeta(state->data));
     state->data = {};
   }
 }
 
 Tensor SavedTensor::unpack() const {
   if (state_ == nullptr) return {};
-  if (const std::shared_ptr<Storage> storage = state_->storage.lock();
-      storage != nullptr && storage->version() != state_->version)
+  Tensor tensor = state_->data;
+  const std::shared_ptr<Storage> storage = tensor.defined() ? tensor.storage() : state_->kept->storage.lock();
+  if (storage != nullptr && storage->version() != state_->version)
     throw Error(fmt::format("[{}] a saved tensor {} was written in place: saved at version {}, now at version {}",
                             Node::current() == nullptr ? "saved_tensor" : Node::current()->name(),
-                            state_->data.defined() ? describe(state_->data) : state_->meta.describe(), state_->version,
+                            tensor.defined() ? describe(tensor) : state_->part->meta.describe(), state_->version,
                             storage->version()));
-  Tensor tensor = state_->data;
   if (!tensor.defined()) {
-    tensor = state_->kept->packed->unpack().alias(state_->geometry);
+    tensor = state_->kept->packed->unpack().alias(state_->part->geometry);
     tensor.set_grad_record(state_->record);
   }
   if (state_->output_index != not_an_output && grad_enabled() && Node::current() != nullptr) {
