@@ -155,7 +155,8 @@ void Node::check(const Gradients& gradients) const {
 
 void Node::release() {
   // Moved out first: destroying what it holds may run code that looks at this node.
-  BackwardFunction doomed = std::exchange(backward_, nullptr);
+  const BackwardFunction doomed = std::exchange(backward_, nullptr);
+  const std::shared_ptr<NodeNote> forgotten = std::exchange(note_, nullptr);
 }
 
 const std::shared_ptr<Hooks>& Node::shared_hooks() {

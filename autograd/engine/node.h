@@ -15,6 +15,7 @@
 namespace poolgrad {
 
 class Node;
+class NodeNote;  // saved_tensor.h
 
 /// Where a gradient goes: output `index` of the node that made an input, or a leaf (an AccumulateGrad node); null if
 /// none is wanted.
@@ -106,9 +107,13 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Runs the backward function and checks what it gave: one gradient per input, each like its input. Throws Error
   /// naming the operator.
   virtual Gradients run(BackwardCall& call);
-  /// Forgets the backward function and with it every saved tensor; released() is then true.
+  /// Forgets the backward function, with it every saved tensor, and the note; released() is then true.
   virtual void release();
   virtual bool released() const { return backward_ == nullptr; }
+
+  /// What the policy in force when the node was made knows of it; nullptr where there was none.
+  const std::shared_ptr<NodeNote>& note() const { return note_; }
+  void set_note(std::shared_ptr<NodeNote> note) { note_ = std::move(note); }
 
   /// A hook that holds a tensor made by this node, or by a later one, keeps the graph alive until it is removed.
   HookHandle add_hook(Hook hook);
@@ -138,6 +143,7 @@ class Node : public std::enable_shared_from_this<Node> {
   std::vector<Edge> edges_;
   std::vector<TensorMeta> inputs_;
   BackwardFunction backward_;
+  std::shared_ptr<NodeNote> note_;
   std::uint64_t sequence_;
   int output_count_ = 1;
   Node* next_doomed_ = nullptr;

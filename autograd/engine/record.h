@@ -32,15 +32,12 @@ bool wants_gradient(std::span<const Tensor> inputs);
 /// Makes the node and connects it: the floating `outputs` (fresh tensors or views) then require grad. `backward` holds
 /// tensors as SavedTensors alone, so that a SavedTensorPolicy decides about all that a graph keeps; those of outputs
 /// must be made with SavedTensor::output(). In anomaly mode the outputs are checked here and the gradients in the
-/// engine.
+/// engine. `recipe` lets a policy drop the outputs and compute them again; views need none.
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-            BackwardFunction backward);
+            BackwardFunction backward, const Recipe& recipe = {});
 
 // How fused operators become twice differentiable: their second derivatives come from the operator's definition,
 // written in primitive operators, so that no fused kernel needs a hand-written second derivative.
-
-/// An operator written with differentiable operators; the same inputs and outputs as the fused one.
-using Definition = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// For backward functions: the gradients of sum_i <gradients_i, definition(inputs)_i> with respect to the inputs, one
 /// per input, undefined where an input requires none. Differentiable if grad mode is on (create_graph): the definition

@@ -83,9 +83,10 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
   return state;
 }
 
-void SavedTensor::pack_all(const std::string& operation) {
+std::shared_ptr<NodeNote> SavedTensor::pack_all(const RecordedCall& call) {
   const std::vector<std::weak_ptr<State>> waiting = std::exchange(State::waiting(), {});
-  if (current_policy == nullptr) return;
+  if (current_policy == nullptr) return nullptr;
+  std::shared_ptr<NodeNote> note = current_policy->recorded(call);
   for (const std::weak_ptr<State>& one : waiting) {
     const std::shared_ptr<State> state = one.lock();
     if (state == nullptr) continue;
@@ -95,7 +96,7 @@ void SavedTensor::pack_all(const std::string& operation) {
       const auto elements = static_cast<std::int64_t>(storage->bytes() / size_of(state->data.dtype()));
       state->kept = std::make_shared<SavedTensorPolicy::Kept>(
           current_policy->pack(state->data.alias(contiguous_geometry({elements})),
-                               {operation, state->output_index, state->is_leaf}),
+                               {call.operation, state->output_index, state->is_leaf}),
           storage, state->version);
       current_policy->entry_of(storage.get()) = state->kept;  // looked up again: packing may have saved other tensors
     }
@@ -103,6 +104,7 @@ void SavedTensor::pack_all(const std::string& operation) {
     state->part = std::make_unique<State::Part>(state->data.geometry(), TensorMeta(state->data));
     state->data = {};
   }
+  return note;
 }
 
 Tensor SavedTensor::unpack() const {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "tensor/tensor.h"
 
@@ -19,6 +20,32 @@ class PackedTensor {
   virtual ~PackedTensor() = default;
   /// The tensor, with the same bits as when it was packed. Asked by every node that kept a part of it.
   virtual Tensor unpack() = 0;
+};
+
+/// An operator as a function of its inputs alone: the same inputs and outputs as those of record().
+using Definition = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
+
+/// How to compute an operator's outputs again, bit for bit, with grad mode off: whatever random numbers it uses it
+/// knows by their key, and it asks no generator.
+struct Recipe {
+  Definition compute = {};
+  double flops = 0;  // where that is more than a few for each byte read and written: products, attention
+
+  explicit operator bool() const { return compute != nullptr; }
+};
+
+/// An operator as record() shows it to a policy, before it asks about what the node keeps.
+struct RecordedCall {
+  const std::string& operation;
+  const std::vector<Tensor>& inputs;
+  const std::vector<Tensor>& outputs;
+  const Recipe& recipe;
+};
+
+/// What a policy knows of a node's outputs. It lives as long as the node's graph is not freed.
+class NodeNote {
+ public:
+  virtual ~NodeNote() = default;
 };
 
 /// What a policy is told of the first node that keeps a tensor or a view of it.
@@ -37,6 +64,8 @@ class SavedTensorPolicy {
   virtual ~SavedTensorPolicy();
   SavedTensorPolicy(const SavedTensorPolicy&) = delete;
   SavedTensorPolicy& operator=(const SavedTensorPolicy&) = delete;
+  /// Called once for each operator that is recorded; what it returns the node carries as its note().
+  virtual std::shared_ptr<NodeNote> recorded(const RecordedCall&) { return nullptr; }
   /// Called by record() for each storage that the node keeps and no node kept before; `tensor` (n) is all of it.
   /// Returns nullptr to keep the tensor itself.
   virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) = 0;
@@ -69,8 +98,9 @@ class SavedTensor {
   /// both versions if the tensor was written in place since, packed or not.
   Tensor unpack() const;
 
-  /// For record(): the policy in force, if there is one, is given what was saved on this thread since the last call.
-  static void pack_all(const std::string& operation);
+  /// For record(): the policy in force, if there is one, is told of the call and given what was saved on this thread
+  /// since the last one. Returns the node's note.
+  static std::shared_ptr<NodeNote> pack_all(const RecordedCall& call);
 
  private:
   struct State;

@@ -184,11 +184,12 @@ bool wants_gradient(std::initializer_list<std::reference_wrapper<const Tensor>> 
 bool wants_gradient(std::span<const Tensor> inputs) { return any_wants_gradient(inputs); }
 
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-            BackwardFunction backward) {
+            BackwardFunction backward, const Recipe& recipe) {
   if (anomaly_mode_enabled()) check_outputs(name, inputs, outputs);
-  SavedTensor::pack_all(name);
+  std::shared_ptr<NodeNote> note = SavedTensor::pack_all({name, inputs, outputs, recipe});
   const std::shared_ptr<Node> node =
       Node::make(std::move(name), inputs, static_cast<int>(outputs.size()), std::move(backward));
+  node->set_note(std::move(note));
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     if (!is_floating(outputs[i].dtype())) continue;
     Tensor output = outputs[i];  // a handle: the record belongs to the tensor behind it
