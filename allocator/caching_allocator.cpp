@@ -95,14 +95,14 @@ Registry& registry() {
 std::atomic<CachingAllocator*>& slot(Device device) { return registry().pools[std::hash<Device>{}(device)]; }
 
 // Called with the registry's mutex held.
-CachingAllocator* make_pool(Device device, std::size_t simulated_capacity) {
+CachingAllocator* make_pool(Device device, std::size_t simulated_capacity, const SimulationOptions& simulation = {}) {
   const AllocatorConfig config = AllocatorConfig::from_environment();
   switch (device.type) {
     case DeviceType::cpu:
       if (device.index != 0) throw DeviceError("[allocator] there is only one cpu, with index 0");
       return new CachingAllocator(std::make_unique<HostMemory>(), config);
     case DeviceType::sim: {
-      auto memory = std::make_unique<SimulatedMemory>(device.index, simulated_capacity);
+      auto memory = std::make_unique<SimulatedMemory>(device.index, simulated_capacity, simulation);
       SimulatedMemory* raw = memory.get();
       auto* pool = new CachingAllocator(std::move(memory), config);
       registry().simulated[device.index] = raw;
@@ -152,17 +152,21 @@ CachingAllocator* owner_of(DeviceType type, const void* pointer) {
   return nullptr;
 }
 
-void configure_simulated_device(int index, std::size_t capacity) {
+void configure_simulated_device(int index, std::size_t capacity, std::string_view like) {
   if (index < 0 || index > 255) {
     throw ValueError("[configure_simulated_device] the index must be from 0 to 255, got " + std::to_string(index));
   }
   const Device device{DeviceType::sim, static_cast<std::uint8_t>(index)};
+  const SimulationOptions options = SimulationOptions::like(like);
   const std::lock_guard lock(registry().mutex);
   std::atomic<CachingAllocator*>& pool = slot(device);
   if (pool.load(std::memory_order_relaxed) == nullptr) {
-    pool.store(make_pool(device, capacity), std::memory_order_release);
+    pool.store(make_pool(device, capacity, options), std::memory_order_release);
     return;
   }
+  if (const std::size_t pages = registry().simulated[device.index]->granularity(); pages != options.granularity)
+    throw ValueError("[configure_simulated_device] " + to_string(device) + " has pages of " + format_bytes(pages) +
+                     " since it was made, and cannot have others of " + format_bytes(options.granularity));
   const std::size_t budget = AllocatorConfig::from_environment().budget;
   if (!pool.load(std::memory_order_relaxed)->pool_->restart(budget != 0 ? budget : capacity)) {
     throw ValueError("[configure_simulated_device] " + to_string(device) + " has live memory");

@@ -195,7 +195,7 @@ class CachingAllocator {
   DeviceMemory& memory();
 
  private:
-  friend void configure_simulated_device(int index, std::size_t capacity);
+  friend void configure_simulated_device(int index, std::size_t capacity, std::string_view like);
   std::unique_ptr<Pool> pool_;
 };
 
@@ -209,8 +209,10 @@ std::vector<CachingAllocator*> allocators_of(DeviceType type);
 /// The one of them that has `pointer` among its addresses; nullptr if none has.
 CachingAllocator* owner_of(DeviceType type, const void* pointer);
 
-/// Creates sim:index with `capacity` bytes. Throws ValueError if that device already has live memory.
-void configure_simulated_device(int index, std::size_t capacity);
+/// Creates sim:index with `capacity` bytes, or gives it that many. `like` says whose pages it has, and cannot change
+/// later: "" those of a GPU, "cpu" the machine's, so that a pool reserves to the byte what it would there. Kernels ask
+/// it for the scratch that they need on this machine's CPU. Throws ValueError if that device already has live memory.
+void configure_simulated_device(int index, std::size_t capacity, std::string_view like = "");
 
 /// "8GiB", "512MiB", "1.5GB", "4096" -> bytes. Throws ValueError that shows the text.
 std::size_t parse_bytes(const std::string& text);

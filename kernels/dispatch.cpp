@@ -318,6 +318,8 @@ void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* 
   const auto batch = static_cast<double>(shape.batch), element = static_cast<double>(size_of(shape.dtype));
   const auto out = static_cast<double>(size_of(shape.out_dtype()));
   const double of_a = m * k * (shape.stride_a ? batch : 1.0), of_b = k * n * (shape.stride_b ? batch : 1.0);
+  std::optional<Scratch> scratch;
+  if (const std::int64_t bytes = on_cpu::gemm_scratch(shape)) scratch.emplace(stream, "gemm", bytes);
   charge(stream,
          {element * (of_a + of_b) + out * m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0), 2.0 * m * n * k * batch});
 }

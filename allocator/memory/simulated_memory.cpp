@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "allocator/base/rounding.h"
 #include "allocator/error.h"
 
 namespace poolgrad {
@@ -21,6 +22,14 @@ Device simulated_device(int index) {
 }
 
 }  // namespace
+
+SimulationOptions SimulationOptions::like(std::string_view name) {
+  if (name.empty()) return {};
+  if (name != "cpu")
+    throw ValueError("[simulation] no device is known that is like " + std::string(name) + ", only cpu");
+  const HostMemory host(1);
+  return {.granularity = host.granularity(), .large_page = host.large_page(), .divisible = host.divisible()};
+}
 
 SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, SimulationOptions options)
     : device_(simulated_device(index)),
@@ -55,9 +64,9 @@ void* SimulatedMemory::reserve(std::size_t bytes) {
   std::lock_guard lock(mutex_);
   charge(&DriverCalls::reserve, &LatencyTable::reserve, bytes);
   if (bytes_) return bytes_->reserve(bytes);
-  if (bytes > end_address_ - next_address_) return nullptr;
-  const std::uintptr_t address = next_address_;
-  next_address_ += bytes;
+  const std::uintptr_t address = round_up(next_address_, options_.large_page);
+  if (address > end_address_ || bytes > end_address_ - address) return nullptr;
+  next_address_ = address + bytes;
   return reinterpret_cast<void*>(address);
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -41,8 +42,14 @@ struct DriverCalls {
 };
 
 struct SimulationOptions {
+  /// Those of the memory that has this name: "" the pages of a GPU, "cpu" what HostMemory says of itself. Throws
+  /// ValueError for another.
+  static SimulationOptions like(std::string_view name);
+
   /// Pages of 2 MiB are what GPUs have; a power of two.
   std::size_t granularity = std::size_t{2} << 20;
+  /// See DeviceMemory::large_page(); at least the granularity.
+  std::size_t large_page = granularity;
   /// GPUs take whole handles only; see DeviceMemory::divisible().
   bool divisible = false;
   /// What each call adds to the clock; without a table calls take no time.
@@ -58,10 +65,11 @@ class SimulatedMemory : public DeviceMemory {
  public:
   SimulatedMemory(int index, std::size_t capacity, SimulationOptions options = {});
   SimulatedMemory(int index, std::size_t capacity, std::size_t granularity)
-      : SimulatedMemory(index, capacity, SimulationOptions{.granularity = granularity}) {}
+      : SimulatedMemory(index, capacity, SimulationOptions{.granularity = granularity, .large_page = granularity}) {}
 
   Device device() const override { return device_; }
   std::size_t granularity() const override { return options_.granularity; }
+  std::size_t large_page() const override { return options_.large_page; }
   MemoryInfo info() const override;
   void* reserve(std::size_t bytes) override;
   void unreserve(void* address, std::size_t bytes) noexcept override;

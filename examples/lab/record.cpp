@@ -120,13 +120,6 @@ void perform(const Work& work) {
   generate(work);
 }
 
-Device parse_device(const std::string& text) {
-  if (text == "cpu") return cpu;
-  if (!text.starts_with("sim")) throw ValueError("[record] --device must be cpu, sim or sim:SIZE, but is " + text);
-  configure_simulated_device(0, text == "sim" ? std::size_t{8} << 30 : parse_bytes(text.substr(4)));
-  return {DeviceType::sim, 0};
-}
-
 /// The device's pool, empty at first and recording, as it was afterwards.
 class Recording {
  public:
@@ -152,7 +145,7 @@ void make_relative(std::vector<TraceLocation>& locations) {
 
 int record(const RecordOptions& options, Console& console) {
   if (options.steps < 1) throw ValueError(fmt::format("[record] --steps must be at least 1, but is {}", options.steps));
-  const Device device = parse_device(options.device);
+  const Device device = parse_device(options.device == "sim" ? "sim:8GiB" : options.device, "record");
   const Recording recording(device, options.budget, options.events);
   std::string failure;
   try {

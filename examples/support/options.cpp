@@ -102,6 +102,20 @@ int parse_command_line(CLI::App& app, int argc, const char* const* argv) {
   return -1;
 }
 
+Device parse_device(const std::string& text, const std::string& program) {
+  if (text == "cpu") return cpu;
+  const auto refuse = [&] {
+    throw ValueError(fmt::format("[{}] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is {}", program, text));
+  };
+  if (!text.starts_with("sim:")) refuse();
+  const std::size_t comma = std::min(text.find(','), text.size());
+  const std::string rest = text.substr(comma), like = rest.starts_with(",like=") ? rest.substr(6) : "";
+  if (rest.empty() != like.empty()) refuse();
+  const std::uint8_t index = like.empty() ? 0 : 100;  // a device keeps its pages for good
+  configure_simulated_device(index, parse_bytes(text.substr(4, comma - 4)), like);
+  return {DeviceType::sim, index};
+}
+
 PoolGuard::PoolGuard(Device device, const std::string& budget) : pool_(allocator_for(device)), budget_(pool_.budget()) {
   pool_.trim();
   if (!budget.empty()) pool_.set_budget(parse_bytes(budget));

@@ -75,6 +75,10 @@ auto setting_adder(App& app) {
 /// Reads a command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
 int parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
+/// "cpu", "sim:SIZE" or "sim:SIZE,like=cpu": a device of that many bytes without arithmetic, with a GPU's pages or the
+/// machine's. Throws ValueError for anything else.
+Device parse_device(const std::string& text, const std::string& program);
+
 /// A device's pool, empty and with its peaks and hash reset at first, under a budget such as "512MiB" (empty: its own)
 /// for as long as the guard lives.
 class PoolGuard {

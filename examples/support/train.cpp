@@ -65,13 +65,6 @@ void for_each_setting(Options& o, F&& f) {
   f("dtype", o.dtype, "Activations: f32, f64, bf16 or f16 (parameters: f64 for f64, else f32)");
 }
 
-Device parse_device(const std::string& text) {
-  if (text == "cpu") return cpu;
-  if (!text.starts_with("sim:")) throw ValueError("[train] --device must be cpu or sim:SIZE, but is " + text);
-  configure_simulated_device(0, parse_bytes(text.substr(4)));
-  return {DeviceType::sim, 0};
-}
-
 /// Text, model and device, before the first step.
 std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   const nn::Corpus& corpus = trainer.corpus();
@@ -179,7 +172,9 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
   for_each_setting(o, setting_adder(app));
-  app.add_option("--device", o.device, "cpu, or sim:SIZE, a device of that capacity without arithmetic");
+  app.add_option(
+      "--device", o.device,
+      "cpu, or sim:SIZE, a device of that capacity without arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,
@@ -206,7 +201,7 @@ std::string default_text() {
 nn::TrainResult train(TrainOptions options, std::ostream& out, bool live) {
   if (!options.resume.empty()) options.adopt(nn::read_training_metadata(options.resume));
   options.check();
-  const Device device = parse_device(options.device);
+  const Device device = parse_device(options.device, "train");
   if (options.text.empty()) options.text = {default_text()};
   nn::Corpus corpus = nn::read_corpus(options.text, options.seed);
   const PoolGuard pool(device, options.budget);

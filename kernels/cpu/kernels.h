@@ -13,7 +13,8 @@ namespace on_cpu {
 POOLGRAD_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 
-// Bytes of scratch that a call asks for.
+// Bytes of scratch that a call asks for. The kernels size theirs by the same functions.
+std::int64_t gemm_scratch(const Gemm& shape);  // 0: a back end that asks the pool for none
 std::int64_t reduce_scratch(const View& out, const View& x);
 std::int64_t sum_of_squares_scratch(const View& x);
 std::int64_t norm_backward_scratch(const View& x);

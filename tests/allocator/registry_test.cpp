@@ -53,6 +53,23 @@ TEST(Registry, ConfiguresASimulatedDeviceAnew) {
   EXPECT_THROW(allocate(pool, 3 * page), OutOfMemoryError);
 }
 
+TEST(Registry, ASimulatedDeviceMayBeLikeTheCpu) {
+  configure_simulated_device(13, 40 * page, "cpu");
+  DeviceMemory &like = allocator_for(Device::parse("sim:13")).memory(), &host = allocator_for(cpu).memory();
+  EXPECT_EQ(like.granularity(), host.granularity());
+  EXPECT_EQ(like.large_page(), host.large_page());
+  EXPECT_EQ(like.divisible(), host.divisible());
+  EXPECT_EQ(like.info().total, 40 * page);
+  configure_simulated_device(13, 50 * page, "cpu");
+  EXPECT_EQ(like.info().total, 50 * page);
+  EXPECT_THAT([] { configure_simulated_device(13, 60 * page); },
+              ThrowsMessage<ValueError>("[configure_simulated_device] sim:13 has pages of 64.00 KiB since it was made, "
+                                        "and cannot have others of 2.00 MiB"));
+  EXPECT_THAT([] { configure_simulated_device(14, 60 * page, "tpu"); },
+              ThrowsMessage<ValueError>("[simulation] no device is known that is like tpu, only cpu"));
+  EXPECT_EQ(like.info().total, 50 * page);
+}
+
 TEST(Registry, RefusesAnImpossibleSimulatedDevice) {
   EXPECT_THROW(configure_simulated_device(-1, page), ValueError);
   EXPECT_THROW(configure_simulated_device(256, page), ValueError);

@@ -372,7 +372,7 @@ TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
   EXPECT_THAT(refusal<ValueError>(o), HasSubstr("[train] the text is shorter than the context: "));
   o = options_;
   o.device = "tpu";
-  EXPECT_EQ(refusal<ValueError>(o), "[train] --device must be cpu or sim:SIZE, but is tpu");
+  EXPECT_EQ(refusal<ValueError>(o), "[train] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is tpu");
   o = options_;
   o.budget = "much";
   EXPECT_THAT(refusal<ValueError>(o), HasSubstr("much"));

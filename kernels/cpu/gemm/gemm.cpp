@@ -15,6 +15,7 @@ bool onednn_takes(const Gemm&) { return false; }
 void gemm_onednn(const Gemm&, const void*, const void*, void*) {
   throw ValueError("[gemm] this build was made without oneDNN");
 }
+std::int64_t gemm_onednn_scratch(const Gemm&) { return 0; }
 std::string_view onednn_version() { return ""; }
 #endif
 
@@ -59,6 +60,14 @@ void on_cpu::gemm(Stream, const Gemm& shape, const void* a, const void* b, void*
     case Backend::eigen: return gemm_eigen(shape, a, b, c);
     case Backend::onednn: return gemm_onednn(shape, a, b, c);
     default: return gemm_native(shape, a, b, c);
+  }
+}
+
+std::int64_t on_cpu::gemm_scratch(const Gemm& shape) {
+  switch (backend_for(shape)) {
+    case Backend::eigen: return 0;
+    case Backend::onednn: return gemm_onednn_scratch(shape);
+    default: return gemm_native_scratch(shape);
   }
 }
 

@@ -173,58 +173,83 @@ void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, O* c
   }
 }
 
+/// How C is cut, so that the parts need the fewest packed lines, and the scratch that this takes. How it is cut does
+/// not change any element's arithmetic.
 template <class S, class O>
-void multiply(Gemm g, const S* a, const S* b, O* c) {
+struct Cut {
   using T = Compute<S>;
-  if (g.batch > 1 && g.stride_b == 0 && !g.transpose_a && g.stride_a == g.m * g.lda && g.stride_c == g.m * g.ldc) {
-    g.m *= g.batch;  // one tall product
-    g.batch = 1;
-  }
-  const double work = static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
-  const int threads = work * static_cast<double>(g.batch) < parallel_work ? 1 : num_threads();
-  // Cut C so that the parts need the fewest packed lines. How it is cut does not change any element's arithmetic.
-  std::int64_t row_parts = 1, column_parts = 1;
-  const std::int64_t wanted = g.batch >= threads ? 1 : divide_up(threads, g.batch);
-  std::int64_t best = g.m + g.n + 1;
-  for (std::int64_t rows = 1; rows <= wanted; ++rows) {
-    if (wanted % rows) continue;
-    const std::int64_t columns = wanted / rows;
-    const std::int64_t lines = divide_up(g.m, rows) + divide_up(g.n, columns);
-    if (lines < best) best = lines, row_parts = rows, column_parts = columns;
-  }
-  const std::int64_t rows = divide_up(divide_up(g.m, row_parts), block_rows) * block_rows;
-  const std::int64_t columns = divide_up(divide_up(g.n, column_parts), block_columns<T>) * block_columns<T>;
-  row_parts = divide_up(g.m, rows);
-  column_parts = divide_up(g.n, columns);
-  const std::int64_t parts = g.batch * row_parts * column_parts;
 
-  const std::int64_t depth_block = packed_depth(g.k);
-  std::int64_t scratch_size =
-      packed_a_size + packed_b_size<S>(depth_block, std::min(max_columns, columns)) + 2 * panel_slack<T>;
-  if (!std::is_same_v<O, T> && g.k > max_depth) scratch_size += rows * std::min(max_columns, columns);
-  scratch_size = divide_up(scratch_size, 32) * 32;
-  const int team = static_cast<int>(std::min<std::int64_t>(threads, parts));
-  Workspace<T> scratch("gemm", scratch_size * team);
+  explicit Cut(const Gemm& shape) : g(shape) {
+    if (g.batch > 1 && g.stride_b == 0 && !g.transpose_a && g.stride_a == g.m * g.lda && g.stride_c == g.m * g.ldc) {
+      g.m *= g.batch;  // one tall product
+      g.batch = 1;
+    }
+    const double work = static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k);
+    const int threads = work * static_cast<double>(g.batch) < parallel_work ? 1 : num_threads();
+    const std::int64_t wanted = g.batch >= threads ? 1 : divide_up(threads, g.batch);
+    std::int64_t best = g.m + g.n + 1;
+    for (std::int64_t r = 1; r <= wanted; ++r) {
+      if (wanted % r) continue;
+      const std::int64_t c = wanted / r;
+      const std::int64_t lines = divide_up(g.m, r) + divide_up(g.n, c);
+      if (lines < best) best = lines, row_parts = r, column_parts = c;
+    }
+    rows = divide_up(divide_up(g.m, row_parts), block_rows) * block_rows;
+    columns = divide_up(divide_up(g.n, column_parts), block_columns<T>) * block_columns<T>;
+    row_parts = divide_up(g.m, rows);
+    column_parts = divide_up(g.n, columns);
+    parts = g.batch * row_parts * column_parts;
+    team = static_cast<int>(std::min<std::int64_t>(threads, parts));
+
+    const std::int64_t most = std::min(max_columns, columns);
+    scratch = packed_a_size + packed_b_size<S>(packed_depth(g.k), most) + 2 * panel_slack<T>;
+    if (!std::is_same_v<O, T> && g.k > max_depth) scratch += rows * most;
+    scratch = divide_up(scratch, 32) * 32;
+  }
+
+  Gemm g;  // of one entry of the batch, where the whole batch is one tall product
+  std::int64_t row_parts = 1, column_parts = 1, parts = 1;
+  std::int64_t rows = 0, columns = 0;  // of a part
+  int team = 1;                        // threads
+  std::int64_t scratch = 0;            // elements of a thread
+};
+
+template <class S, class O>
+void multiply(const Gemm& shape, const S* a, const S* b, O* c) {
+  const Cut<S, O> cut(shape);
+  const Workspace<Compute<S>> scratch("gemm", cut.scratch * cut.team);
   const auto run = [&](std::int64_t index, int worker) {
-    const std::int64_t batch = index / (row_parts * column_parts), rest = index % (row_parts * column_parts);
-    Part part{batch, rest / column_parts * rows, rows, rest % column_parts * columns, columns};
-    part.rows = std::min(rows, g.m - part.row);
-    part.columns = std::min(columns, g.n - part.column);
-    multiply_part<S, O>(g, part, a, b, c, scratch.data() + scratch_size * worker);
+    const std::int64_t of_batch = cut.row_parts * cut.column_parts, batch = index / of_batch, rest = index % of_batch;
+    Part part{batch, rest / cut.column_parts * cut.rows, cut.rows, rest % cut.column_parts * cut.columns, cut.columns};
+    part.rows = std::min(cut.rows, cut.g.m - part.row);
+    part.columns = std::min(cut.columns, cut.g.n - part.column);
+    multiply_part<S, O>(cut.g, part, a, b, c, scratch.data() + cut.scratch * worker);
   };
-  if (team > 1) return parallel_items(parts, run);
-  for (std::int64_t index = 0; index < parts; ++index) run(index, 0);
+  if (cut.team > 1) return parallel_items(cut.parts, run);
+  for (std::int64_t index = 0; index < cut.parts; ++index) run(index, 0);
+}
+
+/// body(S{}, O{}): the element types of the operands and of the product.
+template <class Body>
+auto with_types(const Gemm& shape, const Body& body) {
+  return with_floating_type(shape.dtype, [&]<class S>(S) {
+    if (shape.f32_out && sizeof(S) == 2) return body(S{}, Compute<S>{});
+    return body(S{}, S{});
+  });
 }
 
 }  // namespace
 
 void gemm_native(const Gemm& shape, const void* a, const void* b, void* c) {
-  with_floating_type(shape.dtype, [&]<class S>(S) {
-    const auto run = [&]<class O>(O) {
-      multiply<S, O>(shape, static_cast<const S*>(a), static_cast<const S*>(b), static_cast<O*>(c));
-    };
-    if (shape.f32_out && sizeof(S) == 2) return run(Compute<S>{});
-    run(S{});
+  with_types(shape, [&]<class S, class O>(S, O) {
+    multiply<S, O>(shape, static_cast<const S*>(a), static_cast<const S*>(b), static_cast<O*>(c));
+  });
+}
+
+std::int64_t gemm_native_scratch(const Gemm& shape) {
+  return with_types(shape, [&]<class S, class O>(S, O) {
+    const Cut<S, O> cut(shape);
+    return cut.scratch * cut.team * static_cast<std::int64_t>(sizeof(Compute<S>));
   });
 }
 

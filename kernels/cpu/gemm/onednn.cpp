@@ -43,6 +43,33 @@ dnnl::cpu_isa best_isa() {
   return dnnl::get_effective_cpu_isa();
 }
 
+/// The primitive of a product, and what it is of.
+struct Product {
+  memory::desc a, b, c, bias;
+  dnnl::matmul::primitive_desc primitive;
+
+  explicit Product(const Gemm& g)
+      : a(describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a)),
+        b(describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b)),
+        c(describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c)),
+        bias({1, 1, g.n}, c.data_type(), memory::dims{g.n, g.n, 1}) {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+    if (g.alpha != 1.0) attributes.set_output_scales(0, {static_cast<float>(g.alpha)});
+    if (g.beta != 0.0) {
+      dnnl::post_ops add_c;
+      add_c.append_sum(static_cast<float>(g.beta));
+      attributes.set_post_ops(add_c);
+    }
+    const dnnl::matmul::desc operation = g.bias ? dnnl::matmul::desc(a, b, bias, c) : dnnl::matmul::desc(a, b, c);
+    primitive = {operation, attributes, engine()};
+  }
+
+  std::int64_t scratch() const {
+    return std::max<std::int64_t>(1, static_cast<std::int64_t>(primitive.scratchpad_desc().get_size()));
+  }
+};
+
 }  // namespace
 
 bool onednn_takes(const Gemm& g) {
@@ -53,33 +80,19 @@ bool onednn_takes(const Gemm& g) {
   return has_dtype && g.k > 0 && !scales_bias && !repeats_both;
 }
 
+std::int64_t gemm_onednn_scratch(const Gemm& g) { return Product(g).scratch(); }
+
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
-  const memory::desc a_desc = describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a);
-  const memory::desc b_desc = describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b);
-  const memory::desc c_desc = describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c);
-  const memory::desc bias_desc({1, 1, g.n}, c_desc.data_type(), memory::dims{g.n, g.n, 1});
-
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (g.alpha != 1.0) attributes.set_output_scales(0, {static_cast<float>(g.alpha)});
-  if (g.beta != 0.0) {
-    dnnl::post_ops add_c;
-    add_c.append_sum(static_cast<float>(g.beta));
-    attributes.set_post_ops(add_c);
-  }
-  const dnnl::matmul::desc operation =
-      g.bias ? dnnl::matmul::desc(a_desc, b_desc, bias_desc, c_desc) : dnnl::matmul::desc(a_desc, b_desc, c_desc);
-  const dnnl::matmul::primitive_desc plan(operation, attributes, engine());
-
-  const memory::desc scratch_desc = plan.scratchpad_desc();
-  const Workspace<char> scratch("gemm", std::max<std::int64_t>(1, static_cast<std::int64_t>(scratch_desc.get_size())));
-  std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, wrap(a_desc, a)},
-                                               {DNNL_ARG_WEIGHTS, wrap(b_desc, b)},
-                                               {DNNL_ARG_DST, wrap(c_desc, c)},
-                                               {DNNL_ARG_SCRATCHPAD, wrap(scratch_desc, scratch.data())}};
-  if (g.bias) arguments.emplace(DNNL_ARG_BIAS, wrap(bias_desc, g.bias));
+  const Product plan(g);
+  const Workspace<char> scratch("gemm", plan.scratch());
+  std::unordered_map<int, memory> arguments = {
+      {DNNL_ARG_SRC, wrap(plan.a, a)},
+      {DNNL_ARG_WEIGHTS, wrap(plan.b, b)},
+      {DNNL_ARG_DST, wrap(plan.c, c)},
+      {DNNL_ARG_SCRATCHPAD, wrap(plan.primitive.scratchpad_desc(), scratch.data())}};
+  if (g.bias) arguments.emplace(DNNL_ARG_BIAS, wrap(plan.bias, g.bias));
   dnnl::stream stream(engine());
-  dnnl::matmul(plan).execute(stream, arguments);
+  dnnl::matmul(plan.primitive).execute(stream, arguments);
   stream.wait();
 }
 

@@ -125,6 +125,14 @@ TEST(SimulatedMemoryDeathTest, EndsTheProgramWhenAPartOfAHandleIsGivenBack) {
   EXPECT_DEATH(memory.decommit(range + 2 * page, page), "decommit.*memory is missing");
 }
 
+TEST(SimulatedMemory, LikeTheCpuReservesFromLargePagesOn) {
+  SimulatedMemory memory(0, capacity, SimulationOptions::like("cpu"));
+  for (int i = 0; i < 3; ++i) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory.reserve(5 * memory.granularity()));
+    EXPECT_EQ(address % memory.large_page(), 0u);
+  }
+}
+
 TEST(SimulatedMemory, RefusesToCommitTwice) {
   SimulatedMemory memory(0, capacity);
   auto* range = static_cast<char*>(memory.reserve(4 * page));

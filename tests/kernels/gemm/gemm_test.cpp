@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -11,6 +12,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "kernels/parallel.h"
@@ -316,6 +318,41 @@ TEST(Gemm, OnASimulatedDeviceOnlyTimePasses) {
   g.lda = g.ldb = g.ldc = 1000;
   gemm({sim}, g, nullptr, nullptr, nullptr);
   EXPECT_GT(device_clock(sim), before);
+}
+
+TEST(Gemm, ASimulatedDeviceIsAskedForTheSameScratch) {
+  const Device sim{DeviceType::sim, 0};
+  const auto asked = [](Device device, const auto& call) {
+    CachingAllocator& pool = allocator_for(device);
+    const auto bytes = [&] {
+      const Statistics s = pool.statistics();
+      return std::pair(s.requests, s.category_bytes[static_cast<std::size_t>(Category::workspace)].allocated);
+    };
+    const auto before = bytes();
+    call();
+    return std::pair(bytes().first - before.first, bytes().second - before.second);
+  };
+  for (const std::string& name : backends())
+    for (const int number : {1, 2, 7}) {
+      const Backend backend(name);
+      const Threads threads(number);
+      for (auto [m, n, k] : {std::array{1, 1, 1}, {5, 300, 70}, {100, 130, 800}, {140, 1100, 3}, {3, 4, 0}})
+        for (const std::int64_t batch : {1, 3})
+          for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::f16}) {
+            Gemm g = product(m, n, k);
+            g.dtype = dtype;
+            g.lda = k + 1, g.ldb = g.ldc = n;
+            g.batch = batch, g.stride_a = m * g.lda, g.stride_c = m * g.ldc;
+            g.f32_out = batch == 3;
+            const std::vector<double> a(static_cast<std::size_t>(batch * m * g.lda)),
+                b(static_cast<std::size_t>(k * n + 1));
+            std::vector<double> c(static_cast<std::size_t>(batch * m * n));
+            const auto want = asked(cpu, [&] { gemm({}, g, a.data(), b.data(), c.data()); });
+            EXPECT_EQ(asked(sim, [&] { gemm({sim}, g, a.data(), b.data(), c.data()); }), want)
+                << name << ", " << number << " threads, " << m << " x " << n << " x " << k << ", " << batch << " of "
+                << to_string(dtype);
+          }
+    }
 }
 
 }  // namespace

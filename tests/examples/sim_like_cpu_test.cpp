@@ -1,0 +1,173 @@
+// A simulated device that is like the CPU reserves what the CPU reserves, to the byte.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "allocator/error.h"
+#include "examples/support/train.h"
+#include "kernels/gemm.h"
+#include "kernels/instruction_sets.h"
+#include "kernels/parallel.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+class SimLikeCpu : public ::testing::Test {
+ protected:
+  SimLikeCpu() {
+    std::string text;
+    for (int i = 0; i < 800; ++i) text += "int f" + std::to_string(i * i % 97) + "() { return 1; }\n";
+    write_bytes(folder_.file("text"), text);
+    options_.text = {folder_.file("text")};
+    options_.context = 300;
+    options_.layers = 2;
+    options_.width = 32;
+    options_.heads = 4;
+    options_.attention.window = 40;
+    options_.batch = 2;
+    options_.steps = 2;
+    options_.report = 2;
+    options_.sample = 3;
+    options_.budget = "1GiB";
+  }
+  ~SimLikeCpu() override {
+    kernels::set_num_threads(threads_);
+    kernels::set_instruction_set("auto");
+  }
+
+  nn::TrainResult on(const std::string& device, TrainOptions options) {
+    std::ostringstream out;
+    options.device = device;
+    return train(options, out);
+  }
+
+  /// Both runs: forward, backward, clipping, AdamW, validation, a sample.
+  void expect_same_bytes(const TrainOptions& o) {
+    const nn::TrainResult real = on("cpu", o);
+    const nn::TrainResult planned = on("sim:" + o.budget + ",like=cpu", o);
+    SCOPED_TRACE(o.attention.describe(o.context) + ", " + o.dtype + ", " + std::to_string(kernels::num_threads()) +
+                 " threads, " + std::string(kernels::instruction_set()));
+    EXPECT_EQ(planned.peak_live_bytes, real.peak_live_bytes);
+    EXPECT_EQ(planned.peak_reserved_bytes, real.peak_reserved_bytes);
+    EXPECT_EQ(planned.bytes_by_category, real.bytes_by_category);
+    EXPECT_EQ(planned.allocation_hash, real.allocation_hash);
+    ASSERT_EQ(planned.steps.size(), real.steps.size());
+    for (std::size_t i = 0; i < real.steps.size(); ++i) {
+      EXPECT_EQ(planned.steps[i].live_bytes, real.steps[i].live_bytes);
+      EXPECT_EQ(planned.steps[i].reserved_bytes, real.steps[i].reserved_bytes);
+      EXPECT_EQ(planned.steps[i].device_allocations, real.steps[i].device_allocations);
+    }
+  }
+  void expect_same_bytes() { expect_same_bytes(options_); }
+
+  TemporaryFolder folder_;
+  TrainOptions options_;
+  const int threads_ = kernels::num_threads();
+};
+
+TEST_F(SimLikeCpu, ReservesToTheByteWhatEveryPatternReserves) {
+  options_.attention.block = 32;
+  options_.attention.stride = 16;
+  options_.attention.segments = {64, 512};
+  options_.attention.rates = {1, 4};
+  for (const std::string& name : attention_names()) {
+    options_.attention.attention = name;
+    expect_same_bytes();
+  }
+}
+
+TEST_F(SimLikeCpu, ReservesToTheByteWhatEveryDTypeReserves) {
+  options_.attention.attention = "dilated";
+  for (const char* dtype : {"f64", "f32", "bf16", "f16"}) {
+    options_.dtype = dtype;
+    for (const std::int64_t kv_heads : {4, 1}) {
+      options_.kv_heads = kv_heads;
+      expect_same_bytes();
+    }
+  }
+}
+
+TEST_F(SimLikeCpu, ModelsTheThreadsOfThisProcess) {
+  options_.dropout = 0.1;
+  for (const int threads : {1, 3, 8})
+    for (const char* dtype : {"f32", "bf16"}) {
+      kernels::set_num_threads(threads);
+      options_.dtype = dtype;
+      expect_same_bytes();
+    }
+}
+
+TEST_F(SimLikeCpu, ModelsTheInstructionSetOfThisProcess) {
+  options_.dtype = "bf16";
+  for (const std::string_view set : kernels::instruction_sets()) {
+    kernels::set_instruction_set(set);
+    expect_same_bytes();
+  }
+}
+
+TEST_F(SimLikeCpu, ModelsTheBackEndOfProducts) {
+  for (const char* name : {"poolgrad", "eigen", "onednn"}) {
+    try {
+      kernels::set_gemm_backend(name);
+    } catch (const ValueError&) {
+      continue;  // a build without it
+    }
+    expect_same_bytes();
+  }
+  kernels::set_gemm_backend("auto");
+}
+
+TEST_F(SimLikeCpu, ReservesToTheByteWhatTheDefaultRunReserves) {
+  TrainOptions options;
+  options.steps = 1;
+  options.sample = 2;
+  options.budget = "8GiB";
+  expect_same_bytes(options);
+}
+
+TEST_F(SimLikeCpu, GivesPagesBackAsTheCpuDoesWhereTheBudgetIsTight) {
+  // 5 MiB and less: pages are released and taken again.
+  const nn::TrainResult free = on("cpu", options_);
+  options_.budget = std::to_string(free.peak_live_bytes + free.peak_live_bytes / 64);
+  expect_same_bytes();
+}
+
+TEST_F(SimLikeCpu, EndsWithTheSameRequestWhereTheMemoryDoesNotSuffice) {
+  options_.budget = "4MiB";
+  const auto report = [&](const std::string& device) -> std::string {
+    try {
+      on(device, options_);
+    } catch (const OutOfMemoryError& error) {
+      const std::string text = error.what();
+      const std::size_t from = text.find(": ") + 2, to = text.find(", free on the device");
+      return text.substr(from, to - from);
+    }
+    return "trained";
+  };
+  EXPECT_THAT(report("cpu"), ::testing::HasSubstr("budget 4.00 MiB"));
+  EXPECT_EQ(report("sim:4MiB,like=cpu"), report("cpu"));
+}
+
+TEST(SimulatedDevices, AreNamedByTheirSizeAndWhatTheyAreLike) {
+  EXPECT_EQ(allocator_for(parse_device("sim:3MiB", "train")).memory().info().total, std::size_t{3} << 20);
+  CachingAllocator& like_cpu = allocator_for(parse_device("sim:5MiB,like=cpu", "train"));
+  EXPECT_EQ(like_cpu.memory().info().total, std::size_t{5} << 20);
+  EXPECT_EQ(like_cpu.memory().granularity(), allocator_for(cpu).memory().granularity());
+  const auto refusal = [](const std::string& text) {
+    return testing_support::error_of<ValueError>([&] { parse_device(text, "train"); });
+  };
+  EXPECT_EQ(refusal("sim:8GiB,like=h100"), "[simulation] no device is known that is like h100, only cpu");
+  EXPECT_EQ(refusal("sim:8GiB,like="),
+            "[train] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is sim:8GiB,like=");
+  EXPECT_EQ(refusal("sim:8GiB,as=cpu"),
+            "[train] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is sim:8GiB,as=cpu");
+  EXPECT_THAT(refusal("sim:much"), ::testing::HasSubstr("not a number of bytes: 'much'"));
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
