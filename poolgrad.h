@@ -58,6 +58,7 @@
 #include "autograd/engine/record.h"
 #include "autograd/engine/saved_tensor.h"
 #include "autograd/gradcheck.h"
+#include "autograd/memory/checkpoint.h"
 #include "autograd/operators.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"

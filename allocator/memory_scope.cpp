@@ -87,6 +87,8 @@ MemoryScope::MemoryScope(std::string_view name) : previous_(thread_state.tag) {
   thread_state.tag.scope = scope_table().child(previous_.scope, name);
 }
 
+MemoryScope::MemoryScope(Tag tag) : previous_(thread_state.tag) { thread_state.tag = tag; }
+
 MemoryScope::~MemoryScope() { thread_state.tag = previous_; }
 
 Tag current_tag() { return thread_state.tag; }

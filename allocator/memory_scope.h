@@ -55,6 +55,8 @@ class MemoryScope {
   explicit MemoryScope(Category category);
   /// Changes the name only.
   explicit MemoryScope(std::string_view name);
+  /// The tag of another time or thread, in place of the one in force.
+  explicit MemoryScope(Tag tag);
   ~MemoryScope();
   MemoryScope(const MemoryScope&) = delete;
   MemoryScope& operator=(const MemoryScope&) = delete;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "allocator/error.h"
 
@@ -26,7 +27,23 @@ struct ThreadStream {
   std::uint64_t times = 0;  // heard of CommonSeed
 };
 
+thread_local constinit RandomLogGuard* innermost_log = nullptr;
+
 }  // namespace
+
+RandomLogGuard::RandomLogGuard(RandomLog& log, Mode mode)
+    : log_(log), replays_(mode == replays), outer_(std::exchange(innermost_log, this)) {}
+RandomLogGuard::~RandomLogGuard() { innermost_log = outer_; }
+
+kernels::RandomKey RandomLogGuard::next(std::int64_t count) {
+  const std::string asked = "[generator] a computation that is run again asks for " + std::to_string(count) +
+                            " random numbers where it took ";
+  if (next_ == log_.size()) throw Error(asked + "no more the first time");
+  const RandomRange& range = log_[next_];
+  if (range.count != count) throw Error(asked + std::to_string(range.count) + " the first time");
+  ++next_;
+  return range.key;
+}
 
 kernels::RandomKey& Generator::key_of_this_thread() {
   thread_local ThreadStream own;
@@ -40,9 +57,12 @@ kernels::RandomKey& Generator::key_of_this_thread() {
 
 kernels::RandomKey Generator::take(std::int64_t count) {
   if (count < 0) throw ValueError("[generator] cannot take " + std::to_string(count) + " numbers");
-  kernels::RandomKey& next = key();
-  const kernels::RandomKey taken = next;
-  next.offset += static_cast<std::uint64_t>(count);
+  RandomLogGuard* replay = innermost_log;
+  while (replay != nullptr && !replay->replays_) replay = replay->outer_;
+  const kernels::RandomKey taken = replay != nullptr ? replay->next(count) : key();
+  if (replay == nullptr) key().offset += static_cast<std::uint64_t>(count);
+  for (RandomLogGuard* inside = innermost_log; inside != replay; inside = inside->outer_)
+    inside->log_.push_back({taken, count});
   return taken;
 }
 

@@ -3,11 +3,41 @@
 // backward).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/random.h"
 
 namespace poolgrad {
+
+/// What generators handed out, in order: what a computation that is run again needs to draw the same numbers.
+struct RandomRange {
+  kernels::RandomKey key;
+  std::int64_t count = 0;
+};
+using RandomLog = std::vector<RandomRange>;
+
+/// While alive, what any generator hands out on this thread is written down in `log`, or, with `replays`, comes from
+/// there, in order, and the generators stay as they are. They nest: a range comes from the innermost replay and goes
+/// to every log inside it. The log must outlive it.
+class RandomLogGuard {
+ public:
+  enum Mode { records, replays };
+  RandomLogGuard(RandomLog& log, Mode mode);
+  ~RandomLogGuard();
+  RandomLogGuard(const RandomLogGuard&) = delete;
+  RandomLogGuard& operator=(const RandomLogGuard&) = delete;
+
+ private:
+  friend class Generator;
+  kernels::RandomKey next(std::int64_t count);
+
+  RandomLog& log_;
+  const bool replays_;
+  std::size_t next_ = 0;
+  RandomLogGuard* const outer_;
+};
 
 class Generator {
  public:
@@ -19,7 +49,7 @@ class Generator {
     return *this;
   }
 
-  /// Takes `count` numbers; the key names them for ever.
+  /// Takes `count` numbers; the key names them for ever. Throws Error where a RandomLogGuard replays others.
   kernels::RandomKey take(std::int64_t count);
   /// Begins anew with another seed, in the same stream of use.
   void set_seed(std::uint64_t seed) { set_state({seed, key().use, 0}); }

@@ -197,6 +197,21 @@ class BackwardPass {
   std::vector<Tensor> captured_;
 };
 
+thread_local int running_passes = 0;
+thread_local std::vector<std::function<void()>> at_end;
+
+/// One for each pass that runs on this thread.
+class PassGuard {
+ public:
+  PassGuard() { ++running_passes; }
+  ~PassGuard() {
+    if (--running_passes > 0) return;
+    for (const std::function<void()>& callback : std::exchange(at_end, {})) callback();
+  }
+  PassGuard(const PassGuard&) = delete;
+  PassGuard& operator=(const PassGuard&) = delete;
+};
+
 /// The gradient to start from: `given`, or 1 for a one-element output.
 Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given) {
   if (!given.defined()) {
@@ -218,6 +233,7 @@ std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs,
   if (!gradients.empty() && gradients.size() != outputs.size())
     throw ValueError(fmt::format("[{}] {} gradients for {} outputs", op, gradients.size(), outputs.size()));
   options.retain_graph |= options.create_graph;
+  const PassGuard running;
   MemoryScope scope(Category::gradient);
   GradModeGuard mode(options.create_graph);
   std::vector<Edge> roots;
@@ -253,6 +269,13 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
       throw Error(fmt::format("[grad] input {} did not contribute to the outputs; pass allow_unused = true: {}", i,
                               describe(inputs[i])));
   return result;
+}
+
+void at_end_of_backward(std::function<void()> callback) {
+  if (running_passes == 0)
+    callback();
+  else
+    at_end.push_back(std::move(callback));
 }
 
 HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook) {

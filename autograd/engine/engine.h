@@ -38,6 +38,10 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 /// std::weak_ptr(tensor.grad_record()). Throws Error if the tensor requires no gradient.
 HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
 
+/// Calls `callback`, which must not throw, when the outermost pass that runs on this thread has ended, be it by an
+/// exception; at once where none runs.
+void at_end_of_backward(std::function<void()> callback);
+
 // Anomaly mode: finds the operator that made the first NaN.
 
 /// While alive, every recorded operator's output is searched for NaN and +infinity (-infinity is a legal mask) and

@@ -241,6 +241,23 @@ TEST(Engine, RunsTheNewestNodeFirst) {
   EXPECT_EQ(order, "dcba");
 }
 
+TEST(Engine, CallsBackWhenTheOutermostPassHasEnded) {
+  Tensor x = leaf({2});
+  std::vector<std::string> order;
+  Tensor y = with_backward(x, [&](const BackwardCall& call) -> Gradients {
+    at_end_of_backward([&] { order.push_back("end"); });
+    total(times(x, x)).backward();
+    order.push_back("inner");
+    if (order.size() > 3) throw Error("broken");
+    return {call.gradient()};
+  });
+  y.backward({}, true);
+  EXPECT_THAT(order, ElementsAre("inner", "end"));
+  at_end_of_backward([&] { order.push_back("at once"); });
+  EXPECT_THROW(y.backward(), Error);
+  EXPECT_THAT(order, ElementsAre("inner", "end", "at once", "inner", "end"));
+}
+
 TEST(Engine, ThreadsRunTheirOwnGraphsAtTheSameTime) {
   Tensor shared = leaf({2});
   std::vector<double> results(4);

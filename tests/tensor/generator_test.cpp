@@ -35,6 +35,53 @@ TEST(Generator, ContinuesFromASavedState) {
   EXPECT_TRUE(bit_equal(randn({50}, {}, generator), first));
 }
 
+TEST(RandomLogGuard, ReplaysWhatGeneratorsHandedOutAndLeavesThemAsTheyAre) {
+  Generator a(1), b(2);
+  a.take(7);
+  RandomLog log;
+  std::vector<Tensor> first;
+  {
+    const RandomLogGuard guard(log, RandomLogGuard::records);
+    first = {randn({4}, {}, a), randn({6}, {}, b), randn({5}, {}, a)};
+  }
+  ASSERT_EQ(log.size(), 3u);
+  const std::uint64_t after = a.take(0).offset;
+  {
+    const RandomLogGuard guard(log, RandomLogGuard::replays);
+    EXPECT_TRUE(bit_equal(randn({4}, {}, a), first[0]));
+    EXPECT_TRUE(bit_equal(randn({6}, {}, a), first[1])) << "whichever generator is asked";
+    EXPECT_EQ(testing_support::error_of<Error>([&] { a.take(3); }),
+              "[generator] a computation that is run again asks for 3 random numbers where it took " +
+                  std::to_string(log[2].count) + " the first time");
+    EXPECT_TRUE(bit_equal(randn({5}, {}, b), first[2]));
+    EXPECT_EQ(testing_support::error_of<Error>([&] { a.take(3); }),
+              "[generator] a computation that is run again asks for 3 random numbers where it took no more the first "
+              "time");
+  }
+  EXPECT_EQ(a.take(0).offset, after);
+}
+
+TEST(RandomLogGuard, LogsInsideAReplayGetWhatItHandsOut) {
+  Generator generator(1);
+  RandomLog outer, inner, around;
+  const RandomLogGuard all(around, RandomLogGuard::records);
+  {
+    const RandomLogGuard guard(outer, RandomLogGuard::records);
+    generator.take(3);
+    generator.take(4);
+  }
+  {
+    const RandomLogGuard replay(outer, RandomLogGuard::replays);
+    generator.take(3);
+    const RandomLogGuard guard(inner, RandomLogGuard::records);
+    generator.take(4);
+  }
+  ASSERT_EQ(inner.size(), 1u);
+  EXPECT_EQ(inner[0].key.offset, 3u);
+  EXPECT_EQ(inner[0].count, 4);
+  EXPECT_EQ(around.size(), 2u) << "what is drawn again is not drawn";
+}
+
 TEST(Generator, StartsAgainWithANewSeed) {
   Generator generator(1);
   const Tensor first = randn({50}, {}, generator);

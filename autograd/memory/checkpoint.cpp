@@ -1,0 +1,326 @@
+#include "autograd/memory/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "allocator/error.h"
+#include "autograd/engine/engine.h"
+#include "autograd/engine/node.h"
+#include "tensor/generator.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad {
+namespace {
+
+/// Ends a second run that has supplied what is needed. No std::exception: a function that handles errors lets it pass.
+struct EverythingIsThere {};
+
+/// What a recorded operation was, to see whether the second run does the same.
+struct LoggedOperation {
+  std::string name;
+  std::vector<TensorMeta> outputs;
+
+  explicit LoggedOperation(const RecordedCall& call) : name(call.operation) {
+    for (const Tensor& output : call.outputs) outputs.emplace_back(output);
+  }
+  std::string describe() const {
+    std::string text = name;
+    for (std::size_t i = 0; i < outputs.size(); ++i) text += (i == 0 ? " " : ", ") + outputs[i].describe();
+    return text;
+  }
+  bool is(const RecordedCall& call) const {
+    return name == call.operation && std::equal(outputs.begin(), outputs.end(), call.outputs.begin(),
+                                                call.outputs.end(), [](const TensorMeta& meta, const Tensor& tensor) {
+                                                  return meta.defined ? meta.matches(tensor) : !tensor.defined();
+                                                });
+  }
+};
+
+/// A tensor that the function did not make.
+struct OutsideTensor {
+  std::string role;
+  TensorMeta meta;
+  std::weak_ptr<Storage> storage;
+  std::uint64_t version;
+
+  OutsideTensor(std::string what, const Tensor& tensor)
+      : role(std::move(what)), meta(tensor), storage(tensor.storage()), version(tensor.storage()->version()) {}
+};
+
+/// A call of a checkpointed function: what the second run needs, and what it supplies. Runs without a lock, so that a
+/// function may wait for other threads; two that run backward at once may both run it.
+class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
+ public:
+  /// Keeps the inputs, under the policy in force.
+  CheckpointedCall(Definition function, const std::vector<Tensor>& inputs);
+
+  std::vector<Tensor> run(const std::vector<Tensor>& inputs);
+  /// What slot `index` held in the first run.
+  Tensor value(std::size_t index);
+  /// Nobody will ask for the slot any more.
+  void let_go(std::size_t index);
+
+ private:
+  class FirstRun;
+  class SecondRun;
+  class PackedSlot;
+
+  struct KeptInput {
+    SavedTensor saved = {};  // undefined if it shares the storage of an earlier input
+    std::size_t owner = 0;   // that earlier input
+    Geometry geometry = {};
+    bool requires_grad = false;
+  };
+  /// A storage that the nodes of the first run saved.
+  struct Slot {
+    std::size_t operation;  // the first one that saved it
+    TensorMeta meta;
+    int users = 1;      // nodes of the first run, by what they have in its place
+    Tensor value = {};  // defined once the second run has supplied it, until it is let go
+    std::uint64_t version = 0;
+  };
+
+  void check_unwritten() const;
+  std::vector<Tensor> unpack_inputs() const;
+  std::vector<Slot> run_again();
+  void forget_values();
+
+  const Definition function_;
+  const Tag tag_ = current_tag();
+  std::vector<KeptInput> inputs_;
+  std::vector<OutsideTensor> outside_;
+  std::vector<LoggedOperation> operations_;
+  RandomLog random_;
+  std::mutex mutex_;  // of what follows
+  std::vector<Slot> slots_;
+  bool has_values_ = false;  // some slot may have one
+};
+
+/// What a node of the first run has in place of a tensor.
+class CheckpointedCall::PackedSlot : public PackedTensor {
+ public:
+  PackedSlot(std::shared_ptr<CheckpointedCall> call, std::size_t index) : call_(std::move(call)), index_(index) {}
+  ~PackedSlot() override { call_->let_go(index_); }
+  Tensor unpack() override { return call_->value(index_); }
+
+ private:
+  const std::shared_ptr<CheckpointedCall> call_;
+  const std::size_t index_;
+};
+
+/// Both runs number the storages that nodes save: all but those of captured leaves, which live on anyway. An input
+/// always has a number, since in the second run it is a leaf whatever it was in the first.
+class CheckpointedCall::FirstRun : public SavedTensorPolicy {
+ public:
+  FirstRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : call_(call) {
+    for (const Tensor& input : inputs)
+      if (input.defined()) inputs_.insert(input.storage().get());
+    known_ = inputs_;
+  }
+
+  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
+    const std::size_t number = call_.operations_.size();
+    for (std::size_t i = 0; i < call.inputs.size(); ++i)
+      if (call.inputs[i].defined() && known_.insert(call.inputs[i].storage().get()).second)
+        call_.outside_.emplace_back(fmt::format("input {} of its operation {}, {},", i, number, call.operation),
+                                    call.inputs[i]);
+    for (const Tensor& output : call.outputs) known_.insert(output.storage().get());
+    call_.operations_.emplace_back(call);
+    return nullptr;
+  }
+
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
+    if (use.is_leaf && !inputs_.contains(tensor.storage().get())) return nullptr;
+    const std::lock_guard lock(call_.mutex_);
+    // A function that takes gradients in its first run has second runs before its end. What they supply takes the place
+    // of what was saved, and has its number.
+    for (std::size_t i = 0; call_.has_values_ && i < call_.slots_.size(); ++i)
+      if (const Tensor& value = call_.slots_[i].value; value.defined() && value.shares_storage_with(tensor)) {
+        ++call_.slots_[i].users;
+        return std::make_unique<PackedSlot>(call_.shared_from_this(), i);
+      }
+    call_.slots_.push_back({call_.operations_.size() - 1, TensorMeta(tensor)});
+    return std::make_unique<PackedSlot>(call_.shared_from_this(), call_.slots_.size() - 1);
+  }
+
+ private:
+  CheckpointedCall& call_;
+  std::unordered_set<const Storage*> inputs_, known_;
+};
+
+class CheckpointedCall::SecondRun : public SavedTensorPolicy {
+ public:
+  SecondRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : call_(call) {
+    for (const Tensor& input : inputs)
+      if (input.defined()) inputs_.insert(input.storage().get());
+    const std::lock_guard lock(call_.mutex_);
+    for (const Slot& slot : call_.slots_) {
+      wanted_.push_back(slot);
+      wanted_.back().value = {};
+      if (slot.users > 0) needed_ = wanted_.size();
+    }
+  }
+
+  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
+    if (operation_ == call_.operations_.size())
+      fail(fmt::format("it did {} operations, and now goes on with {}", operation_, LoggedOperation(call).describe()));
+    const LoggedOperation& then = call_.operations_[operation_];
+    if (!then.is(call))
+      fail(fmt::format("operation {} was {}, now {}", operation_, then.describe(), LoggedOperation(call).describe()));
+    ++operation_;
+    return nullptr;
+  }
+
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
+    if (use.is_leaf && !inputs_.contains(tensor.storage().get())) return nullptr;
+    const std::size_t now = operation_ - 1;
+    const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].meta.matches(tensor);
+    if (!same)
+      fail(fmt::format("operation {}, {}, did not save {} elements of {} there", now, use.operation, tensor.count(),
+                       to_string(tensor.dtype())));
+    wanted_[next_].value = tensor;
+    wanted_[next_].version = tensor.storage()->version();
+    if (++next_ == needed_) throw EverythingIsThere();
+    return nullptr;
+  }
+
+  bool is_complete() const { return next_ >= needed_; }
+  [[noreturn]] void fail_at_end() const {
+    fail(fmt::format("it ended after {} operations, not {}", operation_, call_.operations_.size()));
+  }
+  std::vector<Slot> take() { return std::move(wanted_); }
+
+ private:
+  [[noreturn]] static void fail(const std::string& how) {
+    throw Error("[checkpoint] the function did something else when it was run again: " + how);
+  }
+
+  CheckpointedCall& call_;
+  std::unordered_set<const Storage*> inputs_;
+  std::vector<Slot> wanted_;
+  std::size_t needed_ = 0, next_ = 0, operation_ = 0;
+};
+
+CheckpointedCall::CheckpointedCall(Definition function, const std::vector<Tensor>& inputs)
+    : function_(std::move(function)) {
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    KeptInput kept{.owner = i};
+    if (const Tensor& input = inputs[i]; input.defined()) {
+      outside_.emplace_back(fmt::format("input {} of the function", i), input);
+      for (kept.owner = 0; !inputs[kept.owner].defined() || !inputs[kept.owner].shares_storage_with(input);)
+        ++kept.owner;  // at the latest the input itself
+      kept.geometry = input.geometry();
+      kept.requires_grad = input.requires_grad();
+      if (kept.owner == i) kept.saved = SavedTensor(input);
+    }
+    inputs_.push_back(std::move(kept));
+  }
+  const std::string name = "checkpoint";
+  SavedTensor::pack_all({name, inputs, {}, {}});
+}
+
+std::vector<Tensor> CheckpointedCall::run(const std::vector<Tensor>& inputs) {
+  const FirstRun policy(*this, inputs);
+  const RandomLogGuard log(random_, RandomLogGuard::records);
+  return function_(inputs);
+}
+
+void CheckpointedCall::check_unwritten() const {
+  for (const OutsideTensor& tensor : outside_) {
+    const std::shared_ptr<Storage> storage = tensor.storage.lock();
+    if (storage == nullptr || storage->version() == tensor.version) continue;
+    throw Error(fmt::format(
+        "[checkpoint] the function cannot be run again: {} {} was written in place: used at version {}, now at "
+        "version {}",
+        tensor.role, tensor.meta.describe(), tensor.version, storage->version()));
+  }
+}
+
+std::vector<Tensor> CheckpointedCall::unpack_inputs() const {
+  std::vector<Tensor> inputs;
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const KeptInput& kept = inputs_[i];
+    Tensor input = kept.owner == i ? kept.saved.unpack() : inputs[kept.owner].alias(kept.geometry);
+    if (input.defined()) input = input.detach().set_requires_grad(kept.requires_grad);
+    inputs.push_back(std::move(input));
+  }
+  return inputs;
+}
+
+auto CheckpointedCall::run_again() -> std::vector<Slot> {
+  check_unwritten();
+  const std::vector<Tensor> inputs = unpack_inputs();
+  const MemoryScope scope(tag_);
+  const EnableGradGuard grad;
+  const RandomLogGuard replay(random_, RandomLogGuard::replays);
+  SecondRun policy(*this, inputs);
+  try {
+    function_(inputs);
+  } catch (const EverythingIsThere&) {
+    if (!policy.is_complete()) throw;  // another call's, which this function is part of
+  }
+  if (!policy.is_complete()) policy.fail_at_end();
+  return policy.take();
+}
+
+Tensor CheckpointedCall::value(std::size_t index) {
+  Slot slot;
+  {
+    const std::lock_guard lock(mutex_);
+    slot = slots_[index];
+  }
+  if (!slot.value.defined()) {
+    std::vector<Slot> found = run_again();
+    slot = found[index];
+    {
+      const std::lock_guard lock(mutex_);
+      has_values_ = true;
+      for (std::size_t i = 0; i < found.size(); ++i)
+        if (slots_[i].users > 0 && !slots_[i].value.defined()) {
+          slots_[i].value = found[i].value;
+          slots_[i].version = found[i].version;
+        }
+    }
+    at_end_of_backward([call = weak_from_this()] {
+      if (const std::shared_ptr<CheckpointedCall> alive = call.lock()) alive->forget_values();
+    });
+  }
+  // What the function itself wrote after it was saved: without a checkpoint, that is an error too.
+  if (slot.value.storage()->version() != slot.version)
+    throw Error(fmt::format("[checkpoint] what operation {}, {}, saved was written in place by the function: {}",
+                            slot.operation, operations_[slot.operation].name, slot.meta.describe()));
+  return slot.value;
+}
+
+void CheckpointedCall::let_go(std::size_t index) {
+  Tensor doomed;  // destroyed after the lock is gone
+  const std::lock_guard lock(mutex_);
+  if (--slots_[index].users == 0) std::swap(slots_[index].value, doomed);
+}
+
+void CheckpointedCall::forget_values() {
+  std::vector<Tensor> doomed;
+  const std::lock_guard lock(mutex_);
+  for (Slot& slot : slots_) doomed.push_back(std::exchange(slot.value, {}));
+  has_values_ = false;
+}
+
+}  // namespace
+
+std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite) {
+  if (!grad_enabled()) return function(inputs);
+  return std::make_shared<CheckpointedCall>(function, inputs)->run(inputs);
+}
+
+Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, CallSite) {
+  return checkpoint([function](const std::vector<Tensor>& x) { return std::vector<Tensor>{function(x[0])}; },
+                    std::vector<Tensor>{input})[0];
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,29 @@
+// Checkpointing: of what a function's backward needs, only its inputs are kept, and the rest is computed again (Chen et
+// al. 2016). The graph that the function makes when it is called is the one that backward walks; running the function
+// again only supplies the values that its nodes saved, so that captured parameters, hooks, second derivatives and
+// grad() work as without.
+//
+//   Tensor y = checkpoint([&](const Tensor& x) { return block(x); }, x);
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "allocator/memory_scope.h"
+#include "autograd/engine/saved_tensor.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+/// function(inputs), run again by the first backward that needs something which its nodes saved, up to the last thing
+/// that is needed; with the same random numbers, memory tags and grad mode, on the same bits. Inputs may be undefined
+/// or of any dtype; they are given to the SavedTensorPolicy in force, so that checkpoints nest. What the function
+/// captures is used as it then is, and must live as long as the graph. With grad mode off the function simply runs.
+/// Throws what the function throws. Backward throws Error where the function, when it is run again, does other
+/// operations, on other shapes or dtypes, or with other counts of random numbers, and where one of its inputs or a
+/// tensor that it captured was written in place since. What was recomputed is let go with the nodes that saved it, at
+/// the latest when the outermost pass ends. A function must not swallow exceptions that it does not know.
+std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite = {});
+Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, CallSite = {});
+
+}  // namespace poolgrad
