@@ -69,6 +69,7 @@
 #include "autograd/operators/unary.h"
 #include "autograd/operators/views.h"
 
+#include "nn/checkpoint_sequential.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"
 #include "nn/module.h"

@@ -120,14 +120,18 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
     throw ShapeError("[language_model] tokens must be (B, T) with at most " + std::to_string(config_.context) +
                      " positions, " + std::to_string(seen) + " of them seen before: tokens " + describe(tokens));
   const MemoryScope scope("model", Category::activation);
-  Tensor x = embedding_(tokens);
-  if (positions_) x = x + slice(positions_->weight(), 0, seen, seen + tokens.size(1));
-  x = dropout_(to(x, config_.dtype));
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const MemoryScope block("block" + std::to_string(i));
-    x = blocks_[i]->forward(x, state ? &(*state)[i] : nullptr);
-  }
-  return (*norm_)(x);
+  std::vector<Stage> stages{[this, seen](const Tensor& in) {
+    Tensor x = embedding_(in);
+    if (positions_) x = x + slice(positions_->weight(), 0, seen, seen + in.size(1));
+    return dropout_(to(x, config_.dtype));
+  }};
+  for (std::size_t i = 0; i < blocks_.size(); ++i)
+    stages.emplace_back([this, i, state](const Tensor& x) {
+      const MemoryScope block("block" + std::to_string(i));
+      return blocks_[i]->forward(x, state ? &(*state)[i] : nullptr);
+    });
+  stages.emplace_back([this](const Tensor& x) { return (*norm_)(x); });
+  return checkpoint_sequential(stages, tokens, state ? Checkpointing() : checkpointing_);
 }
 
 Tensor LanguageModel::logits_of(const Tensor& x) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "nn/checkpoint_sequential.h"
 #include "nn/layers.h"
 
 namespace poolgrad::nn {
@@ -88,12 +89,16 @@ class LanguageModel : public Module {
   /// never whole in memory.
   Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false, CallSite = {});
 
+  /// Over embedding, blocks and final norm, each a stage; the results stay the same bits. With a state all is kept.
+  void set_checkpointing(Checkpointing policy) { checkpointing_ = policy; }
+
   const LanguageModelConfig& config() const { return config_; }
 
  private:
   const Tensor& head_weight() const;
 
   LanguageModelConfig config_;
+  Checkpointing checkpointing_;
   Embedding embedding_;
   std::optional<Embedding> positions_;
   Dropout dropout_;

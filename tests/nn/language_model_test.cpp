@@ -126,6 +126,49 @@ TEST(LanguageModel, RefusesMorePositionsThanItsContext) {
             "on cpu");
 }
 
+TEST(LanguageModel, CheckpointingChangesNoBitAndKeepsLess) {
+  LanguageModelConfig config = tiny();
+  config.layers = 6;
+  config.context = 64;
+  config.dropout = 0.2;
+  config.positions = Positions::learned;
+  Generator generator(1);
+  LanguageModel model(config, running_mean(), {.generator = &generator});
+  for (Tensor parameter : model.parameters()) {
+    const NoGradGuard no_grad;
+    parameter.copy_from(randn(parameter.shape(), {}, generator));
+  }
+  const Tensor tokens = some_tokens(4, 64), targets = some_tokens(4, 64);
+  struct Step {
+    double loss;
+    std::vector<Tensor> gradients;
+    std::uint64_t peak;
+    kernels::RandomKey generator;
+  };
+  CachingAllocator& pool = allocator_for(cpu);
+  const auto step = [&](const std::string& policy) {
+    model.set_checkpointing(Checkpointing::parse(policy));
+    model.zero_grad();
+    generator.set_seed(7);
+    const std::uint64_t before = pool.statistics().requested_bytes.current;
+    pool.reset_peaks();
+    const Tensor loss = model.loss(tokens, targets);
+    loss.backward();
+    Step result{loss.item(), {}, pool.statistics().requested_bytes.peak - before, generator.state()};
+    for (const Tensor& parameter : model.parameters()) result.gradients.push_back(parameter.grad());
+    return result;
+  };
+  const Step expected = step("none");
+  for (const std::string policy : {"block", "sqrt", "revolve", "revolve:1", "revolve:2"}) {
+    const Step found = step(policy);
+    EXPECT_EQ(found.loss, expected.loss) << policy;
+    for (std::size_t i = 0; i < found.gradients.size(); ++i)
+      EXPECT_TRUE(bit_equal(found.gradients[i], expected.gradients[i])) << policy << ", parameter " << i;
+    EXPECT_LT(found.peak, expected.peak * 2 / 3) << policy;
+    EXPECT_EQ(found.generator.offset, expected.generator.offset) << policy;
+  }
+}
+
 TEST(LanguageModel, SwigluHasAsManyParametersAsGelu) {
   LanguageModelConfig config{.width = 96};
   EXPECT_EQ(config.hidden_units(), 384);

@@ -1,0 +1,127 @@
+#include "nn/checkpoint_sequential.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "allocator/error.h"
+#include "autograd/memory/checkpoint.h"
+
+namespace poolgrad::nn {
+
+namespace {
+
+using Stages = std::shared_ptr<const std::vector<Stage>>;
+
+constexpr std::pair<Checkpointing::Kind, const char*> checkpointing_names[] = {
+    {Checkpointing::Kind::none, "none"},
+    {Checkpointing::Kind::block, "block"},
+    {Checkpointing::Kind::sqrt, "sqrt"},
+    {Checkpointing::Kind::revolve, "revolve"}};
+
+/// The longest chain that is reversed with `slots` kept inputs by computing no stage ahead more than `repeats` times:
+/// (slots + repeats) choose slots.
+std::int64_t longest_chain(std::int64_t slots, std::int64_t repeats) {
+  if (repeats < 0 || slots < 0) return 0;
+  std::int64_t chain = 1;
+  for (std::int64_t i = 1; i <= slots; ++i) chain = chain * (repeats + i) / i;
+  return chain;
+}
+
+/// How often some stage of a chain has to be computed ahead, at the least.
+std::int64_t repeats_of(std::int64_t stages, std::int64_t slots) {
+  std::int64_t repeats = 0;
+  while (longest_chain(slots, repeats) < stages) ++repeats;
+  return repeats;
+}
+
+/// Where the first piece of a chain of two stages or more ends, so that it, which has the slots for itself later, and
+/// the rest, which has one less, are both as long as their slots allow.
+std::int64_t split_of(std::int64_t stages, std::int64_t slots) {
+  const std::int64_t repeats = repeats_of(stages, slots);
+  return std::max(longest_chain(slots, repeats - 2), stages - longest_chain(slots - 1, repeats));
+}
+
+Tensor run_plainly(const Stages& stages, Tensor x, std::size_t first, std::size_t last) {
+  for (; first < last; ++first) x = (*stages)[first](x);
+  return x;
+}
+
+Tensor run_in_segments(const Stages& stages, Tensor x, std::size_t segments) {
+  const std::size_t n = stages->size();
+  for (std::size_t i = 0; i < segments; ++i)
+    x = checkpoint([=](const Tensor& in) { return run_plainly(stages, in, i * n / segments, (i + 1) * n / segments); },
+                   x);
+  return x;
+}
+
+/// Each piece is run again with what is free then: the pieces after it have been reversed before. The last stage is
+/// reversed at once, so that it is no checkpoint.
+Tensor run_revolving(const Stages& stages, Tensor x, std::size_t first, std::size_t last, std::int64_t slots) {
+  for (; last - first > 1; --slots) {
+    const std::size_t middle =
+        first + static_cast<std::size_t>(split_of(static_cast<std::int64_t>(last - first), slots));
+    x = checkpoint([=](const Tensor& in) { return run_revolving(stages, in, first, middle, slots); }, x);
+    first = middle;
+  }
+  return run_plainly(stages, x, first, last);
+}
+
+std::int64_t slots_for(const Checkpointing& policy, std::int64_t stages) {
+  if (policy.slots > 0) return std::min(policy.slots, std::max<std::int64_t>(stages, 1));  // more are of no use
+  std::int64_t slots = 1;
+  for (std::int64_t reach = 1; reach < stages; reach *= 2) ++slots;
+  return slots;
+}
+
+}  // namespace
+
+Checkpointing Checkpointing::parse(const std::string& text) {
+  const std::size_t colon = text.find(':');
+  for (const auto& [kind, name] : checkpointing_names) {
+    if (text.substr(0, colon) != name) continue;
+    Checkpointing result{kind, 0};
+    if (colon == std::string::npos) return result;
+    const char* end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, result.slots);
+    if (kind == Kind::revolve && error == std::errc() && stop == end && result.slots > 0) return result;
+  }
+  throw ValueError("[checkpoint] the policy must be none, block, sqrt, revolve or revolve:SLOTS, but is " + text);
+}
+
+std::string Checkpointing::to_string() const {
+  for (const auto& [known, name] : checkpointing_names)
+    if (kind == known) return name + (slots > 0 ? ":" + std::to_string(slots) : std::string());
+  return "invalid";
+}
+
+std::int64_t Checkpointing::calls(std::int64_t stages) const {
+  if (kind == Kind::none || stages == 0) return stages;
+  if (kind != Kind::revolve) return 2 * stages;
+  const std::int64_t c = slots_for(*this, stages), repeats = repeats_of(stages, c);
+  return (repeats + 1) * stages - longest_chain(c + 1, repeats - 1);
+}
+
+Tensor checkpoint_sequential(const std::vector<Stage>& stages, const Tensor& x, Checkpointing policy, CallSite) {
+  const auto kept = std::make_shared<const std::vector<Stage>>(stages);
+  const std::size_t n = stages.size();
+  switch (policy.kind) {
+    case Checkpointing::Kind::none: break;
+    case Checkpointing::Kind::block: return run_in_segments(kept, x, n);
+    case Checkpointing::Kind::sqrt:
+      return run_in_segments(kept, x, static_cast<std::size_t>(std::lround(std::sqrt(static_cast<double>(n)))));
+    case Checkpointing::Kind::revolve:
+      return n == 0 ? x : run_revolving(kept, x, 0, n, slots_for(policy, static_cast<std::int64_t>(n)));
+  }
+  return run_plainly(kept, x, 0, n);
+}
+
+Tensor checkpoint_sequential(const std::vector<Layer*>& layers, const Tensor& x, Checkpointing policy, CallSite) {
+  std::vector<Stage> stages;
+  for (Layer* layer : layers) stages.emplace_back([layer](const Tensor& in) { return (*layer)(in); });
+  return checkpoint_sequential(stages, x, policy);
+}
+
+}  // namespace poolgrad::nn
