@@ -24,7 +24,11 @@ namespace poolgrad::attention {
 namespace {
 
 /// All passes; those before the last leave their result in the compute dtype.
-void run_forward(const AttendCall& call, const AttendOperands& x, const Tensor& out, const Tensor& lse) {
+Attended run_forward(const AttendCall& call, const AttendOperands& x, bool out_over_q = false) {
+  const MemoryScope output("attend", Category::output);
+  const Tensor out =
+      out_over_q ? x.q.detach() : Tensor::empty({x.batch(), x.queries(), x.heads(), x.v.size(3)}, x.q.options());
+  const Tensor lse = Tensor::empty({x.batch(), x.heads(), x.queries()}, {compute_dtype(x.q.dtype()), x.q.device()});
   const auto& passes = call.compiled.passes;
   Tensor carry = out;
   if (passes.size() > 1 && out.dtype() != lse.dtype()) {
@@ -37,6 +41,8 @@ void run_forward(const AttendCall& call, const AttendOperands& x, const Tensor& 
                                x.v.view(), (last ? out : carry).view(), lse.view(), first ? View{} : carry.view(),
                                first ? View{} : lse.view());
   }
+  if (out_over_q) Tensor(out).bump_version();
+  return {out, lse};
 }
 
 }  // namespace
@@ -50,20 +56,26 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
                                   kernels::PositionMap::contiguous(x.keys()));
   if (options.out_over_q) check_out_over_q(call, x, differentiable);
 
-  const MemoryScope scope("attend", Category::output);
-  const Tensor out = options.out_over_q
-                         ? x.q.detach()
-                         : Tensor::empty({x.batch(), x.queries(), x.heads(), x.v.size(3)}, x.q.options());
-  const Tensor lse = Tensor::empty({x.batch(), x.heads(), x.queries()}, {compute_dtype(x.q.dtype()), x.q.device()});
-  run_forward(call, x, out, lse);
-  if (options.out_over_q) Tensor(out).bump_version();
+  const auto [out, lse] = run_forward(call, x, options.out_over_q);
   if (!differentiable) return {out, lse};
 
   const std::vector<Tensor> inputs{x.q, x.k, x.v, x.bias, x.sinks};
   std::vector<SavedTensor> saved(inputs.begin(), inputs.end());
-  record("attend", inputs, {out, lse},
-         [call = std::make_shared<const AttendCall>(std::move(call)), saved = std::move(saved),
-          alibi = SavedTensor(x.alibi), saved_out = SavedTensor::output(out, 0),
+  const SavedTensor alibi(x.alibi);
+  const auto shared = std::make_shared<const AttendCall>(std::move(call));
+  const Recipe recipe{
+      .compute = [shared, alibi](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+        const Attended result = run_forward(*shared, {in[0], in[1], in[2], in[3], alibi.unpack(), in[4]});
+        return {result.out, result.lse};
+      },
+      .flops =
+          [shared, width = x.q.size(3) + x.v.size(3), batch = x.batch()] {
+            double pairs = 0;
+            for (const kernels::AttentionSchedule& pass : shared->compiled.passes) pairs += pass.count_pairs();
+            return 2.0 * pairs * static_cast<double>(batch * width);
+          }};
+  record("attend", inputs, {out, lse}, recipe,
+         [call = shared, saved = std::move(saved), alibi, saved_out = SavedTensor::output(out, 0),
           saved_lse = SavedTensor::output(lse, 1)](const BackwardCall& backward) -> Gradients {
            std::vector<Tensor> again;
            for (const SavedTensor& one : saved) again.push_back(one.unpack());

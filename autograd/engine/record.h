@@ -16,6 +16,8 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "autograd/engine/node.h"
@@ -32,9 +34,31 @@ bool wants_gradient(std::span<const Tensor> inputs);
 /// Makes the node and connects it: the floating `outputs` (fresh tensors or views) then require grad. `backward` holds
 /// tensors as SavedTensors alone, so that a SavedTensorPolicy decides about all that a graph keeps; those of outputs
 /// must be made with SavedTensor::output(). In anomaly mode the outputs are checked here and the gradients in the
-/// engine. `recipe` lets a policy drop the outputs and compute them again; views need none.
+/// engine.
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-            BackwardFunction backward, const Recipe& recipe = {});
+            BackwardFunction backward);
+/// The same for an operator whose outputs a policy may drop and compute again. Views need no recipe.
+void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+            const Recipe& recipe, BackwardFunction backward);
+
+/// The recipe of an operator with one output: compute(a), compute(a, b) or compute(a, b, c) of the inputs, or compute
+/// of all of them in a vector.
+template <class Compute>
+Recipe recipe(Compute compute, std::function<double()> flops = {}) {
+  using In = const Tensor&;
+  return {[compute = std::move(compute)](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+            if constexpr (std::is_invocable_v<const Compute&, In>) {
+              return {compute(in[0])};
+            } else if constexpr (std::is_invocable_v<const Compute&, In, In>) {
+              return {compute(in[0], in[1])};
+            } else if constexpr (std::is_invocable_v<const Compute&, In, In, In>) {
+              return {compute(in[0], in[1], in[2])};
+            } else {
+              return {compute(in)};
+            }
+          },
+          std::move(flops)};
+}
 
 // How fused operators become twice differentiable: their second derivatives come from the operator's definition,
 // written in primitive operators, so that no fused kernel needs a hand-written second derivative.

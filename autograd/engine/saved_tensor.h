@@ -29,7 +29,7 @@ using Definition = std::function<std::vector<Tensor>(const std::vector<Tensor>&)
 /// knows by their key, and it asks no generator.
 struct Recipe {
   Definition compute = {};
-  double flops = 0;  // where that is more than a few for each byte read and written: products, attention
+  std::function<double()> flops = {};  // where they are more than a few for each byte read and written
 
   explicit operator bool() const { return compute != nullptr; }
 };

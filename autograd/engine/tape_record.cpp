@@ -184,7 +184,12 @@ bool wants_gradient(std::initializer_list<std::reference_wrapper<const Tensor>> 
 bool wants_gradient(std::span<const Tensor> inputs) { return any_wants_gradient(inputs); }
 
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-            BackwardFunction backward, const Recipe& recipe) {
+            BackwardFunction backward) {
+  record(std::move(name), inputs, outputs, Recipe{}, std::move(backward));
+}
+
+void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+            const Recipe& recipe, BackwardFunction backward) {
   if (anomaly_mode_enabled()) check_outputs(name, inputs, outputs);
   std::shared_ptr<NodeNote> note = SavedTensor::pack_all({name, inputs, outputs, recipe});
   const std::shared_ptr<Node> node =

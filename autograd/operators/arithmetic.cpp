@@ -45,31 +45,33 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
 Tensor add(const Tensor& a, const Tensor& b) {
   Tensor out = computed("add", BinaryOp::add, a, b);
   if (wants_gradient({a, b}))
-    record("add", {a, b}, {out}, [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
-      Gradients gradients(2);
-      if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
-      if (call.needs(1)) gradients[1] = sum_to(call.gradient(), right);
-      return gradients;
-    });
+    record("add", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return add(x, y); }),
+           [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
+             Gradients gradients(2);
+             if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
+             if (call.needs(1)) gradients[1] = sum_to(call.gradient(), right);
+             return gradients;
+           });
   return out;
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
   Tensor out = computed("sub", BinaryOp::sub, a, b);
   if (wants_gradient({a, b}))
-    record("sub", {a, b}, {out}, [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
-      Gradients gradients(2);
-      if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
-      if (call.needs(1)) gradients[1] = neg(sum_to(call.gradient(), right));
-      return gradients;
-    });
+    record("sub", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return sub(x, y); }),
+           [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
+             Gradients gradients(2);
+             if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
+             if (call.needs(1)) gradients[1] = neg(sum_to(call.gradient(), right));
+             return gradients;
+           });
   return out;
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
   Tensor out = computed("mul", BinaryOp::mul, a, b);
   if (wants_gradient({a, b}))
-    record("mul", {a, b}, {out},
+    record("mul", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return mul(x, y); }),
            [left = a.shape(), right = b.shape(), a = kept_for(b, a), b = kept_for(a, b)](const BackwardCall& call) {
              Gradients gradients(2);
              if (call.needs(0)) gradients[0] = sum_to(call.gradient() * b.unpack(), left);
@@ -82,7 +84,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 Tensor div(const Tensor& a, const Tensor& b) {
   Tensor out = computed("div", BinaryOp::div, a, b);
   if (wants_gradient({a, b}))
-    record("div", {a, b}, {out},
+    record("div", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return div(x, y); }),
            [left = a.shape(), right = b.shape(), a = kept_for(b, a), b = SavedTensor(b)](const BackwardCall& call) {
              Gradients gradients(2);
              const Tensor divisor = b.unpack(), ratio = call.gradient() / divisor;
@@ -96,21 +98,22 @@ Tensor div(const Tensor& a, const Tensor& b) {
 Tensor pow(const Tensor& a, const Tensor& b) {
   Tensor out = computed("pow", BinaryOp::pow, a, b);
   if (wants_gradient({a, b}))
-    record("pow", {a, b}, {out}, [a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
-      Gradients gradients(2);
-      const Tensor base = a.unpack(), exponent = b.unpack();
-      const Tensor zero = zeros({}, base.options());
-      if (call.needs(0)) {  // exponent 0 gives 0 even at base 0, where base^-1 is infinite
-        const Tensor flat = logical_and(equal(base, zero), equal(exponent, zero));
-        const Tensor slope = exponent * pow(where(flat, ones({}, base.options()), base), exponent - 1.0);
-        gradients[0] = sum_to(call.gradient() * slope, base.shape());
-      }
-      if (call.needs(1)) {
-        const Tensor logarithm = log(masked_fill(base, equal(base, zero), 1.0));
-        gradients[1] = sum_to(call.gradient() * pow(base, exponent) * logarithm, exponent.shape());
-      }
-      return gradients;
-    });
+    record("pow", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return pow(x, y); }),
+           [a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
+             Gradients gradients(2);
+             const Tensor base = a.unpack(), exponent = b.unpack();
+             const Tensor zero = zeros({}, base.options());
+             if (call.needs(0)) {  // exponent 0 gives 0 even at base 0, where base^-1 is infinite
+               const Tensor flat = logical_and(equal(base, zero), equal(exponent, zero));
+               const Tensor slope = exponent * pow(where(flat, ones({}, base.options()), base), exponent - 1.0);
+               gradients[0] = sum_to(call.gradient() * slope, base.shape());
+             }
+             if (call.needs(1)) {
+               const Tensor logarithm = log(masked_fill(base, equal(base, zero), 1.0));
+               gradients[1] = sum_to(call.gradient() * pow(base, exponent) * logarithm, exponent.shape());
+             }
+             return gradients;
+           });
   return out;
 }
 
@@ -137,16 +140,18 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
                        const Tensor& b) {
   Tensor out = computed(name, op, a, b);
   if (wants_gradient({a, b}))
-    record(name, {a, b}, {out}, [strict, loose, a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
-      const Tensor left = a.unpack(), right = b.unpack(), &grad = call.gradient();
-      // 1 where a wins, 1/2 where both are equal; a constant as far as second derivatives are concerned.
-      const Tensor share =
-          (indicator(strict, left, right, grad.shape()) + indicator(loose, left, right, grad.shape())) * 0.5;
-      Gradients gradients(2);
-      if (call.needs(0)) gradients[0] = sum_to(grad * share, left.shape());
-      if (call.needs(1)) gradients[1] = sum_to(grad * (1.0 - share), right.shape());
-      return gradients;
-    });
+    record(name, {a, b}, {out},
+           recipe([name, op](const Tensor& x, const Tensor& y) { return computed(name, op, x, y); }),
+           [strict, loose, a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
+             const Tensor left = a.unpack(), right = b.unpack(), &grad = call.gradient();
+             // 1 where a wins, 1/2 where both are equal; a constant as far as second derivatives are concerned.
+             const Tensor share =
+                 (indicator(strict, left, right, grad.shape()) + indicator(loose, left, right, grad.shape())) * 0.5;
+             Gradients gradients(2);
+             if (call.needs(0)) gradients[0] = sum_to(grad * share, left.shape());
+             if (call.needs(1)) gradients[1] = sum_to(grad * (1.0 - share), right.shape());
+             return gradients;
+           });
   return out;
 }
 

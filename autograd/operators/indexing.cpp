@@ -57,12 +57,15 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   shape[axis] = index.count();
   Tensor out = Tensor::empty(shape, x.options());
   kernels::index_select(current_stream(x.device()), out.view(), x.view(), axis, index.view());
-  if (wants_gradient({x}))
+  if (wants_gradient({x})) {
+    const SavedTensor kept(index);
     record("index_select", {x}, {out},
-           [axis, index = SavedTensor(index), before = x.shape()](const BackwardCall& call) -> Gradients {
+           recipe([axis, kept](const Tensor& input) { return index_select(input, axis, kept.unpack()); }),
+           [axis, index = kept, before = x.shape()](const BackwardCall& call) -> Gradients {
              const Tensor& grad = call.gradient();
              return {index_add(zeros(before, grad.options()), axis, index.unpack(), grad)};
            });
+  }
   return out;
 }
 
@@ -76,10 +79,15 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   if (source.shape() != expected) fail<ShapeError>("index_add", "source does not have one slice per index", operands);
   check_index_range("index_add", "index", index, x.shape()[axis]);
   Tensor out = updated(kernels::index_add, x, axis, index, source);
-  if (wants_gradient({x, source}))
-    record("index_add", {x, source}, {out}, [axis, index = SavedTensor(index)](const BackwardCall& call) -> Gradients {
-      return {call.gradient(), call.needs(1) ? index_select(call.gradient(), axis, index.unpack()) : Tensor()};
-    });
+  if (wants_gradient({x, source})) {
+    const SavedTensor kept(index);
+    record("index_add", {x, source}, {out}, recipe([axis, kept](const Tensor& input, const Tensor& added) {
+             return index_add(input, axis, kept.unpack(), added);
+           }),
+           [axis, index = kept](const BackwardCall& call) -> Gradients {
+             return {call.gradient(), call.needs(1) ? index_select(call.gradient(), axis, index.unpack()) : Tensor()};
+           });
+  }
   return out;
 }
 
@@ -90,42 +98,55 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
   check_index_range("gather", "index", index, x.shape()[axis]);
   Tensor out = Tensor::empty(index.shape(), x.options());
   kernels::gather(current_stream(x.device()), out.view(), x.view(), axis, index.view());
-  if (wants_gradient({x}))
+  if (wants_gradient({x})) {
+    const SavedTensor kept(index);
     record("gather", {x}, {out},
-           [axis, index = SavedTensor(index), before = x.shape()](const BackwardCall& call) -> Gradients {
+           recipe([axis, kept](const Tensor& input) { return gather(input, axis, kept.unpack()); }),
+           [axis, index = kept, before = x.shape()](const BackwardCall& call) -> Gradients {
              const Tensor& grad = call.gradient();
              return {scatter_add(zeros(before, grad.options()), axis, index.unpack(), grad)};
            });
+  }
   return out;
 }
 
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   const int axis = check_scatter("scatter_add", x, dim, index, source);
   Tensor out = updated(kernels::scatter_add, x, axis, index, source);
-  if (wants_gradient({x, source}))
-    record("scatter_add", {x, source}, {out},
-           [axis, index = SavedTensor(index)](const BackwardCall& call) -> Gradients {
+  if (wants_gradient({x, source})) {
+    const SavedTensor kept(index);
+    record("scatter_add", {x, source}, {out}, recipe([axis, kept](const Tensor& input, const Tensor& added) {
+             return scatter_add(input, axis, kept.unpack(), added);
+           }),
+           [axis, index = kept](const BackwardCall& call) -> Gradients {
              return {call.gradient(), call.needs(1) ? gather(call.gradient(), axis, index.unpack()) : Tensor()};
            });
+  }
   return out;
 }
 
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   const int axis = check_scatter("scatter", x, dim, index, source);
   Tensor out = updated(kernels::scatter, x, axis, index, source);
-  if (wants_gradient({x, source}))
-    record("scatter", {x, source}, {out}, [axis, saved = SavedTensor(index)](const BackwardCall& call) -> Gradients {
-      const Tensor &grad = call.gradient(), at = saved.unpack();
-      Gradients gradients(2);
-      if (call.needs(0)) gradients[0] = scatter(grad, axis, at, zeros(at.shape(), grad.options()));
-      if (call.needs(1)) {
-        // Every source element writes its number; those that read another one back were overwritten.
-        const Tensor number = reshape(arange(0.0, static_cast<double>(at.count()), 1.0, at.options()), at.shape());
-        const Tensor winner = gather(scatter(zeros(grad.shape(), at.options()), axis, at, number), axis, at);
-        gradients[1] = masked_fill(gather(grad, axis, at), not_equal(winner, number), 0.0);
-      }
-      return gradients;
-    });
+  if (wants_gradient({x, source})) {
+    const SavedTensor kept(index);
+    record("scatter", {x, source}, {out}, recipe([axis, kept](const Tensor& input, const Tensor& written) {
+             return scatter(input, axis, kept.unpack(), written);
+           }),
+           [axis, saved = kept](const BackwardCall& call) -> Gradients {
+             const Tensor &grad = call.gradient(), at = saved.unpack();
+             Gradients gradients(2);
+             if (call.needs(0)) gradients[0] = scatter(grad, axis, at, zeros(at.shape(), grad.options()));
+             if (call.needs(1)) {
+               // Every source element writes its number; those that read another one back were overwritten.
+               const Tensor number =
+                   reshape(arange(0.0, static_cast<double>(at.count()), 1.0, at.options()), at.shape());
+               const Tensor winner = gather(scatter(zeros(grad.shape(), at.options()), axis, at, number), axis, at);
+               gradients[1] = masked_fill(gather(grad, axis, at), not_equal(winner, number), 0.0);
+             }
+             return gradients;
+           });
+  }
   return out;
 }
 
@@ -138,15 +159,18 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   Tensor out = Tensor::empty(shape, a.options());
   kernels::where(current_stream(a.device()), out.view(), broadcast_view(cond, shape), broadcast_view(a, shape),
                  broadcast_view(b, shape));
-  if (wants_gradient({a, b}))
+  if (wants_gradient({a, b})) {
+    const SavedTensor kept(cond);
     record("where", {a, b}, {out},
-           [cond = SavedTensor(cond), left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
+           recipe([kept](const Tensor& yes, const Tensor& no) { return where(kept.unpack(), yes, no); }),
+           [cond = kept, left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
              const Tensor &grad = call.gradient(), chosen = cond.unpack();
              Gradients gradients(2);
              if (call.needs(0)) gradients[0] = sum_to(masked_fill(grad, logical_not(chosen), 0.0), left);
              if (call.needs(1)) gradients[1] = sum_to(masked_fill(grad, chosen, 0.0), right);
              return gradients;
            });
+  }
   return out;
 }
 
@@ -160,10 +184,14 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   const Tensor filling = full({}, value, x.options());
   kernels::where(current_stream(x.device()), out.view(), broadcast_view(mask, x.shape()),
                  broadcast_view(filling, x.shape()), x.view());
-  if (wants_gradient({x}))
-    record("masked_fill", {x}, {out}, [mask = SavedTensor(mask)](const BackwardCall& call) -> Gradients {
-      return {masked_fill(call.gradient(), mask.unpack(), 0.0)};
-    });
+  if (wants_gradient({x})) {
+    const SavedTensor kept(mask);
+    record("masked_fill", {x}, {out},
+           recipe([kept, value](const Tensor& input) { return masked_fill(input, kept.unpack(), value); }),
+           [mask = kept](const BackwardCall& call) -> Gradients {
+             return {masked_fill(call.gradient(), mask.unpack(), 0.0)};
+           });
+  }
   return out;
 }
 
@@ -180,22 +208,25 @@ Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding,
   Tensor out = Tensor::empty(shape, table.options());
   const Tensor rows = dense(index);
   kernels::embedding(current_stream(table.device()), out.view(), dense(table).view(), rows.view());
-  if (wants_gradient({table}))
-    record("embedding", {table}, {out},
-           [rows = SavedTensor(rows), padding, like = table.shape(),
-            options = table.options()](const BackwardCall& call) -> Gradients {
-             const Tensor &grad = call.gradient(), looked_up = rows.unpack();
-             if (grad_enabled()) {
-               const Tensor skipped = equal(looked_up, full({}, static_cast<double>(padding), looked_up.options()));
-               const Tensor kept = masked_fill(grad, unsqueeze(skipped, -1), 0.0);
-               return {index_add(zeros(like, options), 0, reshape(looked_up, {looked_up.count()}),
-                                 reshape(kept, {looked_up.count(), like[1]}))};
-             }
-             Tensor dtable = zeros(like, options);
-             kernels::embedding_backward(current_stream(grad.device()), dtable.view(), dense(grad).view(),
-                                         looked_up.view(), padding);
-             return {dtable};
-           });
+  if (wants_gradient({table})) {
+    const SavedTensor kept(rows);
+    record(
+        "embedding", {table}, {out},
+        recipe([kept](const Tensor& entries) { return embedding(entries, kept.unpack()); }),
+        [rows = kept, padding, like = table.shape(), options = table.options()](const BackwardCall& call) -> Gradients {
+          const Tensor &grad = call.gradient(), looked_up = rows.unpack();
+          if (grad_enabled()) {
+            const Tensor skipped = equal(looked_up, full({}, static_cast<double>(padding), looked_up.options()));
+            const Tensor counted = masked_fill(grad, unsqueeze(skipped, -1), 0.0);
+            return {index_add(zeros(like, options), 0, reshape(looked_up, {looked_up.count()}),
+                              reshape(counted, {looked_up.count(), like[1]}))};
+          }
+          Tensor dtable = zeros(like, options);
+          kernels::embedding_backward(current_stream(grad.device()), dtable.view(), dense(grad).view(),
+                                      looked_up.view(), padding);
+          return {dtable};
+        });
+  }
   return out;
 }
 

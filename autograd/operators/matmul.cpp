@@ -38,6 +38,10 @@ Tensor as_rows(const Tensor& x) {
   for (int d = 0; d + 1 < x.rank(); ++d) rows *= x.shape()[d];
   return reshape(x, {rows, x.shape().back()});
 }
+/// Of products of rows with columns of `inner` elements.
+auto flops(const Tensor& out, std::int64_t inner) {
+  return [sums = out.count(), inner] { return 2.0 * static_cast<double>(sums) * static_cast<double>(inner); };
+}
 Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
 
 /// d<grad, a b>/db: where b has no batch dimensions of its own, one product over all rows.
@@ -62,6 +66,8 @@ Tensor matmul(const Tensor& a, const Tensor& b, CallSite) {
   product(out, a, b);
   if (wants_gradient({a, b}))
     record("matmul", {a, b}, {out},
+           recipe([](const Tensor& left, const Tensor& right) { return matmul(left, right); },
+                  flops(out, a.shape().back())),
            [left = a.shape(), right = b.shape(), a = b.requires_grad() ? SavedTensor(a) : SavedTensor(),
             b = a.requires_grad() ? SavedTensor(b) : SavedTensor()](const BackwardCall& call) {
              Gradients gradients(2);
@@ -92,17 +98,20 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, CallSit
   const Tensor dense_bias = !bias.defined() || bias.is_contiguous() ? bias : bias.copy();
   product(out, x, weight.alias(transposed(weight.geometry(), 0, 1)), 0.0, dense_bias);
   if (wants_gradient({x, weight, bias}))
-    record("linear", {x, weight, bias}, {out},
-           [x = weight.requires_grad() ? SavedTensor(x) : SavedTensor(),
-            weight = x.requires_grad() ? SavedTensor(weight) : SavedTensor(),
-            out_features = weight.shape()[0]](const BackwardCall& call) {
-             Gradients gradients(3);
-             const Tensor& grad = call.gradient();
-             if (call.needs(0)) gradients[0] = matmul(grad, weight.unpack());
-             if (call.needs(1)) gradients[1] = matmul(swapped(as_rows(grad)), as_rows(x.unpack()));
-             if (call.needs(2)) gradients[2] = sum_to(grad, {out_features});
-             return gradients;
-           });
+    record(
+        "linear", {x, weight, bias}, {out},
+        recipe([](const Tensor& rows, const Tensor& table, const Tensor& shift) { return linear(rows, table, shift); },
+               flops(out, x.shape().back())),
+        [x = weight.requires_grad() ? SavedTensor(x) : SavedTensor(),
+         weight = x.requires_grad() ? SavedTensor(weight) : SavedTensor(),
+         out_features = weight.shape()[0]](const BackwardCall& call) {
+          Gradients gradients(3);
+          const Tensor& grad = call.gradient();
+          if (call.needs(0)) gradients[0] = matmul(grad, weight.unpack());
+          if (call.needs(1)) gradients[1] = matmul(swapped(as_rows(grad)), as_rows(x.unpack()));
+          if (call.needs(2)) gradients[2] = sum_to(grad, {out_features});
+          return gradients;
+        });
   return out;
 }
 

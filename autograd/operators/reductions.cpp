@@ -59,7 +59,9 @@ Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dim
   if (reduction.elements == 0) fail<ShapeError>(name, "nothing to choose from", {{"x", x}});
   Tensor out = computed(op, x, reduction, keep, x.dtype(), at);
   if (wants_gradient({x}))
-    record(name, {x}, {out},
+    record(name, {x}, {out}, recipe([name, op, dims, keep](const Tensor& input) {
+             return computed(op, input, ReducedDims(name, input, dims), keep, input.dtype());
+           }),
            [x = SavedTensor(x), out = SavedTensor::output(out), dims,
             kept = reduction.kept](const BackwardCall& call) -> Gradients {
              const Tensor input = x.unpack().detach(), best = out.unpack().detach();
@@ -92,7 +94,7 @@ Tensor running_sum(const Tensor& x, bool reverse) {
   Tensor out = Tensor::empty(x.shape(), {sum_dtype(x.dtype()), x.device()});
   kernels::cumulative_sum(current_stream(x.device()), out.view(), dense(x).view(), reverse);
   if (wants_gradient({x}))
-    record("cumsum", {x}, {out},
+    record("cumsum", {x}, {out}, recipe([reverse](const Tensor& input) { return running_sum(input, reverse); }),
            [reverse](const BackwardCall& call) -> Gradients { return {running_sum(call.gradient(), !reverse)}; });
   return out;
 }
@@ -117,9 +119,10 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
   const ReducedDims reduction("sum", x, dims);
   Tensor out = computed(ReduceOp::sum, x, reduction, keep, sum_dtype(x.dtype()));
   if (wants_gradient({x}))
-    record("sum", {x}, {out}, [kept = reduction.kept, before = x.shape()](const BackwardCall& call) -> Gradients {
-      return {expand(reshape(call.gradient(), kept), before)};
-    });
+    record("sum", {x}, {out}, recipe([dims, keep](const Tensor& input) { return sum(input, dims, keep); }),
+           [kept = reduction.kept, before = x.shape()](const BackwardCall& call) -> Gradients {
+             return {expand(reshape(call.gradient(), kept), before)};
+           });
   return out;
 }
 
@@ -128,7 +131,7 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
   const ReducedDims reduction("mean", x, dims);
   Tensor out = computed(ReduceOp::mean, x, reduction, keep, x.dtype());
   if (wants_gradient({x}))
-    record("mean", {x}, {out},
+    record("mean", {x}, {out}, recipe([dims, keep](const Tensor& input) { return mean(input, dims, keep); }),
            [kept = reduction.kept, before = x.shape(),
             scale = 1.0 / static_cast<double>(reduction.elements)](const BackwardCall& call) -> Gradients {
              return {expand(reshape(call.gradient() * scale, kept), before)};
@@ -147,13 +150,14 @@ Tensor prod(const Tensor& x, const Dims& dims, bool keep) {
   const ReducedDims reduction("prod", x, dims);
   Tensor out = computed(ReduceOp::product, x, reduction, keep, sum_dtype(x.dtype()));
   if (wants_gradient({x}))
-    record("prod", {x}, {out}, [x = SavedTensor(x), reduction](const BackwardCall& call) -> Gradients {
-      const Tensor input = x.unpack();
-      if (input.count() == 0) return {zeros_like(input)};
-      return differentiable_gradients(
-          [&](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {product_of(in[0], reduction)}; }, {input},
-          {reshape(call.gradient(), reduction.kept)});
-    });
+    record("prod", {x}, {out}, recipe([dims, keep](const Tensor& input) { return prod(input, dims, keep); }),
+           [x = SavedTensor(x), reduction](const BackwardCall& call) -> Gradients {
+             const Tensor input = x.unpack();
+             if (input.count() == 0) return {zeros_like(input)};
+             return differentiable_gradients(
+                 [&](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {product_of(in[0], reduction)}; },
+                 {input}, {reshape(call.gradient(), reduction.kept)});
+           });
   return out;
 }
 
@@ -190,9 +194,10 @@ Tensor log_sum_exp(const Tensor& x, std::int64_t dim, bool keep) {
   Tensor out = Tensor::empty(row_shape(x), x.options());
   kernels::log_sum_exp(current_stream(x.device()), out.view(), dense(x).view());
   if (wants_gradient({x}))
-    record("log_sum_exp", {x}, {out}, [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
-      return {unsqueeze(call.gradient(), -1) * softmax(x.unpack())};
-    });
+    record("log_sum_exp", {x}, {out}, recipe([](const Tensor& input) { return log_sum_exp(input); }),
+           [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
+             return {unsqueeze(call.gradient(), -1) * softmax(x.unpack())};
+           });
   return out;
 }
 
@@ -213,7 +218,7 @@ Tensor norm(const Tensor& x) {
   Tensor out = Tensor::empty({}, x.options());
   kernels::copy(stream, out.view(), squares.view());
   if (wants_gradient({x}))
-    record("norm", {x}, {out},
+    record("norm", {x}, {out}, recipe([](const Tensor& input) { return norm(input); }),
            [x = SavedTensor(x), out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
              const Tensor length = out.unpack();
              const Tensor nonzero = masked_fill(length, equal(length, zeros({}, length.options())), 1.0);

@@ -39,11 +39,12 @@ Tensor softmax(const Tensor& x, std::int64_t dim, CallSite) {
   if (axis != x.rank() - 1) return moved_from_end(softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::softmax, x);
   if (wants_gradient({x}))
-    record("softmax", {x}, {out}, [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
-      const Tensor &grad = call.gradient(), y = out.unpack();
-      if (!grad_enabled()) return {gradient(kernels::softmax_backward, grad, y)};
-      return {y * (grad - sum(grad * y, {-1}, true))};
-    });
+    record("softmax", {x}, {out}, recipe([](const Tensor& rows) { return computed(kernels::softmax, rows); }),
+           [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+             const Tensor &grad = call.gradient(), y = out.unpack();
+             if (!grad_enabled()) return {gradient(kernels::softmax_backward, grad, y)};
+             return {y * (grad - sum(grad * y, {-1}, true))};
+           });
   return out;
 }
 
@@ -52,11 +53,12 @@ Tensor log_softmax(const Tensor& x, std::int64_t dim, CallSite) {
   if (axis != x.rank() - 1) return moved_from_end(log_softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::log_softmax, x);
   if (wants_gradient({x}))
-    record("log_softmax", {x}, {out}, [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
-      const Tensor &grad = call.gradient(), y = out.unpack();
-      if (!grad_enabled()) return {gradient(kernels::log_softmax_backward, grad, y)};
-      return {grad - exp(y) * sum(grad, {-1}, true)};
-    });
+    record("log_softmax", {x}, {out}, recipe([](const Tensor& rows) { return computed(kernels::log_softmax, rows); }),
+           [out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
+             const Tensor &grad = call.gradient(), y = out.unpack();
+             if (!grad_enabled()) return {gradient(kernels::log_softmax_backward, grad, y)};
+             return {grad - exp(y) * sum(grad, {-1}, true)};
+           });
   return out;
 }
 
@@ -101,6 +103,9 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
                       view_or_null(dense_weight), view_or_null(dense_bias), epsilon);
   if (wants_gradient({x, weight, bias}))
     record("layer_norm", {x, weight, bias}, {out},
+           recipe([epsilon](const Tensor& rows, const Tensor& gain, const Tensor& shift) {
+             return layer_norm(rows, gain, shift, epsilon);
+           }),
            [x = SavedTensor(x), weight = SavedTensor(weight), bias = SavedTensor(bias),
             mean_of_rows = SavedTensor(mean_of_rows), rstd = SavedTensor(rstd),
             epsilon](const BackwardCall& call) -> Gradients {
@@ -133,6 +138,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite)
                     epsilon);
   if (wants_gradient({x, weight}))
     record("rms_norm", {x, weight}, {out},
+           recipe([epsilon](const Tensor& rows, const Tensor& gain) { return rms_norm(rows, gain, epsilon); }),
            [x = SavedTensor(x), weight = SavedTensor(weight), rstd = SavedTensor(rstd),
             epsilon](const BackwardCall& call) -> Gradients {
              const std::vector<Tensor> inputs = {x.unpack(), weight.unpack()};
@@ -159,9 +165,11 @@ Tensor rotated(const Tensor& x, std::int64_t position, double base, bool inverse
   Tensor out = Tensor::empty_like(x);
   kernels::rope(current_stream(x.device()), out.view(), input.view(), position, base, inverse);
   if (wants_gradient({x}))
-    record("rope", {x}, {out}, [position, base, inverse](const BackwardCall& call) -> Gradients {
-      return {rotated(call.gradient(), position, base, !inverse)};
-    });
+    record("rope", {x}, {out},
+           recipe([position, base, inverse](const Tensor& heads) { return rotated(heads, position, base, inverse); }),
+           [position, base, inverse](const BackwardCall& call) -> Gradients {
+             return {rotated(call.gradient(), position, base, !inverse)};
+           });
   return out;
 }
 

@@ -73,27 +73,34 @@ void check_domain(const char* name, const Tensor& x, Domain domain) {
   if (domain == Domain::numbers && x.dtype() == DType::boolean) fail<DTypeError>(name, "bool is no number", {{"x", x}});
 }
 
+Tensor computed(UnaryOp op, const Tensor& x, double a, double b,
+                std::source_location at = std::source_location::current()) {
+  Tensor out = Tensor::empty_like(x, at);
+  kernels::unary(current_stream(x.device()), op, out.view(), x.view(), a, b);
+  return out;
+}
+
 }  // namespace
 
 Tensor record_unary(const char* name, UnaryOp op, const Tensor& x, double a, double b, Domain domain,
                     std::source_location at) {
   check_domain(name, x, domain);
-  Tensor out = Tensor::empty_like(x, at);
-  kernels::unary(current_stream(x.device()), op, out.view(), x.view(), a, b);
+  Tensor out = computed(op, x, a, b, at);
   if (wants_gradient({x})) {
     const SavedTensor input = kernels::needs_input(op) ? SavedTensor(x) : SavedTensor();
     const SavedTensor output = kernels::needs_output(op) ? SavedTensor::output(out) : SavedTensor();
-    record(name, {x}, {out}, [op, a, b, input, output](const BackwardCall& call) -> Gradients {
-      const Tensor& grad = call.gradient();
-      const Tensor saved_x = input.defined() ? input.unpack() : Tensor();
-      const Tensor saved_y = output.defined() ? output.unpack() : Tensor();
-      if (grad_enabled()) return {derivative(op, grad, saved_x, saved_y, a, b)};
-      Tensor dx = Tensor::empty_like(grad);
-      kernels::unary_backward(current_stream(grad.device()), op, dx.view(), grad.view(),
-                              saved_x.defined() ? saved_x.view() : View{}, saved_y.defined() ? saved_y.view() : View{},
-                              a, b);
-      return {dx};
-    });
+    record(name, {x}, {out}, recipe([op, a, b](const Tensor& operand) { return computed(op, operand, a, b); }),
+           [op, a, b, input, output](const BackwardCall& call) -> Gradients {
+             const Tensor& grad = call.gradient();
+             const Tensor saved_x = input.defined() ? input.unpack() : Tensor();
+             const Tensor saved_y = output.defined() ? output.unpack() : Tensor();
+             if (grad_enabled()) return {derivative(op, grad, saved_x, saved_y, a, b)};
+             Tensor dx = Tensor::empty_like(grad);
+             kernels::unary_backward(current_stream(grad.device()), op, dx.view(), grad.view(),
+                                     saved_x.defined() ? saved_x.view() : View{},
+                                     saved_y.defined() ? saved_y.view() : View{}, a, b);
+             return {dx};
+           });
   }
   return out;
 }
@@ -148,7 +155,7 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up) {
   Tensor out = Tensor::empty_like(gate);
   kernels::silu_mul(current_stream(gate.device()), out.view(), gate.view(), up.view());
   if (wants_gradient({gate, up}))
-    record("silu_mul", {gate, up}, {out},
+    record("silu_mul", {gate, up}, {out}, recipe([](const Tensor& g, const Tensor& u) { return silu_mul(g, u); }),
            [gate = SavedTensor(gate), up = SavedTensor(up)](const BackwardCall& call) -> Gradients {
              const Tensor g = gate.unpack(), u = up.unpack();
              if (grad_enabled())
@@ -170,7 +177,7 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key) {
   Tensor out = Tensor::empty_like(x);
   kernels::dropout(current_stream(x.device()), key, out.view(), x.view(), p);
   if (wants_gradient({x}))
-    record("dropout", {x}, {out},
+    record("dropout", {x}, {out}, recipe([p, key](const Tensor& operand) { return dropped(operand, p, key); }),
            [p, key](const BackwardCall& call) -> Gradients { return {dropped(call.gradient(), p, key)}; });
   return out;
 }

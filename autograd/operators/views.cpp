@@ -145,7 +145,8 @@ Tensor clone(const Tensor& x) {
   check_defined("clone", x);
   Tensor out = x.copy();
   if (wants_gradient({x}))
-    record("clone", {x}, {out}, [](const BackwardCall& call) -> Gradients { return {call.gradient()}; });
+    record("clone", {x}, {out}, recipe([](const Tensor& input) { return input.copy(); }),
+           [](const BackwardCall& call) -> Gradients { return {call.gradient()}; });
   return out;
 }
 
@@ -209,9 +210,12 @@ Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, cons
   if (wants_gradient(parts)) {
     std::vector<std::int64_t> sizes;
     for (const Tensor& part : parts) sizes.push_back(part.defined() ? part.shape()[dim] : 0);
-    record("place", parts, {out}, [dim, starts, sizes, step](const BackwardCall& call) -> Gradients {
-      return slices_of(call, dim, starts, sizes, step);
-    });
+    record("place", parts, {out}, recipe([shape, dim, starts, step](const std::vector<Tensor>& in) {
+             return assembled(in, shape, dim, starts, step);
+           }),
+           [dim, starts, sizes, step](const BackwardCall& call) -> Gradients {
+             return slices_of(call, dim, starts, sizes, step);
+           });
   }
   return out;
 }
@@ -233,9 +237,9 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
   }
   Tensor out = assembled(tensors, shape, axis, starts);
   if (wants_gradient(tensors))
-    record("cat", tensors, {out}, [axis, starts, sizes](const BackwardCall& call) -> Gradients {
-      return slices_of(call, axis, starts, sizes);
-    });
+    record(
+        "cat", tensors, {out}, recipe([axis](const std::vector<Tensor>& in) { return cat(in, axis); }),
+        [axis, starts, sizes](const BackwardCall& call) -> Gradients { return slices_of(call, axis, starts, sizes); });
   return out;
 }
 
@@ -257,9 +261,12 @@ Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t 
   shape[axis] += before + after;
   Tensor out = assembled({x}, shape, axis, {before}, 1, value);
   if (wants_gradient({x}))
-    record("pad", {x}, {out}, [axis, before, size = x.shape()[axis]](const BackwardCall& call) -> Gradients {
-      return slices_of(call, axis, {before}, {size});
-    });
+    record("pad", {x}, {out}, recipe([shape, axis, before, value](const Tensor& input) {
+             return assembled({input}, shape, axis, {before}, 1, value);
+           }),
+           [axis, before, size = x.shape()[axis]](const BackwardCall& call) -> Gradients {
+             return slices_of(call, axis, {before}, {size});
+           });
   return out;
 }
 
@@ -268,7 +275,7 @@ Tensor to(const Tensor& x, DType dtype, CallSite) {
   if (x.dtype() == dtype) return x;
   Tensor out = Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x.detach());
   if (wants_gradient({x}) && is_floating(dtype))
-    record("cast", {x}, {out},
+    record("cast", {x}, {out}, recipe([dtype](const Tensor& input) { return to(input, dtype); }),
            [before = x.dtype()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });
   return out;
 }
@@ -278,7 +285,7 @@ Tensor to(const Tensor& x, Device device, CallSite) {
   if (x.device() == device) return x;
   Tensor out = Tensor::empty(x.shape(), {x.dtype(), device}).copy_from(x.detach());
   if (wants_gradient({x}))
-    record("move", {x}, {out},
+    record("move", {x}, {out}, recipe([device](const Tensor& input) { return to(input, device); }),
            [before = x.device()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });
   return out;
 }

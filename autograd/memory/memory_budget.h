@@ -1,0 +1,43 @@
+// A hard limit on memory that training keeps by computing again what it cannot keep.
+#pragma once
+
+#include <cstddef>
+
+#include "allocator/caching_allocator.h"
+#include "autograd/memory/rematerialisation.h"
+
+namespace poolgrad {
+
+/// While it lives, the pool of `device` reserves at most `bytes`, and what this thread records can be dropped for that:
+/// when an allocation would exceed the budget, the pool asks for saved tensors before it gives up, and those that cost
+/// least for each byte are dropped and computed again where the backward needs them. Results are bit for bit those of a
+/// run without a budget; OutOfMemoryError is thrown only where what is needed at one time exceeds it.
+///
+///   MemoryBudget budget{8_GiB};
+///   loss(model).backward();
+class MemoryBudget {
+ public:
+  /// ValueError, changing nothing, where what lives on the device already exceeds `bytes`.
+  explicit MemoryBudget(std::size_t bytes, Device device = cpu);
+  /// The pool's limit is again what it was.
+  ~MemoryBudget();
+  MemoryBudget(const MemoryBudget&) = delete;
+  MemoryBudget& operator=(const MemoryBudget&) = delete;
+
+  std::size_t bytes() const { return bytes_; }
+  RematerialisationStatistics statistics() const { return policy_.statistics(); }
+
+ private:
+  std::size_t bytes_;
+  CachingAllocator& pool_;
+  std::size_t previous_;
+  Rematerialisation policy_;
+};
+
+inline namespace literals {
+constexpr std::size_t operator""_KiB(unsigned long long n) { return static_cast<std::size_t>(n) << 10; }
+constexpr std::size_t operator""_MiB(unsigned long long n) { return static_cast<std::size_t>(n) << 20; }
+constexpr std::size_t operator""_GiB(unsigned long long n) { return static_cast<std::size_t>(n) << 30; }
+}  // namespace literals
+
+}  // namespace poolgrad

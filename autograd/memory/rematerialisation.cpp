@@ -1,0 +1,376 @@
+#include "autograd/memory/rematerialisation.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad {
+namespace {
+
+struct Operation;
+
+/// A storage that an operator made. It lives as long as the node that made it has its graph, or an operation needs it.
+struct Result {
+  Result(std::shared_ptr<Operation> by, std::size_t index, const Tensor& output)
+      : operation(std::move(by)),
+        output_index(index),
+        dtype(output.dtype()),
+        bytes(output.storage()->bytes()),
+        storage(output.storage()),
+        version(output.storage()->version()) {}
+  ~Result();
+
+  /// The data, if it is there and nobody has written into it: what is kept, or what somebody else still has.
+  Tensor present() const {
+    if (data.defined()) return data.storage()->version() == data_version ? data : Tensor();
+    return {};
+  }
+
+  std::shared_ptr<Operation> operation;
+  std::size_t output_index;
+  DType dtype;
+  std::size_t bytes;
+  std::weak_ptr<Storage> storage;  // what the operator wrote first
+  std::uint64_t version;
+  Tensor data;  // (n), all of the storage; undefined where it was dropped or is not kept
+  std::uint64_t data_version = 0;
+  std::uint64_t number = 0;  // larger for what was made later
+  bool is_saved = false;     // a node waits for it
+  double listed_at = 0;      // its place among those that can be dropped
+};
+
+/// What an operator read: part of a result, or a tensor that no recipe leads to.
+struct OperationInput {
+  std::shared_ptr<Result> result;
+  Geometry geometry;
+  Tensor source;
+  std::uint64_t version = 0;
+};
+
+struct Operation {
+  std::string name;
+  Recipe recipe;
+  std::vector<OperationInput> inputs;
+  std::vector<std::weak_ptr<Result>> results;
+  Tag tag;
+  double nanoseconds = 0;
+};
+
+/// The end of a result may end its operation, which may end the results that it read, and so on: one after the other,
+/// not one inside the other.
+Result::~Result() {
+  thread_local std::vector<std::shared_ptr<Operation>> doomed;
+  thread_local bool draining = false;
+  doomed.push_back(std::move(operation));
+  if (draining) return;
+  draining = true;
+  while (!doomed.empty()) {
+    const std::shared_ptr<Operation> next = std::move(doomed.back());
+    doomed.pop_back();
+  }
+  draining = false;
+}
+
+/// What the node of an operation carries: it owns the results.
+struct ResultNote : NodeNote {
+  std::vector<std::shared_ptr<Result>> results;
+};
+
+}  // namespace
+
+ComputePrices ComputePrices::of(Device device) {
+  if (device.type == DeviceType::cuda) return {.bytes_per_nanosecond = 2000, .flops_per_nanosecond = 200'000};
+  return {};
+}
+
+class Rematerialisation::Results : public ReclaimClient, public std::enable_shared_from_this<Results> {
+ public:
+  Results(double drop_below, std::optional<ComputePrices> prices) : drop_below_(drop_below), prices_(prices) {}
+
+  std::string name() const override { return "saved tensors that can be computed again"; }
+  RungId kind() const override { return RungId::rematerialise; }
+  double price_per_byte() const override {
+    const std::lock_guard lock(mutex_);
+    return droppable_.empty() ? 0.0 : droppable_.begin()->first.first;
+  }
+  std::size_t estimate() override {
+    const std::lock_guard lock(mutex_);
+    return statistics_.held_bytes;
+  }
+
+  /// A price may have risen since it was listed, as what it stands on was dropped: then the result is listed anew.
+  std::size_t reclaim(std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    std::size_t freed = 0;
+    for (auto place = droppable_.begin(); place != droppable_.end() && freed < bytes;) {
+      Result& result = *place->second;
+      if (!result.data.is_sole_owner()) {
+        ++place;
+        continue;
+      }
+      if (const double price = price_of(result); price > result.listed_at) {
+        const auto old = place++;
+        droppable_.erase(old);
+        list(result, price);
+        if (place == droppable_.end() || droppable_.begin()->first < place->first) place = droppable_.begin();
+        continue;
+      }
+      freed += result.bytes;
+      ++place;
+      drop(result);
+    }
+    return freed;
+  }
+
+  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) {
+    const std::lock_guard lock(mutex_);
+    decide();
+    if (!call.recipe) return nullptr;
+    auto operation = std::make_shared<Operation>();
+    operation->name = call.operation;
+    operation->recipe = call.recipe;
+    operation->tag = current_tag();
+    std::size_t bytes = 0;
+    for (const Tensor& input : call.inputs) {
+      operation->inputs.push_back(input_of(input));
+      if (input.defined()) bytes += static_cast<std::size_t>(input.count()) * size_of(input.dtype());
+    }
+    auto note = std::make_shared<ResultNote>();
+    for (std::size_t i = 0; i < call.outputs.size(); ++i) {
+      const Tensor& output = call.outputs[i];
+      bytes += output.storage()->bytes();
+      if (find(output) != nullptr) continue;  // a view of an input
+      auto result = std::make_shared<Result>(operation, i, output);
+      result->number = next_number_++;
+      remember(output.storage().get(), result);
+      operation->results.push_back(result);
+      note->results.push_back(std::move(result));
+    }
+    const ComputePrices prices = prices_.value_or(ComputePrices::of(call.outputs.at(0).device()));
+    const double flops = call.recipe.flops ? call.recipe.flops() : 0.0;
+    operation->nanoseconds =
+        std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, flops / prices.flops_per_nanosecond);
+    statistics_.recorded_nanoseconds += operation->nanoseconds;
+    return note;
+  }
+
+  class Packed;
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor);
+
+  /// The data of `wanted`, computed again if need be. What is held while it is computed cannot be dropped; everything
+  /// else can, so the depth of what is missing is no matter.
+  Tensor restored(const std::shared_ptr<Result>& wanted) {
+    const std::lock_guard lock(mutex_);
+    decide();
+    if (const Tensor data = wanted->present(); data.defined()) return data;
+    struct Frame {
+      std::shared_ptr<Result> result;
+      std::vector<Tensor> inputs;  // of its operation, as far as they are there
+    };
+    std::vector<std::shared_ptr<Result>> passing;  // what no node waits for
+    std::vector<Frame> frames{{wanted, {}}};
+    Tensor last;
+    while (!frames.empty()) {
+      Frame& frame = frames.back();
+      const std::vector<OperationInput>& inputs = frame.result->operation->inputs;
+      if (last.defined()) {
+        frame.inputs.push_back(last.alias(inputs[frame.inputs.size()].geometry));
+        last = {};
+      }
+      while (frame.inputs.size() < inputs.size()) {
+        const OperationInput& input = inputs[frame.inputs.size()];
+        if (input.result == nullptr) {
+          frame.inputs.push_back(checked_source(*frame.result->operation, input));
+        } else if (const Tensor data = input.result->present(); data.defined()) {
+          frame.inputs.push_back(data.alias(input.geometry));
+        } else {
+          break;
+        }
+      }
+      if (frame.inputs.size() < inputs.size()) {
+        frames.push_back({inputs[frame.inputs.size()].result, {}});
+        continue;
+      }
+      const std::shared_ptr<Result> result = frame.result;
+      last = run(*result, std::move(frame.inputs), passing);
+      frames.pop_back();
+    }
+    for (const std::shared_ptr<Result>& result : passing) forget(*result);
+    return last;
+  }
+
+  void released(Result& result) {
+    const std::lock_guard lock(mutex_);
+    result.is_saved = false;
+    forget(result);
+  }
+
+  RematerialisationStatistics statistics() const {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
+
+ private:
+  using Place = std::pair<double, std::uint64_t>;  // price of a byte, number
+
+  std::shared_ptr<Result> find(const Tensor& tensor) const {
+    const auto found = known_.find(tensor.storage().get());
+    if (found == known_.end()) return nullptr;
+    std::shared_ptr<Result> result = found->second.lock();
+    if (result == nullptr || result->storage.lock() != tensor.storage()) return nullptr;
+    return result->version == tensor.storage()->version() ? result : nullptr;
+  }
+
+  void remember(const Storage* storage, const std::shared_ptr<Result>& result) {
+    if (known_.size() >= most_known_) {
+      std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+      most_known_ = 64 + 2 * known_.size();
+    }
+    known_[storage] = result;
+  }
+
+  OperationInput input_of(const Tensor& input) const {
+    if (!input.defined()) return {};
+    if (std::shared_ptr<Result> result = find(input)) return {std::move(result), input.geometry(), {}, 0};
+    return {nullptr, {}, input.detach(), input.storage()->version()};
+  }
+
+  static Tensor checked_source(const Operation& operation, const OperationInput& input) {
+    if (input.source.defined() && input.source.storage()->version() != input.version)
+      throw Error("[" + operation.name + "] cannot be computed again: an input " + describe(input.source) +
+                  " was written in place: read at version " + std::to_string(input.version) + ", now at version " +
+                  std::to_string(input.source.storage()->version()));
+    return input.source;
+  }
+
+  /// Runs the operation of `wanted`, and keeps what it gives for whoever waits for it.
+  Tensor run(const Result& wanted, std::vector<Tensor> inputs, std::vector<std::shared_ptr<Result>>& passing) {
+    const Operation& operation = *wanted.operation;
+    std::vector<Tensor> outputs;
+    {
+      const NoGradGuard no_grad;
+      const MemoryScope tag(operation.tag);
+      outputs = operation.recipe.compute(inputs);
+    }
+    inputs.clear();
+    ++statistics_.recomputed;
+    statistics_.recomputed_nanoseconds += operation.nanoseconds;
+    Tensor found;
+    for (const std::weak_ptr<Result>& made : operation.results) {
+      const std::shared_ptr<Result> result = made.lock();
+      if (result == nullptr) continue;
+      const Tensor& output = outputs.at(result->output_index);
+      const Tensor whole = output.alias(
+          contiguous_geometry({static_cast<std::int64_t>(output.storage()->bytes() / size_of(output.dtype()))}));
+      if (result.get() == &wanted) found = whole;
+      if (result->present().defined()) continue;
+      if (result->data.defined()) forget(*result);  // somebody wrote into it
+      hold(*result, whole);
+      if (!result->is_saved) passing.push_back(result);
+    }
+    return found;
+  }
+
+  void hold(Result& result, const Tensor& whole) {
+    result.data = whole;
+    result.data_version = whole.storage()->version();
+    statistics_.held_bytes += result.bytes;
+    list(result, price_of(result));
+  }
+  void list(Result& result, double price) {
+    result.listed_at = price;
+    droppable_.emplace(Place{price, result.number}, &result);
+  }
+  void forget(Result& result) {
+    if (!result.data.defined()) return;
+    droppable_.erase({result.listed_at, result.number});
+    statistics_.held_bytes -= result.bytes;
+    result.data = {};
+  }
+  void drop(Result& result) {
+    forget(result);
+    ++statistics_.dropped;
+    statistics_.dropped_bytes += result.bytes;
+  }
+
+  /// Nanoseconds a byte: of its operation and of all that would have to be computed before it.
+  double price_of(const Result& result) const {
+    constexpr std::size_t far = 4096;  // operations; beyond, a price is known to be high and no more
+    double nanoseconds = 0;
+    std::unordered_set<const Operation*> seen{result.operation.get()};
+    std::vector<const Operation*> open{result.operation.get()};
+    while (!open.empty() && seen.size() < far) {
+      const Operation& operation = *open.back();
+      open.pop_back();
+      nanoseconds += operation.nanoseconds;
+      for (const OperationInput& input : operation.inputs)
+        if (input.result != nullptr && !input.result->data.defined() &&
+            seen.insert(input.result->operation.get()).second)
+          open.push_back(input.result->operation.get());
+    }
+    return nanoseconds / static_cast<double>(std::max<std::size_t>(result.bytes, 1));
+  }
+
+  /// Of what was saved by the last operator, drops what is cheap: now it is known what else that operator saved.
+  void decide() {
+    for (const std::weak_ptr<Result>& one : std::exchange(undecided_, {}))
+      if (const std::shared_ptr<Result> result = one.lock(); result != nullptr && result->data.defined())
+        if (price_of(*result) < drop_below_) drop(*result);
+  }
+
+  mutable std::recursive_mutex mutex_;  // computing again allocates, which may ask to reclaim()
+  double drop_below_;
+  std::optional<ComputePrices> prices_;
+  std::size_t most_known_ = 64;
+  std::unordered_map<const Storage*, std::weak_ptr<Result>> known_;
+  std::map<Place, Result*> droppable_;
+  std::vector<std::weak_ptr<Result>> undecided_;
+  std::uint64_t next_number_ = 0;
+  RematerialisationStatistics statistics_;
+};
+
+class Rematerialisation::Results::Packed : public PackedTensor {
+ public:
+  Packed(std::shared_ptr<Results> results, std::shared_ptr<Result> result)
+      : results_(std::move(results)), result_(std::move(result)) {}
+  ~Packed() override { results_->released(*result_); }
+  Tensor unpack() override { return results_->restored(result_); }
+
+ private:
+  std::shared_ptr<Results> results_;
+  std::shared_ptr<Result> result_;
+};
+
+std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& tensor) {
+  const std::lock_guard lock(mutex_);
+  const std::shared_ptr<Result> result = find(tensor);
+  if (result == nullptr) return nullptr;
+  result->is_saved = true;
+  ++statistics_.saved;
+  statistics_.saved_bytes += result->bytes;
+  if (!result->data.defined()) hold(*result, tensor);
+  if (drop_below_ > 0.0) undecided_.push_back(result);
+  return std::make_unique<Packed>(shared_from_this(), result);
+}
+
+Rematerialisation::Rematerialisation(double drop_below, std::optional<ComputePrices> prices)
+    : results_(std::make_shared<Results>(drop_below, prices)) {}
+Rematerialisation::~Rematerialisation() = default;
+
+std::shared_ptr<NodeNote> Rematerialisation::recorded(const RecordedCall& call) { return results_->recorded(call); }
+std::unique_ptr<PackedTensor> Rematerialisation::pack(const Tensor& tensor, const SavedUse& use) {
+  return use.is_leaf ? nullptr : results_->pack(tensor);
+}
+std::shared_ptr<ReclaimClient> Rematerialisation::client() const { return results_; }
+RematerialisationStatistics Rematerialisation::statistics() const { return results_->statistics(); }
+
+}  // namespace poolgrad
