@@ -59,6 +59,8 @@
 #include "autograd/engine/saved_tensor.h"
 #include "autograd/gradcheck.h"
 #include "autograd/memory/checkpoint.h"
+#include "autograd/memory/memory_budget.h"
+#include "autograd/memory/rematerialisation.h"
 #include "autograd/operators.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"

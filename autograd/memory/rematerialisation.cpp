@@ -16,6 +16,8 @@
 namespace poolgrad {
 namespace {
 
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
 struct Operation;
 
 /// A storage that an operator made. It lives as long as the node that made it has its graph, or an operation needs it.
@@ -24,7 +26,7 @@ struct Result {
       : operation(std::move(by)),
         output_index(index),
         dtype(output.dtype()),
-        bytes(output.storage()->bytes()),
+        bytes(std::max<std::size_t>(output.storage()->bytes(), 1)),
         storage(output.storage()),
         version(output.storage()->version()) {}
   ~Result();
@@ -107,7 +109,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return statistics_.held_bytes;
   }
 
-  /// A price may have risen since it was listed, as what it stands on was dropped: then the result is listed anew.
+  /// Results are listed at what their own operator costs, or at a higher price that was found since. Where what a
+  /// result stands on is gone too, so that others come before it, it is listed anew at what is known by then.
   std::size_t reclaim(std::size_t bytes) override {
     const std::lock_guard lock(mutex_);
     std::size_t freed = 0;
@@ -117,15 +120,16 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         ++place;
         continue;
       }
-      if (const double price = price_of(result); price > result.listed_at) {
-        const auto old = place++;
-        droppable_.erase(old);
+      const auto next = std::next(place);
+      const double enough = next == droppable_.end() ? infinity : next->first.first;
+      if (const double price = price_of(result, enough); price > enough) {
+        droppable_.erase(place);
         list(result, price);
-        if (place == droppable_.end() || droppable_.begin()->first < place->first) place = droppable_.begin();
+        place = droppable_.begin();
         continue;
       }
       freed += result.bytes;
-      ++place;
+      place = next;
       drop(result);
     }
     return freed;
@@ -176,7 +180,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       std::shared_ptr<Result> result;
       std::vector<Tensor> inputs;  // of its operation, as far as they are there
     };
-    std::vector<std::shared_ptr<Result>> passing;  // what no node waits for
+    Passing passing{*this, {}};
     std::vector<Frame> frames{{wanted, {}}};
     Tensor last;
     while (!frames.empty()) {
@@ -204,7 +208,6 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       last = run(*result, std::move(frame.inputs), passing);
       frames.pop_back();
     }
-    for (const std::shared_ptr<Result>& result : passing) forget(*result);
     return last;
   }
 
@@ -220,6 +223,15 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
 
  private:
+  /// What was computed on the way and no node waits for; it is let go in the end, also where an operator throws.
+  struct Passing {
+    Results& all;
+    std::vector<std::shared_ptr<Result>> results;
+    ~Passing() {
+      for (const std::shared_ptr<Result>& result : results) all.forget(*result);
+    }
+  };
+
   using Place = std::pair<double, std::uint64_t>;  // price of a byte, number
 
   std::shared_ptr<Result> find(const Tensor& tensor) const {
@@ -253,7 +265,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
 
   /// Runs the operation of `wanted`, and keeps what it gives for whoever waits for it.
-  Tensor run(const Result& wanted, std::vector<Tensor> inputs, std::vector<std::shared_ptr<Result>>& passing) {
+  Tensor run(const Result& wanted, std::vector<Tensor> inputs, Passing& passing) {
     const Operation& operation = *wanted.operation;
     std::vector<Tensor> outputs;
     {
@@ -275,7 +287,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       if (result->present().defined()) continue;
       if (result->data.defined()) forget(*result);  // somebody wrote into it
       hold(*result, whole);
-      if (!result->is_saved) passing.push_back(result);
+      if (!result->is_saved) passing.results.push_back(result);
     }
     return found;
   }
@@ -284,7 +296,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     result.data = whole;
     result.data_version = whole.storage()->version();
     statistics_.held_bytes += result.bytes;
-    list(result, price_of(result));
+    list(result, result.operation->nanoseconds / static_cast<double>(result.bytes));
   }
   void list(Result& result, double price) {
     result.listed_at = price;
@@ -302,13 +314,15 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     statistics_.dropped_bytes += result.bytes;
   }
 
-  /// Nanoseconds a byte: of its operation and of all that would have to be computed before it.
-  double price_of(const Result& result) const {
-    constexpr std::size_t far = 4096;  // operations; beyond, a price is known to be high and no more
+  /// Nanoseconds a byte: of its operation and of all that would have to be computed before it. Looks no further once it
+  /// is above `enough`.
+  double price_of(const Result& result, double enough) const {
+    constexpr std::size_t far = 1024;  // operations; beyond, a price is known to be high and no more
+    const auto bytes = static_cast<double>(result.bytes);
     double nanoseconds = 0;
     std::unordered_set<const Operation*> seen{result.operation.get()};
     std::vector<const Operation*> open{result.operation.get()};
-    while (!open.empty() && seen.size() < far) {
+    while (!open.empty() && nanoseconds <= enough * bytes && seen.size() < far) {
       const Operation& operation = *open.back();
       open.pop_back();
       nanoseconds += operation.nanoseconds;
@@ -317,14 +331,14 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
             seen.insert(input.result->operation.get()).second)
           open.push_back(input.result->operation.get());
     }
-    return nanoseconds / static_cast<double>(std::max<std::size_t>(result.bytes, 1));
+    return nanoseconds / bytes;
   }
 
   /// Of what was saved by the last operator, drops what is cheap: now it is known what else that operator saved.
   void decide() {
     for (const std::weak_ptr<Result>& one : std::exchange(undecided_, {}))
       if (const std::shared_ptr<Result> result = one.lock(); result != nullptr && result->data.defined())
-        if (price_of(*result) < drop_below_) drop(*result);
+        if (price_of(*result, drop_below_) < drop_below_) drop(*result);
   }
 
   mutable std::recursive_mutex mutex_;  // computing again allocates, which may ask to reclaim()

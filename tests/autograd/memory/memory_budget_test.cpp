@@ -1,0 +1,332 @@
+// Saved tensors that are dropped and computed again, and the budget that asks for it.
+#include "autograd/memory/memory_budget.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "allocator/error.h"
+#include "autograd/engine/engine.h"
+#include "autograd/engine/node.h"
+#include "autograd/operators.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+#include "tensor/print.h"
+#include "tests/test_seed.h"
+
+namespace poolgrad {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr double everything = std::numeric_limits<double>::infinity();
+
+std::uint64_t live_in_pool() { return allocator_for(cpu).statistics().requested_bytes.current; }
+
+/// Residual blocks whose intermediates are far larger than their parameters.
+class Blocks {
+ public:
+  explicit Blocks(int depth, double dropout = 0.1, std::int64_t rows = 256, std::int64_t width = 32)
+      : dropout_(dropout) {
+    x_ = randn({rows, width}, {}, generator_);
+    for (int i = 0; i < depth; ++i) {
+      parameters_.push_back(ones({width}));
+      parameters_.push_back(randn({4 * width, width}, {}, generator_) * 0.1);
+      parameters_.push_back(randn({width, 4 * width}, {}, generator_) * 0.1);
+    }
+    for (Tensor& parameter : parameters_) parameter = parameter.detach().set_requires_grad();
+  }
+
+  /// The gradients of all parameters.
+  std::vector<Tensor> gradients(BackwardOptions options = {}) { return grad({loss()}, parameters_, {}, options); }
+  Tensor loss() {
+    Generator masks(7);
+    Tensor x = x_;
+    for (std::size_t i = 0; i < parameters_.size(); i += 3) {
+      const Tensor normed = rms_norm(x, parameters_[i]);
+      const Tensor hidden = gelu(linear(normed, parameters_[i + 1]));
+      x = x + dropout(linear(hidden, parameters_[i + 2]), dropout_, masks);
+    }
+    return mean(square(x));
+  }
+  std::vector<Tensor>& parameters() { return parameters_; }
+
+ private:
+  double dropout_;
+  Generator generator_{11};
+  Tensor x_;
+  std::vector<Tensor> parameters_;
+};
+
+void expect_equal_bits(const std::vector<Tensor>& found, const std::vector<Tensor>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(bit_equal(found[i], expected[i])) << "gradient " << i;
+}
+
+/// What the pool reserves at most while `body` runs, from an empty cache.
+std::size_t peak_of(const std::function<void()>& body) {
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.trim();
+  pool.reset_peaks();
+  body();
+  return pool.statistics().reserved_bytes.peak;
+}
+
+TEST(MemoryBudget, GivesTheSameBitsAtEverySizeDownToTheInfeasible) {
+  Blocks blocks(12);
+  std::vector<Tensor> expected;
+  const std::size_t unlimited = peak_of([&] { expected = blocks.gradients(); });
+  const std::size_t standing = peak_of([] {});
+  std::size_t feasible = 0, infeasible = 0, last_peak = unlimited;
+  for (int percent = 100; percent >= 0; percent -= 4) {
+    const std::size_t bytes = standing + (unlimited - standing) * static_cast<std::size_t>(percent) / 100;
+    const MemoryBudget budget(bytes);
+    std::size_t peak = 0;
+    try {
+      peak = peak_of([&] { expect_equal_bits(blocks.gradients(), expected); });
+      EXPECT_EQ(infeasible, 0u) << percent << " % is enough, but more was not";
+      EXPECT_LE(peak, last_peak) << percent << " %";
+      last_peak = peak;
+      ++feasible;
+    } catch (const OutOfMemoryError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("saved tensors that can be computed again"));
+      peak = allocator_for(cpu).statistics().reserved_bytes.peak;
+      ++infeasible;
+    }
+    EXPECT_LE(peak, bytes) << percent << " %";
+  }
+  EXPECT_GE(feasible, 15u);  // down to 40 % of what can be saved at all
+  EXPECT_GE(infeasible, 1u);
+  expect_equal_bits(blocks.gradients(), expected);
+}
+
+TEST(MemoryBudget, DropsNothingWhereItIsNotNeeded) {
+  Blocks blocks(4);
+  const std::size_t unlimited = peak_of([&] { blocks.gradients(); });
+  const MemoryBudget budget(2 * unlimited);
+  blocks.gradients();
+  EXPECT_GT(budget.statistics().saved, 0u);
+  EXPECT_EQ(budget.statistics().dropped, 0u);
+  EXPECT_EQ(budget.statistics().recomputed, 0u);
+}
+
+TEST(MemoryBudget, LeavesThePoolAsItWas) {
+  CachingAllocator& pool = allocator_for(cpu);
+  const std::size_t before = pool.budget();
+  {
+    const MemoryBudget budget(64_MiB);
+    EXPECT_EQ(pool.budget(), 64_MiB);
+  }
+  EXPECT_EQ(pool.budget(), before);
+  const Tensor large = zeros({1 << 20});
+  EXPECT_THROW(MemoryBudget(4096), ValueError);
+  EXPECT_EQ(pool.budget(), before);
+}
+
+TEST(MemoryBudget, HoldsForAGraphThatOutlivesIt) {
+  Blocks blocks(8);
+  std::vector<Tensor> expected;
+  const std::size_t unlimited = peak_of([&] { expected = blocks.gradients(); });
+  Tensor loss;
+  {
+    allocator_for(cpu).trim();
+    const MemoryBudget budget(unlimited * 6 / 10);
+    loss = blocks.loss();
+  }
+  expect_equal_bits(grad({loss}, blocks.parameters()), expected);
+}
+
+TEST(Rematerialisation, DropsWhatIsCheapAndKeepsProducts) {
+  Blocks blocks(6, 0.1, 64, 128);
+  const std::vector<Tensor> expected = blocks.gradients();
+  const Rematerialisation selective(1.0);
+  expect_equal_bits(blocks.gradients(), expected);
+  // Of each block: the norm's and gelu's results (both cheap); the product before gelu stays, and so do the sums on the
+  // residual stream, which stand on a product that nobody keeps.
+  EXPECT_EQ(selective.statistics().dropped, 12u);
+  EXPECT_EQ(selective.statistics().recomputed, 12u);
+}
+
+TEST(Rematerialisation, ComputesEverythingAgainFromTheInputsAlone) {
+  Blocks blocks(6);
+  const std::vector<Tensor> expected = blocks.gradients();
+  const Rematerialisation all(everything);
+  const std::uint64_t before = live_in_pool();
+  const Tensor loss = blocks.loss();
+  // The loss, the statistics of six norms (256 rows in f32), and what the last operator saved, about which it is
+  // decided when the next one comes.
+  EXPECT_LE(live_in_pool() - before, 4u + 6u * 1024u + 256u * 32u * 4u);
+  expect_equal_bits(grad({loss}, blocks.parameters()), expected);
+  EXPECT_LE(all.statistics().recomputed, 6u * 6u) << "each operator once";
+}
+
+TEST(Rematerialisation, CountsAStorageOnceHoweverManyViewsAreSaved) {
+  const Tensor x = randn({8, 96}).set_requires_grad();
+  const Rematerialisation policy;
+  const Tensor y = tanh(x);
+  const std::vector<Tensor> parts = split(y, 3, 1);
+  const Tensor product = parts[0] * parts[1] * parts[2];
+  const RematerialisationStatistics statistics = policy.statistics();
+  EXPECT_EQ(statistics.saved, 2u);  // y and the first product
+  EXPECT_EQ(statistics.saved_bytes, 8u * 96u * 4u + 8u * 32u * 4u);
+}
+
+TEST(Rematerialisation, RefusesWhatWasWrittenSince) {
+  Blocks blocks(2);
+  const Rematerialisation all(everything);
+  const Tensor loss = blocks.loss();
+  {
+    const NoGradGuard guard;
+    blocks.parameters()[0].fill(0.5);
+  }
+  try {
+    grad({loss}, blocks.parameters());
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("written in place"));
+    EXPECT_THAT(error.what(), HasSubstr("(32,) f32 on cpu"));
+  }
+  EXPECT_NO_THROW(blocks.gradients());
+}
+
+TEST(Rematerialisation, DoesNotSeeWhatWasWrittenIntoAResultThatNobodySaved) {
+  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  const auto run = [&](bool write) {
+    Tensor y = x * 2.0;  // saves nothing, and nobody saves it
+    const Tensor z = exp(y + 1.0);
+    if (write) {
+      const NoGradGuard guard;
+      y.fill(0.0);
+    }
+    return grad({sum(z * z)}, {x})[0];
+  };
+  const Tensor expected = run(false);
+  const Rematerialisation all(everything);
+  EXPECT_TRUE(bit_equal(run(true), expected));
+}
+
+TEST(Rematerialisation, ServesASecondBackwardAndSecondDerivatives) {
+  const Tensor x = uniform({32}, 0.5, 1.5).set_requires_grad();
+  const auto run = [&] {
+    const Tensor y = sum(exp(sin(x) * x));
+    const Tensor first = grad({y}, {x}, {}, {.create_graph = true})[0];
+    const Tensor second = grad({sum(first * first)}, {x}, {}, {.retain_graph = true})[0];
+    return std::vector<Tensor>{first.detach(), second, grad({y}, {x})[0]};
+  };
+  const std::vector<Tensor> expected = run();
+  const Rematerialisation all(everything);
+  expect_equal_bits(run(), expected);
+}
+
+TEST(Rematerialisation, WorksOnAnotherThreadThanTheForward) {
+  Blocks blocks(4);
+  const std::vector<Tensor> expected = blocks.gradients();
+  const Rematerialisation all(everything);
+  const Tensor loss = blocks.loss();
+  std::vector<Tensor> found;
+  std::thread([&] { found = grad({loss}, blocks.parameters()); }).join();
+  expect_equal_bits(found, expected);
+}
+
+TEST(Rematerialisation, LeavesNothingBehind) {
+  Blocks blocks(5);
+  blocks.gradients();
+  const std::uint64_t bytes = live_in_pool();
+  const std::int64_t nodes = live_node_count();
+  {
+    const Rematerialisation all(everything);
+    blocks.gradients();
+    EXPECT_EQ(all.statistics().held_bytes, 0u);
+    const Tensor never_used = blocks.loss();
+  }
+  EXPECT_EQ(live_in_pool(), bytes);
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(Rematerialisation, DoesNotRecurseHoweverLongTheChain) {
+  const Tensor x = uniform({4}, 0.5, 1.0).set_requires_grad();
+  const auto run = [&] {
+    Tensor y = x;
+    for (int i = 0; i < 20000; ++i) y = sin(y);
+    return grad({sum(y)}, {x})[0];
+  };
+  const Tensor expected = run();
+  const Rematerialisation all(everything);
+  EXPECT_TRUE(bit_equal(run(), expected));
+  EXPECT_EQ(all.statistics().recomputed, 19999u);
+}
+
+/// A program of random operators over (rows, width) tensors; the same for the same seed.
+std::vector<Tensor> random_program(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  Generator generator(seed);
+  const std::int64_t rows = 128, width = 64;
+  std::vector<Tensor> leaves, values;
+  Tensor total;
+  for (int i = 0; i < 3; ++i)
+    leaves.push_back((randn({rows, width}, {}, generator) * 0.5).detach().set_requires_grad());
+  leaves.push_back((randn({width, width}, {}, generator) * 0.1).detach().set_requires_grad());
+  values.assign(leaves.begin(), leaves.begin() + 3);
+  for (int i = 0; i < 60; ++i) {
+    const auto any = [&] { return values[below(values.size())]; };
+    const Tensor a = any(), b = any();
+    Tensor made;
+    switch (below(12)) {
+      case 0: made = tanh(a + b); break;
+      case 1: made = tanh(a) * sigmoid(b); break;
+      case 2: made = linear(a, leaves[3]); break;
+      case 3: made = softmax(a); break;
+      case 4: made = dropout(a, 0.2, generator); break;
+      case 5: made = rms_norm(a, {}); break;
+      case 6: made = cat({slice(a, 1, 0, width / 2), slice(tanh(b), 1, width / 2, width)}, 1); break;
+      case 7: made = reshape(transpose(reshape(sin(a), {rows, 8, width / 8}), 1, 2), {rows, width}); break;
+      case 8: made = a - mean(a, {1}, true); break;
+      case 9: made = where(less(a, b), square(a), b); break;
+      case 10: made = to(to(tanh(a), DType::f64) * 0.5, DType::f32); break;
+      default: made = gelu(a) * 0.5 + b * 0.5; break;
+    }
+    values.push_back(made);
+    if (values.size() > 5) values.erase(values.begin() + static_cast<std::ptrdiff_t>(below(5)));
+    if (i % 7 != 0) continue;
+    const Tensor part = mean(square(made));
+    total = total.defined() ? total + part : part;
+  }
+  values.clear();
+  std::vector<Tensor> gradients = grad({total}, leaves, {}, {}, true);
+  for (std::size_t i = 0; i < gradients.size(); ++i)
+    if (!gradients[i].defined()) gradients[i] = zeros_like(leaves[i]);
+  gradients.push_back(total.detach());
+  return gradients;
+}
+
+TEST(MemoryBudget, IsHardForRandomProgramsWhichGiveTheSameBits) {
+  std::mt19937_64 random(test_seed());
+  int finished = 0;
+  for (int round = 0; round < 40; ++round) {
+    const std::uint64_t seed = random();
+    SCOPED_TRACE("program " + std::to_string(seed));
+    std::vector<Tensor> expected;
+    const std::size_t unlimited = peak_of([&] { expected = random_program(seed); });
+    const std::size_t standing = peak_of([] {});
+    const std::size_t bytes = standing + static_cast<std::size_t>(random() % (unlimited - standing));
+    const MemoryBudget budget(bytes);
+    try {
+      EXPECT_LE(peak_of([&] { expect_equal_bits(random_program(seed), expected); }), bytes);
+      ++finished;
+    } catch (const OutOfMemoryError&) {
+      EXPECT_LE(allocator_for(cpu).statistics().reserved_bytes.peak, bytes);
+    }
+  }
+  EXPECT_GE(finished, 5);
+}
+
+}  // namespace
+}  // namespace poolgrad
