@@ -72,6 +72,7 @@
 #include "autograd/operators/views.h"
 
 #include "nn/checkpoint_sequential.h"
+#include "nn/chunked.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"
 #include "nn/module.h"

@@ -52,8 +52,7 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
   const bool differentiable = check_attend(q, k, v, options);
   const AttendOperands x = prepare_operands(q, k, v, options);
   AttendCall call = prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options);
-  call.compiled = pattern.compile(x.heads(), kernels::PositionMap::contiguous(x.queries(), call.q_offset),
-                                  kernels::PositionMap::contiguous(x.keys()));
+  call.compiled = pattern.compile(x.heads(), kernels::PositionMap::contiguous(x.queries(), call.q_offset), call.keys);
   if (options.out_over_q) check_out_over_q(call, x, differentiable);
 
   const auto [out, lse] = run_forward(call, x, options.out_over_q);
@@ -126,9 +125,12 @@ Tensor padding_bias(const Tensor& padding, DType dtype) {
 
 AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t keys, const Pattern& pattern,
                         const AttendOptions& options) {
-  AttendCall call{.pattern = pattern, .compiled = {}, .dropout_key = {}};
-  if (options.alignment == Alignment::bottom_right) call.q_offset = keys - queries;
-  pattern.check_length(std::max(keys, call.q_offset + queries));
+  const std::int64_t gap_begin = options.key_positions.gap_begin, gap = options.key_positions.gap;
+  AttendCall call{.pattern = pattern, .compiled = {}, .keys = {}, .dropout_key = {}};
+  call.keys = {keys, gap_begin, 0, gap_begin + gap, 1};
+  if (gap == 0 || gap_begin == 0) call.keys = kernels::PositionMap::contiguous(keys, gap);
+  if (options.alignment == Alignment::bottom_right) call.q_offset = keys + gap - queries;
+  pattern.check_length(std::max(options.key_positions.length(keys), call.q_offset + queries));
   call.scale = options.scale.value_or(width > 0 ? 1.0 / std::sqrt(static_cast<double>(width)) : 1.0);
   call.softcap = options.softcap.value_or(0.0);
   call.dropout = options.dropout;
@@ -215,6 +217,9 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
     refuse("the softcap " + std::to_string(*options.softcap) + " is not a positive number");
   if (!(options.dropout >= 0.0 && options.dropout < 1.0))
     refuse("the dropout " + std::to_string(options.dropout) + " is outside [0, 1)");
+  if (const auto& at = options.key_positions; at.gap_begin < 0 || at.gap_begin > k.size(1) || at.gap < 0)
+    refuse("a gap of " + std::to_string(at.gap) + " positions before key " + std::to_string(at.gap_begin) +
+           " is none between these keys");
   // kernels/definition/attention_dropout.h counts batches and heads in 16 bits each.
   constexpr std::int64_t countable = std::int64_t{1} << 16;
   if (options.dropout > 0.0 && (q.size(0) > countable || q.size(2) > countable))

@@ -9,10 +9,22 @@
 
 namespace poolgrad::attention {
 
+/// Where keys lie whose sequence is gone through in chunks.
+struct KeyPositions {
+  /// Keys from row `gap_begin` on lie `gap` positions further on: between are those that no query sees any more.
+  std::int64_t gap_begin = 0, gap = 0;
+  /// Positions of the whole sequence, for what depends on them; at least up to the last key.
+  std::int64_t whole = 0;
+
+  /// With `rows` keys.
+  std::int64_t length(std::int64_t rows) const { return whole > rows + gap ? whole : rows + gap; }
+};
+
 struct AttendOptions {
   /// Factor of the scores; 1 / sqrt(D) where absent.
   std::optional<double> scale = std::nullopt;
   Alignment alignment = Alignment::bottom_right;
+  KeyPositions key_positions = {};
   /// c of c tanh(s / c), applied to the scaled product before any bias; off where absent.
   std::optional<double> softcap = std::nullopt;
   /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable.

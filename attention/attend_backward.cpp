@@ -101,7 +101,6 @@ Tensor broadcast_bias_gradient(const AttendCall& call, const AttendOperands& x, 
   constexpr std::int64_t elements = std::int64_t{1} << 22;  // at a time
   const std::int64_t rows = std::min(x.queries(), std::max<std::int64_t>(1, elements / (x.heads() * x.keys())));
   const Tensor whole = x.bias.alias(expanded(x.bias.geometry(), {x.batch(), x.heads(), x.queries(), x.keys()}));
-  const auto keys = kernels::PositionMap::contiguous(x.keys());
   const MemoryScope scope(Category::temp);
   for (std::int64_t b = 0; b < x.batch(); ++b)
     for (std::int64_t begin = 0; begin < x.queries(); begin += rows) {
@@ -115,8 +114,8 @@ Tensor broadcast_bias_gradient(const AttendCall& call, const AttendOperands& x, 
       scores.first_batch = b;
       const Tensor slab = Tensor::empty(y.bias.shape(), x.bias.options());
       kernels::AttentionGradients gradients{.dq = {}, .dk = {}, .dv = {}, .dbias = slab.view()};
-      const auto compiled =
-          call.pattern.compile(x.heads(), kernels::PositionMap::contiguous(end - begin, call.q_offset + begin), keys);
+      const auto compiled = call.pattern.compile(
+          x.heads(), kernels::PositionMap::contiguous(end - begin, call.q_offset + begin), call.keys);
       for (const kernels::AttentionSchedule& pass : compiled.passes) {
         kernels::attention_backward(current_stream(x.q.device()), pass, scores, y.q.view(), y.k.view(), y.v.view(),
                                     part(lse, 2).view(), part(delta, 2).view(),
@@ -166,13 +165,14 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
   if (x.bias.defined()) scores = scores + x.bias;
   if (x.alibi.defined()) {
     const Tensor distance = tabulated({1, 1, queries, keys}, options, [&](auto, auto, auto i, auto j) {
-      return static_cast<double>(std::abs(i + call.q_offset - j));
+      return static_cast<double>(std::abs(i + call.q_offset - call.keys.position(j)));
     });
     scores = scores - reshape(x.alibi, {1, heads, 1, 1}) * distance;
   }
   // A pair that counts m times is one with log m added; log 0 = -infinity.
   scores = scores + tabulated({1, heads, queries, keys}, options, [&](auto, auto h, auto i, auto j) {
-             return std::log(static_cast<double>(call.pattern.multiplicity(h, heads, i + call.q_offset, j)));
+             return std::log(
+                 static_cast<double>(call.pattern.multiplicity(h, heads, i + call.q_offset, call.keys.position(j))));
            });
   if (x.sinks.defined())
     scores = cat({scores, expand(reshape(x.sinks, {1, heads, 1, 1}), {batch, heads, queries, 1})}, 3);
@@ -181,7 +181,7 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
   if (call.dropout > 0.0) {
     const auto dropout = kernels::AttentionDropout::make(call.dropout_key, call.dropout);
     weights = weights * tabulated({batch, heads, queries, keys}, options, [&](auto b, auto h, auto i, auto j) {
-                return dropout.keeps(b, h, i + call.q_offset, j) ? 1.0 / (1.0 - call.dropout) : 0.0;
+                return dropout.keeps(b, h, i + call.q_offset, call.keys.position(j)) ? 1.0 / (1.0 - call.dropout) : 0.0;
               });
   }
   const Tensor out = permute(matmul(weights, repeated_for_queries(to(x.v, compute), group)), {0, 2, 1, 3});

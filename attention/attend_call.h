@@ -29,7 +29,8 @@ struct AttendOperands {
 struct AttendCall {
   Pattern pattern = Pattern::dense();
   Pattern::Compiled compiled;
-  std::int64_t q_offset = 0;  // position of query 0; key j is at position j
+  std::int64_t q_offset = 0;  // position of query 0
+  kernels::PositionMap keys;  // of all, also where they are divided among ranks
   double scale = 1.0, softcap = 0.0, dropout = 0.0;
   kernels::RandomKey dropout_key;
   bool dq_over_out = false;

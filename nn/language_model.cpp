@@ -29,6 +29,11 @@ const LanguageModelConfig& checked(const LanguageModelConfig& config) {
   return config;
 }
 
+/// What comes next, for dropout.
+SequencePart part_of(const SequenceState* state) {
+  return state ? SequencePart{state->length, state->whole} : SequencePart{};
+}
+
 std::unique_ptr<Layer> make_norm(NormKind kind, std::int64_t width, bool bias, const ParameterOptions& parameters) {
   if (kind == NormKind::rms_norm) return std::make_unique<RMSNorm>(width, 1e-6, parameters);
   return std::make_unique<LayerNorm>(width, bias, 1e-5, parameters);
@@ -52,13 +57,14 @@ TransformerBlock::TransformerBlock(std::int64_t width, std::unique_ptr<SequenceM
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, SequenceState* state) {
+  const SequencePart part = part_of(state);
   Tensor mixed;
   {
     const MemoryScope scope("mixer");
-    mixed = x + dropout_(mixer_->forward((*norm1_)(x), state));
+    mixed = x + dropout_.forward(mixer_->forward((*norm1_)(x), state), part);
   }
   const MemoryScope scope("feed_forward");
-  return mixed + dropout_((*feed_forward_)((*norm2_)(mixed)));
+  return mixed + dropout_.forward((*feed_forward_)((*norm2_)(mixed)), part);
 }
 
 void LanguageModelConfig::check() const {
@@ -110,7 +116,11 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
                head_.emplace(config.width, config.vocabulary, LinearOptions{.bias = false, .deviation = 0.0}, options));
 }
 
-LanguageModel::State LanguageModel::new_state() const { return State(blocks_.size()); }
+LanguageModel::State LanguageModel::new_state(std::int64_t whole) const {
+  SequenceState empty;
+  empty.whole = whole;
+  return State(blocks_.size(), empty);
+}
 
 const Tensor& LanguageModel::head_weight() const { return head_ ? head_->weight() : embedding_.weight(); }
 
@@ -120,10 +130,11 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
     throw ShapeError("[language_model] tokens must be (B, T) with at most " + std::to_string(config_.context) +
                      " positions, " + std::to_string(seen) + " of them seen before: tokens " + describe(tokens));
   const MemoryScope scope("model", Category::activation);
-  std::vector<Stage> stages{[this, seen](const Tensor& in) {
+  const SequencePart part = part_of(state ? state->data() : nullptr);
+  std::vector<Stage> stages{[this, seen, part](const Tensor& in) {
     Tensor x = embedding_(in);
     if (positions_) x = x + slice(positions_->weight(), 0, seen, seen + in.size(1));
-    return dropout_(to(x, config_.dtype));
+    return dropout_.forward(to(x, config_.dtype), part);
   }};
   for (std::size_t i = 0; i < blocks_.size(); ++i)
     stages.emplace_back([this, i, state](const Tensor& x) {
@@ -141,8 +152,8 @@ Tensor LanguageModel::logits_of(const Tensor& x) {
 
 Tensor LanguageModel::logits(const Tensor& tokens, State* state, CallSite) { return logits_of(hidden(tokens, state)); }
 
-Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum, CallSite) {
-  const Tensor x = hidden(tokens);
+Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum, State* state, CallSite) {
+  const Tensor x = hidden(tokens, state);
   const MemoryScope scope("loss", Category::activation);
   return linear_cross_entropy(x, to(head_weight(), x.dtype()), targets,
                               {.reduction = sum ? Reduction::sum : Reduction::mean});

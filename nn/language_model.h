@@ -75,8 +75,8 @@ class LanguageModel : public Module {
 
   /// What all blocks remember.
   using State = std::vector<SequenceState>;
-  /// One empty SequenceState per block.
-  State new_state() const;
+  /// One empty SequenceState per block; `whole` positions will come chunk by chunk (0: in any other way).
+  State new_state(std::int64_t whole = 0) const;
 
   /// tokens (B, T) i64 -> (B, T, width) after the final norm. ShapeError where T (with the state's positions, if
   /// positions are learned) exceeds the context.
@@ -87,7 +87,7 @@ class LanguageModel : public Module {
   Tensor logits(const Tensor& tokens, State* state = nullptr, CallSite = {});
   /// Mean (or sum) over all positions of -log p(target | tokens so far), in nats; targets (B, T) i64. The logits are
   /// never whole in memory.
-  Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false, CallSite = {});
+  Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false, State* state = nullptr, CallSite = {});
 
   /// Over embedding, blocks and final norm, each a stage; the results stay the same bits. With a state all is kept.
   void set_checkpointing(Checkpointing policy) { checkpointing_ = policy; }

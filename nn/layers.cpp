@@ -46,7 +46,12 @@ Dropout::Dropout(double p, Generator& generator) : p_(p), generator_(&generator)
   if (!(p >= 0.0 && p < 1.0)) throw ValueError("[dropout] p must be in [0, 1), but is " + std::to_string(p));
 }
 
-Tensor Dropout::forward(const Tensor& x) { return training() && p_ > 0.0 ? dropout(x, p_, *generator_) : x; }
+Tensor Dropout::forward(const Tensor& x) { return forward(x, {}); }
+
+Tensor Dropout::forward(const Tensor& x, SequencePart part) {
+  if (!training() || p_ == 0.0) return x;
+  return part.whole > 0 ? dropout(x, p_, *generator_, part) : dropout(x, p_, *generator_);
+}
 
 FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, FeedForwardOptions options,
                          const ParameterOptions& parameters)

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "autograd/operators/unary.h"
 #include "nn/module.h"
 
 namespace poolgrad::nn {
@@ -79,6 +80,9 @@ class Dropout : public Layer {
   explicit Dropout(double p, Generator& generator = default_generator());
 
   Tensor forward(const Tensor& x) override;
+  /// x (B, n, ...) as a part of a sequence, of which the same elements are zeroed as by one call for the whole; by
+  /// itself where the part's `whole` is 0.
+  Tensor forward(const Tensor& x, SequencePart part);
 
  private:
   double p_;

@@ -76,10 +76,15 @@ class Layer : public Module {
   Tensor operator()(const Tensor& x, CallSite = {}) { return forward(x); }
 };
 
-/// What one mixer remembers of the positions it has seen, so that a sequence can be continued byte by byte.
+/// What one mixer remembers of the positions it has seen, so that a sequence can be continued: byte by byte, or chunk
+/// by chunk (nn/chunked.h). Then `whole` is the number of positions that it will have in the end, and the mixer keeps
+/// only what later ones still see, in tensors that it never writes to again: copies of the state share them. With grad
+/// mode on they are differentiable functions of the chunk and of the tensors before.
 struct SequenceState {
-  std::int64_t length = 0;      // positions seen
-  std::vector<Tensor> tensors;  // the mixer's own: keys and values
+  std::int64_t length = 0;              // positions seen
+  std::int64_t whole = 0;               // 0: not in chunks
+  std::vector<Tensor> tensors;          // the mixer's own: keys and values
+  std::vector<std::int64_t> positions;  // the mixer's own: where they lie
 };
 
 /// What moves information between positions, (B, T, width) -> (B, T, width): attention, or anything else with this

@@ -32,6 +32,7 @@ void AttentionCore::check_heads(std::int64_t heads) const {
 
 AttendOptions AttentionCore::attend_options(const AttentionCall& call) const {
   return {.scale = options_.scale,
+          .key_positions = call.key_positions,
           .softcap = options_.softcap,
           .bias = call.bias,
           .key_padding = call.key_padding,

@@ -25,6 +25,8 @@ struct AttentionCall {
   Tensor key_padding = {};
   /// (H): AttendOptions::alibi and AttendOptions::sinks. MultiheadShell has its own.
   Tensor alibi = {}, sinks = {};
+  /// Where the keys lie: AttendOptions::key_positions. Only for cores that have a fixed_pattern().
+  KeyPositions key_positions = {};
 };
 
 /// Options that all cores share.
@@ -56,6 +58,10 @@ class AttentionCore : public nn::Module {
   }
   /// Throws ValueError where this many heads cannot be served, so that wrappers refuse at construction.
   virtual void check_heads(std::int64_t heads) const;
+
+  /// The pattern for `length` keys, not itself causal, where it does not follow from the content: then a sequence can
+  /// be gone through in chunks, with the keys of earlier ones that are still seen.
+  virtual std::optional<Pattern> fixed_pattern(std::int64_t /*length*/, bool /*causal*/) const { return std::nullopt; }
 
   /// The allocator mode that suits this module. A report for whoever configures the pool: there is one pool for each
   /// device, and modules never make another.

@@ -18,8 +18,8 @@ double BlockSparseCore::density(std::int64_t length, bool causal) const {
 }
 
 Tensor BlockSparseCore::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
-  const std::int64_t length = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
-  return attend_by(pattern(length, call.causal), q, k, v, call);
+  const std::int64_t rows = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
+  return attend_by(pattern(call.key_positions.length(rows), call.causal), q, k, v, call);
 }
 
 BlockSparseDilatedAttention::BlockSparseDilatedAttention(const SparsePatternConfig& config, const CoreOptions& options,

@@ -16,6 +16,9 @@ class BlockSparseCore : public AttentionCore {
  public:
   /// For `length` keys; not itself causal.
   virtual Pattern pattern(std::int64_t length, bool causal = false) const = 0;
+  std::optional<Pattern> fixed_pattern(std::int64_t length, bool causal) const override {
+    return pattern(length, causal);
+  }
   /// The achieved density: pairs of the pattern over all, or over those with j <= i.
   double density(std::int64_t length, bool causal = false) const;
 

@@ -33,7 +33,7 @@ Tensor DilatedAttention::mix_detached(const Tensor& q, const Tensor& k, const Te
                                       const AttentionCall& call) const {
   AttendOptions options = attend_options(call);
   check_attend(q, k, v, options);
-  pattern().check_length(k.size(1));
+  pattern().check_length(call.key_positions.length(k.size(1)));
   Generator& generator = options.generator ? *options.generator : default_generator();
   const Generator as_it_was = generator;
   std::vector<Tensor> outs, lses;

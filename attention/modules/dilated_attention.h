@@ -17,6 +17,7 @@ class DilatedCore : public AttentionCore {
   /// grouped: at least one head for each branch. ValueError.
   void check_heads(std::int64_t heads) const override;
   const Pattern& pattern() const { return pattern_; }
+  std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return pattern_; }
 
  protected:
   /// Throws ValueError for what Pattern::dilated() refuses. `always_pooled` as in choose_memory_mode().

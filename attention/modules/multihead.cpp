@@ -8,6 +8,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/modules/heads.h"
+#include "attention/modules/past_keys.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/rows.h"
@@ -143,14 +144,24 @@ Tensor MultiheadShell::attend_and_merge(const Projected& projected, AttentionCal
 Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   const std::int64_t position = state ? state->length : 0;
   Projected projected = project(x, x, x, position, position);
-  if (state) {
+  AttentionCall call{.causal = options_.causal};
+  if (state && state->whole > 0) {
+    const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
+    if (!pattern)
+      throw ValueError(
+          "[multihead] this attention needs the whole sequence at once and cannot go through it in chunks");
+    KeysInReach keys = take_chunk(*state, projected.k, projected.v, pattern->causally(options_.causal));
+    projected.k = std::move(keys.k);
+    projected.v = std::move(keys.v);
+    call.key_positions = keys.positions;
+  } else if (state) {
     const MemoryScope scope("state", Category::cache);
     state->tensors.resize(2);
     projected.k = append_positions(state->tensors[0], position, projected.k);
     projected.v = append_positions(state->tensors[1], position, projected.v);
     state->length += x.size(1);
   }
-  return attend_and_merge(projected, {.causal = options_.causal});
+  return attend_and_merge(projected, call);
 }
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {

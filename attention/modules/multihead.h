@@ -48,7 +48,8 @@ class MultiheadShell : public nn::SequenceMixer {
 
   /// Self-attention, causal as the options say. With a state, keys and values of earlier positions are kept there and
   /// attended to; positions go on counting. What comes out is what one call for the whole sequence gives, if nobody
-  /// looks ahead.
+  /// looks ahead. In chunks (a state with `whole`), take_chunk() keeps what is still seen, and ValueError is thrown for
+  /// a pattern that looks ahead or follows from the content.
   Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
   /// Attention of `query` (B, Nq, width) to `key` and `value` (B, Nk, width). What is the very same tensor is projected
   /// in one product. The call's slopes and sinks win over the module's.

@@ -19,9 +19,14 @@ int ModuleRing::size() const { return setup_.communicator ? setup_.communicator-
 
 std::int64_t ModuleRing::whole_length(std::int64_t part) const { return setup_.communicator ? part * size() : part; }
 
+std::optional<Pattern> ModuleRing::of_one_process(const Pattern& pattern) const {
+  return setup_.communicator ? std::nullopt : std::optional(pattern);
+}
+
 Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                           const AttendOptions& options) const {
-  const bool alone = setup_.ring_size == 1 || (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
+  const bool alone = setup_.ring_size == 1 || options.key_positions.gap > 0 ||
+                     (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
   if (!setup_.communicator && alone && !options.bias.defined()) return attention::attend(q, k, v, pattern, options).out;
   const RingOptions ring{
       .attend = options, .layout = setup_.layout, .exchange = setup_.exchange, .statistics = statistics_};
@@ -54,8 +59,9 @@ BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const SparsePat
 
 Tensor BlockSparseRingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                                 const AttentionCall& call) {
-  const std::int64_t part = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
-  const Pattern blocks = pattern(ring_.whole_length(part), call.causal).causally(call.causal);
+  const std::int64_t rows = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
+  const Pattern blocks =
+      pattern(ring_.whole_length(call.key_positions.length(rows)), call.causal).causally(call.causal);
   return ring_.attend(blocks, q, k, v, attend_options(call));
 }
 

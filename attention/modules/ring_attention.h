@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "attention/modules/attention_core.h"
@@ -32,7 +33,10 @@ class ModuleRing {
   int size() const;
   /// Of a whole sequence of which the module is given `part`.
   std::int64_t whole_length(std::int64_t part) const;
-  /// One rank does it all where there are fewer queries than ranks in this process, as when a sequence is continued.
+  /// `pattern`, where this process holds whole sequences.
+  std::optional<Pattern> of_one_process(const Pattern& pattern) const;
+  /// One rank does it all where there are fewer queries than ranks in this process, as when a sequence is continued,
+  /// and where keys are missing.
   Tensor attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
                 const AttendOptions& options) const;
   /// What all calls so far have done, summed over the ranks of this process.
@@ -51,6 +55,7 @@ class RingAttention : public AttentionCore {
 
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
+  std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
   const ModuleRing& ring() const { return ring_; }
 
  private:
@@ -71,6 +76,7 @@ class RingDilatedAttention : public DilatedCore {
 
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
+  std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern()); }
   const ModuleRing& ring() const { return ring_; }
 
  private:
@@ -91,6 +97,9 @@ class BlockSparseRingDilatedAttention : public BlockSparseDilatedAttention {
 
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
+  std::optional<Pattern> fixed_pattern(std::int64_t length, bool causal) const override {
+    return ring_.of_one_process(pattern(length, causal));
+  }
   const ModuleRing& ring() const { return ring_; }
 
  private:

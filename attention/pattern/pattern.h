@@ -108,6 +108,17 @@ class Pattern {
   /// For patterns that are the same in all heads: in the only head of one.
   std::int64_t multiplicity(std::int64_t i, std::int64_t j) const { return multiplicity(0, 1, i, j); }
 
+  /// Whether a query may see a key behind its own position, as far as the form shows it: a pattern does not that is cut
+  /// by causal(), or all of whose parts are.
+  bool looks_ahead() const;
+  /// Of the keys before `position`, those that queries from there on may see, at most: [0, first) and [recent,
+  /// position), first < recent or 0. Windows, segments, blocks and documents have a short past; strides, random blocks
+  /// and what is dense see everything. A key that has fallen out never comes back.
+  struct Past {
+    std::int64_t first = 0, recent = 0;
+  };
+  Past past(std::int64_t position) const;
+
   /// What the kernels run, one after another, each adding to what the ones before have accumulated; nearly always one.
   /// The schedules point into this pattern's lists and stay valid as long as `owner` (or a copy of the pattern) lives.
   struct Compiled {

@@ -172,24 +172,51 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up) {
 
 namespace {
 
-/// Linear in x for a given key, so that its gradient is itself.
-Tensor dropped(const Tensor& x, double p, kernels::RandomKey key) {
+/// Linear in x for a given key, so that its gradient is itself. `part` is of the tensor whose range the key begins.
+Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart part) {
   Tensor out = Tensor::empty_like(x);
-  kernels::dropout(current_stream(x.device()), key, out.view(), x.view(), p);
+  const Stream stream = current_stream(x.device());
+  if (part.whole == 0)
+    kernels::dropout(stream, key, out.view(), x.view(), p);
+  else if (x.count() > 0)
+    for (std::int64_t b = 0; b < x.size(0); ++b) {
+      const auto entry = [b](const Tensor& y) { return y.alias(sliced(y.geometry(), 0, b, b + 1, 1)).view(); };
+      const std::int64_t row = x.count() / x.size(0) / x.size(1);  // numbers for a position
+      const kernels::RandomKey own{key.seed, key.use,
+                                   key.offset + static_cast<std::uint64_t>((b * part.whole + part.begin) * row)};
+      kernels::dropout(stream, own, entry(out), entry(x), p);
+    }
   if (wants_gradient({x}))
-    record("dropout", {x}, {out}, recipe([p, key](const Tensor& operand) { return dropped(operand, p, key); }),
-           [p, key](const BackwardCall& call) -> Gradients { return {dropped(call.gradient(), p, key)}; });
+    record("dropout", {x}, {out}, recipe([p, key, part](const Tensor& operand) { return dropped(operand, p, key, part); }),
+           [p, key, part](const BackwardCall& call) -> Gradients { return {dropped(call.gradient(), p, key, part)}; });
   return out;
+}
+
+void check_dropout(const Tensor& x, double p) {
+  check_floating("dropout", {{"x", x}});
+  if (!(p >= 0.0 && p < 1.0))
+    fail<ValueError>("dropout", "probability " + std::to_string(p) + " is outside [0, 1)", {{"x", x}});
 }
 
 }  // namespace
 
 Tensor dropout(const Tensor& x, double p, Generator& generator, CallSite) {
-  check_floating("dropout", {{"x", x}});
-  if (!(p >= 0.0 && p < 1.0))
-    fail<ValueError>("dropout", "probability " + std::to_string(p) + " is outside [0, 1)", {{"x", x}});
+  check_dropout(x, p);
   if (p == 0.0) return x;
-  return dropped(x, p, generator.take(x.count()));
+  return dropped(x, p, generator.take(x.count()), {});
+}
+
+Tensor dropout(const Tensor& x, double p, Generator& generator, SequencePart part, CallSite) {
+  check_dropout(x, p);
+  if (x.rank() < 2 || part.begin < 0 || part.begin + x.size(1) > part.whole)
+    fail<ShapeError>("dropout",
+                     "dimension 1 does not lie from position " + std::to_string(part.begin) + " on within " +
+                         std::to_string(part.whole),
+                     {{"x", x}});
+  if (p == 0.0) return x;
+  std::int64_t numbers = x.size(0) * part.whole;
+  for (std::int64_t d = 2; d < x.rank(); ++d) numbers *= x.size(static_cast<int>(d));
+  return dropped(x, p, generator.take(numbers), part);
 }
 
 }  // namespace poolgrad

@@ -2,6 +2,8 @@
 // ceil and round take integers as well. All are twice differentiable away from their kinks.
 #pragma once
 
+#include <cstdint>
+
 #include "tensor/generator.h"
 #include "tensor/tensor.h"
 
@@ -51,5 +53,13 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up);
 /// Zeroes each element with probability p in [0, 1) and scales the rest by 1 / (1 - p). The mask is a function of the
 /// generator's range, so nothing is stored and recomputation gives the same bits. p == 0 returns x.
 Tensor dropout(const Tensor& x, double p, Generator& generator = default_generator(), CallSite = {});
+
+/// Which positions of a sequence a tensor (B, n, ...) holds: [begin, begin + n) of `whole`.
+struct SequencePart {
+  std::int64_t begin = 0, whole = 0;
+};
+/// What dropout() does to these positions of the whole (B, whole, ...) with a generator in the same state, which hands
+/// out the range of the whole. Throws ShapeError where x is no such part.
+Tensor dropout(const Tensor& x, double p, Generator& generator, SequencePart part, CallSite = {});
 
 }  // namespace poolgrad

@@ -58,6 +58,7 @@ void for_each_setting(Options& o, F&& f) {
   f("attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
   for_each_attention_setting(o.attention, f);
   f("batch", o.batch, "Sequences per step");
+  f("chunk", o.chunk, "Positions that go through all layers at once, for sequences longer than memory (0: all)");
   f("steps", o.steps, "Training steps");
   f("lr", o.lr, "Peak learning rate");
   f("dropout", o.dropout, "Dropout of embeddings and residual branches");
@@ -73,11 +74,12 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}, {} threads, products by {}, attention by {}{}",
+      "device   {}, {}, {} threads, products by {}, attention by {}{}{}",
       corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
-      kernels::gemm_backend(), kernels::instruction_set(), o.budget.empty() ? "" : ", budget " + o.budget);
+      kernels::gemm_backend(), kernels::instruction_set(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
+      o.budget.empty() ? "" : ", budget " + o.budget);
 }
 
 /// "config" of the report.
@@ -95,6 +97,8 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"pattern", o.attention.describe(o.context)},
           {"window", o.attention.window},
           {"batch", o.batch},
+          {"chunk", o.chunk},
+          {"store_every", o.store_every},
           {"steps", o.steps},
           {"lr", o.lr},
           {"dropout", o.dropout},
@@ -113,9 +117,11 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
 
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
-  const std::pair<const char*, std::int64_t> sizes[] = {{"batch", batch}, {"report", report}};
+  const std::pair<const char*, std::int64_t> sizes[] = {
+      {"batch", batch}, {"report", report}, {"store-every", store_every}};
   for (const auto& [name, size] : sizes)
     if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
   if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
@@ -162,9 +168,14 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
   constexpr double rope_base = 10000.0;
   auto network = std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0),
                                                      nn::ParameterOptions{.device = on, .generator = &generator});
-  return std::make_unique<nn::Trainer>(
-      std::move(network), std::move(corpus),
-      nn::TrainerOptions{.batch = batch, .steps = steps, .learning_rate = lr, .seed = seed, .generator = &generator});
+  return std::make_unique<nn::Trainer>(std::move(network), std::move(corpus),
+                                       nn::TrainerOptions{.batch = batch,
+                                                          .chunk = chunk,
+                                                          .store_every = store_every,
+                                                          .steps = steps,
+                                                          .learning_rate = lr,
+                                                          .seed = seed,
+                                                          .generator = &generator});
 }
 
 int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
@@ -172,6 +183,7 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
   for_each_setting(o, setting_adder(app));
+  app.add_option("--store-every", o.store_every, "Chunks between two that states are kept for; the rest is run again");
   app.add_option(
       "--device", o.device,
       "cpu, or sim:SIZE, a device of that capacity without arithmetic; sim:SIZE,like=cpu reserves what the cpu does");

@@ -24,6 +24,8 @@ struct TrainOptions {
   std::int64_t kv_heads = 0;  // 0: as many as heads
   AttentionOptions attention;
   std::int64_t batch = 1;
+  std::int64_t chunk = 0;  // positions that go through the model at once; 0: all
+  std::int64_t store_every = 1;
   std::int64_t steps = 1250;
   double lr = 3e-3;
   double dropout = 0.0;

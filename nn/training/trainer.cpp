@@ -8,6 +8,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "nn/chunked.h"
 #include "nn/training/progress.h"
 #include "nn/training/random.h"
 #include "tensor/grad_mode.h"
@@ -89,6 +90,11 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
   if (corpus_.validation.size() < 2) throw ValueError("[train] the text is too short to hold any of it out");
   if (options.batch < 1)
     throw ValueError(fmt::format("[train] the batch must be at least 1, but is {}", options.batch));
+  if (options.chunk < 0 || options.store_every < 1)
+    throw ValueError(
+        fmt::format("[train] chunks must have at least 1 position (0: no chunks) and states be kept every "
+                    "so many of them: chunk {}, store_every {}",
+                    options.chunk, options.store_every));
 }
 
 void Trainer::resume(const std::string& path, bool other_text) {
@@ -122,8 +128,14 @@ StepRecord Trainer::step() {
       starts.push_back(static_cast<std::int64_t>(
           random_below(options_.seed, static_cast<std::uint64_t>(data_position_++), last_start)));
     batch = windows_of(corpus_.train, starts, context, device_);
-    return model_->loss(batch.tokens, batch.targets, true);
+    return loss_of(batch);
   });
+}
+
+Tensor Trainer::loss_of(const TextWindows& batch) {
+  if (options_.chunk == 0) return model_->loss(batch.tokens, batch.targets, true);
+  return chunked_loss(*model_, batch.tokens, batch.targets,
+                      {.chunk = options_.chunk, .store_every = options_.store_every});
 }
 
 std::int64_t Trainer::validation_length() const {
@@ -147,7 +159,7 @@ double Trainer::validate(std::int64_t batches) {
     for (std::int64_t row = 0; row < options_.batch; ++row, ++window)
       starts.push_back(windows > 1 ? last_start * window / (windows - 1) : 0);
     const TextWindows batch = windows_of(corpus_.validation, starts, length, device_);
-    sum += model_->loss(batch.tokens, batch.targets, true).item();
+    sum += loss_of(batch).item();
   }
   model_->train();
   return sum / static_cast<double>(windows * length);

@@ -55,6 +55,8 @@ class TrainingStep {
 
 struct TrainerOptions {
   std::int64_t batch = 1;  // windows of a step, each as long as the model's context
+  std::int64_t chunk = 0;  // positions of a chunk, nn/chunked.h; 0: all at once
+  std::int64_t store_every = 1;
   std::int64_t steps = 1000;
   double learning_rate = 3e-3;                  // at its peak: 20 steps of warm-up, a cosine down to a tenth
   double clip_norm = 1.0;                       // 0: no clipping
@@ -93,6 +95,8 @@ class Trainer {
 
  private:
   std::int64_t validation_length() const;
+  /// Sum over the batch.
+  Tensor loss_of(const TextWindows& batch);
 
   TrainerOptions options_;
   std::unique_ptr<LanguageModel> model_;

@@ -126,6 +126,12 @@ TEST(AttendErrors, CoverGradientsOverResults) {
   EXPECT_THAT(error_of<Error>([&] { used.backward(ones(plain)); }), HasSubstr("[square] a saved tensor"));
 }
 
+TEST(AttendErrors, KnowWhereAGapMayBe) {
+  EXPECT_THAT(refusal<ValueError>({.key_positions = {.gap_begin = 5, .gap = 2}}),
+              HasSubstr("[attend] a gap of 2 positions before key 5 is none between these keys: q (1, 4, 2, 8)"));
+  EXPECT_THAT(refusal<ValueError>({.key_positions = {.gap_begin = 0, .gap = -1}}), HasSubstr("a gap of -1 positions"));
+}
+
 TEST(AttendErrors, LeaveNothingBehindAndTheNextCallWorks) {
   const Tensor x = ones(plain).set_requires_grad();
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };

@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "autograd/engine/engine.h"
 #include "autograd/operators.h"
 #include "kernels/schedule/tiles.h"
 #include "tensor/compare.h"
@@ -50,6 +51,39 @@ TEST(AttendInvariance, BitsDoNotDependOnWhetherProgramsAreKept) {
       cache.set_byte_limit(limit);
       expect_equal_bits(kept, windows, ", " + one.name);
     }
+}
+
+TEST(AttendInvariance, KeysThatNoQuerySeesMayBeLeftOut) {
+  constexpr std::int64_t queries = 20, keys = 75, kept = 3, gone = 40;  // of 55 keys before the first query
+  Generator generator(6);
+  const auto normal = [&](std::int64_t n, std::int64_t h) {
+    return randn({2, n, h, 8}, {.dtype = DType::f64}, generator);
+  };
+  const Tensor q = normal(queries, 4), k = normal(keys, 2), v = normal(keys, 2), grad_out = normal(queries, 4);
+  const Pattern pattern = (Pattern::window(11, 0) | Pattern::sink_tokens(kept)) & Pattern::causal();
+  const auto without = [&](const Tensor& x) { return cat({slice(x, 1, 0, kept), slice(x, 1, kept + gone)}, 1); };
+  const Tensor slopes = alibi_slopes(4, {.dtype = DType::f64});
+  struct Result {
+    Tensor out, lse, dq, dk, dv, squares;
+  };
+  const auto run = [&](const Tensor& some_k, const Tensor& some_v, const KeyPositions& at) {
+    const Tensor a = q.copy().set_requires_grad(), b = some_k.copy().set_requires_grad(),
+                 c = some_v.copy().set_requires_grad();
+    Generator drops(3);
+    const auto [out, lse] =
+        attend(a, b, c, pattern, {.key_positions = at, .alibi = slopes, .dropout = 0.3, .generator = &drops});
+    const auto first = grad({out}, {a, b, c}, {grad_out}, {.create_graph = true});
+    const Tensor second = grad({sum(first[0] * first[0])}, {c})[0];
+    return Result{out, lse, first[0], first[1], first[2], second};
+  };
+  const Result want = run(k, v, {}), got = run(without(k), without(v), {.gap_begin = kept, .gap = gone});
+  EXPECT_TRUE(all_close(got.out, want.out, 1e-13, 1e-13));
+  EXPECT_TRUE(all_close(got.lse, want.lse, 1e-13, 1e-13));
+  EXPECT_TRUE(all_close(got.dq, want.dq, 1e-12, 1e-13));
+  EXPECT_TRUE(all_close(got.dk, without(want.dk), 1e-12, 1e-13));
+  EXPECT_TRUE(all_close(got.dv, without(want.dv), 1e-12, 1e-13));
+  EXPECT_TRUE(all_close(got.squares, without(want.squares), 1e-11, 1e-12)) << "by the definition";
+  EXPECT_FALSE(all_close(run(without(k), without(v), {}).out, want.out, 1e-3, 1e-3)) << "positions matter";
 }
 
 TEST(AttendInvariance, ACallThatIsMadeAgainFindsItsPrograms) {

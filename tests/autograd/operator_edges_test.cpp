@@ -336,6 +336,24 @@ TEST(Dropout, DropsTheSameElementsForTheSameGeneratorState) {
   EXPECT_TRUE(dropout(x, 0.0, generator).is_same(x));
 }
 
+TEST(Dropout, OfAPartOfASequenceDropsWhatTheWholeDrops) {
+  const Tensor whole = ones({3, 10, 4}).set_requires_grad();
+  Generator generator(9), again = generator;
+  const Tensor want = dropout(whole, 0.4, generator);
+  const Tensor want_gradient = grad({want}, {whole}, {ones(want.shape())})[0];
+  for (std::int64_t begin = 0; begin < 10; begin += 3) {
+    const std::int64_t end = std::min<std::int64_t>(begin + 3, 10);
+    again.set_state({9, 0, 0});
+    const Tensor part = slice(whole.detach(), 1, begin, end).set_requires_grad();
+    const Tensor got = dropout(part, 0.4, again, SequencePart{begin, 10});
+    EXPECT_TRUE(bit_equal(got, slice(want, 1, begin, end))) << begin;
+    EXPECT_TRUE(bit_equal(grad({got}, {part}, {ones(got.shape())})[0], slice(want_gradient, 1, begin, end))) << begin;
+    EXPECT_EQ(again.state().offset, generator.state().offset) << "the range is that of the whole";
+  }
+  EXPECT_THROW(dropout(whole, 0.4, generator, SequencePart{1, 10}), ShapeError);
+  EXPECT_THROW(dropout(ones({4}), 0.4, generator, SequencePart{0, 4}), ShapeError);
+}
+
 TEST(Casting, MovesGradientsBackToTheDeviceAndDtypeOfTheInput) {
   const Device sim{DeviceType::sim, 0};
   const Tensor x = ones({2, 3}, {.dtype = DType::f16}).set_requires_grad();

@@ -117,6 +117,27 @@ TEST_F(Train, StoppedAndResumedInTheMiddleGivesTheBitsOfAWholeRun) {
   EXPECT_EQ(rest.sample, whole.sample);
 }
 
+TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
+  const TrainResult at_once = run();
+  options_.chunk = 40;
+  const TrainResult whole = run();
+  for (std::size_t i = 0; i < whole.steps.size(); ++i)
+    EXPECT_NEAR(whole.steps[i].loss, at_once.steps[i].loss, 1e-3) << "step " << i + 1;
+  EXPECT_NE(numbers(whole), numbers(at_once)) << "sums are rounded in another order";
+  options_.save = folder_.file("half.safetensors");
+  options_.stop_after = 9;
+  run();
+  TrainOptions resumed;
+  resumed.text = options_.text;
+  resumed.resume = options_.save;
+  resumed.sample = 16;
+  resumed.store_every = 2;  // changes no bit
+  EXPECT_EQ(numbers(run(resumed)), numbers(whole, 9));
+  resumed.chunk = 48;
+  resumed.given = {"chunk"};
+  EXPECT_THAT(refusal<ValueError>(resumed), HasSubstr("another configuration: --chunk is 40 there, 48 here"));
+}
+
 TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
   options_.save = folder_.file("done.safetensors");
   run();

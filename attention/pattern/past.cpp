@@ -1,0 +1,94 @@
+// What later queries see of earlier keys: what a sequence that is gone through chunk by chunk has to remember.
+#include <algorithm>
+
+#include "attention/pattern/pattern.h"
+#include "attention/pattern/terms.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+using Past = Pattern::Past;
+
+/// The first key that the query blocks from `block` on list, in any list; `none` where they list nothing.
+std::int64_t first_listed(const BlockLists& lists, std::int64_t block, std::int64_t none) {
+  std::int64_t first = none;
+  for (std::int64_t l = 0; l < lists.lists; ++l)
+    for (std::int64_t b = block; b < lists.block_rows; ++b) {
+      const auto row = static_cast<std::size_t>(l * (lists.block_rows + 1) + b);
+      if (lists.row_begin[row] < lists.row_begin[row + 1])
+        first = std::min<std::int64_t>(first, lists.columns[static_cast<std::size_t>(lists.row_begin[row])]);
+    }
+  return first;
+}
+
+/// Of one term, its band aside.
+Past past_of(const PatternTerms::Term& listed, std::int64_t position) {
+  const kernels::AttentionTerm& term = listed.term;
+  const auto begin_of = [position](std::int64_t size) { return kernels::floor_div(position, size) * size; };
+  switch (term.kind) {
+    case TermKind::columns: return {std::min(term.size, position), position};
+    case TermKind::rows: return {0, position < term.size ? 0 : position};
+    case TermKind::segment: return {0, begin_of(term.size)};
+    case TermKind::dilated: {
+      std::int64_t first = position;
+      for (int b = 0; b < term.branches; ++b) first = std::min(first, begin_of(term.segment_length[b]));
+      return {0, first};
+    }
+    case TermKind::offsets: {
+      std::int64_t nearest = 0;
+      for (int n = 0; n < term.set_begin[term.sets]; ++n) nearest = std::min<std::int64_t>(nearest, term.run[n].first);
+      return {0, begin_of(term.size) + nearest * term.size};
+    }
+    case TermKind::listed: {
+      const std::int64_t block = kernels::floor_div(position, term.size);
+      return {0, first_listed(*listed.lists, block, kernels::ceil_div(position, term.size)) * term.size};
+    }
+    case TermKind::all:
+    case TermKind::residue:
+    case TermKind::random: break;
+  }
+  return {};
+}
+
+/// Of what `past` says, the keys from `from` on.
+Past cut_before(const Past& past, std::int64_t from) {
+  if (from <= 0) return past;
+  return {0, past.first > from ? from : std::max(past.recent, from)};
+}
+
+/// Where a band that reaches `left` keys back begins.
+std::int64_t reach_of(std::int64_t position, std::int64_t left) {
+  return left == Pattern::unbounded ? 0 : position - left;
+}
+
+}  // namespace
+
+Pattern::Past Pattern::past(std::int64_t position) const {
+  Past all{0, terms_ && !terms_->terms.empty() ? position : 0};
+  std::int64_t begin = reach_of(position, left_);
+  if (terms_) {
+    for (const PatternTerms::Term& term : terms_->terms) {
+      const Past one = cut_before(past_of(term, position), reach_of(position, term.term.left));
+      all = {std::max(all.first, one.first), std::min(all.recent, one.recent)};
+    }
+    if (terms_->documents) {
+      const std::vector<std::int64_t>& bounds = terms_->documents->at;
+      const auto next = std::upper_bound(bounds.begin(), bounds.end(), position);
+      begin = std::max(begin, next == bounds.end() ? position : *(next - 1));
+    }
+  }
+  all = cut_before(all, begin);
+  all.recent = std::clamp<std::int64_t>(all.recent, 0, position);
+  if (all.first >= all.recent && all.first > 0) return {0, 0};
+  return all;
+}
+
+bool Pattern::looks_ahead() const {
+  if (right_ == 0) return false;
+  if (!terms_ || terms_->terms.empty()) return true;
+  return std::any_of(terms_->terms.begin(), terms_->terms.end(),
+                     [](const PatternTerms::Term& term) { return term.term.right != 0; });
+}
+
+}  // namespace poolgrad::attention

@@ -1,0 +1,240 @@
+// Sequences in chunks through attention: nothing but rounding may tell a chunked step from a whole one.
+#include "attention/modules/past_keys.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "attention/modules/factory.h"
+#include "attention/modules/multihead.h"
+#include "nn/chunked.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::attention {
+namespace {
+
+using poolgrad::testing_support::error_of;
+using ::testing::HasSubstr;
+
+constexpr std::int64_t length = 100, batch = 2;
+
+nn::LanguageModelConfig three_layers() {
+  return {
+      .vocabulary = 11, .context = length, .layers = 3, .width = 16, .heads = 4, .kv_heads = 2, .dtype = DType::f64};
+}
+
+/// A model away from the zeros that it starts with, a text for it, and both kinds of steps.
+struct InChunks {
+  Generator generator{7};
+  nn::LanguageModel model;
+  Tensor tokens, targets;
+
+  explicit InChunks(const nn::MixerFactory& mixer, const nn::LanguageModelConfig& config = three_layers())
+      : model(config, mixer, {.generator = &generator}) {
+    const NoGradGuard no_grad;
+    for (Tensor& parameter : model.parameters())
+      parameter.copy_from(parameter + randn(parameter.shape(), parameter.options(), generator) * 0.2);
+    tokens = randint(0, 11, {batch, length}, {.dtype = DType::i64}, generator);
+    targets = randint(0, 11, {batch, length}, {.dtype = DType::i64}, generator);
+  }
+
+  struct Step {
+    double loss;
+    std::vector<Tensor> gradients;
+    std::uint64_t numbers;  // handed out by the generator
+  };
+  template <class Loss>
+  Step step(const Loss& loss) {
+    generator.set_state({7, 3, 100});
+    model.zero_grad();
+    const Tensor total = loss();
+    const Step result{total.item(), {}, generator.state().offset};
+    total.backward();
+    EXPECT_EQ(generator.state().offset, result.numbers) << "the backward takes no numbers";
+    Step with{result.loss, {}, result.numbers};
+    for (const Tensor& parameter : model.parameters()) with.gradients.push_back(parameter.grad());
+    return with;
+  }
+  Step whole() {
+    return step([&] { return model.loss(tokens, targets, true) * 0.25; });
+  }
+  Step in_chunks(std::int64_t chunk, std::int64_t store_every = 1) {
+    return step(
+        [&] { return nn::chunked_loss(model, tokens, targets, {.chunk = chunk, .store_every = store_every}) * 0.25; });
+  }
+};
+
+/// "" where loss and gradients agree within `tolerance` of the largest element of each, at least 1.
+std::string difference(const InChunks::Step& got, const InChunks::Step& want, double tolerance = 1e-12) {
+  if (!(std::abs(got.loss - want.loss) <= tolerance * std::abs(want.loss)))
+    return "loss " + std::to_string(got.loss) + ", not " + std::to_string(want.loss);
+  for (std::size_t i = 0; i < want.gradients.size(); ++i) {
+    if (!got.gradients[i].defined()) return "parameter " + std::to_string(i) + " has no gradient";
+    double largest = 1;
+    for (const double x : want.gradients[i].to_vector<double>()) largest = std::max(largest, std::abs(x));
+    const double distance = max_difference(got.gradients[i], want.gradients[i]);
+    if (!(distance <= tolerance * largest))
+      return "the gradient of parameter " + std::to_string(i) + " differs by " + std::to_string(distance);
+  }
+  return "";
+}
+
+struct NamedMixer {
+  std::string name;
+  nn::MixerFactory mixer;
+};
+
+std::vector<NamedMixer> mixers_of_every_pattern() {
+  const Pattern causal = Pattern::causal(), window = Pattern::window(11, 0);
+  const MultiheadOptions plain{.layer_norm = false, .post_norm = false};
+  const MultiheadOptions rich{.post_norm = false, .alibi = true, .sinks = true};
+  return {
+      {"window", attention_mixer(window)},
+      {"window, norms, ALiBi, sinks", attention_mixer(window, rich)},
+      {"window, softcap", attention_mixer(window, plain, {.softcap = 5.0})},
+      {"causal", attention_mixer(causal)},
+      {"dilated", attention_mixer(Pattern::dilated({16, 48}, {1, 3}) & causal)},
+      {"grouped", attention_mixer(Pattern::dilated({16, 48}, {1, 3}, {.mode = DilatedMode::grouped}) & causal)},
+      {"global and window", attention_mixer((window | Pattern::global_tokens(6)) & causal)},
+      {"global and window, ALiBi", attention_mixer((window | Pattern::global_tokens(6)) & causal, rich)},
+      {"global and blocks", attention_mixer(Pattern::global_local(16, 32, 7) & causal)},
+      {"documents", attention_mixer(Pattern::documents({0, 13, 50, 90}) & causal)},
+      {"sinks and window in documents",
+       attention_mixer((window | Pattern::sink_tokens(5)) & Pattern::documents({0, 40, 100}) & causal)},
+      {"strided", attention_mixer(Pattern::strided(8) & causal)},
+      {"random", attention_mixer(Pattern::random_blocks(16, 0.4, 3) & causal)},
+      {"sum", attention_mixer((Pattern::dilated({16}, {2}) + window) & causal)},
+      {"ring", attention_mixer((window | Pattern::sink_tokens(2)) & causal, plain, {}, {.ring_size = 3})},
+      {"named dilated", dilated_mixer("standard", {.segment_lengths = {16, 48}, .dilation_rates = {1, 3}})},
+      {"dilated that must divide",
+       dilated_mixer("improved",
+                     {.segment_lengths = {20}, .dilation_rates = {1}, .dilated = {.require_divisible = true}})},
+      {"block-sparse of a density", block_sparse_mixer("base", {.sparse = SparsePatternConfig{.sparsity_ratio = 0.5}})},
+      {"hierarchical", block_sparse_mixer("hierarchical", {.levels = {{16, 32, 16}, {32, -1, 32}}})},
+  };
+}
+
+TEST(ChunkedAttention, GivesLossAndGradientsOfTheWholeForEveryPattern) {
+  for (const auto& [name, mixer] : mixers_of_every_pattern()) {
+    InChunks both(mixer);
+    const InChunks::Step want = both.whole();
+    for (const std::int64_t chunk : {7, 16, 33, 99, 100, 1000})
+      EXPECT_EQ(difference(both.in_chunks(chunk), want), "") << name << " in chunks of " << chunk;
+  }
+}
+
+TEST(ChunkedAttention, DropsWhatTheWholeDrops) {
+  nn::LanguageModelConfig config = three_layers();
+  config.dropout = 0.2;
+  const Pattern pattern = (Pattern::window(11, 0) | Pattern::sink_tokens(3)) & Pattern::causal();
+  InChunks both(attention_mixer(pattern, {.layer_norm = false, .post_norm = false}, {.dropout = 0.3}), config);
+  const InChunks::Step want = both.whole();
+  for (const std::int64_t chunk : {7, 33})
+    for (const std::int64_t store_every : {1, 3}) {
+      const InChunks::Step got = both.in_chunks(chunk, store_every);
+      EXPECT_EQ(difference(got, want), "") << "chunks of " << chunk;
+      EXPECT_EQ(got.numbers, want.numbers);
+    }
+  config.dropout = 0;
+  InChunks without(attention_mixer(pattern), config);
+  EXPECT_NE(difference(without.whole(), want), "") << "nothing was dropped";
+}
+
+TEST(ChunkedAttention, IsRepeatableBitForBitHoweverOftenStatesAreKept) {
+  for (const char* name : {"global and window", "dilated", "causal"})
+    for (const auto& each : mixers_of_every_pattern()) {
+      if (each.name != name) continue;
+      InChunks both(each.mixer);
+      const InChunks::Step want = both.in_chunks(9);
+      for (const std::int64_t store_every : {1, 2, 5, 100}) {
+        const InChunks::Step got = both.in_chunks(9, store_every);
+        EXPECT_EQ(got.loss, want.loss);
+        for (std::size_t i = 0; i < want.gradients.size(); ++i)
+          EXPECT_TRUE(bit_equal(got.gradients[i], want.gradients[i])) << name << " " << store_every;
+      }
+    }
+}
+
+TEST(ChunkedAttention, WithoutGradientsIsTheLossAlone) {
+  InChunks both(attention_mixer(Pattern::window(11, 0)));
+  const NoGradGuard no_grad;
+  const Tensor loss = nn::chunked_loss(both.model, both.tokens, both.targets, {.chunk = 17});
+  EXPECT_FALSE(loss.requires_grad());
+  EXPECT_NEAR(loss.item(), both.model.loss(both.tokens, both.targets, true).item(), 1e-10);
+}
+
+TEST(ChunkedAttention, TakesMoreThanTheContextOfTheModel) {
+  nn::LanguageModelConfig config = three_layers();
+  config.context = 20;
+  InChunks both(attention_mixer(Pattern::window(11, 0)), config);
+  EXPECT_GT(both.in_chunks(20).loss, 0);
+  EXPECT_THROW(both.whole(), ShapeError);
+}
+
+/// Peak of live bytes of a step over `positions`, beyond the step's tokens, in an f32 model.
+std::uint64_t peak_of(const Pattern& pattern, std::int64_t positions, std::int64_t store_every = 1) {
+  Generator generator{7};
+  const auto model = make_language_model({.context = 64, .layers = 2, .width = 32}, pattern, {.generator = &generator});
+  const Tensor tokens = randint(0, 11, {1, positions}, {.dtype = DType::i64}, generator);
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.reset_peaks();
+  const std::uint64_t before = pool.statistics().allocated_bytes.current;
+  nn::chunked_loss(*model, tokens, tokens, {.chunk = 64, .store_every = store_every}).backward();
+  return pool.statistics().allocated_bytes.peak - before;
+}
+
+TEST(ChunkedAttention, PeakIsConstantInTheLengthForWindowsButForTheStatesKept) {
+  const Pattern window = Pattern::window(7, 0);
+  const std::uint64_t state = 2 * 2 * 7 * 32 * sizeof(float);  // layers, keys and values, positions, width
+  const std::uint64_t shorter = peak_of(window, 64 * 16), longer = peak_of(window, 64 * 64);
+  EXPECT_LE(longer, shorter + 48 * (state + 4 * 512)) << "a state more for each chunk, with the pool's rounding";
+  EXPECT_LE(peak_of(window, 64 * 64, 8), peak_of(window, 64 * 16, 4) + 8 * (state + 4 * 512));
+  EXPECT_GT(peak_of(Pattern::causal(), 64 * 64), 2 * longer) << "what sees everything keeps everything";
+}
+
+TEST(ChunkedAttention, RefusesWhatLooksAheadOrNeedsTheWhole) {
+  const auto refusal = [](const nn::MixerFactory& mixer) {
+    InChunks both(mixer);
+    const std::string text = error_of<ValueError>([&] { both.in_chunks(10); });
+    EXPECT_GT(both.whole().loss, 0) << "the next call works";
+    return text;
+  };
+  EXPECT_EQ(refusal(attention_mixer(Pattern::window(4, 4))),
+            "[chunks] a sequence cannot be gone through in chunks by a pattern that looks ahead: window(4, 4)");
+  EXPECT_THAT(refusal(attention_mixer(Pattern::documents({0, 100}))), HasSubstr("looks ahead: documents(1)"));
+  EXPECT_EQ(refusal(block_sparse_mixer("adaptive", {.workload = {.head_dim = 4}})),
+            "[multihead] this attention needs the whole sequence at once and cannot go through it in chunks");
+}
+
+TEST(ChunkedAttention, KeepsWhatIsSeenAndNoMore) {
+  const Pattern pattern = (Pattern::window(5, 0) | Pattern::sink_tokens(2)) & Pattern::causal();
+  nn::SequenceState state;
+  state.whole = 60;
+  const NoGradGuard no_grad;
+  const auto positions = [](std::int64_t begin, std::int64_t end) {
+    const Tensor column = arange(static_cast<double>(begin), static_cast<double>(end), 1, {.dtype = DType::f64});
+    return reshape(column, {1, end - begin, 1, 1});
+  };
+  take_chunk(state, positions(0, 10), positions(0, 10), pattern);
+  EXPECT_EQ(state.positions, (std::vector<std::int64_t>{0, 2, 5, 10}));
+  const Tensor sinks = state.tensors[0];
+  const KeysInReach keys = take_chunk(state, positions(10, 12), positions(10, 12), pattern);
+  EXPECT_EQ(keys.k.to_vector<double>(), (std::vector<double>{0, 1, 5, 6, 7, 8, 9, 10, 11}));
+  EXPECT_EQ(keys.positions.gap_begin, 2);
+  EXPECT_EQ(keys.positions.gap, 3);
+  EXPECT_EQ(keys.positions.whole, 60);
+  EXPECT_EQ(state.positions, (std::vector<std::int64_t>{0, 2, 7, 10, 10, 12}));
+  EXPECT_EQ(state.length, 12);
+  EXPECT_TRUE(state.tensors[0].is_same(sinks)) << "states share what they keep";
+  EXPECT_EQ(state.tensors[3].to_vector<double>(), (std::vector<double>{7, 8, 9}));
+}
+
+}  // namespace
+}  // namespace poolgrad::attention
