@@ -8,7 +8,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/engine/engine.h"
-#include "autograd/engine/record.h"
+#include "autograd/engine/function.h"
 #include "autograd/engine/tape_record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/shared.h"
@@ -22,47 +22,25 @@ namespace {
 
 using State = LanguageModel::State;
 
-/// A state as the graph keeps it.
-class SavedState {
- public:
-  explicit SavedState(const State& state) : state_(state) {
-    for (SequenceState& one : state_)
-      for (Tensor& tensor : one.tensors) saved_.emplace_back(std::exchange(tensor, {}));
-  }
-  State unpack() const {
-    State result = state_;
-    auto next = saved_.begin();
-    for (SequenceState& one : result)
-      for (Tensor& tensor : one.tensors) tensor = (next++)->unpack();
-    return result;
-  }
-
- private:
-  State state_;  // with undefined tensors
-  std::vector<SavedTensor> saved_;
-};
-
-/// A sequence and its chunks.
-struct ChunkedSequence {
-  LanguageModel* model;
+/// A sequence in chunks. Each takes the state that it begins with and leaves it as the next one finds it.
+struct Chunks {
+  LanguageModel& model;
   ChunkedOptions options;
+  RandomLog& numbers;  // of the whole sequence: every chunk draws its part of the same ranges
   Tensor tokens, targets;
-  mutable RandomLog numbers = {};  // of the whole sequence: every chunk draws its part of the same ranges
 
   std::int64_t length() const { return tokens.size(1); }
   std::int64_t count() const { return std::max<std::int64_t>(1, (length() + options.chunk - 1) / options.chunk); }
-  Tensor part(const Tensor& x, std::int64_t c) const {
-    return slice(x, 1, c * options.chunk, std::min(length(), (c + 1) * options.chunk));
-  }
-  /// Of chunk c, which begins with `state` and leaves it as the next one finds it.
+  std::int64_t end(std::int64_t c) const { return std::min(length(), (c + 1) * options.chunk); }
+  Tensor part(const Tensor& x, std::int64_t c) const { return slice(x, 1, c * options.chunk, end(c)); }
+
   Tensor loss(std::int64_t c, State& state, RandomLogGuard::Mode mode = RandomLogGuard::replays) const {
-    const RandomLogGuard guard(numbers, mode);
-    return model->loss(part(tokens, c), part(targets, c), true, &state);
+    const RandomLogGuard drawn(numbers, mode);
+    return model.loss(part(tokens, c), part(targets, c), true, &state);
   }
-  /// What chunk c leaves, with grad mode off.
   State after(std::int64_t c, State state) const {
-    const RandomLogGuard guard(numbers, RandomLogGuard::replays);
-    model->hidden(part(tokens, c), &state);
+    const RandomLogGuard drawn(numbers, RandomLogGuard::replays);
+    model.hidden(part(tokens, c), &state);
     return state;
   }
 };
@@ -70,10 +48,12 @@ struct ChunkedSequence {
 /// The sums that the backward pass builds up.
 class ChunkedGradients {
  public:
-  ChunkedGradients(const ChunkedSequence& sequence, const BackwardCall& call, std::vector<Tensor> parameters)
-      : sequence_(sequence), loss_gradient_(call.gradient()), sums_(parameters.size()) {
+  ChunkedGradients(const Chunks& chunks, const FunctionContext& context, const Tensor& loss_gradient)
+      : chunks_(chunks), loss_gradient_(loss_gradient) {
+    const std::vector<Tensor> parameters = chunks.model.parameters();
+    sums_.resize(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i)
-      if (call.needs(static_cast<int>(i))) {
+      if (context.needs(static_cast<int>(i))) {
         wanted_.push_back(parameters[i]);
         place_.push_back(i);
       }
@@ -82,12 +62,11 @@ class ChunkedGradients {
   /// Runs chunk c from the state that it began with; chunks come in reverse order.
   void add(std::int64_t c, State state) {
     const std::vector<Tensor> before = leaves_of(state);
-    std::vector<Tensor> inputs = wanted_, outputs, seeds;
+    std::vector<Tensor> inputs = wanted_, outputs, seeds{loss_gradient_};
     inputs.insert(inputs.end(), before.begin(), before.end());
     {
       const EnableGradGuard recording;
-      outputs.push_back(sequence_.loss(c, state));
-      seeds.push_back(loss_gradient_);
+      outputs.push_back(chunks_.loss(c, state));
     }
     std::vector<Tensor> carried(before.size());
     std::size_t next = 0;
@@ -129,7 +108,7 @@ class ChunkedGradients {
     if (gradient.defined()) sum = sum.defined() ? add_gradients(std::move(sum), std::move(gradient)) : gradient;
   }
 
-  const ChunkedSequence& sequence_;
+  const Chunks& chunks_;
   Tensor loss_gradient_;
   std::vector<Tensor> wanted_;      // parameters
   std::vector<std::size_t> place_;  // among all of them
@@ -137,7 +116,93 @@ class ChunkedGradients {
   std::vector<Tensor> carried_;  // for the state behind the next chunk, in the compute dtype
 };
 
-void check_chunked(const Tensor& tokens, const Tensor& targets, const ChunkedOptions& options) {
+/// Of the parameters. Saves them, to notice that one was written, then tokens and targets, then the states' tensors.
+class ChunkedLoss : public Function {
+ public:
+  ChunkedLoss(LanguageModel& model, const Tensor& tokens, const Tensor& targets, const ChunkedOptions& options)
+      : model_(model), tokens_(tokens), targets_(targets), options_(options) {}
+
+  Tensor forward(FunctionContext& context, const std::vector<Tensor>& parameters) override {
+    const Chunks chunks{model_, options_, numbers_, std::exchange(tokens_, {}), std::exchange(targets_, {})};
+    bool differentiable = false;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      context.save(parameters[i]);
+      differentiable |= context.needs(static_cast<int>(i));
+    }
+    context.save(chunks.tokens);
+    context.save(chunks.targets);
+    Tensor total, last;
+    State state = model_.new_state(chunks.length());
+    for (std::int64_t c = 0; c < chunks.count(); ++c) {
+      if (differentiable && c % options_.store_every == 0) save(context, state);
+      last = chunks.loss(c, state, c == 0 ? RandomLogGuard::records : RandomLogGuard::replays);
+      check_continued(state, chunks.end(c));
+      const Tensor sum = to(last, DType::f64);
+      total = total.defined() ? total + sum : sum;
+    }
+    return to(total, last.dtype());
+  }
+
+  Gradients backward(FunctionContext& context, const Tensor& gradient) override {
+    if (grad_enabled()) throw Error("[chunked_loss] has no second derivative");
+    int next = 0;
+    for (std::size_t i = 0; i < model_.parameters().size(); ++i) context.saved(next++);
+    const Tensor tokens = context.saved(next++), targets = context.saved(next++);
+    RandomLog numbers = numbers_;
+    const Chunks chunks{model_, options_, numbers, tokens, targets};
+    ChunkedGradients gradients(chunks, context, gradient);
+    for (auto group = static_cast<std::int64_t>(stored_.size()); group-- > 0;) {
+      const std::int64_t first = group * options_.store_every;
+      const std::int64_t end = std::min(chunks.count(), first + options_.store_every);
+      std::vector<State> before{restored(context, stored_[static_cast<std::size_t>(group)], next)};
+      for (std::int64_t c = first; c + 1 < end; ++c) before.push_back(chunks.after(c, before.back()));
+      for (std::int64_t c = end; c-- > first; before.pop_back()) gradients.add(c, std::move(before.back()));
+    }
+    return gradients.take();
+  }
+
+ private:
+  struct Stored {
+    State state;  // with undefined tensors
+    int first;    // of the saved tensors, from the first of any state
+  };
+
+  void save(FunctionContext& context, State state) {
+    const int first = state_tensors_;
+    for (SequenceState& one : state)
+      for (Tensor& tensor : one.tensors) {
+        context.save(std::exchange(tensor, {}));
+        ++state_tensors_;
+      }
+    stored_.push_back({std::move(state), first});
+  }
+  static State restored(const FunctionContext& context, const Stored& stored, int first) {
+    State state = stored.state;
+    int next = first + stored.first;
+    for (SequenceState& one : state)
+      for (Tensor& tensor : one.tensors) tensor = context.saved(next++);
+    return state;
+  }
+  static void check_continued(const State& state, std::int64_t seen) {
+    for (std::size_t i = 0; i < state.size(); ++i)
+      if (state[i].length != seen)
+        throw ValueError("[chunked_loss] the mixer of block " + std::to_string(i) +
+                         " does not continue sequences: of " + std::to_string(seen) + " positions it has seen " +
+                         std::to_string(state[i].length));
+  }
+
+  LanguageModel& model_;
+  Tensor tokens_, targets_;  // until forward
+  ChunkedOptions options_;
+  RandomLog numbers_;
+  std::vector<Stored> stored_;
+  int state_tensors_ = 0;
+};
+
+}  // namespace
+
+Tensor chunked_loss(LanguageModel& model, const Tensor& tokens, const Tensor& targets, const ChunkedOptions& options,
+                    CallSite) {
   constexpr const char* op = "chunked_loss";
   const Operands operands{{"tokens", tokens}, {"targets", targets}};
   if (tokens.rank() != 2 || tokens.shape() != targets.shape())
@@ -147,65 +212,8 @@ void check_chunked(const Tensor& tokens, const Tensor& targets, const ChunkedOpt
                      "chunk and store_every must be at least 1, but are " + std::to_string(options.chunk) + " and " +
                          std::to_string(options.store_every),
                      operands);
-}
-
-void check_continued(const State& state, std::int64_t seen) {
-  for (std::size_t i = 0; i < state.size(); ++i)
-    if (state[i].length != seen)
-      throw ValueError("[chunked_loss] the mixer of block " + std::to_string(i) + " does not continue sequences: of " +
-                       std::to_string(seen) + " positions it has seen " + std::to_string(state[i].length));
-}
-
-}  // namespace
-
-Tensor chunked_loss(LanguageModel& model, const Tensor& tokens, const Tensor& targets, const ChunkedOptions& options,
-                    CallSite) {
-  check_chunked(tokens, targets, options);
   const MemoryScope scope("chunked", Category::activation);
-  const std::vector<Tensor> parameters = model.parameters();
-  const bool differentiable = wants_gradient(parameters);
-  ChunkedSequence sequence{&model, options, tokens, targets};
-
-  std::vector<State> stored;
-  Tensor total, last;
-  {
-    const NoGradGuard no_grad;
-    State state = model.new_state(sequence.length());
-    for (std::int64_t c = 0; c < sequence.count(); ++c) {
-      if (differentiable && c % options.store_every == 0) stored.push_back(state);
-      last = sequence.loss(c, state, c == 0 ? RandomLogGuard::records : RandomLogGuard::replays);
-      check_continued(state, std::min(sequence.length(), (c + 1) * options.chunk));
-      const Tensor sum = to(last, DType::f64);
-      total = total.defined() ? total + sum : sum;
-    }
-    total = to(total, last.dtype());
-  }
-  if (!differentiable) return total;
-
-  const std::vector<SavedTensor> saved_parameters(parameters.begin(), parameters.end());
-  const std::vector<SavedState> states(stored.begin(), stored.end());
-  const SavedTensor saved_tokens(tokens), saved_targets(targets);
-  stored.clear();
-  sequence.tokens = sequence.targets = {};
-  record("chunked_loss", parameters, {total},
-         [=, whole = sequence](const BackwardCall& call) -> Gradients {
-           if (grad_enabled()) throw Error("[chunked_loss] has no second derivative");
-           ChunkedSequence again = whole;
-           again.tokens = saved_tokens.unpack();
-           again.targets = saved_targets.unpack();
-           std::vector<Tensor> unwritten;
-           for (const SavedTensor& parameter : saved_parameters) unwritten.push_back(parameter.unpack());
-           ChunkedGradients gradients(again, call, again.model->parameters());
-           const std::int64_t every = again.options.store_every;
-           for (auto group = static_cast<std::int64_t>(states.size()); group-- > 0;) {
-             const std::int64_t first = group * every, end = std::min(again.count(), first + every);
-             std::vector<State> before{states[static_cast<std::size_t>(group)].unpack()};
-             for (std::int64_t c = first; c + 1 < end; ++c) before.push_back(again.after(c, before.back()));
-             for (std::int64_t c = end; c-- > first; before.pop_back()) gradients.add(c, std::move(before.back()));
-           }
-           return gradients.take();
-         });
-  return total;
+  return apply<ChunkedLoss>(op, model.parameters(), model, tokens, targets, options);
 }
 
 }  // namespace poolgrad::nn
