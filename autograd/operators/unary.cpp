@@ -187,7 +187,8 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart p
       kernels::dropout(stream, own, entry(out), entry(x), p);
     }
   if (wants_gradient({x}))
-    record("dropout", {x}, {out}, recipe([p, key, part](const Tensor& operand) { return dropped(operand, p, key, part); }),
+    record("dropout", {x}, {out},
+           recipe([p, key, part](const Tensor& operand) { return dropped(operand, p, key, part); }),
            [p, key, part](const BackwardCall& call) -> Gradients { return {dropped(call.gradient(), p, key, part)}; });
   return out;
 }
