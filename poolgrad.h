@@ -59,6 +59,7 @@
 #include "autograd/engine/saved_tensor.h"
 #include "autograd/gradcheck.h"
 #include "autograd/memory/checkpoint.h"
+#include "autograd/memory/checkpoint_tiled.h"
 #include "autograd/memory/memory_budget.h"
 #include "autograd/memory/rematerialisation.h"
 #include "autograd/operators.h"

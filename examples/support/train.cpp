@@ -74,12 +74,13 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}, {} threads, products by {}, attention by {}{}{}",
+      "device   {}, {}, {} threads, products by {}, attention by {}{}{}{}",
       corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
       kernels::gemm_backend(), kernels::instruction_set(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
-      o.budget.empty() ? "" : ", budget " + o.budget);
+      o.budget.empty() ? "" : ", budget " + o.budget,
+      o.checkpoint == "none" ? "" : ", checkpoints by " + o.checkpoint);
 }
 
 /// "config" of the report.
@@ -106,6 +107,7 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"dtype", o.dtype},
           {"device", o.device},
           {"budget", o.budget},
+          {"checkpoint", o.checkpoint},
           {"resume", o.resume},
           {"parameters", trainer.model().parameter_count()},
           {"threads", kernels::num_threads()},
@@ -125,6 +127,8 @@ void TrainOptions::check() const {
   if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
+  if (nn::Checkpointing::parse(checkpoint).kind != nn::Checkpointing::Kind::none && chunk > 0)
+    refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
   model().check();
   pattern();
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
@@ -168,6 +172,7 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
   constexpr double rope_base = 10000.0;
   auto network = std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0),
                                                      nn::ParameterOptions{.device = on, .generator = &generator});
+  network->set_checkpointing(nn::Checkpointing::parse(checkpoint));
   return std::make_unique<nn::Trainer>(std::move(network), std::move(corpus),
                                        nn::TrainerOptions{.batch = batch,
                                                           .chunk = chunk,
@@ -188,6 +193,10 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
       "--device", o.device,
       "cpu, or sim:SIZE, a device of that capacity without arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
+  app.add_option(
+      "--checkpoint", o.checkpoint,
+      "What is kept for backward, the rest being computed again: none (all is kept), block, sqrt, revolve or "
+      "revolve:SLOTS; the numbers stay the same");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,
                  "Checkpoint to go on from, bit for bit; --steps and --lr may differ from its own");

@@ -32,7 +32,8 @@ struct TrainOptions {
   std::uint64_t seed = 1;
   std::string dtype = "f32";
   std::string device = "cpu";
-  std::string budget;  // hard limit of the pool, "512MiB"; empty: none
+  std::string budget;               // hard limit of the pool, "512MiB"; empty: none
+  std::string checkpoint = "none";  // what is kept for backward: nn::Checkpointing; no part of the configuration
   std::string save, resume;
   bool other_text = false;      // resume accepts another text than the checkpoint's
   std::int64_t stop_after = 0;  // 0: never

@@ -167,6 +167,13 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),
             "[train] --steps, --sample and --stop-after must not be negative");
+  EXPECT_EQ(train_refusal([](auto& o) { o.checkpoint = "all"; }),
+            "[checkpoint] the policy must be none, block, sqrt, revolve or revolve:SLOTS, but is all");
+  EXPECT_EQ(train_refusal([](auto& o) {
+              o.checkpoint = "block";
+              o.chunk = 64;
+            }),
+            "[train] --checkpoint block does nothing with --chunk, which computes every chunk again anyway");
   EXPECT_EQ(train_refusal([](auto& o) { o.other_text = true; }), "[train] --other-text needs --resume");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.device = "sim:1GiB";

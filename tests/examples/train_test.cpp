@@ -138,6 +138,26 @@ TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
   EXPECT_THAT(refusal<ValueError>(resumed), HasSubstr("another configuration: --chunk is 40 there, 48 here"));
 }
 
+TEST_F(Train, CheckpointingChangesNoNumberAndMayChangeOnResuming) {
+  options_.layers = 3;
+  const TrainResult whole = run();
+  for (const std::string policy : {"block", "sqrt", "revolve:1"}) {
+    options_.checkpoint = policy;
+    const TrainResult result = run();
+    EXPECT_EQ(numbers(result), numbers(whole)) << policy;
+    EXPECT_LT(result.peak_live_bytes, whole.peak_live_bytes) << policy;
+    EXPECT_THAT(out_.str(), HasSubstr("checkpoints by " + policy));
+  }
+  options_.save = folder_.file("half.safetensors");
+  options_.stop_after = 9;
+  run();
+  TrainOptions resumed;
+  resumed.text = options_.text;
+  resumed.resume = options_.save;
+  resumed.checkpoint = "block";
+  EXPECT_EQ(numbers(run(resumed)), numbers(whole, 9));
+}
+
 TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
   options_.save = folder_.file("done.safetensors");
   run();

@@ -1,0 +1,113 @@
+#include "autograd/memory/checkpoint_tiled.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "allocator/error.h"
+#include "allocator/stream.h"
+#include "autograd/engine/record.h"
+#include "autograd/engine/tape_record.h"
+#include "autograd/memory/checkpoint.h"
+#include "autograd/operators/shared.h"
+#include "autograd/operators/views.h"
+#include "kernels/elementwise.h"
+
+namespace poolgrad {
+namespace {
+
+/// Where the tiles of a dimension begin.
+using TileStarts = std::vector<std::int64_t>;
+
+Tensor tile_of(const Tensor& x, int dim, std::int64_t start, std::int64_t tile) {
+  return x.alias(sliced(x.geometry(), dim, start, std::min(start + tile, x.shape()[dim]), 1));
+}
+
+/// All tiles of x as outputs of one node, which puts their gradients together in one tensor.
+std::vector<Tensor> cut_into_tiles(const Tensor& x, int dim, const TileStarts& starts, std::int64_t tile) {
+  if (!x.defined()) return std::vector<Tensor>(starts.size());
+  std::vector<Tensor> tiles;
+  for (const std::int64_t start : starts) tiles.push_back(tile_of(x, dim, start, tile));
+  if (wants_gradient({x}))
+    record("tiles", {x}, tiles, [dim, starts, before = x.shape()](const BackwardCall& call) -> Gradients {
+      std::vector<Tensor> gradients;
+      for (std::size_t i = 0; i < starts.size(); ++i) gradients.push_back(call.gradient(static_cast<int>(i)));
+      return {place(gradients, before, dim, starts)};
+    });
+  return tiles;
+}
+
+/// Where a result has the place of `part` in the whole: memory of the whole, gradient of the part, which itself may go.
+Tensor in_its_place(const Tensor& part, const Tensor& whole, int dim, std::int64_t start) {
+  Tensor slot = whole.alias(sliced(whole.geometry(), dim, start, start + part.shape()[dim], 1));
+  kernels::copy(current_stream(slot.device()), slot.view(), part.view());
+  if (Edge edge = gradient_edge(part); edge.node != nullptr)
+    slot.set_grad_record(std::make_shared<TapeRecord>(std::move(edge)));
+  return slot;
+}
+
+/// The size of dimension `dim`, which all inputs share.
+std::int64_t positions_of(const std::vector<Tensor>& inputs, std::int64_t dim, std::int64_t tile) {
+  std::string text;
+  const Tensor* first = nullptr;
+  bool same = true;
+  for (const Tensor& input : inputs) {
+    text += (text.empty() ? "" : ", ") + describe(input);
+    if (!input.defined()) continue;
+    if (first == nullptr) first = &input;
+    same &= dim < input.rank() && input.shape()[static_cast<int>(dim)] == first->shape()[static_cast<int>(dim)];
+  }
+  if (tile < 1) throw ValueError("[checkpoint_tiled] a tile needs a position, but has " + std::to_string(tile));
+  if (first == nullptr) throw ValueError("[checkpoint_tiled] no tensor to cut into tiles");
+  if (!same) throw ShapeError("[checkpoint_tiled] inputs differ in dimension " + std::to_string(dim) + ": " + text);
+  return first->shape()[static_cast<int>(dim)];
+}
+
+}  // namespace
+
+Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>& function,
+                        const std::vector<Tensor>& inputs, std::int64_t dim, std::int64_t tile, CallSite) {
+  const auto known = std::find_if(inputs.begin(), inputs.end(), [](const Tensor& input) { return input.defined(); });
+  const int axis = known == inputs.end() ? 0 : normalize_dim("checkpoint_tiled", dim, known->shape());
+  const std::int64_t positions = positions_of(inputs, axis, tile);
+  TileStarts starts{0};
+  while (starts.back() + tile < positions) starts.push_back(starts.back() + tile);
+  std::vector<std::vector<Tensor>> tiles;  // of each input
+  for (const Tensor& input : inputs) tiles.push_back(cut_into_tiles(input, axis, starts, tile));
+
+  const Definition of_a_tile = [function](const std::vector<Tensor>& x) { return std::vector<Tensor>{function(x)}; };
+  Tensor out;
+  std::vector<Tensor> parts;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    std::vector<Tensor> x;
+    for (std::vector<Tensor>& of_input : tiles) x.push_back(std::exchange(of_input[i], {}));
+    const Tensor part = checkpoint(of_a_tile, x)[0];
+    Shape whole = part.shape();
+    const std::int64_t size = std::min(tile, positions - starts[i]);
+    if (axis >= whole.rank() || whole[axis] != size)
+      throw ShapeError("[checkpoint_tiled] the result of a tile must have its " + std::to_string(size) +
+                       " positions in dimension " + std::to_string(axis) + ": " + describe(part));
+    whole[axis] = positions;
+    if (i == 0) out = Tensor::empty(whole, part.options());
+    if (out.shape() != whole || out.dtype() != part.dtype() || out.device() != part.device())
+      throw ShapeError("[checkpoint_tiled] results of tiles differ: " + describe(part) + " beside parts of " +
+                       describe(out));
+    parts.push_back(in_its_place(part, out, axis, starts[i]));
+  }
+  if (!wants_gradient(parts)) return out;
+  record("joined_tiles", parts, {out}, [axis, starts, tile](const BackwardCall& call) -> Gradients {
+    Gradients gradients(starts.size());
+    for (std::size_t i = 0; i < starts.size(); ++i)
+      if (call.needs(static_cast<int>(i))) gradients[i] = slice(call.gradient(), axis, starts[i], starts[i] + tile);
+    return gradients;
+  });
+  return out;
+}
+
+Tensor checkpoint_tiled(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, std::int64_t dim,
+                        std::int64_t tile, CallSite) {
+  return checkpoint_tiled([function](const std::vector<Tensor>& x) { return function(x[0]); },
+                          std::vector<Tensor>{input}, dim, tile);
+}
+
+}  // namespace poolgrad
