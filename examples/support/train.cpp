@@ -79,8 +79,7 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
       kernels::gemm_backend(), kernels::instruction_set(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
-      o.budget.empty() ? "" : ", budget " + o.budget,
-      o.checkpoint == "none" ? "" : ", checkpoints by " + o.checkpoint);
+      o.budget.empty() ? "" : ", budget " + o.budget, o.checkpoint == "none" ? "" : ", checkpoints by " + o.checkpoint);
 }
 
 /// "config" of the report.
