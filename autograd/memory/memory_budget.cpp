@@ -2,8 +2,17 @@
 
 namespace poolgrad {
 
-MemoryBudget::MemoryBudget(std::size_t bytes, Device device)
-    : bytes_(bytes), pool_(allocator_for(device)), previous_(pool_.budget()) {
+namespace {
+
+RematerialisationOptions on(Device device, RematerialisationOptions options) {
+  options.device = device;
+  return options;
+}
+
+}  // namespace
+
+MemoryBudget::MemoryBudget(std::size_t bytes, Device device, RematerialisationOptions options)
+    : bytes_(bytes), pool_(allocator_for(device)), previous_(pool_.budget()), policy_(on(device, std::move(options))) {
   pool_.add_client(policy_.client());
   pool_.set_budget(bytes);
 }

@@ -17,8 +17,9 @@ namespace poolgrad {
 ///   loss(model).backward();
 class MemoryBudget {
  public:
-  /// ValueError, changing nothing, where what lives on the device already exceeds `bytes`.
-  explicit MemoryBudget(std::size_t bytes, Device device = cpu);
+  /// With an offload_folder, what is dearer to compute again is written to a file there. ValueError, changing nothing,
+  /// where what lives on the device already exceeds `bytes`; FileError where there can be no file in the folder.
+  explicit MemoryBudget(std::size_t bytes, Device device = cpu, RematerialisationOptions options = {});
   /// The pool's limit is again what it was.
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;

@@ -11,6 +11,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/memory/offload_file.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
@@ -20,15 +21,18 @@ constexpr double infinity = std::numeric_limits<double>::infinity();
 
 struct Operation;
 
-/// A storage that an operator made. It lives as long as the node that made it has its graph, or an operation needs it.
+/// A storage that an operator made, or, with nobody to make it again, another that a node keeps. It lives as long as
+/// the node that made it has its graph, or an operation needs it.
 struct Result {
-  Result(std::shared_ptr<Operation> by, std::size_t index, const Tensor& output)
+  Result(std::shared_ptr<Operation> by, std::size_t index, const Tensor& output, Tag made_with)
       : operation(std::move(by)),
         output_index(index),
         dtype(output.dtype()),
+        device(output.device()),
         bytes(std::max<std::size_t>(output.storage()->bytes(), 1)),
         storage(output.storage()),
-        version(output.storage()->version()) {}
+        version(output.storage()->version()),
+        tag(made_with) {}
   ~Result();
 
   /// The data, if it is there and nobody has written into it: what is kept, or what somebody else still has.
@@ -40,9 +44,13 @@ struct Result {
   std::shared_ptr<Operation> operation;
   std::size_t output_index;
   DType dtype;
+  Device device;
   std::size_t bytes;
   std::weak_ptr<Storage> storage;  // what the operator wrote first
   std::uint64_t version;
+  Tag tag;
+  std::unique_ptr<const OffloadFile::Extent>
+      extent;   // its bytes in the file, from the first time that they were written
   Tensor data;  // (n), all of the storage; undefined where it was dropped or is not kept
   std::uint64_t data_version = 0;
   std::uint64_t number = 0;  // larger for what was made later
@@ -63,7 +71,6 @@ struct Operation {
   Recipe recipe;
   std::vector<OperationInput> inputs;
   std::vector<std::weak_ptr<Result>> results;
-  Tag tag;
   double nanoseconds = 0;
 };
 
@@ -72,6 +79,7 @@ struct Operation {
 Result::~Result() {
   thread_local std::vector<std::shared_ptr<Operation>> doomed;
   thread_local bool draining = false;
+  if (operation == nullptr) return;
   doomed.push_back(std::move(operation));
   if (draining) return;
   draining = true;
@@ -96,7 +104,8 @@ ComputePrices ComputePrices::of(Device device) {
 
 class Rematerialisation::Results : public ReclaimClient, public std::enable_shared_from_this<Results> {
  public:
-  Results(double drop_below, std::optional<ComputePrices> prices) : drop_below_(drop_below), prices_(prices) {}
+  explicit Results(const RematerialisationOptions& options)
+      : options_(options), file_(options.offload_folder.empty() ? nullptr : OffloadFile::in(options.offload_folder)) {}
 
   std::string name() const override { return "saved tensors that can be computed again"; }
   RungId kind() const override { return RungId::rematerialise; }
@@ -128,9 +137,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         place = droppable_.begin();
         continue;
       }
-      freed += result.bytes;
       place = next;
-      drop(result);
+      if (drop(result)) freed += result.bytes;
     }
     return freed;
   }
@@ -142,7 +150,6 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     auto operation = std::make_shared<Operation>();
     operation->name = call.operation;
     operation->recipe = call.recipe;
-    operation->tag = current_tag();
     std::size_t bytes = 0;
     for (const Tensor& input : call.inputs) {
       operation->inputs.push_back(input_of(input));
@@ -153,13 +160,13 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       const Tensor& output = call.outputs[i];
       bytes += output.storage()->bytes();
       if (find(output) != nullptr) continue;  // a view of an input
-      auto result = std::make_shared<Result>(operation, i, output);
+      auto result = std::make_shared<Result>(operation, i, output, current_tag());
       result->number = next_number_++;
       remember(output.storage().get(), result);
       operation->results.push_back(result);
       note->results.push_back(std::move(result));
     }
-    const ComputePrices prices = prices_.value_or(ComputePrices::of(call.outputs.at(0).device()));
+    const ComputePrices prices = prices_on(call.outputs.at(0).device());
     const double flops = call.recipe.flops ? call.recipe.flops() : 0.0;
     operation->nanoseconds =
         std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, flops / prices.flops_per_nanosecond);
@@ -175,7 +182,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   Tensor restored(const std::shared_ptr<Result>& wanted) {
     const std::lock_guard lock(mutex_);
     decide();
-    if (const Tensor data = wanted->present(); data.defined()) return data;
+    if (const Tensor data = there(*wanted); data.defined()) return data;
     struct Frame {
       std::shared_ptr<Result> result;
       std::vector<Tensor> inputs;  // of its operation, as far as they are there
@@ -194,7 +201,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         const OperationInput& input = inputs[frame.inputs.size()];
         if (input.result == nullptr) {
           frame.inputs.push_back(checked_source(*frame.result->operation, input));
-        } else if (const Tensor data = input.result->present(); data.defined()) {
+        } else if (const Tensor data = there(*input.result); data.defined()) {
           frame.inputs.push_back(data.alias(input.geometry));
         } else {
           break;
@@ -215,11 +222,16 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     const std::lock_guard lock(mutex_);
     result.is_saved = false;
     forget(result);
+    result.extent.reset();
   }
 
   RematerialisationStatistics statistics() const {
     const std::lock_guard lock(mutex_);
     return statistics_;
+  }
+  std::string offload_failure() const {
+    const std::lock_guard lock(mutex_);
+    return file_ == nullptr ? "" : file_->reason();
   }
 
  private:
@@ -228,7 +240,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     Results& all;
     std::vector<std::shared_ptr<Result>> results;
     ~Passing() {
-      for (const std::shared_ptr<Result>& result : results) all.forget(*result);
+      for (const std::shared_ptr<Result>& result : results) all.released(*result);
     }
   };
 
@@ -252,7 +264,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
 
   OperationInput input_of(const Tensor& input) const {
     if (!input.defined()) return {};
-    if (std::shared_ptr<Result> result = find(input)) return {std::move(result), input.geometry(), {}, 0};
+    if (std::shared_ptr<Result> result = find(input); result != nullptr && result->operation != nullptr)
+      return {std::move(result), input.geometry(), {}, 0};
     return {nullptr, {}, input.detach(), input.storage()->version()};
   }
 
@@ -270,7 +283,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     std::vector<Tensor> outputs;
     {
       const NoGradGuard no_grad;
-      const MemoryScope tag(operation.tag);
+      const MemoryScope tag(wanted.tag);
       outputs = operation.recipe.compute(inputs);
     }
     inputs.clear();
@@ -296,7 +309,9 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     result.data = whole;
     result.data_version = whole.storage()->version();
     statistics_.held_bytes += result.bytes;
-    list(result, result.operation->nanoseconds / static_cast<double>(result.bytes));
+    const double own =
+        result.operation == nullptr ? infinity : result.operation->nanoseconds / static_cast<double>(result.bytes);
+    list(result, std::min(own, offload_price(result)));
   }
   void list(Result& result, double price) {
     result.listed_at = price;
@@ -308,15 +323,56 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     statistics_.held_bytes -= result.bytes;
     result.data = {};
   }
-  void drop(Result& result) {
+  /// False where it had to stay: nothing can make it again, and the file does not take it.
+  bool drop(Result& result) {
+    if (!result.extent &&
+        (options_.offload_all || offload_price(result) < price_to_compute(result, offload_price(result))))
+      write(result);
+    if (!result.extent && result.operation == nullptr) return false;
     forget(result);
     ++statistics_.dropped;
     statistics_.dropped_bytes += result.bytes;
+    return true;
+  }
+  void write(Result& result) {
+    if (!can_write(result)) return;
+    result.extent = file_->write(result.data.storage()->data(), result.bytes);
+    if (!result.extent) return;
+    ++statistics_.offloaded;
+    statistics_.offloaded_bytes += result.bytes;
+  }
+  bool can_write(const Result& result) const {
+    return file_ != nullptr && file_->reason().empty() && result.device == cpu;
   }
 
-  /// Nanoseconds a byte: of its operation and of all that would have to be computed before it. Looks no further once it
-  /// is above `enough`.
+  /// What is kept, or was written to the file.
+  Tensor there(Result& result) {
+    if (const Tensor data = result.present(); data.defined() || !result.extent) return data;
+    Tensor whole;
+    {
+      const MemoryScope tag(result.tag);
+      whole = Tensor::empty({static_cast<std::int64_t>(result.bytes / size_of(result.dtype))},
+                            {result.dtype, result.device});
+    }
+    file_->read(*result.extent, whole.storage()->data());
+    ++statistics_.loaded;
+    hold(result, whole);
+    return whole;
+  }
+
+  ComputePrices prices_on(Device device) const { return options_.prices.value_or(ComputePrices::of(device)); }
+
+  /// Of dropping it: nanoseconds a byte. Looks no further once it is above `enough`.
   double price_of(const Result& result, double enough) const {
+    return std::min(offload_price(result), price_to_compute(result, enough));
+  }
+  double offload_price(const Result& result) const {
+    if (!result.extent && !can_write(result)) return infinity;
+    return (result.extent ? 1 : 2) / prices_on(result.device).offloaded_bytes_per_nanosecond;
+  }
+  /// Of its operation and of all that would have to be computed before it.
+  double price_to_compute(const Result& result, double enough) const {
+    if (result.operation == nullptr) return infinity;
     constexpr std::size_t far = 1024;  // operations; beyond, a price is known to be high and no more
     const auto bytes = static_cast<double>(result.bytes);
     double nanoseconds = 0;
@@ -327,9 +383,14 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       open.pop_back();
       nanoseconds += operation.nanoseconds;
       for (const OperationInput& input : operation.inputs)
-        if (input.result != nullptr && !input.result->data.defined() &&
-            seen.insert(input.result->operation.get()).second)
+        if (input.result == nullptr || input.result->data.defined() ||
+            !seen.insert(input.result->operation.get()).second) {
+          continue;
+        } else if (input.result->extent) {
+          nanoseconds += offload_price(*input.result) * static_cast<double>(input.result->bytes);
+        } else {
           open.push_back(input.result->operation.get());
+        }
     }
     return nanoseconds / bytes;
   }
@@ -338,12 +399,12 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   void decide() {
     for (const std::weak_ptr<Result>& one : std::exchange(undecided_, {}))
       if (const std::shared_ptr<Result> result = one.lock(); result != nullptr && result->data.defined())
-        if (price_of(*result, drop_below_) < drop_below_) drop(*result);
+        if (options_.offload_all || price_to_compute(*result, options_.drop_below) < options_.drop_below) drop(*result);
   }
 
   mutable std::recursive_mutex mutex_;  // computing again allocates, which may ask to reclaim()
-  double drop_below_;
-  std::optional<ComputePrices> prices_;
+  const RematerialisationOptions options_;
+  const std::shared_ptr<OffloadFile> file_;
   std::size_t most_known_ = 64;
   std::unordered_map<const Storage*, std::weak_ptr<Result>> known_;
   std::map<Place, Result*> droppable_;
@@ -366,18 +427,24 @@ class Rematerialisation::Results::Packed : public PackedTensor {
 
 std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& tensor) {
   const std::lock_guard lock(mutex_);
-  const std::shared_ptr<Result> result = find(tensor);
-  if (result == nullptr) return nullptr;
+  if ((options_.device && tensor.device() != *options_.device) || tensor.count() == 0) return nullptr;
+  std::shared_ptr<Result> result = find(tensor);
+  if (result == nullptr) {
+    if (file_ == nullptr || tensor.device() != cpu) return nullptr;
+    result = std::make_shared<Result>(nullptr, 0, tensor, current_tag());
+    result->number = next_number_++;
+    remember(tensor.storage().get(), result);
+  }
   result->is_saved = true;
   ++statistics_.saved;
   statistics_.saved_bytes += result->bytes;
   if (!result->data.defined()) hold(*result, tensor);
-  if (drop_below_ > 0.0) undecided_.push_back(result);
+  if (options_.drop_below > 0.0 || options_.offload_all) undecided_.push_back(result);
   return std::make_unique<Packed>(shared_from_this(), result);
 }
 
-Rematerialisation::Rematerialisation(double drop_below, std::optional<ComputePrices> prices)
-    : results_(std::make_shared<Results>(drop_below, prices)) {}
+Rematerialisation::Rematerialisation(const RematerialisationOptions& options)
+    : results_(std::make_shared<Results>(options)) {}
 Rematerialisation::~Rematerialisation() = default;
 
 std::shared_ptr<NodeNote> Rematerialisation::recorded(const RecordedCall& call) { return results_->recorded(call); }
@@ -386,5 +453,6 @@ std::unique_ptr<PackedTensor> Rematerialisation::pack(const Tensor& tensor, cons
 }
 std::shared_ptr<ReclaimClient> Rematerialisation::client() const { return results_; }
 RematerialisationStatistics Rematerialisation::statistics() const { return results_->statistics(); }
+std::string Rematerialisation::offload_failure() const { return results_->offload_failure(); }
 
 }  // namespace poolgrad

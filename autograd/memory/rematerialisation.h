@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "allocator/caching_allocator.h"
 #include "autograd/engine/saved_tensor.h"
@@ -22,24 +23,41 @@ namespace poolgrad {
 struct ComputePrices {
   double bytes_per_nanosecond = 8;
   double flops_per_nanosecond = 40;
+  double offloaded_bytes_per_nanosecond = 1.5;  // written to a file, and read back
 
   static ComputePrices of(Device device);
 };
 
 /// Since the policy was made.
 struct RematerialisationStatistics {
-  std::uint64_t saved = 0, saved_bytes = 0;                     // storages that a recipe leads to
+  std::uint64_t saved = 0, saved_bytes = 0;                     // storages that can be dropped
   std::uint64_t dropped = 0, dropped_bytes = 0;                 // times, and what that freed
   std::uint64_t recomputed = 0;                                 // operators that were run again
+  std::uint64_t offloaded = 0, offloaded_bytes = 0;             // written to the file
+  std::uint64_t loaded = 0;                                     // read back
   double recorded_nanoseconds = 0, recomputed_nanoseconds = 0;  // by ComputePrices
   std::uint64_t held_bytes = 0;                                 // now: what could be dropped if nobody uses it
 };
 
+struct RematerialisationOptions {
+  /// A result that costs less than this, in nanoseconds a byte, to compute again from what is kept, is not kept at all.
+  /// 0: nothing is dropped unasked.
+  double drop_below = 0.0;
+  /// A folder for a file; empty: none. What is dropped is then written there where reading it back is cheaper than
+  /// computing it again, and what no recipe leads to can be dropped too. Where the file cannot take more, what has a
+  /// recipe is dropped without it. Contents of memory on devices other than the CPU are not offloaded.
+  std::string offload_folder = {};
+  /// Everything that is kept goes to the file as soon as it is saved.
+  bool offload_all = false;
+  /// Only what is on this device is dropped.
+  std::optional<Device> device = {};
+  std::optional<ComputePrices> prices = {};
+};
+
 class Rematerialisation : public SavedTensorPolicy {
  public:
-  /// A result that costs less than `drop_below` nanoseconds a byte to compute again, from what is kept, is not kept at
-  /// all; the others wait for reclaim(). 0: nothing is dropped unasked.
-  explicit Rematerialisation(double drop_below = 0.0, std::optional<ComputePrices> prices = {});
+  /// Throws FileError where there can be no file in the folder.
+  explicit Rematerialisation(const RematerialisationOptions& options = {});
   ~Rematerialisation() override;
 
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override;
@@ -49,6 +67,8 @@ class Rematerialisation : public SavedTensorPolicy {
   /// asked to; what somebody uses at the moment stays. Outlives the policy as long as a graph needs it.
   std::shared_ptr<ReclaimClient> client() const;
   RematerialisationStatistics statistics() const;
+  /// Why the file took no more; empty where it did.
+  std::string offload_failure() const;
 
  private:
   class Results;

@@ -146,7 +146,7 @@ TEST(MemoryBudget, HoldsForAGraphThatOutlivesIt) {
 TEST(Rematerialisation, DropsWhatIsCheapAndKeepsProducts) {
   Blocks blocks(6, 0.1, 64, 128);
   const std::vector<Tensor> expected = blocks.gradients();
-  const Rematerialisation selective(1.0);
+  const Rematerialisation selective({.drop_below = 1.0});
   expect_equal_bits(blocks.gradients(), expected);
   // Of each block: the norm's and gelu's results (both cheap); the product before gelu stays, and so do the sums on the
   // residual stream, which stand on a product that nobody keeps.
@@ -157,7 +157,7 @@ TEST(Rematerialisation, DropsWhatIsCheapAndKeepsProducts) {
 TEST(Rematerialisation, ComputesEverythingAgainFromTheInputsAlone) {
   Blocks blocks(6);
   const std::vector<Tensor> expected = blocks.gradients();
-  const Rematerialisation all(everything);
+  const Rematerialisation all({.drop_below = everything});
   const std::uint64_t before = live_in_pool();
   const Tensor loss = blocks.loss();
   // The loss, the statistics of six norms (256 rows in f32), and what the last operator saved, about which it is
@@ -180,7 +180,7 @@ TEST(Rematerialisation, CountsAStorageOnceHoweverManyViewsAreSaved) {
 
 TEST(Rematerialisation, RefusesWhatWasWrittenSince) {
   Blocks blocks(2);
-  const Rematerialisation all(everything);
+  const Rematerialisation all({.drop_below = everything});
   const Tensor loss = blocks.loss();
   {
     const NoGradGuard guard;
@@ -208,7 +208,7 @@ TEST(Rematerialisation, DoesNotSeeWhatWasWrittenIntoAResultThatNobodySaved) {
     return grad({sum(z * z)}, {x})[0];
   };
   const Tensor expected = run(false);
-  const Rematerialisation all(everything);
+  const Rematerialisation all({.drop_below = everything});
   EXPECT_TRUE(bit_equal(run(true), expected));
 }
 
@@ -221,14 +221,14 @@ TEST(Rematerialisation, ServesASecondBackwardAndSecondDerivatives) {
     return std::vector<Tensor>{first.detach(), second, grad({y}, {x})[0]};
   };
   const std::vector<Tensor> expected = run();
-  const Rematerialisation all(everything);
+  const Rematerialisation all({.drop_below = everything});
   expect_equal_bits(run(), expected);
 }
 
 TEST(Rematerialisation, WorksOnAnotherThreadThanTheForward) {
   Blocks blocks(4);
   const std::vector<Tensor> expected = blocks.gradients();
-  const Rematerialisation all(everything);
+  const Rematerialisation all({.drop_below = everything});
   const Tensor loss = blocks.loss();
   std::vector<Tensor> found;
   std::thread([&] { found = grad({loss}, blocks.parameters()); }).join();
@@ -241,7 +241,7 @@ TEST(Rematerialisation, LeavesNothingBehind) {
   const std::uint64_t bytes = live_in_pool();
   const std::int64_t nodes = live_node_count();
   {
-    const Rematerialisation all(everything);
+    const Rematerialisation all({.drop_below = everything});
     blocks.gradients();
     EXPECT_EQ(all.statistics().held_bytes, 0u);
     const Tensor never_used = blocks.loss();
@@ -258,7 +258,7 @@ TEST(Rematerialisation, DoesNotRecurseHoweverLongTheChain) {
     return grad({sum(y)}, {x})[0];
   };
   const Tensor expected = run();
-  const Rematerialisation all(everything);
+  const Rematerialisation all({.drop_below = everything});
   EXPECT_TRUE(bit_equal(run(), expected));
   EXPECT_EQ(all.statistics().recomputed, 19999u);
 }

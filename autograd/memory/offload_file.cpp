@@ -1,0 +1,102 @@
+#include "autograd/memory/offload_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "allocator/error.h"
+
+namespace poolgrad {
+namespace {
+
+/// Works through [0, bytes) by `step(at, left)`, which returns what it did, 0 or less where it cannot. 0 or errno.
+template <class Step>
+int in_steps(std::size_t bytes, const Step& step) {
+  for (std::size_t done = 0; done < bytes;) {
+    const ::ssize_t more = step(done, bytes - done);
+    if (more < 0 && errno == EINTR) continue;
+    if (more <= 0) return more < 0 ? errno : EIO;
+    done += static_cast<std::size_t>(more);
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::shared_ptr<OffloadFile> OffloadFile::in(const std::string& folder) {
+  int descriptor = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor < 0 && (errno == EOPNOTSUPP || errno == EISDIR)) {  // a file system without nameless files
+    std::string path = folder + "/poolgrad-offload-XXXXXX";
+    descriptor = ::mkostemp(path.data(), O_CLOEXEC);
+    if (descriptor >= 0) ::unlink(path.c_str());
+  }
+  if (descriptor < 0)
+    throw FileError(fmt::format("[offload] cannot make a file in the folder {}: {}", folder, std::strerror(errno)));
+  return std::shared_ptr<OffloadFile>(new OffloadFile(folder, descriptor));
+}
+
+OffloadFile::~OffloadFile() { ::close(descriptor_); }
+
+OffloadFile::Extent::~Extent() { file_->give_back(offset_, bytes_); }
+
+std::unique_ptr<const OffloadFile::Extent> OffloadFile::write(const void* from, std::size_t bytes) {
+  std::unique_ptr<const Extent> extent(new Extent(shared_from_this(), take(bytes), bytes));
+  const int error = in_steps(bytes, [&](std::size_t at, std::size_t left) {
+    return ::pwrite(descriptor_, static_cast<const char*>(from) + at, left, static_cast<::off_t>(extent->offset_ + at));
+  });
+  if (error == 0) return extent;
+  reason_ = fmt::format("cannot write {} bytes to a file in the folder {}: {}", bytes, folder_, std::strerror(error));
+  return nullptr;
+}
+
+void OffloadFile::read(const Extent& extent, void* to) const {
+  const int error = in_steps(extent.bytes_, [&](std::size_t at, std::size_t left) {
+    return ::pread(descriptor_, static_cast<char*>(to) + at, left, static_cast<::off_t>(extent.offset_ + at));
+  });
+  if (error != 0)
+    throw FileError(fmt::format("[offload] cannot read {} bytes at offset {} of a file in the folder {}: {}",
+                                extent.bytes_, extent.offset_, folder_, std::strerror(error)));
+}
+
+std::uint64_t OffloadFile::take(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, bytes_);
+  for (auto place = free_.begin(); place != free_.end(); ++place) {
+    const auto [offset, room] = *place;
+    if (room < bytes) continue;
+    free_.erase(place);
+    if (room > bytes) free_.emplace(offset + bytes, room - bytes);
+    return offset;
+  }
+  return std::exchange(end_, end_ + bytes);
+}
+
+void OffloadFile::give_back(std::uint64_t offset, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  bytes_ -= bytes;
+  std::uint64_t first = offset, last = offset + bytes;
+  auto after = free_.lower_bound(offset);
+  if (after != free_.end() && after->first == last) {
+    last += after->second;
+    after = free_.erase(after);
+  }
+  if (after != free_.begin())
+    if (const auto before = std::prev(after); before->first + before->second == first) {
+      first = before->first;
+      free_.erase(before);
+    }
+  if (last == end_)
+    end_ = first;
+  else
+    free_.emplace(first, last - first);
+}
+
+}  // namespace poolgrad
