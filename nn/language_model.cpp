@@ -5,6 +5,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/memory/checkpoint_tiled.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/losses.h"
 #include "autograd/operators/matmul.h"
@@ -48,7 +49,8 @@ TransformerBlock::TransformerBlock(std::int64_t width, std::unique_ptr<SequenceM
       mixer_(std::move(mixer)),
       norm2_(make_norm(options.norm, width, options.bias, parameters)),
       feed_forward_(std::move(feed_forward)),
-      dropout_(options.dropout, *parameters.generator) {
+      dropout_(options.dropout, *parameters.generator),
+      tile_(options.tile) {
   add_module("norm1", *norm1_);
   add_module("mixer", *mixer_);
   add_module("norm2", *norm2_);
@@ -64,7 +66,8 @@ Tensor TransformerBlock::forward(const Tensor& x, SequenceState* state) {
     mixed = x + dropout_.forward(mixer_->forward((*norm1_)(x), state), part);
   }
   const MemoryScope scope("feed_forward");
-  return mixed + dropout_.forward((*feed_forward_)((*norm2_)(mixed)), part);
+  const auto feed = [this](const Tensor& positions) { return (*feed_forward_)((*norm2_)(positions)); };
+  return mixed + dropout_.forward(tile_ > 0 ? checkpoint_tiled(feed, mixed, 1, tile_) : feed(mixed), part);
 }
 
 void LanguageModelConfig::check() const {
@@ -82,6 +85,7 @@ void LanguageModelConfig::check() const {
     fail("rotary positions need an even width per head, but " + std::to_string(width) + " / " + std::to_string(heads) +
          " is odd");
   if (!is_floating(dtype)) fail("activations must be floating, but are " + std::string(to_string(dtype)));
+  if (tile < 0) fail("a tile must not be negative, but has " + std::to_string(tile) + " positions");
   if (!(feed_forward_multiplier > 0)) fail("the feed-forward multiplier must be positive");
 }
 
@@ -106,7 +110,9 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
         FeedForwardOptions{.kind = config.feed_forward, .bias = config.biases, .down_deviation = 0.0}, options);
     blocks_.push_back(std::make_unique<TransformerBlock>(
         config.width, mixer(config, options), std::move(feed_forward),
-        TransformerBlockOptions{.norm = config.norm, .bias = config.biases, .dropout = config.dropout}, options));
+        TransformerBlockOptions{
+            .norm = config.norm, .bias = config.biases, .dropout = config.dropout, .tile = config.tile},
+        options));
     add_module("block" + std::to_string(i), *blocks_.back());
   }
   norm_ = make_norm(config.norm, config.width, config.biases, options);

@@ -18,6 +18,9 @@ struct TransformerBlockOptions {
   NormKind norm = NormKind::rms_norm;
   bool bias = false;  // of the norms; the layers bring their own
   double dropout = 0.0;
+  /// Positions that norm2 and the feed-forward layer take at a time (checkpoint_tiled()), which both must act on
+  /// positions alone; 0: all.
+  std::int64_t tile = 0;
 };
 
 /// A pre-norm block: h = x + dropout(mixer(norm1(x))), out = h + dropout(feed_forward(norm2(h))); x is (B, T, width).
@@ -34,6 +37,7 @@ class TransformerBlock : public Module {
   std::unique_ptr<Layer> norm2_;
   std::unique_ptr<Layer> feed_forward_;
   Dropout dropout_;
+  std::int64_t tile_;
 };
 
 /// rope: the mixers rotate queries and keys. learned: a table of `context` vectors is added to the embedding.
@@ -54,9 +58,10 @@ struct LanguageModelConfig {
   bool biases = false;       // in linear layers and LayerNorm
   double dropout = 0.0;      // of embeddings and residual branches
   DType dtype = DType::f32;  // of activations; parameters are f64 for f64 and f32 otherwise
+  std::int64_t tile = 0;     // positions that feed-forward layers take at a time; 0: all
 
   /// Throws ValueError, one sentence: sizes below 1, width not divisible by heads, heads not a multiple of kv_heads, an
-  /// odd head width with rope, a dtype that is not floating.
+  /// odd head width with rope, a negative tile, a dtype that is not floating.
   void check() const;
   /// multiplier * width, times 2/3 for SwiGLU (equal parameter count), rounded up to a multiple of 8.
   std::int64_t hidden_units() const;

@@ -47,6 +47,9 @@ void from_text(const std::string& name, const std::string& text, std::vector<std
 /// How long and how fast a model learns is no part of what it is.
 bool may_change_on_resuming(std::string_view name) { return name == "steps" || name == "lr"; }
 
+/// Older checkpoints say nothing of it: they are of runs without.
+bool came_later(std::string_view name) { return name == "chunk" || name == "tile"; }
+
 /// Calls f(name, member, help) for every option that decides the numbers of a run.
 template <class Options, class F>
 void for_each_setting(Options& o, F&& f) {
@@ -59,6 +62,7 @@ void for_each_setting(Options& o, F&& f) {
   for_each_attention_setting(o.attention, f);
   f("batch", o.batch, "Sequences per step");
   f("chunk", o.chunk, "Positions that go through all layers at once, for sequences longer than memory (0: all)");
+  f("tile", o.tile, "Positions that feed-forward layers take at a time (0: all)");
   f("steps", o.steps, "Training steps");
   f("lr", o.lr, "Peak learning rate");
   f("dropout", o.dropout, "Dropout of embeddings and residual branches");
@@ -74,12 +78,13 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}, {} threads, products by {}, attention by {}{}{}{}",
+      "device   {}, {}, {} threads, products by {}, attention by {}{}{}{}{}",
       corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
       kernels::gemm_backend(), kernels::instruction_set(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
-      o.budget.empty() ? "" : ", budget " + o.budget, o.checkpoint == "none" ? "" : ", checkpoints by " + o.checkpoint);
+      o.budget.empty() ? "" : ", budget " + o.budget, o.checkpoint == "none" ? "" : ", checkpoints by " + o.checkpoint,
+      o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "");
 }
 
 /// "config" of the report.
@@ -107,6 +112,7 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"device", o.device},
           {"budget", o.budget},
           {"checkpoint", o.checkpoint},
+          {"tile", o.tile},
           {"resume", o.resume},
           {"parameters", trainer.model().parameter_count()},
           {"threads", kernels::num_threads()},
@@ -144,6 +150,7 @@ std::map<std::string, std::string> TrainOptions::configuration() const {
 void TrainOptions::adopt(const std::map<std::string, std::string>& configuration) {
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     const auto entry = configuration.find(name);
+    if (entry == configuration.end() && came_later(name)) return;
     if (entry == configuration.end()) throw FileError(std::string("[train] the checkpoint has no ") + name);
     if (given.count(name)) {
       if (may_change_on_resuming(name)) return;
@@ -162,7 +169,8 @@ nn::LanguageModelConfig TrainOptions::model() const {
           .heads = heads,
           .kv_heads = kv_heads ? kv_heads : heads,
           .dropout = dropout,
-          .dtype = parse_dtype(dtype)};
+          .dtype = parse_dtype(dtype),
+          .tile = tile};
 }
 
 attention::Pattern TrainOptions::pattern() const { return attention.pattern(context, "train"); }

@@ -29,6 +29,7 @@ struct TrainOptions {
   std::int64_t steps = 1250;
   double lr = 3e-3;
   double dropout = 0.0;
+  std::int64_t tile = 0;  // positions that feed-forward layers take at a time; 0: all
   std::uint64_t seed = 1;
   std::string dtype = "f32";
   std::string device = "cpu";

@@ -169,6 +169,8 @@ TEST(TrainOptions, RefuseInOneSentence) {
             "[train] --steps, --sample and --stop-after must not be negative");
   EXPECT_EQ(train_refusal([](auto& o) { o.checkpoint = "all"; }),
             "[checkpoint] the policy must be none, block, sqrt, revolve or revolve:SLOTS, but is all");
+  EXPECT_EQ(train_refusal([](auto& o) { o.tile = -1; }),
+            "[language_model] a tile must not be negative, but has -1 positions");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.checkpoint = "block";
               o.chunk = 64;
@@ -196,6 +198,12 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   EXPECT_EQ(longer.steps, 7) << "a run may go on for longer";
   EXPECT_EQ(longer.lr, 0.5);
   EXPECT_EQ(longer.width, 64);
+  auto older = saved.configuration();
+  older.erase("tile");
+  TrainOptions from_older = parse({});
+  from_older.adopt(older);
+  EXPECT_EQ(from_older.width, 64);
+  EXPECT_EQ(from_older.tile, 0);
   auto broken = saved.configuration();
   broken["layers"] = "two";
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),

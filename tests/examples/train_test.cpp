@@ -158,6 +158,19 @@ TEST_F(Train, CheckpointingChangesNoNumberAndMayChangeOnResuming) {
   EXPECT_EQ(numbers(run(resumed)), numbers(whole, 9));
 }
 
+TEST_F(Train, InTilesLearnsTheSameWithLessMemory) {
+  options_.context = 512;
+  options_.steps = 10;
+  options_.checkpoint = "block";
+  const TrainResult whole = run();
+  options_.tile = 60;
+  const TrainResult tiled = run();
+  for (std::size_t i = 0; i < whole.steps.size(); ++i)
+    EXPECT_NEAR(tiled.steps[i].loss, whole.steps[i].loss, 1e-3) << "step " << i + 1;
+  EXPECT_LT(tiled.peak_live_bytes, whole.peak_live_bytes);
+  EXPECT_EQ(numbers(run()), numbers(tiled));
+}
+
 TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
   options_.save = folder_.file("done.safetensors");
   run();

@@ -169,6 +169,31 @@ TEST(LanguageModel, CheckpointingChangesNoBitAndKeepsLess) {
   }
 }
 
+TEST(LanguageModel, FeedForwardInTilesIsTheSameUpToRounding) {
+  LanguageModelConfig config = tiny();
+  config.dropout = 0.2;
+  config.dtype = DType::f64;
+  const auto step = [&](std::int64_t tile, const std::string& policy) {
+    config.tile = tile;
+    Generator generator(1);
+    LanguageModel model(config, running_mean(), {.generator = &generator});
+    for (Tensor parameter : model.parameters()) {
+      const NoGradGuard no_grad;
+      parameter.copy_from(randn(parameter.shape(), {.dtype = DType::f64}, generator));
+    }
+    model.set_checkpointing(Checkpointing::parse(policy));
+    model.loss(some_tokens(3, 8), some_tokens(3, 8)).backward();
+    std::vector<Tensor> gradients;
+    for (const Tensor& parameter : model.parameters()) gradients.push_back(parameter.grad());
+    return gradients;
+  };
+  const std::vector<Tensor> expected = step(0, "none"), tiled = step(3, "none"), both = step(3, "revolve:2");
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_LT(relative_error(tiled[i], expected[i]), 1e-12) << "parameter " << i;
+    EXPECT_TRUE(bit_equal(both[i], tiled[i])) << "parameter " << i;
+  }
+}
+
 TEST(LanguageModel, SwigluHasAsManyParametersAsGelu) {
   LanguageModelConfig config{.width = 96};
   EXPECT_EQ(config.hidden_units(), 384);
