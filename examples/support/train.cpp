@@ -70,6 +70,22 @@ void for_each_setting(Options& o, F&& f) {
   f("dtype", o.dtype, "Activations: f32, f64, bf16 or f16 (parameters: f64 for f64, else f32)");
 }
 
+/// Nanoseconds a byte: norms, activations and sums cost less, products of the widths that are trained here more.
+constexpr double selective_price = 1.0;
+
+/// The part of a policy that cuts the model into checkpoints.
+nn::Checkpointing stages_of(const std::string& policy) {
+  if (policy == "selective" || policy == "budget") return {};
+  try {
+    return nn::Checkpointing::parse(policy);
+  } catch (const ValueError&) {
+    throw ValueError(
+        "[train] --checkpoint must be none, selective, block, sqrt, revolve, revolve:SLOTS, budget or auto, "
+        "but is " +
+        policy);
+  }
+}
+
 /// Text, model and device, before the first step.
 std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   const nn::Corpus& corpus = trainer.corpus();
@@ -78,12 +94,14 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}, {} threads, products by {}, attention by {}{}{}{}{}",
+      "device   {}, {}, {} threads, products by {}, attention by {}{}{}{}{}{}",
       corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
       kernels::gemm_backend(), kernels::instruction_set(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
-      o.budget.empty() ? "" : ", budget " + o.budget, o.checkpoint == "none" ? "" : ", checkpoints by " + o.checkpoint,
+      o.budget.empty() ? "" : ", budget " + o.budget,
+      o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
+      o.offload.empty() ? "" : ", offload to " + o.offload,
       o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "");
 }
 
@@ -111,7 +129,8 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"dtype", o.dtype},
           {"device", o.device},
           {"budget", o.budget},
-          {"checkpoint", o.checkpoint},
+          {"checkpoint", o.checkpoint_policy()},
+          {"offload", o.offload},
           {"tile", o.tile},
           {"resume", o.resume},
           {"parameters", trainer.model().parameter_count()},
@@ -121,6 +140,24 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
 }
 
 }  // namespace
+
+std::string TrainOptions::checkpoint_policy() const {
+  if (checkpoint != "auto") return checkpoint;
+  return budget.empty() ? "none" : "budget";
+}
+
+std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const {
+  const std::string policy = checkpoint_policy();
+  const bool chooses = policy == "selective" || policy == "budget";
+  if (!chooses && offload.empty()) return nullptr;
+  auto memory = std::make_unique<Rematerialisation>(
+      RematerialisationOptions{.drop_below = policy == "selective" ? selective_price : 0.0,
+                               .offload_folder = offload,
+                               .offload_all = !chooses,
+                               .device = on});
+  if (policy == "budget") allocator_for(on).add_client(memory->client());
+  return memory;
+}
 
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
@@ -132,7 +169,8 @@ void TrainOptions::check() const {
   if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
-  if (nn::Checkpointing::parse(checkpoint).kind != nn::Checkpointing::Kind::none && chunk > 0)
+  if (checkpoint == "budget" && budget.empty()) refuse("--checkpoint budget needs --budget");
+  if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
     refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
   model().check();
   pattern();
@@ -179,7 +217,7 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
   constexpr double rope_base = 10000.0;
   auto network = std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0),
                                                      nn::ParameterOptions{.device = on, .generator = &generator});
-  network->set_checkpointing(nn::Checkpointing::parse(checkpoint));
+  network->set_checkpointing(stages_of(checkpoint_policy()));
   return std::make_unique<nn::Trainer>(std::move(network), std::move(corpus),
                                        nn::TrainerOptions{.batch = batch,
                                                           .chunk = chunk,
@@ -202,8 +240,11 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option(
       "--checkpoint", o.checkpoint,
-      "What is kept for backward, the rest being computed again: none (all is kept), block, sqrt, revolve or "
-      "revolve:SLOTS; the numbers stay the same");
+      "What is kept for backward, the rest being computed again: none (all is kept), selective (products and "
+      "attention), "
+      "block, sqrt, revolve or revolve:SLOTS (the inputs of some blocks), budget (what the budget has room for), or "
+      "auto: budget where there is one; the numbers stay the same");
+  app.add_option("--offload", o.offload, "Folder to move saved tensors to, rather than to compute them again");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,
                  "Checkpoint to go on from, bit for bit; --steps and --lr may differ from its own");
@@ -233,6 +274,7 @@ nn::TrainResult train(TrainOptions options, std::ostream& out, bool live) {
   if (options.text.empty()) options.text = {default_text()};
   nn::Corpus corpus = nn::read_corpus(options.text, options.seed);
   const PoolGuard pool(device, options.budget);
+  const std::unique_ptr<Rematerialisation> memory = options.memory_policy(device);
   Generator generator(options.seed);
   const auto trainer = options.make_trainer(std::move(corpus), device, generator);
   if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
@@ -247,7 +289,8 @@ nn::TrainResult train(TrainOptions options, std::ostream& out, bool live) {
                                       .config = describe_configuration(options, *trainer).dump(),
                                       .quiet = options.quiet,
                                       .live = live,
-                                      .metadata = options.configuration()});
+                                      .metadata = options.configuration(),
+                                      .memory = memory.get()});
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
       out << "go on    with --resume " << path << std::endl;

@@ -33,8 +33,11 @@ struct TrainOptions {
   std::uint64_t seed = 1;
   std::string dtype = "f32";
   std::string device = "cpu";
-  std::string budget;               // hard limit of the pool, "512MiB"; empty: none
-  std::string checkpoint = "none";  // what is kept for backward: nn::Checkpointing; no part of the configuration
+  std::string budget;  // hard limit of the pool, "512MiB"; empty: none
+  /// What is kept for backward: nn::Checkpointing, "selective", "budget", or "auto": budget where there is one, else
+  /// none. No part of the configuration, as it changes no number.
+  std::string checkpoint = "auto";
+  std::string offload;  // a folder for what is not kept; empty: none
   std::string save, resume;
   bool other_text = false;      // resume accepts another text than the checkpoint's
   std::int64_t stop_after = 0;  // 0: never
@@ -55,6 +58,11 @@ struct TrainOptions {
   /// none.
   void adopt(const std::map<std::string, std::string>& configuration);
 
+  /// `checkpoint`, with "auto" resolved.
+  std::string checkpoint_policy() const;
+  /// What decides about saved tensors while it lives, of the thread that calls this; nullptr where nothing does. The
+  /// pool of `device` asks it for memory. Throws FileError for the offload folder.
+  std::unique_ptr<Rematerialisation> memory_policy(Device device) const;
   nn::LanguageModelConfig model() const;
   attention::Pattern pattern() const;
   /// The model on its text, at step 0. The generator must outlive the trainer.

@@ -189,6 +189,11 @@ void for_each_field(const StepRecord& s, const F& f) {
   f("device_allocations", s.device_allocations);
 }
 
+/// Work done again over the work recorded, by the prices of the device.
+double share_of_forward(const RematerialisationStatistics& s) {
+  return s.recorded_nanoseconds > 0 ? s.recomputed_nanoseconds / s.recorded_nanoseconds : 0.0;
+}
+
 std::string json_report(const TrainResult& r, const Json& config) {
   Json steps = Json::array(), validations = Json::array(), categories;
   for (const StepRecord& record : r.steps) {
@@ -199,6 +204,15 @@ std::string json_report(const TrainResult& r, const Json& config) {
   for (const auto& [step, loss] : r.validations) validations.push_back({{"step", step}, {"loss", loss}});
   for (std::size_t i = 0; i < category_count; ++i)
     categories[std::string(to_string(static_cast<Category>(i)))] = r.bytes_by_category[i];
+  Json recomputed;
+  if (r.recomputed)
+    recomputed = {{"saved_bytes", r.recomputed->saved_bytes},
+                  {"dropped_bytes", r.recomputed->dropped_bytes},
+                  {"operators_run_again", r.recomputed->recomputed},
+                  {"share_of_forward", share_of_forward(*r.recomputed)},
+                  {"offloaded_bytes", r.recomputed->offloaded_bytes},
+                  {"loads", r.recomputed->loaded},
+                  {"offload_failure", r.offload_failure}};
   const Json report{
       {"config", config},
       {"steps", steps},
@@ -215,6 +229,7 @@ std::string json_report(const TrainResult& r, const Json& config) {
       {"pool_hit_rate", r.hit_rate},
       {"allocation_hash", fmt::format("{:016x}", r.allocation_hash)},
       {"bytes_by_category", categories},
+      {"recomputed", recomputed},
       {"sample", r.prompt + r.sample}};
   return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -284,6 +299,16 @@ std::string describe_result(const TrainResult& r) {
     if (r.bytes_by_category[i] > 0)
       text += fmt::format("         {:<16} {:>12}\n", to_string(static_cast<Category>(i)),
                           format_bytes(r.bytes_by_category[i]));
+  if (r.recomputed) {
+    text += fmt::format("again    {} of {} saved bytes dropped, {} operators run again: {:.1f} % of the forward's work",
+                        format_bytes(r.recomputed->dropped_bytes), format_bytes(r.recomputed->saved_bytes),
+                        r.recomputed->recomputed, 100 * share_of_forward(*r.recomputed));
+    if (r.recomputed->offloaded > 0 || !r.offload_failure.empty())
+      text +=
+          fmt::format("\noffload  {} written, {} tensors read back{}{}", format_bytes(r.recomputed->offloaded_bytes),
+                      r.recomputed->loaded, r.offload_failure.empty() ? "" : "; ", r.offload_failure);
+    text += '\n';
+  }
   text += fmt::format("requests hash {:016x}, {:.2f} % served from the pool", r.allocation_hash, 100 * r.hit_rate);
   for (const auto& [what, path] : r.written) text += fmt::format("\nwrote    {} {}", what, path);
   return text;
@@ -366,6 +391,10 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
     result.validation_bytes = interim_batches * trainer.validation_batch_bytes();
   }
   take_statistics(trainer.pool(), result);
+  if (options.memory != nullptr) {
+    result.recomputed = options.memory->statistics();
+    result.offload_failure = options.memory->offload_failure();
+  }
   result.baselines = ngram_baselines(trainer.corpus().train, trainer.corpus().validation);
   result.seconds = watch.seconds();
   if (!options.json.empty()) {

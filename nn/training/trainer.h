@@ -6,8 +6,10 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 
 #include "allocator/caching_allocator.h"
+#include "autograd/memory/rematerialisation.h"
 #include "nn/optimizer.h"
 #include "nn/training/checkpoint.h"
 #include "nn/training/text.h"
@@ -119,6 +121,7 @@ struct RunOptions {
   bool quiet = false;                                // print nothing
   bool live = false;                                 // `out` is a terminal: a line between lines is redrawn in place
   std::map<std::string, std::string> metadata = {};  // of the checkpoint
+  const Rematerialisation* memory = nullptr;         // in force: what it did is reported
 };
 
 /// What a run found out. Memory since the pool's peaks were reset.
@@ -137,6 +140,8 @@ struct TrainResult {
   std::uint64_t allocation_hash = 0;
   std::array<std::uint64_t, category_count> bytes_by_category{};  // peaks
   double hit_rate = 0;
+  std::optional<RematerialisationStatistics> recomputed;     // of RunOptions::memory
+  std::string offload_failure;                               // why the file of RunOptions::memory took no more
   std::vector<std::pair<std::string, std::string>> written;  // what, path
 };
 

@@ -171,6 +171,45 @@ TEST_F(Train, InTilesLearnsTheSameWithLessMemory) {
   EXPECT_EQ(numbers(run()), numbers(tiled));
 }
 
+TEST_F(Train, DropsSavedTensorsForABudgetAndReportsIt) {
+  options_.layers = 4;
+  options_.batch = 4;
+  options_.dropout = 0.1;
+  options_.json = folder_.file("report.json");
+  const TrainResult whole = run();
+  EXPECT_FALSE(whole.recomputed.has_value());
+  const std::uint64_t limit = whole.peak_reserved_bytes * 7 / 10;
+  options_.budget = std::to_string(limit);
+  const TrainResult limited = run();
+  EXPECT_EQ(numbers(limited), numbers(whole));
+  EXPECT_LE(limited.peak_reserved_bytes, limit);
+  EXPECT_GT(limited.recomputed->recomputed, 0u);
+  EXPECT_THAT(out_.str(), HasSubstr("operators run again"));
+  EXPECT_THAT(read_bytes(options_.json), HasSubstr("\"operators_run_again\""));
+  options_.offload = ::testing::TempDir();
+  EXPECT_EQ(numbers(run()), numbers(whole));
+}
+
+TEST_F(Train, SelectiveCheckpointsAndOffloadingChangeNoNumber) {
+  options_.layers = 3;
+  options_.dropout = 0.1;
+  const TrainResult whole = run();
+  options_.checkpoint = "selective";
+  const TrainResult selective = run();
+  EXPECT_EQ(numbers(selective), numbers(whole));
+  EXPECT_LT(selective.peak_live_bytes, whole.peak_live_bytes);
+  for (const std::string policy : {"none", "block"}) {
+    options_.checkpoint = policy;
+    options_.offload = "";
+    const TrainResult kept = run();
+    options_.offload = ::testing::TempDir();
+    const TrainResult moved = run();
+    EXPECT_EQ(numbers(moved), numbers(whole)) << policy;
+    EXPECT_LE(moved.peak_live_bytes, kept.peak_live_bytes) << policy;  // equal where the optimiser's step is the peak
+    EXPECT_GT(moved.recomputed->offloaded, 0u) << policy;
+  }
+}
+
 TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
   options_.save = folder_.file("done.safetensors");
   run();
@@ -427,6 +466,16 @@ TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
   o = options_;
   o.device = "tpu";
   EXPECT_EQ(refusal<ValueError>(o), "[train] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is tpu");
+  o = options_;
+  o.checkpoint = "all";
+  EXPECT_EQ(
+      refusal<ValueError>(o),
+      "[train] --checkpoint must be none, selective, block, sqrt, revolve, revolve:SLOTS, budget or auto, but is all");
+  o.checkpoint = "budget";
+  EXPECT_EQ(refusal<ValueError>(o), "[train] --checkpoint budget needs --budget");
+  o = options_;
+  o.offload = "/nowhere";
+  EXPECT_THAT(refusal<FileError>(o), HasSubstr("[offload] cannot make a file in the folder /nowhere: "));
   o = options_;
   o.budget = "much";
   EXPECT_THAT(refusal<ValueError>(o), HasSubstr("much"));
