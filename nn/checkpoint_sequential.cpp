@@ -41,7 +41,7 @@ std::int64_t repeats_of(std::int64_t stages, std::int64_t slots) {
 /// the rest, which has one less, are both as long as their slots allow.
 std::int64_t split_of(std::int64_t stages, std::int64_t slots) {
   const std::int64_t repeats = repeats_of(stages, slots);
-  return std::max(longest_chain(slots, repeats - 2), stages - longest_chain(slots - 1, repeats));
+  return std::max<std::int64_t>({1, longest_chain(slots, repeats - 2), stages - longest_chain(slots - 1, repeats)});
 }
 
 Tensor run_plainly(const Stages& stages, Tensor x, std::size_t first, std::size_t last) {
