@@ -207,10 +207,9 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const bool recording = wants_gradient({x, weight});
   const bool want_dx = recording && x.requires_grad(), want_dweight = recording && weight.requires_grad();
   const auto run = [=](const Tensor& input, const Tensor& table, const Tensor& classes, const Tensor& each) {
-    const Tensor rows = dense(input.detach());
     const Shape flat{classes.count(), table.shape()[1]};
-    return run_chunks(rows.alias(contiguous_geometry(flat)), table.detach(),
-                      classes.alias(contiguous_geometry({classes.count()})), each, options, want_dx, want_dweight);
+    return run_chunks(reshape(dense(input.detach()), flat), table.detach(), reshape(classes, {classes.count()}), each,
+                      options, want_dx, want_dweight);
   };
   const LossAndGradients first = run(x, weight, wanted.rows, scale);
   Tensor loss = sum(first.losses) * scale;

@@ -324,6 +324,22 @@ TEST(Operators, KeepNothingWhereNoGradientIsWanted) {
   EXPECT_FALSE(y.requires_grad());
 }
 
+TEST(LinearCrossEntropy, TakesViewsThatBeginInsideTheirMemory) {
+  Generator generator(3);
+  const Tensor x = randn({1, 10, 4}, {.dtype = DType::f64}, generator), w = randn({6, 4}, x.options(), generator);
+  const Tensor targets = randint(0, 6, {1, 10}, {.dtype = DType::i64}, generator);
+  const auto step = [&](const Tensor& rows, const Tensor& classes) {
+    const Tensor input = rows.detach().set_requires_grad();
+    const Tensor loss = linear_cross_entropy(input, w, classes);
+    return std::pair(loss.item(), grad({loss}, {input})[0]);
+  };
+  const Tensor rows = slice(x, 1, 5, 10), classes = slice(targets, 1, 5, 10);
+  ASSERT_TRUE(rows.is_contiguous() && classes.is_contiguous());
+  const auto got = step(rows, classes), want = step(rows.copy(), classes.copy());
+  EXPECT_EQ(got.first, want.first);
+  EXPECT_TRUE(bit_equal(got.second, want.second));
+}
+
 TEST(Dropout, DropsTheSameElementsForTheSameGeneratorState) {
   const Tensor x = ones({1000});
   Generator generator(9), copy = generator;

@@ -118,11 +118,13 @@ TEST_F(Train, StoppedAndResumedInTheMiddleGivesTheBitsOfAWholeRun) {
 }
 
 TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
+  options_.batch = 1;
   const TrainResult at_once = run();
   options_.chunk = 40;
   const TrainResult whole = run();
   for (std::size_t i = 0; i < whole.steps.size(); ++i)
-    EXPECT_NEAR(whole.steps[i].loss, at_once.steps[i].loss, 1e-3) << "step " << i + 1;
+    EXPECT_NEAR(whole.steps[i].gradient_norm, at_once.steps[i].gradient_norm, 1e-3 * at_once.steps[i].gradient_norm)
+        << "step " << i + 1;
   EXPECT_NE(numbers(whole), numbers(at_once)) << "sums are rounded in another order";
   options_.save = folder_.file("half.safetensors");
   options_.stop_after = 9;

@@ -23,7 +23,7 @@ namespace {
 using poolgrad::testing_support::error_of;
 using ::testing::HasSubstr;
 
-constexpr std::int64_t length = 100, batch = 2;
+constexpr std::int64_t length = 100;
 
 nn::LanguageModelConfig three_layers() {
   return {
@@ -36,7 +36,8 @@ struct InChunks {
   nn::LanguageModel model;
   Tensor tokens, targets;
 
-  explicit InChunks(const nn::MixerFactory& mixer, const nn::LanguageModelConfig& config = three_layers())
+  explicit InChunks(const nn::MixerFactory& mixer, const nn::LanguageModelConfig& config = three_layers(),
+                    std::int64_t batch = 2)
       : model(config, mixer, {.generator = &generator}) {
     const NoGradGuard no_grad;
     for (Tensor& parameter : model.parameters())
@@ -122,12 +123,13 @@ std::vector<NamedMixer> mixers_of_every_pattern() {
 }
 
 TEST(ChunkedAttention, GivesLossAndGradientsOfTheWholeForEveryPattern) {
-  for (const auto& [name, mixer] : mixers_of_every_pattern()) {
-    InChunks both(mixer);
-    const InChunks::Step want = both.whole();
-    for (const std::int64_t chunk : {7, 16, 33, 99, 100, 1000})
-      EXPECT_EQ(difference(both.in_chunks(chunk), want), "") << name << " in chunks of " << chunk;
-  }
+  for (const std::int64_t batch : {1, 2})
+    for (const auto& [name, mixer] : mixers_of_every_pattern()) {
+      InChunks both(mixer, three_layers(), batch);
+      const InChunks::Step want = both.whole();
+      for (const std::int64_t chunk : {7, 16, 33, 99, 100, 1000})
+        EXPECT_EQ(difference(both.in_chunks(chunk), want), "") << name << " in chunks of " << chunk;
+    }
 }
 
 TEST(ChunkedAttention, DropsWhatTheWholeDrops) {
