@@ -289,6 +289,11 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     inputs.clear();
     ++statistics_.recomputed;
     statistics_.recomputed_nanoseconds += operation.nanoseconds;
+    if (statistics_.recomputed_nanoseconds > most_again * statistics_.recorded_nanoseconds)
+      throw Error("[" + operation.name + "] computing saved tensors again has taken more than " +
+                  std::to_string(static_cast<int>(most_again)) +
+                  " times as long as what was recorded: the budget is too small, with " +
+                  format_bytes(statistics_.held_bytes) + " of saved tensors in memory");
     Tensor found;
     for (const std::weak_ptr<Result>& made : operation.results) {
       const std::shared_ptr<Result> result = made.lock();
@@ -373,7 +378,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   /// Of its operation and of all that would have to be computed before it.
   double price_to_compute(const Result& result, double enough) const {
     if (result.operation == nullptr) return infinity;
-    constexpr std::size_t far = 1024;  // operations; beyond, a price is known to be high and no more
+    constexpr std::size_t far = 256;  // operations; beyond, a price is known to be high and no more
     const auto bytes = static_cast<double>(result.bytes);
     double nanoseconds = 0;
     std::unordered_set<const Operation*> seen{result.operation.get()};
@@ -409,6 +414,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   std::unordered_map<const Storage*, std::weak_ptr<Result>> known_;
   std::map<Place, Result*> droppable_;
   std::vector<std::weak_ptr<Result>> undecided_;
+  static constexpr double most_again = 50;
   std::uint64_t next_number_ = 0;
   RematerialisationStatistics statistics_;
 };

@@ -117,6 +117,31 @@ TEST(MemoryBudget, DropsNothingWhereItIsNotNeeded) {
   EXPECT_EQ(budget.statistics().recomputed, 0u);
 }
 
+TEST(MemoryBudget, SaysThatItIsTooSmallWhereTheSameThingsAreComputedWithoutEnd) {
+  // Each of 500 gradients wants a tensor at the end of a chain of its own length, and nothing of a chain can stay.
+  CachingAllocator& pool = allocator_for(cpu);
+  const Tensor x = uniform({1 << 12}, 0.5, 1.0).set_requires_grad();
+  const auto run = [&] {
+    Tensor y = x;
+    for (int i = 0; i < 500; ++i) y = sin(y);
+    return grad({sum(y)}, {x})[0];
+  };
+  const Tensor expected = run();
+  pool.trim();
+  const std::size_t standing = pool.statistics().reserved_bytes.current;
+  std::string refusal;
+  for (std::size_t tensors = 6; tensors > 2 && refusal.empty(); --tensors) {
+    const MemoryBudget budget(standing + tensors * (1 << 14));
+    try {
+      EXPECT_TRUE(bit_equal(run(), expected)) << tensors << " tensors";
+    } catch (const Error& error) {
+      refusal = error.what();
+    }
+  }
+  EXPECT_THAT(refusal, HasSubstr("[sin] computing saved tensors again has taken more than 50 times as long"));
+  EXPECT_TRUE(bit_equal(run(), expected));
+}
+
 TEST(MemoryBudget, LeavesThePoolAsItWas) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t before = pool.budget();
