@@ -11,7 +11,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "autograd/engine/engine.h"
-#include "autograd/engine/function.h"
+#include "autograd/memory/rematerialisation.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
@@ -272,6 +272,15 @@ TEST_F(Checkpoint, GivesItsInputsToThePolicyAround) {
   Elsewhere policy;
   expect_same(gradients([&](const Tensor& x) { return checkpoint(function(), deep(x) + x); }), expected);
   EXPECT_THAT(policy.names, testing::Contains("checkpoint"));
+}
+
+TEST_F(Checkpoint, MayHaveInputsThatAPolicyAroundItDropsAndComputesAgain) {
+  const auto around = [&](const Tensor& x) { return exp(checkpoint(function(), sin(x)) * 0.5); };
+  const Tensors expected = gradients([&](const Tensor& x) { return exp(deep(sin(x)) * 0.5); });
+  const Rematerialisation policy({.drop_below = 1e9});
+  calls_ = 0;
+  expect_same(gradients(around), expected);
+  EXPECT_EQ(calls_, 2);
 }
 
 TEST_F(Checkpoint, LeavesNothingBehindWhenTheFunctionThrows) {
