@@ -303,7 +303,6 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
           contiguous_geometry({static_cast<std::int64_t>(output.storage()->bytes() / size_of(output.dtype()))}));
       if (result.get() == &wanted) found = whole;
       if (result->present().defined()) continue;
-      if (result->data.defined()) forget(*result);  // somebody wrote into it
       hold(*result, whole);
       if (!result->is_saved) passing.results.push_back(result);
     }
@@ -311,6 +310,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
 
   void hold(Result& result, const Tensor& whole) {
+    forget(result);  // where somebody wrote into it
     result.data = whole;
     result.data_version = whole.storage()->version();
     statistics_.held_bytes += result.bytes;

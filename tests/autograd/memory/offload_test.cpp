@@ -14,10 +14,12 @@
 
 #include "allocator/error.h"
 #include "autograd/engine/engine.h"
+#include "autograd/engine/record.h"
 #include "autograd/memory/checkpoint.h"
 #include "autograd/memory/memory_budget.h"
 #include "autograd/operators.h"
 #include "tensor/creation.h"
+#include "tensor/grad_mode.h"
 #include "tensor/print.h"
 
 namespace poolgrad {
@@ -155,6 +157,28 @@ TEST(Offload, MovesTheInputsOfCheckpoints) {
   const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
   expect_equal_gradients(run(), expected);
   EXPECT_GE(policy.statistics().loaded, 3u);
+}
+
+TEST(Offload, ReadsAgainWhatWasWrittenIntoSinceItCameBack) {
+  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true});
+  Tensor loss;
+  {
+    const Tensor y = exp(x), out = y.copy();
+    record("scribbler", {y}, {out}, [saved = SavedTensor(y)](const BackwardCall& call) -> Gradients {
+      const NoGradGuard guard;
+      saved.unpack().fill(0.0);
+      return {call.gradient()};
+    });
+    loss = sum(out * 3.0);
+  }
+  const Tensor expected = [&] {
+    const NoGradGuard guard;
+    return exp(x) * 3.0;
+  }();
+  EXPECT_TRUE(bit_equal(grad({loss}, {x})[0], expected));
+  EXPECT_EQ(policy.statistics().held_bytes, 0u);
+  EXPECT_EQ(policy.statistics().loaded, 2u);
 }
 
 TEST(Offload, ServesABudgetThatComputingAgainCannot) {
