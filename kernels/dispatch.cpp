@@ -11,6 +11,7 @@
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/definition/elementwise.h"
+#include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -329,7 +330,7 @@ namespace {
 /// `forwards` times the two products of the forward pass over the pairs.
 double attention_operations(const AttentionSchedule& schedule, double forwards, const View& q, const View& v) {
   const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
-  return forwards * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * share * schedule.count_pairs();
+  return forwards * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
 }
 
 }  // namespace

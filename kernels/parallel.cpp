@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "allocator/error.h"
@@ -43,6 +44,9 @@ void on_team(int team, const Work& work) {
 }
 
 }  // namespace
+
+OnThisThread::OnThisThread() : before_(std::exchange(inside_parallel_region, true)) {}
+OnThisThread::~OnThisThread() { inside_parallel_region = before_; }
 
 int num_threads() { return thread_count(); }
 

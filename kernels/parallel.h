@@ -11,6 +11,19 @@ int num_threads();
 /// Sets it for the process; throws ValueError below 1.
 void set_num_threads(int threads);
 
+/// While it lives, what the calling thread does in parallel it does alone; num_threads() stays as it is. For dry runs,
+/// whose loops are too short to wait for other threads.
+class OnThisThread {
+ public:
+  OnThisThread();
+  ~OnThisThread();
+  OnThisThread(const OnThisThread&) = delete;
+  OnThisThread& operator=(const OnThisThread&) = delete;
+
+ private:
+  bool before_;
+};
+
 namespace detail {
 /// Runs call(context, item, worker) for every item of [0, items): in equal consecutive parts per worker, or, where
 /// `dynamic`, one after another as workers become free. The first exception stops what has not begun and is rethrown.

@@ -144,13 +144,6 @@ Json page_columns(const std::vector<PageLife>& pages, const Moments& at, const A
           {"size", column(pages, [](const PageLife& p) { return p.size; })}};
 }
 
-/// What stays is stacked below what comes and goes.
-constexpr std::array<Category, category_count> stacking = {
-    Category::parameter,  Category::optimizer_state, Category::gradient, Category::input, Category::cache,
-    Category::activation, Category::query,           Category::key,      Category::value, Category::output,
-    Category::scores,     Category::weights,         Category::mask,     Category::comm,  Category::temp,
-    Category::workspace,  Category::unknown};
-
 /// Adds "samples", and "sampled" and "requested" for the categories that are ever requested.
 void add_samples(Json& page, const std::vector<Sample>& samples, const Moments& at) {
   page["samples"] = {{"moment", column(samples, [&](const Sample& s) { return at(s.moment); })},

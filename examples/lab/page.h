@@ -1,6 +1,7 @@
 // What the page of a report shows, as JSON with packed columns of numbers.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -38,6 +39,13 @@ std::string pack_column(const std::vector<std::uint64_t>& values);
 
 /// JSON that may stand inside <script>: no '<', '>' or '&', no "//", and no invalid UTF-8.
 std::string embeddable(const Json& json);
+
+/// What stays is stacked below what comes and goes.
+inline constexpr std::array<Category, category_count> stacking = {
+    Category::parameter,  Category::optimizer_state, Category::gradient, Category::input, Category::cache,
+    Category::activation, Category::query,           Category::key,      Category::value, Category::output,
+    Category::scores,     Category::weights,         Category::mask,     Category::comm,  Category::temp,
+    Category::workspace,  Category::unknown};
 
 /// The words and tables of the page.
 struct PageTables {

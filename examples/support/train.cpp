@@ -228,16 +228,9 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
                                                           .generator = &generator});
 }
 
-int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
-  CLI::App app("Trains a byte-level long-context language model on any text.");
-  app.option_defaults()->always_capture_default();
-  app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
+void add_training_options(CLI::App& app, TrainOptions& o) {
   for_each_setting(o, setting_adder(app));
   app.add_option("--store-every", o.store_every, "Chunks between two that states are kept for; the rest is run again");
-  app.add_option(
-      "--device", o.device,
-      "cpu, or sim:SIZE, a device of that capacity without arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
-  app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option(
       "--checkpoint", o.checkpoint,
       "What is kept for backward, the rest being computed again: none (all is kept), selective (products and "
@@ -245,13 +238,24 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
       "block, sqrt, revolve or revolve:SLOTS (the inputs of some blocks), budget (what the budget has room for), or "
       "auto: budget where there is one; the numbers stay the same");
   app.add_option("--offload", o.offload, "Folder to move saved tensors to, rather than to compute them again");
+  app.add_option("--sample", o.sample, "Bytes of text to write at the end");
+}
+
+int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
+  CLI::App app("Trains a byte-level long-context language model on any text.");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
+  add_training_options(app, o);
+  app.add_option(
+      "--device", o.device,
+      "cpu, or sim:SIZE, a device of that capacity without arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
+  app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,
                  "Checkpoint to go on from, bit for bit; --steps and --lr may differ from its own");
   app.add_flag("--other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
   app.add_option("--stop-after", o.stop_after, "Save and stop after this step (0: never)");
   app.add_option("--report", o.report, "Steps between lines");
-  app.add_option("--sample", o.sample, "Bytes of text to write at the end");
   app.add_option("--json", o.json, "Report to write, as JSON");
   app.add_option("--csv", o.csv, "Steps to write, as CSV");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");

@@ -69,6 +69,9 @@ struct TrainOptions {
   std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus corpus, Device device, Generator& generator) const;
 };
 
+/// Adds the options that decide the numbers or the memory of a run to a command line: those that a plan shares.
+void add_training_options(CLI::App& app, TrainOptions& options);
+
 /// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
 int parse_train_options(int argc, const char* const* argv, TrainOptions& options);
 

@@ -193,6 +193,23 @@ std::shared_ptr<const WholeProgram> ProgramCache::get(const AttentionSchedule& s
   return Lru::get(hash_of(schedule, limit, short_first), is_it, make).program;
 }
 
+double kept_pairs(const AttentionSchedule& schedule) {
+  struct KeptPairs {
+    AttentionSchedule schedule;
+    double pairs;
+    std::size_t bytes() const { return sizeof(KeptPairs); }
+  };
+  static auto* const cache = new Lru<KeptPairs>(std::size_t{1} << 20, 64, program_memory());
+  if (!has_identity(schedule)) return schedule.count_pairs();
+  return cache
+      ->get(
+          hash_of(schedule, 0, false), [&](const KeptPairs& kept) { return same(kept.schedule, schedule); },
+          [&] {
+            return KeptPairs{schedule, schedule.count_pairs()};
+          })
+      .pairs;
+}
+
 AttentionTiles::AttentionTiles(const AttentionSchedule& schedule, std::int64_t limit, bool short_first)
     : AttentionTiles(schedule, RowTiling(schedule, limit, short_first),
                      ProgramCache::global().get(schedule, limit, short_first)) {}

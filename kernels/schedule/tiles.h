@@ -92,6 +92,10 @@ class ProgramCache : public Lru<KeptProgram> {
   std::shared_ptr<const WholeProgram> get(const AttentionSchedule& schedule, std::int64_t limit, bool short_first);
 };
 
+/// AttentionSchedule::count_pairs(), counted once: layers and steps ask for the same schedules. Lists without an
+/// identity are counted anew each time.
+double kept_pairs(const AttentionSchedule& schedule);
+
 class AttentionTiles {
  public:
   /// As RowTiling; `schedule` must outlive it.

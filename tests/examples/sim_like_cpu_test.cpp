@@ -2,14 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sstream>
-
 #include "allocator/error.h"
-#include "examples/support/train.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
-#include "kernels/parallel.h"
-#include "tests/tensor/support.h"
+#include "tests/examples/train_program.h"
 
 namespace poolgrad::examples {
 namespace {
@@ -35,39 +31,29 @@ class SimLikeCpu : public ::testing::Test {
     options_.sample = 3;
     options_.budget = "1GiB";
   }
-  ~SimLikeCpu() override {
-    kernels::set_num_threads(threads_);
-    kernels::set_instruction_set("auto");
-  }
 
-  nn::TrainResult on(const std::string& device, TrainOptions options) {
-    std::ostringstream out;
+  nlohmann::json on(const std::string& device, TrainOptions options, const std::string& environment = "") {
     options.device = device;
-    return train(options, out);
+    return run_train_program(options, folder_, environment);
   }
 
   /// Both runs: forward, backward, clipping, AdamW, validation, a sample.
-  void expect_same_bytes(const TrainOptions& o) {
-    const nn::TrainResult real = on("cpu", o);
-    const nn::TrainResult planned = on("sim:" + o.budget + ",like=cpu", o);
-    SCOPED_TRACE(o.attention.describe(o.context) + ", " + o.dtype + ", " + std::to_string(kernels::num_threads()) +
-                 " threads, " + std::string(kernels::instruction_set()));
-    EXPECT_EQ(planned.peak_live_bytes, real.peak_live_bytes);
-    EXPECT_EQ(planned.peak_reserved_bytes, real.peak_reserved_bytes);
-    EXPECT_EQ(planned.bytes_by_category, real.bytes_by_category);
-    EXPECT_EQ(planned.allocation_hash, real.allocation_hash);
-    ASSERT_EQ(planned.steps.size(), real.steps.size());
-    for (std::size_t i = 0; i < real.steps.size(); ++i) {
-      EXPECT_EQ(planned.steps[i].live_bytes, real.steps[i].live_bytes);
-      EXPECT_EQ(planned.steps[i].reserved_bytes, real.steps[i].reserved_bytes);
-      EXPECT_EQ(planned.steps[i].device_allocations, real.steps[i].device_allocations);
-    }
+  void expect_same_bytes(const TrainOptions& o, const std::string& environment = "") {
+    const auto real = on("cpu", o, environment), planned = on("sim:" + o.budget + ",like=cpu", o, environment);
+    SCOPED_TRACE(o.attention.describe(o.context) + ", " + o.dtype + " " + environment);
+    ASSERT_FALSE(real.contains("error")) << real;
+    ASSERT_FALSE(planned.contains("error")) << planned;
+    for (const char* name : {"peak_live_bytes", "peak_reserved_bytes", "bytes_by_category", "allocation_hash"})
+      EXPECT_EQ(planned[name], real[name]) << name;
+    ASSERT_EQ(planned["steps"].size(), real["steps"].size());
+    for (std::size_t i = 0; i < real["steps"].size(); ++i)
+      for (const char* name : {"live_bytes", "reserved_bytes", "device_allocations"})
+        EXPECT_EQ(planned["steps"][i][name], real["steps"][i][name]) << name << " of step " << i + 1;
   }
-  void expect_same_bytes() { expect_same_bytes(options_); }
+  void expect_same_bytes(const std::string& environment = "") { expect_same_bytes(options_, environment); }
 
   TemporaryFolder folder_;
   TrainOptions options_;
-  const int threads_ = kernels::num_threads();
 };
 
 TEST_F(SimLikeCpu, ReservesToTheByteWhatEveryPatternReserves) {
@@ -96,30 +82,21 @@ TEST_F(SimLikeCpu, ModelsTheThreadsOfThisProcess) {
   options_.dropout = 0.1;
   for (const int threads : {1, 3, 8})
     for (const char* dtype : {"f32", "bf16"}) {
-      kernels::set_num_threads(threads);
       options_.dtype = dtype;
-      expect_same_bytes();
+      expect_same_bytes("POOLGRAD_THREADS=" + std::to_string(threads));
     }
 }
 
 TEST_F(SimLikeCpu, ModelsTheInstructionSetOfThisProcess) {
   options_.dtype = "bf16";
-  for (const std::string_view set : kernels::instruction_sets()) {
-    kernels::set_instruction_set(set);
-    expect_same_bytes();
-  }
+  for (const std::string_view set : kernels::instruction_sets()) expect_same_bytes("POOLGRAD_ISA=" + std::string(set));
 }
 
 TEST_F(SimLikeCpu, ModelsTheBackEndOfProducts) {
-  for (const char* name : {"poolgrad", "eigen", "onednn"}) {
-    try {
-      kernels::set_gemm_backend(name);
-    } catch (const ValueError&) {
-      continue;  // a build without it
-    }
-    expect_same_bytes();
+  for (const std::string name : {"poolgrad", "eigen", "onednn"}) {
+    if (name == "onednn" && kernels::gemm_backend().find("oneDNN") == std::string_view::npos) continue;
+    expect_same_bytes("POOLGRAD_GEMM=" + name);
   }
-  kernels::set_gemm_backend("auto");
 }
 
 TEST_F(SimLikeCpu, ReservesToTheByteWhatTheDefaultRunReserves) {
@@ -132,22 +109,17 @@ TEST_F(SimLikeCpu, ReservesToTheByteWhatTheDefaultRunReserves) {
 
 TEST_F(SimLikeCpu, GivesPagesBackAsTheCpuDoesWhereTheBudgetIsTight) {
   // 5 MiB and less: pages are released and taken again.
-  const nn::TrainResult free = on("cpu", options_);
-  options_.budget = std::to_string(free.peak_live_bytes + free.peak_live_bytes / 64);
+  const auto peak = on("cpu", options_)["peak_live_bytes"].get<std::size_t>();
+  options_.budget = std::to_string(peak + peak / 64);
   expect_same_bytes();
 }
 
 TEST_F(SimLikeCpu, EndsWithTheSameRequestWhereTheMemoryDoesNotSuffice) {
   options_.budget = "4MiB";
-  const auto report = [&](const std::string& device) -> std::string {
-    try {
-      on(device, options_);
-    } catch (const OutOfMemoryError& error) {
-      const std::string text = error.what();
-      const std::size_t from = text.find(": ") + 2, to = text.find(", free on the device");
-      return text.substr(from, to - from);
-    }
-    return "trained";
+  const auto report = [&](const std::string& device) {
+    const std::string text = on(device, options_)["error"].get<std::string>();
+    const std::size_t from = text.find(": ") + 2, to = text.find(", free on the device");
+    return text.substr(from, to - from);
   };
   EXPECT_THAT(report("cpu"), ::testing::HasSubstr("budget 4.00 MiB"));
   EXPECT_EQ(report("sim:4MiB,like=cpu"), report("cpu"));

@@ -62,6 +62,31 @@ TEST_P(Parallel, NestedCallsStayOnTheThreadThatMakesThem) {
   EXPECT_EQ(visits, 8 * 16);
 }
 
+TEST_P(Parallel, AGuardKeepsLoopsOnItsThreadAndTheirNumberAsItIs) {
+  const auto seen = [] {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+    parallel_items(64, [&](std::int64_t, int worker) {
+      EXPECT_LT(worker, num_threads());
+      const std::lock_guard lock(mutex);
+      threads.insert(std::this_thread::get_id());
+    });
+    return threads;
+  };
+  const int threads = num_threads();
+  {
+    const OnThisThread outer;
+    { const OnThisThread inner; }
+    EXPECT_EQ(seen(), std::set{std::this_thread::get_id()});
+    EXPECT_EQ(num_threads(), threads);
+  }
+  std::atomic<int> together = 0;
+  parallel_items(threads, [&](std::int64_t, int) {  // several threads again: each waits for all others
+    ++together;
+    while (together < threads) std::this_thread::yield();
+  });
+}
+
 TEST_P(Parallel, AnExceptionReachesTheCallerAndTheNextLoopWorks) {
   const auto failing = [](std::int64_t item, int) {
     if (item == 5) throw std::runtime_error("item 5");

@@ -156,6 +156,7 @@ inline void expect_visits(const AttentionSchedule& schedule, const Definition& d
     }
     EXPECT_EQ(schedule.count_pairs(), pairs) << what << ", tiles of " << limit;
     EXPECT_EQ(other.count_pairs(), pairs) << what << " transposed";
+    EXPECT_EQ(kept_pairs(schedule), pairs) << what << ", kept";
   }
 }
 

@@ -1,0 +1,51 @@
+// Training without arithmetic: the steps of examples/support/train.h on a simulated device, which is asked for every
+// byte that the real one would be asked for.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "allocator/trace/trace.h"
+#include "examples/support/train.h"
+
+namespace poolgrad::examples {
+
+/// What a run needs. Bytes are those of the pool's statistics.
+struct DryRun {
+  bool fits = true;
+  std::string refusal;  // where it does not fit: what was asked for last, and all else the pool has to say
+  std::uint64_t peak_live = 0, peak_reserved = 0;
+  std::array<std::uint64_t, category_count> peak_by_category{};
+  std::int64_t parameters = 0;
+  double step_seconds = 0;  // of the last step by the simulated device's clock, see kernels/dispatch.h
+};
+
+/// More than any device has.
+inline constexpr std::size_t no_limit = std::size_t{768} << 30;
+
+/// How much of a run is gone through.
+enum class Through : std::uint8_t {
+  steps,  // two steps: the first makes the optimiser's state, the second is like all that follow
+  run     // as ./run train does: at most eight steps, validation, a sample
+};
+
+/// A run as `options` say (but for their text and device) in `memory` bytes of a device that is like this machine's
+/// CPU: what it reserves is, to the byte, what `./run train --budget MEMORY` reserves here. Throws what the options are
+/// refused with; running out of memory is an answer.
+DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through = Through::run);
+
+/// The second step of such a run, as a trace of its requests. Throws OutOfMemoryError where it does not fit.
+Trace trace_of_step(const TrainOptions& options, std::size_t memory);
+
+struct Longest {
+  std::int64_t context = 0;  // 0: not even the shortest fits
+  DryRun run;                // at that context
+};
+
+/// The longest context of at most `most` tokens that trains in `memory` bytes, to a thousandth of itself: where two
+/// short contexts lead to, then galloping and bisection between contexts whose dry runs fit and do not.
+Longest longest_context(TrainOptions options, std::size_t memory, std::int64_t most);
+
+}  // namespace poolgrad::examples
