@@ -167,8 +167,9 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),
             "[train] --steps, --sample and --stop-after must not be negative");
-  EXPECT_EQ(train_refusal([](auto& o) { o.checkpoint = "all"; }),
-            "[checkpoint] the policy must be none, block, sqrt, revolve or revolve:SLOTS, but is all");
+  EXPECT_EQ(
+      train_refusal([](auto& o) { o.checkpoint = "all"; }),
+      "[train] --checkpoint must be none, selective, block, sqrt, revolve, revolve:SLOTS, budget or auto, but is all");
   EXPECT_EQ(train_refusal([](auto& o) { o.tile = -1; }),
             "[language_model] a tile must not be negative, but has -1 positions");
   EXPECT_EQ(train_refusal([](auto& o) {

@@ -116,6 +116,7 @@ TEST_F(SimLikeCpu, GivesPagesBackAsTheCpuDoesWhereTheBudgetIsTight) {
 
 TEST_F(SimLikeCpu, EndsWithTheSameRequestWhereTheMemoryDoesNotSuffice) {
   options_.budget = "4MiB";
+  options_.checkpoint = "none";
   const auto report = [&](const std::string& device) {
     const std::string text = on(device, options_)["error"].get<std::string>();
     const std::size_t from = text.find(": ") + 2, to = text.find(", free on the device");
