@@ -11,6 +11,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/engine/engine.h"
 #include "autograd/memory/offload_file.h"
 #include "tensor/grad_mode.h"
 
@@ -35,7 +36,7 @@ struct Result {
         tag(made_with) {}
   ~Result();
 
-  /// The data, if it is there and nobody has written into it: what is kept, or what somebody else still has.
+  /// The data, if it is kept and nobody has written into it.
   Tensor present() const {
     if (data.defined()) return data.storage()->version() == data_version ? data : Tensor();
     return {};
@@ -133,12 +134,11 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       const double enough = next == droppable_.end() ? infinity : next->first.first;
       if (const double price = price_of(result, enough); price > enough) {
         droppable_.erase(place);
-        list(result, price);
-        place = droppable_.begin();
-        continue;
+        list(result, price);  // behind `next`
+      } else if (drop(result)) {
+        freed += result.bytes;
       }
       place = next;
-      if (drop(result)) freed += result.bytes;
     }
     return freed;
   }
@@ -289,7 +289,12 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     inputs.clear();
     ++statistics_.recomputed;
     statistics_.recomputed_nanoseconds += operation.nanoseconds;
-    if (statistics_.recomputed_nanoseconds > most_again * statistics_.recorded_nanoseconds)
+    if (!std::exchange(counts_pass_, true))
+      at_end_of_backward([results = weak_from_this()] {
+        if (const std::shared_ptr<Results> alive = results.lock()) alive->pass_ended();
+      });
+    again_in_pass_ += operation.nanoseconds;
+    if (again_in_pass_ > most_again * statistics_.recorded_nanoseconds)
       throw Error("[" + operation.name + "] computing saved tensors again has taken more than " +
                   std::to_string(static_cast<int>(most_again)) +
                   " times as long as what was recorded: the budget is too small, with " +
@@ -307,6 +312,12 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       if (!result->is_saved) passing.results.push_back(result);
     }
     return found;
+  }
+
+  void pass_ended() {
+    const std::lock_guard lock(mutex_);
+    counts_pass_ = false;
+    again_in_pass_ = 0;
   }
 
   void hold(Result& result, const Tensor& whole) {
@@ -340,7 +351,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return true;
   }
   void write(Result& result) {
-    if (!can_write(result)) return;
+    if (!can_write(result) || !result.present().defined()) return;
     result.extent = file_->write(result.data.storage()->data(), result.bytes);
     if (!result.extent) return;
     ++statistics_.offloaded;
@@ -415,6 +426,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   std::map<Place, Result*> droppable_;
   std::vector<std::weak_ptr<Result>> undecided_;
   static constexpr double most_again = 50;
+  double again_in_pass_ = 0;  // nanoseconds, of operators that were run again
+  bool counts_pass_ = false;  // the end of the pass resets it
   std::uint64_t next_number_ = 0;
   RematerialisationStatistics statistics_;
 };

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -286,6 +287,70 @@ TEST(Rematerialisation, DoesNotRecurseHoweverLongTheChain) {
   const Rematerialisation all({.drop_below = everything});
   EXPECT_TRUE(bit_equal(run(), expected));
   EXPECT_EQ(all.statistics().recomputed, 19999u);
+}
+
+TEST(Rematerialisation, ServesAnyNumberOfPassesOverOneGraph) {
+  const Tensor x = uniform({32}, 0.5, 1.5).set_requires_grad();
+  const auto jacobian = [&](ReclaimClient* client) {
+    const Tensor y = exp(sin(x)) * 2.0;  // nobody holds what exp saved
+    std::vector<Tensor> rows;
+    for (std::int64_t i = 0; i < 200; ++i) {
+      rows.push_back(grad({select(y, 0, i % 32)}, {x}, {}, {.retain_graph = true})[0]);
+      if (client != nullptr) client->reclaim(SIZE_MAX);
+    }
+    return rows;
+  };
+  const std::vector<Tensor> expected = jacobian(nullptr);
+  const Rematerialisation policy;
+  expect_equal_bits(jacobian(policy.client().get()), expected);
+  EXPECT_GT(policy.statistics().recomputed, 190u);
+}
+
+TEST(MemoryBudget, IsKeptForOtherThreadsToo) {
+  Blocks blocks(12);
+  std::vector<Tensor> expected;
+  const std::size_t unlimited = peak_of([&] { expected = blocks.gradients(); });
+  const std::size_t standing = peak_of([] {});
+  const MemoryBudget budget(standing + (unlimited - standing) * 7 / 10);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    for (std::int64_t size = 1000; !stop; size = (size * 7 + 13) % 100'000) try {
+        zeros({size});  // may ask for saved tensors of the first thread
+      } catch (const OutOfMemoryError&) {
+      }
+  });
+  for (int step = 0; step < 20; ++step) try {
+      expect_equal_bits(blocks.gradients(), expected);
+    } catch (const OutOfMemoryError&) {  // the other one has it
+    }
+  stop = true;
+  other.join();
+  EXPECT_EQ(budget.statistics().held_bytes, 0u);
+}
+
+TEST(MemoryBudget, ThatEndsABackwardPassInTheMiddleSpoilsNothing) {
+  Blocks blocks(12);
+  std::vector<Tensor> expected;
+  const std::size_t unlimited = peak_of([&] { expected = blocks.gradients(); });
+  const Rematerialisation policy;
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.add_client(policy.client());
+  const std::size_t before = pool.budget();
+  int ended = 0;
+  for (std::size_t percent = 70; percent >= 10; percent -= 5) {
+    const Tensor loss = blocks.loss();
+    try {
+      pool.set_budget(unlimited * percent / 100);
+      expect_equal_bits(grad({loss}, blocks.parameters(), {}, {.retain_graph = true}), expected);
+    } catch (const OutOfMemoryError&) {
+      ++ended;
+    } catch (const ValueError&) {  // what lives is more
+    }
+    pool.set_budget(before);
+    expect_equal_bits(grad({loss}, blocks.parameters()), expected);
+    EXPECT_EQ(policy.statistics().held_bytes, 0u);
+  }
+  EXPECT_GT(ended, 0);
 }
 
 /// A program of random operators over (rows, width) tensors; the same for the same seed.

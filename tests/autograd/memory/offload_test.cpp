@@ -213,6 +213,58 @@ TEST(Offload, FallsBackToComputingAgainWhereTheDiskIsFull) {
   EXPECT_THAT(policy.offload_failure(), HasSubstr("File too large"));
 }
 
+/// x * a without a recipe.
+Tensor times_without_recipe(const Tensor& x, const Tensor& a) {
+  Tensor out;
+  {
+    const NoGradGuard guard;
+    out = x * a;
+  }
+  record("times", {x}, {out},
+         [a = SavedTensor(a)](const BackwardCall& call) -> Gradients { return {call.gradient() * a.unpack()}; });
+  return out;
+}
+
+/// Reading from the file is cheaper than anything else.
+RematerialisationOptions cheap_file() {
+  return {.offload_folder = offload_folder(), .prices = ComputePrices{1e-3, 1e-3, 1e3}};
+}
+
+TEST(Offload, DoesNotWriteWhatWasOverwritten) {
+  const Tensor x = uniform({64}, 0.5, 1.0).set_requires_grad();
+  const auto run = [&](ReclaimClient* client) {
+    Tensor y = tanh(x);  // saves its result
+    const Tensor total = sum(y);
+    if (client != nullptr) {
+      const NoGradGuard guard;
+      y.fill(0.0);
+      y = {};
+      client->reclaim(SIZE_MAX);
+    }
+    return grad({total}, {x})[0];
+  };
+  const Tensor expected = run(nullptr);
+  const Rematerialisation policy(cheap_file());
+  EXPECT_TRUE(bit_equal(run(policy.client().get()), expected));
+  EXPECT_EQ(policy.statistics().offloaded, 0u);
+}
+
+TEST(Offload, RefusesWhatWasOverwrittenAndHasNoRecipe) {
+  const Tensor x = uniform({64}, 0.5, 1.0).set_requires_grad();
+  const Rematerialisation policy(cheap_file());
+  Tensor a = uniform({64}, 0.5, 1.0);
+  const Tensor total = sum(times_without_recipe(x, a));
+  a.fill(0.0);
+  a = {};
+  policy.client()->reclaim(SIZE_MAX);
+  try {
+    grad({total}, {x});
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("[times] a saved tensor (64,) f32 on cpu was written in place"));
+  }
+}
+
 TEST(Offload, RefusesAFolderThatIsNotThereAndLeavesThePoolAlone) {
   const std::size_t before = allocator_for(cpu).budget();
   EXPECT_THROW(MemoryBudget(1_GiB, cpu, {.offload_folder = "/nowhere"}), FileError);
