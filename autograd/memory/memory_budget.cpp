@@ -1,5 +1,10 @@
 #include "autograd/memory/memory_budget.h"
 
+#include <algorithm>
+#include <utility>
+
+#include "allocator/error.h"
+
 namespace poolgrad {
 
 namespace {
@@ -12,13 +17,17 @@ RematerialisationOptions on(Device device, RematerialisationOptions options) {
 }  // namespace
 
 MemoryBudget::MemoryBudget(std::size_t bytes, Device device, RematerialisationOptions options)
-    : bytes_(bytes), pool_(allocator_for(device)), previous_(pool_.budget()), policy_(on(device, std::move(options))) {
+    : pool_(allocator_for(device)),
+      previous_(pool_.budget()),
+      bytes_(std::min(bytes, previous_)),
+      policy_(on(device, std::move(options))) {
+  if (bytes == 0) throw ValueError("[memory_budget] a budget of 0 bytes on " + to_string(device));
   pool_.add_client(policy_.client());
-  pool_.set_budget(bytes);
+  pool_.set_budget(bytes_);
 }
 
 MemoryBudget::~MemoryBudget() {
-  if (previous_ >= bytes_) pool_.set_budget(previous_);
+  if (pool_.budget() <= previous_) pool_.set_budget(previous_);  // else somebody raised it, and may use it
 }
 
 }  // namespace poolgrad

@@ -18,21 +18,22 @@ namespace poolgrad {
 ///   loss(model).backward();
 class MemoryBudget {
  public:
-  /// With an offload_folder, what is dearer to compute again is written to a file there. ValueError, changing nothing,
-  /// where what lives on the device already exceeds `bytes`; FileError where there can be no file in the folder.
+  /// A limit that the pool has already is not raised. With an offload_folder, what is dearer to compute again is
+  /// written to a file there. ValueError, changing nothing, for 0 and where what lives on the device already exceeds
+  /// `bytes`; FileError where there can be no file in the folder.
   explicit MemoryBudget(std::size_t bytes, Device device = cpu, RematerialisationOptions options = {});
   /// The pool's limit is again what it was.
   ~MemoryBudget();
   MemoryBudget(const MemoryBudget&) = delete;
   MemoryBudget& operator=(const MemoryBudget&) = delete;
 
+  /// The limit in force.
   std::size_t bytes() const { return bytes_; }
   RematerialisationStatistics statistics() const { return policy_.statistics(); }
 
  private:
-  std::size_t bytes_;
   CachingAllocator& pool_;
-  std::size_t previous_;
+  std::size_t previous_, bytes_;
   Rematerialisation policy_;
 };
 

@@ -153,6 +153,7 @@ TEST(MemoryBudget, LeavesThePoolAsItWas) {
   EXPECT_EQ(pool.budget(), before);
   const Tensor large = zeros({1 << 20});
   EXPECT_THROW(MemoryBudget(4096), ValueError);
+  EXPECT_THROW(MemoryBudget(0), ValueError);
   EXPECT_EQ(pool.budget(), before);
 }
 
@@ -304,6 +305,25 @@ TEST(Rematerialisation, ServesAnyNumberOfPassesOverOneGraph) {
   const Rematerialisation policy;
   expect_equal_bits(jacobian(policy.client().get()), expected);
   EXPECT_GT(policy.statistics().recomputed, 190u);
+}
+
+TEST(MemoryBudget, InsideASmallerOneRaisesNothing) {
+  CachingAllocator& pool = allocator_for(cpu);
+  const std::size_t before = pool.budget();
+  {
+    const MemoryBudget outer(64_MiB);
+    {
+      const MemoryBudget inner(128_MiB);
+      EXPECT_EQ(pool.budget(), 64_MiB);
+    }
+    EXPECT_EQ(pool.budget(), 64_MiB);
+    {
+      const MemoryBudget inner(32_MiB);
+      EXPECT_EQ(pool.budget(), 32_MiB);
+    }
+    EXPECT_EQ(pool.budget(), 64_MiB);
+  }
+  EXPECT_EQ(pool.budget(), before);
 }
 
 TEST(MemoryBudget, IsKeptForOtherThreadsToo) {
