@@ -12,7 +12,7 @@ namespace poolgrad {
 /// when an allocation would exceed the budget, the pool asks for saved tensors before it gives up, and those that cost
 /// least for each byte are dropped and computed again where the backward needs them. Results are bit for bit those of a
 /// run without a budget; OutOfMemoryError is thrown only where what is needed at one time exceeds it, and Error where
-/// computing things again takes 50 times what the forward passes took.
+/// one pass would compute things again for 50 times what the forward passes took.
 ///
 ///   MemoryBudget budget{8_GiB};
 ///   loss(model).backward();

@@ -78,17 +78,21 @@ struct Operation {
 /// The end of a result may end its operation, which may end the results that it read, and so on: one after the other,
 /// not one inside the other.
 Result::~Result() {
-  thread_local std::vector<std::shared_ptr<Operation>> doomed;
-  thread_local bool draining = false;
+  // No destructor of its own: it is used by graphs that end with their thread, too.
+  thread_local std::vector<std::shared_ptr<Operation>>* doomed = nullptr;
   if (operation == nullptr) return;
-  doomed.push_back(std::move(operation));
-  if (draining) return;
-  draining = true;
-  while (!doomed.empty()) {
-    const std::shared_ptr<Operation> next = std::move(doomed.back());
-    doomed.pop_back();
+  if (doomed != nullptr) {
+    doomed->push_back(std::move(operation));
+    return;
   }
-  draining = false;
+  std::vector<std::shared_ptr<Operation>> all;
+  all.push_back(std::move(operation));
+  doomed = &all;
+  while (!all.empty()) {
+    const std::shared_ptr<Operation> next = std::move(all.back());
+    all.pop_back();
+  }
+  doomed = nullptr;
 }
 
 /// What the node of an operation carries: it owns the results.

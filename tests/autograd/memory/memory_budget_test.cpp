@@ -373,6 +373,22 @@ TEST(MemoryBudget, ThatEndsABackwardPassInTheMiddleSpoilsNothing) {
   EXPECT_GT(ended, 0);
 }
 
+TEST(Rematerialisation, LetsAGraphEndWithItsThread) {
+  const std::uint64_t bytes = live_in_pool();
+  std::thread([] {
+    struct Late {
+      Tensor loss;
+    };
+    thread_local Late late;  // made first, so it ends last
+    late.loss = {};
+    const Rematerialisation all({.drop_below = everything});
+    Blocks blocks(2);
+    blocks.gradients();
+    late.loss = blocks.loss();
+  }).join();
+  EXPECT_EQ(live_in_pool(), bytes);
+}
+
 /// A program of random operators over (rows, width) tensors; the same for the same seed.
 std::vector<Tensor> random_program(std::uint64_t seed) {
   std::mt19937_64 random(seed);
