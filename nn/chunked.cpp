@@ -30,7 +30,7 @@ struct Chunks {
   Tensor tokens, targets;
 
   std::int64_t length() const { return tokens.size(1); }
-  std::int64_t count() const { return std::max<std::int64_t>(1, (length() + options.chunk - 1) / options.chunk); }
+  std::int64_t count() const { return std::max<std::int64_t>(1, (length() - 1) / options.chunk + 1); }
   std::int64_t end(std::int64_t c) const { return std::min(length(), (c + 1) * options.chunk); }
   Tensor part(const Tensor& x, std::int64_t c) const { return slice(x, 1, c * options.chunk, end(c)); }
 

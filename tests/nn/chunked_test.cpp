@@ -107,7 +107,7 @@ TEST(ChunkedLoss, HasTheGradientsOfTheWholeThroughARecurrentStateAndItsDropout) 
     ChunkedSteps steps(dropout);
     steps.whole().backward();
     const std::vector<Tensor> want = steps.gradients();
-    for (const std::int64_t chunk : {1, 7, 39, 40, 41})
+    for (const std::int64_t chunk : {std::int64_t{1}, std::int64_t{7}, std::int64_t{39}, std::int64_t{40}, INT64_MAX})
       for (const std::int64_t store_every : {1, 4}) {
         steps.model.zero_grad();
         const Tensor loss = steps.chunked(chunk, store_every);
