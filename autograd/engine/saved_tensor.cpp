@@ -47,7 +47,11 @@ struct SavedTensor::State {
 };
 
 SavedTensorPolicy::SavedTensorPolicy() : previous_(std::exchange(current_policy, this)) {}
-SavedTensorPolicy::~SavedTensorPolicy() { current_policy = previous_; }
+SavedTensorPolicy::~SavedTensorPolicy() {
+  SavedTensorPolicy** link = &current_policy;  // not always to this one: a pointer to a policy may be given another one
+  while (*link != nullptr && *link != this) link = &(*link)->previous_;
+  if (*link == this) *link = previous_;
+}
 
 std::weak_ptr<SavedTensorPolicy::Kept>& SavedTensorPolicy::entry_of(const Storage* storage) {
   if (kept_.size() >= most_kept_) {

@@ -56,8 +56,9 @@ struct SavedUse {
 };
 
 /// Decides what becomes of the tensors that nodes keep which are recorded on this thread while it is alive. Policies
-/// nest: the innermost decides alone, and what it leaves as it is no outer one is asked about. What is kept is memory:
-/// tensors that share a storage, at the same version, are packed as one, however many nodes and views there are.
+/// nest: the one made last decides alone, and what it leaves as it is no other one is asked about; they end in any
+/// order. What is kept is memory: tensors that share a storage, at the same version, are packed as one, however many
+/// nodes and views there are.
 class SavedTensorPolicy {
  public:
   SavedTensorPolicy();

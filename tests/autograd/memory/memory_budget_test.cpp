@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
@@ -387,6 +388,16 @@ TEST(Rematerialisation, LetsAGraphEndWithItsThread) {
     late.loss = blocks.loss();
   }).join();
   EXPECT_EQ(live_in_pool(), bytes);
+}
+
+TEST(Rematerialisation, MayTakeThePlaceOfAnotherInOnePointer) {
+  const Tensor x = uniform({64}, 0.5, 1.5).set_requires_grad();
+  auto policy = std::make_unique<Rematerialisation>();
+  policy = std::make_unique<Rematerialisation>();  // made before the first one ends
+  const Tensor y = tanh(x);
+  EXPECT_EQ(policy->statistics().saved, 1u);
+  policy.reset();
+  EXPECT_NO_THROW(grad({sum(tanh(y))}, {x}));
 }
 
 /// A program of random operators over (rows, width) tensors; the same for the same seed.
