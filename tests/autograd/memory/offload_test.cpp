@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "allocator/error.h"
@@ -263,6 +264,31 @@ TEST(Offload, RefusesWhatWasOverwrittenAndHasNoRecipe) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("[times] a saved tensor (64,) f32 on cpu was written in place"));
   }
+}
+
+TEST(Offload, ServesPassesOnSeveralThreadsWhileAnotherAsksForMemory) {
+  std::vector<Tensor> leaves;
+  const std::vector<Tensor> expected = chain_gradients(leaves);
+  const Rematerialisation policy({.drop_below = 1e9, .offload_folder = offload_folder()});
+  const auto forward = [&] {
+    Generator masks(5);
+    Tensor x = leaves[0];
+    for (int i = 0; i < 8; ++i)
+      x = x +
+          dropout(gelu(linear(checkpoint([&](const Tensor& h) { return layer_norm(h, leaves[1], {}); }, x), leaves[2])),
+                  0.1, masks);
+    return mean(square(x));
+  };
+  for (int round = 0; round < 10; ++round) {
+    const Tensor loss = forward();
+    std::vector<std::vector<Tensor>> found(3);
+    std::vector<std::thread> threads;
+    for (auto& mine : found) threads.emplace_back([&] { mine = grad({loss}, leaves, {}, {.retain_graph = true}); });
+    for (int i = 0; i < 50; ++i) policy.client()->reclaim(static_cast<std::size_t>(i) * 10000);
+    for (auto& t : threads) t.join();
+    for (auto& mine : found) expect_equal_gradients(mine, expected);
+  }
+  EXPECT_EQ(policy.statistics().held_bytes, 0u);
 }
 
 TEST(Offload, RefusesAFolderThatIsNotThereAndLeavesThePoolAlone) {
