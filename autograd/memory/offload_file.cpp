@@ -48,6 +48,7 @@ OffloadFile::Extent::~Extent() { file_->give_back(offset_, bytes_); }
 
 std::unique_ptr<const OffloadFile::Extent> OffloadFile::write(const void* from, std::size_t bytes) {
   std::unique_ptr<const Extent> extent(new Extent(shared_from_this(), take(bytes), bytes));
+  if (from == nullptr) return extent;
   const int error = in_steps(bytes, [&](std::size_t at, std::size_t left) {
     return ::pwrite(descriptor_, static_cast<const char*>(from) + at, left, static_cast<::off_t>(extent->offset_ + at));
   });

@@ -37,9 +37,10 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
     std::size_t bytes_;
   };
 
-  /// nullptr where the file cannot take them, a full disk say; reason() then tells why, and the file stays as it was.
+  /// `from` may be nullptr: then only a place is taken, as for a device without bytes. nullptr where the file cannot
+  /// take them, a full disk say; reason() then tells why, and the file stays as it was.
   std::unique_ptr<const Extent> write(const void* from, std::size_t bytes);
-  /// All bytes of an extent of this file. Throws FileError.
+  /// All bytes of an extent of this file that were written. Throws FileError.
   void read(const Extent& extent, void* to) const;
   const std::string& reason() const { return reason_; }
   /// In use now, and at most.

@@ -356,14 +356,13 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   void write(Result& result) {
     if (!can_write(result) || !result.present().defined()) return;
-    result.extent = file_->write(result.data.storage()->data(), result.bytes);
+    result.extent = file_->write(result.device.is_sim() ? nullptr : result.data.storage()->data(), result.bytes);
     if (!result.extent) return;
     ++statistics_.offloaded;
     statistics_.offloaded_bytes += result.bytes;
   }
-  bool can_write(const Result& result) const {
-    return file_ != nullptr && file_->reason().empty() && result.device == cpu;
-  }
+  bool can_write(const Result& result) const { return can_write(result.device) && file_->reason().empty(); }
+  bool can_write(Device device) const { return file_ != nullptr && (device.is_cpu() || device.is_sim()); }
 
   /// What is kept, or was written to the file.
   Tensor there(Result& result) {
@@ -374,7 +373,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       whole = Tensor::empty({static_cast<std::int64_t>(result.bytes / size_of(result.dtype))},
                             {result.dtype, result.device});
     }
-    file_->read(*result.extent, whole.storage()->data());
+    if (!result.device.is_sim()) file_->read(*result.extent, whole.storage()->data());
     ++statistics_.loaded;
     hold(result, whole);
     return whole;
@@ -453,7 +452,7 @@ std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& ten
   if ((options_.device && tensor.device() != *options_.device) || tensor.count() == 0) return nullptr;
   std::shared_ptr<Result> result = find(tensor);
   if (result == nullptr) {
-    if (file_ == nullptr || tensor.device() != cpu) return nullptr;
+    if (!can_write(tensor.device())) return nullptr;
     result = std::make_shared<Result>(nullptr, 0, tensor, current_tag());
     result->number = next_number_++;
     remember(tensor.storage().get(), result);

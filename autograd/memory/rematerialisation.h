@@ -45,7 +45,7 @@ struct RematerialisationOptions {
   double drop_below = 0.0;
   /// A folder for a file; empty: none. What is dropped is then written there where reading it back is cheaper than
   /// computing it again, and what no recipe leads to can be dropped too. Where the file cannot take more, what has a
-  /// recipe is dropped without it. Contents of memory on devices other than the CPU are not offloaded.
+  /// recipe is dropped without it. On simulated devices only places in the file are taken; memory of GPUs stays.
   std::string offload_folder = {};
   /// Everything that is kept goes to the file as soon as it is saved.
   bool offload_all = false;
