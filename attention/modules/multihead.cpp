@@ -110,10 +110,11 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   const std::int64_t kv_heads = options_.kv_heads;
   Projected result;
   if (query.is_same(key) && key.is_same(value)) {
-    if (options_.rope_base && !q_norm_ && query_position == key_position) {  // rotated in one go, and side by side
-      const auto parts = project_heads(query, 0, {heads_ + kv_heads, kv_heads});
-      const auto qk = split_heads(rotated(parts[0], query_position), {heads_, kv_heads});
-      return {qk[0], qk[1], parts[1]};
+    if (options_.rope_base && !q_norm_ && query_position == key_position) {  // in one go, and all in one memory
+      const Tensor packed = project_heads(query, 0, {heads_ + 2 * kv_heads})[0];
+      const Tensor turned = rope_first_heads(packed, heads_ + kv_heads, query_position, *options_.rope_base);
+      const auto parts = split_heads(turned, {heads_, kv_heads, kv_heads});
+      return {parts[0], parts[1], parts[2]};
     }
     const auto parts = project_heads(query, 0, {heads_, kv_heads, kv_heads});
     result = {parts[0], parts[1], parts[2]};

@@ -13,6 +13,7 @@ namespace poolgrad {
 namespace {
 
 thread_local SavedTensorPolicy* current_policy = nullptr;
+thread_local double flops_under_policies = 0;
 constexpr int not_an_output = -1;
 
 }  // namespace
@@ -90,6 +91,7 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
 std::shared_ptr<NodeNote> SavedTensor::pack_all(const RecordedCall& call) {
   const std::vector<std::weak_ptr<State>> waiting = std::exchange(State::waiting(), {});
   if (current_policy == nullptr) return nullptr;
+  if (call.recipe.flops) flops_under_policies += call.recipe.flops();
   std::shared_ptr<NodeNote> note = current_policy->recorded(call);
   for (const std::weak_ptr<State>& one : waiting) {
     const std::shared_ptr<State> state = one.lock();
@@ -110,6 +112,8 @@ std::shared_ptr<NodeNote> SavedTensor::pack_all(const RecordedCall& call) {
   }
   return note;
 }
+
+double SavedTensor::flops_recorded() { return flops_under_policies; }
 
 Tensor SavedTensor::unpack() const {
   if (state_ == nullptr) return {};

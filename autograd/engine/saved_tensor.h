@@ -102,6 +102,8 @@ class SavedTensor {
   /// For record(): the policy in force, if there is one, is told of the call and given what was saved on this thread
   /// since the last one. Returns the node's note.
   static std::shared_ptr<NodeNote> pack_all(const RecordedCall& call);
+  /// The FLOPs of all recipes that this thread has recorded under policies.
+  static double flops_recorded();
 
  private:
   struct State;

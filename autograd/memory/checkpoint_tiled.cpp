@@ -1,6 +1,8 @@
 #include "autograd/memory/checkpoint_tiled.h"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,6 +14,7 @@
 #include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
 #include "kernels/elementwise.h"
+#include "tensor/generator.h"
 
 namespace poolgrad {
 namespace {
@@ -78,6 +81,9 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
   const Definition of_a_tile = [function](const std::vector<Tensor>& x) { return std::vector<Tensor>{function(x)}; };
   Tensor out;
   std::vector<Tensor> parts;
+  const auto random = std::make_shared<RandomLog>();
+  const double flops_before = SavedTensor::flops_recorded();
+  auto log = std::make_optional<RandomLogGuard>(*random, RandomLogGuard::records);
   for (std::size_t i = 0; i < starts.size(); ++i) {
     std::vector<Tensor> x;
     for (std::vector<Tensor>& of_input : tiles) x.push_back(std::exchange(of_input[i], {}));
@@ -94,6 +100,7 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
                        describe(out));
     parts.push_back(in_its_place(part, out, axis, starts[i]));
   }
+  log.reset();
   if (!wants_gradient(parts)) return out;
   record("joined_tiles", parts, {out}, [axis, starts, tile](const BackwardCall& call) -> Gradients {
     Gradients gradients(starts.size());
@@ -101,6 +108,16 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
       if (call.needs(static_cast<int>(i))) gradients[i] = slice(call.gradient(), axis, starts[i], starts[i] + tile);
     return gradients;
   });
+  // To the policy around it, all tiles are one operator of the inputs.
+  const double flops = SavedTensor::flops_recorded() - flops_before;
+  const Recipe again = recipe(
+      [function, random, axis, tile](const std::vector<Tensor>& x) {
+        const RandomLogGuard replay(*random, RandomLogGuard::replays);
+        return checkpoint_tiled(function, x, axis, tile);
+      },
+      [flops] { return flops; });
+  const std::string name = "checkpoint_tiled";
+  gradient_edge(out).node->set_note(SavedTensor::pack_all({name, inputs, {out}, again}));
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include "autograd/operators/reductions.h"
 #include "autograd/operators/shared.h"
 #include "autograd/operators/unary.h"
+#include "kernels/elementwise.h"
 #include "kernels/rows.h"
 
 namespace poolgrad {
@@ -160,26 +161,40 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite)
 
 namespace {
 
-Tensor rotated(const Tensor& x, std::int64_t position, double base, bool inverse) {
+/// The first `heads` heads rotated, the others copied.
+Tensor rotated(const Tensor& x, std::int64_t heads, std::int64_t position, double base, bool inverse) {
+  const Stream stream = current_stream(x.device());
   const Tensor input = x.strides().back() == 1 ? x : x.copy();
   Tensor out = Tensor::empty_like(x);
-  kernels::rope(current_stream(x.device()), out.view(), input.view(), position, base, inverse);
+  const auto part = [](const Tensor& all, std::int64_t begin, std::int64_t end) {
+    return all.alias(sliced(all.geometry(), 2, begin, end, 1)).view();
+  };
+  const std::int64_t all = x.shape()[2];
+  kernels::rope(stream, part(out, 0, heads), part(input, 0, heads), position, base, inverse);
+  if (heads < all) kernels::copy(stream, part(out, heads, all), part(input, heads, all));
   if (wants_gradient({x}))
-    record("rope", {x}, {out},
-           recipe([position, base, inverse](const Tensor& heads) { return rotated(heads, position, base, inverse); }),
-           [position, base, inverse](const BackwardCall& call) -> Gradients {
-             return {rotated(call.gradient(), position, base, !inverse)};
+    record("rope", {x}, {out}, recipe([heads, position, base, inverse](const Tensor& in) {
+             return rotated(in, heads, position, base, inverse);
+           }),
+           [heads, position, base, inverse](const BackwardCall& call) -> Gradients {
+             return {rotated(call.gradient(), heads, position, base, !inverse)};
            });
   return out;
 }
 
 }  // namespace
 
-Tensor rope(const Tensor& x, std::int64_t position, double base, CallSite) {
+Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position, double base, CallSite) {
   check_floating("rope", {{"x", x}});
   if (x.rank() != 4 || x.shape()[3] % 2 != 0) fail<ShapeError>("rope", "needs (B, T, H, D) with even D", {{"x", x}});
+  if (heads < 0 || heads > x.shape()[2])
+    fail<ValueError>("rope", "cannot rotate " + std::to_string(heads) + " heads", {{"x", x}});
   if (!(base > 0.0)) fail<ValueError>("rope", "the base must be positive", {{"x", x}});
-  return rotated(x, position, base, /*inverse=*/false);
+  return rotated(x, heads, position, base, /*inverse=*/false);
+}
+
+Tensor rope(const Tensor& x, std::int64_t position, double base, CallSite) {
+  return rope_first_heads(x, x.defined() && x.rank() == 4 ? x.shape()[2] : 0, position, base);
 }
 
 }  // namespace poolgrad

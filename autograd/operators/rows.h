@@ -26,5 +26,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double epsilon = 1e-
 /// Rotates the pairs (d, d + D/2) of x (B, T, H, D) by (position + t) * base^(-2 d / D). D even. The gradient is the
 /// inverse rotation.
 Tensor rope(const Tensor& x, std::int64_t position = 0, double base = 10000.0, CallSite = {});
+/// The same for the first `heads` heads of x, 0 <= heads <= H; the others are passed on. So that queries, keys and
+/// values of one projection stay in one memory and the projection itself can go.
+Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position = 0, double base = 10000.0,
+                        CallSite = {});
 
 }  // namespace poolgrad

@@ -188,6 +188,10 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
               rope(f32({1, 2, 3, 5}));
             }),
             "[rope] needs (B, T, H, D) with even D: x (1, 2, 3, 5) f32 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] {
+              rope_first_heads(f32({1, 2, 3, 4}), 4);
+            }),
+            "[rope] cannot rotate 4 heads: x (1, 2, 3, 4) f32 on cpu");
   EXPECT_EQ(text_of<ShapeError>([] { max(f32({0})); }), "[max] nothing to choose from: x (0,) f32 on cpu");
   EXPECT_EQ(text_of<IndexError>([] {
               sum(f32({2, 3}), {1, -1});

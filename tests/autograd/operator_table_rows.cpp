@@ -166,6 +166,9 @@ void add_rows(std::vector<Operator>& table) {
        .run = [](const auto& in) -> Tensors { return {mse_loss(in[0], in[1])}; },
        .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({3, 5})}}},
        .rounding = 4.0});
+  add(one_input("rope_first_heads", {"rope"}, [](const Tensor& x) { return rope_first_heads(x, 2, 3, 100.0); },
+                {{2, 3, 3, 4}, {1, 2, 2, 6}}));
+  table.back().rounding = 4.0;
   add(one_input("rope", {"rope"}, [](const Tensor& x) { return rope(x, 3, 100.0); },
                 {{2, 3, 2, 4}, {1, 5, 1, 6}, {2, 0, 2, 4}}));
   table.back().rounding = 4.0;

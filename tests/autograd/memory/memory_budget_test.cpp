@@ -17,6 +17,7 @@
 #include "allocator/error.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/node.h"
+#include "autograd/memory/checkpoint_tiled.h"
 #include "autograd/operators.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -193,6 +194,29 @@ TEST(Rematerialisation, ComputesEverythingAgainFromTheInputsAlone) {
   EXPECT_LE(live_in_pool() - before, 4u + 6u * 1024u + 256u * 32u * 4u);
   expect_equal_bits(grad({loss}, blocks.parameters()), expected);
   EXPECT_LE(all.statistics().recomputed, 6u * 6u) << "each operator once";
+}
+
+TEST(Rematerialisation, TakesTilesForOneOperator) {
+  const Tensor weight = (randn({32, 32}) * 0.2).detach().set_requires_grad();
+  const Tensor start = randn({512, 32}).set_requires_grad();
+  const auto run = [&](std::uint64_t* kept) {
+    Generator masks(3);
+    const std::uint64_t before = live_in_pool();
+    Tensor x = start * 1.0;
+    for (int i = 0; i < 6; ++i)
+      x = x +
+          checkpoint_tiled([&](const Tensor& h) { return dropout(gelu(linear(h, weight)), 0.2, masks); }, x, 0, 100);
+    const Tensor loss = mean(square(x));
+    x = {};
+    if (kept != nullptr) *kept = live_in_pool() - before;
+    return grad({loss}, {start, weight});
+  };
+  const std::vector<Tensor> expected = run(nullptr);
+  const Rematerialisation all({.drop_below = everything});
+  std::uint64_t kept = 0;
+  expect_equal_bits(run(&kept), expected);
+  EXPECT_LE(kept, 512u * 32u * 4u) << "one of the sums at most, and no result of tiles";
+  EXPECT_GT(all.statistics().recomputed, 6u);
 }
 
 TEST(Rematerialisation, CountsAStorageOnceHoweverManyViewsAreSaved) {
