@@ -110,7 +110,7 @@ TEST_F(MemoryPolicies, GiveTheSameNumbersWithinTheBudgetOnTheCpu) {
   EXPECT_GT(fitted, 15);
 }
 
-TEST_F(MemoryPolicies, ReserveOnASimulatedDeviceWhatTheyDoOnTheCpu) {
+TEST_F(MemoryPolicies, NeedOnASimulatedDeviceWhatTheyDoOnTheCpu) {
   for (int round = 0; round < 8; ++round) {
     TrainOptions options = any_model();
     options.attention.attention = one_of<std::string>({"causal", "window", "dilated", "block_sparse"});
@@ -126,9 +126,8 @@ TEST_F(MemoryPolicies, ReserveOnASimulatedDeviceWhatTheyDoOnTheCpu) {
     try {
       const TrainResult real = run_of(options), simulated = run_of(dry);
       if (options.budget.empty()) {
-        EXPECT_EQ(simulated.peak_reserved_bytes, real.peak_reserved_bytes);
         EXPECT_EQ(simulated.peak_live_bytes, real.peak_live_bytes);
-      } else {  // what is dropped depends on where a pool's blocks lie, and so on what ran in it before
+      } else {  // what is dropped, and reserved, depends on where a pool's blocks lie, and so on what ran in it before
         EXPECT_LE(simulated.peak_reserved_bytes, parse_bytes(options.budget));
         EXPECT_LE(real.peak_reserved_bytes, parse_bytes(options.budget));
       }

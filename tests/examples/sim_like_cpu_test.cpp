@@ -115,15 +115,15 @@ TEST_F(SimLikeCpu, GivesPagesBackAsTheCpuDoesWhereTheBudgetIsTight) {
 }
 
 TEST_F(SimLikeCpu, EndsWithTheSameRequestWhereTheMemoryDoesNotSuffice) {
-  options_.budget = "4MiB";
+  options_.budget = "3MiB";
   options_.checkpoint = "none";
   const auto report = [&](const std::string& device) {
     const std::string text = on(device, options_)["error"].get<std::string>();
     const std::size_t from = text.find(": ") + 2, to = text.find(", free on the device");
     return text.substr(from, to - from);
   };
-  EXPECT_THAT(report("cpu"), ::testing::HasSubstr("budget 4.00 MiB"));
-  EXPECT_EQ(report("sim:4MiB,like=cpu"), report("cpu"));
+  EXPECT_THAT(report("cpu"), ::testing::HasSubstr("budget 3.00 MiB"));
+  EXPECT_EQ(report("sim:3MiB,like=cpu"), report("cpu"));
 }
 
 TEST(SimulatedDevices, AreNamedByTheirSizeAndWhatTheyAreLike) {
