@@ -3,6 +3,7 @@
 #include "attention/attend.h"
 #include "attention/modules/heads.h"
 #include "attention/ring/ring.h"
+#include "autograd/memory/checkpoint_tiled.h"
 #include "autograd/operators.h"
 #include "tests/autograd/operator_table.h"
 
@@ -166,6 +167,10 @@ void add_rows(std::vector<Operator>& table) {
        .run = [](const auto& in) -> Tensors { return {mse_loss(in[0], in[1])}; },
        .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({3, 5})}}},
        .rounding = 4.0});
+  add(one_input(
+      "checkpoint_tiled", {"tiles", "joined_tiles", "tanh", "mul"},
+      [](const Tensor& x) { return checkpoint_tiled([](const Tensor& part) { return tanh(part) * part; }, x, 0, 2); },
+      {{5, 3}, {2, 4}, {1, 2}}));
   add(one_input("rope_first_heads", {"rope"}, [](const Tensor& x) { return rope_first_heads(x, 2, 3, 100.0); },
                 {{2, 3, 3, 4}, {1, 2, 2, 6}}));
   table.back().rounding = 4.0;

@@ -1,0 +1,93 @@
+// What a training step costs in less memory than it would like: each iteration takes a step of an 8-layer transformer
+// without a limit and one under a policy, in turn.
+//
+//   B, T, C   batch, context, width; heads of 32, causal attention, f32
+//   percent   MemoryBudget of that share of what the pool reserves without one; 0: selective checkpointing
+//   ratio     time under the policy over time without, median over iterations; again: operators' work done again over
+//             the forward's, by the model that prices are taken from
+#include <optional>
+
+#include "allocator/caching_allocator.h"
+#include "attention/modules/multihead.h"
+#include "autograd/memory/memory_budget.h"
+#include "benchmarks/support.h"
+#include "tensor/creation.h"
+
+namespace {
+
+using namespace poolgrad;
+
+class LimitedStep {
+ public:
+  LimitedStep(std::int64_t batch, std::int64_t context, std::int64_t width)
+      : model_(attention::make_language_model({.vocabulary = 256,
+                                               .context = context,
+                                               .layers = 8,
+                                               .width = width,
+                                               .heads = width / 32,
+                                               .kv_heads = width / 32},
+                                              attention::Pattern::causal())),
+        tokens_(randint(0, 256, {batch, context})),
+        targets_(randint(0, 256, {batch, context})) {}
+
+  void run() {
+    model_->zero_grad();
+    model_->loss(tokens_, targets_).backward();
+  }
+  /// Of the second of two steps: the first fills the pool.
+  double seconds() {
+    allocator_for(cpu).trim();
+    run();
+    return seconds_of([&] { run(); });
+  }
+
+ private:
+  std::unique_ptr<nn::LanguageModel> model_;
+  Tensor tokens_, targets_;
+};
+
+void step_in_memory(benchmark::State& state) {
+  const auto percent = static_cast<std::size_t>(state.range(3));
+  LimitedStep step(state.range(0), state.range(1), state.range(2));
+  CachingAllocator& pool = allocator_for(cpu);
+  const auto peak = [&] { return pool.statistics().reserved_bytes.peak; };
+  pool.trim();
+  pool.reset_peaks();
+  step.run();
+  const std::size_t unlimited = peak();
+  std::vector<double> ratios;
+  RematerialisationStatistics statistics;
+  std::size_t limited = 0;
+  for (auto _ : state) {
+    const double without = step.seconds();
+    pool.trim();
+    std::optional<MemoryBudget> budget;
+    std::optional<Rematerialisation> selective;
+    if (percent > 0)
+      budget.emplace(unlimited * percent / 100);
+    else
+      selective.emplace(RematerialisationOptions{.drop_below = 1.0});
+    pool.reset_peaks();
+    const double within = step.seconds();
+    limited = std::max(limited, peak());
+    statistics = budget ? budget->statistics() : selective->statistics();
+    ratios.push_back(within / without);
+    state.SetIterationTime(within);
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0) * state.range(1));
+  state.counters["ratio"] = median(ratios);
+  state.counters["peak_MiB"] = static_cast<double>(limited) / (1 << 20);
+  state.counters["of_unlimited"] = static_cast<double>(limited) / static_cast<double>(unlimited);
+  state.counters["again"] = statistics.recomputed_nanoseconds / statistics.recorded_nanoseconds;
+}
+
+void shares(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"B", "T", "C", "percent"})->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(5);
+  for (const std::int64_t percent : {110, 80, 60, 50, 40, 30, 20, 15, 0}) benchmark->Args({1, 4096, 128, percent});
+  for (const std::int64_t percent : {110, 50, 30, 20, 0}) benchmark->Args({1, 2048, 256, percent});
+}
+BENCHMARK(step_in_memory)->Apply(shares);
+
+}  // namespace
+
+int main(int argc, char** argv) { return poolgrad::run_benchmarks(argc, argv); }
