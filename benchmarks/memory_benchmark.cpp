@@ -76,7 +76,7 @@ void step_in_memory(benchmark::State& state) {
       state.SetIterationTime(within);
     } catch (const std::exception&) {
       state.SkipWithError("does not fit");
-      break;
+      return;
     }
   state.SetItemsProcessed(state.iterations() * state.range(0) * state.range(1));
   state.counters["ratio"] = median(ratios);
