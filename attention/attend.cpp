@@ -17,6 +17,7 @@
 #include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
 #include "kernels/attention.h"
+#include "kernels/schedule/tiles.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::attention {
@@ -62,22 +63,21 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
   std::vector<SavedTensor> saved(inputs.begin(), inputs.end());
   const SavedTensor alibi(x.alibi);
   const auto shared = std::make_shared<const AttendCall>(std::move(call));
-  const Recipe recipe{
-      .compute = [shared, alibi](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+  const Recipe again = recipe(
+      [shared, alibi](const std::vector<Tensor>& in) -> std::vector<Tensor> {
         const Attended result = run_forward(*shared, {in[0], in[1], in[2], in[3], alibi.unpack(), in[4]});
         return {result.out, result.lse};
       },
-      .flops =
-          [shared, width = x.q.size(3) + x.v.size(3), batch = x.batch()] {
-            double pairs = 0;
-            for (const kernels::AttentionSchedule& pass : shared->compiled.passes) pairs += pass.count_pairs();
-            return 2.0 * pairs * static_cast<double>(batch * width);
-          }};
-  record("attend", inputs, {out, lse}, recipe,
+      [shared, each = x.batch() * (x.q.size(3) + x.v.size(3))] {
+        double pairs = 0;
+        for (const kernels::AttentionSchedule& pass : shared->compiled.passes) pairs += kernels::kept_pairs(pass);
+        return 2.0 * pairs * static_cast<double>(each);
+      });
+  record("attend", inputs, {out, lse}, again,
          [call = shared, saved = std::move(saved), alibi, saved_out = SavedTensor::output(out, 0),
           saved_lse = SavedTensor::output(lse, 1)](const BackwardCall& backward) -> Gradients {
-           std::vector<Tensor> again;
-           for (const SavedTensor& one : saved) again.push_back(one.unpack());
+           std::vector<Tensor> back;
+           for (const SavedTensor& one : saved) back.push_back(one.unpack());
            const auto operands = [slopes = alibi.unpack()](const std::vector<Tensor>& y) {
              return AttendOperands{y[0], y[1], y[2], y[3], slopes, y[4]};
            };
@@ -86,10 +86,10 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
                auto [o, l] = attend_by_definition(operands(y), *call);
                return {o, l};
              };
-             return differentiable_gradients(definition, again, {backward.gradient(0), backward.gradient(1)});
+             return differentiable_gradients(definition, back, {backward.gradient(0), backward.gradient(1)});
            }
            const MemoryScope gradients("attend", Category::gradient);
-           return attend_gradients(*call, operands(again), saved_out.unpack(), saved_lse.unpack(), backward);
+           return attend_gradients(*call, operands(back), saved_out.unpack(), saved_lse.unpack(), backward);
          });
   return {out, lse};
 }

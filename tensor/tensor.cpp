@@ -99,6 +99,11 @@ Tensor Tensor::alias(const Geometry& geometry) const {
   return Tensor(std::make_shared<Impl>(x.storage, geometry, x.dtype, elements, geometry.contiguous()));
 }
 
+Tensor whole_storage(const Tensor& tensor) {
+  return tensor.alias(
+      contiguous_geometry({static_cast<std::int64_t>(tensor.storage()->bytes() / size_of(tensor.dtype()))}));
+}
+
 Tensor Tensor::detach() const {
   const Impl& x = checked("detach");
   return Tensor(std::make_shared<Impl>(x.storage, x.geometry, x.dtype, x.count, x.contiguous));

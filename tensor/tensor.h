@@ -143,5 +143,7 @@ class Tensor {
 
 /// "(4, 8) f32 on cpu": how error messages show an operand.
 std::string describe(const Tensor& tensor);
+/// (n): all elements that the tensor's storage holds; no gradient record.
+Tensor whole_storage(const Tensor& tensor);
 
 }  // namespace poolgrad

@@ -12,6 +12,7 @@
 //   }
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <initializer_list>
 #include <span>
@@ -41,13 +42,16 @@ void record(std::string name, const std::vector<Tensor>& inputs, const std::vect
 void record(std::string name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
             const Recipe& recipe, BackwardFunction backward);
 
-/// The recipe of an operator with one output: compute(a), compute(a, b) or compute(a, b, c) of the inputs, or compute
-/// of all of them in a vector.
-template <class Compute>
-Recipe recipe(Compute compute, std::function<double()> flops = {}) {
+/// The recipe of an operator with one output, compute(a), compute(a, b) or compute(a, b, c) of the inputs, or compute
+/// of all of them in a vector, which then may also return a vector. Empty where no policy would look at it.
+template <class Compute, class Flops = std::nullptr_t>
+Recipe recipe(Compute compute, Flops flops = nullptr) {
   using In = const Tensor&;
+  if (!SavedTensorPolicy::is_in_force()) return {};
   return {[compute = std::move(compute)](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-            if constexpr (std::is_invocable_v<const Compute&, In>) {
+            if constexpr (std::is_invocable_r_v<std::vector<Tensor>, const Compute&, const std::vector<Tensor>&>) {
+              return compute(in);
+            } else if constexpr (std::is_invocable_v<const Compute&, In>) {
               return {compute(in[0])};
             } else if constexpr (std::is_invocable_v<const Compute&, In, In>) {
               return {compute(in[0], in[1])};

@@ -54,13 +54,7 @@ SavedTensorPolicy::~SavedTensorPolicy() {
   if (*link == this) *link = previous_;
 }
 
-std::weak_ptr<SavedTensorPolicy::Kept>& SavedTensorPolicy::entry_of(const Storage* storage) {
-  if (kept_.size() >= most_kept_) {
-    std::erase_if(kept_, [](const auto& entry) { return entry.second.expired(); });
-    most_kept_ = 64 + 2 * kept_.size();
-  }
-  return kept_[storage];
-}
+bool SavedTensorPolicy::is_in_force() { return current_policy != nullptr; }
 
 SavedTensor::SavedTensor(const Tensor& tensor) : state_(keep(tensor, not_an_output)) {}
 
@@ -91,20 +85,20 @@ std::shared_ptr<SavedTensor::State> SavedTensor::keep(const Tensor& tensor, int 
 std::shared_ptr<NodeNote> SavedTensor::pack_all(const RecordedCall& call) {
   const std::vector<std::weak_ptr<State>> waiting = std::exchange(State::waiting(), {});
   if (current_policy == nullptr) return nullptr;
-  if (call.recipe.flops) flops_under_policies += call.recipe.flops();
-  std::shared_ptr<NodeNote> note = current_policy->recorded(call);
+  const double flops = call.recipe.flops ? call.recipe.flops() : 0.0;
+  flops_under_policies += flops;
+  std::shared_ptr<NodeNote> note =
+      current_policy->recorded({call.operation, call.inputs, call.outputs, call.recipe, flops});
   for (const std::weak_ptr<State>& one : waiting) {
     const std::shared_ptr<State> state = one.lock();
     if (state == nullptr) continue;
     const std::shared_ptr<Storage>& storage = state->data.storage();
-    state->kept = current_policy->entry_of(storage.get()).lock();
-    if (state->kept == nullptr || state->kept->storage.lock() != storage || state->kept->version != state->version) {
-      const auto elements = static_cast<std::int64_t>(storage->bytes() / size_of(state->data.dtype()));
+    state->kept = current_policy->kept_.find(storage, state->version);
+    if (state->kept == nullptr) {
       state->kept = std::make_shared<SavedTensorPolicy::Kept>(
-          current_policy->pack(state->data.alias(contiguous_geometry({elements})),
-                               {call.operation, state->output_index, state->is_leaf}),
+          current_policy->pack(whole_storage(state->data), {call.operation, state->output_index, state->is_leaf}),
           storage, state->version);
-      current_policy->entry_of(storage.get()) = state->kept;  // looked up again: packing may have saved other tensors
+      current_policy->kept_.add(storage, state->kept);
     }
     if (state->kept->packed == nullptr) continue;
     state->part = std::make_unique<State::Part>(state->data.geometry(), TensorMeta(state->data));

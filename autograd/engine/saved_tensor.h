@@ -40,6 +40,31 @@ struct RecordedCall {
   const std::vector<Tensor>& inputs;
   const std::vector<Tensor>& outputs;
   const Recipe& recipe;
+  double flops = 0;  // of the recipe; pack_all() finds them
+};
+
+/// What is known of storages. Others keep it alive; what nobody keeps any more is forgotten now and then. T has a
+/// weak_ptr `storage` and that storage's `version`.
+template <class T>
+class StorageIndex {
+ public:
+  /// nullptr where nothing is known of the storage at this version.
+  std::shared_ptr<T> find(const std::shared_ptr<Storage>& storage, std::uint64_t version) const {
+    const auto place = known_.find(storage.get());
+    std::shared_ptr<T> found = place == known_.end() ? nullptr : place->second.lock();
+    return found != nullptr && found->storage.lock() == storage && found->version == version ? found : nullptr;
+  }
+  void add(const std::shared_ptr<Storage>& storage, const std::shared_ptr<T>& known) {
+    if (known_.size() >= most_known_) {
+      std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+      most_known_ = 64 + 2 * known_.size();
+    }
+    known_[storage.get()] = known;
+  }
+
+ private:
+  std::size_t most_known_ = 64;
+  std::unordered_map<const Storage*, std::weak_ptr<T>> known_;
 };
 
 /// What a policy knows of a node's outputs. It lives as long as the node's graph is not freed.
@@ -71,15 +96,15 @@ class SavedTensorPolicy {
   /// Returns nullptr to keep the tensor itself.
   virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) = 0;
 
+  /// Whether there is one on this thread.
+  static bool is_in_force();
+
  private:
   friend class SavedTensor;
   struct Kept;
-  /// Of a storage; empty where it is new. Forgets now and then what no node keeps any more.
-  std::weak_ptr<Kept>& entry_of(const Storage* storage);
 
   SavedTensorPolicy* previous_;
-  std::size_t most_kept_ = 64;
-  std::unordered_map<const Storage*, std::weak_ptr<Kept>> kept_;
+  StorageIndex<Kept> kept_;
 };
 
 /// Keeps the data of a tensor and where its gradient goes, not the tensor: a graph that a leaf's .grad() leads to does

@@ -67,6 +67,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   void let_go(std::size_t index);
 
  private:
+  class Run;
   class FirstRun;
   class SecondRun;
   class PackedSlot;
@@ -116,13 +117,23 @@ class CheckpointedCall::PackedSlot : public PackedTensor {
 
 /// Both runs number the storages that nodes save: all but those of captured leaves, which live on anyway. An input
 /// always has a number, since in the second run it is a leaf whatever it was in the first.
-class CheckpointedCall::FirstRun : public SavedTensorPolicy {
- public:
-  FirstRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : call_(call) {
+class CheckpointedCall::Run : public SavedTensorPolicy {
+ protected:
+  Run(CheckpointedCall& call, const std::vector<Tensor>& inputs) : call_(call) {
     for (const Tensor& input : inputs)
       if (input.defined()) inputs_.insert(input.storage().get());
-    known_ = inputs_;
   }
+  bool has_number(const Tensor& tensor, const SavedUse& use) const {
+    return !use.is_leaf || inputs_.contains(tensor.storage().get());
+  }
+
+  CheckpointedCall& call_;
+  std::unordered_set<const Storage*> inputs_;
+};
+
+class CheckpointedCall::FirstRun : public Run {
+ public:
+  FirstRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : Run(call, inputs), known_(inputs_) {}
 
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
     const std::size_t number = call_.operations_.size();
@@ -136,7 +147,7 @@ class CheckpointedCall::FirstRun : public SavedTensorPolicy {
   }
 
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
-    if (use.is_leaf && !inputs_.contains(tensor.storage().get())) return nullptr;
+    if (!has_number(tensor, use)) return nullptr;
     const std::lock_guard lock(call_.mutex_);
     // A function that takes gradients in its first run has second runs before its end. What they supply takes the place
     // of what was saved, and has its number.
@@ -150,15 +161,12 @@ class CheckpointedCall::FirstRun : public SavedTensorPolicy {
   }
 
  private:
-  CheckpointedCall& call_;
-  std::unordered_set<const Storage*> inputs_, known_;
+  std::unordered_set<const Storage*> known_;
 };
 
-class CheckpointedCall::SecondRun : public SavedTensorPolicy {
+class CheckpointedCall::SecondRun : public Run {
  public:
-  SecondRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : call_(call) {
-    for (const Tensor& input : inputs)
-      if (input.defined()) inputs_.insert(input.storage().get());
+  SecondRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : Run(call, inputs) {
     const std::lock_guard lock(call_.mutex_);
     for (const Slot& slot : call_.slots_) {
       wanted_.push_back(slot);
@@ -178,7 +186,7 @@ class CheckpointedCall::SecondRun : public SavedTensorPolicy {
   }
 
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
-    if (use.is_leaf && !inputs_.contains(tensor.storage().get())) return nullptr;
+    if (!has_number(tensor, use)) return nullptr;
     const std::size_t now = operation_ - 1;
     const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].meta.matches(tensor);
     if (!same)
@@ -201,8 +209,6 @@ class CheckpointedCall::SecondRun : public SavedTensorPolicy {
     throw Error("[checkpoint] the function did something else when it was run again: " + how);
   }
 
-  CheckpointedCall& call_;
-  std::unordered_set<const Storage*> inputs_;
   std::vector<Slot> wanted_;
   std::size_t needed_ = 0, next_ = 0, operation_ = 0;
 };

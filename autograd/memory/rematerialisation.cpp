@@ -4,7 +4,6 @@
 #include <limits>
 #include <map>
 #include <mutex>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -37,10 +36,7 @@ struct Result {
   ~Result();
 
   /// The data, if it is kept and nobody has written into it.
-  Tensor present() const {
-    if (data.defined()) return data.storage()->version() == data_version ? data : Tensor();
-    return {};
-  }
+  Tensor present() const { return data.defined() && data.storage()->version() == data_version ? data : Tensor(); }
 
   std::shared_ptr<Operation> operation;
   std::size_t output_index;
@@ -166,14 +162,13 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       if (find(output) != nullptr) continue;  // a view of an input
       auto result = std::make_shared<Result>(operation, i, output, current_tag());
       result->number = next_number_++;
-      remember(output.storage().get(), result);
+      known_.add(output.storage(), result);
       operation->results.push_back(result);
       note->results.push_back(std::move(result));
     }
     const ComputePrices prices = prices_on(call.outputs.at(0).device());
-    const double flops = call.recipe.flops ? call.recipe.flops() : 0.0;
     operation->nanoseconds =
-        std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, flops / prices.flops_per_nanosecond);
+        std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, call.flops / prices.flops_per_nanosecond);
     statistics_.recorded_nanoseconds += operation->nanoseconds;
     return note;
   }
@@ -251,19 +246,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   using Place = std::pair<double, std::uint64_t>;  // price of a byte, number
 
   std::shared_ptr<Result> find(const Tensor& tensor) const {
-    const auto found = known_.find(tensor.storage().get());
-    if (found == known_.end()) return nullptr;
-    std::shared_ptr<Result> result = found->second.lock();
-    if (result == nullptr || result->storage.lock() != tensor.storage()) return nullptr;
-    return result->version == tensor.storage()->version() ? result : nullptr;
-  }
-
-  void remember(const Storage* storage, const std::shared_ptr<Result>& result) {
-    if (known_.size() >= most_known_) {
-      std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
-      most_known_ = 64 + 2 * known_.size();
-    }
-    known_[storage] = result;
+    return known_.find(tensor.storage(), tensor.storage()->version());
   }
 
   OperationInput input_of(const Tensor& input) const {
@@ -308,8 +291,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       const std::shared_ptr<Result> result = made.lock();
       if (result == nullptr) continue;
       const Tensor& output = outputs.at(result->output_index);
-      const Tensor whole = output.alias(
-          contiguous_geometry({static_cast<std::int64_t>(output.storage()->bytes() / size_of(output.dtype()))}));
+      const Tensor whole = whole_storage(output);
       if (result.get() == &wanted) found = whole;
       if (result->present().defined()) continue;
       hold(*result, whole);
@@ -345,9 +327,10 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   /// False where it had to stay: nothing can make it again, and the file does not take it.
   bool drop(Result& result) {
-    if (!result.extent &&
-        (options_.offload_all || offload_price(result) < price_to_compute(result, offload_price(result))))
-      write(result);
+    if (!result.extent && can_write(result)) {
+      const double moving = offload_price(result);
+      if (options_.offload_all || moving < price_to_compute(result, moving)) write(result);
+    }
     if (!result.extent && result.operation == nullptr) return false;
     forget(result);
     ++statistics_.dropped;
@@ -355,7 +338,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return true;
   }
   void write(Result& result) {
-    if (!can_write(result) || !result.present().defined()) return;
+    if (!result.present().defined()) return;
     result.extent = file_->write(result.device.is_sim() ? nullptr : result.data.storage()->data(), result.bytes);
     if (!result.extent) return;
     ++statistics_.offloaded;
@@ -424,8 +407,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   mutable std::recursive_mutex mutex_;  // computing again allocates, which may ask to reclaim()
   const RematerialisationOptions options_;
   const std::shared_ptr<OffloadFile> file_;
-  std::size_t most_known_ = 64;
-  std::unordered_map<const Storage*, std::weak_ptr<Result>> known_;
+  StorageIndex<Result> known_;
   std::map<Place, Result*> droppable_;
   std::vector<std::weak_ptr<Result>> undecided_;
   static constexpr double most_again = 50;
@@ -455,7 +437,7 @@ std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& ten
     if (!can_write(tensor.device())) return nullptr;
     result = std::make_shared<Result>(nullptr, 0, tensor, current_tag());
     result->number = next_number_++;
-    remember(tensor.storage().get(), result);
+    known_.add(tensor.storage(), result);
   }
   result->is_saved = true;
   ++statistics_.saved;

@@ -55,6 +55,17 @@ class Train : public ::testing::Test {
     return train(options, out_);
   }
   TrainResult run() { return run(options_); }
+  /// How to go on with such a run: the configuration comes from its checkpoint.
+  TrainOptions stopped_after_step_9() {
+    options_.save = folder_.file("half.safetensors");
+    options_.stop_after = 9;
+    run();
+    TrainOptions resumed;
+    resumed.text = options_.text;
+    resumed.resume = options_.save;
+    resumed.sample = 16;
+    return resumed;
+  }
   template <class E>
   std::string refusal(const TrainOptions& options) {
     return error_of<E>([&] { run(options); });
@@ -126,13 +137,7 @@ TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
     EXPECT_NEAR(whole.steps[i].gradient_norm, at_once.steps[i].gradient_norm, 1e-3 * at_once.steps[i].gradient_norm)
         << "step " << i + 1;
   EXPECT_NE(numbers(whole), numbers(at_once)) << "sums are rounded in another order";
-  options_.save = folder_.file("half.safetensors");
-  options_.stop_after = 9;
-  run();
-  TrainOptions resumed;
-  resumed.text = options_.text;
-  resumed.resume = options_.save;
-  resumed.sample = 16;
+  TrainOptions resumed = stopped_after_step_9();
   resumed.store_every = 2;  // changes no bit
   EXPECT_EQ(numbers(run(resumed)), numbers(whole, 9));
   resumed.chunk = 48;
@@ -150,12 +155,7 @@ TEST_F(Train, CheckpointingChangesNoNumberAndMayChangeOnResuming) {
     EXPECT_LT(result.peak_live_bytes, whole.peak_live_bytes) << policy;
     EXPECT_THAT(out_.str(), HasSubstr("checkpoints by " + policy));
   }
-  options_.save = folder_.file("half.safetensors");
-  options_.stop_after = 9;
-  run();
-  TrainOptions resumed;
-  resumed.text = options_.text;
-  resumed.resume = options_.save;
+  TrainOptions resumed = stopped_after_step_9();
   resumed.checkpoint = "block";
   EXPECT_EQ(numbers(run(resumed)), numbers(whole, 9));
 }
