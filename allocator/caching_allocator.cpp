@@ -8,6 +8,7 @@
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/host_memory.h"
+#include "allocator/memory/race_detector.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/pool/pool.h"
 
@@ -97,18 +98,22 @@ std::atomic<CachingAllocator*>& slot(Device device) { return registry().pools[st
 // Called with the registry's mutex held.
 CachingAllocator* make_pool(Device device, std::size_t simulated_capacity, const SimulationOptions& simulation = {}) {
   const AllocatorConfig config = AllocatorConfig::from_environment();
+  const auto pool_on = [&](std::unique_ptr<DeviceMemory> memory) {
+    if (config.races) memory = std::make_unique<RaceDetector>(std::move(memory));
+    return new CachingAllocator(std::move(memory), config);
+  };
   switch (device.type) {
     case DeviceType::cpu:
       if (device.index != 0) throw DeviceError("[allocator] there is only one cpu, with index 0");
-      return new CachingAllocator(std::make_unique<HostMemory>(), config);
+      return pool_on(std::make_unique<HostMemory>());
     case DeviceType::sim: {
       auto memory = std::make_unique<SimulatedMemory>(device.index, simulated_capacity, simulation);
       SimulatedMemory* raw = memory.get();
-      auto* pool = new CachingAllocator(std::move(memory), config);
+      CachingAllocator* pool = pool_on(std::move(memory));
       registry().simulated[device.index] = raw;
       return pool;
     }
-    case DeviceType::cuda: return new CachingAllocator(std::make_unique<CudaMemory>(device.index), config);
+    case DeviceType::cuda: return pool_on(std::make_unique<CudaMemory>(device.index));
   }
   throw DeviceError("[allocator] unknown kind of device");
 }

@@ -45,6 +45,8 @@ struct AllocatorConfig {
   std::size_t alignment = 64;
   /// Overwrite memory with 0xFF (a NaN in every float type) when it is handed out and when it comes back.
   bool poison = false;
+  /// In the pools of allocator_for(): a RaceDetector looks at who uses which memory; see DeviceMemory::touch().
+  bool races = false;
   AllocatorMode mode = AllocatorMode::standard;
   /// Thread-local free lists in front of the pool, where several threads use it or no routine is found.
   bool magazines = true;

@@ -20,6 +20,9 @@ struct MemoryInfo {
 /// Names a point in a stream's work; 0 is "nothing recorded".
 using EventId = std::uint64_t;
 
+/// What a stream does with memory: any number of them may read at a time.
+enum class Access : std::uint8_t { reads, writes };
+
 /// All calls may be made from any thread. Functions that can fail for want of memory return false / nullptr; other
 /// failures throw DeviceError or CudaError. Functions marked noexcept never fail.
 class DeviceMemory {
@@ -50,6 +53,8 @@ class DeviceMemory {
   /// Sets every byte of a committed range to `value`, in stream order. Does nothing where there are no bytes.
   virtual void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) = 0;
 
+  /// Whether work waits in streams for its turn; if not, all of it runs at once, in the order of the calls.
+  virtual bool queues_work() const { return true; }
   /// Marks the work queued on `stream` so far. The event lives until it is spent or discarded.
   virtual EventId record_event(Stream stream) = 0;
   /// True once the marked work is done; the event is then spent.
@@ -68,9 +73,10 @@ class DeviceMemory {
 
   /// Whether touch() wants to be told.
   virtual bool detects_races() const { return false; }
-  /// `stream` may read and write the range from now on. A race detector throws DeviceError naming both call sites if
-  /// another stream's use of it is not ordered before.
-  virtual void touch(const void* /*address*/, std::size_t /*bytes*/, Stream /*stream*/, std::source_location /*by*/) {}
+  /// `stream` may read, or read and write, the range from now on. A race detector throws DeviceError naming both call
+  /// sites if another stream's use of it is not ordered before, unless both only read.
+  virtual void touch(const void* /*address*/, std::size_t /*bytes*/, Stream /*stream*/, std::source_location /*by*/,
+                     Access /*access*/ = Access::writes) {}
 };
 
 }  // namespace poolgrad

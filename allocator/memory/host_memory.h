@@ -40,6 +40,7 @@ class HostMemory : public DeviceMemory {
   void decommit(void* address, std::size_t bytes) noexcept override;
   bool move(void* from, void* to, std::size_t bytes) override;
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
+  bool queues_work() const override { return false; }
   EventId record_event(Stream stream) override;
   bool event_finished(EventId) override { return true; }
   void stream_wait(Stream, EventId) override {}

@@ -33,6 +33,7 @@ class MemoryAdaptor : public DeviceMemory {
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
     inner_->fill(address, bytes, value, stream);
   }
+  bool queues_work() const override { return inner_->queues_work(); }
   EventId record_event(Stream stream) override { return inner_->record_event(stream); }
   bool event_finished(EventId event) override { return inner_->event_finished(event); }
   void stream_wait(Stream stream, EventId event) override { inner_->stream_wait(stream, event); }
@@ -41,8 +42,9 @@ class MemoryAdaptor : public DeviceMemory {
   void hold_still() override { inner_->hold_still(); }
   void go_on() noexcept override { inner_->go_on(); }
   bool detects_races() const override { return inner_->detects_races(); }
-  void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override {
-    inner_->touch(address, bytes, stream, by);
+  void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by,
+             Access access = Access::writes) override {
+    inner_->touch(address, bytes, stream, by, access);
   }
 
  protected:

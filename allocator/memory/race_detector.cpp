@@ -45,53 +45,73 @@ RaceDetector::Clock& RaceDetector::clock_of(std::uint64_t stream) {
 }
 
 void RaceDetector::split(std::uintptr_t address) {
-  const auto after = uses_.lower_bound(address);
-  if (after == uses_.begin()) return;
-  Use& before = std::prev(after)->second;
+  const auto after = ranges_.lower_bound(address);
+  if (after == ranges_.begin()) return;
+  Range& before = std::prev(after)->second;
   if (before.end <= address) return;
-  uses_.emplace_hint(after, address, before);
+  ranges_.emplace_hint(after, address, before);
   before.end = address;
 }
 
-RaceDetector::Uses::iterator RaceDetector::first_in(std::uintptr_t start, std::uintptr_t end) {
+RaceDetector::Ranges::iterator RaceDetector::first_in(std::uintptr_t start, std::uintptr_t end) {
   split(start);
   split(end);
-  return uses_.lower_bound(start);
+  return ranges_.lower_bound(start);
 }
 
 void RaceDetector::forget(const void* address, std::size_t bytes) {
   const std::uintptr_t start = start_of(address);
   const auto first = first_in(start, start + bytes);
-  uses_.erase(first, uses_.lower_bound(start + bytes));
+  ranges_.erase(first, ranges_.lower_bound(start + bytes));
 }
 
-void RaceDetector::report(const Uses::value_type& earlier, std::uintptr_t start, std::size_t bytes,
-                          const std::string& later) {
+void RaceDetector::report(const Race& race, std::uintptr_t start, std::size_t bytes, const std::string& later) {
   ++races_;
-  const auto& [address, use] = earlier;
   std::ostringstream text;
   text << "[touch] " << later << " uses " << bytes << " bytes at 0x" << std::hex << start << std::dec << ", but stream "
-       << use.stream << " of " << to_string(device()) << " has used " << use.end - address << " bytes of them at "
-       << text_of(use.by) << ", and no event orders the two";
+       << race.earlier.stream << " of " << to_string(device()) << " has used " << race.bytes << " bytes of them at "
+       << text_of(race.earlier.by) << ", and no event orders the two";
   throw DeviceError(text.str());
 }
 
-void RaceDetector::touch(const void* pointer, std::size_t bytes, Stream stream, std::source_location by) {
+void RaceDetector::touch(const void* pointer, std::size_t bytes, Stream stream, std::source_location by,
+                         Access access) {
   if (bytes == 0) return;
   const std::lock_guard lock(mutex_);
   Clock& clock = clock_of(stream.id);
+  const Use present{.stream = stream.id, .epoch = clock[stream.id], .by = by, .access = access};
   const std::uintptr_t start = start_of(pointer);
   const auto first = first_in(start, start + bytes);
-  const auto last = uses_.lower_bound(start + bytes);
-  const auto race = std::find_if(first, last, [&](const auto& entry) {
-    return entry.second.stream != stream.id && may_go_on(entry.second, clock);
-  });
-  const auto earlier = race == last ? std::nullopt : std::optional<Uses::value_type>(*race);
-  // A race is reported once: from now on the memory is this stream's.
-  uses_.erase(first, last);
-  uses_[start] = {.end = start + bytes, .stream = stream.id, .epoch = clock[stream.id], .by = by};
-  if (earlier) {
-    report(*earlier, start, bytes,
+  const auto last = ranges_.lower_bound(start + bytes);
+  const auto conflicts = [&](const Use& use) {
+    return use.stream != stream.id && (access == Access::writes || use.access == Access::writes) &&
+           may_go_on(use, clock);
+  };
+  std::optional<Race> race;
+  std::uintptr_t known_to = start;
+  Ranges fresh;  // that nobody has used yet
+  for (auto range = first; range != last; ++range) {
+    auto& [address, known] = *range;
+    if (known_to < address) fresh[known_to] = {.end = address, .uses = {present}};
+    known_to = known.end;
+    const auto earlier = std::ranges::find_if(known.uses, conflicts);
+    if (earlier != known.uses.end()) {
+      // A race is reported once: from now on the memory is this stream's.
+      if (!race) race = Race{*earlier, known.end - address};
+      known.uses.clear();
+    }
+    std::erase_if(known.uses, [&](const Use& use) { return use.stream == stream.id && use.access == access; });
+    known.uses.push_back(present);
+  }
+  if (known_to < start + bytes) fresh[known_to] = {.end = start + bytes, .uses = {present}};
+  if (access == Access::writes) {
+    ranges_.erase(first, last);
+    ranges_[start] = {.end = start + bytes, .uses = {present}};
+  } else {
+    ranges_.merge(fresh);
+  }
+  if (race) {
+    report(*race, start, bytes,
            "stream " + std::to_string(stream.id) + " of " + to_string(device()) + " at " + text_of(by));
   }
 }
@@ -102,23 +122,25 @@ bool RaceDetector::move(void* from, void* to, std::size_t bytes) {
   {
     // Mappings change at once, whatever is queued.
     const std::lock_guard lock(mutex_);
-    for (auto entry = first_in(source, source + bytes); entry != uses_.lower_bound(source + bytes); ++entry) {
-      if (may_go_on(entry->second, program_)) report(*entry, source, bytes, "moving to other addresses");
+    for (auto range = first_in(source, source + bytes); range != ranges_.lower_bound(source + bytes); ++range) {
+      for (const Use& use : range->second.uses) {
+        if (may_go_on(use, program_))
+          report({use, range->second.end - range->first}, source, bytes, "moving to other addresses");
+      }
     }
   }
   if (!inner().move(from, to, bytes)) return false;
   const std::lock_guard lock(mutex_);
   forget(to, bytes);
   const auto first = first_in(source, source + bytes);
-  const auto last = uses_.lower_bound(source + bytes);
-  Uses moved;
-  for (auto entry = first; entry != last; ++entry) {
-    Use use = entry->second;
-    use.end = use.end - source + target;
-    moved[entry->first - source + target] = use;
+  const auto last = ranges_.lower_bound(source + bytes);
+  Ranges moved;
+  for (auto range = first; range != last; ++range) {
+    range->second.end = range->second.end - source + target;
+    moved[range->first - source + target] = std::move(range->second);
   }
-  uses_.erase(first, last);
-  uses_.merge(moved);
+  ranges_.erase(first, last);
+  ranges_.merge(moved);
   return true;
 }
 

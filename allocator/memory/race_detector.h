@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <unordered_map>
+#include <vector>
 
 #include "allocator/memory/memory_adaptor.h"
 
@@ -14,9 +15,10 @@ namespace poolgrad {
 /// record_event() copies a stream's clock, stream_wait() joins it into another's, synchronize() and a finished event
 /// join it into the program's, after which every stream's later work comes. Threads of the program count as one.
 ///
-/// touch() throws DeviceError if the last touch of any byte was on another stream and is not before this one; the
-/// message names both streams and both call sites. move() does if the memory is still in use by any stream; the memory
-/// keeps its history. Ranges that are decommitted or unreserved are forgotten.
+/// touch() throws DeviceError if any byte was written last on another stream and that is not before this touch, or, of
+/// a touch that writes, if another stream has read it since; the message names both streams and both call sites. move()
+/// does if the memory is still in use by any stream; the memory keeps its history. Ranges that are decommitted or
+/// unreserved are forgotten.
 class RaceDetector : public GuardedAdaptor {
  public:
   using GuardedAdaptor::GuardedAdaptor;
@@ -30,7 +32,8 @@ class RaceDetector : public GuardedAdaptor {
   void synchronize(EventId event) override;
   void discard_event(EventId event) noexcept override;
   bool detects_races() const override { return true; }
-  void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by) override;
+  void touch(const void* address, std::size_t bytes, Stream stream, std::source_location by,
+             Access access = Access::writes) override;
 
   /// Races found so far.
   std::uint64_t races() const {
@@ -42,24 +45,31 @@ class RaceDetector : public GuardedAdaptor {
   /// For each stream, up to which of its epochs work is known to be before; an epoch ends where an event is recorded.
   using Clock = std::unordered_map<std::uint64_t, std::uint64_t>;
   struct Use {
-    std::uintptr_t end = 0;
     std::uint64_t stream = 0;
     std::uint64_t epoch = 0;
     std::source_location by;
+    Access access = Access::writes;
   };
-  using Uses = std::map<std::uintptr_t, Use>;  // by start; disjoint
+  struct Range {
+    std::uintptr_t end = 0;
+    std::vector<Use> uses;  // the last write, and what was read since
+  };
+  using Ranges = std::map<std::uintptr_t, Range>;  // by start; disjoint
+  struct Race {
+    Use earlier;
+    std::size_t bytes;  // in common
+  };
 
   static void join(Clock& into, const Clock& from);
   // All with the mutex held.
   Clock& clock_of(std::uint64_t stream);
   void split(std::uintptr_t address);
-  Uses::iterator first_in(std::uintptr_t start, std::uintptr_t end);
+  Ranges::iterator first_in(std::uintptr_t start, std::uintptr_t end);
   void forget(const void* address, std::size_t bytes);
   void program_waits_for(EventId event);
-  [[noreturn]] void report(const Uses::value_type& earlier, std::uintptr_t start, std::size_t bytes,
-                           const std::string& later);
+  [[noreturn]] void report(const Race& race, std::uintptr_t start, std::size_t bytes, const std::string& later);
 
-  Uses uses_;
+  Ranges ranges_;
   std::unordered_map<std::uint64_t, Clock> streams_;
   std::unordered_map<EventId, Clock> events_;
   Clock program_;

@@ -28,7 +28,10 @@ SimulationOptions SimulationOptions::like(std::string_view name) {
   if (name != "cpu")
     throw ValueError("[simulation] no device is known that is like " + std::string(name) + ", only cpu");
   const HostMemory host(1);
-  return {.granularity = host.granularity(), .large_page = host.large_page(), .divisible = host.divisible()};
+  return {.granularity = host.granularity(),
+          .large_page = host.large_page(),
+          .divisible = host.divisible(),
+          .queues_work = host.queues_work()};
 }
 
 SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, SimulationOptions options)

@@ -52,6 +52,8 @@ struct SimulationOptions {
   std::size_t large_page = granularity;
   /// GPUs take whole handles only; see DeviceMemory::divisible().
   bool divisible = false;
+  /// See DeviceMemory::queues_work().
+  bool queues_work = true;
   /// What each call adds to the clock; without a table calls take no time.
   std::optional<LatencyTable> latency = std::nullopt;
   /// Memory is real, of the host, so that values can be checked. Addresses are the host's then.
@@ -78,6 +80,7 @@ class SimulatedMemory : public DeviceMemory {
   bool move(void* from, void* to, std::size_t bytes) override;
   bool divisible() const override { return options_.divisible; }
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
+  bool queues_work() const override { return options_.queues_work; }
   EventId record_event(Stream stream) override;
   bool event_finished(EventId event) override;
   void stream_wait(Stream stream, EventId event) override;

@@ -172,7 +172,7 @@ void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept 
   if (pointer == nullptr) return;
   if (settings().races && !outlives(pointer, stream)) {
     try {
-      memory().touch(pointer, bytes, stream, {});
+      memory().touch(pointer, bytes, stream, {}, Access::reads);  // beside what use() has told of
     } catch (const DeviceError& error) {
       settings().die("race on", pointer, error.what());
     } catch (...) {

@@ -74,7 +74,7 @@ TEST(AllocatorConfig, NamesTheUnknownKeyAndTheKnownOnes) {
       ThrowsMessage<ValueError>(
           AllOf(HasSubstr("unknown option 'stich'"),
                 HasSubstr("known options: alignment, budget, decay, decay_ms, deterministic, magazines, mode, packing, "
-                          "poison, routines, stitch, trace"))));
+                          "poison, races, routines, stitch, trace"))));
 }
 
 TEST(AllocatorConfig, RefusesBadValues) {
@@ -88,7 +88,7 @@ TEST(AllocatorConfig, ComesBackFromItsText) {
   EXPECT_EQ(AllocatorConfig{}.text(), "");
   const std::string all =
       "alignment:512,budget:8589934592,decay:1000,decay_ms:250,deterministic:on,magazines:off,mode:planned,packing:off,"
-      "poison:on,"
+      "poison:on,races:on,"
       "routines:off,stitch:off,"
       "trace:100000";
   EXPECT_EQ(AllocatorConfig::parse(all).text(), all);

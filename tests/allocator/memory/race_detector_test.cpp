@@ -24,13 +24,16 @@ class RaceDetectorTest : public ::testing::Test {
   Stream stream(std::uint64_t id) const { return Stream{memory_.device(), id}; }
   // The text of the race, or nothing.
   std::string touch(std::size_t offset, std::size_t bytes, std::uint64_t id,
-                    std::source_location by = std::source_location::current()) {
+                    std::source_location by = std::source_location::current(), Access access = Access::writes) {
     try {
-      memory_.touch(range_ + offset, bytes, stream(id), by);
+      memory_.touch(range_ + offset, bytes, stream(id), by, access);
     } catch (const DeviceError& error) {
       return error.what();
     }
     return "";
+  }
+  std::string read(std::size_t offset, std::size_t bytes, std::uint64_t id) {
+    return touch(offset, bytes, id, std::source_location::current(), Access::reads);
   }
   void order(std::uint64_t first, std::uint64_t second) {
     const EventId event = memory_.record_event(stream(first));
@@ -114,6 +117,38 @@ TEST_F(RaceDetectorTest, TakesNoNewsFromAnUnfinishedEvent) {
   memory.touch(range_, 100, stream(1), {});
   EXPECT_FALSE(memory.event_finished(memory.record_event(stream(1))));
   EXPECT_THROW(memory.touch(range_, 100, stream(2), {}), DeviceError);
+}
+
+TEST_F(RaceDetectorTest, LetsSeveralStreamsReadAtATime) {
+  EXPECT_EQ(touch(0, 100, 1), "");
+  order(1, 2);
+  order(1, 3);
+  EXPECT_EQ(read(20, 30, 2), "");
+  EXPECT_EQ(read(0, 100, 1), "");
+  EXPECT_EQ(read(40, 60, 3), "");
+}
+
+TEST_F(RaceDetectorTest, FindsAReadThatMayComeBeforeTheWrite) {
+  EXPECT_EQ(touch(0, 100, 1), "");
+  EXPECT_NE(read(50, 10, 2), "");
+}
+
+TEST_F(RaceDetectorTest, FindsAWriteUnderAReadOfAnyStream) {
+  for (const std::uint64_t waited : {2u, 3u}) {
+    const std::size_t at = 1000 * waited;
+    EXPECT_EQ(touch(at, 100, 1), "");
+    order(1, 2);
+    order(1, 3);
+    EXPECT_EQ(read(at, 60, 2), "");
+    EXPECT_EQ(read(at + 40, 60, 3), "");
+    order(waited, 1);
+    EXPECT_THAT(touch(at, 100, 1), HasSubstr("but stream " + std::to_string(5 - waited)));
+  }
+  EXPECT_EQ(touch(0, 100, 1), "");
+  order(1, 2);
+  EXPECT_EQ(read(0, 100, 2), "");
+  order(2, 1);
+  EXPECT_EQ(touch(0, 100, 1), "") << "after everybody has read";
 }
 
 TEST_F(RaceDetectorTest, ReportsARaceOnce) {
