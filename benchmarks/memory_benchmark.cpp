@@ -5,6 +5,12 @@
 //   percent   MemoryBudget of that share of what the pool reserves without one; 0: selective checkpointing
 //   ratio     time under the policy over time without, median over iterations; again: operators' work done again over
 //             the forward's, by the model that prices are taken from
+//
+// offloading_step moves everything that is saved to a file in the working folder, at once and through a ring of host
+// memory, in turn with a step that keeps it.
+//
+//   ring_MiB  RematerialisationOptions::offload_buffer
+//   at_once, in_background   time over that of the step that keeps everything, medians over iterations
 #include <exception>
 #include <optional>
 
@@ -84,6 +90,36 @@ void step_in_memory(benchmark::State& state) {
   state.counters["of_unlimited"] = static_cast<double>(limited) / static_cast<double>(unlimited);
   state.counters["again"] = statistics.recomputed_nanoseconds / statistics.recorded_nanoseconds;
 }
+
+void offloading_step(benchmark::State& state) {
+  LimitedStep step(state.range(0), state.range(1), state.range(2));
+  std::vector<double> at_once, in_background;
+  RematerialisationStatistics statistics;
+  const auto moving = [&](std::size_t buffer) {
+    const Rematerialisation policy({.offload_folder = ".", .offload_all = true, .offload_buffer = buffer});
+    const double seconds = step.seconds();
+    statistics = policy.statistics();
+    return seconds;
+  };
+  for (auto _ : state) {
+    const double without = step.seconds();
+    at_once.push_back(moving(0) / without);
+    const double seconds = moving(static_cast<std::size_t>(state.range(3)) << 20);
+    in_background.push_back(seconds / without);
+    state.SetIterationTime(seconds);
+  }
+  state.SetItemsProcessed(state.iterations() * state.range(0) * state.range(1));
+  state.counters["at_once"] = median(at_once);
+  state.counters["in_background"] = median(in_background);
+  state.counters["moved_MiB"] = static_cast<double>(statistics.offloaded_bytes) / 2 / (1 << 20);  // of two steps
+}
+
+void rings(benchmark::internal::Benchmark* benchmark) {
+  benchmark->ArgNames({"B", "T", "C", "ring_MiB"})->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(9);
+  for (const std::int64_t ring : {8, 64}) benchmark->Args({1, 1024, 128, ring});
+  benchmark->Args({1, 1024, 256, 64});
+}
+BENCHMARK(offloading_step)->Apply(rings);
 
 void shares(benchmark::internal::Benchmark* benchmark) {
   benchmark->ArgNames({"B", "T", "C", "percent"})->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(5);

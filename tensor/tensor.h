@@ -33,6 +33,8 @@ class Storage {
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return stream_.device; }
+  /// On which it was made, and to which its block is given back.
+  Stream stream() const { return stream_; }
 
   /// Counts in-place writes; a saved tensor whose version has moved on cannot be used for a gradient.
   std::uint64_t version() const { return version_.load(std::memory_order_relaxed); }

@@ -46,24 +46,43 @@ OffloadFile::~OffloadFile() { ::close(descriptor_); }
 
 OffloadFile::Extent::~Extent() { file_->give_back(offset_, bytes_); }
 
-std::unique_ptr<const OffloadFile::Extent> OffloadFile::write(const void* from, std::size_t bytes) {
+std::unique_ptr<const OffloadFile::Extent> OffloadFile::reserve(std::size_t bytes, bool without_bytes) {
   std::unique_ptr<const Extent> extent(new Extent(shared_from_this(), take(bytes), bytes));
-  if (from == nullptr) return extent;
-  const int error = in_steps(bytes, [&](std::size_t at, std::size_t left) {
-    return ::pwrite(descriptor_, static_cast<const char*>(from) + at, left, static_cast<::off_t>(extent->offset_ + at));
+  if (without_bytes) return extent;
+  int error = EINTR;
+  while (error == EINTR)
+    error = ::posix_fallocate(descriptor_, static_cast<::off_t>(extent->offset_), static_cast<::off_t>(bytes));
+  if (error != 0) refuse("find room for", bytes, error);
+  return extent;
+}
+
+void OffloadFile::write(const Extent& extent, const void* from) const {
+  const int error = in_steps(extent.bytes_, [&](std::size_t at, std::size_t left) {
+    return ::pwrite(descriptor_, static_cast<const char*>(from) + at, left, static_cast<::off_t>(extent.offset_ + at));
   });
-  if (error == 0) return extent;
-  reason_ = fmt::format("cannot write {} bytes to a file in the folder {}: {}", bytes, folder_, std::strerror(error));
-  return nullptr;
+  if (error != 0) refuse("write", extent.bytes_, error);
 }
 
 void OffloadFile::read(const Extent& extent, void* to) const {
   const int error = in_steps(extent.bytes_, [&](std::size_t at, std::size_t left) {
     return ::pread(descriptor_, static_cast<char*>(to) + at, left, static_cast<::off_t>(extent.offset_ + at));
   });
-  if (error != 0)
-    throw FileError(fmt::format("[offload] cannot read {} bytes at offset {} of a file in the folder {}: {}",
-                                extent.bytes_, extent.offset_, folder_, std::strerror(error)));
+  if (error != 0) refuse("read", extent.bytes_, error);
+}
+
+void OffloadFile::refuse(const char* what, std::size_t bytes, int error) const {
+  throw FileError(fmt::format("[offload] cannot {} {} bytes in a file in the folder {}: {}", what, bytes, folder_,
+                              std::strerror(error)));
+}
+
+std::uint64_t OffloadFile::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+std::uint64_t OffloadFile::peak_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return peak_bytes_;
 }
 
 std::uint64_t OffloadFile::take(std::size_t bytes) {

@@ -5,14 +5,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "allocator/base/fork.h"
+
 namespace poolgrad {
 
-/// Extents keep their file; space that is given back is used again, lowest first. reason() and write() are for one
-/// thread at a time.
+/// Extents keep their file; space that is given back is used again, lowest first. All may be called from any thread.
 class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
  public:
   /// A nameless file in `folder`. Throws FileError where there can be none: a folder that is missing or read-only.
@@ -21,7 +21,7 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
   OffloadFile(const OffloadFile&) = delete;
   OffloadFile& operator=(const OffloadFile&) = delete;
 
-  /// A place in the file; given back when it is destroyed.
+  /// A place in the file of one byte or more; given back when it is destroyed.
   class Extent {
    public:
     ~Extent();
@@ -37,24 +37,25 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
     std::size_t bytes_;
   };
 
-  /// `from` may be nullptr: then only a place is taken, as for a device without bytes. nullptr where the file cannot
-  /// take them, a full disk say; reason() then tells why, and the file stays as it was.
-  std::unique_ptr<const Extent> write(const void* from, std::size_t bytes);
-  /// All bytes of an extent of this file that were written. Throws FileError.
+  /// With its space on the disk, so that a full one is known here and not when bytes are written; `without_bytes`
+  /// takes a place alone, as for a device that has none. Throws FileError; the file stays as it was.
+  std::unique_ptr<const Extent> reserve(std::size_t bytes, bool without_bytes = false);
+  /// All bytes of an extent of this file. Throw FileError.
+  void write(const Extent& extent, const void* from) const;
   void read(const Extent& extent, void* to) const;
-  const std::string& reason() const { return reason_; }
   /// In use now, and at most.
-  std::uint64_t bytes() const { return bytes_; }
-  std::uint64_t peak_bytes() const { return peak_bytes_; }
+  std::uint64_t bytes() const;
+  std::uint64_t peak_bytes() const;
 
  private:
   OffloadFile(const std::string& folder, int descriptor) : folder_(folder), descriptor_(descriptor) {}
   std::uint64_t take(std::size_t bytes);
+  [[noreturn]] void refuse(const char* what, std::size_t bytes, int error) const;
   void give_back(std::uint64_t offset, std::size_t bytes);
 
-  std::string folder_, reason_;
+  std::string folder_;
   int descriptor_;
-  std::mutex mutex_;  // of what follows
+  mutable ForkMutex mutex_;  // of what follows
   std::uint64_t end_ = 0, bytes_ = 0, peak_bytes_ = 0;
   std::map<std::uint64_t, std::uint64_t> free_;  // offset -> bytes, never side by side
 };

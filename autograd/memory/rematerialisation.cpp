@@ -11,7 +11,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/engine/engine.h"
-#include "autograd/memory/offload_file.h"
+#include "autograd/memory/offload.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
@@ -46,9 +46,8 @@ struct Result {
   std::weak_ptr<Storage> storage;  // what the operator wrote first
   std::uint64_t version;
   Tag tag;
-  std::unique_ptr<const OffloadFile::Extent>
-      extent;   // its bytes in the file, from the first time that they were written
-  Tensor data;  // (n), all of the storage; undefined where it was dropped or is not kept
+  std::unique_ptr<Offload::Moved> moved;  // out, from the first time that it was
+  Tensor data;                            // (n), all of the storage; undefined where it was dropped or is not kept
   std::uint64_t data_version = 0;
   std::uint64_t number = 0;  // larger for what was made later
   bool is_saved = false;     // a node waits for it
@@ -106,7 +105,7 @@ ComputePrices ComputePrices::of(Device device) {
 class Rematerialisation::Results : public ReclaimClient, public std::enable_shared_from_this<Results> {
  public:
   explicit Results(const RematerialisationOptions& options)
-      : options_(options), file_(options.offload_folder.empty() ? nullptr : OffloadFile::in(options.offload_folder)) {}
+      : options_(options), offload_(Offload::to(options.offload_folder, options.offload_buffer)) {}
 
   std::string name() const override { return "saved tensors that can be computed again"; }
   RungId kind() const override { return RungId::rematerialise; }
@@ -221,7 +220,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     const std::lock_guard lock(mutex_);
     result.is_saved = false;
     forget(result);
-    result.extent.reset();
+    result.moved.reset();
   }
 
   RematerialisationStatistics statistics() const {
@@ -230,7 +229,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   std::string offload_failure() const {
     const std::lock_guard lock(mutex_);
-    return file_ == nullptr ? "" : file_->reason();
+    return offload_ == nullptr ? "" : offload_->failure();
   }
 
  private:
@@ -327,36 +326,37 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   /// False where it had to stay: nothing can make it again, and the file does not take it.
   bool drop(Result& result) {
-    if (!result.extent && can_write(result)) {
+    if (!result.moved && can_move(result.device)) {
       const double moving = offload_price(result);
-      if (options_.offload_all || moving < price_to_compute(result, moving)) write(result);
+      if (options_.offload_all || moving < price_to_compute(result, moving)) move_out(result);
+    } else if (result.moved) {
+      offload_->let_go(*result.moved);
     }
-    if (!result.extent && result.operation == nullptr) return false;
+    if (!result.moved && result.operation == nullptr) return false;
     forget(result);
     ++statistics_.dropped;
     statistics_.dropped_bytes += result.bytes;
     return true;
   }
-  void write(Result& result) {
+  void move_out(Result& result) {
     if (!result.present().defined()) return;
-    result.extent = file_->write(result.device.is_sim() ? nullptr : result.data.storage()->data(), result.bytes);
-    if (!result.extent) return;
+    result.moved = offload_->move_out(result.data, result.number);
+    if (!result.moved) return;
     ++statistics_.offloaded;
     statistics_.offloaded_bytes += result.bytes;
   }
-  bool can_write(const Result& result) const { return can_write(result.device) && file_->reason().empty(); }
-  bool can_write(Device device) const { return file_ != nullptr && (device.is_cpu() || device.is_sim()); }
+  bool can_move(Device device) const { return offload_ != nullptr && offload_->can_move(device); }
 
-  /// What is kept, or was written to the file.
+  /// What is kept, or was moved out.
   Tensor there(Result& result) {
-    if (const Tensor data = result.present(); data.defined() || !result.extent) return data;
+    if (const Tensor data = result.present(); data.defined() || !result.moved) return data;
     Tensor whole;
     {
       const MemoryScope tag(result.tag);
       whole = Tensor::empty({static_cast<std::int64_t>(result.bytes / size_of(result.dtype))},
                             {result.dtype, result.device});
     }
-    if (!result.device.is_sim()) file_->read(*result.extent, whole.storage()->data());
+    offload_->bring_back(*result.moved, whole);
     ++statistics_.loaded;
     hold(result, whole);
     return whole;
@@ -369,8 +369,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return std::min(offload_price(result), price_to_compute(result, enough));
   }
   double offload_price(const Result& result) const {
-    if (!result.extent && !can_write(result)) return infinity;
-    return (result.extent ? 1 : 2) / prices_on(result.device).offloaded_bytes_per_nanosecond;
+    if (!result.moved && !can_move(result.device)) return infinity;
+    return (result.moved ? 1 : 2) / prices_on(result.device).offloaded_bytes_per_nanosecond;
   }
   /// Of its operation and of all that would have to be computed before it.
   double price_to_compute(const Result& result, double enough) const {
@@ -388,7 +388,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         if (input.result == nullptr || input.result->data.defined() ||
             !seen.insert(input.result->operation.get()).second) {
           continue;
-        } else if (input.result->extent) {
+        } else if (input.result->moved) {
           nanoseconds += offload_price(*input.result) * static_cast<double>(input.result->bytes);
         } else {
           open.push_back(input.result->operation.get());
@@ -406,7 +406,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
 
   mutable std::recursive_mutex mutex_;  // computing again allocates, which may ask to reclaim()
   const RematerialisationOptions options_;
-  const std::shared_ptr<OffloadFile> file_;
+  const std::shared_ptr<Offload> offload_;
   StorageIndex<Result> known_;
   std::map<Place, Result*> droppable_;
   std::vector<std::weak_ptr<Result>> undecided_;
@@ -434,7 +434,7 @@ std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& ten
   if ((options_.device && tensor.device() != *options_.device) || tensor.count() == 0) return nullptr;
   std::shared_ptr<Result> result = find(tensor);
   if (result == nullptr) {
-    if (!can_write(tensor.device())) return nullptr;
+    if (!can_move(tensor.device())) return nullptr;
     result = std::make_shared<Result>(nullptr, 0, tensor, current_tag());
     result->number = next_number_++;
     known_.add(tensor.storage(), result);

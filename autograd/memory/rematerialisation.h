@@ -49,6 +49,9 @@ struct RematerialisationOptions {
   std::string offload_folder = {};
   /// Everything that is kept goes to the file as soon as it is saved.
   bool offload_all = false;
+  /// Bytes of host memory, beside every pool, through which the file is written and read in the background (Offload);
+  /// 0: at once. What the machine has no memory for goes at once, too.
+  std::size_t offload_buffer = std::size_t{64} << 20;
   /// Only what is on this device is dropped.
   std::optional<Device> device = {};
   std::optional<ComputePrices> prices = {};
