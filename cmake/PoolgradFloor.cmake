@@ -40,7 +40,20 @@ function(poolgrad_floor name)
   install(TARGETS ${target} EXPORT poolgradTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endfunction()
 
-# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...] [LABELS ...]
+# poolgrad_emulated_part(<name> <sources>) makes a part of the emulated CUDA device, the objects poolgrad_emulated_<name>.
+# POOLGRAD_CUDA=EMULATED puts them in the archives. In other builds a program that is linked with the objects themselves
+# has the emulated device (poolgrad_tests(... EMULATED)): a linker takes nothing from an archive that it has already.
+function(poolgrad_emulated_part name)
+  set(target poolgrad_emulated_${name})
+  add_library(${target} OBJECT ${ARGN})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${target} PRIVATE poolgrad_options poolgrad_threads)
+  target_compile_options(${target} PRIVATE -O1)
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+endfunction()
+
+# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...] [LABELS ...]
 # [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp, <folder>_test with _ for / or
 # <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
 # first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
@@ -48,7 +61,7 @@ endfunction()
 # of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED). Names in
 # anonymous namespaces are therefore unique in a program.
 function(poolgrad_tests folder)
-  cmake_parse_arguments(TEST "OPTIMIZED" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(TEST "OPTIMIZED;EMULATED" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "/.*" "" floor ${folder})
   string(REPLACE "/" "_" name ${folder})
   if(TEST_AS)
@@ -58,6 +71,12 @@ function(poolgrad_tests folder)
   list(TRANSFORM TEST_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/tests/${folder}/)
   list(TRANSFORM TEST_SOURCES APPEND _test.cpp)
   add_executable(${name} ${TEST_SOURCES})
+  if(TEST_EMULATED AND NOT POOLGRAD_CUDA STREQUAL EMULATED)
+    list(APPEND TEST_LIBRARIES poolgrad_emulated_memory)
+    if(NOT floor STREQUAL allocator)
+      list(APPEND TEST_LIBRARIES poolgrad_emulated_kernels)
+    endif()
+  endif()
   set(library poolgrad_all)
   if(TARGET poolgrad_${floor})
     set(library poolgrad_${floor})

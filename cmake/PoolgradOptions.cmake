@@ -6,7 +6,8 @@ option(POOLGRAD_BUILD_BENCHMARKS "Build the benchmarks" ON)
 set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code, as for -march=: native, x86-64-v3, x86-64-v4")
 set(POOLGRAD_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=: address,undefined or thread")
 set(POOLGRAD_ONEDNN AUTO CACHE STRING "Use oneDNN for matrix products: AUTO (where found), ON, OFF")
-set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF")
+set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF,
+EMULATED (cuda:N is an emulated device in every program, see docs/cuda.md)")
 option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most of a small file's time is its headers" ON)
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -61,7 +62,7 @@ endif()
 # CUDA is an optional language. Architectures are a fixed list, never that of the machine that builds: code for Hopper,
 # and PTX that any newer GPU than Ampere compiles at start-up. No GPU is needed to build.
 set(POOLGRAD_WITH_CUDA OFF)
-if(NOT POOLGRAD_CUDA STREQUAL OFF)
+if(POOLGRAD_CUDA STREQUAL AUTO OR POOLGRAD_CUDA STREQUAL ON)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -134,4 +135,4 @@ add_library(poolgrad_test_options INTERFACE)
 target_compile_options(poolgrad_test_options INTERFACE -fno-sanitize=undefined -Wno-shadow)
 
 message(STATUS "poolgrad: ${CMAKE_BUILD_TYPE}, ISA ${POOLGRAD_ISA}, oneDNN ${POOLGRAD_WITH_ONEDNN}, "
-  "CUDA ${POOLGRAD_WITH_CUDA}, sanitizers '${POOLGRAD_SANITIZE}'")
+  "CUDA ${POOLGRAD_CUDA} (nvcc ${POOLGRAD_WITH_CUDA}), sanitizers '${POOLGRAD_SANITIZE}'")

@@ -21,7 +21,8 @@ template <class Function>
 Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::*kernel) {
   if (stream.device.is_cpu()) return cpu_kernels.*kernel;
   if (stream.device.is_sim()) return nullptr;
-  if (cuda_kernels.*kernel) return cuda_kernels.*kernel;
+  static const bool usable = cuda::unavailable_reason().empty();
+  if (usable && cuda_kernels.*kernel) return cuda_kernels.*kernel;
   throw_no_kernel(stream, op);
 }
 

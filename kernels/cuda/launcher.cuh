@@ -1,18 +1,46 @@
-// Launches a functor over [0, n) on a GPU: the twin of parallel_ranges() on the CPU. And the one macro that checks
-// calls of the CUDA runtime.
+// How a kernel is launched, and the few calls of the runtime that kernels need beside it; here is the only <<<>>>.
+// Under nvcc this is CUDA; the host compiler takes the same text for the emulated device (kernels/cuda/emulation).
 #pragma once
 
-#include <cuda_runtime.h>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <type_traits>
+
+#if defined(__CUDACC__)
+#include <cuda_runtime.h>
+#else
+#include <cstring>
+#include <vector>
+
+#include "allocator/emulation/device.h"
+#include "kernels/cuda/emulation/language.h"
+#endif
 
 #include "allocator/error.h"
 #include "allocator/stream.h"
 #include "kernels/launch.h"
 
 namespace poolgrad::kernels::cuda {
+
+/// Bytes of arguments that every architecture takes.
+inline constexpr std::size_t max_argument_bytes = 4096;
+
+/// POOLGRAD_SYNC=1: every launch is waited for, so that an error is that of its own operator.
+inline bool synchronous() {
+  static const bool wanted = [] {
+    const char* text = std::getenv("POOLGRAD_SYNC");
+    return text != nullptr && std::string_view(text) == "1";
+  }();
+  return wanted;
+}
+
+#if defined(__CUDACC__)
+
+/// Before a loop whose index must be known where registers are named by it.
+#define POOLGRAD_UNROLL _Pragma("unroll")
 
 /// Throws CudaError for anything but cudaSuccess, after clearing the error that the runtime would report again.
 inline void check(cudaError_t status, const char* call, const char* file, int line) {
@@ -21,44 +49,139 @@ inline void check(cudaError_t status, const char* call, const char* file, int li
   throw CudaError("[" + std::string(call) + "] " + cudaGetErrorName(status) + ": " + cudaGetErrorString(status) +
                   " at " + file + ":" + std::to_string(line));
 }
-
-}  // namespace poolgrad::kernels::cuda
-
 #define POOLGRAD_CUDA_CHECK(call) ::poolgrad::kernels::cuda::check((call), #call, __FILE__, __LINE__)
 
-namespace poolgrad::kernels::cuda {
+/// Memory of a block: POOLGRAD_SHARED(float, partial, 32) declares it, partial[i] uses it.
+template <class T>
+class Shared {
+ public:
+  explicit __device__ Shared(T* data) : data_(data) {}
+  template <class I>
+  __device__ T& operator[](I index) const {
+    return data_[index];
+  }
 
-/// Calls body(i) for every i of [0, n), one thread each, as often around as it takes.
-template <class Body>
-__global__ void for_each_index(std::int64_t n, Body body) {
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += stride) body(i);
-}
+ private:
+  T* data_;
+};
+#define POOLGRAD_SHARED(T, name, count) \
+  __shared__ T name##_memory[count];    \
+  const ::poolgrad::kernels::cuda::Shared<T> name(name##_memory)
+/// As many elements as the launch has bytes of shared memory for.
+#define POOLGRAD_DYNAMIC_SHARED(T, name)                                   \
+  extern __shared__ __align__(16) unsigned char poolgrad_dynamic_shared[]; \
+  const ::poolgrad::kernels::cuda::Shared<T> name(reinterpret_cast<T*>(poolgrad_dynamic_shared))
 
 /// Stream ids are the driver's handles; 0 is the default stream.
 inline cudaStream_t native(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.id); }
 
-/// After each launch: its error, and with POOLGRAD_SYNC=1 also those of the kernel itself.
-inline void check_launched(Stream stream) {
-  POOLGRAD_CUDA_CHECK(cudaGetLastError());
-  static const bool synchronous = [] {
-    const char* text = std::getenv("POOLGRAD_SYNC");
-    return text != nullptr && std::string_view(text) == "1";
-  }();
-  if (synchronous) POOLGRAD_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
+/// Returns once the work queued on the stream is done. Throws CudaError of any work before.
+inline void synchronize(Stream stream) {
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
+  POOLGRAD_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
 }
 
-/// Queues body(i) for every i of [0, n) on `stream`; n == 0 is no launch. Body is copied to the device. Throws
-/// CudaError if the launch fails.
-template <class Body>
-void parallel_for(std::string_view op, Stream stream, std::int64_t n, const Body& body) {
-  if (n <= 0) return;
-  const LaunchShape shape = grid_stride_shape(n);
-  check_launch(op, shape);
+/// Queues a copy of bytes, each side memory of the stream's device or of the host. Memory of the host is pageable: it
+/// has been read, or written, when this returns.
+inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
-  for_each_index<<<static_cast<unsigned>(shape.grid.x), static_cast<unsigned>(shape.block.x), 0, native(stream)>>>(
-      n, body);
-  check_launched(stream);
+  POOLGRAD_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)));
+}
+
+/// Index of the device that the memory is of; -1: of the host.
+inline int device_of(const void* address) {
+  cudaPointerAttributes attributes{};
+  POOLGRAD_CUDA_CHECK(cudaPointerGetAttributes(&attributes, address));
+  return attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
+}
+
+/// The driver itself finds out where an address is not the device's.
+inline void check_operand(std::string_view, Stream, const void*) {}
+
+/// Why there is no device; empty where there is one.
+inline std::string no_device_reason() {
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status == cudaSuccess && devices > 0) return "";
+  cudaGetLastError();
+  // cudaErrorNoDevice and cudaErrorInsufficientDriver both come from machines without a GPU.
+  return std::string("no CUDA device: ") + cudaGetErrorString(status);
+}
+
+template <class... Parameters>
+void start(const char*, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
+           const Parameters&... arguments) {
+  const auto extent = [](const Extent& e) {
+    return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y), static_cast<unsigned>(e.z));
+  };
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
+  if (shape.shared_bytes > 0) {  // with the static part that may be 48 KiB
+    POOLGRAD_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(shape.shared_bytes)));
+  }
+  kernel<<<extent(shape.grid), extent(shape.block), static_cast<std::size_t>(shape.shared_bytes), native(stream)>>>(
+      arguments...);
+  POOLGRAD_CUDA_CHECK(cudaGetLastError());
+}
+
+#else
+
+inline void synchronize(Stream stream) { emulation::device(stream.device.index).synchronize(stream.id); }
+
+inline int device_of(const void* address) {
+  const emulation::Device* owner = emulation::owner_of(address);
+  return owner ? owner->index() : -1;
+}
+
+inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
+  emulation::Device& device = emulation::device(stream.device.index);
+  if (device_of(from) >= 0) {
+    device.enqueue("cudaMemcpyAsync", stream.id, [=] { std::memcpy(to, from, bytes); });
+    if (device_of(to) < 0) device.synchronize(stream.id);
+    return;
+  }
+  const auto* begin = static_cast<const char*>(from);
+  device.enqueue("cudaMemcpyAsync", stream.id, [to, staged = std::vector<char>(begin, begin + bytes)] {
+    std::memcpy(to, staged.data(), staged.size());
+  });
+}
+
+inline std::string no_device_reason() { return emulation::device_count() > 0 ? "" : "no CUDA device is emulated"; }
+
+/// Kernels could read memory of the host here, on a GPU they cannot.
+inline void check_operand(std::string_view op, Stream stream, const void* address) {
+  const int owner = device_of(address);
+  if (owner == stream.device.index) return;
+  throw DeviceError("[" + std::string(op) + "] an operand is in memory of " +
+                    (owner < 0 ? "the host" : "cuda:" + std::to_string(owner)) + ", not of " +
+                    to_string(stream.device));
+}
+
+template <class... Parameters>
+void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
+           const Parameters&... arguments) {
+  emulation::Device& device = emulation::device(stream.device.index);
+  device.take_failure();
+  const std::uint64_t seed = device.next_seed();
+  device.enqueue(op, stream.id, [=, copies = std::tuple<Parameters...>(arguments...)] {
+    emulation::run_grid(op, shape, seed, [&] { std::apply(kernel, copies); });
+  });
+}
+
+#endif
+
+/// Queues a kernel on a stream; its arguments are copied. Throws ValueError, `[op] reason: the whole shape`, where a
+/// GPU would refuse the launch (kernels/launch.h), and CudaError where it fails: of a launch before, too, unless
+/// POOLGRAD_SYNC=1.
+template <class... Parameters>
+void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
+            const std::type_identity_t<std::remove_cvref_t<Parameters>>&... arguments) {
+  static_assert((std::is_trivially_copyable_v<Parameters> && ...), "arguments are copied as bytes");
+  static_assert((std::size_t{0} + ... + ((sizeof(Parameters) + 15) / 16 * 16)) <= max_argument_bytes);
+  check_launch(op, shape);
+  start<Parameters...>(op, kernel, shape, stream, arguments...);
+  if (synchronous()) synchronize(stream);
 }
 
 }  // namespace poolgrad::kernels::cuda

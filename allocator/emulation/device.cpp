@@ -1,0 +1,366 @@
+#include "allocator/emulation/device.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "allocator/stream.h"
+
+namespace poolgrad::emulation {
+
+thread_local Activity activity;
+
+namespace {
+
+void demand(bool kept, const char* call, const char* rule) {
+  if (!kept) throw CudaError("[" + std::string(call) + "] " + rule);
+}
+
+// Address ranges of devices, for the handler of faults, which must not lock.
+struct Range {
+  std::atomic<std::uintptr_t> begin{0}, end{0};
+  std::atomic<int> device{0};
+};
+std::array<Range, 256> ranges;
+struct sigaction previous_action;
+
+const Range* range_of(std::uintptr_t address) {
+  for (const Range& range : ranges)
+    if (range.begin.load() <= address && address < range.end.load()) return &range;
+  return nullptr;
+}
+
+void report_fault(int, siginfo_t* fault, void*) {
+  const auto address = reinterpret_cast<std::uintptr_t>(fault->si_addr);
+  if (const Range* range = range_of(address)) {
+    char text[300];
+    const int length =
+        activity.op ? std::snprintf(
+                          text, sizeof(text),
+                          "[%s] thread %lld of block %lld uses address 0x%llx of cuda:%d, where there is no memory\n",
+                          activity.op, static_cast<long long>(activity.thread), static_cast<long long>(activity.block),
+                          static_cast<unsigned long long>(address), range->device.load())
+                    : std::snprintf(text, sizeof(text),
+                                    "[emulation] the host uses address 0x%llx, which is memory of cuda:%d\n",
+                                    static_cast<unsigned long long>(address), range->device.load());
+    if (length > 0 && write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) std::abort();
+  }
+  sigaction(SIGSEGV, &previous_action, nullptr);  // the access is made again, and is whoever's was before
+}
+
+void handle_faults() {
+  static const bool once = [] {
+    struct sigaction action {};
+    action.sa_sigaction = &report_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
+    sigemptyset(&action.sa_mask);
+    return sigaction(SIGSEGV, &action, &previous_action) == 0;
+  }();
+  demand(once, "emulation", "no handler of faults can be set");
+}
+
+std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+// Each thread has a per-thread stream of its own.
+std::uint64_t own(std::uint64_t stream) {
+  static std::atomic<std::uint64_t> threads{0};
+  thread_local const std::uint64_t number = ++threads;
+  return stream == per_thread_stream ? (std::uint64_t{1} << 63) + number : stream;
+}
+
+}  // namespace
+
+Device::Device(int index, std::size_t capacity, std::uint64_t seed)
+    : index_(index),
+      capacity_(capacity),
+      file_(memfd_create("poolgrad_emulated_device", MFD_CLOEXEC)),
+      seeds_(seed),
+      streams_(seeds_()) {
+  demand(file_ >= 0, "emulation", "there is no file in memory");
+  handle_faults();
+}
+
+Device::~Device() {
+  while (!reserved_.empty()) driver()->address_free(reserved_.begin()->first, reserved_.begin()->second.bytes);
+  close(file_);
+}
+
+void Device::place(std::uintptr_t address, const Mapping& mapping, int protection) {
+  void* const wanted = reinterpret_cast<void*>(address);
+  demand(mmap(wanted, mapping.bytes, protection, MAP_SHARED | MAP_FIXED, file_,
+              static_cast<off_t>(mapping.handle - 1)) == wanted,
+         "cuMemMap", "the host has no memory left");
+}
+
+void Device::protect(int protection) {
+  open_ = protection != PROT_NONE;
+  for (const auto& [address, mapping] : mappings_)
+    if (mapping.accessible) mprotect(reinterpret_cast<void*>(address), mapping.bytes, protection);
+}
+
+template <class Run>
+auto Device::working(const Run& run) {
+  struct Close {
+    Device& device;
+    ~Close() {
+      if (device.open_) device.protect(PROT_NONE);
+    }
+  } close{*this};
+  return run();
+}
+
+void Device::enqueue(const char* op, std::uint64_t stream, Streams::Work work) {
+  const std::lock_guard lock(mutex_);
+  working([&] {
+    streams_.enqueue(own(stream), [this, op, run = std::move(work)] {
+      if (!open_) protect(PROT_READ | PROT_WRITE);
+      activity = {op};
+      try {
+        run();
+      } catch (const std::exception& error) {
+        if (failure_.empty()) failure_ = error.what();
+      }
+      activity = {};
+    });
+  });
+}
+
+void Device::synchronize(std::uint64_t stream) {
+  {
+    const std::lock_guard lock(mutex_);
+    working([&] { streams_.synchronize_stream(own(stream)); });
+  }
+  take_failure();
+}
+
+void Device::take_failure() {
+  const std::lock_guard lock(mutex_);
+  if (!failure_.empty()) throw CudaError(std::exchange(failure_, {}));
+}
+
+std::uint64_t Device::next_seed() {
+  const std::lock_guard lock(mutex_);
+  return seeds_();
+}
+
+bool Device::owns(const void* pointer) const {
+  const auto address = reinterpret_cast<std::uintptr_t>(pointer);
+  const std::lock_guard lock(mutex_);
+  const auto after = reserved_.upper_bound(address);
+  return after != reserved_.begin() && address - std::prev(after)->first < std::prev(after)->second.bytes;
+}
+
+/// A device as CudaMemory sees it.
+class Driver : public CudaDriver {
+ public:
+  explicit Driver(Device& on) : on_(on) {}
+
+  std::size_t granularity() override { return Device::page; }
+  MemoryInfo memory_info() override {
+    const std::lock_guard lock(on_.mutex_);
+    return {.free = on_.capacity_ - on_.committed_, .total = on_.capacity_};
+  }
+
+  std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) override {
+    if (bytes > std::size_t{1} << 46) return 0;
+    const std::lock_guard lock(on_.mutex_);
+    void* mapped = mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (mapped == MAP_FAILED) return 0;
+    const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(mapped) + alignment - 1) / alignment * alignment;
+    const auto unused = std::find_if(ranges.begin(), ranges.end(), [](const Range& range) { return range.end == 0; });
+    if (unused != ranges.end()) {
+      unused->device = on_.index_;
+      unused->begin = begin;
+      unused->end = begin + bytes;
+    }
+    on_.reserved_[begin] = {bytes, mapped, bytes + alignment};
+    return begin;
+  }
+  void address_free(std::uintptr_t address, std::size_t bytes) override {
+    const std::lock_guard lock(on_.mutex_);
+    const auto entry = on_.reserved_.find(address);
+    demand(entry != on_.reserved_.end() && entry->second.bytes == bytes, "cuMemAddressFree", "no such reservation");
+    for (Range& range : ranges)
+      if (range.begin == address) range.end = 0;
+    munmap(entry->second.mapped, entry->second.mapped_bytes);
+    on_.reserved_.erase(entry);
+  }
+
+  std::optional<std::uint64_t> create(std::size_t bytes) override {
+    const std::lock_guard lock(on_.mutex_);
+    demand(bytes > 0 && bytes % Device::page == 0, "cuMemCreate", "the size is no multiple of the granularity");
+    if (bytes > on_.capacity_ - on_.committed_) return std::nullopt;
+    const std::uint64_t handle = on_.end_of_file_ + 1;  // 0 is none
+    demand(ftruncate(on_.file_, static_cast<off_t>(on_.end_of_file_ + bytes)) == 0, "cuMemCreate",
+           "the host has no memory left");
+    on_.end_of_file_ += bytes;
+    void* poisoned =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, on_.file_, static_cast<off_t>(handle - 1));
+    demand(poisoned != MAP_FAILED, "cuMemCreate", "the host has no memory left");
+    std::memset(poisoned, 0xff, bytes);
+    munmap(poisoned, bytes);
+    on_.committed_ += bytes;
+    on_.handles_[handle] = bytes;
+    return handle;
+  }
+  void release(std::uint64_t handle) override {
+    const std::lock_guard lock(on_.mutex_);
+    const auto entry = on_.handles_.find(handle);
+    demand(entry != on_.handles_.end(), "cuMemRelease", "there is no such handle");
+    demand(std::none_of(on_.mappings_.begin(), on_.mappings_.end(),
+                        [&](const auto& mapping) { return mapping.second.handle == handle; }),
+           "cuMemRelease", "the handle is still mapped");
+    fallocate(on_.file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(handle - 1),
+              static_cast<off_t>(entry->second));
+    on_.committed_ -= entry->second;
+    on_.handles_.erase(entry);
+  }
+  bool map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) override {
+    const std::lock_guard lock(on_.mutex_);
+    const auto known = on_.handles_.find(handle);
+    demand(known != on_.handles_.end() && known->second == bytes, "cuMemMap", "the handle is none of this size");
+    const auto window = on_.reserved_.upper_bound(address);
+    demand(window != on_.reserved_.begin() && bytes <= std::prev(window)->second.bytes &&
+               address - std::prev(window)->first <= std::prev(window)->second.bytes - bytes,
+           "cuMemMap", "the addresses are not reserved");
+    const auto after = on_.mappings_.upper_bound(address);
+    demand((after == on_.mappings_.end() || after->first >= address + bytes) &&
+               (after == on_.mappings_.begin() || std::prev(after)->first + std::prev(after)->second.bytes <= address),
+           "cuMemMap", "there is memory at these addresses");
+    on_.mappings_[address] = {bytes, handle, false};
+    return true;
+  }
+  bool set_access(std::uintptr_t address, std::size_t bytes) override {
+    const std::lock_guard lock(on_.mutex_);
+    for (std::size_t done = 0; done < bytes;) {
+      const auto entry = on_.mappings_.find(address + done);
+      demand(entry != on_.mappings_.end() && entry->second.bytes <= bytes - done, "cuMemSetAccess",
+             "the range is not one of whole mappings");
+      if (!entry->second.accessible) on_.place(entry->first, entry->second, PROT_NONE);
+      entry->second.accessible = true;
+      done += entry->second.bytes;
+    }
+    return true;
+  }
+  void unmap(std::uintptr_t address, std::size_t bytes) override {
+    const std::lock_guard lock(on_.mutex_);
+    const auto entry = on_.mappings_.find(address);
+    demand(entry != on_.mappings_.end() && entry->second.bytes == bytes, "cuMemUnmap", "no such mapping");
+    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+         -1, 0);
+    on_.mappings_.erase(entry);
+  }
+
+  // Nobody asks for memory of this kind, see CudaMemory.
+  std::uintptr_t malloc(std::size_t) override { return 0; }
+  void free(std::uintptr_t) override { throw CudaError("[cudaFree] no such memory"); }
+
+  void fill(std::uintptr_t address, std::size_t bytes, unsigned char value, std::uint64_t stream) override {
+    on_.enqueue("cudaMemsetAsync", stream, [=] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
+  }
+
+  std::uint64_t event_create() override {
+    const std::lock_guard lock(on_.mutex_);
+    return on_.streams_.create_event();
+  }
+  void event_destroy(std::uint64_t event) override {
+    const std::lock_guard lock(on_.mutex_);
+    on_.streams_.destroy_event(event);
+  }
+  void event_record(std::uint64_t event, std::uint64_t stream) override {
+    const std::lock_guard lock(on_.mutex_);
+    on_.streams_.record(event, own(stream));
+  }
+  bool event_query(std::uint64_t event) override {
+    const std::lock_guard lock(on_.mutex_);
+    return on_.working([&] { return on_.streams_.query(event); });
+  }
+  void event_synchronize(std::uint64_t event) override {
+    const std::lock_guard lock(on_.mutex_);
+    on_.working([&] { on_.streams_.synchronize(event); });
+  }
+  void stream_wait(std::uint64_t stream, std::uint64_t event) override {
+    const std::lock_guard lock(on_.mutex_);
+    on_.streams_.wait(own(stream), event);
+  }
+
+ private:
+  Device& on_;
+};
+
+std::unique_ptr<CudaDriver> Device::driver() { return std::make_unique<Driver>(*this); }
+
+int device_count() {
+  static const auto count = static_cast<int>(std::min<std::uint64_t>(number_from("POOLGRAD_EMULATED_DEVICES", 1), 256));
+  return count;
+}
+
+namespace {
+std::array<std::atomic<Device*>, 256> devices;
+}
+
+Device& device(int index) {
+  if (index < 0 || index >= device_count())
+    throw DeviceError("[emulation] there are " + std::to_string(device_count()) +
+                      " emulated CUDA devices, got cuda:" + std::to_string(index));
+  static std::mutex making;
+  std::atomic<Device*>& slot = devices[static_cast<std::size_t>(index)];
+  if (Device* known = slot.load(std::memory_order_acquire)) return *known;
+  const std::lock_guard lock(making);
+  if (slot.load() == nullptr) {  // never destroyed, as pools are not
+    const char* memory = std::getenv("POOLGRAD_EMULATED_MEMORY");
+    slot = new Device(index, memory ? parse_bytes(memory) / Device::page * Device::page : std::size_t{4} << 30,
+                      number_from("POOLGRAD_EMULATED_SEED", 0) + static_cast<std::uint64_t>(index));
+  }
+  return *slot.load();
+}
+
+Device* owner_of(const void* address) {
+  for (int index = 0; index < device_count(); ++index) {
+    Device* const known = devices[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
+    if (known && known->owns(address)) return known;
+  }
+  return nullptr;
+}
+
+}  // namespace poolgrad::emulation
+
+// What takes the place of cuda_driver.cpp.
+namespace poolgrad {
+
+std::string cuda_unavailable_reason() { return emulation::device_count() > 0 ? "" : "no CUDA device is emulated"; }
+
+namespace {
+void check_emulated(int index) {
+  if (index >= 0 && index < emulation::device_count()) return;
+  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: there are " +
+                    std::to_string(emulation::device_count()) + " CUDA devices; use cpu or sim:N");
+}
+}  // namespace
+
+std::string cuda_device_description(int index) {
+  check_emulated(index);
+  return "emulated device, " + format_bytes(emulation::device(index).driver()->memory_info().total);
+}
+
+std::unique_ptr<CudaDriver> make_cuda_driver(int index) {
+  check_emulated(index);
+  return emulation::device(index).driver();
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,99 @@
+// An emulated GPU: memory, streams and events of a device cuda:N that is made of the host's. It answers the calls of
+// CudaDriver, so CudaMemory and the pool run on it as on a GPU; kernels are queued on it by kernels/cuda/emulation.
+//
+// It is in programs that are linked with the target poolgrad_emulated, and in all where POOLGRAD_CUDA=EMULATED.
+// POOLGRAD_EMULATED_DEVICES says how many there are (1), POOLGRAD_EMULATED_MEMORY how many bytes each has (4GiB),
+// POOLGRAD_EMULATED_SEED in which of the orders that are allowed things happen (0).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "allocator/emulation/streams.h"
+#include "allocator/memory/cuda_memory.h"
+
+namespace poolgrad::emulation {
+
+/// The kernel that this thread runs, for reports; no operator: none.
+struct Activity {
+  const char* op = nullptr;
+  std::int64_t block = 0, thread = 0;
+};
+extern thread_local Activity activity;
+
+/// Handles of memory are ranges of a file in memory, poisoned (all bits set) when they are made, and mappings are
+/// mappings of it, which can be read and written only while the device works: a host that touches memory of the device,
+/// or a kernel that touches addresses with nothing behind them, ends the program with a sentence that names the
+/// operator, the block and the thread. Calls may be made from any thread.
+class Device {
+ public:
+  static constexpr std::size_t page = std::size_t{2} << 20;
+
+  Device(int index, std::size_t capacity, std::uint64_t seed);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  // Work. `op` must live for as long as the program. An exception of the work is kept: see take_failure().
+  void enqueue(const char* op, std::uint64_t stream, Streams::Work work);
+  /// Returns once all work of the stream is done; throws CudaError if any work has failed, of whichever stream.
+  void synchronize(std::uint64_t stream);
+  /// Throws the first failure that nobody has heard of, as the next launch on a GPU would, and forgets it.
+  void take_failure();
+  std::uint64_t next_seed();
+  int index() const { return index_; }
+
+  /// Whether the address is one of the device's.
+  bool owns(const void* address) const;
+  /// The driver of this device, which must outlive it.
+  std::unique_ptr<CudaDriver> driver();
+
+ private:
+  friend class Driver;
+  struct Mapping {
+    std::size_t bytes;
+    std::uint64_t handle;
+    bool accessible;
+  };
+  struct Reservation {
+    std::size_t bytes;
+    void* mapped;
+    std::size_t mapped_bytes;
+  };
+
+  // All with the mutex held.
+  void protect(int protection);
+  /// Calls `run`; if it runs work, the memory is open until it returns.
+  template <class Run>
+  auto working(const Run& run);
+  void place(std::uintptr_t address, const Mapping& mapping, int protection);
+
+  const int index_;
+  const std::size_t capacity_;
+  const int file_;
+  mutable std::mutex mutex_;
+  std::mt19937_64 seeds_;
+  Streams streams_;
+  bool open_ = false;  // work has run, and can use memory
+  std::string failure_;
+  std::size_t end_of_file_ = 0, committed_ = 0;
+  std::map<std::uint64_t, std::size_t> handles_;  // bytes, by place in the file + 1
+  std::map<std::uintptr_t, Mapping> mappings_;
+  std::map<std::uintptr_t, Reservation> reserved_;
+};
+
+/// How many there are.
+int device_count();
+/// The program's device cuda:index, made at first use. Throws DeviceError where there is none.
+Device& device(int index);
+/// The one of them that the address belongs to; nullptr if it is the host's.
+Device* owner_of(const void* address);
+
+}  // namespace poolgrad::emulation

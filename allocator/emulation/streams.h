@@ -1,0 +1,75 @@
+// The streams and events of an emulated GPU: work that is queued, and run late.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <variant>
+
+namespace poolgrad::emulation {
+
+/// Nothing that is queued runs before somebody waits for it, asks about it, or too much is queued. Then streams go on
+/// in any order that events allow, drawn from a seed: often one stream has the way before all others, so that what is
+/// not ordered by an event is, in some run, in the order that was not meant. Not synchronised.
+///
+/// Every stream is one of its own, the default one too, which on a GPU waits for others: what is right here is right
+/// there.
+class Streams {
+ public:
+  using Work = std::function<void()>;
+
+  explicit Streams(std::uint64_t seed) : random_(seed) {}
+
+  /// Queues work; runs some, of any stream, where much is queued.
+  void enqueue(std::uint64_t stream, Work work);
+
+  std::uint64_t create_event();
+  /// Throws CudaError for an event that does not exist, as all that take one.
+  void destroy_event(std::uint64_t event);
+  /// The event is done once all that is queued on the stream now is.
+  void record(std::uint64_t event, std::uint64_t stream);
+  /// What is queued on the stream from now on runs after what the event marks now; nothing where it was never recorded.
+  void wait(std::uint64_t stream, std::uint64_t event);
+  /// Runs some work, or none, of any stream; whether the event is done then. Who asks often enough hears that it is.
+  bool query(std::uint64_t event);
+  /// Runs work, of any stream, until the event, all of a stream's work, or everything is done.
+  void synchronize(std::uint64_t event);
+  void synchronize_stream(std::uint64_t stream);
+  void synchronize_all();
+
+  std::size_t queued() const { return queued_; }
+
+ private:
+  /// Where a stream has to come to; true once it has. An event is its last one.
+  using Mark = std::shared_ptr<bool>;
+  struct Record {
+    Mark mark;
+  };
+  struct Wait {
+    Mark mark;
+  };
+  using Entry = std::variant<Work, Record, Wait>;
+  struct Queue {
+    std::deque<Entry> entries;
+    std::uint64_t rank = 0;  // who goes first
+  };
+
+  Mark& known(std::uint64_t event, const char* call);
+  void push(std::uint64_t stream, Entry entry);
+  /// Runs the next entry of one of the streams that can go on; there is one as long as anything is queued.
+  void step(bool by_rank);
+  template <class Done>
+  void run_until(const Done& done);
+
+  std::mt19937_64 random_;
+  std::map<std::uint64_t, Queue> queues_;
+  std::map<std::uint64_t, Mark> events_;
+  std::uint64_t last_event_ = 0;
+  std::size_t queued_ = 0;
+};
+
+}  // namespace poolgrad::emulation

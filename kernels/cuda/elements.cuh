@@ -1,0 +1,197 @@
+// The loop of every elementwise kernel on a GPU: operands of any layout and of every dtype that has one compute type.
+// The twin of kernels/cpu/block_loop.h.
+//
+// A kernel is made for an operation and a compute type T (float, double, int64_t), not for every dtype: a thread asks
+// which dtype it loads, a question that all threads of a launch answer alike. Elements that all operands have one after
+// another are loaded and stored several at a time, in one access of up to 16 bytes; all others one by one, by index
+// arithmetic in 32 bits where all indices and offsets fit, else in 64.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <string_view>
+#include <type_traits>
+
+#include "kernels/cpu/strided.h"
+#include "kernels/cuda/launcher.cuh"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels::cuda {
+
+/// Operands that share a shape, with their dimensions sorted and merged.
+template <std::size_t Operands>
+struct Elements {
+  std::int64_t count = 0;
+  std::int64_t packs =
+      0;  // so many times pack<T> elements from the first on lie one after another, aligned, in all operands
+  bool narrow = true;  // indices and offsets fit in 32 bits
+  int rank = 0;
+  std::int64_t shape[max_rank] = {};
+  std::int64_t strides[Operands][max_rank] = {};
+  std::byte* data[Operands] = {};
+  DType dtype[Operands] = {};
+};
+
+/// Elements that are computed in T and taken at once: 16 bytes of them.
+template <class T>
+inline constexpr int pack = static_cast<int>(16 / sizeof(T));
+
+/// N elements in one access, or in several of 16 bytes.
+template <class S, std::size_t N>
+struct alignas(sizeof(S) * N <= 16 ? sizeof(S) * N : 16) Pack {
+  S value[N];
+};
+
+template <class T, class S>
+POOLGRAD_HD T widened(S x) {
+  if constexpr (sizeof(S) == 2 && !std::is_integral_v<S>)
+    return static_cast<T>(static_cast<float>(x));
+  else
+    return static_cast<T>(x);
+}
+template <class S, class T>
+POOLGRAD_HD S narrowed(T x) {
+  if constexpr (sizeof(S) == 2 && !std::is_integral_v<S>)
+    return S(static_cast<float>(x));
+  else if constexpr (std::is_same_v<S, bool>)
+    return x != T{};
+  else
+    return static_cast<S>(x);
+}
+
+/// Calls f(S{}) with the element type of a dtype that is computed in T, or holds truth; of `Any` dtype. An unsigned T
+/// is a word to be moved, whatever it means.
+template <class T, bool Any, class F>
+POOLGRAD_HD void with_element(DType dtype, const F& f) {
+  if constexpr (std::is_unsigned_v<T>) {
+    f(T{});
+  } else {
+    if (dtype == DType::boolean) return f(bool{});
+    if constexpr (Any || std::is_same_v<T, std::int64_t>) {
+      if (dtype == DType::i64) return f(std::int64_t{});
+      if (dtype == DType::i32) return f(std::int32_t{});
+      if (dtype == DType::u8) return f(std::uint8_t{});
+    }
+    if constexpr (Any || std::is_same_v<T, float>) {
+      if (dtype == DType::f32) return f(float{});
+      if (dtype == DType::bf16) return f(BFloat16{});
+      if (dtype == DType::f16) return f(Half{});
+    }
+    if constexpr (Any || std::is_same_v<T, double>) {
+      if (dtype == DType::f64) return f(double{});
+    }
+  }
+}
+
+/// The offset of element i in every operand.
+template <class Index, std::size_t Operands>
+POOLGRAD_HD void offsets_of(const Elements<Operands>& all, std::int64_t i, std::int64_t* offsets) {
+  Index rest = static_cast<Index>(i);
+  Index sums[Operands] = {};
+  for (int d = all.rank - 1; d > 0; --d) {
+    const auto size = static_cast<Index>(all.shape[d]);
+    const Index above = rest / size, index = rest - above * size;
+    for (std::size_t k = 0; k < Operands; ++k) sums[k] += index * static_cast<Index>(all.strides[k][d]);
+    rest = above;
+  }
+  for (std::size_t k = 0; k < Operands; ++k)
+    offsets[k] = static_cast<std::int64_t>(static_cast<Index>(sums[k] + rest * static_cast<Index>(all.strides[k][0])));
+}
+
+/// Calls body(i, in, out) for every element i: in[k] is input k as a T, out[k] is to be set. Outputs come before inputs
+/// among the operands, and may be the same memory as inputs, element for element. `AnyOutput`: of any dtype.
+template <class T, std::size_t Outputs, std::size_t Inputs, bool AnyOutput, class Body>
+__global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> all,
+                             const __grid_constant__ Body body) {
+  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (std::int64_t p = first; p < all.packs; p += threads) {
+    constexpr std::size_t n = pack<T>;
+    T in[n][Inputs + 1] = {}, out[n][Outputs];
+    POOLGRAD_UNROLL
+    for (std::size_t k = 0; k != Inputs; ++k)
+      with_element<T, false>(all.dtype[Outputs + k], [&]<class S>(S) {
+        const Pack<S, n> loaded = reinterpret_cast<const Pack<S, n>*>(all.data[Outputs + k])[p];
+        POOLGRAD_UNROLL
+        for (std::size_t e = 0; e < n; ++e) in[e][k] = widened<T>(loaded.value[e]);
+      });
+    POOLGRAD_UNROLL
+    for (std::size_t e = 0; e < n; ++e) body(p * pack<T> + static_cast<std::int64_t>(e), in[e], out[e]);
+    POOLGRAD_UNROLL
+    for (std::size_t k = 0; k != Outputs; ++k)
+      with_element<T, AnyOutput>(all.dtype[k], [&]<class S>(S) {
+        Pack<S, n> stored;
+        POOLGRAD_UNROLL
+        for (std::size_t e = 0; e < n; ++e) stored.value[e] = narrowed<S>(out[e][k]);
+        reinterpret_cast<Pack<S, n>*>(all.data[k])[p] = stored;
+      });
+  }
+  for (std::int64_t i = all.packs * pack<T> + first; i < all.count; i += threads) {
+    T in[Inputs + 1] = {}, out[Outputs];
+    std::int64_t offset[Outputs + Inputs];
+    if (all.narrow)
+      offsets_of<std::int32_t>(all, i, offset);
+    else
+      offsets_of<std::int64_t>(all, i, offset);
+    POOLGRAD_UNROLL
+    for (std::size_t k = 0; k != Inputs; ++k)
+      with_element<T, false>(all.dtype[Outputs + k], [&]<class S>(S) {
+        in[k] = widened<T>(reinterpret_cast<const S*>(all.data[Outputs + k])[offset[Outputs + k]]);
+      });
+    body(i, in, out);
+    POOLGRAD_UNROLL
+    for (std::size_t k = 0; k != Outputs; ++k)
+      with_element<T, AnyOutput>(
+          all.dtype[k], [&]<class S>(S) { reinterpret_cast<S*>(all.data[k])[offset[k]] = narrowed<S>(out[k]); });
+  }
+}
+
+/// What a launch needs to know of its operands, which share a shape and are computed in T.
+template <class T, std::size_t Operands>
+Elements<Operands> elements_of(std::array<View, Operands> views) {
+  Elements<Operands> all;
+  all.count = views[0].count();
+  if (all.count == 0) return all;
+  sort_dimensions(views);
+  merge_dimensions(views);
+  all.rank = views[0].rank;
+  bool dense = all.rank <= 1;
+  constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+  all.narrow = all.count <= most;
+  for (std::size_t k = 0; k < Operands; ++k) {
+    const View& view = views[k];
+    all.data[k] = view.as<std::byte>();
+    all.dtype[k] = view.dtype;
+    std::int64_t reach = 0;
+    for (int d = 0; d < all.rank; ++d) {
+      all.shape[d] = view.shape[d];
+      all.strides[k][d] = view.strides[d];
+      reach += (view.shape[d] - 1) * std::abs(view.strides[d]);
+    }
+    all.narrow &= reach <= most;
+    const std::size_t access = std::min<std::size_t>(16, size_of(view.dtype) * static_cast<std::size_t>(pack<T>));
+    dense &= (all.rank == 0 || view.strides[0] == 1) && reinterpret_cast<std::uintptr_t>(view.data) % access == 0;
+  }
+  all.packs = dense ? all.count / pack<T> : 0;
+  return all;
+}
+
+/// Queues body for all elements of the operands, which share a shape; no elements are no launch.
+template <class T, bool AnyOutput = false, std::size_t Outputs, std::size_t Inputs, class Body>
+void for_each_element(std::string_view op, Stream stream, const std::array<View, Outputs>& outputs,
+                      const std::array<View, Inputs>& inputs, const Body& body) {
+  std::array<View, Outputs + Inputs> views;
+  std::copy(outputs.begin(), outputs.end(), views.begin());
+  std::copy(inputs.begin(), inputs.end(), views.begin() + static_cast<std::ptrdiff_t>(Outputs));
+  const auto all = elements_of<T>(views);
+  if (all.count == 0) return;
+  for (const View& view : views) check_operand(op, stream, view.data);
+  launch(op.data(), &map_elements<T, Outputs, Inputs, AnyOutput, Body>,
+         grid_stride_shape(std::max(all.packs, all.count - all.packs * pack<T>)), stream, all, body);
+}
+
+}  // namespace poolgrad::kernels::cuda

@@ -1,0 +1,470 @@
+#include "kernels/cuda/emulation/block.h"
+
+#include <setjmp.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <deque>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "allocator/emulation/device.h"
+#include "allocator/error.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace poolgrad::emulation {
+
+thread_local Coordinates here;
+
+namespace {
+
+// A stack that one thread of a block after another runs on, until one has to wait: it keeps the stack, and the others
+// go on on another. Threads that never wait therefore cost no switch. (The thread sanitizer tells threads apart by
+// their stacks: there, each has one.)
+class Fiber {
+ public:
+  Fiber(void (*body)(), jmp_buf* scheduler) : body_(body), scheduler_(scheduler) {
+    memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory_ == MAP_FAILED || mprotect(memory_, guard, PROT_NONE) != 0)
+      throw CudaError("[emulation] no memory for the stack of a thread");
+#if defined(__SANITIZE_THREAD__)
+    shadow_ = __tsan_create_fiber(0);
+#endif
+    restart();
+  }
+  ~Fiber() {
+#if defined(__SANITIZE_THREAD__)
+    __tsan_destroy_fiber(shadow_);
+#endif
+    munmap(memory_, bytes);
+  }
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  /// It begins anew; what was on its stack is forgotten.
+  void restart() {
+    getcontext(&context_);
+    context_.uc_stack.ss_sp = memory_;
+    context_.uc_stack.ss_size = bytes;
+    context_.uc_link = nullptr;
+    makecontext(&context_, body_, 0);
+    fresh_ = true;
+  }
+
+  /// From the scheduler to here, until leave().
+  void enter() {
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake = nullptr;
+    __sanitizer_start_switch_fiber(&fake, memory_, bytes);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    outer_ = __tsan_get_current_fiber();
+    __tsan_switch_to_fiber(shadow_, __tsan_switch_to_fiber_no_sync);
+#endif
+    if (_setjmp(*scheduler_) == 0) {
+      if (!fresh_) _longjmp(place_, 1);
+      fresh_ = false;
+      setcontext(&context_);
+    }
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
+#endif
+  }
+  void leave() {
+#if defined(__SANITIZE_ADDRESS__)
+    void* fake = nullptr;
+    __sanitizer_start_switch_fiber(&fake, outer_stack_, outer_bytes_);
+#endif
+#if defined(__SANITIZE_THREAD__)
+    __tsan_switch_to_fiber(outer_, __tsan_switch_to_fiber_no_sync);
+#endif
+    if (_setjmp(place_) == 0) _longjmp(*scheduler_, 1);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(fake, &outer_stack_, &outer_bytes_);
+#endif
+  }
+  /// The first thing on a stack.
+  void arrived() {
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &outer_stack_, &outer_bytes_);
+#endif
+  }
+
+ private:
+  static constexpr std::size_t bytes = 256 << 10, guard = 4096;
+  void (*body_)();
+  jmp_buf* scheduler_;
+  ucontext_t context_{};  // where it begins
+  jmp_buf place_{};       // where it goes on: swapcontext() would ask the kernel for the mask of signals each time
+  bool fresh_ = true;
+  void* memory_ = nullptr;
+#if defined(__SANITIZE_ADDRESS__)
+  const void* outer_stack_ = nullptr;
+  std::size_t outer_bytes_ = 0;
+#endif
+#if defined(__SANITIZE_THREAD__)
+  void* shadow_ = nullptr;
+  void* outer_ = nullptr;
+#endif
+};
+
+std::string place_of(const Where& where) {
+  return std::filesystem::path(where.file_name()).filename().string() + ":" + std::to_string(where.line());
+}
+bool same_place(const Where& a, const Where& b) {
+  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
+}
+
+enum class State : std::uint8_t { not_begun, ready, at_barrier, at_collective, done };
+
+struct Thread {
+  State state = State::not_begun;
+  Fiber* fiber = nullptr;  // where it waits
+  const char* waits_for = "__syncthreads";
+  Where where;
+};
+
+struct Warp {
+  int arrived = 0;                    // lanes that wait for the collective
+  std::uint32_t passed = 0;           // collectives so far
+  std::uint64_t words[2][warp_size];  // of this collective and of the one before, which lanes may still read
+};
+
+struct DeclaredArray {
+  SharedArray array;
+  Where where;
+  std::vector<std::byte> bytes;
+  std::vector<SharedUse> uses;
+};
+
+// A permutation of [0, n) in no memory: i -> (i * factor + shift) mod n.
+struct Order {
+  std::uint64_t n, factor, shift;
+  Order(std::uint64_t count, std::mt19937_64& random) : n(count), factor(1), shift(random() % count) {
+    do factor = random() % n + (n == 1);
+    while (std::gcd(factor, n) != 1);
+  }
+  std::uint64_t operator[](std::uint64_t i) const { return (static_cast<unsigned __int128>(i) * factor + shift) % n; }
+};
+
+class Scheduler {
+ public:
+  void run(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
+           const std::function<void()>& kernel) {
+    op_ = op;
+    kernel_ = &kernel;
+    shape_ = shape;
+    random_.seed(seed);
+    const auto size = [](const kernels::Extent& e) {
+      return Index3{static_cast<unsigned>(e.x), static_cast<unsigned>(e.y), static_cast<unsigned>(e.z)};
+    };
+    here.block_size = size(shape.block);
+    here.grid_size = size(shape.grid);
+    const auto blocks = static_cast<std::uint64_t>(shape.grid.x * shape.grid.y * shape.grid.z);
+    const Order order(blocks, random_);
+    for (std::uint64_t b = 0; b < blocks; ++b) run_block(static_cast<std::int64_t>(order[b]));
+  }
+
+  void barrier(Where where) { wait(State::at_barrier, "__syncthreads", where); }
+
+  const std::uint64_t* collective(const char* name, std::uint64_t word, Where where) {
+    if (threads_.size() % warp_size != 0)
+      fail(std::string(name) + " at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
+           " threads, which is no multiple of 32");
+    Warp& warp = warps_[current_ / warp_size];
+    std::uint64_t* words = warp.words[warp.passed % 2];
+    words[current_ % warp_size] = word;
+    ++warp.arrived;
+    wait(State::at_collective, name, where);
+    return words;
+  }
+
+  SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where) {
+    for (DeclaredArray& known : arrays_)
+      if (same_place(known.where, where) && std::strcmp(known.array.name, name) == 0 &&
+          std::strcmp(known.where.function_name(), where.function_name()) == 0)  // of one instance of a template
+        return known.array;
+    shared_bytes_ += static_cast<std::int64_t>(element) * count;
+    if (shared_bytes_ > kernels::max_shared_bytes)
+      fail("the shared array " + std::string(name) + " at " + place_of(where) + " makes it " +
+           std::to_string(shared_bytes_) + " bytes of shared memory, and a block has at most 232448");
+    DeclaredArray& made = arrays_.emplace_back();
+    made.where = where;
+    made.bytes.assign(element * static_cast<std::size_t>(count), std::byte{0xff});
+    made.uses.resize(static_cast<std::size_t>(count));
+    made.array = {name, made.bytes.data(), made.uses.data(), count};
+    return made.array;
+  }
+  SharedArray& dynamic(const char* name, std::size_t element, Where where) {
+    return declared(name, element, shape_.shared_bytes / static_cast<std::int64_t>(element), where);
+  }
+
+  void read(const SharedArray& array, std::int64_t index, Where where) {
+    SharedUse& use = checked(array, index, where);
+    if (use.writer < 0) fail(access("reads", array, index, where) + ", which nobody has written");
+    if (use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
+      fail(access("reads", array, index, where) + ", which thread " + std::to_string(use.writer) +
+           " has written with no barrier in between");
+    const Warp& warp = warps_[current_ / warp_size];
+    if (use.reader >= 0 && use.read == barriers_ && use.reader != current()) {
+      use.many_readers |= use.reader / warp_size != current() / warp_size;
+    } else if (use.read != barriers_ || use.reader < 0) {
+      use.many_readers = false;
+    }
+    use.reader = current();
+    use.read = barriers_;
+    use.warp_read = warp.passed;
+  }
+
+  void write(const SharedArray& array, std::int64_t index, Where where) {
+    SharedUse& use = checked(array, index, where);
+    if (use.writer >= 0 && use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
+      fail(access("writes", array, index, where) + ", as thread " + std::to_string(use.writer) +
+           " has with no barrier in between");
+    const bool read_by_others = use.reader >= 0 && (use.many_readers || use.reader != current());
+    if (read_by_others && use.read == barriers_ && (use.many_readers || !ordered(use.reader, use.read, use.warp_read)))
+      fail(access("writes", array, index, where) + ", which thread " + std::to_string(use.reader) +
+           " has read with no barrier in between");
+    use.writer = current();
+    use.written = barriers_;
+    use.warp_written = warps_[current_ / warp_size].passed;
+  }
+
+  /// What runs on every stack: the threads that have not begun, one after another.
+  static void fiber_body();
+
+  [[noreturn]] void fail(const std::string& what) const {
+    throw CudaError("[" + std::string(op_) + "] " + what + " (block " + std::to_string(block_) + ")");
+  }
+
+ private:
+  std::int16_t current() const { return static_cast<std::int16_t>(current_); }
+
+  std::string access(const char* verb, const SharedArray& array, std::int64_t index, const Where& where) const {
+    return "thread " + std::to_string(current_) + " " + verb + " shared " + array.name + "[" + std::to_string(index) +
+           "] at " + place_of(where);
+  }
+  SharedUse& checked(const SharedArray& array, std::int64_t index, const Where& where) const {
+    if (index < 0 || index >= array.count)
+      fail(access("uses", array, index, where) + ", which has " + std::to_string(array.count) + " elements");
+    return array.uses[index];
+  }
+  /// Whether what a thread did after so many barriers of its block and collectives of its warp is over for this one.
+  bool ordered(int thread, std::uint32_t barriers, std::uint32_t collectives) const {
+    if (barriers != barriers_) return true;
+    const std::size_t warp = current_ / warp_size;
+    return static_cast<std::size_t>(thread / warp_size) == warp && collectives != warps_[warp].passed;
+  }
+
+  void run_block(std::int64_t number) {
+    block_ = number;
+    const kernels::Extent& grid = shape_.grid;
+    here.block = {static_cast<unsigned>(number % grid.x), static_cast<unsigned>(number / grid.x % grid.y),
+                  static_cast<unsigned>(number / (grid.x * grid.y))};
+    const auto count = static_cast<std::size_t>(shape_.block.x * shape_.block.y * shape_.block.z);
+    threads_.assign(count, {});
+    warps_.resize((count + warp_size - 1) / warp_size);
+    for (Warp& warp : warps_) warp.arrived = 0, warp.passed = 0;
+    arrays_.clear();
+    shared_bytes_ = shape_.shared_bytes;
+    barriers_ = 0;
+    begun_ = finished_ = 0;
+    ready_.clear();
+    failure_ = nullptr;
+    order_.emplace(count, random_);
+    while (finished_ < count) {
+      const bool may_begin = begun_ < count;
+      if (!ready_.empty() && (!may_begin || random_() % 4 != 0)) {
+        std::swap(ready_[random_() % ready_.size()], ready_.back());
+        const std::size_t thread = ready_.back();
+        ready_.pop_back();
+        make_current(thread);
+        threads_[thread].state = State::ready;
+        enter(threads_[thread].fiber);
+      } else if (may_begin) {
+        if (idle_.empty()) {
+          fibers_.push_back(std::make_unique<Fiber>(&fiber_body, &place_));
+          idle_.push_back(fibers_.back().get());
+        }
+        enter(idle_.back());
+      } else {
+        release_barrier();
+      }
+      if (failure_) return abandon();
+    }
+  }
+
+  void enter(Fiber* fiber) {
+    fiber_ = fiber;
+    if (!idle_.empty() && idle_.back() == fiber) idle_.pop_back();
+    fiber->enter();
+  }
+
+  void make_current(std::size_t thread) {
+    current_ = thread;
+    const kernels::Extent& block = shape_.block;
+    const auto i = static_cast<std::int64_t>(thread);
+    here.thread = {static_cast<unsigned>(i % block.x), static_cast<unsigned>(i / block.x % block.y),
+                   static_cast<unsigned>(i / (block.x * block.y))};
+    activity.block = block_;
+    activity.thread = i;
+  }
+
+  // On the stack of the thread: it goes on here once it is ready again.
+  void wait(State state, const char* what, const Where& where) {
+    Thread& thread = threads_[current_];
+    thread = {state, fiber_, what, where};
+    if (state == State::at_collective && warps_[current_ / warp_size].arrived == warp_size)
+      release_warp(current_ / warp_size);
+#if defined(__SANITIZE_THREAD__)
+    __tsan_release(&threads_);
+#endif
+    fiber_->leave();
+#if defined(__SANITIZE_THREAD__)
+    __tsan_acquire(&threads_);
+#endif
+  }
+
+  void release_warp(std::size_t number) {
+    Warp& warp = warps_[number];
+    const std::size_t first = number * warp_size;
+    for (std::size_t i = first; i < first + warp_size; ++i) {
+      if (same_place(threads_[i].where, threads_[first].where)) continue;
+      fail("lanes of a warp are at different collectives: thread " + std::to_string(first) + " at " +
+           threads_[first].waits_for + " of " + place_of(threads_[first].where) + ", thread " + std::to_string(i) +
+           " at " + threads_[i].waits_for + " of " + place_of(threads_[i].where));
+    }
+    warp.arrived = 0;
+    ++warp.passed;
+    for (std::size_t i = first; i < first + warp_size; ++i) ready_.push_back(i);
+  }
+
+  // Nobody can go on: all wait at one barrier, or the kernel is wrong.
+  void release_barrier() {
+    const auto waits = [](const Thread& thread) { return thread.state != State::done; };
+    const auto first = std::find_if(threads_.begin(), threads_.end(), waits);
+    const auto other = std::find_if(threads_.begin(), threads_.end(), [&](const Thread& thread) {
+      return thread.state != first->state || !same_place(thread.where, first->where);
+    });
+    if (other == threads_.end()) {  // whoever waits for his warp has all of it with him, and would be ready
+      ++barriers_;
+      for (std::size_t i = 0; i < threads_.size(); ++i) ready_.push_back(i);
+      return;
+    }
+    const auto describe_wait = [&](const auto& thread) {
+      const std::string name = "thread " + std::to_string(thread - threads_.begin());
+      if (thread->state == State::done) return name + " has returned";
+      return name + " waits at " + thread->waits_for + " of " + place_of(thread->where);
+    };
+    try {
+      fail(describe_wait(first) + ", but " + describe_wait(other));
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  // The block has failed: what its threads have on their stacks is forgotten.
+  void abandon() {
+    idle_.clear();
+    for (const auto& fiber : fibers_) {
+      fiber->restart();
+      idle_.push_back(fiber.get());
+    }
+    std::rethrow_exception(std::exchange(failure_, nullptr));
+  }
+
+  std::string op_;
+  const std::function<void()>* kernel_ = nullptr;
+  kernels::LaunchShape shape_;
+  std::mt19937_64 random_;
+  jmp_buf place_{};  // where the scheduler goes on
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;
+  Fiber* fiber_ = nullptr;
+  std::exception_ptr failure_;
+  // The block that runs.
+  std::int64_t block_ = 0;
+  std::vector<Thread> threads_;
+  std::vector<Warp> warps_;
+  std::deque<DeclaredArray> arrays_;
+  std::int64_t shared_bytes_ = 0;
+  std::uint32_t barriers_ = 0;
+  std::size_t begun_ = 0, finished_ = 0, current_ = 0;
+  std::vector<std::size_t> ready_;
+  std::optional<Order> order_;
+};
+
+thread_local std::unique_ptr<Scheduler> scheduler;
+
+void Scheduler::fiber_body() {
+  Scheduler& self = *scheduler;
+  Fiber* const own = self.fiber_;
+  own->arrived();
+  while (true) {
+    while (self.begun_ < self.threads_.size() && !self.failure_) {
+      const std::size_t thread = (*self.order_)[self.begun_++];
+      self.make_current(thread);
+      self.threads_[thread].state = State::ready;
+      try {
+        (*self.kernel_)();
+      } catch (...) {
+        self.failure_ = std::current_exception();
+      }
+      self.threads_[thread].state = State::done;
+      ++self.finished_;
+#if defined(__SANITIZE_THREAD__)
+      break;
+#endif
+    }
+    self.idle_.push_back(own);
+    own->leave();
+  }
+}
+
+Scheduler& running() {
+  if (!scheduler) throw CudaError("[emulation] barriers, collectives and shared memory are for kernels");
+  return *scheduler;
+}
+
+}  // namespace
+
+void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
+              const std::function<void()>& kernel) {
+  if (!scheduler) scheduler = std::make_unique<Scheduler>();
+  scheduler->run(op, shape, seed, kernel);
+}
+
+void block_barrier(Where where) { running().barrier(where); }
+const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where) {
+  return running().collective(collective, word, where);
+}
+int lane() { return static_cast<int>(here.thread.x % warp_size); }
+
+SharedArray& shared_array(const char* name, std::size_t element, std::int64_t count, Where where) {
+  return running().declared(name, element, count, where);
+}
+SharedArray& dynamic_shared_array(const char* name, std::size_t element, Where where) {
+  return running().dynamic(name, element, where);
+}
+void check_shared_read(const SharedArray& array, std::int64_t index, Where where) {
+  running().read(array, index, where);
+}
+void check_shared_write(const SharedArray& array, std::int64_t index, Where where) {
+  running().write(array, index, where);
+}
+
+}  // namespace poolgrad::emulation

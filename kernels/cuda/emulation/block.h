@@ -1,0 +1,128 @@
+// What a kernel sees of an emulated GPU: its coordinates, barriers, the collectives of a warp and shared memory. Every
+// thread of a block is a fiber (ucontext); blocks run one after another, blocks and threads in an order drawn from a
+// seed.
+//
+// A kernel that would be undefined on a GPU ends with CudaError `[operator] what, which threads, where`: threads of a
+// block that wait at different barriers or for one that has returned; lanes of a warp that do not all come to a
+// collective; an index outside of a shared array; an element of one that is read before it is written, or used by two
+// threads, one of which writes, with no barrier in between.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <source_location>
+#include <string_view>
+#include <type_traits>
+
+#include "kernels/launch.h"
+
+namespace poolgrad::emulation {
+
+inline constexpr int warp_size = 32;
+
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+
+/// Of the thread that runs.
+struct Coordinates {
+  Index3 thread, block, block_size, grid_size;
+};
+extern thread_local Coordinates here;
+
+using Where = std::source_location;
+
+/// Runs the kernel once for every thread of the grid. Its dynamic shared memory is poisoned, as all shared memory is.
+void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
+              const std::function<void()>& kernel);
+
+/// __syncthreads().
+void block_barrier(Where where);
+/// A collective of the whole warp: every lane gives a word, and when all have, sees them all until its next collective.
+const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where);
+/// The caller's lane in its warp.
+int lane();
+
+/// Who has used an element of a shared array.
+struct SharedUse {
+  std::int16_t writer = -1, reader = -1;          // threads
+  bool many_readers = false;                      // of several warps
+  std::uint32_t written = 0, read = 0;            // the block's barriers before that
+  std::uint32_t warp_written = 0, warp_read = 0;  // the warp's
+};
+struct SharedArray {
+  const char* name;
+  std::byte* data;
+  SharedUse* uses;
+  std::int64_t count;
+};
+/// The block's array that is declared at this place, made at the first call. Elements are poisoned: all bits set.
+SharedArray& shared_array(const char* name, std::size_t element, std::int64_t count, Where where);
+/// The block's dynamic shared memory as elements of a type.
+SharedArray& dynamic_shared_array(const char* name, std::size_t element, Where where);
+void check_shared_read(const SharedArray& array, std::int64_t index, Where where);
+void check_shared_write(const SharedArray& array, std::int64_t index, Where where);
+
+/// A word that holds a value of up to eight bytes.
+template <class T>
+std::uint64_t to_word(T value) {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  std::uint64_t word = 0;
+  std::memcpy(&word, &value, sizeof(T));
+  return word;
+}
+template <class T>
+T from_word(std::uint64_t word) {
+  T value;
+  std::memcpy(static_cast<void*>(&value), &word, sizeof(T));
+  return value;
+}
+
+/// An element of a shared array: reading and writing it are checked.
+template <class T>
+class SharedElement {
+ public:
+  SharedElement(const SharedArray& array, std::int64_t index, Where where)
+      : array_(array), index_(index), where_(where) {}
+  operator T() const {
+    check_shared_read(array_, index_, where_);
+    T value;
+    std::memcpy(static_cast<void*>(&value), address(), sizeof(T));
+    return value;
+  }
+  T operator=(T value) const {
+    check_shared_write(array_, index_, where_);
+    std::memcpy(address(), &value, sizeof(T));
+    return value;
+  }
+  T operator=(const SharedElement& other) const { return *this = static_cast<T>(other); }
+  SharedElement(const SharedElement&) = default;
+  T operator+=(T value) const { return *this = static_cast<T>(*this) + value; }
+
+ private:
+  std::byte* address() const { return array_.data + index_ * static_cast<std::int64_t>(sizeof(T)); }
+  const SharedArray& array_;
+  std::int64_t index_;
+  Where where_;
+};
+
+/// The twin of what launcher.cuh calls Shared under nvcc.
+template <class T>
+class Shared {
+ public:
+  explicit Shared(SharedArray& array) : array_(&array) {}
+  struct Position {  // an index, and where it is written
+    template <class I>
+    Position(I value, Where at = Where::current()) : index(static_cast<std::int64_t>(value)), where(at) {}
+    std::int64_t index;
+    Where where;
+  };
+  SharedElement<T> operator[](Position position) const { return {*array_, position.index, position.where}; }
+
+ private:
+  const SharedArray* array_;
+};
+
+}  // namespace poolgrad::emulation

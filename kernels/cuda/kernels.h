@@ -1,0 +1,18 @@
+// The kernels of the CUDA back end, as many as there are so far.
+#pragma once
+
+#include "kernels/dispatch.h"
+
+namespace poolgrad::kernels::on_cuda {
+
+// clang-format off
+#define POOLGRAD_CUDA_KERNELS(KERNEL) \
+  KERNEL(unary) KERNEL(unary_backward) KERNEL(binary) KERNEL(axpby) KERNEL(silu_mul) KERNEL(silu_mul_backward) \
+  KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange)
+// clang-format on
+
+#define POOLGRAD_KERNEL(name) decltype(kernels::name) name;
+POOLGRAD_CUDA_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+
+}  // namespace poolgrad::kernels::on_cuda

@@ -1,0 +1,14 @@
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launcher.cuh"
+
+namespace poolgrad::kernels {
+
+const KernelTable cuda_kernels{
+#define POOLGRAD_KERNEL(name) .name = on_cuda::name,
+    POOLGRAD_CUDA_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+};
+
+std::string cuda::unavailable_reason() { return no_device_reason(); }
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,391 @@
+// The elementwise kernels of the CUDA back end on the emulated device, against those of the CPU: the same bits where an
+// operation is made of what IEEE 754 rounds exactly, else both within the tolerance of the dtype. Memory around the
+// operands is compared too.
+#include "kernels/elementwise.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/dispatch.h"
+#include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/elementwise_reference.h"
+#include "tests/kernels/test_array.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using namespace testing;
+
+/// An array of the host and the same bytes in the memory of cuda:0.
+class Twin {
+ public:
+  explicit Twin(TestArray& host) : host_(host), device_(host.bytes()) {}
+  View on_device() const {
+    View view = host_;
+    view.data = device_.data() + offset();
+    return view;
+  }
+  /// The host's array becomes what the device's is.
+  void fetch() const {
+    const std::vector<std::uint8_t> bytes = device_.read();
+    std::copy(bytes.begin(), bytes.end(), host_.view().as<std::uint8_t>() - offset());
+  }
+
+ private:
+  std::ptrdiff_t offset() const { return host_.view().as<const std::uint8_t>() - host_.bytes().data(); }
+  TestArray& host_;
+  DeviceArray<std::uint8_t> device_;
+};
+
+constexpr double bits = 0;  // a slack: to the bit
+using Run = std::function<void(Stream, const std::vector<View>&)>;
+
+/// Calls run(stream, operands) on the CPU and on cuda:0, with the outputs before the inputs, and compares the outputs.
+void expect_same(double slack, const std::vector<TestArray*>& outputs, const std::vector<TestArray*>& inputs,
+                 const Run& run) {
+  std::vector<std::unique_ptr<Twin>> twins;
+  std::vector<View> on_cpu, on_device;
+  for (const auto& part : {outputs, inputs})
+    for (TestArray* array : part) {
+      twins.push_back(std::make_unique<Twin>(*array));
+      on_cpu.push_back(array->view());
+      on_device.push_back(twins.back()->on_device());
+    }
+  run({}, on_cpu);
+  run(cuda0, on_device);
+  for (std::size_t k = 0; k < outputs.size(); ++k) {
+    TestArray& out = *outputs[k];
+    const std::vector<std::uint8_t> expected = out.bytes();
+    std::vector<double> values(static_cast<std::size_t>(out.count()));
+    for (std::int64_t i = 0; i < out.count(); ++i) values[static_cast<std::size_t>(i)] = out[i];
+    twins[k]->fetch();
+    if (slack == bits)
+      EXPECT_EQ(out.bytes() == expected, true)
+          << "output " << k << ", " << out.count() << " " << to_string(out.dtype()) << "; seed " << test_seed();
+    else
+      expect_elements(
+          out, [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; }, slack, slack);
+  }
+}
+
+const std::vector<Shape> shapes = {{}, {0}, {1}, {7}, {33}, {1025}, {3, 0, 2}, {4, 1, 5, 7}, {19, 131}};
+
+bool is_truth(UnaryOp op) { return op == UnaryOp::logical_not || op == UnaryOp::is_nan || op == UnaryOp::is_finite; }
+
+/// Values made of exactly rounded operations, no sum of which has a product that may be fused with it.
+bool exact_value(UnaryOp op) {
+  static const std::set<UnaryOp> others = {UnaryOp::exp,     UnaryOp::expm1,  UnaryOp::log,       UnaryOp::log1p,
+                                           UnaryOp::sin,     UnaryOp::cos,    UnaryOp::tanh,      UnaryOp::erf,
+                                           UnaryOp::sigmoid, UnaryOp::gelu,   UnaryOp::gelu_tanh, UnaryOp::silu,
+                                           UnaryOp::power,   UnaryOp::affine, UnaryOp::softplus};
+  return !others.contains(op);
+}
+bool exact_gradient(UnaryOp op) {
+  static const std::set<UnaryOp> others = {UnaryOp::sin,  UnaryOp::cos,   UnaryOp::tanh,
+                                           UnaryOp::erf,  UnaryOp::gelu,  UnaryOp::gelu_tanh,
+                                           UnaryOp::silu, UnaryOp::power, UnaryOp::softplus};
+  return !others.contains(op);
+}
+
+class CudaUnary : public ::testing::TestWithParam<UnaryDefinition> {
+ protected:
+  const UnaryDefinition definition_ = GetParam();
+  const UnaryOp op_ = definition_.op;
+  std::mt19937_64 random_{test_seed()};
+  static constexpr double a_ = 2.5, b_ = 3.25;
+
+  DType result_of(DType dtype) const { return is_truth(op_) ? DType::boolean : dtype; }
+  TestArray& points(TestArray& x) {
+    if (is_floating(x.dtype())) return x.random(random_, definition_.low, definition_.high);
+    return x.random(random_, x.dtype() == DType::u8 || definition_.low > 0 ? 0 : -5, 6);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Every, CudaUnary, ::testing::ValuesIn(unary_definitions()),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param.op)); });
+
+TEST_P(CudaUnary, AgreesWithTheCpuForEveryDtypeAndShape) {
+  for (const DType dtype : all_dtypes) {
+    if (!is_floating(dtype) && !definition_.on_integers) continue;
+    const double slack = is_floating(dtype) && !exact_value(op_) ? 2 * tolerance(dtype) : bits;
+    for (const Shape& shape : shapes) {
+      TestArray x(dtype, shape), out(result_of(dtype), shape);
+      points(x);
+      expect_same(slack, {&out}, {&x}, [&](Stream stream, const std::vector<View>& operands) {
+        unary(stream, op_, operands[0], operands[1], a_, b_);
+      });
+    }
+  }
+}
+
+TEST_P(CudaUnary, GradientAgreesWithTheCpu) {
+  for (const DType dtype : floats)
+    for (const Shape& shape : shapes) {
+      TestArray x(dtype, shape), y(dtype, shape), grad(dtype, shape), dx(dtype, shape);
+      points(x);
+      y.fill([&](std::int64_t i) { return static_cast<double>(definition_.value(x[i], a_, b_)); });
+      grad.random(random_);
+      expect_same(exact_gradient(op_) ? bits : 4 * tolerance(dtype), {&dx}, {&grad, &x, &y},
+                  [&](Stream stream, const std::vector<View>& operands) {
+                    std::vector<View> given = operands;
+                    if (!needs_input(op_)) given[2].data = nullptr;
+                    if (!needs_output(op_)) given[3].data = nullptr;
+                    unary_backward(stream, op_, given[0], given[1], given[2], given[3], a_, b_);
+                  });
+    }
+}
+
+TEST_P(CudaUnary, AnyLayoutGivesTheBitsOfTheContiguousOne) {
+  for (const Layout in : input_layouts)
+    for (const Layout to : output_layouts) {
+      const Shape shape = {11, 5, 41};
+      TestArray x(DType::f32, shape, in), out(result_of(DType::f32), shape, to), dense(DType::f32, shape),
+          expected(result_of(DType::f32), shape);
+      points(x);
+      dense.fill([&](std::int64_t i) { return x[i]; });
+      const Twin from(x), target(out), dense_from(dense), dense_target(expected);
+      unary(cuda0, op_, target.on_device(), from.on_device(), a_, b_);
+      unary(cuda0, op_, dense_target.on_device(), dense_from.on_device(), a_, b_);
+      target.fetch();
+      dense_target.fetch();
+      expect_elements(
+          out, [&](std::int64_t i) { return expected[i]; }, 0);
+    }
+}
+
+class CudaBinary : public ::testing::TestWithParam<BinaryDefinition> {};
+INSTANTIATE_TEST_SUITE_P(Every, CudaBinary, ::testing::ValuesIn(binary_definitions()),
+                         [](const auto& parameter) { return std::string(to_string(parameter.param.op)); });
+
+TEST_P(CudaBinary, AgreesWithTheCpuForEveryDtypeShapeAndLayout) {
+  std::mt19937_64 random(test_seed());
+  const BinaryOp op = GetParam().op;
+  for (const DType dtype : all_dtypes) {
+    const DType result = GetParam().truth ? DType::boolean : dtype;
+    const double slack = op == BinaryOp::pow && is_floating(dtype) ? 2 * tolerance(dtype) : bits;
+    const bool positive = op == BinaryOp::pow || dtype == DType::u8;
+    const auto compare = [&](const Shape& shape, Layout of_x, Layout of_y, Layout of_out) {
+      TestArray x(dtype, shape, of_x), y(dtype, shape, of_y), out(result, shape, of_out);
+      x.random(random, positive ? 1 : -4, 4);
+      y.random(random, positive ? 1 : -4, 4);
+      expect_same(slack, {&out}, {&x, &y}, [&](Stream stream, const std::vector<View>& operands) {
+        binary(stream, op, operands[0], operands[1], operands[2]);
+      });
+    };
+    for (const Shape& shape : shapes) compare(shape, Layout::contiguous, Layout::contiguous, Layout::contiguous);
+    compare({13, 7, 20}, Layout::repeated, Layout::transposed, Layout::spread);
+    compare({13, 7, 20}, Layout::reversed, Layout::repeated, Layout::contiguous);
+  }
+}
+
+TEST(CudaElements, BlendsAgreeWithTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : all_dtypes)
+    for (const Shape& shape : shapes) {
+      TestArray x(dtype, shape), y(dtype, shape, Layout::transposed), out(dtype, shape);
+      x.random(random, 0, 3);
+      y.random(random, 0, 3);
+      expect_same(is_floating(dtype) ? 2 * tolerance(dtype) : bits, {&out}, {&x, &y},
+                  [&](Stream stream, const std::vector<View>& operands) {
+                    axpby(stream, operands[0], 3, operands[1], 2, operands[2]);
+                  });
+    }
+}
+
+TEST(CudaElements, ChoicesAgreeWithTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : all_dtypes)
+    for (const Layout layout : input_layouts) {
+      TestArray condition(DType::boolean, {17, 71}, layout), x(dtype, {17, 71}), y(dtype, {17, 71}, Layout::spread),
+          out(dtype, {17, 71});
+      condition.random(random, 0, 2);
+      x.random(random, 0, 100);
+      y.random(random, 0, 100);
+      expect_same(bits, {&out}, {&condition, &x, &y}, [](Stream stream, const std::vector<View>& operands) {
+        where(stream, operands[0], operands[1], operands[2], operands[3]);
+      });
+    }
+}
+
+TEST(CudaElements, GatesAndTheirGradientsAgreeWithTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : floats)
+    for (const Shape& shape : shapes) {
+      TestArray gate(dtype, shape), up(dtype, shape), grad(dtype, shape), out(dtype, shape), dgate(dtype, shape),
+          dup(dtype, shape, Layout::transposed);
+      gate.random(random, -5, 5);
+      up.random(random);
+      grad.random(random);
+      expect_same(4 * tolerance(dtype), {&out}, {&gate, &up}, [](Stream stream, const std::vector<View>& operands) {
+        silu_mul(stream, operands[0], operands[1], operands[2]);
+      });
+      expect_same(8 * tolerance(dtype), {&dgate, &dup}, {&grad, &gate, &up},
+                  [](Stream stream, const std::vector<View>& operands) {
+                    silu_mul_backward(stream, operands[0], operands[1], operands[2], operands[3], operands[4]);
+                  });
+    }
+}
+
+TEST(CudaElements, FillsAndRangesAgreeWithTheCpu) {
+  for (const DType dtype : all_dtypes)
+    for (const Layout layout : output_layouts) {
+      TestArray out(dtype, {9, 37}, layout), range(dtype, {333}, layout);
+      expect_same(bits, {&out}, {},
+                  [](Stream stream, const std::vector<View>& operands) { fill(stream, operands[0], 3); });
+      expect_same(bits, {&range}, {},
+                  [](Stream stream, const std::vector<View>& operands) { arange(stream, operands[0], 0, 0.5); });
+    }
+}
+
+TEST(CudaCopy, CastsAgreeWithTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const DType from : all_dtypes)
+    for (const DType to : all_dtypes)
+      for (const Shape& shape : {Shape{}, Shape{0}, Shape{1025}, Shape{13, 29}}) {
+        TestArray x(from, shape), out(to, shape, Layout::transposed), back(to, shape);
+        x.random(random, 0, 9);
+        for (TestArray* target : {&out, &back})
+          expect_same(bits, {target}, {&x},
+                      [](Stream stream, const std::vector<View>& operands) { copy(stream, operands[0], operands[1]); });
+      }
+}
+
+TEST(CudaCopy, MovesBitsWhereTheDtypeIsTheSame) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16, DType::i32, DType::u8})
+    for (const Layout layout : input_layouts) {
+      TestArray x(dtype, {7, 11, 13}, layout), out(dtype, {7, 11, 13});  // poisoned: NaN of every payload
+      for (std::size_t i = 0; i < x.bytes().size(); ++i)
+        if (x.bytes()[i] == 0xff) const_cast<std::uint8_t&>(x.bytes()[i]) = static_cast<std::uint8_t>(random() | 1);
+      expect_same(bits, {&out}, {&x},
+                  [](Stream stream, const std::vector<View>& operands) { copy(stream, operands[0], operands[1]); });
+    }
+}
+
+TEST(CudaCopy, GoesToTheDeviceAndBackInAnyLayoutAndDtype) {
+  std::mt19937_64 random(test_seed());
+  for (const DType there : {DType::f64, DType::f16, DType::i32})
+    for (const Layout from : input_layouts)
+      for (const Layout on_device : output_layouts)
+        for (const Layout to : output_layouts) {
+          TestArray x(DType::f32, {5, 3, 17}, from), middle(there, {5, 3, 17}, on_device),
+              back(DType::f32, {5, 3, 17}, to);
+          x.random(random, 0, 50).fill([&](std::int64_t i) { return std::floor(x[i]); });
+          const Twin twin(middle);
+          copy(cuda0, twin.on_device(), x);
+          TestArray gone(DType::f32, {5, 3, 17}, from);  // the source may change once the call has returned
+          copy(cuda0, back, twin.on_device());
+          expect_elements(
+              back, [&](std::int64_t i) { return x[i]; }, 0);
+          twin.fetch();
+        }
+}
+
+TEST(CudaElements, WhatIsNotAlignedForAPackIsRightToo) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : {DType::f32, DType::bf16, DType::u8})
+    for (int shift = 0; shift < 8; ++shift) {
+      TestArray x(dtype, {1000}), out(dtype, {1000});
+      x.random(random, 0, 5);
+      expect_same(bits, {&out}, {&x}, [&](Stream stream, const std::vector<View>& operands) {
+        std::vector<View> part = operands;
+        for (std::size_t k = 0; k < 2; ++k) {
+          part[k].data = part[k].as<std::uint8_t>() + static_cast<std::size_t>(shift) * size_of(dtype) * (k + 1) / 2;
+          part[k].shape[0] = 900 + shift;
+        }
+        if (reinterpret_cast<std::uintptr_t>(part[0].data) % size_of(dtype) == 0)
+          unary(stream, UnaryOp::square, part[0], part[1]);
+      });
+    }
+}
+
+TEST(CudaElements, IndicesOf64BitsAreTakenWhereThoseOf32DoNotReach) {
+  float nothing = 0;
+  const auto narrow = [&](const View& a, const View& b) { return cuda::elements_of<float>(std::array{a, b}).narrow; };
+  const auto view = [&](std::int64_t rows, std::int64_t stride) {
+    return View{&nothing, DType::f32, 2, {rows, 3}, {stride, 1}};
+  };
+  EXPECT_TRUE(narrow(view(2, 2147483645), view(2, 4)));
+  EXPECT_FALSE(narrow(view(2, 2147483646), view(2, 4)));
+  EXPECT_FALSE(narrow(view(2, 4), view(2, -2147483647)));
+  EXPECT_FALSE(narrow(view(std::int64_t{1} << 30, 3), view(std::int64_t{1} << 30, 0)));
+}
+
+TEST(CudaElements, BothWidthsOfIndicesFindTheSameElements) {
+  std::mt19937_64 random(test_seed());
+  TestArray x(DType::f32, {6, 7, 9}, Layout::transposed), out(DType::f32, {6, 7, 9}, Layout::reversed);
+  x.random(random);
+  auto all = cuda::elements_of<float>(std::array<View, 2>{out, x});
+  ASSERT_TRUE(all.narrow);
+  for (std::int64_t i = 0; i < all.count; ++i) {
+    std::int64_t narrow[2], wide[2];
+    cuda::offsets_of<std::int32_t>(all, i, narrow);
+    cuda::offsets_of<std::int64_t>(all, i, wide);
+    EXPECT_EQ(narrow[0], wide[0]);
+    EXPECT_EQ(narrow[1], wide[1]);
+  }
+}
+
+TEST(CudaElements, AnOperandOfTheHostIsNamed) {
+  TestArray x(DType::f32, {8}), out(DType::f32, {8});
+  const Twin twin(out);
+  try {
+    unary(cuda0, UnaryOp::exp, twin.on_device(), x);
+    FAIL();
+  } catch (const DeviceError& error) {
+    EXPECT_STREQ(error.what(), "[exp] an operand is in memory of the host, not of cuda:0");
+  }
+}
+
+/// y = 2 x on one stream and z = y + 1 on another, in 60 of the orders that may be. Whether z was ever wrong.
+bool streams_can_go_wrong(bool ordered) {
+  const Stream first{cuda0.device, 11}, second{cuda0.device, 12};
+  CachingAllocator& pool = allocator_for(cuda0.device);
+  bool wrong = false;
+  for (int repeat = 0; repeat < 60; ++repeat) {
+    const DeviceArray<float> x(std::vector<float>(100, 3.0f), first), y(std::vector<float>(100, 0.0f), first),
+        z(std::vector<float>(100, 0.0f), first);
+    cuda::synchronize(first);
+    const auto view = [](const DeviceArray<float>& array) { return View{array.data(), DType::f32, 1, {100}, {1}}; };
+    unary(first, UnaryOp::affine, view(y), view(x), 2, 0);
+    if (ordered) pool.order(second, first);
+    unary(second, UnaryOp::affine, view(z), view(y), 1, 1);
+    wrong |= z.read(second) != std::vector<float>(100, 7.0f);
+    cuda::synchronize(first);
+  }
+  return wrong;
+}
+
+TEST(StreamMutants, AKernelOnTheWrongStreamIsSeen) { EXPECT_TRUE(streams_can_go_wrong(false)); }
+
+TEST(StreamMutants, AnEventMakesTheOtherStreamRight) { EXPECT_FALSE(streams_can_go_wrong(true)); }
+
+TEST(CudaElements, ThePoolServesItsStreamsWithoutWaiting) {
+  // Memory that is given back is used again at once by the stream that had it: a hundred temporaries, one block.
+  std::mt19937_64 random(test_seed());
+  CachingAllocator& pool = allocator_for(cuda0.device);
+  const DeviceArray<float> x(std::vector<float>(1000, 1.0f));
+  const View whole{x.data(), DType::f32, 1, {1000}, {1}};
+  pool.reset_peaks();
+  const std::uint64_t before = pool.statistics().allocated_bytes.current;
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    Workspace<float> temporary(cuda0, "test", 1000);
+    View y = whole;
+    y.data = temporary.data();
+    unary(cuda0, UnaryOp::affine, y, whole, 1, 1);
+    copy(cuda0, whole, y);
+  }
+  EXPECT_LE(pool.statistics().allocated_bytes.peak - before, 2 * 4096u);
+  EXPECT_EQ(x.read(), std::vector<float>(1000, 101.0f));
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels
