@@ -76,6 +76,12 @@ void HookHandle::remove() {
   hooks_.reset();
 }
 
+Tensor BackwardCall::place_over_gradient(int i) const {
+  const Tensor& grad = gradient(i);
+  const bool is_ours = grad.is_sole_owner() && grad.is_contiguous() && !grad.requires_grad();
+  return is_ours ? grad : Tensor::empty_like(grad);
+}
+
 bool BackwardCall::needs(int i) const {
   const auto index = static_cast<std::size_t>(i);
   return node_.edges()[index].node != nullptr && (wanted_ == nullptr || wanted_[index] != 0);

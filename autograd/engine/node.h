@@ -37,6 +37,9 @@ class BackwardCall {
   const Tensor& gradient(int i = 0) const { return gradients_[static_cast<std::size_t>(i)]; }
   /// The same, given away: the caller may become its sole owner.
   Tensor take_gradient(int i = 0) { return std::move(gradients_[static_cast<std::size_t>(i)]); }
+  /// A tensor like gradient i to write another gradient into: its own memory where nobody else holds it, else new. For
+  /// kernels that read each element before they write it, while grad mode is off.
+  Tensor place_over_gradient(int i = 0) const;
   /// True if somebody wants the gradient of input i.
   bool needs(int i) const;
 

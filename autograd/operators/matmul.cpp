@@ -71,8 +71,8 @@ Tensor matmul(const Tensor& a, const Tensor& b, CallSite) {
            [left = a.shape(), right = b.shape(), a = b.requires_grad() ? SavedTensor(a) : SavedTensor(),
             b = a.requires_grad() ? SavedTensor(b) : SavedTensor()](const BackwardCall& call) {
              Gradients gradients(2);
-             if (call.needs(0)) gradients[0] = sum_to(matmul(call.gradient(), swapped(b.unpack())), left);
              if (call.needs(1)) gradients[1] = gradient_of_right(call.gradient(), a.unpack(), right);
+             if (call.needs(0)) gradients[0] = sum_to(matmul(call.gradient(), swapped(b.unpack())), left);
              return gradients;
            });
   return out;
@@ -107,8 +107,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, CallSit
          out_features = weight.shape()[0]](const BackwardCall& call) {
           Gradients gradients(3);
           const Tensor& grad = call.gradient();
-          if (call.needs(0)) gradients[0] = matmul(grad, weight.unpack());
+          // First what may have to be computed again: the gradient of x is not there meanwhile.
           if (call.needs(1)) gradients[1] = matmul(swapped(as_rows(grad)), as_rows(x.unpack()));
+          if (call.needs(0)) gradients[0] = matmul(grad, weight.unpack());
           if (call.needs(2)) gradients[2] = sum_to(grad, {out_features});
           return gradients;
         });

@@ -161,23 +161,30 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite)
 
 namespace {
 
-/// The first `heads` heads rotated, the others copied.
-Tensor rotated(const Tensor& x, std::int64_t heads, std::int64_t position, double base, bool inverse) {
+/// out = the first `heads` heads rotated and the others as they are; out may be x.
+void rotate(const Tensor& out, const Tensor& x, std::int64_t heads, std::int64_t position, double base, bool inverse) {
   const Stream stream = current_stream(x.device());
   const Tensor input = x.strides().back() == 1 ? x : x.copy();
-  Tensor out = Tensor::empty_like(x);
   const auto part = [](const Tensor& all, std::int64_t begin, std::int64_t end) {
     return all.alias(sliced(all.geometry(), 2, begin, end, 1)).view();
   };
   const std::int64_t all = x.shape()[2];
   kernels::rope(stream, part(out, 0, heads), part(input, 0, heads), position, base, inverse);
-  if (heads < all) kernels::copy(stream, part(out, heads, all), part(input, heads, all));
+  if (heads < all && !out.is_same(x)) kernels::copy(stream, part(out, heads, all), part(input, heads, all));
+}
+
+Tensor rotated(const Tensor& x, std::int64_t heads, std::int64_t position, double base, bool inverse) {
+  Tensor out = Tensor::empty_like(x);
+  rotate(out, x, heads, position, base, inverse);
   if (wants_gradient({x}))
     record("rope", {x}, {out}, recipe([heads, position, base, inverse](const Tensor& in) {
              return rotated(in, heads, position, base, inverse);
            }),
            [heads, position, base, inverse](const BackwardCall& call) -> Gradients {
-             return {rotated(call.gradient(), heads, position, base, !inverse)};
+             if (grad_enabled()) return {rotated(call.gradient(), heads, position, base, !inverse)};
+             Tensor dx = call.place_over_gradient();
+             rotate(dx, call.gradient(), heads, position, base, !inverse);
+             return {dx};
            });
   return out;
 }

@@ -95,7 +95,7 @@ Tensor record_unary(const char* name, UnaryOp op, const Tensor& x, double a, dou
              const Tensor saved_x = input.defined() ? input.unpack() : Tensor();
              const Tensor saved_y = output.defined() ? output.unpack() : Tensor();
              if (grad_enabled()) return {derivative(op, grad, saved_x, saved_y, a, b)};
-             Tensor dx = Tensor::empty_like(grad);
+             Tensor dx = call.place_over_gradient();
              kernels::unary_backward(current_stream(grad.device()), op, dx.view(), grad.view(),
                                      saved_x.defined() ? saved_x.view() : View{},
                                      saved_y.defined() ? saved_y.view() : View{}, a, b);

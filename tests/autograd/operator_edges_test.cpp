@@ -209,6 +209,42 @@ TEST(LinearCrossEntropy, TagsTheGradientsThatItMakesInTheForwardPass) {
   }
 }
 
+/// What backward of `loss` needs at most, in tensors of `count` f32.
+double peak_of_backward(const Tensor& loss, std::int64_t count) {
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.reset_peaks();
+  const std::uint64_t before = pool.statistics().requested_bytes.current;
+  loss.backward();
+  return static_cast<double>(pool.statistics().requested_bytes.peak - before) / static_cast<double>(4 * count);
+}
+
+TEST(GradientPlaces, AreThoseOfGradientsThatNobodyElseHolds) {
+  const std::int64_t count = 1 << 16;
+  const Tensor x = full({1, 64, 16, 64}, 0.5, {}).set_requires_grad();
+  EXPECT_LT(peak_of_backward(sum(exp(rope(gelu(x)) * 2.0)), count), 1.1) << "one, of which the leaf's is made";
+}
+
+TEST(GradientPlaces, AreNewWhereAHookACallerOrAnotherPathHoldsTheGradient) {
+  Generator generator(7);
+  const Tensor start = randn({1, 3, 2, 4}, {.dtype = DType::f64}, generator);
+  const auto run = [&](bool hold) {
+    const Tensor x = start.detach().set_requires_grad();
+    const Tensor middle = gelu(x), last = rope(middle);
+    Tensor held;
+    if (hold) register_hook(last, [&](const Tensor& gradient) { return held = gradient; });
+    const Tensor seed = exp(start.detach());
+    const auto all = grad({tanh(last)}, hold ? std::vector{x, middle, last} : std::vector{x}, {seed});
+    EXPECT_TRUE(bit_equal(seed, exp(start.detach()))) << "the caller's";
+    if (hold) {
+      EXPECT_TRUE(all_close(held, seed * (1.0 - square(tanh(last.detach()))), 1e-13)) << "the hook's";
+      EXPECT_TRUE(bit_equal(all[2], held));
+      EXPECT_TRUE(all_close(all[1], grad({tanh(rope(middle))}, {middle}, {seed})[0], 1e-14));
+    }
+    return all[0];
+  };
+  EXPECT_TRUE(bit_equal(run(true), run(false)));
+}
+
 TEST(LinearCrossEntropy, NeverHoldsMoreLogitsThanOneChunk) {
   const std::int64_t rows = 4096, classes = 4096, width = 8;
   const Tensor x = zeros({rows, width}).set_requires_grad(), weight = zeros({classes, width}).set_requires_grad();

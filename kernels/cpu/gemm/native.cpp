@@ -18,6 +18,7 @@ using simd::Vec;
 
 constexpr std::int64_t max_depth = 384;               // k of one packed block
 constexpr std::int64_t max_columns = 1024;            // n of one packed block of B
+constexpr std::int64_t max_partial_rows = 1024;       // m of a part that has partial sums beside C
 constexpr double parallel_work = 128. * 128. * 128.;  // below, a second thread costs more than it gives
 
 constexpr std::int64_t divide_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -194,7 +195,10 @@ struct Cut {
       const std::int64_t lines = divide_up(g.m, r) + divide_up(g.n, c);
       if (lines < best) best = lines, row_parts = r, column_parts = c;
     }
-    rows = divide_up(divide_up(g.m, row_parts), block_rows) * block_rows;
+    const bool has_partial_sums = !std::is_same_v<O, T> && g.k > max_depth;
+    rows = divide_up(g.m, row_parts);
+    if (has_partial_sums) rows = std::min(rows, max_partial_rows);
+    rows = divide_up(rows, block_rows) * block_rows;
     columns = divide_up(divide_up(g.n, column_parts), block_columns<T>) * block_columns<T>;
     row_parts = divide_up(g.m, rows);
     column_parts = divide_up(g.n, columns);
@@ -203,7 +207,7 @@ struct Cut {
 
     const std::int64_t most = std::min(max_columns, columns);
     scratch = packed_a_size + packed_b_size<S>(packed_depth(g.k), most) + 2 * panel_slack<T>;
-    if (!std::is_same_v<O, T> && g.k > max_depth) scratch += rows * most;
+    if (has_partial_sums) scratch += rows * most;
     scratch = divide_up(scratch, 32) * 32;
   }
 
