@@ -93,7 +93,7 @@ std::unique_ptr<Offload::Moved> Offload::move_out(const Tensor& tensor, std::uin
   std::unique_ptr<Moved> moved;
   try {
     if (in_child()) throw FileError("[offload] the file belongs to the process that this one was forked from");
-    auto extent = file_->reserve(std::max<std::size_t>(storage.bytes(), 1), !storage.device().is_cpu());
+    auto extent = file_->reserve(storage.bytes(), !storage.device().is_cpu());
     moved.reset(new Moved(shared_from_this(), std::move(extent), storage.bytes(), order));
     if (!storage.device().is_cpu()) {
       if (has_streams(storage.device())) copy_out_on_stream(tensor);

@@ -44,14 +44,18 @@ std::shared_ptr<OffloadFile> OffloadFile::in(const std::string& folder) {
 
 OffloadFile::~OffloadFile() { ::close(descriptor_); }
 
-OffloadFile::Extent::~Extent() { file_->give_back(offset_, bytes_); }
+/// What an extent takes of the file: an empty one has a place of its own, too.
+static std::size_t bytes_taken(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
+
+OffloadFile::Extent::~Extent() { file_->give_back(offset_, bytes_taken(bytes_)); }
 
 std::unique_ptr<const OffloadFile::Extent> OffloadFile::reserve(std::size_t bytes, bool without_bytes) {
-  std::unique_ptr<const Extent> extent(new Extent(shared_from_this(), take(bytes), bytes));
+  std::unique_ptr<const Extent> extent(new Extent(shared_from_this(), take(bytes_taken(bytes)), bytes));
   if (without_bytes) return extent;
   int error = EINTR;
   while (error == EINTR)
-    error = ::posix_fallocate(descriptor_, static_cast<::off_t>(extent->offset_), static_cast<::off_t>(bytes));
+    error =
+        ::posix_fallocate(descriptor_, static_cast<::off_t>(extent->offset_), static_cast<::off_t>(bytes_taken(bytes)));
   if (error != 0) refuse("find room for", bytes, error);
   return extent;
 }
