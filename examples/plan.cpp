@@ -4,6 +4,7 @@
 //   plan --context 65536 --memory 8GiB                does it fit?
 //   plan --layers 6 --width 512 --heads 8 --dtype bf16 --memory 8GiB --longest
 //   plan --policies --memory 64MiB                    which way to save memory fits, and what it costs in time
+//   plan --policies --measure --html plan.html        and does it? trains each for a few steps, in three patterns
 //   plan --vary attention=causal,window --longest --html plan.html
 //
 // Expected: the peaks of `train --budget MEMORY` on this machine, to the byte, in well under a second.

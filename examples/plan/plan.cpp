@@ -1,23 +1,24 @@
 #include "examples/plan/plan.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <filesystem>
 #include <ostream>
-#include <sstream>
+#include <utility>
 
 #include "allocator/error.h"
 #include "examples/lab/page.h"
-#include "kernels/gemm.h"
-#include "kernels/instruction_sets.h"
-#include "kernels/parallel.h"
 
 namespace poolgrad::examples {
 
 namespace {
 
 constexpr std::size_t smallest_memory = std::size_t{1} << 20;
+constexpr std::size_t samples_of_large_picture = 1200, samples_of_small_pictures = 90;
 
 std::size_t parse_memory(const std::string& text, const char* option) {
   const std::size_t bytes = parse_bytes(text);
@@ -25,6 +26,16 @@ std::size_t parse_memory(const std::string& text, const char* option) {
     throw ValueError(fmt::format("[plan] {} must be from {} to {}, but is {}", option, format_bytes(smallest_memory),
                                  format_bytes(no_limit), text));
   return bytes;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> words;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(separator, begin), text.size());
+    words.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return words;
 }
 
 /// `options` with "name=value" as on a command line.
@@ -40,28 +51,14 @@ TrainOptions with_setting(TrainOptions options, const std::string& name, const s
   return options;
 }
 
-/// A row for each policy that goes with the other options.
-std::vector<PlanRow> policy_rows(const TrainOptions& base) {
-  std::vector<PlanRow> rows;
-  for (const std::string& policy : memory_policies()) {
-    PlanRow& row = rows.emplace_back();
-    row.options = base;
-    row.name = policy.empty() ? "all kept" : policy;
-    std::istringstream words(policy);
-    for (std::string word; words >> word;) {
-      const std::size_t equals = word.find('=');
-      row.options = with_setting(row.options, word.substr(0, equals), word.substr(equals + 1));
-    }
-  }
-  return rows;
-}
-
-/// A row for each combination of values.
+/// A row for each combination of values, and of policies.
 std::vector<PlanRow> rows_of(const PlanOptions& options) {
-  if (options.policies && !options.vary.empty()) throw ValueError("[plan] --policies and --vary do not go together");
-  if (options.policies) return policy_rows(options.train);
   std::vector<PlanRow> rows(1);
   rows[0].options = options.train;
+  if (options.measure > 0) {
+    rows[0].options.steps = options.measure;
+    rows[0].options.sample = 0;
+  }
   for (const std::string& vary : options.vary) {
     const std::size_t equals = vary.find('=');
     if (equals == 0 || equals == std::string::npos || equals + 1 == vary.size())
@@ -69,17 +66,41 @@ std::vector<PlanRow> rows_of(const PlanOptions& options) {
     const std::string name = vary.substr(0, equals);
     std::vector<PlanRow> more;
     for (const PlanRow& row : rows)
-      for (std::size_t begin = equals + 1; begin <= vary.size();) {
-        const std::size_t end = std::min(vary.find(',', begin), vary.size());
-        const std::string value = vary.substr(begin, end - begin);
+      for (const std::string& value : split(vary.substr(equals + 1), ',')) {
         PlanRow& one = more.emplace_back(row);
-        one.name += (row.name.empty() ? "" : ", ") + name + " " + value;
+        one.group += (row.group.empty() ? "" : ", ") + name + " " + value;
         one.options = with_setting(row.options, name, value);
-        begin = end + 1;
       }
     rows = std::move(more);
   }
-  return rows;
+  if (options.policies.empty()) return rows;
+  std::vector<PlanRow> more;
+  for (const PlanRow& row : rows) {
+    const std::size_t reference = more.size();
+    for (const std::string& policy : options.policies == "all" ? memory_policies() : split(options.policies, ',')) {
+      PlanRow& one = more.emplace_back(row);
+      one.policy = policy;
+      one.reference = reference;
+      one.options = with_policy(row.options, policy);
+      TrainOptions checked = one.options;  // now, rather than after the rows before it
+      checked.budget = "1GiB";
+      checked.check();
+    }
+  }
+  return more;
+}
+
+/// "8GiB", or "50%" of what `row` reserves with everything kept.
+std::size_t memory_for(const std::string& text, const PlanRow& row) {
+  if (!text.ends_with('%')) return parse_memory(text, "--memory");
+  double percent = 0;
+  const char* const end = text.data() + text.size() - 1;
+  if (const auto [stop, error] = std::from_chars(text.data(), end, percent);
+      error != std::errc() || stop != end || !(percent > 0) || percent > 1000)
+    throw ValueError("[plan] a share of --memory must be above 0 % and at most 1000 %, but is " + text);
+  const DryRun run = dry_run(with_policy(row.options, "none"), no_limit);
+  const double bytes = percent / 100 * static_cast<double>(run.peak_reserved);
+  return std::clamp(static_cast<std::size_t>(bytes), smallest_memory, no_limit);
 }
 
 /// The first event of a scope that begins so, as a moment.
@@ -90,11 +111,11 @@ Moment begin_of(const Trace& trace, std::string_view scope) {
   return 0;
 }
 
-StepPicture picture_of(const Trace& trace) {
+StepPicture picture_of(const Trace& trace, std::size_t samples) {
   StepPicture picture;
   const History history = history_of(trace);
   picture.events = trace.events.size();
-  picture.samples = samples_of(history, picture.events, 1200);
+  picture.samples = samples_of(history, picture.events, samples);
   picture.fullest = *std::ranges::max_element(picture.samples, {}, &Sample::requested_in_all);
   picture.backward = begin_of(trace, "backward");
   picture.update = begin_of(trace, "gradient_norm");
@@ -102,185 +123,142 @@ StepPicture picture_of(const Trace& trace) {
   return picture;
 }
 
+/// What of the plan needs no arithmetic.
+void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
+  progress.status("planning " + (row.name().empty() ? describe_model(row.options) : row.name()));
+  row.run = dry_run(row.options, plan.memory);
+  row.fits = row.run.fits;
+  row.refusal = row.run.refusal;
+  if (!row.fits) row.run = dry_run(row.options, no_limit);
+  if (!row.run.fits) throw ValueError("[plan] needs more than any device has: " + describe_model(row.options));
+  const std::size_t memory = row.fits ? plan.memory : no_limit;
+  row.seconds = dry_run(row.options, memory, Through::steps).step_seconds;
+  row.picture = picture_of(trace_of_step(row.options, memory), samples_of_small_pictures);
+  if (!plan.longest) return;
+  progress.status("the longest context " + row.name());
+  row.longest = longest_context(row.options, plan.memory, plan.most);
+  for (const PlanDevice& device : plan.devices)
+    row.devices.push_back(longest_context(row.options, device.memory, plan.most));
+}
+
+/// Trains every row for a few steps, one after another. How long is left follows from their times on the simulated
+/// device.
+void measure_rows(Plan& plan, const std::string& program, Progress& progress) {
+  const Stopwatch watch;
+  double done = 0, all = 0;
+  for (const PlanRow& row : plan.rows) all += row.seconds;
+  for (std::size_t i = 0; i < plan.rows.size(); ++i) {
+    PlanRow& row = plan.rows[i];
+    progress.status(
+        fmt::format("{} measuring {} of {}: {}{}", bar(done / all), i + 1, plan.rows.size(),
+                    row.name().empty() ? describe_model(row.options) : row.name(),
+                    done > 0 ? ", " + format_duration(watch.seconds() * (all - done) / done) + " left" : ""));
+    TrainOptions options = row.options;
+    if (options.checkpoint == "auto") options.checkpoint = "none";  // as planned
+    if (row.fits) options.budget = std::to_string(plan.memory);
+    if (row.fits || options.checkpoint != "budget")
+      row.measured = measure_run(program, options);
+    else
+      row.measured = MeasuredRun{.failure = "does not fit in " + format_bytes(plan.memory)};
+    done += row.seconds;
+  }
+}
+
 }  // namespace
 
 const std::vector<std::string>& memory_policies() {
   static const std::vector<std::string> policies{
-      "", "checkpoint=block", "checkpoint=sqrt", "checkpoint=revolve", "checkpoint=block tile=1024", "chunk=4096"};
+      "none",        "selective",           "block",     "sqrt", "revolve", "block+tile", "budget",
+      "budget+tile", "budget+tile+offload", "none+chunk"};
   return policies;
+}
+
+TrainOptions with_policy(TrainOptions options, const std::string& policy) {
+  constexpr std::int64_t positions = 1024;
+  const std::int64_t tile = std::exchange(options.tile, 0), chunk = std::exchange(options.chunk, 0);
+  const std::string folder = std::exchange(options.offload, "");
+  const std::vector<std::string> parts = split(policy, '+');
+  options.checkpoint = parts.front();
+  for (std::size_t i = 1; i < parts.size(); ++i)
+    if (parts[i] == "tile")
+      options.tile = tile ? tile : positions;
+    else if (parts[i] == "chunk")
+      options.chunk = chunk ? chunk : positions;
+    else if (parts[i] == "offload")
+      options.offload = folder.empty() ? std::filesystem::temp_directory_path().string() : folder;
+    else
+      throw ValueError(fmt::format(
+          "[plan] --policies: what follows a + must be tile, chunk or offload, but is {} in {}", parts[i], policy));
+  return options;
 }
 
 Plan make_plan(const PlanOptions& options, Progress& progress) {
   const Stopwatch watch;
   Plan plan;
-  plan.memory = parse_memory(options.memory, "--memory");
-  plan.longest = options.longest;
+  if (options.measure < 0)
+    throw ValueError(fmt::format("[plan] --measure must not be negative, but is {}", options.measure));
+  plan.measure = options.measure;
+  plan.longest = options.longest || (plan.measure > 0 && !options.policies.empty());
   plan.most = options.most;
   if (plan.most < 1) throw ValueError(fmt::format("[plan] --most must be at least 1, but is {}", plan.most));
-  for (const std::string& device : options.devices) plan.devices.push_back({device, parse_memory(device, "--devices")});
-  plan.rows = rows_of(options);
-  for (PlanRow& row : plan.rows) {
-    progress.status("planning " + (row.name.empty() ? describe_model(row.options) : row.name));
-    row.run = dry_run(row.options, plan.memory);
-    row.fits = row.run.fits;
-    row.refusal = row.run.refusal;
-    if (!row.fits) row.run = dry_run(row.options, no_limit);
-    if (!row.run.fits) throw ValueError("[plan] needs more than any device has: " + describe_model(row.options));
-    row.seconds = dry_run(row.options, row.fits ? plan.memory : no_limit, Through::steps).step_seconds;
-    if (!options.longest) continue;
-    progress.status("the longest context " + row.name);
-    row.longest = longest_context(row.options, plan.memory, plan.most);
-    for (const PlanDevice& device : plan.devices)
-      row.devices.push_back(longest_context(row.options, device.memory, plan.most));
+  for (const std::string& device : options.devices) {
+    const std::size_t memory = parse_memory(device, "--devices");
+    if (options.longest) plan.devices.push_back({device, memory});
   }
+  plan.rows = rows_of(options);
+  std::string program;
+  if (plan.measure > 0) {
+    program = options.program.empty() ? train_program() : options.program;
+    if (!options.train.text.empty()) nn::read_corpus(options.train.text);  // its errors
+  }
+  const char* const usual = options.policies.empty() ? "8GiB" : "50%";
+  plan.memory = memory_for(options.memory.empty() ? usual : options.memory, plan.rows.front());
+  for (PlanRow& row : plan.rows) plan_row(row, plan, progress);
   const PlanRow& first = plan.rows.front();
-  plan.picture = picture_of(trace_of_step(first.options, first.fits ? plan.memory : no_limit));
+  plan.picture =
+      picture_of(trace_of_step(first.options, first.fits ? plan.memory : no_limit), samples_of_large_picture);
+  if (plan.measure > 0) measure_rows(plan, program, progress);
   plan.seconds = watch.seconds();
   return plan;
 }
 
-std::string describe_model(const TrainOptions& o) {
-  return fmt::format("{} layers, width {}, {} heads ({} for keys), context {}, {}, {}{}", o.layers, o.width, o.heads,
-                     o.model().kv_heads, o.context, o.attention.describe(o.context), o.dtype,
-                     o.batch > 1 ? fmt::format(", batch {}", o.batch) : "");
-}
-
-std::string plan_text(const Plan& plan) {
-  const PlanRow& first = plan.rows.front();
-  const auto spare = [&](const PlanRow& row) {
-    return row.fits ? "fits in " + format_bytes(plan.memory) : "does not fit in " + format_bytes(plan.memory);
-  };
-  std::string text = fmt::format(
-      "model    {} parameters: {}\n"
-      "device   {} like this cpu: {} threads, products by {}, attention by {}\n"
-      "needs    {} live, {} reserved ({} and {} bytes): {}\n",
-      nn::format_count(static_cast<double>(first.run.parameters)), describe_model(first.options),
-      format_bytes(plan.memory), kernels::num_threads(), kernels::gemm_backend(), kernels::instruction_set(),
-      format_bytes(first.run.peak_live), format_bytes(first.run.peak_reserved), format_integer(first.run.peak_live),
-      format_integer(first.run.peak_reserved), spare(first));
-  std::vector<double> bytes;
-  for (const Sample& sample : plan.picture.samples) bytes.push_back(static_cast<double>(sample.live));
-  text += "a step   " + nn::sparkline(bytes, 72) + "\n\n";
-
-  Table categories({"<category", "fullest moment", "own peak"});
-  for (const Category category : stacking) {
-    const auto index = static_cast<std::size_t>(category);
-    if (first.run.peak_by_category[index] == 0) continue;
-    categories.add({std::string(to_string(category)), format_bytes(plan.picture.fullest.requested[index]),
-                    format_bytes(first.run.peak_by_category[index])});
-  }
-  text += categories.text() + "\n";
-  Table holders({"bytes", "share", "<category", "<scope"});
-  for (std::size_t i = 0; i < plan.picture.holders.size() && i < 8; ++i) {
-    const Json& holder = plan.picture.holders[i];
-    holders.add({format_bytes(holder["bytes"].get<std::size_t>()), format_percent(holder["share"].get<double>()),
-                 holder["category"].get<std::string>(), holder["scope"].get<std::string>()});
-  }
-  text += "  who holds memory at the fullest moment\n" + holders.text();
-
-  if (plan.rows.size() > 1) {
-    Table rows({"<", "live", "reserved", "<", "time of a step"});
-    for (const PlanRow& row : plan.rows)
-      rows.add({row.name, format_bytes(row.run.peak_live), format_bytes(row.run.peak_reserved), spare(row),
-                fmt::format("{:.2f}x", row.seconds / first.seconds)});
-    text += "\n" + rows.text();
-  }
-  if (!plan.longest) return text;
-  const auto tokens = [&](const Longest& longest) {
-    return (longest.context == plan.most ? "at least " : "") +
-           format_integer(static_cast<std::uint64_t>(longest.context));
-  };
-  for (const PlanRow& row : plan.rows)
-    text +=
-        fmt::format("{}longest  {} tokens train in {}{}{}\n", &row == &first ? "\n" : "", tokens(row.longest),
-                    format_bytes(plan.memory), row.name.empty() ? "" : ", " + row.name,
-                    row.longest.context ? fmt::format(": {} bytes a token, peak {}",
-                                                      format_integer(row.longest.run.peak_reserved /
-                                                                     static_cast<std::uint64_t>(row.longest.context)),
-                                                      format_bytes(row.longest.run.peak_reserved))
-                                        : "");
-  std::vector<std::string> head{"<device"};
-  for (const PlanRow& row : plan.rows) head.push_back(row.name.empty() ? "longest context" : row.name);
-  Table devices(head);
-  for (std::size_t d = 0; d < plan.devices.size(); ++d) {
-    std::vector<std::string> cells{plan.devices[d].name};
-    for (const PlanRow& row : plan.rows) cells.push_back(tokens(row.devices[d]));
-    devices.add(cells);
-  }
-  return text + "\n" + devices.text();
-}
-
-namespace {
-
-Json run_json(const DryRun& run) {
-  Json categories;
-  for (std::size_t i = 0; i < category_count; ++i)
-    categories[std::string(to_string(static_cast<Category>(i)))] = run.peak_by_category[i];
-  return {{"parameters", run.parameters},
-          {"peak_live_bytes", run.peak_live},
-          {"peak_reserved_bytes", run.peak_reserved},
-          {"bytes_by_category", categories}};
-}
-
-Json longest_json(std::size_t memory, const Longest& longest) {
-  return {{"memory", memory},
-          {"context", longest.context},
-          {"peak_live_bytes", longest.run.peak_live},
-          {"peak_reserved_bytes", longest.run.peak_reserved}};
-}
-
-}  // namespace
-
-Json plan_json(const Plan& plan) {
-  Json rows = Json::array();
-  for (const PlanRow& row : plan.rows) {
-    Json json = run_json(row.run);
-    json["name"] = row.name;
-    json["settings"] = row.options.configuration();
-    json["fits"] = row.fits;
-    json["refusal"] = row.fits ? Json(nullptr) : Json(row.refusal);
-    json["simulated_step_seconds"] = row.seconds;
-    if (plan.longest) {
-      json["longest"] = longest_json(plan.memory, row.longest);
-      json["devices"] = Json::array();
-      for (std::size_t d = 0; d < plan.devices.size(); ++d)
-        json["devices"].push_back(longest_json(plan.devices[d].memory, row.devices[d]));
-    }
-    rows.push_back(std::move(json));
-  }
-  Json step{{"events", plan.picture.events}, {"backward", plan.picture.backward},
-            {"update", plan.picture.update}, {"holders", plan.picture.holders},
-            {"event", Json::array()},        {"live", Json::array()},
-            {"reserved", Json::array()}};
-  for (const Sample& sample : plan.picture.samples) {
-    step["event"].push_back(sample.moment);
-    step["live"].push_back(sample.live);
-    step["reserved"].push_back(sample.reserved);
-  }
-  return {{"memory", plan.memory},
-          {"threads", kernels::num_threads()},
-          {"gemm", kernels::gemm_backend()},
-          {"instruction_set", kernels::instruction_set()},
-          {"rows", rows},
-          {"step", step},
-          {"seconds", plan.seconds}};
+double Plan::relative_time(const PlanRow& row) const {
+  const PlanRow& other = rows[row.reference];
+  if (measure == 0) return row.seconds / other.seconds;
+  const bool known = row.measured->failure.empty() && other.measured->failure.empty();
+  return known ? row.measured->milliseconds / other.measured->milliseconds : 0.0;
 }
 
 int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   CLI::App app("Says what a training run will need, to the byte, without running it.", "plan");
   app.option_defaults()->always_capture_default();
-  app.add_option("--memory", o.memory, "Hard limit of the memory, such as 8GiB");
+  app.add_option("--memory", o.memory,
+                 "Hard limit of the memory, such as 8GiB, or 50%: half of what the first row's model reserves with "
+                 "everything kept (default: 8GiB; with --policies 50%)");
   app.add_flag("--longest", o.longest, "Find the longest context that trains in the memory, and on each device");
   app.add_option("--devices", o.devices, "Their memory, for --longest")->delimiter(',');
   app.add_option("--most", o.most, "Tokens beyond which no context is tried");
   app.add_option("--vary", o.vary, "NAME=VALUE,VALUE: plan each value of a training option, such as attention")
       ->take_all();
-  app.add_flag("--policies", o.policies, "Plan each way to save memory: checkpoints, tiles, chunks");
+  app.add_flag(
+      "--policies{all}", o.policies,
+      fmt::format("Plan each way to save memory, or --policies=none,block+tile: a policy of --checkpoint and "
+                  "any of +tile, +chunk and +offload, for which --tile, --chunk and --offload say how (all: {})",
+                  fmt::join(memory_policies(), ",")));
+  app.add_flag(
+      "--measure{5}", o.measure,
+      "Train each row too, in a process of its own on the CPU, for so many steps: time of a step, peaks beside "
+      "those planned; with --policies also the longest context of each, and window, dilated and causal "
+      "attention unless --attention or --vary is given");
+  app.add_option("--text", o.train.text, "Files or folders to train on, for --measure (default: Eigen's sources)");
   app.add_option("--json", o.json, "File to write as JSON; - for standard output");
   app.add_option("--html", o.html, "Page to write");
+  app.add_option("--svg", o.svg, "Picture to write: the memory of a step of each row, on the same axes");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   add_training_options(app, o.train);
   const int code = parse_command_line(app, argc, argv);
+  if (o.measure > 0 && !o.policies.empty() && o.vary.empty() && app.count("--attention") == 0)
+    o.vary = {"attention=window,dilated,causal"};
   return code > 0 ? exit_usage : code;
 }
 
@@ -296,6 +274,7 @@ void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
       nn::write_text(path, text, "plan");
   };
   write(options.json, plan_json(plan).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write(options.svg, options.svg.empty() ? "" : rows_svg(plan, true));
   write(options.html, options.html.empty() ? "" : plan_html(plan));
 }
 

@@ -4,41 +4,38 @@
 #include <cstddef>
 #include <cstdint>
 #include <iosfwd>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "examples/lab/history.h"
 #include "examples/plan/dry_run.h"
+#include "examples/plan/measured_run.h"
 #include "examples/support/console.h"
 
 namespace poolgrad::examples {
 
 struct PlanOptions {
-  TrainOptions train;
-  std::string memory = "8GiB";
+  TrainOptions train;             // its text: what is measured reads it
+  std::string memory;             // "8GiB", or "50%" of what the first row's model reserves with everything kept
   std::vector<std::string> vary;  // "attention=causal,window": a row for each value; several: for each combination
-  bool policies = false;          // a row for each way to save memory, see memory_policies()
+  std::string policies;           // "none,block+tile": each row in each way to save memory, see with_policy(); or "all"
+  std::int64_t measure = 0;       // steps that each row is really trained for, on the CPU; 0: nothing is trained
   bool longest = false;
   std::vector<std::string> devices = {"8GB", "16GB", "24GB", "40GB", "80GB", "141GB"};
   std::int64_t most = std::int64_t{1} << 24;  // tokens: no longer context is tried
-  std::string json, html;
+  std::string json, html, svg;
+  std::string program;  // train; empty: train_program()
   bool quiet = false;
 };
 
-/// Ways to save memory as training options, "checkpoint=block tile=1024", the empty one first.
+/// What --policies stands for.
 const std::vector<std::string>& memory_policies();
-
-/// One way to train.
-struct PlanRow {
-  std::string name;  // "attention window"; "" where nothing is varied
-  TrainOptions options;
-  DryRun run;           // within the memory, or, where that does not suffice, without limit
-  bool fits = false;    // in the memory
-  std::string refusal;  // why not
-  double seconds = 0;   // of a step, by the simulated device's clock
-  Longest longest;      // in the memory
-  std::vector<Longest> devices;
-};
+/// `options` with one way to save memory: a policy of --checkpoint, followed by any of "+tile", "+chunk" and
+/// "+offload". What these need is taken from the options, or is 1024 positions and the folder for temporary files.
+/// Throws ValueError.
+TrainOptions with_policy(TrainOptions options, const std::string& policy);
 
 /// Where the bytes of a step go, by moments of its trace.
 struct StepPicture {
@@ -49,6 +46,24 @@ struct StepPicture {
   Json holders;  // of the fullest moment, see PageTables::peak
 };
 
+/// One way to train.
+struct PlanRow {
+  std::string group;          // "attention window"; "" where nothing is varied
+  std::string policy;         // "block+tile"; "" where none is asked for
+  std::size_t reference = 0;  // the row whose time is 1
+  TrainOptions options;
+  DryRun run;           // within the memory, or, where that does not suffice, without limit
+  bool fits = false;    // in the memory
+  std::string refusal;  // why not
+  double seconds = 0;   // of a step, by the simulated device's clock
+  std::optional<MeasuredRun> measured;
+  Longest longest;  // in the memory
+  std::vector<Longest> devices;
+  StepPicture picture;  // coarse
+
+  std::string name() const { return group + (group.empty() || policy.empty() ? "" : ", ") + policy; }
+};
+
 struct PlanDevice {
   std::string name;  // "8GB"
   std::size_t memory = 0;
@@ -57,11 +72,16 @@ struct PlanDevice {
 struct Plan {
   std::size_t memory = 0;
   bool longest = false;
+  std::int64_t measure = 0;  // steps
   std::int64_t most = 0;
-  std::vector<PlanDevice> devices;
-  std::vector<PlanRow> rows;  // the first is drawn
-  StepPicture picture;
-  double seconds = 0;  // that planning took
+  std::vector<PlanDevice> devices;  // none: no table of them
+  std::vector<PlanRow> rows;
+  StepPicture picture;  // of the first
+  double seconds = 0;   // that planning and measuring took
+
+  /// Time of a step over that of the row's reference: measured where both were, else simulated; 0: unknown, as where
+  /// the row was to be measured and was not.
+  double relative_time(const PlanRow& row) const;
 };
 
 /// Throws ValueError, one sentence, for what cannot be planned.
@@ -70,9 +90,21 @@ Plan make_plan(const PlanOptions& options, Progress& progress);
 /// "6 layers, width 512, 8 heads (2 for keys), context 4096, window of 256, bf16".
 std::string describe_model(const TrainOptions& options);
 std::string plan_text(const Plan& plan);
+/// Cells of the table of rows; "-" for what is not known.
+std::string time_text(const Plan& plan, const PlanRow& row);
+std::string milliseconds_text(const PlanRow& row);
+std::string agreement_text(const PlanRow& row);  // whether the peaks measured are those planned
+std::string tokens_text(const Plan& plan, const Longest& longest);
 Json plan_json(const Plan& plan);
 /// One file that refers to nothing outside itself; light or dark as the reader prefers.
 std::string plan_html(const Plan& plan);
+
+/// Colours and lines of the pictures.
+std::string_view picture_style();
+/// The first row's step, large.
+std::string step_svg(const Plan& plan);
+/// The steps of all rows, small, on the same axes; `alone`: an SVG file, with a picture_style() of its own.
+std::string rows_svg(const Plan& plan, bool alone);
 
 /// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
 int parse_plan_options(int argc, const char* const* argv, PlanOptions& options);

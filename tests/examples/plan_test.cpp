@@ -13,8 +13,10 @@ namespace poolgrad::examples {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 using testing_support::error_of;
 using testing_support::read_bytes;
 using testing_support::TemporaryFolder;
@@ -140,19 +142,159 @@ TEST_F(PlanTest, PlansEveryValueOfATrainingOption) {
   EXPECT_LT(rows[2]["peak_live_bytes"], rows[0]["peak_live_bytes"]);
 }
 
-TEST_F(PlanTest, PlansEveryWayToSaveMemory) {
-  options_.policies = true;
+TEST_F(PlanTest, PlansEveryWayToSaveMemoryInHalfOfWhatKeepingEverythingTakes) {
+  options_.memory = "";
+  options_.policies = "all";
   options_.train.layers = 4;
   options_.train.context = 9000;
-  options_.memory = "1GiB";
-  const auto rows = answer()["rows"];
+  const auto plan = answer();
+  const auto rows = plan["rows"];
   ASSERT_EQ(rows.size(), memory_policies().size());
+  EXPECT_EQ(rows[0]["name"], "none");
+  EXPECT_FALSE(rows[0]["fits"]);
+  EXPECT_EQ(plan["memory"], rows[0]["peak_reserved_bytes"].get<std::size_t>() / 2);
   for (std::size_t row = 1; row < rows.size(); ++row) {
-    EXPECT_LT(rows[row]["peak_live_bytes"], rows[0]["peak_live_bytes"]) << rows[row]["name"];
-    EXPECT_GT(rows[row]["simulated_step_seconds"], rows[0]["simulated_step_seconds"]) << rows[row]["name"];
+    SCOPED_TRACE(rows[row]["name"]);
+    EXPECT_LT(rows[row]["peak_live_bytes"], rows[0]["peak_live_bytes"]);
+    EXPECT_GT(rows[row]["simulated_step_seconds"], rows[0]["simulated_step_seconds"]);
+    EXPECT_GT(rows[row]["relative_time"], 1.0);
+    if (rows[row]["policy"].get<std::string>().starts_with("budget")) {
+      EXPECT_TRUE(rows[row]["fits"]);
+      EXPECT_LE(rows[row]["peak_reserved_bytes"], plan["memory"]);
+    }
   }
-  options_.vary = {"layers=1,2"};
-  EXPECT_EQ(refusal(), "[plan] --policies and --vary do not go together");
+}
+
+TEST_F(PlanTest, TakesTheSizesOfAPolicyFromTheOptionsAndLeavesThemToIt) {
+  TrainOptions options = options_.train;
+  options.tile = 100;
+  options.offload = "/some/folder";
+  const TrainOptions none = with_policy(options, "none"), all = with_policy(options, "sqrt+tile+offload"),
+                     chunked = with_policy(options, "none+chunk");
+  EXPECT_EQ(none.checkpoint, "none");
+  EXPECT_EQ(none.tile, 0);
+  EXPECT_EQ(none.offload, "");
+  EXPECT_EQ(all.checkpoint, "sqrt");
+  EXPECT_EQ(all.tile, 100);
+  EXPECT_EQ(all.offload, "/some/folder");
+  EXPECT_EQ(chunked.chunk, 1024);
+  EXPECT_EQ(chunked.tile, 0);
+  EXPECT_NE(with_policy(options_.train, "block+offload").offload, "");
+}
+
+TEST_F(PlanTest, ComparesPoliciesWithTheFirstOfTheirOwnPattern) {
+  options_.vary = {"attention=window,causal"};
+  options_.policies = "none,block";
+  options_.train.context = 2000;
+  const auto rows = answer()["rows"];
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_EQ(rows[3]["name"], "attention causal, block");
+  EXPECT_EQ(rows[2]["settings"]["attention"], "causal");
+  const auto seconds = [&](std::size_t row) { return rows[row]["simulated_step_seconds"].get<double>(); };
+  EXPECT_EQ(rows[2]["relative_time"], 1.0);
+  EXPECT_EQ(rows[3]["relative_time"], seconds(3) / seconds(2));
+  options_.json.clear();
+  EXPECT_THAT(printed(), ContainsRegex("attention causal\n +none .* 1\\.00x\n +block .*x\n"));
+}
+
+/// A plan whose rows are trained as well, for three steps each.
+class MeasuredPlanTest : public PlanTest {
+ protected:
+  MeasuredPlanTest() {
+    std::string text;
+    for (int i = 0; i < 800; ++i) text += "int g" + std::to_string(i) + "() { return 2; }\n";
+    write_bytes(folder_.file("text of two words"), text);
+    options_.train.text = {folder_.file("text of two words")};
+    options_.train.offload = ::testing::TempDir();
+    options_.program = POOLGRAD_TRAIN_PROGRAM;
+    options_.measure = 3;
+    options_.memory = "60%";
+    options_.train.context = 600;
+  }
+};
+
+TEST_F(MeasuredPlanTest, FindsThePeaksThatItPlannedToTheByte) {
+  options_.policies = "none,selective,block,budget,budget+tile+offload,none+chunk";
+  options_.train.tile = 100;
+  options_.train.chunk = 64;
+  const auto rows = answer()["rows"];
+  ASSERT_EQ(rows.size(), 6u);
+  for (const auto& row : rows) {
+    SCOPED_TRACE(row["name"]);
+    ASSERT_FALSE(row["measured"].contains("failure")) << row["measured"];
+    EXPECT_EQ(row["measured"]["peak_live_bytes"], row["peak_live_bytes"]);
+    EXPECT_EQ(row["measured"]["peak_reserved_bytes"], row["peak_reserved_bytes"]);
+    EXPECT_EQ(row["relative_time"], row["measured"]["step_milliseconds"].get<double>() /
+                                        rows[0]["measured"]["step_milliseconds"].get<double>());
+    EXPECT_GT(row["longest"]["context"], 0);
+  }
+  EXPECT_GT(rows[5]["longest"]["context"], rows[0]["longest"]["context"]);
+}
+
+TEST_F(MeasuredPlanTest, ShowsHowFarItIsAndThenOneTable) {
+  options_.policies = "none,block";
+  std::ostringstream out;
+  run_plan(options_, out, true);
+  EXPECT_THAT(out.str(),
+              AllOf(HasSubstr("measuring 1 of 2: none"), ContainsRegex("measuring 2 of 2: block, [0-9:]+ left"),
+                    ContainsRegex("block +[^\n]* to the byte +[0-9,]+\n"), HasSubstr("median of 2 steps"),
+                    Not(HasSubstr("141GB"))));
+}
+
+TEST_F(MeasuredPlanTest, SaysWhatCouldNotBeMeasuredAndMeasuresTheRest) {
+  options_.memory = "1MiB";
+  options_.policies = "none,budget";
+  const auto rows = answer()["rows"];
+  EXPECT_GT(rows[0]["measured"]["step_milliseconds"], 0.0);
+  EXPECT_EQ(rows[1]["measured"]["failure"], "does not fit in 1.00 MiB");
+  EXPECT_TRUE(rows[1]["relative_time"].is_null());
+  options_.json.clear();
+  EXPECT_THAT(printed(), HasSubstr("  not measured: budget: does not fit in 1.00 MiB\n"));
+
+  options_.policies = "";
+  options_.program = "/nowhere/train";
+  EXPECT_THAT(printed(), HasSubstr("/nowhere/train ended with status"));
+  options_.program = "";  // no program train lies beside this test
+  EXPECT_THAT(error_of<FileError>([&] { printed(); }), HasSubstr("[plan] --measure runs the program train"));
+}
+
+TEST_F(MeasuredPlanTest, RefusesAMissingTextOrFolderBeforeItMeasuresAnything) {
+  options_.policies = "none,block+offload";
+  options_.train.text = {"/nowhere/text"};
+  EXPECT_THAT(error_of<FileError>([&] { printed(); }), HasSubstr("/nowhere/text"));
+  options_.train.text = {folder_.file("text of two words")};
+  options_.train.offload = "/nowhere/folder";
+  EXPECT_THAT(error_of<FileError>([&] { printed(); }), HasSubstr("/nowhere/folder"));
+}
+
+std::size_t count_of(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; at += part.size()) ++count;
+  return count;
+}
+
+TEST_F(PlanTest, DrawsEveryRowOnTheSameAxes) {
+  options_.memory = "50%";
+  options_.policies = "none,block,budget,none+chunk";
+  options_.train.context = 2000;
+  options_.svg = folder_.file("rows.svg");
+  options_.html = folder_.file("plan.html");
+  options_.quiet = true;
+  printed();
+  const std::string svg = read_bytes(options_.svg), html = read_bytes(options_.html);
+  EXPECT_THAT(
+      svg, AllOf(StartsWith("<svg xmlns="), HasSubstr("prefers-color-scheme: dark"), HasSubstr(">none+chunk</text>")));
+  EXPECT_EQ(count_of("class=\"name\"", svg), 4u);
+  EXPECT_EQ(count_of(">backward</title>", svg), 4u);
+  EXPECT_EQ(count_of("class=\"limit\"", svg), 5u);  // and the legend's
+  EXPECT_EQ(count_of("<title>activation: ", svg), 4u);
+  EXPECT_EQ(count_of("class=\"name\"", html), 4u);
+  EXPECT_THAT(html,
+              AllOf(HasSubstr("Memory over one step of each run"), Not(HasSubstr("http")), Not(HasSubstr("nan"))));
+  options_.policies = "";  // one row is drawn, large, and needs no axes to share
+  printed();
+  EXPECT_THAT(read_bytes(options_.html), Not(HasSubstr("of each run")));
+  EXPECT_EQ(count_of("<title>activation: ", read_bytes(options_.svg)), 1u);
 }
 
 TEST_F(PlanTest, WritesOnePageThatRefersToNothing) {
@@ -201,6 +343,16 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
   EXPECT_THAT(refused([](PlanOptions& o) { o.vary = {"attention=window,cross"}; }),
               HasSubstr("--attention must be one of"));
   EXPECT_THAT(refused([](PlanOptions& o) { o.train.width = 33; }), HasSubstr("33"));
+  for (const char* share : {"0%", "%", "much%", "-5%", "1001%", "nan%"})
+    EXPECT_EQ(refused([&](PlanOptions& o) { o.memory = share; }),
+              std::string("[plan] a share of --memory must be above 0 % and at most 1000 %, but is ") + share);
+  EXPECT_EQ(refused([](PlanOptions& o) { o.measure = -1; }), "[plan] --measure must not be negative, but is -1");
+  EXPECT_EQ(refused([](PlanOptions& o) { o.policies = "none,block+wheels"; }),
+            "[plan] --policies: what follows a + must be tile, chunk or offload, but is wheels in block+wheels");
+  EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "none,wheels"; }),
+              AllOf(HasSubstr("must be none, selective, block"), HasSubstr("but is wheels")));
+  EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "none,,block"; }), HasSubstr("must be none, selective, block"));
+  EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "sqrt+chunk"; }), HasSubstr("--chunk"));
   EXPECT_NO_THROW(printed());
 }
 

@@ -1,0 +1,256 @@
+// Pictures of memory over one step: a large one of the first row, small ones of all rows on the same axes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+
+#include "allocator/caching_allocator.h"
+#include "examples/lab/page.h"
+#include "examples/plan/plan.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+/// Where a step is drawn.
+struct Frame {
+  double left = 0, top = 0, width = 0, height = 0;
+  double bytes = 1;  // at the top
+
+  double y(double value) const { return top + height * (1 - value / bytes); }
+};
+
+std::uint64_t most_bytes(const StepPicture& picture) {
+  std::uint64_t most = 1;
+  for (const Sample& sample : picture.samples) most = std::max({most, sample.reserved, sample.requested_in_all()});
+  return most;
+}
+
+/// The requested bytes of a step, stacked by category, below what is reserved.
+class StepDrawing {
+ public:
+  StepDrawing(const StepPicture& picture, const Frame& frame) : picture_(picture), frame_(frame) {}
+
+  std::string areas() const {
+    std::string text;
+    std::vector<std::uint64_t> below(picture_.samples.size());
+    for (const Category category : stacking) text += area(category, below);
+    return text;
+  }
+
+  std::string reserved() const {
+    std::string points;
+    for (const Sample& sample : picture_.samples)
+      points += fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(sample.reserved)));
+    return fmt::format("<polyline class=\"reserved\" points=\"{}\"><title>reserved</title></polyline>\n", points);
+  }
+
+  /// Where a part of the step begins, and its name below, where there is room for it.
+  std::string mark(std::string_view name, Moment moment, Moment end) const {
+    const double bottom = frame_.top + frame_.height, letters = 7.0 * static_cast<double>(name.size());
+    std::string text = fmt::format(
+        "<line class=\"mark\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"><title>{3}</title></line>\n",
+        x(moment), frame_.top, bottom + 4, name);
+    if (x(end) - x(moment) > letters)
+      text += fmt::format("<text x=\"{:.1f}\" y=\"{}\">{}</text>\n", x(moment) + 4, bottom + 16, name);
+    return text;
+  }
+
+  std::string marks() const {
+    const auto end = static_cast<Moment>(picture_.events + 1);
+    const Moment update = picture_.update ? picture_.update : end;
+    const Moment backward = picture_.backward ? picture_.backward : update;
+    std::string text = mark("forward", 0, backward);
+    if (backward < update) text += mark("backward", backward, update);
+    if (update < end) text += mark("update", update, end);
+    return text;
+  }
+
+ private:
+  double x(Moment moment) const {
+    return frame_.left + frame_.width * moment / static_cast<double>(picture_.events + 1);
+  }
+
+  /// `below` rises by the category. Nothing for what is too thin to be seen.
+  std::string area(Category category, std::vector<std::uint64_t>& below) const {
+    const auto index = static_cast<std::size_t>(category);
+    std::string upper, lower;
+    std::uint64_t most = 0;
+    for (std::size_t i = 0; i < below.size(); ++i) {
+      const Sample& sample = picture_.samples[i];
+      lower = fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(below[i]))) + lower;
+      below[i] += sample.requested[index];
+      most = std::max(most, sample.requested[index]);
+      upper += fmt::format("{:.1f},{:.1f} ", x(sample.moment), frame_.y(static_cast<double>(below[i])));
+    }
+    if (static_cast<double>(most) * frame_.height / frame_.bytes < 0.3) return "";
+    return fmt::format("<polygon class=\"{0}\" points=\"{1}{2}\"><title>{0}: at most {3}</title></polygon>\n",
+                       to_string(category), upper, lower, format_bytes(most));
+  }
+
+  const StepPicture& picture_;
+  const Frame& frame_;
+};
+
+/// Lines across at powers of two of bytes, at least three of them; with their names to the left where `named`.
+std::string grid(const Frame& frame, bool named) {
+  const double step = std::exp2(std::floor(std::log2(frame.bytes / 3)));
+  std::string text;
+  for (double bytes = 0; bytes <= frame.bytes; bytes += step) {
+    text += fmt::format("<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>\n", frame.left,
+                        frame.left + frame.width, frame.y(bytes));
+    if (named)
+      text += fmt::format("<text class=\"end\" x=\"{}\" y=\"{:.1f}\">{}</text>\n", frame.left - 6, frame.y(bytes) + 4,
+                          format_bytes(static_cast<std::size_t>(bytes)));
+  }
+  return text;
+}
+
+std::string limit_line(const Frame& frame, std::size_t memory) {
+  return fmt::format(
+      "<line class=\"limit\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"><title>limit: {3}</title></line>\n",
+      frame.left, frame.left + frame.width, frame.y(static_cast<double>(memory)), format_bytes(memory));
+}
+
+/// A limit far above would press the steps to the ground.
+bool shows_limit(std::size_t memory, std::uint64_t most) { return memory < most / 2 * 3; }
+
+double top_for(std::size_t memory, std::uint64_t most) {
+  return 1.05 * static_cast<double>(shows_limit(memory, most) ? std::max<std::uint64_t>(most, memory) : most);
+}
+
+/// Small pictures in columns, a line of them for each group.
+class RowPictures {
+ public:
+  explicit RowPictures(const Plan& plan) : plan_(plan) {
+    for (const PlanRow& row : plan.rows) most_ = std::max(most_, most_bytes(row.picture));
+  }
+
+  std::string svg(bool alone) {
+    body_ = "";
+    bottom_ = 0;
+    legend();
+    std::string group;
+    int column = 0;
+    for (std::size_t i = 0; i < plan_.rows.size(); ++i) {
+      const PlanRow& row = plan_.rows[i];
+      if (!row.policy.empty() && row.group != group) {
+        group = row.group;
+        if (column > 0) bottom_ += line_height;
+        column = 0;
+        body_ += fmt::format("<text class=\"group\" x=\"0\" y=\"{}\">{}</text>\n", bottom_ + 20, escaped(group));
+        bottom_ += 30;
+      }
+      panel(row, column);
+      if (++column < columns) continue;
+      column = 0;
+      bottom_ += line_height;
+    }
+    if (column > 0) bottom_ += line_height;
+    return fmt::format(
+        "<svg {0}viewBox=\"0 0 {1} {2}\" width=\"{1}\" height=\"{2}\" role=\"img\" aria-label=\"Memory over one "
+        "training "
+        "step of each run\">\n{3}{4}</svg>\n",
+        alone ? "xmlns=\"http://www.w3.org/2000/svg\" " : "", total_width, bottom_,
+        alone ? fmt::format("<style>{}</style>\n", picture_style()) : "", body_);
+  }
+
+ private:
+  static constexpr int columns = 3;
+  static constexpr double left = 78, width = 310, height = 130, gap = 24, line_height = height + 58;
+  static constexpr double total_width = left + columns * width + (columns - 1) * gap + 6;
+
+  void swatch(double& x, const std::string& mark, std::string_view name) {
+    const double needs = 30 + 7.0 * static_cast<double>(name.size());
+    if (x + needs > total_width) {
+      x = left;
+      bottom_ += 20;
+    }
+    body_ += fmt::format("<g transform=\"translate({} {})\">{}<text x=\"18\" y=\"10\">{}</text></g>\n", x, bottom_,
+                         mark, name);
+    x += needs;
+  }
+
+  void legend() {
+    double x = left;
+    bottom_ = 4;
+    for (const Category category : stacking) {
+      std::uint64_t most = 0;
+      for (const PlanRow& row : plan_.rows)
+        for (const Sample& sample : row.picture.samples)
+          most = std::max(most, sample.requested[static_cast<std::size_t>(category)]);
+      if (most * 100 > most_)
+        swatch(x, fmt::format("<rect class=\"{}\" width=\"12\" height=\"12\"/>", to_string(category)),
+               to_string(category));
+    }
+    swatch(x, "<line class=\"reserved\" x1=\"0\" x2=\"13\" y1=\"6\" y2=\"6\"/>", "reserved");
+    if (shows_limit(plan_.memory, most_))
+      swatch(x, "<line class=\"limit\" x1=\"0\" x2=\"13\" y1=\"6\" y2=\"6\"/>", "limit " + format_bytes(plan_.memory));
+    bottom_ += 24;
+  }
+
+  /// As wide as its step is long beside the longest of the group.
+  void panel(const PlanRow& row, int column) {
+    double longest = plan_.relative_time(row);
+    for (const PlanRow& other : plan_.rows)
+      if (other.reference == row.reference) longest = std::max(longest, plan_.relative_time(other));
+    const double time = plan_.relative_time(row);
+    Frame frame{left + column * (width + gap), bottom_ + 24, width, height, top_for(plan_.memory, most_)};
+    const std::string name = row.policy.empty() ? row.group : row.policy;
+    std::string figures = format_bytes(row.run.peak_live);
+    if (time > 0) figures += fmt::format(", {}", time_text(plan_, row));
+    body_ +=
+        fmt::format("<text class=\"name\" x=\"{}\" y=\"{}\">{}</text><text class=\"end\" x=\"{}\" y=\"{}\">{}</text>\n",
+                    frame.left, bottom_ + 16, escaped(name), frame.left + width, bottom_ + 16, escaped(figures));
+    body_ += grid(frame, column == 0);
+    const Frame step{frame.left, frame.top, time > 0 ? width * time / longest : width, height, frame.bytes};
+    const StepDrawing drawing(row.picture, step);
+    body_ += drawing.areas() + drawing.reserved();
+    if (shows_limit(plan_.memory, most_)) body_ += limit_line(frame, plan_.memory);
+    body_ += drawing.marks();
+  }
+
+  const Plan& plan_;
+  std::uint64_t most_ = 1;
+  double bottom_ = 0;
+  std::string body_;
+};
+
+}  // namespace
+
+// Colours as in lab/page/colour.js.
+std::string_view picture_style() {
+  return R"(
+svg { --text: #222; --line: #8885; --limit: #b3261e; }
+@media (prefers-color-scheme: dark) { svg { --text: #ddd; --limit: #ff8a80; } }
+svg text { font: 12px system-ui, sans-serif; fill: #222; fill: var(--text); } svg .end { text-anchor: end; }
+svg .name { font-weight: 600; } svg .group { font-size: 15px; font-weight: 600; }
+.grid { stroke: #8885; } .mark { stroke: #888; } .limit { stroke: #b3261e; stroke: var(--limit); stroke-dasharray: 6 4; }
+.reserved { stroke: #222; stroke: var(--text); fill: none; }
+.parameter { fill: #3f74bd; background: #3f74bd; } .gradient { fill: #e0862a; background: #e0862a; }
+.optimizer_state { fill: #8b62b8; background: #8b62b8; } .activation { fill: #419c62; background: #419c62; }
+.input { fill: #bda22b; background: #bda22b; } .workspace { fill: #71808f; background: #71808f; }
+.unknown { fill: #9299a3; background: #9299a3; } .query { fill: #22a39c; background: #22a39c; }
+.key { fill: #167d90; background: #167d90; } .value { fill: #63bf90; background: #63bf90; }
+.output { fill: #7c9630; background: #7c9630; } .scores { fill: #cf4357; background: #cf4357; }
+.weights { fill: #e5799a; background: #e5799a; } .temp { fill: #a6744b; background: #a6744b; }
+.comm { fill: #bf5bb1; background: #bf5bb1; } .mask { fill: #66712f; background: #66712f; }
+.cache { fill: #4bb0e6; background: #4bb0e6; }
+)";
+}
+
+std::string step_svg(const Plan& plan) {
+  constexpr double left = 84, width = 1016, height = 340;
+  const std::uint64_t most = most_bytes(plan.picture);
+  const Frame frame{left, 8, width, height, top_for(plan.memory, most)};
+  const StepDrawing drawing(plan.picture, frame);
+  std::string text = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", left + width, height + 32);
+  text += grid(frame, true) + drawing.areas() + drawing.reserved();
+  if (shows_limit(plan.memory, most)) text += limit_line(frame, plan.memory);
+  return text + drawing.marks() + "</svg>\n";
+}
+
+std::string rows_svg(const Plan& plan, bool alone) { return RowPictures(plan).svg(alone); }
+
+}  // namespace poolgrad::examples
