@@ -35,9 +35,9 @@ class Simulation {
     options.check();
     if (options.checkpoint == "auto") options.checkpoint = "none";  // a plan says what there is to be saved
     policy_ = options.memory_policy(device_);
-    // What it says is not read; it must only be long enough, to validate on as much as on any.
+    // What it says is not read; it must only be long enough, to validate on as much as on any where that is done.
     const auto length = static_cast<std::size_t>(options.context);
-    const std::size_t held_out = 8 * static_cast<std::size_t>(options.batch) * length;
+    const std::size_t held_out = through == Through::run ? 8 * static_cast<std::size_t>(options.batch) * length : 1;
     nn::Corpus text{std::vector<std::uint8_t>(length + 2), std::vector<std::uint8_t>(held_out + 1), 1};
     trainer_ = options.make_trainer(std::move(text), device_, generator_);
   }
@@ -98,57 +98,70 @@ Trace trace_of_step(const TrainOptions& options, std::size_t memory) {
 
 namespace {
 
-/// The context at which the bytes of two short ones, which grow along a line, reach `memory`.
-std::int64_t guess_context(TrainOptions options, std::size_t memory, std::int64_t most) {
-  const std::int64_t lengths[] = {std::max<std::int64_t>(2048, 4 * options.chunk),
-                                  2 * std::max<std::int64_t>(2048, 4 * options.chunk)};
-  double bytes[2];
-  for (int i = 0; i < 2; ++i) {
-    options.context = std::min(lengths[i], most);
-    const DryRun run = dry_run(options, no_limit, Through::steps);
-    if (!run.fits) return options.context;
-    bytes[i] = static_cast<double>(run.peak_live);
-  }
-  const double per_token = (bytes[1] - bytes[0]) / static_cast<double>(lengths[1] - lengths[0]);
-  if (!(per_token > 0)) return most;
-  const double guess = static_cast<double>(lengths[0]) + (static_cast<double>(memory) - bytes[0]) / per_token;
-  return static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(most)));
-}
+/// Where the line through two points has the height y.
+double on_line(double x0, double y0, double x1, double y1, double y) { return x0 + (y - y0) * (x1 - x0) / (y1 - y0); }
 
 }  // namespace
 
-Longest longest_context(TrainOptions options, std::size_t memory, std::int64_t most) {
+/// The context at which the bytes of two short ones, which grow along a line, reach `memory`.
+double ContextSearch::short_runs(std::size_t memory) const {
+  TrainOptions options = options_;
+  double contexts[2], bytes[2];
+  for (int i = 0; i < 2; ++i) {
+    options.context = std::min((i + 1) * std::max<std::int64_t>(2048, 4 * options.chunk), most_);
+    contexts[i] = static_cast<double>(options.context);
+    const DryRun run = dry_run(options, no_limit, Through::steps);
+    if (!run.fits) return contexts[i];
+    bytes[i] = static_cast<double>(run.peak_live);
+  }
+  if (bytes[1] <= bytes[0]) return static_cast<double>(most_);
+  return on_line(contexts[0], bytes[0], contexts[1], bytes[1], static_cast<double>(memory));
+}
+
+Longest ContextSearch::in(std::size_t memory) {
   Longest best;
   const auto fits = [&](std::int64_t context) {
-    options.context = context;
-    DryRun run = dry_run(options, memory, Through::steps);
+    options_.context = context;
+    DryRun run = dry_run(options_, memory, Through::steps);
     if (!run.fits) return false;
     if (context > best.context) best = {context, std::move(run)};
     return true;
   };
-  // A context that fits and one that does not, twice as far from the guess each time.
-  std::int64_t low = guess_context(options, memory, most), high = low;
-  std::int64_t reach = std::max<std::int64_t>(1, low / 256);
+  const auto grain = [](std::int64_t context) { return std::max<std::int64_t>(1, context / 1024); };
+  const auto known = answers_.size();
+  const double bytes = static_cast<double>(memory);
+  double guess = 0;
+  if (known == 0) {
+    guess = short_runs(memory);
+  } else {
+    const Answer last = answers_[known - 1], before = known == 1 ? Answer{0, 0} : answers_[known - 2];
+    guess = on_line(before.context, before.memory, last.context, last.memory, bytes);
+  }
+  // A context that fits and one that does not, ever farther from the guess.
+  std::int64_t low = static_cast<std::int64_t>(std::clamp(guess, 1.0, static_cast<double>(most_))), high = low;
+  std::int64_t reach = (known < 2 ? 4 : 1) * grain(low);
+  bool ends = false;
   if (fits(low)) {
     do {
       low = high;
-      if (low == most) return best;
-      high = std::min(most, high + reach);
-      reach *= 2;
-    } while (fits(high));
+      ends = low == most_;
+      high = std::min(most_, high + reach);
+      reach *= 4;
+    } while (!ends && fits(high));
   } else {
     do {
       high = low;
-      if (high == 1) return best;
+      ends = high == 1;
       low = std::max<std::int64_t>(1, low - reach);
-      reach *= 2;
-    } while (!fits(low));
+      reach *= 4;
+    } while (!ends && !fits(low));
   }
-  const std::int64_t grain = std::max<std::int64_t>(1, low / 1024);
-  while (high - low > grain) {
+  while (!ends && high - low > grain(low)) {
     const std::int64_t middle = low + (high - low) / 2;
     (fits(middle) ? low : high) = middle;
   }
+  // What lies at an end tells nothing of other memories, nor does the same memory again.
+  if (!ends && (known == 0 || answers_.back().memory != bytes)) answers_.push_back({bytes, static_cast<double>(low)});
   return best;
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "allocator/trace/trace.h"
 #include "examples/support/train.h"
@@ -44,8 +45,25 @@ struct Longest {
   DryRun run;                // at that context
 };
 
-/// The longest context of at most `most` tokens that trains in `memory` bytes, to a thousandth of itself: where two
-/// short contexts lead to, then galloping and bisection between contexts whose dry runs fit and do not.
-Longest longest_context(TrainOptions options, std::size_t memory, std::int64_t most);
+/// Finds the longest contexts, of at most `most` tokens, that train as `options` say.
+class ContextSearch {
+ public:
+  ContextSearch(const TrainOptions& options, std::int64_t most) : options_(options), most_(most) {}
+
+  /// The longest that trains in `memory` bytes, to a thousandth of itself: a guess, then galloping and bisection
+  /// between contexts whose dry runs fit and do not. The guess is where two short contexts lead to, and, once asked,
+  /// where the answers to earlier questions do.
+  Longest in(std::size_t memory);
+
+ private:
+  struct Answer {
+    double memory, context;
+  };
+  double short_runs(std::size_t memory) const;
+
+  TrainOptions options_;
+  std::int64_t most_;
+  std::vector<Answer> answers_;
+};
 
 }  // namespace poolgrad::examples

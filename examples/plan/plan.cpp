@@ -136,9 +136,9 @@ void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   row.picture = picture_of(trace_of_step(row.options, memory), samples_of_small_pictures);
   if (!plan.longest) return;
   progress.status("the longest context " + row.name());
-  row.longest = longest_context(row.options, plan.memory, plan.most);
-  for (const PlanDevice& device : plan.devices)
-    row.devices.push_back(longest_context(row.options, device.memory, plan.most));
+  ContextSearch search(row.options, plan.most);
+  row.longest = search.in(plan.memory);
+  for (const PlanDevice& device : plan.devices) row.devices.push_back(search.in(device.memory));
 }
 
 /// Trains every row for a few steps, one after another. How long is left follows from their times on the simulated

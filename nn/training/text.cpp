@@ -114,18 +114,17 @@ TextWindows windows_of(const std::vector<std::uint8_t>& text, const std::vector<
                        std::int64_t length, Device device) {
   const MemoryScope scope("batch", Category::input);
   const auto last_start = static_cast<std::int64_t>(text.size()) - 1 - length;
-  std::vector<std::int64_t> tokens, targets;
+  std::vector<std::uint8_t> rows;
   for (const std::int64_t start : starts) {
     if (start < 0 || start > last_start)
       throw IndexError("[windows_of] a window of " + std::to_string(length) + " and the byte behind it from " +
                        std::to_string(start) + " leave the text of " + std::to_string(text.size()));
     const auto first = text.begin() + static_cast<std::ptrdiff_t>(start);
-    const auto last = first + static_cast<std::ptrdiff_t>(length);
-    tokens.insert(tokens.end(), first, last);
-    targets.insert(targets.end(), first + 1, last + 1);
+    rows.insert(rows.end(), first, first + static_cast<std::ptrdiff_t>(length + 1));
   }
-  const Shape shape{static_cast<std::int64_t>(starts.size()), length};
-  return {from_data(tokens, shape, device), from_data(targets, shape, device)};
+  // Bytes go to the device, and become i64 there.
+  const Tensor bytes = from_data(rows, {static_cast<std::int64_t>(starts.size()), length + 1}, device);
+  return {to(slice(bytes, 1, 0, length), DType::i64), to(slice(bytes, 1, 1, length + 1), DType::i64)};
 }
 
 Baselines ngram_baselines(const std::vector<std::uint8_t>& train, const std::vector<std::uint8_t>& validation) {
