@@ -1,7 +1,6 @@
+#include "kernels/definition/random.h"
+
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numbers>
 
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/philox.h"
@@ -12,12 +11,10 @@
 namespace poolgrad::kernels {
 namespace {
 
-/// Calls body(begin, count, words) for blocks of the elements [0, n): element i owns the `WordsPerElement` words that
-/// begin at word (key.offset + i) * WordsPerElement of its stream. Ranges of elements that are disjoint would overlap
-/// as ranges of words if kinds of numbers with different needs shared a stream, so each need has its own.
+/// Calls body(begin, count, words) for blocks of the elements [0, n); stream_of_words() says which words are theirs.
 template <int WordsPerElement, class Body>
 void for_each_random_block(const RandomKey& key, std::int64_t n, const Body& body) {
-  const RandomKey stream{key.seed, key.use ^ (std::uint64_t{WordsPerElement} << 60), key.offset};
+  const RandomKey stream = stream_of_words(key, WordsPerElement);
   parallel_ranges(n, 8 * block_size, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) std::uint32_t words[static_cast<std::size_t>(WordsPerElement * block_size + 8)];
     for (std::int64_t i = begin; i < end; i += block_size) {
@@ -45,48 +42,41 @@ void write(const Sink<T>& sink, std::int64_t begin, std::int64_t count, const do
 }  // namespace
 
 void on_cpu::uniform(Stream, const RandomKey& key, const View& out, double low, double high) {
-  // Rounding to the dtype may reach `high`: half a spacing below, and a little more, it does not.
-  const double spacing = out.dtype == DType::f64   ? 0x1p-52
-                         : out.dtype == DType::f32 ? 0x1p-23
-                         : out.dtype == DType::f16 ? 0x1p-10
-                                                   : 0x1p-7;
-  const double last = std::max(low, high - std::abs(high) * spacing * 0.51);
+  const UniformNumber number(low, high, out.dtype);
   with_compute_type(out.dtype, [&]<class T>(T) {
     const Sink<T> sink(out);
     for_each_random_block<2>(key, out.count(), [&](std::int64_t begin, std::int64_t count, const std::uint32_t* words) {
       double values[block_size];
       unit_numbers(words, count, values);
-      for (std::int64_t i = 0; i < count; ++i) values[i] = std::min(low + (high - low) * values[i], last);
+      for (std::int64_t i = 0; i < count; ++i) values[i] = number(values[i]);
       write(sink, begin, count, values);
     });
   });
 }
 
 void on_cpu::normal(Stream, const RandomKey& key, const View& out, double mean, double deviation) {
-  using V = simd::Vec<double>;
+  const NormalNumber number{mean, deviation};
   with_compute_type(out.dtype, [&]<class T>(T) {
     const Sink<T> sink(out);
     for_each_random_block<4>(key, out.count(), [&](std::int64_t begin, std::int64_t count, const std::uint32_t* words) {
-      double radius[block_size], angle[block_size];
+      double u[block_size], v[block_size];
       for (std::int64_t i = 0; i < count; ++i) {
-        radius[i] = 1.0 - unit_interval(words[4 * i], words[4 * i + 1]);  // in (0, 1]
-        angle[i] = 2 * std::numbers::pi * unit_interval(words[4 * i + 2], words[4 * i + 3]);
+        u[i] = unit_interval(words[4 * i], words[4 * i + 1]);
+        v[i] = unit_interval(words[4 * i + 2], words[4 * i + 3]);
       }
       for_each_vector<double>(count, [&](std::int64_t i, std::int64_t left) {
-        const V logarithm = Math<V>::log(simd::load_partial<double>(radius + i, left, 1.0));
-        const V cosine = Math<V>::cos(simd::load_partial<double>(angle + i, left));
-        simd::store_partial(radius + i, mean + deviation * (Math<V>::sqrt(-2.0 * logarithm) * cosine), left);
+        simd::store_partial(
+            u + i, number(simd::load_partial<double>(u + i, left), simd::load_partial<double>(v + i, left)), left);
       });
-      write(sink, begin, count, radius);
+      write(sink, begin, count, u);
     });
   });
 }
 
 void on_cpu::dropout(Stream, const RandomKey& key, const View& out, const View& x, double p) {
   if (p >= 1) return fill({}, out, 0);
-  const auto threshold = static_cast<std::uint32_t>(p * 0x1p32);
   with_compute_type(x.dtype, [&]<class T>(T) {
-    const T scale = static_cast<T>(1 / (1 - p));
+    const DroppedNumber<T> number(p);
     const Source<T> source(x);
     const Sink<T> sink(out);
     for_each_random_block<1>(key, out.count(), [=](std::int64_t begin, std::int64_t count, const std::uint32_t* words) {
@@ -94,10 +84,7 @@ void on_cpu::dropout(Stream, const RandomKey& key, const View& out, const View& 
       const T* from = source.read(begin, count, buffer);
       T* to = sink.target(begin, result);
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < count; ++i) {
-        const T kept = from[i] * scale;
-        to[i] = words[i] < threshold ? T{} : kept;
-      }
+      for (std::int64_t i = 0; i < count; ++i) to[i] = number(words[i], from[i]);
       sink.finish(begin, count, to);
     });
   });

@@ -150,13 +150,14 @@ __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> 
   }
 }
 
-/// What a launch needs to know of its operands, which share a shape and are computed in T.
+/// What a launch needs to know of its operands, which share a shape and are computed in T. Elements are numbered in
+/// whichever order suits their memory, or in row-major order.
 template <class T, std::size_t Operands>
-Elements<Operands> elements_of(std::array<View, Operands> views) {
+Elements<Operands> elements_of(std::array<View, Operands> views, bool row_major = false) {
   Elements<Operands> all;
   all.count = views[0].count();
   if (all.count == 0) return all;
-  sort_dimensions(views);
+  if (!row_major) sort_dimensions(views);
   merge_dimensions(views);
   all.rank = views[0].rank;
   bool dense = all.rank <= 1;

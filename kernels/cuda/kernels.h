@@ -8,7 +8,7 @@ namespace poolgrad::kernels::on_cuda {
 // clang-format off
 #define POOLGRAD_CUDA_KERNELS(KERNEL) \
   KERNEL(unary) KERNEL(unary_backward) KERNEL(binary) KERNEL(axpby) KERNEL(silu_mul) KERNEL(silu_mul_backward) \
-  KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange)
+  KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange) KERNEL(uniform) KERNEL(normal) KERNEL(dropout)
 // clang-format on
 
 #define POOLGRAD_KERNEL(name) decltype(kernels::name) name;

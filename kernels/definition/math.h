@@ -14,6 +14,8 @@ template <class V>
 struct Math {
   using Scalar = V;
   static POOLGRAD_HD V sqrt(V x) { return std::sqrt(x); }
+  /// x y + z, rounded once.
+  static POOLGRAD_HD V fma(V x, V y, V z) { return std::fma(x, y, z); }
   static POOLGRAD_HD V exp(V x) { return std::exp(x); }
   static POOLGRAD_HD V expm1(V x) { return std::expm1(x); }
   static POOLGRAD_HD V log(V x) { return std::log(x); }

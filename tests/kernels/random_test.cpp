@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cmath>
+#include <numbers>
 
 #include "kernels/cpu/simd/philox.h"
+#include "kernels/definition/random.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {
@@ -94,6 +96,36 @@ TEST(Normal, HasTheMomentsOfTheNormalDistribution) {
     EXPECT_GT(m.highest, 2 + 3 * 3.9);
     EXPECT_LT(m.highest, 2 + 3 * 7);
   }
+}
+
+TEST(Normal, IsBoxMullerOfItsWords) {
+  const std::int64_t n = 100000;
+  TestArray x(DType::f64, {n});
+  const RandomKey key{11, 12, 13};
+  normal({}, key, x, 2, 3);
+  for (std::int64_t i = 0; i < n; ++i) {
+    const PhiloxWords words = philox_block(11, 12 ^ (std::uint64_t{4} << 60), 13 + static_cast<std::uint64_t>(i));
+    const long double u = unit_interval(words.word[0], words.word[1]), v = unit_interval(words.word[2], words.word[3]);
+    const long double z = std::sqrt(-2 * std::log1p(-u)) * std::cos(2 * std::numbers::pi_v<long double> * v);
+    ASSERT_TRUE(close(x[i], static_cast<double>(2 + 3 * z), tolerance(DType::f64), 1e-15)) << i << ": " << x[i];
+  }
+}
+
+/// The words at which the definition changes its course: halves, quarters of a turn, the smallest number.
+TEST(Normal, IsExactAtItsEdges) {
+  const NormalNumber normal{0, 1};
+  EXPECT_EQ(normal(0.0, 0.3), 0.0);
+  const double length = std::sqrt(-2 * std::log(0x1p-53)), last = 1 - 0x1p-53;
+  EXPECT_NEAR(normal(last, 0.0), length, 1e-14);
+  EXPECT_NEAR(normal(last, 0.5), -length, 1e-14);
+  EXPECT_EQ(normal(last, 0.25), 0.0);
+  EXPECT_EQ(normal(last, 0.75), 0.0);
+  EXPECT_NEAR(normal(last, last), length, 1e-14);
+  for (const double quarter : {0.125, 0.375, 0.625, 0.875})
+    for (const double v : {quarter - 0x1p-53, quarter, quarter + 0x1p-53})
+      EXPECT_NEAR(normal(0.5, v), std::sqrt(2 * std::log(2.0)) * std::cos(2 * std::numbers::pi * v), 1e-15);
+  for (const double u : {1 - std::sqrt(0.5), std::nextafter(1 - std::sqrt(0.5), 0), 0x1p-53, 0x1p-30})
+    EXPECT_NEAR(normal(u, 0.0), std::sqrt(-2 * std::log1p(-u)), 4e-16 * std::sqrt(-2 * std::log1p(-u)) + 1e-15);
 }
 
 /// The three generators by one signature; dropout acts on ones.

@@ -42,6 +42,20 @@ inline Vec<double> sqrt(Vec<double> x) {
 #endif
 }
 
+/// x y + z, rounded once.
+inline Vec<double> fma(Vec<double> x, Vec<double> y, Vec<double> z) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec<double>>(
+      _mm512_fmadd_pd(reinterpret_cast<__m512d>(x), reinterpret_cast<__m512d>(y), reinterpret_cast<__m512d>(z)));
+#elif defined(__FMA__)
+  return reinterpret_cast<Vec<double>>(
+      _mm256_fmadd_pd(reinterpret_cast<__m256d>(x), reinterpret_cast<__m256d>(y), reinterpret_cast<__m256d>(z)));
+#else
+  for (int i = 0; i < lanes<double>; ++i) x[i] = std::fma(x[i], y[i], z[i]);
+  return x;
+#endif
+}
+
 typedef float HalfVector __attribute__((vector_size(vector_bytes / 2)));
 
 /// As many elements of T as a Vec<double> has, rounded.
@@ -245,6 +259,8 @@ struct VectorMath {
 template <>
 struct Math<simd::Vec<float>> : simd::detail::VectorMath<float> {};
 template <>
-struct Math<simd::Vec<double>> : simd::detail::VectorMath<double> {};
+struct Math<simd::Vec<double>> : simd::detail::VectorMath<double> {
+  static V fma(V x, V y, V z) { return simd::detail::fma(x, y, z); }
+};
 
 }  // namespace poolgrad::kernels

@@ -6,78 +6,20 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cstring>
-#include <functional>
-#include <memory>
 #include <set>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "kernels/cuda/elements.cuh"
-#include "kernels/dispatch.h"
-#include "tests/kernels/cuda/device_array.h"
+#include "tests/kernels/cuda/twin.h"
 #include "tests/kernels/elementwise_reference.h"
-#include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {
 namespace {
 
 using namespace testing;
 
-/// An array of the host and the same bytes in the memory of cuda:0.
-class Twin {
- public:
-  explicit Twin(TestArray& host) : host_(host), device_(host.bytes()) {}
-  View on_device() const {
-    View view = host_;
-    view.data = device_.data() + offset();
-    return view;
-  }
-  /// The host's array becomes what the device's is.
-  void fetch() const {
-    const std::vector<std::uint8_t> bytes = device_.read();
-    std::copy(bytes.begin(), bytes.end(), host_.view().as<std::uint8_t>() - offset());
-  }
-
- private:
-  std::ptrdiff_t offset() const { return host_.view().as<const std::uint8_t>() - host_.bytes().data(); }
-  TestArray& host_;
-  DeviceArray<std::uint8_t> device_;
-};
-
-constexpr double bits = 0;  // a slack: to the bit
-using Run = std::function<void(Stream, const std::vector<View>&)>;
-
-/// Calls run(stream, operands) on the CPU and on cuda:0, with the outputs before the inputs, and compares the outputs.
-void expect_same(double slack, const std::vector<TestArray*>& outputs, const std::vector<TestArray*>& inputs,
-                 const Run& run) {
-  std::vector<std::unique_ptr<Twin>> twins;
-  std::vector<View> on_cpu, on_device;
-  for (const auto& part : {outputs, inputs})
-    for (TestArray* array : part) {
-      twins.push_back(std::make_unique<Twin>(*array));
-      on_cpu.push_back(array->view());
-      on_device.push_back(twins.back()->on_device());
-    }
-  run({}, on_cpu);
-  run(cuda0, on_device);
-  for (std::size_t k = 0; k < outputs.size(); ++k) {
-    TestArray& out = *outputs[k];
-    const std::vector<std::uint8_t> expected = out.bytes();
-    std::vector<double> values(static_cast<std::size_t>(out.count()));
-    for (std::int64_t i = 0; i < out.count(); ++i) values[static_cast<std::size_t>(i)] = out[i];
-    twins[k]->fetch();
-    if (slack == bits)
-      EXPECT_EQ(out.bytes() == expected, true)
-          << "output " << k << ", " << out.count() << " " << to_string(out.dtype()) << "; seed " << test_seed();
-    else
-      expect_elements(
-          out, [&](std::int64_t i) { return values[static_cast<std::size_t>(i)]; }, slack, slack);
-  }
-}
-
-const std::vector<Shape> shapes = {{}, {0}, {1}, {7}, {33}, {1025}, {3, 0, 2}, {4, 1, 5, 7}, {19, 131}};
+const std::vector<Shape>& shapes = twin_shapes;
 
 bool is_truth(UnaryOp op) { return op == UnaryOp::logical_not || op == UnaryOp::is_nan || op == UnaryOp::is_finite; }
 

@@ -1,0 +1,118 @@
+// What random words become, host and device alike, bit for bit: whatever could round in two ways is written out as a
+// fused operation, and no library is asked for a logarithm or a cosine. V is double or a vector of them.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+#include <type_traits>
+
+#include "kernels/definition/host_device.h"
+#include "kernels/definition/math.h"
+#include "kernels/definition/philox.h"
+#include "kernels/dtype.h"
+#include "kernels/random.h"
+
+namespace poolgrad::kernels {
+
+/// The words of a kind of numbers: element i owns the `words_each` words that begin at word (key.offset + i) *
+/// words_each of this stream. Ranges of elements that are disjoint would overlap as ranges of words if kinds with
+/// different needs shared a stream, so each need has its own.
+constexpr RandomKey stream_of_words(const RandomKey& key, int words_each) {
+  return {key.seed, key.use ^ (static_cast<std::uint64_t>(words_each) << 60), key.offset};
+}
+
+/// Uniform in [low, high) as a number of `dtype`, from one in [0, 1).
+struct UniformNumber {
+  static constexpr int words = 2;
+  double low, span, last;
+
+  /// Rounding to the dtype may reach `high`: half a spacing below, and a little more, it does not.
+  UniformNumber(double from, double high, DType dtype) : low(from), span(high - from) {
+    const double spacing = dtype == DType::f64   ? 0x1p-52
+                           : dtype == DType::f32 ? 0x1p-23
+                           : dtype == DType::f16 ? 0x1p-10
+                                                 : 0x1p-7;
+    const double below = std::fma(-std::abs(high), spacing * 0.51, high);
+    last = low < below ? below : low;
+  }
+  POOLGRAD_HD double operator()(double unit) const {
+    const double value = std::fma(span, unit, low);
+    return last < value ? last : value;
+  }
+};
+
+/// Normal numbers from two in [0, 1) (Box & Muller 1958): mean + deviation sqrt(-2 log(1 - u)) cos(2 pi v).
+struct NormalNumber {
+  static constexpr int words = 4;
+  double mean, deviation;
+
+  template <class V>
+  POOLGRAD_HD V operator()(V u, V v) const {
+    const V length = Math<V>::sqrt(-2.0 * logarithm(1.0 - u));
+    return Math<V>::fma(V{} + deviation, length * cosine_of_turns(v), V{} + mean);
+  }
+
+ private:
+  // What comparisons of vectors give: as many integers of that size.
+  template <class V>
+  using Integer = std::conditional_t<std::is_same_v<V, double>, std::int64_t, decltype(V{} < V{})>;
+
+  // x = 2^e m in (0, 1], m in [sqrt(1/2), sqrt(2)): log x = e ln 2 + 2 atanh((m - 1) / (m + 1)), the series so far that
+  // what is left out is below half an ulp.
+  template <class V>
+  static POOLGRAD_HD V logarithm(V x) {
+    using I = Integer<V>;
+    constexpr std::int64_t one = 0x3ff0000000000000, root_of_half = 0x3fe6a09e667f3bcd;
+    const I bits = std::bit_cast<I>(x);
+    const I exponent = ((bits + (one - root_of_half)) >> 52) - 1023;
+    const V m = std::bit_cast<V>(bits - (exponent << 52));
+    const V e = std::bit_cast<V>(exponent + 0x4338000000000000) - 0x1.8p52;
+    const V f = m - 1.0, s = f / (m + 1.0), square = s * s;
+    V series = V{} + 1.0 / 23;
+    for (int k = 10; k >= 1; --k) series = Math<V>::fma(series, square, V{} + 1.0 / (2 * k + 1));
+    // 2 s = f - s f, so that the largest term is exact.
+    const V correction = s * Math<V>::fma(2.0 * square, series, -f);
+    const V low = f + Math<V>::fma(e, V{} + 0x1.cf79abc9e3b39p-40, correction);
+    return Math<V>::fma(e, V{} + 0x1.62e42fefap-1, low);
+  }
+
+  // cos(2 pi v) for v in [0, 1): quarters of a turn are taken off exactly, then Taylor series on [-pi / 4, pi / 4].
+  template <class V>
+  static POOLGRAD_HD V cosine_of_turns(V v) {
+    using I = Integer<V>;
+    const V shifted = 4.0 * v + 0x1.8p52;  // the nearest whole number is in the lowest bits
+    const V a = (4.0 * v - (shifted - 0x1.8p52)) * (std::numbers::pi / 2), square = a * a;
+    V odd = V{} - 1.0 / 1307674368000, even = V{} + 1.0 / 20922789888000;
+    constexpr double sines[] = {1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6};
+    constexpr double cosines[] = {-1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800,
+                                  1.0 / 40320,        -1.0 / 720,      1.0 / 24};
+    for (int i = 0; i < 6; ++i) {
+      odd = Math<V>::fma(odd, square, V{} + sines[i]);
+      even = Math<V>::fma(even, square, V{} + cosines[i]);
+    }
+    const V sine = Math<V>::fma(a * square, odd, a);
+    const V half = 0.5 * square, rest = 1.0 - half;
+    const V cosine = rest + Math<V>::fma(square * square, even, (1.0 - rest) - half);
+    const I quarter = std::bit_cast<I>(shifted);
+    const V value = (quarter & std::int64_t{1}) == std::int64_t{1} ? sine : cosine;
+    return ((quarter + std::int64_t{1}) & std::int64_t{2}) == std::int64_t{2} ? -value : value;
+  }
+};
+
+/// What stays is scaled: kept with probability 1 - p, p < 1.
+template <class T>
+struct DroppedNumber {
+  static constexpr int words = 1;
+  std::uint32_t threshold;
+  T scale;
+
+  explicit DroppedNumber(double p) : threshold(static_cast<std::uint32_t>(p * 0x1p32)), scale(T(1 / (1 - p))) {}
+  POOLGRAD_HD T operator()(std::uint32_t word, T x) const {
+    const T kept = x * scale;
+    return word < threshold ? T{} : kept;
+  }
+};
+
+}  // namespace poolgrad::kernels
