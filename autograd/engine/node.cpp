@@ -78,8 +78,7 @@ void HookHandle::remove() {
 
 Tensor BackwardCall::place_over_gradient(int i) const {
   const Tensor& grad = gradient(i);
-  const bool is_ours = grad.is_sole_owner() && grad.is_contiguous() && !grad.requires_grad();
-  return is_ours ? grad : Tensor::empty_like(grad);
+  return is_reusable(grad) ? grad : Tensor::empty_like(grad);
 }
 
 bool BackwardCall::needs(int i) const {

@@ -26,6 +26,12 @@ struct Edge {
 
 using Gradients = std::vector<Tensor>;
 
+/// Whether a tensor may be written over: nobody else sees its memory, each element has its own place in it, and no
+/// gradient flows through it.
+inline bool is_reusable(const Tensor& tensor) {
+  return tensor.is_sole_owner() && tensor.is_contiguous() && !tensor.requires_grad();
+}
+
 /// What a backward function is given: the gradients of the outputs, and which gradients are wanted.
 class BackwardCall {
  public:

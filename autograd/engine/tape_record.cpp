@@ -39,11 +39,6 @@ class AccumulateGrad final : public Node {
   std::weak_ptr<TapeRecord> record_;
 };
 
-/// Nobody else can see the memory, and each element has its own place in it.
-bool is_reusable(const Tensor& tensor) {
-  return tensor.is_sole_owner() && tensor.is_contiguous() && !tensor.requires_grad();
-}
-
 /// Keeping `tensor` keeps no more bytes alive than it has elements.
 bool owns_whole_storage(const Tensor& tensor) {
   return tensor.storage()->bytes() <= static_cast<std::size_t>(tensor.count()) * size_of(tensor.dtype());

@@ -28,6 +28,9 @@ int in_steps(std::size_t bytes, const Step& step) {
   return 0;
 }
 
+/// What an extent takes of the file: an empty one has a place of its own, too.
+std::size_t bytes_taken(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
+
 }  // namespace
 
 std::shared_ptr<OffloadFile> OffloadFile::in(const std::string& folder) {
@@ -43,9 +46,6 @@ std::shared_ptr<OffloadFile> OffloadFile::in(const std::string& folder) {
 }
 
 OffloadFile::~OffloadFile() { ::close(descriptor_); }
-
-/// What an extent takes of the file: an empty one has a place of its own, too.
-static std::size_t bytes_taken(std::size_t bytes) { return std::max<std::size_t>(bytes, 1); }
 
 OffloadFile::Extent::~Extent() { file_->give_back(offset_, bytes_taken(bytes_)); }
 
