@@ -41,10 +41,12 @@ class LimitedStep {
     model_->zero_grad();
     model_->loss(tokens_, targets_).backward();
   }
-  /// Of the second of two steps: the first fills the pool.
-  double seconds() {
+  /// From an empty pool, which the first step fills; what is planned is planned by the first ones.
+  void prepare(int steps = 1) {
     allocator_for(cpu).trim();
-    run();
+    for (int i = 0; i < steps; ++i) run();
+  }
+  double seconds() {
     return seconds_of([&] { run(); });
   }
 
@@ -55,6 +57,7 @@ class LimitedStep {
 
 void step_in_memory(benchmark::State& state) {
   const auto percent = static_cast<std::size_t>(state.range(3));
+  const bool planned = state.range(4) != 0;
   LimitedStep step(state.range(0), state.range(1), state.range(2));
   CachingAllocator& pool = allocator_for(cpu);
   const auto peak = [&] { return pool.statistics().reserved_bytes.peak; };
@@ -63,21 +66,25 @@ void step_in_memory(benchmark::State& state) {
   step.run();
   const std::size_t unlimited = peak();
   std::vector<double> ratios;
-  RematerialisationStatistics statistics;
+  RematerialisationStatistics before, after;
   std::size_t limited = 0;
   for (auto _ : state) try {
+      step.prepare();
       const double without = step.seconds();
       pool.trim();
       std::optional<MemoryBudget> budget;
       std::optional<Rematerialisation> selective;
       if (percent > 0)
-        budget.emplace(unlimited * percent / 100);
+        budget.emplace(unlimited * percent / 100, cpu, RematerialisationOptions{.planned = planned});
       else
         selective.emplace(RematerialisationOptions{.drop_below = 1.0});
       pool.reset_peaks();
+      const auto statistics = [&] { return budget ? budget->statistics() : selective->statistics(); };
+      step.prepare(planned ? 4 : 1);
+      before = statistics();
       const double within = step.seconds();
+      after = statistics();
       limited = std::max(limited, peak());
-      statistics = budget ? budget->statistics() : selective->statistics();
       ratios.push_back(within / without);
       state.SetIterationTime(within);
     } catch (const std::exception&) {
@@ -88,7 +95,11 @@ void step_in_memory(benchmark::State& state) {
   state.counters["ratio"] = median(ratios);
   state.counters["peak_MiB"] = static_cast<double>(limited) / (1 << 20);
   state.counters["of_unlimited"] = static_cast<double>(limited) / static_cast<double>(unlimited);
-  state.counters["again"] = statistics.recomputed_nanoseconds / statistics.recorded_nanoseconds;
+  const double recorded = after.recorded_nanoseconds - before.recorded_nanoseconds;
+  state.counters["again"] = (after.recomputed_nanoseconds - before.recomputed_nanoseconds) / recorded;
+  if (!planned) return;
+  state.counters["planned"] = after.plan.nanoseconds / recorded;
+  state.counters["bound"] = after.plan.bound_nanoseconds / recorded;
 }
 
 void offloading_step(benchmark::State& state) {
@@ -122,9 +133,15 @@ void rings(benchmark::internal::Benchmark* benchmark) {
 BENCHMARK(offloading_step)->Apply(rings);
 
 void shares(benchmark::internal::Benchmark* benchmark) {
-  benchmark->ArgNames({"B", "T", "C", "percent"})->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(5);
-  for (const std::int64_t percent : {110, 80, 60, 50, 40, 30, 20, 15, 0}) benchmark->Args({1, 4096, 128, percent});
-  for (const std::int64_t percent : {110, 50, 30, 20, 0}) benchmark->Args({1, 2048, 256, percent});
+  benchmark->ArgNames({"B", "T", "C", "percent", "planned"})
+      ->Unit(benchmark::kMillisecond)
+      ->UseManualTime()
+      ->Iterations(5);
+  for (const std::int64_t planned : {0, 1}) {
+    for (const std::int64_t percent : {110, 80, 60, 50, 40, 30, 20, 15, 0})
+      benchmark->Args({1, 4096, 128, percent, planned});
+    for (const std::int64_t percent : {110, 50, 30, 25, 20, 0}) benchmark->Args({1, 2048, 256, percent, planned});
+  }
 }
 BENCHMARK(step_in_memory)->Apply(shares);
 

@@ -11,7 +11,7 @@ namespace poolgrad {
 Statistics Inspector::statistics() const {
   const PoolLock lock(ground_.mutex);
   const Standstill standstill(front_);
-  Statistics statistics = ground_.accounts;
+  Statistics statistics = ground_.accounts.as_seen();
   survey(statistics);
   statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + ledger_.bookkeeping_bytes() +
                                  front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes();
@@ -73,6 +73,12 @@ void Inspector::reset_peaks() {
   const PoolLock lock(ground_.mutex);
   const Standstill standstill(front_);
   ground_.accounts.reset_peaks();
+}
+
+LiveBytes Inspector::watch() {
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  return ground_.accounts.watch();
 }
 
 std::uint64_t Inspector::sequence_hash() const {

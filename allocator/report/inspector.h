@@ -30,6 +30,7 @@ class Inspector {
 
   Statistics statistics() const;
   void reset_peaks();
+  LiveBytes watch();
   std::uint64_t sequence_hash() const;
   void reset_sequence_hash();
   std::vector<BlockSnapshot> snapshot() const;

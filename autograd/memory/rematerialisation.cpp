@@ -12,6 +12,7 @@
 #include "allocator/memory_scope.h"
 #include "autograd/engine/engine.h"
 #include "autograd/memory/offload.h"
+#include "autograd/memory/repeated_step.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad {
@@ -23,7 +24,7 @@ struct Operation;
 
 /// A storage that an operator made, or, with nobody to make it again, another that a node keeps. It lives as long as
 /// the node that made it has its graph, or an operation needs it.
-struct Result {
+struct Result : PlannedResult {
   Result(std::shared_ptr<Operation> by, std::size_t index, const Tensor& output, Tag made_with)
       : operation(std::move(by)),
         output_index(index),
@@ -33,7 +34,9 @@ struct Result {
         storage(output.storage()),
         version(output.storage()->version()),
         tag(made_with) {}
-  ~Result();
+  ~Result() override;
+  bool is_idle() const override { return !data.defined() || data.is_sole_owner(); }
+  std::size_t size() const override { return bytes; }
 
   /// The data, if it is kept and nobody has written into it.
   Tensor present() const { return data.defined() && data.storage()->version() == data_version ? data : Tensor(); }
@@ -105,7 +108,9 @@ ComputePrices ComputePrices::of(Device device) {
 class Rematerialisation::Results : public ReclaimClient, public std::enable_shared_from_this<Results> {
  public:
   explicit Results(const RematerialisationOptions& options)
-      : options_(options), offload_(Offload::to(options.offload_folder, options.offload_buffer)) {}
+      : options_(options), offload_(Offload::to(options.offload_folder, options.offload_buffer)) {
+    if (options.planned && options.device && offload_ == nullptr) steps_.plan_for(allocator_for(*options.device));
+  }
 
   std::string name() const override { return "saved tensors that can be computed again"; }
   RungId kind() const override { return RungId::rematerialise; }
@@ -135,6 +140,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         droppable_.erase(place);
         list(result, price);  // behind `next`
       } else if (drop(result)) {
+        steps_.had_to_drop(result.bytes);
         freed += result.bytes;
       }
       place = next;
@@ -150,8 +156,10 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     operation->name = call.operation;
     operation->recipe = call.recipe;
     std::size_t bytes = 0;
+    std::vector<PlannedResult*> reads;
     for (const Tensor& input : call.inputs) {
       operation->inputs.push_back(input_of(input));
+      if (const auto& read = operation->inputs.back().result) reads.push_back(read.get());
       if (input.defined()) bytes += static_cast<std::size_t>(input.count()) * size_of(input.dtype());
     }
     auto note = std::make_shared<ResultNote>();
@@ -169,6 +177,9 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     operation->nanoseconds =
         std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, call.flops / prices.flops_per_nanosecond);
     statistics_.recorded_nanoseconds += operation->nanoseconds;
+    steps_.recorded(operation->name, operation->nanoseconds, reads, {note->results.begin(), note->results.end()},
+                    statistics_.held_bytes);
+    drop_due();
     return note;
   }
 
@@ -180,7 +191,14 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   Tensor restored(const std::shared_ptr<Result>& wanted) {
     const std::lock_guard lock(mutex_);
     decide();
-    if (const Tensor data = there(*wanted); data.defined()) return data;
+    steps_.wanted(*wanted, statistics_.held_bytes);
+    const Tensor data = there(*wanted);
+    const Tensor found = data.defined() ? data : computed(wanted);
+    drop_due();
+    return found;
+  }
+
+  Tensor computed(const std::shared_ptr<Result>& wanted) {
     struct Frame {
       std::shared_ptr<Result> result;
       std::vector<Tensor> inputs;  // of its operation, as far as they are there
@@ -218,14 +236,22 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
 
   void released(Result& result) {
     const std::lock_guard lock(mutex_);
+    if (result.is_saved) steps_.released(result, statistics_.held_bytes);
     result.is_saved = false;
     forget(result);
     result.moved.reset();
+    drop_due();
   }
 
   RematerialisationStatistics statistics() const {
     const std::lock_guard lock(mutex_);
-    return statistics_;
+    RematerialisationStatistics statistics = statistics_;
+    statistics.plan = steps_.statistics();
+    return statistics;
+  }
+  std::size_t smallest_budget() const {
+    const std::lock_guard lock(mutex_);
+    return steps_.smallest_budget(most_again);
   }
   std::string offload_failure() const {
     const std::lock_guard lock(mutex_);
@@ -267,6 +293,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   Tensor run(const Result& wanted, std::vector<Tensor> inputs, Passing& passing) {
     const Operation& operation = *wanted.operation;
     std::vector<Tensor> outputs;
+    steps_.computes(statistics_.held_bytes);
+    drop_due();
     {
       const NoGradGuard no_grad;
       const MemoryScope tag(wanted.tag);
@@ -277,14 +305,19 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     statistics_.recomputed_nanoseconds += operation.nanoseconds;
     if (!std::exchange(counts_pass_, true))
       at_end_of_backward([results = weak_from_this()] {
-        if (const std::shared_ptr<Results> alive = results.lock()) alive->pass_ended();
+        if (const std::shared_ptr<Results> alive = results.lock()) {
+          const std::lock_guard lock(alive->mutex_);
+          alive->counts_pass_ = false;
+          alive->again_in_pass_ = 0;
+        }
       });
     again_in_pass_ += operation.nanoseconds;
     if (again_in_pass_ > most_again * statistics_.recorded_nanoseconds)
       throw Error("[" + operation.name + "] computing saved tensors again has taken more than " +
                   std::to_string(static_cast<int>(most_again)) +
                   " times as long as what was recorded: the budget is too small, with " +
-                  format_bytes(statistics_.held_bytes) + " of saved tensors in memory");
+                  format_bytes(statistics_.held_bytes) + " of saved tensors in memory" +
+                  (steps_.is_on() ? "; " + format_bytes(steps_.smallest_budget(most_again)) + " would do" : ""));
     Tensor found;
     for (const std::weak_ptr<Result>& made : operation.results) {
       const std::shared_ptr<Result> result = made.lock();
@@ -296,17 +329,13 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       hold(*result, whole);
       if (!result->is_saved) passing.results.push_back(result);
     }
+    steps_.computed(operation.nanoseconds);
     return found;
-  }
-
-  void pass_ended() {
-    const std::lock_guard lock(mutex_);
-    counts_pass_ = false;
-    again_in_pass_ = 0;
   }
 
   void hold(Result& result, const Tensor& whole) {
     forget(result);  // where somebody wrote into it
+    steps_.changes(statistics_.held_bytes);
     result.data = whole;
     result.data_version = whole.storage()->version();
     statistics_.held_bytes += result.bytes;
@@ -320,9 +349,14 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   void forget(Result& result) {
     if (!result.data.defined()) return;
+    steps_.changes(statistics_.held_bytes);
     droppable_.erase({result.listed_at, result.number});
     statistics_.held_bytes -= result.bytes;
     result.data = {};
+  }
+  void drop_due() {
+    for (const std::shared_ptr<PlannedResult>& due : steps_.due())
+      if (auto& result = static_cast<Result&>(*due); result.data.defined()) drop(result);
   }
   /// False where it had to stay: nothing can make it again, and the file does not take it.
   bool drop(Result& result) {
@@ -415,6 +449,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   bool counts_pass_ = false;  // the end of the pass resets it
   std::uint64_t next_number_ = 0;
   RematerialisationStatistics statistics_;
+  RepeatedStep steps_;
 };
 
 class Rematerialisation::Results::Packed : public PackedTensor {
@@ -443,6 +478,8 @@ std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& ten
   ++statistics_.saved;
   statistics_.saved_bytes += result->bytes;
   if (!result->data.defined()) hold(*result, tensor);
+  steps_.saved(*result);
+  drop_due();
   if (options_.drop_below > 0.0 || options_.offload_all) undecided_.push_back(result);
   return std::make_unique<Packed>(shared_from_this(), result);
 }
@@ -457,6 +494,7 @@ std::unique_ptr<PackedTensor> Rematerialisation::pack(const Tensor& tensor, cons
 }
 std::shared_ptr<ReclaimClient> Rematerialisation::client() const { return results_; }
 RematerialisationStatistics Rematerialisation::statistics() const { return results_->statistics(); }
+std::size_t Rematerialisation::smallest_budget() const { return results_->smallest_budget(); }
 std::string Rematerialisation::offload_failure() const { return results_->offload_failure(); }
 
 }  // namespace poolgrad
