@@ -353,6 +353,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     droppable_.erase({result.listed_at, result.number});
     statistics_.held_bytes -= result.bytes;
     result.data = {};
+    steps_.changed();
   }
   void drop_due() {
     for (const std::shared_ptr<PlannedResult>& due : steps_.due())

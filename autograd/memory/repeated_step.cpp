@@ -80,6 +80,10 @@ void RepeatedStep::changes(std::size_t kept) {
   most_others_ = std::max<std::size_t>(most_others_, live.peak - std::min<std::size_t>(live.peak, kept));
 }
 
+void RepeatedStep::changed() {
+  if (step_ != 0 && !computes_) pool_->watch();
+}
+
 void RepeatedStep::computes(std::size_t kept) {
   changes(kept);
   computes_ = true;

@@ -46,6 +46,8 @@ class RepeatedStep {
   void computed(double nanoseconds);
   /// `kept` is going to change.
   void changes(std::size_t kept);
+  /// And is less now: what was live before is not the most since the last event, with less of it kept.
+  void changed();
   /// Something had to be dropped that was not due.
   void had_to_drop(std::size_t bytes) { unplanned_bytes_ += bytes; }
 

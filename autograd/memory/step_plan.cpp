@@ -6,6 +6,7 @@
 #include <iterator>
 #include <limits>
 #include <random>
+#include <set>
 #include <utility>
 
 namespace poolgrad {
@@ -17,8 +18,9 @@ constexpr std::uint32_t never = UINT32_MAX;
 
 /// What a walk goes by besides the profile.
 struct Weights {
-  double patience = 1;          // the power of the time until something is needed
-  std::vector<double> results;  // larger: kept rather
+  double patience = 1;  // the power of the time until something is needed
+  std::vector<double>
+      results;  // larger: kept rather; empty: the future is not known, as to Rematerialisation::client()
 };
 
 class Walk {
@@ -42,6 +44,7 @@ class Walk {
     used_until_.assign(count, 0);
     locks_.assign(count, 0);
     next_.assign(count, 0);
+    listed_.clear();
     target_ = never;
     for (now_ = 0; now_ < step_.events.size(); ++now_) {
       const StepProfile::Event& event = step_.events[now_];
@@ -70,10 +73,22 @@ class Walk {
   void hold(std::uint32_t result) {
     held_[result] = true;
     bytes_ += step_.results[result].bytes;
+    if (!knows_future()) list(result, step_.operations[step_.results[result].operation].nanoseconds / size(result));
   }
   void let_go(std::uint32_t result) {
     held_[result] = false;
     bytes_ -= step_.results[result].bytes;
+    if (!knows_future()) listed_.erase({listed_at_[result], result});
+  }
+  void list(std::uint32_t result, double price) {
+    listed_at_.resize(held_.size());
+    listed_at_[result] = price;
+    listed_.emplace(price, result);
+  }
+  bool knows_future() const { return !weights_->results.empty(); }
+  double size(std::uint32_t result) const { return static_cast<double>(step_.results[result].bytes); }
+  bool is_in_use(std::uint32_t result) const {
+    return locks_[result] != 0 || (saved_[result] && used_until_[result] > now_);
   }
 
   bool restore(std::uint32_t wanted, std::size_t others) {
@@ -116,7 +131,7 @@ class Walk {
   /// Drops until `others` fit beside what is kept.
   bool make_room(std::size_t others) {
     while (bytes_ + others > limit_) {
-      const std::uint32_t victim = worth_least();
+      const std::uint32_t victim = knows_future() ? worth_least() : cheapest_listed();
       if (victim == never) return false;
       let_go(victim);
       plan_->drops.push_back({now_, run_, victim});
@@ -130,17 +145,34 @@ class Walk {
     std::uint32_t found = never;
     double least = no_limit;
     for (std::uint32_t r = 0; r < held_.size(); ++r) {
-      if (!held_[r] || locks_[r] != 0 || (saved_[r] && used_until_[r] > now_)) continue;
+      if (!held_[r] || is_in_use(r)) continue;
       double worth = 0;
       if (due_[r] != never)
-        worth = weights_->results[r] * price(r) / static_cast<double>(step_.results[r].bytes) /
-                std::pow(1.0 + due_[r] - now_, weights_->patience);
+        worth =
+            weights_->results[r] * price(r, no_limit) / size(r) / std::pow(1.0 + due_[r] - now_, weights_->patience);
       if (worth < least) {
         least = worth;
         found = r;
       }
     }
     return found;
+  }
+
+  /// As Rematerialisation does it.
+  std::uint32_t cheapest_listed() {
+    for (auto place = listed_.begin(); place != listed_.end();) {
+      const std::uint32_t result = place->second;
+      const auto next = std::next(place);
+      if (!is_in_use(result)) {
+        const double enough = next == listed_.end() ? no_limit : next->first;
+        const double found = price(result, enough * size(result)) / size(result);
+        if (found <= enough) return result;
+        listed_.erase(place);
+        list(result, found);
+      }
+      place = next;
+    }
+    return never;
   }
 
   /// The event that needs each result next, be it to compute another.
@@ -161,15 +193,15 @@ class Walk {
     effort_ += held_.size();
   }
 
-  /// Nanoseconds to compute it, and whatever is missing before it, again.
-  double price(std::uint32_t result) {
+  /// Nanoseconds to compute it, and whatever is missing before it, again. Looks no further once it is above `enough`.
+  double price(std::uint32_t result, double enough) {
     constexpr std::size_t far = 64;
     ++stamp_;
     stamps_.resize(step_.operations.size(), 0);
     open_.assign(1, step_.results[result].operation);
     stamps_[open_[0]] = stamp_;
     double nanoseconds = 0;
-    for (std::size_t i = 0; i < open_.size() && i < far; ++i) {
+    for (std::size_t i = 0; i < open_.size() && i < far && nanoseconds <= enough; ++i) {
       const StepProfile::Operation& operation = step_.operations[open_[i]];
       nanoseconds += operation.nanoseconds;
       for (const std::uint32_t read : operation.reads) {
@@ -189,7 +221,9 @@ class Walk {
   const Weights* weights_ = nullptr;
   StepPlan* plan_ = nullptr;
   std::uint32_t now_ = 0, run_ = 0;
-  std::uint32_t target_ = never;  // what is being computed again
+  std::uint32_t target_ = never;                       // what is being computed again
+  std::set<std::pair<double, std::uint32_t>> listed_;  // nanoseconds a byte, result
+  std::vector<double> listed_at_;
   std::vector<char> held_, saved_;
   std::vector<std::uint32_t> used_until_, locks_, next_, due_, stamps_, open_;
   std::uint32_t stamp_ = 0;
@@ -311,19 +345,18 @@ double least_nanoseconds(const StepProfile& step, std::size_t limit) {
 std::size_t smallest_limit(const StepProfile& step, double most_again) {
   Walk walk(step);
   StepPlan plan;
-  const Weights weights{0, std::vector<double>(step.results.size(), 1.0)};  // nobody knows the future of a first step
+  const Weights weights{0, {}};
   const double most = most_again * recorded_nanoseconds(step);
   std::size_t enough = std::numeric_limits<std::size_t>::max() / 2, too_small = 0;
   if (!walk.go(enough, weights, no_limit, plan)) return 0;
-  enough = plan.peak;
+  const std::size_t unlimited = enough = plan.peak;
   while (enough - too_small > enough / 512 + 1) {
     const std::size_t between = too_small + (enough - too_small) / 2;
-    if (walk.go(between, weights, most, plan)) {
-      enough = plan.peak;
-    } else {
-      too_small = between;
-    }
+    (walk.go(between, weights, most, plan) ? enough : too_small) = between;
   }
+  // With more memory other things are dropped, once in a while worse ones: no failure for the next few hundredths.
+  for (std::size_t above = enough; above < std::min(enough + enough / 32, unlimited); above += above / 256 + 1)
+    if (!walk.go(above, weights, most, plan)) enough = above + above / 256 + 1;
   return enough;
 }
 
