@@ -53,15 +53,16 @@ function(poolgrad_emulated_part name)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...] [LABELS ...]
+# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...] [LABELS ...]
 # [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp, <folder>_test with _ for / or
 # <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
 # first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
 # those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
 # of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED). Names in
-# anonymous namespaces are therefore unique in a program.
+# anonymous namespaces are therefore unique in a program. NVCC: they launch kernels themselves, on a GPU. Programs labelled gpu
+# are put together in gpu/, from where ./run gpu-check runs them.
 function(poolgrad_tests folder)
-  cmake_parse_arguments(TEST "OPTIMIZED;EMULATED" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(TEST "OPTIMIZED;EMULATED;NVCC" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "/.*" "" floor ${folder})
   string(REPLACE "/" "_" name ${folder})
   if(TEST_AS)
@@ -90,14 +91,22 @@ function(poolgrad_tests folder)
   if(TEST_OPTIMIZED)
     set(level -O1)
   endif()
-  target_compile_options(${name} PRIVATE ${level})
-  target_precompile_headers(${name} REUSE_FROM poolgrad_test_headers${level})
+  if(TEST_NVCC)
+    set_source_files_properties(${TEST_SOURCES} PROPERTIES LANGUAGE CUDA COMPILE_OPTIONS "--expt-relaxed-constexpr;-diag-suppress=20208")
+    set_target_properties(${name} PROPERTIES UNITY_BUILD OFF)
+  else()
+    target_compile_options(${name} PRIVATE ${level})
+    target_precompile_headers(${name} REUSE_FROM poolgrad_test_headers${level})
+  endif()
   set(labels ${floor} ${TEST_LABELS})
   foreach(label IN ITEMS gpu core)
     if(label IN_LIST labels)
       add_dependencies(${label}_tests ${name})
     endif()
   endforeach()
+  if("gpu" IN_LIST labels)
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/gpu)
+  endif()
   # Tests ask for more threads than there are cores, and run beside each other: threads that wait must not spin.
   set(environment OMP_WAIT_POLICY=passive ${TEST_ENVIRONMENT})
   if(POOLGRAD_SANITIZE)  # starting a process costs more than most tests: all of a program's in one

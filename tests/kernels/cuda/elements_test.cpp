@@ -276,40 +276,6 @@ TEST(CudaElements, BothWidthsOfIndicesFindTheSameElements) {
   }
 }
 
-TEST(CudaElements, AnOperandOfTheHostIsNamed) {
-  TestArray x(DType::f32, {8}), out(DType::f32, {8});
-  const Twin twin(out);
-  try {
-    unary(cuda0, UnaryOp::exp, twin.on_device(), x);
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "[exp] an operand is in memory of the host, not of cuda:0");
-  }
-}
-
-/// y = 2 x on one stream and z = y + 1 on another, in 60 of the orders that may be. Whether z was ever wrong.
-bool streams_can_go_wrong(bool ordered) {
-  const Stream first{cuda0.device, 11}, second{cuda0.device, 12};
-  CachingAllocator& pool = allocator_for(cuda0.device);
-  bool wrong = false;
-  for (int repeat = 0; repeat < 60; ++repeat) {
-    const DeviceArray<float> x(std::vector<float>(100, 3.0f), first), y(std::vector<float>(100, 0.0f), first),
-        z(std::vector<float>(100, 0.0f), first);
-    cuda::synchronize(first);
-    const auto view = [](const DeviceArray<float>& array) { return View{array.data(), DType::f32, 1, {100}, {1}}; };
-    unary(first, UnaryOp::affine, view(y), view(x), 2, 0);
-    if (ordered) pool.order(second, first);
-    unary(second, UnaryOp::affine, view(z), view(y), 1, 1);
-    wrong |= z.read(second) != std::vector<float>(100, 7.0f);
-    cuda::synchronize(first);
-  }
-  return wrong;
-}
-
-TEST(StreamMutants, AKernelOnTheWrongStreamIsSeen) { EXPECT_TRUE(streams_can_go_wrong(false)); }
-
-TEST(StreamMutants, AnEventMakesTheOtherStreamRight) { EXPECT_FALSE(streams_can_go_wrong(true)); }
-
 TEST(CudaElements, ThePoolServesItsStreamsWithoutWaiting) {
   // Memory that is given back is used again at once by the stream that had it: a hundred temporaries, one block.
   std::mt19937_64 random(test_seed());
