@@ -8,11 +8,36 @@
 // Expected of the default run: below 2.0 nats per byte on held-out files, beside a unigram near 3.6, a bigram near 2.7
 // and a trigram near 1.9, and a sample that looks like C++.
 #include "examples/support/train.h"
+
+#include <string>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "examples/plan/dry_run.h"
 #include "examples/support/console.h"
+
+namespace poolgrad::examples {
+namespace {
+
+/// A run that has no room is told how much would do.
+void train_or_advise(const TrainOptions& options, std::ostream& out, bool live) {
+  try {
+    train(options, out, live);
+  } catch (const OutOfMemoryError& error) {
+    if (options.budget.empty() || options.device != "cpu" || !options.resume.empty()) throw;
+    const std::size_t enough = smallest_budget(options, parse_bytes(options.budget));
+    if (enough == 0) throw;
+    throw OutOfMemoryError(std::string(error.what()) + "\n[train] --budget " + options.budget +
+                           " is too small for this run: --budget " + std::to_string(enough >> 20) + "MiB would do");
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
 
 int main(int argc, char** argv) {
   using namespace poolgrad::examples;
   TrainOptions options;
   return run_program([&] { return parse_train_options(argc, argv, options); },
-                     [&](std::ostream& out, bool live) { train(options, out, live); });
+                     [&](std::ostream& out, bool live) { train_or_advise(options, out, live); });
 }

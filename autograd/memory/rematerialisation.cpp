@@ -313,11 +313,12 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       });
     again_in_pass_ += operation.nanoseconds;
     if (again_in_pass_ > most_again * statistics_.recorded_nanoseconds)
-      throw Error("[" + operation.name + "] computing saved tensors again has taken more than " +
-                  std::to_string(static_cast<int>(most_again)) +
-                  " times as long as what was recorded: the budget is too small, with " +
-                  format_bytes(statistics_.held_bytes) + " of saved tensors in memory" +
-                  (steps_.is_on() ? "; " + format_bytes(steps_.smallest_budget(most_again)) + " would do" : ""));
+      throw OutOfMemoryError(
+          "[" + operation.name + "] computing saved tensors again has taken more than " +
+          std::to_string(static_cast<int>(most_again)) +
+          " times as long as what was recorded: the budget is too small, with " + format_bytes(statistics_.held_bytes) +
+          " of saved tensors in memory" +
+          (steps_.is_on() ? "; " + format_bytes(steps_.smallest_budget(most_again)) + " would do" : ""));
     Tensor found;
     for (const std::weak_ptr<Result>& made : operation.results) {
       const std::shared_ptr<Result> result = made.lock();

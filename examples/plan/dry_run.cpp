@@ -87,6 +87,27 @@ DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through)
   return result;
 }
 
+std::size_t smallest_budget(TrainOptions options, std::size_t too_small) {
+  constexpr std::size_t unit = std::size_t{1} << 20;
+  options.checkpoint = options.checkpoint_policy();
+  options.check();
+  options.budget.clear();
+  const auto trains = [&](std::size_t units, Through through) { return dry_run(options, units * unit, through).fits; };
+  std::size_t low = too_small / unit, high = low + 1;
+  while (!trains(high, Through::steps)) {
+    low = high;
+    high += 1 + high / 4;
+    if (high > no_limit / unit) return 0;
+  }
+  while (high - low > 1 + high / 64) {
+    const std::size_t middle = low + (high - low) / 2;
+    (trains(middle, Through::steps) ? high : low) = middle;
+  }
+  for (; !trains(high, Through::run); high += 1 + high / 64)  // a sample may want more than a step
+    if (high > no_limit / unit) return 0;
+  return high * unit;
+}
+
 Trace trace_of_step(const TrainOptions& options, std::size_t memory) {
   Simulation simulation(options, memory, Through::steps);
   simulation.trainer().step();

@@ -40,6 +40,10 @@ DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through 
 /// The second step of such a run, as a trace of its requests. Throws OutOfMemoryError where it does not fit.
 Trace trace_of_step(const TrainOptions& options, std::size_t memory);
 
+/// The least budget of more than `too_small` bytes, in whole MiB and to a 64th of itself, in which a run trains as
+/// `options` say (but for their budget). Throws what the options are refused with; 0 where there is none.
+std::size_t smallest_budget(TrainOptions options, std::size_t too_small);
+
 struct Longest {
   std::int64_t context = 0;  // 0: not even the shortest fits
   DryRun run;                // at that context

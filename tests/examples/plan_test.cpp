@@ -50,6 +50,22 @@ class PlanTest : public ::testing::Test {
   TemporaryFolder folder_;
 };
 
+TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
+  options_.train.context = 1500;
+  TrainOptions within = options_.train;
+  within.budget = "1MiB";
+  const std::size_t least = smallest_budget(within, std::size_t{1} << 20);
+  EXPECT_LT(least, dry_run(options_.train, no_limit).peak_reserved / 2);
+  const auto trains = [&](std::size_t bytes) {
+    TrainOptions options = options_.train;
+    options.checkpoint = "budget";
+    options.budget = std::to_string(bytes);
+    return dry_run(options, bytes).fits;
+  };
+  EXPECT_TRUE(trains(least));
+  EXPECT_FALSE(trains(least - (std::size_t{1} << 20)));
+}
+
 TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
   std::string text;
   for (int i = 0; i < 800; ++i) text += "int f" + std::to_string(i) + "() { return 1; }\n";
