@@ -12,12 +12,9 @@
 #include <utility>
 #include <vector>
 
-#if defined(POOLGRAD_CUDART)
-#include <cuda_runtime_api.h>
-#endif
-
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "benchmarks/driver_copy.h"
 #include "benchmarks/support.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/elementwise.h"
@@ -60,21 +57,17 @@ class Arrays {
 
 /// Bytes a second, read plus written, of the driver's own copies between two arrays of that size; 0 where there is
 /// none.
-double copy_ceiling([[maybe_unused]] std::int64_t elements) {
-#if defined(POOLGRAD_CUDART)
-  if (!on.device.is_cuda()) return 0;
+double copy_ceiling(std::int64_t elements) {
+  if (!on.device.is_cuda() || !has_driver_copy()) return 0;
   Arrays a(1, elements, 2);
   const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(float);
   std::vector<double> seconds;
   for (int round = 0; round < 21; ++round)
     seconds.push_back(seconds_of([&] {
-      for (int i = 0; i < 16; ++i) cudaMemcpyAsync(a[0].data, a[1].data, bytes, cudaMemcpyDeviceToDevice, nullptr);
+      for (int i = 0; i < 16; ++i) driver_copy(a[0].data, a[1].data, bytes);
       finish();
     }));
   return 16 * 2 * static_cast<double>(bytes) / median(seconds);
-#else
-  return 0;
-#endif
 }
 
 /// Registers a benchmark: `prepare(rows, columns)` makes the operands and returns the call that is timed, which reads
