@@ -78,11 +78,8 @@ struct Operation {
 Result::~Result() {
   // No destructor of its own: it is used by graphs that end with their thread, too.
   thread_local std::vector<std::shared_ptr<Operation>>* doomed = nullptr;
+  if (doomed != nullptr && operation != nullptr) doomed->push_back(std::move(operation));
   if (operation == nullptr) return;
-  if (doomed != nullptr) {
-    doomed->push_back(std::move(operation));
-    return;
-  }
   std::vector<std::shared_ptr<Operation>> all;
   all.push_back(std::move(operation));
   doomed = &all;
