@@ -5,6 +5,7 @@
 // arrays reach; operators that have no kernel there say so.
 #include <benchmark/benchmark.h>
 
+#include <array>
 #include <memory>
 #include <random>
 #include <string>
@@ -250,7 +251,7 @@ void add_training() {
   add("AdamWStep", 7, [](std::int64_t rows, std::int64_t columns) {
     Arrays a(rows, columns, 4);
     fill(on, a[3], 1);
-    return [a = std::move(a)]() mutable { adamw(on, {}, a[0], a[1], a[2], a[3]); };
+    return [a = std::move(a)]() mutable { adamw(on, {}, std::array{AdamWOperands{a[0], a[1], a[2], a[3]}}); };
   });
 }
 

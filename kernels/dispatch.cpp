@@ -5,12 +5,14 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/definition/elementwise.h"
+#include "kernels/definition/indexing.h"
 #include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels {
@@ -222,11 +224,10 @@ void rope(Stream stream, const View& out, const View& x, std::int64_t position, 
 
 // Indexing.
 
-std::int64_t find_out_of_range(Stream stream, const View& index, std::int64_t limit, bool negative) {
-  if (const auto kernel = kernel_for(stream, "find_out_of_range", &KernelTable::find_out_of_range))
-    return kernel(stream, index, limit, negative);
+void check_indices(Stream stream, const char* op, const char* what, const View& index, std::int64_t limit) {
+  if (const auto kernel = kernel_for(stream, op, &KernelTable::check_indices))
+    return kernel(stream, op, what, index, limit);
   charge(stream, traffic(index));
-  return -1;
 }
 
 void index_select(Stream stream, const View& out, const View& x, int dim, const View& index) {
@@ -255,15 +256,28 @@ void gather(Stream stream, const View& out, const View& x, int dim, const View& 
   charge(stream, traffic(out, out, index));
 }
 
+namespace {
+
+/// What a scatter on a GPU asks for where it sorts.
+std::optional<Scratch> sorting_space(Stream stream, std::string_view op, int dim, const View& index) {
+  const std::int64_t n = index.count(), steps = index.shape[dim];
+  if (n == 0 || scatter_walks(n / steps, steps)) return std::nullopt;
+  return std::optional<Scratch>(std::in_place, stream, op, sorting_scratch(n));
+}
+
+}  // namespace
+
 void scatter(Stream stream, const View& out, int dim, const View& index, const View& x) {
   if (const auto kernel = kernel_for(stream, "scatter", &KernelTable::scatter))
     return kernel(stream, out, dim, index, x);
+  const auto scratch = sorting_space(stream, "scatter", dim, index);
   charge(stream, traffic(x, x, index));
 }
 
 void scatter_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
   if (const auto kernel = kernel_for(stream, "scatter_add", &KernelTable::scatter_add))
     return kernel(stream, out, dim, index, x);
+  const auto scratch = sorting_space(stream, "scatter_add", dim, index);
   charge(stream, traffic(x, x, x, index));
 }
 
@@ -296,17 +310,16 @@ void dropout(Stream stream, const RandomKey& key, const View& out, const View& x
 
 // Optimisers.
 
-void adamw(Stream stream, const AdamW& options, const View& parameter, const View& gradient, const View& first_moment,
-           const View& second_moment) {
-  if (const auto kernel = kernel_for(stream, "adamw", &KernelTable::adamw))
-    return kernel(stream, options, parameter, gradient, first_moment, second_moment);
-  charge(stream, traffic(parameter, parameter, gradient, first_moment, first_moment, second_moment, second_moment));
+void adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all) {
+  if (const auto kernel = kernel_for(stream, "adamw", &KernelTable::adamw)) return kernel(stream, options, all);
+  for (const auto& [parameter, gradient, first, second] : all)
+    charge(stream, traffic(parameter, parameter, gradient, first, first, second, second));
 }
 
-void sgd(Stream stream, const Sgd& options, const View& parameter, const View& gradient, const View& momentum) {
-  if (const auto kernel = kernel_for(stream, "sgd", &KernelTable::sgd))
-    return kernel(stream, options, parameter, gradient, momentum);
-  charge(stream, traffic(parameter, parameter, gradient, momentum, momentum));
+void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
+  if (const auto kernel = kernel_for(stream, "sgd", &KernelTable::sgd)) return kernel(stream, options, all);
+  for (const auto& [parameter, gradient, momentum] : all)
+    charge(stream, traffic(parameter, parameter, gradient, momentum, momentum));
 }
 
 // Products and attention.

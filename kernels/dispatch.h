@@ -25,7 +25,7 @@
   KERNEL(softmax) KERNEL(softmax_backward) KERNEL(log_softmax) KERNEL(log_softmax_backward) KERNEL(log_sum_exp) \
   KERNEL(layer_norm) KERNEL(layer_norm_backward) KERNEL(rms_norm) KERNEL(rms_norm_backward) \
   KERNEL(cross_entropy) KERNEL(cross_entropy_backward) KERNEL(rope) \
-  KERNEL(find_out_of_range) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \
+  KERNEL(check_indices) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \
   KERNEL(scatter_add) KERNEL(embedding) KERNEL(embedding_backward) \
   KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(gemm) \
   KERNEL(attention_forward) KERNEL(attention_delta) KERNEL(attention_backward)

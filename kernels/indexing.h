@@ -1,4 +1,4 @@
-// Gathers and scatters. Indices are i64 and already checked (see find_out_of_range); negative ones count from the end.
+// Gathers and scatters. Indices are i64 and already checked (see check_indices); negative ones count from the end.
 // Additions are made in index order without atomics, in parallel over what they are added to, so results do not depend
 // on the number of threads.
 #pragma once
@@ -10,9 +10,10 @@
 
 namespace poolgrad::kernels {
 
-/// Row-major position of the first index outside [0, limit) (or [-limit, limit) where `negative`), or -1. Always -1 on
-/// sim.
-std::int64_t find_out_of_range(Stream stream, const View& index, std::int64_t limit, bool negative);
+/// Throws IndexError `[op] what 300 at position (0, 17) is outside [0, 256)` of the first index, in row-major order,
+/// outside [0, limit). A GPU is not waited for: it takes such an index for none, reading zero and writing nothing, and
+/// the next synchronisation throws. Nothing is found on sim. `op` and `what` live as long as the program.
+void check_indices(Stream stream, const char* op, const char* what, const View& index, std::int64_t limit);
 
 /// out[..., i, ...] = x[..., index[i], ...] along `dim`; index is one-dimensional.
 void index_select(Stream stream, const View& out, const View& x, int dim, const View& index);

@@ -1,8 +1,10 @@
-// Optimiser updates in one pass over memory. Parameters may be any floating dtype; moments are in the compute dtype.
-// All views are contiguous.
+// Optimiser updates in one pass over memory, many parameters in one call (and on a GPU in one launch). Parameters may
+// be any floating dtype, each its own; gradients have the dtype of their parameter, moments the compute dtype. All
+// views are contiguous.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "allocator/stream.h"
 #include "kernels/view.h"
@@ -14,9 +16,11 @@ struct AdamW {
   std::int64_t step = 1;        // counted from 1, for the bias correction
   double gradient_scale = 1.0;  // multiplies the gradient first (clipping)
 };
+struct AdamWOperands {
+  View parameter, gradient, first_moment, second_moment;
+};
 /// Decoupled weight decay (Loshchilov & Hutter 2019).
-void adamw(Stream stream, const AdamW& options, const View& parameter, const View& gradient, const View& first_moment,
-           const View& second_moment);
+void adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all);
 
 struct Sgd {
   double learning_rate = 1e-2, momentum = 0.0, weight_decay = 0.0, dampening = 0.0;
@@ -24,7 +28,11 @@ struct Sgd {
   bool first_step = false;  // the momentum buffer is then set, not blended
   double gradient_scale = 1.0;
 };
-/// `momentum` may have data == nullptr when options.momentum is 0. Update rule as PyTorch's SGD.
-void sgd(Stream stream, const Sgd& options, const View& parameter, const View& gradient, const View& momentum);
+/// `momentum` may have data == nullptr when options.momentum is 0.
+struct SgdOperands {
+  View parameter, gradient, momentum;
+};
+/// Update rule as PyTorch's SGD.
+void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all);
 
 }  // namespace poolgrad::kernels

@@ -7,6 +7,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/operators/views.h"
+#include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
 #include "kernels/reduce.h"
 #include "tensor/creation.h"
@@ -26,19 +27,27 @@ void Optimizer::step(double gradient_scale, CallSite) {
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
   ++steps_;
+  std::vector<Update> updates;
+  const auto flush = [&] {
+    update(updates, gradient_scale);
+    for (const Update& done : updates) ++parameter_steps_[done.index];
+    updates.clear();
+  };
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Tensor& parameter = parameters_[i].second;
     const Tensor gradient = parameter.grad();
     if (!gradient.defined()) continue;
-    // Kernels walk row-major memory; a view is updated through a copy.
+    // Kernels walk row-major memory. A view is updated through a copy, which does not wait for others.
     const Tensor dense = contiguous(parameter);
-    update(i, parameter_steps_[i] + 1, dense, contiguous(gradient), gradient_scale);
-    ++parameter_steps_[i];
-    if (dense.is_same(parameter))
-      parameter.bump_version();
-    else
+    updates.push_back({i, parameter_steps_[i] + 1, dense, contiguous(gradient)});
+    const bool copied = !dense.is_same(parameter);
+    if (copied || !updates.back().gradient.is_same(gradient)) flush();
+    if (copied)
       parameter.copy_from(dense);
+    else
+      parameter.bump_version();
   }
+  flush();
 }
 
 void Optimizer::zero_grad() {
@@ -80,6 +89,28 @@ void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::v
   parameter_steps_ = parameter_steps.empty() ? std::vector(parameters_.size(), steps) : parameter_steps;
 }
 
+namespace {
+
+/// Calls f(kind, updates) for updates of one device and one kind together, in the order of the first of each.
+template <class Updates, class Kind, class F>
+void for_each_alike(const Updates& updates, const Kind& kind, const F& f) {
+  std::vector<bool> done(updates.size());
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    if (done[i]) continue;
+    std::vector<decltype(&updates[i])> alike;
+    for (std::size_t j = i; j < updates.size(); ++j) {
+      if (done[j] || kind(updates[j]) != kind(updates[i]) ||
+          updates[j].parameter.device() != updates[i].parameter.device())
+        continue;
+      alike.push_back(&updates[j]);
+      done[j] = true;
+    }
+    f(kind(updates[i]), alike);
+  }
+}
+
+}  // namespace
+
 SGD::SGD(NamedTensors parameters, SGDOptions options)
     : Optimizer(std::move(parameters), options.learning_rate), options_(options) {
   if (options.learning_rate < 0 || options.momentum < 0 || options.weight_decay < 0)
@@ -93,17 +124,24 @@ SGD::SGD(NamedTensors parameters, SGDOptions options)
   for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
 }
 
-void SGD::update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
-                 double gradient_scale) {
-  kernels::sgd(current_stream(parameter.device()),
-               {.learning_rate = learning_rate(),
-                .momentum = options_.momentum,
-                .weight_decay = options_.weight_decay,
-                .dampening = options_.dampening,
-                .nesterov = options_.nesterov,
-                .first_step = step == 1,
-                .gradient_scale = gradient_scale},
-               parameter.view(), gradient.view(), momentum_.empty() ? View{} : momentum_[index].view());
+void SGD::update(std::span<const Update> updates, double gradient_scale) {
+  for_each_alike(
+      updates, [](const Update& u) { return u.step == 1; },
+      [&](bool first_step, const std::vector<const Update*>& alike) {
+        std::vector<kernels::SgdOperands> operands;
+        for (const Update* u : alike)
+          operands.push_back(
+              {u->parameter.view(), u->gradient.view(), momentum_.empty() ? View{} : momentum_[u->index].view()});
+        kernels::sgd(current_stream(alike.front()->parameter.device()),
+                     {.learning_rate = learning_rate(),
+                      .momentum = options_.momentum,
+                      .weight_decay = options_.weight_decay,
+                      .dampening = options_.dampening,
+                      .nesterov = options_.nesterov,
+                      .first_step = first_step,
+                      .gradient_scale = gradient_scale},
+                     operands);
+      });
 }
 
 AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
@@ -121,30 +159,38 @@ AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
   }
 }
 
-void AdamW::update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
-                   double gradient_scale) {
-  const bool decays = !options_.decay_matrices_only || parameter.rank() > 1;
-  kernels::adamw(current_stream(parameter.device()),
-                 {.learning_rate = learning_rate(),
-                  .beta1 = options_.beta1,
-                  .beta2 = options_.beta2,
-                  .epsilon = options_.epsilon,
-                  .weight_decay = decays ? options_.weight_decay : 0.0,
-                  .step = step,
-                  .gradient_scale = gradient_scale},
-                 parameter.view(), gradient.view(), first_[index].view(), second_[index].view());
+void AdamW::update(std::span<const Update> updates, double gradient_scale) {
+  const auto kind = [&](const Update& u) {
+    return std::pair(u.step, !options_.decay_matrices_only || u.parameter.rank() > 1);
+  };
+  for_each_alike(updates, kind, [&](std::pair<std::int64_t, bool> own, const std::vector<const Update*>& alike) {
+    std::vector<kernels::AdamWOperands> operands;
+    for (const Update* u : alike)
+      operands.push_back({u->parameter.view(), u->gradient.view(), first_[u->index].view(), second_[u->index].view()});
+    kernels::adamw(current_stream(alike.front()->parameter.device()),
+                   {.learning_rate = learning_rate(),
+                    .beta1 = options_.beta1,
+                    .beta2 = options_.beta2,
+                    .epsilon = options_.epsilon,
+                    .weight_decay = own.second ? options_.weight_decay : 0.0,
+                    .step = own.first,
+                    .gradient_scale = gradient_scale},
+                   operands);
+  });
 }
 
-double gradient_norm(const std::vector<Tensor>& parameters) {
-  if (parameters.empty()) return 0.0;
+Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
   const MemoryScope scope("gradient_norm", Category::workspace);
-  const Device device = parameters.front().device();
+  const Device device = parameters.empty() ? cpu : parameters.front().device();
   const Tensor sum = zeros({}, {.dtype = DType::f64, .device = device});
   for (const Tensor& parameter : parameters)
     if (const Tensor gradient = parameter.grad(); gradient.defined())
       kernels::add_sum_of_squares(current_stream(device), sum.view(), gradient.view());
-  return std::sqrt(sum.item());
+  kernels::unary(current_stream(device), kernels::UnaryOp::sqrt, sum.view(), sum.view());
+  return sum;
 }
+
+double gradient_norm(const std::vector<Tensor>& parameters) { return gradient_norm_tensor(parameters).item(); }
 
 double clip_scale(double norm, double limit) {
   if (!(limit >= 0)) throw ValueError("[clip_scale] the limit must not be negative: " + std::to_string(limit));

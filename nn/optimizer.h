@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,9 +17,9 @@ class Optimizer {
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
-  /// Updates every parameter that has a gradient, in one pass over its memory (a parameter that is a transposed or
-  /// sliced view goes through a row-major copy). Gradients are multiplied by `gradient_scale` on the way (clipping,
-  /// averaging). Throws what the kernels throw; gradients are left as they are.
+  /// Updates every parameter that has a gradient, in one pass over its memory and together with others (a parameter
+  /// that is a transposed or sliced view, by itself, through a row-major copy). Gradients are multiplied by
+  /// `gradient_scale` on the way (clipping, averaging). Throws what the kernels throw; gradients are left as they are.
   void step(double gradient_scale = 1.0, CallSite = {});
   /// Sets every gradient to none.
   void zero_grad();
@@ -46,9 +47,13 @@ class Optimizer {
   /// Zeros shaped like parameter `index` in its compute dtype, tagged Category::optimizer_state.
   Tensor add_state(std::size_t index, const std::string& what);
   const NamedTensors& parameters() const { return parameters_; }
-  /// Updates parameter `index`, whose own steps, this one included, number `step`. Both tensors are row-major.
-  virtual void update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
-                      double gradient_scale) = 0;
+  /// Parameter `index`, whose own steps, this one included, number `step`. Both tensors are row-major.
+  struct Update {
+    std::size_t index;
+    std::int64_t step;
+    Tensor parameter, gradient;
+  };
+  virtual void update(std::span<const Update> updates, double gradient_scale) = 0;
 
  private:
   NamedTensors parameters_;
@@ -74,8 +79,7 @@ class SGD : public Optimizer {
   explicit SGD(NamedTensors parameters, SGDOptions options = {});
 
  private:
-  void update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
-              double gradient_scale) override;
+  void update(std::span<const Update> updates, double gradient_scale) override;
 
   SGDOptions options_;
   std::vector<Tensor> momentum_;  // empty without momentum
@@ -98,8 +102,7 @@ class AdamW : public Optimizer {
   explicit AdamW(NamedTensors parameters, AdamWOptions options = {});
 
  private:
-  void update(std::size_t index, std::int64_t step, const Tensor& parameter, const Tensor& gradient,
-              double gradient_scale) override;
+  void update(std::span<const Update> updates, double gradient_scale) override;
 
   AdamWOptions options_;
   std::vector<Tensor> first_, second_;
@@ -107,6 +110,8 @@ class AdamW : public Optimizer {
 
 /// sqrt of the sum of squares of all gradients, accumulated in f64; parameters without one count as 0. 0 on sim.
 double gradient_norm(const std::vector<Tensor>& parameters);
+/// The same as a one-element f64 tensor where the parameters are, which nobody waits for.
+Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters);
 /// What Optimizer::step() should multiply gradients by so that their norm is at most `limit`: min(1, limit / norm).
 /// A limit of 0 means no clipping. Throws ValueError for a negative limit.
 double clip_scale(double norm, double limit);

@@ -182,10 +182,11 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
   return result;
 }
 
-/// x *= scale, skipped where it would change nothing.
-void scale_in_place(const Tensor& x, double scale) {
-  if (x.defined() && scale != 1.0)
-    kernels::unary(current_stream(x.device()), kernels::UnaryOp::affine, x.view(), x.view(), scale, 0.0);
+/// x *= scale, which has one element. The CPU skips what would change nothing; a device is not waited for to know.
+void scale_in_place(const Tensor& x, const Tensor& scale) {
+  if (!x.defined() || (x.device().is_cpu() && scale.item() == 1.0)) return;
+  kernels::binary(current_stream(x.device()), kernels::BinaryOp::mul, x.view(), x.view(),
+                  broadcast_view(scale, x.shape()));
 }
 
 }  // namespace
@@ -234,8 +235,8 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
                LossAndGradients again = run(input, table, classes, scale.unpack());
                dx = again.dx, dweight = again.dweight;
              }
-             scale_in_place(dx, grad.item());
-             scale_in_place(dweight, grad.item());
+             scale_in_place(dx, grad);
+             scale_in_place(dweight, grad);
              if (want_dx) dx = reshape(dx, input.shape());
              return Gradients{dx, dweight};
            });

@@ -42,16 +42,8 @@ void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_
   if (tensor.dtype() != dtype) fail<DTypeError>(op, reason, operands);
 }
 
-void check_index_range(const char* op, std::string_view what, const Tensor& index, std::int64_t limit) {
-  const std::int64_t position =
-      kernels::find_out_of_range(current_stream(index.device()), index.view(), limit, /*negative=*/false);
-  if (position < 0) return;
-  const Dims coordinates = unravel(position, index.shape());
-  Geometry element = index.geometry();
-  for (int d = index.rank() - 1; d >= 0; --d) element = selected(element, d, coordinates[d]);
-  const auto value = static_cast<std::int64_t>(index.alias(element).item());
-  throw IndexError("[" + std::string(op) + "] " + std::string(what) + " " + std::to_string(value) + " at position " +
-                   to_string(coordinates) + " is outside [0, " + std::to_string(limit) + ")");
+void check_index_range(const char* op, const char* what, const Tensor& index, std::int64_t limit) {
+  kernels::check_indices(current_stream(index.device()), op, what, index.view(), limit);
 }
 
 Shape broadcast_operands(const char* op, Operands operands) {

@@ -38,9 +38,9 @@ void check_floating(const char* op, Operands operands);
 void check_devices(const char* op, Operands operands);
 /// The last operand has that dtype; `operands` are all that the message shows.
 void check_dtype(const char* op, const Tensor& tensor, DType dtype, std::string_view reason, Operands operands);
-/// i64 indices within [0, limit); IndexError "[op] <what> 300 at position (0, 17) is outside [0, 256)". Reads them, so
-/// nothing is found on sim.
-void check_index_range(const char* op, std::string_view what, const Tensor& index, std::int64_t limit);
+/// i64 indices within [0, limit); IndexError "[op] <what> 300 at position (0, 17) is outside [0, 256)". Nothing is
+/// found on sim, and a GPU says so at its next synchronisation.
+void check_index_range(const char* op, const char* what, const Tensor& index, std::int64_t limit);
 /// The shape that all operands broadcast to (NumPy); ShapeError otherwise.
 Shape broadcast_operands(const char* op, Operands operands);
 /// `x` as a kernel sees it when broadcast to `shape`.

@@ -1,38 +1,17 @@
 #include <array>
 #include <cstring>
 
+#include "allocator/error.h"
 #include "kernels/cpu/block_loop.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/definition/indexing.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
 namespace {
-
-// View arithmetic that gathers and scatters share.
-
-/// Negative indices count from the end.
-std::int64_t wrap(std::int64_t index, std::int64_t limit) { return index < 0 ? index + limit : index; }
-
-/// x at index 0 of dimension `dim`.
-View without(View x, int dim) {
-  for (int d = dim; d + 1 < x.rank; ++d) {
-    x.shape[d] = x.shape[d + 1];
-    x.strides[d] = x.strides[d + 1];
-  }
-  --x.rank;
-  return x;
-}
-
-/// The last dimension of x alone.
-View last_dimension(View x) {
-  x.shape[0] = x.shape[x.rank - 1];
-  x.strides[0] = x.strides[x.rank - 1];
-  x.rank = 1;
-  return x;
-}
 
 constexpr std::int64_t range_size = 16384;  // elements
 
@@ -58,7 +37,7 @@ void select_slices(const View& out_slice, const View& lead_out, const View& x_sl
       for (std::int64_t i = begin; i < end; ++i) {
         Word* to = out_slice.as<Word>() + lead_out.offset(i);
         const Word* from =
-            x_slice.as<const Word>() + wrap(index.as<const std::int64_t>()[index.offset(i)], limit) * stride;
+            x_slice.as<const Word>() + wrapped(index.as<const std::int64_t>()[index.offset(i)], limit) * stride;
         if (dense) {
           std::memcpy(to, from, static_cast<std::size_t>(size) * sizeof(Word));
           continue;
@@ -73,17 +52,21 @@ void select_slices(const View& out_slice, const View& lead_out, const View& x_sl
 
 }  // namespace
 
-std::int64_t on_cpu::find_out_of_range(Stream, const View& index, std::int64_t limit, bool negative) {
+void on_cpu::check_indices(Stream, const char* op, const char* what, const View& index, std::int64_t limit) {
   const Source<std::int64_t> source(index);
-  const std::int64_t lowest = negative ? -limit : 0, n = index.count();
+  const std::int64_t n = index.count();
   std::int64_t buffer[block_size];
   for (std::int64_t begin = 0; begin < n; begin += block_size) {
     const std::int64_t count = std::min(block_size, n - begin);
     const std::int64_t* block = source.read(begin, count, buffer);
-    for (std::int64_t i = 0; i < count; ++i)
-      if (block[i] < lowest || block[i] >= limit) return begin + i;
+    for (std::int64_t i = 0; i < count; ++i) {
+      if (block[i] >= 0 && block[i] < limit) continue;
+      IndexFault fault(op, what, index, limit);
+      fault.value = block[i];
+      fault.position = begin + i;
+      throw IndexError(fault.describe());
+    }
   }
-  return -1;
 }
 
 void on_cpu::gather(Stream, const View& out, const View& x, int dim, const View& index) {
@@ -96,7 +79,7 @@ void on_cpu::gather(Stream, const View& out, const View& x, int dim, const View&
         const Word* from = x.as<const Word>() + offset[1];
         const auto* at = index.as<const std::int64_t>() + offset[2];
         for (std::int64_t k = 0; k < length; ++k)
-          to[k * strides[0]] = from[k * strides[1] + wrap(at[k * strides[2]], limit) * stride];
+          to[k * strides[0]] = from[k * strides[1] + wrapped(at[k * strides[2]], limit) * stride];
       });
     });
   });
@@ -131,7 +114,7 @@ ByIndex sort_by_index(const View& index, std::int64_t limit, std::int64_t skip, 
       const std::int64_t count = std::min(block_size, n - begin);
       const std::int64_t* block = source.read(begin, count, buffer);
       for (std::int64_t i = 0; i < count; ++i)
-        if (block[i] != skip || skip == -1) body(wrap(block[i], limit), begin + i);
+        if (block[i] != skip || skip == -1) body(wrapped(block[i], limit), begin + i);
     }
   };
   std::fill_n(first, limit + 1, 0);
@@ -145,7 +128,7 @@ ByIndex sort_by_index(const View& index, std::int64_t limit, std::int64_t skip, 
     const std::int64_t count = std::min(block_size, n - begin);
     const std::int64_t* block = source.read(begin, count, buffer);
     for (std::int64_t i = count - 1; i >= 0; --i)
-      if (block[i] != skip || skip == -1) order[--first[wrap(block[i], limit)]] = begin + i;
+      if (block[i] != skip || skip == -1) order[--first[wrapped(block[i], limit)]] = begin + i;
   }
   return {first, order};
 }
@@ -192,7 +175,7 @@ void scatter_walk(const View& out, int dim, const View& index, const View& x, co
       for_each_run(slices, begin, end - begin, [&](const auto& offset, const auto& strides, std::int64_t length) {
         const auto* at = index.as<const std::int64_t>() + offset[0] + j * index.strides[dim];
         for (std::int64_t k = 0; k < length; ++k)
-          body(offset[1] + k * strides[1] + wrap(at[k * strides[0]], limit) * out.strides[dim],
+          body(offset[1] + k * strides[1] + wrapped(at[k * strides[0]], limit) * out.strides[dim],
                offset[2] + k * strides[2] + j * x.strides[dim]);
       });
   });
@@ -201,7 +184,8 @@ void scatter_walk(const View& out, int dim, const View& index, const View& x, co
 }  // namespace
 
 std::int64_t on_cpu::by_index_scratch(std::int64_t limit, const View& index) {
-  return (limit + 1 + index.count()) * static_cast<std::int64_t>(sizeof(std::int64_t));
+  const std::int64_t n = index.count();
+  return std::max((limit + 1 + n) * static_cast<std::int64_t>(sizeof(std::int64_t)), sorting_scratch(n));
 }
 
 void on_cpu::index_add(Stream stream, const View& out, int dim, const View& index, const View& x) {

@@ -21,47 +21,48 @@ void for_all_vectors(std::int64_t n, const Body& body) {
 
 }  // namespace
 
-void on_cpu::adamw(Stream, const AdamW& options, const View& parameter, const View& gradient, const View& first_moment,
-                   const View& second_moment) {
-  with_floating_type(parameter.dtype, [&]<class S>(S) {
-    using T = Compute<S>;
-    using V = Vec<T>;
-    const AdamWStep<T> step(options);
-    S* p = parameter.as<S>();
-    const S* grad = gradient.as<const S>();
-    T *first = first_moment.as<T>(), *second = second_moment.as<T>();
-    for_all_vectors<T>(parameter.count(), [=](std::int64_t i, std::int64_t count) {
-      V x = simd::load_partial<T>(p + i, count), m = simd::load_partial<T>(first + i, count),
-        v = simd::load_partial<T>(second + i, count);
-      step(x, V(simd::load_partial<T>(grad + i, count)), m, v);
-      simd::store_partial(first + i, m, count);
-      simd::store_partial(second + i, v, count);
-      simd::store_partial(p + i, x, count);
+void on_cpu::adamw(Stream, const AdamW& options, std::span<const AdamWOperands> all) {
+  for (const auto& [parameter, gradient, first_moment, second_moment] : all)
+    with_floating_type(parameter.dtype, [&]<class S>(S) {
+      using T = Compute<S>;
+      using V = Vec<T>;
+      const AdamWStep<T> step(options);
+      S* p = parameter.as<S>();
+      const S* grad = gradient.as<const S>();
+      T *first = first_moment.as<T>(), *second = second_moment.as<T>();
+      for_all_vectors<T>(parameter.count(), [=](std::int64_t i, std::int64_t count) {
+        V x = simd::load_partial<T>(p + i, count), m = simd::load_partial<T>(first + i, count),
+          v = simd::load_partial<T>(second + i, count);
+        step(x, V(simd::load_partial<T>(grad + i, count)), m, v);
+        simd::store_partial(first + i, m, count);
+        simd::store_partial(second + i, v, count);
+        simd::store_partial(p + i, x, count);
+      });
     });
-  });
 }
 
-void on_cpu::sgd(Stream, const Sgd& options, const View& parameter, const View& gradient, const View& momentum) {
-  with_floating_type(parameter.dtype, [&]<class S>(S) {
-    using T = Compute<S>;
-    using V = Vec<T>;
-    const SgdStep<T> step(options);
-    S* p = parameter.as<S>();
-    const S* grad = gradient.as<const S>();
-    T* buffer = options.momentum == 0 ? nullptr : momentum.as<T>();
-    for_all_vectors<T>(parameter.count(), [=](std::int64_t i, std::int64_t count) {
-      V x = simd::load_partial<T>(p + i, count);
-      const V g = simd::load_partial<T>(grad + i, count);
-      if (buffer) {
-        V old = simd::load_partial<T>(buffer + i, count);
-        step(x, g, old);
-        simd::store_partial(buffer + i, old, count);
-      } else {
-        step(x, g);
-      }
-      simd::store_partial(p + i, x, count);
+void on_cpu::sgd(Stream, const Sgd& options, std::span<const SgdOperands> all) {
+  for (const auto& [parameter, gradient, momentum] : all)
+    with_floating_type(parameter.dtype, [&]<class S>(S) {
+      using T = Compute<S>;
+      using V = Vec<T>;
+      const SgdStep<T> step(options);
+      S* p = parameter.as<S>();
+      const S* grad = gradient.as<const S>();
+      T* buffer = options.momentum == 0 ? nullptr : momentum.as<T>();
+      for_all_vectors<T>(parameter.count(), [=](std::int64_t i, std::int64_t count) {
+        V x = simd::load_partial<T>(p + i, count);
+        const V g = simd::load_partial<T>(grad + i, count);
+        if (buffer) {
+          V old = simd::load_partial<T>(buffer + i, count);
+          step(x, g, old);
+          simd::store_partial(buffer + i, old, count);
+        } else {
+          step(x, g);
+        }
+        simd::store_partial(p + i, x, count);
+      });
     });
-  });
 }
 
 }  // namespace poolgrad::kernels

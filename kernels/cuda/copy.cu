@@ -78,6 +78,7 @@ void on_cuda::copy(Stream stream, const View& out, const View& x) {
   const Dense source(side(from), x, out.dtype), target(side(to), out, out.dtype);
   if (source.own()) copy_there(from, source.view(), x);
   cuda::copy_bytes(stream, target.view().data, source.view().data, static_cast<std::size_t>(bytes_in(out)));
+  if (to < 0) cuda::throw_index_fault(stream.device.index);  // the host has waited
   if (target.own()) copy_there(to, out, target.view());
 }
 

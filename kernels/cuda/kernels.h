@@ -8,7 +8,10 @@ namespace poolgrad::kernels::on_cuda {
 // clang-format off
 #define POOLGRAD_CUDA_KERNELS(KERNEL) \
   KERNEL(unary) KERNEL(unary_backward) KERNEL(binary) KERNEL(axpby) KERNEL(silu_mul) KERNEL(silu_mul_backward) \
-  KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange) KERNEL(uniform) KERNEL(normal) KERNEL(dropout)
+  KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange) \
+  KERNEL(check_indices) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \
+  KERNEL(scatter_add) KERNEL(embedding) KERNEL(embedding_backward) \
+  KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd)
 // clang-format on
 
 #define POOLGRAD_KERNEL(name) decltype(kernels::name) name;

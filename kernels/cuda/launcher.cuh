@@ -37,6 +37,10 @@ inline bool synchronous() {
   return wanted;
 }
 
+/// Throws the IndexError of an index that kernels of the device have found outside of its range, and forgets it. They
+/// write it to memory of the host; whoever waits for the device asks (indexing.cu).
+void throw_index_fault(int device);
+
 #if defined(__CUDACC__)
 
 /// Before a loop whose index must be known where registers are named by it.
@@ -75,10 +79,19 @@ class Shared {
 /// Stream ids are the driver's handles; 0 is the default stream.
 inline cudaStream_t native(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.id); }
 
-/// Returns once the work queued on the stream is done. Throws CudaError of any work before.
+/// Returns once the work queued on the stream is done. Throws CudaError of any work before, and IndexError.
 inline void synchronize(Stream stream) {
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   POOLGRAD_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
+  throw_index_fault(stream.device.index);
+}
+
+/// Memory of the host that kernels of a device may write to.
+inline void* shared_with_host(int device, std::size_t bytes) {
+  void* memory = nullptr;
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(device));
+  POOLGRAD_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
+  return memory;
 }
 
 /// Queues a copy of bytes, each side memory of the stream's device or of the host. Memory of the host is pageable: it
@@ -127,7 +140,12 @@ void start(const char*, void (*kernel)(Parameters...), const LaunchShape& shape,
 
 #else
 
-inline void synchronize(Stream stream) { emulation::device(stream.device.index).synchronize(stream.id); }
+inline void synchronize(Stream stream) {
+  emulation::device(stream.device.index).synchronize(stream.id);
+  throw_index_fault(stream.device.index);
+}
+
+inline void* shared_with_host(int, std::size_t bytes) { return std::malloc(bytes); }
 
 inline int device_of(const void* address) {
   const emulation::Device* owner = emulation::owner_of(address);

@@ -1,4 +1,5 @@
-// One step of an optimiser for one element, host and device alike. V is a number of type T or a vector of them.
+// One step of an optimiser for one element, host and device alike, bit for bit: sums of products are written as fused.
+// V is a number of type T or a vector of them.
 #pragma once
 
 #include <cmath>
@@ -27,10 +28,10 @@ struct AdamWStep {
   template <class V>
   POOLGRAD_HD void operator()(V& parameter, V gradient, V& first_moment, V& second_moment) const {
     const V g = gradient * scale;
-    first_moment = beta1 * first_moment + rest1 * g;
-    second_moment = beta2 * second_moment + rest2 * g * g;
-    const V x = parameter * decay;
-    parameter = x - rate * first_moment / (Math<V>::sqrt(second_moment) * root + epsilon);
+    first_moment = Math<V>::fma(V{} + beta1, first_moment, rest1 * g);
+    second_moment = Math<V>::fma(V{} + beta2, second_moment, rest2 * g * g);
+    const V size = Math<V>::fma(Math<V>::sqrt(second_moment), V{} + root, V{} + epsilon);
+    parameter = Math<V>::fma(parameter, V{} + decay, -(rate * first_moment / size));
   }
 };
 
@@ -52,15 +53,17 @@ struct SgdStep {
   /// Without momentum.
   template <class V>
   POOLGRAD_HD void operator()(V& parameter, V gradient) const {
-    parameter = parameter - rate * (gradient * scale + decay * parameter);
+    const V step = Math<V>::fma(V{} + decay, parameter, gradient * scale);
+    parameter = Math<V>::fma(V{} - rate, step, parameter);
   }
   /// The buffer may hold anything before the first step.
   template <class V>
   POOLGRAD_HD void operator()(V& parameter, V gradient, V& buffer) const {
-    const V step = gradient * scale + decay * parameter;
+    const V step = Math<V>::fma(V{} + decay, parameter, gradient * scale);
     const V old = first_step ? V{} : buffer;
-    buffer = keep * old + blend * step;
-    parameter = parameter - rate * (nesterov ? step + ahead * buffer : buffer);
+    buffer = Math<V>::fma(V{} + keep, old, blend * step);
+    const V way = nesterov ? Math<V>::fma(V{} + ahead, buffer, step) : buffer;
+    parameter = Math<V>::fma(V{} - rate, way, parameter);
   }
 };
 

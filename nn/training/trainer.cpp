@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -31,6 +33,18 @@ Device device_of(const Module& model) {
   return parameters.empty() ? cpu : parameters.front().device();
 }
 
+/// Two numbers of one device, which is waited for once. 0 on sim.
+std::pair<double, double> read_together(const Tensor& a, const Tensor& b) {
+  const MemoryScope scope("read_together", Category::workspace);
+  const Tensor both = Tensor::empty({2}, {.dtype = DType::f64, .device = a.device()});
+  const auto part = [&](std::int64_t i) { return both.alias(sliced(both.geometry(), 0, i, i + 1, 1)); };
+  part(0).copy_from(a);
+  part(1).copy_from(b);
+  if (both.device().is_sim()) return {0.0, 0.0};
+  const std::vector<double> read = both.to_vector<double>();
+  return {read[0], read[1]};
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm, std::string operation)
@@ -45,13 +59,16 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
   const Stopwatch watch;
   pool_.begin_step();
   StepRecord record{.step = steps_ + 1, .learning_rate = learning_rate};
+  Tensor value;
   {
     const Tensor total = loss();
-    record.loss = total.item() / tokens;
+    value = total.detach();
     const MemoryScope scope("backward", Category::gradient);
     total.backward();
   }
-  record.gradient_norm = gradient_norm(model_.parameters()) / tokens;
+  std::tie(record.loss, record.gradient_norm) = read_together(value, gradient_norm_tensor(model_.parameters()));
+  record.loss /= tokens;
+  record.gradient_norm /= tokens;
   if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
     throw ValueError(fmt::format("[{}] step {} diverged: loss {}, gradient norm {}", operation_, record.step,
                                  record.loss, record.gradient_norm));

@@ -113,5 +113,109 @@ TEST(CudaTensor, WhatCannotBeDoneIsOneSentenceAndTheNextCallWorks) {
   EXPECT_TRUE(bit_equal(x + x, full({4}, 2.0)));
 }
 
+// Lookups, scatters, masks and dropout: values and gradients have the bits of the CPU.
+
+Tensor there_of(const Tensor& x) { return moved(x, gpu); }
+Tensor leaf(const Tensor& x) {
+  Tensor own = x.detach();
+  own.set_requires_grad();
+  return own;
+}
+Tensor indices(const Shape& shape, std::int64_t below, Generator& generator) {
+  return randint(0, below, shape, {DType::i64}, generator);
+}
+
+/// run(leaves, index) gives a tensor, whose gradient is itself: both devices find the same tensor and gradients.
+template <class Run>
+void expect_same_gradients(const std::vector<Tensor>& leaves, const Tensor& index, const Run& run) {
+  const auto found = [&](const std::vector<Tensor>& given, const Tensor& at) {
+    std::vector<Tensor> own;
+    for (const Tensor& x : given) own.push_back(leaf(x));
+    const Tensor out = run(own, at);
+    out.backward(out.detach());
+    std::vector<Tensor> result{out.detach()};
+    for (const Tensor& x : own) result.push_back(x.grad());
+    return result;
+  };
+  std::vector<Tensor> there;
+  for (const Tensor& x : leaves) there.push_back(there_of(x));
+  const std::vector<Tensor> expected = found(leaves, index), actual = found(there, there_of(index));
+  for (std::size_t k = 0; k < expected.size(); ++k) {
+    EXPECT_EQ(actual[k].device(), gpu);
+    EXPECT_TRUE(bit_equal(actual[k], expected[k])) << "tensor " << k << "; seed " << test_seed();
+  }
+}
+
+TEST(CudaLookup, EmbeddingAndItsGradient) {
+  Generator generator(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    const Tensor table = randn({19, 24}, {dtype}, generator);
+    expect_same_gradients({table}, indices({5, 31}, 19, generator),
+                          [](const auto& x, const Tensor& at) { return embedding(x[0], at, 3); });
+    expect_same_gradients({transpose(table, 0, 1)}, indices({40}, 24, generator),
+                          [](const auto& x, const Tensor& at) { return embedding(x[0], at); });
+  }
+}
+
+TEST(CudaLookup, GatherScatterAndTheirGradients) {
+  Generator generator(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Tensor x = randn({7, 11}, {dtype}, generator), source = randn({7, 23}, {dtype}, generator);
+    const Tensor at = indices({7, 23}, 11, generator), line = indices({23}, 11, generator);
+    expect_same_gradients({x}, at, [](const auto& in, const Tensor& i) { return gather(in[0], 1, i); });
+    expect_same_gradients({x}, line, [](const auto& in, const Tensor& i) { return index_select(in[0], 1, i); });
+    expect_same_gradients({x, source}, at,
+                          [](const auto& in, const Tensor& i) { return scatter_add(in[0], 1, i, in[1]); });
+    expect_same_gradients({x, source}, line,
+                          [](const auto& in, const Tensor& i) { return index_add(in[0], 1, i, in[1]); });
+    const Tensor places = indices({7, 1}, 11, generator), one = randn({7, 1}, {dtype}, generator);
+    expect_same_gradients({x, one}, places,
+                          [](const auto& in, const Tensor& i) { return scatter(in[0], 1, i, in[1]); });
+  }
+}
+
+TEST(CudaLookup, MaskedFillAndDropout) {
+  Generator generator(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
+    const Tensor x = randn({13, 29}, {dtype}, generator);
+    expect_same_gradients({x}, indices({13, 29}, 3, generator), [](const auto& in, const Tensor& i) {
+      return masked_fill(in[0], equal(i, zeros({}, i.options())), -7.0);
+    });
+    expect_same_gradients({x}, indices({1}, 3, generator), [](const auto& in, const Tensor&) {
+      Generator own(5, 6);
+      return dropout(dropout(in[0], 0.3, own), 0.5, own);
+    });
+  }
+}
+
+TEST(CudaLookup, RandomTensorsAreThoseOfTheCpu) {
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16}) {
+    Generator here(7), there(7);
+    EXPECT_TRUE(bit_equal(randn({3, 1001}, {dtype, gpu}, there), randn({3, 1001}, {dtype}, here)));
+    EXPECT_TRUE(bit_equal(uniform({3, 1001}, -1, 2, {dtype, gpu}, there), uniform({3, 1001}, -1, 2, {dtype}, here)));
+    EXPECT_TRUE(bit_equal(randint(-5, 9, {77}, {DType::i64, gpu}, there), randint(-5, 9, {77}, {DType::i64}, here)));
+  }
+}
+
+TEST(CudaLookup, AnIndexOutOfRangeIsTheErrorOfTheCpuOnceTheHostWaits) {
+  const Tensor table = ones({4, 3}), at = from_data<std::int64_t>({0, 1, 2, 9}, {2, 2});
+  const Tensor table_there = there_of(table), at_there = there_of(at);
+  const auto error_of = [](const auto& action) -> std::string {
+    try {
+      action();
+    } catch (const IndexError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string expected = error_of([&] { embedding(table, at); });
+  EXPECT_EQ(expected, "[embedding] index 9 at position (1, 1) is outside [0, 4)");
+  Tensor out;
+  EXPECT_EQ(error_of([&] { out = embedding(table_there, at_there); }), "no error");
+  EXPECT_EQ(error_of([&] { out.to_vector<float>(); }), expected);
+  const Tensor good = there_of(from_data<std::int64_t>({3, 1}, {2}));
+  EXPECT_TRUE(bit_equal(embedding(table_there, good), ones({2, 3})));
+}
+
 }  // namespace
 }  // namespace poolgrad

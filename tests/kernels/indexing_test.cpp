@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "allocator/error.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {
@@ -42,18 +43,26 @@ const std::vector<Case> cases = {{{5}, 0, 9},          {{1}, 0, 0},           {{
                                  {{3, 5, 41}, 1, 8},   {{3, 5, 41}, 2, 100},  {{3, 5, 41}, 0, 2}, {{4, 0}, 0, 3},
                                  {{300, 130}, 0, 257}, {{2, 6, 1, 700}, 1, 9}};
 
-TEST(FindOutOfRange, NamesTheFirstOffender) {
+TEST(CheckIndices, NamesTheFirstOffender) {
+  const auto error_of = [](const View& index, std::int64_t limit) -> std::string {
+    try {
+      check_indices({}, "op", "index", index, limit);
+    } catch (const IndexError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
   TestArray index(DType::i64, {50, 60}, Layout::transposed);
   index.fill([](std::int64_t i) { return static_cast<double>(i % 10); });
-  EXPECT_EQ(find_out_of_range({}, index, 10, false), -1);
+  EXPECT_EQ(error_of(index, 10), "no error");
   index.set(2000, 10);
+  EXPECT_EQ(error_of(index, 10), "[op] index 10 at position (33, 20) is outside [0, 10)");
   index.set(1500, -1);
-  EXPECT_EQ(find_out_of_range({}, index, 10, false), 1500);
-  EXPECT_EQ(find_out_of_range({}, index, 10, true), 2000);
-  index.set(77, -11);
-  EXPECT_EQ(find_out_of_range({}, index, 10, true), 77);
-  TestArray nothing(DType::i64, {0});
-  EXPECT_EQ(find_out_of_range({}, nothing, 0, false), -1);
+  EXPECT_EQ(error_of(index, 10), "[op] index -1 at position (25, 0) is outside [0, 10)");
+  TestArray nothing(DType::i64, {0}), line(DType::i64, {3}), one(DType::i64, {});
+  EXPECT_EQ(error_of(nothing, 0), "no error");
+  EXPECT_EQ(error_of(line.zero(), 0), "[op] index 0 at position (0,) is outside [0, 0)");
+  EXPECT_EQ(error_of(one.zero(), 0), "[op] index 0 at position () is outside [0, 0)");
 }
 
 TEST(IndexSelect, PicksSlicesAlongAnyDimension) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "tests/kernels/test_array.h"
@@ -33,7 +34,7 @@ TEST(AdamW, FollowsLoshchilovAndHutterForSeveralSteps) {
           const double rate = 0.01 / (1 - std::pow(0.9, step)), root = std::sqrt(v.back() / (1 - std::pow(0.99, step)));
           p.push_back(parameter[i] * (1 - 0.01 * 0.1) - rate * m.back() / (root + 1e-8));
         }
-        adamw({}, options, parameter, gradient, first, second);
+        adamw({}, options, std::array{AdamWOperands{parameter, gradient, first, second}});
         const auto at = [](const std::vector<double>& x) {
           return [&x](std::int64_t i) { return x[static_cast<std::size_t>(i)]; };
         };
@@ -65,7 +66,7 @@ TEST(Sgd, FollowsItsRuleWithAndWithoutMomentum) {
               }
               p.push_back(parameter[i] - 0.1 * g);
             }
-            sgd({}, options, parameter, gradient, momentum == 0 ? View{} : buffer.view());
+            sgd({}, options, std::array{SgdOperands{parameter, gradient, momentum == 0 ? View{} : buffer.view()}});
             expect_elements(
                 parameter, [&](std::int64_t i) { return p[static_cast<std::size_t>(i)]; }, tolerance(dtype),
                 4 * tolerance(exact));
@@ -83,7 +84,8 @@ TEST(AdamW, ThreadsDoNotChangeABit) {
       second(DType::f32, {70001});
   gradient.random(random);
   expect_same_bits_for_any_thread_count(parameter, [&] {
-    adamw({}, {}, parameter.fill([](std::int64_t) { return 1.0; }), gradient, first.zero(), second.zero());
+    parameter.fill([](std::int64_t) { return 1.0; });
+    adamw({}, {}, std::array{AdamWOperands{parameter, gradient, first.zero(), second.zero()}});
   });
 }
 

@@ -43,6 +43,18 @@ inline Vec<double> sqrt(Vec<double> x) {
 }
 
 /// x y + z, rounded once.
+inline Vec<float> fma(Vec<float> x, Vec<float> y, Vec<float> z) {
+#if defined(__AVX512F__)
+  return reinterpret_cast<Vec<float>>(
+      _mm512_fmadd_ps(reinterpret_cast<__m512>(x), reinterpret_cast<__m512>(y), reinterpret_cast<__m512>(z)));
+#elif defined(__FMA__)
+  return reinterpret_cast<Vec<float>>(
+      _mm256_fmadd_ps(reinterpret_cast<__m256>(x), reinterpret_cast<__m256>(y), reinterpret_cast<__m256>(z)));
+#else
+  for (int i = 0; i < lanes<float>; ++i) x[i] = std::fma(x[i], y[i], z[i]);
+  return x;
+#endif
+}
 inline Vec<double> fma(Vec<double> x, Vec<double> y, Vec<double> z) {
 #if defined(__AVX512F__)
   return reinterpret_cast<Vec<double>>(
@@ -217,6 +229,7 @@ struct VectorMath {
   using V = Vec<T>;
   using Scalar = T;
   static V sqrt(V x) { return detail::sqrt(x); }
+  static V fma(V x, V y, V z) { return detail::fma(x, y, z); }
   static V exp(V x) { return simd::exp(x); }
   static V expm1(V x) { return detail::expm1<T>(x); }
   static V log(V x) { return detail::log<T>(x); }
@@ -259,8 +272,6 @@ struct VectorMath {
 template <>
 struct Math<simd::Vec<float>> : simd::detail::VectorMath<float> {};
 template <>
-struct Math<simd::Vec<double>> : simd::detail::VectorMath<double> {
-  static V fma(V x, V y, V z) { return simd::detail::fma(x, y, z); }
-};
+struct Math<simd::Vec<double>> : simd::detail::VectorMath<double> {};
 
 }  // namespace poolgrad::kernels

@@ -1,0 +1,175 @@
+#include "kernels/definition/optimizer.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/kernels.h"
+#include "kernels/with_type.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+/// Tensors of one launch, cut into pieces of `piece` elements; block b has piece b - first_block of its tensor. The
+/// first operand is the parameter and the second the gradient, both of one dtype; others are in the compute type.
+template <std::size_t Operands>
+struct TensorTable {
+  static constexpr int capacity = 64;  // in 4 KiB of arguments
+  struct Entry {
+    std::byte* data[Operands];
+    std::int64_t count, first_block;
+    DType dtype;
+    bool packed;  // every operand begins where a pack of its elements may
+  };
+  Entry entry[capacity];
+  int size = 0;
+};
+constexpr std::int64_t piece = 16384;
+
+/// Calls f(S{}) with the type of a floating dtype that is computed in T.
+template <class T, class F>
+POOLGRAD_HD void with_stored(DType dtype, const F& f) {
+  if constexpr (std::is_same_v<T, double>)
+    f(double{});
+  else if (dtype == DType::f32)
+    f(float{});
+  else if (dtype == DType::bf16)
+    f(BFloat16{});
+  else
+    f(Half{});
+}
+
+template <class T, std::size_t Operands, class Step>
+POOLGRAD_HD void take_step(const Step& step, T* x) {
+  if constexpr (Operands == 2)
+    step(x[0], x[1]);
+  else if constexpr (Operands == 3)
+    step(x[0], x[1], x[2]);
+  else
+    step(x[0], x[1], x[2], x[3]);
+}
+
+/// `N` elements, the p-th N of the tensor: all operands but the gradient are written back.
+template <class S, class T, std::size_t N, std::size_t Operands, class Step>
+POOLGRAD_HD void update_pack(const typename TensorTable<Operands>::Entry& tensor, std::int64_t p, const Step& step) {
+  T x[N][Operands];
+  POOLGRAD_UNROLL
+  for (std::size_t k = 0; k < Operands; ++k) {
+    const auto load = [&]<class From>(From) {
+      const auto loaded = reinterpret_cast<const cuda::Pack<From, N>*>(tensor.data[k])[p];
+      POOLGRAD_UNROLL
+      for (std::size_t e = 0; e < N; ++e) x[e][k] = cuda::widened<T>(loaded.value[e]);
+    };
+    if (k < 2)
+      load(S{});
+    else
+      load(T{});
+  }
+  POOLGRAD_UNROLL
+  for (std::size_t e = 0; e < N; ++e) take_step<T, Operands>(step, x[e]);
+  POOLGRAD_UNROLL
+  for (std::size_t k = 0; k < Operands; ++k) {
+    const auto store = [&]<class To>(To) {
+      cuda::Pack<To, N> stored;
+      POOLGRAD_UNROLL
+      for (std::size_t e = 0; e < N; ++e) stored.value[e] = cuda::narrowed<To>(x[e][k]);
+      reinterpret_cast<cuda::Pack<To, N>*>(tensor.data[k])[p] = stored;
+    };
+    if (k == 0)
+      store(S{});
+    else if (k > 1)
+      store(T{});
+  }
+}
+
+template <class T, std::size_t Operands, class Step>
+__global__ void update_tensors(const __grid_constant__ TensorTable<Operands> table, const __grid_constant__ Step step) {
+  int own = 0, after = table.size;  // the last whose first block is not beyond this one
+  while (after - own > 1) {
+    const int middle = (own + after) / 2;
+    if (table.entry[middle].first_block <= static_cast<std::int64_t>(blockIdx.x))
+      own = middle;
+    else
+      after = middle;
+  }
+  const auto& tensor = table.entry[own];
+  const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - tensor.first_block) * piece;
+  const std::int64_t end = begin + piece < tensor.count ? begin + piece : tensor.count;
+  with_stored<T>(tensor.dtype, [&]<class S>(S) {
+    constexpr int n = cuda::pack<T>;
+    const std::int64_t packs_end = tensor.packed ? end / n : begin / n;
+    for (std::int64_t p = begin / n + threadIdx.x; p < packs_end; p += blockDim.x)
+      update_pack<S, T, n, Operands>(tensor, p, step);
+    for (std::int64_t i = packs_end * n + threadIdx.x; i < end; i += blockDim.x)
+      update_pack<S, T, 1, Operands>(tensor, i, step);
+  });
+}
+
+/// Collects tensors that are computed in T, and queues their update whenever the table is full.
+template <class T, std::size_t Operands, class Step>
+class Updates {
+ public:
+  Updates(const char* op, Stream stream, const Step& step) : op_(op), stream_(stream), step_(step) {}
+  void add(const View* const (&operands)[Operands]) {
+    const View& parameter = *operands[0];
+    const std::int64_t count = parameter.count();
+    if (count == 0) return;
+    auto& entry = table_.entry[table_.size];
+    entry = {{}, count, blocks_, parameter.dtype, true};
+    for (std::size_t k = 0; k < Operands; ++k) {
+      cuda::check_operand(op_, stream_, operands[k]->data);
+      entry.data[k] = operands[k]->template as<std::byte>();
+      const std::size_t access =
+          std::min<std::size_t>(16, size_of(operands[k]->dtype) * static_cast<std::size_t>(cuda::pack<T>));
+      entry.packed &= reinterpret_cast<std::uintptr_t>(entry.data[k]) % access == 0;
+    }
+    blocks_ += (count + piece - 1) / piece;
+    if (++table_.size == table_.capacity) launch();
+  }
+  void launch() {
+    if (table_.size == 0) return;
+    cuda::launch(op_, &update_tensors<T, Operands, Step>, {{blocks_}, {256}}, stream_, table_, step_);
+    table_.size = 0;
+    blocks_ = 0;
+  }
+
+ private:
+  const char* op_;
+  Stream stream_;
+  Step step_;
+  TensorTable<Operands> table_;
+  std::int64_t blocks_ = 0;
+};
+
+/// Calls add(updates, operands) for those of the operands that are computed in float, then for those in double.
+template <std::size_t Operands, template <class> class Step, class Options, class Each, class Add>
+void update_all(const char* op, Stream stream, const Options& options, std::span<const Each> all, const Add& add) {
+  const auto run = [&]<class T>(T) {
+    Updates<T, Operands, Step<T>> updates(op, stream, Step<T>(options));
+    for (const Each& each : all)
+      if (compute_dtype(each.parameter.dtype) == dtype_of<T>) add(updates, each);
+    updates.launch();
+  };
+  run(float{});
+  run(double{});
+}
+
+}  // namespace
+
+void on_cuda::adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all) {
+  update_all<4, AdamWStep>("adamw", stream, options, all, [](auto& updates, const AdamWOperands& each) {
+    updates.add({&each.parameter, &each.gradient, &each.first_moment, &each.second_moment});
+  });
+}
+
+void on_cuda::sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
+  if (options.momentum == 0)
+    update_all<2, SgdStep>("sgd", stream, options, all, [](auto& updates, const SgdOperands& each) {
+      updates.add({&each.parameter, &each.gradient});
+    });
+  else
+    update_all<3, SgdStep>("sgd", stream, options, all, [](auto& updates, const SgdOperands& each) {
+      updates.add({&each.parameter, &each.gradient, &each.momentum});
+    });
+}
+
+}  // namespace poolgrad::kernels

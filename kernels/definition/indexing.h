@@ -1,0 +1,83 @@
+// What gathers and scatters share, host and device alike: what an index means, and what is wrong with one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kernels/definition/host_device.h"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels {
+
+/// Negative indices count from the end.
+POOLGRAD_HD constexpr std::int64_t wrapped(std::int64_t index, std::int64_t limit) {
+  return index < 0 ? index + limit : index;
+}
+/// Whether it is in [0, limit).
+POOLGRAD_HD constexpr bool is_within(std::int64_t index, std::int64_t limit) {
+  return static_cast<std::uint64_t>(index) < static_cast<std::uint64_t>(limit);
+}
+
+/// x at index 0 of dimension `dim`.
+inline View without(View x, int dim) {
+  for (int d = dim; d + 1 < x.rank; ++d) {
+    x.shape[d] = x.shape[d + 1];
+    x.strides[d] = x.strides[d + 1];
+  }
+  --x.rank;
+  return x;
+}
+
+/// The last dimension of x alone.
+inline View last_dimension(View x) {
+  x.shape[0] = x.shape[x.rank - 1];
+  x.strides[0] = x.strides[x.rank - 1];
+  x.rank = 1;
+  return x;
+}
+
+/// An index outside of [0, limit): its value and its row-major position among indices of that shape.
+struct IndexFault {
+  const char* op = nullptr;
+  const char* what = nullptr;
+  std::int64_t limit = 0;
+  int rank = 0;
+  std::int64_t shape[max_rank] = {};
+  std::int64_t value = 0, position = 0;
+
+  IndexFault() = default;
+  IndexFault(const char* whose, const char* kind, const View& index, std::int64_t below)
+      : op(whose), what(kind), limit(below), rank(index.rank) {
+    for (int d = 0; d < rank; ++d) shape[d] = index.shape[d];
+  }
+  /// "[embedding] index 300 at position (0, 17) is outside [0, 256)".
+  std::string describe() const {
+    std::string text = "[";  // in pieces: GCC 12 warns of a sum
+    for (const char* piece : {op, "] ", what, " "}) text += piece;
+    text += std::to_string(value);
+    text += " at position (";
+    std::int64_t inner = 1, rest = position;
+    for (int d = 1; d < rank; ++d) inner *= shape[d];
+    for (int d = 0; d < rank; ++d) {
+      text += std::to_string(rest / inner);
+      text += d + 1 < rank ? ", " : rank == 1 ? "," : "";
+      rest %= inner;
+      if (d + 1 < rank) inner /= shape[d + 1];
+    }
+    text += ") is outside [0, ";
+    text += std::to_string(limit);
+    text += ")";
+    return text;
+  }
+};
+
+/// A scatter along a dimension has `lines` of `steps` indices each. On a GPU either a thread walks a line, or, where
+/// lines are few and long, all indices are sorted by what they point at. The order of additions is the same.
+constexpr bool scatter_walks(std::int64_t lines, std::int64_t steps) { return steps <= 128 || lines >= 4096; }
+
+/// Bytes in which `n` keys are sorted on a GPU.
+constexpr std::int64_t sorting_scratch(std::int64_t n) {
+  return 2 * n * static_cast<std::int64_t>(sizeof(std::int64_t));
+}
+
+}  // namespace poolgrad::kernels

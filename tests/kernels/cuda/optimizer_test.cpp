@@ -1,0 +1,106 @@
+// Optimisers of the CUDA back end take the CPU's steps, bit for bit, for any number of tensors of any sizes and dtypes.
+#include "kernels/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/kernels/cuda/twin.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using namespace testing;
+
+/// Parameters of these sizes, of every floating dtype in turn, each with a gradient and `moments` arrays of its compute
+/// dtype.
+class Tensors {
+ public:
+  Tensors(const std::vector<std::int64_t>& sizes, std::size_t moments, std::mt19937_64& random)
+      : operands_(2 + moments) {
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      for (std::size_t k = 0; k < operands_; ++k) {
+        const DType dtype = floats[i % 4];
+        arrays_.push_back(std::make_unique<TestArray>(k < 2 ? dtype : compute_dtype(dtype), Shape{sizes[i]}));
+        arrays_.back()->random(random, k == operands_ - 1 && k > 1 ? 0 : -2, 2);
+      }
+  }
+  std::vector<TestArray*> all() const {
+    std::vector<TestArray*> result;
+    for (const auto& array : arrays_) result.push_back(array.get());
+    return result;
+  }
+  /// What a kernel takes, of the views that expect_same() gives.
+  template <class Operands>
+  std::vector<Operands> group(const std::vector<View>& views) const {
+    std::vector<Operands> result;
+    for (std::size_t i = 0; i < views.size(); i += operands_) {
+      const auto at = [&](std::size_t k) { return k < operands_ ? views[i + k] : View{}; };
+      if constexpr (std::is_same_v<Operands, AdamWOperands>)
+        result.push_back({at(0), at(1), at(2), at(3)});
+      else
+        result.push_back({at(0), at(1), at(2)});
+    }
+    return result;
+  }
+
+ private:
+  std::size_t operands_;
+  std::vector<std::unique_ptr<TestArray>> arrays_;
+};
+
+const std::vector<std::vector<std::int64_t>> sizes_of_models = {
+    {}, {0, 0, 0, 0}, {1, 2, 3, 4}, {33, 0, 1025, 16384, 16385, 16383}, {20000, 33001, 20002, 20003, 5}};
+
+TEST(CudaOptimizer, AdamWTakesTheStepsOfTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const auto& sizes : sizes_of_models) {
+    const Tensors tensors(sizes, 2, random);
+    for (std::int64_t step = 1; step <= 2; ++step)
+      expect_same(
+          bits, tensors.all(), {},
+          [&](Stream stream, const std::vector<View>& views) {
+            const AdamW options{0.01, 0.9, 0.99, 1e-8, 0.1, step, 0.37};
+            adamw(stream, options, tensors.group<AdamWOperands>(views));
+          },
+          2);
+  }
+}
+
+TEST(CudaOptimizer, SgdTakesTheStepsOfTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const auto& sizes : sizes_of_models)
+    for (const double momentum : {0.0, 0.9})
+      for (const bool nesterov : {false, true})
+        for (const bool first : {true, false}) {
+          const Tensors tensors(sizes, momentum == 0 ? 0 : 1, random);
+          expect_same(bits, tensors.all(), {}, [&](Stream stream, const std::vector<View>& views) {
+            const Sgd options{0.1, momentum, 0.01, 0.25, nesterov, first, 2.0};
+            sgd(stream, options, tensors.group<SgdOperands>(views));
+          });
+        }
+}
+
+TEST(CudaOptimizer, MoreTensorsThanALaunchTakesAreAllUpdated) {
+  std::mt19937_64 random(test_seed());
+  for (const std::size_t count : {63u * 4, 64u * 4, 65u * 4}) {
+    const Tensors tensors(std::vector<std::int64_t>(count, 7), 2, random);
+    expect_same(bits, tensors.all(), {}, [&](Stream stream, const std::vector<View>& views) {
+      adamw(stream, {.step = 3}, tensors.group<AdamWOperands>(views));
+    });
+  }
+}
+
+TEST(CudaOptimizer, WhatIsNotAlignedForAPackIsRightToo) {
+  std::mt19937_64 random(test_seed());
+  const Tensors tensors({1003, 1000, 1001, 1004}, 2, random);
+  expect_same(bits, tensors.all(), {}, [&](Stream stream, const std::vector<View>& views) {
+    std::vector<View> part = views;
+    for (View& view : part) {  // one element further
+      view.data = view.as<std::uint8_t>() + size_of(view.dtype);
+      --view.shape[0];
+    }
+    adamw(stream, {.step = 1}, tensors.group<AdamWOperands>(part));
+  });
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels
