@@ -8,6 +8,7 @@
 
 #include "kernels/cpu/block_loop.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/reduction_plan.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/simd/vector_math.h"
 #include "kernels/cpu/strided.h"
@@ -37,77 +38,8 @@ T fold_block(const T* x, std::int64_t count) {
   }
 }
 
-/// How x is walked: kept and reduced dimensions apart, each sorted by stride.
-///   rows:     x is [kept][reduced], each result folds consecutive elements;
-///   columns:  x is [kept outer][reduced][kept inner], kept inner being what lies next to each other in memory.
-struct Plan {
-  View x, out;  // permuted alike; out has the kept dimensions only
-  std::int64_t outer = 1, reduced = 1, inner = 1;
-};
-
-void append(View& view, std::int64_t size, std::int64_t stride) {
-  view.shape[view.rank] = size;
-  view.strides[view.rank++] = stride;
-}
-
-Plan plan_reduction(const View& out, const View& x) {
-  View kept_x = x, kept_out = out, gone = x;
-  kept_x.rank = kept_out.rank = gone.rank = 0;
-  for (int d = 0; d < x.rank; ++d) {
-    if (out.shape[d] == 1 && x.shape[d] != 1) {
-      append(gone, x.shape[d], x.strides[d]);
-    } else {
-      append(kept_x, x.shape[d], x.strides[d]);
-      append(kept_out, x.shape[d], out.strides[d]);
-    }
-  }
-  std::array kept{kept_x, kept_out};
-  sort_dimensions(kept);
-  merge_dimensions(kept);
-  sort_dimensions({&gone, 1});
-  merge_dimensions({&gone, 1});
-  Plan plan;
-  plan.reduced = gone.count();
-  plan.out = kept[1];
-  const View& outer = kept[0];
-  constexpr std::int64_t worthwhile = 16;  // shorter rows are not worth a pass each
-  const bool columns = outer.rank > 0 && gone.rank > 0 && outer.shape[outer.rank - 1] >= worthwhile &&
-                       std::abs(outer.strides[outer.rank - 1]) < std::abs(gone.strides[gone.rank - 1]);
-  plan.x = x;
-  plan.x.rank = 0;
-  const int outer_rank = outer.rank - (columns ? 1 : 0);
-  for (int d = 0; d < outer_rank; ++d) append(plan.x, outer.shape[d], outer.strides[d]);
-  plan.outer = plan.x.count();
-  for (int d = 0; d < gone.rank; ++d) append(plan.x, gone.shape[d], gone.strides[d]);
-  if (columns) {
-    append(plan.x, outer.shape[outer_rank], outer.strides[outer_rank]);
-    plan.inner = outer.shape[outer_rank];
-  }
-  return plan;
-}
-
-/// Consecutive elements are cut into segments of this size; the partial results are combined pairwise.
-constexpr std::int64_t segment_size = 32 * block_size;
-
-std::int64_t segments_of(const Plan& plan) {
-  return std::max<std::int64_t>(1, (plan.reduced + segment_size - 1) / segment_size);
-}
-
-/// So short that several rows are read at once, and none needs partial results.
-bool has_short_rows(const Plan& plan) {
-  constexpr std::int64_t longest = 64;
-  return plan.inner == 1 && plan.reduced > 0 && plan.reduced <= longest;
-}
-
-/// Elements for the partial results.
-std::int64_t workspace_size(const Plan& plan) {
-  if (has_short_rows(plan)) return 0;
-  if (plan.inner > 1) return plan.outer * RowChunks(plan.reduced).count * plan.inner;
-  return plan.outer * segments_of(plan);
-}
-
 template <class Op, class T>
-void reduce_short_rows(const Plan& plan, T divisor) {
+void reduce_short_rows(const ReductionPlan& plan, T divisor) {
   const Source<T> source(plan.x);
   const Sink<T> sink(plan.out);
   const std::int64_t n = plan.reduced, rows_at_once = block_size / n;
@@ -130,10 +62,10 @@ void reduce_short_rows(const Plan& plan, T divisor) {
 }
 
 template <class Op, class T>
-void reduce_rows(const Plan& plan, T divisor, T* partial) {
+void reduce_rows(const ReductionPlan& plan, T divisor, T* partial) {
   const Source<T> source(plan.x);
   const Sink<T> sink(plan.out);
-  const std::int64_t segments = segments_of(plan);
+  const std::int64_t segments = plan.segments();
   const std::int64_t per_range = std::max<std::int64_t>(1, segment_size / 2 / std::max<std::int64_t>(1, plan.reduced));
   parallel_ranges(plan.outer * segments, per_range, [&](std::int64_t begin, std::int64_t end) {
     alignas(64) T buffer[block_size];
@@ -162,7 +94,7 @@ void reduce_rows(const Plan& plan, T divisor, T* partial) {
 }
 
 template <class Op, class T>
-void reduce_columns(const Plan& plan, T divisor, T* partial) {
+void reduce_columns(const ReductionPlan& plan, T divisor, T* partial) {
   using Lanes = LaneType<T>;
   using V = typename Lanes::type;
   const Source<T> source(plan.x);
@@ -196,18 +128,18 @@ void reduce_columns(const Plan& plan, T divisor, T* partial) {
 
 std::int64_t on_cpu::reduce_scratch(const View& out, const View& x) {
   return with_compute_type(x.dtype, [&]<class T>(T) {
-    return workspace_size(plan_reduction(out, x)) * static_cast<std::int64_t>(sizeof(T));
+    return plan_reduction(out, x).workspace_size() * static_cast<std::int64_t>(sizeof(T));
   });
 }
 
 void on_cpu::reduce(Stream stream, ReduceOp op, const View& out, const View& x) {
-  const Plan plan = plan_reduction(out, x);
+  const ReductionPlan plan = plan_reduction(out, x);
   with_compute_type(x.dtype, [&]<class T>(T) {
-    const Workspace<T> workspace(stream, "reduce", workspace_size(plan));
+    const Workspace<T> workspace(stream, "reduce", plan.workspace_size());
     const auto run = [&]<class Op>(Op, T divisor) {
-      if (plan.inner > 1)
+      if (plan.columns())
         reduce_columns<Op>(plan, divisor, workspace.data());
-      else if (has_short_rows(plan))
+      else if (plan.has_short_rows())
         reduce_short_rows<Op>(plan, divisor);
       else
         reduce_rows<Op>(plan, divisor, workspace.data());
@@ -314,16 +246,14 @@ simd::Vec<double> load_doubles(const T* from, std::int64_t count) {
   }
 }
 
-std::int64_t segments_of_squares(std::int64_t n) { return (n + segment_size - 1) / segment_size; }
-
 }  // namespace
 
 std::int64_t on_cpu::sum_of_squares_scratch(const View& x) {
-  return segments_of_squares(x.count()) * static_cast<std::int64_t>(sizeof(double));
+  return segments_of(x.count()) * static_cast<std::int64_t>(sizeof(double));
 }
 
 void on_cpu::add_sum_of_squares(Stream stream, const View& sum, const View& x) {
-  const std::int64_t n = x.count(), segments = segments_of_squares(n);
+  const std::int64_t n = x.count(), segments = segments_of(n);
   const Workspace<double> partial(stream, "add_sum_of_squares", segments);
   if (n == 0) return;
   with_floating_compute_type(x.dtype, [&]<class T>(T) {

@@ -45,6 +45,8 @@ void throw_index_fault(int device);
 
 /// Before a loop whose index must be known where registers are named by it.
 #define POOLGRAD_UNROLL _Pragma("unroll")
+/// Before a loop that would become much code.
+#define POOLGRAD_ROLLED _Pragma("unroll 1")
 
 /// Throws CudaError for anything but cudaSuccess, after clearing the error that the runtime would report again.
 inline void check(cudaError_t status, const char* call, const char* file, int line) {

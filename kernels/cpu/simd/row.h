@@ -5,21 +5,13 @@
 #include <cstdint>
 #include <limits>
 
+#include "kernels/cpu/reduction_plan.h"
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/parallel.h"
 #include "kernels/view.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
-
-/// A contiguous view as rows of its last dimension.
-struct Rows {
-  std::int64_t rows = 0, columns = 0;
-  explicit Rows(const View& view) : columns(view.rank ? view.shape[view.rank - 1] : 1) {
-    rows = 1;
-    for (int d = 0; d + 1 < view.rank; ++d) rows *= view.shape[d];
-  }
-};
 
 /// Calls body(row) for all rows; a range of rows holds about 16 K elements.
 template <class Body>
@@ -106,17 +98,6 @@ inline ExpSum<T> exp_sum(const S* x, std::int64_t n) {
 }
 
 // Sums over rows in a fixed order: each chunk of rows has its own partial row, and partial rows are added pairwise.
-
-/// How many rows go into one partial sum: a function of the shape alone.
-struct RowChunks {
-  std::int64_t rows, size, count;
-  explicit RowChunks(std::int64_t row_count)
-      : rows(row_count),
-        size(std::max<std::int64_t>(32, (row_count + 255) / 256)),
-        count(std::max<std::int64_t>(1, (row_count + size - 1) / size)) {}
-  std::int64_t begin(std::int64_t chunk) const { return chunk * size; }
-  std::int64_t end(std::int64_t chunk) const { return std::min(rows, (chunk + 1) * size); }
-};
 
 /// Combines `count` partial rows of `columns` elements into the first one: neighbours, then neighbours of those, ...
 template <class T, class Combine>

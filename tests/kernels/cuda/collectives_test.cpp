@@ -47,19 +47,20 @@ TEST(CudaBlock, ReducesWhateverTheOrderOfItsThreads) {
 /// The sum of a block's elements less the largest and the smallest, each found through the same shared memory.
 __global__ void sum_without_extremes(const float* x, float* out) {
   const float value = x[threadIdx.x];
-  const float sum = block_reduce<reductions::Sum, 96>(value);
-  const float most = block_reduce<reductions::Maximum, 96>(value), least = block_reduce<reductions::Minimum, 96>(value);
-  const float again = block_reduce<reductions::Sum, 96>(value);
-  for (int repeat = 0; repeat < 3; ++repeat) out[threadIdx.x] = block_reduce<reductions::Sum, 96>(sum - again + 1.0f);
+  const float sum = block_reduce<reductions::Sum, 128>(value);
+  const float most = block_reduce<reductions::Maximum, 128>(value),
+              least = block_reduce<reductions::Minimum, 128>(value);
+  const float again = block_reduce<reductions::Sum, 128>(value);
+  for (int repeat = 0; repeat < 3; ++repeat) out[threadIdx.x] = block_reduce<reductions::Sum, 128>(sum - again + 1.0f);
   out[threadIdx.x] = sum - most - least + (again - sum);
 }
 
 TEST(CudaBlock, ReductionsMayFollowEachOther) {
-  std::vector<float> values(96);
+  std::vector<float> values(128);
   std::iota(values.begin(), values.end(), 1.0f);
-  const DeviceArray<float> x(values), out(std::vector<float>(96, 0.0f));
-  launch("extremes", &sum_without_extremes, {{1}, {96}}, cuda0, x.data(), out.data());
-  EXPECT_EQ(out.read(), std::vector<float>(96, 96.0f * 97 / 2 - 96 - 1));
+  const DeviceArray<float> x(values), out(std::vector<float>(128, 0.0f));
+  launch("extremes", &sum_without_extremes, {{1}, {128}}, cuda0, x.data(), out.data());
+  EXPECT_EQ(out.read(), std::vector<float>(128, 128.0f * 129 / 2 - 128 - 1));
 }
 
 __global__ void use_collectives(int* out) {

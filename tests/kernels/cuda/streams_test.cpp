@@ -4,6 +4,8 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "kernels/elementwise.h"
+#include "kernels/reduce.h"
+#include "kernels/rows.h"
 #include "tests/kernels/cuda/twin.h"
 
 namespace poolgrad::kernels {
@@ -11,15 +13,21 @@ namespace {
 
 using namespace testing;
 
-TEST(CudaElements, AnOperandOfTheHostIsNamed) {
-  TestArray x(DType::f32, {8}), out(DType::f32, {8});
-  const Twin twin(out);
-  try {
-    unary(cuda0, UnaryOp::exp, twin.on_device(), x);
-    FAIL();
-  } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "[exp] an operand is in memory of the host, not of cuda:0");
-  }
+TEST(CudaOperands, OneOfTheHostIsNamed) {
+  TestArray x(DType::f32, {8}), out(DType::f32, {8}), sum(DType::f32, {1});
+  const Twin twin(out), one(sum);
+  const auto error_of = [](const auto& run) -> std::string {
+    try {
+      run();
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string reason = "an operand is in memory of the host, not of cuda:0";
+  EXPECT_EQ(error_of([&] { unary(cuda0, UnaryOp::exp, twin.on_device(), x); }), "[exp] " + reason);
+  EXPECT_EQ(error_of([&] { reduce(cuda0, ReduceOp::sum, one.on_device(), x); }), "[sum] " + reason);
+  EXPECT_EQ(error_of([&] { softmax(cuda0, twin.on_device(), x); }), "[softmax] " + reason);
 }
 
 /// y = 2 x on one stream and z = y + 1 on another, in 60 of the orders that may be. Whether z was ever wrong.

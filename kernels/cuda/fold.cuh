@@ -1,0 +1,307 @@
+// How a GPU folds the elements of rows or of columns into one result each, in an order that depends on the shape alone.
+// kernels/cpu/reduction_plan.h says which of the two x is, and into how many parts long ones are cut; the parts'
+// results are folded by the same kernels.
+//
+// A Fold says what is folded: Part of(T x, index), identity(), combine(a, b), result(Part, divisor).
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+
+#include "kernels/cpu/reduction_plan.h"
+#include "kernels/cuda/collectives.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels::cuda {
+
+/// A reduction of kernels/definition/reduction.h; the divisor is that of a mean. Folding truths again leaves them.
+template <class Op, class T>
+struct Reduced {
+  using Part = T;
+  static POOLGRAD_HD T identity() { return Op::template identity<T>; }
+  static POOLGRAD_HD T of(T x, std::int64_t) { return Op::value(x); }
+  static POOLGRAD_HD T combine(T a, T b) { return Op::combine(a, b); }
+  static POOLGRAD_HD T result(T part, T divisor) { return part / divisor; }
+};
+
+/// Elements that a thread takes at once: 16 bytes and more of every dtype but the smallest.
+template <class T>
+inline constexpr int wide = sizeof(T) == sizeof(double) && !std::is_integral_v<T> ? 4 : 8;
+
+inline constexpr int fold_threads = 256;
+
+/// Some neighbouring dimensions of a view, walked by a row-major index: in 32 bits where that reaches.
+struct Axes {
+  int rank = 0;
+  bool narrow = true;
+  std::int64_t shape[max_rank] = {}, strides[max_rank] = {};
+
+  Axes() = default;
+  Axes(const View& view, int first, int count) : rank(count) {
+    constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
+    std::int64_t elements = 1, reach = 0;
+    for (int d = 0; d < rank; ++d) {
+      shape[d] = view.shape[first + d];
+      strides[d] = view.strides[first + d];
+      elements *= shape[d];
+      reach += (shape[d] - 1) * std::abs(strides[d]);
+    }
+    narrow = elements <= most && reach <= most;
+  }
+
+  POOLGRAD_HD std::int64_t offset(std::int64_t i) const {
+    return narrow ? walk<std::int32_t>(i) : walk<std::int64_t>(i);
+  }
+
+ private:
+  template <class Index>
+  POOLGRAD_HD std::int64_t walk(std::int64_t i) const {
+    Index rest = static_cast<Index>(i), sum = 0;
+    POOLGRAD_ROLLED
+    for (int d = rank - 1; d > 0; --d) {
+      const auto size = static_cast<Index>(shape[d]);
+      const Index above = rest / size;
+      sum += (rest - above * size) * static_cast<Index>(strides[d]);
+      rest = above;
+    }
+    return rank ? static_cast<std::int64_t>(static_cast<Index>(sum + rest * static_cast<Index>(strides[0]))) : 0;
+  }
+};
+
+/// x as [outer][reduced][inner], as its plan says; `dense`: so that `wide` neighbours can be taken in whole accesses.
+struct FoldInput {
+  const std::byte* data;
+  DType dtype;
+  bool dense;
+  Axes outer, reduced;
+  std::int64_t rows, count, inner, inner_stride;
+};
+
+template <class T>
+FoldInput fold_input(const ReductionPlan& plan) {
+  const View& x = plan.x;
+  const int last = x.rank - 1;
+  FoldInput in{x.as<const std::byte>(),
+               x.dtype,
+               true,
+               {x, 0, plan.outer_rank},
+               {x, plan.outer_rank, plan.reduced_rank},
+               plan.outer,
+               plan.reduced,
+               plan.inner,
+               plan.columns() ? x.strides[last] : 0};
+  // What is taken at once lies along the last dimension; the others lead from one access to another.
+  const std::size_t size = size_of(x.dtype),
+                    access = std::min<std::size_t>(16, size * static_cast<std::size_t>(wide<T>));
+  in.dense = reinterpret_cast<std::uintptr_t>(x.data) % access == 0;
+  for (int d = 0; d < last; ++d) in.dense &= static_cast<std::size_t>(std::abs(x.strides[d])) * size % access == 0;
+  if (last >= 0 && (plan.columns() || plan.reduced_rank > 0)) in.dense &= x.strides[last] == 1;
+  if (!plan.columns()) in.dense &= plan.reduced_rank <= 1;
+  return in;
+}
+
+/// Where results go: added to what is there, if `adds`, where these have the type of a result.
+template <class T>
+struct FoldOutput {
+  std::byte* data;
+  DType dtype;
+  Axes at;
+  T divisor;
+  bool adds;
+
+  FoldOutput(const View& out, T by, bool add = false)
+      : data(out.as<std::byte>()), dtype(out.dtype), at(out, 0, out.rank), divisor(by), adds(add) {}
+  /// Result `index`, in row-major order.
+  template <class V>
+  __device__ void put(std::int64_t index, V value) const {
+    with_element<V, true>(dtype, [&]<class S>(S) {
+      S* const to = reinterpret_cast<S*>(data) + at.offset(index);
+      if constexpr (std::is_same_v<S, V>) {
+        *to = adds ? *to + value : value;
+      } else {
+        *to = narrowed<S>(value);
+      }
+    });
+  }
+};
+
+/// wide<T> elements that lie one after another from the offset on, in whole accesses.
+template <class T>
+__device__ void read_dense(const FoldInput& x, std::int64_t offset, T (&values)[wide<T>]) {
+  with_element<T, false>(x.dtype, [&]<class S>(S) {
+    const auto pack = *reinterpret_cast<const Pack<S, wide<T>>*>(reinterpret_cast<const S*>(x.data) + offset);
+    POOLGRAD_UNROLL
+    for (int e = 0; e < wide<T>; ++e) values[e] = widened<T>(pack.value[e]);
+  });
+}
+/// The same with a stride; those below `left` are there.
+template <class T>
+__device__ void read_wide(const FoldInput& x, std::int64_t offset, std::int64_t stride, std::int64_t left,
+                          T (&values)[wide<T>]) {
+  if (x.dense && left >= wide<T>) return read_dense<T>(x, offset, values);
+  with_element<T, false>(x.dtype, [&]<class S>(S) {
+    POOLGRAD_UNROLL
+    for (int e = 0; e < wide<T>; ++e)
+      if (e < left) values[e] = widened<T>(reinterpret_cast<const S*>(x.data)[offset + e * stride]);
+  });
+}
+
+/// Each row, or each `segment` of one, is folded by `lanes` neighbouring lanes (Threads == 32) or by a block: result
+/// (row, segment). Threads take `wide` elements in turn.
+template <class Fold, class T, int Threads>
+__global__ __launch_bounds__(fold_threads, sizeof(typename Fold::Part) > 8 ? 3 : 4) void fold_rows(
+    const __grid_constant__ FoldInput x, const __grid_constant__ FoldOutput<T> out, const std::int64_t segment,
+    const std::int64_t segments, const int lanes) {
+  using Part = typename Fold::Part;
+  const bool alone = Threads > threads_per_warp;  // a block for each
+  const int per_block = alone ? 1 : static_cast<int>(blockDim.x) / lanes;
+  const int lane = static_cast<int>(threadIdx.x) % lanes;
+  const std::int64_t items = x.rows * segments;
+  for (std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * per_block; first < items;
+       first += static_cast<std::int64_t>(gridDim.x) * per_block) {
+    const std::int64_t item = first + static_cast<int>(threadIdx.x) / lanes;
+    Part part = Fold::identity();
+    if (item < items) {
+      const std::int64_t row = segments == 1 ? item : item / segments, begin = (item - row * segments) * segment;
+      const std::int64_t end = begin + segment < x.count ? begin + segment : x.count, base = x.outer.offset(row);
+      POOLGRAD_ROLLED
+      for (std::int64_t i = begin + lane * wide<T>; i < end; i += lanes * wide<T>) {
+        if (x.dense && i + wide<T> <= end) {
+          T values[wide<T>];
+          read_dense<T>(x, base + i, values);
+          POOLGRAD_UNROLL
+          for (int e = 0; e < wide<T>; ++e) part = Fold::combine(part, Fold::of(values[e], i + e));
+          continue;
+        }
+        const std::int64_t last = i + wide<T> < end ? i + wide<T> : end;
+        POOLGRAD_ROLLED
+        for (std::int64_t at = i; at < last; ++at) {
+          const std::int64_t offset = base + x.reduced.offset(at);
+          with_element<T, false>(x.dtype, [&]<class S>(S) {
+            part = Fold::combine(part, Fold::of(widened<T>(reinterpret_cast<const S*>(x.data)[offset]), at));
+          });
+        }
+      }
+    }
+    if constexpr (Threads > threads_per_warp)
+      part = block_reduce<Fold, Threads>(part);
+    else
+      part = warp_reduce<Fold>(part, lanes);
+    if (lane == 0 && item < items) out.put(item, Fold::result(part, out.divisor));
+  }
+}
+
+/// Each chunk of the rows of [outer][reduced][inner] is folded into one row: result (outer, chunk, column). A block has
+/// `across` threads side by side, a power of two, with `wide` columns each, and the others below; what those below each
+/// other have found is combined through shared memory.
+template <class Fold, class T>
+__global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_constant__ FoldInput x,
+                                                                const __grid_constant__ FoldOutput<T> out,
+                                                                const __grid_constant__ RowChunks chunks,
+                                                                const int across) {
+  using Part = typename Fold::Part;
+  POOLGRAD_SHARED(Part, staged, fold_threads * wide<T>);
+  const int thread = static_cast<int>(threadIdx.x), side = thread % across, below = thread / across;
+  const int down = fold_threads / across;
+  const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>, blocks = (x.inner + width - 1) / width;
+  const std::int64_t items = x.rows * chunks.count * blocks;
+  for (std::int64_t item = blockIdx.x; item < items; item += gridDim.x) {
+    const std::int64_t at = item / blocks, outer = at / chunks.count, chunk = at - outer * chunks.count;
+    const std::int64_t column_of_block = (item - at * blocks) * width;
+    const std::int64_t column = column_of_block + side * wide<T>, left = x.inner - column;
+    Part parts[wide<T>];
+    POOLGRAD_UNROLL
+    for (int e = 0; e < wide<T>; ++e) parts[e] = Fold::identity();
+    if (left > 0) {
+      const std::int64_t base = x.outer.offset(outer) + column * x.inner_stride, end = chunks.end(chunk);
+      POOLGRAD_ROLLED
+      for (std::int64_t row = chunks.begin(chunk) + below; row < end; row += down) {
+        const std::int64_t start = base + x.reduced.offset(row);
+        T values[wide<T>] = {};
+        read_wide<T>(x, start, x.inner_stride, left, values);
+        POOLGRAD_UNROLL
+        for (int e = 0; e < wide<T>; ++e)
+          if (e < left) parts[e] = Fold::combine(parts[e], Fold::of(values[e], row));
+      }
+    }
+    __syncthreads();  // the item before has been combined
+    POOLGRAD_UNROLL
+    for (int e = 0; e < wide<T>; ++e) staged[e * fold_threads + thread] = parts[e];
+    for (int rows = down / 2; rows > 0; rows /= 2) {
+      __syncthreads();
+      if (below < rows) {
+        POOLGRAD_UNROLL
+        for (int e = 0; e < wide<T>; ++e) {
+          parts[e] = Fold::combine(parts[e], static_cast<Part>(staged[e * fold_threads + thread + rows * across]));
+          staged[e * fold_threads + thread] = parts[e];
+        }
+      }
+    }
+    __syncthreads();
+    POOLGRAD_ROLLED
+    for (int c = thread; c < width && column_of_block + c < x.inner; c += fold_threads)
+      out.put(at * x.inner + column_of_block + c,
+              Fold::result(static_cast<Part>(staged[c % wide<T> * fold_threads + c / wide<T>]), out.divisor));
+  }
+}
+
+/// As many blocks as there is work for, within the limits of a grid; each goes on with what is left.
+inline LaunchShape fold_shape(std::int64_t items, std::int64_t per_block) {
+  constexpr std::int64_t most = 1 << 16;
+  return {{std::clamp<std::int64_t>((items + per_block - 1) / per_block, 1, most)}, {fold_threads}};
+}
+
+/// The least power of two that is n or more; at most `most`, which is one.
+constexpr int power_of_two(std::int64_t n, int most) {
+  int power = 1;
+  while (power < n && power < most) power *= 2;
+  return power;
+}
+
+/// Queues the fold of the rows of x: in segments where these have results of their own.
+template <class Fold, class T>
+void launch_rows(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out, std::int64_t segments) {
+  constexpr std::int64_t longest = 64 * threads_per_warp;  // of a row that a warp folds
+  const std::int64_t segment = segments == 1 ? x.count : segment_size, items = x.rows * segments;
+  if (std::min(x.count, segment) > longest)
+    return launch(op, &fold_rows<Fold, T, fold_threads>, fold_shape(items, 1), stream, x, out, segment, segments,
+                  fold_threads);
+  const int lanes = power_of_two((x.count + wide<T> - 1) / wide<T>, threads_per_warp);
+  launch(op, &fold_rows<Fold, T, threads_per_warp>, fold_shape(items, fold_threads / lanes), stream, x, out, segment,
+         segments, lanes);
+}
+
+template <class Fold, class T>
+void launch_columns(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out,
+                    const RowChunks& chunks) {
+  const int across = power_of_two((x.inner + wide<T> - 1) / wide<T>, threads_per_warp);
+  const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>;
+  launch(op, &fold_columns<Fold, T>, fold_shape(x.rows * chunks.count * ((x.inner + width - 1) / width), 1), stream, x,
+         out, chunks, across);
+}
+
+/// Partial results, [outer][parts][inner], as something to be folded again; parts are `apart` elements apart.
+template <class T>
+FoldInput partial_input(const T* partial, std::int64_t outer, std::int64_t parts, std::int64_t inner,
+                        std::int64_t apart) {
+  View view{const_cast<T*>(partial), dtype_of<T>, 3, {outer, parts, inner}, {parts * apart, apart, 1}};
+  if (inner == 1) view.rank = 2;
+  ReductionPlan plan;
+  plan.x = view;
+  plan.outer_rank = plan.reduced_rank = 1;
+  plan.outer = outer;
+  plan.reduced = parts;
+  plan.inner = inner;
+  return fold_input<T>(plan);
+}
+/// A view of `count` of them to be written.
+template <class T>
+View partial_output(T* partial, std::int64_t count) {
+  return {partial, dtype_of<T>, 1, {count}, {1}};
+}
+
+}  // namespace poolgrad::kernels::cuda

@@ -1,0 +1,42 @@
+#include "kernels/cpu/workspace.h"
+#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/kernels.h"
+#include "kernels/with_type.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+template <class Fold, class T>
+void reduce_as_planned(const char* op, Stream stream, const ReductionPlan& plan, T divisor) {
+  const Workspace<T> partial(stream, "reduce", plan.workspace_size());
+  const cuda::FoldInput x = cuda::fold_input<T>(plan);
+  const cuda::FoldOutput<T> out(plan.out, divisor);
+  const std::int64_t parts = plan.columns() ? RowChunks(plan.reduced).count : plan.segments();
+  const auto fold = [&](const cuda::FoldInput& from, const cuda::FoldOutput<T>& to, std::int64_t cut) {
+    if (!plan.columns()) return cuda::launch_rows<Fold, T>(op, stream, from, to, cut);
+    RowChunks rows(from.count);
+    if (cut == 1) rows.size = from.count, rows.count = 1;
+    cuda::launch_columns<Fold, T>(op, stream, from, to, rows);
+  };
+  if (parts == 1) return fold(x, out, 1);
+  fold(x, {cuda::partial_output(partial.data(), plan.workspace_size()), T(1)}, parts);
+  fold(cuda::partial_input(partial.data(), plan.outer, parts, plan.inner, plan.inner), out, 1);
+}
+
+}  // namespace
+
+void on_cuda::reduce(Stream stream, ReduceOp op, const View& out, const View& x) {
+  for (const View* operand : {&out, &x})
+    if (operand->count() > 0) cuda::check_operand(to_string(op), stream, operand->data);
+  const ReductionPlan plan = plan_reduction(out, x);
+  with_compute_type(x.dtype, [&]<class T>(T) {
+    // The mean of nothing: NaN where there is one.
+    const T size = static_cast<T>(std::is_integral_v<T> && plan.reduced == 0 ? 1 : plan.reduced);
+    with_functor(op, [&]<class Op>(Op) {
+      reduce_as_planned<cuda::Reduced<Op, T>, T>(to_string(op).data(), stream, plan,
+                                                 op == ReduceOp::mean ? size : T(1));
+    });
+  });
+}
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,127 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/rows.cuh"
+
+namespace poolgrad::kernels {
+namespace {
+
+using cuda::Compute, cuda::width;
+
+struct SineCosine {
+  double sine, cosine;
+};
+
+/// Without the table that the library's own take for large arguments, which would be memory of each thread. What is
+/// left of x after whole quarter turns is exact but for the rounding of pi / 2 to 106 bits; then Taylor series on [-pi
+/// / 4, pi / 4].
+POOLGRAD_HD SineCosine sine_cosine_of(double x) {
+  const double quarters = std::rint(x * 0.636619772367581343);
+  const double r = std::fma(-quarters, 0x1.1a62633145c07p-54, std::fma(-quarters, 0x1.921fb54442d18p0, x)), s = r * r;
+  double odd = -1.0 / 1307674368000;
+  odd = odd * s + 1.0 / 6227020800;
+  odd = odd * s - 1.0 / 39916800;
+  odd = odd * s + 1.0 / 362880;
+  odd = odd * s - 1.0 / 5040;
+  odd = odd * s + 1.0 / 120;
+  odd = odd * s - 1.0 / 6;
+  odd = r + r * s * odd;
+  double even = 1.0 / 20922789888000;
+  even = even * s - 1.0 / 87178291200;
+  even = even * s + 1.0 / 479001600;
+  even = even * s - 1.0 / 3628800;
+  even = even * s + 1.0 / 40320;
+  even = even * s - 1.0 / 720;
+  even = even * s + 1.0 / 24;
+  even = 1.0 - (0.5 * s - s * s * even);
+  const auto quarter = static_cast<std::int64_t>(quarters) & 3;
+  const double sine = quarter & 1 ? even : odd, cosine = quarter & 1 ? odd : even;
+  return {quarter & 2 ? -sine : sine, (quarter + 1) & 2 ? -cosine : cosine};
+}
+
+/// Views (B, T, H, D) as the kernel walks them: a thread has a pack of neighbouring pairs of one step, and turns it in
+/// `vectors_each` of the B * H vectors.
+template <class S>
+struct Rotations {
+  S* out;
+  const S* x;
+  std::int64_t vectors, steps, heads, half, packs, parts;
+  std::int64_t out_strides[3], x_strides[3];
+  double position, base, sign;
+};
+constexpr std::int64_t vectors_each = 8;
+
+/// Pairs are far apart, half a vector: two packs, each one access where `shape` is packed.
+template <class S>
+__global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ cuda::RowShape shape,
+                                                       const __grid_constant__ Rotations<S> all) {
+  using T = Compute<S>;
+  const std::int64_t items = all.steps * all.parts * all.packs,
+                     threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < items; i += threads) {
+    const std::int64_t at = i / all.packs, pair = (i - at * all.packs) * width<S>;
+    const std::int64_t step = at / all.parts, first = (at - step * all.parts) * vectors_each;
+    T cosine[width<S>], sine[width<S>];
+    POOLGRAD_UNROLL
+    for (int e = 0; e < width<S>; ++e) {
+      const double frequency = std::pow(all.base, -static_cast<double>(pair + e) / static_cast<double>(all.half));
+      const SineCosine turn = sine_cosine_of((all.position + static_cast<double>(step)) * frequency);
+      cosine[e] = static_cast<T>(turn.cosine);
+      sine[e] = static_cast<T>(all.sign * turn.sine);
+    }
+    const std::int64_t last = first + vectors_each < all.vectors ? first + vectors_each : all.vectors;
+    for (std::int64_t vector = first; vector < last; ++vector) {
+      const std::int64_t batch = vector / all.heads, head = vector - batch * all.heads;
+      const auto start = [&](const std::int64_t(&strides)[3]) {
+        return batch * strides[0] + step * strides[1] + head * strides[2];
+      };
+      const S* from = all.x + start(all.x_strides);
+      S* to = all.out + start(all.out_strides);
+      T low[width<S>], high[width<S>], turned[width<S>];
+      cuda::load_pack(from, pair, shape, T{}, low);
+      cuda::load_pack(from + all.half, pair, shape, T{}, high);
+      POOLGRAD_UNROLL
+      for (int e = 0; e < width<S>; ++e) turned[e] = low[e] * cosine[e] - high[e] * sine[e];
+      cuda::store_pack(to, pair, shape, turned);
+      POOLGRAD_UNROLL
+      for (int e = 0; e < width<S>; ++e) turned[e] = high[e] * cosine[e] + low[e] * sine[e];
+      cuda::store_pack(to + all.half, pair, shape, turned);
+    }
+  }
+}
+
+}  // namespace
+
+void on_cuda::rope(Stream stream, const View& out, const View& x, std::int64_t position, double base, bool inverse) {
+  if (x.count() == 0) return;
+  cuda::check_operands("rope", stream, {out.data, x.data});
+  with_floating_type(x.dtype, [&]<class S>(S) {
+    constexpr std::int64_t pack = cuda::width<S>;
+    const std::int64_t half = x.shape[3] / 2, vectors = x.shape[0] * x.shape[2];
+    Rotations<S> all{out.as<S>(),
+                     x.as<const S>(),
+                     vectors,
+                     x.shape[1],
+                     x.shape[2],
+                     half,
+                     (half + pack - 1) / pack,
+                     (vectors + vectors_each - 1) / vectors_each,
+                     {},
+                     {},
+                     static_cast<double>(position),
+                     base,
+                     inverse ? -1.0 : 1.0};
+    bool packed = cuda::can_pack<S>(half, {out.data, x.data});
+    for (int d = 0; d < 3; ++d) {
+      all.out_strides[d] = out.strides[d];
+      all.x_strides[d] = x.strides[d];
+      packed &= out.strides[d] % pack == 0 && x.strides[d] % pack == 0;
+    }
+    cuda::launch("rope", &rotate_pairs<S>, grid_stride_shape(all.steps * all.parts * all.packs), stream,
+                 cuda::RowShape{vectors, half, packed}, all);
+  });
+}
+
+}  // namespace poolgrad::kernels
