@@ -39,6 +39,9 @@ void run(Function* KernelTable::*kernel, std::string_view op, Stream stream, con
 
 using Scratch = Workspace<std::byte>;
 
+/// Whether a simulated device stands for a GPU, whose kernels may need other scratch than the CPU's.
+bool is_like_gpu(Stream stream) { return allocator_for(stream.device).memory().queues_work(); }
+
 }  // namespace
 
 void throw_no_kernel(Stream stream, std::string_view op) {
@@ -230,6 +233,14 @@ void check_indices(Stream stream, const char* op, const char* what, const View& 
   charge(stream, traffic(index));
 }
 
+namespace {
+
+std::int64_t by_index_scratch(Stream stream, std::int64_t limit, const View& index) {
+  return is_like_gpu(stream) ? sorting_scratch(index.count()) : on_cpu::by_index_scratch(limit, index);
+}
+
+}  // namespace
+
 void index_select(Stream stream, const View& out, const View& x, int dim, const View& index) {
   if (dim == x.rank - 1 && x.rank > 1) {  // every row picks the same columns
     View same = out;
@@ -247,7 +258,7 @@ void index_select(Stream stream, const View& out, const View& x, int dim, const 
 void index_add(Stream stream, const View& out, int dim, const View& index, const View& x) {
   if (const auto kernel = kernel_for(stream, "index_add", &KernelTable::index_add))
     return kernel(stream, out, dim, index, x);
-  const Scratch scratch(stream, "index_add", on_cpu::by_index_scratch(out.shape[dim], index));
+  const Scratch scratch(stream, "index_add", by_index_scratch(stream, out.shape[dim], index));
   charge(stream, traffic(x, x, x));
 }
 
@@ -258,10 +269,10 @@ void gather(Stream stream, const View& out, const View& x, int dim, const View& 
 
 namespace {
 
-/// What a scatter on a GPU asks for where it sorts.
+/// What a scatter asks for: nothing but on a GPU, where it may sort.
 std::optional<Scratch> sorting_space(Stream stream, std::string_view op, int dim, const View& index) {
   const std::int64_t n = index.count(), steps = index.shape[dim];
-  if (n == 0 || scatter_walks(n / steps, steps)) return std::nullopt;
+  if (n == 0 || scatter_walks(n / steps, steps) || !is_like_gpu(stream)) return std::nullopt;
   return std::optional<Scratch>(std::in_place, stream, op, sorting_scratch(n));
 }
 
@@ -290,7 +301,7 @@ void embedding(Stream stream, const View& out, const View& table, const View& in
 void embedding_backward(Stream stream, const View& dtable, const View& grad, const View& index, std::int64_t padding) {
   if (const auto kernel = kernel_for(stream, "embedding_backward", &KernelTable::embedding_backward))
     return kernel(stream, dtable, grad, index, padding);
-  const Scratch scratch(stream, "embedding_backward", on_cpu::by_index_scratch(dtable.shape[0], index));
+  const Scratch scratch(stream, "embedding_backward", by_index_scratch(stream, dtable.shape[0], index));
   charge(stream, traffic(grad, grad, grad));
 }
 

@@ -184,8 +184,7 @@ void scatter_walk(const View& out, int dim, const View& index, const View& x, co
 }  // namespace
 
 std::int64_t on_cpu::by_index_scratch(std::int64_t limit, const View& index) {
-  const std::int64_t n = index.count();
-  return std::max((limit + 1 + n) * static_cast<std::int64_t>(sizeof(std::int64_t)), sorting_scratch(n));
+  return (limit + 1 + index.count()) * static_cast<std::int64_t>(sizeof(std::int64_t));
 }
 
 void on_cpu::index_add(Stream stream, const View& out, int dim, const View& index, const View& x) {

@@ -18,7 +18,7 @@ std::int64_t gemm_scratch(const Gemm& shape);  // 0: a back end that asks the po
 std::int64_t reduce_scratch(const View& out, const View& x);
 std::int64_t sum_of_squares_scratch(const View& x);
 std::int64_t norm_backward_scratch(const View& x);
-std::int64_t by_index_scratch(std::int64_t limit, const View& index);  // index_add, embedding_backward; a GPU's too
+std::int64_t by_index_scratch(std::int64_t limit, const View& index);  // index_add and embedding_backward
 
 /// Plans a call of attention and asks the pool of `stream` for all that it needs; while it is held, `instead` is called
 /// in place of the computation.

@@ -191,9 +191,8 @@ __global__ void add_slices(const __grid_constant__ Sorted sorted, const __grid_c
 /// those whose index is `skip` (-1: none), summed in the compute type.
 void add_at(const char* op, Stream stream, const View& out_slice, std::int64_t stride, std::int64_t limit,
             const View& x_slice, const View& lead, const View& index, std::int64_t skip) {
-  // The CPU's scratch, so that every device asks for the same.
-  const Workspace<std::byte> scratch(stream, op, on_cpu::by_index_scratch(limit, index));
   const std::int64_t n = index.count();
+  const Workspace<std::byte> scratch(stream, op, sorting_scratch(n));
   if (n == 0 || limit == 0 || out_slice.count() == 0) return;
   for (const View& view : {out_slice, x_slice, index}) cuda::check_operand(op, stream, view.data);
   const SliceKey key{cuda::elements_of<std::int64_t>(std::array{index}, true), limit, skip, limit};
