@@ -1,5 +1,6 @@
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/rows.cuh"
+#include "kernels/definition/indexing.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -27,7 +28,7 @@ struct CrossEntropyRow {
     const T log_sum = Math<T>::log(of.sum);
     const std::int64_t target = targets[row];
     T value{};
-    if (target != ignore) {
+    if (target != ignore && is_within(target, shape.columns)) {  // else check_indices() has told
       value = log_sum - (cuda::widened<T>(x[target]) - of.shift);
       if (smoothing != T{}) {
         const T total = part.template fold<reductions::Sum>([&](T logit) { return logit - of.shift; });

@@ -1,0 +1,88 @@
+// A training step of lookups, elementwise and row operators on cuda:0, the emulated device: what it computes, against
+// the CPU, and what it asks the pool for, against the simulated device that stands for a GPU.
+#include <gtest/gtest.h>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/memory/simulated_memory.h"
+#include "autograd/operators.h"
+#include "nn/module.h"
+#include "nn/optimizer.h"
+#include "nn/training/trainer.h"
+#include "tensor/creation.h"
+
+namespace poolgrad::nn {
+namespace {
+
+constexpr std::int64_t batch = 3, length = 41, width = 64;
+
+/// Bytes to logits, with no product in it.
+class WithoutProducts : public Module {
+ public:
+  WithoutProducts(Generator& generator, Device device)
+      : table_(normal_parameter("table", {width, width}, 1.0, {.device = device, .generator = &generator})),
+        gate_(constant_parameter("gate", {width}, 0.9, {.device = device})),
+        scale_(constant_parameter("scale", {width}, 1.0, {.device = device})),
+        shift_(constant_parameter("shift", {width}, 0.0, {.device = device})) {}
+
+  Tensor loss(const Tensor& tokens, const Tensor& targets) const {
+    Tensor x = rms_norm(embedding(table_, tokens), scale_);
+    x = x + dropout(gelu(x * gate_), 0.1, generator_);
+    x = reshape(rope(reshape(x, {batch, length, 4, width / 4})), {batch, length, width});
+    return cross_entropy(layer_norm(x, scale_, shift_), targets, {.reduction = Reduction::sum});
+  }
+
+ private:
+  Tensor table_, gate_, scale_, shift_;
+  mutable Generator generator_{5};
+};
+
+struct Training {
+  std::vector<StepRecord> steps;
+  std::uint64_t hash, peak, reserved;
+};
+
+Training run_on(Device device) {
+  CachingAllocator& pool = allocator_for(device);
+  pool.trim();
+  pool.reset_peaks();
+  pool.reset_sequence_hash();
+  const std::uint64_t before = pool.statistics().allocated_bytes.current;
+  Training run;
+  {
+    Generator generator(11), text(12);
+    WithoutProducts model(generator, device);
+    AdamW optimizer(model.named_parameters(), {});
+    TrainingStep step(model, optimizer, 1.0);
+    for (int i = 0; i < 4; ++i) {
+      Tensor tokens = Tensor::empty({batch, length}, {DType::i64, device}), targets = Tensor::empty_like(tokens);
+      tokens.copy_from(randint(0, width, {batch, length}, {DType::i64}, text));
+      targets.copy_from(randint(0, width, {batch, length}, {DType::i64}, text));
+      run.steps.push_back(step.run(0.01, batch * length, [&] { return model.loss(tokens, targets); }));
+    }
+  }
+  const Statistics statistics = pool.statistics();
+  run.hash = pool.sequence_hash();
+  run.peak = statistics.allocated_bytes.peak - before;
+  run.reserved = statistics.reserved_bytes.peak;
+  return run;
+}
+
+TEST(CudaStep, LearnsWhatTheCpuLearns) {
+  const Training there = run_on({DeviceType::cuda, 0}), here = run_on(cpu);
+  for (std::size_t i = 0; i < here.steps.size(); ++i) {
+    EXPECT_NEAR(there.steps[i].loss, here.steps[i].loss, 1e-5) << "step " << i;
+    EXPECT_NEAR(there.steps[i].gradient_norm, here.steps[i].gradient_norm, 1e-4) << "step " << i;
+  }
+}
+
+TEST(CudaStep, AsksThePoolForWhatASimulatedGpuDoes) {
+  constexpr int index = 77;
+  configure_simulated_device(index, std::size_t{4} << 30);
+  const Training sim = run_on({DeviceType::sim, index}), gpu = run_on({DeviceType::cuda, 0});
+  EXPECT_EQ(sim.hash, gpu.hash);
+  EXPECT_EQ(sim.peak, gpu.peak);
+  EXPECT_EQ(sim.reserved, gpu.reserved);
+}
+
+}  // namespace
+}  // namespace poolgrad::nn
