@@ -65,6 +65,7 @@ struct Need {
   bool refused = false;                 // the budget or the device refused new memory
   bool device_full = false;             // the device itself refused memory that the budget would have allowed
   std::uint64_t device_calls_seen = 0;  // calls of all threads that had ended when the budget was last looked at
+  std::uint64_t frees_seen = 0;         // frees by then
   Block* block = nullptr;               // the result, busy, once there is one
 };
 

@@ -145,10 +145,13 @@ std::vector<Rung> Ladder::own_rungs() {
   add(
       RungId::borrow, [this](Need&) { return arenas_.free_bytes(); },
       [this](PoolLock& lock, Need& need) { return borrow(lock, need); });
+  // What others have given back, or back to the device, since the budget was last looked at, the rungs below may have
+  // missed.
   add(
       RungId::wait,
       [this](Need& need) {
-        return ground_.mutex.calls_under_way() + (ground_.mutex.calls_ended() - need.device_calls_seen);
+        return ground_.mutex.calls_under_way() + (ground_.mutex.calls_ended() - need.device_calls_seen) +
+               (ground_.accounts.allocation.freed - need.frees_seen);
       },
       [](PoolLock& lock, Need&) {
         lock.wait_for_calls();

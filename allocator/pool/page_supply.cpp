@@ -128,6 +128,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
     const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);
     const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(need.size, ground_.settings.page);
     need.device_calls_seen = ground_.mutex.calls_ended();
+    need.frees_seen = ground_.accounts.allocation.freed;
     if (pages > unused_budget()) {
       if (!ask_for_less()) return refuse();
       continue;

@@ -223,9 +223,11 @@ Trace traced(const Operator& entry, const Tensors& inputs, Device device) {
 
 TEST_P(OperatorTest, AsksASimulatedDeviceForTheSameMemoryInTheSameOrder) {
   constexpr auto workspace = static_cast<std::size_t>(Category::workspace);
+  constexpr Device like_cpu{DeviceType::sim, 100};
+  configure_simulated_device(like_cpu.index, std::size_t{64} << 30, "cpu");
   for (const OperatorCase& example : entry().cases) {
     Trace real = traced(entry(), example.inputs, cpu);
-    Trace simulated = traced(entry(), example.inputs, Device{DeviceType::sim, 0});
+    Trace simulated = traced(entry(), example.inputs, like_cpu);
     EXPECT_EQ(simulated.results, real.results) << where(example);
     if (simulated.bytes[workspace] == real.bytes[workspace]) {
       EXPECT_EQ(simulated.sequence, real.sequence) << where(example);

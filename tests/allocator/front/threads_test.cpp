@@ -1,9 +1,14 @@
 // Several threads on one pool: run these under the thread sanitizer.
+#include <gmock/gmock.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <mutex>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "allocator/front/thread_cache.h"
 #include "allocator/memory/memory_adaptor.h"
@@ -113,7 +118,8 @@ TEST_P(ThreadsTest, NeverShareABlock) {
 TEST_P(ThreadsTest, StayWithinTheBudgetAndNeverRunOutSpuriously) {
   // Four threads with at most two pages each fit into eight: nobody may be refused, however the calls interleave.
   CachingAllocator pool(memory(64 * page), {.budget = 8 * page});
-  std::atomic<int> refused = 0;
+  std::mutex mutex;
+  std::vector<std::string> refused;
   std::vector<std::thread> threads;
   for (unsigned id = 0; id < 4; ++id) {
     threads.emplace_back([&, id] {
@@ -123,14 +129,15 @@ TEST_P(ThreadsTest, StayWithinTheBudgetAndNeverRunOutSpuriously) {
         try {
           void* block = allocate(pool, bytes);
           deallocate(pool, block, bytes);
-        } catch (const OutOfMemoryError&) {
-          ++refused;
+        } catch (const OutOfMemoryError& error) {
+          const std::lock_guard lock(mutex);
+          refused.emplace_back(error.what());
         }
       }
     });
   }
   join_all(threads);
-  EXPECT_EQ(refused, 0);
+  EXPECT_THAT(refused, ::testing::IsEmpty());
   EXPECT_LE(pool.statistics().reserved_bytes.peak, 8 * page);
   expect_invariants(pool);
 }
