@@ -109,13 +109,27 @@ POOLGRAD_HD void offsets_of(const Elements<Operands>& all, std::int64_t i, std::
     offsets[k] = static_cast<std::int64_t>(static_cast<Index>(sums[k] + rest * static_cast<Index>(all.strides[k][0])));
 }
 
+/// The same in whichever width reaches.
+template <std::size_t Operands>
+POOLGRAD_HD void offsets_at(const Elements<Operands>& all, std::int64_t i, std::int64_t (&offsets)[Operands]) {
+  if (all.narrow)
+    offsets_of<std::int32_t>(all, i, offsets);
+  else
+    offsets_of<std::int64_t>(all, i, offsets);
+}
+/// Number i of an operand of indices, i64.
+POOLGRAD_HD inline std::int64_t index_at(const Elements<1>& index, std::int64_t i) {
+  std::int64_t offset[1];
+  offsets_at(index, i, offset);
+  return reinterpret_cast<const std::int64_t*>(index.data[0])[offset[0]];
+}
+
 /// Calls body(i, in, out) for every element i: in[k] is input k as a T, out[k] is to be set. Outputs come before inputs
 /// among the operands, and may be the same memory as inputs, element for element. `AnyOutput`: of any dtype.
 template <class T, std::size_t Outputs, std::size_t Inputs, bool AnyOutput, class Body>
 __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> all,
                              const __grid_constant__ Body body) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  const std::int64_t first = grid_thread(), threads = grid_threads();
   for (std::int64_t p = first; p < all.packs; p += threads) {
     constexpr std::size_t n = pack<T>;
     T in[n][Inputs + 1] = {}, out[n][Outputs];
@@ -140,10 +154,7 @@ __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> 
   for (std::int64_t i = all.packs * pack<T> + first; i < all.count; i += threads) {
     T in[Inputs + 1] = {}, out[Outputs];
     std::int64_t offset[Outputs + Inputs];
-    if (all.narrow)
-      offsets_of<std::int32_t>(all, i, offset);
-    else
-      offsets_of<std::int64_t>(all, i, offset);
+    offsets_at(all, i, offset);
     POOLGRAD_UNROLL
     for (std::size_t k = 0; k != Inputs; ++k)
       with_element<T, false>(all.dtype[Outputs + k], [&]<class S>(S) {

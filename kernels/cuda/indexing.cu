@@ -34,26 +34,15 @@ FaultRecord* fault_record(int device, bool make) {
   return record;
 }
 
-POOLGRAD_HD std::int64_t index_at(const Elements<1>& index, std::int64_t i) {
-  std::int64_t offset[1];
-  if (index.narrow)
-    cuda::offsets_of<std::int32_t>(index, i, offset);
-  else
-    cuda::offsets_of<std::int64_t>(index, i, offset);
-  return reinterpret_cast<const std::int64_t*>(index.data[0])[offset[0]];
-}
-
 /// Whoever finds an index outside looks whether it is the first, and then reports it: one thread at most. Later faults
 /// are not heard of before the first.
 __global__ void find_index_fault(const __grid_constant__ Elements<1> index, const __grid_constant__ IndexFault fault,
                                  FaultRecord* record) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < index.count;
-       i += threads) {
-    const std::int64_t value = index_at(index, i);
+  for (std::int64_t i = cuda::grid_thread(); i < index.count; i += cuda::grid_threads()) {
+    const std::int64_t value = cuda::index_at(index, i);
     if (is_within(value, fault.limit)) continue;
     std::int64_t before = 0;
-    while (before < i && is_within(index_at(index, before), fault.limit)) ++before;
+    while (before < i && is_within(cuda::index_at(index, before), fault.limit)) ++before;
     if (before < i || record->found) return;
     IndexFault& told = record->fault;
     told.op = fault.op;
@@ -72,13 +61,9 @@ __global__ void find_index_fault(const __grid_constant__ Elements<1> index, cons
 
 template <class Word>
 __global__ void gather_elements(const __grid_constant__ Elements<3> all, std::int64_t stride, std::int64_t limit) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < all.count; i += threads) {
+  for (std::int64_t i = cuda::grid_thread(); i < all.count; i += cuda::grid_threads()) {
     std::int64_t offset[3];
-    if (all.narrow)
-      cuda::offsets_of<std::int32_t>(all, i, offset);
-    else
-      cuda::offsets_of<std::int64_t>(all, i, offset);
+    cuda::offsets_at(all, i, offset);
     const std::int64_t at = wrapped(reinterpret_cast<const std::int64_t*>(all.data[2])[offset[2]], limit);
     reinterpret_cast<Word*>(all.data[0])[offset[0]] =
         is_within(at, limit) ? reinterpret_cast<const Word*>(all.data[1])[offset[1] + at * stride] : Word{};
@@ -95,9 +80,8 @@ struct alignas(16) Word16 {
 template <class Word, class Index>
 __global__ void select_words(const __grid_constant__ Elements<2> slice, const __grid_constant__ Elements<2> lead,
                              std::int64_t stride, std::int64_t limit) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   const std::int64_t n = slice.count * lead.count;
-  for (std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; t < n; t += threads) {
+  for (std::int64_t t = cuda::grid_thread(); t < n; t += cuda::grid_threads()) {
     const Index i = static_cast<Index>(t) / static_cast<Index>(slice.count);
     std::int64_t place[2], within[2];
     cuda::offsets_of<Index>(lead, i, place);

@@ -204,4 +204,11 @@ void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& sh
   if (synchronous()) synchronize(stream);
 }
 
+/// This thread among all of a one-dimensional grid, and how many there are: where a grid-stride loop begins, and its
+/// step.
+__device__ inline std::int64_t grid_thread() {
+  return static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+}
+__device__ inline std::int64_t grid_threads() { return static_cast<std::int64_t>(gridDim.x) * blockDim.x; }
+
 }  // namespace poolgrad::kernels::cuda

@@ -17,9 +17,8 @@ __global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, con
   constexpr int each = 4 / Words;  // elements
   constexpr std::size_t n = each;
   const auto skip = static_cast<std::int64_t>(key.offset % each);  // elements of the first block that are others'
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
   const std::int64_t blocks = (all.count + skip + each - 1) / each;
-  for (std::int64_t b = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; b < blocks; b += threads) {
+  for (std::int64_t b = cuda::grid_thread(); b < blocks; b += cuda::grid_threads()) {
     const std::int64_t first = b * each - skip;
     const PhiloxWords drawn =
         philox_block(key.seed, key.use, (key.offset + static_cast<std::uint64_t>(first)) * Words / 4);
@@ -46,10 +45,7 @@ __global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, con
       const std::int64_t i = first + e;
       if (i < 0 || i >= all.count) continue;
       std::int64_t offset[1 + Inputs];
-      if (all.narrow)
-        cuda::offsets_of<std::int32_t>(all, i, offset);
-      else
-        cuda::offsets_of<std::int64_t>(all, i, offset);
+      cuda::offsets_at(all, i, offset);
       T in{};
       if constexpr (Inputs == 1)
         cuda::with_element<T, false>(all.dtype[1], [&]<class S>(S) {

@@ -58,9 +58,8 @@ template <class S>
 __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ cuda::RowShape shape,
                                                        const __grid_constant__ Rotations<S> all) {
   using T = Compute<S>;
-  const std::int64_t items = all.steps * all.parts * all.packs,
-                     threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < items; i += threads) {
+  const std::int64_t items = all.steps * all.parts * all.packs;
+  for (std::int64_t i = cuda::grid_thread(); i < items; i += cuda::grid_threads()) {
     const std::int64_t at = i / all.packs, pair = (i - at * all.packs) * width<S>;
     const std::int64_t step = at / all.parts, first = (at - step * all.parts) * vectors_each;
     T cosine[width<S>], sine[width<S>];

@@ -22,19 +22,6 @@ namespace {
 
 using namespace cuda;
 
-template <std::size_t Operands>
-POOLGRAD_HD void offsets_at(const Elements<Operands>& all, std::int64_t i, std::int64_t (&offset)[Operands]) {
-  if (all.narrow)
-    cuda::offsets_of<std::int32_t>(all, i, offset);
-  else
-    cuda::offsets_of<std::int64_t>(all, i, offset);
-}
-POOLGRAD_HD std::int64_t target_of(const Elements<1>& index, std::int64_t position) {
-  std::int64_t offset[1];
-  offsets_at(index, position, offset);
-  return reinterpret_cast<const std::int64_t*>(index.data[0])[offset[0]];
-}
-
 // Sorting.
 
 /// The slice that a position's index names; `none` where that is outside or skipped.
@@ -42,7 +29,7 @@ struct SliceKey {
   Elements<1> index;
   std::int64_t limit, skip, none;
   POOLGRAD_HD std::int64_t operator()(std::int64_t position) const {
-    const std::int64_t value = target_of(index, position), at = wrapped(value, limit);
+    const std::int64_t value = index_at(index, position), at = wrapped(value, limit);
     return (value == skip && skip != -1) || !is_within(at, limit) ? none : at;
   }
 };
@@ -54,7 +41,7 @@ struct ElementKey {
     return position / (steps * inner) * inner + position % inner;
   }
   POOLGRAD_HD std::int64_t operator()(std::int64_t position) const {
-    const std::int64_t at = wrapped(target_of(index, position), limit);
+    const std::int64_t at = wrapped(index_at(index, position), limit);
     return is_within(at, limit) ? line_of(position) * limit + at : none;
   }
 };
@@ -81,8 +68,7 @@ __global__ void sort_tiles(const __grid_constant__ Key key_of, std::int64_t n, i
 
 /// Runs of `width` keys become runs of twice as many.
 __global__ void merge_runs(const std::int64_t* from, std::int64_t* to, std::int64_t n, std::int64_t width) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n; i += threads) {
+  for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) {
     const std::int64_t run = i / width, pair = run / 2 * 2 * width, key = from[i];
     const std::int64_t other = (run ^ 1) * width;
     std::int64_t low = other < n ? other : n, high = other + width < n ? other + width : n;
@@ -232,9 +218,7 @@ struct Steps {
 /// A thread for a line. Operands: index, out, x.
 template <class T, bool Add>
 __global__ void scatter_lines(const __grid_constant__ Elements<3> lines, const __grid_constant__ Steps steps) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < lines.count;
-       i += threads) {
+  for (std::int64_t i = grid_thread(); i < lines.count; i += grid_threads()) {
     std::int64_t offset[3];
     offsets_at(lines, i, offset);
     const auto* const index = reinterpret_cast<const std::int64_t*>(lines.data[0]) + offset[0];
@@ -250,8 +234,7 @@ __global__ void scatter_lines(const __grid_constant__ Elements<3> lines, const _
 template <class T, bool Add>
 __global__ void scatter_sorted(const __grid_constant__ Sorted sorted, const __grid_constant__ ElementKey key,
                                const __grid_constant__ Elements<3> lines, const __grid_constant__ Steps steps) {
-  const std::int64_t threads = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < sorted.n; i += threads) {
+  for (std::int64_t i = grid_thread(); i < sorted.n; i += grid_threads()) {
     const std::int64_t target = sorted.target(i);
     if (target == sorted.none || !(Add ? sorted.begins(i) : sorted.ends(i))) continue;
     std::int64_t offset[3];
