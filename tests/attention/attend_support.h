@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "attention/attend.h"
-#include "kernels/parallel.h"
 #include "tests/attention/oracle.h"
+#include "tests/threads.h"
 
 namespace poolgrad::attention::testing_support {
 
@@ -62,17 +62,8 @@ Outcome outcome_of(const Call& call, const Attend& function);
 /// The definition, pair by pair.
 Outcome defined(const Call& call, const oracle::Multiplicity& m);
 
-/// Work is cut for this many threads while it is alive: with many, the backward takes other ways than with one.
-class Threads {
- public:
-  explicit Threads(int count) { kernels::set_num_threads(count); }
-  ~Threads() { kernels::set_num_threads(before_); }
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
-
- private:
-  int before_ = kernels::num_threads();
-};
+/// With many threads the backward takes other ways than with one.
+using ::poolgrad::Threads;
 constexpr int one_or_many[] = {1, 5};
 
 /// "" where all parts agree within `tolerance` times the largest element of the part (at least 1); else what differs.

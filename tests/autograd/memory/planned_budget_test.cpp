@@ -20,6 +20,7 @@
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tests/test_seed.h"
+#include "tests/threads.h"
 
 namespace poolgrad {
 namespace {
@@ -272,6 +273,7 @@ TEST(PlannedBudget, GivesTheSameBitsWithinEveryBudgetAndComputesLessAgain) {
 }
 
 TEST(PlannedBudget, DoesWhatWasPredictedAndTheSameEachTime) {
+  const Threads one(1);  // with more, scratch is reckoned with where it does not always count
   PlannedBlocks blocks(8);
   const Limits limits = limits_of([&] { blocks.gradients(); });
   for (const std::size_t percent : {85u, 50u}) {
@@ -288,7 +290,7 @@ TEST(PlannedBudget, DoesWhatWasPredictedAndTheSameEachTime) {
       EXPECT_GE(statistics.plan.steps, 4u) << percent << " %";
       EXPECT_GT(statistics.dropped, 0u);
       EXPECT_NEAR(statistics.plan.nanoseconds, last, 1e-12 * last);  // summed in another order
-      EXPECT_LE(statistics.plan.bound_nanoseconds, last);
+      EXPECT_LE(statistics.plan.bound_nanoseconds, statistics.plan.nanoseconds);
       EXPECT_LE(statistics.plan.peak_bytes, limits.share(percent));
       EXPECT_EQ(statistics.plan.peak_bytes, allocator_for(cpu).statistics().active_bytes.peak);
       seen.emplace_back(statistics.dropped, statistics.recomputed, last, statistics.plan.nanoseconds,

@@ -1,15 +1,11 @@
-# Compiles a file of kernels for Hopper and holds them to what kernels that wait for memory must keep: no stack, no spills, and few
-# enough registers, 64 or REGISTERS where there is a reason, for many threads of a multiprocessor to be there at once.
+# Holds the kernels of NAME.cu, as they were compiled for Hopper, to what kernels that wait for memory must keep: no stack,
+# no spills, and few enough registers, 64 or REGISTERS where there is a reason, for many threads of a multiprocessor to be
+# there at once.
 if(NOT REGISTERS)
   set(REGISTERS 64)
 endif()
-execute_process(
-  COMMAND ${NVCC} -std=c++20 -O3 --expt-relaxed-constexpr -Werror=all-warnings -I${ROOT}
-    -gencode arch=compute_90a,code=sm_90a -Xptxas -v -cubin -o ${OUTPUT} ${SOURCE}
-  RESULT_VARIABLE failed OUTPUT_VARIABLE report ERROR_VARIABLE report)
-if(failed)
-  message(FATAL_ERROR "nvcc does not compile ${SOURCE}:\n${report}")
-endif()
+list(FILTER OBJECTS INCLUDE REGEX "/${NAME}\\.cu\\.o$")
+file(READ "${OBJECTS}.ptxas" report)
 string(REGEX MATCHALL "[0-9]+ bytes stack frame, [0-9]+ bytes spill stores" frames "${report}")
 list(LENGTH frames kernels)
 list(REMOVE_DUPLICATES frames)
