@@ -125,6 +125,10 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
     return std::size_t{0};
   };
   while (true) {
+    // What others have freed since the last search: growth counts on free neighbours only where they are too small, so
+    // it would ask for too much, and nobody would look again once somebody else takes a part.
+    need.block = arena.take(need.size, need.alignment, need.stream.id);
+    if (need.block != nullptr) return 0;
     const Arena::Growth growth = arena.plan_growth(need.size, alignment, need.stream.id, step);
     const std::size_t pages = growth.hole != nullptr ? growth.bytes : round_up(need.size, ground_.settings.page);
     need.device_calls_seen = ground_.mutex.calls_ended();

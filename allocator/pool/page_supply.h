@@ -21,7 +21,8 @@ class PageSupply {
   /// Bytes of new pages that the need would take.
   std::size_t page_deficit(const Need& need) const;
 
-  /// Commits pages for the need, as far as the budget and the device allow. The bytes, with need.block set; or 0.
+  /// Commits pages for the need, as far as the budget and the device allow. The bytes, with need.block set; or 0, where
+  /// others had freed what is needed with need.block set, too.
   std::size_t commit(PoolLock& lock, Need& need);
   /// Bytes that stitch() may move; 0 where new pages are the better choice.
   std::size_t stitchable_bytes(const Need& need) const;

@@ -52,21 +52,20 @@ class TestArray {
     const std::int64_t first = layout == Layout::reversed ? step - 1 : 0;
     if (layout == Layout::repeated && view_.rank) view_.strides[0] = 0;
     bytes_.assign(static_cast<std::size_t>(step + 2 * margin) * size_of(dtype), canary);
-    element_.assign(bytes_.size(), false);
+    element_.assign(bytes_.size(), 0);
     view_.data = bytes_.data() + (margin + first) * static_cast<std::int64_t>(size_of(dtype));
     dense_ = view_.contiguous();
     for (std::int64_t i = 0; i < view_.count(); ++i) {
       const std::size_t at = address(i);
-      for (std::size_t b = 0; b < size_of(dtype); ++b) {
-        element_[at + b] = true;
-        bytes_[at + b] = 0xff;
-      }
+      std::memset(&element_[at], 1, size_of(dtype));
+      std::memset(&bytes_[at], 0xff, size_of(dtype));
     }
   }
   /// Everything that is no element must be as it was.
   ~TestArray() {
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      if (element_[i] || bytes_[i] == canary) continue;
+    const std::uint8_t *byte = bytes_.data(), *element = element_.data();  // tests are not optimised
+    for (std::size_t i = 0, size = bytes_.size(); i < size; ++i) {
+      if (element[i] != 0 || byte[i] == canary) continue;
       ADD_FAILURE() << "wrote outside of the array, at byte " << i << " of " << bytes_.size();
       break;
     }
@@ -139,7 +138,7 @@ class TestArray {
   View view_;
   bool dense_ = false;
   std::vector<std::uint8_t> bytes_;
-  std::vector<bool> element_;
+  std::vector<std::uint8_t> element_;  // 1 for each byte of one
 };
 
 /// Every element within the tolerance of its dtype from expected(i), where i is the row-major index, or infinite where
