@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
-#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/elementwise.h"
 #include "kernels/rows.h"
 #include "tests/kernels/cuda/twin.h"

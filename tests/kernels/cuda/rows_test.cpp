@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/rows/rows.cuh"
 #include "kernels/elementwise.h"
 #include "tests/kernels/cuda/twin.h"
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/with_type.h"
 

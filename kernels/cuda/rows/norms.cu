@@ -1,7 +1,7 @@
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/rows/rows.cuh"
 
 namespace poolgrad::kernels {
 namespace cuda {

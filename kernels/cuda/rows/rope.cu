@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/rows/rows.cuh"
 
 namespace poolgrad::kernels {
 namespace {

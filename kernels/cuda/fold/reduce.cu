@@ -1,5 +1,5 @@
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/with_type.h"
 

@@ -1,7 +1,7 @@
 // Folds whose parts are of another type than the elements: the best element's index, sums of squares in f64.
 #include "kernels/cpu/strided.h"
 #include "kernels/cpu/workspace.h"
-#include "kernels/cuda/fold.cuh"
+#include "kernels/cuda/fold/fold.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/with_type.h"
 

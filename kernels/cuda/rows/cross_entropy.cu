@@ -1,5 +1,5 @@
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/rows/rows.cuh"
 #include "kernels/definition/indexing.h"
 
 namespace poolgrad::kernels {

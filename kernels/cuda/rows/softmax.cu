@@ -1,7 +1,7 @@
 #include <limits>
 
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/rows.cuh"
+#include "kernels/cuda/rows/rows.cuh"
 
 namespace poolgrad::kernels {
 namespace {
