@@ -3,6 +3,8 @@
 #include "kernels/dispatch.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -335,6 +337,21 @@ void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
 
 // Products and attention.
 
+namespace {
+
+std::atomic<bool>& tf32() {
+  static std::atomic<bool> allowed{[] {
+    const char* text = std::getenv("POOLGRAD_TF32");
+    return text != nullptr && std::string_view(text) == "1";
+  }()};
+  return allowed;
+}
+
+}  // namespace
+
+void allow_tf32(bool allowed) { tf32() = allowed; }
+bool tf32_allowed() { return tf32(); }
+
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
   if (!is_floating(shape.dtype))
     throw DTypeError("[gemm] needs a floating dtype, got " + std::string(to_string(shape.dtype)));
@@ -345,7 +362,11 @@ void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* 
   const auto out = static_cast<double>(size_of(shape.out_dtype()));
   const double of_a = m * k * (shape.stride_a ? batch : 1.0), of_b = k * n * (shape.stride_b ? batch : 1.0);
   std::optional<Scratch> scratch;
-  if (const std::int64_t bytes = on_cpu::gemm_scratch(shape)) scratch.emplace(stream, "gemm", bytes);
+  if (!is_like_gpu(stream)) {
+    if (const std::int64_t bytes = on_cpu::gemm_scratch(shape)) scratch.emplace(stream, "gemm", bytes);
+  } else if (const std::int64_t bytes = gemm_workspace(shape)) {
+    scratch.emplace(stream, "gemm", bytes, gemm_workspace_alignment);
+  }
   charge(stream,
          {element * (of_a + of_b) + out * m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0), 2.0 * m * n * k * batch});
 }

@@ -3,6 +3,7 @@
 // device has none: its clock advances by what the call would cost, and its pool is asked for the same scratch.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -50,6 +51,17 @@ std::string unavailable_reason();
 
 /// Throws the DeviceError of a call that the back end of the stream's device does not have.
 [[noreturn]] void throw_no_kernel(Stream stream, std::string_view op);
+
+/// Bytes of scratch that a product asks for on a GPU, aligned to `gemm_workspace_alignment`, and on a simulated device
+/// that stands for one: for cuBLASLt to cut k into parts of 256, at most 16, whose sums are added up afterwards. More
+/// than 32 MiB, what NVIDIA recommends for Hopper, or more parts, have no use.
+constexpr std::int64_t gemm_workspace(const Gemm& shape) {
+  const std::int64_t parts = std::min<std::int64_t>(16, (shape.k + 255) / 256);
+  if (parts < 2) return 0;
+  const auto sums = shape.batch * shape.m * shape.n * static_cast<std::int64_t>(size_of(compute_dtype(shape.dtype)));
+  return std::min(std::int64_t{32} << 20, (parts * sums + 255) / 256 * 256);
+}
+inline constexpr std::size_t gemm_workspace_alignment = 256;
 
 /// What a kernel costs a simulated device: bytes read plus written, and floating-point operations.
 struct Cost {

@@ -1,7 +1,8 @@
 // The one seam through which matrix products go: row-major, transposes, leading dimensions, batch strides, alpha, beta
 // and bias. CPU back ends: "poolgrad", our own packed kernel, is always there and gives equal bits for any number of
 // threads; "eigen" is always there; "onednn" where the build found it. POOLGRAD_GEMM names the one to use; "auto", the
-// default, is poolgrad for all but bf16, which goes to oneDNN where it was found and the CPU has bf16 products.
+// default, is poolgrad for all but bf16, which goes to oneDNN where it was found and the CPU has bf16 products. On a
+// GPU products are cuBLASLt's.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,8 @@ struct Gemm {
   DType out_dtype() const { return f32_out && dtype != DType::f64 ? DType::f32 : dtype; }
 };
 
-/// Computes C. Throws DTypeError for a dtype that is not floating, and ValueError where POOLGRAD_GEMM names no back
-/// end.
+/// Computes C; the same call has the same bits each time. Throws DTypeError for a dtype that is not floating,
+/// ValueError where POOLGRAD_GEMM names no back end, and on a GPU DeviceError where cuBLASLt is missing.
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c);
 
 /// Chooses the CPU back end for the process: "auto", "poolgrad", "eigen" or "onednn". Throws ValueError for any other
@@ -40,5 +41,10 @@ void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* 
 void set_gemm_backend(std::string_view name);
 /// What gemm() uses on the CPU now: "poolgrad", "Eigen 3.4.0", "oneDNN 2.6.3", or "poolgrad, bf16: oneDNN 2.6.3".
 std::string_view gemm_backend();
+
+/// Whether a GPU may round the operands of f32 products to TF32, which has 11 significant bits, for its tensor cores.
+/// Off unless POOLGRAD_TF32=1; nothing to other dtypes and devices.
+void allow_tf32(bool allowed);
+bool tf32_allowed();
 
 }  // namespace poolgrad::kernels

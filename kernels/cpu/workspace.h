@@ -15,23 +15,22 @@ namespace poolgrad::kernels {
 template <class T>
 class Workspace {
  public:
-  /// `count` uninitialised elements on the stream's device, 64-byte aligned.
-  Workspace(Stream stream, std::string_view name, std::int64_t count)
-      : stream_(stream), bytes_(static_cast<std::size_t>(count) * sizeof(T)) {
+  /// `count` uninitialised elements on the stream's device, aligned to 64 bytes or as is said.
+  Workspace(Stream stream, std::string_view name, std::int64_t count, std::size_t alignment = 64)
+      : stream_(stream), bytes_(static_cast<std::size_t>(count) * sizeof(T)), alignment_(alignment) {
     const MemoryScope scope(name, Category::workspace);
-    data_ = static_cast<T*>(allocator_for(stream.device).allocate(bytes_, alignment, stream));
+    data_ = static_cast<T*>(allocator_for(stream.device).allocate(bytes_, alignment_, stream));
   }
   Workspace(std::string_view name, std::int64_t count) : Workspace(Stream{cpu}, name, count) {}
-  ~Workspace() { allocator_for(stream_.device).deallocate(data_, bytes_, alignment, stream_); }
+  ~Workspace() { allocator_for(stream_.device).deallocate(data_, bytes_, alignment_, stream_); }
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
   T* data() const { return data_; }
 
  private:
-  static constexpr std::size_t alignment = 64;
   Stream stream_;
-  std::size_t bytes_;
+  std::size_t bytes_, alignment_;
   T* data_;
 };
 

@@ -1,4 +1,4 @@
-// Operators of the table that are reductions or work on rows, on cuda:0, the emulated device.
+// Operators of the table that are products, reductions or work on rows, on cuda:0, the emulated device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -24,12 +24,9 @@ Tensors run_there(const Operator& entry, const Tensors& inputs) {
   return on_device(entry.run(on_device(inputs, gpu)), cpu);
 }
 
-/// Entries of the table; those that need matrix products have no kernel yet.
-std::vector<Operator> reductions_and_rows() {
+std::vector<Operator> products_reductions_and_rows() {
   std::vector<Operator> table;
-  add_reductions(table);
-  add_rows(table);
-  std::erase_if(table, [](const Operator& entry) { return entry.records.contains("linear_cross_entropy"); });
+  for (const auto add : {add_products, add_reductions, add_rows}) add(table);
   return table;
 }
 
@@ -94,7 +91,7 @@ std::string name_of_entry(const ::testing::TestParamInfo<Operator>& info) {
       name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
   return name;
 }
-INSTANTIATE_TEST_SUITE_P(Table, CudaOperator, ::testing::ValuesIn(reductions_and_rows()), name_of_entry);
+INSTANTIATE_TEST_SUITE_P(Table, CudaOperator, ::testing::ValuesIn(products_reductions_and_rows()), name_of_entry);
 
 }  // namespace
 }  // namespace poolgrad::testing

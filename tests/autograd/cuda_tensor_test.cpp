@@ -104,7 +104,10 @@ TEST(CudaTensor, WhatCannotBeDoneIsOneSentenceAndTheNextCallWorks) {
   };
   EXPECT_EQ(error_of([&] { x.data<float>(); }), "[data] memory outside the CPU cannot be read: (4,) f32 on cuda:0");
   EXPECT_NE(error_of([&] { x + ones({4}); }).find("(4,) f32 on cuda:0"), std::string::npos);
-  EXPECT_EQ(error_of([&] { matmul(x, x); }), "[gemm] has no kernel for cuda:0 in this build");
+  EXPECT_EQ(error_of([&] {
+              matmul(x, ones({3}, {DType::f32, gpu}));
+            }),
+            "[matmul] inner dimensions differ: lhs (4,) f32 on cuda:0, rhs (3,) f32 on cuda:0");
   EXPECT_NE(error_of([&] { zeros({std::int64_t{1} << 40}, {DType::f32, gpu}); }).find("cuda:0"), std::string::npos);
   EXPECT_EQ(error_of([&] {
               zeros({4}, {DType::f32, Device{DeviceType::cuda, 9}});

@@ -1,10 +1,11 @@
-// A training step of lookups, elementwise and row operators on cuda:0, the emulated device: what it computes, against
-// the CPU, and what it asks the pool for, against the simulated device that stands for a GPU.
+// A training step without products, and one of a perceptron, on cuda:0, the emulated device: what they compute, against
+// the CPU, and what they ask the pool for, against the simulated device that stands for a GPU.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/simulated_memory.h"
 #include "autograd/operators.h"
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
 #include "nn/training/trainer.h"
@@ -36,11 +37,33 @@ class WithoutProducts : public Module {
   mutable Generator generator_{5};
 };
 
+/// Lookup, linear, gelu, linear: 300 hidden features, so that products have a workspace.
+class Perceptron : public Module {
+ public:
+  Perceptron(Generator& generator, Device device)
+      : table_(normal_parameter("table", {width, 48}, 1.0, {.device = device, .generator = &generator})),
+        up_(48, 300, {}, {.device = device, .generator = &generator}),
+        down_(300, width, {}, {.device = device, .generator = &generator}) {
+    add_module("up", up_);
+    add_module("down", down_);
+  }
+
+  Tensor loss(const Tensor& tokens, const Tensor& targets) {
+    const Tensor hidden = gelu(up_.forward(embedding(table_, tokens)));
+    return cross_entropy(down_.forward(hidden), targets, {.reduction = Reduction::sum});
+  }
+
+ private:
+  Tensor table_;
+  Linear up_, down_;
+};
+
 struct Training {
   std::vector<StepRecord> steps;
   std::uint64_t hash, peak, reserved;
 };
 
+template <class Model>
 Training run_on(Device device) {
   CachingAllocator& pool = allocator_for(device);
   pool.trim();
@@ -50,7 +73,7 @@ Training run_on(Device device) {
   Training run;
   {
     Generator generator(11), text(12);
-    WithoutProducts model(generator, device);
+    Model model(generator, device);
     AdamW optimizer(model.named_parameters(), {});
     TrainingStep step(model, optimizer, 1.0);
     for (int i = 0; i < 4; ++i) {
@@ -67,18 +90,23 @@ Training run_on(Device device) {
   return run;
 }
 
-TEST(CudaStep, LearnsWhatTheCpuLearns) {
-  const Training there = run_on({DeviceType::cuda, 0}), here = run_on(cpu);
+template <class Model>
+class CudaStep : public ::testing::Test {};
+using Models = ::testing::Types<WithoutProducts, Perceptron>;
+TYPED_TEST_SUITE(CudaStep, Models);
+
+TYPED_TEST(CudaStep, LearnsWhatTheCpuLearns) {
+  const Training there = run_on<TypeParam>({DeviceType::cuda, 0}), here = run_on<TypeParam>(cpu);
   for (std::size_t i = 0; i < here.steps.size(); ++i) {
     EXPECT_NEAR(there.steps[i].loss, here.steps[i].loss, 1e-5) << "step " << i;
     EXPECT_NEAR(there.steps[i].gradient_norm, here.steps[i].gradient_norm, 1e-4) << "step " << i;
   }
 }
 
-TEST(CudaStep, AsksThePoolForWhatASimulatedGpuDoes) {
+TYPED_TEST(CudaStep, AsksThePoolForWhatASimulatedGpuDoes) {
   constexpr int index = 77;
   configure_simulated_device(index, std::size_t{4} << 30);
-  const Training sim = run_on({DeviceType::sim, index}), gpu = run_on({DeviceType::cuda, 0});
+  const Training sim = run_on<TypeParam>({DeviceType::sim, index}), gpu = run_on<TypeParam>({DeviceType::cuda, 0});
   EXPECT_EQ(sim.hash, gpu.hash);
   EXPECT_EQ(sim.peak, gpu.peak);
   EXPECT_EQ(sim.reserved, gpu.reserved);

@@ -320,8 +320,9 @@ TEST(Gemm, OnASimulatedDeviceOnlyTimePasses) {
   EXPECT_GT(device_clock(sim), before);
 }
 
-TEST(Gemm, ASimulatedDeviceIsAskedForTheSameScratch) {
-  const Device sim{DeviceType::sim, 0};
+TEST(Gemm, ASimulatedCpuIsAskedForTheSameScratch) {
+  const Device sim{DeviceType::sim, 78};
+  configure_simulated_device(sim.index, std::size_t{4} << 30, "cpu");
   const auto asked = [](Device device, const auto& call) {
     CachingAllocator& pool = allocator_for(device);
     const auto bytes = [&] {

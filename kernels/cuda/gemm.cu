@@ -1,0 +1,363 @@
+// Matrix products by cuBLASLt. Its library, of half a gigabyte, is opened at the first product: programs without one,
+// and machines that do not have it, are spared it. On the emulated device the same calls go to a library that computes
+// naively and is strict about its arguments (kernels/cuda/emulation/cublaslt.h).
+#include "kernels/gemm.h"
+
+#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launcher.cuh"
+
+#if !defined(__CUDACC__)
+#include "kernels/cuda/emulation/cublaslt.h"
+#define POOLGRAD_HAVE_CUBLASLT
+#elif __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#include <dlfcn.h>
+#define POOLGRAD_HAVE_CUBLASLT
+#endif
+
+#if !defined(POOLGRAD_HAVE_CUBLASLT)
+
+void poolgrad::kernels::on_cuda::gemm(Stream stream, const Gemm&, const void*, const void*, void*) {
+  throw DeviceError("[gemm] needs cuBLASLt on " + to_string(stream.device) +
+                    ": its header cublasLt.h was not there when poolgrad was built");
+}
+
+#else
+
+#include <compare>
+#include <cstddef>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/cpu/workspace.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+#if !defined(__CUDACC__)
+using namespace emulation::cublaslt;
+#endif
+
+/// The entry points that are used, by their names without cublasLt.
+struct CublasLt {
+// clang-format off
+#define POOLGRAD_CUBLASLT(CALL) \
+  CALL(Create) CALL(GetStatusName) CALL(GetStatusString) CALL(Matmul) CALL(MatmulAlgoGetHeuristic) \
+  CALL(MatmulDescCreate) CALL(MatmulDescDestroy) CALL(MatmulDescSetAttribute) \
+  CALL(MatmulPreferenceCreate) CALL(MatmulPreferenceDestroy) CALL(MatmulPreferenceSetAttribute) \
+  CALL(MatrixLayoutCreate) CALL(MatrixLayoutDestroy) CALL(MatrixLayoutSetAttribute)
+// clang-format on
+#define POOLGRAD_ENTRY(name) decltype(&cublasLt##name) name = nullptr;
+  POOLGRAD_CUBLASLT(POOLGRAD_ENTRY)
+#undef POOLGRAD_ENTRY
+};
+
+#if defined(__CUDACC__)
+
+void use_device(int index) { POOLGRAD_CUDA_CHECK(cudaSetDevice(index)); }
+
+CublasLt open_cublaslt() {
+  const std::string file = "libcublasLt.so." + std::to_string(CUBLAS_VER_MAJOR);
+  void* const library = dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) throw DeviceError(std::string("[gemm] needs cuBLASLt on a GPU: ") + dlerror());
+  const auto find = [&](auto& entry, const char* name) {
+    void* const symbol = dlsym(library, name);
+    if (symbol == nullptr) throw DeviceError("[gemm] needs another " + file + ", this one has no " + name);
+    entry = reinterpret_cast<std::remove_reference_t<decltype(entry)>>(symbol);
+  };
+  CublasLt calls;
+#define POOLGRAD_ENTRY(name) find(calls.name, "cublasLt" #name);
+  POOLGRAD_CUBLASLT(POOLGRAD_ENTRY)
+#undef POOLGRAD_ENTRY
+  return calls;
+}
+
+#else
+
+void use_device(int index) { current_device = index; }
+
+CublasLt open_cublaslt() {
+#define POOLGRAD_ENTRY(name) .name = &cublasLt##name,
+  return {POOLGRAD_CUBLASLT(POOLGRAD_ENTRY)};
+#undef POOLGRAD_ENTRY
+}
+
+#endif
+
+const CublasLt& cublaslt() {
+  static const CublasLt calls = open_cublaslt();
+  return calls;
+}
+
+void check_status(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw CudaError(std::string("[gemm] ") + call + " fails with " + cublaslt().GetStatusName(status) + ": " +
+                  cublaslt().GetStatusString(status));
+}
+
+/// A handle for one thread at a time, from those that the device has to spare: there are as many as threads have
+/// multiplied at once, kept for the process, since to destroy one would wait for the device.
+class Handle {
+ public:
+  explicit Handle(int device) : spare_(spare_of(device)) {
+    const std::lock_guard lock(mutex());
+    if (spare_.handles.empty()) {
+      spare_.handles.reserve(spare_.made + 1);  // what the destructor gives back has room
+      check_status(cublaslt().Create(&handle_), "cublasLtCreate");
+      ++spare_.made;
+    } else {
+      handle_ = spare_.handles.back();
+      spare_.handles.pop_back();
+    }
+  }
+  ~Handle() {
+    const std::lock_guard lock(mutex());
+    spare_.handles.push_back(handle_);
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+  operator cublasLtHandle_t() const { return handle_; }
+
+ private:
+  struct Spare {
+    std::vector<cublasLtHandle_t> handles;
+    std::size_t made = 0;
+  };
+  static std::mutex& mutex() {
+    static auto& instance = *new std::mutex;
+    return instance;
+  }
+  static Spare& spare_of(int device) {
+    static auto& devices = *new std::map<int, Spare>;
+    const std::lock_guard lock(mutex());
+    return devices[device];
+  }
+
+  Spare& spare_;
+  cublasLtHandle_t handle_ = nullptr;
+};
+
+/// A descriptor of cuBLASLt until the end of the scope. Attributes are bytes to it: set() takes exactly their type.
+template <class T, auto Create, auto Destroy, auto SetAttribute>
+class Descriptor {
+ public:
+  template <class... Arguments>
+  explicit Descriptor(Arguments... arguments) {
+    check_status((cublaslt().*Create)(&descriptor_, arguments...), "making a descriptor");
+  }
+  ~Descriptor() { (cublaslt().*Destroy)(descriptor_); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  template <class Value>
+  void set(auto attribute, Value value) {
+    check_status((cublaslt().*SetAttribute)(descriptor_, attribute, &value, sizeof(value)), "setting an attribute");
+  }
+  operator T() const { return descriptor_; }
+
+ private:
+  T descriptor_ = nullptr;
+};
+using Operation = Descriptor<cublasLtMatmulDesc_t, &CublasLt::MatmulDescCreate, &CublasLt::MatmulDescDestroy,
+                             &CublasLt::MatmulDescSetAttribute>;
+using Matrix = Descriptor<cublasLtMatrixLayout_t, &CublasLt::MatrixLayoutCreate, &CublasLt::MatrixLayoutDestroy,
+                          &CublasLt::MatrixLayoutSetAttribute>;
+using Preference = Descriptor<cublasLtMatmulPreference_t, &CublasLt::MatmulPreferenceCreate,
+                              &CublasLt::MatmulPreferenceDestroy, &CublasLt::MatmulPreferenceSetAttribute>;
+
+cudaDataType_t native_type(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return CUDA_R_64F;
+    case DType::f32: return CUDA_R_32F;
+    case DType::f16: return CUDA_R_16F;
+    default: return CUDA_R_16BF;
+  }
+}
+
+/// The most bytes, 16 at most, that the address is a multiple of: no algorithm asks for more.
+std::uint32_t alignment_of(const void* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 16u;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+/// What an algorithm is chosen by.
+struct Problem {
+  int device;
+  DType dtype, out_dtype;
+  bool tf32, transpose_a, transpose_b, bias;
+  std::int64_t m, n, k, lda, ldb, ldc, batch, stride_a, stride_b, stride_c, workspace;
+  std::uint32_t alignment_a, alignment_b, alignment_c, alignment_bias;
+
+  auto operator<=>(const Problem&) const = default;
+};
+
+/// One call of cuBLASLt, whose matrices are column-major: row-major C = op(A) op(B) is its C^T = op(B)^T op(A)^T, of
+/// the same memory. B is its first operand, our columns are its rows, and what we call transposed it does too.
+class Product {
+ public:
+  Product(Stream stream, const Gemm& g, const void* a, const void* b, void* c, void* workspace)
+      : stream_(stream),
+        g_(g),
+        a_(a),
+        b_(b),
+        c_(c),
+        workspace_(workspace),
+        problem_{stream.device.index,
+                 g.dtype,
+                 g.out_dtype(),
+                 g.dtype == DType::f32 && tf32_allowed(),
+                 g.transpose_a,
+                 g.transpose_b,
+                 g.bias != nullptr,
+                 g.m,
+                 g.n,
+                 g.k,
+                 g.lda,
+                 g.ldb,
+                 g.ldc,
+                 g.batch,
+                 g.stride_a,
+                 g.stride_b,
+                 g.stride_c,
+                 workspace ? gemm_workspace(g) : 0,
+                 alignment_of(a),
+                 alignment_of(b),
+                 alignment_of(c),
+                 alignment_of(g.bias)},
+        operation_(compute_type(), scale_type()),
+        first_(native_type(g.dtype), size(g.transpose_b ? g.k : g.n), size(g.transpose_b ? g.n : g.k), g.ldb),
+        second_(native_type(g.dtype), size(g.transpose_a ? g.m : g.k), size(g.transpose_a ? g.k : g.m), g.lda),
+        out_(native_type(g.out_dtype()), size(g.n), size(g.m), g.ldc) {
+    operation_.set(CUBLASLT_MATMUL_DESC_TRANSA, g.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    operation_.set(CUBLASLT_MATMUL_DESC_TRANSB, g.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (g.bias != nullptr) {  // as long as its column, added to each of them: to each of our rows
+      operation_.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      operation_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
+    }
+    repeat(first_, g.stride_b);
+    repeat(second_, g.stride_a);
+    repeat(out_, g.stride_c);
+  }
+
+  void run() const {
+    const Handle handle(problem_.device);
+    const cublasLtMatmulAlgo_t algorithm = chosen(handle);
+    const auto call = [&](auto alpha, auto beta) {
+      check_status(cublaslt().Matmul(handle, operation_, &alpha, b_, first_, a_, second_, &beta, c_, out_, c_, out_,
+                                     &algorithm, workspace_, static_cast<std::size_t>(problem_.workspace),
+                                     reinterpret_cast<cudaStream_t>(stream_.id)),
+                   "cublasLtMatmul");
+    };
+    if (g_.dtype == DType::f64) return call(g_.alpha, g_.beta);
+    call(static_cast<float>(g_.alpha), static_cast<float>(g_.beta));
+  }
+
+ private:
+  static std::uint64_t size(std::int64_t n) { return static_cast<std::uint64_t>(n); }
+  cudaDataType_t scale_type() const { return g_.dtype == DType::f64 ? CUDA_R_64F : CUDA_R_32F; }
+  cublasComputeType_t compute_type() const {
+    if (g_.dtype == DType::f64) return CUBLAS_COMPUTE_64F;
+    return problem_.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  }
+  void repeat(Matrix& matrix, std::int64_t stride) const {
+    if (g_.batch == 1) return;
+    matrix.set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<std::int32_t>(g_.batch));
+    matrix.set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride);
+  }
+
+  /// Chosen once for a problem, so that it has the same bits each time. That is cuBLASLt's estimate, a function of the
+  /// problem, so it does no harm to forget them all where shapes never repeat.
+  cublasLtMatmulAlgo_t chosen(cublasLtHandle_t handle) const {
+    static auto& mutex = *new std::mutex;
+    static auto& algorithms = *new std::map<Problem, cublasLtMatmulAlgo_t>;
+    const std::lock_guard lock(mutex);
+    if (const auto known = algorithms.find(problem_); known != algorithms.end()) return known->second;
+    if (algorithms.size() >= 4096) algorithms.clear();
+    return algorithms[problem_] = choose(handle);
+  }
+
+  cublasLtMatmulAlgo_t choose(cublasLtHandle_t handle) const {
+    Preference preference;
+    preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size(problem_.workspace));
+    // Parts of k are added up in the type that is computed in: neither in place nor rounded to the type of C.
+    preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+                   static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem_.alignment_b);
+    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem_.alignment_a);
+    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem_.alignment_c);
+    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem_.alignment_c);
+    cublasLtMatmulHeuristicResult_t best{};
+    int count = 0;
+    const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(handle, operation_, first_, second_, out_, out_,
+                                                                    preference, 1, &best, &count);
+    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0))
+      throw CudaError("[gemm] cuBLASLt has no algorithm for (" + std::to_string(g_.m) + ", " + std::to_string(g_.k) +
+                      ") x (" + std::to_string(g_.k) + ", " + std::to_string(g_.n) + ") " +
+                      std::string(to_string(g_.dtype)) + ", " + std::to_string(g_.batch) + " times, on " +
+                      to_string(stream_.device));
+    check_status(status, "cublasLtMatmulAlgoGetHeuristic");
+    check_status(best.state, "cublasLtMatmulAlgoGetHeuristic");
+    return best.algo;
+  }
+
+  const Stream stream_;
+  const Gemm& g_;
+  const void *const a_, *const b_;
+  void *const c_, *const workspace_;
+  const Problem problem_;
+  Operation operation_;
+  Matrix first_, second_, out_;
+};
+
+/// C = beta * C + bias, without cuBLASLt: all that there is where k is 0.
+void scale_and_shift(Stream stream, const Gemm& g, void* c) {
+  View out{.data = c, .dtype = g.out_dtype(), .rank = 3};
+  const std::int64_t shape[] = {g.batch, g.m, g.n}, strides[] = {g.stride_c, g.ldc, 1};
+  std::copy_n(shape, 3, out.shape);
+  std::copy_n(strides, 3, out.strides);
+  View bias = out;
+  bias.data = const_cast<void*>(g.bias);
+  bias.strides[0] = bias.strides[1] = 0;
+  if (g.beta == 0.0) return g.bias ? on_cuda::copy(stream, out, bias) : on_cuda::fill(stream, out, 0.0);
+  if (g.bias) return on_cuda::axpby(stream, out, g.beta, out, 1.0, bias);
+  on_cuda::unary(stream, UnaryOp::affine, out, out, g.beta, 0.0);
+}
+
+const void* advanced(const void* matrix, std::int64_t elements, DType dtype) {
+  return static_cast<const std::byte*>(matrix) + elements * static_cast<std::int64_t>(size_of(dtype));
+}
+
+}  // namespace
+
+void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
+  if (shape.k > 0)
+    for (const void* operand : {a, b}) cuda::check_operand("gemm", stream, operand);
+  cuda::check_operand("gemm", stream, c);
+  if (shape.bias) cuda::check_operand("gemm", stream, shape.bias);
+  if (shape.k == 0) return scale_and_shift(stream, shape, c);
+
+  Gemm g = shape;
+  if (g.bias && g.dtype == DType::f64) {  // cuBLASLt adds none to products in f64
+    scale_and_shift(stream, g, c);
+    g.beta = 1.0;
+    g.bias = nullptr;
+  }
+  std::optional<Workspace<std::byte>> workspace;
+  if (const std::int64_t bytes = gemm_workspace(g)) workspace.emplace(stream, "gemm", bytes, gemm_workspace_alignment);
+  use_device(stream.device.index);
+  constexpr std::int64_t most = max_grid_yz;  // matrices in a call: what a grid takes
+  for (std::int64_t first = 0; first < shape.batch; first += most) {
+    g.batch = std::min(most, shape.batch - first);
+    Product(stream, g, advanced(a, first * g.stride_a, g.dtype), advanced(b, first * g.stride_b, g.dtype),
+            const_cast<void*>(advanced(c, first * g.stride_c, g.out_dtype())), workspace ? workspace->data() : nullptr)
+        .run();
+  }
+  if (cuda::synchronous()) cuda::synchronize(stream);
+}
+
+}  // namespace poolgrad::kernels
+
+#endif

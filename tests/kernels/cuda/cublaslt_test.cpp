@@ -1,0 +1,226 @@
+// What products ask of cuBLASLt, as the emulated device's own sees it, and what that refuses.
+#include "kernels/cuda/emulation/cublaslt.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "kernels/dispatch.h"
+#include "kernels/gemm.h"
+#include "tests/kernels/cuda/device_array.h"
+
+namespace poolgrad::kernels {
+namespace {
+
+using namespace emulation::cublaslt;
+using testing::cuda0;
+using testing::DeviceArray;
+
+Gemm dense(std::int64_t m, std::int64_t n, std::int64_t k) {
+  return {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n};
+}
+std::vector<float> numbers(std::int64_t count) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 7) - 3;
+  return values;
+}
+std::string error_of_product(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(CublasLt, ChoosesAnAlgorithmOnceForAProblem) {
+  const DeviceArray<float> a(numbers(300)), b(numbers(300)), c(numbers(300));
+  const auto choices = [&](const Gemm& g, const float* from) {
+    const Calls before = calls();
+    gemm(cuda0, g, from, b.data(), c.data());
+    const Calls after = calls();
+    EXPECT_EQ(after.products, before.products + 1);
+    EXPECT_EQ(after.descriptors, 0) << "are left";
+    return after.choices - before.choices;
+  };
+  const Gemm g = dense(11, 13, 12);
+  EXPECT_EQ(choices(g, a.data()), 1);
+  EXPECT_EQ(choices(g, a.data()), 0);
+  EXPECT_EQ(choices(g, a.data() + 4), 0) << "is as well aligned";
+  EXPECT_EQ(choices(g, a.data() + 1), 1) << "is not";
+  Gemm wider = g;
+  wider.lda = 13;
+  EXPECT_EQ(choices(wider, a.data()), 1);
+  wider.beta = 1;
+  EXPECT_EQ(choices(wider, a.data()), 0) << "whatever is added to";
+}
+
+TEST(CublasLt, RoundsToTF32OnlyWhereItMay) {
+  const float fine = 1.0f + 0x1p-20f;
+  const DeviceArray<float> a({fine}), b({fine}), c({0.0f});
+  const auto squared = [&] {
+    gemm(cuda0, dense(1, 1, 1), a.data(), b.data(), c.data());
+    return c.read()[0];
+  };
+  EXPECT_FALSE(tf32_allowed());
+  EXPECT_EQ(squared(), fine * fine);
+  allow_tf32(true);
+  EXPECT_EQ(squared(), 1.0f);
+  allow_tf32(false);
+  EXPECT_EQ(squared(), fine * fine);
+}
+
+TEST(CublasLt, ItsWorkspaceIsWhatASimulatedDeviceIsAskedFor) {
+  const auto requests = [](Device device, const Gemm& g, const void* a, const void* b, void* c) {
+    CachingAllocator& pool = allocator_for(device);
+    pool.reset_sequence_hash();
+    const std::size_t before = pool.statistics().requests;
+    gemm(Stream{device}, g, a, b, c);
+    return std::pair(pool.sequence_hash(), pool.statistics().requests - before);
+  };
+  const DeviceArray<double> a(std::vector<double>(60000)), b(std::vector<double>(60000)), c(std::vector<double>(60000));
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t k : {0, 1, 256, 257, 900})
+      for (const std::int64_t batch : {1, 3}) {
+        Gemm g = dense(19, 21, k);
+        g.dtype = dtype, g.batch = batch, g.stride_c = 19 * 21;
+        const auto there = requests(cuda0.device, g, a.data(), b.data(), c.data());
+        EXPECT_EQ(there, requests(Device{DeviceType::sim, 0}, g, nullptr, nullptr, nullptr)) << to_string(dtype) << k;
+        EXPECT_EQ(there.second, k > 256 ? 1u : 0u);
+      }
+}
+
+TEST(CublasLt, ThreadsThatMultiplyAtOnceHaveHandlesOfTheirOwn) {
+  const std::int64_t m = 40, n = 50, k = 300;
+  const DeviceArray<float> a(numbers(m * k)), b(numbers(k * n)), c(numbers(m * n));
+  gemm(cuda0, dense(m, n, k), a.data(), b.data(), c.data());
+  const std::vector<float> expected = c.read();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      const DeviceArray<float> own(numbers(m * n));
+      for (int repeat = 0; repeat < 5; ++repeat) gemm(cuda0, dense(m, n, k), a.data(), b.data(), own.data());
+      EXPECT_EQ(own.read() == expected, true);
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(calls().handles, 5);
+  EXPECT_EQ(calls().descriptors, 0);
+}
+
+TEST(CublasLt, WhatCannotBeMultipliedIsOneSentenceAndTheNextProductWorks) {
+  const DeviceArray<float> a(numbers(12)), b(numbers(12)), c(numbers(9));
+  const std::vector<float> of_host(12);
+  const auto multiply = [&](const Gemm& g, const float* from) {
+    return error_of_product([&] { gemm(cuda0, g, from, b.data(), c.data()); });
+  };
+  const Gemm g = dense(3, 3, 4);
+  EXPECT_EQ(multiply(g, of_host.data()), "[gemm] an operand is in memory of the host, not of cuda:0");
+  Gemm narrow = g;
+  narrow.lda = 3;
+  EXPECT_EQ(
+      multiply(narrow, a.data()),
+      "[gemm] cublasLtMatmulAlgoGetHeuristic fails with CUBLAS_STATUS_INVALID_VALUE: the leading dimension of B, 3, "
+      "is less than its 4 rows");
+  EXPECT_EQ(calls().descriptors, 0) << "are left";
+  EXPECT_EQ(multiply(g, a.data()), "no error");
+}
+
+/// A product in f32 of (8, 4) x (4, 6), column-major, as cuBLASLt is told of it, with one thing changed.
+struct Told {
+  cublasLtHandle_t handle = nullptr;
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
+  cublasLtMatmulPreference_t preference = nullptr;
+  std::size_t workspace = 0;
+
+  explicit Told(cublasComputeType_t compute = CUBLAS_COMPUTE_32F, cudaDataType_t scale = CUDA_R_32F,
+                std::int64_t leading = 8, std::uint64_t terms_of_b = 4) {
+    cublasLtCreate(&handle);
+    cublasLtMatmulDescCreate(&operation, compute, scale);
+    cublasLtMatrixLayoutCreate(&a, CUDA_R_32F, 8, 4, leading);
+    cublasLtMatrixLayoutCreate(&b, CUDA_R_32F, terms_of_b, 6, 4);
+    cublasLtMatrixLayoutCreate(&d, CUDA_R_32F, 8, 6, 8);
+    cublasLtMatmulPreferenceCreate(&preference);
+    for (const auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                             CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+      const std::uint32_t bytes = 16;
+      cublasLtMatmulPreferenceSetAttribute(preference, which, &bytes, sizeof(bytes));
+    }
+  }
+  ~Told() {
+    cublasLtMatmulDescDestroy(operation);
+    for (const auto layout : {a, b, d}) cublasLtMatrixLayoutDestroy(layout);
+    cublasLtMatmulPreferenceDestroy(preference);
+  }
+
+  cublasLtMatmulAlgo_t chosen;
+  std::string choose() {
+    cublasLtMatmulHeuristicResult_t best{};
+    int count = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(handle, operation, a, b, d, d, preference, 1, &best, &count);
+    chosen = best.algo;
+    return cublasLtGetStatusString(status);
+  }
+  std::string run(const void* at_a, const void* at_b, void* at_d, void* scratch = nullptr) {
+    const float one = 1, zero = 0;
+    return cublasLtGetStatusString(cublasLtMatmul(handle, operation, &one, at_a, a, at_b, b, &zero, at_d, d, at_d, d,
+                                                  &chosen, scratch, workspace, nullptr));
+  }
+};
+
+TEST(CublasLt, RefusesWhatItsDescriptorsContradict) {
+  EXPECT_EQ(Told().choose(), "success");
+  EXPECT_EQ(Told(CUBLAS_COMPUTE_32F, CUDA_R_32F, 7).choose(), "the leading dimension of A, 7, is less than its 8 rows");
+  EXPECT_EQ(Told(CUBLAS_COMPUTE_32F, CUDA_R_32F, 8, 3).choose(), "op(A) and op(B) have different numbers of terms");
+  EXPECT_EQ(Told(CUBLAS_COMPUTE_32F, CUDA_R_64F).choose(),
+            "there is no product of f32 that gives f32 with alpha and beta in f64");
+  EXPECT_EQ(Told(CUBLAS_COMPUTE_64F, CUDA_R_64F).choose(),
+            "there is no product of f32 that gives f32 with alpha and beta in f64");
+  Told swapped;
+  std::swap(swapped.a, swapped.b);
+  EXPECT_EQ(swapped.choose(), "op(A) and op(B) have different numbers of terms");
+  Told biased;
+  const std::uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
+  cublasLtMatmulDescSetAttribute(biased.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
+  EXPECT_EQ(biased.choose(), "the epilogue adds a bias, and there is none");
+  Told batched;
+  const std::int32_t many = 2;
+  cublasLtMatrixLayoutSetAttribute(batched.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &many, sizeof(many));
+  EXPECT_EQ(batched.choose(), "batches have different numbers of matrices");
+  const std::int64_t wide = 2;
+  EXPECT_EQ(cublasLtGetStatusString(
+                cublasLtMatrixLayoutSetAttribute(batched.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &wide, sizeof(wide))),
+            std::string("an attribute of 4 bytes is set by 8"));
+}
+
+TEST(CublasLt, RefusesAddressesAndAlgorithmsThatDoNotFit) {
+  const DeviceArray<float> a(numbers(40)), b(numbers(40)), d(numbers(60));
+  std::vector<float> of_host(60);
+  Told told;
+  ASSERT_EQ(told.choose(), "success");
+  EXPECT_EQ(told.run(a.data(), b.data(), d.data()), "success");
+  EXPECT_EQ(told.run(a.data() + 1, b.data(), d.data()), "A is aligned to 4 bytes, the algorithm is for 16");
+  EXPECT_EQ(told.run(a.data(), of_host.data(), d.data()).substr(0, 1), "B");
+  Told other(CUBLAS_COMPUTE_32F, CUDA_R_32F, 9);
+  other.chosen = told.chosen;
+  EXPECT_EQ(other.run(a.data(), b.data(), d.data()), "the algorithm is for another problem");
+  const std::uint64_t most = 4096;
+  cublasLtMatmulPreferenceSetAttribute(told.preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof(most));
+  ASSERT_EQ(told.choose(), "success");
+  EXPECT_EQ(told.run(a.data(), b.data(), d.data()), "the algorithm needs a workspace of 768 bytes, it has 0");
+  const Workspace<std::byte> scratch(cuda0, "test", 1024, 256);
+  told.workspace = 1 << 20;
+  EXPECT_EQ(told.run(a.data(), b.data(), d.data(), scratch.data()), "the workspace has fewer bytes than are claimed");
+  told.workspace = 768;
+  EXPECT_EQ(told.run(a.data(), b.data(), d.data(), scratch.data()), "success");
+  d.read();
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels
