@@ -27,7 +27,9 @@ bool CachingAllocator::expand_in_place(void* pointer, std::size_t bytes, std::si
   return pool_->expand_in_place(pointer, bytes, wanted, ThreadCaches::named(stream));
 }
 
-void CachingAllocator::use(void* pointer, Stream stream) { pool_->use(pointer, ThreadCaches::named(stream)); }
+void CachingAllocator::use(void* pointer, Stream stream, Access access, std::source_location location) {
+  pool_->use(pointer, ThreadCaches::named(stream), access, location);
+}
 
 void CachingAllocator::order(Stream later, Stream earlier) {
   pool_->order(ThreadCaches::named(later), ThreadCaches::named(earlier));
@@ -86,6 +88,7 @@ constexpr std::size_t default_capacity = std::size_t{8} << 30;
 struct Registry {
   std::mutex mutex;
   std::array<std::atomic<CachingAllocator*>, 3 * 256> pools{};
+  std::array<std::atomic<CachingAllocator*>, 256> pinned{};
   std::array<SimulatedMemory*, 256> simulated{};
 };
 
@@ -96,25 +99,26 @@ Registry& registry() {
 
 std::atomic<CachingAllocator*>& slot(Device device) { return registry().pools[std::hash<Device>{}(device)]; }
 
+CachingAllocator* pool_on(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config) {
+  if (config.races) memory = std::make_unique<RaceDetector>(std::move(memory));
+  return new CachingAllocator(std::move(memory), config);
+}
+
 // Called with the registry's mutex held.
 CachingAllocator* make_pool(Device device, std::size_t simulated_capacity, const SimulationOptions& simulation = {}) {
   const AllocatorConfig config = AllocatorConfig::from_environment();
-  const auto pool_on = [&](std::unique_ptr<DeviceMemory> memory) {
-    if (config.races) memory = std::make_unique<RaceDetector>(std::move(memory));
-    return new CachingAllocator(std::move(memory), config);
-  };
   switch (device.type) {
     case DeviceType::cpu:
       if (device.index != 0) throw DeviceError("[allocator] there is only one cpu, with index 0");
-      return pool_on(std::make_unique<HostMemory>());
+      return pool_on(std::make_unique<HostMemory>(), config);
     case DeviceType::sim: {
       auto memory = std::make_unique<SimulatedMemory>(device.index, simulated_capacity, simulation);
       SimulatedMemory* raw = memory.get();
-      CachingAllocator* pool = pool_on(std::move(memory));
+      CachingAllocator* pool = pool_on(std::move(memory), config);
       registry().simulated[device.index] = raw;
       return pool;
     }
-    case DeviceType::cuda: return pool_on(std::make_unique<CudaMemory>(device.index));
+    case DeviceType::cuda: return pool_on(std::make_unique<CudaMemory>(device.index), config);
   }
   throw DeviceError("[allocator] unknown kind of device");
 }
@@ -132,14 +136,32 @@ SimulatedMemory& simulated_memory(Device device, const char* function) {
 
 std::mutex& registry_mutex() { return registry().mutex; }
 
-CachingAllocator& allocator_for(Device device) {
-  std::atomic<CachingAllocator*>& pool = slot(device);
+namespace {
+
+// What is at the place, made at first use.
+template <class Make>
+CachingAllocator& known_or_made(std::atomic<CachingAllocator*>& pool, const Make& make) {
   if (CachingAllocator* known = pool.load(std::memory_order_acquire)) return *known;
   const std::lock_guard lock(registry().mutex);
-  if (pool.load(std::memory_order_relaxed) == nullptr) {
-    pool.store(make_pool(device, default_capacity), std::memory_order_release);
-  }
+  if (pool.load(std::memory_order_relaxed) == nullptr) pool.store(make(), std::memory_order_release);
   return *pool.load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+CachingAllocator& allocator_for(Device device) {
+  return known_or_made(slot(device), [&] { return make_pool(device, default_capacity); });
+}
+
+CachingAllocator& pinned_allocator_for(Device device) {
+  if (!device.is_cuda())
+    throw DeviceError("[allocator] memory of the host is pinned for CUDA devices, got " + to_string(device));
+  return known_or_made(registry().pinned[device.index], [&] {
+    AllocatorConfig config = AllocatorConfig::from_environment();
+    config.budget = 0;     // which is the device's
+    config.races = false;  // what the host does is done before whatever it queues then, which no event tells
+    return pool_on(std::make_unique<PinnedMemory>(device.index), config);
+  });
 }
 
 std::vector<CachingAllocator*> allocators_of(DeviceType type) {

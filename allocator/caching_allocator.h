@@ -146,8 +146,10 @@ class CachingAllocator {
   /// rest back. False, changing nothing, if there is no room. deallocate() then takes `wanted`.
   bool expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
 
-  /// `stream` uses the live block too, beside the stream it was allocated on: it is not reused before both are done.
-  void use(void* pointer, Stream stream);
+  /// `stream` uses the live block too, beside the stream it was allocated on: it is not reused before both are done. A
+  /// race detector hears of it.
+  void use(void* pointer, Stream stream, Access access = Access::reads,
+           std::source_location location = std::source_location::current());
   /// Work queued on `later` from now on waits for what is queued on `earlier` now. Through this the pool learns which
   /// streams may take each other's blocks without waiting.
   void order(Stream later, Stream earlier);
@@ -208,6 +210,10 @@ class CachingAllocator {
 /// for a device that does not exist (a CUDA device in a build without CUDA; a sim device that was never configured gets
 /// the default capacity of 8 GiB).
 CachingAllocator& allocator_for(Device device);
+
+/// The process-wide pool of pinned memory of the host for copies from and to a CUDA device, made at first use: see
+/// PinnedMemory. Throws DeviceError for a device that does not exist, or is none of CUDA.
+CachingAllocator& pinned_allocator_for(Device device);
 
 /// The process-wide pools of devices of this kind that have been made so far.
 std::vector<CachingAllocator*> allocators_of(DeviceType type);

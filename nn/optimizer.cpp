@@ -181,13 +181,23 @@ void AdamW::update(std::span<const Update> updates, double gradient_scale) {
 
 Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
   const MemoryScope scope("gradient_norm", Category::workspace);
-  const Device device = parameters.empty() ? cpu : parameters.front().device();
-  const Tensor sum = zeros({}, {.dtype = DType::f64, .device = device});
-  for (const Tensor& parameter : parameters)
-    if (const Tensor gradient = parameter.grad(); gradient.defined())
-      kernels::add_sum_of_squares(current_stream(device), sum.view(), gradient.view());
-  kernels::unary(current_stream(device), kernels::UnaryOp::sqrt, sum.view(), sum.view());
-  return sum;
+  const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
+  std::vector<Tensor> sums{zero_on(parameters.empty() ? cpu : parameters.front().device())};  // one for each device
+  for (const Tensor& parameter : parameters) {
+    const Tensor gradient = parameter.grad();
+    if (!gradient.defined()) continue;
+    auto sum = std::ranges::find(sums, gradient.device(), &Tensor::device);
+    if (sum == sums.end()) sum = sums.insert(sum, zero_on(gradient.device()));
+    kernels::add_sum_of_squares(current_stream(gradient.device()), sum->view(), gradient.view());
+  }
+  const Tensor& total = sums.front();
+  const Stream stream = current_stream(total.device());
+  for (std::size_t i = 1; i < sums.size(); ++i) {
+    const Tensor moved = Tensor::empty_like(total).copy_from(sums[i]);
+    kernels::axpby(stream, total.view(), 1.0, total.view(), 1.0, moved.view());
+  }
+  kernels::unary(stream, kernels::UnaryOp::sqrt, total.view(), total.view());
+  return total;
 }
 
 double gradient_norm(const std::vector<Tensor>& parameters) { return gradient_norm_tensor(parameters).item(); }

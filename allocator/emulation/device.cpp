@@ -85,18 +85,23 @@ std::uint64_t own(std::uint64_t stream) {
 
 }  // namespace
 
-Device::Device(int index, std::size_t capacity, std::uint64_t seed)
+Device::Device(int index, std::size_t capacity, std::shared_ptr<Schedule> schedule)
     : index_(index),
       capacity_(capacity),
       file_(memfd_create("poolgrad_emulated_device", MFD_CLOEXEC)),
-      seeds_(seed),
-      streams_(seeds_()) {
+      schedule_(std::move(schedule)),
+      mutex_(schedule_->mutex),
+      streams_(schedule_->streams) {
   demand(file_ >= 0, "emulation", "there is no file in memory");
   handle_faults();
+  const std::lock_guard lock(mutex_);
+  schedule_->devices.push_back(this);
 }
 
 Device::~Device() {
   while (!reserved_.empty()) driver()->address_free(reserved_.begin()->first, reserved_.begin()->second.bytes);
+  const std::lock_guard lock(mutex_);
+  std::erase(schedule_->devices, this);
   close(file_);
 }
 
@@ -113,22 +118,39 @@ void Device::protect(int protection) {
     if (mapping.accessible) mprotect(reinterpret_cast<void*>(address), mapping.bytes, protection);
 }
 
+void Schedule::open(const Device* one, const Device* other) {
+  for (Device* device : devices) {
+    const bool wanted = device == one || device == other;
+    if (device->open_ != wanted) device->protect(wanted ? PROT_READ | PROT_WRITE : PROT_NONE);
+  }
+}
+
 template <class Run>
 auto Device::working(const Run& run) {
   struct Close {
-    Device& device;
-    ~Close() {
-      if (device.open_) device.protect(PROT_NONE);
-    }
-  } close{*this};
+    Schedule& schedule;
+    ~Close() { schedule.open(nullptr, nullptr); }
+  } close{*schedule_};
   return run();
 }
 
-void Device::enqueue(const char* op, std::uint64_t stream, Streams::Work work) {
+namespace {
+constexpr int device_shift = 52;
+}
+
+std::uint64_t Device::key(std::uint64_t stream) const {
+  return own(stream) ^ static_cast<std::uint64_t>(index_) << device_shift;
+}
+
+std::uint64_t Device::named(std::uint64_t event) const {
+  return event | static_cast<std::uint64_t>(index_) << device_shift;
+}
+
+void Device::enqueue(const char* op, std::uint64_t stream, Streams::Work work, const Device* other) {
   const std::lock_guard lock(mutex_);
   working([&] {
-    streams_.enqueue(own(stream), [this, op, run = std::move(work)] {
-      if (!open_) protect(PROT_READ | PROT_WRITE);
+    streams_.enqueue(key(stream), [this, op, other, run = std::move(work)] {
+      schedule_->open(this, other);
       activity = {op};
       try {
         run();
@@ -143,9 +165,30 @@ void Device::enqueue(const char* op, std::uint64_t stream, Streams::Work work) {
 void Device::synchronize(std::uint64_t stream) {
   {
     const std::lock_guard lock(mutex_);
-    working([&] { streams_.synchronize_stream(own(stream)); });
+    working([&] { streams_.synchronize_stream(key(stream)); });
   }
   take_failure();
+}
+
+void Device::wait(std::uint64_t stream, const Device& other, std::uint64_t earlier) {
+  const std::lock_guard lock(mutex_);
+  const std::uint64_t event = streams_.create_event();
+  streams_.record(event, other.key(earlier));
+  streams_.wait(key(stream), event);
+  streams_.destroy_event(event);
+}
+
+void Device::copy(std::uint64_t stream, void* to, const void* from, std::size_t bytes) {
+  constexpr const char* call = "cudaMemcpyAsync";
+  const auto now_or_later = [&](const void* address) { return owns(address) || has_registered(address, bytes); };
+  if (now_or_later(from)) {
+    enqueue(call, stream, [=] { std::memcpy(to, from, bytes); });
+    if (!now_or_later(to)) synchronize(stream);
+    return;
+  }
+  const auto* begin = static_cast<const char*>(from);
+  enqueue(call, stream,
+          [to, staged = std::vector<char>(begin, begin + bytes)] { std::memcpy(to, staged.data(), staged.size()); });
 }
 
 void Device::take_failure() {
@@ -155,7 +198,7 @@ void Device::take_failure() {
 
 std::uint64_t Device::next_seed() {
   const std::lock_guard lock(mutex_);
-  return seeds_();
+  return schedule_->seeds();
 }
 
 bool Device::owns(const void* pointer) const {
@@ -163,6 +206,17 @@ bool Device::owns(const void* pointer) const {
   const std::lock_guard lock(mutex_);
   const auto after = reserved_.upper_bound(address);
   return after != reserved_.begin() && address - std::prev(after)->first < std::prev(after)->second.bytes;
+}
+
+bool Device::has_registered(const void* pointer, std::size_t bytes) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pointer), end = begin + bytes;
+  const std::lock_guard lock(mutex_);
+  const auto after = registered_.lower_bound(end);
+  if (after == registered_.begin()) return false;
+  const auto& [start, size] = *std::prev(after);
+  if (start + size <= begin) return false;
+  demand(start <= begin && end <= start + size, "cudaMemcpyAsync", "the memory is not of one registration");
+  return true;
 }
 
 /// A device as CudaMemory sees it.
@@ -274,32 +328,49 @@ class Driver : public CudaDriver {
     on_.enqueue("cudaMemsetAsync", stream, [=] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
   }
 
+  bool host_register(std::uintptr_t address, std::size_t bytes) override {
+    const std::lock_guard lock(on_.mutex_);
+    const auto after = on_.registered_.lower_bound(address);
+    demand((after == on_.registered_.end() || after->first >= address + bytes) &&
+               (after == on_.registered_.begin() || std::prev(after)->first + std::prev(after)->second <= address),
+           "cudaHostRegister", "some of the memory is registered");
+    on_.registered_[address] = bytes;
+    return true;
+  }
+  void host_unregister(std::uintptr_t address) override {
+    const std::lock_guard lock(on_.mutex_);
+    demand(on_.registered_.erase(address) == 1, "cudaHostUnregister", "the memory is not registered");
+  }
+
   std::uint64_t event_create() override {
     const std::lock_guard lock(on_.mutex_);
-    return on_.streams_.create_event();
+    return on_.named(on_.streams_.create_event());
   }
   void event_destroy(std::uint64_t event) override {
     const std::lock_guard lock(on_.mutex_);
-    on_.streams_.destroy_event(event);
+    on_.streams_.destroy_event(of_any_device(event));
   }
   void event_record(std::uint64_t event, std::uint64_t stream) override {
     const std::lock_guard lock(on_.mutex_);
-    on_.streams_.record(event, own(stream));
+    demand(on_.named(of_any_device(event)) == event, "cudaEventRecord", "the event is of another device");
+    on_.streams_.record(of_any_device(event), on_.key(stream));
   }
   bool event_query(std::uint64_t event) override {
     const std::lock_guard lock(on_.mutex_);
-    return on_.working([&] { return on_.streams_.query(event); });
+    return on_.working([&] { return on_.streams_.query(of_any_device(event)); });
   }
   void event_synchronize(std::uint64_t event) override {
     const std::lock_guard lock(on_.mutex_);
-    on_.working([&] { on_.streams_.synchronize(event); });
+    on_.working([&] { on_.streams_.synchronize(of_any_device(event)); });
   }
   void stream_wait(std::uint64_t stream, std::uint64_t event) override {
     const std::lock_guard lock(on_.mutex_);
-    on_.streams_.wait(own(stream), event);
+    on_.streams_.wait(on_.key(stream), of_any_device(event));
   }
 
  private:
+  static std::uint64_t of_any_device(std::uint64_t event) { return event & ((std::uint64_t{1} << device_shift) - 1); }
+
   Device& on_;
 };
 
@@ -315,19 +386,22 @@ std::array<std::atomic<Device*>, 256> devices;
 }
 
 Device& device(int index) {
-  if (index < 0 || index >= device_count())
-    throw DeviceError("[emulation] there are " + std::to_string(device_count()) +
-                      " emulated CUDA devices, got cuda:" + std::to_string(index));
+  if (index < 0 || index >= device_count()) refuse_cuda_device(index, cuda_unavailable_reason(), device_count());
   static std::mutex making;
   std::atomic<Device*>& slot = devices[static_cast<std::size_t>(index)];
   if (Device* known = slot.load(std::memory_order_acquire)) return *known;
   const std::lock_guard lock(making);
   if (slot.load() == nullptr) {  // never destroyed, as pools are not
+    static auto* const schedule = new auto(std::make_shared<Schedule>(number_from("POOLGRAD_EMULATED_SEED", 0)));
     const char* memory = std::getenv("POOLGRAD_EMULATED_MEMORY");
-    slot = new Device(index, memory ? parse_bytes(memory) / Device::page * Device::page : std::size_t{4} << 30,
-                      number_from("POOLGRAD_EMULATED_SEED", 0) + static_cast<std::uint64_t>(index));
+    slot =
+        new Device(index, memory ? parse_bytes(memory) / Device::page * Device::page : std::size_t{4} << 30, *schedule);
   }
   return *slot.load();
+}
+
+bool is_in_use(int index) {
+  return index >= 0 && index < device_count() && devices[static_cast<std::size_t>(index)].load() != nullptr;
 }
 
 Device* owner_of(const void* address) {
@@ -348,8 +422,7 @@ std::string cuda_unavailable_reason() { return emulation::device_count() > 0 ? "
 namespace {
 void check_emulated(int index) {
   if (index >= 0 && index < emulation::device_count()) return;
-  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: there are " +
-                    std::to_string(emulation::device_count()) + " CUDA devices; use cpu or sim:N");
+  refuse_cuda_device(index, cuda_unavailable_reason(), emulation::device_count());
 }
 }  // namespace
 

@@ -1,5 +1,6 @@
 // An emulated GPU: memory, streams and events of a device cuda:N that is made of the host's. It answers the calls of
 // CudaDriver, so CudaMemory and the pool run on it as on a GPU; kernels are queued on it by kernels/cuda/emulation.
+// Several devices have one scheduler of late work, so that a stream of one can wait for an event of another.
 //
 // It is in programs that are linked with the target poolgrad_emulated, and in all where POOLGRAD_CUDA=EMULATED.
 // POOLGRAD_EMULATED_DEVICES says how many there are (1), POOLGRAD_EMULATED_MEMORY how many bytes each has (4GiB),
@@ -15,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "allocator/emulation/streams.h"
 #include "allocator/memory/cuda_memory.h"
@@ -28,21 +30,46 @@ struct Activity {
 };
 extern thread_local Activity activity;
 
+class Device;
+
+/// What the devices of a machine have in common.
+struct Schedule {
+  explicit Schedule(std::uint64_t seed) : seeds(seed), streams(seeds()) {}
+
+  /// With the mutex held: work can use the memory of these two, and of no other device.
+  void open(const Device* one, const Device* other);
+
+  std::mutex mutex;  // of all that devices know
+  std::mt19937_64 seeds;
+  Streams streams;  // of all devices, see Device::key()
+  std::vector<Device*> devices;
+};
+
 /// Handles of memory are ranges of a file in memory, poisoned (all bits set) when they are made, and mappings are
 /// mappings of it, which can be read and written only while the device works: a host that touches memory of the device,
 /// or a kernel that touches addresses with nothing behind them, ends the program with a sentence that names the
-/// operator, the block and the thread. Calls may be made from any thread.
+/// operator, the block and the thread. Memory of the host is pageable unless it is registered. Calls may be made from
+/// any thread.
 class Device {
  public:
   static constexpr std::size_t page = std::size_t{2} << 20;
 
-  Device(int index, std::size_t capacity, std::uint64_t seed);
+  Device(int index, std::size_t capacity, std::shared_ptr<Schedule> schedule);
+  /// A machine with this device only.
+  Device(int index, std::size_t capacity, std::uint64_t seed)
+      : Device(index, capacity, std::make_shared<Schedule>(seed)) {}
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
   // Work. `op` must live for as long as the program. An exception of the work is kept: see take_failure().
-  void enqueue(const char* op, std::uint64_t stream, Streams::Work work);
+  /// Work may use the memory of the device, and of one other.
+  void enqueue(const char* op, std::uint64_t stream, Streams::Work work, const Device* other = nullptr);
+  /// Work queued on `stream` from now on waits for what is queued on a stream of `other`, of the same machine, now.
+  void wait(std::uint64_t stream, const Device& other, std::uint64_t earlier);
+  /// A copy of bytes, as cudaMemcpyAsync: memory of the device, or of the host, on either side. What is pageable has
+  /// been read, or written, when this returns; what is registered is read, or written, in stream order.
+  void copy(std::uint64_t stream, void* to, const void* from, std::size_t bytes);
   /// Returns once all work of the stream is done; throws CudaError if any work has failed, of whichever stream.
   void synchronize(std::uint64_t stream);
   /// Throws the first failure that nobody has heard of, as the next launch on a GPU would, and forgets it.
@@ -52,6 +79,9 @@ class Device {
 
   /// Whether the address is one of the device's.
   bool owns(const void* address) const;
+  /// Whether this memory of the host is registered with the device (pinned). Throws CudaError for a part that is and
+  /// one that is not, or that was registered by another call.
+  bool has_registered(const void* address, std::size_t bytes) const;
   /// The driver of this device, which must outlive it.
   std::unique_ptr<CudaDriver> driver();
 
@@ -68,9 +98,15 @@ class Device {
     std::size_t mapped_bytes;
   };
 
+  friend struct Schedule;
+
+  /// The name that the scheduler has for a stream of this device: ids are below 2^52, or per_thread_stream.
+  std::uint64_t key(std::uint64_t stream) const;
+  /// Names of events are the scheduler's, and of which device they are.
+  std::uint64_t named(std::uint64_t event) const;
   // All with the mutex held.
   void protect(int protection);
-  /// Calls `run`; if it runs work, the memory is open until it returns.
+  /// Calls `run`; if it runs work, memory is open until it returns.
   template <class Run>
   auto working(const Run& run);
   void place(std::uintptr_t address, const Mapping& mapping, int protection);
@@ -78,21 +114,24 @@ class Device {
   const int index_;
   const std::size_t capacity_;
   const int file_;
-  mutable std::mutex mutex_;
-  std::mt19937_64 seeds_;
-  Streams streams_;
+  const std::shared_ptr<Schedule> schedule_;
+  std::mutex& mutex_;  // the machine's
+  Streams& streams_;
   bool open_ = false;  // work has run, and can use memory
   std::string failure_;
   std::size_t end_of_file_ = 0, committed_ = 0;
   std::map<std::uint64_t, std::size_t> handles_;  // bytes, by place in the file + 1
   std::map<std::uintptr_t, Mapping> mappings_;
   std::map<std::uintptr_t, Reservation> reserved_;
+  std::map<std::uintptr_t, std::size_t> registered_;  // memory of the host; bytes by address
 };
 
 /// How many there are.
 int device_count();
 /// The program's device cuda:index, made at first use. Throws DeviceError where there is none.
 Device& device(int index);
+/// Whether that device has been used: on a GPU, it has a context, of some 500 MiB.
+bool is_in_use(int index);
 /// The one of them that the address belongs to; nullptr if it is the host's.
 Device* owner_of(const void* address);
 

@@ -101,6 +101,7 @@ class Driver : public CudaDriver {
     // Kept for the process, as the runtime keeps the one that it would make.
     POOLGRAD_CUDA_CHECK(entry_.retain_context(&context_, index_));
     const Current context = current();
+    check_capability();
     properties_.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties_.location = {CU_MEM_LOCATION_TYPE_DEVICE, index_};
     access_.location = properties_.location;
@@ -178,6 +179,21 @@ class Driver : public CudaDriver {
     POOLGRAD_CUDA_CHECK(cudaMemsetAsync(reinterpret_cast<void*>(address), value, bytes, stream_of(stream)));
   }
 
+  bool host_register(std::uintptr_t address, std::size_t bytes) override {
+    const Current context = current();
+    const cudaError_t status = cudaHostRegister(reinterpret_cast<void*>(address), bytes, cudaHostRegisterPortable);
+    if (status == cudaErrorMemoryAllocation || status == cudaErrorNotSupported || status == cudaErrorNotPermitted) {
+      cudaGetLastError();
+      return false;
+    }
+    POOLGRAD_CUDA_CHECK(status);
+    return true;
+  }
+  void host_unregister(std::uintptr_t address) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaHostUnregister(reinterpret_cast<void*>(address)));
+  }
+
   std::uint64_t event_create() override {
     const Current context = current();
     cudaEvent_t event = nullptr;
@@ -213,6 +229,17 @@ class Driver : public CudaDriver {
 
  private:
   Current current() const { return {entry_, context_}; }
+  /// Kernels are compiled for sm_90a, and as PTX for 8.0, from which a driver makes code for any newer device.
+  void check_capability() const {
+    if (entry_.attribute == nullptr) return;
+    int major = 0, minor = 0;
+    POOLGRAD_CUDA_CHECK(entry_.attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, index_));
+    POOLGRAD_CUDA_CHECK(entry_.attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, index_));
+    if (major >= 8) return;
+    throw DeviceError("[allocator] cuda:" + std::to_string(index_) + " cannot be used: its compute capability is " +
+                      std::to_string(major) + "." + std::to_string(minor) +
+                      ", and kernels are compiled for 8.0 and newer (CMAKE_CUDA_ARCHITECTURES); use cpu or sim:N");
+  }
   static bool given(CUresult status, const char* call) {
     if (status == CUDA_ERROR_OUT_OF_MEMORY) return false;
     check(status, call, __FILE__, __LINE__);
@@ -229,30 +256,36 @@ class Driver : public CudaDriver {
 
 }  // namespace
 
+namespace {
+
+// 12080 is 12.8.
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+}  // namespace
+
 std::string cuda_unavailable_reason() {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status == cudaSuccess && count > 0) return "";
   cudaGetLastError();
-  return "no CUDA device: " + std::string(status == cudaSuccess ? "the driver lists none" : cudaGetErrorString(status));
+  if (status == cudaSuccess) return "no CUDA device: the driver lists none";
+  int driver = 0, runtime = 0;
+  if (status == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0 &&
+      cudaRuntimeGetVersion(&runtime) == cudaSuccess)
+    return "no CUDA device: the driver is for CUDA " + version_text(driver) + ", older than the runtime's CUDA " +
+           version_text(runtime) + "; a newer driver, or a build with an older toolkit, is needed";
+  return "no CUDA device: " + std::string(cudaGetErrorString(status));
 }
 
 namespace {
 
 void check_index(int index) {
-  std::string reason = cuda_unavailable_reason();
-  if (reason.empty()) {
-    int count = 0;
-    POOLGRAD_CUDA_CHECK(cudaGetDeviceCount(&count));
-    if (index >= 0 && index < count) return;
-    reason = "there are " + std::to_string(count) + " CUDA devices";
-  }
-  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + reason + "; use cpu or sim:N");
-}
-
-// 12080 is 12.8.
-std::string version_text(int version) {
-  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+  const std::string reason = cuda_unavailable_reason();
+  int count = 0;
+  if (reason.empty()) POOLGRAD_CUDA_CHECK(cudaGetDeviceCount(&count));
+  if (!reason.empty() || index < 0 || index >= count) refuse_cuda_device(index, reason, count);
 }
 
 }  // namespace

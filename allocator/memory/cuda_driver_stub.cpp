@@ -7,12 +7,7 @@ namespace poolgrad {
 std::string cuda_unavailable_reason() { return "poolgrad was built without CUDA"; }
 
 namespace {
-
-[[noreturn]] void refuse(int index) {
-  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + cuda_unavailable_reason() +
-                    "; use cpu or sim:N");
-}
-
+[[noreturn]] void refuse(int index) { refuse_cuda_device(index, cuda_unavailable_reason(), 0); }
 }  // namespace
 
 std::string cuda_device_description(int index) { refuse(index); }

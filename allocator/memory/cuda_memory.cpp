@@ -1,5 +1,6 @@
 #include "allocator/memory/cuda_memory.h"
 
+#include <cstring>
 #include <string>
 #include <utility>
 
@@ -48,24 +49,26 @@ Device cuda_device(int index) {
 
 }  // namespace
 
-CudaMemory::CudaMemory(int index, std::unique_ptr<CudaDriver> driver)
-    : device_(cuda_device(index)), driver_(std::move(driver)), granularity_(driver_->granularity()) {
+void refuse_cuda_device(int index, const std::string& reason, int count) {
+  std::string why = reason;
+  if (why.empty())
+    why = count == 1 ? "the only CUDA device is cuda:0" : "the last CUDA device is cuda:" + std::to_string(count - 1);
+  throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + why + "; use cpu or sim:N");
+}
+
+CudaMemory::CudaMemory(int index, std::unique_ptr<CudaDriver> driver_of_index)
+    : CudaStreams(index, std::move(driver_of_index)), granularity_(driver().granularity()) {
   if (granularity_ == 0) {
-    throw DeviceError("[allocator] " + to_string(device_) + " has no virtual memory management");
+    throw DeviceError("[allocator] " + to_string(device()) + " has no virtual memory management");
   }
 }
 
-CudaMemory::~CudaMemory() {
-  for (const auto& [id, event] : events_) quietly([&, lost = event] { driver_->event_destroy(lost); });
-  for (const std::uint64_t event : unused_events_) quietly([&] { driver_->event_destroy(event); });
-}
-
 void* CudaMemory::reserve(std::size_t bytes) {
-  return reinterpret_cast<void*>(driver_->address_reserve(bytes, granularity_));
+  return reinterpret_cast<void*>(driver().address_reserve(bytes, granularity_));
 }
 
 void CudaMemory::unreserve(void* address, std::size_t bytes) noexcept {
-  quietly([&] { driver_->address_free(address_of(address), bytes); });
+  quietly([&] { driver().address_free(address_of(address), bytes); });
 }
 
 bool CudaMemory::commit(void* address, std::size_t bytes) {
@@ -74,12 +77,12 @@ bool CudaMemory::commit(void* address, std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     handles_.check_free(start, bytes, "commit");
   }
-  const std::optional<std::uint64_t> handle = driver_->create(bytes);
+  const std::optional<std::uint64_t> handle = driver().create(bytes);
   if (!handle) return false;
-  Undo release([&] { driver_->release(*handle); });
-  if (!driver_->map(start, bytes, *handle)) return false;
-  Undo unmap([&] { driver_->unmap(start, bytes); });
-  if (!driver_->set_access(start, bytes)) return false;
+  Undo release([&] { driver().release(*handle); });
+  if (!driver().map(start, bytes, *handle)) return false;
+  Undo unmap([&] { driver().unmap(start, bytes); });
+  if (!driver().set_access(start, bytes)) return false;
   const std::lock_guard lock(mutex_);
   handles_.add({.address = start, .bytes = bytes, .id = *handle}, "commit");
   unmap.cancel();
@@ -94,8 +97,8 @@ void CudaMemory::decommit(void* address, std::size_t bytes) noexcept {
     given_back = handles_.take(address_of(address), bytes, "decommit");
   }
   for (const auto& [start, handle] : given_back) {
-    quietly([&, bytes_of = handle.bytes, at = start] { driver_->unmap(at, bytes_of); });
-    quietly([&, id = handle.id] { driver_->release(id); });
+    quietly([&, bytes_of = handle.bytes, at = start] { driver().unmap(at, bytes_of); });
+    quietly([&, id = handle.id] { driver().release(id); });
   }
 }
 
@@ -113,31 +116,41 @@ bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
   Undo unmap([&] {
     while (mapped > 0) {
       const auto& handle = moved[--mapped];
-      driver_->unmap(handle.address + shift, handle.bytes);
+      driver().unmap(handle.address + shift, handle.bytes);
     }
   });
   for (const auto& handle : moved) {
-    if (!driver_->map(handle.address + shift, handle.bytes, handle.id)) return false;
+    if (!driver().map(handle.address + shift, handle.bytes, handle.id)) return false;
     ++mapped;
   }
-  if (!driver_->set_access(target, bytes)) return false;
+  if (!driver().set_access(target, bytes)) return false;
   {
     const std::lock_guard lock(mutex_);
     handles_.move(address_of(from), target, bytes, "move");
   }
   unmap.cancel();
-  for (const auto& handle : moved) quietly([&] { driver_->unmap(handle.address, handle.bytes); });
+  for (const auto& handle : moved) quietly([&] { driver().unmap(handle.address, handle.bytes); });
   return true;
 }
 
 void CudaMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream stream) {
-  driver_->fill(address_of(address), bytes, value, ThreadCaches::handle_of(stream));
+  driver().fill(address_of(address), bytes, value, ThreadCaches::handle_of(stream));
 }
 
-EventId CudaMemory::record_event(Stream stream) {
+// Streams and events.
+
+CudaStreams::CudaStreams(int index, std::unique_ptr<CudaDriver> driver)
+    : device_(cuda_device(index)), driver_(std::move(driver)) {}
+
+CudaStreams::~CudaStreams() {
+  for (const auto& [id, event] : events_) quietly([&, lost = event] { driver_->event_destroy(lost); });
+  for (const std::uint64_t event : unused_events_) quietly([&] { driver_->event_destroy(event); });
+}
+
+EventId CudaStreams::record_event(Stream stream) {
   std::uint64_t event = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(events_mutex_);
     if (!unused_events_.empty()) {
       event = unused_events_.back();
       unused_events_.pop_back();
@@ -146,44 +159,100 @@ EventId CudaMemory::record_event(Stream stream) {
   if (event == 0) event = driver_->event_create();
   Undo destroy([&] { driver_->event_destroy(event); });
   driver_->event_record(event, ThreadCaches::handle_of(stream));
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(events_mutex_);
   unused_events_.reserve(unused_events_.size() + events_.size() + 1);  // for discard_event(), which cannot fail
   events_.emplace(++last_event_, event);
   destroy.cancel();
   return last_event_;
 }
 
-std::uint64_t CudaMemory::event_of(EventId event) const {
-  const std::lock_guard lock(mutex_);
+std::uint64_t CudaStreams::event_of(EventId event) const {
+  const std::lock_guard lock(events_mutex_);
   const auto entry = events_.find(event);
   return entry == events_.end() ? 0 : entry->second;
 }
 
-bool CudaMemory::event_finished(EventId event) {
+bool CudaStreams::event_finished(EventId event) {
   const std::uint64_t known = event_of(event);
   if (known != 0 && !driver_->event_query(known)) return false;
   discard_event(event);
   return true;
 }
 
-void CudaMemory::stream_wait(Stream stream, EventId event) {
+void CudaStreams::stream_wait(Stream stream, EventId event) {
   if (const std::uint64_t known = event_of(event); known != 0) {
     driver_->stream_wait(ThreadCaches::handle_of(stream), known);
   }
 }
 
-void CudaMemory::synchronize(EventId event) {
+void CudaStreams::synchronize(EventId event) {
   if (const std::uint64_t known = event_of(event); known != 0) driver_->event_synchronize(known);
   discard_event(event);
 }
 
 // A wait that is queued keeps what it waits for, so the event can be recorded anew at once.
-void CudaMemory::discard_event(EventId event) noexcept {
-  const std::lock_guard lock(mutex_);
+void CudaStreams::discard_event(EventId event) noexcept {
+  const std::lock_guard lock(events_mutex_);
   const auto entry = events_.find(event);
   if (entry == events_.end()) return;
   unused_events_.push_back(entry->second);
   events_.erase(entry);
+}
+
+EventId CudaStreams::finished_event() {
+  const std::lock_guard lock(events_mutex_);
+  return ++last_event_;
+}
+
+void CudaStreams::wait_for(EventId event) {
+  if (const std::uint64_t known = event_of(event); known != 0) driver_->event_synchronize(known);
+}
+
+// Pinned memory.
+
+PinnedMemory::PinnedMemory(int index, std::unique_ptr<CudaDriver> driver, std::size_t total)
+    : CudaStreams(index, std::move(driver)), host_(total, page) {}
+
+bool PinnedMemory::commit(void* address, std::size_t bytes) {
+  const std::uintptr_t start = address_of(address);
+  {
+    const std::lock_guard lock(mutex_);
+    pinned_.check_free(start, bytes, "commit");
+  }
+  if (!host_.commit(address, bytes)) return false;
+  Undo decommit([&] { host_.decommit(address, bytes); });
+  if (!driver().host_register(start, bytes)) return false;
+  Undo unregister([&] { driver().host_unregister(start); });
+  const std::lock_guard lock(mutex_);
+  pinned_.add({.address = start, .bytes = bytes, .id = start}, "commit");
+  unregister.cancel();
+  decommit.cancel();
+  return true;
+}
+
+void PinnedMemory::decommit(void* address, std::size_t bytes) noexcept {
+  MappedHandles::Handles given_back;
+  {
+    const std::lock_guard lock(mutex_);
+    given_back = pinned_.take(address_of(address), bytes, "decommit");
+  }
+  for (const auto& [start, handle] : given_back) quietly([&, at = start] { driver().host_unregister(at); });
+  host_.decommit(address, bytes);
+}
+
+void PinnedMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream stream) {
+  if (stream.id == host_stream)
+    std::memset(address, value, bytes);
+  else
+    driver().fill(address_of(address), bytes, value, ThreadCaches::handle_of(stream));
+}
+
+EventId PinnedMemory::record_event(Stream stream) {
+  return stream.id == host_stream ? finished_event() : CudaStreams::record_event(stream);
+}
+
+void PinnedMemory::stream_wait(Stream stream, EventId event) {
+  stream.id == host_stream ? wait_for(event) : CudaStreams::stream_wait(stream, event);
 }
 
 }  // namespace poolgrad

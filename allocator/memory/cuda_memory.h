@@ -1,5 +1,6 @@
-// The memory of a GPU, and the calls to CUDA that it makes, as an interface: the real one where a GPU is, a fake that
-// keeps a record in tests, so that all of CudaMemory runs on machines without one.
+// The memory of a GPU, memory of the host that is pinned for it, and the calls to CUDA that they make, as an interface:
+// the real one where a GPU is, a fake that keeps a record in tests, so that all of CudaMemory runs on machines without
+// one.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +14,7 @@
 
 #include "allocator/heap/handles.h"
 #include "allocator/memory/device_memory.h"
+#include "allocator/memory/host_memory.h"
 
 namespace poolgrad {
 
@@ -46,6 +48,10 @@ class CudaDriver {
 
   virtual void fill(std::uintptr_t address, std::size_t bytes, unsigned char value, std::uint64_t stream) = 0;
 
+  /// cudaHostRegister: memory of the host is pinned, for all devices. False if the driver refuses.
+  virtual bool host_register(std::uintptr_t address, std::size_t bytes) = 0;
+  virtual void host_unregister(std::uintptr_t address) = 0;
+
   /// Events take no times, which would make them slow.
   virtual std::uint64_t event_create() = 0;
   virtual void event_destroy(std::uint64_t event) = 0;
@@ -64,6 +70,40 @@ std::string cuda_device_description(int index);
 
 /// The driver of device `index`. Throws DeviceError with the reason where it cannot be used.
 std::unique_ptr<CudaDriver> make_cuda_driver(int index);
+/// Throws the DeviceError of a device that cannot be used: for this reason, or, if it is empty, since there are only
+/// `count`.
+[[noreturn]] void refuse_cuda_device(int index, const std::string& reason, int count);
+
+/// Of memory that work on a device's streams may use: whose the streams are, and their events.
+class CudaStreams : public DeviceMemory {
+ public:
+  CudaStreams(int index, std::unique_ptr<CudaDriver> driver);
+  ~CudaStreams() override;
+
+  Device device() const override { return device_; }
+  EventId record_event(Stream stream) override;
+  bool event_finished(EventId event) override;
+  void stream_wait(Stream stream, EventId event) override;
+  void synchronize(EventId event) override;
+  void discard_event(EventId event) noexcept override;
+
+ protected:
+  CudaDriver& driver() const { return *driver_; }
+  /// An event of work that is done.
+  EventId finished_event();
+  /// Returns once the work is done, and spends nothing.
+  void wait_for(EventId event);
+
+ private:
+  std::uint64_t event_of(EventId event) const;  // 0 if it is spent, or was done from the start
+
+  const Device device_;
+  const std::unique_ptr<CudaDriver> driver_;
+  mutable std::mutex events_mutex_;  // never held during a call of the driver
+  EventId last_event_ = 0;
+  std::unordered_map<EventId, std::uint64_t> events_;  // recorded and not spent
+  std::vector<std::uint64_t> unused_events_;
+};
 
 /// A GPU's memory through CUDA's virtual memory management: addresses are reserved once, and handles of physical memory
 /// are mapped behind them, moved and taken away. Each commit() makes one handle; decommit() and move() take whole ones
@@ -73,17 +113,15 @@ std::unique_ptr<CudaDriver> make_cuda_driver(int index);
 ///
 /// There is no variant on cudaMalloc: its addresses cost memory and cannot be had twice, so a pool on it could neither
 /// give pages back nor move them, and the GPUs that the kernels are compiled for (sm_80 and newer) have no need of it.
-class CudaMemory : public DeviceMemory {
+class CudaMemory : public CudaStreams {
  public:
   /// Throws DeviceError if the device has no virtual memory management.
   CudaMemory(int index, std::unique_ptr<CudaDriver> driver);
   /// Device cuda:`index`; throws DeviceError where it cannot be used.
   explicit CudaMemory(int index) : CudaMemory(index, make_cuda_driver(index)) {}
-  ~CudaMemory() override;
 
-  Device device() const override { return device_; }
   std::size_t granularity() const override { return granularity_; }
-  MemoryInfo info() const override { return driver_->memory_info(); }
+  MemoryInfo info() const override { return driver().memory_info(); }
   void* reserve(std::size_t bytes) override;
   void unreserve(void* address, std::size_t bytes) noexcept override;
   bool commit(void* address, std::size_t bytes) override;
@@ -91,23 +129,46 @@ class CudaMemory : public DeviceMemory {
   bool move(void* from, void* to, std::size_t bytes) override;
   bool divisible() const override { return false; }
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
-  EventId record_event(Stream stream) override;
-  bool event_finished(EventId event) override;
-  void stream_wait(Stream stream, EventId event) override;
-  void synchronize(EventId event) override;
-  void discard_event(EventId event) noexcept override;
 
  private:
-  std::uint64_t event_of(EventId event) const;  // 0 if it is spent
-
-  const Device device_;
-  const std::unique_ptr<CudaDriver> driver_;
   const std::size_t granularity_;
-  mutable std::mutex mutex_;  // never held during a call of the driver
+  std::mutex mutex_;  // never held during a call of the driver
   MappedHandles handles_;
-  EventId last_event_ = 0;
-  std::unordered_map<EventId, std::uint64_t> events_;  // recorded and not spent
-  std::vector<std::uint64_t> unused_events_;
+};
+
+/// Memory of the host that is pinned: a device copies from it and to it while the host goes on, where of other memory
+/// of the host the driver makes the copies itself, and makes its caller wait. It belongs to the streams of one device,
+/// and to one more, the host's, on which blocks are had that the host reads or writes: its work is done when it is
+/// called, and what it is told to wait for, the caller waits for. So a pool on it hands no block to the host that a
+/// copy still uses, if CachingAllocator::use() tells it of the copy.
+class PinnedMemory : public CudaStreams {
+ public:
+  /// Pinned in steps of it, aligned to it. A copy must not go beyond what was pinned at once: one page never does.
+  static constexpr std::size_t page = std::size_t{2} << 20;
+  /// The id of the host's stream.
+  static constexpr std::uint64_t host_stream = std::uint64_t{1} << 51;
+
+  /// Pins at most `total` bytes.
+  PinnedMemory(int index, std::unique_ptr<CudaDriver> driver, std::size_t total);
+  /// For cuda:`index`; throws DeviceError where it cannot be used. Pins at most a quarter of the machine's memory.
+  explicit PinnedMemory(int index)
+      : PinnedMemory(index, make_cuda_driver(index), HostMemory().info().total / 4 / page * page) {}
+
+  std::size_t granularity() const override { return page; }
+  MemoryInfo info() const override { return host_.info(); }
+  void* reserve(std::size_t bytes) override { return host_.reserve(bytes); }
+  void unreserve(void* address, std::size_t bytes) noexcept override { host_.unreserve(address, bytes); }
+  bool commit(void* address, std::size_t bytes) override;
+  void decommit(void* address, std::size_t bytes) noexcept override;
+  bool divisible() const override { return false; }
+  void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
+  EventId record_event(Stream stream) override;
+  void stream_wait(Stream stream, EventId event) override;
+
+ private:
+  HostMemory host_;
+  std::mutex mutex_;
+  MappedHandles pinned_;
 };
 
 }  // namespace poolgrad

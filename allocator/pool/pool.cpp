@@ -320,7 +320,7 @@ void Pool::check_stream(const char* function, Stream stream) const {
                     ", the pool to " + to_string(settings().device));
 }
 
-void Pool::use(void* pointer, Stream stream) {
+void Pool::use(void* pointer, Stream stream, Access access, std::source_location location) {
   check_stream("use", stream);
   const PoolLock lock(ground_.mutex);
   Block* block = arenas_.unpacked(pointer);
@@ -328,9 +328,13 @@ void Pool::use(void* pointer, Stream stream) {
     throw ValueError("[use] not the start of a live block of the pool of " + to_string(settings().device));
   }
   ledger_.revive(stream);
-  if (stream.id == block->stream) return;
-  ledger_.use(plan_.leave(block), stream);
-  front_.disturb();
+  const std::size_t bytes = block->requested;
+  if (stream.id != block->stream) {
+    ledger_.use(plan_.leave(block), stream);
+    front_.disturb();
+  }
+  // Last: a race is an error, and the pool waits for the use all the same.
+  if (settings().races) memory().touch(pointer, bytes, stream, location, access);
 }
 
 void Pool::order(Stream later, Stream earlier) {

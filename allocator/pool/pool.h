@@ -57,7 +57,7 @@ class Pool {
   void set_budget(std::size_t bytes);
   std::size_t budget();
   void begin_step();
-  void use(void* pointer, Stream stream);
+  void use(void* pointer, Stream stream, Access access, std::source_location location);
   void order(Stream later, Stream earlier);
   void stream_destroyed(Stream stream);
   /// As new: no memory held, all counters zero. Returns false, changing nothing, while memory is live.

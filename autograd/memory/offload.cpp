@@ -24,7 +24,6 @@ void copy_out_on_stream(const Tensor& tensor) {
   CachingAllocator& pool = allocator_for(storage.device());
   const Stream copies{storage.device(), copy_stream_id};
   pool.order(copies, storage.stream());
-  pool.memory().touch(storage.data(), storage.bytes(), copies, std::source_location::current(), Access::reads);
   pool.use(storage.data(), copies);
 }
 

@@ -1,5 +1,13 @@
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <variant>
 
+#include "allocator/caching_allocator.h"
+#include "allocator/memory/cuda_memory.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/cuda/elements.cuh"
@@ -60,25 +68,71 @@ class Dense {
   std::optional<Workspace<std::byte>> memory_;
 };
 
+/// Queued on the stream of the source, behind what both streams have been given, and before whatever they are given
+/// then: for the pools, each stream uses the memory of its own device.
+void copy_between_devices(Stream target_stream, Stream source_stream, const View& out, const View& x) {
+  const Dense source(source_stream, x, out.dtype), target(target_stream, out, out.dtype);
+  if (source.own()) copy_on_device(source_stream, source.view(), x);
+  cuda::order(source_stream, target_stream);
+  cuda::copy_to_device(source_stream, target.view().data, target_stream.device.index, source.view().data,
+                       static_cast<std::size_t>(bytes_in(out)));
+  cuda::order(target_stream, source_stream);
+  if (target.own()) copy_on_device(target_stream, out, target.view());
+}
+
+/// By way of pinned memory: the bytes have been read when this returns, and the device is not waited for. More than
+/// `most` at once, or what no memory can be pinned for, is copied from where it is.
+void copy_from_host(Stream stream, void* to, const void* from, std::int64_t bytes) {
+  constexpr std::int64_t most = std::int64_t{32} << 20, page = PinnedMemory::page;
+  CachingAllocator& pool = pinned_allocator_for(stream.device);
+  const Stream host{stream.device, PinnedMemory::host_stream};
+  const auto* const source = static_cast<const std::byte*>(from);
+  auto* const target = static_cast<std::byte*>(to);
+  const auto whole = [&](std::int64_t begin) {
+    cuda::copy_bytes(stream, target + begin, source + begin, static_cast<std::size_t>(bytes - begin));
+  };
+  if (bytes > most) return whole(0);
+  const MemoryScope scope("copy", Category::workspace);
+  for (std::int64_t begin = 0, end; begin < bytes; begin = end) {
+    end = std::min(bytes, begin + page);
+    // A block of a power of two, at a multiple of it, lies in one page.
+    const std::size_t size = std::bit_ceil(static_cast<std::size_t>(end - begin));
+    const auto had = pool.try_allocate({.bytes = size, .alignment = size, .stream = host});
+    void* const* const staged = std::get_if<void*>(&had);
+    if (staged == nullptr) return whole(begin);
+    const std::unique_ptr<void, std::function<void(void*)>> given_back(
+        *staged, [&](void* block) { pool.deallocate(block, size, size, host); });
+    std::memcpy(*staged, source + begin, static_cast<std::size_t>(end - begin));
+    pool.use(*staged, stream);
+    cuda::copy_bytes(stream, target + begin, *staged, static_cast<std::size_t>(end - begin));
+  }
+}
+
 }  // namespace
 
 /// Between host and device, what is not row-major or of another dtype is made so on the side where it is: elements of
-/// the destination's dtype are what travels.
+/// the destination's dtype are what travels. The stream is of the device of the destination, or of the source.
 void on_cuda::copy(Stream stream, const View& out, const View& x) {
   if (out.count() == 0) return;
-  const int to = cuda::device_of(out.data), from = cuda::device_of(x.data);
-  if ((to >= 0 && to != stream.device.index) || (from >= 0 && from != stream.device.index))
-    throw DeviceError("[copy] between two CUDA devices: from cuda:" + std::to_string(from) +
-                      " to cuda:" + std::to_string(to) + " goes through the host");
-  if (to >= 0 && from >= 0) return copy_on_device(stream, out, x);
-  const auto side = [&](int device) { return device >= 0 ? stream : Stream{cpu}; };
+  const int to = cuda::device_of(stream, out.data), from = cuda::device_of(stream, x.data);
+  const auto stream_of = [&](int device) {
+    const Device owner{DeviceType::cuda, static_cast<std::uint8_t>(device)};
+    return device < 0 ? Stream{cpu} : owner == stream.device ? stream : current_stream(owner);
+  };
+  if (to >= 0 && from >= 0)
+    return to == from ? copy_on_device(stream_of(to), out, x)
+                      : copy_between_devices(stream_of(to), stream_of(from), out, x);
   const auto copy_there = [&](int device, const View& target, const View& source) {
     device >= 0 ? copy_on_device(stream, target, source) : on_cpu::copy(Stream{cpu}, target, source);
   };
-  const Dense source(side(from), x, out.dtype), target(side(to), out, out.dtype);
+  const Dense source(stream_of(from), x, out.dtype), target(stream_of(to), out, out.dtype);
   if (source.own()) copy_there(from, source.view(), x);
-  cuda::copy_bytes(stream, target.view().data, source.view().data, static_cast<std::size_t>(bytes_in(out)));
-  if (to < 0) cuda::throw_index_fault(stream.device.index);  // the host has waited
+  if (from < 0) {
+    copy_from_host(stream, target.view().data, source.view().data, bytes_in(out));
+  } else {
+    cuda::copy_bytes(stream, target.view().data, source.view().data, static_cast<std::size_t>(bytes_in(out)));
+    cuda::throw_index_fault(stream.device.index);  // the host has waited
+  }
   if (target.own()) copy_there(to, out, target.view());
 }
 

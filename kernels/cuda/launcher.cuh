@@ -13,7 +13,6 @@
 #include <cuda_runtime.h>
 #else
 #include <cstring>
-#include <vector>
 
 #include "allocator/emulation/device.h"
 #include "kernels/cuda/emulation/language.h"
@@ -49,11 +48,14 @@ void throw_index_fault(int device);
 #define POOLGRAD_ROLLED _Pragma("unroll 1")
 
 /// Throws CudaError for anything but cudaSuccess, after clearing the error that the runtime would report again.
-inline void check(cudaError_t status, const char* call, const char* file, int line) {
+inline void check(cudaError_t status, const char* call, const std::string& where) {
   if (status == cudaSuccess) return;
   cudaGetLastError();
   throw CudaError("[" + std::string(call) + "] " + cudaGetErrorName(status) + ": " + cudaGetErrorString(status) +
-                  " at " + file + ":" + std::to_string(line));
+                  where);
+}
+inline void check(cudaError_t status, const char* call, const char* file, int line) {
+  if (status != cudaSuccess) check(status, call, " at " + std::string(file) + ":" + std::to_string(line));
 }
 #define POOLGRAD_CUDA_CHECK(call) ::poolgrad::kernels::cuda::check((call), #call, __FILE__, __LINE__)
 
@@ -96,16 +98,42 @@ inline void* shared_with_host(int device, std::size_t bytes) {
   return memory;
 }
 
-/// Queues a copy of bytes, each side memory of the stream's device or of the host. Memory of the host is pageable: it
-/// has been read, or written, when this returns.
+/// Waits for an operator that was queued just now: an error that is met is its own.
+inline void wait_for(const char* op, Stream stream) {
+  check(cudaStreamSynchronize(native(stream)), op, "");
+  throw_index_fault(stream.device.index);
+}
+
+/// Work queued on `later` from now on waits for what is queued on `earlier` now, a stream of another device.
+inline void order(Stream later, Stream earlier) {
+  cudaEvent_t event = nullptr;
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(earlier.device.index));
+  POOLGRAD_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  const cudaError_t recorded = cudaEventRecord(event, native(earlier));
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(later.device.index));
+  const cudaError_t waits = recorded == cudaSuccess ? cudaStreamWaitEvent(native(later), event, 0) : recorded;
+  cudaEventDestroy(event);  // once it is done
+  POOLGRAD_CUDA_CHECK(waits);
+}
+
+/// Queues a copy of bytes to another device, on a stream of the one that has them. Memory that is mapped for one device
+/// only is copied by this call alone, through the host where there is no other way.
+inline void copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
+  POOLGRAD_CUDA_CHECK(cudaMemcpyPeerAsync(to, device, from, stream.device.index, bytes, native(stream)));
+}
+
+/// Queues a copy of bytes, each side memory of the stream's device or of the host. Memory of the host that is pageable
+/// has been read, or written, when this returns; memory of PinnedMemory is read, or written, in stream order.
 inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   POOLGRAD_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)));
 }
 
-/// Index of the device that the memory is of; -1: of the host.
-inline int device_of(const void* address) {
+/// Index of the device that the memory is of; -1: of the host. Touches no device but the stream's.
+inline int device_of(Stream stream, const void* address) {
   cudaPointerAttributes attributes{};
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   POOLGRAD_CUDA_CHECK(cudaPointerGetAttributes(&attributes, address));
   return attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
 }
@@ -113,18 +141,8 @@ inline int device_of(const void* address) {
 /// The driver itself finds out where an address is not the device's.
 inline void check_operand(std::string_view, Stream, const void*) {}
 
-/// Why there is no device; empty where there is one.
-inline std::string no_device_reason() {
-  int devices = 0;
-  const cudaError_t status = cudaGetDeviceCount(&devices);
-  if (status == cudaSuccess && devices > 0) return "";
-  cudaGetLastError();
-  // cudaErrorNoDevice and cudaErrorInsufficientDriver both come from machines without a GPU.
-  return std::string("no CUDA device: ") + cudaGetErrorString(status);
-}
-
 template <class... Parameters>
-void start(const char*, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
+void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
            const Parameters&... arguments) {
   const auto extent = [](const Extent& e) {
     return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y), static_cast<unsigned>(e.z));
@@ -137,7 +155,7 @@ void start(const char*, void (*kernel)(Parameters...), const LaunchShape& shape,
   }
   kernel<<<extent(shape.grid), extent(shape.block), static_cast<std::size_t>(shape.shared_bytes), native(stream)>>>(
       arguments...);
-  POOLGRAD_CUDA_CHECK(cudaGetLastError());
+  check(cudaGetLastError(), op, synchronous() ? "" : ", here or in work before: POOLGRAD_SYNC=1 tells");
 }
 
 #else
@@ -149,29 +167,30 @@ inline void synchronize(Stream stream) {
 
 inline void* shared_with_host(int, std::size_t bytes) { return std::malloc(bytes); }
 
-inline int device_of(const void* address) {
+inline void wait_for(const char*, Stream stream) { synchronize(stream); }
+
+inline void order(Stream later, Stream earlier) {
+  emulation::device(later.device.index).wait(later.id, emulation::device(earlier.device.index), earlier.id);
+}
+
+inline void copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
+  emulation::device(stream.device.index)
+      .enqueue(
+          "cudaMemcpyPeerAsync", stream.id, [=] { std::memcpy(to, from, bytes); }, &emulation::device(device));
+}
+
+inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
+  emulation::device(stream.device.index).copy(stream.id, to, from, bytes);
+}
+
+inline int device_of(Stream, const void* address) {
   const emulation::Device* owner = emulation::owner_of(address);
   return owner ? owner->index() : -1;
 }
 
-inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
-  emulation::Device& device = emulation::device(stream.device.index);
-  if (device_of(from) >= 0) {
-    device.enqueue("cudaMemcpyAsync", stream.id, [=] { std::memcpy(to, from, bytes); });
-    if (device_of(to) < 0) device.synchronize(stream.id);
-    return;
-  }
-  const auto* begin = static_cast<const char*>(from);
-  device.enqueue("cudaMemcpyAsync", stream.id, [to, staged = std::vector<char>(begin, begin + bytes)] {
-    std::memcpy(to, staged.data(), staged.size());
-  });
-}
-
-inline std::string no_device_reason() { return emulation::device_count() > 0 ? "" : "no CUDA device is emulated"; }
-
 /// Kernels could read memory of the host here, on a GPU they cannot.
 inline void check_operand(std::string_view op, Stream stream, const void* address) {
-  const int owner = device_of(address);
+  const int owner = device_of(stream, address);
   if (owner == stream.device.index) return;
   throw DeviceError("[" + std::string(op) + "] an operand is in memory of " +
                     (owner < 0 ? "the host" : "cuda:" + std::to_string(owner)) + ", not of " +
@@ -201,7 +220,7 @@ void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& sh
   static_assert((std::size_t{0} + ... + ((sizeof(Parameters) + 15) / 16 * 16)) <= max_argument_bytes);
   check_launch(op, shape);
   start<Parameters...>(op, kernel, shape, stream, arguments...);
-  if (synchronous()) synchronize(stream);
+  if (synchronous()) wait_for(op, stream);
 }
 
 /// This thread among all of a one-dimensional grid, and how many there are: where a grid-stride loop begins, and its

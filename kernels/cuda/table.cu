@@ -1,5 +1,5 @@
+#include "allocator/memory/cuda_memory.h"
 #include "kernels/cuda/kernels.h"
-#include "kernels/cuda/launcher.cuh"
 
 namespace poolgrad::kernels {
 
@@ -9,6 +9,6 @@ const KernelTable cuda_kernels{
 #undef POOLGRAD_KERNEL
 };
 
-std::string cuda::unavailable_reason() { return no_device_reason(); }
+std::string cuda::unavailable_reason() { return cuda_unavailable_reason(); }
 
 }  // namespace poolgrad::kernels

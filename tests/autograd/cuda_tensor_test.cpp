@@ -112,7 +112,7 @@ TEST(CudaTensor, WhatCannotBeDoneIsOneSentenceAndTheNextCallWorks) {
   EXPECT_EQ(error_of([&] {
               zeros({4}, {DType::f32, Device{DeviceType::cuda, 9}});
             }),
-            "[allocator] cuda:9 cannot be used: there are 1 CUDA devices; use cpu or sim:N");
+            "[allocator] cuda:9 cannot be used: the only CUDA device is cuda:0; use cpu or sim:N");
   EXPECT_TRUE(bit_equal(x + x, full({4}, 2.0)));
 }
 

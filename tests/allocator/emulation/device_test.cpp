@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <thread>
 
 #include "allocator/caching_allocator.h"
@@ -18,13 +19,7 @@ namespace {
 
 struct OwnDevice {
   std::unique_ptr<emulation::Device> own;
-};
-/// CudaMemory on a device of its own.
-struct EmulatedMemory : OwnDevice, CudaMemory {
-  explicit EmulatedMemory(std::size_t capacity, std::uint64_t seed = test_seed())
-      : OwnDevice{std::make_unique<emulation::Device>(0, capacity, seed)}, CudaMemory(0, own->driver()) {
-    last = own.get();
-  }
+
   /// The byte at an address of the device that was made last, once the work of streams 0 to 3 is done.
   static unsigned char read(const unsigned char* address) {
     unsigned char byte = 0;
@@ -35,16 +30,37 @@ struct EmulatedMemory : OwnDevice, CudaMemory {
   }
   static inline emulation::Device* last = nullptr;
 };
+/// CudaMemory on a device of its own.
+struct EmulatedMemory : OwnDevice, CudaMemory {
+  explicit EmulatedMemory(std::size_t capacity, std::uint64_t seed = test_seed())
+      : OwnDevice{std::make_unique<emulation::Device>(0, capacity, seed)}, CudaMemory(0, own->driver()) {
+    last = own.get();
+  }
+};
+/// Memory of the host, pinned for a device of its own.
+struct EmulatedPinned : OwnDevice, poolgrad::PinnedMemory {
+  explicit EmulatedPinned(std::size_t capacity, std::uint64_t seed = test_seed())
+      : OwnDevice{std::make_unique<emulation::Device>(0, capacity, seed)},
+        poolgrad::PinnedMemory(0, own->driver(), capacity) {
+    last = own.get();
+  }
+};
 
 INSTANTIATE_TEST_SUITE_P(Emulated, DeviceMemoryContract,
                          ::testing::Values(MemoryKind{
                              "Device", [](auto...) { return std::make_unique<EmulatedMemory>(MemoryKind::capacity); },
-                             EmulatedMemory::read}),
+                             OwnDevice::read}),
                          memory_kind_name);
 
 TEST(PoolOnTheEmulatedDevice, KeepsTheBytesOfItsBlocks) {
   PoolOnDevice(std::make_unique<EmulatedMemory>(std::size_t{1} << 30),
-               {.streams = {0, 1, 2, 3}, .read = EmulatedMemory::read, .operations = 600})
+               {.streams = {0, 1, 2, 3}, .read = OwnDevice::read, .operations = 600})
+      .run();
+}
+
+TEST(PoolOnTheEmulatedDevice, KeepsTheBytesOfPinnedBlocks) {
+  PoolOnDevice(std::make_unique<EmulatedPinned>(std::size_t{1} << 30),
+               {.streams = {0, 1, 2, 3}, .read = OwnDevice::read, .operations = 600})
       .run();
 }
 
@@ -71,7 +87,7 @@ bool first_owner_can_write_last(bool order) {
       memory.discard_event(event);
     }
     memory.fill(address, 100, 2, second);
-    const unsigned char last = EmulatedMemory::read(static_cast<unsigned char*>(address));
+    const unsigned char last = OwnDevice::read(static_cast<unsigned char*>(address));
     memory.decommit(address, emulation::Device::page);
     memory.unreserve(address, emulation::Device::page);
     if (last == 1) return true;
@@ -88,9 +104,9 @@ TEST(EmulatedDevice, NewMemoryIsPoisoned) {
   auto* const address = static_cast<unsigned char*>(memory.reserve(emulation::Device::page));
   for (int repeat = 0; repeat < 2; ++repeat) {  // what was released is poisoned again
     ASSERT_TRUE(memory.commit(address, emulation::Device::page));
-    EXPECT_EQ(EmulatedMemory::read(address + 12345), 0xff);
+    EXPECT_EQ(OwnDevice::read(address + 12345), 0xff);
     memory.fill(address, emulation::Device::page, 0, {memory.device(), 0});
-    EXPECT_EQ(EmulatedMemory::read(address + 12345), 0);
+    EXPECT_EQ(OwnDevice::read(address + 12345), 0);
     memory.decommit(address, emulation::Device::page);
   }
   memory.unreserve(address, emulation::Device::page);
@@ -123,12 +139,146 @@ TEST(EmulatedDevice, EachThreadHasAPerThreadStreamOfItsOwn) {
   EXPECT_EQ(here, 1);
 }
 
+// Several devices of one machine.
+
+struct TwoDevices {
+  explicit TwoDevices(std::uint64_t seed)
+      : schedule(std::make_shared<emulation::Schedule>(seed)),
+        first(0, std::size_t{8} << 20, schedule),
+        second(1, std::size_t{8} << 20, schedule) {}
+  std::shared_ptr<emulation::Schedule> schedule;
+  emulation::Device first, second;
+};
+
+/// In how many of 60 orders work of one device comes before work of the other that was queued first.
+int overtaken(bool ordered) {
+  int count = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    TwoDevices two(seed);
+    bool done = false, seen = false;
+    two.first.enqueue("earlier", 1, [&] { done = true; });
+    if (ordered) two.second.wait(1, two.first, 1);
+    two.second.enqueue("later", 1, [&] { seen = done; });
+    two.second.synchronize(1);
+    count += seen ? 0 : 1;
+  }
+  return count;
+}
+
+TEST(EmulatedDevices, AnEventOfOneOrdersAStreamOfTheOther) {
+  EXPECT_GT(overtaken(false), 10);
+  EXPECT_EQ(overtaken(true), 0);
+}
+
+TEST(EmulatedDevices, TheSameStreamOfTwoDevicesIsTwoStreams) {
+  TwoDevices two(test_seed());
+  int first = 0, second = 0;
+  for (const std::uint64_t stream : {std::uint64_t{0}, per_thread_stream}) {
+    two.first.enqueue("first", stream, [&] { ++first; });
+    two.second.enqueue("second", stream, [&] { ++second; });
+    two.first.synchronize(stream);
+    two.second.synchronize(stream);
+  }
+  EXPECT_EQ(first, 2);
+  EXPECT_EQ(second, 2);
+}
+
+TEST(EmulatedDevices, AnEventIsRecordedOnItsOwnDevice) {
+  TwoDevices two(test_seed());
+  const auto one = two.first.driver(), other = two.second.driver();
+  const std::uint64_t event = one->event_create();
+  EXPECT_THROW(other->event_record(event, 0), CudaError);
+  one->event_record(event, 0);
+  other->stream_wait(0, event);  // and waited for by any
+  other->event_synchronize(event);
+  EXPECT_TRUE(other->event_query(event));
+  one->event_destroy(event);
+}
+
+using EmulatedDevicesDeathTest = ::testing::Test;
+
+TEST(EmulatedDevicesDeathTest, AKernelOfOneCannotUseMemoryOfTheOther) {
+  const auto use = [](const emulation::Device* (*also)(TwoDevices&)) {
+    TwoDevices two(1);
+    CudaMemory memory(1, two.second.driver());
+    auto* const address = static_cast<unsigned char*>(memory.reserve(emulation::Device::page));
+    EXPECT_TRUE(memory.commit(address, emulation::Device::page));
+    two.second.enqueue("own", 0, [=] { *address = 1; });
+    two.first.enqueue(
+        "foreign", 0, [=] { *address += 1; }, also(two));
+    two.second.synchronize(0);
+    two.first.synchronize(0);
+    memory.decommit(address, emulation::Device::page);
+    memory.unreserve(address, emulation::Device::page);
+  };
+  EXPECT_DEATH(use([](TwoDevices&) -> const emulation::Device* { return nullptr; }),
+               "\\[foreign\\] thread 0 of block 0 uses address 0x[0-9a-f]+ of cuda:1, where there is no memory");
+  use([](TwoDevices& two) -> const emulation::Device* { return &two.second; });
+}
+
+// Memory of the host.
+
+TEST(EmulatedCopies, OfPinnedMemoryAreLateAndOfPageableMemoryAreNot) {
+  EmulatedMemory memory(std::size_t{8} << 20);
+  emulation::Device& device = *memory.own;
+  auto* const there = static_cast<unsigned char*>(memory.reserve(emulation::Device::page));
+  ASSERT_TRUE(memory.commit(there, emulation::Device::page));
+  for (const bool pinned : {false, true}) {
+    alignas(64) unsigned char here[64] = {7};
+    const auto driver = device.driver();
+    if (pinned) driver->host_register(reinterpret_cast<std::uintptr_t>(here), sizeof(here));
+    device.copy(0, there, here, 64);
+    here[0] = 8;  // too early, if the copy is late
+    device.synchronize(0);
+    EXPECT_EQ(OwnDevice::read(there), pinned ? 8 : 7);
+    memory.fill(there, 64, 9, {memory.device(), 0});
+    device.copy(0, here, there, 64);
+    EXPECT_EQ(here[0], pinned ? 8 : 9);
+    device.synchronize(0);
+    EXPECT_EQ(here[0], 9);
+    if (!pinned) continue;
+    unsigned char more[128] = {};
+    std::memcpy(more, here, 64);
+    EXPECT_THROW(device.copy(0, there, here + 1, 64), CudaError) << "beyond what was registered";
+    driver->host_unregister(reinterpret_cast<std::uintptr_t>(here));
+  }
+  memory.decommit(there, emulation::Device::page);
+  memory.unreserve(there, emulation::Device::page);
+}
+
+/// The host writes a pinned block, lets a device copy it, gives it back, and has one for something else. Whether the
+/// copy ever had that, in 40 orders.
+bool host_overtakes_copy(bool told) {
+  bool wrong = false;
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    auto made = std::make_unique<EmulatedPinned>(std::size_t{8} << 20, seed);
+    emulation::Device& device = *made->own;
+    CachingAllocator pool(std::move(made));
+    const Stream host{pool.device(), poolgrad::PinnedMemory::host_stream}, copies{pool.device(), 1};
+    unsigned char found = 0;
+    for (const unsigned char value : {1, 2}) {
+      auto* const block = static_cast<unsigned char*>(pool.allocate(4096, 64, host));
+      *block = value;
+      if (value == 1) device.enqueue("copy", copies.id, [&found, block] { found = *block; });
+      if (value == 1 && told) pool.use(block, copies);
+      pool.deallocate(block, 4096, 64, host);
+    }
+    device.synchronize(copies.id);
+    wrong |= found != 1;
+  }
+  return wrong;
+}
+
+TEST(StreamMutants, APinnedBlockThatThePoolDoesNotKnowACopyOfIsOvertaken) { EXPECT_TRUE(host_overtakes_copy(false)); }
+
+TEST(StreamMutants, APinnedBlockWaitsForTheCopyThatThePoolWasToldOf) { EXPECT_FALSE(host_overtakes_copy(true)); }
+
 TEST(EmulatedDevice, RefusesADeviceThatDoesNotExist) {
   try {
     allocator_for({DeviceType::cuda, 200});
     FAIL();
   } catch (const DeviceError& error) {
-    EXPECT_STREQ(error.what(), "[allocator] cuda:200 cannot be used: there are 1 CUDA devices; use cpu or sim:N");
+    EXPECT_STREQ(error.what(), "[allocator] cuda:200 cannot be used: the only CUDA device is cuda:0; use cpu or sim:N");
   }
 }
 

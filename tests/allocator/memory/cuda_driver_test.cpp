@@ -19,6 +19,9 @@ thread_local std::vector<int> current;  // a stack, the current one last
 std::vector<int> called_on;             // the device of each call that is about one
 cudaError_t next_result = cudaSuccess;  // of the next such call
 char object;                            // what pointers of CUDA point to
+cudaError_t count_result = cudaSuccess;
+int driver_version = 13000;
+int capability = 90;
 
 int ordinal(CUcontext context) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1; }
 
@@ -53,8 +56,10 @@ CUresult get_granularity(std::size_t* bytes, const CUmemAllocationProp*, CUmemAl
   *bytes = std::size_t{2} << 20;
   return driver_call();
 }
-CUresult get_attribute(int* value, CUdevice_attribute, CUdevice) {
-  *value = 1;
+CUresult get_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  *value = attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR   ? capability / 10
+           : attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR ? capability % 10
+                                                                       : 1;
   return driver_call();
 }
 CUresult reserve(CUdeviceptr* address, std::size_t, std::size_t, CUdeviceptr, unsigned long long) {
@@ -105,8 +110,18 @@ extern "C" {
 cudaError_t cudaGetLastError() { return cudaSuccess; }
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = 3;
+  return count_result;
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = driver_version;
   return cudaSuccess;
 }
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = 13000;
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void*, std::size_t, unsigned) { return runtime_call(); }
+cudaError_t cudaHostUnregister(void*) { return runtime_call(); }
 cudaError_t cudaGetDevice(int* device) {
   *device = current.empty() ? 0 : current.back();
   return cudaSuccess;
@@ -188,6 +203,10 @@ class CudaDriverTest : public ::testing::Test {
     after("address_free");
     driver->free(driver->malloc(bytes));
     after("free");
+    driver->host_register(address, bytes);
+    after("host_register");
+    driver->host_unregister(address);
+    after("host_unregister");
     const std::uint64_t event = driver->event_create();
     after("event_create");
     driver->event_record(event, 0);
@@ -223,6 +242,68 @@ TEST_F(CudaDriverTest, LeavesCurrentWhatWasWhereACallFails) {
   EXPECT_THROW(driver->memory_info(), CudaError);
   EXPECT_THAT(current, IsEmpty());
   EXPECT_THAT(contexts, ElementsAre(1));
+}
+
+TEST_F(CudaDriverTest, MemoryThatCannotBePinnedIsRefusedAndNoError) {
+  const auto driver = make_cuda_driver(1);
+  for (const cudaError_t refusal : {cudaErrorMemoryAllocation, cudaErrorNotSupported, cudaErrorNotPermitted}) {
+    next_result = refusal;
+    EXPECT_FALSE(driver->host_register(0, 4096));
+  }
+  next_result = cudaErrorUnknown;
+  EXPECT_THROW(driver->host_register(0, 4096), CudaError);
+}
+
+class UnusableDevice : public CudaDriverTest {
+ protected:
+  ~UnusableDevice() override {
+    count_result = cudaSuccess;
+    driver_version = 13000;
+    capability = 90;
+  }
+  static std::string error_of_device(int index) {
+    try {
+      make_cuda_driver(index);
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return "no error";
+  }
+};
+
+TEST_F(UnusableDevice, IsBeyondTheLast) {
+  EXPECT_EQ(error_of_device(3), "[allocator] cuda:3 cannot be used: the last CUDA device is cuda:2; use cpu or sim:N");
+  EXPECT_THAT(contexts, IsEmpty());
+}
+
+TEST_F(UnusableDevice, HasADriverThatIsOlderThanTheRuntime) {
+  count_result = cudaErrorInsufficientDriver;
+  driver_version = 12040;
+  EXPECT_EQ(
+      cuda_unavailable_reason(),
+      "no CUDA device: the driver is for CUDA 12.4, older than the runtime's CUDA 13.0; a newer driver, or a build "
+      "with an older toolkit, is needed");
+  EXPECT_EQ(error_of_device(0),
+            "[allocator] cuda:0 cannot be used: " + cuda_unavailable_reason() + "; use cpu or sim:N");
+  driver_version = 0;  // no driver at all says the same
+  EXPECT_THAT(cuda_unavailable_reason(), ::testing::StartsWith("no CUDA device: "));
+  EXPECT_THAT(contexts, IsEmpty());
+}
+
+TEST_F(UnusableDevice, IsOlderThanTheKernels) {
+  capability = 75;
+  EXPECT_EQ(
+      error_of_device(1),
+      "[allocator] cuda:1 cannot be used: its compute capability is 7.5, and kernels are compiled for 8.0 and newer "
+      "(CMAKE_CUDA_ARCHITECTURES); use cpu or sim:N");
+  EXPECT_THAT(current, IsEmpty());
+  capability = 80;
+  EXPECT_EQ(error_of_device(1), "no error");
+}
+
+TEST_F(UnusableDevice, IsNone) {
+  count_result = cudaErrorNoDevice;
+  EXPECT_THAT(cuda_unavailable_reason(), ::testing::StartsWith("no CUDA device: "));
 }
 
 }  // namespace

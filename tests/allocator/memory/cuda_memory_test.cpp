@@ -286,5 +286,48 @@ TEST(CudaMemory, SaysWhyADeviceCannotBeUsed) {
   }
 }
 
+// Memory of the host that is pinned.
+
+TEST(PinnedMemoryTest, IsRegisteredAsItIsCommitted) {
+  auto made = std::make_unique<FakeCudaDriver>(capacity);
+  FakeCudaDriver& driver = *made;
+  PinnedMemory memory(0, std::move(made), capacity);
+  auto* const range = static_cast<unsigned char*>(memory.reserve(16 * page));
+  for (const Failure failure : {Failure::out_of_memory, Failure::error}) {
+    driver.fail_call(1, failure);
+    if (failure == Failure::error)
+      EXPECT_THROW(memory.commit(range, page), CudaError);
+    else
+      EXPECT_FALSE(memory.commit(range, page));
+    EXPECT_EQ(driver.objects(), 0u);
+    EXPECT_EQ(memory.info().free, capacity);
+  }
+  driver.forget_calls();
+  ASSERT_TRUE(memory.commit(range, 3 * page));
+  ASSERT_TRUE(memory.commit(range + 3 * page, page));
+  range[4 * page - 1] = 5;
+  memory.decommit(range, 4 * page);
+  EXPECT_THAT(driver.calls(), ElementsAre("host_register", "host_register", "host_unregister", "host_unregister"));
+  EXPECT_EQ(memory.info().free, capacity);
+  memory.unreserve(range, 16 * page);
+}
+
+TEST(PinnedMemoryTest, TheHostIsAStreamWhoseWorkIsDone) {
+  auto made = std::make_unique<FakeCudaDriver>(capacity);
+  FakeCudaDriver& driver = *made;
+  driver.delay_events();
+  PinnedMemory memory(0, std::move(made), capacity);
+  const Stream host{memory.device(), PinnedMemory::host_stream}, copies{memory.device(), 7};
+  EXPECT_TRUE(memory.event_finished(memory.record_event(host)));
+  memory.stream_wait(copies, memory.record_event(host));
+  EXPECT_THAT(driver.calls(), ElementsAre()) << "nothing of which a device has to hear";
+  const EventId event = memory.record_event(copies);
+  EXPECT_FALSE(memory.event_finished(event));
+  driver.forget_calls();
+  memory.stream_wait(host, event);
+  EXPECT_THAT(driver.calls(), ElementsAre("event_synchronize"));
+  memory.discard_event(event);
+}
+
 }  // namespace
 }  // namespace poolgrad::testing

@@ -56,7 +56,8 @@ class FakeCudaDriver : public CudaDriver {
   /// Handles, mappings, reservations, segments and events that exist.
   std::size_t objects() const {
     const std::lock_guard lock(mutex_);
-    return handles_.size() + mappings_.size() + reserved_.size() + segments_.size() + events_.size();
+    return handles_.size() + mappings_.size() + reserved_.size() + segments_.size() + events_.size() +
+           registered_.size();
   }
   std::size_t events() const {
     const std::lock_guard lock(mutex_);
@@ -170,6 +171,18 @@ class FakeCudaDriver : public CudaDriver {
     std::fill_n(reinterpret_cast<unsigned char*>(address), bytes, value);
   }
 
+  bool host_register(std::uintptr_t address, std::size_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    if (!allowed("host_register")) return false;
+    demand(registered_.emplace(address, bytes).second, "host_register");
+    return true;
+  }
+  void host_unregister(std::uintptr_t address) override {
+    const std::lock_guard lock(mutex_);
+    allowed("host_unregister");
+    demand(registered_.erase(address) == 1, "host_unregister");
+  }
+
   std::uint64_t event_create() override {
     const std::lock_guard lock(mutex_);
     if (!allowed("event_create")) throw CudaError("[event_create] out of memory");
@@ -234,6 +247,7 @@ class FakeCudaDriver : public CudaDriver {
   std::map<std::uintptr_t, Mapping> mappings_;
   std::map<std::uintptr_t, Reservation> reserved_;
   std::map<std::uintptr_t, std::size_t> segments_;  // of malloc()
+  std::map<std::uintptr_t, std::size_t> registered_;
   std::set<std::uint64_t> events_;
   std::uint64_t last_event_ = 0;
   std::vector<std::string> calls_;

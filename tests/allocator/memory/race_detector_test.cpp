@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "tests/allocator/memory/pages.h"
@@ -284,6 +285,28 @@ TEST_F(RaceDetectorTest, FindsExactlyTheRacesOfRandomPrograms) {
   // The programs hold both kinds.
   EXPECT_GT(races, 100u);
   EXPECT_GT(ordered_changes, 100u);
+}
+
+TEST(RaceDetectorOfAPool, HearsOfEveryUse) {
+  CachingAllocator pool(std::make_unique<RaceDetector>(std::make_unique<SimulatedMemory>(0, 64 * page)),
+                        {.races = true});
+  const auto stream = [&](std::uint64_t id) { return Stream{pool.device(), id}; };
+  const auto use = [&](void* block, std::uint64_t id, Access access) -> std::string {
+    try {
+      pool.use(block, stream(id), access);
+    } catch (const DeviceError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  void* block = pool.allocate(5000, 64, stream(1));
+  EXPECT_THAT(use(block, 2, Access::reads), HasSubstr("stream 2 of sim:0"));
+  for (const std::uint64_t reader : {3u, 4u}) pool.order(stream(reader), stream(2));  // whose memory it is since
+  EXPECT_EQ(use(block, 3, Access::reads), "");
+  EXPECT_EQ(use(block, 4, Access::reads), "") << "two may read";
+  EXPECT_THAT(use(block, 4, Access::writes), HasSubstr("stream 3 of sim:0"));
+  for (const std::uint64_t used : {2u, 3u, 4u}) pool.order(stream(1), stream(used));
+  pool.deallocate(block, 5000, 64, stream(1));
 }
 
 }  // namespace

@@ -53,5 +53,33 @@ TEST(StreamMutants, AKernelOnTheWrongStreamIsSeen) { EXPECT_TRUE(streams_can_go_
 
 TEST(StreamMutants, AnEventMakesTheOtherStreamRight) { EXPECT_FALSE(streams_can_go_wrong(true)); }
 
+// An error is that of its own operator where every launch is waited for (POOLGRAD_SYNC=1: CMakeLists.txt runs it so,
+// too), and else found by whoever waits or launches next.
+
+__global__ void fails_in_a_kernel(float* x) {
+  POOLGRAD_DYNAMIC_SHARED(float, staged);
+  x[threadIdx.x] = staged[threadIdx.x];  // nobody has written it
+}
+
+TEST(EarlierLaunch, IsNamedWithItsOperator) {
+  const DeviceArray<float> x(std::vector<float>(32, 1.0f));
+  const auto error_of = [](const auto& run) -> std::string {
+    try {
+      run();
+    } catch (const CudaError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string own = error_of([&] {
+    cuda::launch("broken", &fails_in_a_kernel, {{1}, {32}, 128}, cuda0, x.data());
+  });
+  const std::string later = error_of([&] { cuda::synchronize(cuda0); });
+  const std::string& found = cuda::synchronous() ? own : later;
+  EXPECT_EQ(found.rfind("[broken] thread ", 0), 0u) << own << "; " << later;
+  EXPECT_EQ(cuda::synchronous() ? later : own, "no error");
+  EXPECT_EQ(x.read().size(), 32u) << "the next call works";
+}
+
 }  // namespace
 }  // namespace poolgrad::kernels
