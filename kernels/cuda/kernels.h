@@ -15,7 +15,8 @@ namespace poolgrad::kernels::on_cuda {
   KERNEL(cross_entropy) KERNEL(cross_entropy_backward) KERNEL(rope) \
   KERNEL(check_indices) KERNEL(index_select) KERNEL(index_add) KERNEL(gather) KERNEL(scatter) \
   KERNEL(scatter_add) KERNEL(embedding) KERNEL(embedding_backward) \
-  KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(gemm)
+  KERNEL(uniform) KERNEL(normal) KERNEL(dropout) KERNEL(adamw) KERNEL(sgd) KERNEL(gemm) \
+  KERNEL(attention_forward) KERNEL(attention_delta) KERNEL(attention_backward)
 // clang-format on
 
 #define POOLGRAD_KERNEL(name) decltype(kernels::name) name;

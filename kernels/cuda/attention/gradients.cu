@@ -1,0 +1,248 @@
+// The gradients of attention from the global lse and delta, without atomics: one kernel, whose tiles are of queries for
+// dq and of keys for dk and dv, over the program and the transposed one. Each of the three is a launch, and recomputes
+// the weights (Dao et al. 2022): every element is the work of one block, in the order of the program.
+#include "kernels/cuda/attention/program.h"
+#include "kernels/cuda/attention/scores.cuh"
+#include "kernels/cuda/kernels.h"
+#include "kernels/elementwise.h"
+#include "kernels/with_type.h"
+
+namespace poolgrad::kernels {
+namespace cuda {
+namespace {
+
+/// With tiles of queries, `own` is q, `visited` k, `own_out` dO, `visited_out` v; with tiles of keys the other way
+/// round. The products of the former are scores, those of the latter the gradients of weights.
+template <class T>
+struct GradientCall {
+  AttentionProgram program;
+  TileItems items;
+  ScoreRules<T> rules;
+  Operand own, visited, own_out, visited_out;
+  bool by_keys, of_weights;  // tiles are of keys; the gradient of v, which needs weights alone
+  Operand result;
+  T* dbias;
+  std::int64_t dbias_strides[4];
+  const T *lse, *delta;
+  std::int64_t lse_strides[3], delta_strides[3], group;
+  bool accumulate;
+};
+
+template <class T, int Packs>
+__global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid_constant__ GradientCall<T> call) {
+  constexpr T nothing = -std::numeric_limits<T>::infinity();
+  constexpr int lanes = lanes_of_row<T>, second = tile_rows<T> * score_stride<T>;
+  POOLGRAD_SHARED(ValuePack<T>, staged, staged_count<T>);
+  POOLGRAD_DYNAMIC_SHARED(T, scores);
+  const AttentionProgram& program = call.program;
+  const ScoreRules<T>& rules = call.rules;
+  const int row = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
+  const std::int64_t count = call.items.count(program);
+  POOLGRAD_ROLLED
+  for (std::int64_t n = blockIdx.x; n < count; n += gridDim.x) {
+    const TileItems::Item item = call.items.at(program, n);
+    if (!item.exists) continue;
+    const Progression tile = program.tile[item.tile];
+    if (tile.count == 0) continue;
+    const std::int64_t column = item.chunk * Results<T, Packs>::columns, own_row = tile.row + row * tile.stride,
+                       own_position = tile.position + row * tile.step, kv_head = item.head / call.group;
+    Results<T, Packs> results{};
+
+    POOLGRAD_ROLLED
+    for (std::int64_t head = item.head; head < item.head + call.items.heads_of_item; ++head) {
+      const std::int64_t own_head = call.by_keys ? kv_head : head, visited_head = call.by_keys ? head : kv_head,
+                         scheduled = call.items.first_head + head, number = program.of(scheduled, item.tile);
+      const int own_rows = static_cast<int>(tile.count);
+      POOLGRAD_ROLLED
+      for (std::int64_t r = program.tile_begin[number]; r < program.tile_begin[number + 1]; ++r) {
+        const AttentionRun& run = program.run[r];
+        const Visit visit{program, run, scheduled, own_position};
+        const Interval seen = steps_of_row(program, run, tile, row), all = steps_of_tile(program, run, tile);
+        POOLGRAD_ROLLED
+        for (std::int64_t first = all.begin; first < all.end; first += tile_rows<T>) {
+          const int visited = static_cast<int>(all.end - first < tile_rows<T> ? all.end - first : tile_rows<T>);
+          const auto own_part = [&](const Operand& x) { return rows_of(x, item.batch, own_head, tile, 0, own_rows); };
+          const auto visited_part = [&](const Operand& x) {
+            return rows_of(x, item.batch, visited_head, run.keys, first, visited);
+          };
+          multiply_rows<T>(scores, 0, staged, call.own, own_part(call.own), call.visited, visited_part(call.visited));
+          if (!call.of_weights)
+            multiply_rows<T>(scores, second, staged, call.own_out, own_part(call.own_out), call.visited_out,
+                             visited_part(call.visited_out));
+          __syncthreads();  // the products are there
+          const int weighed = row < whole_groups(own_rows) ? visited : 0;
+          POOLGRAD_ROLLED
+          for (int c = lane; c < weighed; c += lanes) {
+            const std::int64_t step = first + c;
+            const int at = row * score_stride<T> + c;
+            T result = uncounted<T>;
+            if (seen.contains(step) && visit.keeps(step)) {
+              const std::int64_t other_row = run.keys.row + step * run.keys.stride, position = visit.position(step);
+              const Pair pair = call.by_keys ? Pair{other_row, own_row, position, own_position}
+                                             : Pair{own_row, other_row, own_position, position};
+              const T lse = call.lse[item.batch * call.lse_strides[0] + head * call.lse_strides[1] +
+                                     pair.query * call.lse_strides[2]];
+              T slope;
+              const T score =
+                  rules.score(scores[at], item.batch, head, pair, slope) + visit.template log_multiplicity<T>(step);
+              if (lse != nothing && score != nothing) {
+                const T weight = Math<T>::exp(score - lse), kept = rules.kept_of(item.batch, head, pair);
+                if (call.of_weights) {
+                  result = weight * kept;
+                } else {
+                  const T delta = call.delta[item.batch * call.delta_strides[0] + head * call.delta_strides[1] +
+                                             pair.query * call.delta_strides[2]];
+                  const T gradient = weight * (scores[second + at] * kept - delta);
+                  if (call.dbias && item.chunk == 0)
+                    call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
+                               pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
+                  result = gradient * slope * rules.scale;
+                }
+                result += T{};  // -0 counts
+              }
+            }
+            scores[at] = result;
+          }
+          const Operand& x = call.of_weights ? call.visited_out : call.visited;
+          results.add_weighted(scores, staged, x, visited_part(x), column, own_rows);
+        }
+      }
+    }
+
+    const std::int64_t result_head = call.by_keys ? kv_head : item.head;
+    results.for_each([&](int i, int c, ValuePack<T>& values) {
+      if (i >= tile.count) return;
+      const std::int64_t at = item.batch * call.result.batch + result_head * call.result.head +
+                              (tile.row + i * tile.stride) * call.result.row;
+      if (call.accumulate) {
+        const auto before = load<T>(call.result, at, column + c);
+        POOLGRAD_UNROLL
+        for (int e = 0; e < pack<T>; ++e) values.value[e] += before.value[e];
+      }
+      store<T>(call.result, at, column + c, values);
+    });
+  }
+}
+
+/// delta = <dO, O> - dlse, a warp for a row.
+struct DeltaCall {
+  Operand out, grad_out;
+  View grad_lse, delta;
+};
+inline constexpr int delta_threads = 256;
+template <class T>
+__global__ __launch_bounds__(delta_threads) void find_delta(const __grid_constant__ DeltaCall call) {
+  const std::int64_t heads = call.delta.shape[1], queries = call.delta.shape[2],
+                     rows = call.delta.shape[0] * heads * queries, lane = threadIdx.x % threads_per_warp;
+  POOLGRAD_ROLLED
+  for (std::int64_t n = grid_thread() / threads_per_warp; n < rows; n += grid_threads() / threads_per_warp) {
+    const std::int64_t query = n % queries, head = n / queries % heads, batch = n / queries / heads;
+    const auto row_of = [&](const Operand& x) { return batch * x.batch + head * x.head + query * x.row; };
+    T sum{};
+    if (call.grad_out.data)
+      for (std::int64_t c = lane * pack<T>; c < call.out.depth; c += threads_per_warp * pack<T>) {
+        const auto a = load<T>(call.out, row_of(call.out), c), b = load<T>(call.grad_out, row_of(call.grad_out), c);
+        POOLGRAD_UNROLL
+        for (int e = 0; e < pack<T>; ++e) sum += a.value[e] * b.value[e];
+      }
+    sum = warp_reduce<reductions::Sum>(sum);
+    const View &g = call.grad_lse, &d = call.delta;
+    if (lane == 0)
+      d.as<T>()[batch * d.strides[0] + head * d.strides[1] + query * d.strides[2]] =
+          sum - (g.data ? g.as<const T>()[batch * g.strides[0] + head * g.strides[1] + query * g.strides[2]] : T{});
+  }
+}
+
+/// One of dq, dk and dv; for dq dbias too, then the former may have no data.
+template <class T, int Packs>
+void launch_gradient(Stream stream, GradientCall<T> call, std::int64_t depth) {
+  const std::int64_t columns = Results<T, Packs>::columns;
+  call.items.chunks = call.result.data && depth > columns ? (depth + columns - 1) / columns : 1;
+  const std::int64_t items = call.items.count(call.program);
+  if (items == 0) return;
+  launch("attention backward", &sum_gradients<T, Packs>,
+         shape_of_items(items, tile_threads<T>, (call.of_weights ? 1 : 2) * score_bytes<T>), stream, call);
+}
+template <class T>
+void launch_gradient(Stream stream, const GradientCall<T>& call, std::int64_t depth) {
+  if (std::is_same_v<T, double> || depth > Results<T, 1>::columns)
+    launch_gradient<T, 2>(stream, call, depth);
+  else if constexpr (!std::is_same_v<T, double>)
+    launch_gradient<T, 1>(stream, call, depth);
+}
+
+template <class T>
+void backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+              const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
+              const AttentionGradients& gradients) {
+  const AttentionGradients& g = gradients;
+  GradientCall<T> call{};
+  call.rules = ScoreRules<T>::make(scores);
+  call.lse = lse.as<const T>();
+  call.delta = delta.as<const T>();
+  for (int d = 0; d < 3; ++d) call.lse_strides[d] = lse.strides[d], call.delta_strides[d] = delta.strides[d];
+  call.group = q.shape[2] / k.shape[2];
+  call.accumulate = g.accumulate;
+  call.items = {q.shape[0], q.shape[2], scores.first_head, 1, 1};
+  if (g.dq.data || g.dbias.data) {
+    const auto kept = program_on_device(stream, schedule, tile_rows<T>);
+    GradientCall<T> by_query = call;
+    by_query.program = kept->program();
+    by_query.own = Operand(q), by_query.visited = Operand(k);
+    by_query.own_out = Operand(grad_out), by_query.visited_out = Operand(v);
+    by_query.result = Operand(g.dq);
+    by_query.dbias = g.dbias.as<T>();
+    for (int d = 0; d < 4; ++d) by_query.dbias_strides[d] = g.dbias.strides[d];
+    if (g.dbias.data && !g.accumulate) fill(stream, g.dbias, 0);
+    launch_gradient(stream, by_query, q.shape[3]);
+  }
+  if (!g.dk.data && !g.dv.data) return;
+  const auto kept = program_on_device(stream, schedule.transposed(), tile_rows<T>);
+  call.program = kept->program();
+  call.by_keys = true;
+  call.items.heads_of_item = call.group;
+  call.own = Operand(k), call.visited = Operand(q);
+  call.own_out = Operand(v), call.visited_out = Operand(grad_out);
+  if (g.dk.data) {
+    call.result = Operand(g.dk);
+    launch_gradient(stream, call, k.shape[3]);
+  }
+  if (g.dv.data) {
+    call.result = Operand(g.dv);
+    call.of_weights = true;
+    launch_gradient(stream, call, v.shape[3]);
+  }
+}
+
+void check_all(const char* op, Stream stream, std::initializer_list<const View*> views) {
+  for (const View* view : views)
+    if (view->data && view->count() > 0) check_operand(op, stream, view->data);
+}
+
+}  // namespace
+}  // namespace cuda
+
+void on_cuda::attention_delta(Stream stream, const View& out, const View& grad_out, const View& grad_lse,
+                              const View& delta) {
+  const std::int64_t rows = delta.count();
+  if (rows == 0) return;
+  cuda::check_all("attention delta", stream, {&out, &grad_out, &grad_lse, &delta});
+  with_floating_compute_type(delta.dtype, [&]<class T>(T) {
+    cuda::launch("attention delta", &cuda::find_delta<T>, grid_stride_shape(rows * cuda::threads_per_warp), stream,
+                 {cuda::Operand(out), cuda::Operand(grad_out), grad_lse, delta});
+  });
+}
+
+void on_cuda::attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores,
+                                 const View& q, const View& k, const View& v, const View& lse, const View& delta,
+                                 const View& grad_out, const AttentionGradients& gradients) {
+  if (q.shape[0] == 0 || q.shape[2] == 0) return;
+  cuda::check_all("attention backward", stream,
+                  {&q, &k, &v, &lse, &delta, &grad_out, &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias,
+                   &scores.bias, &scores.alibi});
+  with_floating_compute_type(q.dtype, [&]<class T>(T) {
+    cuda::backward<T>(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
+  });
+}
+
+}  // namespace poolgrad::kernels

@@ -1,0 +1,137 @@
+#include "kernels/cuda/attention/program.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kernels/cuda/launcher.cuh"
+
+namespace poolgrad::kernels::cuda {
+namespace {
+
+/// Arrays one after another, and where each of them lies once the bytes are copied to `base`.
+class Packing {
+ public:
+  explicit Packing(const std::byte* base) : base_(reinterpret_cast<std::uintptr_t>(base)) {}
+
+  template <class T>
+  const T* add(const T* from, std::int64_t count) {
+    if (!from) return nullptr;
+    bytes_.resize((bytes_.size() + 15) / 16 * 16);
+    const std::uintptr_t at = base_ + bytes_.size();
+    const auto* begin = reinterpret_cast<const std::byte*>(from);
+    bytes_.insert(bytes_.end(), begin, begin + static_cast<std::size_t>(count) * sizeof(T));
+    return reinterpret_cast<const T*>(at);
+  }
+  AttentionProgram add(const AttentionProgram& from);
+  const std::vector<std::byte>& bytes() const { return bytes_; }
+
+ private:
+  std::uintptr_t base_;
+  std::vector<std::byte> bytes_;
+};
+
+AttentionProgram Packing::add(const AttentionProgram& from) {
+  const std::int64_t numbers = from.head_period * from.tiles, runs = from.tile_begin[numbers];
+  std::int64_t logarithms = 0;
+  for (std::int64_t r = 0; r < runs; ++r)
+    if (from.run[r].period > 0) logarithms = std::max<std::int64_t>(logarithms, from.run[r].table + from.run[r].period);
+  AttentionSchedule schedule = *from.schedule;
+  schedule.documents = add(schedule.documents, schedule.document_count + 1);
+  for (int t = 0; t < schedule.term_count; ++t) {
+    AttentionTerm& term = schedule.term[t];
+    if (!term.row_begin) continue;
+    const std::int64_t rows = term.lists * (std::int64_t{term.block_rows} + 1),
+                       columns = term.lists * (std::int64_t{term.block_columns} + 1), blocks = term.row_begin[rows - 1];
+    term.row_begin = add(term.row_begin, rows);
+    term.column_begin = add(term.column_begin, columns);
+    term.columns = add(term.columns, blocks);
+    term.rows = add(term.rows, blocks);
+  }
+  AttentionProgram to = from;
+  to.schedule = add(&schedule, 1);
+  to.tile = add(from.tile, from.tiles);
+  to.tile_begin = add(from.tile_begin, numbers + 1);
+  to.longest_first = add(from.longest_first, numbers);
+  to.level_begin = nullptr;  // kernels do not ask
+  to.run = add(from.run, runs);
+  to.log_multiplicity = add(from.log_multiplicity, logarithms);
+  return to;
+}
+
+std::size_t packed_bytes(const AttentionProgram& program) {
+  Packing packing(nullptr);
+  packing.add(program);
+  return packing.bytes().size();
+}
+
+/// The copies on one device.
+class KeptPrograms final : public ReclaimClient {
+ public:
+  /// Those of a device, made when first asked for; they outlive whatever is kept in them.
+  static KeptPrograms& of(Device device) {
+    static std::mutex mutex;
+    static auto* const all = new std::map<int, std::shared_ptr<KeptPrograms>>;
+    const std::lock_guard lock(mutex);
+    std::shared_ptr<KeptPrograms>& kept = (*all)[device.index];
+    if (!kept) {
+      kept = std::make_shared<KeptPrograms>();
+      allocator_for(device).add_client(kept);
+    }
+    return *kept;
+  }
+
+  std::shared_ptr<const DeviceProgram> get(Stream stream, const std::shared_ptr<const WholeProgram>& whole) {
+    const auto is_it = [&](const Copy& copy) { return copy.of->whole() == whole && copy.of->stream().id == stream.id; };
+    const std::uint64_t hash = mix(reinterpret_cast<std::uintptr_t>(whole.get()) + mix(stream.id));
+    return copies_.get(hash, is_it, [&] { return Copy{std::make_shared<DeviceProgram>(stream, whole)}; }).of;
+  }
+
+  std::string name() const override { return "attention programs"; }
+  double price_per_byte() const override { return 1; }  // expanded and copied again
+  std::size_t estimate() override { return static_cast<std::size_t>(copies_.statistics().bytes); }
+  std::size_t reclaim(std::size_t) override {
+    const std::size_t freed = estimate();
+    copies_.clear();
+    return freed;
+  }
+
+ private:
+  struct Copy {
+    std::shared_ptr<const DeviceProgram> of;
+    std::size_t bytes() const { return of->bytes(); }
+  };
+  Lru<Copy> copies_{std::size_t{64} << 20, 256};
+};
+
+}  // namespace
+
+DeviceProgram::DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> whole)
+    : stream_(stream),
+      whole_(std::move(whole)),
+      bytes_(packed_bytes(whole_->program())),
+      memory_(stream, "attention programs", static_cast<std::int64_t>(bytes_)) {
+  Packing packing(memory_.data());
+  program_ = packing.add(whole_->program());
+  copy_bytes(stream, memory_.data(), packing.bytes().data(), bytes_);
+}
+
+std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const AttentionSchedule& schedule,
+                                                       std::int64_t limit) {
+  std::shared_ptr<const WholeProgram> whole = ProgramCache::global().get(schedule, limit, false);
+  // Lists without an identity are nobody's but this call's; what is too large to be kept is made anew.
+  const bool kept = whole && whole.use_count() > 1;
+  constexpr std::size_t most = std::size_t{1} << 30;
+  if (!whole) whole = WholeProgram::make(schedule, RowTiling(schedule, limit), most);
+  if (!whole)
+    throw ValueError("[attention] the pattern comes to a program of more than 1 GiB, which is too much for " +
+                     to_string(stream.device) + ": (" + std::to_string(schedule.queries.count) + " queries, " +
+                     std::to_string(schedule.keys.count) + " keys)");
+  return kept ? KeptPrograms::of(stream.device).get(stream, whole)
+              : std::make_shared<const DeviceProgram>(stream, std::move(whole));
+}
+
+}  // namespace poolgrad::kernels::cuda

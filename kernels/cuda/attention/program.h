@@ -1,0 +1,39 @@
+// Programs of attention in the memory of a device: the arrays of a WholeProgram in one piece, copied once and kept for
+// the calls that follow.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/cpu/workspace.h"
+#include "kernels/schedule/tiles.h"
+
+namespace poolgrad::kernels::cuda {
+
+class DeviceProgram {
+ public:
+  /// Copies everything that kernels read of it, lists and documents too, in the order of the stream.
+  DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> whole);
+
+  /// With pointers of the device, for kernels of this stream.
+  const AttentionProgram& program() const { return program_; }
+  const std::shared_ptr<const WholeProgram>& whole() const { return whole_; }
+  Stream stream() const { return stream_; }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  Stream stream_;
+  std::shared_ptr<const WholeProgram> whole_;
+  std::size_t bytes_;
+  Workspace<std::byte> memory_;
+  AttentionProgram program_;
+};
+
+/// The program of a schedule in tiles of `limit` rows. Each stream has a copy of its own, so that none waits for
+/// another; copies are kept within 64 MiB a device, and given up when its pool is short of memory. Throws ValueError
+/// for a program of more than 1 GiB.
+std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const AttentionSchedule& schedule,
+                                                       std::int64_t limit);
+
+}  // namespace poolgrad::kernels::cuda

@@ -1,0 +1,307 @@
+// What the attention kernels of a GPU share: blocks that take a tile of rows each, and the two products of such a tile
+// with the rows that it visits. Operands are any of f64, f32, f16 and bf16; arithmetic is in T, f64 or f32.
+//
+//   scores    tile x visited, each element the product of two rows; thread (y, x) has rows 4 y .. 4 y + 3 and columns
+//   x,
+//             x + side, x + 2 side, x + 3 side
+//   results   tile x columns, += weights * visited rows; the thread has packs x, x + side, ... of the same rows
+//
+// Between the two a row of scores belongs to `lanes_of_row` neighbouring threads, and lies in shared memory.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/attention.h"
+#include "kernels/cuda/collectives.cuh"
+#include "kernels/cuda/elements.cuh"
+#include "kernels/schedule/program.h"
+
+namespace poolgrad::kernels::cuda {
+
+/// A block is side x side threads, a tile four times as many rows each way.
+template <class T>
+inline constexpr int side = sizeof(T) == 4 ? 16 : 8;
+template <class T>
+inline constexpr int tile_threads = side<T>* side<T>;
+inline constexpr int rows_of_thread = 4;
+template <class T>
+inline constexpr int tile_rows = rows_of_thread* side<T>;
+template <class T>
+inline constexpr int lanes_of_row = tile_threads<T> / tile_rows<T>;
+
+/// Rows are staged in packs of 16 bytes, eight of a row at a time. Odd strides keep the banks of shared memory apart.
+inline constexpr int staged_packs = 8, staged_stride = staged_packs + 1;
+template <class T>
+inline constexpr int staged_count = 2 * tile_rows<T>* staged_stride;
+template <class T>
+using ValuePack = Pack<T, static_cast<std::size_t>(pack<T>)>;
+/// A row of a tile of scores.
+template <class T>
+inline constexpr int score_stride = tile_rows<T> + lanes_of_row<T>;
+template <class T>
+inline constexpr std::int64_t score_bytes = std::int64_t{tile_rows<T>} * score_stride<T>* std::int64_t{sizeof(T)};
+
+/// The weight of a pair that does not count, which no other has: nothing is multiplied with it, not even an infinity.
+template <class T>
+inline constexpr T uncounted = -T{};
+template <class T>
+__device__ bool counts(T weight) {
+  using Word = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint64_t>;
+  return std::bit_cast<Word>(weight) != Word{1} << (8 * sizeof(T) - 1);
+}
+
+/// One of the two operands of a product: (B, N, H, D), the last dimension dense.
+struct Operand {
+  std::byte* data = nullptr;
+  DType dtype = DType::f32;
+  bool packed = false;  // packs of T are aligned, and none is left over
+  std::int64_t depth = 0, batch = 0, row = 0, head = 0;
+
+  Operand() = default;
+  explicit Operand(const View& view)
+      : data(view.as<std::byte>()),
+        dtype(view.dtype),
+        depth(view.data ? view.shape[3] : 0),
+        batch(view.strides[0]),
+        row(view.strides[1]),
+        head(view.strides[2]) {
+    const auto bytes = static_cast<std::int64_t>(size_of(dtype)), n = std::int64_t{dtype == DType::f64 ? 2 : 4};
+    packed = depth % n == 0 && batch % n == 0 && row % n == 0 && head % n == 0 &&
+             reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(n * bytes) == 0;
+  }
+};
+
+/// Rows of an operand that a tile has, or visits together: the offset of the first in elements, and of the next.
+struct TileRows {
+  std::int64_t first, step;
+  int count;
+};
+__device__ inline TileRows rows_of(const Operand& x, std::int64_t batch, std::int64_t head, const Progression& steps,
+                                   std::int64_t begin, int count) {
+  return {batch * x.batch + head * x.head + (steps.row + begin * steps.stride) * x.row, steps.stride * x.row, count};
+}
+
+/// Calls f(S{}) with the element type, one of those that are computed in T.
+template <class T, class F>
+__device__ void with_stored(DType dtype, const F& f) {
+  if constexpr (std::is_same_v<T, double>) {
+    f(double{});
+  } else {
+    if (dtype == DType::f32) return f(float{});
+    if (dtype == DType::bf16) return f(BFloat16{});
+    f(Half{});
+  }
+}
+
+/// Elements [column, column + pack) of the row at an offset; 0 beyond the last.
+template <class T>
+__device__ ValuePack<T> load(const Operand& x, std::int64_t offset, std::int64_t column) {
+  constexpr int n = pack<T>;
+  ValuePack<T> result{};
+  if (column >= x.depth) return result;
+  with_stored<T>(x.dtype, [&]<class S>(S) {
+    const S* from = reinterpret_cast<const S*>(x.data) + offset + column;
+    if (x.packed) {
+      const auto whole = *reinterpret_cast<const Pack<S, static_cast<std::size_t>(n)>*>(from);
+      POOLGRAD_UNROLL
+      for (int e = 0; e < n; ++e) result.value[e] = widened<T>(whole.value[e]);
+    } else {
+      POOLGRAD_UNROLL
+      for (int e = 0; e < n; ++e)
+        if (column + e < x.depth) result.value[e] = widened<T>(from[e]);
+    }
+  });
+  return result;
+}
+template <class T>
+__device__ void store(const Operand& x, std::int64_t offset, std::int64_t column, const ValuePack<T>& values) {
+  constexpr int n = pack<T>;
+  if (column >= x.depth) return;
+  with_stored<T>(x.dtype, [&]<class S>(S) {
+    S* to = reinterpret_cast<S*>(x.data) + offset + column;
+    Pack<S, static_cast<std::size_t>(n)> whole;
+    POOLGRAD_UNROLL
+    for (int e = 0; e < n; ++e) whole.value[e] = narrowed<S>(values.value[e]);
+    if (x.packed) {
+      *reinterpret_cast<Pack<S, static_cast<std::size_t>(n)>*>(to) = whole;
+    } else {
+      POOLGRAD_UNROLL
+      for (int e = 0; e < n; ++e)
+        if (column + e < x.depth) to[e] = whole.value[e];
+    }
+  });
+}
+
+/// A part of `most` rows of a tile, from `column` on, to shared memory from `at` on; 0 for rows that are not there.
+template <class T, class Staged>
+__device__ void stage_rows(const Staged& staged, int at, const Operand& x, const TileRows& rows, int most,
+                           std::int64_t column) {
+  for (int p = static_cast<int>(threadIdx.x); p < most * staged_packs; p += tile_threads<T>) {
+    const int row = p / staged_packs, number = p % staged_packs;
+    ValuePack<T> values{};
+    if (row < rows.count) values = load<T>(x, rows.first + row * rows.step, column + number * pack<T>);
+    staged[at + row * staged_stride + number] = values;
+  }
+}
+
+/// Rows of the threads that have any of `count` rows.
+__device__ inline int whole_groups(int count) { return (count + rows_of_thread - 1) / rows_of_thread * rows_of_thread; }
+
+/// scores[i * score_stride + j] = <row i of a, row j of b>, of rows that there are. All threads have read what was
+/// staged, and scores may be read after the next barrier.
+template <class T, class Staged, class Scores>
+__device__ void multiply_rows(const Scores& scores, int first_score, const Staged& staged, const Operand& a,
+                              const TileRows& a_rows, const Operand& b, const TileRows& b_rows) {
+  constexpr int n = pack<T>, second = tile_rows<T> * staged_stride;
+  const int x = static_cast<int>(threadIdx.x) % side<T>, y = static_cast<int>(threadIdx.x) / side<T>;
+  const bool wanted = rows_of_thread * y < a_rows.count && x < b_rows.count;
+  T sum[rows_of_thread][rows_of_thread] = {};
+  for (std::int64_t column = 0; column == 0 || column < a.depth; column += staged_packs * n) {
+    __syncthreads();  // what was staged before has been read, and so have the scores
+    stage_rows<T>(staged, 0, a, a_rows, whole_groups(a_rows.count), column);
+    stage_rows<T>(staged, second, b, b_rows, tile_rows<T>, column);
+    __syncthreads();
+    POOLGRAD_ROLLED
+    for (int p = 0; p < staged_packs && wanted; ++p) {
+      ValuePack<T> left[rows_of_thread], right[rows_of_thread];
+      POOLGRAD_UNROLL
+      for (int r = 0; r < rows_of_thread; ++r) {
+        left[r] = staged[(rows_of_thread * y + r) * staged_stride + p];
+        right[r] = staged[second + (x + side<T> * r) * staged_stride + p];
+      }
+      POOLGRAD_UNROLL
+      for (int r = 0; r < rows_of_thread; ++r) {
+        POOLGRAD_UNROLL
+        for (int c = 0; c < rows_of_thread; ++c) {
+          POOLGRAD_UNROLL
+          for (int e = 0; e < n; ++e) sum[r][c] += left[r].value[e] * right[c].value[e];
+        }
+      }
+    }
+  }
+  if (!wanted) return;
+  POOLGRAD_UNROLL
+  for (int r = 0; r < rows_of_thread; ++r) {
+    POOLGRAD_UNROLL
+    for (int c = 0; c < rows_of_thread; ++c)
+      scores[first_score + (rows_of_thread * y + r) * score_stride<T> + x + side<T> * c] = sum[r][c];
+  }
+}
+
+/// What a thread has of the results of a tile: `Packs` packs of four rows.
+template <class T, int Packs>
+struct Results {
+  static constexpr int columns = side<T> * Packs * pack<T>;  // of all threads
+  ValuePack<T> part[rows_of_thread][static_cast<std::size_t>(Packs)];
+
+  __device__ static int row(int r) { return rows_of_thread * (static_cast<int>(threadIdx.x) / side<T>)+r; }
+  __device__ static int column(int p) { return (static_cast<int>(threadIdx.x) % side<T> + side<T> * p) * pack<T>; }
+
+  /// f(row of the tile, column, pack) for all of them.
+  template <class F>
+  __device__ void for_each(const F& f) {
+    POOLGRAD_UNROLL
+    for (int r = 0; r < rows_of_thread; ++r) {
+      POOLGRAD_UNROLL
+      for (int p = 0; p < Packs; ++p) f(row(r), column(p), part[r][p]);
+    }
+  }
+  template <class Factors>
+  __device__ void scale_rows(const Factors& factors) {
+    for_each([&](int row, int, ValuePack<T>& values) {
+      const T factor = factors[row];
+      POOLGRAD_UNROLL
+      for (int e = 0; e < pack<T>; ++e) values.value[e] *= factor;
+    });
+  }
+  /// += weights * rows of x, in their columns from `column` on, for the tile's `own_count` rows. Weights may have been
+  /// written just before, of whole_groups(own_count) rows.
+  template <class Weights, class Staged>
+  __device__ void add_weighted(const Weights& weights, const Staged& staged, const Operand& x, const TileRows& rows,
+                               std::int64_t column, int own_count) {
+    constexpr int width = side<T> * Packs, at_once = tile_rows<T> / Packs < staged_count<T> / width
+                                                         ? tile_rows<T> / Packs
+                                                         : staged_count<T> / width;
+    const int own = static_cast<int>(threadIdx.x) % side<T>;
+    for (int first = 0; first < rows.count; first += at_once) {
+      const int count = rows.count - first < at_once ? rows.count - first : at_once;
+      __syncthreads();  // what was staged before has been read, and the weights are there
+      for (int p = static_cast<int>(threadIdx.x); p < count * width; p += tile_threads<T>)
+        staged[p] = load<T>(x, rows.first + (first + p / width) * rows.step, column + p % width * pack<T>);
+      __syncthreads();
+      POOLGRAD_ROLLED
+      for (int k = 0; k < count && row(0) < own_count; ++k) {
+        T weight[rows_of_thread];
+        POOLGRAD_UNROLL
+        for (int r = 0; r < rows_of_thread; ++r) weight[r] = weights[row(r) * score_stride<T> + first + k];
+        POOLGRAD_UNROLL
+        for (int p = 0; p < Packs; ++p) {
+          const ValuePack<T> values = staged[k * width + own + side<T> * p];
+          POOLGRAD_UNROLL
+          for (int r = 0; r < rows_of_thread; ++r) {
+            if (!counts(weight[r])) continue;
+            POOLGRAD_UNROLL
+            for (int e = 0; e < pack<T>; ++e) part[r][p].value[e] += weight[r] * values.value[e];
+          }
+        }
+      }
+    }
+  }
+};
+
+/// The work of a launch: tiles of one batch entry and head, or group of heads, and of those the columns of a chunk of
+/// results, in the order of the program, so that the longest begin first.
+struct TileItems {
+  std::int64_t batch, heads, first_head, heads_of_item, chunks;
+
+  struct Item {
+    std::int64_t tile, batch, head, chunk;
+    bool exists;
+  };
+  POOLGRAD_HD std::int64_t rounds(const AttentionProgram& program) const {
+    return (heads + program.head_period - 1) / program.head_period;
+  }
+  POOLGRAD_HD std::int64_t count(const AttentionProgram& program) const {
+    return program.head_period * program.tiles * batch * rounds(program) * chunks;
+  }
+  /// Heads of a number are those that agree with it mod head_period; where there are fewer, some items are none.
+  __device__ Item at(const AttentionProgram& program, std::int64_t i) const {
+    Item item{};
+    item.chunk = i % chunks, i /= chunks;
+    const std::int64_t of_head = rounds(program), round = i % of_head;
+    i /= of_head;
+    item.batch = i % batch;
+    const std::int64_t number = program.longest_first[i / batch];
+    item.tile = number % program.tiles;
+    item.head = floor_mod(number / program.tiles - first_head, program.head_period) + round * program.head_period;
+    item.exists = item.head < heads && item.head % heads_of_item == 0;
+    return item;
+  }
+};
+
+/// Steps of a run that some row of the tile sees: ends never decrease from row to row.
+__device__ inline Interval steps_of_tile(const AttentionProgram& program, const AttentionRun& run,
+                                         const Progression& tile) {
+  if (run.has(AttentionRun::whole)) return {0, run.keys.count};
+  if (run.rows.empty()) return {0, 0};
+  return {program.steps_seen(run, run.keys, tile.position + run.rows.begin * tile.step).begin,
+          program.steps_seen(run, run.keys, tile.position + (run.rows.end - 1) * tile.step).end};
+}
+/// Steps that row i of the tile sees.
+__device__ inline Interval steps_of_row(const AttentionProgram& program, const AttentionRun& run,
+                                        const Progression& tile, int i) {
+  if (i >= tile.count) return {0, 0};
+  if (run.has(AttentionRun::whole)) return {0, run.keys.count};
+  if (!run.rows.contains(i)) return {0, 0};
+  return program.steps_seen(run, run.keys, tile.position + i * tile.step);
+}
+
+/// So many blocks that each takes a few items at most: a GPU starts them in order as others end, the longest first.
+inline LaunchShape shape_of_items(std::int64_t items, std::int64_t threads, std::int64_t shared_bytes) {
+  constexpr std::int64_t most = 1 << 20;
+  return {{items < most ? items : most}, {threads}, shared_bytes};
+}
+
+}  // namespace poolgrad::kernels::cuda

@@ -1,0 +1,164 @@
+// Gradients of attention on the emulated device, and delta, against the definition.
+#include <gtest/gtest.h>
+
+#include "tests/kernels/cuda/attention_operands.h"
+
+namespace poolgrad::kernels::testing {
+namespace {
+
+BackwardExample grouped(std::int64_t queries, std::int64_t keys) {
+  BackwardExample e = banded(queries, keys, unbounded, 0);
+  e.q_heads = e.schedule.heads = 4;
+  return e;
+}
+
+TEST(CudaAttentionBackward, FollowsTheDefinitionForEverySize) {
+  for (const auto& [queries, keys] : {std::pair{1, 1}, {64, 64}, {65, 130}, {1, 70}, {150, 33}}) {
+    BackwardExample e = grouped(queries, keys);
+    e.batch = 2;
+    expect_definition_there(e, {DType::f64, DType::f32, DType::f16, DType::bf16});
+  }
+  for (const auto& [depth, v_depth] : {std::pair{1, 1}, {33, 64}, {67, 9}, {64, 130}, {140, 20}}) {
+    BackwardExample e = grouped(50, 70);
+    e.depth = depth, e.v_depth = v_depth;
+    expect_definition_there(e);
+  }
+}
+
+TEST(CudaAttentionBackward, OfNothingIsZero) {
+  for (const auto& [queries, keys] : {std::pair{5, 0}, {0, 5}})
+    expect_definition_there(banded(PositionMap::contiguous(queries), PositionMap::contiguous(keys), unbounded, 0));
+}
+
+TEST(CudaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
+  for (const auto& [left, right] : {std::pair{std::int64_t{16}, std::int64_t{0}},
+                                    {std::int64_t{0}, std::int64_t{0}},
+                                    {std::int64_t{-10}, std::int64_t{20}},
+                                    {unbounded, std::int64_t{-30}}})
+    expect_definition_there(banded(PositionMap::contiguous(140), PositionMap::contiguous(101), left, right));
+  BackwardExample e = banded(70, 70, unbounded, 0);
+  e.alone = {3, 60, 69};
+  expect_definition_there(e);
+}
+
+TEST(CudaAttentionBackward, FollowsEveryPattern) {
+  for (const Named& pattern : patterns()) {
+    SCOPED_TRACE(pattern.name);
+    const PositionMap few = PositionMap::contiguous(61), many = PositionMap::contiguous(110);
+    expect_definition_there(example(pattern, few, few, false), {DType::f64});
+    expect_definition_there(example(pattern, many, many, true), {DType::f32});
+  }
+  const ListedBlocks blocks;
+  expect_definition_there(
+      example({"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80), PositionMap::contiguous(93), true));
+}
+
+TEST(CudaAttentionBackward, FollowsEveryPatternOnShards) {
+  const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
+  for (const Named& pattern : patterns())
+    for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}}) {
+      SCOPED_TRACE(pattern.name);
+      expect_definition_there(example(pattern, queries, keys, true), {DType::f32});
+    }
+}
+
+TEST(CudaAttentionBackward, GoesThroughWhatModifiesScores) {
+  const std::function<void(BackwardExample&)> changes[] = {[](BackwardExample& e) { e.softcap = 1.5; },
+                                                           [](BackwardExample& e) { e.bias = e.dbias = true; },
+                                                           [](BackwardExample& e) { e.alibi = true; },
+                                                           [](BackwardExample& e) { e.sinks = true; },
+                                                           [](BackwardExample& e) { e.dropout = 0.3; },
+                                                           [](BackwardExample& e) {
+                                                             e.softcap = 4, e.dropout = 0.2;
+                                                             e.bias = e.dbias = e.alibi = e.sinks = true;
+                                                           }};
+  for (const auto& change : changes) {
+    BackwardExample shards = grouped(1, 1);
+    shards.schedule.queries = {75, 40, 20, 160, 1};
+    shards.schedule.keys = {83, 83, 1, 1, 2};
+    const PositionMap n = PositionMap::contiguous(70);
+    for (BackwardExample e : {grouped(37, 70), shards, example(patterns()[0], n, n, true)}) {
+      change(e);
+      expect_definition_there(e);
+    }
+  }
+}
+
+TEST(CudaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
+  const PositionMap n = PositionMap::contiguous(120);
+  const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};
+  BackwardExample e = example(both, n, n, true);
+  e.dbias = true;
+  const BackwardCheck check(e, DType::f32);
+  const BackwardCheck::Result sum(check.e, DType::f32);
+  for (std::size_t t = 0; t < 2; ++t)
+    run_there(check, example({"pass", {both.terms[t]}}, n, n, true).schedule, sum, t > 0);
+  check.expect(sum, 2e-5);
+}
+
+TEST(CudaAttentionBackward, GivesWhatIsWanted) {
+  BackwardExample e = grouped(70, 70);
+  e.bias = e.dbias = true;
+  const BackwardCheck check(e, DType::f32);
+  for (int wanted = 0; wanted < 4; ++wanted) {
+    const BackwardCheck::Result result(check.e, DType::f32);
+    const DeviceOperands there(check.q, check.k, check.v, check.grad_out, check.lse, check.delta, check.bias, result.dq,
+                               result.dk, result.dv, result.dbias);
+    AttentionGradients gradients;
+    View AttentionGradients::*const members[] = {&AttentionGradients::dq, &AttentionGradients::dk,
+                                                 &AttentionGradients::dv, &AttentionGradients::dbias};
+    gradients.*members[wanted] = there(result.views().*members[wanted]);
+    attention_backward(cuda0, check.e.schedule, there(check.scores), there(check.q.view()), there(check.k.view()),
+                       there(check.v.view()), there(check.lse), there(check.delta), there(check.grad_out.view()),
+                       gradients);
+    there.fetch();
+    if (wanted == 0) check.expect_close(result.dq, check.expected.dq, 2e-5, "dq");
+    if (wanted == 1) check.expect_close(result.dk, check.expected.dk, 2e-5, "dk");
+    if (wanted == 2) check.expect_close(result.dv, check.expected.dv, 2e-5, "dv");
+    if (wanted == 3) check.expect_close(result.dbias, check.expected.dbias, 2e-5, "dbias");
+  }
+}
+
+TEST(CudaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
+  const BackwardCheck check(grouped(150, 150), DType::f32);
+  const BackwardCheck::Result first(check.e, DType::f32);
+  run_there(check, check.e.schedule, first);
+  for (int again = 0; again < 3; ++again) {
+    const BackwardCheck::Result result(check.e, DType::f32);
+    run_there(check, check.e.schedule, result);
+    expect_same_bits(first, result, "again");
+  }
+}
+
+TEST(CudaAttentionDelta, IsTheProductOfGradientsAndResultsLessThatOfLse) {
+  for (const DType dtype : floats)
+    for (const std::int64_t depth : {0, 1, 64, 131}) {
+      const std::int64_t batch = 2, queries = 19, heads = 3;
+      std::mt19937_64 random(test_seed());
+      TestArray out(dtype, {batch, queries, heads, depth}), grad(dtype, {batch, queries, heads, depth}),
+          grad_lse(compute_dtype(dtype), {batch, heads, queries}, Layout::transposed),
+          delta(compute_dtype(dtype), {batch, heads, queries});
+      out.random(random), grad.random(random), grad_lse.random(random);
+      for (const bool with_out : {true, false}) {
+        const DeviceOperands there(out, grad, grad_lse, delta);
+        attention_delta(cuda0, there(out), with_out ? there(grad) : View{}, there(grad_lse), there(delta));
+        there.fetch();
+        const double bound = 100 * tolerance(delta.dtype());
+        expect_elements(
+            delta,
+            [&](std::int64_t n) {
+              const std::int64_t i = n % queries, h = n / queries % heads, b = n / queries / heads;
+              double sum = -grad_lse[n];
+              for (std::int64_t d = 0; with_out && d < depth; ++d) {
+                const std::int64_t at = ((b * queries + i) * heads + h) * depth + d;
+                sum += out[at] * grad[at];
+              }
+              return sum;
+            },
+            bound, bound);
+      }
+    }
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels::testing

@@ -1,0 +1,247 @@
+// Forward attention on the emulated device: every size, pattern and modification of scores against the definition.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "allocator/caching_allocator.h"
+#include "tests/kernels/cuda/attention_operands.h"
+
+namespace poolgrad::kernels::testing {
+namespace {
+
+constexpr DType wide_dtypes[] = {DType::f64, DType::f32};
+constexpr AttentionShape two_groups{2, 70, 83, 4, 2, 20, 12};
+
+TEST(CudaAttentionForward, FollowsTheDefinitionForEverySize) {
+  for (const DType dtype : floats) {
+    for (const std::int64_t queries : {1, 64, 65})
+      for (const std::int64_t keys : {1, 33, 130})
+        expect_definition_there(ForwardProblem(dtype, {2, queries, keys, 3, 1, 24, 24}));
+    for (const std::int64_t depth : {1, 32, 37, 64, 67, 150})
+      for (const std::int64_t v_depth : {1, 64, 67, 128, 131})
+        if (depth == 32 || v_depth == 64)
+          expect_definition_there(ForwardProblem(dtype, {1, 40, 70, 2, 1, depth, v_depth}));
+  }
+}
+
+TEST(CudaAttentionForward, OfNothingIsNothing) {
+  for (const DType dtype : wide_dtypes) {
+    expect_definition_there(ForwardProblem(dtype, {1, 5, 0, 2, 2, 8, 8}));
+    expect_definition_there(ForwardProblem(dtype, {1, 0, 5, 2, 2, 8, 8}));
+    expect_definition_there(ForwardProblem(dtype, {0, 5, 5, 2, 2, 8, 8}));
+    expect_definition_there(ForwardProblem(dtype, {1, 5, 7, 2, 2, 0, 8}));
+    expect_definition_there(ForwardProblem(dtype, {1, 5, 7, 2, 2, 8, 0}));
+  }
+}
+
+TEST(CudaAttentionForward, HasBandsOfEveryWidthAndOffset) {
+  const std::int64_t bands[][3] = {{unbounded, 0, 0}, {unbounded, 0, -40}, {16, 0, 0},         {0, 0, 0},
+                                   {-10, 20, 0},      {30, unbounded, 7},  {unbounded, -3, 0}, {4, 4, 1000}};
+  for (const DType dtype : wide_dtypes)
+    for (const auto& [left, right, offset] : bands)
+      expect_definition_there(ForwardProblem(dtype, {1, 200, 157, 2, 1, 16, 16}).band(left, right, offset),
+                              std::to_string(left) + " " + std::to_string(right) + " " + std::to_string(offset));
+}
+
+ForwardProblem of_pattern(DType dtype, const Named& pattern, PositionMap queries, PositionMap keys, bool causal) {
+  ForwardProblem p(dtype, {1, queries.count, keys.count, 4, 2, 9, 8});
+  const BackwardExample e = example(pattern, queries, keys, causal);
+  p.schedule = e.schedule;
+  p.multiplicity = e.multiplicity;
+  return p;
+}
+
+TEST(CudaAttentionForward, FollowsEveryPattern) {
+  for (const Named& pattern : patterns())
+    for (const bool causal : {false, true}) {
+      const PositionMap few = PositionMap::contiguous(61), many = PositionMap::contiguous(140);
+      expect_definition_there(of_pattern(DType::f64, pattern, few, few, causal), pattern.name);
+      expect_definition_there(of_pattern(DType::f32, pattern, many, many, causal), pattern.name);
+    }
+}
+
+TEST(CudaAttentionForward, FollowsEveryPatternOnShards) {
+  const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
+  for (const Named& pattern : patterns())
+    for (const PositionMap& queries : {zigzag, striped})
+      for (const PositionMap& keys : {zigzag, striped})
+        expect_definition_there(of_pattern(DType::f32, pattern, queries, keys, true), pattern.name);
+}
+
+TEST(CudaAttentionForward, FollowsListedBlocksThatNobodyHasAnyMore) {
+  std::optional<ForwardProblem> p;
+  const DType dtype = DType::f32;
+  {
+    const ListedBlocks blocks;
+    p.emplace(of_pattern(dtype, {"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80),
+                         PositionMap::contiguous(93), true));
+    expect_definition_there(*p);
+  }
+}
+
+TEST(CudaAttentionForward, KeepsDocumentsApart) {
+  const std::int64_t bounds[] = {0, 1, 70, 70, 200, 233};  // positions beyond belong to none
+  const auto document = [&](std::int64_t x) {
+    int d = -1;
+    for (int n = 0; n < 5; ++n)
+      if (bounds[n] <= x && x < bounds[n + 1]) d = n;
+    return d;
+  };
+  for (const bool causal : {false, true}) {
+    ForwardProblem p(DType::f32, {1, 250, 250, 2, 2, 24, 8});
+    if (causal) p.causal();
+    p.schedule.documents = bounds;
+    p.schedule.document_count = 5;
+    p.counts([&](std::int64_t, std::int64_t i, std::int64_t j) {
+      return document(i) >= 0 && document(i) == document(j) ? 1.0 : 0.0;
+    });
+    expect_definition_there(p);
+  }
+}
+
+TEST(CudaAttentionForward, ModifiesScores) {
+  for (const DType dtype : wide_dtypes) {
+    ForwardProblem capped(dtype, two_groups);
+    capped.causal(13).scores.softcap = 0.7;
+    capped.scores.scale = 1;  // scores well above the cap
+    expect_definition_there(capped, "softcap");
+    expect_definition_there(ForwardProblem(dtype, two_groups).band(40, 3, 9).with_alibi(), "alibi");
+    ForwardProblem far(dtype, two_groups);  // beyond what f32 holds exactly: only the distance counts
+    far.schedule.queries = PositionMap::contiguous(70, 1'000'000'000'013);
+    far.schedule.keys = PositionMap::contiguous(83, 1'000'000'000'000);
+    expect_definition_there(far.with_alibi(), "far");
+    for (const Shape& s : {Shape{2, 4, 70, 83}, Shape{1, 4, 70, 83}, Shape{2, 1, 1, 83}, Shape{1, 1, 1, 1}})
+      for (const bool keys_adjacent : {true, false})
+        expect_definition_there(ForwardProblem(dtype, two_groups).causal(20).with_bias(s, keys_adjacent), "bias");
+    expect_definition_there(ForwardProblem(dtype, two_groups).causal(-20).with_sinks(), "sinks");
+    ForwardProblem dropped(dtype, two_groups);
+    dropped.causal(13).with_dropout(0.4).scores.first_batch = 3;
+    expect_definition_there(dropped, "dropout");
+    dropped.schedule.queries = {70, 30, 5, 4'000'000'000, 1};
+    dropped.schedule.keys = {83, 41, 2, 20'000'000'003, 3};
+    dropped.schedule.right = unbounded;
+    dropped.multiplicity = every_pair;
+    expect_definition_there(dropped, "dropout of shards");
+  }
+  for (const DType dtype : floats) {
+    ForwardProblem p(dtype, {2, 83, 101, 4, 2, 33, 24});
+    p.band(90, 5, 18).with_alibi().with_bias({1, 4, 83, 101}).with_sinks().with_dropout(0.1).scores.softcap = 2;
+    expect_definition_there(p, "all at once");
+  }
+}
+
+TEST(CudaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
+  ForwardProblem p(DType::f32, two_groups);
+  p.with_bias({2, 4, 70, 83});
+  for (std::int64_t i = 0; i < p.bias->count(); ++i)
+    if (i % 3 || i / 83 % 70 == 5) p.bias->set(i, -infinity);
+  expect_definition_there(p);
+  EXPECT_EQ((*p.out)[5 * 4 * 12], 0);  // query 5 sees nothing
+  EXPECT_EQ((*p.lse)[5], -infinity);
+}
+
+TEST(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
+  for (const DType dtype : wide_dtypes) {
+    ForwardProblem p(dtype, {1, 100, 100, 2, 2, 16, 16});
+    p.causal();
+    run_there(p);
+    const auto out = p.out->bytes(), lse = p.lse->bytes();
+    const std::int64_t rows = 60 * 2 * 16;  // key 60 on
+    for (std::int64_t i = rows; i < p.k->count(); ++i) p.k->set(i, i % 2 ? nan : infinity), p.v->set(i, nan);
+    run_there(p);
+    const std::size_t element = size_of(dtype), begin = 64 * element, size = static_cast<std::size_t>(rows) * element;
+    EXPECT_EQ(std::memcmp(p.out->bytes().data() + begin, out.data() + begin, size), 0) << "queries before key 60";
+    EXPECT_EQ(std::memcmp(p.lse->bytes().data() + begin, lse.data() + begin, 60 * element), 0);
+    EXPECT_TRUE(std::isnan((*p.out)[rows])) << "query 60";
+  }
+}
+
+/// The keys in parts, in the order given; intermediate results in the compute dtype lie over the carried ones.
+void run_in_parts_there(ForwardProblem& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& parts) {
+  TestArray sum(p.compute_dtype(), {p.shape.batch, p.shape.queries, p.shape.q_heads, p.shape.v_depth});
+  const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse, p.bias, p.alibi, p.sinks, sum);
+  const auto part = [&](View view, int dimension, std::int64_t begin, std::int64_t end) {
+    view.data = view.as<char>() + begin * view.strides[dimension] * static_cast<std::int64_t>(size_of(view.dtype));
+    view.shape[dimension] = end - begin;
+    return there(view);
+  };
+  for (std::size_t n = 0; n < parts.size(); ++n) {
+    const auto [begin, end] = parts[n];
+    AttentionSchedule schedule = p.schedule;
+    schedule.keys = PositionMap::contiguous(end - begin, p.schedule.keys.first + begin);
+    AttentionScores scores = there(p.scores);
+    if (p.bias) scores.bias = part(p.scores.bias, 3, begin, end);
+    const bool last = n + 1 == parts.size();
+    attention_forward(cuda0, schedule, scores, there(*p.q), part(*p.k, 1, begin, end), part(*p.v, 1, begin, end),
+                      there(last ? *p.out : sum), there(*p.lse), n > 0 ? there(sum) : View{},
+                      n > 0 ? there(*p.lse) : View{});
+  }
+  there.fetch();
+}
+
+TEST(CudaAttentionForward, InStepsIsTheWhole) {
+  for (const DType dtype : floats)
+    for (const std::int64_t v_depth : {20, 150}) {  // 150: columns are several items
+      ForwardProblem p(dtype, {2, 75, 90, 4, 2, 20, v_depth});
+      p.causal(10).with_sinks().with_alibi().with_dropout(0.2);
+      if (compute_dtype(dtype) == dtype) p.with_bias({1, 4, 75, 90});
+      run_in_parts_there(p, {{60, 90}, {0, 25}, {25, 25}, {25, 60}});
+      expect_rows(*p.out, p.lse.get(), p.definition());
+    }
+}
+
+TEST(CudaAttentionForward, OfNothingNewKeepsEveryBit) {
+  ForwardProblem p(DType::f32, {2, 75, 90, 4, 2, 20, 20});
+  p.causal(-30);
+  run_there(p);
+  const auto out = p.out->bytes(), lse = p.lse->bytes();
+  p.schedule.keys = PositionMap::contiguous(90, 1000);
+  const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse);
+  attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.out), there(*p.lse),
+                    there(*p.out), there(*p.lse));
+  there.fetch();
+  EXPECT_EQ(p.out->bytes(), out);
+  EXPECT_EQ(p.lse->bytes(), lse);
+}
+
+TEST(CudaAttentionForward, MayLieOverTheQueries) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const std::int64_t depth : {24, 150}) {
+      ForwardProblem p(dtype, {1, 100, 130, 4, 2, depth, depth});
+      p.causal();
+      run_there(p);
+      const DeviceOperands there(p.q, p.k, p.v);
+      attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.q), {});
+      there.fetch();
+      EXPECT_EQ(p.q->bytes(), p.out->bytes());
+    }
+}
+
+TEST(CudaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
+  ForwardProblem p(DType::f32, {2, 150, 150, 4, 2, 40, 40});
+  p.causal().with_dropout(0.1);
+  run_there(p);
+  const auto out = p.out->bytes(), lse = p.lse->bytes();
+  for (int again = 0; again < 4; ++again) {
+    run_there(p);
+    EXPECT_EQ(p.out->bytes(), out);
+    EXPECT_EQ(p.lse->bytes(), lse);
+  }
+}
+
+TEST(CudaAttentionForward, CopiesItsProgramOnce) {
+  ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 16, 16});
+  p.band(77, 0);
+  const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse);
+  const auto requests = [&] {
+    CachingAllocator& pool = allocator_for(cuda0.device);
+    const std::uint64_t before = pool.statistics().requests;
+    attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.out), there(*p.lse));
+    return pool.statistics().requests - before;
+  };
+  EXPECT_EQ(requests(), 1);
+  EXPECT_EQ(requests(), 0);
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels::testing

@@ -1,0 +1,99 @@
+// The problems of the CPU's attention tests on cuda:0, against the same definition pair by pair in f64.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/kernels/attention/backward_patterns.h"
+#include "tests/kernels/attention/forward_problem.h"
+#include "tests/kernels/cuda/device_array.h"
+
+namespace poolgrad::kernels::testing {
+
+/// Arrays of the host, with the memory around them, and copies of them on cuda:0.
+class DeviceOperands {
+ public:
+  template <class... Arrays>
+  explicit DeviceOperands(const Arrays&... arrays) {
+    (add(arrays), ...);
+  }
+  /// The same part of the copy of the array that the view is of.
+  View operator()(View view) const {
+    if (!view.data) return view;
+    for (const auto& [host, device] : copies_) {
+      const auto* at = view.as<const std::uint8_t>();
+      if (at < host->data() || at > host->data() + host->size()) continue;
+      view.data = device->data() + (at - host->data());
+      return view;
+    }
+    throw std::logic_error("a view of no array");
+  }
+  AttentionScores operator()(AttentionScores scores) const {
+    for (View* view : {&scores.bias, &scores.alibi, &scores.sinks}) *view = (*this)(*view);
+    return scores;
+  }
+  /// The arrays become what their copies are.
+  void fetch() const {
+    for (const auto& [host, device] : copies_) {
+      const std::vector<std::uint8_t> bytes = device->read();
+      std::copy(bytes.begin(), bytes.end(), const_cast<std::uint8_t*>(host->data()));
+    }
+  }
+
+ private:
+  template <class Array>
+  void add(const Array& array) {
+    if constexpr (requires { array.get(); }) {
+      if (array) add(*array);
+    } else {
+      copies_.emplace_back(&array.bytes(), std::make_unique<DeviceArray<std::uint8_t>>(array.bytes()));
+    }
+  }
+  std::vector<std::pair<const std::vector<std::uint8_t>*, std::unique_ptr<DeviceArray<std::uint8_t>>>> copies_;
+};
+
+inline void run_there(ForwardProblem& p) {
+  const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse, p.bias, p.alibi, p.sinks);
+  attention_forward(cuda0, p.schedule, there(p.scores), there(*p.q), there(*p.k), there(*p.v), there(*p.out),
+                    there(*p.lse));
+  there.fetch();
+}
+inline void expect_definition_there(ForwardProblem& p, const std::string& what = "") {
+  SCOPED_TRACE(what + " Nq " + std::to_string(p.shape.queries) + " Nk " + std::to_string(p.shape.keys) + " Hq " +
+               std::to_string(p.shape.q_heads) + " D " + std::to_string(p.shape.depth) + " Dv " +
+               std::to_string(p.shape.v_depth) + " " + std::string(to_string(p.q->dtype())));
+  run_there(p);
+  expect_rows(*p.out, p.lse.get(), p.definition());
+}
+inline void expect_definition_there(ForwardProblem&& p, const std::string& what = "") {
+  expect_definition_there(p, what);
+}
+
+inline void run_there(const BackwardCheck& check, const AttentionSchedule& schedule,
+                      const BackwardCheck::Result& result, bool accumulate = false) {
+  const DeviceOperands there(check.q, check.k, check.v, check.grad_out, check.lse, check.delta, check.bias, check.alibi,
+                             check.sinks, result.dq, result.dk, result.dv, result.dbias);
+  AttentionGradients gradients = result.views(accumulate);
+  for (View* view : {&gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias}) *view = there(*view);
+  attention_backward(cuda0, schedule, there(check.scores), there(check.q.view()), there(check.k.view()),
+                     there(check.v.view()), there(check.lse), there(check.delta), there(check.grad_out.view()),
+                     gradients);
+  there.fetch();
+}
+inline void expect_definition_there(const BackwardExample& example,
+                                    std::initializer_list<DType> dtypes = {DType::f64, DType::f32}) {
+  for (const DType dtype : dtypes) {
+    SCOPED_TRACE(::testing::Message() << "B " << example.batch << " Nq " << example.queries() << " Nk "
+                                      << example.keys() << " Hq " << example.q_heads << " Hkv " << example.kv_heads
+                                      << " D " << example.depth << " Dv " << example.v_depth << " left "
+                                      << example.schedule.left << " right " << example.schedule.right << " "
+                                      << to_string(dtype));
+    const BackwardCheck check(example, dtype);
+    const BackwardCheck::Result result(check.e, dtype);
+    run_there(check, check.e.schedule, result);
+    check.expect(result, dtype == DType::f64 ? 1e-12 : dtype == DType::f32 ? 2e-5 : tolerance(dtype));
+  }
+}
+
+}  // namespace poolgrad::kernels::testing
