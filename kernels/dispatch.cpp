@@ -146,11 +146,11 @@ void cumulative_sum(Stream stream, const View& out, const View& x, bool reverse)
   run(&KernelTable::cumulative_sum, "cumulative_sum", stream, out, x, reverse);
 }
 
-void add_sum_of_squares(Stream stream, const View& sum, const View& x) {
-  if (const auto kernel = kernel_for(stream, "add_sum_of_squares", &KernelTable::add_sum_of_squares))
-    return kernel(stream, sum, x);
-  const Scratch scratch(stream, "add_sum_of_squares", on_cpu::sum_of_squares_scratch(x));
-  charge(stream, traffic(x));
+void add_sums_of_squares(Stream stream, const View& sum, std::span<const View> all) {
+  if (const auto kernel = kernel_for(stream, "add_sums_of_squares", &KernelTable::add_sums_of_squares))
+    return kernel(stream, sum, all);
+  const Scratch scratch(stream, "add_sums_of_squares", on_cpu::sums_of_squares_scratch(all));
+  for (const View& x : all) charge(stream, traffic(x));
 }
 
 // Rows.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "allocator/stream.h"
@@ -23,7 +24,10 @@ void argmin(Stream stream, const View& out, const View& x);
 /// Inclusive running sum along the last dimension; `reverse` runs from the end. Integers and bools add up in i64, which
 /// `out` should be then.
 void cumulative_sum(Stream stream, const View& out, const View& x, bool reverse);
-/// Sum of squares of all elements, squared and added in f64, added to *sum (a one-element f64 view).
-void add_sum_of_squares(Stream stream, const View& sum, const View& x);
+/// The sum of squares of all elements of all views, squared and added in f64, added to *sum (a one-element f64 view).
+void add_sums_of_squares(Stream stream, const View& sum, std::span<const View> all);
+inline void add_sum_of_squares(Stream stream, const View& sum, const View& x) {
+  add_sums_of_squares(stream, sum, {&x, 1});
+}
 
 }  // namespace poolgrad::kernels

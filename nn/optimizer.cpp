@@ -183,13 +183,20 @@ Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
   const MemoryScope scope("gradient_norm", Category::workspace);
   const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
   std::vector<Tensor> sums{zero_on(parameters.empty() ? cpu : parameters.front().device())};  // one for each device
+  std::vector<std::vector<kernels::View>> gradients(1);
   for (const Tensor& parameter : parameters) {
     const Tensor gradient = parameter.grad();
     if (!gradient.defined()) continue;
-    auto sum = std::ranges::find(sums, gradient.device(), &Tensor::device);
-    if (sum == sums.end()) sum = sums.insert(sum, zero_on(gradient.device()));
-    kernels::add_sum_of_squares(current_stream(gradient.device()), sum->view(), gradient.view());
+    const auto own =
+        static_cast<std::size_t>(std::ranges::find(sums, gradient.device(), &Tensor::device) - sums.begin());
+    if (own == sums.size()) {
+      sums.push_back(zero_on(gradient.device()));
+      gradients.emplace_back();
+    }
+    gradients[own].push_back(gradient.view());
   }
+  for (std::size_t i = 0; i < sums.size(); ++i)
+    kernels::add_sums_of_squares(current_stream(sums[i].device()), sums[i].view(), gradients[i]);
   const Tensor& total = sums.front();
   const Stream stream = current_stream(total.device());
   for (std::size_t i = 1; i < sums.size(); ++i) {

@@ -248,31 +248,36 @@ simd::Vec<double> load_doubles(const T* from, std::int64_t count) {
 
 }  // namespace
 
-std::int64_t on_cpu::sum_of_squares_scratch(const View& x) {
-  return segments_of(x.count()) * static_cast<std::int64_t>(sizeof(double));
+std::int64_t on_cpu::sums_of_squares_scratch(std::span<const View> all) {
+  return segments_of_all(all) * static_cast<std::int64_t>(sizeof(double));
 }
 
-void on_cpu::add_sum_of_squares(Stream stream, const View& sum, const View& x) {
-  const std::int64_t n = x.count(), segments = segments_of(n);
-  const Workspace<double> partial(stream, "add_sum_of_squares", segments);
-  if (n == 0) return;
-  with_floating_compute_type(x.dtype, [&]<class T>(T) {
-    View sorted = x;
-    sort_dimensions({&sorted, 1});
-    const Source<T> source(sorted);
-    parallel_ranges(n, segment_size, [&](std::int64_t begin, std::int64_t end) {
-      alignas(64) T buffer[block_size];
-      double total = 0;
-      for (std::int64_t i = begin; i < end; i += block_size) {
-        const T* block = source.read(i, std::min(block_size, end - i), buffer);
-        total += sum_row<double>(std::min(block_size, end - i), [&](std::int64_t j, std::int64_t count) {
-          const simd::Vec<double> value = load_doubles<T>(block + j, count);
-          return value * value;
-        });
-      }
-      partial.data()[begin / segment_size] = total;
+void on_cpu::add_sums_of_squares(Stream stream, const View& sum, std::span<const View> all) {
+  const std::int64_t segments = segments_of_all(all);
+  const Workspace<double> partial(stream, "add_sums_of_squares", segments);
+  double* of_segment = partial.data();
+  for (const View& x : all) {
+    const std::int64_t n = x.count();
+    if (n == 0) continue;
+    with_floating_compute_type(x.dtype, [&]<class T>(T) {
+      View sorted = x;
+      sort_dimensions({&sorted, 1});
+      const Source<T> source(sorted);
+      parallel_ranges(n, segment_size, [&](std::int64_t begin, std::int64_t end) {
+        alignas(64) T buffer[block_size];
+        double total = 0;
+        for (std::int64_t i = begin; i < end; i += block_size) {
+          const T* block = source.read(i, std::min(block_size, end - i), buffer);
+          total += sum_row<double>(std::min(block_size, end - i), [&](std::int64_t j, std::int64_t count) {
+            const simd::Vec<double> value = load_doubles<T>(block + j, count);
+            return value * value;
+          });
+        }
+        of_segment[begin / segment_size] = total;
+      });
     });
-  });
+    of_segment += segments_of(n);
+  }
   for (std::int64_t i = 0; i < segments; ++i) *sum.as<double>() += partial.data()[i];
 }
 

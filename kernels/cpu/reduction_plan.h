@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 
 #include "kernels/definition/host_device.h"
 #include "kernels/view.h"
@@ -36,6 +37,11 @@ struct RowChunks {
 /// Elements of a row that are folded into one partial result where a row has more.
 inline constexpr std::int64_t segment_size = 32 * 1024;
 constexpr std::int64_t segments_of(std::int64_t elements) { return (elements + segment_size - 1) / segment_size; }
+inline std::int64_t segments_of_all(std::span<const View> all) {
+  std::int64_t segments = 0;
+  for (const View& x : all) segments += segments_of(x.count());
+  return segments;
+}
 
 /// How x is walked: kept and reduced dimensions apart, each sorted by stride and merged.
 ///   rows:     x is [kept][reduced], each result folds consecutive elements, segments first if there are many;

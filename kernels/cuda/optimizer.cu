@@ -4,39 +4,13 @@
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/tensors.cuh"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
 namespace {
 
-/// Tensors of one launch, cut into pieces of `piece` elements; block b has piece b - first_block of its tensor. The
-/// first operand is the parameter and the second the gradient, both of one dtype; others are in the compute type.
-template <std::size_t Operands>
-struct TensorTable {
-  static constexpr int capacity = 64;  // in 4 KiB of arguments
-  struct Entry {
-    std::byte* data[Operands];
-    std::int64_t count, first_block;
-    DType dtype;
-    bool packed;  // every operand begins where a pack of its elements may
-  };
-  Entry entry[capacity];
-  int size = 0;
-};
 constexpr std::int64_t piece = 16384;
-
-/// Calls f(S{}) with the type of a floating dtype that is computed in T.
-template <class T, class F>
-POOLGRAD_HD void with_stored(DType dtype, const F& f) {
-  if constexpr (std::is_same_v<T, double>)
-    f(double{});
-  else if (dtype == DType::f32)
-    f(float{});
-  else if (dtype == DType::bf16)
-    f(BFloat16{});
-  else
-    f(Half{});
-}
 
 template <class T, std::size_t Operands, class Step>
 POOLGRAD_HD void take_step(const Step& step, T* x) {
@@ -50,7 +24,8 @@ POOLGRAD_HD void take_step(const Step& step, T* x) {
 
 /// `N` elements, the p-th N of the tensor: all operands but the gradient are written back.
 template <class S, class T, std::size_t N, std::size_t Operands, class Step>
-POOLGRAD_HD void update_pack(const typename TensorTable<Operands>::Entry& tensor, std::int64_t p, const Step& step) {
+POOLGRAD_HD void update_pack(const typename cuda::TensorTable<Operands>::Entry& tensor, std::int64_t p,
+                             const Step& step) {
   T x[N][Operands];
   POOLGRAD_UNROLL
   for (std::size_t k = 0; k < Operands; ++k) {
@@ -82,19 +57,12 @@ POOLGRAD_HD void update_pack(const typename TensorTable<Operands>::Entry& tensor
 }
 
 template <class T, std::size_t Operands, class Step>
-__global__ void update_tensors(const __grid_constant__ TensorTable<Operands> table, const __grid_constant__ Step step) {
-  int own = 0, after = table.size;  // the last whose first block is not beyond this one
-  while (after - own > 1) {
-    const int middle = (own + after) / 2;
-    if (table.entry[middle].first_block <= static_cast<std::int64_t>(blockIdx.x))
-      own = middle;
-    else
-      after = middle;
-  }
-  const auto& tensor = table.entry[own];
+__global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operands> table,
+                               const __grid_constant__ Step step) {
+  const auto& tensor = table.of_block(blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - tensor.first_block) * piece;
   const std::int64_t end = begin + piece < tensor.count ? begin + piece : tensor.count;
-  with_stored<T>(tensor.dtype, [&]<class S>(S) {
+  cuda::with_stored<T>(tensor.dtype, [&]<class S>(S) {
     constexpr int n = cuda::pack<T>;
     const std::int64_t packs_end = tensor.packed ? end / n : begin / n;
     for (std::int64_t p = begin / n + threadIdx.x; p < packs_end; p += blockDim.x)
@@ -110,34 +78,20 @@ class Updates {
  public:
   Updates(const char* op, Stream stream, const Step& step) : op_(op), stream_(stream), step_(step) {}
   void add(const View* const (&operands)[Operands]) {
-    const View& parameter = *operands[0];
-    const std::int64_t count = parameter.count();
-    if (count == 0) return;
-    auto& entry = table_.entry[table_.size];
-    entry = {{}, count, blocks_, parameter.dtype, true};
-    for (std::size_t k = 0; k < Operands; ++k) {
-      cuda::check_operand(op_, stream_, operands[k]->data);
-      entry.data[k] = operands[k]->template as<std::byte>();
-      const std::size_t access =
-          std::min<std::size_t>(16, size_of(operands[k]->dtype) * static_cast<std::size_t>(cuda::pack<T>));
-      entry.packed &= reinterpret_cast<std::uintptr_t>(entry.data[k]) % access == 0;
-    }
-    blocks_ += (count + piece - 1) / piece;
-    if (++table_.size == table_.capacity) launch();
+    table_.add(op_, stream_, operands, piece, cuda::pack<T>);
+    if (table_.is_full()) launch();
   }
   void launch() {
     if (table_.size == 0) return;
-    cuda::launch(op_, &update_tensors<T, Operands, Step>, {{blocks_}, {256}}, stream_, table_, step_);
-    table_.size = 0;
-    blocks_ = 0;
+    cuda::launch(op_, &update_tensors<T, Operands, Step>, {{table_.blocks}, {256}}, stream_, table_, step_);
+    table_ = {};
   }
 
  private:
   const char* op_;
   Stream stream_;
   Step step_;
-  TensorTable<Operands> table_;
-  std::int64_t blocks_ = 0;
+  cuda::TensorTable<Operands> table_;
 };
 
 /// Calls add(updates, operands) for those of the operands that are computed in float, then for those in double.

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
 #include <limits>
+#include <vector>
 
 #include "kernels/rows.h"
 #include "tests/kernels/test_array.h"
@@ -286,6 +288,23 @@ TEST(SumOfSquares, IsAddedInDoublePrecision) {
       for (std::int64_t i = 0; i < n; ++i) expected += static_cast<long double>(x[i]) * x[i];
       EXPECT_NEAR(sum[0], static_cast<double>(expected), 1e-14 * static_cast<double>(expected));
     }
+}
+
+TEST(SumOfSquares, OfManyTensorsIsThatOfEachAfterTheOther) {
+  std::mt19937_64 random(test_seed());
+  std::deque<TestArray> arrays;
+  std::vector<View> all;
+  TestArray together(DType::f64, {1}), one_by_one(DType::f64, {1});
+  one_by_one.set(0, 3);
+  together.set(0, 3);
+  for (int i = 0; i < 40; ++i) {
+    const std::int64_t n = i % 9 == 0 ? 0 : i % 11 == 0 ? 40000 : i * 5;
+    all.push_back(arrays.emplace_back(floats[i % 4], Shape{n, 2}, i % 7 == 0 ? Layout::spread : Layout::contiguous)
+                      .random(random));
+    add_sum_of_squares({}, one_by_one, all.back());
+  }
+  add_sums_of_squares({}, together, all);
+  EXPECT_EQ(together.bytes(), one_by_one.bytes());
 }
 
 TEST(SumOfSquares, HoldsSquaresThatF32CannotHold) {

@@ -81,6 +81,17 @@ struct FoldInput {
   std::int64_t rows, count, inner, inner_stride;
 };
 
+/// Rows of x along its last `reduced_rank` dimensions, in the order in which they are.
+inline ReductionPlan plan_rows(const View& out, const View& x, int reduced_rank) {
+  ReductionPlan plan;
+  plan.x = x;
+  plan.out = out;
+  plan.outer_rank = x.rank - reduced_rank;
+  plan.reduced_rank = reduced_rank;
+  for (int d = 0; d < x.rank; ++d) (d < plan.outer_rank ? plan.outer : plan.reduced) *= x.shape[d];
+  return plan;
+}
+
 template <class T>
 FoldInput fold_input(const ReductionPlan& plan) {
   const View& x = plan.x;

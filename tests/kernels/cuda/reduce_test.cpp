@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <deque>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "kernels/cuda/fold/fold.cuh"
@@ -295,6 +297,31 @@ TEST(CudaSumOfSquares, IsAddedInDoublePrecision) {
         for (std::int64_t i = 0; i < n; ++i) expected += static_cast<long double>(x[i]) * x[i];
         EXPECT_NEAR(sum[0], static_cast<double>(expected), 1e-14 * static_cast<double>(expected));
       }
+}
+
+TEST(CudaSumOfSquares, OfManyTensorsTakesThemTogether) {
+  // More than one table of them, of all dtypes, empty, strided and misaligned ones among them.
+  std::mt19937_64 random(test_seed());
+  std::deque<TestArray> arrays;
+  std::deque<Twin> twins;
+  std::vector<View> all;
+  long double expected = 3;
+  for (int i = 0; i < 150; ++i) {
+    const std::int64_t n = i % 9 == 0 ? 0 : i % 11 == 0 ? 40000 : i * 5;
+    const bool is_strided = i % 7 == 0, is_misaligned = !is_strided && i % 5 == 0 && n > 0;
+    TestArray& x = arrays.emplace_back(floats[i % 4], Shape{n, 2}, is_strided ? Layout::spread : Layout::contiguous);
+    x.random(random);
+    View view = twins.emplace_back(x).on_device();
+    if (is_misaligned) view = {view.as<std::byte>() + size_of(x.dtype()), view.dtype, 1, {2 * n - 1}, {1}};
+    all.push_back(view);
+    for (std::int64_t e = is_misaligned; e < x.count(); ++e) expected += static_cast<long double>(x[e]) * x[e];
+  }
+  TestArray sum(DType::f64, {1});
+  sum.set(0, 3);
+  const Twin total(sum);
+  add_sums_of_squares(cuda0, total.on_device(), all);
+  total.fetch();
+  EXPECT_NEAR(sum[0], static_cast<double>(expected), 1e-13 * static_cast<double>(expected));
 }
 
 TEST(CudaSumOfSquares, HoldsSquaresThatF32CannotHold) {

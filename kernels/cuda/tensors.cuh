@@ -1,0 +1,72 @@
+// Many tensors in one launch: a table of them goes with the arguments, and every block finds its piece of one.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/elements.cuh"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels::cuda {
+
+/// Tensors of one launch, cut into pieces; block b has piece b - first_block of its tensor. The operands of a tensor
+/// have as many elements each, without gaps.
+template <std::size_t Operands>
+struct TensorTable {
+  static constexpr int capacity = 64;  // in 4 KiB of arguments
+  struct Entry {
+    std::byte* data[Operands];
+    std::int64_t count, first_block;
+    DType dtype;  // of the first operand
+    bool packed;  // every operand begins where packs of its elements may
+  };
+  Entry entry[capacity];
+  int size = 0;
+  std::int64_t blocks = 0;
+
+  bool is_full() const { return size == capacity; }
+  /// Nothing for no elements. `width` elements make a pack. Throws DeviceError, `[op] ...`, for an operand that is not
+  /// the device's.
+  void add(const char* op, Stream stream, const View* const (&operands)[Operands], std::int64_t piece, int width) {
+    const std::int64_t count = operands[0]->count();
+    if (count == 0) return;
+    Entry& made = entry[size++];
+    made = {{}, count, blocks, operands[0]->dtype, true};
+    for (std::size_t k = 0; k < Operands; ++k) {
+      check_operand(op, stream, operands[k]->data);
+      made.data[k] = operands[k]->template as<std::byte>();
+      const std::size_t access =
+          std::min<std::size_t>(16, size_of(operands[k]->dtype) * static_cast<std::size_t>(width));
+      made.packed &= reinterpret_cast<std::uintptr_t>(made.data[k]) % access == 0;
+    }
+    blocks += (count + piece - 1) / piece;
+  }
+  POOLGRAD_HD const Entry& of_block(std::int64_t block) const {
+    int own = 0, after = size;  // the last whose first block is not beyond this one
+    while (after - own > 1) {
+      const int middle = (own + after) / 2;
+      if (entry[middle].first_block <= block)
+        own = middle;
+      else
+        after = middle;
+    }
+    return entry[own];
+  }
+};
+
+/// Calls f(S{}) with the type of a floating dtype that is computed in T.
+template <class T, class F>
+POOLGRAD_HD void with_stored(DType dtype, const F& f) {
+  if constexpr (std::is_same_v<T, double>)
+    f(double{});
+  else if (dtype == DType::f32)
+    f(float{});
+  else if (dtype == DType::bf16)
+    f(BFloat16{});
+  else
+    f(Half{});
+}
+
+}  // namespace poolgrad::kernels::cuda
