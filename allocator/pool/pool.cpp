@@ -322,16 +322,19 @@ void Pool::check_stream(const char* function, Stream stream) const {
 
 void Pool::use(void* pointer, Stream stream, Access access, std::source_location location) {
   check_stream("use", stream);
-  const PoolLock lock(ground_.mutex);
-  Block* block = arenas_.unpacked(pointer);
-  if (block == nullptr) {
-    throw ValueError("[use] not the start of a live block of the pool of " + to_string(settings().device));
-  }
-  ledger_.revive(stream);
-  const std::size_t bytes = block->requested;
-  if (stream.id != block->stream) {
-    ledger_.use(plan_.leave(block), stream);
-    front_.disturb();
+  std::size_t bytes = 0;
+  {
+    const PoolLock lock(ground_.mutex);
+    Block* block = arenas_.unpacked(pointer);
+    if (block == nullptr) {
+      throw ValueError("[use] not the start of a live block of the pool of " + to_string(settings().device));
+    }
+    ledger_.revive(stream);
+    bytes = block->requested;
+    if (stream.id != block->stream) {
+      ledger_.use(plan_.leave(block), stream);
+      front_.disturb();
+    }
   }
   // Last: a race is an error, and the pool waits for the use all the same.
   if (settings().races) memory().touch(pointer, bytes, stream, location, access);
