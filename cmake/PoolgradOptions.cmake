@@ -59,8 +59,8 @@ if(NOT POOLGRAD_ONEDNN STREQUAL OFF AND OneDNN_FOUND)
   set(POOLGRAD_WITH_ONEDNN ON)
 endif()
 
-# CUDA is an optional language. Architectures are a fixed list, never that of the machine that builds: code for Hopper,
-# and PTX that any newer GPU than Ampere compiles at start-up. No GPU is needed to build.
+# CUDA is an optional language. Architectures, unless given, are a fixed list, never that of the machine that builds: code for
+# Hopper, and PTX that any newer GPU than Ampere compiles at start-up. No GPU is needed to build.
 set(POOLGRAD_WITH_CUDA OFF)
 if(POOLGRAD_CUDA STREQUAL AUTO OR POOLGRAD_CUDA STREQUAL ON)
   include(CheckLanguage)
@@ -69,7 +69,7 @@ if(POOLGRAD_CUDA STREQUAL AUTO OR POOLGRAD_CUDA STREQUAL ON)
     # Shared: in a program that loads the C interface, such as PyTorch, there is one runtime, and a library with the static
     # one inside needs more thread-local storage than programs have left for libraries loaded later.
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
-    set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual CACHE STRING "CUDA architectures" FORCE)
+    set(CMAKE_CUDA_ARCHITECTURES 90a-real 80-virtual CACHE STRING "CUDA architectures")
     enable_language(CUDA)
     find_package(CUDAToolkit QUIET REQUIRED)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake before 3.26 does not know that nvcc does
