@@ -183,7 +183,7 @@ Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
   const MemoryScope scope("gradient_norm", Category::workspace);
   const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
   std::vector<Tensor> sums{zero_on(parameters.empty() ? cpu : parameters.front().device())};  // one for each device
-  std::vector<std::vector<kernels::View>> gradients(1);
+  std::vector<std::vector<View>> gradients(1);
   for (const Tensor& parameter : parameters) {
     const Tensor gradient = parameter.grad();
     if (!gradient.defined()) continue;
