@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
+#include <tuple>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -91,21 +94,19 @@ void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::v
 
 namespace {
 
-/// Calls f(kind, updates) for updates of one device and one kind together, in the order of the first of each.
-template <class Updates, class Kind, class F>
-void for_each_alike(const Updates& updates, const Kind& kind, const F& f) {
-  std::vector<bool> done(updates.size());
-  for (std::size_t i = 0; i < updates.size(); ++i) {
+/// Calls f(kind, pointers) for items of one kind together, in the order of the first of each.
+template <class Items, class Kind, class F>
+void for_each_alike(const Items& items, const Kind& kind, const F& f) {
+  std::vector<bool> done(items.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
     if (done[i]) continue;
-    std::vector<decltype(&updates[i])> alike;
-    for (std::size_t j = i; j < updates.size(); ++j) {
-      if (done[j] || kind(updates[j]) != kind(updates[i]) ||
-          updates[j].parameter.device() != updates[i].parameter.device())
-        continue;
-      alike.push_back(&updates[j]);
+    std::vector<decltype(&items[i])> alike;
+    for (std::size_t j = i; j < items.size(); ++j) {
+      if (done[j] || kind(items[j]) != kind(items[i])) continue;
+      alike.push_back(&items[j]);
       done[j] = true;
     }
-    f(kind(updates[i]), alike);
+    f(kind(items[i]), alike);
   }
 }
 
@@ -126,19 +127,19 @@ SGD::SGD(NamedTensors parameters, SGDOptions options)
 
 void SGD::update(std::span<const Update> updates, double gradient_scale) {
   for_each_alike(
-      updates, [](const Update& u) { return u.step == 1; },
-      [&](bool first_step, const std::vector<const Update*>& alike) {
+      updates, [](const Update& u) { return std::pair(u.parameter.device(), u.step == 1); },
+      [&](const std::pair<Device, bool>& own, const std::vector<const Update*>& alike) {
         std::vector<kernels::SgdOperands> operands;
         for (const Update* u : alike)
           operands.push_back(
               {u->parameter.view(), u->gradient.view(), momentum_.empty() ? View{} : momentum_[u->index].view()});
-        kernels::sgd(current_stream(alike.front()->parameter.device()),
+        kernels::sgd(current_stream(own.first),
                      {.learning_rate = learning_rate(),
                       .momentum = options_.momentum,
                       .weight_decay = options_.weight_decay,
                       .dampening = options_.dampening,
                       .nesterov = options_.nesterov,
-                      .first_step = first_step,
+                      .first_step = own.second,
                       .gradient_scale = gradient_scale},
                      operands);
       });
@@ -161,19 +162,20 @@ AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
 
 void AdamW::update(std::span<const Update> updates, double gradient_scale) {
   const auto kind = [&](const Update& u) {
-    return std::pair(u.step, !options_.decay_matrices_only || u.parameter.rank() > 1);
+    return std::tuple(u.parameter.device(), u.step, !options_.decay_matrices_only || u.parameter.rank() > 1);
   };
-  for_each_alike(updates, kind, [&](std::pair<std::int64_t, bool> own, const std::vector<const Update*>& alike) {
+  for_each_alike(updates, kind, [&](const auto& own, const std::vector<const Update*>& alike) {
+    const auto& [device, step, decays] = own;
     std::vector<kernels::AdamWOperands> operands;
     for (const Update* u : alike)
       operands.push_back({u->parameter.view(), u->gradient.view(), first_[u->index].view(), second_[u->index].view()});
-    kernels::adamw(current_stream(alike.front()->parameter.device()),
+    kernels::adamw(current_stream(device),
                    {.learning_rate = learning_rate(),
                     .beta1 = options_.beta1,
                     .beta2 = options_.beta2,
                     .epsilon = options_.epsilon,
-                    .weight_decay = own.second ? options_.weight_decay : 0.0,
-                    .step = own.first,
+                    .weight_decay = decays ? options_.weight_decay : 0.0,
+                    .step = step,
                     .gradient_scale = gradient_scale},
                    operands);
   });
@@ -182,27 +184,20 @@ void AdamW::update(std::span<const Update> updates, double gradient_scale) {
 Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
   const MemoryScope scope("gradient_norm", Category::workspace);
   const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
-  std::vector<Tensor> sums{zero_on(parameters.empty() ? cpu : parameters.front().device())};  // one for each device
-  std::vector<std::vector<View>> gradients(1);
-  for (const Tensor& parameter : parameters) {
-    const Tensor gradient = parameter.grad();
-    if (!gradient.defined()) continue;
-    const auto own =
-        static_cast<std::size_t>(std::ranges::find(sums, gradient.device(), &Tensor::device) - sums.begin());
-    if (own == sums.size()) {
-      sums.push_back(zero_on(gradient.device()));
-      gradients.emplace_back();
-    }
-    gradients[own].push_back(gradient.view());
-  }
-  for (std::size_t i = 0; i < sums.size(); ++i)
-    kernels::add_sums_of_squares(current_stream(sums[i].device()), sums[i].view(), gradients[i]);
-  const Tensor& total = sums.front();
+  const Tensor total = zero_on(parameters.empty() ? cpu : parameters.front().device());
   const Stream stream = current_stream(total.device());
-  for (std::size_t i = 1; i < sums.size(); ++i) {
-    const Tensor moved = Tensor::empty_like(total).copy_from(sums[i]);
+  std::vector<Tensor> gradients;
+  for (const Tensor& parameter : parameters)
+    if (Tensor gradient = parameter.grad(); gradient.defined()) gradients.push_back(std::move(gradient));
+  for_each_alike(gradients, std::mem_fn(&Tensor::device), [&](Device device, const std::vector<const Tensor*>& alike) {
+    const Tensor sum = device == total.device() ? total : zero_on(device);
+    std::vector<View> views;
+    for (const Tensor* gradient : alike) views.push_back(gradient->view());
+    kernels::add_sums_of_squares(current_stream(device), sum.view(), views);
+    if (device == total.device()) return;
+    const Tensor moved = Tensor::empty_like(total).copy_from(sum);
     kernels::axpby(stream, total.view(), 1.0, total.view(), 1.0, moved.view());
-  }
+  });
   kernels::unary(stream, kernels::UnaryOp::sqrt, total.view(), total.view());
   return total;
 }

@@ -254,10 +254,6 @@ class Driver : public CudaDriver {
   std::size_t granularity_ = 0;
 };
 
-}  // namespace
-
-namespace {
-
 // 12080 is 12.8.
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);

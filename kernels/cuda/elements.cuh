@@ -70,6 +70,19 @@ POOLGRAD_HD S narrowed(T x) {
     return static_cast<S>(x);
 }
 
+/// Calls f(S{}) with the type of a floating dtype that is computed in T.
+template <class T, class F>
+POOLGRAD_HD void with_stored(DType dtype, const F& f) {
+  if constexpr (std::is_same_v<T, double>)
+    f(double{});
+  else if (dtype == DType::f32)
+    f(float{});
+  else if (dtype == DType::bf16)
+    f(BFloat16{});
+  else
+    f(Half{});
+}
+
 /// Calls f(S{}) with the element type of a dtype that is computed in T, or holds truth; of `Any` dtype. An unsigned T
 /// is a word to be moved, whatever it means.
 template <class T, bool Any, class F>

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/cuda/elements.cuh"
 #include "kernels/view.h"
@@ -55,18 +54,5 @@ struct TensorTable {
     return entry[own];
   }
 };
-
-/// Calls f(S{}) with the type of a floating dtype that is computed in T.
-template <class T, class F>
-POOLGRAD_HD void with_stored(DType dtype, const F& f) {
-  if constexpr (std::is_same_v<T, double>)
-    f(double{});
-  else if (dtype == DType::f32)
-    f(float{});
-  else if (dtype == DType::bf16)
-    f(BFloat16{});
-  else
-    f(Half{});
-}
 
 }  // namespace poolgrad::kernels::cuda

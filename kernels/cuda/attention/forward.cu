@@ -207,8 +207,8 @@ void on_cuda::attention_forward(Stream stream, const AttentionSchedule& schedule
                                 const View& q, const View& k, const View& v, const View& out, const View& lse,
                                 const View& carry_out, const View& carry_lse) {
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
-  for (const View* view : {&q, &k, &v, &out, &lse, &carry_out, &carry_lse, &scores.bias, &scores.alibi, &scores.sinks})
-    if (view->data && view->count() > 0) cuda::check_operand("attention", stream, view->data);
+  cuda::check_views("attention", stream,
+                    {&q, &k, &v, &out, &lse, &carry_out, &carry_lse, &scores.bias, &scores.alibi, &scores.sinks});
   const auto run = [&](auto kernel) { kernel(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse); };
   if (q.dtype == DType::f64)
     run(cuda::attend<double, 2>);

@@ -214,11 +214,6 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
   }
 }
 
-void check_all(const char* op, Stream stream, std::initializer_list<const View*> views) {
-  for (const View* view : views)
-    if (view->data && view->count() > 0) check_operand(op, stream, view->data);
-}
-
 }  // namespace
 }  // namespace cuda
 
@@ -226,7 +221,7 @@ void on_cuda::attention_delta(Stream stream, const View& out, const View& grad_o
                               const View& delta) {
   const std::int64_t rows = delta.count();
   if (rows == 0) return;
-  cuda::check_all("attention delta", stream, {&out, &grad_out, &grad_lse, &delta});
+  cuda::check_views("attention delta", stream, {&out, &grad_out, &grad_lse, &delta});
   with_floating_compute_type(delta.dtype, [&]<class T>(T) {
     cuda::launch("attention delta", &cuda::find_delta<T>, grid_stride_shape(rows * cuda::threads_per_warp), stream,
                  {cuda::Operand(out), cuda::Operand(grad_out), grad_lse, delta});
@@ -237,9 +232,9 @@ void on_cuda::attention_backward(Stream stream, const AttentionSchedule& schedul
                                  const View& q, const View& k, const View& v, const View& lse, const View& delta,
                                  const View& grad_out, const AttentionGradients& gradients) {
   if (q.shape[0] == 0 || q.shape[2] == 0) return;
-  cuda::check_all("attention backward", stream,
-                  {&q, &k, &v, &lse, &delta, &grad_out, &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias,
-                   &scores.bias, &scores.alibi});
+  cuda::check_views("attention backward", stream,
+                    {&q, &k, &v, &lse, &delta, &grad_out, &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias,
+                     &scores.bias, &scores.alibi});
   with_floating_compute_type(q.dtype, [&]<class T>(T) {
     cuda::backward<T>(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
   });

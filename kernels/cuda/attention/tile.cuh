@@ -1,9 +1,8 @@
 // What the attention kernels of a GPU share: blocks that take a tile of rows each, and the two products of such a tile
 // with the rows that it visits. Operands are any of f64, f32, f16 and bf16; arithmetic is in T, f64 or f32.
 //
-//   scores    tile x visited, each element the product of two rows; thread (y, x) has rows 4 y .. 4 y + 3 and columns
-//   x,
-//             x + side, x + 2 side, x + 3 side
+//   scores    tile x visited, each element the product of two rows; thread (y, x) has rows 4 y .. 4 y + 3 and the
+//             columns x, x + side, x + 2 side, x + 3 side
 //   results   tile x columns, += weights * visited rows; the thread has packs x, x + side, ... of the same rows
 //
 // Between the two a row of scores belongs to `lanes_of_row` neighbouring threads, and lies in shared memory.
@@ -11,6 +10,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <initializer_list>
 #include <type_traits>
 
 #include "kernels/attention.h"
@@ -81,18 +81,6 @@ struct TileRows {
 __device__ inline TileRows rows_of(const Operand& x, std::int64_t batch, std::int64_t head, const Progression& steps,
                                    std::int64_t begin, int count) {
   return {batch * x.batch + head * x.head + (steps.row + begin * steps.stride) * x.row, steps.stride * x.row, count};
-}
-
-/// Calls f(S{}) with the element type, one of those that are computed in T.
-template <class T, class F>
-__device__ void with_stored(DType dtype, const F& f) {
-  if constexpr (std::is_same_v<T, double>) {
-    f(double{});
-  } else {
-    if (dtype == DType::f32) return f(float{});
-    if (dtype == DType::bf16) return f(BFloat16{});
-    f(Half{});
-  }
 }
 
 /// Elements [column, column + pack) of the row at an offset; 0 beyond the last.
@@ -296,6 +284,12 @@ __device__ inline Interval steps_of_row(const AttentionProgram& program, const A
   if (run.has(AttentionRun::whole)) return {0, run.keys.count};
   if (!run.rows.contains(i)) return {0, 0};
   return program.steps_seen(run, run.keys, tile.position + i * tile.step);
+}
+
+/// Throws DeviceError, `[op] ...`, for one that is not the device's; those without data or elements are no operands.
+inline void check_views(const char* op, Stream stream, std::initializer_list<const View*> views) {
+  for (const View* view : views)
+    if (view->data && view->count() > 0) check_operand(op, stream, view->data);
 }
 
 /// So many blocks that each takes a few items at most: a GPU starts them in order as others end, the longest first.
