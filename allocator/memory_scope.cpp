@@ -1,8 +1,10 @@
 #include "allocator/memory_scope.h"
 
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cstdint>
+#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -77,19 +79,48 @@ std::string_view to_string(Category category) {
   return index < category_count ? category_names[index] : "invalid";
 }
 
+namespace {
+
+std::atomic<ScopeListener*>& scope_listener() {
+  static std::atomic<ScopeListener*> listener = [] {
+    const char* text = std::getenv("POOLGRAD_NVTX");
+    return text != nullptr && std::string_view(text) == "1" ? nvtx_listener() : nullptr;
+  }();
+  return listener;
+}
+
+}  // namespace
+
+ScopeListener* listen_to_scopes(ScopeListener* listener) { return scope_listener().exchange(listener); }
+
+void MemoryScope::tell(std::string_view name) noexcept {
+  told_ = scope_listener().load(std::memory_order_acquire);
+  if (told_ != nullptr) [[unlikely]]
+    told_->begins(name);
+}
+
 MemoryScope::MemoryScope(std::string_view name, Category category) : previous_(thread_state.tag) {
   thread_state.tag = Tag{category, scope_table().child(previous_.scope, name)};
+  tell(name);
 }
 
 MemoryScope::MemoryScope(Category category) : previous_(thread_state.tag) { thread_state.tag.category = category; }
 
 MemoryScope::MemoryScope(std::string_view name) : previous_(thread_state.tag) {
   thread_state.tag.scope = scope_table().child(previous_.scope, name);
+  tell(name);
 }
 
-MemoryScope::MemoryScope(Tag tag) : previous_(thread_state.tag) { thread_state.tag = tag; }
+MemoryScope::MemoryScope(Tag tag) : previous_(thread_state.tag) {
+  if (tag.scope != 0 && tag.scope != previous_.scope && scope_listener().load() != nullptr) tell(scope_name(tag.scope));
+  thread_state.tag = tag;
+}
 
-MemoryScope::~MemoryScope() { thread_state.tag = previous_; }
+MemoryScope::~MemoryScope() {
+  if (told_ != nullptr) [[unlikely]]
+    told_->ends();
+  thread_state.tag = previous_;
+}
 
 Tag current_tag() { return thread_state.tag; }
 

@@ -46,6 +46,21 @@ struct Tag {
   std::uint32_t scope = 0;
 };
 
+/// Hears of the scopes with a name as they begin and end, each on its own thread.
+class ScopeListener {
+ public:
+  virtual ~ScopeListener() = default;
+  /// The scope's own name; of a tag of another time, the whole path.
+  virtual void begins(std::string_view name) noexcept = 0;
+  virtual void ends() noexcept = 0;
+};
+
+/// From now on scopes that begin are told to `listener`, which must outlive them; nullptr: to nobody. Returns who was
+/// told before. At the start of a program that is nobody, or, under POOLGRAD_NVTX=1, nvtx_listener().
+ScopeListener* listen_to_scopes(ScopeListener* listener);
+/// Makes them ranges of the NVTX domain "poolgrad", which Nsight Systems shows. nullptr in a build without NVTX 3.
+ScopeListener* nvtx_listener();
+
 /// Tags everything that this thread allocates while it is alive. Scopes nest: names join with '.', and the inner
 /// category wins. Cheap: entering an already known scope is one hash lookup.
 class MemoryScope {
@@ -62,7 +77,10 @@ class MemoryScope {
   MemoryScope& operator=(const MemoryScope&) = delete;
 
  private:
+  void tell(std::string_view name) noexcept;
+
   Tag previous_;
+  ScopeListener* told_ = nullptr;
 };
 
 /// The tag in force on this thread.

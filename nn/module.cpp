@@ -37,35 +37,42 @@ std::int64_t Module::parameter_count() const {
   return total;
 }
 
-void Module::load(const NamedTensors& state) {
+namespace {
+
+auto named(const NamedTensors& state, const std::string& name) {
+  return std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
+}
+
+}  // namespace
+
+void Module::check(const NamedTensors& state) const {
   const NamedTensors own = named_parameters();
-  std::vector<std::pair<Tensor, Tensor>> pairs;
   std::string faults;
   for (const auto& [name, parameter] : own) {
-    const auto entry = std::find_if(state.begin(), state.end(), [&](const auto& e) { return e.first == name; });
-    if (entry == state.end()) {
+    const auto entry = named(state, name);
+    if (entry == state.end())
       faults += "; missing " + name;
-    } else if (entry->second.shape() != parameter.shape() || entry->second.dtype() != parameter.dtype()) {
+    else if (entry->second.shape() != parameter.shape() || entry->second.dtype() != parameter.dtype())
       faults += "; " + name + " is " + describe(entry->second) + " where the module has " + describe(parameter);
-    } else {
-      pairs.emplace_back(parameter, entry->second);
-    }
   }
-  for (const auto& [name, tensor] : state) {
-    const bool wanted = std::any_of(own.begin(), own.end(), [&](const auto& e) { return e.first == name; });
-    if (!wanted) faults += "; unexpected " + name;
-  }
+  for (const auto& [name, tensor] : state)
+    if (named(own, name) == own.end()) faults += "; unexpected " + name;
   if (!faults.empty()) throw ValueError("[load] the state does not fit the module: " + faults.substr(2));
+}
+
+void Module::load(const NamedTensors& state) {
+  check(state);
   NoGradGuard no_grad;
-  for (auto& [parameter, value] : pairs) parameter.copy_from(value);
+  for (auto& [name, parameter] : named_parameters()) parameter.copy_from(named(state, name)->second);
 }
 
 void Module::save_file(const std::string& path) const { save_safetensors(path, {named_parameters(), {}}); }
 
 void Module::load_file(const std::string& path) {
-  const SafetensorsFile file = load_safetensors(path);
-  file.check_complete();
-  load(file.tensors);
+  const SafetensorsReader file(path);
+  file.outline().check_complete();
+  check(file.outline().tensors);
+  for (const auto& [name, parameter] : named_parameters()) file.read(name, parameter);
 }
 
 void Module::train(bool on) {

@@ -37,7 +37,10 @@ class Module {
   /// Copies values into the parameters. Throws ValueError, changing nothing, that lists what is missing, unexpected or
   /// of another shape or dtype.
   void load(const NamedTensors& state);
-  /// To and from a safetensors file. Throw FileError; load_file() also what load() throws.
+  /// Throws what load() would.
+  void check(const NamedTensors& state) const;
+  /// To and from a safetensors file. Throw FileError; load_file() also what load() throws. A disk that fails while
+  /// parameters are read may leave some of them changed.
   void save_file(const std::string& path) const;
   void load_file(const std::string& path);
 

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "allocator/error.h"
+#include "tensor/host_bytes.h"
 
 namespace poolgrad {
 
@@ -58,19 +59,22 @@ Tensor InputFile::read_tensor(std::uint64_t offset, const Shape& shape, DType dt
   std::uint64_t bytes = 0;
   if (!tensor_bytes(shape, dtype, bytes) || offset > size_ || bytes > size_ - offset)
     fail_at(size_, "the file ends in the middle of the data");
-  if (device.is_sim()) return Tensor::empty(shape, {dtype, device});  // it has no bytes to fill
-  Tensor tensor = Tensor::empty(shape, {dtype, cpu});
-  unsigned char* data = static_cast<unsigned char*>(tensor.storage()->data());
-  read(offset, data, bytes);
-  if (dtype == DType::boolean) {
-    const unsigned char* wrong = std::find_if(data, data + bytes, [](unsigned char byte) { return byte > 1; });
-    if (wrong != data + bytes)
-      fail_at(offset + static_cast<std::uint64_t>(wrong - data), "a bool of value " + std::to_string(*wrong));
-  }
-  if (device.is_cpu()) return tensor;
-  Tensor moved = Tensor::empty(shape, {dtype, device});
-  moved.copy_from(tensor);
-  return moved;
+  Tensor tensor = Tensor::empty(shape, {dtype, device});
+  read_into(tensor, offset);
+  return tensor;
+}
+
+void InputFile::read_into(const Tensor& tensor, std::uint64_t offset) const {
+  write_bytes(tensor, [&](void* piece, std::size_t bytes) {
+    read(offset, piece, bytes);
+    const auto* const data = static_cast<const unsigned char*>(piece);
+    if (tensor.dtype() == DType::boolean) {
+      const unsigned char* wrong = std::find_if(data, data + bytes, [](unsigned char byte) { return byte > 1; });
+      if (wrong != data + bytes)
+        fail_at(offset + static_cast<std::uint64_t>(wrong - data), "a bool of value " + std::to_string(*wrong));
+    }
+    offset += bytes;
+  });
 }
 
 void InputFile::fail(const std::string& reason) const {

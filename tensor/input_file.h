@@ -23,6 +23,8 @@ class InputFile {
   std::string read_text(std::uint64_t offset, std::size_t bytes) const;
   /// A row-major tensor whose bytes begin at `offset`. Throws FileError for a bool that is neither 0 nor 1.
   Tensor read_tensor(std::uint64_t offset, const Shape& shape, DType dtype, Device device) const;
+  /// The same into a tensor that is there; one of a simulated device stays as it is.
+  void read_into(const Tensor& tensor, std::uint64_t offset) const;
 
   [[noreturn]] void fail(const std::string& reason) const;
   [[noreturn]] void fail_at(std::uint64_t offset, const std::string& reason) const;

@@ -6,6 +6,7 @@
 
 #include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
+#include "tensor/host_bytes.h"
 #include "tensor/input_file.h"
 
 namespace poolgrad {
@@ -193,10 +194,9 @@ Tensor load_npy(const std::string& path) {
 
 void save_npy(const std::string& path, const Tensor& tensor) {
   const std::string header = npy_header(tensor.dtype(), tensor.shape());
-  const Tensor host = tensor.on_host();
   AtomicFile file(path);
   file.write(header);
-  file.write(host.view().data, static_cast<std::size_t>(host.count()) * size_of(host.dtype()));
+  read_bytes(tensor, [&](const void* piece, std::size_t bytes) { file.write(piece, bytes); });
   file.commit();
 }
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 
 #include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
+#include "tensor/host_bytes.h"
 #include "tensor/input_file.h"
 
 namespace poolgrad {
@@ -240,32 +242,69 @@ const Tensor& SafetensorsFile::at(const std::string& name) const {
   throw FileError(text);
 }
 
-SafetensorsFile load_safetensors(const std::string& path, Device device) {
-  const InputFile file("load_safetensors", path);
-  std::uint64_t length = 0;
-  file.read(0, &length, sizeof length);
-  if (length > longest_header || length > file.size() - sizeof length)
-    file.fail_at(0, "a header of " + std::to_string(length) + " bytes");
-  const std::uint64_t data = sizeof length + length;
-  SafetensorsHeader header;
-  try {
-    header = parse_safetensors_header(file.read_text(sizeof length, length));
-  } catch (const ValueError& error) {
-    file.fail(error.what());
+struct SafetensorsReader::Impl {
+  explicit Impl(const std::string& path) : file("load_safetensors", path) {
+    std::uint64_t length = 0;
+    file.read(0, &length, sizeof length);
+    if (length > longest_header || length > file.size() - sizeof length)
+      file.fail_at(0, "a header of " + std::to_string(length) + " bytes");
+    data = sizeof length + length;
+    SafetensorsHeader header;
+    try {
+      header = parse_safetensors_header(file.read_text(sizeof length, length));
+    } catch (const ValueError& error) {
+      file.fail(error.what());
+    }
+    std::stable_sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
+      return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+    });
+    check_layout(file, data, header.entries);
+    outline.metadata = std::move(header.metadata);
+    for (SafetensorsEntry& entry : header.entries) {
+      if (entry.unsupported.empty()) {
+        const Tensor element = Tensor::empty({1}, {entry.dtype, cpu});
+        places.emplace(entry.name, Place{outline.tensors.size(), data + entry.begin});
+        outline.tensors.emplace_back(std::move(entry.name),
+                                     element.alias({entry.shape, Strides::filled(entry.shape.rank(), 0), 0}));
+      } else {
+        outline.unsupported.emplace(std::move(entry.name), std::move(entry.unsupported));
+      }
+    }
   }
-  std::stable_sort(header.entries.begin(), header.entries.end(),
-                   [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
-  check_layout(file, data, header.entries);
 
-  SafetensorsFile out;
-  out.metadata = std::move(header.metadata);
-  out.tensors.reserve(header.entries.size());
-  for (SafetensorsEntry& entry : header.entries) {
-    if (entry.unsupported.empty())
-      out.tensors.emplace_back(std::move(entry.name),
-                               file.read_tensor(data + entry.begin, entry.shape, entry.dtype, device));
-    else
-      out.unsupported.emplace(std::move(entry.name), std::move(entry.unsupported));
+  const InputFile file;
+  std::uint64_t data = 0;
+  SafetensorsFile outline;
+  struct Place {
+    std::size_t index;    // in the outline
+    std::uint64_t begin;  // in the file
+  };
+  std::unordered_map<std::string, Place> places;
+};
+
+SafetensorsReader::SafetensorsReader(const std::string& path) : impl_(std::make_unique<const Impl>(path)) {}
+
+SafetensorsReader::~SafetensorsReader() = default;
+
+const SafetensorsFile& SafetensorsReader::outline() const { return impl_->outline; }
+
+void SafetensorsReader::read(const std::string& name, Tensor into) const {
+  const auto place = impl_->places.find(name);
+  if (place == impl_->places.end()) outline().at(name);  // throws
+  const Tensor& there = outline().tensors[place->second.index].second;
+  if (there.shape() != into.shape() || there.dtype() != into.dtype())
+    throw ValueError("[read] tensor '" + name + "' does not fit: in the file " + describe(there) + ", wanted " +
+                     describe(into));
+  impl_->file.read_into(into, place->second.begin);
+  into.bump_version();
+}
+
+SafetensorsFile load_safetensors(const std::string& path, Device device) {
+  const SafetensorsReader reader(path);
+  SafetensorsFile out = reader.outline();
+  for (auto& [name, tensor] : out.tensors) {
+    tensor = Tensor::empty(tensor.shape(), {tensor.dtype(), device});
+    reader.read(name, tensor);
   }
   return out;
 }
@@ -306,10 +345,8 @@ void save_safetensors(const std::string& path, const SafetensorsFile& file) {
   AtomicFile out(path);
   out.write(&length, sizeof length);
   out.write(text);
-  for (const auto* named : order) {
-    const Tensor host = named->second.on_host();
-    out.write(host.view().data, bytes_of(host));
-  }
+  for (const auto* named : order)
+    read_bytes(named->second, [&](const void* piece, std::size_t bytes) { out.write(piece, bytes); });
   out.commit();
 }
 

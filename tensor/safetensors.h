@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +24,26 @@ struct SafetensorsFile {
   bool contains(const std::string& name) const;
   /// Throws FileError, as at() does, if a tensor was left out.
   void check_complete() const;
+};
+
+/// A file whose tensors are read one at a time into memory that is there already, so that no model is in memory twice.
+class SafetensorsReader {
+ public:
+  /// Reads and checks all but the tensors' bytes. Throws FileError.
+  explicit SafetensorsReader(const std::string& path);
+  ~SafetensorsReader();
+  SafetensorsReader(const SafetensorsReader&) = delete;
+  SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+  /// What load_safetensors() returns, without the bytes: each tensor, on the CPU, is a view of one element.
+  const SafetensorsFile& outline() const;
+  /// Into a tensor of the same shape and dtype, whose version counter advances; one of a simulated device stays as it
+  /// is. Throws FileError, after which some of its elements may have been written, and ValueError before.
+  void read(const std::string& name, Tensor into) const;
+
+ private:
+  struct Impl;
+  const std::unique_ptr<const Impl> impl_;
 };
 
 /// Throws FileError: path, reason, and offset where there is one. Tensors of dtypes that poolgrad has none of are left

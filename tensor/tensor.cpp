@@ -7,6 +7,7 @@
 #include "allocator/error.h"
 #include "kernels/elementwise.h"
 #include "kernels/with_type.h"
+#include "tensor/host_bytes.h"
 
 namespace poolgrad {
 
@@ -198,16 +199,6 @@ void transfer(const View& destination, Device to, const View& source, Device fro
     kernels::copy(current_stream(to.is_cpu() ? from : to), destination, source);
 }
 
-/// A copy between devices uses the tensor on the device's current stream. Where that is not the stream of its memory,
-/// the pool must know, or another tensor could have the memory too early.
-void tell_pool(const Tensor& tensor, Access access) {
-  const Storage& storage = *tensor.storage();
-  if (!storage.device().is_cuda()) return;
-  const Stream stream = current_stream(storage.device());
-  CachingAllocator& pool = allocator_for(storage.device());
-  if (stream != storage.stream() || pool.memory().detects_races()) pool.use(storage.data(), stream, access);
-}
-
 void check_writable(const char* op, const Tensor& tensor) {
   if (grad_enabled() && tensor.requires_grad())
     throw Error("[" + std::string(op) +
@@ -234,7 +225,7 @@ Tensor Tensor::copy(CallSite) const {
 Tensor Tensor::on_host() const {
   if (device().is_cpu()) return is_contiguous() ? detach() : copy();
   Tensor out = empty(shape(), {dtype(), cpu});
-  tell_pool(*this, Access::reads);
+  use_on_current_stream(*this, Access::reads);
   transfer(out.view(), cpu, view(), device());
   return out;
 }
@@ -257,8 +248,8 @@ Tensor& Tensor::copy_from(const Tensor& source) {
     const Tensor read = overlapping ? source.copy() : source;
     if (overlapping) from = expanded(read.geometry(), shape());
     if (device() != read.device()) {
-      tell_pool(read, Access::reads);
-      tell_pool(*this, Access::writes);
+      use_on_current_stream(read, Access::reads);
+      use_on_current_stream(*this, Access::writes);
     }
     transfer(view(), device(), view_at(read.storage()->data(), read.dtype(), from), read.device());
   }
@@ -288,7 +279,7 @@ std::vector<T> Tensor::to_vector() const {
   const auto elements = static_cast<std::size_t>(count());
   std::vector<T> out;
   const Geometry dense{shape(), contiguous_strides(shape()), 0};
-  tell_pool(*this, Access::reads);
+  use_on_current_stream(*this, Access::reads);
   if constexpr (std::is_same_v<T, bool>) {  // packed: has no array of bool inside
     const auto buffer = std::make_unique<bool[]>(elements);
     if (elements) transfer(view_at(buffer.get(), DType::boolean, dense), cpu, view(), device());

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -105,24 +106,30 @@ Device::~Device() {
   close(file_);
 }
 
-void Device::place(std::uintptr_t address, const Mapping& mapping, int protection) {
-  void* const wanted = reinterpret_cast<void*>(address);
-  demand(mmap(wanted, mapping.bytes, protection, MAP_SHARED | MAP_FIXED, file_,
-              static_cast<off_t>(mapping.handle - 1)) == wanted,
-         "cuMemMap", "the host has no memory left");
-}
-
-void Device::protect(int protection) {
-  open_ = protection != PROT_NONE;
+void Device::open(int user) {
+  const int before = std::exchange(user_, user);
+  if (before == user) return;
   for (const auto& [address, mapping] : mappings_)
-    if (mapping.accessible) mprotect(reinterpret_cast<void*>(address), mapping.bytes, protection);
+    if (const bool wanted = mapping.users.contains(user); wanted != mapping.users.contains(before))
+      mprotect(reinterpret_cast<void*>(address), mapping.bytes, wanted ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
 void Schedule::open(const Device* one, const Device* other) {
-  for (Device* device : devices) {
-    const bool wanted = device == one || device == other;
-    if (device->open_ != wanted) device->protect(wanted ? PROT_READ | PROT_WRITE : PROT_NONE);
-  }
+  for (Device* device : devices)
+    device->open(one == nullptr ? Device::nobody : device == other ? device->index_ : one->index_);
+}
+
+const Device::Mapping* Device::mapping_at(std::uintptr_t address) const {
+  const auto after = mappings_.upper_bound(address);
+  if (after == mappings_.begin()) return nullptr;
+  const auto& [start, mapping] = *std::prev(after);
+  return address - start < mapping.bytes ? &mapping : nullptr;
+}
+
+bool Device::is_open_to(int index, const void* address) const {
+  const std::lock_guard lock(mutex_);
+  const Mapping* const mapping = mapping_at(reinterpret_cast<std::uintptr_t>(address));
+  return mapping != nullptr && mapping->users.contains(index);
 }
 
 template <class Run>
@@ -259,18 +266,16 @@ class Driver : public CudaDriver {
     const std::lock_guard lock(on_.mutex_);
     demand(bytes > 0 && bytes % Device::page == 0, "cuMemCreate", "the size is no multiple of the granularity");
     if (bytes > on_.capacity_ - on_.committed_) return std::nullopt;
-    const std::uint64_t handle = on_.end_of_file_ + 1;  // 0 is none
-    demand(ftruncate(on_.file_, static_cast<off_t>(on_.end_of_file_ + bytes)) == 0, "cuMemCreate",
-           "the host has no memory left");
+    const std::size_t offset = on_.end_of_file_;
+    demand(ftruncate(on_.file_, static_cast<off_t>(offset + bytes)) == 0, "cuMemCreate", "the host has no memory left");
     on_.end_of_file_ += bytes;
-    void* poisoned =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, on_.file_, static_cast<off_t>(handle - 1));
+    void* poisoned = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, on_.file_, static_cast<off_t>(offset));
     demand(poisoned != MAP_FAILED, "cuMemCreate", "the host has no memory left");
     std::memset(poisoned, 0xff, bytes);
     munmap(poisoned, bytes);
     on_.committed_ += bytes;
-    on_.handles_[handle] = bytes;
-    return handle;
+    on_.handles_[++on_.last_handle_] = {on_.file_, offset, bytes, false};
+    return on_.last_handle_;
   }
   void release(std::uint64_t handle) override {
     const std::lock_guard lock(on_.mutex_);
@@ -279,15 +284,21 @@ class Driver : public CudaDriver {
     demand(std::none_of(on_.mappings_.begin(), on_.mappings_.end(),
                         [&](const auto& mapping) { return mapping.second.handle == handle; }),
            "cuMemRelease", "the handle is still mapped");
-    fallocate(on_.file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(handle - 1),
-              static_cast<off_t>(entry->second));
-    on_.committed_ -= entry->second;
+    const Device::Handle& gone = entry->second;
+    if (gone.file != on_.file_) {
+      close(gone.file);
+    } else {
+      if (!gone.exported)  // else others may have it
+        fallocate(gone.file, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(gone.offset),
+                  static_cast<off_t>(gone.bytes));
+      on_.committed_ -= gone.bytes;
+    }
     on_.handles_.erase(entry);
   }
   bool map(std::uintptr_t address, std::size_t bytes, std::uint64_t handle) override {
     const std::lock_guard lock(on_.mutex_);
     const auto known = on_.handles_.find(handle);
-    demand(known != on_.handles_.end() && known->second == bytes, "cuMemMap", "the handle is none of this size");
+    demand(known != on_.handles_.end() && known->second.bytes == bytes, "cuMemMap", "the handle is none of this size");
     const auto window = on_.reserved_.upper_bound(address);
     demand(window != on_.reserved_.begin() && bytes <= std::prev(window)->second.bytes &&
                address - std::prev(window)->first <= std::prev(window)->second.bytes - bytes,
@@ -296,17 +307,24 @@ class Driver : public CudaDriver {
     demand((after == on_.mappings_.end() || after->first >= address + bytes) &&
                (after == on_.mappings_.begin() || std::prev(after)->first + std::prev(after)->second.bytes <= address),
            "cuMemMap", "there is memory at these addresses");
-    on_.mappings_[address] = {bytes, handle, false};
+    on_.mappings_[address] = {bytes, handle, {}};
     return true;
   }
   bool set_access(std::uintptr_t address, std::size_t bytes) override {
+    return set_access_of(on_.index_, address, bytes);
+  }
+  bool is_reachable_from(int peer) override {
+    const std::lock_guard lock(on_.mutex_);
+    return std::ranges::count(on_.schedule_->devices, peer, [](const Device* device) { return device->index_; }) > 0;
+  }
+  bool set_access_of(int user, std::uintptr_t address, std::size_t bytes) override {
     const std::lock_guard lock(on_.mutex_);
     for (std::size_t done = 0; done < bytes;) {
       const auto entry = on_.mappings_.find(address + done);
       demand(entry != on_.mappings_.end() && entry->second.bytes <= bytes - done, "cuMemSetAccess",
              "the range is not one of whole mappings");
-      if (!entry->second.accessible) on_.place(entry->first, entry->second, PROT_NONE);
-      entry->second.accessible = true;
+      if (entry->second.users.empty()) place(entry->first, on_.handles_.at(entry->second.handle));
+      entry->second.users.insert(user);
       done += entry->second.bytes;
     }
     return true;
@@ -318,6 +336,32 @@ class Driver : public CudaDriver {
     mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
          -1, 0);
     on_.mappings_.erase(entry);
+  }
+
+  /// The device's file, whose position is where the handle begins.
+  int export_handle(std::uint64_t handle) override {
+    const std::lock_guard lock(on_.mutex_);
+    const auto known = on_.handles_.find(handle);
+    demand(known != on_.handles_.end(), "cuMemExportToShareableHandle", "there is no such handle");
+    known->second.exported = true;
+    const std::string path = "/proc/self/fd/" + std::to_string(known->second.file);
+    const int descriptor = open(path.c_str(), O_RDWR | O_CLOEXEC);
+    demand(descriptor >= 0 && lseek(descriptor, static_cast<off_t>(known->second.offset), SEEK_SET) >= 0,
+           "cuMemExportToShareableHandle", "no file descriptor is left");
+    return descriptor;
+  }
+  std::optional<std::uint64_t> import_handle(int descriptor, std::size_t bytes) override {
+    constexpr const char* call = "cuMemImportFromShareableHandle";
+    const std::lock_guard lock(on_.mutex_);
+    const off_t offset = lseek(descriptor, 0, SEEK_CUR);
+    struct stat file {};
+    demand(offset >= 0 && fstat(descriptor, &file) == 0 && S_ISREG(file.st_mode) &&
+               bytes <= static_cast<std::size_t>(file.st_size - offset),
+           call, "the descriptor is no memory of a device");
+    const int own = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
+    demand(own >= 0, call, "no file descriptor is left");
+    on_.handles_[++on_.last_handle_] = {own, static_cast<std::size_t>(offset), bytes, false};
+    return on_.last_handle_;
   }
 
   // Nobody asks for memory of this kind, see CudaMemory.
@@ -369,6 +413,13 @@ class Driver : public CudaDriver {
   }
 
  private:
+  /// The pages behind the addresses, which nobody can use yet.
+  static void place(std::uintptr_t address, const Device::Handle& handle) {
+    void* const wanted = reinterpret_cast<void*>(address);
+    demand(mmap(wanted, handle.bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, handle.file,
+                static_cast<off_t>(handle.offset)) == wanted,
+           "cuMemMap", "the host has no memory left");
+  }
   static std::uint64_t of_any_device(std::uint64_t event) { return event & ((std::uint64_t{1} << device_shift) - 1); }
 
   Device& on_;

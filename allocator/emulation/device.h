@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,7 +37,7 @@ class Device;
 struct Schedule {
   explicit Schedule(std::uint64_t seed) : seeds(seed), streams(seeds()) {}
 
-  /// With the mutex held: work can use the memory of these two, and of no other device.
+  /// With the mutex held: work can use the memory of these two, and what other devices have given the first access to.
   void open(const Device* one, const Device* other);
 
   std::mutex mutex;  // of all that devices know
@@ -79,6 +80,8 @@ class Device {
 
   /// Whether the address is one of the device's.
   bool owns(const void* address) const;
+  /// Whether work of device `index` has been given access to what is at the address of this one.
+  bool is_open_to(int index, const void* address) const;
   /// Whether this memory of the host is registered with the device (pinned). Throws CudaError for a part that is and
   /// one that is not, or that was registered by another call.
   bool has_registered(const void* address, std::size_t bytes) const;
@@ -87,10 +90,16 @@ class Device {
 
  private:
   friend class Driver;
+  /// A part of a file: the device's own, or, of what was imported, another's.
+  struct Handle {
+    int file;
+    std::size_t offset, bytes;
+    bool exported;
+  };
   struct Mapping {
     std::size_t bytes;
     std::uint64_t handle;
-    bool accessible;
+    std::set<int> users;  // devices that have access
   };
   struct Reservation {
     std::size_t bytes;
@@ -105,11 +114,11 @@ class Device {
   /// Names of events are the scheduler's, and of which device they are.
   std::uint64_t named(std::uint64_t event) const;
   // All with the mutex held.
-  void protect(int protection);
+  void open(int user);
   /// Calls `run`; if it runs work, memory is open until it returns.
   template <class Run>
   auto working(const Run& run);
-  void place(std::uintptr_t address, const Mapping& mapping, int protection);
+  const Mapping* mapping_at(std::uintptr_t address) const;
 
   const int index_;
   const std::size_t capacity_;
@@ -117,10 +126,12 @@ class Device {
   const std::shared_ptr<Schedule> schedule_;
   std::mutex& mutex_;  // the machine's
   Streams& streams_;
-  bool open_ = false;  // work has run, and can use memory
+  static constexpr int nobody = -1;
+  int user_ = nobody;  // the device whose work has run, and can use memory
   std::string failure_;
   std::size_t end_of_file_ = 0, committed_ = 0;
-  std::map<std::uint64_t, std::size_t> handles_;  // bytes, by place in the file + 1
+  std::uint64_t last_handle_ = 0;  // 0 is none
+  std::map<std::uint64_t, Handle> handles_;
   std::map<std::uintptr_t, Mapping> mappings_;
   std::map<std::uintptr_t, Reservation> reserved_;
   std::map<std::uintptr_t, std::size_t> registered_;  // memory of the host; bytes by address

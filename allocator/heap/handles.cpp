@@ -100,6 +100,21 @@ std::vector<MappedHandles::Handle> MappedHandles::whole(std::uintptr_t address, 
   return found;
 }
 
+std::vector<MappedHandles::Handle> MappedHandles::behind(std::uintptr_t address, std::size_t bytes,
+                                                         const char* operation) const {
+  std::vector<Handle> found;
+  std::uintptr_t next = address;
+  auto entry = handles_.upper_bound(address);
+  if (entry != handles_.begin()) --entry;
+  for (; next - address < bytes; ++entry) {
+    if (entry == handles_.end() || entry->first > next || next - entry->first >= entry->second.bytes)
+      fail(operation, "memory is missing in the range", address, bytes);
+    found.push_back(entry->second);
+    next = entry->first + entry->second.bytes;
+  }
+  return found;
+}
+
 MappedHandles::Handles MappedHandles::take(std::uintptr_t address, std::size_t bytes, const char* operation) {
   check_whole(address, bytes, operation);
   Handles taken;

@@ -81,7 +81,11 @@ class MappedHandles {
   /// The handles behind [address, address + bytes), lowest first. Throws if there is a gap, or if a handle reaches
   /// beyond the range.
   std::vector<Handle> whole(std::uintptr_t address, std::size_t bytes, const char* operation) const;
-  /// The same, and they are gone from here.
+  /// The handles that have a part of [address, address + bytes), lowest first. Throws if there is a gap.
+  std::vector<Handle> behind(std::uintptr_t address, std::size_t bytes, const char* operation) const;
+  /// All of them.
+  const Handles& all() const { return handles_; }
+  /// As whole(), and they are gone from here.
   Handles take(std::uintptr_t address, std::size_t bytes, const char* operation);
   /// Those behind [from, from + bytes) are now behind the same range at `to`, where nothing may be.
   void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes, const char* operation);

@@ -5,6 +5,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <iomanip>
 #include <sstream>
 
@@ -65,6 +66,10 @@ struct EntryPoints {
   decltype(&cuMemMap) map = find<decltype(map)>("cuMemMap");
   decltype(&cuMemUnmap) unmap = find<decltype(unmap)>("cuMemUnmap");
   decltype(&cuMemSetAccess) set_access = find<decltype(set_access)>("cuMemSetAccess");
+  decltype(&cuDeviceCanAccessPeer) can_access = find<decltype(can_access)>("cuDeviceCanAccessPeer");
+  decltype(&cuMemExportToShareableHandle) to_shareable = find<decltype(to_shareable)>("cuMemExportToShareableHandle");
+  decltype(&cuMemImportFromShareableHandle) from_shareable =
+      find<decltype(from_shareable)>("cuMemImportFromShareableHandle");
 
   bool has_contexts() const { return retain_context && push_context && pop_context; }
   bool has_virtual_memory() const {
@@ -110,6 +115,10 @@ class Driver : public CudaDriver {
     int supported = 0;
     POOLGRAD_CUDA_CHECK(entry_.attribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, index_));
     if (supported == 0) return;
+    int exportable = 0;
+    POOLGRAD_CUDA_CHECK(
+        entry_.attribute(&exportable, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, index_));
+    exportable_ = exportable != 0 && entry_.to_shareable && entry_.from_shareable;
     POOLGRAD_CUDA_CHECK(entry_.granularity(&granularity_, &properties_, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   }
 
@@ -138,7 +147,14 @@ class Driver : public CudaDriver {
   std::optional<std::uint64_t> create(std::size_t bytes) override {
     const Current context = current();
     CUmemGenericAllocationHandle handle = 0;
-    if (!given(entry_.create(&handle, bytes, &properties_, 0), "cuMemCreate")) return std::nullopt;
+    CUmemAllocationProp properties = properties_;
+    if (exportable_) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    CUresult status = entry_.create(&handle, bytes, &properties, 0);
+    if (exportable_ && (status == CUDA_ERROR_NOT_SUPPORTED || status == CUDA_ERROR_NOT_PERMITTED)) {
+      exportable_ = false;  // in some containers the driver promises what it cannot do
+      status = entry_.create(&handle, bytes, &properties_, 0);
+    }
+    if (!given(status, "cuMemCreate")) return std::nullopt;
     return handle;
   }
   void release(std::uint64_t handle) override {
@@ -152,6 +168,34 @@ class Driver : public CudaDriver {
   bool set_access(std::uintptr_t address, std::size_t bytes) override {
     const Current context = current();
     return given(entry_.set_access(address, bytes, &access_, 1), "cuMemSetAccess");
+  }
+  bool is_reachable_from(int peer) override {
+    const Current context = current();
+    int reachable = 0;
+    if (entry_.can_access != nullptr) POOLGRAD_CUDA_CHECK(entry_.can_access(&reachable, peer, index_));
+    return reachable != 0;
+  }
+  bool set_access_of(int peer, std::uintptr_t address, std::size_t bytes) override {
+    const Current context = current();
+    CUmemAccessDesc access = access_;
+    access.location.id = peer;
+    return given(entry_.set_access(address, bytes, &access, 1), "cuMemSetAccess");
+  }
+  int export_handle(std::uint64_t handle) override {
+    if (!exportable_) return -1;
+    const Current context = current();
+    int descriptor = -1;
+    POOLGRAD_CUDA_CHECK(entry_.to_shareable(&descriptor, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    return descriptor;
+  }
+  std::optional<std::uint64_t> import_handle(int descriptor, std::size_t) override {
+    if (entry_.from_shareable == nullptr) return std::nullopt;
+    const Current context = current();
+    CUmemGenericAllocationHandle handle = 0;
+    // The handle is passed by its value.
+    void* const shareable = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor));
+    POOLGRAD_CUDA_CHECK(entry_.from_shareable(&handle, shareable, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    return handle;
   }
   void unmap(std::uintptr_t address, std::size_t bytes) override {
     const Current context = current();
@@ -229,16 +273,16 @@ class Driver : public CudaDriver {
 
  private:
   Current current() const { return {entry_, context_}; }
-  /// Kernels are compiled for sm_90a, and as PTX for 8.0, from which a driver makes code for any newer device.
   void check_capability() const {
     if (entry_.attribute == nullptr) return;
     int major = 0, minor = 0;
     POOLGRAD_CUDA_CHECK(entry_.attribute(&major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, index_));
     POOLGRAD_CUDA_CHECK(entry_.attribute(&minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, index_));
-    if (major >= 8) return;
+    if (is_compiled_for(POOLGRAD_CUDA_ARCHITECTURES, major, minor)) return;
     throw DeviceError("[allocator] cuda:" + std::to_string(index_) + " cannot be used: its compute capability is " +
                       std::to_string(major) + "." + std::to_string(minor) +
-                      ", and kernels are compiled for 8.0 and newer (CMAKE_CUDA_ARCHITECTURES); use cpu or sim:N");
+                      ", and kernels are compiled for " POOLGRAD_CUDA_ARCHITECTURES
+                      " (CMAKE_CUDA_ARCHITECTURES); use cpu or sim:N");
   }
   static bool given(CUresult status, const char* call) {
     if (status == CUDA_ERROR_OUT_OF_MEMORY) return false;
@@ -252,6 +296,7 @@ class Driver : public CudaDriver {
   CUmemAllocationProp properties_{};
   CUmemAccessDesc access_{};
   std::size_t granularity_ = 0;
+  std::atomic<bool> exportable_{false};
 };
 
 // 12080 is 12.8.

@@ -1,5 +1,9 @@
 #include "allocator/memory/cuda_memory.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -56,6 +60,22 @@ void refuse_cuda_device(int index, const std::string& reason, int count) {
   throw DeviceError("[allocator] cuda:" + std::to_string(index) + " cannot be used: " + why + "; use cpu or sim:N");
 }
 
+bool is_compiled_for(std::string_view architectures, int major, int minor) {
+  while (!architectures.empty()) {
+    const std::size_t end = std::min(architectures.find_first_of(" ,;"), architectures.size());
+    const std::string_view word = architectures.substr(0, end);
+    architectures.remove_prefix(std::min(end + 1, architectures.size()));
+    if (word.empty()) continue;
+    int number = 0;
+    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    if (error != std::errc()) return true;
+    const std::string_view kind(rest, word.data() + word.size());  // "a", "f": of one GPU, of one major number
+    const bool newer = 10 * major + minor >= number, alike = kind.starts_with('f') || kind.ends_with("-real");
+    if (kind.starts_with('a') ? 10 * major + minor == number : newer && (number / 10 == major || !alike)) return true;
+  }
+  return false;
+}
+
 CudaMemory::CudaMemory(int index, std::unique_ptr<CudaDriver> driver_of_index)
     : CudaStreams(index, std::move(driver_of_index)), granularity_(driver().granularity()) {
   if (granularity_ == 0) {
@@ -71,7 +91,54 @@ void CudaMemory::unreserve(void* address, std::size_t bytes) noexcept {
   quietly([&] { driver().address_free(address_of(address), bytes); });
 }
 
+bool CudaMemory::give_access(std::uintptr_t address, std::size_t bytes) {
+  if (!driver().set_access(address, bytes)) return false;
+  return std::ranges::all_of(peers_, [&](int peer) { return driver().set_access_of(peer, address, bytes); });
+}
+
+bool CudaMemory::share_with(Device peer) {
+  if (!peer.is_cuda()) return false;
+  {
+    const std::shared_lock lock(sharing_);
+    if (peer == device() || std::ranges::count(peers_, peer.index) != 0) return true;
+  }
+  const std::unique_lock alone(sharing_);
+  if (!driver().is_reachable_from(peer.index)) return false;
+  MappedHandles::Handles all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = handles_.all();
+  }
+  for (const auto& [start, handle] : all)
+    if (!driver().set_access_of(peer.index, start, handle.bytes)) return false;
+  peers_.push_back(peer.index);
+  return true;
+}
+
+std::optional<ExportedMemory> CudaMemory::export_range(const void* address, std::size_t bytes) {
+  const std::shared_lock sharing(sharing_);
+  std::vector<MappedHandles::Handle> behind;
+  {
+    const std::lock_guard lock(mutex_);
+    behind = handles_.behind(address_of(address), bytes, "export_range");
+  }
+  ExportedMemory exported{.handles = {}, .offset = 0, .bytes = bytes};
+  Undo close_all([&] {
+    for (const ExportedMemory::Handle& handle : exported.handles) ::close(handle.descriptor);
+  });
+  exported.handles.reserve(behind.size());
+  for (const auto& handle : behind) {
+    const int descriptor = driver().export_handle(handle.id);
+    if (descriptor < 0) return std::nullopt;
+    exported.handles.push_back({descriptor, handle.bytes});
+  }
+  if (!behind.empty()) exported.offset = address_of(address) - behind.front().address;
+  close_all.cancel();
+  return exported;
+}
+
 bool CudaMemory::commit(void* address, std::size_t bytes) {
+  const std::shared_lock sharing(sharing_);
   const std::uintptr_t start = address_of(address);
   {
     const std::lock_guard lock(mutex_);
@@ -82,7 +149,7 @@ bool CudaMemory::commit(void* address, std::size_t bytes) {
   Undo release([&] { driver().release(*handle); });
   if (!driver().map(start, bytes, *handle)) return false;
   Undo unmap([&] { driver().unmap(start, bytes); });
-  if (!driver().set_access(start, bytes)) return false;
+  if (!give_access(start, bytes)) return false;
   const std::lock_guard lock(mutex_);
   handles_.add({.address = start, .bytes = bytes, .id = *handle}, "commit");
   unmap.cancel();
@@ -91,6 +158,7 @@ bool CudaMemory::commit(void* address, std::size_t bytes) {
 }
 
 void CudaMemory::decommit(void* address, std::size_t bytes) noexcept {
+  const std::shared_lock sharing(sharing_);
   MappedHandles::Handles given_back;
   {
     const std::lock_guard lock(mutex_);
@@ -103,6 +171,7 @@ void CudaMemory::decommit(void* address, std::size_t bytes) noexcept {
 }
 
 bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
+  const std::shared_lock sharing(sharing_);
   const std::uintptr_t target = address_of(to);
   const std::uintptr_t shift = target - address_of(from);
   std::vector<MappedHandles::Handle> moved;
@@ -123,7 +192,7 @@ bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
     if (!driver().map(handle.address + shift, handle.bytes, handle.id)) return false;
     ++mapped;
   }
-  if (!driver().set_access(target, bytes)) return false;
+  if (!give_access(target, bytes)) return false;
   {
     const std::lock_guard lock(mutex_);
     handles_.move(address_of(from), target, bytes, "move");
@@ -135,6 +204,45 @@ bool CudaMemory::move(void* from, void* to, std::size_t bytes) {
 
 void CudaMemory::fill(void* address, std::size_t bytes, unsigned char value, Stream stream) {
   driver().fill(address_of(address), bytes, value, ThreadCaches::handle_of(stream));
+}
+
+ImportedMemory::ImportedMemory(int index, const ExportedMemory& exported, std::unique_ptr<CudaDriver> driver)
+    : driver_(std::move(driver)), offset_(exported.offset), bytes_(exported.bytes) {
+  const auto refuse = [&](const std::string& why) {
+    throw DeviceError("[import] " + why + ": " + std::to_string(bytes_) + " bytes in " +
+                      std::to_string(exported.handles.size()) + " handles, on cuda:" + std::to_string(index));
+  };
+  const std::size_t granularity = driver_->granularity();
+  if (granularity == 0) refuse("the device has no virtual memory management");
+  for (const auto& handle : exported.handles) reserved_ += handle.bytes;
+  if (offset_ > reserved_ || bytes_ > reserved_ - offset_) refuse("the range is larger than its handles");
+  if (reserved_ == 0) return;
+  address_ = driver_->address_reserve(reserved_, granularity);
+  if (address_ == 0) refuse("there are no addresses left");
+  Undo undo([&] { give_up(); });
+  mapped_.reserve(exported.handles.size());
+  std::uintptr_t next = address_;
+  for (const auto& handle : exported.handles) {
+    const std::optional<std::uint64_t> id = driver_->import_handle(handle.descriptor, handle.bytes);
+    if (!id) refuse("the device cannot import memory");
+    Undo release([&] { driver_->release(*id); });
+    if (!driver_->map(next, handle.bytes, *id)) refuse("the device has no memory left");
+    mapped_.push_back({next, handle.bytes, *id});
+    release.cancel();
+    next += handle.bytes;
+  }
+  if (!driver_->set_access(address_, reserved_)) refuse("the device has no memory left");
+  undo.cancel();
+}
+
+ImportedMemory::~ImportedMemory() { give_up(); }
+
+void ImportedMemory::give_up() noexcept {
+  for (const auto& handle : mapped_) {
+    quietly([&] { driver_->unmap(handle.address, handle.bytes); });
+    quietly([&] { driver_->release(handle.id); });
+  }
+  if (address_ != 0) quietly([&] { driver_->address_free(address_, reserved_); });
 }
 
 // Streams and events.

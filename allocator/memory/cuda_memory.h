@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -42,6 +44,15 @@ class CudaDriver {
   /// cuMemUnmap: one whole mapping.
   virtual void unmap(std::uintptr_t address, std::size_t bytes) = 0;
 
+  /// cuDeviceCanAccessPeer: whether device `peer` can be given access to this one's memory.
+  virtual bool is_reachable_from(int /*peer*/) { return false; }
+  /// As set_access(), for another device.
+  virtual bool set_access_of(int /*peer*/, std::uintptr_t /*address*/, std::size_t /*bytes*/) { return false; }
+  /// cuMemExportToShareableHandle: a new file descriptor; -1 where handles of this device cannot be exported.
+  virtual int export_handle(std::uint64_t /*handle*/) { return -1; }
+  /// cuMemImportFromShareableHandle: a handle of `bytes` that was exported; nothing where the device has no such call.
+  virtual std::optional<std::uint64_t> import_handle(int /*descriptor*/, std::size_t /*bytes*/) { return std::nullopt; }
+
   /// cudaMalloc: 0 if there is no such memory.
   virtual std::uintptr_t malloc(std::size_t bytes) = 0;
   virtual void free(std::uintptr_t address) = 0;
@@ -60,6 +71,11 @@ class CudaDriver {
   virtual void event_synchronize(std::uint64_t event) = 0;
   virtual void stream_wait(std::uint64_t stream, std::uint64_t event) = 0;
 };
+
+/// Whether a device of compute capability major.minor can run what is compiled for one of these architectures, words of
+/// CMAKE_CUDA_ARCHITECTURES: "90a-real 80-virtual". Code for a GPU runs on those of the same major number and no lower
+/// minor one, of 90a on 9.0 alone; PTX on every newer one as well. Words that are no number say yes.
+bool is_compiled_for(std::string_view architectures, int major, int minor);
 
 /// Why there is no CUDA device to use: no CUDA in this build, no driver, or no device. Empty where there is one.
 std::string cuda_unavailable_reason();
@@ -128,12 +144,44 @@ class CudaMemory : public CudaStreams {
   void decommit(void* address, std::size_t bytes) noexcept override;
   bool move(void* from, void* to, std::size_t bytes) override;
   bool divisible() const override { return false; }
+  bool share_with(Device peer) override;
+  std::optional<ExportedMemory> export_range(const void* address, std::size_t bytes) override;
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override;
 
  private:
+  bool give_access(std::uintptr_t address, std::size_t bytes);
+
   const std::size_t granularity_;
+  /// Held by all that map and unmap; alone by share_with(), which must meet every mapping, before those of `mutex_`.
+  std::shared_mutex sharing_;
+  std::vector<int> peers_;
   std::mutex mutex_;  // never held during a call of the driver
   MappedHandles handles_;
+};
+
+/// Memory of a device that another process has exported, or this one, for as long as it lives. It is used as any memory
+/// of that device; the exporting pool does not know, so that its block must stay allocated until the work is done.
+class ImportedMemory {
+ public:
+  /// The descriptors may be closed afterwards. Throws DeviceError, and CudaError for a descriptor that is no memory.
+  ImportedMemory(int index, const ExportedMemory& exported, std::unique_ptr<CudaDriver> driver);
+  ImportedMemory(int index, const ExportedMemory& exported)
+      : ImportedMemory(index, exported, make_cuda_driver(index)) {}
+  ~ImportedMemory();
+  ImportedMemory(const ImportedMemory&) = delete;
+  ImportedMemory& operator=(const ImportedMemory&) = delete;
+
+  void* data() const { return reinterpret_cast<void*>(address_ + offset_); }
+  std::size_t bytes() const { return bytes_; }
+
+ private:
+  void give_up() noexcept;
+
+  const std::unique_ptr<CudaDriver> driver_;
+  const std::size_t offset_, bytes_;
+  std::uintptr_t address_ = 0;
+  std::size_t reserved_ = 0;
+  std::vector<MappedHandles::Handle> mapped_;
 };
 
 /// Memory of the host that is pinned: a device copies from it and to it while the host goes on, where of other memory

@@ -5,7 +5,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <source_location>
+#include <vector>
 
 #include "allocator/device.h"
 #include "allocator/stream.h"
@@ -22,6 +24,18 @@ using EventId = std::uint64_t;
 
 /// What a stream does with memory: any number of them may read at a time.
 enum class Access : std::uint8_t { reads, writes };
+
+/// Memory of a device as another process can have it: the handles behind a range, lowest first, as file descriptors,
+/// which are the caller's to close. See ImportedMemory.
+struct ExportedMemory {
+  struct Handle {
+    int descriptor = -1;
+    std::size_t bytes = 0;
+  };
+  std::vector<Handle> handles;
+  std::size_t offset = 0;  // where in the first one the range begins
+  std::size_t bytes = 0;   // of the range
+};
 
 /// All calls may be made from any thread. Functions that can fail for want of memory return false / nullptr; other
 /// failures throw DeviceError or CudaError. Functions marked noexcept never fail.
@@ -49,6 +63,14 @@ class DeviceMemory {
   /// Whether decommit() and move() take any pages. If not, memory comes in handles: each commit() makes one, and ranges
   /// given to decommit() and move() are whole handles, one or several neighbours.
   virtual bool divisible() const { return true; }
+
+  /// Lets work of another device read and write this memory, what is committed now and later. False, changing nothing,
+  /// where the two devices have no way to each other. Who uses it orders the streams of both sides.
+  virtual bool share_with(Device /*peer*/) { return false; }
+  /// What lies behind a committed range, for other processes; nothing where the device cannot export memory.
+  virtual std::optional<ExportedMemory> export_range(const void* /*address*/, std::size_t /*bytes*/) {
+    return std::nullopt;
+  }
 
   /// Sets every byte of a committed range to `value`, in stream order. Does nothing where there are no bytes.
   virtual void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) = 0;

@@ -30,6 +30,10 @@ class MemoryAdaptor : public DeviceMemory {
   void decommit(void* address, std::size_t bytes) noexcept override { inner_->decommit(address, bytes); }
   bool move(void* from, void* to, std::size_t bytes) override { return inner_->move(from, to, bytes); }
   bool divisible() const override { return inner_->divisible(); }
+  bool share_with(Device peer) override { return inner_->share_with(peer); }
+  std::optional<ExportedMemory> export_range(const void* address, std::size_t bytes) override {
+    return inner_->export_range(address, bytes);
+  }
   void fill(void* address, std::size_t bytes, unsigned char value, Stream stream) override {
     inner_->fill(address, bytes, value, stream);
   }

@@ -11,6 +11,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "tensor/host_bytes.h"
 
 namespace poolgrad {
 namespace {
@@ -35,6 +36,13 @@ void copy_in_on_stream(const Tensor& tensor) {
   pool.order(copies, storage.stream());
   pool.memory().touch(storage.data(), storage.bytes(), copies, std::source_location::current());
   pool.order(storage.stream(), copies);
+}
+
+/// A GPU's copies are on the current stream, which is to be behind the work of the stream that made the memory.
+void order_behind_its_own(const Storage& storage) {
+  const Stream current = current_stream(storage.device());
+  if (storage.device().is_cuda() && current != storage.stream())
+    allocator_for(storage.device()).order(current, storage.stream());
 }
 
 bool has_streams(Device device) { return allocator_for(device).memory().queues_work(); }
@@ -88,18 +96,21 @@ void Offload::settle() {
 
 std::unique_ptr<Offload::Moved> Offload::move_out(const Tensor& tensor, std::uint64_t order) {
   const Storage& storage = *tensor.storage();
-  if (!can_move(storage.device())) return nullptr;
+  if (!can_move()) return nullptr;
   std::unique_ptr<Moved> moved;
   try {
     if (in_child()) throw FileError("[offload] the file belongs to the process that this one was forked from");
-    auto extent = file_->reserve(storage.bytes(), !storage.device().is_cpu());
+    auto extent = file_->reserve(storage.bytes(), storage.device().is_sim());
     moved.reset(new Moved(shared_from_this(), std::move(extent), storage.bytes(), order));
-    if (!storage.device().is_cpu()) {
+    if (storage.device().is_sim()) {
       if (has_streams(storage.device())) copy_out_on_stream(tensor);
       return moved;
     }
-    if (!put_into_ring(*moved, storage.data())) {
-      file_->write(*moved->extent_, storage.data());
+    order_behind_its_own(storage);
+    if (!put_into_ring(*moved, tensor)) {
+      read_bytes(whole_storage(tensor), [&, at = std::size_t{0}](const void* piece, std::size_t bytes) mutable {
+        file_->write(*moved->extent_, piece, std::exchange(at, at + bytes), bytes);
+      });
       moved->is_written_ = true;
       let_go(*moved);
     }
@@ -113,22 +124,25 @@ std::unique_ptr<Offload::Moved> Offload::move_out(const Tensor& tensor, std::uin
 
 void Offload::bring_back(Moved& moved, const Tensor& into) {
   const Storage& storage = *into.storage();
-  if (!storage.device().is_cpu()) {
+  if (storage.device().is_sim()) {
     if (has_streams(storage.device())) copy_in_on_stream(into);
     return;
   }
+  order_behind_its_own(storage);
   Lock lock(mutex_);
   if (moved.task_ == Moved::Task::read && under_way_ != &moved) give_slot_back(moved);  // reading it here is sooner
   while (moved.task_ == Moved::Task::read && !in_child()) worker_->done.wait(lock);
-  const void* const from_ring = moved.is_in_ring() ? address(*moved.slot_) : nullptr;
+  const auto* const from_ring = moved.is_in_ring() ? static_cast<const std::byte*>(address(*moved.slot_)) : nullptr;
   lock.unlock();
-  if (from_ring != nullptr) {
-    std::memcpy(storage.data(), from_ring, moved.bytes_);
-  } else if (in_child()) {
+  if (from_ring == nullptr && in_child())
     throw FileError("[offload] what was moved to a file before the process was forked is its parent's");
-  } else {
-    file_->read(*moved.extent_, storage.data());
-  }
+  write_bytes(whole_storage(into), [&, at = std::size_t{0}](void* piece, std::size_t bytes) mutable {
+    const std::size_t begin = std::exchange(at, at + bytes);
+    if (from_ring != nullptr)
+      std::memcpy(piece, from_ring + begin, bytes);
+    else
+      file_->read(*moved.extent_, piece, begin, bytes);
+  });
   lock.lock();
   ++(from_ring != nullptr ? counts_.from_ring : counts_.from_file);
   away_.erase(moved.order_);
@@ -142,14 +156,17 @@ void Offload::let_go(Moved& moved) {
 }
 
 /// False where there can be no room for it.
-bool Offload::put_into_ring(Moved& moved, const void* from) {
+bool Offload::put_into_ring(Moved& moved, const Tensor& tensor) {
   Lock lock(mutex_);
   if (moved.bytes_ > ring_.capacity() || !start()) return false;
   while (!(moved.slot_ = ring_.add_newest(moved.bytes_, &moved)))
     if (!make_room(lock, UINT64_MAX, true)) return false;
-  void* const to = address(*moved.slot_);
+  auto* to = static_cast<std::byte*>(address(*moved.slot_));
   lock.unlock();
-  std::memcpy(to, from, moved.bytes_);
+  read_bytes(whole_storage(tensor), [&](const void* piece, std::size_t bytes) {
+    std::memcpy(to, piece, bytes);
+    to += bytes;
+  });
   lock.lock();
   away_[moved.order_] = &moved;
   moved.task_ = Moved::Task::write;

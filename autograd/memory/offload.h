@@ -23,9 +23,10 @@ namespace poolgrad {
 
 /// On the CPU, moving out copies into the ring; where that is full it waits for the thread, and what is larger than all
 /// of it goes to the file past it. The ring is memory of the host beside all pools, so no budget of a pool counts it.
-/// On a device whose work waits in streams, copies are made on one of their own, behind what made the memory, and
-/// the pool is told, so that it reuses no block under a copy. Simulated devices have no bytes: places in the file, and
-/// the order of streams, are all that is moved.
+/// From a GPU bytes come 2 MiB at a time, behind what made the memory, and the caller waits for them; on their way back
+/// nobody waits. Simulated devices have no bytes: places in the file, and the order of streams, are all that is moved;
+/// where their work waits in streams, copies have one of their own, and the pool is told, so that it reuses no block
+/// under a copy.
 ///
 /// What is found out in the background changes no result: what could not be written stays in the ring. Space of the
 /// disk is taken when a tensor is moved, so whether it is taken does not depend on how fast the thread is. A child of
@@ -50,8 +51,8 @@ class Offload : public std::enable_shared_from_this<Offload> {
   /// The tensor that was brought back is let go again, unchanged.
   void let_go(Moved& moved);
 
-  /// Whether there is a way out of that device (not yet of GPUs), and nothing has failed so far.
-  bool can_move(Device device) const { return !device.is_cuda() && !has_failed_; }
+  /// Whether nothing has failed so far.
+  bool can_move() const { return !has_failed_; }
   /// Why nothing more is moved; empty where it is.
   std::string failure() const;
 
@@ -73,7 +74,7 @@ class Offload : public std::enable_shared_from_this<Offload> {
 
   Offload(const std::string& folder, std::size_t ring_bytes);
   bool in_child() const;
-  bool put_into_ring(Moved& moved, const void* from);
+  bool put_into_ring(Moved& moved, const Tensor& tensor);
   // With the mutex held.
   void fail(const std::string& reason);
   bool start();

@@ -60,16 +60,18 @@ std::unique_ptr<const OffloadFile::Extent> OffloadFile::reserve(std::size_t byte
   return extent;
 }
 
-void OffloadFile::write(const Extent& extent, const void* from) const {
-  const int error = in_steps(extent.bytes_, [&](std::size_t at, std::size_t left) {
-    return ::pwrite(descriptor_, static_cast<const char*>(from) + at, left, static_cast<::off_t>(extent.offset_ + at));
+void OffloadFile::write(const Extent& extent, const void* from, std::size_t offset, std::size_t bytes) const {
+  const std::size_t begin = extent.offset_ + offset;
+  const int error = in_steps(bytes, [&](std::size_t at, std::size_t left) {
+    return ::pwrite(descriptor_, static_cast<const char*>(from) + at, left, static_cast<::off_t>(begin + at));
   });
   if (error != 0) refuse("write", extent.bytes_, error);
 }
 
-void OffloadFile::read(const Extent& extent, void* to) const {
-  const int error = in_steps(extent.bytes_, [&](std::size_t at, std::size_t left) {
-    return ::pread(descriptor_, static_cast<char*>(to) + at, left, static_cast<::off_t>(extent.offset_ + at));
+void OffloadFile::read(const Extent& extent, void* to, std::size_t offset, std::size_t bytes) const {
+  const std::size_t begin = extent.offset_ + offset;
+  const int error = in_steps(bytes, [&](std::size_t at, std::size_t left) {
+    return ::pread(descriptor_, static_cast<char*>(to) + at, left, static_cast<::off_t>(begin + at));
   });
   if (error != 0) refuse("read", extent.bytes_, error);
 }

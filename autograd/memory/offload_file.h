@@ -40,9 +40,11 @@ class OffloadFile : public std::enable_shared_from_this<OffloadFile> {
   /// With its space on the disk, so that a full one is known here and not when bytes are written; `without_bytes`
   /// takes a place alone, as for a device that has none. Throws FileError; the file stays as it was.
   std::unique_ptr<const Extent> reserve(std::size_t bytes, bool without_bytes = false);
-  /// All bytes of an extent of this file. Throw FileError.
-  void write(const Extent& extent, const void* from) const;
-  void read(const Extent& extent, void* to) const;
+  /// All bytes of an extent of this file, or `bytes` from `offset` on. Throw FileError.
+  void write(const Extent& extent, const void* from) const { write(extent, from, 0, extent.bytes_); }
+  void read(const Extent& extent, void* to) const { read(extent, to, 0, extent.bytes_); }
+  void write(const Extent& extent, const void* from, std::size_t offset, std::size_t bytes) const;
+  void read(const Extent& extent, void* to, std::size_t offset, std::size_t bytes) const;
   /// In use now, and at most.
   std::uint64_t bytes() const;
   std::uint64_t peak_bytes() const;

@@ -359,7 +359,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   /// False where it had to stay: nothing can make it again, and the file does not take it.
   bool drop(Result& result) {
-    if (!result.moved && can_move(result.device)) {
+    if (!result.moved && can_move()) {
       const double moving = offload_price(result);
       if (options_.offload_all || moving < price_to_compute(result, moving)) move_out(result);
     } else if (result.moved) {
@@ -378,7 +378,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     ++statistics_.offloaded;
     statistics_.offloaded_bytes += result.bytes;
   }
-  bool can_move(Device device) const { return offload_ != nullptr && offload_->can_move(device); }
+  bool can_move() const { return offload_ != nullptr && offload_->can_move(); }
 
   /// What is kept, or was moved out.
   Tensor there(Result& result) {
@@ -402,7 +402,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return std::min(offload_price(result), price_to_compute(result, enough));
   }
   double offload_price(const Result& result) const {
-    if (!result.moved && !can_move(result.device)) return infinity;
+    if (!result.moved && !can_move()) return infinity;
     return (result.moved ? 1 : 2) / prices_on(result.device).offloaded_bytes_per_nanosecond;
   }
   /// Of its operation and of all that would have to be computed before it.
@@ -468,7 +468,7 @@ std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& ten
   if ((options_.device && tensor.device() != *options_.device) || tensor.count() == 0) return nullptr;
   std::shared_ptr<Result> result = find(tensor);
   if (result == nullptr) {
-    if (!can_move(tensor.device())) return nullptr;
+    if (!can_move()) return nullptr;
     result = std::make_shared<Result>(nullptr, 0, tensor, current_tag());
     result->number = next_number_++;
     known_.add(tensor.storage(), result);

@@ -69,8 +69,10 @@ class Dense {
 };
 
 /// Queued on the stream of the source, behind what both streams have been given, and before whatever they are given
-/// then: for the pools, each stream uses the memory of its own device.
+/// then: for the pools, each stream uses the memory of its own device. Where the source's device can reach the target's
+/// memory, it is given access, and the driver need not take the bytes through the host.
 void copy_between_devices(Stream target_stream, Stream source_stream, const View& out, const View& x) {
+  allocator_for(target_stream.device).memory().share_with(source_stream.device);
   const Dense source(source_stream, x, out.dtype), target(target_stream, out, out.dtype);
   if (source.own()) copy_on_device(source_stream, source.view(), x);
   cuda::order(source_stream, target_stream);
@@ -131,7 +133,7 @@ void on_cuda::copy(Stream stream, const View& out, const View& x) {
     copy_from_host(stream, target.view().data, source.view().data, bytes_in(out));
   } else {
     cuda::copy_bytes(stream, target.view().data, source.view().data, static_cast<std::size_t>(bytes_in(out)));
-    cuda::throw_index_fault(stream.device.index);  // the host has waited
+    cuda::synchronize(stream);  // pageable memory has been waited for, pinned has not
   }
   if (target.own()) copy_there(to, out, target.view());
 }

@@ -192,6 +192,7 @@ inline int device_of(Stream, const void* address) {
 inline void check_operand(std::string_view op, Stream stream, const void* address) {
   const int owner = device_of(stream, address);
   if (owner == stream.device.index) return;
+  if (owner >= 0 && emulation::device(owner).is_open_to(stream.device.index, address)) return;
   throw DeviceError("[" + std::string(op) + "] an operand is in memory of " +
                     (owner < 0 ? "the host" : "cuda:" + std::to_string(owner)) + ", not of " +
                     to_string(stream.device));

@@ -44,12 +44,10 @@ std::vector<std::int64_t> counters(const std::string& path, const SafetensorsFil
   }
 }
 
-SafetensorsFile load_checked(const std::string& path) {
-  SafetensorsFile file = load_safetensors(path);
+void check_format(const std::string& path, const SafetensorsFile& file) {
   const auto format = file.metadata.find(format_key);
   if (format == file.metadata.end() || format->second != format_value)
     throw FileError("[load] " + path + ": not a training state of poolgrad");
-  return file;
 }
 
 std::map<std::string, std::string> callers_metadata(const SafetensorsFile& file) {
@@ -90,7 +88,9 @@ void save_training_state(const std::string& path, const Module& model, const Opt
 }
 
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer) {
-  const SafetensorsFile file = load_checked(path);
+  const SafetensorsReader reader(path);
+  const SafetensorsFile& file = reader.outline();
+  check_format(path, file);
   file.check_complete();
   TrainingState state;
   state.step = counter<std::int64_t>(path, file, "step");
@@ -102,16 +102,19 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   const std::int64_t optimizer_steps = counter<std::int64_t>(path, file, "optimizer_steps");
   const std::vector<std::int64_t> parameter_steps = counters(path, file, parameter_steps_key);
 
-  // The optimiser's state has the shapes of the parameters, so a file whose parts both fit changes both or neither.
-  const NamedTensors optimizer_state = with_prefix(file, "optimizer.");
-  optimizer.check(optimizer_state, optimizer_steps, parameter_steps);
-  model.load(with_prefix(file, "model."));
-  optimizer.load(optimizer_state, optimizer_steps, parameter_steps);
+  // All is compared before anything changes. Then bytes go to where they belong: no tensor is in memory twice.
+  optimizer.check(with_prefix(file, "optimizer."), optimizer_steps, parameter_steps);
+  model.check(with_prefix(file, "model."));
+  for (const auto& [name, tensor] : model.named_parameters()) reader.read("model." + name, tensor);
+  for (const auto& [name, tensor] : optimizer.state()) reader.read("optimizer." + name, tensor);
+  optimizer.load(optimizer.state(), optimizer_steps, parameter_steps);
   return state;
 }
 
 std::map<std::string, std::string> read_training_metadata(const std::string& path) {
-  return callers_metadata(load_checked(path));
+  const SafetensorsReader reader(path);
+  check_format(path, reader.outline());
+  return callers_metadata(reader.outline());
 }
 
 }  // namespace poolgrad::nn

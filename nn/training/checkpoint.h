@@ -24,7 +24,8 @@ struct TrainingState {
 void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
                          const TrainingState& state);
 /// Reads the metadata, the counters and all tensors; model and optimiser change only if everything fits. Throws
-/// FileError for a malformed file and ValueError for one of another model.
+/// FileError for a malformed file and ValueError for one of another model. A disk that fails while tensors are read may
+/// leave some of them changed.
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer);
 /// The caller's metadata alone. Throws FileError.
 std::map<std::string, std::string> read_training_metadata(const std::string& path);

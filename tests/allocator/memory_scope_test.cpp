@@ -56,6 +56,47 @@ TEST(MemoryScope, TellsThousandsOfPathsApart) {
   EXPECT_EQ(ids.size(), 5000u);
 }
 
+/// What a profiler would show of one thread.
+struct RecordedScopes : ScopeListener {
+  void begins(std::string_view name) noexcept override { events.emplace_back(name); }
+  void ends() noexcept override { events.emplace_back("end"); }
+  std::vector<std::string> events;
+};
+
+TEST(ScopeListener, HearsOfScopesWithANameAsTheyBeginAndEnd) {
+  RecordedScopes listener;
+  Tag earlier;
+  ScopeListener* const before = listen_to_scopes(&listener);
+  {
+    const MemoryScope block("block3", Category::activation);
+    {
+      const MemoryScope category_only(Category::mask);
+      const MemoryScope attention("attention");
+      earlier = current_tag();
+    }
+    const MemoryScope same(current_tag());
+  }
+  const MemoryScope none{Tag{}};
+  { const MemoryScope again(earlier); }
+  EXPECT_EQ(listen_to_scopes(before), &listener);
+  EXPECT_EQ(listener.events,
+            (std::vector<std::string>{"block3", "attention", "end", "end", "block3.attention", "end"}));
+}
+
+TEST(ScopeListener, WhoHeardOfTheBeginningHearsOfTheEnd) {
+  RecordedScopes first, second;
+  ScopeListener* const before = listen_to_scopes(nullptr);
+  {
+    const MemoryScope unheard("unheard");
+    listen_to_scopes(&first);
+    const MemoryScope heard("heard");
+    listen_to_scopes(&second);
+  }
+  listen_to_scopes(before);
+  EXPECT_EQ(first.events, (std::vector<std::string>{"heard", "end"}));
+  EXPECT_TRUE(second.events.empty());
+}
+
 TEST(Category, HasADistinctNameEach) {
   std::set<std::string> names;
   for (std::size_t i = 0; i < category_count; ++i) names.emplace(to_string(static_cast<Category>(i)));

@@ -22,6 +22,9 @@ char object;                            // what pointers of CUDA point to
 cudaError_t count_result = cudaSuccess;
 int driver_version = 13000;
 int capability = 90;
+int requested = 0;  // handle types of the last cuMemCreate
+CUresult create_exportable = CUDA_SUCCESS;
+std::vector<int> given_access;  // devices
 
 int ordinal(CUcontext context) { return static_cast<int>(reinterpret_cast<std::uintptr_t>(context)) - 1; }
 
@@ -67,8 +70,25 @@ CUresult reserve(CUdeviceptr* address, std::size_t, std::size_t, CUdeviceptr, un
   return driver_call();
 }
 CUresult free_addresses(CUdeviceptr, std::size_t) { return driver_call(); }
-CUresult create(CUmemGenericAllocationHandle* handle, std::size_t, const CUmemAllocationProp*, unsigned long long) {
+CUresult create(CUmemGenericAllocationHandle* handle, std::size_t, const CUmemAllocationProp* properties,
+                unsigned long long) {
   *handle = 1;
+  requested = properties->requestedHandleTypes;
+  const CUresult result = driver_call();
+  return requested == 0 ? result : create_exportable;
+}
+CUresult can_access(int* reachable, CUdevice peer, CUdevice of) {
+  *reachable = peer == 2 && of == 1;
+  return driver_call();
+}
+CUresult to_shareable(void* descriptor, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                      unsigned long long) {
+  *static_cast<int*>(descriptor) =
+      type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ? 40 + static_cast<int>(handle) : -7;
+  return driver_call();
+}
+CUresult from_shareable(CUmemGenericAllocationHandle* handle, void* descriptor, CUmemAllocationHandleType) {
+  *handle = reinterpret_cast<std::uintptr_t>(descriptor) - 40;
   return driver_call();
 }
 CUresult release(CUmemGenericAllocationHandle) { return driver_call(); }
@@ -76,7 +96,10 @@ CUresult map(CUdeviceptr, std::size_t, std::size_t, CUmemGenericAllocationHandle
   return driver_call();
 }
 CUresult unmap(CUdeviceptr, std::size_t) { return driver_call(); }
-CUresult set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc*, std::size_t) { return driver_call(); }
+CUresult set_access(CUdeviceptr, std::size_t, const CUmemAccessDesc* access, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) given_access.push_back(access[i].location.id);
+  return driver_call();
+}
 
 template <class Function>
 void* address_of(Function* function) {
@@ -96,7 +119,10 @@ cudaError_t find(const char* symbol, void** function, cudaDriverEntryPointQueryR
       {"cuMemRelease", address_of(release)},
       {"cuMemMap", address_of(map)},
       {"cuMemUnmap", address_of(unmap)},
-      {"cuMemSetAccess", address_of(set_access)}};
+      {"cuMemSetAccess", address_of(set_access)},
+      {"cuDeviceCanAccessPeer", address_of(can_access)},
+      {"cuMemExportToShareableHandle", address_of(to_shareable)},
+      {"cuMemImportFromShareableHandle", address_of(from_shareable)}};
   const auto known = functions.find(symbol);
   *function = known == functions.end() ? nullptr : known->second;
   *found = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
@@ -193,6 +219,12 @@ class CudaDriverTest : public ::testing::Test {
     after("map");
     driver->set_access(address, bytes);
     after("set_access");
+    driver->is_reachable_from(2);
+    after("is_reachable_from");
+    driver->set_access_of(2, address, bytes);
+    after("set_access_of");
+    driver->import_handle(driver->export_handle(*handle), bytes);
+    after("import_handle");
     driver->fill(address, bytes, 0, 0);
     after("fill");
     driver->unmap(address, bytes);
@@ -254,6 +286,35 @@ TEST_F(CudaDriverTest, MemoryThatCannotBePinnedIsRefusedAndNoError) {
   EXPECT_THROW(driver->host_register(0, 4096), CudaError);
 }
 
+TEST_F(CudaDriverTest, GivesAPeerAccessWhereItCanHaveIt) {
+  const auto driver = make_cuda_driver(1);
+  EXPECT_TRUE(driver->is_reachable_from(2));
+  EXPECT_FALSE(driver->is_reachable_from(0));
+  given_access.clear();
+  EXPECT_TRUE(driver->set_access(0, 4096));
+  EXPECT_TRUE(driver->set_access_of(2, 0, 4096));
+  EXPECT_THAT(given_access, ElementsAre(1, 2));
+}
+
+TEST_F(CudaDriverTest, HandlesAreFileDescriptorsWhereTheDriverHasThem) {
+  const auto driver = make_cuda_driver(1);
+  const auto handle = driver->create(4096);
+  EXPECT_EQ(requested, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  EXPECT_EQ(driver->export_handle(*handle), 41);
+  EXPECT_EQ(driver->import_handle(47, 4096), 7u);
+}
+
+TEST_F(CudaDriverTest, ADriverThatPromisesToExportAndCannotIsAskedForHandlesWithout) {
+  for (const CUresult refusal : {CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_NOT_PERMITTED}) {
+    create_exportable = refusal;
+    const auto driver = make_cuda_driver(1);
+    EXPECT_TRUE(driver->create(4096));
+    EXPECT_EQ(requested, 0);
+    EXPECT_EQ(driver->export_handle(1), -1);
+  }
+  create_exportable = CUDA_SUCCESS;
+}
+
 class UnusableDevice : public CudaDriverTest {
  protected:
   ~UnusableDevice() override {
@@ -292,12 +353,11 @@ TEST_F(UnusableDevice, HasADriverThatIsOlderThanTheRuntime) {
 
 TEST_F(UnusableDevice, IsOlderThanTheKernels) {
   capability = 75;
-  EXPECT_EQ(
-      error_of_device(1),
-      "[allocator] cuda:1 cannot be used: its compute capability is 7.5, and kernels are compiled for 8.0 and newer "
-      "(CMAKE_CUDA_ARCHITECTURES); use cpu or sim:N");
+  EXPECT_EQ(error_of_device(1),
+            "[allocator] cuda:1 cannot be used: its compute capability is 7.5, and kernels are compiled "
+            "for " POOLGRAD_CUDA_ARCHITECTURES " (CMAKE_CUDA_ARCHITECTURES); use cpu or sim:N");
   EXPECT_THAT(current, IsEmpty());
-  capability = 80;
+  capability = 90;
   EXPECT_EQ(error_of_device(1), "no error");
 }
 

@@ -20,6 +20,24 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Failure = FakeCudaDriver::Failure;
 
+TEST(CudaArchitectures, CodeRunsOnItsMajorNumberAndPtxOnWhateverIsNewer) {
+  const auto runs = [](std::string_view architectures) {
+    std::string on;
+    for (const auto& [major, minor] : {std::pair(7, 5), {8, 0}, {8, 6}, {9, 0}, {10, 0}, {10, 3}})
+      if (is_compiled_for(architectures, major, minor)) on += std::to_string(10 * major + minor) + " ";
+    return on;
+  };
+  EXPECT_EQ(runs("90a-real 80-virtual"), "80 86 90 100 103 ");
+  EXPECT_EQ(runs("90a-real"), "90 ");
+  EXPECT_EQ(runs("90a"), "90 ") << "PTX for features of 9.0 alone";
+  EXPECT_EQ(runs("80-real"), "80 86 ");
+  EXPECT_EQ(runs("80-real, 100f"), "80 86 100 103 ");
+  EXPECT_EQ(runs("86"), "86 90 100 103 ");
+  EXPECT_EQ(runs("75-real;90-virtual"), "75 90 100 103 ");
+  EXPECT_EQ(runs("all-major"), "75 80 86 90 100 103 ");
+  EXPECT_EQ(runs(""), "");
+}
+
 class CudaMemoryTest : public ::testing::Test {
  protected:
   CudaMemoryTest() {

@@ -287,7 +287,7 @@ TEST(OffloadThread, LosesNothingWhereTheDiskFailsInTheBackground) {
     if (auto one = offload->move_out(tensors[i], i)) moved.push_back(std::move(one));
   offload->settle();
   ASSERT_GE(moved.size(), 3u);
-  EXPECT_FALSE(offload->can_move(cpu));
+  EXPECT_FALSE(offload->can_move());
   EXPECT_THAT(offload->failure(), StartsWith("[offload] cannot write 50000 bytes in a file in the folder "));
   EXPECT_THAT(offload->failure(), HasSubstr("File too large"));
   EXPECT_EQ(offload->move_out(tensors[0], 20), nullptr);
