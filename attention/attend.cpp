@@ -11,6 +11,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/attend_call.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"
@@ -50,6 +51,8 @@ Attended run_forward(const AttendCall& call, const AttendOperands& x, bool out_o
 
 Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, const AttendOptions& options,
                 CallSite) {
+  if (const auto cast = autocast("attend", {q, k, v}); !cast.empty())
+    return attend(cast[0], cast[1], cast[2], pattern, options);
   const bool differentiable = check_attend(q, k, v, options);
   const AttendOperands x = prepare_operands(q, k, v, options);
   AttendCall call = prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options);

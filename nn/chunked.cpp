@@ -7,6 +7,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/function.h"
 #include "autograd/engine/tape_record.h"
@@ -145,6 +146,7 @@ class ChunkedLoss : public Function {
 
   Gradients backward(FunctionContext& context, const Tensor& gradient) override {
     if (grad_enabled()) throw Error("[chunked_loss] has no second derivative");
+    const AutocastScope as_then(autocast_);
     int next = 0;
     for (std::size_t i = 0; i < model_.parameters().size(); ++i) context.saved(next++);
     const Tensor tokens = context.saved(next++), targets = context.saved(next++);
@@ -194,6 +196,7 @@ class ChunkedLoss : public Function {
   LanguageModel& model_;
   Tensor tokens_, targets_;  // until forward
   ChunkedOptions options_;
+  std::optional<DType> autocast_ = AutocastScope::current();
   RandomLog numbers_;
   std::vector<Stored> stored_;
   int state_tensors_ = 0;

@@ -5,6 +5,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
 #include "autograd/memory/checkpoint_tiled.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/losses.h"
@@ -153,7 +154,7 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
 
 Tensor LanguageModel::logits_of(const Tensor& x) {
   const MemoryScope scope("head", Category::activation);
-  return linear(x, to(head_weight(), x.dtype()));
+  return linear(x, parameter_for("linear", head_weight(), x));
 }
 
 Tensor LanguageModel::logits(const Tensor& tokens, State* state, CallSite) { return logits_of(hidden(tokens, state)); }
@@ -161,8 +162,7 @@ Tensor LanguageModel::logits(const Tensor& tokens, State* state, CallSite) { ret
 Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum, State* state, CallSite) {
   const Tensor x = hidden(tokens, state);
   const MemoryScope scope("loss", Category::activation);
-  return linear_cross_entropy(x, to(head_weight(), x.dtype()), targets,
-                              {.reduction = sum ? Reduction::sum : Reduction::mean});
+  return linear_cross_entropy(x, head_weight(), targets, {.reduction = sum ? Reduction::sum : Reduction::mean});
 }
 
 }  // namespace poolgrad::nn

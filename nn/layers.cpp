@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/rows.h"
@@ -20,7 +21,7 @@ Linear::Linear(std::int64_t inputs, std::int64_t outputs, LinearOptions options,
 }
 
 Tensor Linear::forward(const Tensor& x) {
-  return linear(x, to(weight_, x.dtype()), bias_.defined() ? to(bias_, x.dtype()) : Tensor());
+  return linear(x, parameter_for("linear", weight_, x), parameter_for("linear", bias_, x));
 }
 
 Embedding::Embedding(std::int64_t entries, std::int64_t width, double deviation, const ParameterOptions& parameters)
@@ -34,13 +35,13 @@ LayerNorm::LayerNorm(std::int64_t width, bool bias, double epsilon, const Parame
 }
 
 Tensor LayerNorm::forward(const Tensor& x) {
-  return layer_norm(x, to(weight_, x.dtype()), bias_.defined() ? to(bias_, x.dtype()) : Tensor(), epsilon_);
+  return layer_norm(x, parameter_for("layer_norm", weight_, x), parameter_for("layer_norm", bias_, x), epsilon_);
 }
 
 RMSNorm::RMSNorm(std::int64_t width, double epsilon, const ParameterOptions& parameters)
     : weight_(constant_parameter("weight", {width}, 1.0, parameters)), epsilon_(epsilon) {}
 
-Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, to(weight_, x.dtype()), epsilon_); }
+Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, parameter_for("rms_norm", weight_, x), epsilon_); }
 
 Dropout::Dropout(double p, Generator& generator) : p_(p), generator_(&generator) {
   if (!(p >= 0.0 && p < 1.0)) throw ValueError("[dropout] p must be in [0, 1), but is " + std::to_string(p));

@@ -11,6 +11,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/attend_call.h"
+#include "autograd/autocast.h"
 #include "autograd/operators.h"
 #include "autograd/operators/shared.h"
 #include "tensor/creation.h"
@@ -104,8 +105,8 @@ BlockSelection::Projected BlockSelection::project(const Tensor& q, const Tensor&
   if (k.size(2) == 0 || q.size(2) % k.size(2) != 0)
     fail<ShapeError>("block_selection", "the heads of q are not a multiple of those of k", operands);
   check_key_padding("block_selection", q, k.size(1), key_padding);
-  return {linear(q, to(query_weight_, q.dtype())),
-          linear(block_means(k, options_.block_size, key_padding), to(key_weight_, k.dtype()))};
+  return {linear(q, parameter_for("linear", query_weight_, q)),
+          linear(block_means(k, options_.block_size, key_padding), parameter_for("linear", key_weight_, k))};
 }
 
 Tensor BlockSelection::summary_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/operators.h"
 
 namespace poolgrad::attention {
@@ -101,7 +102,8 @@ Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, c
     if (own.key_padding.defined()) own.key_padding = entry(call.key_padding);
     entries.push_back(attend_by(patterns[static_cast<std::size_t>(b)], entry(q), entry(k), entry(v), own));
   }
-  const Tensor gate = sigmoid(linear(q, to(gate_weight_, q.dtype()), to(gate_bias_, q.dtype())));  // (B, N, H, 1)
+  const Tensor gate = sigmoid(
+      linear(q, parameter_for("linear", gate_weight_, q), parameter_for("linear", gate_bias_, q)));  // (B, N, H, 1)
   if (entries.empty()) return gate * coarse;
   return (entries.size() == 1 ? entries[0] : cat(entries, 0)) + gate * coarse;
 }

@@ -9,6 +9,7 @@
 #include "allocator/memory_scope.h"
 #include "attention/modules/heads.h"
 #include "attention/modules/past_keys.h"
+#include "autograd/autocast.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/rows.h"
@@ -88,7 +89,7 @@ std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t 
   const std::int64_t begin = first * head_dim_, end = (first + count) * head_dim_;
   const auto part = [&](const Tensor& parameter) {
     const bool whole = !parameter.defined() || end - begin == parameter.size(0);
-    return parameter.defined() ? to(whole ? parameter : slice(parameter, 0, begin, end), x.dtype()) : Tensor();
+    return parameter_for("linear", whole ? parameter : slice(parameter, 0, begin, end), x);
   };
   const Tensor packed = linear(x, part(projection_.weight()), part(projection_.bias()));
   return split_heads(reshape(packed, {x.size(0), x.size(1), count, head_dim_}), heads);

@@ -10,6 +10,7 @@
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "attention/ring/pass.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/shared.h"
@@ -72,6 +73,8 @@ RingStatistics& RingStatistics::operator+=(const RingStatistics& other) {
 
 Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
                      const std::shared_ptr<Communicator>& communicator, const RingOptions& options) {
+  if (const auto cast = autocast("ring_attend", {q, k, v}); !cast.empty())
+    return ring_attend(cast[0], cast[1], cast[2], pattern, communicator, options);
   const int ranks = communicator->size(), rank = communicator->rank();
   const std::int64_t keys = options.keys.value_or(k.defined() && k.rank() == 4 ? k.size(1) * ranks : 0);
   const bool differentiable = check_ring(q, k, v, keys, options.attend);
@@ -182,6 +185,8 @@ Gradients gradients(const Ring& ring, const AttendOperands& x, const Attended& f
 
 Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, int ranks,
                          const RingOptions& options, LocalGroup::Progress progress) {
+  if (const auto cast = autocast("ring_attend_all", {q, k, v}); !cast.empty())
+    return ring_attend_all(cast[0], cast[1], cast[2], pattern, ranks, options, progress);
   const bool differentiable =
       check_ring(q, k, v, k.defined() && k.rank() == 4 ? k.size(1) : 0, options.attend);  // it refuses the rest
   if (ranks < 1) throw ValueError("[ring_attend_all] needs at least one rank, got " + std::to_string(ranks));

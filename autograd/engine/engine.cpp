@@ -13,6 +13,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/tape_record.h"
 #include "tensor/grad_mode.h"
 
@@ -236,6 +237,7 @@ std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs,
   const PassGuard running;
   MemoryScope scope(Category::gradient);
   GradModeGuard mode(options.create_graph);
+  const AutocastScope as_saved(autocast_off);
   std::vector<Edge> roots;
   Gradients seeds;
   for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/node.h"
 #include "tensor/generator.h"
@@ -94,6 +95,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
 
   const Definition function_;
   const Tag tag_ = current_tag();
+  const std::optional<DType> autocast_ = AutocastScope::current();
   std::vector<KeptInput> inputs_;
   std::vector<OutsideTensor> outside_;
   std::vector<LoggedOperation> operations_;
@@ -264,6 +266,7 @@ auto CheckpointedCall::run_again() -> std::vector<Slot> {
   const std::vector<Tensor> inputs = unpack_inputs();
   const MemoryScope scope(tag_);
   const EnableGradGuard grad;
+  const AutocastScope as_then(autocast_);
   const RandomLogGuard replay(random_, RandomLogGuard::replays);
   SecondRun policy(*this, inputs);
   try {

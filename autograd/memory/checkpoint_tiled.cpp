@@ -8,6 +8,7 @@
 
 #include "allocator/error.h"
 #include "allocator/stream.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/engine/tape_record.h"
 #include "autograd/memory/checkpoint.h"
@@ -111,7 +112,8 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
   // To the policy around it, all tiles are one operator of the inputs.
   const double flops = SavedTensor::flops_recorded() - flops_before;
   const Recipe again = recipe(
-      [function, random, axis, tile](const std::vector<Tensor>& x) {
+      [function, random, axis, tile, low = AutocastScope::current()](const std::vector<Tensor>& x) {
+        const AutocastScope as_then(low);
         const RandomLogGuard replay(*random, RandomLogGuard::replays);
         return checkpoint_tiled(function, x, axis, tile);
       },

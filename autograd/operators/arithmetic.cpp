@@ -5,6 +5,7 @@
 #include <string>
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/indexing.h"
 #include "autograd/operators/reductions.h"
@@ -43,6 +44,7 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
 }  // namespace
 
 Tensor add(const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast("add", {a, b}); !cast.empty()) return add(cast[0], cast[1]);
   Tensor out = computed("add", BinaryOp::add, a, b);
   if (wants_gradient({a, b}))
     record("add", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return add(x, y); }),
@@ -56,6 +58,7 @@ Tensor add(const Tensor& a, const Tensor& b) {
 }
 
 Tensor sub(const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast("sub", {a, b}); !cast.empty()) return sub(cast[0], cast[1]);
   Tensor out = computed("sub", BinaryOp::sub, a, b);
   if (wants_gradient({a, b}))
     record("sub", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return sub(x, y); }),
@@ -69,6 +72,7 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast("mul", {a, b}); !cast.empty()) return mul(cast[0], cast[1]);
   Tensor out = computed("mul", BinaryOp::mul, a, b);
   if (wants_gradient({a, b}))
     record("mul", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return mul(x, y); }),
@@ -82,6 +86,7 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor div(const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast("div", {a, b}); !cast.empty()) return div(cast[0], cast[1]);
   Tensor out = computed("div", BinaryOp::div, a, b);
   if (wants_gradient({a, b}))
     record("div", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return div(x, y); }),
@@ -96,6 +101,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
 }
 
 Tensor pow(const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast("pow", {a, b}); !cast.empty()) return pow(cast[0], cast[1]);
   Tensor out = computed("pow", BinaryOp::pow, a, b);
   if (wants_gradient({a, b}))
     record("pow", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return pow(x, y); }),
@@ -138,6 +144,8 @@ Tensor indicator(BinaryOp op, const Tensor& a, const Tensor& b, const Shape& sha
 
 Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp loose, const Tensor& a,
                        const Tensor& b) {
+  if (const auto cast = autocast(name, {a, b}); !cast.empty())
+    return record_extremum(name, op, strict, loose, cast[0], cast[1]);
   Tensor out = computed(name, op, a, b);
   if (wants_gradient({a, b}))
     record(name, {a, b}, {out},
@@ -210,16 +218,22 @@ Tensor sum_to(const Tensor& x, const Shape& shape) {
   return reshape(sum(x, dims, /*keep=*/true), shape);
 }
 
-Tensor equal(const Tensor& a, const Tensor& b) { return computed("equal", BinaryOp::eq, a, b, DType::boolean); }
-Tensor not_equal(const Tensor& a, const Tensor& b) { return computed("not_equal", BinaryOp::ne, a, b, DType::boolean); }
-Tensor less(const Tensor& a, const Tensor& b) { return computed("less", BinaryOp::lt, a, b, DType::boolean); }
-Tensor less_equal(const Tensor& a, const Tensor& b) {
-  return computed("less_equal", BinaryOp::le, a, b, DType::boolean);
+namespace {
+
+Tensor compared(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
+                std::source_location at = std::source_location::current()) {
+  if (const auto cast = autocast(name, {a, b}); !cast.empty()) return compared(name, op, cast[0], cast[1], at);
+  return computed(name, op, a, b, DType::boolean, at);
 }
-Tensor greater(const Tensor& a, const Tensor& b) { return computed("greater", BinaryOp::gt, a, b, DType::boolean); }
-Tensor greater_equal(const Tensor& a, const Tensor& b) {
-  return computed("greater_equal", BinaryOp::ge, a, b, DType::boolean);
-}
+
+}  // namespace
+
+Tensor equal(const Tensor& a, const Tensor& b) { return compared("equal", BinaryOp::eq, a, b); }
+Tensor not_equal(const Tensor& a, const Tensor& b) { return compared("not_equal", BinaryOp::ne, a, b); }
+Tensor less(const Tensor& a, const Tensor& b) { return compared("less", BinaryOp::lt, a, b); }
+Tensor less_equal(const Tensor& a, const Tensor& b) { return compared("less_equal", BinaryOp::le, a, b); }
+Tensor greater(const Tensor& a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
+Tensor greater_equal(const Tensor& a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   return computed("logical_and", BinaryOp::logical_and, a, b, DType::boolean);
 }

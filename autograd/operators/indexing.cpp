@@ -1,6 +1,7 @@
 #include "autograd/operators/indexing.h"
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/shared.h"
@@ -70,6 +71,8 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  if (const auto cast = autocast("index_add", {x, source}); !cast.empty())
+    return index_add(cast[0], dim, index, cast[1]);
   const Operands operands = {{"x", x}, {"index", index}, {"source", source}};
   const int axis = check_index("index_add", x, dim, index, operands);
   check_dtype("index_add", source, x.dtype(), "operands differ in dtype", operands);
@@ -111,6 +114,8 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
 }
 
 Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  if (const auto cast = autocast("scatter_add", {x, source}); !cast.empty())
+    return scatter_add(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter_add", x, dim, index, source);
   Tensor out = updated(kernels::scatter_add, x, axis, index, source);
   if (wants_gradient({x, source})) {
@@ -126,6 +131,7 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
 }
 
 Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+  if (const auto cast = autocast("scatter", {x, source}); !cast.empty()) return scatter(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter", x, dim, index, source);
   Tensor out = updated(kernels::scatter, x, axis, index, source);
   if (wants_gradient({x, source})) {
@@ -151,6 +157,7 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
 }
 
 Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast("where", {a, b}); !cast.empty()) return where(cond, cast[0], cast[1]);
   const Operands operands = {{"cond", cond}, {"a", a}, {"b", b}};
   check_devices("where", operands);
   check_dtype("where", cond, DType::boolean, "the condition must be bool", operands);

@@ -7,6 +7,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"
@@ -102,6 +103,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 }
 
 Tensor mse_loss(const Tensor& a, const Tensor& b, CallSite) {
+  if (const auto cast = autocast("mse_loss", {a, b}); !cast.empty()) return mse_loss(cast[0], cast[1]);
   check_floating("mse_loss", {{"a", a}, {"b", b}});
   if (a.shape() != b.shape()) fail<ShapeError>("mse_loss", "shapes differ", {{"a", a}, {"b", b}});
   return mean(square(a - b));
@@ -135,10 +137,16 @@ class WideGradient {
   Tensor result_, sum_;
 };
 
-/// x (N, C), weight (V, C). The gradients, not the losses, are multiplied by `scale` (0-dimensional), last of all: in
-/// f16 a single row's part of a mean would vanish.
+/// The gradients that run_chunks() is to find, each in its dtype; none where that is absent.
+struct WantedGradients {
+  std::optional<DType> dx, dweight;
+  bool any() const { return dx || dweight; }
+};
+
+/// x (N, C), weight (V, C). The gradients, not the losses, are multiplied by `scale` (0-dimensional), last of all; dx
+/// not at all where it is of a half type, in which a single row's part of a mean would vanish.
 LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor& targets, const Tensor& scale,
-                            const CrossEntropyOptions& options, bool want_dx, bool want_dweight) {
+                            const CrossEntropyOptions& options, const WantedGradients& want) {
   const Stream stream = current_stream(x.device());
   const std::int64_t rows = x.shape()[0], classes = weight.shape()[0];
   const std::int64_t chunk = std::min(rows_per_chunk(classes), rows);
@@ -147,19 +155,21 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
   LossAndGradients result{.losses = Tensor::empty({rows}, statistics), .dx = {}, .dweight = {}};
   {
     const MemoryScope gradients(Category::gradient);
-    if (want_dx) result.dx = Tensor::empty(x.shape(), x.options());
-    if (want_dweight) result.dweight = rows ? Tensor::empty_like(weight) : zeros_like(weight);
+    if (want.dx) result.dx = Tensor::empty(x.shape(), {*want.dx, x.device()});
+    const TensorOptions of_weight{want.dweight.value_or(weight.dtype()), x.device()};
+    if (want.dweight)
+      result.dweight = rows ? Tensor::empty(weight.shape(), of_weight) : zeros(weight.shape(), of_weight);
   }
   if (rows == 0) return result;
 
   const MemoryScope scope(Category::workspace);
-  const auto room = [&](bool wanted, const Shape& shape) {
-    return wanted && x.dtype() != statistics.dtype ? Tensor::empty(shape, statistics) : Tensor();
+  const auto room = [&](const std::optional<DType>& gradient, const Shape& shape) {
+    return gradient && *gradient != statistics.dtype ? Tensor::empty(shape, statistics) : Tensor();
   };
   const Tensor logits = Tensor::empty({chunk, classes}, x.options()), lse = Tensor::empty({chunk}, statistics);
   const Tensor one = ones({}, statistics);
-  const Tensor dx_room = room(want_dx, {chunk, x.shape()[1]});
-  const WideGradient dweight(result.dweight, room(want_dweight, weight.shape()));
+  const Tensor dx_room = room(want.dx, {chunk, x.shape()[1]}), dx_scale = want.dx && is_half(*want.dx) ? one : scale;
+  const WideGradient dweight(result.dweight, room(want.dweight, weight.shape()));
   for (std::int64_t begin = 0; begin < rows; begin += chunk) {
     const std::int64_t end = std::min(rows, begin + chunk);
     const auto part = [&](const Tensor& of_all) { return slice(of_all, 0, begin, end); };
@@ -168,17 +178,17 @@ LossAndGradients run_chunks(const Tensor& x, const Tensor& weight, const Tensor&
     product(scores, part(x), transposed_weight);
     kernels::cross_entropy(stream, part(result.losses).view(), sums.view(), scores.view(), part(targets).view(),
                            options.ignore_index, options.label_smoothing);
-    if (!want_dx && !want_dweight) continue;
+    if (!want.any()) continue;
     kernels::cross_entropy_backward(stream, scores.view(), broadcast_view(one, sums.shape()), scores.view(),
                                     sums.view(), part(targets).view(), options.ignore_index, options.label_smoothing);
-    if (want_dx) {
+    if (want.dx) {
       const WideGradient dx(part(result.dx), dx_room.defined() ? head(dx_room) : dx_room);
       dx.add(scores, weight, true);
-      dx.finish(stream, scale);
+      dx.finish(stream, dx_scale);
     }
-    if (want_dweight) dweight.add(transpose(scores, 0, 1), part(x), begin == 0);
+    if (want.dweight) dweight.add(transpose(scores, 0, 1), part(x), begin == 0);
   }
-  if (want_dweight) dweight.finish(stream, scale);
+  if (want.dweight) dweight.finish(stream, scale);
   return result;
 }
 
@@ -196,7 +206,11 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const char* const op = "linear_cross_entropy";
   const Operands operands = {{"x", x}, {"weight", weight}, {"targets", targets}};
   check_devices(op, operands);
-  check_floating(op, {{"x", x}, {"weight", weight}});
+  check_floating(op, {{"x", x}});
+  const std::optional<DType> low = x.dtype() == DType::f64 ? std::nullopt : AutocastScope::current();
+  const bool fits = weight.dtype() == x.dtype() || weight.dtype() == compute_dtype(x.dtype()) ||
+                    (low && (weight.dtype() == DType::f32 || is_half(weight.dtype())));
+  if (!fits) fail<DTypeError>(op, "operands differ in dtype", operands);
   if (x.rank() == 0 || weight.rank() != 2 || weight.shape()[1] != x.shape().back() || targets.shape() != row_shape(x))
     fail<ShapeError>(op, "needs x (..., C), weight (V, C) and targets (...)", operands);
   if (options.reduction == Reduction::none) fail<ValueError>(op, "has no losses per row; use mean or sum", operands);
@@ -206,18 +220,22 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
   const Tensor scale =
       options.reduction == Reduction::sum ? ones({}, {dtype, x.device()}) : wanted.inverse_count(dtype);
   const bool recording = wants_gradient({x, weight});
-  const bool want_dx = recording && x.requires_grad(), want_dweight = recording && weight.requires_grad();
+  WantedGradients want;
+  if (recording && x.requires_grad()) want.dx = x.dtype();
+  if (recording && weight.requires_grad()) want.dweight = weight.dtype();
+  const DType products = low.value_or(x.dtype());
   const auto run = [=](const Tensor& input, const Tensor& table, const Tensor& classes, const Tensor& each) {
+    const NoGradGuard no_grad;
     const Shape flat{classes.count(), table.shape()[1]};
-    return run_chunks(reshape(dense(input.detach()), flat), table.detach(), reshape(classes, {classes.count()}), each,
-                      options, want_dx, want_dweight);
+    return run_chunks(reshape(dense(to(input, products)), flat), autocast_to(table, products),
+                      reshape(classes, {classes.count()}), each, options, want);
   };
   const LossAndGradients first = run(x, weight, wanted.rows, scale);
   Tensor loss = sum(first.losses) * scale;
   if (recording)
     record("linear_cross_entropy", {x, weight}, {loss},
            [x = SavedTensor(x), weight = SavedTensor(weight), rows = SavedTensor(wanted.rows),
-            scale = SavedTensor(scale), options, run, want_dx, want_dweight,
+            scale = SavedTensor(scale), options, run, want, products,
             made = std::make_shared<std::pair<SavedTensor, SavedTensor>>(
                 SavedTensor(first.dx), SavedTensor(first.dweight))](const BackwardCall& call) {
              const Tensor input = x.unpack(), table = weight.unpack(), classes = rows.unpack();
@@ -225,19 +243,19 @@ Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor&
              if (grad_enabled())
                return differentiable_gradients(
                    [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-                     return {cross_entropy(linear(in[0], in[1]), classes, options)};
+                     return {cross_entropy(linear(to(in[0], products), to(in[1], products)), classes, options)};
                    },
                    {input, table}, {grad});
              // The gradients of the forward pass are given away; another backward computes them again.
              const auto [saved_dx, saved_dweight] = std::exchange(*made, {});
              Tensor dx = saved_dx.unpack(), dweight = saved_dweight.unpack();
-             if ((want_dx && !dx.defined()) || (want_dweight && !dweight.defined())) {
+             if ((want.dx && !dx.defined()) || (want.dweight && !dweight.defined())) {
                LossAndGradients again = run(input, table, classes, scale.unpack());
                dx = again.dx, dweight = again.dweight;
              }
-             scale_in_place(dx, grad);
+             scale_in_place(dx, want.dx && is_half(*want.dx) ? grad * scale.unpack() : grad);
              scale_in_place(dweight, grad);
-             if (want_dx) dx = reshape(dx, input.shape());
+             if (want.dx) dx = reshape(dx, input.shape());
              return Gradients{dx, dweight};
            });
   return loss;

@@ -23,7 +23,8 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 /// cross_entropy(x weight^T, targets) for x (..., C), weight (V, C) in chunks of rows: neither logits nor probabilities
 /// exist beyond one chunk of at most 1024 rows. Gradients are computed in the forward pass while the chunk is hot,
 /// tagged Category::gradient, and given away by the first backward; a second one (retain_graph) computes them again.
-/// For f16 and bf16 the weight's is added up in f32, in room of its size. Mean or sum only (ValueError).
+/// For f16 and bf16 the weight's is added up in f32: where the weight is f32, which is then cast for the products, that
+/// is its gradient, else in room of its size. Under autocast x may be f32, too. Mean or sum only (ValueError).
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             CrossEntropyOptions options = {}, CallSite = {});
 /// mean((a - b)^2); equal shapes, never broadcast (ShapeError).

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/reductions.h"
@@ -53,6 +54,7 @@ Tensor gradient_of_right(const Tensor& grad, const Tensor& a, const Shape& shape
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b, CallSite) {
+  if (const auto cast = autocast("matmul", {a, b}); !cast.empty()) return matmul(cast[0], cast[1]);
   const Operands operands = {{"lhs", a}, {"rhs", b}};
   check_floating("matmul", operands);
   if (a.rank() == 0 || b.rank() == 0) fail<ShapeError>("matmul", "an operand has no dimensions", operands);
@@ -79,6 +81,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, CallSite) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, CallSite) {
+  if (const auto cast = autocast("linear", {x, weight, bias}); !cast.empty()) return linear(cast[0], cast[1], cast[2]);
   const Operands operands = {{"x", x}, {"weight", weight}, {"bias", bias}};
   if (bias.defined()) {
     check_floating("linear", operands);

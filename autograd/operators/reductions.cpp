@@ -1,6 +1,7 @@
 #include "autograd/operators/reductions.h"
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"
@@ -115,6 +116,7 @@ Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_
 }  // namespace
 
 Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
+  if (const auto cast = autocast("sum", {x}); !cast.empty()) return sum(cast[0], dims, keep);
   check_devices("sum", {{"x", x}});
   const ReducedDims reduction("sum", x, dims);
   Tensor out = computed(ReduceOp::sum, x, reduction, keep, sum_dtype(x.dtype()));
@@ -127,6 +129,7 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
 }
 
 Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
+  if (const auto cast = autocast("mean", {x}); !cast.empty()) return mean(cast[0], dims, keep);
   check_floating("mean", {{"x", x}});
   const ReducedDims reduction("mean", x, dims);
   Tensor out = computed(ReduceOp::mean, x, reduction, keep, x.dtype());
@@ -140,12 +143,14 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
 }
 
 Tensor variance(const Tensor& x, const Dims& dims, bool keep, double correction) {
+  if (const auto cast = autocast("variance", {x}); !cast.empty()) return variance(cast[0], dims, keep, correction);
   check_floating("variance", {{"x", x}});
   const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
   return sum(square(x - mean(x, dims, true)), dims, keep) * (1.0 / (elements - correction));
 }
 
 Tensor prod(const Tensor& x, const Dims& dims, bool keep) {
+  if (const auto cast = autocast("prod", {x}); !cast.empty()) return prod(cast[0], dims, keep);
   check_devices("prod", {{"x", x}});
   const ReducedDims reduction("prod", x, dims);
   Tensor out = computed(ReduceOp::product, x, reduction, keep, sum_dtype(x.dtype()));
@@ -184,6 +189,7 @@ Tensor argmin(const Tensor& x, std::int64_t dim, bool keep) {
 }
 
 Tensor log_sum_exp(const Tensor& x, std::int64_t dim, bool keep) {
+  if (const auto cast = autocast("log_sum_exp", {x}); !cast.empty()) return log_sum_exp(cast[0], dim, keep);
   check_floating("log_sum_exp", {{"x", x}});
   if (x.rank() == 0) fail<ShapeError>("log_sum_exp", "x has no dimensions", {{"x", x}});
   const int axis = normalize_dim("log_sum_exp", dim, x.shape());
@@ -202,6 +208,7 @@ Tensor log_sum_exp(const Tensor& x, std::int64_t dim, bool keep) {
 }
 
 Tensor cumsum(const Tensor& x, std::int64_t dim) {
+  if (const auto cast = autocast("cumsum", {x}); !cast.empty()) return cumsum(cast[0], dim);
   check_devices("cumsum", {{"x", x}});
   if (x.rank() == 0) fail<ShapeError>("cumsum", "x has no dimensions", {{"x", x}});
   const int axis = normalize_dim("cumsum", dim, x.shape());
@@ -210,6 +217,7 @@ Tensor cumsum(const Tensor& x, std::int64_t dim) {
 }
 
 Tensor norm(const Tensor& x) {
+  if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0]);
   check_floating("norm", {{"x", x}});
   const Stream stream = current_stream(x.device());
   const Tensor squares = zeros({}, {DType::f64, x.device()});

@@ -1,5 +1,6 @@
 #include "autograd/operators/rows.h"
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/reductions.h"
@@ -36,6 +37,7 @@ Tensor gradient(RowBackwardKernel kernel, const Tensor& grad, const Tensor& out)
 }  // namespace
 
 Tensor softmax(const Tensor& x, std::int64_t dim, CallSite) {
+  if (const auto cast = autocast("softmax", {x}); !cast.empty()) return softmax(cast[0], dim);
   const int axis = checked_dim("softmax", x, dim);
   if (axis != x.rank() - 1) return moved_from_end(softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::softmax, x);
@@ -50,6 +52,7 @@ Tensor softmax(const Tensor& x, std::int64_t dim, CallSite) {
 }
 
 Tensor log_softmax(const Tensor& x, std::int64_t dim, CallSite) {
+  if (const auto cast = autocast("log_softmax", {x}); !cast.empty()) return log_softmax(cast[0], dim);
   const int axis = checked_dim("log_softmax", x, dim);
   if (axis != x.rank() - 1) return moved_from_end(log_softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::log_softmax, x);
@@ -96,6 +99,8 @@ Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
 }  // namespace
 
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon, CallSite) {
+  if (const auto cast = autocast("layer_norm", {x, weight, bias}); !cast.empty())
+    return layer_norm(cast[0], cast[1], cast[2], epsilon);
   check_norm("layer_norm", x, weight, bias);
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight), dense_bias = dense_or_undefined(bias);
   Tensor out = Tensor::empty_like(x);
@@ -131,6 +136,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite) {
+  if (const auto cast = autocast("rms_norm", {x, weight}); !cast.empty()) return rms_norm(cast[0], cast[1], epsilon);
   check_norm("rms_norm", x, weight, {});
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight);
   Tensor out = Tensor::empty_like(x);

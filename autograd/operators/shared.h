@@ -70,6 +70,9 @@ Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, 
 Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
              std::int64_t step = 1);
 
+/// Puts `out`, x in another dtype, on the tape where a gradient is wanted; returns it.
+Tensor recorded_cast(const Tensor& x, const Tensor& out);
+
 // Matrix products of raw tensors in whatever layout they come: the compute part of matmul, linear and
 // linear_cross_entropy.
 

@@ -4,6 +4,7 @@
 #include <numbers>
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"
@@ -84,6 +85,7 @@ Tensor computed(UnaryOp op, const Tensor& x, double a, double b,
 
 Tensor record_unary(const char* name, UnaryOp op, const Tensor& x, double a, double b, Domain domain,
                     std::source_location at) {
+  if (const auto cast = autocast(name, {x}); !cast.empty()) return record_unary(name, op, cast[0], a, b, domain, at);
   check_domain(name, x, domain);
   Tensor out = computed(op, x, a, b, at);
   if (wants_gradient({x})) {
@@ -150,6 +152,7 @@ Tensor clamp(const Tensor& x, double low, double high) {
 }
 
 Tensor silu_mul(const Tensor& gate, const Tensor& up) {
+  if (const auto cast = autocast("silu_mul", {gate, up}); !cast.empty()) return silu_mul(cast[0], cast[1]);
   check_floating("silu_mul", {{"gate", gate}, {"up", up}});
   if (gate.shape() != up.shape()) fail<ShapeError>("silu_mul", "shapes differ", {{"gate", gate}, {"up", up}});
   Tensor out = Tensor::empty_like(gate);

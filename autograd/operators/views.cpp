@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "allocator/error.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/shared.h"
@@ -221,6 +222,7 @@ Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, cons
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
+  if (const auto cast = autocast("cat", tensors); !cast.empty()) return cat(cast, dim);
   check_list("cat", tensors);
   const int axis = normalize_dim("cat", dim, tensors[0].shape());
   Shape shape = tensors[0].shape();
@@ -244,6 +246,7 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
+  if (const auto cast = autocast("stack", tensors); !cast.empty()) return stack(cast, dim);
   check_list("stack", tensors);
   for (const Tensor& tensor : tensors)
     if (tensor.shape() != tensors[0].shape()) fail_list<ShapeError>("stack", "shapes differ", tensors);
@@ -273,7 +276,11 @@ Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t 
 Tensor to(const Tensor& x, DType dtype, CallSite) {
   check_devices("to", {{"x", x}});
   if (x.dtype() == dtype) return x;
-  Tensor out = Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x.detach());
+  return recorded_cast(x, Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x.detach()));
+}
+
+Tensor recorded_cast(const Tensor& x, const Tensor& out) {
+  const DType dtype = out.dtype();
   if (wants_gradient({x}) && is_floating(dtype))
     record("cast", {x}, {out}, recipe([dtype](const Tensor& input) { return to(input, dtype); }),
            [before = x.dtype()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });

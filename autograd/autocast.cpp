@@ -1,0 +1,142 @@
+#include "autograd/autocast.h"
+
+#include <algorithm>
+#include <string>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/operators/shared.h"
+#include "autograd/operators/views.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad {
+namespace {
+
+thread_local constinit AutocastScope* innermost = nullptr;
+
+constexpr std::string_view low_operators[] = {"attend", "linear",      "linear_cross_entropy",
+                                              "matmul", "ring_attend", "ring_attend_all"};
+
+constexpr std::string_view wide_operators[] = {
+    "cumsum", "exp",      "expm1",    "layer_norm", "log",   "log1p",   "log_softmax", "log_sum_exp",
+    "mean",   "mse_loss", "norm",     "pow",        "power", "prod",    "reciprocal",  "rms_norm",
+    "rsqrt",  "softmax",  "softplus", "square",     "sum",   "variance"};
+
+constexpr std::string_view widest_operators[] = {"add",           "cat",       "div",       "equal",      "greater",
+                                                 "greater_equal", "index_add", "less",      "less_equal", "maximum",
+                                                 "minimum",       "mul",       "not_equal", "scatter",    "scatter_add",
+                                                 "silu_mul",      "stack",     "sub",       "where"};
+
+/// cross_entropy computes in f32 whatever its logits are; the others give back what they were given, move it, or are as
+/// exact as their type.
+constexpr std::string_view operators_as_given[] = {
+    "abs",         "affine",       "all",         "any",           "argmax",
+    "argmin",      "cast",         "ceil",        "checkpoint",    "checkpoint_tiled",
+    "clamp",       "clone",        "cos",         "cross_entropy", "dropout",
+    "embedding",   "erf",          "expand",      "floor",         "gather",
+    "gelu",        "index_select", "is_finite",   "is_nan",        "joined_tiles",
+    "leaf",        "leaky_relu",   "logical_and", "logical_not",   "logical_or",
+    "masked_fill", "max",          "min",         "move",          "neg",
+    "pad",         "permute",      "place",       "relu",          "reshape",
+    "rope",        "round",        "select",      "sigmoid",       "sign",
+    "silu",        "sin",          "slice",       "split",         "split_heads",
+    "sqrt",        "tanh",         "tiles",       "transpose"};
+
+template <std::size_t N>
+bool has(const std::string_view (&operators)[N], std::string_view op) {
+  return std::find(std::begin(operators), std::end(operators), op) != std::end(operators);
+}
+
+/// What the operands of one call become.
+class Target {
+ public:
+  Target(const char* op, DType low) : class_(autocast_class(op)), low_(low) {}
+
+  void see(const Tensor& x) {
+    if (!x.defined() || !is_floating(x.dtype())) return;
+    has_f64_ |= x.dtype() == DType::f64;
+    is_mixed_ |= seen_ && *seen_ != x.dtype();
+    seen_ = x.dtype();
+  }
+  DType of(const Tensor& x) const {
+    if (!is_floating(x.dtype()) || has_f64_) return x.dtype();
+    switch (class_) {
+      case AutocastClass::low: return low_;
+      case AutocastClass::wide: return DType::f32;
+      case AutocastClass::widest: return is_mixed_ ? DType::f32 : x.dtype();
+      default: return x.dtype();
+    }
+  }
+
+ private:
+  AutocastClass class_;
+  DType low_;
+  std::optional<DType> seen_;
+  bool has_f64_ = false, is_mixed_ = false;
+};
+
+template <class Operands>
+std::vector<Tensor> cast_all(const char* op, const Operands& operands) {
+  const std::optional<DType> low = AutocastScope::current();
+  if (!low) return {};
+  Target target(op, *low);
+  for (const Tensor& x : operands) target.see(x);
+  const auto changes = [&](const Tensor& x) { return x.defined() && target.of(x) != x.dtype(); };
+  if (std::none_of(operands.begin(), operands.end(), changes)) return {};
+  std::vector<Tensor> cast;
+  for (const Tensor& x : operands) cast.push_back(x.defined() ? autocast_to(x, target.of(x)) : x);
+  return cast;
+}
+
+}  // namespace
+
+AutocastClass autocast_class(std::string_view op) {
+  if (has(low_operators, op)) return AutocastClass::low;
+  if (has(wide_operators, op)) return AutocastClass::wide;
+  if (has(widest_operators, op)) return AutocastClass::widest;
+  if (has(operators_as_given, op)) return AutocastClass::as_given;
+  throw ValueError("[autocast] no class is known of the operator " + std::string(op));
+}
+
+AutocastScope::AutocastScope(std::optional<DType> dtype) : dtype_(dtype) {
+  if (dtype && !is_half(*dtype))
+    throw DTypeError("[autocast] products can be cast to f16 or bf16, not to " + std::string(to_string(*dtype)));
+  outer_ = std::exchange(innermost, this);
+}
+
+AutocastScope::~AutocastScope() { innermost = outer_; }
+
+std::optional<DType> AutocastScope::current() { return innermost == nullptr ? std::nullopt : innermost->dtype_; }
+
+Tensor autocast_to(const Tensor& x, DType dtype) {
+  if (x.dtype() == dtype) return x;
+  const MemoryScope scope("autocast");
+  if (!AutocastScope::current() || !x.requires_grad() || !x.is_leaf()) return to(x, dtype);
+  AutocastScope& here = *innermost;
+  const auto [place, is_new] = here.place_.try_emplace({x.storage().get(), dtype}, here.casts_.size());
+  if (is_new) here.casts_.emplace_back();
+  AutocastScope::Cast& cast = here.casts_[place->second];
+  const std::uint64_t version = x.storage()->version();
+  if (cast.source.lock() != x.storage() || cast.version != version || !(cast.geometry == x.geometry())) {
+    cast.data = {};  // first, so that both are never in memory
+    cast = {x.storage(), x.geometry(), version, to(x.detach(), dtype)};
+  }
+  // A node for each use: a cast may outlive the graph of its first one, or have been made while nothing was recorded.
+  return recorded_cast(x, cast.data.detach());
+}
+
+std::vector<Tensor> autocast(const char* op, std::initializer_list<std::reference_wrapper<const Tensor>> operands) {
+  return cast_all(op, operands);
+}
+std::vector<Tensor> autocast(const char* op, const std::vector<Tensor>& operands) { return cast_all(op, operands); }
+
+Tensor parameter_for(const char* op, const Tensor& parameter, const Tensor& x) {
+  if (!parameter.defined()) return parameter;
+  const std::optional<DType> low = AutocastScope::current();
+  if (!low || x.dtype() == DType::f64) return to(parameter, x.dtype());
+  Target target(op, *low);
+  target.see(parameter);
+  return autocast_to(parameter, target.of(parameter));
+}
+
+}  // namespace poolgrad
