@@ -52,6 +52,7 @@
 #include "tensor/safetensors.h"
 #include "tensor/tensor.h"
 
+#include "autograd/autocast.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/function.h"
 #include "autograd/engine/node.h"
@@ -76,6 +77,7 @@
 #include "nn/chunked.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"
+#include "nn/loss_scaler.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
 #include "nn/training/checkpoint.h"

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <numbers>
 #include <tuple>
 #include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/indexing.h"
 #include "autograd/operators/views.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
@@ -18,18 +22,32 @@
 
 namespace poolgrad::nn {
 
-Optimizer::Optimizer(NamedTensors parameters, double learning_rate)
-    : parameters_(std::move(parameters)), learning_rate_(learning_rate), parameter_steps_(parameters_.size(), 0) {
+namespace {
+
+constexpr std::uint64_t unknown_version = std::numeric_limits<std::uint64_t>::max();
+
+}  // namespace
+
+Optimizer::Optimizer(NamedTensors parameters, double learning_rate, bool master_weights)
+    : parameters_(std::move(parameters)),
+      masters_(parameters_.size()),
+      learning_rate_(learning_rate),
+      parameter_steps_(parameters_.size(), 0) {
   for (const auto& [name, parameter] : parameters_)
     if (repeats_elements(parameter.geometry()))
       throw ShapeError("[optimizer] several elements of a parameter share one place: " + name + " " +
                        describe(parameter));
+  for (std::size_t i = 0; i < parameters_.size() && master_weights; ++i)
+    if (const Tensor& parameter = parameters_[i].second; is_half(parameter.dtype()))
+      masters_[i].value = add_state(i, "master").copy_from(parameter.detach());
+  note_versions();
 }
 
 void Optimizer::step(double gradient_scale, CallSite) {
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
   ++steps_;
+  adopt_writes();
   std::vector<Update> updates;
   const auto flush = [&] {
     update(updates, gradient_scale);
@@ -40,9 +58,10 @@ void Optimizer::step(double gradient_scale, CallSite) {
     Tensor& parameter = parameters_[i].second;
     const Tensor gradient = parameter.grad();
     if (!gradient.defined()) continue;
-    // Kernels walk row-major memory. A view is updated through a copy, which does not wait for others.
-    const Tensor dense = contiguous(parameter);
-    updates.push_back({i, parameter_steps_[i] + 1, dense, contiguous(gradient)});
+    // Kernels walk row-major memory. A view is updated through a copy, a half type through its master: neither waits
+    // for others.
+    const Tensor dense = masters_[i].value.defined() ? masters_[i].value : contiguous(parameter);
+    updates.push_back({i, parameter_steps_[i] + 1, dense, contiguous(to(gradient, dense.dtype()))});
     const bool copied = !dense.is_same(parameter);
     if (copied || !updates.back().gradient.is_same(gradient)) flush();
     if (copied)
@@ -51,6 +70,20 @@ void Optimizer::step(double gradient_scale, CallSite) {
       parameter.bump_version();
   }
   flush();
+  note_versions();
+}
+
+void Optimizer::adopt_writes() {
+  for (std::size_t i = 0; i < masters_.size(); ++i) {
+    Tensor &parameter = parameters_[i].second, &master = masters_[i].value;
+    if (!master.defined() || masters_[i].version == parameter.storage()->version()) continue;
+    const Tensor untouched = equal(to(master, parameter.dtype()), parameter);
+    master.copy_from(where(untouched, master, to(parameter, master.dtype())));
+  }
+}
+
+void Optimizer::note_versions() {
+  for (std::size_t i = 0; i < masters_.size(); ++i) masters_[i].version = parameters_[i].second.storage()->version();
 }
 
 void Optimizer::zero_grad() {
@@ -90,6 +123,7 @@ void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::v
   for (std::size_t i = 0; i < state.size(); ++i) state_[i].second.copy_from(state[i].second);
   steps_ = steps;
   parameter_steps_ = parameter_steps.empty() ? std::vector(parameters_.size(), steps) : parameter_steps;
+  for (Master& master : masters_) master.version = unknown_version;
 }
 
 namespace {
@@ -113,7 +147,7 @@ void for_each_alike(const Items& items, const Kind& kind, const F& f) {
 }  // namespace
 
 SGD::SGD(NamedTensors parameters, SGDOptions options)
-    : Optimizer(std::move(parameters), options.learning_rate), options_(options) {
+    : Optimizer(std::move(parameters), options.learning_rate, options.master_weights), options_(options) {
   if (options.learning_rate < 0 || options.momentum < 0 || options.weight_decay < 0)
     throw ValueError("[sgd] learning rate, momentum and weight decay must not be negative: " +
                      std::to_string(options.learning_rate) + ", " + std::to_string(options.momentum) + ", " +
@@ -146,7 +180,7 @@ void SGD::update(std::span<const Update> updates, double gradient_scale) {
 }
 
 AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
-    : Optimizer(std::move(parameters), options.learning_rate), options_(options) {
+    : Optimizer(std::move(parameters), options.learning_rate, options.master_weights), options_(options) {
   if (options.learning_rate < 0 || options.epsilon < 0 || options.weight_decay < 0)
     throw ValueError("[adamw] learning rate, epsilon and weight decay must not be negative: " +
                      std::to_string(options.learning_rate) + ", " + std::to_string(options.epsilon) + ", " +

@@ -10,7 +10,9 @@
 
 namespace poolgrad::nn {
 
-/// What optimisers share: the parameters, the step count, the state that a checkpoint holds.
+/// What optimisers share: the parameters, the step count, the state that a checkpoint holds. A parameter of a half type
+/// has a master weight, unless options.master_weights is false: its steps are taken in f32, where they are not lost to
+/// rounding, and it is the result, rounded. An element that somebody else has written counts from the next step on.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -42,8 +44,9 @@ class Optimizer {
              const std::vector<std::int64_t>& parameter_steps = {}) const;
 
  protected:
-  /// Throws ShapeError for a parameter whose elements share places (a broadcast).
-  Optimizer(NamedTensors parameters, double learning_rate);
+  /// Throws ShapeError for a parameter whose elements share places (a broadcast). With `master_weights` parameters of
+  /// a half type have their f32 value among the state, "<parameter>.master".
+  Optimizer(NamedTensors parameters, double learning_rate, bool master_weights);
   /// Zeros shaped like parameter `index` in its compute dtype, tagged Category::optimizer_state.
   Tensor add_state(std::size_t index, const std::string& what);
   const NamedTensors& parameters() const { return parameters_; }
@@ -56,7 +59,17 @@ class Optimizer {
   virtual void update(std::span<const Update> updates, double gradient_scale) = 0;
 
  private:
+  /// Takes into the masters what others wrote into their parameters.
+  void adopt_writes();
+  void note_versions();
+
   NamedTensors parameters_;
+  /// The f32 value of a parameter, undefined where there is none, and the version of the parameter that is it, rounded.
+  struct Master {
+    Tensor value;
+    std::uint64_t version = 0;
+  };
+  std::vector<Master> masters_;
   NamedTensors state_;
   double learning_rate_;
   std::int64_t steps_ = 0;
@@ -69,6 +82,7 @@ struct SGDOptions {
   double dampening = 0.0;
   double weight_decay = 0.0;  // added to the gradient
   bool nesterov = false;
+  bool master_weights = true;  // f32 values of f16 and bf16 parameters
 };
 
 /// g' = g + weight_decay * p; b = g' at the parameter's first step, momentum * b + (1 - dampening) * g' afterwards; p
@@ -91,6 +105,7 @@ struct AdamWOptions {
   double epsilon = 1e-8;
   double weight_decay = 0.01;
   bool decay_matrices_only = false;  // no decay for norms and biases (one-dimensional parameters)
+  bool master_weights = true;        // f32 values of f16 and bf16 parameters
 };
 
 /// m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, p -= rate * (weight_decay * p + m^ / (sqrt(v^) +

@@ -48,7 +48,9 @@ void from_text(const std::string& name, const std::string& text, std::vector<std
 bool may_change_on_resuming(std::string_view name) { return name == "steps" || name == "lr"; }
 
 /// Older checkpoints say nothing of it: they are of runs without.
-bool came_later(std::string_view name) { return name == "chunk" || name == "tile"; }
+bool came_later(std::string_view name) {
+  return name == "chunk" || name == "tile" || name == "autocast" || name == "loss-scale";
+}
 
 /// Calls f(name, member, help) for every option that decides the numbers of a run.
 template <class Options, class F>
@@ -68,6 +70,8 @@ void for_each_setting(Options& o, F&& f) {
   f("dropout", o.dropout, "Dropout of embeddings and residual branches");
   f("seed", o.seed, "Decides the split, the batches and the initial weights");
   f("dtype", o.dtype, "Activations: f32, f64, bf16 or f16 (parameters: f64 for f64, else f32)");
+  f("autocast", o.autocast, "Products and attention between f32 activations: none, bf16 or f16");
+  f("loss-scale", o.loss_scale, "Of f16: the scale to begin with, none, or auto: 65536 where anything is f16");
 }
 
 /// Nanoseconds a byte: norms, activations and sums cost less, products of the widths that are trained here more.
@@ -94,12 +98,14 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}, {} threads, products by {}, attention by {}{}{}{}{}{}",
+      "device   {}, {}{}{}, {} threads, products by {}, attention by {}{}{}{}{}{}",
       corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
-      o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype, kernels::num_threads(),
-      kernels::gemm_backend(), kernels::instruction_set(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
-      o.budget.empty() ? "" : ", budget " + o.budget,
+      o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
+      o.autocast == "none" ? "" : " with products in " + o.autocast,
+      o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
+      kernels::num_threads(), kernels::gemm_backend(), kernels::instruction_set(),
+      o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
       o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
       o.offload.empty() ? "" : ", offload to " + o.offload,
       o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "");
@@ -127,6 +133,8 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"dropout", o.dropout},
           {"seed", o.seed},
           {"dtype", o.dtype},
+          {"autocast", o.autocast},
+          {"loss_scale", o.loss_scaler() ? nlohmann::ordered_json(o.loss_scaler()->initial) : nullptr},
           {"device", o.device},
           {"budget", o.budget},
           {"checkpoint", o.checkpoint_policy()},
@@ -174,6 +182,7 @@ void TrainOptions::check() const {
     refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
   model().check();
   pattern();
+  loss_scaler();
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + device + " has no bytes to save or resume");
@@ -188,6 +197,8 @@ std::map<std::string, std::string> TrainOptions::configuration() const {
 void TrainOptions::adopt(const std::map<std::string, std::string>& configuration) {
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     const auto entry = configuration.find(name);
+    if (entry == configuration.end() && name == std::string_view("loss-scale") && !given.count(name))
+      from_text(name, "none", value);
     if (entry == configuration.end() && came_later(name)) return;
     if (entry == configuration.end()) throw FileError(std::string("[train] the checkpoint has no ") + name);
     if (given.count(name)) {
@@ -211,6 +222,32 @@ nn::LanguageModelConfig TrainOptions::model() const {
           .tile = tile};
 }
 
+std::optional<DType> TrainOptions::autocast_dtype() const {
+  if (autocast == "none") return std::nullopt;
+  if (autocast != "bf16" && autocast != "f16")
+    throw ValueError("[train] --autocast must be none, bf16 or f16, but is " + autocast);
+  if (dtype != "f32")
+    throw ValueError(fmt::format(
+        "[train] --autocast {} works between activations of f32, and with --dtype {} they are not", autocast, dtype));
+  return parse_dtype(autocast);
+}
+
+std::optional<nn::LossScalerOptions> TrainOptions::loss_scaler() const {
+  const bool has_f16 = autocast_dtype() == DType::f16 || dtype == "f16";
+  if (loss_scale == "none" || (loss_scale == "auto" && !has_f16)) return std::nullopt;
+  nn::LossScalerOptions options;
+  if (loss_scale == "auto") return options;
+  const char* const last = loss_scale.data() + loss_scale.size();
+  const auto [end, error] = std::from_chars(loss_scale.data(), last, options.initial);
+  if (error != std::errc() || end != last || !(options.initial >= 1 && options.initial <= 0x1p64))
+    throw ValueError("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is " + loss_scale);
+  if (!has_f16)
+    throw ValueError(
+        fmt::format("[train] --loss-scale {} serves f16 alone, and neither --dtype {} nor --autocast {} is", loss_scale,
+                    dtype, autocast));
+  return options;
+}
+
 attention::Pattern TrainOptions::pattern() const { return attention.pattern(context, "train"); }
 
 std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Device on, Generator& generator) const {
@@ -225,7 +262,9 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
                                                           .steps = steps,
                                                           .learning_rate = lr,
                                                           .seed = seed,
-                                                          .generator = &generator});
+                                                          .generator = &generator,
+                                                          .autocast = autocast_dtype(),
+                                                          .loss_scale = loss_scaler()});
 }
 
 void add_training_options(CLI::App& app, TrainOptions& o) {

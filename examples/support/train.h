@@ -6,6 +6,7 @@
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct TrainOptions {
   std::int64_t tile = 0;  // positions that feed-forward layers take at a time; 0: all
   std::uint64_t seed = 1;
   std::string dtype = "f32";
+  std::string autocast = "none";    // or the half type of products and attention, between f32 activations
+  std::string loss_scale = "auto";  // or none, or the scale to begin with; auto: 65536 where anything is f16
   std::string device = "cpu";
   std::string budget;  // hard limit of the pool, "512MiB"; empty: none
   /// What is kept for backward: nn::Checkpointing, "selective", "budget", or "auto": budget where there is one, else
@@ -65,6 +68,9 @@ struct TrainOptions {
   std::unique_ptr<Rematerialisation> memory_policy(Device device) const;
   nn::LanguageModelConfig model() const;
   attention::Pattern pattern() const;
+  /// Throw ValueError, one sentence, for what is no dtype or scale, or goes with no other option.
+  std::optional<DType> autocast_dtype() const;
+  std::optional<nn::LossScalerOptions> loss_scaler() const;
   /// The model on its text, at step 0. The generator must outlive the trainer.
   std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus corpus, Device device, Generator& generator) const;
 };

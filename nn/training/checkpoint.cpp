@@ -1,5 +1,7 @@
 #include "nn/training/checkpoint.h"
 
+#include <fmt/format.h>
+
 #include <charconv>
 #include <string_view>
 
@@ -14,21 +16,22 @@ constexpr const char* format_key = "poolgrad.format";
 constexpr const char* format_value = "training-state-1";
 constexpr const char* prefix = "poolgrad.";
 constexpr const char* parameter_steps_key = "parameter_steps";
+constexpr const char* loss_scale_key = "loss_scale";
 
-template <class Integer>
-Integer parsed(const std::string& path, const std::string& name, std::string_view text) {
-  Integer value{};
+template <class Number>
+Number parsed(const std::string& path, const std::string& name, std::string_view text) {
+  Number value{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < Integer{0})
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= Number{0}))
     throw FileError("[load] " + path + ": " + name + " is no count: " + std::string(text.substr(0, 40)));
   return value;
 }
 
-template <class Integer>
-Integer counter(const std::string& path, const SafetensorsFile& file, const std::string& name) {
+template <class Number>
+Number counter(const std::string& path, const SafetensorsFile& file, const std::string& name) {
   const auto entry = file.metadata.find(prefix + name);
   if (entry == file.metadata.end()) throw FileError("[load] " + path + ": no " + name + " in the metadata");
-  return parsed<Integer>(path, name, entry->second);
+  return parsed<Number>(path, name, entry->second);
 }
 
 /// Counts with commas between them; none where the file has no such entry.
@@ -82,6 +85,11 @@ void save_training_state(const std::string& path, const Module& model, const Opt
   count("generator.seed", state.generator.seed);
   count("generator.use", state.generator.use);
   count("generator.offset", state.generator.offset);
+  if (state.loss_scale) {
+    file.metadata[std::string(prefix) + loss_scale_key] = fmt::format("{}", state.loss_scale->scale);  // all digits
+    count("loss_scale.good_steps", state.loss_scale->good_steps);
+    count("loss_scale.skipped", state.loss_scale->skipped);
+  }
   for (const auto& [name, tensor] : model.named_parameters()) file.tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : optimizer.state()) file.tensors.emplace_back("optimizer." + name, tensor);
   save_safetensors(path, file);
@@ -98,6 +106,10 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   state.generator = {counter<std::uint64_t>(path, file, "generator.seed"),
                      counter<std::uint64_t>(path, file, "generator.use"),
                      counter<std::uint64_t>(path, file, "generator.offset")};
+  if (file.metadata.contains(std::string(prefix) + loss_scale_key))
+    state.loss_scale = {counter<double>(path, file, loss_scale_key),
+                        counter<std::int64_t>(path, file, "loss_scale.good_steps"),
+                        counter<std::int64_t>(path, file, "loss_scale.skipped")};
   state.metadata = callers_metadata(file);
   const std::int64_t optimizer_steps = counter<std::int64_t>(path, file, "optimizer_steps");
   const std::vector<std::int64_t> parameter_steps = counters(path, file, parameter_steps_key);

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 
+#include "nn/loss_scaler.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
 
@@ -14,10 +16,11 @@ namespace poolgrad::nn {
 
 /// What is neither parameter nor optimiser state.
 struct TrainingState {
-  std::int64_t step = 0;                        // steps done
-  std::int64_t data_position = 0;               // examples drawn
-  kernels::RandomKey generator;                 // of dropout
-  std::map<std::string, std::string> metadata;  // the caller's own: configuration
+  std::int64_t step = 0;                             // steps done
+  std::int64_t data_position = 0;                    // examples drawn
+  kernels::RandomKey generator = {};                 // of dropout
+  std::optional<LossScaler::State> loss_scale = {};  // of a run that has one
+  std::map<std::string, std::string> metadata = {};  // the caller's own: configuration
 };
 
 /// Writes atomically: on a full disk the old file survives. Throws FileError.

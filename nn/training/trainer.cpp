@@ -10,6 +10,8 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/autocast.h"
+#include "autograd/operators/arithmetic.h"
 #include "nn/chunked.h"
 #include "nn/training/progress.h"
 #include "nn/training/random.h"
@@ -33,6 +35,10 @@ Device device_of(const Module& model) {
   return parameters.empty() ? cpu : parameters.front().device();
 }
 
+std::optional<LossScaler> scaler_for(const TrainerOptions& options, Device device) {
+  return options.loss_scale ? std::optional<LossScaler>(std::in_place, device, *options.loss_scale) : std::nullopt;
+}
+
 /// Two numbers of one device, which is waited for once. 0 on sim.
 std::pair<double, double> read_together(const Tensor& a, const Tensor& b) {
   const MemoryScope scope("read_together", Category::workspace);
@@ -47,11 +53,13 @@ std::pair<double, double> read_together(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 
-TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm, std::string operation)
+TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm, std::string operation,
+                           LossScaler* scaler)
     : model_(model),
       optimizer_(optimizer),
       clip_norm_(clip_norm),
       operation_(std::move(operation)),
+      scaler_(scaler),
       pool_(allocator_for(device_of(model))),
       device_allocations_(pool_.statistics().num_device_alloc) {}
 
@@ -64,16 +72,23 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
     const Tensor total = loss();
     value = total.detach();
     const MemoryScope scope("backward", Category::gradient);
-    total.backward();
+    (scaler_ == nullptr ? total : scaler_->scaled(total * (1.0 / tokens))).backward();
   }
-  std::tie(record.loss, record.gradient_norm) = read_together(value, gradient_norm_tensor(model_.parameters()));
+  double norm = 0;  // of the gradients as they are
+  std::tie(record.loss, norm) = read_together(value, gradient_norm_tensor(model_.parameters()));
+  if (scaler_ != nullptr) record.loss_scale = scaler_->scale();
   record.loss /= tokens;
-  record.gradient_norm /= tokens;
-  if (!std::isfinite(record.loss) || !std::isfinite(record.gradient_norm))
+  record.gradient_norm = std::abs(norm) / (scaler_ == nullptr ? tokens : record.loss_scale);
+  if (!std::isfinite(record.loss) || (scaler_ == nullptr && !std::isfinite(norm)))
     throw ValueError(fmt::format("[{}] step {} diverged: loss {}, gradient norm {}", operation_, record.step,
                                  record.loss, record.gradient_norm));
   optimizer_.set_learning_rate(learning_rate);
-  optimizer_.step(clip_scale(record.gradient_norm, clip_norm_) / tokens);
+  if (scaler_ == nullptr) {
+    optimizer_.step(clip_scale(record.gradient_norm, clip_norm_) / tokens);
+  } else {
+    scaler_->step(optimizer_, norm, clip_norm_);
+    record.skipped_steps = scaler_->state().skipped;
+  }
   optimizer_.zero_grad();
   ++steps_;
 
@@ -98,7 +113,8 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
                                               .decay_matrices_only = true}),
       schedule_{
           .peak = options.learning_rate, .warmup = std::min(warmup_steps, options.steps / 2), .steps = options.steps},
-      step_(*model_, optimizer_, options.clip_norm) {
+      scaler_(scaler_for(options, device_)),
+      step_(*model_, optimizer_, options.clip_norm, "train", scaler_ ? &*scaler_ : nullptr) {
   const std::int64_t context = model_->config().context;
   const auto bytes = static_cast<std::int64_t>(corpus_.train.size());
   if (bytes <= context)
@@ -123,6 +139,7 @@ void Trainer::resume(const std::string& path, bool other_text) {
         fmt::format("[train] the checkpoint {} has done {} steps, --steps is {}", path, state.step, options_.steps));
   step_.set_steps(state.step);
   data_position_ = state.data_position;
+  if (scaler_ && state.loss_scale) scaler_->load(*state.loss_scale);
   options_.generator->set_state(state.generator);
 }
 
@@ -132,6 +149,7 @@ void Trainer::save(const std::string& path, std::map<std::string, std::string> m
                       {.step = step_.steps(),
                        .data_position = data_position_,
                        .generator = options_.generator->state(),
+                       .loss_scale = scaler_ ? std::optional(scaler_->state()) : std::nullopt,
                        .metadata = std::move(metadata)});
 }
 
@@ -150,6 +168,7 @@ StepRecord Trainer::step() {
 }
 
 Tensor Trainer::loss_of(const TextWindows& batch) {
+  const AutocastScope autocast(options_.autocast);
   if (options_.chunk == 0) return model_->loss(batch.tokens, batch.targets, true);
   return chunked_loss(*model_, batch.tokens, batch.targets,
                       {.chunk = options_.chunk, .store_every = options_.store_every});
@@ -204,6 +223,8 @@ void for_each_field(const StepRecord& s, const F& f) {
   f("live_bytes", s.live_bytes);
   f("reserved_bytes", s.reserved_bytes);
   f("device_allocations", s.device_allocations);
+  f("loss_scale", s.loss_scale);
+  f("skipped_steps", s.skipped_steps);
 }
 
 /// Work done again over the work recorded, by the prices of the device.
@@ -277,15 +298,22 @@ std::string shown(const std::string& text) {
   return result;
 }
 
+/// "  scale 32768, 3 skipped"; nothing for a loss that is not scaled.
+std::string describe_scale(const StepRecord& s) {
+  return s.loss_scale == 1 && s.skipped_steps == 0
+             ? ""
+             : fmt::format("  scale {}, {} skipped", s.loss_scale, s.skipped_steps);
+}
+
 /// The line of a report interval, about the last step; `eta` in seconds.
 std::string describe_step(const Trainer& trainer, const TrainResult& r, double eta) {
   const StepRecord& s = r.steps.back();
   const std::int64_t steps = trainer.options().steps;
   return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}  {:.0f} ms/step  {} tok/s  mem {} live, {} "
+      "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}{}  {:.0f} ms/step  {} tok/s  mem {} live, {} "
       "reserved, {} peak  hits {:.1f}%  ETA {}",
       s.step, fmt::formatted_size("{}", steps), steps, s.loss, r.validations.back().second, s.gradient_norm,
-      s.learning_rate, s.milliseconds, format_count(s.tokens_per_second), format_bytes(s.live_bytes),
+      s.learning_rate, describe_scale(s), s.milliseconds, format_count(s.tokens_per_second), format_bytes(s.live_bytes),
       format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate, format_duration(eta));
 }
 
@@ -302,7 +330,8 @@ std::string describe_result(const TrainResult& r) {
   for (const StepRecord& step : r.steps) losses.push_back(step.loss);
   std::string text = r.interrupted ? fmt::format("\nstopped after step {}\n", r.steps.back().step) : "\n";
   if (!losses.empty())
-    text += fmt::format("loss     {} {:.3f} to {:.3f}\n", sparkline(losses), losses.front(), losses.back());
+    text += fmt::format("loss     {} {:.3f} to {:.3f}{}\n", sparkline(losses), losses.front(), losses.back(),
+                        describe_scale(r.steps.back()));
   text +=
       fmt::format("held out {:.4f} nats per byte (unigram {:.4f}, bigram {:.4f}, trigram {:.4f}); {} bytes scored\n",
                   r.validation_loss, r.baselines.unigram, r.baselines.bigram, r.baselines.trigram, r.validation_bytes);

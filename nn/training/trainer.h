@@ -10,6 +10,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "autograd/memory/rematerialisation.h"
+#include "nn/loss_scaler.h"
 #include "nn/optimizer.h"
 #include "nn/training/checkpoint.h"
 #include "nn/training/text.h"
@@ -20,9 +21,11 @@ namespace poolgrad::nn {
 struct StepRecord {
   std::int64_t step = 0;     // counted from 1
   double loss = 0;           // mean over the tokens of this step
-  double gradient_norm = 0;  // of the mean, before clipping
+  double gradient_norm = 0;  // of the mean, before clipping; not finite where the step was skipped
   double learning_rate = 0;
-  double milliseconds = 0;  // forward, backward, update
+  double loss_scale = 1;           // of the backward pass
+  std::int64_t skipped_steps = 0;  // so far, by the loss scaler
+  double milliseconds = 0;         // forward, backward, update
   double tokens_per_second = 0;
   std::uint64_t live_bytes = 0;  // after the step
   std::uint64_t reserved_bytes = 0;
@@ -32,12 +35,14 @@ struct StepRecord {
 /// Forward, backward, clipped update. Model and optimiser must outlive it.
 class TrainingStep {
  public:
-  /// Gradients are clipped at the global norm `clip_norm` (0: never). Errors begin with "[operation]".
-  TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm = 1.0, std::string operation = "train");
+  /// Gradients are clipped at the global norm `clip_norm` (0: never). Errors begin with "[operation]". A scaler, which
+  /// must outlive it too, scales the mean loss; steps whose gradients are not finite are then skipped.
+  TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm = 1.0, std::string operation = "train",
+               LossScaler* scaler = nullptr);
 
-  /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1): summed, f16 gradients
-  /// stay in range, and the optimiser's gradient scale takes the mean. Updates at the rate and drops the gradients.
-  /// Throws ValueError, updating nothing, where loss or gradients are not finite.
+  /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1); the optimiser's gradient
+  /// scale takes the mean. Updates at the rate and drops the gradients. The device is read once. Throws ValueError,
+  /// updating nothing, where the loss is not finite, and where gradients are not, unless the scaler skips the step.
   StepRecord run(double learning_rate, double tokens, const std::function<Tensor()>& loss);
 
   /// Steps done; set where a run goes on.
@@ -50,6 +55,7 @@ class TrainingStep {
   Optimizer& optimizer_;
   double clip_norm_;
   std::string operation_;
+  LossScaler* scaler_;
   CachingAllocator& pool_;
   std::int64_t steps_ = 0;
   std::uint64_t device_allocations_;
@@ -65,6 +71,8 @@ struct TrainerOptions {
   double weight_decay = 0.1;                    // of matrices
   std::uint64_t seed = 1;                       // decides which windows are drawn
   Generator* generator = &default_generator();  // of the model's dropout: a checkpoint holds its state
+  std::optional<DType> autocast = {};           // of the model's loss; see AutocastScope
+  std::optional<LossScalerOptions> loss_scale = {};
 };
 
 /// Trains a model of bytes by AdamW (betas 0.9 and 0.95) on windows of a text, each drawn by (seed, number of the
@@ -106,6 +114,7 @@ class Trainer {
   Device device_;
   AdamW optimizer_;
   CosineSchedule schedule_;
+  std::optional<LossScaler> scaler_;
   TrainingStep step_;
   std::int64_t data_position_ = 0;  // windows drawn so far
 };

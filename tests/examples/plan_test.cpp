@@ -76,15 +76,27 @@ TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
   struct Policy {
     const char* checkpoint;
     std::int64_t tile, chunk;
+    const char* autocast = "none";
+    const char* dtype = "f32";
   };
-  for (const auto& [checkpoint, tile, chunk] :
-       {Policy{"none", 0, 0}, {"none", 0, 64}, {"block", 0, 0}, {"sqrt", 100, 0}, {"revolve", 64, 0}}) {
+  for (const auto& [checkpoint, tile, chunk, autocast, dtype] : {Policy{"none", 0, 0},
+                                                                 {"none", 0, 64},
+                                                                 {"block", 0, 0},
+                                                                 {"sqrt", 100, 0},
+                                                                 {"revolve", 64, 0},
+                                                                 {"none", 0, 0, "bf16"},
+                                                                 {"none", 0, 64, "f16"},
+                                                                 {"selective", 0, 0, "bf16"},
+                                                                 {"block", 100, 0, "f16"},
+                                                                 {"none", 0, 0, "none", "f16"}}) {
     options_.train = base;
     options_.train.checkpoint = checkpoint;
     options_.train.tile = tile;
     options_.train.chunk = chunk;
+    options_.train.autocast = autocast;
+    options_.train.dtype = dtype;
     SCOPED_TRACE(std::string(checkpoint) + ", tiles of " + std::to_string(tile) + ", chunks of " +
-                 std::to_string(chunk));
+                 std::to_string(chunk) + ", " + dtype + ", autocast " + autocast);
     TrainOptions real = options_.train;
     real.text = {folder_.file("text")};
     real.budget = options_.memory;

@@ -444,6 +444,98 @@ TEST_F(Train, RunsInEveryFloatingDtype) {
   }
 }
 
+TEST_F(Train, WithProductsInAHalfTypeLearnsWhatF32Learns) {
+  options_.dropout = 0;
+  const TrainResult exact = run();
+  for (const char* autocast : {"bf16", "f16"}) {
+    options_.autocast = autocast;
+    EXPECT_NEAR(run().validation_loss, exact.validation_loss, 0.02) << autocast;
+    EXPECT_LT(run().bytes_by_category[static_cast<std::size_t>(Category::query)],
+              exact.bytes_by_category[static_cast<std::size_t>(Category::query)]);
+    EXPECT_THAT(out_.str(), HasSubstr(std::string("f32 with products in ") + autocast));
+  }
+}
+
+TEST_F(Train, ComputesAgainInTheScopeOfTheFirstTime) {
+  for (const char* autocast : {"bf16", "f16"}) {
+    options_.autocast = autocast;
+    const std::vector<double> kept = numbers(run());
+    for (const char* checkpoint : {"block", "selective", "revolve"}) {
+      TrainOptions again = options_;
+      again.checkpoint = checkpoint;
+      EXPECT_EQ(numbers(run(again)), kept) << checkpoint;
+    }
+    TrainOptions chunked = options_;
+    chunked.chunk = 32;
+    chunked.dropout = 0;
+    TrainOptions whole = options_;
+    whole.dropout = 0;
+    EXPECT_NEAR(run(chunked).validation_loss, run(whole).validation_loss, 0.02);
+  }
+}
+
+TEST_F(Train, OfF16ReportsTheScaleAndTheStepsItSkippedAndResumesThemBitForBit) {
+  const TrainOptions base = options_;
+  for (const bool scoped : {false, true}) {
+    options_ = base;
+    (scoped ? options_.autocast : options_.dtype) = "f16";
+    options_.loss_scale = "1073741824";  // more than f16 holds
+    options_.json = folder_.file("report.json");
+    options_.csv = folder_.file("steps.csv");
+    const TrainResult whole = run();
+    EXPECT_THAT(out_.str(),
+                AllOf(HasSubstr(", loss scaled by 1073741824 at first"), HasSubstr("  scale "), HasSubstr(" skipped")));
+    const auto report = nlohmann::json::parse(read_bytes(options_.json));
+    EXPECT_EQ(report["config"]["loss_scale"], 0x1p30);
+    EXPECT_EQ(report["steps"][0]["skipped_steps"], 0) << "the head begins at 0, and all before it has no gradient";
+    EXPECT_EQ(report["steps"][1]["loss_scale"], 0x1p30);
+    EXPECT_EQ(report["steps"][1]["skipped_steps"], 1);
+    EXPECT_TRUE(report["steps"][1]["gradient_norm"].is_null());
+    EXPECT_GT(report["steps"][19]["skipped_steps"], 1);
+    EXPECT_LT(report["steps"][19]["skipped_steps"], 15);
+    EXPECT_LT(report["steps"][19]["loss_scale"], 0x1p29);
+    EXPECT_THAT(read_bytes(options_.csv), HasSubstr(",device_allocations,loss_scale,skipped_steps\n"));
+    options_.json.clear(), options_.csv.clear();
+    const TrainResult rest = run(stopped_after_step_9());
+    EXPECT_EQ(rest.steps.back().loss_scale, whole.steps.back().loss_scale);
+    EXPECT_EQ(rest.steps.back().skipped_steps, whole.steps.back().skipped_steps);
+    EXPECT_EQ(rest.steps.back().loss, whole.steps.back().loss);
+    EXPECT_EQ(rest.validation_loss, whole.validation_loss);
+  }
+}
+
+TEST_F(Train, ScalesTheLossOfF16AloneUnlessToldNotTo) {
+  const auto scale = [&](const char* dtype, const char* autocast, const char* loss_scale) {
+    TrainOptions o = options_;
+    o.dtype = dtype, o.autocast = autocast, o.loss_scale = loss_scale;
+    const auto scaler = o.loss_scaler();
+    return scaler ? scaler->initial : 0.0;
+  };
+  EXPECT_EQ(scale("f32", "none", "auto"), 0);
+  EXPECT_EQ(scale("bf16", "none", "auto"), 0);
+  EXPECT_EQ(scale("f32", "bf16", "auto"), 0);
+  EXPECT_EQ(scale("f16", "none", "auto"), 65536);
+  EXPECT_EQ(scale("f32", "f16", "auto"), 65536);
+  EXPECT_EQ(scale("f16", "none", "none"), 0);
+  EXPECT_EQ(scale("f16", "none", "1024"), 1024);
+}
+
+TEST_F(Train, RefusesPrecisionsThatDoNotGoTogether) {
+  const auto refused = [&](const char* dtype, const char* autocast, const char* loss_scale) {
+    TrainOptions o = options_;
+    o.dtype = dtype, o.autocast = autocast, o.loss_scale = loss_scale;
+    return refusal<ValueError>(o);
+  };
+  EXPECT_EQ(refused("f32", "f32", "auto"), "[train] --autocast must be none, bf16 or f16, but is f32");
+  EXPECT_EQ(refused("bf16", "f16", "auto"),
+            "[train] --autocast f16 works between activations of f32, and with --dtype bf16 they are not");
+  EXPECT_EQ(refused("bf16", "none", "1024"),
+            "[train] --loss-scale 1024 serves f16 alone, and neither --dtype bf16 nor --autocast none is");
+  for (const char* scale : {"large", "0", "-4", "0.5", "1e300", "nan", "inf", "12x", ""})
+    EXPECT_EQ(refused("f16", "none", scale),
+              std::string("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is ") + scale);
+}
+
 TEST_F(Train, SaysWhenTheBudgetIsTooSmallAndASmallerRunWorksAfterwards) {
   CachingAllocator& pool = allocator_for(cpu);
   const std::size_t budget = pool.budget();

@@ -2,10 +2,15 @@
 // the CPU, and what they ask the pool for, against the simulated device that stands for a GPU.
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <type_traits>
+
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/simulated_memory.h"
+#include "autograd/autocast.h"
 #include "autograd/operators.h"
 #include "nn/layers.h"
+#include "nn/loss_scaler.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
 #include "nn/training/trainer.h"
@@ -58,6 +63,16 @@ class Perceptron : public Module {
   Linear up_, down_;
 };
 
+/// The same with its products in f16, and a scaled loss.
+class HalfPerceptron : public Perceptron {
+ public:
+  using Perceptron::Perceptron;
+  Tensor loss(const Tensor& tokens, const Tensor& targets) {
+    const AutocastScope scope(DType::f16);
+    return Perceptron::loss(tokens, targets);
+  }
+};
+
 struct Training {
   std::vector<StepRecord> steps;
   std::uint64_t hash, peak, reserved;
@@ -75,7 +90,9 @@ Training run_on(Device device) {
     Generator generator(11), text(12);
     Model model(generator, device);
     AdamW optimizer(model.named_parameters(), {});
-    TrainingStep step(model, optimizer, 1.0);
+    std::optional<LossScaler> scaler;
+    if constexpr (std::is_same_v<Model, HalfPerceptron>) scaler.emplace(device);
+    TrainingStep step(model, optimizer, 1.0, "train", scaler ? &*scaler : nullptr);
     for (int i = 0; i < 4; ++i) {
       Tensor tokens = Tensor::empty({batch, length}, {DType::i64, device}), targets = Tensor::empty_like(tokens);
       tokens.copy_from(randint(0, width, {batch, length}, {DType::i64}, text));
@@ -92,14 +109,15 @@ Training run_on(Device device) {
 
 template <class Model>
 class CudaStep : public ::testing::Test {};
-using Models = ::testing::Types<WithoutProducts, Perceptron>;
+using Models = ::testing::Types<WithoutProducts, Perceptron, HalfPerceptron>;
 TYPED_TEST_SUITE(CudaStep, Models);
 
 TYPED_TEST(CudaStep, LearnsWhatTheCpuLearns) {
   const Training there = run_on<TypeParam>({DeviceType::cuda, 0}), here = run_on<TypeParam>(cpu);
+  constexpr double rounding = std::is_same_v<TypeParam, HalfPerceptron> ? 100 : 1;  // of sums, to f16
   for (std::size_t i = 0; i < here.steps.size(); ++i) {
-    EXPECT_NEAR(there.steps[i].loss, here.steps[i].loss, 1e-5) << "step " << i;
-    EXPECT_NEAR(there.steps[i].gradient_norm, here.steps[i].gradient_norm, 1e-4) << "step " << i;
+    EXPECT_NEAR(there.steps[i].loss, here.steps[i].loss, 1e-5 * rounding) << "step " << i;
+    EXPECT_NEAR(there.steps[i].gradient_norm, here.steps[i].gradient_norm, 1e-4 * rounding) << "step " << i;
   }
 }
 

@@ -165,7 +165,7 @@ TEST(Optimizer, KeepsStateInTheComputeDtypeAndTagsIt) {
   };
   const auto before = tagged();
   Tensor p = start(DType::bf16);
-  AdamW optimizer({{"p", p}}, {.learning_rate = 0.5, .weight_decay = 0.0});
+  AdamW optimizer({{"p", p}}, {.learning_rate = 0.5, .weight_decay = 0.0, .master_weights = false});
   EXPECT_EQ(tagged() - before, 2 * 3 * sizeof(float));
   EXPECT_EQ(optimizer.state()[1].first, "p.second_moment");
   EXPECT_EQ(optimizer.state()[1].second.dtype(), DType::f32);

@@ -1,0 +1,71 @@
+#include "nn/loss_scaler.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/views.h"
+
+namespace poolgrad::nn {
+
+namespace {
+
+bool is_scale(double x) { return std::isfinite(static_cast<float>(x)) && x > 0; }
+
+const LossScalerOptions& checked(const LossScalerOptions& o) {
+  if (!is_scale(o.initial) || !is_scale(o.least) || o.least > o.initial)
+    throw ValueError(fmt::format(
+        "[loss_scaler] scales must be positive f32 numbers, and the least no more than the first: initial {}, least {}",
+        o.initial, o.least));
+  if (!(o.growth >= 1 && std::isfinite(o.growth) && o.backoff > 0 && o.backoff < 1) || o.growth_interval < 1)
+    throw ValueError(
+        fmt::format("[loss_scaler] the scale must grow by 1 or more after at least one step, and fall by a factor "
+                    "between 0 and 1: growth {}, interval {}, backoff {}",
+                    o.growth, o.growth_interval, o.backoff));
+  return o;
+}
+
+}  // namespace
+
+LossScaler::LossScaler(Device device, LossScalerOptions options) : options_(checked(options)) {
+  const MemoryScope scope("loss_scale", Category::optimizer_state);
+  scale_ = Tensor::empty({}, {.dtype = DType::f32, .device = device});
+  set_scale(options_.initial);
+}
+
+Tensor LossScaler::scaled(const Tensor& loss) const { return loss * to(scale_, loss.dtype()); }
+
+bool LossScaler::step(Optimizer& optimizer, double scaled_norm, double clip_norm) {
+  if (!std::isfinite(scaled_norm)) {
+    const double lower = state_.scale * options_.backoff;
+    if (lower < options_.least)
+      throw ValueError(fmt::format("[loss_scaler] gradients are not finite at a scale of {}, and the least is {}",
+                                   state_.scale, options_.least));
+    set_scale(lower);
+    ++state_.skipped;
+    return false;
+  }
+  optimizer.step(clip_scale(scaled_norm / state_.scale, clip_norm) / state_.scale);
+  const double higher = state_.scale * options_.growth;
+  if (++state_.good_steps >= options_.growth_interval) set_scale(is_scale(higher) ? higher : state_.scale);
+  return true;
+}
+
+void LossScaler::load(const State& state) {
+  if (!is_scale(state.scale) || state.good_steps < 0 || state.skipped < 0)
+    throw ValueError(fmt::format("[loss_scaler] no such state: scale {}, good steps {}, skipped {}", state.scale,
+                                 state.good_steps, state.skipped));
+  set_scale(state.scale);
+  state_ = state;
+}
+
+void LossScaler::set_scale(double scale) {
+  scale_.fill(scale);
+  state_.scale = scale;
+  state_.good_steps = 0;
+}
+
+}  // namespace poolgrad::nn
