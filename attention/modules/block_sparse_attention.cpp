@@ -45,7 +45,7 @@ namespace {
 constexpr std::int64_t any_distance = -1;
 constexpr std::size_t max_levels = 4;
 
-void check(const HierarchyLevel& level) {
+void check_level(const HierarchyLevel& level) {
   const auto refuse = [&](const std::string& reason) {
     throw ValueError(fmt::format("[hierarchical_block_sparse] {}: stride {}, window {}, block {}", reason, level.stride,
                                  level.window, level.block));
@@ -70,7 +70,7 @@ HierarchicalBlockSparse::HierarchicalBlockSparse(const std::vector<HierarchyLeve
   if (levels.empty() || levels.size() > max_levels)
     throw ValueError(
         fmt::format("[hierarchical_block_sparse] there must be 1 to {} levels: {}", max_levels, levels.size()));
-  for (const HierarchyLevel& level : levels) check(level);
+  for (const HierarchyLevel& level : levels) check_level(level);
 }
 
 Pattern HierarchicalBlockSparse::pattern(std::int64_t, bool) const {
