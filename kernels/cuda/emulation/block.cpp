@@ -1,8 +1,6 @@
 #include "kernels/cuda/emulation/block.h"
 
 #include <setjmp.h>
-#include <sys/mman.h>
-#include <ucontext.h>
 
 #include <algorithm>
 #include <deque>
@@ -18,109 +16,13 @@
 
 #include "allocator/emulation/device.h"
 #include "allocator/error.h"
-
-#if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(__SANITIZE_THREAD__)
-#include <sanitizer/tsan_interface.h>
-#endif
+#include "kernels/cuda/emulation/fiber.h"
 
 namespace poolgrad::emulation {
 
 thread_local Coordinates here;
 
 namespace {
-
-// A stack that one thread of a block after another runs on, until one has to wait: it keeps the stack, and the others
-// go on on another. Threads that never wait therefore cost no switch. (The thread sanitizer tells threads apart by
-// their stacks: there, each has one.)
-class Fiber {
- public:
-  Fiber(void (*body)(), jmp_buf* scheduler) : body_(body), scheduler_(scheduler) {
-    memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory_ == MAP_FAILED || mprotect(memory_, guard, PROT_NONE) != 0)
-      throw CudaError("[emulation] no memory for the stack of a thread");
-#if defined(__SANITIZE_THREAD__)
-    shadow_ = __tsan_create_fiber(0);
-#endif
-    restart();
-  }
-  ~Fiber() {
-#if defined(__SANITIZE_THREAD__)
-    __tsan_destroy_fiber(shadow_);
-#endif
-    munmap(memory_, bytes);
-  }
-  Fiber(const Fiber&) = delete;
-  Fiber& operator=(const Fiber&) = delete;
-
-  /// It begins anew; what was on its stack is forgotten.
-  void restart() {
-    getcontext(&context_);
-    context_.uc_stack.ss_sp = memory_;
-    context_.uc_stack.ss_size = bytes;
-    context_.uc_link = nullptr;
-    makecontext(&context_, body_, 0);
-    fresh_ = true;
-  }
-
-  /// From the scheduler to here, until leave().
-  void enter() {
-#if defined(__SANITIZE_ADDRESS__)
-    void* fake = nullptr;
-    __sanitizer_start_switch_fiber(&fake, memory_, bytes);
-#endif
-#if defined(__SANITIZE_THREAD__)
-    outer_ = __tsan_get_current_fiber();
-    __tsan_switch_to_fiber(shadow_, __tsan_switch_to_fiber_no_sync);
-#endif
-    if (_setjmp(*scheduler_) == 0) {
-      if (!fresh_) _longjmp(place_, 1);
-      fresh_ = false;
-      setcontext(&context_);
-    }
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
-#endif
-  }
-  void leave() {
-#if defined(__SANITIZE_ADDRESS__)
-    void* fake = nullptr;
-    __sanitizer_start_switch_fiber(&fake, outer_stack_, outer_bytes_);
-#endif
-#if defined(__SANITIZE_THREAD__)
-    __tsan_switch_to_fiber(outer_, __tsan_switch_to_fiber_no_sync);
-#endif
-    if (_setjmp(place_) == 0) _longjmp(*scheduler_, 1);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake, &outer_stack_, &outer_bytes_);
-#endif
-  }
-  /// The first thing on a stack.
-  void arrived() {
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(nullptr, &outer_stack_, &outer_bytes_);
-#endif
-  }
-
- private:
-  static constexpr std::size_t bytes = 256 << 10, guard = 4096;
-  void (*body_)();
-  jmp_buf* scheduler_;
-  ucontext_t context_{};  // where it begins
-  jmp_buf place_{};       // where it goes on: swapcontext() would ask the kernel for the mask of signals each time
-  bool fresh_ = true;
-  void* memory_ = nullptr;
-#if defined(__SANITIZE_ADDRESS__)
-  const void* outer_stack_ = nullptr;
-  std::size_t outer_bytes_ = 0;
-#endif
-#if defined(__SANITIZE_THREAD__)
-  void* shadow_ = nullptr;
-  void* outer_ = nullptr;
-#endif
-};
 
 std::string place_of(const Where& where) {
   return std::filesystem::path(where.file_name()).filename().string() + ":" + std::to_string(where.line());
@@ -143,6 +45,20 @@ struct Warp {
   std::uint32_t passed = 0;           // collectives so far
   std::uint64_t words[2][warp_size];  // of this collective and of the one before, which lanes may still read
 };
+
+// The asynchronous copies of a thread.
+struct Copy {
+  const SharedArray* array;
+  std::int64_t index;
+  const void* from;
+  std::size_t bytes;
+  std::int64_t group;
+};
+struct Copies {
+  std::vector<Copy> under_way;
+  std::int64_t groups = 0;  // committed
+};
+inline constexpr std::size_t bytes_of_copy = 16;
 
 struct DeclaredArray {
   SharedArray array;
@@ -216,6 +132,7 @@ class Scheduler {
   void read(const SharedArray& array, std::int64_t index, Where where) {
     SharedUse& use = checked(array, index, where);
     if (use.writer < 0) fail(access("reads", array, index, where) + ", which nobody has written");
+    refuse_under_way("reads", use, array, index, where);
     if (use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
       fail(access("reads", array, index, where) + ", which thread " + std::to_string(use.writer) +
            " has written with no barrier in between");
@@ -232,6 +149,7 @@ class Scheduler {
 
   void write(const SharedArray& array, std::int64_t index, Where where) {
     SharedUse& use = checked(array, index, where);
+    refuse_under_way("writes", use, array, index, where);
     if (use.writer >= 0 && use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
       fail(access("writes", array, index, where) + ", as thread " + std::to_string(use.writer) +
            " has with no barrier in between");
@@ -239,9 +157,30 @@ class Scheduler {
     if (read_by_others && use.read == barriers_ && (use.many_readers || !ordered(use.reader, use.read, use.warp_read)))
       fail(access("writes", array, index, where) + ", which thread " + std::to_string(use.reader) +
            " has read with no barrier in between");
-    use.writer = current();
-    use.written = barriers_;
-    use.warp_written = warps_[current_ / warp_size].passed;
+    written_now(use);
+  }
+
+  void copy(const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes, Where where) {
+    if (reinterpret_cast<std::uintptr_t>(from) % bytes_of_copy != 0)
+      fail(access("copies to", array, index, where) + " from an address that is no multiple of 16");
+    write(array, index, where);
+    array.uses[index].under_way = true;
+    std::memset(array.data + static_cast<std::size_t>(index) * bytes_of_copy, 0xff, bytes_of_copy);
+    copies_[current_].under_way.push_back({&array, index, from, bytes, copies_[current_].groups});
+  }
+  void commit() { ++copies_[current_].groups; }
+  void wait_for(std::int64_t pending) {
+    Copies& own = copies_[current_];
+    std::erase_if(own.under_way, [&](const Copy& copy) {
+      if (copy.group >= own.groups - pending) return false;
+      std::byte* to = copy.array->data + static_cast<std::size_t>(copy.index) * bytes_of_copy;
+      std::memset(to, 0, bytes_of_copy);
+      std::memcpy(to, copy.from, copy.bytes);
+      SharedUse& use = copy.array->uses[copy.index];
+      use.under_way = false;
+      written_now(use);
+      return true;
+    });
   }
 
   /// What runs on every stack: the threads that have not begun, one after another.
@@ -263,6 +202,17 @@ class Scheduler {
       fail(access("uses", array, index, where) + ", which has " + std::to_string(array.count) + " elements");
     return array.uses[index];
   }
+  void written_now(SharedUse& use) const {
+    use.writer = current();
+    use.written = barriers_;
+    use.warp_written = warps_[current_ / warp_size].passed;
+  }
+  void refuse_under_way(const char* verb, const SharedUse& use, const SharedArray& array, std::int64_t index,
+                        const Where& where) const {
+    if (use.under_way)
+      fail(access(verb, array, index, where) + ", to which a copy is under way that thread " +
+           std::to_string(use.writer) + " has not waited for");
+  }
   /// Whether what a thread did after so many barriers of its block and collectives of its warp is over for this one.
   bool ordered(int thread, std::uint32_t barriers, std::uint32_t collectives) const {
     if (barriers != barriers_) return true;
@@ -277,6 +227,7 @@ class Scheduler {
                   static_cast<unsigned>(number / (grid.x * grid.y))};
     const auto count = static_cast<std::size_t>(shape_.block.x * shape_.block.y * shape_.block.z);
     threads_.assign(count, {});
+    copies_.assign(count, {});
     warps_.resize((count + warp_size - 1) / warp_size);
     for (Warp& warp : warps_) warp.arrived = 0, warp.passed = 0;
     arrays_.clear();
@@ -399,6 +350,7 @@ class Scheduler {
   // The block that runs.
   std::int64_t block_ = 0;
   std::vector<Thread> threads_;
+  std::vector<Copies> copies_;
   std::vector<Warp> warps_;
   std::deque<DeclaredArray> arrays_;
   std::int64_t shared_bytes_ = 0;
@@ -466,5 +418,10 @@ void check_shared_read(const SharedArray& array, std::int64_t index, Where where
 void check_shared_write(const SharedArray& array, std::int64_t index, Where where) {
   running().write(array, index, where);
 }
+void copy_async(const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes, Where where) {
+  running().copy(array, index, from, bytes, where);
+}
+void commit_copies() { running().commit(); }
+void wait_for_copies(std::int64_t pending) { running().wait_for(pending); }
 
 }  // namespace poolgrad::emulation

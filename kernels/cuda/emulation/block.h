@@ -5,7 +5,7 @@
 // A kernel that would be undefined on a GPU ends with CudaError `[operator] what, which threads, where`: threads of a
 // block that wait at different barriers or for one that has returned; lanes of a warp that do not all come to a
 // collective; an index outside of a shared array; an element of one that is read before it is written, or used by two
-// threads, one of which writes, with no barrier in between.
+// threads, one of which writes, with no barrier in between, or used while a copy to it is under way.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +49,7 @@ int lane();
 struct SharedUse {
   std::int16_t writer = -1, reader = -1;          // threads
   bool many_readers = false;                      // of several warps
+  bool under_way = false;                         // a copy to it, by `writer`, which has not waited for it
   std::uint32_t written = 0, read = 0;            // the block's barriers before that
   std::uint32_t warp_written = 0, warp_read = 0;  // the warp's
 };
@@ -64,6 +65,14 @@ SharedArray& shared_array(const char* name, std::size_t element, std::int64_t co
 SharedArray& dynamic_shared_array(const char* name, std::size_t element, Where where);
 void check_shared_read(const SharedArray& array, std::int64_t index, Where where);
 void check_shared_write(const SharedArray& array, std::int64_t index, Where where);
+
+/// cp.async: an element of 16 bytes becomes the first `bytes` of those at `from`, and zeros, when the thread has waited
+/// for its group; until then it is poisoned. Other threads may read it after a barrier.
+void copy_async(const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes, Where where);
+/// The thread's copies since its last group are a group.
+void commit_copies();
+/// Waits for the thread's groups but the last `pending` ones.
+void wait_for_copies(std::int64_t pending);
 
 /// A word that holds a value of up to eight bytes.
 template <class T>
@@ -120,6 +129,7 @@ class Shared {
     Where where;
   };
   SharedElement<T> operator[](Position position) const { return {*array_, position.index, position.where}; }
+  const SharedArray& array() const { return *array_; }
 
  private:
   const SharedArray* array_;

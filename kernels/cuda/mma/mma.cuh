@@ -1,0 +1,200 @@
+// The instructions of tensor cores that kernels use (mma.sync and ldmatrix; cp.async, which brings their operands; all
+// from sm_80 on), and nothing else: the only inline PTX for them. Each has a twin on the host, in which the lanes of an
+// emulated warp meet and take from each other what fragments.h says that they have.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/launcher.cuh"
+#include "kernels/cuda/mma/fragments.h"
+#include "kernels/dtype.h"
+
+#if !defined(__CUDACC__)
+#include <array>
+#include <cmath>
+#endif
+
+namespace poolgrad::kernels::cuda {
+
+/// 16 bytes of shared memory: eight elements of a row.
+struct alignas(16) Chunk {
+  std::uint32_t word[4];
+};
+inline constexpr int elements_of_chunk = 8;
+
+/// A lane's part of A, or of two neighbouring B: words 0 and 1 of the first, 2 and 3 of the second.
+struct FragmentAB {
+  std::uint32_t word[4];
+};
+/// Of C and D.
+struct FragmentC {
+  float value[elements_of_c];
+};
+
+#if defined(__CUDACC__)
+
+__device__ inline std::uint32_t shared_address(const Shared<Chunk>& memory, int index) {
+  return static_cast<std::uint32_t>(__cvta_generic_to_shared(&memory[index]));
+}
+
+/// c += a b, products exact and sums in f32; S is Half or BFloat16. A collective of the warp.
+template <class S>
+__device__ void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint32_t b1) {
+  static_assert(std::is_same_v<S, Half> || std::is_same_v<S, BFloat16>);
+  if constexpr (std::is_same_v<S, Half>)
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c.value[0]), "+f"(c.value[1]), "+f"(c.value[2]), "+f"(c.value[3])
+        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b0), "r"(b1));
+  else
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c.value[0]), "+f"(c.value[1]), "+f"(c.value[2]), "+f"(c.value[3])
+        : "r"(a.word[0]), "r"(a.word[1]), "r"(a.word[2]), "r"(a.word[3]), "r"(b0), "r"(b1));
+}
+
+/// Four 8 x 8 matrices, whose rows are the chunks that the lanes point to: word m is the lane's part of matrix m, or of
+/// its transpose. A collective of the warp.
+template <bool Transposed>
+__device__ FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index) {
+  FragmentAB f;
+  if constexpr (Transposed)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f.word[0]), "=r"(f.word[1]), "=r"(f.word[2]), "=r"(f.word[3])
+                 : "r"(shared_address(memory, index))
+                 : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(f.word[0]), "=r"(f.word[1]), "=r"(f.word[2]), "=r"(f.word[3])
+                 : "r"(shared_address(memory, index))
+                 : "memory");
+  return f;
+}
+
+/// Begins to copy 16 bytes, aligned to as many, to a chunk; it becomes zero where there is nothing to copy, and then
+/// nothing is read. There for the thread after cp_async_wait(), for others after a barrier behind that.
+__device__ inline void cp_async_16(const Shared<Chunk>& memory, int index, const void* from, bool exists) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+               :
+               : "r"(shared_address(memory, index)), "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
+               : "memory");
+}
+/// The thread's copies since the last commit are a group.
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+/// Waits for the thread's groups but the last `Pending` ones.
+template <int Pending>
+__device__ void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(Pending) : "memory");
+}
+
+/// 2^x, a few units in the last place off; 1 of 0, 0 of -infinity.
+__device__ inline float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Two numbers rounded to S, the first in the lower half.
+template <class S>
+__device__ std::uint32_t packed_pair(float first, float second) {
+  std::uint32_t word;
+  if constexpr (std::is_same_v<S, Half>)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(second), "f"(first));
+  return word;
+}
+
+#else
+
+/// f(of), where of(lane) is what that lane of the warp gives. Nobody goes on before all have seen everything.
+template <class T, class F>
+void with_lanes(const char* collective, const T& own, Where where, const F& f) {
+  const std::uint64_t* words = emulation::exchange(collective, emulation::to_word(&own), where);
+  f([&](int lane) -> const T& { return *emulation::from_word<const T*>(words[lane]); });
+  emulation::exchange(collective, 0, where);
+}
+
+template <class S>
+float element_of(const std::uint32_t* words, int i) {
+  S element;
+  element.bits = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
+  return static_cast<float>(element);
+}
+
+/// Which lane has an element of a matrix, and as which of its own: the inverse of a function of fragments.h.
+struct Holder {
+  int lane = -1, element = -1;
+};
+template <std::size_t Rows, std::size_t Columns, int Elements, class PlaceOf>
+constexpr auto holders_of(PlaceOf place_of) {
+  std::array<std::array<Holder, Columns>, Rows> holders{};
+  for (int lane = 0; lane < emulation::warp_size; ++lane)
+    for (int i = 0; i < Elements; ++i) {
+      const Place place = place_of(lane, i);
+      holders[static_cast<std::size_t>(place.row)][static_cast<std::size_t>(place.column)] = {lane, i};
+    }
+  return holders;
+}
+
+template <class S>
+void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint32_t b1,
+                  Where where = Where::current()) {
+  static constexpr auto in_a = holders_of<16, 16, elements_of_a>(place_in_a);
+  static constexpr auto in_b = holders_of<16, 8, elements_of_b>(place_in_b);
+  struct Operands {
+    FragmentAB a;
+    std::uint32_t b[2];
+  };
+  with_lanes("mma_m16n8k16", Operands{a, {b0, b1}}, where, [&](const auto& of) {
+    for (int i = 0; i < elements_of_c; ++i) {
+      const Place place = place_in_c(emulation::lane(), i);
+      double sum = c.value[i];
+      for (std::size_t k = 0; k < 16; ++k) {
+        const Holder x = in_a[static_cast<std::size_t>(place.row)][k],
+                     y = in_b[k][static_cast<std::size_t>(place.column)];
+        sum +=
+            static_cast<double>(element_of<S>(of(x.lane).a.word, x.element)) * element_of<S>(of(y.lane).b, y.element);
+      }
+      c.value[i] = static_cast<float>(sum);
+    }
+  });
+}
+
+template <bool Transposed>
+FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index, Where where = Where::current()) {
+  FragmentAB result{};
+  with_lanes("ldmatrix_x4", index, where, [&](const auto& of) {
+    for (int matrix = 0; matrix < 4; ++matrix)
+      for (int i = 0; i < 2; ++i) {
+        const Place place = place_in_matrix(emulation::lane(), i);
+        const int row = Transposed ? place.column : place.row, column = Transposed ? place.row : place.column;
+        const Chunk chunk = memory[Shared<Chunk>::Position(of(lane_of_matrix_row(matrix, row)), where)];
+        result.word[matrix] |= (chunk.word[column / 2] >> (column % 2 * 16) & 0xffffu) << (i * 16);
+      }
+  });
+  return result;
+}
+
+inline void cp_async_16(const Shared<Chunk>& memory, int index, const void* from, bool exists,
+                        Where where = Where::current()) {
+  emulation::copy_async(memory.array(), index, from, exists ? sizeof(Chunk) : 0, where);
+}
+inline void cp_async_commit() { emulation::commit_copies(); }
+template <int Pending>
+void cp_async_wait() {
+  emulation::wait_for_copies(Pending);
+}
+
+inline float exp2_approx(float x) { return std::exp2(x); }
+
+template <class S>
+std::uint32_t packed_pair(float first, float second) {
+  return static_cast<std::uint32_t>(S(first).bits) | static_cast<std::uint32_t>(S(second).bits) << 16;
+}
+
+#endif
+
+}  // namespace poolgrad::kernels::cuda
