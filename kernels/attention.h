@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string_view>
 
 #include "allocator/stream.h"
 #include "kernels/random.h"
@@ -53,6 +54,15 @@ struct AttentionGradients {
 void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
                         const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
                         const AttentionGradients& gradients);
+
+/// Whether a GPU may use its tensor cores (mma.sync) for attention in f16 and bf16, for which weights, and gradients of
+/// scores, are rounded to that type; values of keys that a query does not see must be finite then. Off unless
+/// POOLGRAD_MMA=1; nothing to other dtypes and devices.
+void allow_mma(bool allowed);
+bool mma_allowed();
+/// What attention is computed by on a device: the instruction set of the CPU, "cuda cores", or "cuda cores, f16 and
+/// bf16: mma".
+std::string_view attention_backend(Device device);
 
 /// The requests for scratch, in bytes, that one call makes of the pool by the threads and the instruction set in use:
 /// an upper bound for almost every pattern. Views need no data.

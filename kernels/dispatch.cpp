@@ -15,6 +15,7 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/definition/elementwise.h"
 #include "kernels/definition/indexing.h"
+#include "kernels/instruction_sets.h"
 #include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels {
@@ -339,11 +340,16 @@ void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
 
 namespace {
 
+bool is_set(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && std::string_view(text) == "1";
+}
 std::atomic<bool>& tf32() {
-  static std::atomic<bool> allowed{[] {
-    const char* text = std::getenv("POOLGRAD_TF32");
-    return text != nullptr && std::string_view(text) == "1";
-  }()};
+  static std::atomic<bool> allowed{is_set("POOLGRAD_TF32")};
+  return allowed;
+}
+std::atomic<bool>& mma() {
+  static std::atomic<bool> allowed{is_set("POOLGRAD_MMA")};
   return allowed;
 }
 
@@ -351,6 +357,12 @@ std::atomic<bool>& tf32() {
 
 void allow_tf32(bool allowed) { tf32() = allowed; }
 bool tf32_allowed() { return tf32(); }
+void allow_mma(bool allowed) { mma() = allowed; }
+bool mma_allowed() { return mma(); }
+std::string_view attention_backend(Device device) {
+  if (device.type != DeviceType::cuda) return instruction_set();
+  return mma_allowed() ? "cuda cores, f16 and bf16: mma" : "cuda cores";
+}
 
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
   if (!is_floating(shape.dtype))

@@ -2,8 +2,9 @@
 // and Gimelshein 2018).
 #include <optional>
 
+#include "kernels/cuda/attention/calls.cuh"
+#include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/program.h"
-#include "kernels/cuda/attention/scores.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/elementwise.h"
 #include "kernels/with_type.h"
@@ -11,32 +12,6 @@
 namespace poolgrad::kernels {
 namespace cuda {
 namespace {
-
-/// One number for each query: (B, H, N).
-template <class T>
-struct OfQueries {
-  T* data = nullptr;
-  std::int64_t batch = 0, head = 0, query = 0;
-
-  OfQueries() = default;
-  explicit OfQueries(const View& view)
-      : data(view.as<T>()), batch(view.strides[0]), head(view.strides[1]), query(view.strides[2]) {}
-  POOLGRAD_HD T& at(std::int64_t b, std::int64_t h, std::int64_t i) const {
-    return data[b * batch + h * head + i * query];
-  }
-};
-
-template <class T>
-struct ForwardCall {
-  AttentionProgram program;
-  TileItems items;
-  ScoreRules<T> rules;
-  Operand q, k, v, out, carry_out;
-  OfQueries<T> lse;
-  OfQueries<const T> carry_lse;
-  const T* sinks;
-  std::int64_t sinks_stride, group;  // query heads of a key head
-};
 
 /// A thread is one of the lanes of a row of scores, of which it has every lanes_of_row-th.
 template <class T, int Packs>
@@ -61,13 +36,9 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void attend_tiles(const __grid_
     const std::int64_t column = item.chunk * Results<T, Packs>::columns, query = tile.row + row * tile.stride;
     const auto all_queries = rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count));
 
-    // The state before the first key: that of the keys so far, that of a sink, or nothing.
     T maximum = nothing, sum{};
     if (row < tile.count) {
-      if (call.carry_lse.data)
-        maximum = call.carry_lse.at(item.batch, item.head, query);
-      else if (call.sinks)
-        maximum = call.sinks[item.head * call.sinks_stride];
+      maximum = call.first_maximum(item.batch, item.head, query);
       if (lane == 0 && maximum != nothing) sum = T(1);
     }
     Results<T, Packs> results{};
@@ -180,19 +151,8 @@ void attend(Stream stream, const AttentionSchedule& schedule, const AttentionSco
   const Apart<T> own_out(stream, out, chunks > 1 && out.data == q.data),
       own_lse(stream, lse, chunks > 1 && lse.data && lse.data == carry_lse.data);
   const auto kept = program_on_device(stream, schedule, tile_rows<T>);
-  const ForwardCall<T> call{.program = kept->program(),
-                            .items = {q.shape[0], q.shape[2], scores.first_head, 1, chunks},
-                            .rules = ScoreRules<T>::make(scores),
-                            .q = Operand(q),
-                            .k = Operand(k),
-                            .v = Operand(v),
-                            .out = Operand(own_out.view()),
-                            .carry_out = Operand(carry_out),
-                            .lse = OfQueries<T>(own_lse.view()),
-                            .carry_lse = OfQueries<const T>(carry_lse),
-                            .sinks = scores.sinks.as<const T>(),
-                            .sinks_stride = scores.sinks.strides[0],
-                            .group = q.shape[2] / k.shape[2]};
+  const auto call = ForwardCall<T>::make(kept->program(), scores, chunks, q, k, v, own_out.view(), own_lse.view(),
+                                         carry_out, carry_lse);
   const std::int64_t items = call.items.count(call.program);
   if (items == 0) return;
   launch("attention", &attend_tiles<T, Packs>, shape_of_items(items, tile_threads<T>, score_bytes<T>), stream, call);
@@ -210,7 +170,9 @@ void on_cuda::attention_forward(Stream stream, const AttentionSchedule& schedule
   cuda::check_views("attention", stream,
                     {&q, &k, &v, &out, &lse, &carry_out, &carry_lse, &scores.bias, &scores.alibi, &scores.sinks});
   const auto run = [&](auto kernel) { kernel(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse); };
-  if (q.dtype == DType::f64)
+  if (cuda::mma_takes({&q, &k, &v}))
+    run(cuda::attend_by_mma);
+  else if (q.dtype == DType::f64)
     run(cuda::attend<double, 2>);
   else if (v.shape[3] <= 64)
     run(cuda::attend<float, 1>);

@@ -1,8 +1,9 @@
 // The gradients of attention from the global lse and delta, without atomics: one kernel, whose tiles are of queries for
 // dq and of keys for dk and dv, over the program and the transposed one. Each of the three is a launch, and recomputes
 // the weights (Dao et al. 2022): every element is the work of one block, in the order of the program.
+#include "kernels/cuda/attention/calls.cuh"
+#include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/program.h"
-#include "kernels/cuda/attention/scores.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/elementwise.h"
 #include "kernels/with_type.h"
@@ -10,23 +11,6 @@
 namespace poolgrad::kernels {
 namespace cuda {
 namespace {
-
-/// With tiles of queries, `own` is q, `visited` k, `own_out` dO, `visited_out` v; with tiles of keys the other way
-/// round. The products of the former are scores, those of the latter the gradients of weights.
-template <class T>
-struct GradientCall {
-  AttentionProgram program;
-  TileItems items;
-  ScoreRules<T> rules;
-  Operand own, visited, own_out, visited_out;
-  bool by_keys, of_weights;  // tiles are of keys; the gradient of v, which needs weights alone
-  Operand result;
-  T* dbias;
-  std::int64_t dbias_strides[4];
-  const T *lse, *delta;
-  std::int64_t lse_strides[3], delta_strides[3], group;
-  bool accumulate;
-};
 
 template <class T, int Packs>
 __global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid_constant__ GradientCall<T> call) {
@@ -80,8 +64,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid
               const std::int64_t other_row = run.keys.row + step * run.keys.stride, position = visit.position(step);
               const Pair pair = call.by_keys ? Pair{other_row, own_row, position, own_position}
                                              : Pair{own_row, other_row, own_position, position};
-              const T lse = call.lse[item.batch * call.lse_strides[0] + head * call.lse_strides[1] +
-                                     pair.query * call.lse_strides[2]];
+              const T lse = call.lse.at(item.batch, head, pair.query);
               T slope;
               const T score =
                   rules.score(scores[at], item.batch, head, pair, slope) + visit.template log_multiplicity<T>(step);
@@ -90,8 +73,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid
                 if (call.of_weights) {
                   result = weight * kept;
                 } else {
-                  const T delta = call.delta[item.batch * call.delta_strides[0] + head * call.delta_strides[1] +
-                                             pair.query * call.delta_strides[2]];
+                  const T delta = call.delta.at(item.batch, head, pair.query);
                   const T gradient = weight * (scores[second + at] * kept - delta);
                   if (call.dbias && item.chunk == 0)
                     call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
@@ -164,7 +146,9 @@ void launch_gradient(Stream stream, GradientCall<T> call, std::int64_t depth) {
          shape_of_items(items, tile_threads<T>, (call.of_weights ? 1 : 2) * score_bytes<T>), stream, call);
 }
 template <class T>
-void launch_gradient(Stream stream, const GradientCall<T>& call, std::int64_t depth) {
+void launch_gradient(Stream stream, const GradientCall<T>& call, std::int64_t depth, bool by_mma) {
+  if constexpr (std::is_same_v<T, float>)
+    if (by_mma) return sum_gradients_by_mma(stream, call);
   if (std::is_same_v<T, double> || depth > Results<T, 1>::columns)
     launch_gradient<T, 2>(stream, call, depth);
   else if constexpr (!std::is_same_v<T, double>)
@@ -176,11 +160,11 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
               const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
               const AttentionGradients& gradients) {
   const AttentionGradients& g = gradients;
+  const bool by_mma = mma_takes({&q, &k, &v, &grad_out});
   GradientCall<T> call{};
   call.rules = ScoreRules<T>::make(scores);
-  call.lse = lse.as<const T>();
-  call.delta = delta.as<const T>();
-  for (int d = 0; d < 3; ++d) call.lse_strides[d] = lse.strides[d], call.delta_strides[d] = delta.strides[d];
+  call.lse = OfQueries<const T>(lse);
+  call.delta = OfQueries<const T>(delta);
   call.group = q.shape[2] / k.shape[2];
   call.accumulate = g.accumulate;
   call.items = {q.shape[0], q.shape[2], scores.first_head, 1, 1};
@@ -194,7 +178,7 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
     by_query.dbias = g.dbias.as<T>();
     for (int d = 0; d < 4; ++d) by_query.dbias_strides[d] = g.dbias.strides[d];
     if (g.dbias.data && !g.accumulate) fill(stream, g.dbias, 0);
-    launch_gradient(stream, by_query, q.shape[3]);
+    launch_gradient(stream, by_query, q.shape[3], by_mma);
   }
   if (!g.dk.data && !g.dv.data) return;
   const auto kept = program_on_device(stream, schedule.transposed(), tile_rows<T>);
@@ -205,12 +189,12 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
   call.own_out = Operand(v), call.visited_out = Operand(grad_out);
   if (g.dk.data) {
     call.result = Operand(g.dk);
-    launch_gradient(stream, call, k.shape[3]);
+    launch_gradient(stream, call, k.shape[3], by_mma);
   }
   if (g.dv.data) {
     call.result = Operand(g.dv);
     call.of_weights = true;
-    launch_gradient(stream, call, v.shape[3]);
+    launch_gradient(stream, call, v.shape[3], by_mma);
   }
 }
 

@@ -21,13 +21,14 @@ namespace poolgrad::kernels::testing {
 /// (B, N, H, D) with a gap after every row of D, which must stay untouched.
 class RowsArray {
  public:
-  RowsArray(DType dtype, std::int64_t batch, std::int64_t n, std::int64_t heads, std::int64_t depth)
-      : array_(dtype, {batch, n, heads, depth + gap}), view_(array_.view()), depth_(depth) {
+  RowsArray(DType dtype, std::int64_t batch, std::int64_t n, std::int64_t heads, std::int64_t depth,
+            std::int64_t gap = 3)
+      : array_(dtype, {batch, n, heads, depth + gap}), view_(array_.view()), depth_(depth), gap_(gap) {
     view_.shape[3] = depth;
   }
   ~RowsArray() {
     for (std::int64_t i = 0; i < array_.count(); ++i)
-      if (i % (depth_ + gap) >= depth_ && !std::isnan(array_[i])) {
+      if (i % (depth_ + gap_) >= depth_ && !std::isnan(array_[i])) {
         ADD_FAILURE() << "wrote into the gap after a row, element " << i;
         return;
       }
@@ -37,15 +38,14 @@ class RowsArray {
 
   const View& view() const { return view_; }
   std::int64_t count() const { return view_.count(); }
-  double operator[](std::int64_t i) const { return array_[i / depth_ * (depth_ + gap) + i % depth_]; }
-  void set(std::int64_t i, double value) { array_.set(i / depth_ * (depth_ + gap) + i % depth_, value); }
+  double operator[](std::int64_t i) const { return array_[i / depth_ * (depth_ + gap_) + i % depth_]; }
+  void set(std::int64_t i, double value) { array_.set(i / depth_ * (depth_ + gap_) + i % depth_, value); }
   const std::vector<std::uint8_t>& bytes() const { return array_.bytes(); }
 
  private:
-  static constexpr std::int64_t gap = 3;
   TestArray array_;
   View view_;
-  std::int64_t depth_;
+  std::int64_t depth_, gap_;
 };
 
 using Numbers = std::vector<double>;
@@ -59,8 +59,10 @@ struct BackwardExample {
   Multiplicity multiplicity;
   double softcap = 0, dropout = 0, sharpness = 1;
   bool bias = false, alibi = false, sinks = false;
-  bool dbias = false;  // the gradient of a bias is wanted, though there may be none
-  Numbers alone;       // positions of queries whose lse is -infinity whatever they see: they must have no gradient
+  bool magnitudes = false;  // BackwardCheck::magnitude is wanted
+  bool dbias = false;       // the gradient of a bias is wanted, though there may be none
+  std::int64_t gap = 3;     // elements between the rows of operands and of gradients
+  Numbers alone;            // positions of queries whose lse is -infinity whatever they see: they must have no gradient
 
   std::int64_t queries() const { return schedule.queries.count; }
   std::int64_t keys() const { return schedule.keys.count; }
@@ -102,10 +104,10 @@ class BackwardCheck {
       : e(example),
         storage(dtype),
         compute(compute_dtype(dtype)),
-        q(dtype, e.batch, e.queries(), e.q_heads, e.depth),
-        k(dtype, e.batch, e.keys(), e.kv_heads, e.depth),
-        v(dtype, e.batch, e.keys(), e.kv_heads, e.v_depth),
-        grad_out(dtype, e.batch, e.queries(), e.q_heads, e.v_depth),
+        q(dtype, e.batch, e.queries(), e.q_heads, e.depth, e.gap),
+        k(dtype, e.batch, e.keys(), e.kv_heads, e.depth, e.gap),
+        v(dtype, e.batch, e.keys(), e.kv_heads, e.v_depth, e.gap),
+        grad_out(dtype, e.batch, e.queries(), e.q_heads, e.v_depth, e.gap),
         grad_lse(compute, {e.batch, e.q_heads, e.queries()}),
         lse(compute, {e.batch, e.q_heads, e.queries()}, Layout::spread),
         delta(compute, {e.batch, e.q_heads, e.queries()}),
@@ -139,9 +141,9 @@ class BackwardCheck {
     RowsArray dq, dk, dv;
     TestArray dbias;
     Result(const BackwardExample& e, DType type)
-        : dq(type, e.batch, e.queries(), e.q_heads, e.depth),
-          dk(type, e.batch, e.keys(), e.kv_heads, e.depth),
-          dv(type, e.batch, e.keys(), e.kv_heads, e.v_depth),
+        : dq(type, e.batch, e.queries(), e.q_heads, e.depth, e.gap),
+          dk(type, e.batch, e.keys(), e.kv_heads, e.depth, e.gap),
+          dv(type, e.batch, e.keys(), e.kv_heads, e.v_depth, e.gap),
           dbias(compute_dtype(type), {e.dbias ? e.batch : 0, e.q_heads, e.queries(), e.keys()}, Layout::transposed) {}
     AttentionGradients views(bool accumulate = false) const {
       return {dq.view(), dk.view(), dv.view(), dbias.count() > 0 ? dbias.view() : View{}, accumulate};
@@ -179,8 +181,8 @@ class BackwardCheck {
   RowsArray q, k, v, grad_out;
   TestArray grad_lse, lse, delta, bias, alibi, sinks;
   AttentionScores scores;
-  Gradients expected;
-  Numbers out;  // (B, Nq, Hq, Dv)
+  Gradients expected, magnitude;  // the sums, and those of the terms' magnitudes, where they are wanted
+  Numbers out;                    // (B, Nq, Hq, Dv)
 
  private:
   static double dot(const double* x, const double* y, std::int64_t count) {
@@ -202,6 +204,13 @@ class BackwardCheck {
     expected = {Numbers(values[0].size()), Numbers(values[1].size()), Numbers(values[2].size()),
                 Numbers(static_cast<std::size_t>(e.dbias ? e.batch * e.q_heads * e.queries() * e.keys() : 0))};
     out.assign(values[3].size(), 0.0);
+    if (e.magnitudes) {
+      magnitude = {Numbers(values[0].size()), Numbers(values[1].size()), Numbers(values[2].size()), {}};
+      for (const Numbers& x : values) {
+        Numbers& positive = magnitudes_.emplace_back(x);
+        for (double& number : positive) number = std::abs(number);
+      }
+    }
     for (std::int64_t b = 0; b < e.batch; ++b)
       for (std::int64_t h = 0; h < e.q_heads; ++h)
         for (std::int64_t i = 0; i < e.queries(); ++i) evaluate_row(values, b, h, i);
@@ -257,8 +266,15 @@ class BackwardCheck {
       add(expected.dv.data() + key(j) * e.v_depth, weight[j] * kept[j], gi, e.v_depth);
       add(expected.dq.data() + query * e.depth, dx, values[1].data() + key(j) * e.depth, e.depth);
       add(expected.dk.data() + key(j) * e.depth, dx, qi, e.depth);
+      if (!e.magnitudes) continue;
+      add(magnitude.dv.data() + key(j) * e.v_depth, weight[j] * kept[j], magnitudes_[3].data() + query * e.v_depth,
+          e.v_depth);
+      add(magnitude.dq.data() + query * e.depth, std::abs(dx), magnitudes_[1].data() + key(j) * e.depth, e.depth);
+      add(magnitude.dk.data() + key(j) * e.depth, std::abs(dx), magnitudes_[0].data() + query * e.depth, e.depth);
     }
   }
+
+  std::vector<Numbers> magnitudes_;  // of q, k, v, dO
 };
 
 /// The kernel agrees with the definition in f64 and in f32.

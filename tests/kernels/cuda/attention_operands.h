@@ -70,6 +70,38 @@ inline void expect_definition_there(ForwardProblem&& p, const std::string& what 
   expect_definition_there(p, what);
 }
 
+inline ForwardProblem of_pattern(DType dtype, const Named& pattern, PositionMap queries, PositionMap keys, bool causal,
+                                 std::int64_t depth = 9, std::int64_t v_depth = 8) {
+  ForwardProblem p(dtype, {1, queries.count, keys.count, 4, 2, depth, v_depth});
+  const BackwardExample e = example(pattern, queries, keys, causal);
+  p.schedule = e.schedule;
+  p.multiplicity = e.multiplicity;
+  return p;
+}
+
+/// The keys in parts, in the order given; intermediate results in the compute dtype lie over the carried ones.
+inline void run_in_parts_there(ForwardProblem& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& parts) {
+  TestArray sum(p.compute_dtype(), {p.shape.batch, p.shape.queries, p.shape.q_heads, p.shape.v_depth});
+  const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse, p.bias, p.alibi, p.sinks, sum);
+  const auto part = [&](View view, int dimension, std::int64_t begin, std::int64_t end) {
+    view.data = view.as<char>() + begin * view.strides[dimension] * static_cast<std::int64_t>(size_of(view.dtype));
+    view.shape[dimension] = end - begin;
+    return there(view);
+  };
+  for (std::size_t n = 0; n < parts.size(); ++n) {
+    const auto [begin, end] = parts[n];
+    AttentionSchedule schedule = p.schedule;
+    schedule.keys = PositionMap::contiguous(end - begin, p.schedule.keys.first + begin);
+    AttentionScores scores = there(p.scores);
+    if (p.bias) scores.bias = part(p.scores.bias, 3, begin, end);
+    const bool last = n + 1 == parts.size();
+    attention_forward(cuda0, schedule, scores, there(*p.q), part(*p.k, 1, begin, end), part(*p.v, 1, begin, end),
+                      there(last ? *p.out : sum), there(*p.lse), n > 0 ? there(sum) : View{},
+                      n > 0 ? there(*p.lse) : View{});
+  }
+  there.fetch();
+}
+
 inline void run_there(const BackwardCheck& check, const AttentionSchedule& schedule,
                       const BackwardCheck::Result& result, bool accumulate = false) {
   const DeviceOperands there(check.q, check.k, check.v, check.grad_out, check.lse, check.delta, check.bias, check.alibi,

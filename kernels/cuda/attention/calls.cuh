@@ -1,0 +1,75 @@
+// What a launch of attention is told: the same for portable kernels and for those of tensor cores.
+#pragma once
+
+#include "kernels/cuda/attention/scores.cuh"
+
+namespace poolgrad::kernels::cuda {
+
+/// One number for each query: (B, H, N).
+template <class T>
+struct OfQueries {
+  T* data = nullptr;
+  std::int64_t batch = 0, head = 0, query = 0;
+
+  OfQueries() = default;
+  explicit OfQueries(const View& view)
+      : data(view.as<T>()), batch(view.strides[0]), head(view.strides[1]), query(view.strides[2]) {}
+  POOLGRAD_HD T& at(std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return data[b * batch + h * head + i * query];
+  }
+};
+
+template <class T>
+struct ForwardCall {
+  AttentionProgram program;
+  TileItems items;
+  ScoreRules<T> rules;
+  Operand q, k, v, out, carry_out;
+  OfQueries<T> lse;
+  OfQueries<const T> carry_lse;
+  const T* sinks;
+  std::int64_t sinks_stride, group;  // query heads of a key head
+
+  /// Results are the work of `chunks` items a tile.
+  static ForwardCall make(const AttentionProgram& program, const AttentionScores& scores, std::int64_t chunks,
+                          const View& q, const View& k, const View& v, const View& out, const View& lse,
+                          const View& carry_out, const View& carry_lse) {
+    return {.program = program,
+            .items = {q.shape[0], q.shape[2], scores.first_head, 1, chunks},
+            .rules = ScoreRules<T>::make(scores),
+            .q = Operand(q),
+            .k = Operand(k),
+            .v = Operand(v),
+            .out = Operand(out),
+            .carry_out = Operand(carry_out),
+            .lse = OfQueries<T>(lse),
+            .carry_lse = OfQueries<const T>(carry_lse),
+            .sinks = scores.sinks.as<const T>(),
+            .sinks_stride = scores.sinks.strides[0],
+            .group = q.shape[2] / k.shape[2]};
+  }
+  /// The maximum before the first key: that of the keys so far, that of a sink, or none; its weight is 1.
+  __device__ T first_maximum(std::int64_t batch, std::int64_t head, std::int64_t query) const {
+    if (carry_lse.data) return carry_lse.at(batch, head, query);
+    return sinks ? sinks[head * sinks_stride] : -std::numeric_limits<T>::infinity();
+  }
+};
+
+/// With tiles of queries, `own` is q, `visited` k, `own_out` dO, `visited_out` v; with tiles of keys the other way
+/// round. The products of the former are scores, those of the latter the gradients of weights.
+template <class T>
+struct GradientCall {
+  AttentionProgram program;
+  TileItems items;
+  ScoreRules<T> rules;
+  Operand own, visited, own_out, visited_out;
+  bool by_keys, of_weights;  // tiles are of keys; the gradient of v, which needs weights alone
+  Operand result;
+  T* dbias;
+  std::int64_t dbias_strides[4];
+  OfQueries<const T> lse, delta;
+  std::int64_t group;
+  bool accumulate;
+};
+
+}  // namespace poolgrad::kernels::cuda

@@ -1,0 +1,198 @@
+// out and lse by tensor cores: forward.cu's online softmax, with weights that are rounded to the type of the operands
+// before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32.
+#include <type_traits>
+
+#include "kernels/cuda/attention/mma.h"
+#include "kernels/cuda/attention/mma_tile.cuh"
+#include "kernels/cuda/attention/program.h"
+
+namespace poolgrad::kernels::cuda {
+namespace {
+
+/// Of a row, four neighbouring lanes have 16 scores each: the maximum of all, the sum of their own.
+struct RowState {
+  float maximum, sum;
+};
+
+/// Rows of queries, of keys and of values lie one after another. The next keys are copied while those before are
+/// weighed, and values while products are made.
+template <class S, int Depth>
+__global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __grid_constant__ ForwardCall<float> call) {
+  constexpr float nothing = -std::numeric_limits<float>::infinity();
+  constexpr StagedTile<Depth> q{0}, k{q.count}, v{2 * q.count};
+  POOLGRAD_SHARED(float, aside, set_aside_count);
+  POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
+  const AttentionProgram& program = call.program;
+  const ScoreRules<float>& rules = call.rules;
+  const LaneOfTile at;
+  const std::int64_t items = call.items.count(program);
+  POOLGRAD_ROLLED
+  for (std::int64_t n = blockIdx.x; n < items; n += gridDim.x) {
+    const TileItems::Item item = call.items.at(program, n);
+    if (!item.exists) continue;
+    const Progression tile = program.tile[item.tile];
+    if (tile.count == 0) continue;
+    const std::int64_t kv_head = item.head / call.group, scheduled = call.items.first_head + item.head;
+    const bool works = at.first_row < tile.count;
+    const auto query_of = [&](int half) { return tile.row + at.row(half) * tile.stride; };
+    const auto visited_part = [&](const Operand& x, const VisitedRows& rows) {
+      return rows_of(x, item.batch, kv_head, program.run[rows.run].keys, rows.first, rows.count);
+    };
+
+    RowState state[2] = {{nothing, 0}, {nothing, 0}};
+    FragmentsC<Depth> results = {};
+    POOLGRAD_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if (at.row(half) >= tile.count) continue;
+      state[half].maximum = call.first_maximum(item.batch, item.head, query_of(half));
+      if (state[half].maximum == nothing) continue;
+      if (at.lane % lanes_of_fragment_row == 0) state[half].sum = 1;
+      if (!call.carry_out.data) continue;
+      const float* from = reinterpret_cast<const float*>(call.carry_out.data) + item.batch * call.carry_out.batch +
+                          item.head * call.carry_out.head + query_of(half) * call.carry_out.row;
+      POOLGRAD_UNROLL
+      for (int f = 0; f < Depth / 8; ++f) {
+        if (8 * f >= static_cast<int>(call.v.depth)) continue;
+        POOLGRAD_UNROLL
+        for (int i = 0; i < 2; ++i) results[f].value[2 * half + i] = from[at.column(f, i)];
+      }
+    }
+
+    Scores scores;
+    Visits visits(program, tile, program.of(scheduled, item.tile));
+    bool begun = false;
+    POOLGRAD_ROLLED
+    while (true) {
+      const VisitedRows keys = visits.now(), next = visits.next();
+      if (next.count > 0) {
+        if (!begun)
+          stage_rows_async<Depth>(staged, q, call.q,
+                                  rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count)));
+        stage_rows_async<Depth>(staged, k, call.k, visited_part(call.k, next));
+      }
+      cp_async_commit();
+      if (begun) {
+        Weights weights;
+        if (works) {
+          const AttentionRun& run = program.run[keys.run];
+          const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
+                                   columns_seen(program, keys, tile, at.row(1))};
+          std::uint32_t dropped = 0;  // a bit for each score
+          if (__all_sync(all_threads_of_warp, seen[0].are_all() && seen[1].are_all() && only_scales(rules, run))) {
+            POOLGRAD_UNROLL
+            for (FragmentC& part : scores) {
+              POOLGRAD_UNROLL
+              for (float& score : part.value) score *= rules.scale;
+            }
+          } else {
+            for_each_score(scores, aside, at, [&](int e, int half, int column, float& score) {
+              const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
+              const std::int64_t step = keys.first + column;
+              const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
+              if (row.contain(column) && visit.keeps(step)) {
+                const Pair pair{query_of(half), run.keys.row + step * run.keys.stride, visit.row_position,
+                                visit.position(step)};
+                float slope;
+                score = rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
+                if (rules.kept_of(item.batch, item.head, pair) == 0) dropped |= std::uint32_t{1} << e;
+              } else {
+                score = nothing;
+              }
+            });
+          }
+          POOLGRAD_UNROLL
+          for (int half = 0; half < 2; ++half) {
+            RowState& row = state[half];
+            float highest = row.maximum;
+            POOLGRAD_UNROLL
+            for (const FragmentC& part : scores) {
+              POOLGRAD_UNROLL
+              for (int i = 2 * half; i < 2 * half + 2; ++i)
+                highest = reductions::Maximum::combine(highest, part.value[i]);
+            }
+            highest = warp_reduce<reductions::Maximum>(highest, lanes_of_fragment_row);
+            const float shift = highest == nothing ? 0 : highest, factor = exp2_approx((row.maximum - shift) * log2_e);
+            row.maximum = highest;
+            row.sum *= factor;
+            POOLGRAD_UNROLL
+            for (int f = 0; f < score_fragments; ++f) {
+              POOLGRAD_UNROLL
+              for (int i = 2 * half; i < 2 * half + 2; ++i) {
+                float& weight = scores[f].value[i];
+                weight = exp2_approx((weight - shift) * log2_e);
+                row.sum += weight;
+                if (rules.drops) weight = dropped >> (elements_of_c * f + i) & 1 ? 0 : weight * rules.kept;
+              }
+            }
+            scale_row(results, half, factor);
+          }
+          round_weights<S>(weights, scores);
+        }
+        cp_async_wait<1>();
+        __syncthreads();  // values are there
+        if (works) add_weighted_staged<S, Depth>(results, weights, staged, v, call.v.depth, keys.count, at);
+        __syncthreads();  // values have been read
+      }
+      if (next.count == 0) break;
+      begun = true;
+      stage_rows_async<Depth>(staged, v, call.v, visited_part(call.v, next));
+      cp_async_commit();
+      cp_async_wait<1>();
+      __syncthreads();  // queries and keys are there
+      if (works) multiply_staged<S, Depth>(scores, staged, q, k, call.q.depth, next.count, at);
+      __syncthreads();  // keys have been read
+    }
+
+    POOLGRAD_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float total = warp_reduce<reductions::Sum>(state[half].sum, lanes_of_fragment_row);
+      if (at.row(half) < tile.count && call.lse.data && at.lane % lanes_of_fragment_row == 0)
+        call.lse.at(item.batch, item.head, query_of(half)) = state[half].maximum + Math<float>::log(total);
+      scale_row(results, half, total == 0 ? 0 : 1 / total);
+    }
+    store_results<S>(call.out, item.batch, item.head, tile, results, false, at);
+  }
+}
+
+template <class S>
+void launch_by_fragments(Stream stream, const ForwardCall<float>& call, std::int64_t items) {
+  const auto run = [&]<int Depth>(std::integral_constant<int, Depth>) {
+    const std::int64_t bytes = 3 * StagedTile<Depth>::count * std::int64_t{sizeof(Chunk)};
+    launch("attention", &attend_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream, call);
+  };
+  if (call.q.depth <= 64 && call.v.depth <= 64)
+    run(std::integral_constant<int, 64>{});
+  else
+    run(std::integral_constant<int, 128>{});
+}
+
+}  // namespace
+
+bool mma_takes(std::initializer_list<const View*> operands) {
+  if (!mma_allowed()) return false;
+  const DType dtype = (*operands.begin())->dtype;
+  if (dtype != DType::f16 && dtype != DType::bf16) return false;
+  for (const View* x : operands) {
+    if (!x->data) continue;
+    bool fits = x->dtype == dtype && x->shape[3] >= 16 && x->shape[3] <= 128 && x->shape[3] % 16 == 0 &&
+                reinterpret_cast<std::uintptr_t>(x->data) % sizeof(Chunk) == 0;
+    for (int d = 0; d < 3; ++d) fits &= x->shape[d] <= 1 || x->strides[d] % elements_of_chunk == 0;
+    if (!fits) return false;
+  }
+  return true;
+}
+
+void attend_by_mma(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+                   const View& k, const View& v, const View& out, const View& lse, const View& carry_out,
+                   const View& carry_lse) {
+  const auto kept = program_on_device(stream, schedule, mma_rows);
+  const auto call = ForwardCall<float>::make(kept->program(), scores, 1, q, k, v, out, lse, carry_out, carry_lse);
+  const std::int64_t items = call.items.count(call.program);
+  if (items == 0) return;
+  if (q.dtype == DType::f16)
+    launch_by_fragments<Half>(stream, call, items);
+  else
+    launch_by_fragments<BFloat16>(stream, call, items);
+}
+
+}  // namespace poolgrad::kernels::cuda

@@ -1,0 +1,232 @@
+// What the attention kernels of tensor cores share. A block is four warps; a tile has 64 rows, of which each warp has
+// 16, and visits 64 rows at a time. Both are staged in shared memory as they are stored, in f16 or bf16.
+//
+//   scores    16 x 64 a warp, in eight fragments of C: the products of its rows with the rows that are visited
+//   weights   scores, rounded to the stored type: as fragments of A they are where they were as fragments of C
+//   results   16 x depth a warp, in fragments of C, += weights * visited rows
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/attention/calls.cuh"
+#include "kernels/cuda/mma/mma.cuh"
+#include "kernels/cuda/mma/staged.h"
+
+namespace poolgrad::kernels::cuda {
+
+inline constexpr int mma_threads = 128, mma_rows = 64, rows_of_warp = 16;
+inline constexpr int score_fragments = mma_rows / 8, scores_of_lane = score_fragments * elements_of_c;
+inline constexpr int set_aside_count = scores_of_lane * mma_threads;
+inline constexpr int weight_fragments = mma_rows / 16, lanes_of_fragment_row = 4;
+inline constexpr float log2_e = 1.44269504088896340736f;
+
+/// What a lane has of a warp's rows.
+template <int Columns>
+using FragmentsC = FragmentC[static_cast<std::size_t>(Columns / 8)];
+using Scores = FragmentsC<mma_rows>;
+using Weights = FragmentAB[weight_fragments];
+
+template <int Depth>
+using StagedTile = StagedRows<mma_rows, Depth>;
+
+/// Where a thread is, and the rows of the tile that it has elements of: row(0) and row(1).
+struct LaneOfTile {
+  int lane = static_cast<int>(threadIdx.x) % threads_per_warp;
+  int first_row = static_cast<int>(threadIdx.x) / threads_per_warp * rows_of_warp;
+
+  __device__ int row(int half) const { return first_row + place_in_c(lane, 2 * half).row; }
+  /// Of its element 4 f + i, in fragment f: the column of the scores or results.
+  __device__ int column(int f, int i) const { return 8 * f + place_in_c(lane, i).column; }
+};
+
+/// Begins to copy rows of an operand; rows that are not there are zeros.
+template <int Depth>
+__device__ void stage_rows_async(const Shared<Chunk>& staged, StagedTile<Depth> to, const Operand& x,
+                                 const TileRows& rows) {
+  constexpr int chunks = StagedTile<Depth>::chunks;
+  const auto* data = reinterpret_cast<const std::uint16_t*>(x.data);
+  const int chunk = static_cast<int>(threadIdx.x) % chunks, column = chunk * elements_of_chunk;
+  POOLGRAD_ROLLED
+  for (int row = static_cast<int>(threadIdx.x) / chunks; row < mma_rows; row += mma_threads / chunks) {
+    if (column >= static_cast<int>(x.depth)) continue;
+    const bool exists = row < rows.count;
+    cp_async_16(staged, to.at(row, chunk), exists ? data + rows.first + row * rows.step + column : data, exists);
+  }
+}
+
+/// scores = rows of the warp * visited rows, of the first `visited_count` of which the scores are needed.
+template <class S, int Depth>
+__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, StagedTile<Depth> own,
+                                StagedTile<Depth> visited, std::int64_t depth, int visited_count,
+                                const LaneOfTile& at) {
+  const Place a_place = rows_before_columns(at.lane), b_place = columns_before_rows(at.lane);
+  POOLGRAD_UNROLL
+  for (auto& fragment : scores) fragment = {};
+  POOLGRAD_ROLLED
+  for (int chunk = 0; chunk < static_cast<int>(depth) / elements_of_chunk; chunk += 2) {
+    const FragmentAB a = ldmatrix_x4<false>(staged, own.at(at.first_row + a_place.row, chunk + a_place.column));
+    POOLGRAD_UNROLL
+    for (int w = 0; w < weight_fragments; ++w) {
+      if (16 * w >= visited_count) continue;
+      const FragmentAB b = ldmatrix_x4<false>(staged, visited.at(16 * w + b_place.row, chunk + b_place.column));
+      mma_m16n8k16<S>(scores[2 * w], a, b.word[0], b.word[1]);
+      mma_m16n8k16<S>(scores[2 * w + 1], a, b.word[2], b.word[3]);
+    }
+  }
+}
+
+/// Scores, rounded, as fragments of A.
+template <class S>
+__device__ void round_weights(Weights& weights, const Scores& scores) {
+  POOLGRAD_UNROLL
+  for (int w = 0; w < weight_fragments; ++w) {
+    POOLGRAD_UNROLL
+    for (int part = 0; part < 4; ++part) {  // as place_in_a() has them: rows 0 and 8 of the left half, then the right
+      const FragmentC& half = scores[2 * w + part / 2];
+      weights[w].word[part] = packed_pair<S>(half.value[part % 2 * 2], half.value[part % 2 * 2 + 1]);
+    }
+  }
+}
+
+/// results += weights * the first `depth` columns of the first `visited_count` visited rows.
+template <class S, int Depth>
+__device__ void add_weighted_staged(FragmentsC<Depth>& results, const Weights& weights, const Shared<Chunk>& staged,
+                                    StagedTile<Depth> visited, std::int64_t depth, int visited_count,
+                                    const LaneOfTile& at) {
+  const Place place = rows_before_columns(at.lane);
+  POOLGRAD_UNROLL
+  for (int w = 0; w < weight_fragments; ++w) {
+    if (16 * w >= visited_count) continue;
+    POOLGRAD_UNROLL
+    for (int c = 0; c < Depth / 16; ++c) {
+      if (16 * c >= static_cast<int>(depth)) continue;
+      const FragmentAB b = ldmatrix_x4<true>(staged, visited.at(16 * w + place.row, 2 * c + place.column));
+      mma_m16n8k16<S>(results[2 * c], weights[w], b.word[0], b.word[1]);
+      mma_m16n8k16<S>(results[2 * c + 1], weights[w], b.word[2], b.word[3]);
+    }
+  }
+}
+
+/// Rows of one run that a tile visits together.
+struct VisitedRows {
+  std::int64_t run, first;  // of the program; step of the run
+  int count;
+};
+/// All that a tile visits, in the order of the program.
+class Visits {
+ public:
+  __device__ Visits(const AttentionProgram& program, const Progression& tile, std::int64_t number)
+      : program_(program),
+        tile_(tile),
+        end_(program.tile_begin[number + 1]),
+        now_{program.tile_begin[number] - 1, 0, 0} {}
+
+  /// Count is 0 before the first and behind the last.
+  __device__ const VisitedRows& now() const { return now_; }
+  __device__ const VisitedRows& next() {
+    now_.first += now_.count;
+    while (now_.first >= steps_end_) {
+      if (++now_.run >= end_) {
+        now_.count = 0;
+        return now_;
+      }
+      const Interval steps = steps_of_tile(program_, program_.run[now_.run], tile_);
+      now_.first = steps.begin;
+      steps_end_ = steps.end;
+    }
+    now_.count = static_cast<int>(steps_end_ - now_.first < mma_rows ? steps_end_ - now_.first : mma_rows);
+    return now_;
+  }
+
+ private:
+  const AttentionProgram& program_;
+  const Progression& tile_;
+  std::int64_t end_, steps_end_ = 0;
+  VisitedRows now_;
+};
+
+/// Columns of the scores, of 64, that row i of the tile sees.
+struct Columns {
+  int begin, end;
+
+  __device__ bool contain(int column) const { return begin <= column && column < end; }
+  __device__ bool are_all() const { return begin <= 0 && end >= mma_rows; }
+};
+__device__ inline Columns columns_seen(const AttentionProgram& program, const VisitedRows& visited,
+                                       const Progression& tile, int i) {
+  const Interval steps = steps_of_row(program, program.run[visited.run], tile, i);
+  const auto column = [&](std::int64_t step) {
+    const std::int64_t apart = step - visited.first;
+    return apart < 0 ? 0 : apart < mma_rows ? static_cast<int>(apart) : mma_rows;
+  };
+  return {column(steps.begin), column(steps.end)};
+}
+
+/// Whether only the scale changes products: no option asks about pairs.
+__device__ inline bool only_scales(const ScoreRules<float>& rules, const AttentionRun& run) {
+  return rules.softcap == 0 && !rules.bias && !rules.alibi && !rules.drops && run.period == 0 &&
+         !run.has(AttentionRun::masked);
+}
+
+/// Element e of a thread to [e * mma_threads + threadIdx.x], where it can be had by its number.
+__device__ inline void set_aside(const Shared<float>& aside, const Scores& scores) {
+  POOLGRAD_UNROLL
+  for (int e = 0; e < scores_of_lane; ++e)
+    aside[e * mma_threads + static_cast<int>(threadIdx.x)] = scores[e / elements_of_c].value[e % elements_of_c];
+}
+/// f(element, row half, column, value&) for all scores of a thread, in a loop that is not unrolled: what can be asked
+/// about a pair is much code. So the scores go through shared memory, where each thread has its own place.
+template <class F>
+__device__ void for_each_score(Scores& scores, const Shared<float>& aside, const LaneOfTile& at, const F& f) {
+  const int own = static_cast<int>(threadIdx.x);
+  set_aside(aside, scores);
+  POOLGRAD_ROLLED
+  for (int e = 0; e < scores_of_lane; ++e) {
+    float value = aside[e * mma_threads + own];
+    f(e, e / 2 % 2, at.column(e / elements_of_c, e % elements_of_c), value);
+    aside[e * mma_threads + own] = value;
+  }
+  __syncwarp();  // lanes have asked different things, and multiply together next
+  POOLGRAD_UNROLL
+  for (int e = 0; e < scores_of_lane; ++e)
+    scores[e / elements_of_c].value[e % elements_of_c] = aside[e * mma_threads + own];
+}
+
+template <std::size_t Fragments>
+__device__ void scale_row(FragmentC (&results)[Fragments], int half, float factor) {
+  POOLGRAD_UNROLL
+  for (FragmentC& part : results) {
+    part.value[2 * half] *= factor;
+    part.value[2 * half + 1] *= factor;
+  }
+}
+
+/// Results of a thread to rows of an operand, in its dtype, S or f32.
+template <class S, std::size_t Fragments>
+__device__ void store_results(const Operand& x, std::int64_t batch, std::int64_t head, const Progression& tile,
+                              const FragmentC (&results)[Fragments], bool accumulate, const LaneOfTile& at) {
+  const auto put = [&]<class R>(R) {
+    POOLGRAD_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if (at.row(half) >= tile.count) continue;
+      R* to = reinterpret_cast<R*>(x.data) + batch * x.batch + head * x.head +
+              (tile.row + at.row(half) * tile.stride) * x.row;
+      POOLGRAD_UNROLL
+      for (int f = 0; f < static_cast<int>(Fragments); ++f) {
+        if (8 * f >= static_cast<int>(x.depth)) continue;
+        POOLGRAD_UNROLL
+        for (int i = 0; i < 2; ++i) {
+          const int column = at.column(f, i);
+          const float value = results[f].value[2 * half + i];
+          to[column] = narrowed<R>(accumulate ? widened<float>(to[column]) + value : value);
+        }
+      }
+    }
+  };
+  if (x.dtype == DType::f32)
+    put(float{});
+  else
+    put(S{});
+}
+
+}  // namespace poolgrad::kernels::cuda

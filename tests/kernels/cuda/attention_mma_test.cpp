@@ -1,0 +1,379 @@
+// Attention by tensor cores, on the emulated device and on a GPU, against the definition. Its operands are those of the
+// portable kernels' tests; its errors are bounded by what is rounded: weights, gradients of scores, and results.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/kernels/cuda/attention_operands.h"
+
+namespace poolgrad::kernels::testing {
+namespace {
+
+constexpr DType halves[] = {DType::bf16, DType::f16};
+constexpr AttentionShape mma_groups{2, 70, 83, 4, 2, 32, 48};
+
+/// The relative error of rounding to nearest: 8 and 11 significant bits.
+double half_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
+
+class MmaAttention : public ::testing::Test {
+ protected:
+  MmaAttention() { allow_mma(true); }
+  ~MmaAttention() override { allow_mma(false); }
+};
+using MmaAttentionForward = MmaAttention;
+using MmaAttentionBackward = MmaAttention;
+
+/// A weight is rounded to the dtype of v, relative to itself, and a result to its own: |error| <= unit(v) sum w |v| +
+/// unit(out) |out|. Of f16, weights below 2^-14 of the row's largest are off by 2^-25 of that, each. Everything else is
+/// f32, and held to the tolerance of f32's kernels.
+void expect_rounded_rows(ForwardProblem& p, const TestArray& out) {
+  const ForwardProblem::Rows expected = p.definition();
+  std::vector<double> values;
+  double largest = 0;
+  for (std::int64_t i = 0; i < p.v->count(); ++i) {
+    values.push_back((*p.v)[i]);
+    p.v->set(i, std::abs((*p.v)[i]));
+    largest = std::max(largest, (*p.v)[i]);
+  }
+  const ForwardProblem::Rows magnitude = p.definition();
+  for (std::int64_t i = 0; i < p.v->count(); ++i) p.v->set(i, values[static_cast<std::size_t>(i)]);
+  const double tiny = p.q->dtype() == DType::f16 ? 0x1p-25 * static_cast<double>(p.shape.keys) * largest : 0;
+  for (std::int64_t i = 0; i < out.count(); ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const double bound = half_unit(p.q->dtype()) * magnitude.out[at] +
+                         half_unit(out.dtype()) * std::abs(expected.out[at]) + tiny + 1e-5 * (1 + magnitude.out[at]);
+    ASSERT_LE(std::abs(out[i] - expected.out[at]), bound)
+        << "element " << i << ": " << out[i] << " instead of " << expected.out[at] << "; seed " << test_seed();
+  }
+  expect_elements(
+      *p.lse, [&](std::int64_t i) { return expected.lse[static_cast<std::size_t>(i)]; }, 1e-5, 1e-5);
+}
+void expect_rounded_definition(ForwardProblem& p, const std::string& what = "") {
+  SCOPED_TRACE(what + " Nq " + std::to_string(p.shape.queries) + " Nk " + std::to_string(p.shape.keys) + " D " +
+               std::to_string(p.shape.depth) + " Dv " + std::to_string(p.shape.v_depth) + " " +
+               std::string(to_string(p.q->dtype())));
+  run_there(p);
+  expect_rounded_rows(p, *p.out);
+}
+void expect_rounded_definition(ForwardProblem&& p, const std::string& what = "") { expect_rounded_definition(p, what); }
+
+TEST_F(MmaAttentionForward, FollowsTheDefinitionForEverySize) {
+  for (const DType dtype : halves) {
+    for (const std::int64_t queries : {1, 16, 17, 64, 65})
+      for (const std::int64_t keys : {1, 33, 64, 130})
+        expect_rounded_definition(ForwardProblem(dtype, {1, queries, keys, 3, 1, 32, 32}));
+    for (const auto& [depth, v_depth] :
+         {std::pair{16, 128}, {48, 64}, {64, 80}, {80, 16}, {96, 112}, {112, 96}, {128, 128}})
+      expect_rounded_definition(ForwardProblem(dtype, {1, 40, 70, 2, 1, depth, v_depth}));
+  }
+}
+
+TEST_F(MmaAttentionForward, OfNothingIsNothing) {
+  for (const DType dtype : halves) {
+    expect_rounded_definition(ForwardProblem(dtype, {1, 5, 0, 2, 2, 32, 32}));
+    expect_rounded_definition(ForwardProblem(dtype, {1, 0, 5, 2, 2, 32, 32}));
+    expect_rounded_definition(ForwardProblem(dtype, {0, 5, 5, 2, 2, 32, 32}));
+  }
+}
+
+TEST_F(MmaAttentionForward, HasBandsOfEveryWidthAndOffset) {
+  const std::int64_t bands[][3] = {{unbounded, 0, 0}, {unbounded, 0, -40}, {16, 0, 0},         {0, 0, 0},
+                                   {-10, 20, 0},      {30, unbounded, 7},  {unbounded, -3, 0}, {4, 4, 1000}};
+  for (const DType dtype : halves)
+    for (const auto& [left, right, offset] : bands)
+      expect_rounded_definition(ForwardProblem(dtype, {1, 200, 157, 2, 1, 32, 32}).band(left, right, offset),
+                                std::to_string(left) + " " + std::to_string(right) + " " + std::to_string(offset));
+}
+
+TEST_F(MmaAttentionForward, FollowsEveryPattern) {
+  const PositionMap many = PositionMap::contiguous(140);
+  for (const Named& pattern : patterns())
+    for (const bool causal : {false, true})
+      expect_rounded_definition(of_pattern(causal ? DType::bf16 : DType::f16, pattern, many, many, causal, 32, 48),
+                                pattern.name);
+}
+
+TEST_F(MmaAttentionForward, FollowsEveryPatternOnShards) {
+  const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
+  for (const Named& pattern : patterns())
+    for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}, {zigzag, zigzag}})
+      expect_rounded_definition(of_pattern(DType::f16, pattern, queries, keys, true, 32, 32), pattern.name);
+}
+
+TEST_F(MmaAttentionForward, FollowsListedBlocksAndDocuments) {
+  const ListedBlocks blocks;
+  expect_rounded_definition(of_pattern(DType::f16, {"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80),
+                                       PositionMap::contiguous(93), true, 32, 32));
+  const std::int64_t bounds[] = {0, 1, 70, 70, 200, 233};  // positions beyond belong to none
+  const auto document = [&](std::int64_t x) {
+    int d = -1;
+    for (int n = 0; n < 5; ++n)
+      if (bounds[n] <= x && x < bounds[n + 1]) d = n;
+    return d;
+  };
+  for (const bool causal : {false, true}) {
+    ForwardProblem p(DType::f16, {1, 250, 250, 2, 2, 48, 32});
+    if (causal) p.causal();
+    p.schedule.documents = bounds;
+    p.schedule.document_count = 5;
+    p.counts([&](std::int64_t, std::int64_t i, std::int64_t j) {
+      return document(i) >= 0 && document(i) == document(j) ? 1.0 : 0.0;
+    });
+    expect_rounded_definition(p);
+  }
+}
+
+TEST_F(MmaAttentionForward, ModifiesScores) {
+  for (const DType dtype : halves) {
+    ForwardProblem capped(dtype, mma_groups);
+    capped.causal(13).scores.softcap = 0.7;
+    capped.scores.scale = 1;  // scores well above the cap
+    expect_rounded_definition(capped, "softcap");
+    expect_rounded_definition(ForwardProblem(dtype, mma_groups).band(40, 3, 9).with_alibi(), "alibi");
+    for (const bool keys_adjacent : {true, false})
+      expect_rounded_definition(ForwardProblem(dtype, mma_groups).causal(20).with_bias({2, 4, 70, 83}, keys_adjacent),
+                                "bias");
+    expect_rounded_definition(ForwardProblem(dtype, mma_groups).causal(-20).with_sinks(), "sinks");
+    expect_rounded_definition(ForwardProblem(dtype, mma_groups).with_dropout(0.4), "dropout of everything");
+    ForwardProblem dropped(dtype, mma_groups);
+    dropped.causal(13).with_dropout(0.4).scores.first_batch = 3;
+    expect_rounded_definition(dropped, "dropout");
+    dropped.schedule.queries = {70, 30, 5, 4'000'000'000, 1};
+    dropped.schedule.keys = {83, 41, 2, 20'000'000'003, 3};
+    dropped.schedule.right = unbounded;
+    dropped.multiplicity = every_pair;
+    expect_rounded_definition(dropped, "dropout of shards");
+    ForwardProblem all(dtype, {2, 83, 101, 4, 2, 80, 32});
+    all.band(90, 5, 18).with_alibi().with_bias({1, 4, 83, 101}).with_sinks().with_dropout(0.1).scores.softcap = 2;
+    expect_rounded_definition(all, "all at once");
+  }
+}
+
+TEST_F(MmaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
+  ForwardProblem p(DType::bf16, mma_groups);
+  p.with_bias({2, 4, 70, 83});
+  for (std::int64_t i = 0; i < p.bias->count(); ++i)
+    if (i % 3 || i / 83 % 70 == 5) p.bias->set(i, -infinity);
+  expect_rounded_definition(p);
+  EXPECT_EQ((*p.out)[5 * 4 * 48], 0);  // query 5 sees nothing
+  EXPECT_EQ((*p.lse)[5], -infinity);
+}
+
+TEST_F(MmaAttentionForward, InStepsIsTheWhole) {
+  for (const DType dtype : halves) {
+    ForwardProblem p(dtype, {2, 75, 90, 4, 2, 32, 48});
+    p.causal(10).with_sinks().with_alibi().with_dropout(0.2);
+    run_in_parts_there(p, {{60, 90}, {0, 25}, {25, 25}, {25, 60}});
+    expect_rounded_rows(p, *p.out);
+  }
+}
+
+TEST_F(MmaAttentionForward, OfNothingNewKeepsEveryBit) {
+  ForwardProblem p(DType::f16, {2, 75, 90, 4, 2, 32, 48});
+  p.causal(-30);
+  const TestArray out(DType::f32, {2, 75, 4, 48});
+  const DeviceOperands there(p.q, p.k, p.v, p.lse, out);
+  attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(out), there(*p.lse));
+  there.fetch();
+  expect_rounded_rows(p, out);
+  const auto first_out = out.bytes(), first_lse = p.lse->bytes();
+  p.schedule.keys = PositionMap::contiguous(90, 1000);
+  attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(out), there(*p.lse),
+                    there(out), there(*p.lse));
+  there.fetch();
+  EXPECT_EQ(out.bytes(), first_out);
+  EXPECT_EQ(p.lse->bytes(), first_lse);
+}
+
+TEST_F(MmaAttentionForward, MayLieOverTheQueries) {
+  ForwardProblem p(DType::bf16, {1, 100, 130, 4, 2, 32, 32});
+  p.causal();
+  run_there(p);
+  const DeviceOperands there(p.q, p.k, p.v);
+  attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.q), {});
+  there.fetch();
+  EXPECT_EQ(p.q->bytes(), p.out->bytes());
+}
+
+TEST_F(MmaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
+  ForwardProblem p(DType::bf16, {2, 150, 150, 4, 2, 32, 32});
+  p.causal().with_dropout(0.1);
+  run_there(p);
+  const auto out = p.out->bytes(), lse = p.lse->bytes();
+  for (int again = 0; again < 4; ++again) {
+    run_there(p);
+    EXPECT_EQ(p.out->bytes(), out);
+    EXPECT_EQ(p.lse->bytes(), lse);
+  }
+}
+
+TEST_F(MmaAttentionForward, LeavesToPortableKernelsWhatItDoesNotTake) {
+  const auto differs = [](DType dtype, std::int64_t depth, std::int64_t offset) {
+    ForwardProblem p(dtype, {1, 20, 30, 2, 2, depth, depth});
+    const auto run = [&] {
+      const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse);
+      View k = there(*p.k);
+      k.data = k.as<std::byte>() + offset;
+      k.shape[1] -= offset > 0;
+      AttentionSchedule schedule = p.schedule;
+      schedule.keys = PositionMap::contiguous(k.shape[1]);
+      View v = there(*p.v);
+      v.shape[1] = k.shape[1];
+      attention_forward(cuda0, schedule, p.scores, there(*p.q), k, v, there(*p.out), there(*p.lse));
+      there.fetch();
+      return p.out->bytes();
+    };
+    const auto by_mma = run();
+    allow_mma(false);
+    const auto portable = run();
+    allow_mma(true);
+    return by_mma != portable;
+  };
+  for (const DType dtype : halves) {
+    EXPECT_TRUE(differs(dtype, 32, 0)) << "weights are rounded";
+    EXPECT_TRUE(differs(dtype, 128, 0));
+    EXPECT_FALSE(differs(dtype, 24, 0));
+    EXPECT_FALSE(differs(dtype, 144, 0));
+    EXPECT_FALSE(differs(dtype, 32, 2)) << "rows at odd addresses";
+  }
+  EXPECT_FALSE(differs(DType::f32, 32, 0));
+  EXPECT_EQ(attention_backend(cuda0.device), "cuda cores, f16 and bf16: mma");
+}
+
+BackwardExample aligned(BackwardExample e) {
+  e.gap = 8;
+  e.depth = 32, e.v_depth = 48;
+  e.magnitudes = true;
+  return e;
+}
+BackwardExample aligned_groups(std::int64_t queries, std::int64_t keys) {
+  BackwardExample e = aligned(banded(queries, keys, unbounded, 0));
+  e.q_heads = e.schedule.heads = 4;
+  return e;
+}
+
+/// As expect_rounded_rows(): the last product of dq, dk and dv has one operand that is rounded.
+void expect_rounded_gradients(const BackwardCheck& check, const BackwardCheck::Result& result, bool with_dbias = true) {
+  const auto expect_rounded = [&](const RowsArray& actual, const Numbers& expected, const Numbers& magnitude,
+                                  const char* what) {
+    double largest = 1;
+    for (double x : expected) largest = std::max(largest, std::abs(x));
+    for (std::int64_t i = 0; i < actual.count(); ++i) {
+      const auto at = static_cast<std::size_t>(i);
+      const double bound = half_unit(check.storage) * magnitude[at] +
+                           half_unit(actual.view().dtype) * std::abs(expected[at]) + 2e-5 * largest;
+      ASSERT_LE(std::abs(actual[i] - expected[at]), bound)
+          << what << " element " << i << ": " << actual[i] << " instead of " << expected[at] << "; seed "
+          << test_seed();
+    }
+  };
+  expect_rounded(result.dq, check.expected.dq, check.magnitude.dq, "dq");
+  expect_rounded(result.dk, check.expected.dk, check.magnitude.dk, "dk");
+  expect_rounded(result.dv, check.expected.dv, check.magnitude.dv, "dv");
+  if (check.e.dbias && with_dbias) check.expect_close(result.dbias, check.expected.dbias, 2e-5, "dbias");
+}
+void expect_rounded_definition(const BackwardExample& example,
+                               std::initializer_list<DType> dtypes = {DType::bf16, DType::f16}) {
+  for (const DType dtype : dtypes) {
+    SCOPED_TRACE(::testing::Message() << "B " << example.batch << " Nq " << example.queries() << " Nk "
+                                      << example.keys() << " D " << example.depth << " Dv " << example.v_depth << " "
+                                      << to_string(dtype));
+    const BackwardCheck check(example, dtype);
+    const BackwardCheck::Result result(check.e, dtype);
+    run_there(check, check.e.schedule, result);
+    expect_rounded_gradients(check, result);
+  }
+}
+
+TEST_F(MmaAttentionBackward, FollowsTheDefinitionForEverySize) {
+  for (const auto& [queries, keys] : {std::pair{1, 1}, {64, 64}, {65, 130}, {1, 70}, {150, 33}})
+    expect_rounded_definition(aligned_groups(queries, keys));
+  for (const auto& [depth, v_depth] : {std::pair{16, 128}, {64, 64}, {64, 80}, {128, 16}, {112, 96}, {128, 128}}) {
+    BackwardExample e = aligned_groups(50, 70);
+    e.depth = depth, e.v_depth = v_depth;
+    expect_rounded_definition(e);
+  }
+  BackwardExample batches = aligned_groups(40, 40);
+  batches.batch = 2;
+  expect_rounded_definition(batches);
+}
+
+TEST_F(MmaAttentionBackward, OfNothingIsZero) {
+  for (const auto& [queries, keys] : {std::pair{5, 0}, {0, 5}})
+    expect_rounded_definition(
+        aligned(banded(PositionMap::contiguous(queries), PositionMap::contiguous(keys), unbounded, 0)));
+}
+
+TEST_F(MmaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
+  for (const auto& [left, right] : {std::pair{std::int64_t{16}, std::int64_t{0}},
+                                    {std::int64_t{0}, std::int64_t{0}},
+                                    {std::int64_t{-10}, std::int64_t{20}},
+                                    {unbounded, std::int64_t{-30}}})
+    expect_rounded_definition(aligned(banded(PositionMap::contiguous(140), PositionMap::contiguous(101), left, right)));
+  BackwardExample e = aligned(banded(130, 130, unbounded, unbounded));
+  e.alone = {3, 60, 69};
+  expect_rounded_definition(e);
+}
+
+TEST_F(MmaAttentionBackward, FollowsEveryPattern) {
+  const PositionMap many = PositionMap::contiguous(140), zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
+  for (const Named& pattern : patterns()) {
+    SCOPED_TRACE(pattern.name);
+    expect_rounded_definition(aligned(example(pattern, many, many, true)), {DType::f16});
+    expect_rounded_definition(aligned(example(pattern, zigzag, striped, true)), {DType::bf16});
+    expect_rounded_definition(aligned(example(pattern, striped, zigzag, false)), {DType::f16});
+  }
+  const ListedBlocks blocks;
+  expect_rounded_definition(aligned(
+      example({"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80), PositionMap::contiguous(93), true)));
+}
+
+TEST_F(MmaAttentionBackward, GoesThroughWhatModifiesScores) {
+  const std::function<void(BackwardExample&)> changes[] = {[](BackwardExample& e) { e.softcap = 1.5; },
+                                                           [](BackwardExample& e) { e.bias = e.dbias = true; },
+                                                           [](BackwardExample& e) { e.dbias = true; },
+                                                           [](BackwardExample& e) { e.alibi = true; },
+                                                           [](BackwardExample& e) { e.sinks = true; },
+                                                           [](BackwardExample& e) { e.dropout = 0.3; },
+                                                           [](BackwardExample& e) {
+                                                             e.softcap = 4, e.dropout = 0.2;
+                                                             e.bias = e.dbias = e.alibi = e.sinks = true;
+                                                           }};
+  int run = 0;
+  for (const auto& change : changes) {
+    BackwardExample shards = aligned_groups(1, 1);
+    shards.schedule.queries = {75, 40, 20, 160, 1};
+    shards.schedule.keys = {83, 83, 1, 1, 2};
+    const PositionMap n = PositionMap::contiguous(70);
+    for (BackwardExample e : {aligned_groups(37, 140), shards, aligned(example(patterns()[0], n, n, true))}) {
+      change(e);
+      expect_rounded_definition(e, {++run % 2 ? DType::bf16 : DType::f16});
+    }
+  }
+}
+
+TEST_F(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
+  const PositionMap n = PositionMap::contiguous(120);
+  const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};
+  BackwardExample e = aligned(example(both, n, n, true));
+  e.dbias = true;
+  const BackwardCheck check(e, DType::bf16);
+  const BackwardCheck::Result sum(check.e, DType::f32);
+  for (std::size_t t = 0; t < 2; ++t)
+    run_there(check, example({"pass", {both.terms[t]}}, n, n, true).schedule, sum, t > 0);
+  expect_rounded_gradients(check, sum);
+}
+
+TEST_F(MmaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
+  const BackwardCheck check(aligned_groups(150, 150), DType::bf16);
+  const BackwardCheck::Result first(check.e, DType::bf16);
+  run_there(check, check.e.schedule, first);
+  for (int again = 0; again < 3; ++again) {
+    const BackwardCheck::Result result(check.e, DType::bf16);
+    run_there(check, check.e.schedule, result);
+    expect_same_bits(first, result, "again");
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels::testing
