@@ -220,6 +220,15 @@ std::size_t Ladder::borrow(PoolLock& lock, Need& need) {
   return need.block == nullptr ? 0 : need.block->size;
 }
 
+void Ladder::empty_derived_caches() {
+  if (forbidden_level <= level(RungId::derived_cache)) return;
+  for (const auto& client : clients(std::numeric_limits<double>::infinity())) {
+    if (client->kind() > RungId::derived_cache) continue;
+    const EmergencyLadder::Running running(RungId::derived_cache);
+    client->reclaim(SIZE_MAX);
+  }
+}
+
 void Ladder::press_pinned_below(std::size_t wanted) {
   const auto excess = [&] {
     PoolLock lock(ground_.mutex);

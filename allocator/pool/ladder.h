@@ -70,6 +70,8 @@ class Ladder {
 
   void add_client(std::weak_ptr<ReclaimClient> client);
   void set_callback(OutOfMemoryCallback callback);
+  /// Asks derived caches for all that they hold. Does nothing while one of them is asked.
+  void empty_derived_caches();
   /// Asks clients for what pages are pinned beyond `wanted` bytes.
   void press_pinned_below(std::size_t wanted);
 

@@ -361,6 +361,7 @@ void Pool::stream_destroyed(Stream stream) {
 }
 
 std::size_t Pool::trim(std::size_t bytes) {
+  if (bytes == SIZE_MAX) ladder_.empty_derived_caches();
   const std::size_t released = release_cached(bytes);
   const PoolLock lock(ground_.mutex);
   const Standstill standstill(front_);

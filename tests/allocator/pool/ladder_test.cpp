@@ -203,6 +203,23 @@ TEST_P(ReclaimClientTest, IsAskedLastWhereItsPriceIsNoNumber) {
   for (void* block : blocks) deallocate(pool, block, page);
 }
 
+TEST_P(ReclaimClientTest, IsEmptiedByTrimWhereItIsADerivedCache) {
+  CachingAllocator pool(memory(), {.budget = 8 * page});
+  const auto derived = std::make_shared<Cache>(pool, "derived", 1.0);
+  const auto offloading = std::make_shared<Cache>(pool, "offloading", 1.0, RungId::offload);
+  for (const auto& client : {derived, offloading}) {
+    pool.add_client(client);
+    client->keep(page);
+  }
+  derived->while_reclaiming = [&] { pool.trim(); };  // asks nobody again
+  pool.trim(page);
+  EXPECT_EQ(derived->asked(), 0u) << "for some pages only";
+  pool.trim();
+  EXPECT_EQ(derived->asked(), 1u);
+  EXPECT_EQ(offloading->asked(), 0u);
+  EXPECT_EQ(pool.statistics().reserved_bytes.current, page);
+}
+
 TEST_P(ReclaimClientTest, IsAskedCheapestFirstAndOnlyForWhatIsNeeded) {
   CachingAllocator pool(memory(), {.budget = 8 * page});
   const auto dear = std::make_shared<Cache>(pool, "dear", 2.0);
