@@ -16,6 +16,8 @@
 #include "kernels/definition/elementwise.h"
 #include "kernels/definition/indexing.h"
 #include "kernels/instruction_sets.h"
+#include "kernels/launch.h"
+#include "kernels/schedule/device_program.h"
 #include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels {
@@ -51,6 +53,10 @@ void throw_no_kernel(Stream stream, std::string_view op) {
   const std::string reason = cuda::unavailable_reason();
   throw DeviceError("[" + std::string(op) + "] has no kernel for " + to_string(stream.device) +
                     (reason.empty() ? " in this build" : ": " + reason));
+}
+
+void synchronize(Stream stream) {
+  if (stream.device.is_cuda()) cuda::finish(stream);
 }
 
 // Elementwise.
@@ -109,6 +115,11 @@ void silu_mul_backward(Stream stream, const View& dgate, const View& dup, const 
 }
 
 void copy(Stream stream, const View& out, const View& x) { run(&KernelTable::copy, "copy", stream, out, x); }
+
+void ask_as_copy_with_host(Stream stream, const View& there, DType dtype) {
+  if (!is_like_gpu(stream) || there.count() == 0 || (there.contiguous() && there.dtype == dtype)) return;
+  const Scratch scratch(stream, "copy", there.count() * static_cast<std::int64_t>(size_of(dtype)));
+}
 
 void fill(Stream stream, const View& out, double value) { run(&KernelTable::fill, "fill", stream, out, value); }
 
@@ -391,6 +402,31 @@ double attention_operations(const AttentionSchedule& schedule, double forwards, 
   return forwards * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
 }
 
+/// What kernels/cuda/attention/forward.cu asks for: memory for results that lie over operands and are not the work of
+/// one block, and the program.
+void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const View& q, const View& v, const View& out,
+                        const View& lse, const View& carry_lse) {
+  if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
+  const DType compute = compute_dtype(q.dtype);
+  const bool several_blocks = v.shape[3] > gpu_result_columns(compute);
+  const auto apart = [&](std::optional<Scratch>& scratch, const View& to, bool over_operand) {
+    if (several_blocks && to.data && over_operand)
+      scratch.emplace(stream, "attention", to.count() * static_cast<std::int64_t>(size_of(compute)));
+  };
+  std::optional<Scratch> own_out, own_lse;
+  apart(own_out, out, out.data == q.data);
+  apart(own_lse, lse, lse.data == carry_lse.data);
+  program_on_device(stream, schedule, gpu_tile_rows(compute));
+}
+
+/// As kernels/cuda/attention/gradients.cu: the program, and the transposed one.
+void ask_as_gpu_backward(Stream stream, const AttentionSchedule& schedule, const View& q, const AttentionGradients& g) {
+  if (q.shape[0] == 0 || q.shape[2] == 0) return;
+  const std::int64_t rows = gpu_tile_rows(compute_dtype(q.dtype));
+  if (g.dq.data || g.dbias.data) program_on_device(stream, schedule, rows);
+  if (g.dk.data || g.dv.data) program_on_device(stream, schedule.transposed(), rows);
+}
+
 }  // namespace
 
 void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
@@ -400,6 +436,10 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
     return kernel(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse);
   Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
   cost.operations = attention_operations(schedule, 1.0, q, v);
+  if (is_like_gpu(stream)) {
+    ask_as_gpu_forward(stream, schedule, q, v, out, lse, carry_lse);
+    return charge(stream, cost);
+  }
   on_cpu::plan_attention_forward(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse,
                                  [&] { charge(stream, cost); });
 }
@@ -416,6 +456,10 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
   const AttentionGradients& g = gradients;
   Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
   cost.operations = attention_operations(schedule, 3.5, q, v);
+  if (is_like_gpu(stream)) {
+    ask_as_gpu_backward(stream, schedule, q, g);
+    return charge(stream, cost);
+  }
   on_cpu::plan_attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients,
                                   [&] { charge(stream, cost); });
 }

@@ -47,7 +47,13 @@ extern const KernelTable cuda_kernels;
 namespace cuda {
 /// Why kernels cannot run on a GPU: no back end in this build, no driver or no device. Empty where they can.
 std::string unavailable_reason();
+/// Returns once what has been queued on the stream is done.
+void finish(Stream stream);
 }  // namespace cuda
+
+/// Asks a simulated device that stands for a GPU for what copy() would, between the host and `there`, with elements of
+/// `dtype` travelling: memory in which what is not row-major or of another dtype is made so.
+void ask_as_copy_with_host(Stream stream, const View& there, DType dtype);
 
 /// Throws the DeviceError of a call that the back end of the stream's device does not have.
 [[noreturn]] void throw_no_kernel(Stream stream, std::string_view op);

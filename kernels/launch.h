@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "allocator/error.h"
+#include "allocator/stream.h"
 
 namespace poolgrad::kernels {
 
@@ -53,6 +54,9 @@ inline void check_launch(std::string_view op, const LaunchShape& shape) {
   if (shape.shared_bytes < 0 || shape.shared_bytes > max_shared_bytes)
     refuse("a block has at most 232448 bytes of shared memory");
 }
+
+/// Returns once what has been queued on the stream is done. Throws the CudaError or IndexError of work before.
+void synchronize(Stream stream);
 
 /// A shape for a grid-stride loop over n > 0 elements: enough blocks to fill a large GPU, never one per element, so
 /// that no limit of the grid depends on n.

@@ -5,7 +5,9 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
+#include "kernels/launch.h"
 #include "kernels/with_type.h"
 #include "tensor/host_bytes.h"
 
@@ -193,6 +195,9 @@ namespace {
 
 /// destination = source, of one shape and without overlap. No bytes move to or from sim.
 void transfer(const View& destination, Device to, const View& source, Device from) {
+  if (from.is_sim() != to.is_sim())
+    kernels::ask_as_copy_with_host(current_stream(from.is_sim() ? from : to), from.is_sim() ? source : destination,
+                                   destination.dtype);
   if (from.is_sim() && !to.is_sim())
     kernels::fill(current_stream(to), destination, 0.0);
   else
@@ -299,5 +304,7 @@ template std::vector<std::int64_t> Tensor::to_vector<std::int64_t>() const;
 template std::vector<std::int32_t> Tensor::to_vector<std::int32_t>() const;
 template std::vector<std::uint8_t> Tensor::to_vector<std::uint8_t>() const;
 template std::vector<bool> Tensor::to_vector<bool>() const;
+
+void synchronize(Device device) { kernels::synchronize(current_stream(device)); }
 
 }  // namespace poolgrad

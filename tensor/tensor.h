@@ -148,4 +148,8 @@ std::string describe(const Tensor& tensor);
 /// (n): all elements that the tensor's storage holds; no gradient record.
 Tensor whole_storage(const Tensor& tensor);
 
+/// Returns once the device has done what this thread's operators have asked of it, on its current stream: for measuring
+/// times. Whoever reads a result waits anyway. Throws CudaError or IndexError of work before.
+void synchronize(Device device);
+
 }  // namespace poolgrad

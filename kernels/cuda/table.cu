@@ -1,5 +1,6 @@
 #include "allocator/memory/cuda_memory.h"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/launcher.cuh"
 
 namespace poolgrad::kernels {
 
@@ -10,5 +11,7 @@ const KernelTable cuda_kernels{
 };
 
 std::string cuda::unavailable_reason() { return cuda_unavailable_reason(); }
+
+void cuda::finish(Stream stream) { synchronize(stream); }
 
 }  // namespace poolgrad::kernels

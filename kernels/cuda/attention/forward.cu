@@ -4,9 +4,9 @@
 
 #include "kernels/cuda/attention/calls.cuh"
 #include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/program.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/elementwise.h"
+#include "kernels/schedule/device_program.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
@@ -146,7 +146,8 @@ template <class T, int Packs>
 void attend(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
             const View& k, const View& v, const View& out, const View& lse, const View& carry_out,
             const View& carry_lse) {
-  const std::int64_t columns = Results<T, Packs>::columns;
+  constexpr std::int64_t columns = Results<T, Packs>::columns;
+  static_assert(tile_rows<T> == gpu_tile_rows(dtype_of<T>) && columns <= gpu_result_columns(dtype_of<T>));
   const std::int64_t chunks = v.shape[3] > columns ? (v.shape[3] + columns - 1) / columns : 1;
   const Apart<T> own_out(stream, out, chunks > 1 && out.data == q.data),
       own_lse(stream, lse, chunks > 1 && lse.data && lse.data == carry_lse.data);

@@ -3,9 +3,9 @@
 // the weights (Dao et al. 2022): every element is the work of one block, in the order of the program.
 #include "kernels/cuda/attention/calls.cuh"
 #include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/program.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/elementwise.h"
+#include "kernels/schedule/device_program.h"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/mma_tile.cuh"
-#include "kernels/cuda/attention/program.h"
+#include "kernels/schedule/device_program.h"
 
 namespace poolgrad::kernels::cuda {
 namespace {

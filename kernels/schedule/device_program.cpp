@@ -1,15 +1,15 @@
-#include "kernels/cuda/attention/program.h"
+#include "kernels/schedule/device_program.h"
 
 #include <algorithm>
-#include <map>
 #include <mutex>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/launcher.cuh"
+#include "kernels/elementwise.h"
 
-namespace poolgrad::kernels::cuda {
+namespace poolgrad::kernels {
 namespace {
 
 /// Arrays one after another, and where each of them lies once the bytes are copied to `base`.
@@ -74,9 +74,9 @@ class KeptPrograms final : public ReclaimClient {
   /// Those of a device, made when first asked for; they outlive whatever is kept in them.
   static KeptPrograms& of(Device device) {
     static std::mutex mutex;
-    static auto* const all = new std::map<int, std::shared_ptr<KeptPrograms>>;
+    static auto* const all = new std::unordered_map<Device, std::shared_ptr<KeptPrograms>>;
     const std::lock_guard lock(mutex);
-    std::shared_ptr<KeptPrograms>& kept = (*all)[device.index];
+    std::shared_ptr<KeptPrograms>& kept = (*all)[device];
     if (!kept) {
       kept = std::make_shared<KeptPrograms>();
       allocator_for(device).add_client(kept);
@@ -116,7 +116,10 @@ DeviceProgram::DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> 
       memory_(stream, "attention programs", static_cast<std::int64_t>(bytes_)) {
   Packing packing(memory_.data());
   program_ = packing.add(whole_->program());
-  copy_bytes(stream, memory_.data(), packing.bytes().data(), bytes_);
+  const auto array = [&](const std::byte* data) {
+    return View{const_cast<std::byte*>(data), DType::u8, 1, {static_cast<std::int64_t>(bytes_)}, {1}};
+  };
+  copy(stream, array(memory_.data()), array(packing.bytes().data()));
 }
 
 std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const AttentionSchedule& schedule,
@@ -134,4 +137,4 @@ std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const Atte
               : std::make_shared<const DeviceProgram>(stream, std::move(whole));
 }
 
-}  // namespace poolgrad::kernels::cuda
+}  // namespace poolgrad::kernels

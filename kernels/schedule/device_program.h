@@ -1,5 +1,5 @@
-// Programs of attention in the memory of a device: the arrays of a WholeProgram in one piece, copied once and kept for
-// the calls that follow.
+// Programs of attention in the memory of a GPU: the arrays of a WholeProgram in one piece, copied once and kept for the
+// calls that follow. A simulated device, which stands for one, is asked for the same memory.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,15 @@
 #include <memory>
 
 #include "kernels/cpu/workspace.h"
+#include "kernels/dtype.h"
 #include "kernels/schedule/tiles.h"
 
-namespace poolgrad::kernels::cuda {
+namespace poolgrad::kernels {
+
+/// Of what attention kernels of a GPU compute in f32 or f64: rows of a tile, and columns of the results that a block
+/// has at most; wider ones are the work of several, each with the scores anew.
+constexpr std::int64_t gpu_tile_rows(DType compute) { return compute == DType::f64 ? 32 : 64; }
+constexpr std::int64_t gpu_result_columns(DType compute) { return compute == DType::f64 ? 32 : 128; }
 
 class DeviceProgram {
  public:
@@ -31,9 +37,9 @@ class DeviceProgram {
 };
 
 /// The program of a schedule in tiles of `limit` rows. Each stream has a copy of its own, so that none waits for
-/// another; copies are kept within 64 MiB a device, and given up when its pool is short of memory. Throws ValueError
-/// for a program of more than 1 GiB.
+/// another; copies are kept within 64 MiB a device, and given up when its pool is trimmed or short of memory. Throws
+/// ValueError for a program of more than 1 GiB.
 std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const AttentionSchedule& schedule,
                                                        std::int64_t limit);
 
-}  // namespace poolgrad::kernels::cuda
+}  // namespace poolgrad::kernels
