@@ -6,7 +6,7 @@
 //
 // `FLOPS` counts the pairs that the pattern admits, with their multiplicity: 4 D for the forward pass and 10 D for the
 // backward pass, whatever the kernels recompute. Run with --benchmark_repetitions=5 and read the medians.
-// benchmarks/peers/sdpa.py uses the second form to alternate with PyTorch.
+// --device=cuda:0 measures a GPU. benchmarks/peers/sdpa.py uses the second form to alternate with PyTorch.
 #include <cstdlib>
 #include <utility>
 
@@ -20,6 +20,8 @@ namespace {
 
 using namespace poolgrad;
 using attention::Pattern;
+
+Device device;  // --device
 
 const std::vector<std::pair<std::string, DType>> dtypes = {
     {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}};
@@ -54,12 +56,12 @@ class Call {
        std::int64_t heads, std::int64_t depth)
       : pattern_(of.pattern), options_{.dropout = of.dropout}, backward_(backward) {
     const auto operand = [&](std::int64_t length) {
-      Tensor x = randn({batch, length, heads, depth}, {dtype});
+      Tensor x = randn({batch, length, heads, depth}, {dtype, device});
       x.set_requires_grad(backward);
       return x;
     };
     q_ = operand(queries), k_ = operand(keys), v_ = operand(keys);
-    gradient_ = randn({batch, queries, heads, depth}, {dtype});
+    gradient_ = randn({batch, queries, heads, depth}, {dtype, device});
     const auto compiled = pattern_.compile(heads, kernels::PositionMap::contiguous(queries, keys - queries),
                                            kernels::PositionMap::contiguous(keys));
     double pairs = 0;
@@ -87,8 +89,7 @@ class Call {
 
 void measure(benchmark::State& state, DType dtype, const Case& of, bool backward) {
   Call call(dtype, of, backward, state.range(0), state.range(1), state.range(2), state.range(3), state.range(4));
-  call.run();
-  for (auto _ : state) call.run();
+  time_calls(state, device, [&] { call.run(); });
   state.counters["FLOPS"] = benchmark::Counter(call.operations(), benchmark::Counter::kIsIterationInvariantRate);
 }
 
@@ -130,12 +131,18 @@ int serve(char** words) {
             n[4]);
   std::printf("%.6e\n", call.operations());
   std::fflush(stdout);
-  return serve_lines([&] { call.run(); }, [] { return std::string(); });
+  return serve_lines(
+      [&] {
+        call.run();
+        synchronize(device);
+      },
+      [] { return std::string(); });
 }
 
 }  // namespace
 
 int main(int count, char** arguments) {
+  device = take_device(count, arguments);
   if (count == 10 && std::string(arguments[1]) == "--serve") return serve(arguments + 2);
   register_all();
   return run_benchmarks(count, arguments);

@@ -1,7 +1,7 @@
 // Matrix products of the shapes of a training step, for every CPU back end: forward X W^T, gradient of the input dY W,
 // gradient of the weights dY^T X. `FLOPS` is what to compare; run with --benchmark_repetitions=5 and read the medians.
+// --device=cuda:0 measures a GPU, with a large product besides that other kernels are held against.
 #include <cstdint>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,9 +9,12 @@
 #include "allocator/error.h"
 #include "benchmarks/support.h"
 #include "kernels/gemm.h"
+#include "tensor/creation.h"
 
 namespace poolgrad::kernels {
 namespace {
+
+Device device;  // --device
 
 enum Product { forward, input_gradient, weight_gradient };
 
@@ -29,24 +32,18 @@ Gemm shape_of(Product product, std::int64_t tokens, std::int64_t in, std::int64_
   return g;
 }
 
-template <class S>
-std::vector<S> random_elements(std::int64_t count, unsigned seed) {
-  std::mt19937 random(seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  std::vector<S> x(static_cast<std::size_t>(count));
-  for (S& value : x) value = S(uniform(random));
-  return x;
-}
-
-template <class S>
-void run(benchmark::State& state, const std::string& backend, Product product) {
+void run(benchmark::State& state, const std::string& backend, DType dtype, Product product) {
   Gemm g = shape_of(product, state.range(0), state.range(1), state.range(2));
-  g.dtype = dtype_of<S>;
-  const auto a = random_elements<S>(g.m * g.k, 1), b = random_elements<S>(g.k * g.n, 2);
-  std::vector<S> c(static_cast<std::size_t>(g.m * g.n));
-  set_gemm_backend(backend);
-  for (auto _ : state) gemm({}, g, a.data(), b.data(), c.data());
-  set_gemm_backend("auto");
+  g.dtype = dtype;
+  Tensor a = randn({g.m * g.k}, {dtype, device}), b = randn({g.k * g.n}, {dtype, device}),
+         c = Tensor::empty({g.m * g.n}, {dtype, device});
+  if (device.is_cpu()) set_gemm_backend(backend);
+  try {
+    time_calls(state, device, [&] { gemm(current_stream(device), g, a.view().data, b.view().data, c.view().data); });
+  } catch (const Error& error) {
+    state.SkipWithError(error.what());
+  }
+  if (device.is_cpu()) set_gemm_backend("auto");
   state.counters["FLOPS"] =
       benchmark::Counter(2.0 * static_cast<double>(g.m) * static_cast<double>(g.n) * static_cast<double>(g.k),
                          benchmark::Counter::kIsIterationInvariantRate);
@@ -62,13 +59,13 @@ bool exists(const std::string& backend) {
   return true;
 }
 
-template <class S>
-void register_backend(const std::string& backend, const std::string& dtype) {
+void register_backend(const std::string& backend, DType dtype) {
   const std::pair<Product, const char*> products[] = {
       {forward, "forward"}, {input_gradient, "input_gradient"}, {weight_gradient, "weight_gradient"}};
-  for (const auto& [product, name] : products)
-    benchmark::RegisterBenchmark(("Gemm/" + backend + "/" + dtype + "/" + name).c_str(), run<S>, backend, product)
-        ->ArgNames({"tokens", "in", "out"})
+  for (const auto& [product, name] : products) {
+    auto* shapes = benchmark::RegisterBenchmark(
+        ("Gemm/" + backend + "/" + std::string(to_string(dtype)) + "/" + name).c_str(), run, backend, dtype, product);
+    shapes->ArgNames({"tokens", "in", "out"})
         ->Args({768, 128, 384})
         ->Args({768, 512, 128})
         ->Args({768, 128, 65})
@@ -77,6 +74,8 @@ void register_backend(const std::string& backend, const std::string& dtype) {
         ->Args({4096, 256, 1024})
         ->Args({1024, 1024, 1024})
         ->UseRealTime();
+    if (device.is_cuda()) shapes->Args({16384, 512, 2048})->Args({8192, 8192, 8192});  // the last: a ceiling
+  }
 }
 
 }  // namespace
@@ -84,10 +83,16 @@ void register_backend(const std::string& backend, const std::string& dtype) {
 
 int main(int count, char** arguments) {
   using namespace poolgrad;
-  for (const char* backend : {"poolgrad", "eigen", "onednn"})
-    if (kernels::exists(backend)) kernels::register_backend<float>(backend, "f32");
-  kernels::register_backend<double>("poolgrad", "f64");
-  for (const char* backend : {"poolgrad", "onednn"})
-    if (kernels::exists(backend)) kernels::register_backend<BFloat16>(backend, "bf16");
+  using kernels::register_backend;
+  kernels::device = take_device(count, arguments);
+  if (kernels::device.is_cuda()) {
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::f64}) register_backend("cublaslt", dtype);
+  } else {
+    for (const char* backend : {"poolgrad", "eigen", "onednn"})
+      if (kernels::exists(backend)) register_backend(backend, DType::f32);
+    register_backend("poolgrad", DType::f64);
+    for (const char* backend : {"poolgrad", "onednn"})
+      if (kernels::exists(backend)) register_backend(backend, DType::bf16);
+  }
   return run_benchmarks(count, arguments);
 }

@@ -9,7 +9,6 @@
 #include <memory>
 #include <random>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -29,12 +28,6 @@ namespace poolgrad::kernels {
 namespace {
 
 Stream on{cpu};  // --device
-
-/// Returns once all that was queued is done.
-void finish() {
-  DeviceMemory& memory = allocator_for(on.device).memory();
-  if (memory.queues_work()) memory.synchronize(memory.record_event(on));
-}
 
 /// `count` arrays of (rows, columns) in f32, random in [-2, 2).
 class Arrays {
@@ -65,10 +58,10 @@ double copy_ceiling(std::int64_t elements) {
   std::vector<double> seconds;
   for (int round = 0; round < 21; ++round)
     seconds.push_back(seconds_of([&] {
-      for (int i = 0; i < 16; ++i) driver_copy(a[0].data, a[1].data, bytes);
-      finish();
+      for (int i = 0; i < calls_at_once(on.device); ++i) driver_copy(a[0].data, a[1].data, bytes);
+      poolgrad::synchronize(on.device);
     }));
-  return 16 * 2 * static_cast<double>(bytes) / median(seconds);
+  return calls_at_once(on.device) * 2 * static_cast<double>(bytes) / median(seconds);
 }
 
 /// Registers a benchmark: `prepare(rows, columns)` makes the operands and returns the call that is timed, which reads
@@ -77,18 +70,11 @@ template <class Prepare>
 void add(const std::string& name, int arrays, Prepare prepare) {
   auto* benchmark = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
     const std::int64_t elements = state.range(0) * state.range(1);
-    const int batch = on.device.is_cpu() ? 1 : 16;
     const double ceiling = copy_ceiling(elements);
     double seconds = 0;
     try {
       auto call = prepare(state.range(0), state.range(1));
-      call();
-      finish();
-      while (state.KeepRunningBatch(batch))
-        seconds += seconds_of([&] {
-          for (int i = 0; i < batch; ++i) call();
-          finish();
-        });
+      seconds = time_calls(state, on.device, [&] { call(); });
     } catch (const Error& error) {
       return state.SkipWithError(error.what());
     }
@@ -266,19 +252,7 @@ void add_all() {
 }  // namespace poolgrad::kernels
 
 int main(int argc, char** argv) {
-  constexpr std::string_view option = "--device=";
-  std::vector<char*> others;
-  try {
-    for (char** argument = argv; argument != argv + argc; ++argument)
-      if (const std::string_view text(*argument); text.starts_with(option))
-        poolgrad::kernels::on.device = poolgrad::Device::parse(std::string(text.substr(option.size())));
-      else
-        others.push_back(*argument);
-    poolgrad::allocator_for(poolgrad::kernels::on.device);
-  } catch (const poolgrad::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  poolgrad::kernels::on.device = poolgrad::take_device(argc, argv);
   poolgrad::kernels::add_all();
-  return poolgrad::run_benchmarks(static_cast<int>(others.size()), others.data());
+  return poolgrad::run_benchmarks(argc, argv);
 }

@@ -1,5 +1,6 @@
 // One training step - forward, backward, AdamW - of four small language models: LayerNorm, learned positions, causal
-// attention, GELU (tanh), biases, tied head; activations in f32 and in bf16, parameters in f32.
+// attention, GELU (tanh), biases, tied head; activations in f32 and in bf16, parameters in f32. --device=cuda:0
+// measures a GPU, and a long context besides.
 //
 //   step_benchmark                              the four, as Google Benchmark shows them
 //   step_benchmark --serve B T C L H V [dtype]  waits for lines; answers each with the milliseconds of one step
@@ -19,6 +20,8 @@ namespace {
 
 using namespace poolgrad;
 
+Device device;  // --device
+
 struct Shape6 {
   std::int64_t batch, context, width, layers, heads, vocabulary;
 };
@@ -37,10 +40,10 @@ class Step {
                                                .tied_head = true,
                                                .biases = true,
                                                .dtype = dtype},
-                                              attention::Pattern::causal())),
+                                              attention::Pattern::causal(), {.device = device})),
         optimizer_(model_->named_parameters(), {.learning_rate = 1e-3}),
-        tokens_(randint(0, s.vocabulary, {s.batch, s.context})),
-        targets_(randint(0, s.vocabulary, {s.batch, s.context})) {}
+        tokens_(randint(0, s.vocabulary, {s.batch, s.context}, {DType::i64, device})),
+        targets_(randint(0, s.vocabulary, {s.batch, s.context}, {DType::i64, device})) {}
 
   void run() {
     model_->loss(tokens_, targets_).backward();
@@ -58,9 +61,9 @@ void training_step(benchmark::State& state, DType dtype) {
   const Shape6 shape{state.range(0), state.range(1), state.range(2), state.range(3), state.range(4), state.range(5)};
   Step step(shape, dtype);
   for (int i = 0; i < 3; ++i) step.run();
-  CachingAllocator& pool = allocator_for(cpu);
+  CachingAllocator& pool = allocator_for(device);
   pool.reset_peaks();
-  for (auto _ : state) step.run();
+  time_calls(state, device, [&] { step.run(); });
   state.SetItemsProcessed(state.iterations() * shape.batch * shape.context);
   state.counters["peak_live_MiB"] = static_cast<double>(pool.statistics().allocated_bytes.peak) / (1 << 20);
 }
@@ -70,12 +73,16 @@ void four_models(benchmark::internal::Benchmark* benchmark) {
       ->Args({12, 64, 128, 4, 4, 65})
       ->Args({8, 256, 192, 4, 6, 256})
       ->Args({1, 2048, 128, 4, 4, 256})
-      ->Args({8, 512, 256, 6, 4, 256})
-      ->Unit(benchmark::kMillisecond)
-      ->UseRealTime();
+      ->Args({8, 512, 256, 6, 4, 256});
+  if (device.is_cuda()) benchmark->Args({1, 16384, 512, 6, 8, 256});
+  benchmark->Unit(benchmark::kMillisecond)->UseRealTime();
 }
-BENCHMARK_CAPTURE(training_step, f32, DType::f32)->Apply(four_models);
-BENCHMARK_CAPTURE(training_step, bf16, DType::bf16)->Apply(four_models);
+
+void register_all() {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    four_models(
+        benchmark::RegisterBenchmark(("training_step/" + std::string(to_string(dtype))).c_str(), training_step, dtype));
+}
 
 /// VmRSS (now) or VmHWM (peak) of this process, in MiB.
 double resident_mebibytes(const std::string& field) {
@@ -94,21 +101,27 @@ int serve(char** numbers, const char* dtype) {
   for (int i = 0; i < 6; ++i) s[i] = std::atoll(numbers[i]);
   const double before = resident_mebibytes("VmRSS");
   Step step({s[0], s[1], s[2], s[3], s[4], s[5]}, parse_dtype(dtype));
-  return serve_lines([&] { step.run(); },
-                     [&] {
-                       char memory[64];
-                       const Statistics statistics = allocator_for(cpu).statistics();
-                       std::snprintf(memory, sizeof memory, " %.1f %.1f",
-                                     static_cast<double>(statistics.allocated_bytes.peak) / (1 << 20),
-                                     resident_mebibytes("VmHWM") - before);
-                       return std::string(memory);
-                     });
+  return serve_lines(
+      [&] {
+        step.run();
+        synchronize(device);
+      },
+      [&] {
+        char memory[64];
+        const Statistics statistics = allocator_for(device).statistics();
+        std::snprintf(memory, sizeof memory, " %.1f %.1f",
+                      static_cast<double>(statistics.allocated_bytes.peak) / (1 << 20),
+                      resident_mebibytes("VmHWM") - before);
+        return std::string(memory);
+      });
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  device = take_device(argc, argv);
   if ((argc == 8 || argc == 9) && std::strcmp(argv[1], "--serve") == 0)
     return serve(argv + 2, argc == 9 ? argv[8] : "f32");
+  register_all();
   return run_benchmarks(argc, argv);
 }

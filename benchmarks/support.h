@@ -6,9 +6,15 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <string>
+#include <string_view>
 #include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "tensor/tensor.h"
 
 namespace poolgrad {
 
@@ -17,6 +23,45 @@ double seconds_of(const F& f) {
   const auto begin = std::chrono::steady_clock::now();
   f();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+/// Takes --device=cuda:0 out of a command line: the device to measure, the cpu where it is not given. Ends the program
+/// with the reason where that device cannot be used.
+inline Device take_device(int& argc, char** argv) {
+  constexpr std::string_view option = "--device=";
+  Device device;
+  try {
+    char** const end = std::remove_if(argv, argv + argc, [&](const char* argument) {
+      const std::string_view text(argument);
+      if (!text.starts_with(option)) return false;
+      device = Device::parse(text.substr(option.size()));
+      return true;
+    });
+    argc = static_cast<int>(end - argv);
+    allocator_for(device);
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    std::exit(1);
+  }
+  return device;
+}
+
+/// Calls that are queued at a time where a device works while the host goes on.
+inline int calls_at_once(Device device) { return device.is_cpu() ? 1 : 16; }
+
+/// Times a call, after a first one that is not; returns the seconds of all.
+template <class Call>
+double time_calls(benchmark::State& state, Device device, const Call& call) {
+  const int batch = calls_at_once(device);
+  call();
+  synchronize(device);
+  double seconds = 0;
+  while (state.KeepRunningBatch(batch))
+    seconds += seconds_of([&] {
+      for (int i = 0; i < batch; ++i) call();
+      synchronize(device);
+    });
+  return seconds;
 }
 
 /// The upper one of an even number; of at least one value.

@@ -2,11 +2,11 @@
 """Attention, poolgrad's attend() and PyTorch's scaled_dot_product_attention in turn, in one run, with the same threads.
 
 Usage: python3 benchmarks/peers/sdpa.py path/to/attention_benchmark [--repeats 7] [--lengths 1024 4096 16384]
-       [--dtypes f32 bf16] [--patterns dense causal] [--passes forward forward_backward]
+       [--dtypes f32 bf16] [--patterns dense causal] [--passes forward forward_backward] [--device cuda]
 
 Prints the medians of both in ms and GFLOP/s, counted on the pairs that the pattern admits (forward 4 D, backward 10 D),
 and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighbouring pairs. The last
-lines are the geometric means of the ratios.
+lines are the geometric means of the ratios. On a GPU PyTorch runs each kernel that it has, by name: the best counts.
 """
 import argparse
 import math
@@ -16,16 +16,44 @@ import subprocess
 import time
 
 HEADS = {1024: 8, 4096: 4, 16384: 1}
+GPU_HEADS = 16
 DEPTH = 64
 
 
-def torch_call(dtype, pattern, backward, length, heads):
-    """A function that makes one call."""
+def torch_kernels(device):
+    """Names of PyTorch's attention kernels; on a CPU it chooses."""
+    return ["flash", "cudnn", "efficient", "math"] if device == "cuda" else ["own choice"]
+
+
+def torch_call(dtype, pattern, backward, length, heads, device, kernel):
+    """A function that makes one call and waits for it; None where PyTorch's kernel does not take it."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    backends = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
+                "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
+    call = unsynchronised_call(dtype, pattern, backward, length, heads, device)
+
+    def run():
+        if device == "cpu":
+            return call()
+        with sdpa_kernel(backends[kernel]):
+            call()
+        torch.cuda.synchronize()
+
+    try:
+        run()
+    except RuntimeError:
+        return None
+    return run
+
+
+def unsynchronised_call(dtype, pattern, backward, length, heads, device):
     import torch
     import torch.nn.functional as F
 
     kind = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
-    q, k, v, gradient = (torch.randn(1, heads, length, DEPTH, dtype=kind) for _ in range(4))
+    q, k, v, gradient = (torch.randn(1, heads, length, DEPTH, dtype=kind, device=device) for _ in range(4))
     if not backward:
 
         def forward():
@@ -44,10 +72,10 @@ def torch_call(dtype, pattern, backward, length, heads):
 
 
 class Poolgrad:
-    def __init__(self, program, dtype, pattern, step, length, heads, threads):
+    def __init__(self, program, dtype, pattern, step, length, heads, threads, device):
         numbers = map(str, (1, length, length, heads, DEPTH))
         self.process = subprocess.Popen(
-            [program, "--serve", dtype, pattern, step, *numbers],
+            [program, "--device=" + device, "--serve", dtype, pattern, step, *numbers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -66,25 +94,34 @@ class Poolgrad:
         self.process.wait()
 
 
+def seconds_of(call):
+    begin = time.perf_counter()
+    call()
+    return time.perf_counter() - begin
+
+
 def compare(options, dtype, pattern, step, length, threads):
     """Prints one line; returns the ratio of the medians."""
-    heads = HEADS.get(length, 1)
-    ours = Poolgrad(options.program, dtype, pattern, step, length, heads, threads)
-    theirs = torch_call(dtype, pattern, step == "forward_backward", length, heads)
+    heads = HEADS.get(length, 1) if options.device == "cpu" else GPU_HEADS
+    ours = Poolgrad(options.program, dtype, pattern, step, length, heads, threads, options.device)
+    their_kernels = {}
+    for kernel in torch_kernels(options.device):
+        call = torch_call(dtype, pattern, step == "forward_backward", length, heads, options.device, kernel)
+        if call:
+            their_kernels[kernel] = min(seconds_of(call) for _ in range(3)), call
+    kernel, (_, theirs) = min(their_kernels.items(), key=lambda entry: entry[1][0])
     ours.call(), theirs()
     our_times, their_times = [], []
     for _ in range(options.repeats):
         our_times.append(ours.call())
-        begin = time.perf_counter()
-        theirs()
-        their_times.append((time.perf_counter() - begin) * 1e3)
+        their_times.append(seconds_of(theirs) * 1e3)
     ours.close()
     a, b = statistics.median(our_times), statistics.median(their_times)
     ratios = sorted(t / o for o, t in zip(our_times, their_times))
     rate = ours.operations * 1e-6
     print(
         f"{dtype:4} {pattern:6} {step:16} n={length:5} H={heads}: poolgrad {a:8.2f} ms {rate / a:6.1f} GFLOP/s, "
-        f"PyTorch {b:8.2f} ms {rate / b:6.1f} GFLOP/s, ratio {b / a:.2f} "
+        f"PyTorch ({kernel}) {b:8.2f} ms {rate / b:6.1f} GFLOP/s, ratio {b / a:.2f} "
         f"({ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f})",
         flush=True,
     )
@@ -99,13 +136,15 @@ def main():
     parser.add_argument("--dtypes", nargs="+", default=["f32", "bf16"])
     parser.add_argument("--patterns", nargs="+", default=["dense", "causal"])
     parser.add_argument("--passes", nargs="+", default=["forward", "forward_backward"])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     options = parser.parse_args()
 
     import torch
 
     threads = int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads()))
     torch.set_num_threads(threads)
-    print(f"PyTorch {torch.__version__}, {threads} threads, D = {DEPTH}, {options.repeats} calls each, in turn")
+    where = torch.cuda.get_device_name() if options.device == "cuda" else f"{threads} threads"
+    print(f"PyTorch {torch.__version__}, {where}, D = {DEPTH}, {options.repeats} calls each, in turn")
     for dtype in options.dtypes:
         for step in options.passes:
             ratios = [

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """One training step of four small language models in f32 and in bf16, poolgrad and PyTorch in turn, in one run.
 
-Usage: python3 benchmarks/peers/step.py path/to/step_benchmark [repeats] [configuration number ...]
+Usage: python3 benchmarks/peers/step.py [--device=cuda] path/to/step_benchmark [repeats] [configuration number ...]
 
 PyTorch runs each eager and through torch.compile, in bf16 under autocast (parameters stay f32, as poolgrad's do). Prints
 the medians, PyTorch / poolgrad in the same dtype (above 1: poolgrad is faster; in brackets the middle half of the pairs),
 and what each step needs at most beyond its process at rest: poolgrad's pool and resident memory, PyTorch's resident
-memory, in f32 also with attention as matrix products.
+memory, in f32 also with attention as matrix products. On a GPU a long context is measured too, and of PyTorch's memory what
+its allocator handed out.
 """
 import itertools
 import os
@@ -17,6 +18,7 @@ import time
 
 DTYPES = ["f32", "bf16"]
 CONFIGURATIONS = [(12, 64, 128, 4, 4, 65), (8, 256, 192, 4, 6, 256), (1, 2048, 128, 4, 4, 256), (8, 512, 256, 6, 4, 256)]
+DEVICE = "cpu"
 
 
 def torch_step(configuration, dtype="f32", compiled=False, math_attention=False):
@@ -56,17 +58,19 @@ def torch_step(configuration, dtype="f32", compiled=False, math_attention=False)
             # The loss in f32, as poolgrad's is.
             return F.cross_entropy(F.linear(x, self.tokens.weight).view(-1, V).float(), targets.view(-1))
 
-    model = Model()
+    model = Model().to(DEVICE)
     loss = torch.compile(model) if compiled else model
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=True)
-    tokens, targets = torch.randint(V, (B, T)), torch.randint(V, (B, T))
+    tokens, targets = torch.randint(V, (B, T), device=DEVICE), torch.randint(V, (B, T), device=DEVICE)
 
     def step():
-        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == "bf16"):
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=dtype == "bf16"):
             value = loss(tokens, targets)
         value.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if DEVICE == "cuda":
+            torch.cuda.synchronize()
 
     return step
 
@@ -79,21 +83,23 @@ def resident(field):
 
 def print_torch_memory(configuration, dtype, math_attention):
     torch_step((1, 8, 8, 1, 1, 8), dtype)()  # what PyTorch needs to have run at all
+    import torch
+
     before = resident("VmRSS")
     step = torch_step(configuration, dtype, math_attention=math_attention)
     for _ in range(3):
         step()
-    print(resident("VmHWM") - before)
+    print(torch.cuda.max_memory_allocated() / 2**20 if DEVICE == "cuda" else resident("VmHWM") - before)
 
 
 def torch_memory(number, dtype, math_attention=False):
-    command = [sys.executable, __file__, "--memory", str(number), dtype, str(int(math_attention))]
+    command = [sys.executable, __file__, "--device=" + DEVICE, "--memory", str(number), dtype, str(int(math_attention))]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 class Poolgrad:
     def __init__(self, program, configuration, dtype):
-        arguments = [program, "--serve", *map(str, configuration), dtype]
+        arguments = [program, "--device=" + DEVICE, "--serve", *map(str, configuration), dtype]
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def step(self):
@@ -107,12 +113,15 @@ class Poolgrad:
         self.process.wait()
 
 
-def main(program, repeats=30, numbers=range(4)):
+def main(program, repeats=30, numbers=None):
     import torch
+
+    numbers = numbers or range(len(CONFIGURATIONS))
 
     threads = int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads()))
     torch.set_num_threads(threads)
-    print(f"PyTorch {torch.__version__}, {threads} threads, {repeats} steps each, in turn")
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else f"{threads} threads"
+    print(f"PyTorch {torch.__version__}, {where}, {repeats} steps each, in turn")
     for number in numbers:
         measure(program, repeats, number)
 
@@ -155,6 +164,12 @@ def measure(program, repeats, number):
 
 
 if __name__ == "__main__":
+    if "--device=cuda" in sys.argv:
+        sys.argv.remove("--device=cuda")
+        DEVICE = "cuda"
+        CONFIGURATIONS.append((1, 16384, 512, 6, 8, 256))
+    elif "--device=cpu" in sys.argv:
+        sys.argv.remove("--device=cpu")
     if sys.argv[1:2] == ["--memory"]:
         print_torch_memory(CONFIGURATIONS[int(sys.argv[2])], sys.argv[3], sys.argv[4] == "1")
     elif len(sys.argv) < 2:
