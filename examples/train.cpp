@@ -2,6 +2,7 @@
 //
 //   train                                   two layers at context 4096 on Eigen's sources, under four minutes
 //   train --text book.txt --steps 500       on any text
+//   train --device cuda                     on a GPU
 //   train --device sim:8GiB --steps 3       the same allocations without arithmetic
 //   train --save a.safetensors              then: train --resume a.safetensors
 //
@@ -24,8 +25,10 @@ void train_or_advise(const TrainOptions& options, std::ostream& out, bool live) 
   try {
     train(options, out, live);
   } catch (const OutOfMemoryError& error) {
-    if (options.budget.empty() || options.device != "cpu" || !options.resume.empty()) throw;
-    const std::size_t enough = smallest_budget(options, parse_bytes(options.budget));
+    if (options.budget.empty() || options.device.starts_with("sim") || !options.resume.empty()) throw;
+    TrainOptions asked = options;
+    asked.device = to_string(parse_device(options.device, "train"));
+    const std::size_t enough = smallest_budget(asked, parse_bytes(options.budget));
     if (enough == 0) throw;
     throw OutOfMemoryError(std::string(error.what()) + "\n[train] --budget " + options.budget +
                            " is too small for this run: --budget " + std::to_string(enough >> 20) + "MiB would do");

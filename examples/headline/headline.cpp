@@ -27,8 +27,9 @@ std::string field(const char* file, const std::string& key) {
   return "";
 }
 
-/// "<processor>, <memory>".
-std::string machine_name() {
+/// "<processor>, <memory>", or the GPU.
+std::string machine_name(Device device) {
+  if (device.is_cuda()) return engines_of(device).machine;
   const std::string processor = field("/proc/cpuinfo", "model name"), memory = field("/proc/meminfo", "MemTotal");
   return (processor.empty() ? "unknown processor" : processor) + ", " +
          (memory.empty() ? "unknown memory" : format_bytes(std::stoull(memory) * 1024));
@@ -64,8 +65,8 @@ Bench make_bench(const HeadlineOptions& options, Progress& progress) {
     return value;
   };
   Bench bench;
-  bench.device = Device::parse(options.device);
-  if (bench.device.is_sim()) throw ValueError("[headline] --device must be cpu or cuda:N: on sim no time passes");
+  bench.device = parse_device(options.device, "headline");
+  if (bench.device.is_sim()) throw ValueError("[headline] --device must be cpu, cuda:N or auto: on sim no time passes");
   bench.dtype = parse_dtype(options.dtype);
   if (!is_floating(bench.dtype)) throw ValueError("[headline] --dtype must be floating, but is " + options.dtype);
   bench.row_seconds = positive("--row-seconds", options.row_seconds);
@@ -260,7 +261,7 @@ int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o
   app.add_option("--rows", o.rows, "Rows or groups to run, by the beginning of their names (default: all)")
       ->delimiter(',');
   app.add_flag("--list", o.list, "Name the rows and stop");
-  app.add_option("--device", o.device, "cpu or cuda:N");
+  app.add_option("--device", o.device, "cpu, cuda:N, or auto: a GPU where there is one");
   app.add_option("--dtype", o.dtype, "Storage of the tensors: f16, bf16 or f32");
   app.add_option("--row-seconds", o.row_seconds, "Leave out rows that would take longer than this");
   app.add_option("--seconds", o.seconds, "Time for each row that streams a billion tokens");
@@ -286,7 +287,7 @@ void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) 
   const InterruptGuard interrupt;
   Progress progress(out, live && tables);
   Bench bench = make_bench(options, progress);
-  const std::string machine = machine_name();
+  const std::string machine = machine_name(bench.device);
   if (tables)
     progress.line(machine + "; rows may use " + format_bytes(bench.memory) +
                   ". Theirs ran on a GTX 1080; ratio is theirs over ours.\n");

@@ -10,6 +10,7 @@
 #include "attention/pattern/pattern.h"
 #include "examples/support/console.h"
 #include "kernels/dtype.h"
+#include "tensor/tensor.h"
 
 namespace poolgrad::examples {
 
@@ -57,6 +58,14 @@ struct Outcome {
 void take_peaks(const CachingAllocator& pool, Outcome& outcome);
 /// The upper one of an even number; of at least one value.
 double median(std::vector<double> values);
+/// Calls work() and waits until the device has done it.
+template <class Work>
+double seconds_of(Device device, const Work& work) {
+  const Stopwatch watch;
+  work();
+  synchronize(device);
+  return watch.seconds();
+}
 
 /// What every row is run with, and what earlier rows have taught.
 struct Bench {

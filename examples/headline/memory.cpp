@@ -38,15 +38,12 @@ class Calls {
 
   /// Seconds of one call.
   double run() {
-    const Stopwatch watch;
-    if (work_.work == Work::training) {
-      train();
-    } else {
+    return seconds_of(q_.device(), [&] {
+      if (work_.work == Work::training) return train();
       const NoGradGuard guard;
       const Tensor out = forward({.out_over_q = work_.work == Work::forward_over_query});
       if (work_.work == Work::forward_over_query) q_ = out;
-    }
-    return watch.seconds();
+    });
   }
 
  private:
@@ -237,12 +234,11 @@ Cycles run_cycles(Bench& bench, CachingAllocator& pool, bool keep) {
     result.last.clear();
     double spent = 0;
     for (const Tensor& x : inputs) {
-      const Stopwatch watch;
-      const Tensor q = x.copy(), k = x.copy(), v = x.copy();
-      const Tensor out = attention::attend(q, k, v, pattern).out;
-      if (!keep) pool.trim();
-      spent += watch.milliseconds();
-      result.last.push_back(out);
+      spent += 1e3 * seconds_of(bench.device, [&] {
+                 const Tensor q = x.copy(), k = x.copy(), v = x.copy();
+                 result.last.push_back(attention::attend(q, k, v, pattern).out);
+                 if (!keep) pool.trim();
+               });
     }
     if (round >= warm) times.push_back(spent / std::size(shapes));
   }

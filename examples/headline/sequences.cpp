@@ -185,11 +185,7 @@ Outcome run(const MakeCore& make, std::int64_t tokens, bool multihead, bool bloc
   module->eval();
   call();
   std::vector<double> milliseconds;
-  for (int i = 0; i < 9; ++i) {
-    const Stopwatch watch;
-    call();
-    milliseconds.push_back(watch.milliseconds());
-  }
+  for (int i = 0; i < 9; ++i) milliseconds.push_back(1e3 * seconds_of(bench.device, call));
   Outcome outcome;
   outcome.milliseconds = median(milliseconds);
   outcome.calls = static_cast<int>(milliseconds.size());

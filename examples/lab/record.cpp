@@ -186,7 +186,7 @@ Command add_record(CLI::App& lab) {
       ->capture_default_str()
       ->check(CLI::IsMember({"small", "default", "large"}));
   app->add_option("--steps", options->steps, "Training steps, passes, or tokens")->capture_default_str();
-  app->add_option("--device", options->device, "cpu, sim, or sim:SIZE")->capture_default_str();
+  app->add_option("--device", options->device, "cpu, cuda:N, auto, sim, or sim:SIZE")->capture_default_str();
   app->add_option("--budget", options->budget, "Hard limit of the pool, such as 512MiB");
   app->add_option("--events", options->events, "The newest that are kept")
       ->capture_default_str()

@@ -32,9 +32,9 @@ enum class Through : std::uint8_t {
   run     // as ./run train does: at most eight steps, validation, a sample
 };
 
-/// A run as `options` say (but for their text and device) in `memory` bytes of a device that is like this machine's
-/// CPU: what it reserves is, to the byte, what `./run train --budget MEMORY` reserves here. Throws what the options are
-/// refused with; running out of memory is an answer.
+/// A run as `options` say (but for their text) in `memory` bytes of a device that is like this machine's CPU, or, on
+/// cuda, like a GPU: what it reserves is, to the byte, what `./run train --budget MEMORY` reserves there. Throws what
+/// the options are refused with; running out of memory is an answer.
 DryRun dry_run(const TrainOptions& options, std::size_t memory, Through through = Through::run);
 
 /// The second step of such a run, as a trace of its requests. Throws OutOfMemoryError where it does not fit.

@@ -56,6 +56,7 @@ std::vector<std::string> command_line(const std::string& program, const TrainOpt
     if (!value.empty()) words.push_back(fmt::format("--{}={}", name, value));
   for (const std::string& text : o.text) words.push_back("--text=" + text);
   words.push_back("--checkpoint=" + o.checkpoint);
+  words.push_back("--device=" + o.device);
   words.push_back(fmt::format("--store-every={}", o.store_every));
   words.push_back(fmt::format("--sample={}", o.sample));
   words.push_back(fmt::format("--report={}", o.report));

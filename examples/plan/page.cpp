@@ -7,8 +7,6 @@
 #include "allocator/caching_allocator.h"
 #include "examples/lab/page.h"
 #include "examples/plan/plan.h"
-#include "kernels/instruction_sets.h"
-#include "kernels/parallel.h"
 
 namespace poolgrad::examples {
 
@@ -110,11 +108,10 @@ std::string plan_html(const Plan& plan) {
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>poolgrad: plan</title>\n"
       "<meta name=\"viewport\" content=\"width=device-width\"><style>{}{}</style></head><body>\n"
-      "<h1>Plan of a training run</h1>\n<p>{}: {} parameters. {} of memory like this machine's CPU ({} threads, {}). "
+      "<h1>Plan of a training run</h1>\n<p>{}: {} parameters. {} of memory {}. "
       "Every byte is counted by going through the steps without arithmetic.</p>\n",
       picture_style(), plan_style, escaped(describe_model(first.options)),
-      nn::format_count(static_cast<double>(first.run.parameters)), format_bytes(plan.memory), kernels::num_threads(),
-      kernels::instruction_set());
+      nn::format_count(static_cast<double>(first.run.parameters)), format_bytes(plan.memory), whose_memory(plan));
   html += "<h2>What it needs</h2>\n" + row_table(plan);
   if (!plan.devices.empty())
     html += "<h2>Longest contexts</h2>\n<p>What trains, to a thousandth; two steps are gone through.</p>\n" +

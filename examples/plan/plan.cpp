@@ -197,6 +197,8 @@ Plan make_plan(const PlanOptions& options, Progress& progress) {
   Plan plan;
   if (options.measure < 0)
     throw ValueError(fmt::format("[plan] --measure must not be negative, but is {}", options.measure));
+  if (options.train.device != "cpu" && options.train.device != "cuda")
+    throw ValueError("[plan] --device must be cpu or cuda, but is " + options.train.device);
   plan.measure = options.measure;
   plan.longest = options.longest || (plan.measure > 0 && !options.policies.empty());
   plan.most = options.most;
@@ -235,6 +237,7 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   app.add_option("--memory", o.memory,
                  "Hard limit of the memory, such as 8GiB, or 50%: half of what the first row's model reserves with "
                  "everything kept (default: 8GiB; with --policies 50%)");
+  app.add_option("--device", o.train.device, "Whose memory: cpu, this machine's, or cuda, a GPU's, here or elsewhere");
   app.add_flag("--longest", o.longest, "Find the longest context that trains in the memory, and on each device");
   app.add_option("--devices", o.devices, "Their memory, for --longest")->delimiter(',');
   app.add_option("--most", o.most, "Tokens beyond which no context is tried");
@@ -245,11 +248,10 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
       fmt::format("Plan each way to save memory, or --policies=none,block+tile: a policy of --checkpoint and "
                   "any of +tile, +chunk and +offload, for which --tile, --chunk and --offload say how (all: {})",
                   fmt::join(memory_policies(), ",")));
-  app.add_flag(
-      "--measure{5}", o.measure,
-      "Train each row too, in a process of its own on the CPU, for so many steps: time of a step, peaks beside "
-      "those planned; with --policies also the longest context of each, and window, dilated and causal "
-      "attention unless --attention or --vary is given");
+  app.add_flag("--measure{5}", o.measure,
+               "Train each row too, in a process of its own, for so many steps: time of a step, peaks beside "
+               "those planned; with --policies also the longest context of each, and window, dilated and causal "
+               "attention unless --attention or --vary is given");
   app.add_option("--text", o.train.text, "Files or folders to train on, for --measure (default: Eigen's sources)");
   app.add_option("--json", o.json, "File to write as JSON; - for standard output");
   app.add_option("--html", o.html, "Page to write");

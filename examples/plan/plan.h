@@ -89,6 +89,8 @@ Plan make_plan(const PlanOptions& options, Progress& progress);
 
 /// "6 layers, width 512, 8 heads (2 for keys), context 4096, window of 256, bf16".
 std::string describe_model(const TrainOptions& options);
+/// "of a GPU", or "like this cpu: 2 threads, ...".
+std::string whose_memory(const Plan& plan);
 std::string plan_text(const Plan& plan);
 /// Cells of the table of rows; "-" for what is not known.
 std::string time_text(const Plan& plan, const PlanRow& row);

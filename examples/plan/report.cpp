@@ -69,13 +69,18 @@ std::string rows_text(const Plan& plan) {
   std::string text = rows.text() + failures;
   if (plan.measure > 0)
     text += fmt::format(
-        "  median of {} steps, everything trained on this cpu; peaks of live and reserved bytes are those "
+        "  median of {} steps, everything trained on this machine; peaks of live and reserved bytes are those "
         "planned{}\n",
         std::max<std::int64_t>(1, plan.measure - 1), plan.longest ? ", as are the longest contexts" : "");
   return text;
 }
 
 }  // namespace
+
+std::string whose_memory(const Plan& plan) {
+  if (plan.rows.front().options.device == "cuda") return "of a GPU";
+  return "like this cpu: " + engines_of(cpu).to_string();
+}
 
 std::string plan_text(const Plan& plan) {
   const PlanRow& first = plan.rows.front();
@@ -84,11 +89,11 @@ std::string plan_text(const Plan& plan) {
   };
   std::string text = fmt::format(
       "model    {} parameters: {}\n"
-      "device   {} like this cpu: {} threads, products by {}, attention by {}\n"
+      "device   {} {}\n"
       "needs    {} live, {} reserved ({} and {} bytes): {}\n",
       nn::format_count(static_cast<double>(first.run.parameters)), describe_model(first.options),
-      format_bytes(plan.memory), kernels::num_threads(), kernels::gemm_backend(), kernels::instruction_set(),
-      format_bytes(first.run.peak_live), format_bytes(first.run.peak_reserved), format_integer(first.run.peak_live),
+      format_bytes(plan.memory), whose_memory(plan), format_bytes(first.run.peak_live),
+      format_bytes(first.run.peak_reserved), format_integer(first.run.peak_live),
       format_integer(first.run.peak_reserved), spare(first));
   std::vector<double> bytes;
   for (const Sample& sample : plan.picture.samples) bytes.push_back(static_cast<double>(sample.live));
@@ -187,6 +192,7 @@ Json plan_json(const Plan& plan) {
     step["reserved"].push_back(sample.reserved);
   }
   return {{"memory", plan.memory},
+          {"device", plan.rows.front().options.device},
           {"threads", kernels::num_threads()},
           {"gemm", kernels::gemm_backend()},
           {"instruction_set", kernels::instruction_set()},

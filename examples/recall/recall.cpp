@@ -55,11 +55,12 @@ std::vector<std::int64_t> scored_distances(std::int64_t distance) {
 /// One model, trained to recall and tested.
 class RecallTrainer {
  public:
-  RecallTrainer(const RecallOptions& options, const AttentionOptions& attention)
+  RecallTrainer(const RecallOptions& options, const AttentionOptions& attention, Device device)
       : options_(options),
+        device_(device),
         generator_(options.seed),
         model_(options.model(), attention.mixer(options.task().length(), "recall", rope_base, output_deviation),
-               {.generator = &generator_}),
+               {.device = device, .generator = &generator_}),
         optimizer_(model_.named_parameters(), {.learning_rate = options.lr, .beta2 = 0.95, .weight_decay = 0.0}),
         step_(model_, optimizer_, clip_norm, "recall"),
         curriculum_(options.task(), options.seed) {}
@@ -126,9 +127,9 @@ class RecallTrainer {
     Tensor batch, asked;
     {
       const MemoryScope scope("batch", Category::input);
-      batch = from_data(tokens, {sequences, task.length()});
-      asked = from_data(rows, {result.asked});
-      result.targets = from_data(targets, {result.asked});
+      batch = from_data(tokens, {sequences, task.length()}, device_);
+      asked = from_data(rows, {result.asked}, device_);
+      result.targets = from_data(targets, {result.asked}, device_);
     }
     const Tensor hidden = model_.hidden(batch);
     result.logits = model_.logits_of(index_select(flatten(hidden, 0, 1), 0, asked));
@@ -137,6 +138,7 @@ class RecallTrainer {
   }
 
   const RecallOptions& options_;
+  Device device_;
   Generator generator_;
   nn::LanguageModel model_;
   nn::AdamW optimizer_;
@@ -168,10 +170,11 @@ class Budget {
   std::clock_t processor_start_ = std::clock();
 };
 
-RecallResult run_one(const RecallOptions& options, const AttentionOptions& attention, std::ostream& out, bool live) {
-  CachingAllocator& pool = allocator_for(cpu);
+RecallResult run_one(const RecallOptions& options, const AttentionOptions& attention, Device device, std::ostream& out,
+                     bool live) {
+  CachingAllocator& pool = allocator_for(device);
   pool.reset_peaks();
-  RecallTrainer trainer(options, attention);
+  RecallTrainer trainer(options, attention, device);
   RecallResult result{.attention = attention.attention,
                       .pattern = attention.describe(options.task().length()),
                       .parameters = trainer.parameter_count()};
@@ -290,6 +293,7 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--seconds", o.seconds, "Seconds of training at most (0: any)");
   app.add_option("--questions", o.questions, "Questions asked at each distance in the end");
   app.add_option("--seed", o.seed, "Decides the sequences and the initial weights");
+  app.add_option("--device", o.device, "cpu, cuda:N, or auto: a GPU where there is one");
   app.add_option("--report", o.report, "Steps between lines");
   app.add_option("--json", o.json, "Report to write, as JSON");
   app.add_option("--csv", o.csv, "Steps to write, as CSV");
@@ -297,14 +301,17 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   return parse_command_line(app, argc, argv);
 }
 
-std::vector<RecallResult> run_recall(const RecallOptions& options, std::ostream& out, bool live) {
+std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {
   options.check();
+  const Device device = parse_device(options.device, "recall");
+  if (device.is_sim()) throw ValueError("[recall] --device must be cpu, cuda:N or auto: on sim nothing is learned");
+  options.device = to_string(device);
   const InterruptGuard interrupts;
   Progress progress(out, false);
-  if (!options.quiet) progress.line(describe_task(options));
+  if (!options.quiet) progress.line(describe_task(options, device));
   std::vector<RecallResult> results;
   for (const std::string& name : options.contenders()) {
-    results.push_back(run_one(options, options.contender(name), out, live));
+    results.push_back(run_one(options, options.contender(name), device, out, live));
     if (results.back().interrupted) break;
   }
   if (!options.quiet) progress.line(describe_results(options, results));

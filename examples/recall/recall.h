@@ -32,6 +32,7 @@ struct RecallOptions {
   double seconds = 0;          // at most; 0: any
   std::int64_t questions = 256;
   std::uint64_t seed = 1;
+  std::string device = "cpu";
   std::int64_t report = 100;
   std::string json, csv;
   bool quiet = false;
@@ -79,12 +80,12 @@ struct RecallResult {
 /// Trains and tests each contender with the same sequences, initial weights and budget, printing to `out` (with a live
 /// line where `live`), and writes the report files. Ctrl-C ends the training, then tests. Throws the errors of
 /// poolgrad.
-std::vector<RecallResult> run_recall(const RecallOptions& options, std::ostream& out, bool live = false);
+std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live = false);
 
 // What the run prints and writes.
 
 /// Task, model and budget, before anything is trained.
-std::string describe_task(const RecallOptions& options);
+std::string describe_task(const RecallOptions& options, Device device);
 /// Its pattern, and a note where the heads are too few to take every phase of a dilated branch.
 std::string describe_contender(const RecallOptions& options, const RecallResult& result);
 /// A level ended with `accuracy`, and `next` begins.

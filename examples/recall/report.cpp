@@ -53,6 +53,7 @@ Json configuration(const RecallOptions& o) {
           {"steps", o.steps},
           {"seconds", o.seconds},
           {"seed", o.seed},
+          {"device", o.device},
           {"threads", kernels::num_threads()}};
 }
 
@@ -82,7 +83,7 @@ Json contender(const RecallResult& r) {
 
 }  // namespace
 
-std::string describe_task(const RecallOptions& o) {
+std::string describe_task(const RecallOptions& o, Device device) {
   const RecallTask task = o.task();
   std::string budget;
   if (o.steps) budget = plural(o.steps, "step");
@@ -90,10 +91,11 @@ std::string describe_task(const RecallOptions& o) {
   return fmt::format(
       "task     {}: {} stated, asked for {} tokens later and more, in sequences of {}; chance {:.1f} %\n"
       "model    {}, width {}, {}\n"
-      "budget   {} of {} tokens or one sequence, {}",
+      "budget   {} of {} tokens or one sequence\n"
+      "device   {}, {}",
       o.task_name, task.kind == RecallKind::kv ? plural(task.pairs, "pair") : plural(task.pairs, "digit"),
       task.distance, task.length(), 100 * task.chance(), plural(o.layers, "layer"), o.width, plural(o.heads, "head"),
-      budget, o.tokens, plural(kernels::num_threads(), "thread"));
+      budget, o.tokens, to_string(device), engines_of(device).to_string());
 }
 
 std::string describe_contender(const RecallOptions& o, const RecallResult& r) {

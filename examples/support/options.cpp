@@ -8,7 +8,11 @@
 #include <bit>
 
 #include "allocator/error.h"
+#include "allocator/memory/cuda_memory.h"
 #include "attention/modules/multihead.h"
+#include "kernels/attention.h"
+#include "kernels/gemm.h"
+#include "kernels/parallel.h"
 
 namespace poolgrad::examples {
 
@@ -104,9 +108,21 @@ int parse_command_line(CLI::App& app, int argc, const char* const* argv) {
 
 Device parse_device(const std::string& text, const std::string& program) {
   if (text == "cpu") return cpu;
+  if (text == "auto") return cuda_unavailable_reason().empty() ? Device{DeviceType::cuda, 0} : cpu;
   const auto refuse = [&] {
-    throw ValueError(fmt::format("[{}] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is {}", program, text));
+    throw ValueError(fmt::format("[{}] --device must be cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu, but is {}",
+                                 program, text));
   };
+  if (text.starts_with("cuda")) {
+    Device device;
+    try {
+      device = Device::parse(text);
+    } catch (const ValueError&) {
+      refuse();
+    }
+    allocator_for(device);  // says why where it cannot be used
+    return device;
+  }
   if (!text.starts_with("sim:")) refuse();
   const std::size_t comma = std::min(text.find(','), text.size());
   const std::string rest = text.substr(comma), like = rest.starts_with(",like=") ? rest.substr(6) : "";
@@ -114,6 +130,18 @@ Device parse_device(const std::string& text, const std::string& program) {
   const std::uint8_t index = like.empty() ? 0 : 100;  // a device keeps its pages for good
   configure_simulated_device(index, parse_bytes(text.substr(4, comma - 4)), like);
   return {DeviceType::sim, index};
+}
+
+std::string Engines::to_string() const {
+  return fmt::format("{}, products by {}, attention by {}", machine, products, attention);
+}
+
+Engines engines_of(Device device) {
+  const std::string attention(kernels::attention_backend(device));
+  if (device.is_cuda()) return {cuda_device_description(device.index), "cuBLASLt", attention};
+  const int threads = kernels::num_threads();
+  return {fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"), std::string(kernels::gemm_backend()),
+          attention};
 }
 
 PoolGuard::PoolGuard(Device device, const std::string& budget) : pool_(allocator_for(device)), budget_(pool_.budget()) {

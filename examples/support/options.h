@@ -75,9 +75,23 @@ auto setting_adder(App& app) {
 /// Reads a command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
 int parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
-/// "cpu", "sim:SIZE" or "sim:SIZE,like=cpu": a device of that many bytes without arithmetic, with a GPU's pages or the
-/// machine's. Throws ValueError for anything else.
+/// "cpu"; "cuda:N" or "cuda", the first; "auto": the first GPU where there is one, else the cpu; "sim:SIZE" or
+/// "sim:SIZE,like=cpu": a device of that many bytes without arithmetic, with a GPU's pages or the machine's. Throws
+/// ValueError for anything else, and DeviceError with the reason where a GPU cannot be used.
 Device parse_device(const std::string& text, const std::string& program);
+inline constexpr const char* device_help =
+    "cpu, cuda:N, auto (a GPU where there is one), or sim:SIZE, a device of that capacity without arithmetic; "
+    "sim:SIZE,like=cpu reserves what the cpu does";
+
+/// What computes on a device. On sim nothing does: what would on the cpu.
+struct Engines {
+  std::string machine;  // "2 threads", "NVIDIA H100 80GB HBM3, compute capability 9.0, ..."
+  std::string products, attention;
+
+  /// "2 threads, products by poolgrad, attention by avx2".
+  std::string to_string() const;
+};
+Engines engines_of(Device device);
 
 /// A device's pool, empty and with its peaks and hash reset at first, under a budget such as "512MiB" (empty: its own)
 /// for as long as the guard lives.

@@ -98,14 +98,14 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}{}{}, {} threads, products by {}, attention by {}{}{}{}{}{}",
+      "device   {}, {}{}{}, {}{}{}{}{}{}",
       corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
       o.autocast == "none" ? "" : " with products in " + o.autocast,
       o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
-      kernels::num_threads(), kernels::gemm_backend(), kernels::instruction_set(),
-      o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
+      engines_of(trainer.device()).to_string(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
+      o.budget.empty() ? "" : ", budget " + o.budget,
       o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
       o.offload.empty() ? "" : ", offload to " + o.offload,
       o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "");
@@ -113,6 +113,7 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
 
 /// "config" of the report.
 nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer& trainer) {
+  const Engines engines = engines_of(trainer.device());
   return {{"text", o.text},
           {"files", trainer.corpus().files},
           {"train_bytes", trainer.corpus().train.size()},
@@ -143,8 +144,9 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"resume", o.resume},
           {"parameters", trainer.model().parameter_count()},
           {"threads", kernels::num_threads()},
-          {"gemm", kernels::gemm_backend()},
-          {"instruction_set", kernels::instruction_set()}};
+          {"machine", engines.machine},
+          {"gemm", engines.products},
+          {"instruction_set", engines.attention}};
 }
 
 }  // namespace
@@ -285,9 +287,7 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
   add_training_options(app, o);
-  app.add_option(
-      "--device", o.device,
-      "cpu, or sim:SIZE, a device of that capacity without arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
+  app.add_option("--device", o.device, device_help);
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,
@@ -314,6 +314,7 @@ nn::TrainResult train(TrainOptions options, std::ostream& out, bool live) {
   if (!options.resume.empty()) options.adopt(nn::read_training_metadata(options.resume));
   options.check();
   const Device device = parse_device(options.device, "train");
+  if (!device.is_sim()) options.device = to_string(device);
   if (options.text.empty()) options.text = {default_text()};
   nn::Corpus corpus = nn::read_corpus(options.text, options.seed);
   const PoolGuard pool(device, options.budget);

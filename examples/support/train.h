@@ -85,8 +85,8 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& options
 std::string default_text();
 
 /// Trains as told, printing to `out` (with a live line where `live`); the report files are written too. Throws the
-/// errors of poolgrad: ValueError and FileError for options, OutOfMemoryError where the budget does not suffice. The
-/// pool is as before afterwards.
+/// errors of poolgrad: ValueError and FileError for options, DeviceError, OutOfMemoryError where the budget does not
+/// suffice. The pool is as before afterwards.
 nn::TrainResult train(TrainOptions options, std::ostream& out, bool live = false);
 
 }  // namespace poolgrad::examples

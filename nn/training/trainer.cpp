@@ -424,7 +424,7 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   Progress progress(out, options.live && !options.quiet);
   TrainResult result;
   take_steps(trainer, options, progress, result);
-  if (options.save.empty() && result.interrupted && trainer.device().is_cpu() && options.stop_after == 0)
+  if (options.save.empty() && result.interrupted && !trainer.device().is_sim() && options.stop_after == 0)
     options.save = "poolgrad-train.safetensors";
   if (!options.save.empty()) {
     trainer.save(options.save, options.metadata);

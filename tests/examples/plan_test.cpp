@@ -342,6 +342,15 @@ TEST_F(PlanTest, WritesOnePageThatRefersToNothing) {
   EXPECT_THAT(html, AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")), Not(HasSubstr("url("))));
 }
 
+TEST_F(PlanTest, PlansForAGpuWhereThereIsNone) {
+  EXPECT_THAT(printed(), HasSubstr("like this cpu: "));
+  options_.train.device = "cuda";
+  EXPECT_THAT(printed(), HasSubstr(" of a GPU\n"));
+  const nlohmann::json plan = answer();
+  EXPECT_EQ(plan["device"], "cuda");
+  EXPECT_EQ(plan["rows"][0]["peak_reserved_bytes"].get<std::uint64_t>() % (std::uint64_t{2} << 20), 0u);
+}
+
 TEST_F(PlanTest, LeavesTheDeviceEmpty) {
   printed();
   options_.memory = "1MiB";
@@ -364,6 +373,7 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
               o.devices = {"8GB", "9TB"};
             }),
             "[plan] --devices must be from 1.00 MiB to 768.00 GiB, but is 9TB");
+  EXPECT_EQ(refused([](PlanOptions& o) { o.train.device = "gpu"; }), "[plan] --device must be cpu or cuda, but is gpu");
   EXPECT_EQ(refused([](PlanOptions& o) { o.most = 0; }), "[plan] --most must be at least 1, but is 0");
   for (const char* vary : {"attention", "=window", "attention="})
     EXPECT_EQ(refused([&](PlanOptions& o) { o.vary = {vary}; }),

@@ -48,10 +48,19 @@ Golden classic(DType dtype) {
           attention::Pattern::causal()};
 }
 
-void expect_golden(const Golden& golden, double gradient_tolerance, double loss_tolerance) {
+class GoldenLosses : public ::testing::TestWithParam<const char*> {
+ protected:
+  static Tensor here(const Tensor& x) {
+    return Tensor::empty(x.shape(), {.dtype = x.dtype(), .device = Device::parse(GetParam())}).copy_from(x);
+  }
+  static void expect_golden(const Golden& golden, double gradient_tolerance, double loss_tolerance);
+};
+
+void GoldenLosses::expect_golden(const Golden& golden, double gradient_tolerance, double loss_tolerance) {
   const SafetensorsFile file = load_safetensors(std::string(POOLGRAD_GOLDEN_DIR) + "/" + golden.file);
   const DType dtype = golden.config.parameter_dtype();
-  const auto model = attention::make_language_model(golden.config, golden.pattern);
+  const auto model =
+      attention::make_language_model(golden.config, golden.pattern, {.device = Device::parse(GetParam())});
   nn::NamedTensors initial;
   for (const auto& [name, tensor] : file.tensors)
     if (name.starts_with("parameter.")) initial.emplace_back(name.substr(10), to(tensor, dtype));
@@ -63,22 +72,26 @@ void expect_golden(const Golden& golden, double gradient_tolerance, double loss_
                       {.learning_rate = 0.01, .beta1 = 0.9, .beta2 = 0.95, .epsilon = 1e-8, .weight_decay = 0.1});
   for (std::size_t step = 0; step < losses.size(); ++step) {
     model->zero_grad();
-    const Tensor loss = model->loss(file.at("tokens"), file.at("targets"));
+    const Tensor loss = model->loss(here(file.at("tokens")), here(file.at("targets")));
     EXPECT_NEAR(loss.item() / losses[step], 1.0, loss_tolerance) << "step " << step;
     loss.backward();
     for (const auto& [name, parameter] : model->named_parameters()) {
       if (step > 0) break;
-      EXPECT_LE(relative_error(to(parameter.grad(), DType::f64), file.at("gradient." + name)), gradient_tolerance)
+      EXPECT_LE(relative_error(to(parameter.grad(), DType::f64).on_host(), file.at("gradient." + name)),
+                gradient_tolerance)
           << name;
     }
     optimizer.step();
   }
 }
 
-TEST(Golden, ModernModelInF64) { expect_golden(modern(DType::f64), 1e-10, 1e-10); }
-TEST(Golden, ModernModelInF32) { expect_golden(modern(DType::f32), 1e-5, 1e-4); }
-TEST(Golden, ClassicModelInF64) { expect_golden(classic(DType::f64), 1e-10, 1e-10); }
-TEST(Golden, ClassicModelInF32) { expect_golden(classic(DType::f32), 1e-5, 1e-4); }
+TEST_P(GoldenLosses, ModernModelInF64) { expect_golden(modern(DType::f64), 1e-10, 1e-10); }
+TEST_P(GoldenLosses, ModernModelInF32) { expect_golden(modern(DType::f32), 1e-5, 1e-4); }
+TEST_P(GoldenLosses, ClassicModelInF64) { expect_golden(classic(DType::f64), 1e-10, 1e-10); }
+TEST_P(GoldenLosses, ClassicModelInF32) { expect_golden(classic(DType::f32), 1e-5, 1e-4); }
+
+INSTANTIATE_TEST_SUITE_P(On, GoldenLosses, ::testing::Values(POOLGRAD_GOLDEN_DEVICE),
+                         [](const auto& device) { return std::string(device.param); });
 
 }  // namespace
 }  // namespace poolgrad
