@@ -47,6 +47,7 @@
 #include "tensor/generator.h"
 #include "tensor/geometry.h"
 #include "tensor/grad_mode.h"
+#include "tensor/graph.h"
 #include "tensor/npy.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"

@@ -6,10 +6,12 @@
 
 #include "allocator/base/fork.h"
 #include "allocator/error.h"
+#include "allocator/front/thread_cache.h"
 #include "allocator/memory/cuda_memory.h"
 #include "allocator/memory/host_memory.h"
 #include "allocator/memory/race_detector.h"
 #include "allocator/memory/simulated_memory.h"
+#include "allocator/memory/stream_capture.h"
 #include "allocator/pool/pool.h"
 
 namespace poolgrad {
@@ -150,6 +152,9 @@ CachingAllocator& known_or_made(std::atomic<CachingAllocator*>& pool, const Make
 }  // namespace
 
 CachingAllocator& allocator_for(Device device) {
+  if (const StreamCapture* const capture = thread_state.capture; capture != nullptr && capture->device() == device)
+      [[unlikely]]
+    return capture->pool();
   return known_or_made(slot(device), [&] { return make_pool(device, default_capacity); });
 }
 

@@ -208,7 +208,7 @@ class CachingAllocator {
 
 /// The process-wide pool of a device, made at first use with AllocatorConfig::from_environment(). Throws DeviceError
 /// for a device that does not exist (a CUDA device in a build without CUDA; a sim device that was never configured gets
-/// the default capacity of 8 GiB).
+/// the default capacity of 8 GiB). In a thread that records a step (StreamCapture): the recording's own pool.
 CachingAllocator& allocator_for(Device device);
 
 /// The process-wide pool of pinned memory of the host for copies from and to a CUDA device, made at first use: see

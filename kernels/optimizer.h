@@ -3,6 +3,7 @@
 // views are contiguous.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -15,6 +16,9 @@ struct AdamW {
   double learning_rate = 1e-3, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0.01;
   std::int64_t step = 1;        // counted from 1, for the bias correction
   double gradient_scale = 1.0;  // multiplies the gradient first (clipping)
+  /// Of a recorded step (tensor/graph.h): memory of the device that each replay fills by write_recorded(), and that is
+  /// taken for all of the above.
+  const void* recorded = nullptr;
 };
 struct AdamWOperands {
   View parameter, gradient, first_moment, second_moment;
@@ -27,6 +31,7 @@ struct Sgd {
   bool nesterov = false;
   bool first_step = false;  // the momentum buffer is then set, not blended
   double gradient_scale = 1.0;
+  const void* recorded = nullptr;  // as in AdamW
 };
 /// `momentum` may have data == nullptr when options.momentum is 0.
 struct SgdOperands {
@@ -34,5 +39,10 @@ struct SgdOperands {
 };
 /// Update rule as PyTorch's SGD.
 void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all);
+
+/// Bytes of `recorded`, and what is to be there.
+inline constexpr std::size_t recorded_bytes = 128;
+void write_recorded(const AdamW& options, void* to);
+void write_recorded(const Sgd& options, void* to);
 
 }  // namespace poolgrad::kernels

@@ -19,6 +19,7 @@
 #include "kernels/reduce.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
+#include "tensor/graph.h"
 
 namespace poolgrad::nn {
 
@@ -46,12 +47,17 @@ Optimizer::Optimizer(NamedTensors parameters, double learning_rate, bool master_
 void Optimizer::step(double gradient_scale, CallSite) {
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
-  ++steps_;
+  Graph* const graph = Graph::recording();  // whose replays are the steps
+  const auto count = [&](std::function<void()> action) {
+    graph != nullptr ? graph->before_replay(std::move(action)) : action();
+  };
+  if (graph != nullptr) graph->before_replay([this] { refuse_writes(); });
+  count([this] { ++steps_; });
   adopt_writes();
   std::vector<Update> updates;
   const auto flush = [&] {
     update(updates, gradient_scale);
-    for (const Update& done : updates) ++parameter_steps_[done.index];
+    for (const Update& done : updates) count([this, index = done.index] { ++parameter_steps_[index]; });
     updates.clear();
   };
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -80,6 +86,14 @@ void Optimizer::adopt_writes() {
     const Tensor untouched = equal(to(master, parameter.dtype()), parameter);
     master.copy_from(where(untouched, master, to(parameter, master.dtype())));
   }
+}
+
+void Optimizer::refuse_writes() const {
+  for (std::size_t i = 0; i < masters_.size(); ++i)
+    if (masters_[i].value.defined() && masters_[i].version != parameters_[i].second.storage()->version())
+      throw Error("[optimizer] " + parameters_[i].first +
+                  " was written between replays of a recorded step, of which its f32 master would not hear: " +
+                  describe(parameters_[i].second));
 }
 
 void Optimizer::note_versions() {
@@ -159,6 +173,20 @@ SGD::SGD(NamedTensors parameters, SGDOptions options)
   for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
 }
 
+namespace {
+
+/// The options of an update; while a step is recorded, such that each replay asks `options` for them anew.
+template <class Options>
+auto options_of_each_step(const Options& options) {
+  auto now = options();
+  if (Graph* const graph = Graph::recording())
+    now.recorded =
+        graph->value(kernels::recorded_bytes, [options](void* to) { kernels::write_recorded(options(), to); });
+  return now;
+}
+
+}  // namespace
+
 void SGD::update(std::span<const Update> updates, double gradient_scale) {
   for_each_alike(
       updates, [](const Update& u) { return std::pair(u.parameter.device(), u.step == 1); },
@@ -167,15 +195,16 @@ void SGD::update(std::span<const Update> updates, double gradient_scale) {
         for (const Update* u : alike)
           operands.push_back(
               {u->parameter.view(), u->gradient.view(), momentum_.empty() ? View{} : momentum_[u->index].view()});
-        kernels::sgd(current_stream(own.first),
-                     {.learning_rate = learning_rate(),
-                      .momentum = options_.momentum,
-                      .weight_decay = options_.weight_decay,
-                      .dampening = options_.dampening,
-                      .nesterov = options_.nesterov,
-                      .first_step = own.second,
-                      .gradient_scale = gradient_scale},
-                     operands);
+        const auto options = [this, gradient_scale, index = alike.front()->index] {
+          return kernels::Sgd{.learning_rate = learning_rate(),
+                              .momentum = options_.momentum,
+                              .weight_decay = options_.weight_decay,
+                              .dampening = options_.dampening,
+                              .nesterov = options_.nesterov,
+                              .first_step = parameter_steps()[index] == 0,
+                              .gradient_scale = gradient_scale};
+        };
+        kernels::sgd(current_stream(own.first), options_of_each_step(options), operands);
       });
 }
 
@@ -199,19 +228,21 @@ void AdamW::update(std::span<const Update> updates, double gradient_scale) {
     return std::tuple(u.parameter.device(), u.step, !options_.decay_matrices_only || u.parameter.rank() > 1);
   };
   for_each_alike(updates, kind, [&](const auto& own, const std::vector<const Update*>& alike) {
-    const auto& [device, step, decays] = own;
+    const auto& [device, step, decays] = own;  // `step` is that of each of them
     std::vector<kernels::AdamWOperands> operands;
     for (const Update* u : alike)
       operands.push_back({u->parameter.view(), u->gradient.view(), first_[u->index].view(), second_[u->index].view()});
-    kernels::adamw(current_stream(device),
-                   {.learning_rate = learning_rate(),
-                    .beta1 = options_.beta1,
-                    .beta2 = options_.beta2,
-                    .epsilon = options_.epsilon,
-                    .weight_decay = decays ? options_.weight_decay : 0.0,
-                    .step = step,
-                    .gradient_scale = gradient_scale},
-                   operands);
+    const auto options = [this, gradient_scale, decay = decays ? options_.weight_decay : 0.0,
+                          index = alike.front()->index] {
+      return kernels::AdamW{.learning_rate = learning_rate(),
+                            .beta1 = options_.beta1,
+                            .beta2 = options_.beta2,
+                            .epsilon = options_.epsilon,
+                            .weight_decay = decay,
+                            .step = parameter_steps()[index] + 1,
+                            .gradient_scale = gradient_scale};
+    };
+    kernels::adamw(current_stream(device), options_of_each_step(options), operands);
   });
 }
 

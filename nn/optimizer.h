@@ -22,6 +22,8 @@ class Optimizer {
   /// Updates every parameter that has a gradient, in one pass over its memory and together with others (a parameter
   /// that is a transposed or sliced view, by itself, through a row-major copy). Gradients are multiplied by
   /// `gradient_scale` on the way (clipping, averaging). Throws what the kernels throw; gradients are left as they are.
+  /// While a Graph records, nothing is counted: each replay is a step, with the learning rate that is set then, and
+  /// needs the optimiser to be alive.
   void step(double gradient_scale = 1.0, CallSite = {});
   /// Sets every gradient to none.
   void zero_grad();
@@ -61,6 +63,8 @@ class Optimizer {
  private:
   /// Takes into the masters what others wrote into their parameters.
   void adopt_writes();
+  /// A replay cannot: throws Error where there are any.
+  void refuse_writes() const;
   void note_versions();
 
   NamedTensors parameters_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "allocator/error.h"
+#include "tensor/graph.h"
 
 namespace poolgrad {
 
@@ -57,6 +58,9 @@ kernels::RandomKey& Generator::key_of_this_thread() {
 
 kernels::RandomKey Generator::take(std::int64_t count) {
   if (count < 0) throw ValueError("[generator] cannot take " + std::to_string(count) + " numbers");
+  if (Graph::recording() != nullptr)
+    throw Error(
+        "[generator] the host draws random numbers, and each replay of a recorded step would have the same ones");
   RandomLogGuard* replay = innermost_log;
   while (replay != nullptr && !replay->replays_) replay = replay->outer_;
   const kernels::RandomKey taken = replay != nullptr ? replay->next(count) : key();

@@ -61,7 +61,7 @@ void use_on_current_stream(const Tensor& tensor, Access access) {
   const Storage& storage = *tensor.storage();
   if (!storage.device().is_cuda()) return;
   const Stream stream = current_stream(storage.device());
-  CachingAllocator& pool = allocator_for(storage.device());
+  CachingAllocator& pool = storage.pool();
   if (stream != storage.stream() || pool.memory().detects_races()) pool.use(storage.data(), stream, access);
 }
 

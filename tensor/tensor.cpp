@@ -5,6 +5,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/memory/stream_capture.h"
 #include "kernels/dispatch.h"
 #include "kernels/elementwise.h"
 #include "kernels/launch.h"
@@ -23,7 +24,11 @@ Storage::Storage(Device device, std::size_t bytes, std::source_location location
       pool_(allocator_for(device)),
       data_(pool_.allocate(bytes, storage_alignment, stream_, location)) {}
 
-Storage::~Storage() { pool_.deallocate(data_, bytes_, storage_alignment, stream_); }
+Storage::~Storage() {
+  if (StreamCapture* const capture = StreamCapture::current(); capture != nullptr) [[unlikely]]
+    if (capture->keep({&pool_, data_, bytes_, storage_alignment, stream_})) return;
+  pool_.deallocate(data_, bytes_, storage_alignment, stream_);
+}
 
 /// What a Tensor handle points to.
 struct Tensor::Impl {

@@ -25,7 +25,8 @@ class Storage {
   /// `bytes` from allocator_for(device) on the current stream, 64-byte aligned, tagged by the scopes alive; not
   /// initialised. `location` is what a trace shows, see CallSite. Throws OutOfMemoryError, DeviceError.
   Storage(Device device, std::size_t bytes, std::source_location location = std::source_location::current());
-  /// Hands the block back to the pool, in order with the stream it was made on.
+  /// Hands the block back to the pool, in order with the stream it was made on. While a step is recorded, the recording
+  /// keeps what is not its own.
   ~Storage();
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
@@ -33,6 +34,8 @@ class Storage {
   void* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return stream_.device; }
+  /// Where it comes from: allocator_for(device()), or the pool of a Graph.
+  CachingAllocator& pool() const { return pool_; }
   /// On which it was made, and to which its block is given back.
   Stream stream() const { return stream_; }
 

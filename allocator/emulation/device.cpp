@@ -12,10 +12,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <string_view>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/stream.h"
 
@@ -70,11 +70,6 @@ void handle_faults() {
     return sigaction(SIGSEGV, &action, &previous_action) == 0;
   }();
   demand(once, "emulation", "no handler of faults can be set");
-}
-
-std::uint64_t number_from(const char* variable, std::uint64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
 }
 
 // Each thread has a per-thread stream of its own.
@@ -188,6 +183,11 @@ void Device::wait(std::uint64_t stream, const Device& other, std::uint64_t earli
 void Device::copy(std::uint64_t stream, void* to, const void* from, std::size_t bytes) {
   constexpr const char* call = "cudaMemcpyAsync";
   const auto now_or_later = [&](const void* address) { return owns(address) || has_registered(address, bytes); };
+  if (!now_or_later(from) || !now_or_later(to)) {
+    const std::lock_guard lock(mutex_);
+    if (streams_.is_captured(key(stream)))
+      streams_.refuse_captured(key(stream), call, "the stream is being recorded, and memory of the host is pageable");
+  }
   if (now_or_later(from)) {
     enqueue(call, stream, [=] { std::memcpy(to, from, bytes); });
     if (!now_or_later(to)) synchronize(stream);
@@ -412,6 +412,33 @@ class Driver : public CudaDriver {
     on_.streams_.wait(on_.key(stream), of_any_device(event));
   }
 
+  std::uint64_t stream_create() override {
+    const std::lock_guard lock(on_.mutex_);
+    return ++on_.last_stream_;
+  }
+  void stream_destroy(std::uint64_t) override {}
+  void stream_synchronize(std::uint64_t stream) override { on_.synchronize(stream); }
+  void begin_capture(std::uint64_t stream) override {
+    demand(stream != 0, "cudaStreamBeginCapture", "the default stream cannot be recorded");
+    const std::lock_guard lock(on_.mutex_);
+    on_.streams_.begin_capture(on_.key(stream));
+  }
+  std::uint64_t end_capture(std::uint64_t stream) override {
+    const std::lock_guard lock(on_.mutex_);
+    on_.graphs_[on_.last_graph_ + 1] = on_.streams_.end_capture(on_.key(stream));
+    return ++on_.last_graph_;
+  }
+  void graph_launch(std::uint64_t graph, std::uint64_t stream) override {
+    const std::lock_guard lock(on_.mutex_);
+    const auto known = on_.graphs_.find(graph);
+    demand(known != on_.graphs_.end(), "cudaGraphLaunch", "there is no such graph");
+    on_.streams_.launch(on_.key(stream), known->second);
+  }
+  void graph_destroy(std::uint64_t graph) override {
+    const std::lock_guard lock(on_.mutex_);
+    demand(on_.graphs_.erase(graph) == 1, "cudaGraphExecDestroy", "there is no such graph");
+  }
+
  private:
   /// The pages behind the addresses, which nobody can use yet.
   static void place(std::uintptr_t address, const Device::Handle& handle) {
@@ -427,53 +454,4 @@ class Driver : public CudaDriver {
 
 std::unique_ptr<CudaDriver> Device::driver() { return std::make_unique<Driver>(*this); }
 
-int device_count() {
-  static const auto count = static_cast<int>(std::min<std::uint64_t>(number_from("POOLGRAD_EMULATED_DEVICES", 1), 256));
-  return count;
-}
-
-namespace {
-std::array<std::atomic<Device*>, 256> devices;
-}
-
-Device& device(int index) {
-  if (index < 0 || index >= device_count()) refuse_cuda_device(index, cuda_unavailable_reason(), device_count());
-  static std::mutex making;
-  std::atomic<Device*>& slot = devices[static_cast<std::size_t>(index)];
-  if (Device* known = slot.load(std::memory_order_acquire)) return *known;
-  const std::lock_guard lock(making);
-  if (slot.load() == nullptr) {  // never destroyed, as pools are not
-    static auto* const schedule = new auto(std::make_shared<Schedule>(number_from("POOLGRAD_EMULATED_SEED", 0)));
-    const char* memory = std::getenv("POOLGRAD_EMULATED_MEMORY");
-    slot =
-        new Device(index, memory ? parse_bytes(memory) / Device::page * Device::page : std::size_t{4} << 30, *schedule);
-  }
-  return *slot.load();
-}
-
-bool is_in_use(int index) {
-  return index >= 0 && index < device_count() && devices[static_cast<std::size_t>(index)].load() != nullptr;
-}
-
-Device* owner_of(const void* address) {
-  for (int index = 0; index < device_count(); ++index) {
-    Device* const known = devices[static_cast<std::size_t>(index)].load(std::memory_order_acquire);
-    if (known && known->owns(address)) return known;
-  }
-  return nullptr;
-}
-
 }  // namespace poolgrad::emulation
-
-// What takes the place of cuda_driver.cpp.
-namespace poolgrad {
-
-std::string cuda_unavailable_reason() { return emulation::device_count() > 0 ? "" : "no CUDA device is emulated"; }
-
-std::string cuda_device_description(int index) {
-  return "emulated device, " + format_bytes(emulation::device(index).driver()->memory_info().total);
-}
-
-std::unique_ptr<CudaDriver> make_cuda_driver(int index) { return emulation::device(index).driver(); }
-
-}  // namespace poolgrad

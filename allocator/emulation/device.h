@@ -126,6 +126,7 @@ class Device {
   const std::shared_ptr<Schedule> schedule_;
   std::mutex& mutex_;  // the machine's
   Streams& streams_;
+  static constexpr std::uint64_t first_own_stream = std::uint64_t{1} << 40;  // of those that stream_create() makes
   static constexpr int nobody = -1;
   int user_ = nobody;  // the device whose work has run, and can use memory
   std::string failure_;
@@ -135,6 +136,9 @@ class Device {
   std::map<std::uintptr_t, Mapping> mappings_;
   std::map<std::uintptr_t, Reservation> reserved_;
   std::map<std::uintptr_t, std::size_t> registered_;  // memory of the host; bytes by address
+  std::uint64_t last_stream_ = first_own_stream;
+  std::map<std::uint64_t, std::shared_ptr<const Streams::Recording>> graphs_;
+  std::uint64_t last_graph_ = 0;
 };
 
 /// How many there are.

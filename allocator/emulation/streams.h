@@ -8,7 +8,9 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <variant>
+#include <vector>
 
 namespace poolgrad::emulation {
 
@@ -43,7 +45,41 @@ class Streams {
 
   std::size_t queued() const { return queued_; }
 
+  /// Work and what must run before it, as indices of earlier work.
+  struct Recording {
+    struct Node {
+      Work work;
+      std::vector<std::size_t> before;
+    };
+    std::vector<Node> nodes;
+  };
+  /// From now on what is queued on the stream is recorded, and not run; so is that of a stream that waits for an event
+  /// that was recorded on it then. CUDA's rules hold, and throw CudaError where they are broken: no wait of the host
+  /// for such a stream or event, no question about one, no dependence on work that is not recorded. But for questions
+  /// about events that breaks the recording, too.
+  void begin_capture(std::uint64_t stream);
+  /// Throws CudaError where the recording was broken, or where what another stream has joined was not joined again.
+  std::shared_ptr<const Recording> end_capture(std::uint64_t stream);
+  bool is_captured(std::uint64_t stream) const { return captured_.contains(stream); }
+  /// A call that is not allowed on a stream that is captured: its recording is broken, and CudaError thrown.
+  [[noreturn]] void refuse_captured(std::uint64_t stream, const char* call, const char* why);
+  /// Queues the recorded work, which runs in any order that is allowed.
+  void launch(std::uint64_t stream, std::shared_ptr<const Recording> recording);
+
  private:
+  struct Capture {
+    std::uint64_t origin;
+    std::string broken;  // why
+    std::shared_ptr<Recording> recording = std::make_shared<Recording>();
+  };
+  /// A stream that is captured, or an event: the last work that comes before.
+  struct Place {
+    std::shared_ptr<Capture> capture;
+    std::vector<std::size_t> before;
+  };
+  void check_whole(const Capture& capture, const char* call) const;
+  void run_in_some_order(const Recording& recording);
+
   /// Where a stream has to come to; true once it has. An event is its last one.
   using Mark = std::shared_ptr<bool>;
   struct Record {
@@ -66,10 +102,13 @@ class Streams {
   void run_until(const Done& done);
 
   std::mt19937_64 random_;
+  const Mark nothing_ = std::make_shared<bool>(true);
   std::map<std::uint64_t, Queue> queues_;
   std::map<std::uint64_t, Mark> events_;
   std::uint64_t last_event_ = 0;
   std::size_t queued_ = 0;
+  std::map<std::uint64_t, Place> captured_;         // streams
+  std::map<std::uint64_t, Place> captured_events_;  // those last recorded on one
 };
 
 }  // namespace poolgrad::emulation

@@ -22,6 +22,7 @@
 
 namespace poolgrad {
 
+class StreamCapture;
 class ThreadCache;
 
 /// Trivially destructible: it may still be looked at while the thread's other objects are being destroyed.
@@ -41,6 +42,8 @@ struct ThreadState {
   /// See CallSite: the line that counts, and the operator whose backward runs.
   std::source_location call_site{};
   const std::string* backward_of = nullptr;
+  /// See StreamCapture: what this thread records.
+  StreamCapture* capture = nullptr;
   /// The caches have been given back and no new ones may be made.
   bool ended = false;
 

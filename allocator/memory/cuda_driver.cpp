@@ -271,6 +271,44 @@ class Driver : public CudaDriver {
     POOLGRAD_CUDA_CHECK(cudaStreamWaitEvent(stream_of(stream), event_of(event), 0));
   }
 
+  std::uint64_t stream_create() override {
+    const Current context = current();
+    cudaStream_t stream = nullptr;
+    POOLGRAD_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return reinterpret_cast<std::uint64_t>(stream);
+  }
+  void stream_destroy(std::uint64_t stream) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaStreamDestroy(stream_of(stream)));
+  }
+  void stream_synchronize(std::uint64_t stream) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaStreamSynchronize(stream_of(stream)));
+  }
+  // Relaxed: pages are committed meanwhile, by calls that no stream hears of, and other threads go on as ever.
+  void begin_capture(std::uint64_t stream) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeRelaxed));
+  }
+  std::uint64_t end_capture(std::uint64_t stream) override {
+    const Current context = current();
+    cudaGraph_t recorded = nullptr;
+    POOLGRAD_CUDA_CHECK(cudaStreamEndCapture(stream_of(stream), &recorded));
+    cudaGraphExec_t graph = nullptr;
+    const cudaError_t made = cudaGraphInstantiateWithFlags(&graph, recorded, 0);
+    cudaGraphDestroy(recorded);
+    POOLGRAD_CUDA_CHECK(made);
+    return reinterpret_cast<std::uint64_t>(graph);
+  }
+  void graph_launch(std::uint64_t graph, std::uint64_t stream) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaGraphLaunch(reinterpret_cast<cudaGraphExec_t>(graph), stream_of(stream)));
+  }
+  void graph_destroy(std::uint64_t graph) override {
+    const Current context = current();
+    POOLGRAD_CUDA_CHECK(cudaGraphExecDestroy(reinterpret_cast<cudaGraphExec_t>(graph)));
+  }
+
  private:
   Current current() const { return {entry_, context_}; }
   void check_capability() const {

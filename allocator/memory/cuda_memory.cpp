@@ -10,6 +10,7 @@
 
 #include "allocator/error.h"
 #include "allocator/front/thread_cache.h"
+#include "allocator/memory/stream_capture.h"
 
 namespace poolgrad {
 
@@ -52,6 +53,8 @@ Device cuda_device(int index) {
 }
 
 }  // namespace
+
+void CudaDriver::no_streams() { throw CudaError("[graph] this driver records no work"); }
 
 void refuse_cuda_device(int index, const std::string& reason, int count) {
   std::string why = reason;
@@ -255,7 +258,20 @@ CudaStreams::~CudaStreams() {
   for (const std::uint64_t event : unused_events_) quietly([&] { driver_->event_destroy(event); });
 }
 
+namespace {
+
+/// A recording's events are its own pool's, which it needs to join streams; nothing is asked or waited for meanwhile.
+void refuse_while_recording(const char* call) {
+  throw DeviceError("[" + std::string(call) + "] a step is being recorded: nothing that is queued can be waited for");
+}
+
+}  // namespace
+
 EventId CudaStreams::record_event(Stream stream) {
+  if (StreamCapture::covers(stream)) {
+    const StreamCapture* const own = StreamCapture::current();
+    if (own == nullptr || !own->has_events_of(*this)) refuse_while_recording("record_event");
+  }
   std::uint64_t event = 0;
   {
     const std::lock_guard lock(events_mutex_);
@@ -282,6 +298,7 @@ std::uint64_t CudaStreams::event_of(EventId event) const {
 
 bool CudaStreams::event_finished(EventId event) {
   const std::uint64_t known = event_of(event);
+  if (known != 0 && StreamCapture::current() != nullptr) refuse_while_recording("event_finished");
   if (known != 0 && !driver_->event_query(known)) return false;
   discard_event(event);
   return true;
@@ -294,6 +311,7 @@ void CudaStreams::stream_wait(Stream stream, EventId event) {
 }
 
 void CudaStreams::synchronize(EventId event) {
+  if (StreamCapture::current() != nullptr) refuse_while_recording("synchronize");
   if (const std::uint64_t known = event_of(event); known != 0) driver_->event_synchronize(known);
   discard_event(event);
 }

@@ -70,6 +70,22 @@ class CudaDriver {
   virtual bool event_query(std::uint64_t event) = 0;
   virtual void event_synchronize(std::uint64_t event) = 0;
   virtual void stream_wait(std::uint64_t stream, std::uint64_t event) = 0;
+
+  /// A stream that does not wait for the default one.
+  virtual std::uint64_t stream_create() { no_streams(); }
+  virtual void stream_destroy(std::uint64_t /*stream*/) { no_streams(); }
+  virtual void stream_synchronize(std::uint64_t /*stream*/) { no_streams(); }
+  /// cudaStreamBeginCapture: what is queued on the stream, and on those that wait for its events, is recorded and not
+  /// run. Calls that are not about streams do what they do.
+  virtual void begin_capture(std::uint64_t /*stream*/) { no_streams(); }
+  /// What was recorded, as a graph that can be launched. Throws CudaError, and nothing is recorded any more, where a
+  /// rule was broken meanwhile.
+  virtual std::uint64_t end_capture(std::uint64_t /*stream*/) { no_streams(); }
+  virtual void graph_launch(std::uint64_t /*graph*/, std::uint64_t /*stream*/) { no_streams(); }
+  virtual void graph_destroy(std::uint64_t /*graph*/) { no_streams(); }
+
+ private:
+  [[noreturn]] static void no_streams();
 };
 
 /// Whether a device of compute capability major.minor can run what is compiled for one of these architectures, words of

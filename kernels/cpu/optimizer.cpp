@@ -1,4 +1,7 @@
 #include "kernels/definition/optimizer.h"
+
+#include <cstring>
+
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/simd/row.h"
 #include "kernels/cpu/simd/vector_math.h"
@@ -19,7 +22,17 @@ void for_all_vectors(std::int64_t n, const Body& body) {
   });
 }
 
+template <template <class> class Step, class Options>
+void write_step(const Options& options, void* to) {
+  const RecordedStep<Step> both(options);
+  static_assert(sizeof both <= recorded_bytes && std::is_trivially_copyable_v<RecordedStep<Step>>);
+  std::memcpy(to, &both, sizeof both);
+}
+
 }  // namespace
+
+void write_recorded(const AdamW& options, void* to) { write_step<AdamWStep>(options, to); }
+void write_recorded(const Sgd& options, void* to) { write_step<SgdStep>(options, to); }
 
 void on_cpu::adamw(Stream, const AdamW& options, std::span<const AdamWOperands> all) {
   for (const auto& [parameter, gradient, first_moment, second_moment] : all)

@@ -7,7 +7,7 @@
 #include <variant>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/memory/cuda_memory.h"
+#include "allocator/memory/stream_capture.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/cuda/elements.cuh"
@@ -110,6 +110,16 @@ void copy_from_host(Stream stream, void* to, const void* from, std::int64_t byte
   }
 }
 
+/// What is recorded stays on its device: the host would read what is not there yet, and what it has would be read once.
+void check_not_recorded(int to, int from) {
+  const StreamCapture* const capture = StreamCapture::current();
+  if (capture == nullptr || to == from || (capture->device().index != to && capture->device().index != from)) return;
+  throw DeviceError("[copy] a step that is being recorded on " + to_string(capture->device()) + " cannot " +
+                    (to < 0     ? "be read by the host"
+                     : from < 0 ? "copy from the host, whose memory the replays would not read again"
+                                : "copy between devices"));
+}
+
 }  // namespace
 
 /// Between host and device, what is not row-major or of another dtype is made so on the side where it is: elements of
@@ -117,6 +127,7 @@ void copy_from_host(Stream stream, void* to, const void* from, std::int64_t byte
 void on_cuda::copy(Stream stream, const View& out, const View& x) {
   if (out.count() == 0) return;
   const int to = cuda::device_of(stream, out.data), from = cuda::device_of(stream, x.data);
+  check_not_recorded(to, from);
   const auto stream_of = [&](int device) {
     const Device owner{DeviceType::cuda, static_cast<std::uint8_t>(device)};
     return device < 0 ? Stream{cpu} : owner == stream.device ? stream : current_stream(owner);

@@ -58,7 +58,8 @@ POOLGRAD_HD void update_pack(const typename cuda::TensorTable<Operands>::Entry& 
 
 template <class T, std::size_t Operands, class Step>
 __global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operands> table,
-                               const __grid_constant__ Step step) {
+                               const __grid_constant__ Step given, const Step* recorded) {
+  const Step step = recorded != nullptr ? *recorded : given;
   const auto& tensor = table.of_block(blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - tensor.first_block) * piece;
   const std::int64_t end = begin + piece < tensor.count ? begin + piece : tensor.count;
@@ -76,14 +77,17 @@ __global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operand
 template <class T, std::size_t Operands, class Step>
 class Updates {
  public:
-  Updates(const char* op, Stream stream, const Step& step) : op_(op), stream_(stream), step_(step) {}
+  Updates(const char* op, Stream stream, const Step& step, const Step* recorded)
+      : op_(op), stream_(stream), step_(step), recorded_(recorded) {
+    if (recorded != nullptr) cuda::check_operand(op, stream, recorded);
+  }
   void add(const View* const (&operands)[Operands]) {
     table_.add(op_, stream_, operands, piece, cuda::pack<T>);
     if (table_.is_full()) launch();
   }
   void launch() {
     if (table_.size == 0) return;
-    cuda::launch(op_, &update_tensors<T, Operands, Step>, {{table_.blocks}, {256}}, stream_, table_, step_);
+    cuda::launch(op_, &update_tensors<T, Operands, Step>, {{table_.blocks}, {256}}, stream_, table_, step_, recorded_);
     table_ = {};
   }
 
@@ -91,6 +95,7 @@ class Updates {
   const char* op_;
   Stream stream_;
   Step step_;
+  const Step* recorded_;
   cuda::TensorTable<Operands> table_;
 };
 
@@ -98,7 +103,7 @@ class Updates {
 template <std::size_t Operands, template <class> class Step, class Options, class Each, class Add>
 void update_all(const char* op, Stream stream, const Options& options, std::span<const Each> all, const Add& add) {
   const auto run = [&]<class T>(T) {
-    Updates<T, Operands, Step<T>> updates(op, stream, Step<T>(options));
+    Updates<T, Operands, Step<T>> updates(op, stream, Step<T>(options), recorded_step<Step, T>(options.recorded));
     for (const Each& each : all)
       if (compute_dtype(each.parameter.dtype) == dtype_of<T>) add(updates, each);
     updates.launch();

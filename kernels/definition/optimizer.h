@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <type_traits>
 
 #include "kernels/definition/host_device.h"
 #include "kernels/definition/math.h"
@@ -66,5 +67,25 @@ struct SgdStep {
     parameter = Math<V>::fma(V{} - rate, way, parameter);
   }
 };
+
+/// The same step for parameters of either compute type: what a replay writes to device memory.
+template <template <class> class Step>
+struct RecordedStep {
+  template <class Options>
+  explicit RecordedStep(const Options& options) : of_float(options), of_double(options) {}
+  Step<float> of_float;
+  Step<double> of_double;
+};
+
+/// Where the step for T is in a RecordedStep; nullptr where there is none.
+template <template <class> class Step, class T>
+const Step<T>* recorded_step(const void* recorded) {
+  if (recorded == nullptr) return nullptr;
+  const auto* const both = static_cast<const RecordedStep<Step>*>(recorded);
+  if constexpr (std::is_same_v<T, float>)
+    return &both->of_float;
+  else
+    return &both->of_double;
+}
 
 }  // namespace poolgrad::kernels

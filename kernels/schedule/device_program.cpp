@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/memory/stream_capture.h"
 #include "kernels/elementwise.h"
 
 namespace poolgrad::kernels {
@@ -114,6 +115,10 @@ DeviceProgram::DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> 
       whole_(std::move(whole)),
       bytes_(packed_bytes(whole_->program())),
       memory_(stream, "attention programs", static_cast<std::int64_t>(bytes_)) {
+  if (StreamCapture::covers(stream))
+    throw DeviceError(
+        "[attention] a pattern that is made anew in a step that is recorded cannot be: its program would be "
+        "copied from the host");
   Packing packing(memory_.data());
   program_ = packing.add(whole_->program());
   const auto array = [&](const std::byte* data) {
@@ -133,8 +138,10 @@ std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const Atte
     throw ValueError("[attention] the pattern comes to a program of more than 1 GiB, which is too much for " +
                      to_string(stream.device) + ": (" + std::to_string(schedule.queries.count) + " queries, " +
                      std::to_string(schedule.keys.count) + " keys)");
-  return kept ? KeptPrograms::of(stream.device).get(stream, whole)
-              : std::make_shared<const DeviceProgram>(stream, std::move(whole));
+  auto program = kept ? KeptPrograms::of(stream.device).get(stream, whole)
+                      : std::make_shared<const DeviceProgram>(stream, std::move(whole));
+  if (StreamCapture* const capture = StreamCapture::current()) capture->keep(program);  // longer than the cache does
+  return program;
 }
 
 }  // namespace poolgrad::kernels

@@ -106,5 +106,118 @@ TEST(EmulatedStreams, TooMuchWorkIsNotKept) {
   EXPECT_EQ(done, 5000);
 }
 
+/// What is thrown by an action.
+template <class Action>
+std::string refusal(const Action& action) {
+  try {
+    action();
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(EmulatedCapture, RecordsInPlaceOfRunningAndRunsAsOftenAsItIsLaunched) {
+  Streams streams(test_seed());
+  std::string order;
+  streams.begin_capture(1);
+  streams.enqueue(1, [&] { order += 'a'; });
+  streams.enqueue(1, [&] { order += 'b'; });
+  const auto recording = streams.end_capture(1);
+  streams.synchronize_all();
+  EXPECT_EQ(order, "");
+  streams.launch(2, recording);
+  streams.enqueue(2, [&] { order += 'x'; });
+  streams.launch(2, recording);
+  streams.synchronize_all();
+  EXPECT_EQ(order, "abxab");
+}
+
+TEST(EmulatedCapture, StreamsThatAnEventJoinsAreRecordedAndReplayedInEveryOrderThatIsAllowed) {
+  std::set<std::string> orders;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    Streams streams(seed);
+    std::string order;
+    const std::uint64_t fork = streams.create_event(), join = streams.create_event();
+    streams.begin_capture(1);
+    streams.enqueue(1, [&] { order += '<'; });
+    streams.record(fork, 1);
+    streams.wait(2, fork);
+    EXPECT_TRUE(streams.is_captured(2));
+    streams.enqueue(2, [&] { order += 'x'; });
+    streams.enqueue(1, [&] { order += 'a'; });
+    streams.record(join, 2);
+    streams.wait(1, join);
+    streams.enqueue(1, [&] { order += '>'; });
+    const auto recording = streams.end_capture(1);
+    EXPECT_FALSE(streams.is_captured(2));
+    streams.launch(3, recording);
+    streams.synchronize_stream(3);
+    orders.insert(order);
+  }
+  EXPECT_EQ(orders, (std::set<std::string>{"<ax>", "<xa>"}));
+}
+
+TEST(EmulatedCapture, ABrokenRuleIsASentenceAndBreaksTheRecordingAlone) {
+  Streams streams(test_seed());
+  int done = 0;
+  const std::uint64_t outside = streams.create_event();
+  streams.enqueue(9, [&] { ++done; });
+  streams.record(outside, 9);
+  const auto broken_by = [&](const auto& action) {
+    streams.begin_capture(1);
+    streams.enqueue(1, [&] { done += 100; });
+    const std::string error = refusal(action);
+    EXPECT_EQ(refusal([&] { streams.enqueue(1, [] {}); }), "[enqueue] the recording was broken before: " + error);
+    EXPECT_EQ(refusal([&] { streams.end_capture(1); }), "[end_capture] the recording was broken before: " + error);
+    EXPECT_FALSE(streams.is_captured(1));
+    return error;
+  };
+  EXPECT_EQ(broken_by([&] { streams.synchronize_stream(1); }), "[synchronize] the stream is being recorded");
+  EXPECT_EQ(broken_by([&] { streams.wait(1, outside); }), "[stream_wait] the event marks work that is not recorded");
+  EXPECT_EQ(broken_by([&] { streams.begin_capture(1); }), "[begin_capture] the stream is being recorded already");
+  streams.synchronize_all();
+  EXPECT_EQ(done, 1);
+}
+
+TEST(EmulatedCapture, TwoRecordingsDoNotMeet) {
+  Streams streams(test_seed());
+  const std::uint64_t event = streams.create_event();
+  streams.begin_capture(1);
+  streams.begin_capture(2);
+  streams.record(event, 1);
+  EXPECT_EQ(refusal([&] { streams.wait(2, event); }), "[stream_wait] the event is of another recording");
+  EXPECT_NE(refusal([&] { streams.end_capture(2); }), "no error");
+  EXPECT_EQ(refusal([&] { streams.end_capture(1); }), "no error");
+}
+
+TEST(EmulatedCapture, AnEventThatWasRecordedNeverHappensUntilItIsRecordedAnew) {
+  Streams streams(test_seed());
+  const std::uint64_t event = streams.create_event(), unused = streams.create_event();
+  streams.begin_capture(1);
+  streams.wait(1, unused);  // marks nothing
+  streams.record(event, 1);
+  EXPECT_EQ(refusal([&] { streams.query(event); }), "[event_query] the event was recorded, and never happens");
+  EXPECT_EQ(refusal([&] { streams.synchronize(event); }),
+            "[event_synchronize] the event was recorded, and never happens");
+  streams.end_capture(1);
+  EXPECT_NE(refusal([&] { streams.query(event); }), "no error") << "as on a GPU, afterwards too";
+  streams.record(event, 1);
+  EXPECT_NO_THROW(streams.synchronize(event));
+}
+
+TEST(EmulatedCapture, WorkThatIsNotJoinedAgainIsRefused) {
+  Streams streams(test_seed());
+  const std::uint64_t fork = streams.create_event();
+  streams.begin_capture(1);
+  streams.record(fork, 1);
+  streams.wait(2, fork);
+  streams.enqueue(2, [] {});
+  EXPECT_EQ(refusal([&] { streams.end_capture(2); }), "[end_capture] no recording was begun on the stream");
+  EXPECT_EQ(refusal([&] { streams.end_capture(1); }),
+            "[end_capture] what another stream has recorded was not joined again");
+  EXPECT_FALSE(streams.is_captured(2));
+}
+
 }  // namespace
 }  // namespace poolgrad::emulation

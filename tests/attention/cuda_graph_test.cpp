@@ -1,0 +1,65 @@
+// A transformer's training step that is recorded once and replayed, on the emulated device.
+#include <gtest/gtest.h>
+
+#include "allocator/caching_allocator.h"
+#include "attention/modules/factory.h"
+#include "nn/language_model.h"
+#include "nn/optimizer.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tensor/graph.h"
+
+namespace poolgrad::attention {
+namespace {
+
+constexpr Device graph_device{DeviceType::cuda, 0};
+
+struct TransformerRun {
+  TransformerRun()
+      : model({.vocabulary = 32, .context = 24, .layers = 1, .width = 16, .heads = 2, .kv_heads = 2},
+              dilated_mixer("standard", {.segment_lengths = {8, 16}, .dilation_rates = {1, 2}}),
+              {.device = graph_device, .generator = &generator}),
+        optimizer(model.named_parameters()),
+        tokens(zeros({2, 24}, {DType::i64, graph_device})),
+        targets(zeros({2, 24}, {DType::i64, graph_device})) {}
+  void next_batch(int number) {
+    for (Tensor* each : {&tokens, &targets}) {
+      Tensor numbers = zeros({2, 24}, {DType::i64});
+      for (std::int64_t i = 0; i < 48; ++i) numbers.data<std::int64_t>()[i] = (i * (number + 3) + number) % 32;
+      each->copy_from(numbers);
+    }
+  }
+  void step() {
+    loss = model.loss(tokens, targets);
+    loss.backward();
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+
+  Generator generator{7};
+  nn::LanguageModel model;
+  nn::AdamW optimizer;
+  Tensor tokens, targets, loss;
+};
+
+TEST(CudaGraph, ReplaysOfATransformersStepHaveTheBitsOfEagerSteps) {
+  TransformerRun eager, replayed;
+  Graph graph(graph_device);
+  for (int i = 0; i < 4; ++i) {
+    eager.next_batch(i);
+    replayed.next_batch(i);
+    eager.step();
+    if (i == 0) {
+      graph.capture([&] { replayed.step(); });
+      continue;
+    }
+    graph.replay();
+    EXPECT_TRUE(bit_equal(eager.loss, replayed.loss)) << "step " << i;
+  }
+  const nn::NamedTensors expected = eager.model.named_parameters(), found = replayed.model.named_parameters();
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(bit_equal(expected[i].second, found[i].second)) << expected[i].first;
+}
+
+}  // namespace
+}  // namespace poolgrad::attention

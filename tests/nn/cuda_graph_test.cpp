@@ -1,0 +1,295 @@
+// Training steps that are recorded once and replayed, on the emulated device.
+#include "tensor/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/emulation/device.h"
+#include "allocator/error.h"
+#include "allocator/memory/stream_capture.h"
+#include "autograd/operators.h"
+#include "nn/layers.h"
+#include "nn/optimizer.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tests/test_seed.h"
+
+namespace poolgrad::nn {
+namespace {
+
+constexpr Device gpu{DeviceType::cuda, 0};
+
+/// Two layers, an optimiser of either kind, and data that are the device's.
+struct Trained {
+  Trained(std::uint64_t seed, bool adam, bool decays_all = true)
+      : generator(seed),
+        up(12, 33, {}, {.device = gpu, .generator = &generator}),
+        down(33, 7, {}, {.device = gpu, .generator = &generator}),
+        x(to(randn({5, 12}, {}, generator), gpu)),
+        target(zeros({5}, {DType::i64, gpu})) {
+    NamedTensors all = up.named_parameters();
+    for (auto& [name, tensor] : down.named_parameters()) all.emplace_back("down." + name, tensor);
+    if (adam)
+      optimizer = std::make_unique<AdamW>(all, AdamWOptions{.decay_matrices_only = !decays_all});
+    else
+      optimizer = std::make_unique<SGD>(all, SGDOptions{.momentum = 0.9, .dampening = 0.3});
+    parameters = all;
+  }
+  void step() {
+    loss = cross_entropy(down(gelu(up(x))), target);
+    loss.backward();
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+  void next_batch(int number) {
+    Generator data(test_seed(), static_cast<std::uint64_t>(number));
+    x.copy_from(to(randn({5, 12}, {}, data), gpu));
+  }
+
+  Generator generator;
+  Linear up, down;
+  std::unique_ptr<Optimizer> optimizer;
+  NamedTensors parameters;
+  Tensor x, target, loss;
+};
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Graph, ReplaysOfATrainingStepHaveTheBitsOfEagerSteps) {
+  for (const bool adam : {true, false}) {
+    Trained eager(1, adam, false), replayed(1, adam, false);
+    Graph graph(gpu);
+    for (int i = 0; i < 6; ++i) {
+      for (Trained* each : {&eager, &replayed}) {
+        each->next_batch(i);
+        each->optimizer->set_learning_rate(0.01 / (i + 1));
+      }
+      eager.step();
+      if (i == 0)
+        graph.capture([&] { replayed.step(); });
+      else
+        graph.replay();
+      EXPECT_TRUE(i == 0 || bit_equal(eager.loss, replayed.loss)) << "step " << i;
+      EXPECT_EQ(replayed.optimizer->steps(), i + 1);
+    }
+    EXPECT_EQ(replayed.optimizer->parameter_steps(), eager.optimizer->parameter_steps());
+    for (std::size_t i = 0; i < eager.parameters.size(); ++i)
+      EXPECT_TRUE(bit_equal(eager.parameters[i].second, replayed.parameters[i].second))
+          << eager.parameters[i].first << (adam ? ", adamw" : ", sgd");
+    eager.step();
+    replayed.step();  // what was replayed goes on eagerly
+    EXPECT_TRUE(bit_equal(eager.loss, replayed.loss));
+  }
+}
+
+TEST(Graph, ReplaysOfStepsOfMasterWeightsHaveTheirBits) {
+  struct Half {
+    Tensor p = full({300}, 0.7, {DType::bf16, gpu}).set_requires_grad();
+    AdamW optimizer{{{"p", p}}, {}};
+    void step() {
+      const Tensor out = p * p;
+      out.backward(ones_like(out));
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  } eager, replayed;
+  Graph graph(gpu);
+  graph.capture([&] { replayed.step(); });
+  for (int i = 0; i < 5; ++i) graph.replay();
+  for (int i = 0; i < 6; ++i) eager.step();
+  EXPECT_TRUE(bit_equal(eager.p, replayed.p));
+  for (std::size_t i = 0; i < eager.optimizer.state().size(); ++i)
+    EXPECT_TRUE(bit_equal(eager.optimizer.state()[i].second, replayed.optimizer.state()[i].second));
+  {
+    const NoGradGuard no_grad;
+    replayed.p.fill(1);
+  }
+  EXPECT_EQ(error_of([&] { graph.replay(); }),
+            "[optimizer] p was written between replays of a recorded step, of which its f32 master would not hear: "
+            "(300,) bf16 on cuda:0");
+  EXPECT_EQ(replayed.optimizer.steps(), 6);
+}
+
+TEST(Graph, MemoryOfItsPoolIsHandedToNobodyElse) {
+  Trained model(2, true);
+  CachingAllocator& shared = allocator_for(gpu);
+  const std::size_t budget = shared.budget();
+  std::optional<Graph> graph(std::in_place, gpu);
+  graph->capture([&] { model.step(); });
+  EXPECT_EQ(shared.budget() + graph->statistics().reserved_bytes.current, budget) << "both share the device";
+  EXPECT_GT(graph->statistics().reserved_bytes.current, 0u);
+  EXPECT_EQ(&allocator_for(gpu), &shared);
+  EXPECT_FALSE(shared.owns(model.loss.storage()->data()));
+  graph->replay();
+  const double before = model.loss.item();
+  std::vector<Tensor> others;
+  for (int i = 0; i < 200; ++i) others.push_back(full({1 << (i % 14)}, -7.0, {DType::f32, gpu}));
+  for (const Tensor& other : others) EXPECT_TRUE(shared.owns(other.storage()->data()));
+  EXPECT_EQ(model.loss.item(), before);
+  const auto used = graph->statistics().requests;
+  for (int i = 0; i < 3; ++i) graph->replay();
+  EXPECT_EQ(graph->statistics().requests, used) << "a replay asks for nothing";
+  for (std::size_t i = 0; i < others.size(); ++i)
+    EXPECT_TRUE(bit_equal(others[i], full({1 << (i % 14)}, -7.0))) << "and writes to nobody's memory";
+  const double last = model.loss.item();
+  graph.reset();
+  EXPECT_EQ(model.loss.item(), last) << "who still has a tensor of it keeps it";
+  model.loss = Tensor();
+  const Graph sweeps(gpu);
+  EXPECT_EQ(shared.budget(), budget);
+}
+
+TEST(Graph, WhatTheStepLetsGoOfIsKeptForIt) {
+  CachingAllocator& shared = allocator_for(gpu);
+  Tensor x = full({1000}, 3.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});
+  int calls = 0;
+  const auto allocated = [&] { return shared.statistics().allocated_bytes.current; };
+  const std::size_t before = allocated();
+  {
+    Graph graph(gpu);
+    graph.capture([&] {
+      if (++calls == 1) return;
+      out.copy_from(x + x);
+      x = Tensor();  // which the graph reads
+    });
+    EXPECT_EQ(calls, 2);
+    EXPECT_EQ(allocated(), before);
+    const Tensor reused = full({1000}, -1.0, {DType::f32, gpu});
+    out.fill(0);
+    graph.replay();
+    EXPECT_TRUE(bit_equal(out, full({1000}, 6.0)));
+  }
+  EXPECT_LT(allocated(), before);
+}
+
+TEST(Graph, IsOrderedWithTheStreamThatReplaysIt) {
+  const Tensor x = zeros({1000}, {DType::f32, gpu}), y = zeros({1000}, {DType::f32, gpu});
+  Graph graph(gpu);
+  graph.capture([&] { Tensor(y).copy_from(y + x * x); });
+  for (int repeat = 1; repeat <= 40; ++repeat) {
+    Tensor(y).fill(1);
+    Tensor(x).fill(repeat);
+    graph.replay();
+    graph.replay();
+    Tensor(x).fill(-1000);  // behind both
+    EXPECT_TRUE(bit_equal(y, full({1000}, 1 + 2.0 * repeat * repeat))) << "repetition " << repeat;
+  }
+}
+
+TEST(Graph, AnExceptionInsideLeavesEverythingUsable) {
+  Trained model(3, true), other(3, true);
+  CachingAllocator& shared = allocator_for(gpu);
+  const std::size_t budget = shared.budget(), allocated = shared.statistics().allocated_bytes.current;
+  Graph graph(gpu);
+  for (const bool recorded : {false, true}) {
+    int calls = 0;
+    EXPECT_EQ(error_of([&] {
+                graph.capture([&] {
+                  const Tensor part = gelu(model.up(model.x));
+                  if (++calls == (recorded ? 2 : 1)) throw ValueError("[step] enough");
+                });
+              }),
+              "[step] enough");
+    EXPECT_EQ(StreamCapture::current(), nullptr);
+    EXPECT_EQ(Graph::recording(), nullptr);
+    EXPECT_FALSE(StreamCapture::covers(graph.stream()));
+    EXPECT_EQ(shared.statistics().allocated_bytes.current, allocated);
+    EXPECT_EQ(error_of([&] { graph.replay(); }), "[graph] nothing is recorded: capture() comes before replay()");
+  }
+  EXPECT_LE(shared.budget(), budget);
+  graph.capture([&] { model.step(); });
+  graph.replay();
+  for (int i = 0; i < 2; ++i) other.step();
+  EXPECT_TRUE(bit_equal(model.loss, other.loss));
+}
+
+TEST(Graph, WhatCannotBeRecordedIsASentence) {
+  const Tensor x = ones({4, 4}, {DType::f32, gpu});
+  const Tensor here = ones({4, 4});
+  Generator generator(1);
+  Graph graph(gpu), second(gpu);
+  const auto error_when_recorded = [&](const std::function<void()>& action) {
+    int calls = 0;
+    return error_of([&] {
+      graph.capture([&] {
+        if (++calls == 2) action();
+      });
+    });
+  };
+  const std::string copy = "[copy] a step that is being recorded on cuda:0 cannot ";
+  EXPECT_EQ(error_when_recorded([&] { sum(x).item(); }), copy + "be read by the host");
+  EXPECT_EQ(error_when_recorded([&] { to(here, gpu); }),
+            copy + "copy from the host, whose memory the replays would not read again");
+  EXPECT_EQ(error_when_recorded([&] { dropout(x, 0.5, generator); }),
+            "[generator] the host draws random numbers, and each replay of a recorded step would have the same ones");
+  EXPECT_EQ(error_when_recorded([&] { second.capture([] {}); }),
+            "[graph] a step is being recorded in this thread already");
+  EXPECT_EQ(error_when_recorded([&] { allocator_for(gpu).trim(); }), "no error");
+  EXPECT_EQ(error_when_recorded([&] { emulation::device(0).synchronize(graph.stream().id); }),
+            "[synchronize] the stream is being recorded");
+  EXPECT_NE(error_when_recorded([&] {
+              zeros({std::int64_t{1} << 34}, {DType::f32, gpu});
+            }).find("out of memory"),
+            std::string::npos);
+  setenv("POOLGRAD_SYNC", "1", 1);
+  EXPECT_EQ(error_of([&] { graph.capture([] {}); }),
+            "[graph] under POOLGRAD_SYNC=1 every launch is waited for, which is not possible in a recorded step");
+  unsetenv("POOLGRAD_SYNC");
+  EXPECT_EQ(error_of([&] { Graph(Device{}); }), "[graph] only CUDA devices record work, got cpu");
+  EXPECT_EQ(error_when_recorded([&] { x + x; }), "no error");
+  graph.replay();
+}
+
+TEST(Graph, WhatThePoolGivesBackWhileItRecordsIsStillThere) {
+  const Tensor x = full({1 << 20}, 2.0, {DType::f32, gpu}), out = zeros({1 << 20}, {DType::f32, gpu});
+  Graph graph(gpu);
+  graph.capture([&] {
+    Tensor(out).copy_from(x * x + x);  // 4 MiB each
+    allocator_for(gpu).trim();
+    const Tensor larger = zeros({3 << 20}, {DType::f32, gpu});
+  });
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    Tensor(x).fill(repeat);
+    graph.replay();
+    EXPECT_TRUE(bit_equal(out, full({1 << 20}, 1.0 * repeat * repeat + repeat)));
+  }
+}
+
+TEST(Graph, StreamsThatTheStepForksAreRecordedToo) {
+  const Tensor x = full({1000}, 2.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});
+  const Stream side{gpu, 77};
+  Graph graph(gpu);
+  graph.capture([&] {
+    CachingAllocator& pool = allocator_for(gpu);
+    pool.order(side, graph.stream());
+    Tensor half;
+    {
+      const StreamGuard guard(side);
+      half = x * 3.0;
+    }
+    const Tensor other = x + 1.0;
+    pool.order(graph.stream(), side);
+    Tensor(out).copy_from(half + other);
+  });
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    Tensor(x).fill(repeat);
+    graph.replay();
+    EXPECT_TRUE(bit_equal(out, full({1000}, 4.0 * repeat + 1))) << "repetition " << repeat;
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::nn
