@@ -159,8 +159,8 @@ class CachingAllocator {
   /// stream is as before.
   void stream_destroyed(Stream stream);
   /// Returns cached pages to the device, least recently used first, until `bytes` are released or none is left.
-  /// Returns the bytes released. trim() releases all, and empties derived caches first. What the pool keeps account with and does not need now goes back
-  /// to the program's heap in any case.
+  /// Returns the bytes released. trim() releases all, and empties derived caches first. What the pool keeps account
+  /// with and does not need now goes back to the program's heap in any case.
   std::size_t trim(std::size_t bytes = SIZE_MAX);
   /// A new hard limit on reserved bytes (0: what the device has). Trims down to it; throws ValueError, changing
   /// nothing, if live memory alone is above it.

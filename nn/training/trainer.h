@@ -156,8 +156,8 @@ struct TrainResult {
 
 /// Takes the steps that the trainer has left, printing a line to `out` after the first one, after every `report` and
 /// after the last; then validates, writes a sample and the files, and prints the report. SIGINT and SIGTERM finish the
-/// step, save (without a name to "poolgrad-train.safetensors"; on sim never) and end the run. Throws what the steps throw,
-/// FileError, and, before the first step, ValueError for a config that is no JSON.
+/// step, save (without a name to "poolgrad-train.safetensors"; on sim never) and end the run. Throws what the steps
+/// throw, FileError, and, before the first step, ValueError for a config that is no JSON.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
 
 }  // namespace poolgrad::nn
