@@ -109,7 +109,7 @@ function(poolgrad_tests folder)
   endif()
   # Tests ask for more threads than there are cores, and run beside each other: threads that wait must not spin.
   set(environment OMP_WAIT_POLICY=passive ${TEST_ENVIRONMENT})
-  if(POOLGRAD_SANITIZE)  # starting a process costs more than most tests: all of a program's in one
+  if(POOLGRAD_SANITIZE OR POOLGRAD_TESTS_BY_PROGRAM)  # starting a process costs more than most tests: all of a program's in one
     add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
     set_tests_properties(${name} PROPERTIES TIMEOUT 1800 LABELS "${labels}" ENVIRONMENT "${environment}")
     if(TEST_OPTIMIZED)  # those that take longest begin first

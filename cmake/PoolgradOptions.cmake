@@ -1,6 +1,7 @@
 # Options, packages and compiler flags. Nothing is downloaded: a missing package is one line with its apt name.
 # Sets POOLGRAD_WITH_ONEDNN and POOLGRAD_WITH_CUDA, and the interface target poolgrad_options.
 option(POOLGRAD_BUILD_TESTS "Build the tests" ON)
+option(POOLGRAD_TESTS_BY_PROGRAM "Run the tests of a program in one process, as under sanitizers" OFF)
 option(POOLGRAD_BUILD_EXAMPLES "Build the examples" ON)
 option(POOLGRAD_BUILD_BENCHMARKS "Build the benchmarks" ON)
 set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code, as for -march=: native, x86-64-v3, x86-64-v4")

@@ -30,9 +30,9 @@ class TrainOnCuda : public ::testing::Test {
     for (int i = 0; i < 120; ++i) text += "int f" + std::to_string(i * i % 97) + "() { return 1; }\n";
     write_bytes(folder_.file("text"), text);
     options_.text = {folder_.file("text")};
-    options_.context = 64;
+    options_.context = 48;
     options_.layers = 1;
-    options_.width = 32;
+    options_.width = 16;
     options_.heads = 4;
     options_.kv_heads = 2;
     options_.attention.window = 24;

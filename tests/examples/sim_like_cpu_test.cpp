@@ -136,9 +136,9 @@ TEST(SimulatedDevices, AreNamedByTheirSizeAndWhatTheyAreLike) {
   };
   EXPECT_EQ(refusal("sim:8GiB,like=h100"), "[simulation] no device is known that is like h100, only cpu");
   EXPECT_EQ(refusal("sim:8GiB,like="),
-            "[train] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is sim:8GiB,like=");
+            "[train] --device must be cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu, but is sim:8GiB,like=");
   EXPECT_EQ(refusal("sim:8GiB,as=cpu"),
-            "[train] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is sim:8GiB,as=cpu");
+            "[train] --device must be cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu, but is sim:8GiB,as=cpu");
   EXPECT_THAT(refusal("sim:much"), ::testing::HasSubstr("not a number of bytes: 'much'"));
 }
 

@@ -389,7 +389,8 @@ TEST_F(Train, AsksASimulatedDeviceForTheSameMemory) {
   const TrainResult simulated = run();
   EXPECT_EQ(simulated.allocation_hash, real.allocation_hash);
   EXPECT_EQ(simulated.steps.back().loss, 0.0);
-  EXPECT_EQ(simulated.steps.back().live_bytes, real.steps.back().live_bytes);
+  options_.device = "sim:1GiB,like=cpu";
+  EXPECT_EQ(run().steps.back().live_bytes, real.steps.back().live_bytes);
 }
 
 TEST_F(Train, AsksTheDeviceForNothingFromTheThirdStepOnAndReservesLittleMoreThanItsPeak) {
@@ -559,7 +560,8 @@ TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
   EXPECT_THAT(refusal<ValueError>(o), HasSubstr("[train] the text is shorter than the context: "));
   o = options_;
   o.device = "tpu";
-  EXPECT_EQ(refusal<ValueError>(o), "[train] --device must be cpu, sim:SIZE or sim:SIZE,like=cpu, but is tpu");
+  EXPECT_EQ(refusal<ValueError>(o),
+            "[train] --device must be cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu, but is tpu");
   o = options_;
   o.checkpoint = "all";
   EXPECT_EQ(
