@@ -172,7 +172,7 @@ TEST_F(TrainOnCuda, SaysWhereItRunsAndWithWhat) {
 TEST_F(TrainOnCuda, EndsWithTheReportOfABudgetThatIsTooSmallAndTrainsOn) {
   options_.steps = 1;
   const std::vector<double> before = numbers(run("cuda"));
-  options_.batch = 16;
+  options_.batch = 64;
   options_.budget = "2MiB";
   options_.checkpoint = "none";
   EXPECT_THAT(error_of<OutOfMemoryError>([&] { run("cuda"); }), HasSubstr("budget"));
