@@ -53,16 +53,17 @@ function(poolgrad_emulated_part name)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...] [LABELS ...]
-# [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp, <folder>_test with _ for / or
+# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] [NEEDS_GPU] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...]
+# [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp, <folder>_test with _ for / or
 # <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
 # first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
 # those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
 # of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED). Names in
-# anonymous namespaces are therefore unique in a program. NVCC: they launch kernels themselves, on a GPU. Programs labelled gpu
-# are put together in gpu/, from where ./run gpu-check runs them.
+# anonymous namespaces are therefore unique in a program. NVCC: they launch kernels themselves. NEEDS_GPU: made where
+# POOLGRAD_CUDA is ON, labelled gpu, and skipped with the reason where there is no device. Programs labelled gpu are put together
+# in gpu/, from where ./run gpu-check runs them.
 function(poolgrad_tests folder)
-  cmake_parse_arguments(TEST "OPTIMIZED;EMULATED;NVCC" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(TEST "OPTIMIZED;EMULATED;NVCC;NEEDS_GPU" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "/.*" "" floor ${folder})
   string(REPLACE "/" "_" name ${folder})
   if(TEST_AS)
@@ -71,7 +72,15 @@ function(poolgrad_tests folder)
   string(APPEND name _test)
   list(TRANSFORM TEST_SOURCES PREPEND ${PROJECT_SOURCE_DIR}/tests/${folder}/)
   list(TRANSFORM TEST_SOURCES APPEND _test.cpp)
-  add_executable(${name} ${TEST_SOURCES})
+  set(skips)
+  if(TEST_NEEDS_GPU)
+    if(NOT POOLGRAD_CUDA STREQUAL ON)
+      return()
+    endif()
+    list(APPEND TEST_LABELS gpu)
+    set(skips ${PROJECT_SOURCE_DIR}/tests/gpu/needs_gpu.cpp)
+  endif()
+  add_executable(${name} ${TEST_SOURCES} ${skips})
   if(TEST_EMULATED AND NOT POOLGRAD_CUDA STREQUAL EMULATED)
     list(APPEND TEST_LIBRARIES poolgrad_emulated_memory)
     if(NOT floor STREQUAL allocator)

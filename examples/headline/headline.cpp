@@ -65,8 +65,7 @@ Bench make_bench(const HeadlineOptions& options, Progress& progress) {
     return value;
   };
   Bench bench;
-  bench.device = parse_device(options.device, "headline");
-  if (bench.device.is_sim()) throw ValueError("[headline] --device must be cpu, cuda:N or auto: on sim no time passes");
+  bench.device = parse_device(options.device, "headline", "no time passes");
   bench.dtype = parse_dtype(options.dtype);
   if (!is_floating(bench.dtype)) throw ValueError("[headline] --dtype must be floating, but is " + options.dtype);
   bench.row_seconds = positive("--row-seconds", options.row_seconds);
@@ -261,7 +260,7 @@ int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o
   app.add_option("--rows", o.rows, "Rows or groups to run, by the beginning of their names (default: all)")
       ->delimiter(',');
   app.add_flag("--list", o.list, "Name the rows and stop");
-  app.add_option("--device", o.device, "cpu, cuda:N, or auto: a GPU where there is one");
+  app.add_option("--device", o.device, computing_device_help);
   app.add_option("--dtype", o.dtype, "Storage of the tensors: f16, bf16 or f32");
   app.add_option("--row-seconds", o.row_seconds, "Leave out rows that would take longer than this");
   app.add_option("--seconds", o.seconds, "Time for each row that streams a billion tokens");

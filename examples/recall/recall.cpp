@@ -293,7 +293,7 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--seconds", o.seconds, "Seconds of training at most (0: any)");
   app.add_option("--questions", o.questions, "Questions asked at each distance in the end");
   app.add_option("--seed", o.seed, "Decides the sequences and the initial weights");
-  app.add_option("--device", o.device, "cpu, cuda:N, or auto: a GPU where there is one");
+  app.add_option("--device", o.device, computing_device_help);
   app.add_option("--report", o.report, "Steps between lines");
   app.add_option("--json", o.json, "Report to write, as JSON");
   app.add_option("--csv", o.csv, "Steps to write, as CSV");
@@ -303,8 +303,7 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
 
 std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {
   options.check();
-  const Device device = parse_device(options.device, "recall");
-  if (device.is_sim()) throw ValueError("[recall] --device must be cpu, cuda:N or auto: on sim nothing is learned");
+  const Device device = parse_device(options.device, "recall", "nothing is learned");
   options.device = to_string(device);
   const InterruptGuard interrupts;
   Progress progress(out, false);

@@ -106,12 +106,13 @@ int parse_command_line(CLI::App& app, int argc, const char* const* argv) {
   return -1;
 }
 
-Device parse_device(const std::string& text, const std::string& program) {
+Device parse_device(const std::string& text, const std::string& program, const char* missing_on_sim) {
   if (text == "cpu") return cpu;
   if (text == "auto") return cuda_unavailable_reason().empty() ? Device{DeviceType::cuda, 0} : cpu;
   const auto refuse = [&] {
-    throw ValueError(fmt::format("[{}] --device must be cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu, but is {}",
-                                 program, text));
+    const char* const kinds =
+        missing_on_sim ? "cpu, cuda:N or auto" : "cpu, cuda:N, auto, sim:SIZE or sim:SIZE,like=cpu";
+    throw ValueError(fmt::format("[{}] --device must be {}, but is {}", program, kinds, text));
   };
   if (text.starts_with("cuda")) {
     Device device;
@@ -123,6 +124,8 @@ Device parse_device(const std::string& text, const std::string& program) {
     allocator_for(device);  // says why where it cannot be used
     return device;
   }
+  if (missing_on_sim && text.starts_with("sim"))
+    throw ValueError(fmt::format("[{}] --device must be cpu, cuda:N or auto: on sim {}", program, missing_on_sim));
   if (!text.starts_with("sim:")) refuse();
   const std::size_t comma = std::min(text.find(','), text.size());
   const std::string rest = text.substr(comma), like = rest.starts_with(",like=") ? rest.substr(6) : "";

@@ -77,11 +77,10 @@ int parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
 /// "cpu"; "cuda:N" or "cuda", the first; "auto": the first GPU where there is one, else the cpu; "sim:SIZE" or
 /// "sim:SIZE,like=cpu": a device of that many bytes without arithmetic, with a GPU's pages or the machine's. Throws
-/// ValueError for anything else, and DeviceError with the reason where a GPU cannot be used.
-Device parse_device(const std::string& text, const std::string& program);
-inline constexpr const char* device_help =
-    "cpu, cuda:N, auto (a GPU where there is one), or sim:SIZE, a device of that capacity without arithmetic; "
-    "sim:SIZE,like=cpu reserves what the cpu does";
+/// ValueError for anything else, and DeviceError with the reason where a GPU cannot be used. A program that learns or
+/// measures says what is missing on sim ("nothing is learned"), which is then refused with it.
+Device parse_device(const std::string& text, const std::string& program, const char* missing_on_sim = nullptr);
+inline constexpr const char* computing_device_help = "cpu, cuda:N, or auto: a GPU where there is one";
 
 /// What computes on a device. On sim nothing does: what would on the cpu.
 struct Engines {

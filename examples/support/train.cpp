@@ -287,7 +287,9 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.option_defaults()->always_capture_default();
   app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
   add_training_options(app, o);
-  app.add_option("--device", o.device, device_help);
+  app.add_option("--device", o.device,
+                 "cpu, cuda:N, auto (a GPU where there is one), or sim:SIZE, a device of that capacity without "
+                 "arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,

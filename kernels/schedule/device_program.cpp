@@ -1,6 +1,7 @@
 #include "kernels/schedule/device_program.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -13,26 +14,28 @@
 namespace poolgrad::kernels {
 namespace {
 
-/// Arrays one after another, and where each of them lies once the bytes are copied to `base`.
+/// Arrays one after another at `to`, or nowhere, where only their size is asked for; and where each of them lies once
+/// the bytes are copied to `base`.
 class Packing {
  public:
-  explicit Packing(const std::byte* base) : base_(reinterpret_cast<std::uintptr_t>(base)) {}
+  explicit Packing(std::byte* to = nullptr, const std::byte* base = nullptr)
+      : to_(to), base_(reinterpret_cast<std::uintptr_t>(base)) {}
 
   template <class T>
   const T* add(const T* from, std::int64_t count) {
     if (!from) return nullptr;
-    bytes_.resize((bytes_.size() + 15) / 16 * 16);
-    const std::uintptr_t at = base_ + bytes_.size();
-    const auto* begin = reinterpret_cast<const std::byte*>(from);
-    bytes_.insert(bytes_.end(), begin, begin + static_cast<std::size_t>(count) * sizeof(T));
-    return reinterpret_cast<const T*>(at);
+    const std::size_t at = (size_ + 15) / 16 * 16, bytes = static_cast<std::size_t>(count) * sizeof(T);
+    if (to_) std::memcpy(to_ + at, from, bytes);
+    size_ = at + bytes;
+    return reinterpret_cast<const T*>(base_ + at);
   }
   AttentionProgram add(const AttentionProgram& from);
-  const std::vector<std::byte>& bytes() const { return bytes_; }
+  std::size_t size() const { return size_; }
 
  private:
+  std::byte* to_;
   std::uintptr_t base_;
-  std::vector<std::byte> bytes_;
+  std::size_t size_ = 0;
 };
 
 AttentionProgram Packing::add(const AttentionProgram& from) {
@@ -64,9 +67,9 @@ AttentionProgram Packing::add(const AttentionProgram& from) {
 }
 
 std::size_t packed_bytes(const AttentionProgram& program) {
-  Packing packing(nullptr);
+  Packing packing;
   packing.add(program);
-  return packing.bytes().size();
+  return packing.size();
 }
 
 /// The copies on one device.
@@ -119,12 +122,12 @@ DeviceProgram::DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> 
     throw DeviceError(
         "[attention] a pattern that is made anew in a step that is recorded cannot be: its program would be "
         "copied from the host");
-  Packing packing(memory_.data());
-  program_ = packing.add(whole_->program());
-  const auto array = [&](const std::byte* data) {
-    return View{const_cast<std::byte*>(data), DType::u8, 1, {static_cast<std::int64_t>(bytes_)}, {1}};
+  std::vector<std::byte> bytes(bytes_);
+  program_ = Packing(bytes.data(), memory_.data()).add(whole_->program());
+  const auto array = [&](std::byte* data) {
+    return View{data, DType::u8, 1, {static_cast<std::int64_t>(bytes_)}, {1}};
   };
-  copy(stream, array(memory_.data()), array(packing.bytes().data()));
+  copy(stream, array(memory_.data()), array(bytes.data()));
 }
 
 std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const AttentionSchedule& schedule,

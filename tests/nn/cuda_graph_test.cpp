@@ -18,6 +18,7 @@
 #include "nn/optimizer.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/tensor/support.h"
 #include "tests/test_seed.h"
 
 namespace poolgrad::nn {
@@ -59,14 +60,7 @@ struct Trained {
   Tensor x, target, loss;
 };
 
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
+std::string error_of(const std::function<void()>& action) { return testing_support::error_of<Error>(action); }
 
 TEST(Graph, ReplaysOfATrainingStepHaveTheBitsOfEagerSteps) {
   for (const bool adam : {true, false}) {
@@ -237,7 +231,7 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
             "[generator] the host draws random numbers, and each replay of a recorded step would have the same ones");
   EXPECT_EQ(error_when_recorded([&] { second.capture([] {}); }),
             "[graph] a step is being recorded in this thread already");
-  EXPECT_EQ(error_when_recorded([&] { allocator_for(gpu).trim(); }), "no error");
+  EXPECT_EQ(error_when_recorded([&] { allocator_for(gpu).trim(); }), "no exception");
   EXPECT_EQ(error_when_recorded([&] { emulation::device(0).synchronize(graph.stream().id); }),
             "[synchronize] the stream is being recorded");
   EXPECT_NE(error_when_recorded([&] {
@@ -249,7 +243,7 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
             "[graph] under POOLGRAD_SYNC=1 every launch is waited for, which is not possible in a recorded step");
   unsetenv("POOLGRAD_SYNC");
   EXPECT_EQ(error_of([&] { Graph(Device{}); }), "[graph] only CUDA devices record work, got cpu");
-  EXPECT_EQ(error_when_recorded([&] { x + x; }), "no error");
+  EXPECT_EQ(error_when_recorded([&] { x + x; }), "no exception");
   graph.replay();
 }
 

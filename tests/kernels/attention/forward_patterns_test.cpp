@@ -22,21 +22,10 @@ TEST(AttentionForwardPatterns, AreBandsOfEveryWidthAndOffset) {
 }
 
 TEST(AttentionForwardPatterns, KeepDocumentsApart) {
-  const std::int64_t bounds[] = {0, 1, 70, 70, 200, 233};  // lengths 1, 69, 0, 130, 33; positions beyond belong to none
-  const auto document = [&](std::int64_t x) {
-    int d = -1;
-    for (int n = 0; n < 5; ++n)
-      if (bounds[n] <= x && x < bounds[n + 1]) d = n;
-    return d;
-  };
   for (bool causal : {false, true}) {
     ForwardProblem p(DType::f32, {1, 250, 250, 2, 2, 24, 8});
     if (causal) p.causal();
-    p.schedule.documents = bounds;
-    p.schedule.document_count = 5;
-    p.counts([&](std::int64_t, std::int64_t i, std::int64_t j) {
-      return document(i) >= 0 && document(i) == document(j) ? 1.0 : 0.0;
-    });
+    p.with_documents(uneven_documents);
     expect_definition(p);
   }
 }

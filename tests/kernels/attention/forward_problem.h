@@ -66,6 +66,21 @@ struct ForwardProblem {
     };
     return *this;
   }
+  /// Documents between these bounds, apart from each other; positions beyond belong to none and see nothing.
+  ForwardProblem& with_documents(const std::vector<std::int64_t>& bounds) {
+    bounds_ = bounds;
+    schedule.documents = bounds_.data();
+    schedule.document_count = static_cast<std::int32_t>(bounds.size()) - 1;
+    const auto document = [bounds](std::int64_t x) {
+      int found = -1;
+      for (std::size_t n = 0; n + 1 < bounds.size(); ++n)
+        if (bounds[n] <= x && x < bounds[n + 1]) found = static_cast<int>(n);
+      return found;
+    };
+    return counts([document](std::int64_t, std::int64_t i, std::int64_t j) {
+      return document(i) >= 0 && document(i) == document(j) ? 1.0 : 0.0;
+    });
+  }
   /// A bias of random numbers; dimensions of size 1 are broadcast.
   ForwardProblem& with_bias(const Shape& s, bool keys_adjacent = true) {
     bias = std::make_unique<TestArray>(compute_dtype(), s, keys_adjacent ? Layout::contiguous : Layout::transposed);
@@ -102,7 +117,11 @@ struct ForwardProblem {
 
  private:
   std::mt19937_64 random_;
+  std::vector<std::int64_t> bounds_;
 };
+
+/// Documents of lengths 1, 69, 0, 130 and 33.
+inline const std::vector<std::int64_t> uneven_documents = {0, 1, 70, 70, 200, 233};
 
 inline ForwardProblem::Rows ForwardProblem::definition() const {
   const AttentionShape& s = shape;

@@ -120,14 +120,7 @@ TEST(CudaAttentionBackward, GivesWhatIsWanted) {
 }
 
 TEST(CudaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
-  const BackwardCheck check(grouped(150, 150), DType::f32);
-  const BackwardCheck::Result first(check.e, DType::f32);
-  run_there(check, check.e.schedule, first);
-  for (int again = 0; again < 3; ++again) {
-    const BackwardCheck::Result result(check.e, DType::f32);
-    run_there(check, check.e.schedule, result);
-    expect_same_bits(first, result, "again");
-  }
+  expect_same_bits_again(BackwardCheck(grouped(150, 150), DType::f32), DType::f32);
 }
 
 TEST(CudaAttentionDelta, IsTheProductOfGradientsAndResultsLessThatOfLse) {

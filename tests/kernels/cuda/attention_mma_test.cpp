@@ -104,21 +104,10 @@ TEST_F(MmaAttentionForward, FollowsListedBlocksAndDocuments) {
   const ListedBlocks blocks;
   expect_rounded_definition(of_pattern(DType::f16, {"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80),
                                        PositionMap::contiguous(93), true, 32, 32));
-  const std::int64_t bounds[] = {0, 1, 70, 70, 200, 233};  // positions beyond belong to none
-  const auto document = [&](std::int64_t x) {
-    int d = -1;
-    for (int n = 0; n < 5; ++n)
-      if (bounds[n] <= x && x < bounds[n + 1]) d = n;
-    return d;
-  };
   for (const bool causal : {false, true}) {
     ForwardProblem p(DType::f16, {1, 250, 250, 2, 2, 48, 32});
     if (causal) p.causal();
-    p.schedule.documents = bounds;
-    p.schedule.document_count = 5;
-    p.counts([&](std::int64_t, std::int64_t i, std::int64_t j) {
-      return document(i) >= 0 && document(i) == document(j) ? 1.0 : 0.0;
-    });
+    p.with_documents(uneven_documents);
     expect_rounded_definition(p);
   }
 }
@@ -365,14 +354,7 @@ TEST_F(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
 }
 
 TEST_F(MmaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
-  const BackwardCheck check(aligned_groups(150, 150), DType::bf16);
-  const BackwardCheck::Result first(check.e, DType::bf16);
-  run_there(check, check.e.schedule, first);
-  for (int again = 0; again < 3; ++again) {
-    const BackwardCheck::Result result(check.e, DType::bf16);
-    run_there(check, check.e.schedule, result);
-    expect_same_bits(first, result, "again");
-  }
+  expect_same_bits_again(BackwardCheck(aligned_groups(150, 150), DType::bf16), DType::bf16);
 }
 
 }  // namespace

@@ -128,4 +128,15 @@ inline void expect_definition_there(const BackwardExample& example,
   }
 }
 
+/// Threads and blocks run in another order each time.
+inline void expect_same_bits_again(const BackwardCheck& check, DType dtype) {
+  const BackwardCheck::Result first(check.e, dtype);
+  run_there(check, check.e.schedule, first);
+  for (int again = 0; again < 3; ++again) {
+    const BackwardCheck::Result result(check.e, dtype);
+    run_there(check, check.e.schedule, result);
+    expect_same_bits(first, result, "again");
+  }
+}
+
 }  // namespace poolgrad::kernels::testing
