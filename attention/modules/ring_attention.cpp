@@ -28,8 +28,11 @@ Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor&
   const bool alone = setup_.ring_size == 1 || options.key_positions.gap > 0 ||
                      (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
   if (!setup_.communicator && alone && !options.bias.defined()) return attention::attend(q, k, v, pattern, options).out;
-  const RingOptions ring{
-      .attend = options, .layout = setup_.layout, .exchange = setup_.exchange, .statistics = statistics_};
+  const RingOptions ring{.attend = options,
+                         .layout = setup_.layout,
+                         .exchange = setup_.exchange,
+                         .devices = setup_.devices,
+                         .statistics = statistics_};
   if (setup_.communicator) return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;
   return ring_attend_all(q, k, v, pattern, setup_.ring_size, ring, setup_.progress).out;
 }

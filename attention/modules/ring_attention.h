@@ -19,6 +19,7 @@ struct RingSetup {
   Layout layout = Layout::contiguous;
   Exchange exchange = Exchange::ring;
   LocalGroup::Progress progress = LocalGroup::Progress::turns;
+  std::vector<Device> devices = {};  // of the ranks in this process, in turn; none: where the operands are
   /// This process's end of a ring of processes. The module then takes and gives this rank's part of the sequence, which
   /// must divide by the ranks.
   std::shared_ptr<Communicator> communicator = {};

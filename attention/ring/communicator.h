@@ -53,7 +53,8 @@ class Communicator {
 };
 
 /// A group of ranks within this process: every rank has buffers of its own, and nothing but the bytes of messages goes
-/// from one to another. The same program runs on a thread for each rank, or on one thread with the ranks taking turns.
+/// from one to another. Ranks may be on several devices, those of one device on one stream of it. The same program runs
+/// on a thread for each rank, or on one thread with the ranks taking turns.
 class LocalGroup {
  public:
   /// threads: waiting blocks. turns: there is nobody to wait for, so that waiting for a message that was not sent yet

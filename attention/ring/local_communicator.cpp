@@ -28,11 +28,11 @@ struct Post {
 
 std::string name(int rank) { return "rank " + std::to_string(rank); }
 
-View bytes(const Message& message) {
-  View view{message.data, DType::u8, 1, {}, {}};
-  view.shape[0] = message.bytes;
-  view.strides[0] = 1;
-  return view;
+/// In order with the streams of both ends, which may be those of two devices.
+void move(const Post& to, const Post& from) {
+  const auto bytes = [](const Message& message) { return View{message.data, DType::u8, 1, {message.bytes}, {1}}; };
+  const StreamGuard there(to.stream), here(from.stream);
+  kernels::copy(to.stream.device.is_cpu() ? from.stream : to.stream, bytes(to.message), bytes(from.message));
 }
 
 }  // namespace
@@ -107,8 +107,8 @@ void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
   if (source.message.bytes != target.message.bytes) {
     failure_ = name(from) + " sends " + std::to_string(source.message.bytes) + " bytes to " + name(to) +
                ", which expects " + std::to_string(target.message.bytes);
-  } else if (source.stream != target.stream) {
-    failure_ = name(from) + " and " + name(to) + " use different devices or streams";
+  } else if (source.stream.device == target.stream.device && source.stream.id != target.stream.id) {
+    failure_ = name(from) + " and " + name(to) + " use different streams of " + to_string(source.stream.device);
   }
   if (!failure_.empty()) {
     changed_.notify_all();
@@ -118,7 +118,7 @@ void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
   mine.state = other.state = Post::State::copying;
   lock.unlock();
   try {
-    if (source.message.bytes > 0) kernels::copy(target.stream, bytes(target.message), bytes(source.message));
+    if (source.message.bytes > 0) move(target, source);
     lock.lock();
   } catch (const std::exception& exception) {
     lock.lock();

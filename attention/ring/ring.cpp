@@ -14,6 +14,7 @@
 #include "autograd/engine/record.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/shared.h"
+#include "autograd/operators/views.h"
 
 namespace poolgrad::attention {
 
@@ -76,6 +77,8 @@ Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pa
   if (const auto cast = autocast("ring_attend", {q, k, v}); !cast.empty())
     return ring_attend(cast[0], cast[1], cast[2], pattern, communicator, options);
   const int ranks = communicator->size(), rank = communicator->rank();
+  if (!options.devices.empty())
+    throw ValueError("[ring_attend] a rank computes where its tensors are: devices are for ring_attend_all");
   const std::int64_t keys = options.keys.value_or(k.defined() && k.rank() == 4 ? k.size(1) * ranks : 0);
   const bool differentiable = check_ring(q, k, v, keys, options.attend);
   const AttendOperands x = ring_operands(q, k, v, options.attend);
@@ -121,28 +124,43 @@ struct Ring {
   Layout layout;
   LocalGroup::Progress progress;
   std::shared_ptr<RingStatistics> statistics;
+  Device home;                  // of whole tensors
+  std::vector<Device> devices;  // of the ranks in turn; none: home
 
   int ranks() const { return call.plan->ranks(); }
+  Device device_of(int rank) const {
+    return devices.empty() ? home : devices[static_cast<std::size_t>(rank) % devices.size()];
+  }
+  /// What every rank has, where the rank is.
+  Tensor copy(const Tensor& x, int rank) const { return x.defined() ? to(x.detach(), device_of(rank)) : Tensor(); }
   Tensor part(const Tensor& whole, int rank, Category category, int dim = 1) const {
     const MemoryScope scope("ring_attend", category);
-    return whole.defined() ? take_shard(whole.detach(), layout, rank, ranks(), dim) : Tensor();
+    return whole.defined() ? copy(take_shard(whole.detach(), layout, rank, ranks(), dim), rank) : Tensor();
   }
   AttendOperands operands(const AttendOperands& x, int rank) const {
     return {part(x.q, rank, Category::query),
             part(x.k, rank, Category::key),
             part(x.v, rank, Category::value),
             {},
-            x.alibi,
-            x.sinks.defined() ? x.sinks.detach() : Tensor()};
+            copy(x.alibi, rank),
+            copy(x.sinks, rank)};
+  }
+  RingCall call_of(int rank) const {
+    RingCall own = call;
+    own.padding = copy(call.padding, rank);
+    return own;
   }
   /// Runs a pass on every rank; make(rank, communicator) is called where the rank lives.
   template <class Pass, class Make>
-  std::vector<std::unique_ptr<Pass>> run(int phases, Stream stream, const Make& make) const {
+  std::vector<std::unique_ptr<Pass>> run(int phases, const Make& make) const {
     LocalGroup group(ranks(), progress);
+    const Stream stream = current_stream(home);
+    std::vector<Stream> streams;
+    for (int rank = 0; rank < ranks(); ++rank) streams.push_back(current_stream(device_of(rank)));
     std::vector<std::unique_ptr<Pass>> passes(static_cast<std::size_t>(ranks()));
     group.run(phases, [&](Communicator& communicator, int phase) {
-      const StreamGuard guard(stream);
       const int rank = communicator.rank();
+      const StreamGuard whole(stream), own(streams[static_cast<std::size_t>(rank)]);
       std::unique_ptr<Pass>& pass = passes[static_cast<std::size_t>(rank)];
       if (phase == 0) pass = make(rank, group.communicator(rank));
       pass->run(phase);
@@ -151,34 +169,33 @@ struct Ring {
       for (const auto& pass : passes) *statistics += pass->statistics();
     return passes;
   }
+  /// Joins what `part` takes of every pass.
+  template <class Pass, class Part>
+  Tensor joined(const std::vector<std::unique_ptr<Pass>>& passes, int dim, const Part& part) const {
+    std::vector<Tensor> parts;
+    for (const auto& pass : passes) parts.push_back(to(part(*pass), home));
+    return join_shards(parts, layout, dim);
+  }
 };
-
-/// Joins what `part` takes of every pass.
-template <class Pass, class Part>
-Tensor joined(const std::vector<std::unique_ptr<Pass>>& passes, Layout layout, int dim, const Part& part) {
-  std::vector<Tensor> parts;
-  for (const auto& pass : passes) parts.push_back(part(*pass));
-  return join_shards(parts, layout, dim);
-}
 
 Gradients gradients(const Ring& ring, const AttendOperands& x, const Attended& forward, const BackwardCall& backward) {
   const int hops = static_cast<int>(ring.call.plan->visited().size());
-  const auto passes = ring.run<RingBackward>(
-      hops + (hops > 1), current_stream(x.q.device()),
-      [&](int rank, const std::shared_ptr<Communicator>& communicator) {
+  const auto passes =
+      ring.run<RingBackward>(hops + (hops > 1), [&](int rank, const std::shared_ptr<Communicator>& communicator) {
         const Attended own{ring.part(forward.out, rank, Category::output),
                            ring.part(forward.lse, rank, Category::output, 2)};
         return std::make_unique<RingBackward>(
-            ring.call, ring.operands(x, rank), own, ring.part(backward.gradient(0), rank, Category::gradient),
+            ring.call_of(rank), ring.operands(x, rank), own, ring.part(backward.gradient(0), rank, Category::gradient),
             ring.part(backward.gradient(1), rank, Category::gradient, 2), communicator);
       });
   const MemoryScope scope("ring_attend", Category::gradient);
   Tensor sinks = passes[0]->result().sinks;
+  if (sinks.defined()) sinks = to(sinks, ring.home);
   for (std::size_t rank = 1; rank < passes.size() && sinks.defined(); ++rank)
-    sinks = add(sinks, passes[rank]->result().sinks);
-  return {joined(passes, ring.layout, 1, [](const RingBackward& pass) { return pass.result().q; }),
-          joined(passes, ring.layout, 1, [](const RingBackward& pass) { return pass.result().k; }),
-          joined(passes, ring.layout, 1, [](const RingBackward& pass) { return pass.result().v; }), sinks};
+    sinks = add(sinks, to(passes[rank]->result().sinks, ring.home));
+  return {ring.joined(passes, 1, [](const RingBackward& pass) { return pass.result().q; }),
+          ring.joined(passes, 1, [](const RingBackward& pass) { return pass.result().k; }),
+          ring.joined(passes, 1, [](const RingBackward& pass) { return pass.result().v; }), sinks};
 }
 
 }  // namespace
@@ -191,42 +208,48 @@ Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, cons
       check_ring(q, k, v, k.defined() && k.rank() == 4 ? k.size(1) : 0, options.attend);  // it refuses the rest
   if (ranks < 1) throw ValueError("[ring_attend_all] needs at least one rank, got " + std::to_string(ranks));
   const AttendOperands x = ring_operands(q, k, v, options.attend);
-  Ring ring{prepare_ring(x, pattern, ranks, options, x.queries(), x.keys()), options.layout, progress,
-            options.statistics};
+  const Ring ring{prepare_ring(x, pattern, ranks, options, x.queries(), x.keys()),
+                  options.layout,
+                  progress,
+                  options.statistics,
+                  q.device(),
+                  options.devices};
   Attended result;
   {
-    const auto passes =
-        ring.run<RingForward>(static_cast<int>(ring.call.plan->visited().size()), current_stream(q.device()),
-                              [&](int rank, const std::shared_ptr<Communicator>& communicator) {
-                                return std::make_unique<RingForward>(ring.call, ring.operands(x, rank), communicator);
-                              });
+    const auto passes = ring.run<RingForward>(static_cast<int>(ring.call.plan->visited().size()),
+                                              [&](int rank, const std::shared_ptr<Communicator>& communicator) {
+                                                return std::make_unique<RingForward>(
+                                                    ring.call_of(rank), ring.operands(x, rank), communicator);
+                                              });
     const MemoryScope scope("ring_attend", Category::output);
-    result.out = joined(passes, ring.layout, 1, [](const RingForward& pass) { return pass.result().out; });
-    result.lse = joined(passes, ring.layout, 2, [](const RingForward& pass) { return pass.result().lse; });
+    result.out = ring.joined(passes, 1, [](const RingForward& pass) { return pass.result().out; });
+    result.lse = ring.joined(passes, 2, [](const RingForward& pass) { return pass.result().lse; });
   }
   if (!differentiable) return result;
 
   const std::vector<Tensor> inputs{x.q, x.k, x.v, x.sinks};
   std::vector<SavedTensor> saved(inputs.begin(), inputs.end());
-  const SavedTensor padding(std::exchange(ring.call.padding, {}));
-  record("ring_attend_all", inputs, {result.out, result.lse},
-         [kept = ring, padding, saved = std::move(saved), alibi = SavedTensor(x.alibi),
-          out = SavedTensor::output(result.out, 0),
-          lse = SavedTensor::output(result.lse, 1)](const BackwardCall& backward) -> Gradients {
-           Ring whole = kept;
-           whole.call.padding = padding.unpack();
-           std::vector<Tensor> again;
-           for (const SavedTensor& one : saved) again.push_back(one.unpack());
-           const auto operands = [&whole, slopes = alibi.unpack()](const std::vector<Tensor>& y) {
-             return AttendOperands{y[0], y[1], y[2], whole.call.padding, slopes, y[3]};
-           };
-           if (!grad_enabled()) return gradients(whole, operands(again), {out.unpack(), lse.unpack()}, backward);
-           const auto definition = [&](const std::vector<Tensor>& y) -> std::vector<Tensor> {
-             auto [o, l] = attend_by_definition(operands(y), whole.call.attend);
-             return {o, l};
-           };
-           return differentiable_gradients(definition, again, {backward.gradient(0), backward.gradient(1)});
-         });
+  const SavedTensor padding(ring.call.padding);
+  Ring kept = ring;
+  kept.call.padding = {};
+  record(
+      "ring_attend_all", inputs, {result.out, result.lse},
+      [kept, padding, saved = std::move(saved), alibi = SavedTensor(x.alibi), out = SavedTensor::output(result.out, 0),
+       lse = SavedTensor::output(result.lse, 1)](const BackwardCall& backward) -> Gradients {
+        Ring whole = kept;
+        whole.call.padding = padding.unpack();
+        std::vector<Tensor> again;
+        for (const SavedTensor& one : saved) again.push_back(one.unpack());
+        const auto operands = [&whole, slopes = alibi.unpack()](const std::vector<Tensor>& y) {
+          return AttendOperands{y[0], y[1], y[2], whole.call.padding, slopes, y[3]};
+        };
+        if (!grad_enabled()) return gradients(whole, operands(again), {out.unpack(), lse.unpack()}, backward);
+        const auto definition = [&](const std::vector<Tensor>& y) -> std::vector<Tensor> {
+          auto [o, l] = attend_by_definition(operands(y), whole.call.attend);
+          return {o, l};
+        };
+        return differentiable_gradients(definition, again, {backward.gradient(0), backward.gradient(1)});
+      });
   return result;
 }
 

@@ -66,6 +66,9 @@ struct RingOptions {
   Exchange exchange = Exchange::ring;
   /// Of the whole sequence; where absent, the rank's share times the ranks (lengths that divide).
   std::optional<std::int64_t> queries = {}, keys = {};
+  /// Of ring_attend_all() alone, where the ranks compute: rank r on devices[r mod n]; none: all of them where q is.
+  /// They get their parts from there, messages go from device to device, and results come back.
+  std::vector<Device> devices = {};
   /// Added to, forward and backward, where given.
   std::shared_ptr<RingStatistics> statistics = {};
 };

@@ -1,0 +1,128 @@
+// A ring whose ranks live on two emulated devices, or on one and the host, under a race detector: the bits of a ring on
+// one device, and what must not be done in one sentence.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "allocator/caching_allocator.h"
+#include "attention/ring/ring.h"
+#include "autograd/operators.h"
+#include "tests/attention/ring/ring_support.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::attention::testing_support {
+namespace {
+
+using Progress = LocalGroup::Progress;
+using poolgrad::testing_support::error_of;
+
+constexpr Device first{DeviceType::cuda, 0}, second{DeviceType::cuda, 1};
+
+[[maybe_unused]] const bool two_devices = [] {
+  setenv("POOLGRAD_EMULATED_DEVICES", "2", 1);
+  setenv("POOLGRAD_ALLOCATOR", "races:on", 1);
+  return true;
+}();
+
+/// Operands and results on the CPU, the whole ring's home on `home`.
+RingOutcome ring_on(Device home, const std::vector<Device>& devices, RingOptions options, const RingInputs& in,
+                    const Tensor& sinks, const Pattern& pattern, Progress progress) {
+  options.devices = devices;
+  return outcome_of(in, sinks, [&](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& s) {
+    RingOptions own = options;
+    for (Tensor* x : {&own.attend.alibi, &own.attend.key_padding})
+      if (x->defined()) *x = to(*x, home);
+    if (s.defined()) own.attend.sinks = to(s, home);
+    const auto [out, lse] = ring_attend_all(to(q, home), to(k, home), to(v, home), pattern, 3, own, progress);
+    EXPECT_EQ(out.device(), home);
+    return Attended{to(out, cpu), to(lse, cpu)};
+  });
+}
+
+TEST(RingOnDevices, HasTheBitsOfARingOnOneOfThem) {
+  const RingInputs in = ring_inputs({2, 45, 45, 4, 2, 4, 6});
+  const Pattern pattern = Pattern::causal() & Pattern::window(30, 0);
+  for (const Layout layout : layouts)
+    for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
+      const RingOptions options{.layout = layout, .exchange = exchange};
+      const RingOutcome one = ring_on(first, {}, options, in, {}, pattern, Progress::turns);
+      const RingOutcome whole = outcome_of(
+          in, {}, [&](const auto& q, const auto& k, const auto& v, const auto&) { return attend(q, k, v, pattern); });
+      EXPECT_EQ(differences(one, whole, 1e-12), "");
+      for (const Progress progress : {Progress::turns, Progress::threads})
+        EXPECT_TRUE(same_bits(ring_on(first, {first, second}, options, in, {}, pattern, progress), one))
+            << to_string(layout) << (progress == Progress::turns ? ", in turns" : ", in threads");
+    }
+}
+
+TEST(RingOnDevices, TakesEveryOptionAndComesBackToTheHost) {
+  const RingInputs in = ring_inputs({2, 31, 31, 4, 2, 4, 6});
+  Generator numbers(3);
+  const Tensor sinks = randn({4}, {.dtype = DType::f64}, numbers);
+  const auto run = [&](Device home, const std::vector<Device>& devices) {
+    Generator generator(6);
+    RingOptions options{.layout = Layout::zigzag};
+    options.attend.alibi = alibi_slopes(4, {.dtype = DType::f64});
+    options.attend.key_padding = less(arange(0, 31, 1), full({2, 31}, 27.0));
+    options.attend.dropout = 0.3;
+    options.attend.softcap = 3.0;
+    options.attend.generator = &generator;
+    return ring_on(home, devices, options, in, sinks, Pattern::causal(), Progress::threads);
+  };
+  const RingOutcome host = run(cpu, {});
+  EXPECT_EQ(differences(run(cpu, {first, second}), host, 1e-12), "");
+  EXPECT_EQ(differences(run(second, {cpu, first}), host, 1e-12), "");
+}
+
+TEST(RingOnDevices, EachHoldsItsRanksAlone) {
+  const RingInputs in = ring_inputs({1, 64, 64, 2, 2, 4, 4});
+  const auto peak = [&](Device device, const std::vector<Device>& devices) {
+    allocator_for(device).trim();
+    allocator_for(device).reset_peaks();
+    RingOptions options;
+    options.devices = devices;
+    ring_attend_all(to(in.q, first), to(in.k, first), to(in.v, first), Pattern::dense(), 2, options);
+    return allocator_for(device).statistics().category_bytes[static_cast<std::size_t>(Category::comm)].peak;
+  };
+  const auto one = peak(first, {});
+  EXPECT_EQ(peak(first, {first, second}), one / 2);
+  EXPECT_EQ(peak(second, {first, second}), one / 2);
+  EXPECT_EQ(peak(second, {}), 0u);
+}
+
+TEST(RingOnDevices, RanksOfAGroupExchangeFromDeviceToDevice) {
+  const RingInputs in = ring_inputs({1, 40, 40, 2, 2, 4, 4}, DType::f32);
+  const Tensor want = attend(in.q, in.k, in.v, Pattern::causal()).out;
+  LocalGroup group(2);
+  std::vector<Tensor> parts(2);
+  group.run(1, [&](Communicator& c, int) {
+    const Device own{DeviceType::cuda, static_cast<std::uint8_t>(c.rank())};
+    const auto mine = [&](const Tensor& x) { return to(take_shard(x, Layout::striped, c.rank(), 2), own); };
+    const Attended got = ring_attend(mine(in.q), mine(in.k), mine(in.v), Pattern::causal(),
+                                     group.communicator(c.rank()), {.layout = Layout::striped});
+    parts[static_cast<std::size_t>(c.rank())] = to(got.out, cpu);
+  });
+  EXPECT_TRUE(all_close(join_shards(parts, Layout::striped), want, 1e-5, 1e-5));
+}
+
+TEST(RingOnDevices, SaysWhatItCannotDo) {
+  LocalGroup group(2, Progress::turns);
+  Tensor out = zeros({8}, {DType::f32, first}), in = zeros({8}, {DType::f32, first});
+  EXPECT_EQ(error_of<Error>([&] {
+              group.run(1, [&](Communicator& c, int) {
+                c.start({first, c.rank() == 0 ? 0u : 7u}, 1 - c.rank(), {out.view().data, 32}, 1 - c.rank(),
+                        {in.view().data, 32});
+              });
+            }),
+            "[exchange] rank 1 and rank 0 use different streams of cuda:0");
+  const Tensor q = zeros({1, 4, 1, 4});
+  EXPECT_EQ(error_of<ValueError>([&] {
+              RingOptions options;
+              options.devices = {first};
+              ring_attend(q, q, q, Pattern::dense(), LocalGroup(1).communicator(0), options);
+            }),
+            "[ring_attend] a rank computes where its tensors are: devices are for ring_attend_all");
+}
+
+}  // namespace
+}  // namespace poolgrad::attention::testing_support
