@@ -188,6 +188,7 @@ void Device::copy(std::uint64_t stream, void* to, const void* from, std::size_t 
     if (streams_.is_captured(key(stream)))
       streams_.refuse_captured(key(stream), call, "the stream is being recorded, and memory of the host is pageable");
   }
+  if (owns(from) && !owns(to)) copies_to_host_.fetch_add(1, std::memory_order_relaxed);
   if (now_or_later(from)) {
     enqueue(call, stream, [=] { std::memcpy(to, from, bytes); });
     if (!now_or_later(to)) synchronize(stream);

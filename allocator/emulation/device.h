@@ -7,6 +7,7 @@
 // POOLGRAD_EMULATED_SEED in which of the orders that are allowed things happen (0).
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,6 +72,8 @@ class Device {
   /// A copy of bytes, as cudaMemcpyAsync: memory of the device, or of the host, on either side. What is pageable has
   /// been read, or written, when this returns; what is registered is read, or written, in stream order.
   void copy(std::uint64_t stream, void* to, const void* from, std::size_t bytes);
+  /// How many copies have gone from memory of the device to the host's.
+  std::uint64_t copies_to_host() const { return copies_to_host_.load(std::memory_order_relaxed); }
   /// Returns once all work of the stream is done; throws CudaError if any work has failed, of whichever stream.
   void synchronize(std::uint64_t stream);
   /// Throws the first failure that nobody has heard of, as the next launch on a GPU would, and forgets it.
@@ -130,6 +133,7 @@ class Device {
   static constexpr int nobody = -1;
   int user_ = nobody;  // the device whose work has run, and can use memory
   std::string failure_;
+  std::atomic<std::uint64_t> copies_to_host_{0};
   std::size_t end_of_file_ = 0, committed_ = 0;
   std::uint64_t last_handle_ = 0;  // 0 is none
   std::map<std::uint64_t, Handle> handles_;

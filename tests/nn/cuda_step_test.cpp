@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/emulation/device.h"
 #include "allocator/memory/simulated_memory.h"
 #include "autograd/autocast.h"
 #include "autograd/operators.h"
@@ -119,6 +120,12 @@ TYPED_TEST(CudaStep, LearnsWhatTheCpuLearns) {
     EXPECT_NEAR(there.steps[i].loss, here.steps[i].loss, 1e-5 * rounding) << "step " << i;
     EXPECT_NEAR(there.steps[i].gradient_norm, here.steps[i].gradient_norm, 1e-4 * rounding) << "step " << i;
   }
+}
+
+TYPED_TEST(CudaStep, IsReadByTheHostOnce) {
+  const std::uint64_t before = emulation::device(0).copies_to_host();
+  const std::size_t steps = run_on<TypeParam>({DeviceType::cuda, 0}).steps.size();
+  EXPECT_EQ(emulation::device(0).copies_to_host() - before, steps);
 }
 
 TYPED_TEST(CudaStep, AsksThePoolForWhatASimulatedGpuDoes) {
