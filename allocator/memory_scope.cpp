@@ -4,7 +4,6 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
-#include <cstdlib>
 #include <deque>
 #include <functional>
 #include <map>
@@ -15,6 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "allocator/base/environment.h"
 #include "allocator/base/fork.h"
 #include "allocator/front/thread_cache.h"
 
@@ -82,10 +82,7 @@ std::string_view to_string(Category category) {
 namespace {
 
 std::atomic<ScopeListener*>& scope_listener() {
-  static std::atomic<ScopeListener*> listener = [] {
-    const char* text = std::getenv("POOLGRAD_NVTX");
-    return text != nullptr && std::string_view(text) == "1" ? nvtx_listener() : nullptr;
-  }();
+  static std::atomic<ScopeListener*> listener = switched_on("POOLGRAD_NVTX") ? nvtx_listener() : nullptr;
   return listener;
 }
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "allocator/base/environment.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
 #include "kernels/cpu/kernels.h"
@@ -351,16 +351,12 @@ void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
 
 namespace {
 
-bool is_set(const char* variable) {
-  const char* text = std::getenv(variable);
-  return text != nullptr && std::string_view(text) == "1";
-}
 std::atomic<bool>& tf32() {
-  static std::atomic<bool> allowed{is_set("POOLGRAD_TF32")};
+  static std::atomic<bool> allowed{switched_on("POOLGRAD_TF32")};
   return allowed;
 }
 std::atomic<bool>& mma() {
-  static std::atomic<bool> allowed{is_set("POOLGRAD_MMA")};
+  static std::atomic<bool> allowed{switched_on("POOLGRAD_MMA")};
   return allowed;
 }
 

@@ -1,14 +1,13 @@
 #include "tensor/graph.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "allocator/base/environment.h"
 #include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -194,7 +193,7 @@ class Between {
 
 void Graph::capture(const std::function<void()>& step) {
   if (StreamCapture::current() != nullptr) throw Error("[graph] a step is being recorded in this thread already");
-  if (const char* text = std::getenv("POOLGRAD_SYNC"); text != nullptr && std::string_view(text) == "1")
+  if (switched_on("POOLGRAD_SYNC"))
     throw Error("[graph] under POOLGRAD_SYNC=1 every launch is waited for, which is not possible in a recorded step");
   impl_->forget();
   PrivatePool& memory = *impl_->memory;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -18,6 +17,7 @@
 #include "kernels/cuda/emulation/language.h"
 #endif
 
+#include "allocator/base/environment.h"
 #include "allocator/error.h"
 #include "allocator/stream.h"
 #include "kernels/launch.h"
@@ -29,10 +29,7 @@ inline constexpr std::size_t max_argument_bytes = 4096;
 
 /// POOLGRAD_SYNC=1: every launch is waited for, so that an error is that of its own operator.
 inline bool synchronous() {
-  static const bool wanted = [] {
-    const char* text = std::getenv("POOLGRAD_SYNC");
-    return text != nullptr && std::string_view(text) == "1";
-  }();
+  static const bool wanted = switched_on("POOLGRAD_SYNC");
   return wanted;
 }
 
