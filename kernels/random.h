@@ -9,11 +9,21 @@
 
 namespace poolgrad::kernels {
 
+struct ReplayedKey;
+
 /// What a random number is a function of, besides its index: a seed, a stream of use, and where this use begins.
 struct RandomKey {
   std::uint64_t seed = 0;
   std::uint64_t use = 0;
   std::uint64_t offset = 0;
+  /// Of a step that is recorded: where on the device the key of each replay lies, which is then the key, this offset
+  /// further on.
+  const ReplayedKey* replayed = nullptr;
+};
+/// What the host writes before each replay.
+struct ReplayedKey {
+  RandomKey key;
+  std::uint32_t words[4] = {};  // of the block of random words at key.offset
 };
 
 /// Uniform in [low, high), row-major element order: 53 bits of two words, so all dtypes get the same numbers, rounded.

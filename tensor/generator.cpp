@@ -1,11 +1,14 @@
 #include "tensor/generator.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <utility>
 
 #include "allocator/error.h"
+#include "kernels/definition/philox.h"
 #include "tensor/graph.h"
 
 namespace poolgrad {
@@ -56,15 +59,29 @@ kernels::RandomKey& Generator::key_of_this_thread() {
   return own.key;
 }
 
+kernels::RandomKey Generator::advance(std::int64_t count) {
+  const kernels::RandomKey before = key();
+  key().offset += static_cast<std::uint64_t>(count);
+  return before;
+}
+
+kernels::RandomKey Generator::take_at_each_replay(std::int64_t count) {
+  const void* const there = Graph::recording()->value(sizeof(kernels::ReplayedKey), [this, count](void* to) {
+    kernels::ReplayedKey now{advance(count)};
+    const kernels::PhiloxWords block = kernels::philox_block(now.key.seed, now.key.use, now.key.offset);
+    std::copy_n(block.word, 4, now.words);
+    std::memcpy(to, &now, sizeof(now));
+  });
+  return {.replayed = static_cast<const kernels::ReplayedKey*>(there)};
+}
+
 kernels::RandomKey Generator::take(std::int64_t count) {
   if (count < 0) throw ValueError("[generator] cannot take " + std::to_string(count) + " numbers");
-  if (Graph::recording() != nullptr)
-    throw Error(
-        "[generator] the host draws random numbers, and each replay of a recorded step would have the same ones");
   RandomLogGuard* replay = innermost_log;
   while (replay != nullptr && !replay->replays_) replay = replay->outer_;
-  const kernels::RandomKey taken = replay != nullptr ? replay->next(count) : key();
-  if (replay == nullptr) key().offset += static_cast<std::uint64_t>(count);
+  const kernels::RandomKey taken = replay != nullptr               ? replay->next(count)
+                                   : Graph::recording() != nullptr ? take_at_each_replay(count)
+                                                                   : advance(count);
   for (RandomLogGuard* inside = innermost_log; inside != replay; inside = inside->outer_)
     inside->log_.push_back({taken, count});
   return taken;

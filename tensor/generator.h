@@ -49,7 +49,8 @@ class Generator {
     return *this;
   }
 
-  /// Takes `count` numbers; the key names them for ever. Throws Error where a RandomLogGuard replays others.
+  /// Takes `count` numbers; the key names them for ever. While a Graph records, nothing is taken: each replay takes as
+  /// many, and needs the generator to be alive. Throws Error where a RandomLogGuard replays others.
   kernels::RandomKey take(std::int64_t count);
   /// Begins anew with another seed, in the same stream of use.
   void set_seed(std::uint64_t seed) { set_state({seed, key().use, 0}); }
@@ -63,6 +64,8 @@ class Generator {
   struct OfEveryThread {};
   explicit Generator(OfEveryThread) : of_every_thread_(true) {}
   static kernels::RandomKey& key_of_this_thread();
+  kernels::RandomKey advance(std::int64_t count);
+  kernels::RandomKey take_at_each_replay(std::int64_t count);
   kernels::RandomKey& key() { return of_every_thread_ ? key_of_this_thread() : key_; }
   const kernels::RandomKey& key() const { return of_every_thread_ ? key_of_this_thread() : key_; }
 

@@ -18,7 +18,8 @@ namespace poolgrad {
 ///   * Tensors that the step makes come from a pool of the graph's own, which nobody else gets memory of. Whoever still
 ///     has them, such as a loss or gradients, finds the last replay's values in them, also after the graph is gone.
 /// What the host computes is as it was when the step was recorded, but for what is asked for anew before each replay:
-/// the step counts and learning rates of optimisers. Random numbers, reads by the host and copies from it are refused.
+/// the step counts and learning rates of optimisers, and what generators hand out, so that replays draw what as many
+/// eager steps would. Reads by the host and copies from it are refused.
 ///
 ///   Graph graph(device);
 ///   graph.capture([&] { loss = model.loss(batch); loss.backward(); optimizer.step(); optimizer.zero_grad(); });

@@ -185,8 +185,8 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart p
     for (std::int64_t b = 0; b < x.size(0); ++b) {
       const auto entry = [b](const Tensor& y) { return y.alias(sliced(y.geometry(), 0, b, b + 1, 1)).view(); };
       const std::int64_t row = x.count() / x.size(0) / x.size(1);  // numbers for a position
-      const kernels::RandomKey own{key.seed, key.use,
-                                   key.offset + static_cast<std::uint64_t>((b * part.whole + part.begin) * row)};
+      kernels::RandomKey own = key;
+      own.offset += static_cast<std::uint64_t>((b * part.whole + part.begin) * row);
       kernels::dropout(stream, own, entry(out), entry(x), p);
     }
   if (wants_gradient({x}))

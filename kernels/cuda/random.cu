@@ -12,8 +12,9 @@ using cuda::Elements;
 /// A thread makes the numbers of one block of words after another: as many elements as the block has words for.
 /// number(words, in) is one element of them; elements are numbered in row-major order.
 template <class T, int Words, std::size_t Inputs, class Number>
-__global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, const __grid_constant__ RandomKey key,
+__global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, const __grid_constant__ RandomKey given,
                            const __grid_constant__ Number number) {
+  const RandomKey key = stream_of_words(key_of_replay(given), Words);
   constexpr int each = 4 / Words;  // elements
   constexpr std::size_t n = each;
   const auto skip = static_cast<std::int64_t>(key.offset % each);  // elements of the first block that are others'
@@ -65,7 +66,7 @@ void launch_random(const char* op, Stream stream, const RandomKey& key, const st
   if (all.count == 0) return;
   for (const View& view : views) cuda::check_operand(op, stream, view.data);
   cuda::launch(op, &map_random<T, Number::words, Inputs, Number>, grid_stride_shape(all.count * Number::words / 4 + 1),
-               stream, all, stream_of_words(key, Number::words), number);
+               stream, all, key, number);
 }
 
 template <class T>

@@ -11,19 +11,22 @@ namespace poolgrad::kernels {
 
 struct AttentionDropout {
   std::uint32_t key0 = 0, key1 = 0;
-  std::uint32_t threshold = 0;  // a word below is dropped
+  std::uint32_t threshold = 0;              // a word below is dropped
+  const std::uint32_t* replayed = nullptr;  // of a step that is recorded: the two words of the key, on the device
 
   /// p in [0, 1). Each call has a key of its own: two words of the generator's block `key.offset`.
   POOLGRAD_HD static constexpr AttentionDropout make(const RandomKey& key, double p) {
     const PhiloxWords words = philox_block(key.seed, key.use, key.offset);
-    return {words.word[0], words.word[1], static_cast<std::uint32_t>(p * 4294967296.0)};
+    return {words.word[0], words.word[1], static_cast<std::uint32_t>(p * 4294967296.0),
+            key.replayed == nullptr ? nullptr : key.replayed->words};
   }
   /// The words of keys 4 g .. 4 g + 3.
   POOLGRAD_HD constexpr PhiloxWords words(std::int64_t batch, std::int64_t head, std::int64_t query,
                                           std::int64_t group) const {
     const auto low = [](std::int64_t x) { return static_cast<std::uint32_t>(x); };
     const auto high = [](std::int64_t x) { return static_cast<std::uint32_t>(x >> 32) & 0xFFFFu; };
-    return philox({{low(group), low(query), low(batch << 16 ^ head), high(group) << 16 | high(query)}}, key0, key1);
+    return philox({{low(group), low(query), low(batch << 16 ^ head), high(group) << 16 | high(query)}},
+                  replayed == nullptr ? key0 : replayed[0], replayed == nullptr ? key1 : replayed[1]);
   }
   /// Whether the weight stays.
   POOLGRAD_HD constexpr bool keeps(std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key) const {

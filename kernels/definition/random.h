@@ -16,11 +16,18 @@
 
 namespace poolgrad::kernels {
 
+/// The key itself, where a step was recorded: for kernels.
+POOLGRAD_HD constexpr RandomKey key_of_replay(const RandomKey& key) {
+  if (key.replayed == nullptr) return key;
+  const RandomKey& now = key.replayed->key;
+  return {now.seed, now.use, now.offset + key.offset};
+}
+
 /// The words of a kind of numbers: element i owns the `words_each` words that begin at word (key.offset + i) *
 /// words_each of this stream. Ranges of elements that are disjoint would overlap as ranges of words if kinds with
 /// different needs shared a stream, so each need has its own.
-constexpr RandomKey stream_of_words(const RandomKey& key, int words_each) {
-  return {key.seed, key.use ^ (static_cast<std::uint64_t>(words_each) << 60), key.offset};
+POOLGRAD_HD constexpr RandomKey stream_of_words(const RandomKey& key, int words_each) {
+  return {key.seed, key.use ^ (static_cast<std::uint64_t>(words_each) << 60), key.offset, key.replayed};
 }
 
 /// Uniform in [low, high) as a number of `dtype`, from one in [0, 1).

@@ -2,7 +2,10 @@
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
+#include "attention/attend.h"
 #include "attention/modules/factory.h"
+#include "autograd/engine/engine.h"
+#include "autograd/operators.h"
 #include "nn/language_model.h"
 #include "nn/optimizer.h"
 #include "tensor/compare.h"
@@ -59,6 +62,31 @@ TEST(CudaGraph, ReplaysOfATransformersStepHaveTheBitsOfEagerSteps) {
   const nn::NamedTensors expected = eager.model.named_parameters(), found = replayed.model.named_parameters();
   for (std::size_t i = 0; i < expected.size(); ++i)
     EXPECT_TRUE(bit_equal(expected[i].second, found[i].second)) << expected[i].first;
+}
+
+TEST(CudaGraph, AttentionDropsOtherWeightsInEachReplay) {
+  Generator numbers(3);
+  const auto operand = [&] { return to(randn({2, 33, 2, 16}, {}, numbers), graph_device).set_requires_grad(); };
+  const Tensor q = operand(), k = operand(), v = operand();
+  Generator eager(5), replayed(5);
+  const auto run = [&](Generator& from) {
+    const Tensor out = attend(q, k, v, Pattern::causal(), {.dropout = 0.3, .generator = &from}).out;
+    std::vector<Tensor> all = grad({sum(square(out))}, {q, k, v});
+    all.push_back(out.detach());
+    return all;
+  };
+  Graph graph(graph_device);
+  std::vector<Tensor> found, before;
+  run(eager);
+  graph.capture([&] { found = run(replayed); });
+  for (int step = 0; step < 3; ++step) {
+    graph.replay();
+    const std::vector<Tensor> expected = run(eager);
+    for (std::size_t i = 0; i < found.size(); ++i)
+      EXPECT_TRUE(bit_equal(found[i], expected[i])) << "replay " << step << ", result " << i;
+    if (step > 0) EXPECT_FALSE(bit_equal(found.back(), before.back()));
+    before.assign(1, found.back().copy());
+  }
 }
 
 }  // namespace

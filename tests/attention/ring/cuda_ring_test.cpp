@@ -63,7 +63,7 @@ TEST(RingOnDevices, TakesEveryOptionAndComesBackToTheHost) {
     Generator generator(6);
     RingOptions options{.layout = Layout::zigzag};
     options.attend.alibi = alibi_slopes(4, {.dtype = DType::f64});
-    options.attend.key_padding = less(arange(0, 31, 1), full({2, 31}, 27.0));
+    options.attend.key_padding = greater_equal(arange(0, 31, 1), full({2, 31}, 27.0));
     options.attend.dropout = 0.3;
     options.attend.softcap = 3.0;
     options.attend.generator = &generator;
