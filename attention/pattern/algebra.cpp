@@ -133,6 +133,11 @@ kernels::AttentionTerm with_lists(const Term& term) {
   result.columns = term.lists->columns.data();
   result.rows = term.lists->rows.data();
   result.lists_identity = term.lists->identity.number();
+  if (term.lists->bits.empty()) return result;
+  result.column_bitmap = term.lists->column_bitmap.data();
+  result.row_bitmap = term.lists->row_bitmap.data();
+  result.bits = term.lists->bits.data();
+  result.bitmaps = static_cast<std::int32_t>(term.lists->bits.size() / static_cast<std::size_t>(term.term.size));
   return result;
 }
 
@@ -258,6 +263,10 @@ std::string term_to_string(const PatternTerms::Term& listed) {
     case TermKind::dilated: return dilated(term);
     case TermKind::offsets: return offsets(term);
     case TermKind::listed:
+      if (!listed.lists->bits.empty())
+        return fmt::format("where({} positions, {} blocks of {}, {} of them whole)", listed.lists->block_rows * size,
+                           listed.lists->columns.size(), size,
+                           std::count(listed.lists->column_bitmap.begin(), listed.lists->column_bitmap.end(), -1));
       return fmt::format("blocks({}, {} x {} x {}, {} listed)", size, listed.lists->lists, listed.lists->block_rows,
                          listed.lists->block_columns, listed.lists->columns.size());
     case TermKind::random:

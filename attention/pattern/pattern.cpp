@@ -276,10 +276,9 @@ void check(std::size_t number, const Pattern::BlockList& list) {
   }
 }
 
-/// Lists shorter than the longest see nothing in the rows that they lack. Throws ValueError where row_begin does not
-/// begin at 0, decreases or ends elsewhere than at the end of columns, or where the columns of a row are negative or do
-/// not ascend.
-BlockLists make_block_lists(const std::vector<Pattern::BlockList>& lists) {
+}  // namespace
+
+BlockLists make_block_lists(const std::vector<Pattern::BlockList>& lists, std::vector<std::int32_t> bitmaps) {
   BlockLists result;
   result.lists = static_cast<std::int32_t>(lists.size());
   for (std::size_t l = 0; l < lists.size(); ++l) {
@@ -294,6 +293,8 @@ BlockLists make_block_lists(const std::vector<Pattern::BlockList>& lists) {
     result.columns.insert(result.columns.end(), columns.begin(), columns.end());
   }
   result.rows.resize(result.columns.size());
+  result.row_bitmap.resize(bitmaps.size());
+  result.column_bitmap = std::move(bitmaps);
   std::int64_t first = 0;
   std::vector<std::int64_t> next(static_cast<std::size_t>(result.block_columns) + 1);
   for (const auto& [row_begin, columns] : lists) {
@@ -306,15 +307,16 @@ BlockLists make_block_lists(const std::vector<Pattern::BlockList>& lists) {
     for (std::size_t c = 1; c < next.size(); ++c) next[c] += next[c - 1];
     result.column_begin.insert(result.column_begin.end(), next.begin(), next.end());
     for (std::size_t b = 0; b + 1 < row_begin.size(); ++b)
-      for (auto n = static_cast<std::size_t>(row_begin[b]); n < static_cast<std::size_t>(row_begin[b + 1]); ++n)
-        result.rows[static_cast<std::size_t>(next[static_cast<std::size_t>(columns[n])]++)] =
-            static_cast<std::int32_t>(b);
+      for (auto n = static_cast<std::size_t>(row_begin[b]); n < static_cast<std::size_t>(row_begin[b + 1]); ++n) {
+        const auto at = static_cast<std::size_t>(next[static_cast<std::size_t>(columns[n])]++);
+        result.rows[at] = static_cast<std::int32_t>(b);
+        if (!result.row_bitmap.empty())
+          result.row_bitmap[at] = result.column_bitmap[static_cast<std::size_t>(first) + n];
+      }
     first += static_cast<std::int64_t>(columns.size());
   }
   return result;
 }
-
-}  // namespace
 
 Pattern Pattern::blocks(std::int64_t block, std::vector<std::int32_t> row_begin, std::vector<std::int32_t> columns) {
   return blocks(block, std::vector{BlockList{std::move(row_begin), std::move(columns)}});

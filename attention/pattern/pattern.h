@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
@@ -94,6 +95,14 @@ class Pattern {
   static Pattern blocks(std::int64_t block, std::vector<BlockList> lists);
   /// bitmap[b * key_blocks + c]: whether query block b sees key block c.
   static Pattern block_bitmap(std::int64_t block, std::int64_t key_blocks, const std::vector<bool>& bitmap);
+  /// Whatever a function says: the query at position i sees the key at position j where sees(i, j), both below
+  /// `length`; beyond it nothing is seen. It is asked once for every pair, here; what it said is kept as blocks of 64
+  /// positions, with a bitmap where it is not all of a block (512 bytes for each that is different). Computing costs
+  /// whole blocks: for what the other patterns can say they are faster. ValueError: a length below 1 or above 2^31.
+  static Pattern where(std::int64_t length, const std::function<bool(std::int64_t i, std::int64_t j)>& sees);
+  /// Head h takes sees(h mod heads, i, j).
+  static Pattern where(std::int64_t length, std::int64_t heads,
+                       const std::function<bool(std::int64_t h, std::int64_t i, std::int64_t j)>& sees);
 
   friend Pattern operator&(const Pattern& a, const Pattern& b);
   friend Pattern operator|(const Pattern& a, const Pattern& b);

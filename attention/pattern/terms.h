@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "attention/pattern/pattern.h"
 #include "kernels/definition/attention_term.h"
 #include "kernels/schedule/attention_schedule.h"
 
@@ -25,10 +26,16 @@ struct BlockLists {
   std::int32_t lists = 0, block_rows = 0, block_columns = 0;
   std::vector<std::int64_t> row_begin, column_begin;
   std::vector<std::int32_t> columns, rows;
+  std::vector<std::int32_t> column_bitmap, row_bitmap;  // which says what counts in a block; -1, or empty: all of it
+  std::vector<std::uint64_t> bits;
   kernels::ListIdentity identity;
 
   friend bool operator==(const BlockLists&, const BlockLists&) = default;
 };
+/// Lists shorter than the longest see nothing in the rows that they lack; `bitmaps` has one number for each column of
+/// all lists, or none. Throws ValueError where row_begin does not begin at 0, decreases or ends elsewhere than at the
+/// end of columns, or where the columns of a row are negative or do not ascend.
+BlockLists make_block_lists(const std::vector<Pattern::BlockList>& lists, std::vector<std::int32_t> bitmaps = {});
 
 /// Of segments, strides and the like: their multiples by strides of shards stay far from overflow.
 inline constexpr std::int64_t max_size = std::int64_t{1} << 48;

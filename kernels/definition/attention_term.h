@@ -144,11 +144,25 @@ struct AttentionTerm {
   const std::int64_t *row_begin = nullptr, *column_begin = nullptr;
   const std::int32_t *columns = nullptr, *rows = nullptr;  // the list, and its transposition
   std::uint64_t lists_identity = 0;                        // a ListIdentity; 0: unknown
+  // Which bitmap says what counts in a listed block, by `columns` and by `rows`; -1, or no array: every pair. Of bitmap
+  // n the bit c of bits[n * size + r] is the pair of row r of the block with its column c; blocks are of 64 then.
+  const std::int32_t *column_bitmap = nullptr, *row_bitmap = nullptr;
+  const std::uint64_t* bits = nullptr;
+  std::int32_t bitmaps = 0;
 
   // random
   std::uint64_t seed = 0, threshold = 0;  // kept where 53 bits of the hash are below
 
   friend bool operator==(const AttentionTerm&, const AttentionTerm&) = default;
+
+  /// How many numbers the arrays of a listed term have.
+  POOLGRAD_HD std::int64_t row_begins() const { return lists * (std::int64_t{block_rows} + 1); }
+  POOLGRAD_HD std::int64_t column_begins() const { return lists * (std::int64_t{block_columns} + 1); }
+  POOLGRAD_HD std::int64_t listed_blocks() const { return row_begins() > 0 ? row_begin[row_begins() - 1] : 0; }
+  /// Whether the pair counts in a block that has this bitmap.
+  POOLGRAD_HD bool has_bit(std::int64_t bitmap, std::int64_t query, std::int64_t key) const {
+    return bitmap < 0 || (bits[bitmap * size + floor_mod(query, size)] >> floor_mod(key, size) & 1) != 0;
+  }
 
   /// How often the pair counts in head h of `heads`, other terms aside.
   POOLGRAD_HD std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t query, std::int64_t key) const;
@@ -211,7 +225,8 @@ POOLGRAD_HD inline std::int64_t AttentionTerm::multiplicity(std::int64_t h, std:
         const std::int64_t middle = below + (above - below) / 2;
         (columns[middle] < column ? below : above) = columns[middle] < column ? middle + 1 : middle;
       }
-      return below < begin[1] && columns[below] == column;
+      if (below == begin[1] || columns[below] != column) return 0;
+      return column_bitmap == nullptr || has_bit(column_bitmap[below], query, key);
     }
     case Kind::random: return draws(draw_key(h), floor_div(query, size), floor_div(key, size));
   }

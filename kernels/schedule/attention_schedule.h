@@ -30,8 +30,9 @@ struct AttentionSchedule {
 
   AttentionSchedule transposed() const;
 
-  /// Whether a pair counts for branch `part` of term number `t`, which admits it: whether no earlier term of the group,
-  /// nor an earlier branch of a united term, has counted it. What masked runs are asked for, pair by pair.
+  /// Whether a pair counts for branch `part` of term number `t`, whose strips have it: whether no bitmap leaves it out,
+  /// and no earlier term of the group, nor an earlier branch of a united term, has counted it. What masked runs are
+  /// asked for, pair by pair.
   POOLGRAD_HD bool keeps(int t, int part, std::int64_t h, std::int64_t row, std::int64_t key) const;
 
   /// Head h sees what head h mod head_period() sees, of as many as there are: 1 where all see the same.
@@ -47,6 +48,7 @@ POOLGRAD_HD inline bool AttentionSchedule::keeps(int t, int part, std::int64_t h
   const std::int64_t query = flipped ? key : row, visited = flipped ? row : key;
   for (int e = 0; e < t; ++e)
     if (term[e].group == term[t].group && term[e].multiplicity(h, heads, query, visited) > 0) return false;
+  if (term[t].bits != nullptr && term[t].multiplicity(h, heads, query, visited) == 0) return false;
   if (term[t].unite && !term[t].nested)
     for (int b = 0; b < part; ++b)
       if (term[t].covers(b, h, heads, query, visited)) return false;

@@ -48,12 +48,14 @@ AttentionProgram Packing::add(const AttentionProgram& from) {
   for (int t = 0; t < schedule.term_count; ++t) {
     AttentionTerm& term = schedule.term[t];
     if (!term.row_begin) continue;
-    const std::int64_t rows = term.lists * (std::int64_t{term.block_rows} + 1),
-                       columns = term.lists * (std::int64_t{term.block_columns} + 1), blocks = term.row_begin[rows - 1];
-    term.row_begin = add(term.row_begin, rows);
-    term.column_begin = add(term.column_begin, columns);
+    const std::int64_t blocks = term.listed_blocks();
+    term.row_begin = add(term.row_begin, term.row_begins());
+    term.column_begin = add(term.column_begin, term.column_begins());
     term.columns = add(term.columns, blocks);
     term.rows = add(term.rows, blocks);
+    term.column_bitmap = add(term.column_bitmap, blocks);
+    term.row_bitmap = add(term.row_bitmap, blocks);
+    term.bits = add(term.bits, term.bitmaps * term.size);
   }
   AttentionProgram to = from;
   to.schedule = add(&schedule, 1);

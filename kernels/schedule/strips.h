@@ -127,11 +127,14 @@ void for_each_listed_strip(const AttentionTerm& term, const TileOfHead& tile, co
   const std::int64_t blocks = tile.flipped ? term.block_columns : term.block_rows;
   const std::int64_t* begins = (tile.flipped ? term.column_begin : term.row_begin) + tile.h % term.lists * (blocks + 1);
   const std::int32_t* list = tile.flipped ? term.rows : term.columns;
+  const std::int32_t* bitmap = tile.flipped ? term.row_bitmap : term.column_bitmap;
+  const auto has_bitmap = [bitmap](std::int64_t n) { return bitmap != nullptr && bitmap[n] >= 0; };
   for_each_row_block(term, tile, base, [&](std::int64_t block, Strip& strip) {
     if (block < 0 || block >= blocks) return;
     for (std::int64_t n = begins[block]; n < begins[block + 1];) {
       std::int64_t next = n + 1;
-      while (next < begins[block + 1] && list[next] == list[next - 1] + 1) ++next;
+      while (next < begins[block + 1] && list[next] == list[next - 1] + 1 && has_bitmap(next) == has_bitmap(n)) ++next;
+      strip.masked = has_bitmap(n);
       strip.keys = base.keys & Interval{list[n] * term.size, (list[next - 1] + 1) * term.size};
       if (!strip.keys.empty()) f(strip);
       n = next;

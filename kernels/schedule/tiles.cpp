@@ -123,13 +123,16 @@ void WholeProgram::own_lists() {
   };
   for (AttentionTerm& term : std::span(schedule_.term, static_cast<std::size_t>(schedule_.term_count))) {
     if (term.kind != AttentionTerm::Kind::listed) continue;
-    const std::int64_t rows = term.lists * (std::int64_t{term.block_rows} + 1),
-                       columns = term.lists * (std::int64_t{term.block_columns} + 1),
-                       blocks = rows > 0 ? term.row_begin[rows - 1] : 0;
-    own(list_begin_, term.row_begin, rows);
-    own(list_begin_, term.column_begin, columns);
+    const std::int64_t blocks = term.listed_blocks();
+    if (term.bits != nullptr) {
+      own(lists_, term.column_bitmap, blocks);
+      own(lists_, term.row_bitmap, blocks);
+      own(bits_, term.bits, term.bitmaps * term.size);
+    }
     own(lists_, term.columns, blocks);
     own(lists_, term.rows, blocks);
+    own(list_begin_, term.column_begin, term.column_begins());
+    own(list_begin_, term.row_begin, term.row_begins());
   }
 }
 
@@ -138,6 +141,7 @@ std::size_t WholeProgram::bytes() const {
   std::size_t lists = 0;
   for (const auto& array : list_begin_) lists += bytes_of(array);
   for (const auto& array : lists_) lists += bytes_of(array);
+  for (const auto& array : bits_) lists += bytes_of(array);
   return sizeof(WholeProgram) + list_.bytes() + bytes_of(tiles_) + bytes_of(tile_begin_) + bytes_of(longest_first_) +
          bytes_of(level_begin_) + bytes_of(documents_) + lists;
 }

@@ -69,6 +69,7 @@ class WholeProgram {
   Array<std::int64_t> documents_{program_memory()};
   Array<Array<std::int64_t>> list_begin_{program_memory()};
   Array<Array<std::int32_t>> lists_{program_memory()};
+  Array<Array<std::uint64_t>> bits_{program_memory()};
 };
 
 /// A program and what it is made of. Null where it would be too large.

@@ -91,6 +91,21 @@ void add_blocks(std::vector<Case>& all) {
   add("listed for each head", Pattern::blocks(16, {listed(one), listed(other)}), oracle::blocks(16, {one, other}),
       true);
   add("bitmap", Pattern::block_bitmap(32, 7, flat(one)), oracle::blocks(32, {one}));
+  const auto tree = [](std::int64_t i, std::int64_t j) { return j % 16 == 0 || j == i || j == i / 2 || j == i / 4; };
+  const auto within = [](std::int64_t length, std::int64_t i, std::int64_t j) {
+    return 0 <= i && i < length && 0 <= j && j < length;
+  };
+  add("a function says", Pattern::where(100, tree),
+      [=](auto, auto, std::int64_t i, std::int64_t j) { return std::int64_t{within(100, i, j) && tree(i, j)}; });
+  const auto of_head = [](std::int64_t h, std::int64_t i, std::int64_t j) {
+    return h == 1 ? i >= 64 || j < 70 : (i * (h + 3) + j) % (h + 2) == 0;
+  };
+  add(
+      "a function says for each head", Pattern::where(90, 3, of_head),
+      [=](std::int64_t h, auto, std::int64_t i, std::int64_t j) {
+        return std::int64_t{within(90, i, j) && of_head(h % 3, i, j)};
+      },
+      true);
   // The hash is the pattern's own; blocks_test checks its density and its diagonal.
   const Pattern random = Pattern::random_blocks(16, 0.4, 7);
   add(
@@ -110,6 +125,19 @@ void add_combinations(std::vector<Case>& all) {
                  (Pattern::strided(3) & Pattern::window(9, 6)) |
                      Pattern::blocks(16, listed(bitmap).row_begin, listed(bitmap).columns),
                  oracle::either(oracle::both(oracle::strided(3), oracle::window(9, 6)), oracle::blocks(16, {bitmap}))});
+  const auto every_fifth = [](std::int64_t i, std::int64_t j) { return (i + j) % 5 == 0; };
+  const oracle::Multiplicity says = [=](auto, auto, std::int64_t i, std::int64_t j) {
+    return std::int64_t{0 <= i && i < 70 && 0 <= j && j < 70 && every_fifth(i, j)};
+  };
+  all.push_back({"window | listed | function",
+                 Pattern::window(3, 2) | Pattern::blocks(16, listed(bitmap).row_begin, listed(bitmap).columns) |
+                     Pattern::where(70, every_fifth),
+                 oracle::either(oracle::either(oracle::window(3, 2), oracle::blocks(16, {bitmap})), says)});
+  all.push_back({"function | random", Pattern::where(70, every_fifth) | Pattern::random_blocks(16, 0.3, 5),
+                 [=, random = Pattern::random_blocks(16, 0.3, 5)](auto h, auto heads, auto i, auto j) {
+                   return std::int64_t{says(h, heads, i, j) > 0 || random.multiplicity(h, heads, i, j) > 0};
+                 },
+                 true});
   all.push_back(
       {"window + offsets + sinks",
        Pattern::window(4, 4) + Pattern::block_offsets(16, {0, -2}) + Pattern::sink_tokens(5),

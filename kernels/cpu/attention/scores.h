@@ -11,6 +11,7 @@
 #include <limits>
 #include <numbers>
 #include <type_traits>
+#include <utility>
 
 #include "kernels/attention.h"
 #include "kernels/cpu/simd/philox.h"
@@ -20,9 +21,9 @@
 
 namespace poolgrad::kernels::attention {
 
-// Which pairs of a masked run count: those that no earlier term of the group, nor an earlier branch of a united term,
-// has counted (AttentionSchedule::keeps). Between two ends of segments and blocks all rows have the same answer, so it
-// is found once for them, and lists are searched by bisection.
+// Which pairs of a masked run count: those that no bitmap leaves out, and no earlier term of the group, nor an earlier
+// branch of a united term, has counted (AttentionSchedule::keeps). Between two ends of segments and blocks all rows
+// have the same answer, so it is found once for them, and lists are searched by bisection.
 
 class CountedBefore {
  public:
@@ -30,7 +31,7 @@ class CountedBefore {
   CountedBefore(const AttentionSchedule& schedule, const AttentionRun& of, std::int64_t h, const Progression& run)
       : s_(schedule), of_(of), h_(h), run_(run) {}
 
-  /// counted[s], for the steps [steps) of the run: whether the pair with the row at `row` has been counted. Returns the
+  /// counted[s], for the steps [steps) of the run: whether the pair with the row at `row` does not count. Returns the
   /// position before which no row differs, of rows that are `step` apart.
   std::int64_t mark(std::int64_t row, std::int64_t step, Interval steps, bool* counted) {
     row_ = row, step_ = step, steps_ = steps, counted_ = counted, until_ = far_away;
@@ -40,6 +41,10 @@ class CountedBefore {
       if (s_.term[t].group == own.group) mark_term(s_.term[t]);
     if (own.unite && !own.nested)
       for (int b = 0; b < of_.part; ++b) mark_branch(own, b, everywhere);
+    if (own.bits != nullptr)
+      for_each_listed(own, [&](std::int64_t block, std::int64_t bitmap) {
+        if (bitmap >= 0) mark_bits(own, block, bitmap, everywhere, false);
+      });
     return until_;
   }
 
@@ -82,8 +87,7 @@ class CountedBefore {
     using Kind = AttentionTerm::Kind;
     if (steps_.empty()) return;
     const std::int64_t size = term.size, row = block_of_row(size).begin / size;
-    const std::int64_t first = floor_div(run_.position + steps_.begin * run_.step, size),
-                       last = floor_div(run_.position + (steps_.end - 1) * run_.step, size);
+    const auto [first, last] = blocks_of_steps(size);
     const auto mark = [&](std::int64_t begin, std::int64_t end) {
       mark_positions(seen & Interval{begin * size, end * size});
     };
@@ -100,14 +104,12 @@ class CountedBefore {
         for (; from <= std::min(to, last); from += term.step) mark(from, from + 1);
       }
     } else if (term.kind == Kind::listed) {
-      const std::int64_t blocks = s_.flipped ? term.block_columns : term.block_rows;
-      if (row < 0 || row >= blocks) return;
-      const std::int64_t* begin =
-          (s_.flipped ? term.column_begin : term.row_begin) + h_ % term.lists * (blocks + 1) + row;
-      const std::int32_t* list = s_.flipped ? term.rows : term.columns;
-      for (auto at = std::lower_bound(list + begin[0], list + begin[1], first); at < list + begin[1] && *at <= last;
-           ++at)
-        mark(*at, *at + 1);
+      for_each_listed(term, [&](std::int64_t block, std::int64_t bitmap) {
+        if (bitmap < 0)
+          mark(block, block + 1);
+        else
+          mark_bits(term, block, bitmap, seen, true);
+      });
     } else {
       const std::uint64_t key = term.draw_key(h_);
       for (std::int64_t block = first; block <= last; ++block)
@@ -115,11 +117,43 @@ class CountedBefore {
     }
   }
 
+  /// First and last block of the steps, of which there are some.
+  std::pair<std::int64_t, std::int64_t> blocks_of_steps(std::int64_t size) const {
+    return {floor_div(run_.position + steps_.begin * run_.step, size),
+            floor_div(run_.position + (steps_.end - 1) * run_.step, size)};
+  }
+
+  /// Calls f(block, bitmap) for the blocks of the steps that are listed for the row; without a bitmap it is -1.
+  template <class F>
+  void for_each_listed(const AttentionTerm& term, const F& f) {
+    if (steps_.empty()) return;
+    const auto [first, last] = blocks_of_steps(term.size);
+    const std::int64_t blocks = s_.flipped ? term.block_columns : term.block_rows,
+                       row = block_of_row(term.size).begin / term.size;
+    if (row < 0 || row >= blocks) return;
+    const std::int64_t* begin =
+        (s_.flipped ? term.column_begin : term.row_begin) + h_ % term.lists * (blocks + 1) + row;
+    const std::int32_t* list = s_.flipped ? term.rows : term.columns;
+    const std::int32_t* bitmap = s_.flipped ? term.row_bitmap : term.column_bitmap;
+    for (auto at = std::lower_bound(list + begin[0], list + begin[1], first); at < list + begin[1] && *at <= last; ++at)
+      f(*at, bitmap == nullptr ? -1 : bitmap[at - list]);
+  }
+
+  /// Steps at positions of the block whose bit for this row is `value`.
+  void mark_bits(const AttentionTerm& term, std::int64_t block, std::int64_t bitmap, Interval seen, bool value) {
+    same_before(row_ + 1);
+    const Interval positions = seen & Interval{block * term.size, (block + 1) * term.size};
+    for (std::int64_t s = step_at(positions.begin); s < step_at(positions.end); ++s) {
+      const std::int64_t other = run_.position + s * run_.step;
+      if (term.has_bit(bitmap, s_.flipped ? other : row_, s_.flipped ? row_ : other) == value) counted_[s] = true;
+    }
+  }
+
+  std::int64_t step_at(std::int64_t position) const {
+    return std::clamp(ceil_div(position - run_.position, run_.step), steps_.begin, steps_.end);
+  }
   /// Steps at these positions, of which those = phase (mod modulus).
   void mark_positions(Interval positions, std::int64_t modulus = 1, std::int64_t phase = 0) {
-    const auto step_at = [&](std::int64_t position) {
-      return std::clamp(ceil_div(position - run_.position, run_.step), steps_.begin, steps_.end);
-    };
     const std::int64_t begin = step_at(positions.begin), end = step_at(positions.end);
     if (begin >= end) return;
     if (modulus == 1) return std::fill(counted_ + begin, counted_ + end, true);

@@ -124,6 +124,17 @@ TEST(PatternErrors, Lists) {
             "[block_bitmap] 2 blocks are not rows of 3");
 }
 
+TEST(PatternErrors, Functions) {
+  const auto all = [](std::int64_t, std::int64_t) { return true; };
+  EXPECT_EQ(error_of<ValueError>([&] { Pattern::where(0, all); }), "[where] the length must be from 1 to 2^31: 0");
+  EXPECT_EQ(error_of<ValueError>([&] { Pattern::where(8, 0, [](auto, auto, auto) { return true; }); }),
+            "[where] needs at least one head: 0");
+  EXPECT_EQ(error_of<ValueError>([] { Pattern::where(8, std::function<bool(std::int64_t, std::int64_t)>()); }),
+            "[where] there is no function");
+  EXPECT_EQ(error_of<ValueError>([] { Pattern::where(8, [](auto, auto) -> bool { throw ValueError("[mine] no"); }); }),
+            "[mine] no");
+}
+
 TEST(PatternErrors, Densities) {
   for (const double density : {0.0, -0.5, 1.5})
     EXPECT_EQ(error_of<ValueError>([&] { Pattern::random_blocks(16, density); }),

@@ -90,10 +90,28 @@ TEST(Pattern, SaysWhatItIs) {
   EXPECT_EQ(((Pattern::sink_tokens(4) & Pattern::causal()) | Pattern::window(3, 3)).to_string(),
             "window(3, 3) | (columns(4) & causal)");
   EXPECT_EQ(Pattern::blocks(16, {0, 1}, {3}).to_string(), "blocks(16, 1 x 1 x 4, 1 listed)");
+  EXPECT_EQ(Pattern::where(130, [](std::int64_t i, std::int64_t j) { return i >= j; }).to_string(),
+            "where(192 positions, 6 blocks of 64, 1 of them whole)");
   EXPECT_EQ(Pattern::random_blocks(32, 0.25, 7).to_string(), "random_blocks(32, density 0.250000, seed 7)");
   EXPECT_EQ(Pattern::documents({0, 3, 9}).to_string(), "documents(2)");
   EXPECT_EQ((Pattern::documents({0, 3, 9}) & Pattern::causal()).to_string(), "causal & documents(2)");
   EXPECT_EQ(Pattern::axial(8).to_string(), "segments(8) | residues(8)");
+}
+
+TEST(Pattern, OfAFunctionIsAskedOnceForEachPairAndKeepsEqualBlocksOnce) {
+  std::int64_t asked = 0;
+  const Pattern sixteenth = Pattern::where(256, [&](std::int64_t i, std::int64_t j) {
+    ++asked;
+    return j <= i && j % 16 == 0;
+  });
+  EXPECT_EQ(asked, 256 * 256);
+  for (const std::int64_t i : {0, 17, 255, 256})
+    for (const std::int64_t j : {0, 15, 16, 240, 256})
+      EXPECT_EQ(sixteenth.multiplicity(i, j), i < 256 && j <= i && j % 16 == 0) << i << ", " << j;
+  EXPECT_EQ(sixteenth.density(1, 256, 256), 16 * (16 + 256) / 2.0 / (256 * 256));
+  EXPECT_EQ(sixteenth, Pattern::where(256, [](std::int64_t i, std::int64_t j) { return j <= i && j % 16 == 0; }));
+  EXPECT_NE(sixteenth, Pattern::where(256, [](std::int64_t i, std::int64_t j) { return j <= i && j % 16 == 1; }));
+  EXPECT_EQ(Pattern::where(64, [](auto, auto) { return false; }).density(1, 64, 64), 0);
 }
 
 TEST(Pattern, DensityIsTheVisitedPartOfAdmissiblePairs) {

@@ -1,0 +1,92 @@
+// Patterns that a function says: blocks that it sees something of, and bitmaps of those that it does not see all of.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <utility>
+
+#include "allocator/error.h"
+#include "attention/pattern/pattern.h"
+#include "attention/pattern/terms.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+constexpr std::int64_t bitmap_size = 64;  // positions of a block: a row is a word
+using Bitmap = std::array<std::uint64_t, bitmap_size>;
+
+struct HashOfBitmap {
+  std::size_t operator()(const Bitmap& bitmap) const {
+    std::uint64_t hash = 0;
+    for (const std::uint64_t row : bitmap) hash = kernels::mix(hash ^ row);
+    return hash;
+  }
+};
+
+/// Equal bitmaps have one number.
+class Bitmaps {
+ public:
+  std::int32_t number_of(const Bitmap& bitmap) {
+    const auto [at, is_new] = numbers_.try_emplace(bitmap, static_cast<std::int32_t>(numbers_.size()));
+    if (is_new) bits_.insert(bits_.end(), bitmap.begin(), bitmap.end());
+    return at->second;
+  }
+  std::vector<std::uint64_t> take() { return std::move(bits_); }
+
+ private:
+  std::unordered_map<Bitmap, std::int32_t, HashOfBitmap> numbers_;
+  std::vector<std::uint64_t> bits_;
+};
+
+}  // namespace
+
+Pattern Pattern::where(std::int64_t length, std::int64_t heads,
+                       const std::function<bool(std::int64_t, std::int64_t, std::int64_t)>& sees) {
+  if (length < 1 || length > std::int64_t{1} << 31)
+    throw ValueError(fmt::format("[where] the length must be from 1 to 2^31: {}", length));
+  if (heads < 1) throw ValueError(fmt::format("[where] needs at least one head: {}", heads));
+  if (!sees) throw ValueError("[where] there is no function");
+  const std::int64_t blocks = kernels::ceil_div(length, bitmap_size);
+  std::vector<BlockList> lists(static_cast<std::size_t>(heads));
+  std::vector<std::int32_t> numbers;
+  Bitmaps bitmaps;
+  for (std::int64_t h = 0; h < heads; ++h) {
+    BlockList& list = lists[static_cast<std::size_t>(h)];
+    list.row_begin.push_back(0);
+    for (std::int64_t row = 0; row < blocks; ++row) {
+      for (std::int64_t column = 0; column < blocks; ++column) {
+        const std::int64_t first = row * bitmap_size, first_key = column * bitmap_size;
+        Bitmap bitmap{};
+        for (std::int64_t i = first; i < std::min(first + bitmap_size, length); ++i)
+          for (std::int64_t j = first_key; j < std::min(first_key + bitmap_size, length); ++j)
+            bitmap[static_cast<std::size_t>(i - first)] |= std::uint64_t{sees(h, i, j)} << (j - first_key);
+        const auto is = [&](std::uint64_t all) {
+          return std::all_of(bitmap.begin(), bitmap.end(), [all](std::uint64_t bits) { return bits == all; });
+        };
+        if (is(0)) continue;
+        if (numbers.size() == std::size_t{1} << 30)
+          throw ValueError(fmt::format("[where] more than 2^30 blocks of {} positions see something", bitmap_size));
+        list.columns.push_back(static_cast<std::int32_t>(column));
+        numbers.push_back(is(~std::uint64_t{0}) ? -1 : bitmaps.number_of(bitmap));
+      }
+      list.row_begin.push_back(static_cast<std::int32_t>(list.columns.size()));
+    }
+  }
+  BlockLists listed = make_block_lists(lists, std::move(numbers));
+  listed.bits = bitmaps.take();
+  auto terms = std::make_shared<PatternTerms>();
+  PatternTerms::Term& term = terms->terms.emplace_back();
+  term.term.kind = TermKind::listed;
+  term.term.size = bitmap_size;
+  term.lists = std::make_shared<const BlockLists>(std::move(listed));
+  return Pattern(std::move(terms));
+}
+
+Pattern Pattern::where(std::int64_t length, const std::function<bool(std::int64_t, std::int64_t)>& sees) {
+  if (!sees) throw ValueError("[where] there is no function");
+  return where(length, 1, [&](std::int64_t, std::int64_t i, std::int64_t j) { return sees(i, j); });
+}
+
+}  // namespace poolgrad::attention
