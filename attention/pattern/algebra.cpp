@@ -264,8 +264,8 @@ std::string term_to_string(const PatternTerms::Term& listed) {
     case TermKind::offsets: return offsets(term);
     case TermKind::listed:
       if (!listed.lists->bits.empty())
-        return fmt::format("where({} positions, {} blocks of {}, {} of them whole)", listed.lists->block_rows * size,
-                           listed.lists->columns.size(), size,
+        return fmt::format("where({} x {} blocks of {}, {} seen, {} of them whole)", listed.lists->block_rows,
+                           listed.lists->block_columns, size, listed.lists->columns.size(),
                            std::count(listed.lists->column_bitmap.begin(), listed.lists->column_bitmap.end(), -1));
       return fmt::format("blocks({}, {} x {} x {}, {} listed)", size, listed.lists->lists, listed.lists->block_rows,
                          listed.lists->block_columns, listed.lists->columns.size());

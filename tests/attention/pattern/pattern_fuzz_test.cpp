@@ -64,6 +64,16 @@ class RandomPatterns {
         const Pattern pattern = Pattern::random_blocks(16, 0.2 + 0.1 * static_cast<double>(below(9)), random_());
         return {pattern, [=](auto h, auto heads, auto i, auto j) { return pattern.multiplicity(h, heads, i, j); }};
       }
+      case 8: {
+        const std::int64_t length = 1 + below(150), heads = 1 + below(2), part = 1 + below(6), wide = below(70);
+        const auto sees = [=](std::int64_t h, std::int64_t i, std::int64_t j) {
+          return (3 * i + j * (h + 1)) % part == 0 || (i < wide && j < wide + 30 * h);
+        };
+        return {Pattern::where(length, heads, sees), [=](auto h, auto, std::int64_t i, std::int64_t j) {
+                  const bool within = 0 <= i && i < length && 0 <= j && j < length;
+                  return std::int64_t{within && sees(h % heads, i, j)};
+                }};
+      }
       default: return listed();
     }
   }

@@ -91,7 +91,7 @@ TEST(Pattern, SaysWhatItIs) {
             "window(3, 3) | (columns(4) & causal)");
   EXPECT_EQ(Pattern::blocks(16, {0, 1}, {3}).to_string(), "blocks(16, 1 x 1 x 4, 1 listed)");
   EXPECT_EQ(Pattern::where(130, [](std::int64_t i, std::int64_t j) { return i >= j; }).to_string(),
-            "where(192 positions, 6 blocks of 64, 1 of them whole)");
+            "where(3 x 3 blocks of 64, 6 seen, 1 of them whole)");
   EXPECT_EQ(Pattern::random_blocks(32, 0.25, 7).to_string(), "random_blocks(32, density 0.250000, seed 7)");
   EXPECT_EQ(Pattern::documents({0, 3, 9}).to_string(), "documents(2)");
   EXPECT_EQ((Pattern::documents({0, 3, 9}) & Pattern::causal()).to_string(), "causal & documents(2)");
