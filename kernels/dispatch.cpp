@@ -235,8 +235,9 @@ void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad
   charge(stream, traffic(dlogits, logits, targets));
 }
 
-void rope(Stream stream, const View& out, const View& x, std::int64_t position, double base, bool inverse) {
-  run(&KernelTable::rope, "rope", stream, out, x, position, base, inverse);
+void rope(Stream stream, const View& out, const View& x, std::int64_t position, const RotaryFrequencies& frequencies,
+          bool inverse) {
+  run(&KernelTable::rope, "rope", stream, out, x, position, frequencies, inverse);
 }
 
 // Indexing.

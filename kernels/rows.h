@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "allocator/stream.h"
+#include "kernels/definition/rotary.h"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels {
@@ -42,9 +43,10 @@ void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad
                             const View& targets, std::int64_t ignore, double smoothing);
 
 /// Rotary embedding (Su et al. 2021) on the last dimension of x (B, T, H, D), D even, any strides but stride 1 in D;
-/// pairs are (d, d + D/2): angle = (position + t) * base^(-2 d / D). `inverse` rotates back, which is also the
-/// gradient.
-void rope(Stream stream, const View& out, const View& x, std::int64_t position, double base, bool inverse);
+/// pairs are (d, d + D/2): angle = (position + t) * frequencies.of(base^(-2 d / D)). `inverse` rotates back, which is
+/// also the gradient: a magnitude is multiplied with both ways.
+void rope(Stream stream, const View& out, const View& x, std::int64_t position, const RotaryFrequencies& frequencies,
+          bool inverse);
 
 /// bias gradient: out[c] = sum over rows of x[row, c], fixed order.
 void sum_rows(Stream stream, const View& out, const View& x);

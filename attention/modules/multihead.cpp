@@ -29,7 +29,7 @@ std::int64_t checked_head_dim(std::int64_t width, std::int64_t heads, const Mult
   if (width < 1 || heads < 1 || options.kv_heads < 1) refuse("sizes must be at least 1");
   if (width % heads != 0) refuse("width is not divisible by heads");
   if (heads % options.kv_heads != 0) refuse("heads are not a multiple of kv_heads");
-  if (options.rope_base && width / heads % 2 != 0) refuse("rotary positions need an even width per head");
+  if (options.rope && width / heads % 2 != 0) refuse("rotary positions need an even width per head");
   if (options.layer_norm && options.qk_norm) refuse("layer_norm and qk_norm are two norms of the same");
   return width / heads;
 }
@@ -96,7 +96,7 @@ std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t 
 }
 
 Tensor MultiheadShell::rotated(const Tensor& heads, std::int64_t position) const {
-  return options_.rope_base ? rope(heads, position, *options_.rope_base) : heads;
+  return options_.rope ? rope(heads, position, *options_.rope) : heads;
 }
 
 MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Tensor& key, const Tensor& value,
@@ -111,9 +111,9 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   const std::int64_t kv_heads = options_.kv_heads;
   Projected result;
   if (query.is_same(key) && key.is_same(value)) {
-    if (options_.rope_base && !q_norm_ && query_position == key_position) {  // in one go, and all in one memory
+    if (options_.rope && !q_norm_ && query_position == key_position) {  // in one go, and all in one memory
       const Tensor packed = project_heads(query, 0, {heads_ + 2 * kv_heads})[0];
-      const Tensor turned = rope_first_heads(packed, heads_ + kv_heads, query_position, *options_.rope_base);
+      const Tensor turned = rope_first_heads(packed, heads_ + kv_heads, query_position, *options_.rope);
       const auto parts = split_heads(turned, {heads_, kv_heads, kv_heads});
       return {parts[0], parts[1], parts[2]};
     }
@@ -176,9 +176,9 @@ MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfi
   options.bias = config.biases;
   options.output_deviation = options.output_deviation.value_or(0.0);
   if (config.positions == nn::Positions::rope)
-    options.rope_base = options.rope_base.value_or(10000.0);
+    options.rope = options.rope.value_or(10000.0);
   else
-    options.rope_base.reset();
+    options.rope.reset();
   return options;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/modules/ring_attention.h"
+#include "autograd/operators/rows.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"
 
@@ -27,7 +28,7 @@ struct MultiheadOptions {
   double gamma_init = 1.0;
   /// Rotary positions on queries and keys, after their norms: keys count from 0, the last query sits at the last key.
   /// None where absent.
-  std::optional<double> rope_base = std::nullopt;
+  std::optional<RopeOptions> rope = std::nullopt;
   bool alibi = false;  // AttendOptions::alibi with alibi_slopes()
   bool sinks = false;  // AttendOptions::sinks, learned; they start at 0
   /// Of the output projection, before the gain; negative: 1 / sqrt(width). Where absent the same, but 0 in as_mixer().

@@ -1,4 +1,9 @@
 #include "autograd/operators/rows.h"
+
+#include <cmath>
+#include <limits>
+#include <numbers>
+
 #include "allocator/error.h"
 #include "autograd/autocast.h"
 #include "autograd/engine/record.h"
@@ -168,46 +173,74 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite)
 namespace {
 
 /// out = the first `heads` heads rotated and the others as they are; out may be x.
-void rotate(const Tensor& out, const Tensor& x, std::int64_t heads, std::int64_t position, double base, bool inverse) {
+void rotate(const Tensor& out, const Tensor& x, std::int64_t heads, std::int64_t position,
+            const kernels::RotaryFrequencies& frequencies, bool inverse) {
   const Stream stream = current_stream(x.device());
   const Tensor input = x.strides().back() == 1 ? x : x.copy();
   const auto part = [](const Tensor& all, std::int64_t begin, std::int64_t end) {
     return all.alias(sliced(all.geometry(), 2, begin, end, 1)).view();
   };
   const std::int64_t all = x.shape()[2];
-  kernels::rope(stream, part(out, 0, heads), part(input, 0, heads), position, base, inverse);
+  kernels::rope(stream, part(out, 0, heads), part(input, 0, heads), position, frequencies, inverse);
   if (heads < all && !out.is_same(x)) kernels::copy(stream, part(out, heads, all), part(input, heads, all));
 }
 
-Tensor rotated(const Tensor& x, std::int64_t heads, std::int64_t position, double base, bool inverse) {
+Tensor rotated(const Tensor& x, std::int64_t heads, std::int64_t position,
+               const kernels::RotaryFrequencies& frequencies, bool inverse) {
   Tensor out = Tensor::empty_like(x);
-  rotate(out, x, heads, position, base, inverse);
+  rotate(out, x, heads, position, frequencies, inverse);
   if (wants_gradient({x}))
-    record("rope", {x}, {out}, recipe([heads, position, base, inverse](const Tensor& in) {
-             return rotated(in, heads, position, base, inverse);
+    record("rope", {x}, {out}, recipe([heads, position, frequencies, inverse](const Tensor& in) {
+             return rotated(in, heads, position, frequencies, inverse);
            }),
-           [heads, position, base, inverse](const BackwardCall& call) -> Gradients {
-             if (grad_enabled()) return {rotated(call.gradient(), heads, position, base, !inverse)};
+           [heads, position, frequencies, inverse](const BackwardCall& call) -> Gradients {
+             if (grad_enabled()) return {rotated(call.gradient(), heads, position, frequencies, !inverse)};
              Tensor dx = call.place_over_gradient();
-             rotate(dx, call.gradient(), heads, position, base, !inverse);
+             rotate(dx, call.gradient(), heads, position, frequencies, !inverse);
              return {dx};
            });
   return out;
 }
 
+/// Of vectors of `size` elements.
+kernels::RotaryFrequencies frequencies_of(const RopeOptions& options, std::int64_t size) {
+  constexpr double most_turns = 32;  // of pairs that yarn slows down; those below 1 it slows down by all of the factor
+  kernels::RotaryFrequencies result(options.base);
+  switch (options.scaling) {
+    case RopeScaling::none: break;
+    case RopeScaling::ntk:
+      if (size > 2) result.base *= std::pow(options.factor, static_cast<double>(size) / static_cast<double>(size - 2));
+      break;
+    case RopeScaling::linear:
+      result.stretch = 1 / options.factor;
+      result.slow = result.fast = std::numeric_limits<double>::infinity();
+      break;
+    case RopeScaling::yarn:
+      result.stretch = 1 / options.factor;
+      result.slow = 2 * std::numbers::pi / static_cast<double>(options.trained_context);
+      result.fast = most_turns * result.slow;
+      result.magnitude = 0.1 * std::log(options.factor) + 1;
+  }
+  return result;
+}
+
 }  // namespace
 
-Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position, double base, CallSite) {
+Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position, const RopeOptions& options,
+                        CallSite) {
   check_floating("rope", {{"x", x}});
   if (x.rank() != 4 || x.shape()[3] % 2 != 0) fail<ShapeError>("rope", "needs (B, T, H, D) with even D", {{"x", x}});
   if (heads < 0 || heads > x.shape()[2])
     fail<ValueError>("rope", "cannot rotate " + std::to_string(heads) + " heads", {{"x", x}});
-  if (!(base > 0.0)) fail<ValueError>("rope", "the base must be positive", {{"x", x}});
-  return rotated(x, heads, position, base, /*inverse=*/false);
+  if (!(options.base > 0.0)) fail<ValueError>("rope", "the base must be positive", {{"x", x}});
+  if (!(options.factor >= 1.0)) fail<ValueError>("rope", "the factor of a longer context is below 1", {{"x", x}});
+  if (options.scaling == RopeScaling::yarn && options.trained_context < 1)
+    fail<ValueError>("rope", "yarn needs the context that was trained on", {{"x", x}});
+  return rotated(x, heads, position, frequencies_of(options, x.shape()[3]), /*inverse=*/false);
 }
 
-Tensor rope(const Tensor& x, std::int64_t position, double base, CallSite) {
-  return rope_first_heads(x, x.defined() && x.rank() == 4 ? x.shape()[2] : 0, position, base);
+Tensor rope(const Tensor& x, std::int64_t position, const RopeOptions& options, CallSite) {
+  return rope_first_heads(x, x.defined() && x.rank() == 4 ? x.shape()[2] : 0, position, options);
 }
 
 }  // namespace poolgrad

@@ -23,12 +23,32 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double epsilon = 1e-
 
 // Rotary position embedding (Su et al. 2021).
 
-/// Rotates the pairs (d, d + D/2) of x (B, T, H, D) by (position + t) * base^(-2 d / D). D even. The gradient is the
-/// inverse rotation.
-Tensor rope(const Tensor& x, std::int64_t position = 0, double base = 10000.0, CallSite = {});
+/// How positions are made to fit a context `factor` times as long as a model was trained on. linear: every frequency is
+/// divided by the factor (Chen et al. 2023). ntk: the base becomes base * factor^(D / (D - 2)), so that the slowest
+/// pair alone is divided by all of it. yarn: pairs that turn less than once in the trained context are divided by the
+/// factor, those that turn more than 32 times are not, and between them it goes linearly in the frequency; queries and
+/// keys grow by 0.1 ln(factor) + 1 (Peng et al. 2024).
+enum class RopeScaling { none, linear, ntk, yarn };
+
+struct RopeOptions {
+  double base = 10000.0;
+  RopeScaling scaling = RopeScaling::none;
+  double factor = 1.0;               // at least 1
+  std::int64_t trained_context = 0;  // yarn: positions that the model was trained on
+
+  RopeOptions() = default;
+  RopeOptions(double plain_base) : base(plain_base) {}
+  RopeOptions(double own_base, RopeScaling own_scaling, double own_factor, std::int64_t context = 0)
+      : base(own_base), scaling(own_scaling), factor(own_factor), trained_context(context) {}
+};
+
+/// Rotates the pairs (d, d + D/2) of x (B, T, H, D) by (position + t) * base^(-2 d / D), or as the options scale it. D
+/// even. The gradient is the inverse rotation. Throws ValueError for a base that is not positive, a factor below 1, and
+/// yarn without a trained context.
+Tensor rope(const Tensor& x, std::int64_t position = 0, const RopeOptions& options = {}, CallSite = {});
 /// The same for the first `heads` heads of x, 0 <= heads <= H; the others are passed on. So that queries, keys and
 /// values of one projection stay in one memory and the projection itself can go.
-Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position = 0, double base = 10000.0,
+Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position = 0, const RopeOptions& options = {},
                         CallSite = {});
 
 }  // namespace poolgrad

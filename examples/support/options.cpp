@@ -93,8 +93,7 @@ nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string
   }
   return attention::attention_mixer(
       pattern(context, program),
-      {.layer_norm = false, .post_norm = false, .rope_base = rope_base, .output_deviation = output_deviation}, {},
-      ring);
+      {.layer_norm = false, .post_norm = false, .rope = rope_base, .output_deviation = output_deviation}, {}, ring);
 }
 
 int parse_command_line(CLI::App& app, int argc, const char* const* argv) {

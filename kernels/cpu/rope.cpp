@@ -13,20 +13,22 @@ using simd::Vec;
 
 constexpr std::int64_t pairs_at_once = 64;
 
-/// cos and sin of position * frequency, for `count` frequencies and, at the end, some more.
+/// `magnitude` times cos and sin of position * frequency, for `count` frequencies and, at the end, some more.
 template <class T>
-void rotation(double position, const double* frequency, std::int64_t count, double sign, T* cosine, T* sine) {
+void rotation(double position, const double* frequency, std::int64_t count, double magnitude, double sign, T* cosine,
+              T* sine) {
   constexpr std::int64_t width = simd::lanes<double>;
   for (std::int64_t i = 0; i < count; i += width) {
     const auto [s, c] = simd::detail::sine_cosine(position * simd::load<double>(frequency + i));
-    simd::detail::store_as(cosine + i, c);
-    simd::detail::store_as(sine + i, sign * s);
+    simd::detail::store_as(cosine + i, magnitude * c);
+    simd::detail::store_as(sine + i, sign * magnitude * s);
   }
 }
 
 }  // namespace
 
-void on_cpu::rope(Stream, const View& out, const View& x, std::int64_t position, double base, bool inverse) {
+void on_cpu::rope(Stream, const View& out, const View& x, std::int64_t position, const RotaryFrequencies& frequencies,
+                  bool inverse) {
   if (x.count() == 0) return;
   with_floating_type(x.dtype, [&]<class S>(S) {
     using T = Compute<S>;
@@ -37,11 +39,13 @@ void on_cpu::rope(Stream, const View& out, const View& x, std::int64_t position,
       const std::int64_t pairs = std::min(pairs_at_once, half - first);
       double frequency[pairs_at_once] = {};
       for (std::int64_t d = 0; d < pairs; ++d)
-        frequency[d] = std::pow(base, -static_cast<double>(first + d) / static_cast<double>(half));
+        frequency[d] =
+            frequencies.of(std::pow(frequencies.base, -static_cast<double>(first + d) / static_cast<double>(half)));
       parallel_ranges(x.shape[1], steps_per_range, [&](std::int64_t begin, std::int64_t end) {
         alignas(64) T cosine[pairs_at_once], sine[pairs_at_once];
         for (std::int64_t t = begin; t < end; ++t) {
-          rotation(static_cast<double>(position + t), frequency, pairs, inverse ? -1.0 : 1.0, cosine, sine);
+          rotation(static_cast<double>(position + t), frequency, pairs, frequencies.magnitude, inverse ? -1.0 : 1.0,
+                   cosine, sine);
           for (std::int64_t b = 0; b < x.shape[0]; ++b)
             for (std::int64_t h = 0; h < x.shape[2]; ++h) {
               const S* from = x.as<const S>() + b * x.strides[0] + t * x.strides[1] + h * x.strides[2] + first;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "allocator/caching_allocator.h"
@@ -25,6 +26,48 @@ template <class Function>
 Doubles slopes(const Function& function, std::initializer_list<double> at) {
   const Tensor x = f64(at).set_requires_grad();
   return grad({sum(function(x))}, {x})[0].template to_vector<double>();
+}
+
+// Of a vector of ones at position p the pair d becomes m (cos a - sin a, sin a + cos a), a = p f_d.
+TEST(Rope, FitsLongerContexts) {
+  const std::int64_t size = 32, half = size / 2, positions = 40;
+  const double base = 500, factor = 8, trained = 64;
+  const Tensor x = ones({1, positions, 1, size}, {.dtype = DType::f64});
+  const auto expect = [&](const RopeOptions& options, const std::function<double(double, std::int64_t)>& frequency,
+                          double magnitude) {
+    const Doubles found = rope(x, 0, options).to_vector<double>();
+    for (std::int64_t p = 0; p < positions; ++p)
+      for (std::int64_t d = 0; d < half; ++d) {
+        const double plain = std::pow(base, -2.0 * static_cast<double>(d) / static_cast<double>(size));
+        const double angle = static_cast<double>(p) * frequency(plain, d);
+        const double* at = found.data() + p * size + d;
+        EXPECT_NEAR(at[0], magnitude * (std::cos(angle) - std::sin(angle)), 1e-12) << p << ", " << d;
+        EXPECT_NEAR(at[half], magnitude * (std::sin(angle) + std::cos(angle)), 1e-12) << p << ", " << d;
+      }
+  };
+  const auto plain = [](double f, std::int64_t) { return f; };
+  expect(base, plain, 1);
+  expect({base, RopeScaling::none, factor}, plain, 1);
+  expect(
+      {base, RopeScaling::linear, factor}, [&](double f, std::int64_t) { return f / factor; }, 1);
+  // The fastest pair keeps its frequency, the slowest is divided by the factor.
+  expect(
+      {base, RopeScaling::ntk, factor},
+      [&](double f, std::int64_t d) {
+        return f * std::pow(factor, -static_cast<double>(d) / static_cast<double>(half - 1));
+      },
+      1);
+  expect(
+      {base, RopeScaling::yarn, factor, 64},
+      [&](double f, std::int64_t) {
+        const double turns = trained * f / (2 * std::acos(-1.0));
+        const double kept = turns < 1 ? 0 : turns > 32 ? 1 : (turns - 1) / 31;
+        return (1 - kept) * f / factor + kept * f;
+      },
+      0.1 * std::log(factor) + 1);
+  EXPECT_EQ(rope(slice(x, 3, 0, 2), 3, {base, RopeScaling::ntk, factor}).to_vector<double>(),
+            rope(slice(x, 3, 0, 2), 3).to_vector<double>())
+      << "a single pair turns by 1";
 }
 
 TEST(Kinks, HaveTheGradientsTheHeadersPromise) {

@@ -177,6 +177,12 @@ void add_rows(std::vector<Operator>& table) {
   add(one_input("rope", {"rope"}, [](const Tensor& x) { return rope(x, 3, 100.0); },
                 {{2, 3, 2, 4}, {1, 5, 1, 6}, {2, 0, 2, 4}}));
   table.back().rounding = 4.0;
+  add(one_input("rope, stretched", {"rope"},
+                [](const Tensor& x) {
+                  return rope(x, 3, {100.0, RopeScaling::yarn, 4.0, 30});
+                },
+                {{2, 3, 2, 4}, {1, 5, 1, 6}}));
+  table.back().rounding = 4.0;
 }
 
 void add_attention(std::vector<Operator>& table) {

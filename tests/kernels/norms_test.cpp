@@ -203,6 +203,26 @@ TEST(Rope, TakesHeadsOfAPackedProjectionAndWorksInPlace) {
     EXPECT_EQ(keys.as<float>()[keys.offset(i)], static_cast<float>(expected[i]));
 }
 
+TEST(Rope, StretchesSlowFrequenciesAndMakesLonger) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    TestArray x(dtype, {1, 6, 2, 140}), out(dtype, {1, 6, 2, 140});
+    x.random(random);
+    RotaryFrequencies frequencies(100.0);
+    frequencies.stretch = 0.25, frequencies.slow = 0.05, frequencies.fast = 0.4, frequencies.magnitude = 1.5;
+    rope({}, out, x, 7, frequencies, false);
+    const auto expected = [&](std::int64_t i) {
+      const std::int64_t half = 70, pair = i % half, t = i / 280;
+      const double plain = std::pow(100.0, -static_cast<double>(pair) / 70.0);
+      const double kept = std::clamp((plain - 0.05) / 0.35, 0.0, 1.0);
+      const double angle = static_cast<double>(7 + t) * plain * (kept + (1 - kept) / 4);
+      const double c = 1.5 * std::cos(angle), s = 1.5 * std::sin(angle);
+      return i % 140 < half ? x[i] * c - x[i + half] * s : x[i] * c + x[i - half] * s;
+    };
+    expect_elements(out, expected, tolerance(dtype), 4 * tolerance(dtype));
+  }
+}
+
 TEST(Rope, ThreadsDoNotChangeABit) {
   std::mt19937_64 random(test_seed());
   TestArray x(DType::f32, {2, 300, 4, 32}), out(DType::f32, {2, 300, 4, 32});

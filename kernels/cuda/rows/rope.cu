@@ -49,7 +49,9 @@ struct Rotations {
   const S* x;
   std::int64_t vectors, steps, heads, half, packs, parts;
   std::int64_t out_strides[3], x_strides[3];
-  double position, base, sign;
+  double position;
+  RotaryFrequencies frequencies;
+  double sign;
 };
 constexpr std::int64_t vectors_each = 8;
 
@@ -65,10 +67,11 @@ __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ c
     T cosine[width<S>], sine[width<S>];
     POOLGRAD_UNROLL
     for (int e = 0; e < width<S>; ++e) {
-      const double frequency = std::pow(all.base, -static_cast<double>(pair + e) / static_cast<double>(all.half));
+      const double frequency = all.frequencies.of(
+          std::pow(all.frequencies.base, -static_cast<double>(pair + e) / static_cast<double>(all.half)));
       const SineCosine turn = sine_cosine_of((all.position + static_cast<double>(step)) * frequency);
-      cosine[e] = static_cast<T>(turn.cosine);
-      sine[e] = static_cast<T>(all.sign * turn.sine);
+      cosine[e] = static_cast<T>(all.frequencies.magnitude * turn.cosine);
+      sine[e] = static_cast<T>(all.sign * all.frequencies.magnitude * turn.sine);
     }
     const std::int64_t last = first + vectors_each < all.vectors ? first + vectors_each : all.vectors;
     for (std::int64_t vector = first; vector < last; ++vector) {
@@ -93,7 +96,8 @@ __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ c
 
 }  // namespace
 
-void on_cuda::rope(Stream stream, const View& out, const View& x, std::int64_t position, double base, bool inverse) {
+void on_cuda::rope(Stream stream, const View& out, const View& x, std::int64_t position,
+                   const RotaryFrequencies& frequencies, bool inverse) {
   if (x.count() == 0) return;
   cuda::check_operands("rope", stream, {out.data, x.data});
   with_floating_type(x.dtype, [&]<class S>(S) {
@@ -110,7 +114,7 @@ void on_cuda::rope(Stream stream, const View& out, const View& x, std::int64_t p
                      {},
                      {},
                      static_cast<double>(position),
-                     base,
+                     frequencies,
                      inverse ? -1.0 : 1.0};
     bool packed = cuda::can_pack<S>(half, {out.data, x.data});
     for (int d = 0; d < 3; ++d) {

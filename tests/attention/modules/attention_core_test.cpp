@@ -168,7 +168,7 @@ TEST(AttentionCore, InAShellHasItsSlopesAndSinks) {
                            .layer_norm = false,
                            .post_norm = false,
                            .qk_norm = true,
-                           .rope_base = 10000.0,
+                           .rope = 10000.0,
                            .alibi = true,
                            .sinks = true};
   MultiheadAttention by_pattern(16, 4, options, {.dtype = DType::f64},

@@ -185,7 +185,7 @@ TEST(MultiheadShell, ServesHalfPrecisionWithSingleParameters) {
 }
 
 TEST(MultiheadShell, RotatesQueriesAndKeysAfterTheirNorms) {
-  Multihead<Values> plain(16, heads, {}, in_f64), rotating(16, heads, {.rope_base = 100.0}, in_f64);
+  Multihead<Values> plain(16, heads, {}, in_f64), rotating(16, heads, {.rope = 100.0}, in_f64);
   randomise(plain);
   rotating.load(plain.named_parameters());
   Generator generator(5);
@@ -218,7 +218,7 @@ TEST(MultiheadShell, SaysWhatIsWrong) {
   EXPECT_EQ(refusal(10, 4, 0), "[multihead] width is not divisible by heads: width 10, heads 4, kv_heads 4");
   EXPECT_THAT(refusal(12, 4, 3), HasSubstr("heads are not a multiple of kv_heads"));
   EXPECT_THAT(refusal(12, 0, 0), HasSubstr("sizes must be at least 1"));
-  EXPECT_THAT(error_of<ValueError>([] { Multihead<Values>(12, 4, {.rope_base = 10.0}, {}); }),
+  EXPECT_THAT(error_of<ValueError>([] { Multihead<Values>(12, 4, {.rope = 10.0}, {}); }),
               HasSubstr("rotary positions need an even width per head"));
   EXPECT_EQ(error_of<ValueError>([] { MultiheadShell(12, 4, nullptr); }), "[multihead] there is no core");
   EXPECT_THAT(error_of<ValueError>([] {
@@ -246,7 +246,7 @@ Tensor input_of(std::int64_t length, std::int64_t features, DType dtype = DType:
 /// What language models have: no norms around the heads, no biases, rotary positions.
 MultiheadOptions modern(MultiheadOptions options) {
   options.bias = options.layer_norm = options.post_norm = false;
-  options.rope_base = 10000.0;
+  options.rope = 10000.0;
   return options;
 }
 
@@ -255,7 +255,7 @@ TEST(MultiheadAttention, IsProjectionRotationAttentionProjection) {
   for (const bool rotates : {true, false}) {
     MultiheadOptions options = modern({.kv_heads = 2});
     options.bias = true;
-    if (!rotates) options.rope_base.reset();
+    if (!rotates) options.rope.reset();
     MultiheadAttention layer(16, 4, options, {.dtype = DType::f64, .generator = &generator}, Pattern::window(3, 0));
     const auto parameters = layer.named_parameters();
     const Tensor x = input_of(9, 16);

@@ -333,6 +333,20 @@ TEST(CudaRope, AgreesWithTheCpu) {
         }
 }
 
+TEST(CudaRope, StretchesFrequenciesAsTheCpuDoes) {
+  std::mt19937_64 random(test_seed());
+  RotaryFrequencies frequencies(100.0);
+  frequencies.stretch = 0.25, frequencies.slow = 0.05, frequencies.fast = 0.4, frequencies.magnitude = 1.5;
+  for (const DType dtype : floats)
+    for (const bool inverse : {false, true}) {
+      TestArray x(dtype, {2, 9, 3, 132}), out(dtype, {2, 9, 3, 132});
+      x.random(random);
+      expect_same(slack_of_rows(dtype), {&out}, {&x}, [&](Stream stream, const Views& operands) {
+        rope(stream, operands[0], operands[1], 5, frequencies, inverse);
+      });
+    }
+}
+
 TEST(CudaRope, TakesHeadsOfAPackedProjectionAndWorksInPlace) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : floats) {

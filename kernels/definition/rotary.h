@@ -1,0 +1,26 @@
+// The angles of rotary positions (RoPE, Su et al. 2021), also where contexts are longer than a model was trained on.
+// Host and device.
+#pragma once
+
+#include "kernels/definition/host_device.h"
+
+namespace poolgrad::kernels {
+
+/// Pair d of D / 2 turns by of(base^(-2 d / D)) at each position, and is made longer by `magnitude`.
+struct RotaryFrequencies {
+  double base = 10000;
+  // Frequencies are multiplied by `stretch` up to `slow`, not at all from `fast` on, and by something between them.
+  double stretch = 1, slow = 0, fast = 0;
+  double magnitude = 1;
+
+  RotaryFrequencies() = default;
+  RotaryFrequencies(double plain_base) : base(plain_base) {}
+
+  POOLGRAD_HD double of(double frequency) const {
+    if (stretch == 1 || frequency >= fast) return frequency;
+    const double kept = frequency <= slow ? 0 : (frequency - slow) / (fast - slow);
+    return frequency * (kept + (1 - kept) * stretch);
+  }
+};
+
+}  // namespace poolgrad::kernels
