@@ -192,11 +192,11 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
               rope_first_heads(f32({1, 2, 3, 4}), 4);
             }),
             "[rope] cannot rotate 4 heads: x (1, 2, 3, 4) f32 on cpu");
-  EXPECT_EQ(error_of<ValueError>([] {
+  EXPECT_EQ(text_of<ValueError>([] {
               rope(f32({1, 2, 3, 4}), 0, {100.0, RopeScaling::linear, 0.5});
             }),
             "[rope] the factor of a longer context is below 1: x (1, 2, 3, 4) f32 on cpu");
-  EXPECT_EQ(error_of<ValueError>([] {
+  EXPECT_EQ(text_of<ValueError>([] {
               rope(f32({1, 2, 3, 4}), 0, {100.0, RopeScaling::yarn, 4.0});
             }),
             "[rope] yarn needs the context that was trained on: x (1, 2, 3, 4) f32 on cpu");
