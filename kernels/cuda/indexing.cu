@@ -27,9 +27,9 @@ struct FaultRecord {
 /// none is to be made.
 FaultRecord* fault_record(int device, bool make) {
   static std::mutex mutex;
-  static std::map<int, FaultRecord*> records;
+  static auto* const records = new std::map<int, FaultRecord*>;  // never destroyed, as what it knows
   const std::lock_guard lock(mutex);
-  FaultRecord*& record = records[device];
+  FaultRecord*& record = (*records)[device];
   if (record == nullptr && make) record = new (cuda::shared_with_host(device, sizeof(FaultRecord))) FaultRecord;
   return record;
 }
