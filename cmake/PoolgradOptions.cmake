@@ -1,5 +1,5 @@
 # Options, packages and compiler flags. Nothing is downloaded: a missing package is one line with its apt name.
-# Sets POOLGRAD_WITH_ONEDNN and POOLGRAD_WITH_CUDA, and the interface target poolgrad_options.
+# Sets POOLGRAD_WITH_ONEDNN, POOLGRAD_WITH_MPI and POOLGRAD_WITH_CUDA, and the interface target poolgrad_options.
 option(POOLGRAD_BUILD_TESTS "Build the tests" ON)
 option(POOLGRAD_TESTS_BY_PROGRAM "Run the tests of a program in one process, as under sanitizers" OFF)
 option(POOLGRAD_BUILD_EXAMPLES "Build the examples" ON)
@@ -7,6 +7,7 @@ option(POOLGRAD_BUILD_BENCHMARKS "Build the benchmarks" ON)
 set(POOLGRAD_ISA native CACHE STRING "Instruction set of the CPU code, as for -march=: native, x86-64-v3, x86-64-v4")
 set(POOLGRAD_SANITIZE "" CACHE STRING "Sanitizers, as for -fsanitize=: address,undefined or thread")
 set(POOLGRAD_ONEDNN AUTO CACHE STRING "Use oneDNN for matrix products: AUTO (where found), ON, OFF")
+set(POOLGRAD_MPI AUTO CACHE STRING "Build poolgrad::mpi with MPI: AUTO (where found), ON, OFF")
 set(POOLGRAD_CUDA AUTO CACHE STRING "Build the CUDA back end: AUTO (where nvcc is found), ON, OFF,
 EMULATED (cuda:N is an emulated device in every program, see docs/cuda.md)")
 option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most of a small file's time is its headers" ON)
@@ -58,6 +59,17 @@ elseif(POOLGRAD_ONEDNN STREQUAL AUTO)
 endif()
 if(NOT POOLGRAD_ONEDNN STREQUAL OFF AND OneDNN_FOUND)
   set(POOLGRAD_WITH_ONEDNN ON)
+endif()
+
+set(POOLGRAD_WITH_MPI OFF)
+set(MPI_CXX_SKIP_MPICXX ON)  # the C interface is what is called
+if(POOLGRAD_MPI STREQUAL ON)
+  poolgrad_package(MPI "libopenmpi-dev openmpi-bin" COMPONENTS CXX)
+elseif(POOLGRAD_MPI STREQUAL AUTO)
+  find_package(MPI QUIET COMPONENTS CXX)
+endif()
+if(NOT POOLGRAD_MPI STREQUAL OFF AND MPI_CXX_FOUND)
+  set(POOLGRAD_WITH_MPI ON)
 endif()
 
 # CUDA is an optional language. Architectures, unless given, are a fixed list, never that of the machine that builds: code for
@@ -135,5 +147,5 @@ endif()
 add_library(poolgrad_test_options INTERFACE)
 target_compile_options(poolgrad_test_options INTERFACE -fno-sanitize=undefined -Wno-shadow)
 
-message(STATUS "poolgrad: ${CMAKE_BUILD_TYPE}, ISA ${POOLGRAD_ISA}, oneDNN ${POOLGRAD_WITH_ONEDNN}, "
+message(STATUS "poolgrad: ${CMAKE_BUILD_TYPE}, ISA ${POOLGRAD_ISA}, oneDNN ${POOLGRAD_WITH_ONEDNN}, MPI ${POOLGRAD_WITH_MPI}, "
   "CUDA ${POOLGRAD_CUDA} (nvcc ${POOLGRAD_WITH_CUDA}), sanitizers '${POOLGRAD_SANITIZE}'")

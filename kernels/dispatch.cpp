@@ -15,8 +15,10 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/definition/elementwise.h"
 #include "kernels/definition/indexing.h"
+#include "kernels/definition/order.h"
 #include "kernels/instruction_sets.h"
 #include "kernels/launch.h"
+#include "kernels/profile.h"
 #include "kernels/schedule/device_program.h"
 #include "kernels/schedule/tiles.h"
 
@@ -26,10 +28,11 @@ namespace {
 /// The kernel of the stream's device; nullptr on a simulated one. Throws DeviceError where the device has none.
 template <class Function>
 Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::*kernel) {
-  if (stream.device.is_cpu()) return cpu_kernels.*kernel;
+  const KernelTable* const timed = timed_kernels();
+  if (stream.device.is_cpu()) return (timed ? *timed : cpu_kernels).*kernel;
   if (stream.device.is_sim()) return nullptr;
   static const bool usable = cuda::unavailable_reason().empty();
-  if (usable && cuda_kernels.*kernel) return cuda_kernels.*kernel;
+  if (usable && cuda_kernels.*kernel) return (timed ? *timed : cuda_kernels).*kernel;
   throw_no_kernel(stream, op);
 }
 
@@ -153,6 +156,15 @@ void sum_rows(Stream stream, const View& out, const View& x) {
 void argmax(Stream stream, const View& out, const View& x) { run(&KernelTable::argmax, "argmax", stream, out, x); }
 
 void argmin(Stream stream, const View& out, const View& x) { run(&KernelTable::argmin, "argmin", stream, out, x); }
+
+void argsort(Stream stream, const View& out, const View& x, bool descending) {
+  if (out.count() == 0) return;
+  if (const auto kernel = kernel_for(stream, "argsort", &KernelTable::argsort))
+    return kernel(stream, out, x, descending);
+  const std::int64_t gpu_scratch = argsort_scratch(x.shape[x.rank - 1], x.count());
+  const Scratch scratch(stream, "argsort", is_like_gpu(stream) ? gpu_scratch : on_cpu::argsort_scratch(x));
+  charge(stream, traffic(out, x));
+}
 
 void cumulative_sum(Stream stream, const View& out, const View& x, bool reverse) {
   run(&KernelTable::cumulative_sum, "cumulative_sum", stream, out, x, reverse);

@@ -16,7 +16,8 @@ namespace poolgrad::kernels {
 /// as in BinaryOp::div.
 #define POOLGRAD_UNARY_OPS(OP) \
   OP(neg, Neg) OP(abs, Abs) OP(sign, Sign) OP(square, Square) OP(sqrt, Sqrt) OP(rsqrt, Rsqrt) \
-  OP(reciprocal, Reciprocal) OP(exp, Exp) OP(expm1, Expm1) OP(log, Log) OP(log1p, Log1p) OP(sin, Sin) OP(cos, Cos) \
+  OP(reciprocal, Reciprocal) OP(exp, Exp) OP(expm1, Expm1) OP(log, Log) OP(log1p, Log1p) OP(log2, Log2) OP(sin, Sin) OP(cos, Cos) \
+  OP(tan, Tan) OP(asin, Asin) OP(acos, Acos) OP(atan, Atan) OP(sinh, Sinh) OP(cosh, Cosh) \
   OP(tanh, Tanh) OP(sigmoid, Sigmoid) OP(erf, Erf) OP(relu, Relu) OP(gelu, Gelu) OP(gelu_tanh, GeluTanh) \
   OP(silu, Silu) OP(softplus, Softplus) OP(floor, Floor) OP(ceil, Ceil) OP(round, Round) \
   OP(logical_not, LogicalNot) OP(is_nan, IsNan) OP(is_finite, IsFinite) \

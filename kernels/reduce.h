@@ -1,4 +1,4 @@
-// Reductions with a fixed order: results do not depend on the number of threads.
+// Reductions and searches with a fixed order: results do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,10 @@ void reduce(Stream stream, ReduceOp op, const View& out, const View& x);
 /// out (i64) is the first index of the largest (or smallest) element along the last dimension of x, which is not empty.
 void argmax(Stream stream, const View& out, const View& x);
 void argmin(Stream stream, const View& out, const View& x);
+/// out (i64) is where the elements of the last dimension of x stand in order, smallest first or, `descending`, largest
+/// first; NaN is last both ways, and equals stay in the order they have. Where out is shorter than x along that
+/// dimension, it is the beginning of that.
+void argsort(Stream stream, const View& out, const View& x, bool descending);
 /// Inclusive running sum along the last dimension; `reverse` runs from the end. Integers and bools add up in i64, which
 /// `out` should be then.
 void cumulative_sum(Stream stream, const View& out, const View& x, bool reverse);

@@ -17,6 +17,7 @@ POOLGRAD_KERNELS(POOLGRAD_KERNEL)
 // Bytes of scratch that a call asks for. The kernels size theirs by the same functions.
 std::int64_t gemm_scratch(const Gemm& shape);  // 0: a back end that asks the pool for none
 std::int64_t reduce_scratch(const View& out, const View& x);
+std::int64_t argsort_scratch(const View& x);
 std::int64_t sums_of_squares_scratch(std::span<const View> all);
 std::int64_t norm_backward_scratch(const View& x);
 std::int64_t by_index_scratch(std::int64_t limit, const View& index);  // index_add and embedding_backward

@@ -9,7 +9,7 @@ namespace poolgrad::kernels::on_cuda {
 #define POOLGRAD_CUDA_KERNELS(KERNEL) \
   KERNEL(unary) KERNEL(unary_backward) KERNEL(binary) KERNEL(axpby) KERNEL(silu_mul) KERNEL(silu_mul_backward) \
   KERNEL(where) KERNEL(copy) KERNEL(fill) KERNEL(arange) \
-  KERNEL(reduce) KERNEL(argmax) KERNEL(argmin) KERNEL(cumulative_sum) KERNEL(add_sums_of_squares) \
+  KERNEL(reduce) KERNEL(argmax) KERNEL(argmin) KERNEL(argsort) KERNEL(cumulative_sum) KERNEL(add_sums_of_squares) \
   KERNEL(softmax) KERNEL(softmax_backward) KERNEL(log_softmax) KERNEL(log_softmax_backward) KERNEL(log_sum_exp) \
   KERNEL(layer_norm) KERNEL(layer_norm_backward) KERNEL(rms_norm) KERNEL(rms_norm_backward) \
   KERNEL(cross_entropy) KERNEL(cross_entropy_backward) KERNEL(rope) \

@@ -170,6 +170,11 @@ struct Log1p : FloatOnly {
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g / (x + Scalar<V>(1)); }
 };
 template <class V>
+struct Log2 : FloatOnly {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::log2(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g / (x * Scalar<V>(0.693147180559945309)); }
+};
+template <class V>
 struct Sin : FloatOnly {
   static POOLGRAD_HD V value(V x, V, V) { return Math<V>::sin(x); }
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g * Math<V>::cos(x); }
@@ -178,6 +183,38 @@ template <class V>
 struct Cos : FloatOnly {
   static POOLGRAD_HD V value(V x, V, V) { return Math<V>::cos(x); }
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return -g * Math<V>::sin(x); }
+};
+template <class V>
+struct Tan : FromOutput {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::tan(x); }
+  static POOLGRAD_HD V gradient(V g, V, V y, V, V) { return g * (y * y + Scalar<V>(1)); }
+};
+template <class V>
+struct Asin : FloatOnly {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::asin(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) {
+    return g / Math<V>::sqrt((Scalar<V>(1) - x) * (Scalar<V>(1) + x));  // 1 - x^2 without its cancellation near 1
+  }
+};
+template <class V>
+struct Acos : FloatOnly {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::acos(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return -Asin<V>::gradient(g, x, x, x, x); }
+};
+template <class V>
+struct Atan : FloatOnly {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::atan(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g / (x * x + Scalar<V>(1)); }
+};
+template <class V>
+struct Sinh : FloatOnly {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::sinh(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g * Math<V>::cosh(x); }
+};
+template <class V>
+struct Cosh : FloatOnly {
+  static POOLGRAD_HD V value(V x, V, V) { return Math<V>::cosh(x); }
+  static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g * Math<V>::sinh(x); }
 };
 template <class V>
 struct Tanh : FromOutput {

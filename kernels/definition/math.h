@@ -20,8 +20,15 @@ struct Math {
   static POOLGRAD_HD V expm1(V x) { return std::expm1(x); }
   static POOLGRAD_HD V log(V x) { return std::log(x); }
   static POOLGRAD_HD V log1p(V x) { return std::log1p(x); }
+  static POOLGRAD_HD V log2(V x) { return std::log2(x); }
   static POOLGRAD_HD V sin(V x) { return std::sin(x); }
   static POOLGRAD_HD V cos(V x) { return std::cos(x); }
+  static POOLGRAD_HD V tan(V x) { return std::tan(x); }
+  static POOLGRAD_HD V asin(V x) { return std::asin(x); }
+  static POOLGRAD_HD V acos(V x) { return std::acos(x); }
+  static POOLGRAD_HD V atan(V x) { return std::atan(x); }
+  static POOLGRAD_HD V sinh(V x) { return std::sinh(x); }
+  static POOLGRAD_HD V cosh(V x) { return std::cosh(x); }
   static POOLGRAD_HD V tanh(V x) { return std::tanh(x); }
   static POOLGRAD_HD V sigmoid(V x) { return V(1) / (V(1) + std::exp(-x)); }
   static POOLGRAD_HD V erf(V x) { return std::erf(x); }

@@ -163,7 +163,8 @@ TEST(UnarySpecialValues, AreThoseOfTheStandardLibrary) {
          {UnaryOp::neg,      UnaryOp::abs,   UnaryOp::square, UnaryOp::sqrt,    UnaryOp::exp,       UnaryOp::expm1,
           UnaryOp::log,      UnaryOp::log1p, UnaryOp::tanh,   UnaryOp::sigmoid, UnaryOp::erf,       UnaryOp::relu,
           UnaryOp::floor,    UnaryOp::ceil,  UnaryOp::round,  UnaryOp::is_nan,  UnaryOp::is_finite, UnaryOp::reciprocal,
-          UnaryOp::softplus, UnaryOp::sin,   UnaryOp::cos}) {
+          UnaryOp::softplus, UnaryOp::sin,   UnaryOp::cos,    UnaryOp::log2,    UnaryOp::tan,       UnaryOp::asin,
+          UnaryOp::acos,     UnaryOp::atan,  UnaryOp::sinh,   UnaryOp::cosh}) {
       const auto& definitions = unary_definitions();
       const auto definition =
           std::find_if(definitions.begin(), definitions.end(), [op](const auto& d) { return d.op == op; });

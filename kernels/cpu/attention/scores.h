@@ -143,9 +143,12 @@ class CountedBefore {
   void mark_bits(const AttentionTerm& term, std::int64_t block, std::int64_t bitmap, Interval seen, bool value) {
     same_before(row_ + 1);
     const Interval positions = seen & Interval{block * term.size, (block + 1) * term.size};
-    for (std::int64_t s = step_at(positions.begin); s < step_at(positions.end); ++s) {
-      const std::int64_t other = run_.position + s * run_.step;
-      if (term.has_bit(bitmap, s_.flipped ? other : row_, s_.flipped ? row_ : other) == value) counted_[s] = true;
+    const std::uint64_t* const rows = term.bits + bitmap * term.size;
+    const std::int64_t own = floor_mod(row_, term.size), end = step_at(positions.end);
+    for (std::int64_t s = step_at(positions.begin); s < end; ++s) {
+      const std::int64_t other = run_.position + s * run_.step - block * term.size;
+      const std::uint64_t bit = s_.flipped ? rows[other] >> own : rows[own] >> other;
+      if (((bit & 1) != 0) == value) counted_[s] = true;
     }
   }
 

@@ -224,6 +224,13 @@ inline Vec<double> pow(Vec<double> x, Vec<double> y) {
   return x;
 }
 
+/// A function of the standard library, lane by lane: for what is no part of a training step.
+template <class T, class F>
+inline Vec<T> each_lane(const F& f, Vec<T> x) {
+  for (int i = 0; i < lanes<T>; ++i) x[i] = f(static_cast<T>(x[i]));
+  return x;
+}
+
 template <class T>
 struct VectorMath {
   using V = Vec<T>;
@@ -247,6 +254,27 @@ struct VectorMath {
       return f(x);
     else
       return through_double(f, x);
+  }
+  static V log2(V x) {
+    return each_lane<T>([](T y) { return std::log2(y); }, x);
+  }
+  static V tan(V x) {
+    return each_lane<T>([](T y) { return std::tan(y); }, x);
+  }
+  static V asin(V x) {
+    return each_lane<T>([](T y) { return std::asin(y); }, x);
+  }
+  static V acos(V x) {
+    return each_lane<T>([](T y) { return std::acos(y); }, x);
+  }
+  static V atan(V x) {
+    return each_lane<T>([](T y) { return std::atan(y); }, x);
+  }
+  static V sinh(V x) {
+    return each_lane<T>([](T y) { return std::sinh(y); }, x);
+  }
+  static V cosh(V x) {
+    return each_lane<T>([](T y) { return std::cosh(y); }, x);
   }
   static V tanh(V x) { return simd::tanh(x); }
   static V sigmoid(V x) { return simd::sigmoid(x); }

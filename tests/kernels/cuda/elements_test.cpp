@@ -25,16 +25,17 @@ bool is_truth(UnaryOp op) { return op == UnaryOp::logical_not || op == UnaryOp::
 
 /// Values made of exactly rounded operations, no sum of which has a product that may be fused with it.
 bool exact_value(UnaryOp op) {
-  static const std::set<UnaryOp> others = {UnaryOp::exp,     UnaryOp::expm1,  UnaryOp::log,       UnaryOp::log1p,
-                                           UnaryOp::sin,     UnaryOp::cos,    UnaryOp::tanh,      UnaryOp::erf,
-                                           UnaryOp::sigmoid, UnaryOp::gelu,   UnaryOp::gelu_tanh, UnaryOp::silu,
-                                           UnaryOp::power,   UnaryOp::affine, UnaryOp::softplus};
+  static const std::set<UnaryOp> others = {
+      UnaryOp::exp,   UnaryOp::expm1,  UnaryOp::log,      UnaryOp::log1p, UnaryOp::sin,       UnaryOp::cos,
+      UnaryOp::tanh,  UnaryOp::erf,    UnaryOp::sigmoid,  UnaryOp::gelu,  UnaryOp::gelu_tanh, UnaryOp::silu,
+      UnaryOp::power, UnaryOp::affine, UnaryOp::softplus, UnaryOp::log2,  UnaryOp::tan,       UnaryOp::asin,
+      UnaryOp::acos,  UnaryOp::atan,   UnaryOp::sinh,     UnaryOp::cosh};
   return !others.contains(op);
 }
 bool exact_gradient(UnaryOp op) {
-  static const std::set<UnaryOp> others = {UnaryOp::sin,  UnaryOp::cos,   UnaryOp::tanh,
-                                           UnaryOp::erf,  UnaryOp::gelu,  UnaryOp::gelu_tanh,
-                                           UnaryOp::silu, UnaryOp::power, UnaryOp::softplus};
+  static const std::set<UnaryOp> others = {
+      UnaryOp::sin,   UnaryOp::cos,      UnaryOp::tanh, UnaryOp::erf,  UnaryOp::gelu, UnaryOp::gelu_tanh, UnaryOp::silu,
+      UnaryOp::power, UnaryOp::softplus, UnaryOp::tan,  UnaryOp::atan, UnaryOp::sinh, UnaryOp::cosh};
   return !others.contains(op);
 }
 

@@ -1,0 +1,165 @@
+#include "kernels/profile.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/dispatch.h"
+#include "kernels/launch.h"
+#include "kernels/schedule/tiles.h"
+
+namespace poolgrad::kernels {
+
+namespace {
+
+std::atomic<bool> taken{false};
+std::mutex calls_mutex;
+std::vector<KernelCall> recorded;  // under the mutex
+
+std::uint64_t nanoseconds_since_1970() {
+  return static_cast<std::uint64_t>(
+      std::chrono::nanoseconds(std::chrono::system_clock::now().time_since_epoch()).count());
+}
+
+std::string_view kind_of(UnaryOp op) { return to_string(op); }
+std::string_view kind_of(BinaryOp op) { return to_string(op); }
+std::string_view kind_of(ReduceOp op) { return to_string(op); }
+std::string_view kind_of(const auto&) { return {}; }
+
+double traffic_of(std::span<const View> views) {
+  double bytes = 0;
+  for (const View& view : views) bytes += bytes_of(view);
+  return bytes;
+}
+
+/// What a call moves and computes, from its operands.
+Cost cost_of(Stream, const Gemm& g, const void*, const void*, void*) {
+  const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
+  const auto batch = static_cast<double>(g.batch), element = static_cast<double>(size_of(g.dtype));
+  const double of_a = m * k * (g.stride_a ? batch : 1.0), of_b = k * n * (g.stride_b ? batch : 1.0);
+  const double of_c = m * n * batch * (g.beta == 0.0 ? 1.0 : 2.0);
+  return {element * (of_a + of_b) + static_cast<double>(size_of(g.out_dtype())) * of_c, 2.0 * m * n * k * batch};
+}
+/// `products` of queries, keys and values over the pairs that the schedule keeps.
+double pair_operations(const AttentionSchedule& schedule, double products, const View& q, const View& v) {
+  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
+  return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
+}
+Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q, const View& k,
+             const View& v, const View& out, const View& lse, const View& carry_out, const View& carry_lse) {
+  Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
+  cost.operations = pair_operations(schedule, 2.0, q, v);
+  return cost;
+}
+Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q, const View& k,
+             const View& v, const View& lse, const View& delta, const View& grad_out, const AttentionGradients& g) {
+  Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias, scores.bias);
+  cost.operations = pair_operations(schedule, 5.0, q, v);
+  return cost;
+}
+Cost cost_of(Stream, const AdamW&, std::span<const AdamWOperands> all) {
+  Cost cost;
+  for (const auto& [parameter, gradient, first, second] : all)
+    cost.bytes += traffic(parameter, parameter, gradient, first, first, second, second).bytes;
+  return cost;
+}
+Cost cost_of(Stream, const Sgd&, std::span<const SgdOperands> all) {
+  Cost cost;
+  for (const auto& [parameter, gradient, momentum] : all)
+    cost.bytes += traffic(parameter, parameter, gradient, momentum, momentum).bytes;
+  return cost;
+}
+Cost cost_of(Stream, const View& sum, std::span<const View> all) { return {traffic_of(all) + bytes_of(sum), 0}; }
+Cost cost_of(Stream, const auto&... operands) { return traffic(operands...); }
+
+/// One call, from its construction to its end.
+class Timed {
+ public:
+  Timed(Stream stream, std::string_view kernel) : stream_(stream), outer_(innermost_) {
+    synchronize(stream);
+    call_.kernel = kernel;
+    call_.scope = current_tag().scope;
+    call_.begin = nanoseconds_since_1970();
+    innermost_ = this;
+  }
+  ~Timed() { innermost_ = outer_; }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+  void end(std::string_view kind, const Cost& cost) {
+    synchronize(stream_);
+    call_.kind = kind;
+    call_.span = nanoseconds_since_1970() - call_.begin;
+    call_.nanoseconds = call_.span - std::min(call_.span, inner_);
+    call_.bytes = cost.bytes;
+    call_.operations = cost.operations;
+    if (outer_ != nullptr) outer_->inner_ += call_.span;
+    const std::lock_guard lock(calls_mutex);
+    recorded.push_back(call_);
+  }
+
+ private:
+  static inline thread_local Timed* innermost_ = nullptr;
+
+  Stream stream_;
+  Timed* outer_;
+  std::uint64_t inner_ = 0;  // of kernels that this one called
+  KernelCall call_;
+};
+
+constexpr std::string_view kernel_names[] = {
+#define POOLGRAD_KERNEL(name) #name,
+    POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+};
+
+/// The kernel of a table's entry, timed.
+template <auto Entry, std::size_t Name, class Function>
+struct TimedKernel;
+template <auto Entry, std::size_t Name, class... Rest>
+struct TimedKernel<Entry, Name, void (*)(Stream, Rest...)> {
+  static void call(Stream stream, Rest... rest) {
+    std::string_view kind;
+    ((kind = kind.empty() ? kind_of(rest) : kind), ...);
+    const Cost cost = cost_of(stream, rest...);  // before operands are written over
+    Timed timed(stream, kernel_names[Name]);
+    ((stream.device.is_cpu() ? cpu_kernels : cuda_kernels).*Entry)(stream, rest...);
+    timed.end(kind, cost);
+  }
+};
+
+constexpr std::size_t index_of(std::string_view name) {
+  std::size_t index = 0;
+  while (kernel_names[index] != name) ++index;
+  return index;
+}
+
+constexpr KernelTable all_timed = {
+#define POOLGRAD_KERNEL(name) \
+  .name = &TimedKernel<&KernelTable::name, index_of(#name), decltype(KernelTable::name)>::call,
+    POOLGRAD_KERNELS(POOLGRAD_KERNEL)
+#undef POOLGRAD_KERNEL
+};
+
+}  // namespace
+
+KernelProfile::KernelProfile() {
+  if (taken.exchange(true)) throw ValueError("[profile] another profile is being taken");
+  const std::lock_guard lock(calls_mutex);
+  recorded.clear();
+}
+
+KernelProfile::~KernelProfile() { taken = false; }
+
+std::vector<KernelCall> KernelProfile::calls() const {
+  const std::lock_guard lock(calls_mutex);
+  return recorded;
+}
+
+const KernelTable* timed_kernels() { return taken.load(std::memory_order_relaxed) ? &all_timed : nullptr; }
+
+}  // namespace poolgrad::kernels
