@@ -36,6 +36,24 @@ Tensor arange(double start, double stop, double step, TensorOptions options, Cal
   return out;
 }
 
+Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options, CallSite) {
+  if (!std::isfinite(start) || !std::isfinite(stop) || elements < 0)
+    throw ValueError("[linspace] no finite range: start " + std::to_string(start) + ", stop " + std::to_string(stop) +
+                     ", elements " + std::to_string(elements));
+  Tensor out = Tensor::empty({elements}, options);
+  const Stream stream = current_stream(options.device);
+  kernels::arange(stream, out.view(), start, elements > 1 ? (stop - start) / static_cast<double>(elements - 1) : 0.0);
+  // Exactly, whatever the rounding of the steps.
+  if (elements > 1) kernels::fill(stream, out.alias(selected(out.geometry(), 0, -1)).view(), stop);
+  return out;
+}
+
+Tensor eye(std::int64_t rows, std::int64_t columns, std::int64_t offset, TensorOptions options, CallSite) {
+  Tensor out = filled({rows, columns == -1 ? rows : columns}, 0.0, options);
+  kernels::fill(current_stream(options.device), out.alias(diagonal_of(out.geometry(), offset, 0, 1)).view(), 1.0);
+  return out;
+}
+
 namespace {
 void check_floating(const char* op, const Tensor& out) {
   if (!is_floating(out.dtype())) throw DTypeError("[" + std::string(op) + "] needs a floating dtype: " + describe(out));

@@ -18,6 +18,12 @@ Tensor zeros_like(const Tensor& like, CallSite = {});
 Tensor ones_like(const Tensor& like, CallSite = {});
 /// start, start + step, ... below stop (one dimension). Throws ValueError for step 0 or a non-finite bound.
 Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {}, CallSite = {});
+/// `elements` numbers at even distances from start to stop, both included; a single one is start. Throws ValueError for
+/// a negative number or a non-finite bound.
+Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options = {}, CallSite = {});
+/// (rows, columns) with ones at (i, i + offset) and zeros elsewhere; columns = rows unless given.
+Tensor eye(std::int64_t rows, std::int64_t columns = -1, std::int64_t offset = 0, TensorOptions options = {},
+           CallSite = {});
 /// Normal and uniform [low, high) numbers from `generator`, row-major order, the same on every device; other
 /// dtypes get roundings of the same numbers. Throws DTypeError unless the dtype is floating.
 Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator(), CallSite = {});

@@ -1,7 +1,9 @@
 #include "tensor/geometry.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
+#include <utility>
 
 #include "allocator/error.h"
 
@@ -132,12 +134,18 @@ Extent extent(const Geometry& x) {
 }
 
 bool repeats_elements(const Geometry& x) {
-  bool repeats = false;
-  for (int d = 0; d < x.shape.rank(); ++d) {
-    if (x.shape[d] == 0) return false;
-    repeats |= x.shape[d] > 1 && x.strides[d] == 0;
+  if (count(x.shape) == 0) return false;
+  std::pair<std::int64_t, std::int64_t> steps[max_rank];  // stride and size, by stride
+  int dims = 0;
+  for (int d = 0; d < x.shape.rank(); ++d)
+    if (x.shape[d] > 1) steps[dims++] = {std::abs(x.strides[d]), x.shape[d]};
+  std::sort(steps, steps + dims);
+  std::int64_t reach = 0;  // of all smaller steps together
+  for (int d = 0; d < dims; ++d) {
+    if (steps[d].first <= reach) return true;
+    reach += steps[d].first * (steps[d].second - 1);
   }
-  return repeats;
+  return false;
 }
 
 View view_at(void* base, DType dtype, const Geometry& x) {
@@ -289,6 +297,41 @@ Geometry unsqueezed(const Geometry& x, std::int64_t dim) {
   Geometry out = x;
   out.shape.insert(d, 1);
   out.strides.insert(d, d < rank ? x.shape[d] * x.strides[d] : 1);
+  return out;
+}
+
+Geometry diagonal_of(const Geometry& x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1) {
+  const int a = normalize_dim("diagonal", dim0, x.shape), b = normalize_dim("diagonal", dim1, x.shape);
+  if (a == b)
+    throw IndexError("[diagonal] dimension " + std::to_string(a) + " is named twice for shape " + to_string(x.shape));
+  const std::int64_t row = std::max<std::int64_t>(-offset, 0), column = std::max<std::int64_t>(offset, 0);
+  const std::int64_t length = std::max<std::int64_t>(std::min(x.shape[a] - row, x.shape[b] - column), 0);
+  Geometry out = x;
+  if (length > 0) out.offset += row * x.strides[a] + column * x.strides[b];
+  for (const int d : {std::max(a, b), std::min(a, b)}) {
+    out.shape.erase(d);
+    out.strides.erase(d);
+  }
+  out.shape.append(length);
+  out.strides.append(x.strides[a] + x.strides[b]);
+  return out;
+}
+
+Geometry unfolded(const Geometry& x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation) {
+  const int d = normalize_dim("unfold", dim, x.shape);
+  const std::string window = "window of " + std::to_string(size) + " elements, step " + std::to_string(step) +
+                             ", dilation " + std::to_string(dilation);
+  if (size < 1 || step < 1 || dilation < 1)
+    throw ValueError("[unfold] a " + window + " has a number below 1: " + to_string(x.shape));
+  std::int64_t reach = 0;  // from a window's first element to its last
+  if (__builtin_mul_overflow(size - 1, dilation, &reach) || reach >= x.shape[d])
+    throw ShapeError("[unfold] a " + window + " does not fit into dimension " + std::to_string(d) + " of shape " +
+                     to_string(x.shape));
+  Geometry out = x;
+  out.shape[d] = (x.shape[d] - reach - 1) / step + 1;
+  if (out.shape[d] > 1) out.strides[d] = step * x.strides[d];
+  out.shape.append(size);
+  out.strides.append(size > 1 ? dilation * x.strides[d] : x.strides[d]);
   return out;
 }
 

@@ -3,11 +3,14 @@
 // plus a gradient record.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "kernels/view.h"
 
@@ -18,6 +21,9 @@ class Dims {
  public:
   Dims() = default;
   Dims(std::initializer_list<std::int64_t> values) : Dims(std::span(values.begin(), values.size())) {}
+  /// A number stands for a list of one: `zeros(5)`, `mean(x, -1)`.
+  template <std::integral Number>
+  requires(!std::same_as<Number, bool>) Dims(Number value) : rank_(1), values_{static_cast<std::int64_t>(value)} {}
   /// Throws ShapeError beyond max_rank dimensions.
   explicit Dims(std::span<const std::int64_t> values);
   /// `rank` copies of `value`.
@@ -87,7 +93,8 @@ struct Extent {
 
 /// What memory a view may touch; what lies beyond 64 bits ends there, outside every storage.
 Extent extent(const Geometry& x);
-/// True where a stride of 0 makes several elements share one place, as expanded() does.
+/// True where several elements share one place, as after expanded() or unfolded() with overlapping windows; of
+/// interleaved windows that just miss each other too.
 bool repeats_elements(const Geometry& x);
 /// What kernels take, for a storage that begins at `base` (nullptr stays nullptr).
 View view_at(void* base, DType dtype, const Geometry& x);
@@ -113,5 +120,50 @@ Geometry expanded(const Geometry& x, const Shape& shape);
 Geometry squeezed(const Geometry& x, std::int64_t dim);
 /// A new dimension of size 1 before `dim`; dim == rank (or -1) appends.
 Geometry unsqueezed(const Geometry& x, std::int64_t dim);
+/// Elements (i, i + offset) of dim0 and dim1, which disappear; the diagonal is the last dimension, empty where it lies
+/// outside. Throws IndexError where both are the same dimension.
+Geometry diagonal_of(const Geometry& x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1);
+/// Windows of `size` elements of dim, `dilation` apart, which begin every `step` elements: their number takes the place
+/// of dim, their elements are a new last dimension. Throws ValueError for numbers below 1, ShapeError where not even
+/// one window fits.
+Geometry unfolded(const Geometry& x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation);
+
+/// One entry of x[{...}]: an index, slice(), ellipsis or new_axis.
+class Index {
+ public:
+  enum class Kind : std::uint8_t { one, range, ellipsis, new_axis };
+
+  template <std::integral Number>
+  requires(!std::same_as<Number, bool>) Index(Number index) : start(static_cast<std::int64_t>(index)) {}
+  constexpr Index(Kind what, std::int64_t from = 0, std::int64_t to = 0, std::int64_t by = 1)
+      : kind(what), start(from), stop(to), step(by) {}
+
+  Kind kind = Kind::one;
+  std::int64_t start = 0, stop = 0, step = 1;
+};
+
+/// What stands in x[...]: one entry, or several in braces.
+class Indices {
+ public:
+  Indices(std::initializer_list<Index> list) : list_(list) {}
+  template <std::convertible_to<Index> One>
+  Indices(const One& one) : list_{Index(one)} {}
+
+  auto begin() const { return list_.begin(); }
+  auto end() const { return list_.end(); }
+
+ private:
+  std::vector<Index> list_;
+};
+
+/// [start, stop) of a dimension, NumPy semantics; slice() is all of it.
+constexpr Index slice(std::int64_t start = 0, std::int64_t stop = std::numeric_limits<std::int64_t>::max(),
+                      std::int64_t step = 1) {
+  return {Index::Kind::range, start, stop, step};
+}
+/// All dimensions that the other entries leave.
+inline constexpr Index ellipsis{Index::Kind::ellipsis};
+/// A dimension of size 1.
+inline constexpr Index new_axis{Index::Kind::new_axis};
 
 }  // namespace poolgrad

@@ -123,12 +123,18 @@ Tensor pow(const Tensor& a, const Tensor& b) {
   return out;
 }
 
+Tensor pow(double base, const Tensor& exponent) { return pow(number_beside("pow", exponent, base), exponent); }
+
 Tensor maximum(const Tensor& a, const Tensor& b) {
   return record_extremum("maximum", BinaryOp::maximum, BinaryOp::gt, BinaryOp::ge, a, b);
 }
 Tensor minimum(const Tensor& a, const Tensor& b) {
   return record_extremum("minimum", BinaryOp::minimum, BinaryOp::lt, BinaryOp::le, a, b);
 }
+Tensor maximum(const Tensor& a, double b) { return maximum(a, number_beside("maximum", a, b)); }
+Tensor maximum(double a, const Tensor& b) { return maximum(number_beside("maximum", b, a), b); }
+Tensor minimum(const Tensor& a, double b) { return minimum(a, number_beside("minimum", a, b)); }
+Tensor minimum(double a, const Tensor& b) { return minimum(number_beside("minimum", b, a), b); }
 
 namespace {
 
@@ -234,6 +240,26 @@ Tensor less(const Tensor& a, const Tensor& b) { return compared("less", BinaryOp
 Tensor less_equal(const Tensor& a, const Tensor& b) { return compared("less_equal", BinaryOp::le, a, b); }
 Tensor greater(const Tensor& a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
 Tensor greater_equal(const Tensor& a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
+
+Tensor operator==(const Tensor& a, const Tensor& b) { return equal(a, b); }
+Tensor operator!=(const Tensor& a, const Tensor& b) { return not_equal(a, b); }
+Tensor operator<(const Tensor& a, const Tensor& b) { return less(a, b); }
+Tensor operator<=(const Tensor& a, const Tensor& b) { return less_equal(a, b); }
+Tensor operator>(const Tensor& a, const Tensor& b) { return greater(a, b); }
+Tensor operator>=(const Tensor& a, const Tensor& b) { return greater_equal(a, b); }
+Tensor operator==(const Tensor& a, double b) { return equal(a, number_beside("equal", a, b)); }
+Tensor operator!=(const Tensor& a, double b) { return not_equal(a, number_beside("not_equal", a, b)); }
+Tensor operator<(const Tensor& a, double b) { return less(a, number_beside("less", a, b)); }
+Tensor operator<=(const Tensor& a, double b) { return less_equal(a, number_beside("less_equal", a, b)); }
+Tensor operator>(const Tensor& a, double b) { return greater(a, number_beside("greater", a, b)); }
+Tensor operator>=(const Tensor& a, double b) { return greater_equal(a, number_beside("greater_equal", a, b)); }
+Tensor operator==(double a, const Tensor& b) { return b == a; }
+Tensor operator!=(double a, const Tensor& b) { return b != a; }
+Tensor operator<(double a, const Tensor& b) { return b > a; }
+Tensor operator<=(double a, const Tensor& b) { return b >= a; }
+Tensor operator>(double a, const Tensor& b) { return b < a; }
+Tensor operator>=(double a, const Tensor& b) { return b <= a; }
+
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   return computed("logical_and", BinaryOp::logical_and, a, b, DType::boolean);
 }
@@ -241,5 +267,86 @@ Tensor logical_or(const Tensor& a, const Tensor& b) {
   return computed("logical_or", BinaryOp::logical_or, a, b, DType::boolean);
 }
 Tensor logical_not(const Tensor& x) { return unary_test("logical_not", kernels::UnaryOp::logical_not, x); }
+
+namespace {
+
+void check_bools(const char* op, Operands operands) {
+  check_alike(op, operands);
+  check_dtype(op, operands.begin()->tensor, DType::boolean, "needs bool tensors", operands);
+}
+
+}  // namespace
+
+Tensor operator&(const Tensor& a, const Tensor& b) {
+  check_bools("&", {{"lhs", a}, {"rhs", b}});
+  return logical_and(a, b);
+}
+Tensor operator|(const Tensor& a, const Tensor& b) {
+  check_bools("|", {{"lhs", a}, {"rhs", b}});
+  return logical_or(a, b);
+}
+Tensor operator~(const Tensor& x) {
+  check_bools("~", {{"x", x}});
+  return logical_not(x);
+}
+
+// In place.
+
+namespace {
+
+/// What x op= y does, `y` undefined for a number: compute() gives x op y on the tape, write() puts it over x.
+template <class Compute, class Write>
+Tensor assigned(const char* op, Tensor x, const Tensor& y, const Compute& compute, const Write& write) {
+  const Operands operands = {{"lhs", x}, {"rhs", y}};
+  check_devices(op, {{"lhs", x}, {"rhs", y.defined() ? y : x}});
+  if (y.defined() && broadcast_operands(op, operands) != x.shape())
+    fail<ShapeError>(op, "the right side does not broadcast to the left", operands);
+  if (repeats_elements(x.geometry()))
+    fail<ShapeError>(op, "several elements of the left side share one place", operands);
+  if (!wants_gradient({x, y})) {
+    write();
+    x.bump_version();
+    return x;
+  }
+  if (x.requires_grad() && x.is_leaf())
+    fail<Error>(op, "an in-place write to a leaf that requires grad needs a NoGradGuard", operands);
+  if (x.storage().use_count() > 1)
+    fail<Error>(op, "a view or a backward shares the memory of the left side; write x = x + y instead", operands);
+  swap_tensors(x, to(compute(), x.dtype()));
+  return x;
+}
+
+Tensor assigned(const char* op, BinaryOp kernel, Tensor (*function)(const Tensor&, const Tensor&), const Tensor& x,
+                const Tensor& y) {
+  if (!y.defined()) fail<ValueError>(op, "the right side is undefined", {{"lhs", x}});
+  const auto compute = [&] { return function(x, y); };
+  return assigned(op, x, y, compute, [&] {
+    if (x.dtype() != y.dtype() || x.dtype() == DType::boolean) {  // as autocast has it, or refused
+      Tensor(x).copy_from(compute());
+    } else {
+      const Tensor right = y.shares_storage_with(x) && y.geometry() != x.geometry() ? y.copy() : y;
+      kernels::binary(current_stream(x.device()), kernel, x.view(), x.view(), broadcast_view(right, x.shape()));
+    }
+  });
+}
+
+Tensor assigned(const char* op, UnaryOp kernel, const Tensor& x, double a, double b) {
+  if (x.defined() && x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"lhs", x}});
+  check_whole(op, x, a, b);
+  return assigned(
+      op, x, {}, [&] { return record_unary(kernel == UnaryOp::affine ? "affine" : "div", kernel, x, a, b); },
+      [&] { kernels::unary(current_stream(x.device()), kernel, x.view(), x.view(), a, b); });
+}
+
+}  // namespace
+
+Tensor operator+=(const Tensor& x, const Tensor& y) { return assigned("+=", BinaryOp::add, add, x, y); }
+Tensor operator-=(const Tensor& x, const Tensor& y) { return assigned("-=", BinaryOp::sub, sub, x, y); }
+Tensor operator*=(const Tensor& x, const Tensor& y) { return assigned("*=", BinaryOp::mul, mul, x, y); }
+Tensor operator/=(const Tensor& x, const Tensor& y) { return assigned("/=", BinaryOp::div, div, x, y); }
+Tensor operator+=(const Tensor& x, double y) { return assigned("+=", UnaryOp::affine, x, 1.0, y); }
+Tensor operator-=(const Tensor& x, double y) { return assigned("-=", UnaryOp::affine, x, 1.0, -y); }
+Tensor operator*=(const Tensor& x, double y) { return assigned("*=", UnaryOp::affine, x, y, 0.0); }
+Tensor operator/=(const Tensor& x, double y) { return assigned("/=", UnaryOp::quotient, x, y, 0.0); }
 
 }  // namespace poolgrad

@@ -181,6 +181,9 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   return out;
 }
 
+Tensor where(const Tensor& cond, const Tensor& a, double b) { return where(cond, a, number_beside("where", a, b)); }
+Tensor where(const Tensor& cond, double a, const Tensor& b) { return where(cond, number_beside("where", b, a), b); }
+
 Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   const Operands operands = {{"x", x}, {"mask", mask}};
   check_devices("masked_fill", operands);
@@ -223,7 +226,7 @@ Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding,
         [rows = kept, padding, like = table.shape(), options = table.options()](const BackwardCall& call) -> Gradients {
           const Tensor &grad = call.gradient(), looked_up = rows.unpack();
           if (grad_enabled()) {
-            const Tensor skipped = equal(looked_up, full({}, static_cast<double>(padding), looked_up.options()));
+            const Tensor skipped = looked_up == static_cast<double>(padding);
             const Tensor counted = masked_fill(grad, unsqueeze(skipped, -1), 0.0);
             return {index_add(zeros(like, options), 0, reshape(looked_up, {looked_up.count()}),
                               reshape(counted, {looked_up.count(), like[1]}))};

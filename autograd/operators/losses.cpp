@@ -43,8 +43,8 @@ ClassTargets::ClassTargets(const char* op, const Tensor& targets, std::int64_t c
   if (!(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0))
     fail<ValueError>(op, "label smoothing is outside [0, 1]", operands);
   rows = dense(targets);
-  counted = not_equal(rows, full({}, static_cast<double>(options.ignore_index), rows.options()));
-  safe = where(counted, rows, zeros({}, rows.options()));
+  counted = rows != static_cast<double>(options.ignore_index);
+  safe = where(counted, rows, 0.0);
   check_index_range(op, "target", safe, classes);
 }
 
@@ -52,13 +52,31 @@ Tensor ClassTargets::inverse_count(DType dtype) const {
   return reciprocal(clamp(to(sum(counted), dtype), 1.0, std::numeric_limits<double>::infinity()));
 }
 
-/// The loss of every row in primitive operators.
-Tensor row_losses(const Tensor& logits, const ClassTargets& targets, const CrossEntropyOptions& options) {
-  const Tensor picked = squeeze(gather(logits, -1, unsqueeze(targets.safe, -1)), -1);
+/// The loss of every row in primitive operators: `normaliser`, its log-sum-exp (none where that is 0), less the score
+/// of its target.
+Tensor target_losses(const Tensor& scores, const Tensor& normaliser, const ClassTargets& targets,
+                     const CrossEntropyOptions& options) {
+  const Tensor picked = squeeze(gather(scores, -1, unsqueeze(targets.safe, -1)), -1);
   const double smoothing = options.label_smoothing;
-  Tensor losses = log_sum_exp(logits) - picked * (1.0 - smoothing);
-  if (smoothing != 0.0) losses = losses - mean(logits, {-1}) * smoothing;
+  Tensor losses = picked * (smoothing - 1.0);
+  if (normaliser.defined()) losses = normaliser + losses;
+  if (smoothing != 0.0) losses = losses - mean(scores, -1) * smoothing;
   return masked_fill(losses, logical_not(targets.counted), 0.0);
+}
+
+Tensor reduced(const Tensor& losses, Reduction reduction) {
+  switch (reduction) {
+    case Reduction::none: return losses;
+    case Reduction::sum: return sum(losses);
+    default: return mean(losses);
+  }
+}
+
+/// Two floating tensors of one shape.
+void check_pair(const char* op, Operands operands) {
+  check_floating(op, operands);
+  if (operands.begin()[0].tensor.shape() != operands.begin()[1].tensor.shape())
+    fail<ShapeError>(op, "shapes differ", operands);
 }
 
 }  // namespace
@@ -86,7 +104,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
                    [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
                      const ClassTargets again("cross_entropy", classes, scores.shape().back(), options,
                                               {{"logits", scores}, {"targets", classes}});
-                     return {to(row_losses(in[0], again, options), grad.dtype())};
+                     return {to(target_losses(in[0], log_sum_exp(in[0]), again, options), grad.dtype())};
                    },
                    {scores}, {grad});
              Tensor dlogits = Tensor::empty_like(scores);
@@ -102,11 +120,58 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   }
 }
 
-Tensor mse_loss(const Tensor& a, const Tensor& b, CallSite) {
-  if (const auto cast = autocast("mse_loss", {a, b}); !cast.empty()) return mse_loss(cast[0], cast[1]);
-  check_floating("mse_loss", {{"a", a}, {"b", b}});
-  if (a.shape() != b.shape()) fail<ShapeError>("mse_loss", "shapes differ", {{"a", a}, {"b", b}});
-  return mean(square(a - b));
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, CrossEntropyOptions options, CallSite) {
+  const Operands operands = {{"log_probabilities", log_probabilities}, {"targets", targets}};
+  check_devices("nll_loss", operands);
+  if (!is_floating(log_probabilities.dtype()))
+    fail<DTypeError>("nll_loss", "log_probabilities need a floating dtype", operands);
+  if (log_probabilities.rank() == 0 || targets.shape() != row_shape(log_probabilities))
+    fail<ShapeError>("nll_loss", "needs log_probabilities (..., V) and targets (...)", operands);
+  const ClassTargets wanted("nll_loss", targets, log_probabilities.shape().back(), options, operands);
+  const DType wide = compute_dtype(log_probabilities.dtype());
+  const Tensor losses = target_losses(to(log_probabilities, wide), {}, wanted, options);
+  if (options.reduction == Reduction::mean) return sum(losses) * wanted.inverse_count(wide);
+  return reduced(losses, options.reduction);
+}
+
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction, CallSite) {
+  if (const auto cast = autocast("binary_cross_entropy_with_logits", {logits, targets}); !cast.empty())
+    return binary_cross_entropy_with_logits(cast[0], cast[1], reduction);
+  check_pair("binary_cross_entropy_with_logits", {{"logits", logits}, {"targets", targets}});
+  const DType wide = compute_dtype(logits.dtype());
+  const Tensor x = to(logits, wide), t = to(targets, wide);
+  return reduced(t * softplus(-x) + (1.0 - t) * softplus(x), reduction);
+}
+
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction, CallSite) {
+  if (const auto cast = autocast("kl_div", {log_q, p}); !cast.empty()) return kl_div(cast[0], cast[1], reduction);
+  check_pair("kl_div", {{"log_q", log_q}, {"p", p}});
+  if (p.rank() == 0) fail<ShapeError>("kl_div", "needs rows (..., V)", {{"log_q", log_q}, {"p", p}});
+  const DType wide = compute_dtype(p.dtype());
+  const Tensor weights = to(p, wide), none = weights == 0.0;  // where neither logarithm counts, infinite as it may be
+  const Tensor ratio = log(masked_fill(weights, none, 1.0)) - masked_fill(to(log_q, wide), none, 0.0);
+  return reduced(sum(weights * ratio, -1), reduction);
+}
+
+Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction, CallSite) {
+  if (const auto cast = autocast("mse_loss", {a, b}); !cast.empty()) return mse_loss(cast[0], cast[1], reduction);
+  check_pair("mse_loss", {{"a", a}, {"b", b}});
+  return reduced(square(a - b), reduction);
+}
+
+Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, CallSite) {
+  if (const auto cast = autocast("l1_loss", {a, b}); !cast.empty()) return l1_loss(cast[0], cast[1], reduction);
+  check_pair("l1_loss", {{"a", a}, {"b", b}});
+  return reduced(abs(a - b), reduction);
+}
+
+Tensor huber_loss(const Tensor& a, const Tensor& b, double delta, Reduction reduction, CallSite) {
+  if (const auto cast = autocast("huber_loss", {a, b}); !cast.empty())
+    return huber_loss(cast[0], cast[1], delta, reduction);
+  check_pair("huber_loss", {{"a", a}, {"b", b}});
+  if (!(delta > 0.0)) fail<ValueError>("huber_loss", "delta is not positive", {{"a", a}, {"b", b}});
+  const Tensor difference = a - b, bounded = clamp(difference, -delta, delta);
+  return reduced(bounded * (difference - bounded * 0.5), reduction);
 }
 
 namespace {

@@ -1,5 +1,6 @@
-// Losses: 0-dimensional results (but for Reduction::none), in f32 for f16 and bf16 inputs of the cross entropies. Their
-// backward reads the targets again: targets written since the forward pass throw Error.
+// Losses: 0-dimensional results (but for Reduction::none), in f32 for f16 and bf16 inputs of the cross entropies and
+// their kin. Their backward reads the targets again: targets written since the forward pass throw Error. Operands are
+// never broadcast (ShapeError).
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,22 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
 /// is its gradient, else in room of its size. Under autocast x may be f32, too. Mean or sum only (ValueError).
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets,
                             CrossEntropyOptions options = {}, CallSite = {});
-/// mean((a - b)^2); equal shapes, never broadcast (ShapeError).
-Tensor mse_loss(const Tensor& a, const Tensor& b, CallSite = {});
+/// cross_entropy of what log_softmax gave: log_probabilities (..., V), i64 targets (...). The same options and errors.
+Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, CrossEntropyOptions options = {},
+                CallSite = {});
+/// -t log(sigmoid(x)) - (1 - t) log(1 - sigmoid(x)) of each logit x and its target t in [0, 1], a tensor like logits;
+/// stable, and exact in the tails.
+Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targets,
+                                        Reduction reduction = Reduction::mean, CallSite = {});
+/// KL(p || q) = sum of p (log p - log q) over the last dimension, 0 where p is 0, for log_q (..., V) and p (..., V),
+/// both of one dtype; the mean is over rows (PyTorch's batchmean).
+Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction = Reduction::mean, CallSite = {});
+/// (a - b)^2 of each element.
+Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean, CallSite = {});
+/// |a - b| of each element; subgradient 0 at 0.
+Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction = Reduction::mean, CallSite = {});
+/// d^2 / 2 where |d| <= delta, else delta (|d| - delta / 2), for d = a - b (Huber 1964); delta > 0 (ValueError).
+Tensor huber_loss(const Tensor& a, const Tensor& b, double delta = 1.0, Reduction reduction = Reduction::mean,
+                  CallSite = {});
 
 }  // namespace poolgrad

@@ -1,6 +1,9 @@
 // Matrix products, row-major; floating dtypes; f16 and bf16 accumulate in f32.
 #pragma once
 
+#include <string_view>
+#include <vector>
+
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -12,5 +15,11 @@ Tensor matmul(const Tensor& a, const Tensor& b, CallSite = {});
 /// x (..., in) with weight (out, in) and optional bias (out): x weight^T + bias. One product, bias in its epilogue; the
 /// backward is one product for each of dx and dweight over all rows, without copies.
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias = {}, CallSite = {});
+/// Sums of products by letters, as NumPy's einsum: einsum("bqhd,bkhd->bhqk", {q, k}). A letter is a dimension; one that
+/// the result does not name is summed over, one that an operand names twice is its diagonal, and "..." are the
+/// dimensions that no letter names, broadcast. Without "->" the result has the "..." and then, in alphabetical order
+/// (upper case first), the letters that occur once. Operands are combined from left to right: what two share and
+/// nobody needs any more by matmul, else by a product. ValueError for a bad equation, ShapeError where sizes differ.
+Tensor einsum(std::string_view equation, const std::vector<Tensor>& operands, CallSite = {});
 
 }  // namespace poolgrad

@@ -1,5 +1,7 @@
 #include "autograd/operators/reductions.h"
 
+#include <limits>
+
 #include "allocator/error.h"
 #include "autograd/autocast.h"
 #include "autograd/engine/record.h"
@@ -100,6 +102,45 @@ Tensor running_sum(const Tensor& x, bool reverse) {
   return out;
 }
 
+/// combine() of every element with all before it along the last dimension, in log2(n) passes of differentiable
+/// operators (Hillis & Steele 1986): exact derivatives even where factors are 0 or numbers far apart. Half types
+/// compute in f32.
+template <class Combine>
+Tensor prefixes_of(const Tensor& x, const Combine& combine) {
+  const DType dtype = sum_dtype(x.dtype()), wide = is_half(dtype) ? DType::f32 : dtype;
+  const std::int64_t n = x.shape().back();
+  Tensor out = n < 2 || x.count() == 0 ? clone(x) : x;
+  if (out.dtype() != wide) out = to(out, wide);
+  for (std::int64_t step = 1; step < n && x.count() > 0; step *= 2)
+    out = cat({slice(out, -1, 0, step), combine(slice(out, -1, 0, n - step), slice(out, -1, step))}, -1);
+  return dtype == wide ? out : to(out, dtype);
+}
+Tensor running_product(const Tensor& x) {
+  return prefixes_of(x, [](const Tensor& before, const Tensor& own) { return before * own; });
+}
+Tensor running_log_sum_exp(const Tensor& x) {
+  return prefixes_of(x, [](const Tensor& before, const Tensor& own) { return log_sum_exp(stack({before, own}, -1)); });
+}
+
+/// An operator that is what its definition along the last dimension says, forwards and backwards; keeps x alone.
+Tensor record_defined(const char* name, Tensor (*definition)(const Tensor&), const Tensor& x, std::int64_t dim) {
+  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", {{"x", x}});
+  const int axis = normalize_dim(name, dim, x.shape());
+  if (axis != x.rank() - 1) return moved_from_end(record_defined(name, definition, moved_to_end(x, axis), -1), axis);
+  const auto compute = [definition](const Tensor& input) {
+    const NoGradGuard guard;
+    return definition(input);
+  };
+  Tensor out = compute(x);
+  if (wants_gradient({x}))
+    record(name, {x}, {out}, recipe(compute), [definition, x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
+      return differentiable_gradients(
+          [definition](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {definition(in[0])}; },
+          {x.unpack()}, {call.gradient()});
+    });
+  return out;
+}
+
 using Search = void (*)(Stream, const View&, const View&);
 
 Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_t dim, bool keep) {
@@ -147,6 +188,21 @@ Tensor variance(const Tensor& x, const Dims& dims, bool keep, double correction)
   check_floating("variance", {{"x", x}});
   const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
   return sum(square(x - mean(x, dims, true)), dims, keep) * (1.0 / (elements - correction));
+}
+
+namespace {
+
+/// sqrt(x) for x >= 0, with gradient 0 at 0.
+Tensor root(const Tensor& x) {
+  const Tensor flat = x == 0.0;
+  return masked_fill(sqrt(masked_fill(x, flat, 1.0)), flat, 0.0);
+}
+
+}  // namespace
+
+Tensor stddev(const Tensor& x, const Dims& dims, bool keep, double correction) {
+  check_floating("stddev", {{"x", x}});
+  return root(variance(x, dims, keep, correction));
 }
 
 Tensor prod(const Tensor& x, const Dims& dims, bool keep) {
@@ -216,9 +272,22 @@ Tensor cumsum(const Tensor& x, std::int64_t dim) {
   return moved_from_end(running_sum(moved_to_end(x, axis), /*reverse=*/false), axis);
 }
 
-Tensor norm(const Tensor& x) {
-  if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0]);
-  check_floating("norm", {{"x", x}});
+Tensor cumprod(const Tensor& x, std::int64_t dim) {
+  if (const auto cast = autocast("cumprod", {x}); !cast.empty()) return cumprod(cast[0], dim);
+  check_devices("cumprod", {{"x", x}});
+  return record_defined("cumprod", running_product, x, dim);
+}
+
+Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
+  if (const auto cast = autocast("logcumsumexp", {x}); !cast.empty()) return logcumsumexp(cast[0], dim);
+  check_floating("logcumsumexp", {{"x", x}});
+  return record_defined("logcumsumexp", running_log_sum_exp, x, dim);
+}
+
+namespace {
+
+/// The square root of the sum of all squares, 0-dimensional.
+Tensor length_of(const Tensor& x) {
   const Stream stream = current_stream(x.device());
   const Tensor squares = zeros({}, {DType::f64, x.device()});
   kernels::add_sum_of_squares(stream, squares.view(), x.view());
@@ -226,13 +295,25 @@ Tensor norm(const Tensor& x) {
   Tensor out = Tensor::empty({}, x.options());
   kernels::copy(stream, out.view(), squares.view());
   if (wants_gradient({x}))
-    record("norm", {x}, {out}, recipe([](const Tensor& input) { return norm(input); }),
+    record("norm", {x}, {out}, recipe([](const Tensor& input) { return length_of(input); }),
            [x = SavedTensor(x), out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
              const Tensor length = out.unpack();
-             const Tensor nonzero = masked_fill(length, equal(length, zeros({}, length.options())), 1.0);
+             const Tensor nonzero = masked_fill(length, length == 0.0, 1.0);
              return {x.unpack() * (call.gradient() / nonzero)};
            });
   return out;
+}
+
+}  // namespace
+
+Tensor norm(const Tensor& x, double p, const Dims& dims, bool keep) {
+  if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0], p, dims, keep);
+  check_floating("norm", {{"x", x}});
+  if (p == std::numeric_limits<double>::infinity()) return max(abs(x), dims, keep);
+  if (p != 1.0 && p != 2.0) fail<ValueError>("norm", "p is none of 1, 2 and inf", {{"x", x}});
+  if (p == 2.0 && dims.empty()) return keep ? reshape(length_of(x), Shape::filled(x.rank(), 1)) : length_of(x);
+  const Tensor wide = to(x, compute_dtype(x.dtype()));
+  return to(p == 1.0 ? sum(abs(wide), dims, keep) : root(sum(square(wide), dims, keep)), x.dtype());
 }
 
 }  // namespace poolgrad

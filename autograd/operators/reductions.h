@@ -1,5 +1,6 @@
-// Sums, means and extrema over dimensions. `dims` empty means all; `keep` leaves reduced dimensions as 1. The order of
-// every sum is fixed by the shape. A dimension out of range or named twice throws IndexError.
+// Sums, means and extrema over dimensions. `dims` is one number or a list, mean(x, -1) or mean(x, {0, 2}), and empty
+// means all; `keep` leaves reduced dimensions as 1. The order of every sum is fixed by the shape. A dimension out of
+// range or named twice throws IndexError.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -12,6 +13,8 @@ Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false);
 /// Divides by n - correction.
 Tensor variance(const Tensor& x, const Dims& dims = {}, bool keep = false, double correction = 1.0);
+/// sqrt(variance); gradient 0 where that is 0.
+Tensor stddev(const Tensor& x, const Dims& dims = {}, bool keep = false, double correction = 1.0);
 /// Exact gradients even where factors are 0.
 Tensor prod(const Tensor& x, const Dims& dims = {}, bool keep = false);
 /// Ties share the gradient equally. An empty reduction throws ShapeError.
@@ -21,12 +24,19 @@ Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor log_sum_exp(const Tensor& x, std::int64_t dim = -1, bool keep = false);
 /// Running sum, the element itself included.
 Tensor cumsum(const Tensor& x, std::int64_t dim);
+/// Running product; exact gradients even where factors are 0. A tree of log2(n) passes over x, forwards and backwards,
+/// as in logcumsumexp.
+Tensor cumprod(const Tensor& x, std::int64_t dim);
+/// log(cumsum(exp(x))), stable; -inf at the beginning gives -inf and zero gradients. Floating dtypes.
+Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
 /// bool / i64 results, no gradient. argmax and argmin give the first of equals.
 Tensor any(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor all(const Tensor& x, const Dims& dims = {}, bool keep = false);
 Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keep = false);
 Tensor argmin(const Tensor& x, std::int64_t dim = -1, bool keep = false);
-/// sqrt(sum of squares of all elements), squared and added in f64; gradient 0 at 0.
-Tensor norm(const Tensor& x);
+/// The p-norm of the elements along dims, p = 1, 2 or inf (ValueError): norm(x), norm(x, 2.0, -1). For p = 2 the
+/// gradient is 0 at 0, and the squares of all elements are taken and added in f64; for inf, ties share the gradient
+/// equally. Along dims, half types are added in f32.
+Tensor norm(const Tensor& x, double p = 2.0, const Dims& dims = {}, bool keep = false);
 
 }  // namespace poolgrad

@@ -1,9 +1,11 @@
 #include "autograd/operators/shared.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "allocator/error.h"
 #include "kernels/indexing.h"
+#include "tensor/creation.h"
 
 namespace poolgrad {
 
@@ -54,6 +56,20 @@ Shape broadcast_operands(const char* op, Operands operands) {
     shape = *both;
   }
   return shape;
+}
+
+Tensor number_beside(const char* op, const Tensor& x, double value) {
+  check_devices(op, {{"x", x}});
+  bool fits = is_floating(x.dtype()) || value == std::floor(value);
+  switch (x.dtype()) {
+    case DType::i64: fits = fits && value >= -0x1p63 && value < 0x1p63; break;
+    case DType::i32: fits = fits && value >= -0x1p31 && value < 0x1p31; break;
+    case DType::u8: fits = fits && value >= 0.0 && value < 256.0; break;
+    case DType::boolean: fits = fits && (value == 0.0 || value == 1.0); break;
+    default: break;
+  }
+  if (!fits) fail<ValueError>(op, "the number is none of the dtype", {{"x", x}});
+  return full({}, value, x.options());
 }
 
 View broadcast_view(const Tensor& x, const Shape& shape) {

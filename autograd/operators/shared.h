@@ -46,6 +46,9 @@ Shape broadcast_operands(const char* op, Operands operands);
 /// `x` as a kernel sees it when broadcast to `shape`.
 View broadcast_view(const Tensor& x, const Shape& shape);
 
+/// `value` as a 0-dimensional tensor like x. ValueError where x has integers or bools and `value` is none of them.
+Tensor number_beside(const char* op, const Tensor& x, double value);
+
 // The shared body of elementwise operators of one tensor.
 
 /// Which dtypes an elementwise operator takes.
@@ -69,6 +72,16 @@ Tensor assembled(const std::vector<Tensor>& parts, const Shape& shape, int dim, 
 /// assembled() with zeros, differentiable: the gradient of a part is its slice. Backward of slice, select and split.
 Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, const std::vector<std::int64_t>& starts,
              std::int64_t step = 1);
+
+/// x along the diagonal (offset, dim0, dim1) of zeros of shape `before`, differentiable: the gradient of diagonal().
+Tensor placed_on_diagonal(const Tensor& x, const Shape& before, std::int64_t offset, int dim0, int dim1,
+                          std::source_location at = std::source_location::current());
+
+/// windows (..., n, ..., size) of a dimension of `length` elements, as unfold() makes them, added up where they came
+/// from, in dtype. One pass for each element of a window, in their order; half types are added in f32. No gradient
+/// record.
+Tensor fold(const Tensor& windows, std::int64_t length, int axis, std::int64_t step, std::int64_t dilation, DType dtype,
+            std::source_location at = std::source_location::current());
 
 /// Puts `out`, x in another dtype, on the tape where a gradient is wanted; returns it.
 Tensor recorded_cast(const Tensor& x, const Tensor& out);

@@ -22,7 +22,6 @@ Tensor zero_where(const Tensor& condition, const Tensor& x) { return masked_fill
 /// grad * op'(x) in differentiable operators: what create_graph needs. Reads x or y = op(x) as the kernel does.
 Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor& y, double a, double b) {
   constexpr double pi = std::numbers::pi;
-  const auto less_than = [&](double bound) { return less(x, full({}, bound, x.options())); };
   switch (op) {
     case UnaryOp::neg: return -grad;
     case UnaryOp::affine: return grad * a;
@@ -36,19 +35,23 @@ Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor&
     case UnaryOp::expm1: return grad * (y + 1.0);
     case UnaryOp::log: return grad / x;
     case UnaryOp::log1p: return grad / (x + 1.0);
+    case UnaryOp::log2: return grad / (x * std::numbers::ln2);
     case UnaryOp::sin: return grad * cos(x);
     case UnaryOp::cos: return -(grad * sin(x));
+    case UnaryOp::tan: return grad * (square(y) + 1.0);
+    case UnaryOp::asin: return grad * rsqrt((1.0 - x) * (x + 1.0));
+    case UnaryOp::acos: return -(grad * rsqrt((1.0 - x) * (x + 1.0)));
+    case UnaryOp::atan: return grad / (square(x) + 1.0);
+    case UnaryOp::sinh: return grad * cosh(x);
+    case UnaryOp::cosh: return grad * sinh(x);
     case UnaryOp::tanh: return grad * (1.0 - square(y));
     case UnaryOp::sigmoid: return grad * (y - square(y));
     case UnaryOp::erf: return grad * exp(-square(x)) * (2.0 / std::sqrt(pi));
     case UnaryOp::softplus: return grad * sigmoid(x);
     case UnaryOp::power: return a == 0.0 ? zeros_like(grad) : grad * pow(x, a - 1.0) * a;
-    case UnaryOp::relu: return zero_where(logical_not(less(zeros({}, x.options()), x)), grad);
-    case UnaryOp::leaky_relu: {
-      const Tensor positive = less(zeros({}, x.options()), x);
-      return where(positive, grad, grad * a);
-    }
-    case UnaryOp::clamp: return zero_where(logical_or(less_than(a), less(full({}, b, x.options()), x)), grad);
+    case UnaryOp::relu: return zero_where(~(x > 0.0), grad);
+    case UnaryOp::leaky_relu: return where(x > 0.0, grad, grad * a);
+    case UnaryOp::clamp: return zero_where((x < a) | (x > b), grad);
     case UnaryOp::gelu: {
       const Tensor phi = erf(x * std::numbers::sqrt2 * 0.5) * 0.5 + 0.5;
       const Tensor density = exp(square(x) * -0.5) * (1.0 / std::sqrt(2.0 * pi));
@@ -127,8 +130,15 @@ Tensor exp(const Tensor& x) { return record_unary("exp", UnaryOp::exp, x); }
 Tensor expm1(const Tensor& x) { return record_unary("expm1", UnaryOp::expm1, x); }
 Tensor log(const Tensor& x) { return record_unary("log", UnaryOp::log, x); }
 Tensor log1p(const Tensor& x) { return record_unary("log1p", UnaryOp::log1p, x); }
+Tensor log2(const Tensor& x) { return record_unary("log2", UnaryOp::log2, x); }
 Tensor sin(const Tensor& x) { return record_unary("sin", UnaryOp::sin, x); }
 Tensor cos(const Tensor& x) { return record_unary("cos", UnaryOp::cos, x); }
+Tensor tan(const Tensor& x) { return record_unary("tan", UnaryOp::tan, x); }
+Tensor asin(const Tensor& x) { return record_unary("asin", UnaryOp::asin, x); }
+Tensor acos(const Tensor& x) { return record_unary("acos", UnaryOp::acos, x); }
+Tensor atan(const Tensor& x) { return record_unary("atan", UnaryOp::atan, x); }
+Tensor sinh(const Tensor& x) { return record_unary("sinh", UnaryOp::sinh, x); }
+Tensor cosh(const Tensor& x) { return record_unary("cosh", UnaryOp::cosh, x); }
 Tensor tanh(const Tensor& x) { return record_unary("tanh", UnaryOp::tanh, x); }
 Tensor sigmoid(const Tensor& x) { return record_unary("sigmoid", UnaryOp::sigmoid, x); }
 Tensor erf(const Tensor& x) { return record_unary("erf", UnaryOp::erf, x); }

@@ -113,6 +113,29 @@ Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
   return reshape(x, unsqueezed(x.geometry(), dim).shape);
 }
 
+namespace {
+
+/// x cut along `axis` into pieces of these sizes, which add up; one node.
+std::vector<Tensor> pieces_of(const Tensor& x, int axis, const std::vector<std::int64_t>& sizes) {
+  std::vector<Tensor> pieces;
+  std::vector<std::int64_t> starts;
+  std::int64_t start = 0;
+  for (const std::int64_t size : sizes) {
+    starts.push_back(start);
+    pieces.push_back(x.alias(sliced(x.geometry(), axis, start, start + size, 1)));
+    start += size;
+  }
+  if (wants_gradient({x}))
+    record("split", {x}, pieces, [axis, starts, before = x.shape()](const BackwardCall& call) -> Gradients {
+      std::vector<Tensor> gradients;
+      for (std::size_t i = 0; i < starts.size(); ++i) gradients.push_back(call.gradient(static_cast<int>(i)));
+      return {place(gradients, before, axis, starts)};
+    });
+  return pieces;
+}
+
+}  // namespace
+
 std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim) {
   check_defined("split", x);
   const int axis = normalize_dim("split", dim, x.shape());
@@ -122,19 +145,117 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim)
         "split",
         "dimension " + std::to_string(axis) + " does not divide into " + std::to_string(parts) + " equal parts",
         {{"x", x}});
-  std::vector<Tensor> pieces;
-  std::vector<std::int64_t> starts;
-  for (std::int64_t i = 0; i < parts; ++i) {
-    starts.push_back(i * (size / parts));
-    pieces.push_back(x.alias(sliced(x.geometry(), axis, starts.back(), starts.back() + size / parts, 1)));
+  return pieces_of(x, axis, std::vector(static_cast<std::size_t>(parts), size / parts));
+}
+
+std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+  check_defined("split", x);
+  const int axis = normalize_dim("split", dim, x.shape());
+  std::int64_t rest = x.shape()[axis];
+  bool fits = true;
+  for (const std::int64_t size : sizes) {
+    fits = fits && size >= 0 && size <= rest;
+    rest -= fits ? size : 0;
   }
+  if (!fits || rest != 0)
+    fail<ShapeError>("split", "the sizes do not add up to dimension " + std::to_string(axis), {{"x", x}});
+  return pieces_of(x, axis, sizes);
+}
+
+std::vector<Tensor> split(const Tensor& x, std::initializer_list<std::int64_t> sizes, std::int64_t dim) {
+  return split(x, std::vector(sizes), dim);
+}
+
+std::vector<Tensor> chunk(const Tensor& x, std::int64_t parts, std::int64_t dim) {
+  check_defined("chunk", x);
+  const int axis = normalize_dim("chunk", dim, x.shape());
+  if (parts < 1) fail<ValueError>("chunk", "the number of parts is below 1", {{"x", x}});
+  const std::int64_t size = x.shape()[axis], each = std::max<std::int64_t>((size - 1) / parts + 1, 1);
+  std::vector<std::int64_t> sizes;
+  for (std::int64_t start = 0; start < size || sizes.empty(); start += each)
+    sizes.push_back(std::min(each, size - start));
+  return pieces_of(x, axis, sizes);
+}
+
+Tensor placed_on_diagonal(const Tensor& x, const Shape& before, std::int64_t offset, int dim0, int dim1,
+                          std::source_location at) {
+  const Stream stream = current_stream(x.device());
+  Tensor out = Tensor::empty(before, x.options(), at);
+  kernels::fill(stream, out.view(), 0.0);
+  kernels::copy(stream, out.alias(diagonal_of(out.geometry(), offset, dim0, dim1)).view(), x.view());
   if (wants_gradient({x}))
-    record("split", {x}, pieces, [axis, starts, before = x.shape()](const BackwardCall& call) -> Gradients {
-      std::vector<Tensor> gradients;
-      for (std::size_t i = 0; i < starts.size(); ++i) gradients.push_back(call.gradient(static_cast<int>(i)));
-      return {place(gradients, before, axis, starts)};
+    record("place_on_diagonal", {x}, {out}, recipe([before, offset, dim0, dim1](const Tensor& input) {
+             return placed_on_diagonal(input, before, offset, dim0, dim1);
+           }),
+           [offset, dim0, dim1](const BackwardCall& call) -> Gradients {
+             return {diagonal(call.gradient(), offset, dim0, dim1)};
+           });
+  return out;
+}
+
+namespace {
+
+/// fold() on the tape: the gradient of unfold(), and its own is that.
+Tensor folded(const Tensor& windows, std::int64_t length, int axis, std::int64_t step, std::int64_t dilation,
+              std::source_location at = std::source_location::current()) {
+  Tensor out = fold(windows, length, axis, step, dilation, windows.dtype(), at);
+  if (wants_gradient({windows})) {
+    const std::int64_t size = windows.shape().back();
+    record("fold", {windows}, {out}, recipe([length, axis, step, dilation](const Tensor& input) {
+             return folded(input, length, axis, step, dilation);
+           }),
+           [axis, size, step, dilation](const BackwardCall& call) -> Gradients {
+             return {unfold(call.gradient(), axis, size, step, dilation)};
+           });
+  }
+  return out;
+}
+
+}  // namespace
+
+Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1) {
+  check_defined("diagonal", x);
+  Tensor out = x.alias(diagonal_of(x.geometry(), offset, dim0, dim1));
+  if (wants_gradient({x})) {
+    const int a = normalize_dim("diagonal", dim0, x.shape()), b = normalize_dim("diagonal", dim1, x.shape());
+    record("diagonal", {x}, {out}, [before = x.shape(), offset, a, b](const BackwardCall& call) -> Gradients {
+      return {placed_on_diagonal(call.gradient(), before, offset, a, b)};
     });
-  return pieces;
+  }
+  return out;
+}
+
+Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation) {
+  check_defined("unfold", x);
+  Tensor out = x.alias(unfolded(x.geometry(), dim, size, step, dilation));
+  if (wants_gradient({x})) {
+    const int axis = normalize_dim("unfold", dim, x.shape());
+    record("unfold", {x}, {out},
+           [axis, length = x.shape()[axis], step, dilation](const BackwardCall& call) -> Gradients {
+             return {folded(call.gradient(), length, axis, step, dilation)};
+           });
+  }
+  return out;
+}
+
+const Tensor Tensor::operator[](const Indices& indices) const {
+  check_defined("index", *this);
+  int named = 0, ellipses = 0;
+  for (const Index& index : indices) {
+    named += index.kind == Index::Kind::one || index.kind == Index::Kind::range;
+    ellipses += index.kind == Index::Kind::ellipsis;
+  }
+  if (ellipses > 1) fail<IndexError>("index", "more than one ellipsis", {{"x", *this}});
+  if (named > rank()) fail<IndexError>("index", std::to_string(named) + " indices are too many", {{"x", *this}});
+  Tensor out = *this;
+  int dim = 0;
+  for (const Index& index : indices) switch (index.kind) {
+      case Index::Kind::one: out = select(out, dim, index.start); break;
+      case Index::Kind::range: out = slice(out, dim++, index.start, index.stop, index.step); break;
+      case Index::Kind::ellipsis: dim += rank() - named; break;
+      case Index::Kind::new_axis: out = unsqueeze(out, dim++); break;
+    }
+  return out;
 }
 
 Tensor contiguous(const Tensor& x) {
@@ -219,6 +340,25 @@ Tensor place(const std::vector<Tensor>& parts, const Shape& shape, int dim, cons
            });
   }
   return out;
+}
+
+Tensor fold(const Tensor& windows, std::int64_t length, int axis, std::int64_t step, std::int64_t dilation, DType dtype,
+            std::source_location at) {
+  const Stream stream = current_stream(windows.device());
+  Shape shape = windows.shape();
+  const std::int64_t count = shape[axis], size = shape.back();
+  shape[axis] = length;
+  shape.erase(shape.rank() - 1);
+  const TensorOptions result{dtype, windows.device()}, sums{compute_dtype(dtype), windows.device()};
+  const Tensor terms = windows.dtype() == sums.dtype ? windows.detach() : to(windows.detach(), sums.dtype);
+  Tensor out = Tensor::empty(shape, sums, at);
+  kernels::fill(stream, out.view(), 0.0);
+  for (std::int64_t i = 0; i < size && count > 0; ++i) {
+    const std::int64_t first = i * dilation;
+    const View sum = out.alias(sliced(out.geometry(), axis, first, first + (count - 1) * step + 1, step)).view();
+    kernels::binary(stream, kernels::BinaryOp::add, sum, sum, terms.alias(selected(terms.geometry(), -1, i)).view());
+  }
+  return result.dtype == sums.dtype ? out : to(out, result.dtype);
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <vector>
 
@@ -27,6 +28,18 @@ Tensor squeeze(const Tensor& x, std::int64_t dim);
 Tensor unsqueeze(const Tensor& x, std::int64_t dim);
 /// `parts` equal pieces along dim (views); throws ShapeError where it does not divide.
 std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim);
+/// Pieces of these sizes along dim (views); throws ShapeError where they do not add up.
+std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim);
+std::vector<Tensor> split(const Tensor& x, std::initializer_list<std::int64_t> sizes, std::int64_t dim);
+/// At most `parts` pieces along dim, all of one size but for a smaller last one (views).
+std::vector<Tensor> chunk(const Tensor& x, std::int64_t parts, std::int64_t dim = 0);
+/// Elements (i, i + offset) of dim0 and dim1, which disappear, as a new last dimension (a view): batches of matrices
+/// are diagonal(x, 0, -2, -1). The gradient is zero elsewhere.
+Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1);
+/// Windows of `size` elements of dim, `dilation` apart, which begin every `step` elements (a view, as PyTorch's
+/// unfold): their number takes the place of dim, their elements are a new last dimension. The gradient of an element is
+/// the sum over its windows, rounded once for half types.
+Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step = 1, std::int64_t dilation = 1);
 /// Row-major: x itself if it already is, else a copy.
 Tensor contiguous(const Tensor& x);
 /// A differentiable row-major copy.

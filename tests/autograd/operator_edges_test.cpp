@@ -77,7 +77,7 @@ TEST(Kinks, HaveTheGradientsTheHeadersPromise) {
   EXPECT_EQ(slopes([](const Tensor& x) { return max(x); }, {2, 5, 5, 5, 5}), (Doubles{0, 0.25, 0.25, 0.25, 0.25}));
   EXPECT_EQ(slopes([](const Tensor& x) { return maximum(x, f64({1, 1, 1})); }, {0, 1, 2}), (Doubles{0, 0.5, 1}));
   EXPECT_EQ(slopes([](const Tensor& x) { return minimum(x, f64({1, 1, 1})); }, {0, 1, 2}), (Doubles{1, 0.5, 0}));
-  EXPECT_EQ(slopes(norm, {0, 0, 0}), (Doubles{0, 0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& x) { return norm(x); }, {0, 0, 0}), (Doubles{0, 0, 0}));
   EXPECT_EQ(slopes([](const Tensor& x) { return pow(x, 0.0); }, {0, 2}), (Doubles{0, 0}));
   EXPECT_EQ(slopes([](const Tensor& x) { return pow(x, f64({0, 1, 2})); }, {0, 0, 0}), (Doubles{0, 1, 0}));
   EXPECT_EQ(slopes([](const Tensor& b) { return pow(f64({0, 0}), b); }, {2, 0}), (Doubles{0, 0}));
@@ -133,6 +133,55 @@ TEST(Integers, RunningSumsAreI64WhateverIsAdded) {
   EXPECT_EQ(cumsum(bytes, 0).to_vector<std::int64_t>(), (Integers{200, 200, 200, 400, 400, 400}));
   const Tensor large = full({2}, 2e9, {.dtype = DType::i32});
   EXPECT_EQ(cumsum(large, 0).to_vector<std::int64_t>(), (Integers{2'000'000'000, 4'000'000'000}));
+}
+
+TEST(RunningProduct, IsExactForIntegersAndZeros) {
+  using Integers = std::vector<std::int64_t>;
+  const Tensor bytes = from_data<std::uint8_t>({20, 20, 20, 0, 5}, {5});
+  EXPECT_EQ(cumprod(bytes, 0).dtype(), DType::i64);
+  EXPECT_EQ(cumprod(bytes, 0).to_vector<std::int64_t>(), (Integers{20, 400, 8000, 0, 0}));
+  const Tensor x = from_data({2.0, 0.0, 3.0}, {3}).set_requires_grad();
+  EXPECT_EQ(grad({sum(cumprod(x, 0))}, {x})[0].to_vector<double>(), (Doubles{1, 8, 0}));
+  const Tensor one = from_data({5.0f}, {1}), product = cumprod(one, 0);
+  EXPECT_FALSE(product.shares_storage_with(one));
+}
+
+TEST(RunningLogSumExp, IsStableAndStartsFromNothing) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  const Tensor x = from_data({-infinity, -1000.0, 0.0, 1000.0, -1000.0}, {5}).set_requires_grad();
+  const Tensor y = logcumsumexp(x, 0);
+  EXPECT_EQ(y.to_vector<double>(), (Doubles{-infinity, -1000, 0, 1000, 1000}));
+  EXPECT_EQ(grad({sum(slice(y, 0, 1))}, {x})[0].to_vector<double>(), (Doubles{0, 1, 1, 2, 0}));
+  // 0, 1, 2, ... in f16: the sum of exp is e^n / (1 - 1/e), and e^20 no longer fits.
+  const Tensor ramp = to(arange(0, 20), DType::f16);
+  EXPECT_NEAR(to(logcumsumexp(ramp, 0), DType::f64).to_vector<double>()[19], 19.458675, 0.01);
+}
+
+TEST(Sort, GivesValuesAndPlacesAlongAnyDimensionOfAnyDtype) {
+  using Integers = std::vector<std::int64_t>;
+  const Tensor x = from_data<std::int32_t>({3, 1, 2, 1, 5, 0}, {2, 3});
+  const auto [rows, of_rows] = sort(x);
+  EXPECT_EQ(rows.dtype(), DType::i32);
+  EXPECT_EQ(rows.to_vector<std::int64_t>(), (Integers{1, 2, 3, 0, 1, 5}));
+  EXPECT_EQ(of_rows.to_vector<std::int64_t>(), (Integers{1, 2, 0, 2, 0, 1}));
+  const auto [columns, of_columns] = sort(x, 0, /*descending=*/true);
+  EXPECT_EQ(columns.to_vector<std::int64_t>(), (Integers{3, 5, 2, 1, 1, 0}));
+  EXPECT_EQ(of_columns.to_vector<std::int64_t>(), (Integers{0, 1, 0, 1, 0, 1}));
+  EXPECT_EQ(argsort(from_data({true, false, true, false}, {4})).to_vector<std::int64_t>(), (Integers{1, 3, 0, 2}));
+  EXPECT_TRUE(bit_equal(argsort(transpose(x, 0, 1), 0), transpose(of_rows, 0, 1)));
+  EXPECT_EQ(sort(zeros({2, 0, 3}), 1).values.shape(), (Shape{2, 0, 3}));
+}
+
+TEST(TopK, TakesTheBestAndGivesThemTheGradient) {
+  using Integers = std::vector<std::int64_t>;
+  const Tensor x = from_data<double>({1.0, NAN, 4.0, 4.0, -2.0}, {5}).set_requires_grad();
+  const auto [largest, places] = topk(x, 3);
+  EXPECT_EQ(largest.to_vector<double>(), (Doubles{4, 4, 1}));
+  EXPECT_EQ(places.to_vector<std::int64_t>(), (Integers{2, 3, 0}));
+  EXPECT_EQ(grad({sum(largest)}, {x})[0].to_vector<double>(), (Doubles{1, 0, 1, 1, 0}));
+  EXPECT_EQ(topk(x, 2, 0, /*largest=*/false).values.to_vector<double>(), (Doubles{-2, 1}));
+  EXPECT_EQ(topk(x, 0).values.shape(), (Shape{0}));
+  EXPECT_TRUE(std::isnan(topk(x, 5).values.to_vector<double>()[4]));
 }
 
 TEST(Norm, TakesSquaresThatTheDtypeCannotHold) {

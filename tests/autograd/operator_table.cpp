@@ -11,8 +11,8 @@ namespace poolgrad::testing {
 const std::vector<Operator>& operator_table() {
   static const std::vector<Operator> table = [] {
     std::vector<Operator> all;
-    for (const auto add :
-         {add_unary, add_binary, add_views, add_indexing, add_products, add_reductions, add_rows, add_attention})
+    for (const auto add : {add_unary, add_binary, add_views, add_indexing, add_products, add_windows, add_reductions,
+                           add_rows, add_attention})
       add(all);
     return all;
   }();

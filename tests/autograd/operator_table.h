@@ -76,6 +76,7 @@ void add_binary(std::vector<Operator>& table);
 void add_views(std::vector<Operator>& table);
 void add_indexing(std::vector<Operator>& table);
 void add_products(std::vector<Operator>& table);
+void add_windows(std::vector<Operator>& table);
 void add_reductions(std::vector<Operator>& table);
 void add_rows(std::vector<Operator>& table);
 void add_attention(std::vector<Operator>& table);

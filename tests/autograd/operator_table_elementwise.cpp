@@ -68,6 +68,13 @@ void add_unary(std::vector<Operator>& table) {
   add(unary("log1p", log1p, {-0.5, 4.0}, {0, 1, -0.875, 1e-3, 3e4}));
   add(unary("sin", sin, anywhere, {0, 1, -1, 10}));
   add(unary("cos", cos, anywhere, {0, 1, -1, 10}));
+  add(unary("log2", log2, positive, {1, 0.01, 3e4}));
+  add(unary("tan", tan, {-1.2, 1.2}, {0, 1, -1, 3}));
+  add(unary("asin", asin, {-0.9, 0.9}, {0, 0.5, -0.5, 1e-3}));
+  add(unary("acos", acos, {-0.9, 0.9}, {0, 0.5, -0.5, 1e-3}));
+  add(unary("atan", atan, anywhere, {0, 1, -1, 100}));
+  add(unary("sinh", sinh, anywhere, {0, 1, -1, 1e-3, 6}));
+  add(unary("cosh", cosh, anywhere, {0, 1, -1, 6}));
   add(unary("tanh", tanh, anywhere, {0, 1, -1, 20, -20}));
   add(unary("sigmoid", sigmoid, anywhere, {0, 1, -1, 30, -12}));
   table.back().rounding = 2.0;  // 1 - y loses digits near 1
@@ -90,6 +97,20 @@ void add_unary(std::vector<Operator>& table) {
   add(unary("inverse square", "power", power(-2.0), positive, {1, -1, 10}));
   add(unary("power one half", "power", power(0.5), positive, {1, 0.01, 100}));
   add(unary("power zero", "power", power(0.0), anywhere, {0, 1, -1, 100}));
+  add(unary("power of two", "pow", [](const Tensor& x) { return pow(2.0, x); }, anywhere, {0, 1, -1, 10}));
+  add(unary("at least", "maximum", [](const Tensor& x) { return maximum(x, 0.5); }, anywhere, {1, -1, 3e4}));
+  add(unary("at most", "minimum", [](const Tensor& x) { return minimum(0.5, x); }, anywhere, {1, -1, 3e4}));
+  add(unary("where, a number", "where", [](const Tensor& x) { return where(x > 0.5, x, 0.0) + where(x > 0.0, 2.0, x); },
+            anywhere, {1, -1, 3e4}));
+  const auto assigned = [](const Tensor& x) {
+    Tensor y = x * 3.0;
+    y += 1.5;
+    y *= -0.5;
+    y -= 0.25;
+    y /= 4.0;
+    return y;
+  };
+  add(unary("numbers assigned", "affine", assigned, anywhere, {0, 1, -1, 1e4}));
   add(unary("divided", "div", [](const Tensor& x) { return x / 3.0; }, anywhere, {0, 1, -1, 1e4}));
   add(unary("divisor", "reciprocal", [](const Tensor& x) { return 3.0 / x; }, positive, {1, -1, 10}));
   add(unary("clone", clone, anywhere, {0, 1, -1, 3e4}));
@@ -135,8 +156,24 @@ void add_binary(std::vector<Operator>& table) {
   add(binary("div", div, anywhere, positive), special({0, 1, -1, 100}, {1, -1, 8, -3}));
   add(binary("pow", [](const Tensor& a, const Tensor& b) { return pow(a, b); }, positive, {-1.5, 2.0}),
       special({1, 1, 2, 5}, {0, -1, 1, 3}));
-  add(binary("maximum", maximum, anywhere, anywhere), special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
-  add(binary("minimum", minimum, anywhere, anywhere), special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
+  add(binary(
+          "maximum", [](const Tensor& a, const Tensor& b) { return maximum(a, b); }, anywhere, anywhere),
+      special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
+  add(binary(
+          "minimum", [](const Tensor& a, const Tensor& b) { return minimum(a, b); }, anywhere, anywhere),
+      special({0, 1, -1, 3e4}, {1, 0, -2, -3e4}));
+  const auto assigned = [](const Tensor& a, const Tensor& b) {
+    Tensor y = expand(a, *broadcast_shapes(a.shape(), b.shape())) * 2.0;
+    y += b;
+    y *= b;
+    y -= a;
+    y /= b;
+    return y;
+  };
+  Operator in_place = binary("assigned", assigned, anywhere, positive);
+  in_place.records = {"add", "mul", "sub", "div"};
+  in_place.rounding = 8.0;
+  add(in_place);
   for (Operator& entry : table)
     if (entry.name == "pow" || entry.name == "div") entry.rounding = 4.0;  // derivatives of three rounded factors
 

@@ -1,3 +1,4 @@
+#include <limits>
 #include <utility>
 
 #include "attention/attend.h"
@@ -54,6 +55,54 @@ void add_products(std::vector<Operator>& table) {
                    .rounding = 4.0});
 }
 
+/// einsum, convolutions and pooling: products over letters and windows.
+void add_windows(std::vector<Operator>& table) {
+  Numbers numbers(38);
+  const auto letters = [&](const std::string& equation, std::set<std::string> records,
+                           const std::vector<Shape>& shapes) {
+    OperatorCase example{equation, {}};
+    for (const Shape& shape : shapes) example.inputs.push_back(numbers.normal(shape));
+    table.push_back({.name = "einsum " + equation,
+                     .records = std::move(records),
+                     .run = [equation](const auto& in) -> Tensors { return {einsum(equation, in)}; },
+                     .cases = {std::move(example)},
+                     .rounding = 16.0});
+  };
+  letters("bqhd,bkhd->bhqk", {"matmul"}, {{2, 3, 2, 4}, {2, 5, 2, 4}});
+  letters("ii", {"diagonal", "sum"}, {{3, 3}});
+  letters("i,j->ji", {"mul"}, {{3}, {2}});
+  letters("...ij,jk,k->...i", {"matmul"}, {{2, 3, 4}, {4, 2}, {2}});
+
+  const auto convolution = [&](std::string name, ConvOptions options, const Shape& x, const Shape& weight) {
+    OperatorCase example{to_string(x) + ", " + to_string(weight), {numbers.normal(x), numbers.normal(weight)}};
+    example.inputs.push_back(numbers.normal({weight[0]}));
+    table.push_back({.name = std::move(name),
+                     .records = {"conv2d"},
+                     .run = [options](const auto& in) -> Tensors {
+                       return {in[0].rank() == 4 ? conv2d(in[0], in[1], in[2], options)
+                                                 : conv1d(in[0], in[1], in[2], options)};
+                     },
+                     .cases = {std::move(example)},
+                     .rounding = 4.0});
+  };
+  convolution("conv2d", {}, {2, 2, 4, 3}, {3, 2, 2, 2});
+  convolution("conv2d, strided", {.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 2}}, {1, 2, 4, 5}, {2, 2, 3, 2});
+  convolution("conv2d, grouped", {.padding = 1, .groups = 2}, {2, 4, 3, 2}, {2, 2, 3, 3});
+  convolution("conv2d of points", {}, {2, 3, 2, 2}, {2, 3, 1, 1});
+  convolution("conv2d of nothing", {}, {0, 2, 3, 3}, {2, 2, 2, 2});
+  convolution("conv1d", {.stride = 2, .padding = 2}, {2, 2, 5}, {3, 2, 3});
+
+  const auto pooling = [&](std::string name, const std::string& record, std::function<Tensor(const Tensor&)> function,
+                           const std::vector<Shape>& shapes) {
+    table.push_back(one_input(std::move(name), {record, "unfold"}, std::move(function), shapes));
+    table.back().rounding = 4.0;
+  };
+  pooling("max_pool2d", "max", [](const Tensor& x) { return max_pool2d(x, 2, 1, 1); }, {{2, 1, 3, 4}});
+  pooling("avg_pool2d", "mean", [](const Tensor& x) { return avg_pool2d(x, {2, 3}, {}, {1, 0}); }, {{1, 2, 4, 6}});
+  pooling("max_pool1d", "max", [](const Tensor& x) { return max_pool1d(x, 2); }, {{2, 1, 5}});
+  pooling("avg_pool1d", "mean", [](const Tensor& x) { return avg_pool1d(x, 3, 2, 1); }, {{1, 2, 5}});
+}
+
 void add_reductions(std::vector<Operator>& table) {
   const auto add = [&](Operator entry, double rounding = 4.0) {
     entry.rounding = rounding;
@@ -88,8 +137,44 @@ void add_reductions(std::vector<Operator>& table) {
   add(one_input("cumsum", {"cumsum"}, [](const Tensor& x) { return cumsum(x, -1); }, {{3, 4}, {37}, {2, 0}}));
   add(one_input("cumsum of columns", {"cumsum", "permute"}, [](const Tensor& x) { return cumsum(x, 0); },
                 {{3, 4}, {2, 3, 5}}));
+  add(one_input("cumprod", {"cumprod", "mul"}, [](const Tensor& x) { return cumprod(x, -1); },
+                {{3, 4}, {7}, {1}, {2, 0}}),
+      8);
+  table.back().cases.push_back({"two zeros", {Numbers::values({2, 0, 3, 0, -2})}});
+  add(one_input("cumprod of columns", {"cumprod", "permute"}, [](const Tensor& x) { return cumprod(x, 0); },
+                {{3, 4}, {2, 3, 2}}),
+      8);
+  add(one_input("logcumsumexp", {"logcumsumexp", "log_sum_exp"}, [](const Tensor& x) { return logcumsumexp(x, -1); },
+                {{3, 4}, {7}, {1}, {2, 0}}),
+      8);
+  table.back().cases.push_back({"far apart", {Numbers::values({-100, 0, 100, 99, -100})}});
+  add(one_input("logcumsumexp of columns", {"logcumsumexp", "permute"},
+                [](const Tensor& x) { return logcumsumexp(x, 0); }, {{3, 4}}),
+      8);
+  add(one_input("sort", {"gather", "scatter_add"}, [](const Tensor& x) { return sort(x).values; },
+                {{3, 4}, {37}, {1}, {2, 0}}),
+      1);
+  add(one_input("sort of columns, descending", {"gather"}, [](const Tensor& x) { return sort(x, 0, true).values; },
+                {{3, 4}, {2, 3, 5}}),
+      1);
+  add(one_input("topk", {"gather", "scatter_add"}, [](const Tensor& x) { return topk(x, 2).values; },
+                {{3, 4}, {37}, {2, 3, 5}}),
+      1);
+  add(one_input("topk, smallest of columns", {"gather"}, [](const Tensor& x) { return topk(x, 2, 0, false).values; },
+                {{3, 4}, {0, 3}}),
+      1);
+  table.back().cases.back() = {"(2, 0)", {Numbers(1).normal({2, 0})}};
   add(one_input(
       "norm", {"norm"}, [](const Tensor& x) { return norm(x); }, some));
+  add(one_input("norm, 1", {"abs", "sum"}, [](const Tensor& x) { return norm(x, 1.0, {0}); }, {{3, 4}, {2, 3, 2}}));
+  add(one_input("norm, 2", {"square", "sqrt"}, [](const Tensor& x) { return norm(x, 2.0, -1, true); },
+                {{3, 4}, {2, 3, 2}}));
+  add(one_input("norm, inf", {"abs", "max"},
+                [](const Tensor& x) {
+                  return norm(x, std::numeric_limits<double>::infinity(), {0, -1});
+                },
+                {{3, 4}}));
+  add(one_input("stddev", {"square", "sqrt"}, [](const Tensor& x) { return stddev(x, 0); }, {{3, 4}, {5}}), 16);
 }
 
 void add_rows(std::vector<Operator>& table) {
@@ -167,6 +252,33 @@ void add_rows(std::vector<Operator>& table) {
        .run = [](const auto& in) -> Tensors { return {mse_loss(in[0], in[1])}; },
        .cases = {{"matrix", {numbers.normal({3, 5}), numbers.normal({3, 5})}}},
        .rounding = 4.0});
+  const auto loss = [&](std::string name, std::set<std::string> records,
+                        std::function<Tensor(const Tensor&, const Tensor&)> function, const Tensor& a,
+                        const Tensor& b) {
+    add({.name = std::move(name),
+         .records = std::move(records),
+         .run = [function = std::move(function)](const auto& in) -> Tensors { return {function(in[0], in[1])}; },
+         .cases = {{"matrix", {a, b}}},
+         .rounding = 8.0});
+  };
+  loss(
+      "l1_loss", {"sub", "abs", "mean"}, [](const Tensor& a, const Tensor& b) { return l1_loss(a, b); },
+      numbers.normal({3, 5}), numbers.normal({3, 5}));
+  loss(
+      "huber_loss", {"sub", "clamp", "mul", "sum"},
+      [](const Tensor& a, const Tensor& b) { return huber_loss(a, b, 0.75, Reduction::sum); }, numbers.normal({3, 5}),
+      numbers.normal({3, 5}));
+  loss(
+      "binary_cross_entropy_with_logits", {"softplus", "mul", "mean"},
+      [](const Tensor& a, const Tensor& b) { return binary_cross_entropy_with_logits(a, b); }, numbers.normal({3, 5}),
+      numbers.between(0.0, 1.0, {3, 5}));
+  loss(
+      "kl_div", {"log", "mul", "sum", "mean"}, [](const Tensor& a, const Tensor& b) { return kl_div(a, b); },
+      numbers.between(-3.0, -0.5, {3, 5}), numbers.between(0.1, 0.9, {3, 5}));
+  loss(
+      "nll_loss", {"gather", "sum"},
+      [](const Tensor& a, const Tensor& b) { return nll_loss(a, b, {.ignore_index = 2}); },
+      numbers.between(-3.0, -0.5, {6, 5}), numbers.indices(5, {6}));
   add(one_input(
       "checkpoint_tiled", {"tiles", "joined_tiles", "tanh", "mul"},
       [](const Tensor& x) { return checkpoint_tiled([](const Tensor& part) { return tanh(part) * part; }, x, 0, 2); },

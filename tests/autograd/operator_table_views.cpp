@@ -55,7 +55,52 @@ void add_views(std::vector<Operator>& table) {
                 },
                 {{3, 4}, {2, 3, 4}, {5, 3, 1}, {0, 3, 1}}));
 
+  add(one_input("diagonal", {"diagonal", "place_on_diagonal"}, [](const Tensor& x) { return diagonal(x, 1, -2, -1); },
+                {{3, 4}, {2, 4, 3}, {3, 1}, {2, 0, 3}}));
+  add(one_input("diagonal of outer dimensions", {"diagonal", "place_on_diagonal"},
+                [](const Tensor& x) { return diagonal(x, -1, 2, 0); }, {{3, 2, 4}}));
+  add(one_input("diag", {"place_on_diagonal", "diagonal"}, [](const Tensor& x) { return diag(x, -1); }, {{3}, {0}}));
+  add(one_input("unfold", {"unfold", "fold"}, [](const Tensor& x) { return unfold(x, 1, 3, 2); },
+                {{2, 7}, {2, 4, 3}, {0, 3}}));
+  add(one_input("unfold, dilated", {"unfold", "fold"}, [](const Tensor& x) { return unfold(x, -1, 2, 1, 3); },
+                {{2, 7}, {4}}));
+  add(one_input("index", {"select", "slice", "place"},
+                [](const Tensor& x) {
+                  return x[{-1, ellipsis, new_axis, slice(0, 3, 2)}];
+                },
+                {{2, 4}, {3, 2, 3}}));
+  add(one_input("tril", {"masked_fill"}, [](const Tensor& x) { return tril(x); }, {{3, 4}, {2, 4, 3}, {0, 2}}));
+  add(one_input("triu", {"masked_fill"}, [](const Tensor& x) { return triu(x, 1); }, {{3, 4}, {2, 4, 3}}));
+  add(one_input("roll", {"cat", "slice"}, [](const Tensor& x) { return roll(x, -2, 0); }, {{5}, {3, 2}, {0, 2}}));
+  table.back().cases.pop_back();  // of an empty tensor there is nothing to do
+  add(one_input("flip", {"index_select"},
+                [](const Tensor& x) {
+                  return flip(x, {0, -1});
+                },
+                {{3, 4}, {2, 2, 3}, {0, 2}}));
+  add(one_input("repeat", {"expand", "sum"}, [](const Tensor& x) { return repeat(x, 3, 0); }, {{3, 2}, {4}, {0, 2}}));
+  add(one_input("tile", {"expand", "sum"},
+                [](const Tensor& x) {
+                  return tile(x, {2, 1, 3});
+                },
+                {{3, 2}, {2, 1, 2}, {}}));
+
   Numbers numbers(24);
+  add({.name = "outer",
+       .records = {"mul"},
+       .run = [](const auto& in) -> Tensors { return {outer(in[0], in[1])}; },
+       .cases = {{"vectors", {numbers.normal({3}), numbers.normal({4})}},
+                 {"empty", {numbers.normal({0}), numbers.normal({2})}}}});
+  add({.name = "split by sizes",
+       .records = {"split", "place"},
+       .run = [](const auto& in) -> Tensors {
+         return split(in[0], {1, 0, 3}, 0);
+       },
+       .cases = {{"vector", {numbers.normal({4})}}, {"matrix", {numbers.normal({4, 2})}}}});
+  add({.name = "chunk",
+       .records = {"split", "place"},
+       .run = [](const auto& in) -> Tensors { return chunk(in[0], 3, -1); },
+       .cases = {{"a smaller last one", {numbers.normal({2, 7})}}, {"fewer than asked", {numbers.normal({2})}}}});
   add({.name = "split",
        .records = {"split", "place"},
        .run = [](const auto& in) -> Tensors { return split(in[0], 3, 1); },

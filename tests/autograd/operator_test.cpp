@@ -62,7 +62,7 @@ class OperatorTest : public ::testing::TestWithParam<std::size_t> {
 TEST_P(OperatorTest, HasTheGradientThatDifferencesGive) {
   for (const OperatorCase& example : entry().cases) {
     const GradcheckReport report = gradcheck(entry().run, leaves_of(example.inputs), entry().gradcheck);
-    EXPECT_TRUE(report) << where(example) << ": " << report.text;
+    EXPECT_TRUE(report) << where(example);
   }
 }
 
@@ -75,7 +75,7 @@ TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGiveOrRefusesIt) {
       continue;
     }
     const GradcheckReport report = gradgradcheck(entry().run, leaves_of(example.inputs), entry().gradcheck);
-    EXPECT_TRUE(report) << where(example) << ": " << report.text;
+    EXPECT_TRUE(report) << where(example);
   }
 }
 
@@ -122,9 +122,9 @@ class RecipeFollower : public SavedTensorPolicy {
 
 /// Views, and what takes too long or too many to be done again.
 const std::set<std::string> operations_without_recipe{
-    "reshape", "transpose",   "permute",       "slice",       "select",          "expand",
-    "split",   "split_heads", "cross_entropy", "ring_attend", "ring_attend_all", "linear_cross_entropy",
-    "leaf",    "tiles",       "joined_tiles",  "checkpoint"};
+    "diagonal", "unfold", "reshape",      "transpose",     "permute",     "slice",           "select",
+    "expand",   "split",  "split_heads",  "cross_entropy", "ring_attend", "ring_attend_all", "linear_cross_entropy",
+    "leaf",     "tiles",  "joined_tiles", "checkpoint"};
 
 TEST_P(OperatorTest, IsComputedAgainByItsRecipeBitForBit) {
   for (const OperatorCase& example : entry().cases)

@@ -29,6 +29,25 @@ TEST(Creation, FillsWithOneValueInEveryDtype) {
   EXPECT_EQ(zeros({0}).count(), 0);
 }
 
+TEST(Linspace, EndsWhereItIsToldTo) {
+  EXPECT_THAT(linspace(0, 1, 5).to_vector<float>(), ElementsAre(0, 0.25f, 0.5f, 0.75f, 1));
+  EXPECT_THAT(linspace(2, -1, 4).to_vector<float>(), ElementsAre(2, 1, 0, -1));
+  EXPECT_THAT(linspace(3, 9, 1).to_vector<float>(), ElementsAre(3));
+  EXPECT_EQ(linspace(3, 9, 0).count(), 0);
+  EXPECT_EQ(linspace(0.0, 0.1, 1000, {.dtype = DType::f64}).to_vector<double>().back(), 0.1);
+  EXPECT_EQ(error_of<ValueError>([] { linspace(0, 1, -1); }),
+            "[linspace] no finite range: start 0.000000, stop 1.000000, elements -1");
+  EXPECT_THROW(linspace(0, INFINITY, 3), ValueError);
+}
+
+TEST(Eye, HasOnesOnOneDiagonal) {
+  EXPECT_THAT(eye(2).to_vector<float>(), ElementsAre(1, 0, 0, 1));
+  EXPECT_THAT(eye(2, 3, 1, {.dtype = DType::i64}).to_vector<std::int64_t>(), ElementsAre(0, 1, 0, 0, 0, 1));
+  EXPECT_THAT(eye(3, 2, -2).to_vector<float>(), ElementsAre(0, 0, 0, 0, 1, 0));
+  EXPECT_THAT(eye(2, 2, 5).to_vector<float>(), Each(0.0f));
+  EXPECT_EQ(eye(0).count(), 0);
+}
+
 TEST(Arange, StopsBelowItsBound) {
   EXPECT_THAT(arange(0, 4).to_vector<float>(), ElementsAre(0, 1, 2, 3));
   EXPECT_THAT(arange(1, 2, 0.25, {.dtype = DType::f64}).to_vector<double>(), ElementsAre(1, 1.25, 1.5, 1.75));

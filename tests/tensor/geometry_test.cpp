@@ -104,6 +104,53 @@ TEST(Geometry, SlicedTakesEveryStepthElement) {
   });
 }
 
+TEST(Geometry, DiagonalsTakeBothIndicesTogether) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    const std::int64_t rank = x.shape.rank();
+    if (rank < 2) return;
+    const std::int64_t a = pick(random, 0, rank - 1), b = (a + pick(random, 1, rank - 1)) % rank;
+    const std::int64_t offset = pick(random, -5, 5);
+    std::vector<std::pair<std::int64_t, std::int64_t>> taken;  // by the definition
+    for (std::int64_t i = 0; i < x.shape[static_cast<int>(a)]; ++i)
+      if (i + offset >= 0 && i + offset < x.shape[static_cast<int>(b)]) taken.emplace_back(i, i + offset);
+    const Geometry view = diagonal_of(x, offset, a, b - rank);
+    ASSERT_EQ(view.shape.back(), static_cast<std::int64_t>(taken.size()));
+    expect_view(view, x, [&](Coordinate c) {
+      const auto [i, j] = taken[static_cast<std::size_t>(c.back())];
+      c.pop_back();
+      for (const std::int64_t d : {std::min(a, b), std::max(a, b)}) c.insert(c.begin() + d, d == a ? i : j);
+      return c;
+    });
+  });
+}
+
+TEST(Geometry, WindowsBeginEveryStep) {
+  for_random_geometries([](const Geometry& x, Random& random) {
+    if (x.shape.rank() == 0) return;
+    const auto d = static_cast<std::size_t>(pick(random, 0, x.shape.rank() - 1));
+    const std::int64_t length = x.shape[static_cast<int>(d)];
+    const std::int64_t size = pick(random, 1, 3), step = pick(random, 1, 3), dilation = pick(random, 1, 2);
+    const auto unfold = [&] { return unfolded(x, static_cast<std::int64_t>(d), size, step, dilation); };
+    std::int64_t windows = 0;  // by the definition
+    while (windows * step + (size - 1) * dilation < length) ++windows;
+    if (windows == 0) {
+      EXPECT_THROW(unfold(), ShapeError);
+      return;
+    }
+    const Geometry view = unfold();
+    ASSERT_EQ(view.shape[static_cast<int>(d)], windows);
+    ASSERT_EQ(view.shape.back(), size);
+    expect_view(view, x, [&](Coordinate c) {
+      c[d] = c[d] * step + c.back() * dilation;
+      c.pop_back();
+      return c;
+    });
+  });
+  EXPECT_TRUE(repeats_elements(unfolded(contiguous_geometry({7}), 0, 3, 2, 1)));
+  EXPECT_FALSE(repeats_elements(unfolded(contiguous_geometry({7}), 0, 3, 3, 1)));
+  EXPECT_THROW(unfolded(contiguous_geometry({7}), 0, INT64_MAX, 1, INT64_MAX), ShapeError);
+}
+
 TEST(Geometry, SlicedAcceptsTheLargestBounds) {
   const Geometry x = contiguous_geometry({5});
   EXPECT_EQ(sliced(x, 0, INT64_MIN, INT64_MAX, INT64_MAX).shape, Shape{1});

@@ -1,0 +1,232 @@
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "allocator/error.h"
+#include "autograd/operators/arithmetic.h"
+#include "autograd/operators/matmul.h"
+#include "autograd/operators/reductions.h"
+#include "autograd/operators/shared.h"
+#include "autograd/operators/views.h"
+
+namespace poolgrad {
+namespace {
+
+/// A dimension's name: a letter, or one of the digits that stand for the dimensions of "...", '0' being the last.
+using Label = char;
+using Labels = std::string;
+
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+bool mentions(std::string_view labels, Label label) { return labels.find(label) != std::string_view::npos; }
+
+/// Whose equation it is: what its errors say.
+class Equation {
+ public:
+  Equation(std::string_view text, const std::vector<Tensor>& operands);
+
+  std::vector<Labels> inputs;  // one for each operand, as many as it has dimensions
+  Labels output;
+
+  template <class E>
+  [[noreturn]] void refuse(const std::string& reason) const {
+    std::string text = "[einsum] " + reason + " in \"" + text_ + "\"";
+    for (std::size_t i = 0; i < operands_.size(); ++i)
+      text += (i ? ", operand " : ": operand ") + std::to_string(i) + " " + describe(operands_[i]);
+    throw E(text);
+  }
+
+ private:
+  /// The labels that `term` stands for.
+  Labels expanded(std::string_view term, int dims_of_ellipsis) const;
+
+  std::string text_;
+  const std::vector<Tensor>& operands_;
+};
+
+Labels Equation::expanded(std::string_view term, int dims_of_ellipsis) const {
+  Labels labels;
+  for (std::size_t i = 0; i < term.size(); ++i) {
+    if (is_letter(term[i])) {
+      labels += term[i];
+    } else if (term.substr(i, 3) == "..." && !mentions(term.substr(i + 3), '.')) {
+      for (int d = dims_of_ellipsis - 1; d >= 0; --d) labels += static_cast<Label>('0' + d);
+      i += 2;
+    } else {
+      refuse<ValueError>(std::string("unexpected '") + term[i] + "'");
+    }
+  }
+  return labels;
+}
+
+Equation::Equation(std::string_view text, const std::vector<Tensor>& operands) : text_(text), operands_(operands) {
+  if (operands.empty()) throw ValueError("[einsum] no operands for \"" + text_ + "\"");
+  for (std::size_t i = 0; i < operands.size(); ++i)
+    if (!operands[i].defined()) throw ValueError("[einsum] operand " + std::to_string(i) + " is undefined");
+  std::string equation = text_;
+  std::erase(equation, ' ');
+  const std::size_t arrow = equation.find("->");
+  std::vector<std::string> terms(1);
+  for (const char c : equation.substr(0, arrow))
+    if (c == ',')
+      terms.emplace_back();
+    else
+      terms.back() += c;
+  if (terms.size() != operands.size())
+    refuse<ValueError>(std::to_string(operands.size()) + " operands for " + std::to_string(terms.size()) + " terms");
+
+  int most = 0;  // dimensions that "..." stands for
+  for (std::size_t i = 0; i < terms.size(); ++i) {
+    const int letters = static_cast<int>(std::count_if(terms[i].begin(), terms[i].end(), is_letter));
+    const int others = mentions(terms[i], '.') ? std::max(operands[i].rank() - letters, 0) : 0;
+    inputs.push_back(expanded(terms[i], others));
+    if (static_cast<int>(inputs[i].size()) != operands[i].rank())
+      refuse<ShapeError>("operand " + std::to_string(i) + " has another number of dimensions than its term");
+    most = std::max(most, others);
+  }
+
+  const Labels all = [&] {
+    Labels joined;
+    for (const Labels& labels : inputs) joined += labels;
+    return joined;
+  }();
+  if (arrow != std::string::npos) {
+    output = expanded(std::string_view(equation).substr(arrow + 2), most);
+    for (const Label label : output)
+      if (std::count(output.begin(), output.end(), label) > 1)
+        refuse<ValueError>(std::string("the result names '") + label + "' twice");
+    for (int d = 0; d < most; ++d)
+      if (!mentions(output, static_cast<Label>('0' + d))) refuse<ValueError>("the result lacks the \"...\"");
+  } else {
+    for (int d = most - 1; d >= 0; --d) output += static_cast<Label>('0' + d);
+    Labels sorted = all;
+    std::sort(sorted.begin(), sorted.end());
+    for (const Label label : sorted)
+      if (is_letter(label) && std::count(all.begin(), all.end(), label) == 1) output += label;
+  }
+  for (const Label label : output)
+    if (!mentions(all, label)) refuse<ValueError>(std::string("no operand names '") + label + "'");
+
+  // A letter has one size; the dimensions of "..." broadcast.
+  std::int64_t size_of_letter[128] = {};
+  for (auto& size : size_of_letter) size = -1;
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    for (std::size_t d = 0; d < inputs[i].size(); ++d) {
+      const std::int64_t own = operands[i].shape()[static_cast<int>(d)];
+      std::int64_t& size = size_of_letter[static_cast<std::size_t>(inputs[i][d])];
+      const bool broadcasts = !is_letter(inputs[i][d]);
+      if (size == -1 || (broadcasts && size == 1)) {
+        size = own;
+      } else if (size != own && !(broadcasts && own == 1)) {
+        refuse<ShapeError>((broadcasts ? std::string("\"...\"") : std::string("'") + inputs[i][d] + "'") + " is both " +
+                           std::to_string(size) + " and " + std::to_string(own));
+      }
+    }
+}
+
+/// A tensor with a label for each of its dimensions, no label twice.
+struct Labelled {
+  Tensor tensor;
+  Labels labels;
+
+  /// The operand's diagonals where its term names a letter twice.
+  Labelled(const Tensor& operand, const Labels& names) : tensor(operand), labels(names) {
+    for (std::size_t d = 0; d < labels.size();) {
+      const std::size_t again = labels.find(labels[d], d + 1);
+      if (again == Labels::npos) {
+        ++d;
+        continue;
+      }
+      tensor = diagonal(tensor, 0, static_cast<std::int64_t>(d), static_cast<std::int64_t>(again));
+      labels += labels[d];
+      labels.erase(again, 1);
+      labels.erase(d, 1);
+    }
+  }
+
+  /// Sums over what nobody needs.
+  void keep(std::string_view needed) {
+    Dims dims;
+    Labels kept;
+    for (std::size_t d = 0; d < labels.size(); ++d)
+      if (mentions(needed, labels[d]))
+        kept += labels[d];
+      else
+        dims.append(static_cast<std::int64_t>(d));
+    if (!dims.empty()) tensor = sum(tensor, dims);
+    labels = kept;
+  }
+  /// Dimensions in the order of `order`, with size 1 for those it lacks.
+  Tensor in_order(std::string_view order) const {
+    Dims present;
+    for (const Label label : order)
+      if (mentions(labels, label)) present.append(static_cast<std::int64_t>(labels.find(label)));
+    Tensor out = permute(tensor, present);
+    for (std::size_t d = 0; d < order.size(); ++d)
+      if (!mentions(labels, order[d])) out = unsqueeze(out, static_cast<std::int64_t>(d));
+    return out;
+  }
+};
+
+/// The sizes of `count` dimensions from `first` on, multiplied.
+std::int64_t merged_size(const Shape& shape, std::size_t first, std::size_t count) {
+  std::int64_t size = 1;
+  for (std::size_t d = first; d < first + count; ++d) size *= shape[static_cast<int>(d)];
+  return size;
+}
+
+/// (batch..., rows..., columns...) -> (batch..., rows, columns).
+Tensor as_matrices(const Tensor& x, std::size_t batch, std::size_t rows, std::size_t columns) {
+  Shape shape;
+  for (std::size_t d = 0; d < batch; ++d) shape.append(x.shape()[static_cast<int>(d)]);
+  shape.append(merged_size(x.shape(), batch, rows));
+  shape.append(merged_size(x.shape(), batch + rows, columns));
+  return reshape(x, shape);
+}
+
+/// a and b, summed over what only the two of them name.
+Labelled combined(const Labelled& a, const Labelled& b, std::string_view needed) {
+  Labels batch, inner, left, right;
+  for (const Label label : a.labels)
+    (!mentions(b.labels, label) ? left : mentions(needed, label) ? batch : inner) += label;
+  for (const Label label : b.labels)
+    if (!mentions(a.labels, label)) (is_letter(label) ? right : batch) += label;
+  // The dimensions of "..." are batches even where one side lacks them.
+  std::erase_if(left, [&](Label label) { return !is_letter(label) && (batch += label, true); });
+  if (inner.empty()) {
+    const Labels order = batch + left + right;
+    return {a.in_order(order) * b.in_order(order), order};
+  }
+  const Tensor rows = as_matrices(a.in_order(batch + left + inner), batch.size(), left.size(), inner.size());
+  const Tensor columns = as_matrices(b.in_order(batch + inner + right), batch.size(), inner.size(), right.size());
+  const Tensor product = matmul(rows, columns);
+  Shape shape;
+  for (std::size_t d = 0; d < batch.size(); ++d) shape.append(product.shape()[static_cast<int>(d)]);
+  for (const Label label : left) shape.append(a.tensor.size(static_cast<std::int64_t>(a.labels.find(label))));
+  for (const Label label : right) shape.append(b.tensor.size(static_cast<std::int64_t>(b.labels.find(label))));
+  return {reshape(product, shape), batch + left + right};
+}
+
+}  // namespace
+
+Tensor einsum(std::string_view text, const std::vector<Tensor>& operands, CallSite) {
+  const Equation equation(text, operands);
+  for (const Tensor& operand : operands)
+    if (operand.device() != operands[0].device()) equation.refuse<DeviceError>("operands live on different devices");
+  // What those from operand i on, or the result, still need.
+  const auto needed_from = [&](std::size_t i) {
+    Labels labels = equation.output;
+    for (; i < operands.size(); ++i) labels += equation.inputs[i];
+    return labels;
+  };
+  Labelled result(operands[0], equation.inputs[0]);
+  result.keep(needed_from(1));
+  for (std::size_t i = 1; i < operands.size(); ++i) {
+    Labelled next(operands[i], equation.inputs[i]);
+    next.keep(needed_from(i + 1) + result.labels);
+    result = combined(result, next, needed_from(i + 1));
+  }
+  return result.in_order(equation.output);
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,53 @@
+#include "autograd/operators/sorting.h"
+
+#include <string>
+
+#include "allocator/error.h"
+#include "autograd/operators/indexing.h"
+#include "autograd/operators/shared.h"
+#include "kernels/reduce.h"
+
+namespace poolgrad {
+namespace {
+
+int sorted_axis(const char* name, const Tensor& x, std::int64_t dim) {
+  check_devices(name, {{"x", x}});
+  if (x.rank() == 0) fail<ShapeError>(name, "x has no dimensions", {{"x", x}});
+  return normalize_dim(name, dim, x.shape());
+}
+
+/// The first `count` places of the order along `axis`.
+Tensor first_places(const Tensor& x, int axis, std::int64_t count, bool descending,
+                    std::source_location at = std::source_location::current()) {
+  const Tensor rows = moved_to_end(x.detach(), axis);
+  Shape shape = rows.shape();
+  shape[shape.rank() - 1] = count;
+  const Tensor out = Tensor::empty(shape, {DType::i64, x.device()}, at);
+  kernels::argsort(current_stream(x.device()), out.view(), rows.view(), descending);
+  return moved_from_end(out, axis);
+}
+
+}  // namespace
+
+Sorted sort(const Tensor& x, std::int64_t dim, bool descending) {
+  const int axis = sorted_axis("sort", x, dim);
+  const Tensor indices = first_places(x, axis, x.shape()[axis], descending);
+  return {gather(x, axis, indices), indices};
+}
+
+Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
+  const int axis = sorted_axis("argsort", x, dim);
+  return first_places(x, axis, x.shape()[axis], descending);
+}
+
+Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+  const int axis = sorted_axis("topk", x, dim);
+  if (k < 0 || k > x.shape()[axis])
+    fail<ValueError>(
+        "topk", "there are no " + std::to_string(k) + " elements to choose along dimension " + std::to_string(axis),
+        {{"x", x}});
+  const Tensor indices = first_places(x, axis, k, largest);
+  return {gather(x, axis, indices), indices};
+}
+
+}  // namespace poolgrad
