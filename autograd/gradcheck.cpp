@@ -107,6 +107,11 @@ double coarsest(const Tensors& tensors) {
   return roundoff;
 }
 
+/// What the report calls an input.
+std::string input_label(const GradcheckOptions& options, std::size_t input) {
+  return input < options.names.size() ? options.names[input] : fmt::format("input {}", input);
+}
+
 class Check {
  public:
   /// `inputs` are leaves_of() what the user gave.
@@ -118,9 +123,8 @@ class Check {
     for (std::size_t i : checked_)
       if (inputs[i].dtype() != DType::f64 && !options.allow_low_precision)
         throw DTypeError(
-            fmt::format("[{}] differences mislead in less than f64; pass f64 or allow_low_precision: "
-                        "input {} {}",
-                        name, i, describe(inputs[i])));
+            fmt::format("[{}] differences mislead in less than f64; pass f64 or allow_low_precision: {} {}", name,
+                        label(i), describe(inputs[i])));
   }
 
   GradcheckReport run() {
@@ -168,9 +172,9 @@ class Check {
       const Tensor& input = inputs_[checked_[k]];
       if (!found[k].defined() && input.count() != 0 && !options_.allow_unused)
         fail(
-            fmt::format("no output depends on input {} {}: there is nothing to compare; pass allow_unused = true if it "
-                        "is meant so",
-                        checked_[k], describe(input)));
+            fmt::format("no output depends on {} {}: there is nothing to compare; pass allow_unused = true if it is "
+                        "meant so",
+                        label(checked_[k]), describe(input)));
     }
   }
 
@@ -178,7 +182,7 @@ class Check {
     const Tensors again = gradients(evaluation.outputs, evaluation.wanted, weights, {.retain_graph = true});
     for (std::size_t i = 0; i < checked_.size(); ++i)
       if (!bit_equal(again[i], analytic[i]))
-        fail(fmt::format("two backward passes over one graph give other bits for input {}", checked_[i]));
+        fail(fmt::format("two backward passes over one graph give other bits for {}", label(checked_[i])));
     const Evaluation repeated(function_, inputs_);
     const Tensors other = gradients(repeated.outputs, repeated.wanted, weights, {});
     for (std::size_t i = 0; i < repeated.outputs.size(); ++i)
@@ -186,7 +190,7 @@ class Check {
         fail(fmt::format("two runs of the function give other bits in floating output {}", i));
     for (std::size_t i = 0; i < checked_.size(); ++i)
       if (!bit_equal(other[i], analytic[i]))
-        fail(fmt::format("two runs of function and backward give other bits for input {}", checked_[i]));
+        fail(fmt::format("two runs of function and backward give other bits for {}", label(checked_[i])));
   }
 
   void check_layouts(const Evaluation& evaluation, const Tensors& weights, const Tensors& analytic) {
@@ -207,8 +211,8 @@ class Check {
   void expect_close(const char* what, const Tensors& found, const Tensors& expected) {
     for (std::size_t i = 0; i < checked_.size(); ++i)
       if (!all_close(found[i], expected[i], tolerance_.relative, tolerance_.absolute, true))
-        fail(fmt::format("{} gives another gradient of input {} than the same numbers in a row (differs by {:.3g})",
-                         what, checked_[i], max_difference(found[i], expected[i])));
+        fail(fmt::format("{} gives another gradient of {} than the same numbers in a row (differs by {:.3g})", what,
+                         label(checked_[i]), max_difference(found[i], expected[i])));
   }
 
   void compare(const Tensors& analytic, const Tensors& weights) {
@@ -236,7 +240,7 @@ class Check {
       }
       elements += analytic[k].count();
       wrong_elements += wrong;
-      wrong_by_input += fmt::format("{}{} of {} of input {}", k == 0 ? "" : ", ", wrong, values.size(), checked_[k]);
+      wrong_by_input += fmt::format("{}{} of {} of {}", k == 0 ? "" : ", ", wrong, values.size(), label(checked_[k]));
     }
     if (elements == 0) {
       report_.text = fmt::format("{} passed: the inputs are empty", name_);
@@ -269,8 +273,10 @@ class Check {
   }
 
   std::string place() const {
-    return fmt::format(" at element {} of input {} {}", to_string(report_.index), report_.input, describe(input()));
+    return fmt::format(" at element {} of {} {}", to_string(report_.index),
+                       label(static_cast<std::size_t>(report_.input)), describe(input()));
   }
+  std::string label(std::size_t input) const { return input_label(options_, input); }
   const Tensor& input() const { return inputs_[static_cast<std::size_t>(report_.input)]; }
   double allowed(double numeric) const { return tolerance_.absolute + tolerance_.relative * std::abs(numeric); }
   double epsilon(std::size_t input) const {
@@ -316,8 +322,12 @@ GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<
   };
 
   Tensors point = leaves;
-  for (Tensor& weight : random_weights(Evaluation(function, leaves).outputs, options.seed + 1))
+  while (options.names.size() < leaves.size()) options.names.push_back(input_label(options, options.names.size()));
+  options.names.resize(leaves.size());
+  for (Tensor& weight : random_weights(Evaluation(function, leaves).outputs, options.seed + 1)) {
+    options.names.push_back(fmt::format("output gradient {}", point.size() - leaves.size()));
     point.push_back(weight.set_requires_grad());
+  }
   options.allow_unused = true;  // a gradient need not depend on everything that the function depends on
   Check check("gradgradcheck", gradient, point, options);
 
@@ -327,10 +337,8 @@ GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<
   const Tolerance tolerance(options, coarsest(plain));
   for (std::size_t i = 0; i < plain.size(); ++i)
     if (!all_close(recorded[i], plain[i], tolerance.relative, tolerance.absolute, true))
-      return {.passed = false,
-              .text = fmt::format("gradgradcheck failed: gradient {} differs by {:.3g} with create_graph", i,
-                                  max_difference(recorded[i], plain[i])),
-              .index = {}};
+      return {{false, fmt::format("gradgradcheck failed: gradient {} differs by {:.3g} with create_graph", i,
+                                  max_difference(recorded[i], plain[i]))}};
   return check.run();
 }
 

@@ -1,16 +1,20 @@
 // Compares analytic gradients with central differences. For unit tests of gradients: ours and yours.
 //
 //   Tensor x = randn({3, 4}, {.dtype = DType::f64}).set_requires_grad();
-//   const GradcheckReport report = gradcheck([](const auto& inputs) { return std::vector{tanh(inputs[0])}; }, {x});
-//   EXPECT_TRUE(report) << report.text;
+//   EXPECT_TRUE(gradcheck([](const Tensor& a) { return tanh(a); }, x));  // prints the whole report
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "tensor/compare.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -24,16 +28,15 @@ struct GradcheckOptions {
   bool allow_low_precision = false;     // less than f64 is refused otherwise: coarse differences miss small mistakes
   std::uint64_t seed = 0;               // of the random output gradient
   bool allow_unused = false;            // an input on which no output depends is passed over, as in grad()
+  std::vector<std::string> names = {};  // of the inputs, for the report: "input 0", "input 1" where left out
 };
 
-/// The verdict, and everything needed to find the fault.
-struct GradcheckReport {
-  bool passed = true;
-  std::string text;  // readable: worst element, input, index, analytic, numeric, epsilon, whether near a kink
-  int input = -1;    // of the worst element; -1 where no element is to blame
-  Shape index;
+/// The verdict, and everything needed to find the fault. The text has the worst element, its input and index, analytic
+/// and numeric derivative, epsilon, and whether a kink is near.
+struct GradcheckReport : Verdict {
+  int input = -1;  // of the worst element; -1 where no element is to blame
+  Shape index = {};
   double analytic = 0, numeric = 0;
-  explicit operator bool() const { return passed; }
 };
 
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
@@ -52,5 +55,35 @@ GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tens
 /// that the gradient is the same with create_graph as without.
 GradcheckReport gradgradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                               GradcheckOptions options = {});
+
+/// A function f(x0, ..., x[count - 1]) that gives a tensor or several, in the form above; holds a reference to it.
+template <std::size_t count, class F>
+TensorFunction tensor_function(F& f) {
+  return [&f](const std::vector<Tensor>& x) -> std::vector<Tensor> {
+    const auto outputs = [&]<std::size_t... i>(std::index_sequence<i...>) { return f(x[i]...); };
+    if constexpr (std::same_as<decltype(outputs(std::make_index_sequence<count>())), Tensor>)
+      return {outputs(std::make_index_sequence<count>())};
+    else
+      return outputs(std::make_index_sequence<count>());
+  };
+}
+/// Whether F is called with that many tensors. Modules are not meant: nn/gradcheck.h has theirs.
+template <class F, class... Inputs>
+concept FunctionOfTensors = sizeof...(Inputs) > 0 && (std::same_as<Inputs, Tensor> && ...) && !requires(const F& f) {
+  f.named_parameters();
+}
+&&std::invocable<F&, const Inputs&...>;
+
+/// The same for f(x0, x1, ...), which gives a tensor or several.
+template <class F, class... Inputs>
+requires FunctionOfTensors<std::remove_reference_t<F>, Inputs...> GradcheckReport gradcheck(F&& f,
+                                                                                            const Inputs&... inputs) {
+  return gradcheck(tensor_function<sizeof...(Inputs)>(f), {inputs...});
+}
+template <class F, class... Inputs>
+requires FunctionOfTensors<std::remove_reference_t<F>, Inputs...> GradcheckReport
+gradgradcheck(F&& f, const Inputs&... inputs) {
+  return gradgradcheck(tensor_function<sizeof...(Inputs)>(f), {inputs...});
+}
 
 }  // namespace poolgrad

@@ -1,8 +1,12 @@
 #include "tensor/compare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <ostream>
 
 #include "allocator/error.h"
 
@@ -28,6 +32,23 @@ void for_each_pair(const Tensor& a, const Tensor& b, const F& f) {
     run(a.to_vector<double>(), b.to_vector<double>());
   else
     run(a.to_vector<std::int64_t>(), b.to_vector<std::int64_t>());
+}
+
+NearOptions tolerance_of(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return {1e-7, 1e-7};
+    case DType::f32: return {1e-5, 1.3e-6};
+    case DType::f16: return {1e-5, 1e-3};
+    case DType::bf16: return {1e-5, 1.6e-2};
+    default: return {0.0, 0.0};
+  }
+}
+
+/// One element as its dtype holds it.
+std::string element_text(const Tensor& x, std::int64_t number) {
+  const auto i = static_cast<std::size_t>(number);
+  if (!is_floating(x.dtype())) return fmt::format("{}", x.to_vector<std::int64_t>()[i]);
+  return fmt::format("{:.{}g}", x.to_vector<double>()[i], x.dtype() == DType::f64 ? 17 : 9);
 }
 
 }  // namespace
@@ -75,6 +96,54 @@ double relative_error(const Tensor& a, const Tensor& b) {
     norm += (y / scale) * (y / scale);
   });
   return error == 0 ? 0 : std::sqrt(error / norm);
+}
+
+std::ostream& operator<<(std::ostream& stream, const Verdict& verdict) { return stream << verdict.text; }
+
+Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& options) {
+  for (const Tensor* x : {&a, &b}) {
+    const char* side = x == &a ? "lhs" : "rhs";
+    if (!x->defined()) return {false, fmt::format("tensors cannot be compared: {} is undefined", side)};
+    if (x->device().is_sim())
+      return {false, fmt::format("tensors cannot be compared: {} {} has no numbers", side, describe(*x))};
+  }
+  if (a.shape() != b.shape())
+    return {false, fmt::format("tensors differ in shape: lhs {}, rhs {}", describe(a), describe(b))};
+
+  const NearOptions of_a = tolerance_of(a.dtype()), of_b = tolerance_of(b.dtype());
+  const double absolute = options.absolute.value_or(std::max(*of_a.absolute, *of_b.absolute));
+  const double relative = options.relative.value_or(std::max(*of_a.relative, *of_b.relative));
+  std::int64_t number = 0, wrong = 0, worst = 0;
+  double worst_excess = -1.0, worst_difference = 0.0;
+  for_each_pair(a, b, [&](double x, double y, double difference) {
+    const bool same = x == y ? difference == 0.0 || std::isinf(x) : options.equal_nan && std::isnan(x) && std::isnan(y);
+    difference = same ? 0.0 : std::abs(difference);
+    // How many times what is allowed; what is no finite number is near nothing but itself.
+    double excess = same ? 0.0 : difference / (absolute + relative * std::abs(y));
+    if (!same && !(std::isfinite(x) && std::isfinite(y))) excess = std::numeric_limits<double>::infinity();
+    if (excess > 1.0) ++wrong;
+    if (excess > worst_excess) {
+      worst_excess = excess;
+      worst_difference = difference;
+      worst = number;
+    }
+    ++number;
+  });
+  if (number == 0) return {true, "tensors are near: they are empty"};
+  const std::string index = to_string(unravel(worst, a.shape()));
+  if (wrong == 0)
+    return {true, fmt::format("tensors are near: {} elements, largest difference {:.3g} at {}", number,
+                              worst_difference, index)};
+  return {false, fmt::format("tensors differ in {} of {} elements, most at {}\n"
+                             "  lhs         {}  of {}\n"
+                             "  rhs         {}  of {}\n"
+                             "  difference  {:.3g}  (allowed: {:g} + {:g} |rhs|)",
+                             wrong, number, index, element_text(a, worst), describe(a), element_text(b, worst),
+                             describe(b), worst_difference, absolute, relative)};
+}
+
+Verdict tensors_near(const Tensor& a, const Tensor& b, double absolute) {
+  return tensors_near(a, b, {.absolute = absolute, .relative = 0.0});
 }
 
 }  // namespace poolgrad

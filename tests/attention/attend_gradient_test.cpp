@@ -47,7 +47,7 @@ TEST(AttendGradient, AgreesWithCentralDifferencesForEveryOperand) {
     for (const Case& one : cases_with(name)) {
       const Differentiable d = with_all_options({1, 9, 11, 2, 1, 2, 2}, one.pattern);
       const GradcheckReport report = gradcheck(d.function, d.inputs);
-      EXPECT_TRUE(report) << one.name << "\n" << report.text;
+      EXPECT_TRUE(report) << one.name;
     }
 }
 
@@ -56,7 +56,7 @@ TEST(AttendGradient, AgreesWithCentralDifferencesOnceMore) {
     for (const Case& one : cases_with(name)) {
       const Differentiable d = with_all_options({1, 3, 4, 2, 1, 2, 2}, one.pattern);
       const GradcheckReport report = gradgradcheck(d.function, d.inputs);
-      EXPECT_TRUE(report) << one.name << "\n" << report.text;
+      EXPECT_TRUE(report) << one.name;
     }
 }
 

@@ -89,6 +89,89 @@ struct Odd : Function {
   std::size_t gradients_;
 };
 
+/// (exp(a) + b, exp(a), the index 7): saves its second output.
+struct GrowthAndSum : MultiFunction {
+  explicit GrowthAndSum(std::vector<bool>* contributed = nullptr) : contributed_(contributed) {}
+  std::vector<Tensor> forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
+    EXPECT_FALSE(grad_enabled());
+    const Tensor growth = exponential(inputs[0]);
+    context.save(growth);
+    return {plus(growth, inputs[1]), growth, full({1}, 7, {.dtype = DType::i64})};
+  }
+  Gradients backward(FunctionContext& context, const Gradients& gradients) override {
+    if (contributed_ != nullptr) *contributed_ = {gradients[0].defined(), gradients[1].defined()};
+    Tensor of_growth = gradients[1].defined() ? gradients[1] : gradients[0];
+    if (gradients[0].defined() && gradients[1].defined()) of_growth = plus(gradients[0], gradients[1]);
+    return {times(of_growth, context.saved(0)), gradients[0]};
+  }
+  std::vector<bool>* contributed_;
+};
+
+/// Returns what it is told to.
+struct Returning : MultiFunction {
+  explicit Returning(std::vector<Tensor> outputs) : outputs_(std::move(outputs)) {}
+  std::vector<Tensor> forward(FunctionContext&, const std::vector<Tensor>&) override { return outputs_; }
+  Gradients backward(FunctionContext&, const Gradients& gradients) override { return {gradients[0]}; }
+  std::vector<Tensor> outputs_;
+};
+
+TEST(MultiFunction, GivesSeveralOutputsWithOneBackward) {
+  Tensor a = leaf({0, 0}), b = leaf({3, 4});
+  std::vector<bool> contributed;
+  const std::vector<Tensor> y = apply<GrowthAndSum>("growth_and_sum", {a, b}, &contributed);
+  ASSERT_EQ(y.size(), 3u);
+  EXPECT_THAT(values(y[0]), ElementsAre(4, 5));
+  EXPECT_THAT(values(y[1]), ElementsAre(1, 1));
+  EXPECT_EQ(y[2].item(), 7);
+  EXPECT_FALSE(y[2].requires_grad()) << "an index";
+  EXPECT_EQ(y[1].grad_record()->made_by(), "growth_and_sum");
+  total(plus(y[0], scaled(y[1], 10))).backward();
+  EXPECT_THAT(values(a.grad()), ElementsAre(11, 11));
+  EXPECT_THAT(values(b.grad()), ElementsAre(1, 1));
+  EXPECT_THAT(contributed, ElementsAre(true, true));
+}
+
+TEST(MultiFunction, IsToldWhichOutputsContributed) {
+  Tensor a = leaf({0, 0}), b = leaf({3, 4});
+  std::vector<bool> contributed;
+  total(apply<GrowthAndSum>("growth_and_sum", {a, b}, &contributed)[1]).backward();
+  EXPECT_THAT(contributed, ElementsAre(false, true));
+  EXPECT_THAT(values(a.grad()), ElementsAre(1, 1));
+  EXPECT_FALSE(b.grad().defined());
+}
+
+TEST(MultiFunction, PassesGradcheckAndGradgradcheck) {
+  const TensorFunction function = [](const auto& inputs) { return apply<GrowthAndSum>("growth_and_sum", inputs); };
+  const std::vector<Tensor> inputs{leaf({0.3, -1.2}), leaf({2.0, 0.7})};
+  const GradcheckReport first = gradcheck(function, inputs), second = gradgradcheck(function, inputs);
+  EXPECT_TRUE(first) << first.text;
+  EXPECT_TRUE(second) << second.text;
+}
+
+TEST(MultiFunction, LeaksNothingThatItSavedOrReturned) {
+  const std::int64_t nodes = live_node_count();
+  {
+    Tensor a = leaf({1, 2});
+    const std::vector<Tensor> y = apply<GrowthAndSum>("growth_and_sum", {a, a});
+    EXPECT_EQ(live_node_count(), nodes + 2);
+    const auto same = std::make_shared<Returning>(std::vector<Tensor>{a, a});
+    const std::vector<Tensor> z = apply("twice", std::static_pointer_cast<MultiFunction>(same), {a});
+    EXPECT_TRUE(a.is_leaf());
+    total(plus(z[0], z[1])).backward();
+    EXPECT_THAT(values(a.grad()), ElementsAre(1, 1)) << "the function's own rule";
+  }
+  EXPECT_EQ(live_node_count(), nodes);
+}
+
+TEST(MultiFunction, SaysWhatIsWrongWithItsForward) {
+  Tensor a = leaf({1, 2});
+  const auto returning = [&](std::vector<Tensor> outputs) {
+    return message_of([&] { apply<Returning>("returning", {a}, outputs); });
+  };
+  EXPECT_EQ(returning({}), "[returning] forward returned no tensor");
+  EXPECT_EQ(returning({a, Tensor()}), "[returning] forward returned an undefined tensor");
+}
+
 TEST(Function, ComputesItsForwardAndItsOwnBackward) {
   Tensor x = leaf({1, 2, -3});
   Tensor y = apply<Cube>("cube", {x});
@@ -111,8 +194,8 @@ TEST(Function, PassesGradcheckAndGradgradcheck) {
        {TensorFunction([](const auto& inputs) { return std::vector{apply<Cube>("cube", inputs)}; }),
         TensorFunction([](const auto& inputs) { return std::vector{apply<Growth>("growth", inputs, 0.7)}; })}) {
     const GradcheckReport first = gradcheck(function, {x}), second = gradgradcheck(function, {x});
-    EXPECT_TRUE(first) << first.text;
-    EXPECT_TRUE(second) << second.text;
+    EXPECT_TRUE(first);
+    EXPECT_TRUE(second);
   }
 }
 

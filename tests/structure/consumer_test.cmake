@@ -13,6 +13,7 @@ run_or_fail(${CMAKE_COMMAND} -S ${CONSUMER} -B ${FOLDER}/build -G ${GENERATOR}
 run_or_fail(${CMAKE_COMMAND} --build ${FOLDER}/build)
 run_or_fail(${FOLDER}/build/consumer)
 run_or_fail(${FOLDER}/build/consumer_of_one_floor)
+run_or_fail(${FOLDER}/build/gradients_test)
 file(COPY ${FOLDER}/prefix/include/poolgrad/poolgrad.h DESTINATION ${FOLDER})
 run_or_fail(${FOLDER}/build/own_text ${FOLDER}/poolgrad.h 1)
 if(NOT EXISTS ${FOLDER}/poolgrad.h.safetensors)

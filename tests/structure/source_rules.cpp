@@ -14,18 +14,19 @@
 namespace poolgrad::structure {
 namespace {
 
-constexpr std::array<std::string_view, 6> floors = {"allocator", "kernels", "tensor", "autograd", "nn", "attention"};
+constexpr std::array<std::string_view, 7> floors = {"allocator", "kernels",   "tensor",  "autograd",
+                                                    "nn",        "attention", "parallel"};
 constexpr std::array<std::string_view, 3> programs = {"examples", "benchmarks", "tests"};
 constexpr int unknown = -1;
 
-/// 1 to 6 for the floors, 7 for programs and the umbrella header.
+/// 1 to 7 for the floors, 8 for programs and the umbrella header.
 int height(std::string_view path) {
-  if (path == "poolgrad.h") return 7;
+  if (path == "poolgrad.h") return 8;
   const std::string_view folder = path.substr(0, path.find('/'));
   if (folder.size() == path.size()) return unknown;
   const auto* floor = std::ranges::find(floors, folder);
   if (floor != floors.end()) return static_cast<int>(floor - floors.begin()) + 1;
-  return std::ranges::find(programs, folder) != programs.end() ? 7 : unknown;
+  return std::ranges::find(programs, folder) != programs.end() ? 8 : unknown;
 }
 
 std::vector<std::string> lines(const std::string& text) {

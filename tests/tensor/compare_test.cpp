@@ -71,5 +71,68 @@ TEST(RelativeError, IsTheRatioOfNorms) {
   EXPECT_DOUBLE_EQ(relative_error(from_data({2e-300}, {1}), from_data({1e-300}, {1})), 1.0);
 }
 
+TEST(TensorsNear, NamesTheWorstElementAndWhatItMayBe) {
+  const Tensor a = from_data({1.0, 2.0, 3.0, 4.0, 5.0, 6.0}, {2, 3});
+  const Tensor b = from_data({1.0f, 2.0f, 3.5f, 4.0f, 5.25f, 6.0f}, {2, 3});
+  const Verdict verdict = tensors_near(a, b);
+  EXPECT_FALSE(verdict);
+  EXPECT_EQ(verdict.text,
+            "tensors differ in 2 of 6 elements, most at (0, 2)\n"
+            "  lhs         3  of (2, 3) f64 on cpu\n"
+            "  rhs         3.5  of (2, 3) f32 on cpu\n"
+            "  difference  0.5  (allowed: 1e-05 + 1.3e-06 |rhs|)");
+  EXPECT_EQ(tensors_near(a, a.copy()).text, "tensors are near: 6 elements, largest difference 0 at (0, 0)");
+  EXPECT_EQ(tensors_near(zeros({0, 3}), zeros({0, 3})).text, "tensors are near: they are empty");
+}
+
+TEST(TensorsNear, AllowsWhatTheCoarserDtypeMayCost) {
+  const struct {
+    DType dtype;
+    double allowed;  // at 1: absolute + relative
+  } types[] = {{DType::f64, 2e-7}, {DType::f32, 1.13e-5}, {DType::f16, 1.01e-3}, {DType::bf16, 1.601e-2}};
+  for (const auto& [dtype, allowed] : types) {
+    const Tensor one = ones({1}, {.dtype = dtype});
+    EXPECT_TRUE(tensors_near(from_data({1.0 + 0.99 * allowed}, {1}), one)) << to_string(dtype);
+    EXPECT_FALSE(tensors_near(from_data({1.0 + 1.01 * allowed}, {1}), one)) << to_string(dtype);
+    EXPECT_TRUE(tensors_near(one, from_data({1.0 + 0.98 * allowed}, {1}))) << to_string(dtype);
+  }
+  const Tensor x = from_data({100.0}, {1}), y = from_data({100.5}, {1});
+  EXPECT_TRUE(tensors_near(x, y, 0.5));
+  EXPECT_FALSE(tensors_near(x, y, 0.49));
+  EXPECT_TRUE(tensors_near(x, y, {.relative = 0.005}));
+  EXPECT_FALSE(tensors_near(x, y, {.relative = 0.0049}));
+}
+
+TEST(TensorsNear, TellsWholeNumbersApartThatF64DoesNot) {
+  const std::int64_t big = (std::int64_t{1} << 60) + 1;
+  EXPECT_EQ(tensors_near(from_data({big}, {1}), from_data({big - 1}, {1})).text,
+            "tensors differ in 1 of 1 elements, most at (0,)\n"
+            "  lhs         1152921504606846977  of (1,) i64 on cpu\n"
+            "  rhs         1152921504606846976  of (1,) i64 on cpu\n"
+            "  difference  1  (allowed: 0 + 0 |rhs|)");
+}
+
+TEST(TensorsNear, TakesWhatIsNotFiniteForNearItselfAlone) {
+  const Tensor x = from_data({infinity, -infinity, 1.0}, {3});
+  EXPECT_TRUE(tensors_near(x, x.copy()));
+  EXPECT_FALSE(tensors_near(from_data({infinity}, {1}), from_data({-infinity}, {1}), 1.0));
+  EXPECT_FALSE(tensors_near(from_data({1e300}, {1}), from_data({infinity}, {1}), {.relative = 1.0}));
+  const Tensor nan = from_data({9.0, not_a_number}, {2}), other = from_data({8.0, not_a_number}, {2});
+  EXPECT_NE(tensors_near(nan, other).text.find("in 2 of 2 elements, most at (1,)\n  lhs         nan"),
+            std::string::npos);
+  EXPECT_TRUE(tensors_near(nan, nan.copy(), {.equal_nan = true}));
+  EXPECT_FALSE(tensors_near(nan, other, {.equal_nan = true}));
+  EXPECT_FALSE(tensors_near(nan, from_data({9.0, 1.0}, {2}), {.equal_nan = true}));
+}
+
+TEST(TensorsNear, SaysWhyThereIsNothingToCompare) {
+  EXPECT_EQ(tensors_near(zeros({2, 3}), zeros({3, 2})).text,
+            "tensors differ in shape: lhs (2, 3) f32 on cpu, rhs (3, 2) f32 on cpu");
+  EXPECT_FALSE(tensors_near(zeros({2, 1}), zeros({2}))) << "no broadcasting";
+  EXPECT_EQ(tensors_near(zeros({2}), Tensor()).text, "tensors cannot be compared: rhs is undefined");
+  EXPECT_EQ(tensors_near(zeros({2}, {.device = {DeviceType::sim, 0}}), zeros({2})).text,
+            "tensors cannot be compared: lhs (2,) f32 on sim:0 has no numbers");
+}
+
 }  // namespace
 }  // namespace poolgrad

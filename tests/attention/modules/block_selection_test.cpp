@@ -7,7 +7,7 @@
 #include <set>
 
 #include "attention/modules/block_sparse_attention.h"
-#include "autograd/gradcheck.h"
+#include "nn/gradcheck.h"
 #include "nn/optimizer.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/modules/module_support.h"
@@ -107,12 +107,10 @@ TEST(BlockSelection, GivesTheScorerTheGradientsOfCentralDifferences) {
         make_inputs({.batch = 1, .queries = 37, .keys = 37, .heads = 2, .kv_heads = 1, .width = 2, .value_width = 2});
     std::vector<Tensor> x{inputs.q, inputs.k, inputs.v};
     for (Tensor& input : x) input.set_requires_grad();
-    for (const Tensor& parameter : selection.parameters()) x.push_back(parameter);
     const auto function = [&](const std::vector<Tensor>& y) {
       return std::vector{selection.summary_attention(y[0], y[1], y[2], causal)};
     };
-    const GradcheckReport report = gradcheck(function, x);
-    EXPECT_TRUE(report) << report.text;
+    EXPECT_TRUE(gradcheck(selection, function, x));
   }
 }
 
@@ -144,12 +142,10 @@ TEST(AdaptiveBlockSparse, HasTheGradientsOfCentralDifferencesWhereTheChoiceStays
         make_inputs({.batch = 2, .queries = 35, .keys = 35, .heads = 2, .kv_heads = 1, .width = 2, .value_width = 1});
     std::vector<Tensor> x{inputs.q, inputs.k, inputs.v};
     for (Tensor& input : x) input.set_requires_grad();
-    for (const Tensor& parameter : module.parameters()) x.push_back(parameter);
     const auto function = [&](const std::vector<Tensor>& y) {
       return std::vector{module(y[0], y[1], y[2], {.causal = causal})};
     };
-    const GradcheckReport report = gradcheck(function, x);
-    EXPECT_TRUE(report) << report.text;
+    EXPECT_TRUE(gradcheck(module, function, x));
   }
 }
 

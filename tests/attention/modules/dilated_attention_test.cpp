@@ -193,7 +193,7 @@ TEST(DilatedAttention, HasTheGradientsOfCentralDifferences) {
   };
   const std::vector<Tensor> x{inputs.q.set_requires_grad(), inputs.k.set_requires_grad(), inputs.v.set_requires_grad()};
   const GradcheckReport report = gradcheck(function, x);
-  EXPECT_TRUE(report) << report.text;
+  EXPECT_TRUE(report);
 }
 
 TEST(DilatedAttention, WorksInHalfPrecision) {

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "attention/attend.h"
-#include "autograd/gradcheck.h"
 #include "autograd/operators.h"
+#include "nn/gradcheck.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -134,11 +134,7 @@ TEST(MultiheadShell, HasTheGradientsOfCentralDifferences) {
   Multihead<DilatedAttention> layer(width, heads, {}, in_f64, std::vector<std::int64_t>{4, 8},
                                     std::vector<std::int64_t>{1, 2});
   randomise(layer);
-  std::vector<Tensor> inputs = layer.parameters();
-  inputs.push_back(input(6).set_requires_grad());
-  const auto function = [&](const std::vector<Tensor>& x) { return std::vector{layer.forward(x.back())}; };
-  const GradcheckReport report = gradcheck(function, inputs);
-  EXPECT_TRUE(report) << report.text;
+  EXPECT_TRUE(gradcheck(layer, input(6).set_requires_grad()));
 }
 
 TEST(MultiheadShell, GivesTheSameAroundInterchangeableCores) {
@@ -268,6 +264,64 @@ TEST(MultiheadAttention, IsProjectionRotationAttentionProjection) {
     const Tensor mixed = attend_by_definition(q, k, slice(packed, 2, 6), Pattern::window(3, 0)).out;
     const Tensor expected = linear(reshape(mixed, {2, 9, 16}), parameters[2].second, parameters[3].second);
     EXPECT_TRUE(all_close(layer.forward(x), expected, 1e-11, 1e-12)) << rotates;
+  }
+}
+
+/// What a head takes from each position, by the textbook, in plain loops.
+std::vector<double> weights_by_definition(const Tensor& q, const Tensor& k, const Pattern& pattern) {
+  const std::int64_t batch = q.size(0), length = q.size(1), heads_of_q = q.size(2), depth = q.size(3);
+  const std::vector<double> queries = q.to_vector<double>(), keys = k.to_vector<double>();
+  const auto at = [&](const Tensor& x, std::int64_t b, std::int64_t t, std::int64_t h) {
+    return static_cast<std::size_t>(((b * length + t) * x.size(2) + h) * depth);
+  };
+  std::vector<double> result;
+  for (std::int64_t b = 0; b < batch; ++b)
+    for (std::int64_t h = 0; h < heads_of_q; ++h)
+      for (std::int64_t i = 0; i < length; ++i) {
+        std::vector<double> row;
+        double total = 0;
+        for (std::int64_t j = 0; j < length; ++j) {
+          double score = 0;
+          for (std::int64_t d = 0; d < depth; ++d)
+            score += queries[at(q, b, i, h) + static_cast<std::size_t>(d)] *
+                     keys[at(k, b, j, h / (heads_of_q / k.size(2))) + static_cast<std::size_t>(d)];
+          const auto times = static_cast<double>(pattern.multiplicity(h, heads_of_q, i, j));
+          total += row.emplace_back(times * std::exp(score / std::sqrt(static_cast<double>(depth))));
+        }
+        for (const double weight : row) result.push_back(weight / total);
+      }
+  return result;
+}
+
+TEST(MultiheadAttention, SaysWhatEachHeadTakesFromEachPosition) {
+  const NoGradGuard no_grad;
+  for (const Pattern& pattern :
+       {Pattern::causal(), Pattern::window(3, 0), Pattern::dilated({4, 8}, {1, 2}) & Pattern::causal()})
+    for (const int ranks : {1, 2}) {
+      MultiheadAttention layer(16, 4, modern({.kv_heads = 2}), {.dtype = DType::f64}, pattern,
+                               RingSetup{.ring_size = ranks});
+      const Tensor x = input_of(10, 16);
+      const Tensor packed = reshape(linear(x, parameter(layer, "projection.weight")), {2, 10, 8, 4});
+      const Tensor q = rope(slice(packed, 2, 0, 4)), k = rope(slice(packed, 2, 4, 6));
+      const Tensor found = layer.weights(x);
+      EXPECT_EQ(found.shape(), (Shape{2, 4, 10, 10}));
+      EXPECT_TRUE(all_close(found, from_data(weights_by_definition(q, k, pattern), found.shape()), 1e-11, 1e-12))
+          << pattern.to_string() << ", " << ranks << " ranks";
+    }
+}
+
+TEST(MultiheadAttention, WeightsOfEveryPatternAndOptionMixTheValues) {
+  const NoGradGuard no_grad;
+  for (const testing_support::Case& one : testing_support::pattern_cases()) {
+    MultiheadAttention layer(16, 4, modern({.kv_heads = 2, .alibi = true, .sinks = true}), {.dtype = DType::f64},
+                             causal(one).pattern, RingSetup{}, CoreOptions{.softcap = 3.0});
+    const Tensor x = input_of(20, 16);
+    const Tensor v = slice(reshape(linear(x, parameter(layer, "projection.weight")), {2, 20, 8, 4}), 2, 6);
+    const Tensor of_heads =
+        reshape(expand(reshape(permute(v, {0, 2, 1, 3}), {2, 2, 1, 20, 4}), {2, 2, 2, 20, 4}), {2, 4, 20, 4});
+    const Tensor mixed = reshape(permute(matmul(layer.weights(x), of_heads), {0, 2, 1, 3}), {2, 20, 16});
+    EXPECT_TRUE(all_close(linear(mixed, parameter(layer, "output.weight")), layer.forward(x), 1e-11, 1e-12))
+        << one.name;
   }
 }
 

@@ -108,10 +108,11 @@ TEST(RingOnDevices, RanksOfAGroupExchangeFromDeviceToDevice) {
 TEST(RingOnDevices, SaysWhatItCannotDo) {
   LocalGroup group(2, Progress::turns);
   Tensor out = zeros({8}, {DType::f32, first}), in = zeros({8}, {DType::f32, first});
+  std::vector<std::unique_ptr<Transfer>> transfers;
   EXPECT_EQ(error_of<Error>([&] {
               group.run(1, [&](Communicator& c, int) {
-                c.start({first, c.rank() == 0 ? 0u : 7u}, 1 - c.rank(), {out.view().data, 32}, 1 - c.rank(),
-                        {in.view().data, 32});
+                transfers.push_back(c.start({first, c.rank() == 0 ? 0u : 7u}, 1 - c.rank(), {out.view().data, 32},
+                                            1 - c.rank(), {in.view().data, 32}));
               });
             }),
             "[exchange] rank 1 and rank 0 use different streams of cuda:0");

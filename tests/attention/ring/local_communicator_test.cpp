@@ -13,12 +13,17 @@
 namespace poolgrad::attention::testing_support {
 namespace {
 
-struct OnThreads {
+struct InThisProcess {
+  static int most_ranks() { return 8; }
+  static int here(int ranks) { return ranks; }
+  static std::string told(int, const std::string& reason) { return reason; }
+};
+struct OnThreads : InThisProcess {
   static void run(int ranks, int steps, const std::function<void(Communicator&, int)>& body) {
     LocalGroup(ranks, LocalGroup::Progress::threads).run(steps, body);
   }
 };
-struct InTurns {
+struct InTurns : InThisProcess {
   static void run(int ranks, int steps, const std::function<void(Communicator&, int)>& body) {
     LocalGroup(ranks, LocalGroup::Progress::turns).run(steps, body);
   }
