@@ -215,6 +215,7 @@ Tensor chunked_loss(LanguageModel& model, const Tensor& tokens, const Tensor& ta
                      "chunk and store_every must be at least 1, but are " + std::to_string(options.chunk) + " and " +
                          std::to_string(options.store_every),
                      operands);
+  NoSecondRunGuard::check(op);
   const MemoryScope scope("chunked", Category::activation);
   return apply<ChunkedLoss>(op, model.parameters(), model, tokens, targets, options);
 }

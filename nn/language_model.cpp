@@ -1,5 +1,6 @@
 #include "nn/language_model.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -12,10 +13,13 @@
 #include "autograd/operators/matmul.h"
 #include "autograd/operators/views.h"
 #include "tensor/creation.h"
+#include "tensor/grad_mode.h"
 
 namespace poolgrad::nn {
 
 namespace {
+
+constexpr std::int64_t most_logits = 1024;  // positions, as in linear_cross_entropy()
 
 ParameterOptions with_dtype(ParameterOptions options, DType dtype) {
   options.dtype = dtype;
@@ -70,6 +74,8 @@ Tensor TransformerBlock::forward(const Tensor& x, SequenceState* state) {
   const auto feed = [this](const Tensor& positions) { return (*feed_forward_)((*norm2_)(positions)); };
   return mixed + dropout_.forward(tile_ > 0 ? checkpoint_tiled(feed, mixed, 1, tile_) : feed(mixed), part);
 }
+
+Tensor TransformerBlock::mixing_weights(const Tensor& x) { return mixer_->weights((*norm1_)(x)); }
 
 void LanguageModelConfig::check() const {
   const auto fail = [](const std::string& reason) { throw ValueError("[language_model] " + reason); };
@@ -131,6 +137,12 @@ LanguageModel::State LanguageModel::new_state(std::int64_t whole) const {
 
 const Tensor& LanguageModel::head_weight() const { return head_ ? head_->weight() : embedding_.weight(); }
 
+Tensor LanguageModel::embed(const Tensor& tokens, std::int64_t seen, const SequencePart& part) {
+  Tensor x = embedding_(tokens);
+  if (positions_) x = x + slice(positions_->weight(), 0, seen, seen + tokens.size(1));
+  return dropout_.forward(to(x, config_.dtype), part);
+}
+
 Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
   const std::int64_t seen = state ? state->at(0).length : 0;
   if (tokens.rank() != 2 || tokens.size(1) > config_.context || (positions_ && seen + tokens.size(1) > config_.context))
@@ -138,11 +150,7 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
                      " positions, " + std::to_string(seen) + " of them seen before: tokens " + describe(tokens));
   const MemoryScope scope("model", Category::activation);
   const SequencePart part = part_of(state ? state->data() : nullptr);
-  std::vector<Stage> stages{[this, seen, part](const Tensor& in) {
-    Tensor x = embedding_(in);
-    if (positions_) x = x + slice(positions_->weight(), 0, seen, seen + in.size(1));
-    return dropout_.forward(to(x, config_.dtype), part);
-  }};
+  std::vector<Stage> stages{[this, seen, part](const Tensor& in) { return embed(in, seen, part); }};
   for (std::size_t i = 0; i < blocks_.size(); ++i)
     stages.emplace_back([this, i, state](const Tensor& x) {
       const MemoryScope block("block" + std::to_string(i));
@@ -163,6 +171,34 @@ Tensor LanguageModel::loss(const Tensor& tokens, const Tensor& targets, bool sum
   const Tensor x = hidden(tokens, state);
   const MemoryScope scope("loss", Category::activation);
   return linear_cross_entropy(x, head_weight(), targets, {.reduction = sum ? Reduction::sum : Reduction::mean});
+}
+
+Tensor LanguageModel::losses(const Tensor& tokens, const Tensor& targets, State* state, CallSite) {
+  const NoGradGuard no_grad;
+  const Tensor x = hidden(tokens, state);
+  const MemoryScope scope("loss", Category::activation);
+  const std::int64_t length = x.size(1),
+                     positions = std::max<std::int64_t>(1, most_logits / std::max<std::int64_t>(1, x.size(0)));
+  Tensor result = Tensor::empty(tokens.shape(), {.dtype = compute_dtype(x.dtype()), .device = x.device()});
+  for (std::int64_t begin = 0; begin < length; begin += positions) {
+    const std::int64_t end = std::min(begin + positions, length);
+    const Tensor logits = logits_of(slice(x, 1, begin, end));
+    slice(result, 1, begin, end)
+        .copy_from(cross_entropy(logits, slice(targets, 1, begin, end), {.reduction = Reduction::none}));
+  }
+  return result;
+}
+
+std::vector<Tensor> LanguageModel::mixing_weights(const Tensor& tokens) {
+  const NoGradGuard no_grad;
+  const MemoryScope scope("mixing_weights", Category::weights);
+  std::vector<Tensor> result;
+  Tensor x = embed(tokens, 0, {});
+  for (const auto& block : blocks_) {
+    result.push_back(block->mixing_weights(x));
+    x = block->forward(x);
+  }
+  return result;
 }
 
 }  // namespace poolgrad::nn

@@ -30,6 +30,8 @@ class TransformerBlock : public Module {
                    TransformerBlockOptions options = {}, const ParameterOptions& parameters = {});
 
   Tensor forward(const Tensor& x, SequenceState* state = nullptr);
+  /// The mixer's weights() where the block is given x.
+  Tensor mixing_weights(const Tensor& x);
 
  private:
   std::unique_ptr<Layer> norm1_;
@@ -94,6 +96,13 @@ class LanguageModel : public Module {
   /// never whole in memory.
   Tensor loss(const Tensor& tokens, const Tensor& targets, bool sum = false, State* state = nullptr, CallSite = {});
 
+  /// tokens (B, T), targets (B, T) -> (B, T): -log p of every target in f32 (f64 for f64). Without a gradient; the
+  /// logits of at most 1024 positions exist at once.
+  Tensor losses(const Tensor& tokens, const Tensor& targets, State* state = nullptr, CallSite = {});
+  /// tokens (B, T) -> for each block the weights() of its mixer, (B, heads, T, T), where it has any. Without a
+  /// gradient.
+  std::vector<Tensor> mixing_weights(const Tensor& tokens);
+
   /// Over embedding, blocks and final norm, each a stage; the results stay the same bits. With a state all is kept.
   void set_checkpointing(Checkpointing policy) { checkpointing_ = policy; }
 
@@ -101,6 +110,8 @@ class LanguageModel : public Module {
 
  private:
   const Tensor& head_weight() const;
+  /// What the first block is given of tokens behind `seen` others.
+  Tensor embed(const Tensor& tokens, std::int64_t seen, const SequencePart& part);
 
   LanguageModelConfig config_;
   Checkpointing checkpointing_;

@@ -70,4 +70,30 @@ Tensor FeedForward::forward(const Tensor& x) {
   return down_(gelu(up_(x), kind_ == FeedForwardKind::gelu ? GeluKind::tanh : GeluKind::exact));
 }
 
+Lambda::Lambda(std::function<Tensor(const Tensor&)> function) : function_(std::move(function)) {
+  if (!function_) throw ValueError("[lambda] a layer needs a function");
+}
+
+Layer& Sequential::add(std::unique_ptr<Layer> layer, const std::string& name) {
+  if (layer == nullptr) throw ValueError("[sequential] part " + std::to_string(layers_.size()) + " is no layer");
+  add_module(name.empty() ? std::to_string(layers_.size()) : name, *layer);
+  return *layers_.emplace_back(std::move(layer));
+}
+
+Layer& Sequential::add(std::function<Tensor(const Tensor&)> function, const std::string& name) {
+  return add(std::make_unique<Lambda>(std::move(function)), name);
+}
+
+Tensor Sequential::forward(const Tensor& x) {
+  Tensor y = x;
+  for (const std::unique_ptr<Layer>& layer : layers_) y = (*layer)(y);
+  return y;
+}
+
+std::vector<Layer*> Sequential::layers() const {
+  std::vector<Layer*> layers;
+  for (const std::unique_ptr<Layer>& layer : layers_) layers.push_back(layer.get());
+  return layers;
+}
+
 }  // namespace poolgrad::nn

@@ -1,8 +1,13 @@
-// Layers: one operator each, with its parameters, and the feed-forward layer made of them.
+// Layers: one operator each, with its parameters, the feed-forward layer made of them, and chains of any.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "autograd/operators/unary.h"
 #include "nn/module.h"
@@ -113,6 +118,42 @@ class FeedForward : public Layer {
   Linear up_;
   std::optional<Linear> gate_;
   Linear down_;
+};
+
+/// A function as a layer: an activation, a change of shape.
+class Lambda : public Layer {
+ public:
+  /// Throws ValueError for an empty function.
+  explicit Lambda(std::function<Tensor(const Tensor&)> function);
+
+  Tensor forward(const Tensor& x) override { return function_(x); }
+
+ private:
+  std::function<Tensor(const Tensor&)> function_;
+};
+
+/// Layers one after another; the identity where there are none. Its parts are layers, which it owns, and functions of a
+/// tensor, which become Lambdas. They are called "0", "1", ... by their place, or as add() is told.
+///
+///   nn::Sequential mlp(std::make_unique<nn::Linear>(784, 128), relu, std::make_unique<nn::Linear>(128, 10));
+class Sequential : public Layer {
+ public:
+  template <class... Parts>
+  explicit Sequential(Parts... parts) {
+    (add(std::move(parts)), ...);
+  }
+
+  /// Appends a part and returns it. Throws ValueError for a null pointer, and as add_module() for the name.
+  Layer& add(std::unique_ptr<Layer> layer, const std::string& name = "");
+  Layer& add(std::function<Tensor(const Tensor&)> function, const std::string& name = "");
+
+  Tensor forward(const Tensor& x) override;
+
+  /// In order: what checkpoint_sequential() takes.
+  std::vector<Layer*> layers() const;
+
+ private:
+  std::vector<std::unique_ptr<Layer>> layers_;
 };
 
 }  // namespace poolgrad::nn

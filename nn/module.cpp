@@ -4,24 +4,38 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/operators/views.h"
 #include "kernels/random.h"
 #include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
 
 namespace poolgrad::nn {
 
-void Module::collect(const std::string& prefix, NamedTensors& found) const {
-  for (const auto& [name, parameter] : parameters_) {
+void Module::collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& found) const {
+  for (const auto& [name, tensor] : this->*kind) {
     const bool known =
-        std::any_of(found.begin(), found.end(), [&](const auto& entry) { return entry.second.is_same(parameter); });
-    if (!known) found.emplace_back(prefix + name, parameter);
+        std::any_of(found.begin(), found.end(), [&](const auto& entry) { return entry.second.is_same(tensor); });
+    if (!known) found.emplace_back(prefix + name, tensor);
   }
-  for (const auto& [name, module] : modules_) module->collect(prefix + name + ".", found);
+  for (const auto& [name, module] : modules_) module->collect(kind, prefix + name + ".", found);
 }
 
 NamedTensors Module::named_parameters() const {
   NamedTensors found;
-  collect("", found);
+  collect(&Module::parameters_, "", found);
+  return found;
+}
+
+NamedTensors Module::named_buffers() const {
+  NamedTensors found;
+  collect(&Module::buffers_, "", found);
+  return found;
+}
+
+NamedTensors Module::named_tensors() const {
+  NamedTensors found;
+  collect(&Module::parameters_, "", found);
+  collect(&Module::buffers_, "", found);
   return found;
 }
 
@@ -46,14 +60,14 @@ auto named(const NamedTensors& state, const std::string& name) {
 }  // namespace
 
 void Module::check(const NamedTensors& state) const {
-  const NamedTensors own = named_parameters();
+  const NamedTensors own = named_tensors();
   std::string faults;
-  for (const auto& [name, parameter] : own) {
+  for (const auto& [name, tensor] : own) {
     const auto entry = named(state, name);
     if (entry == state.end())
       faults += "; missing " + name;
-    else if (entry->second.shape() != parameter.shape() || entry->second.dtype() != parameter.dtype())
-      faults += "; " + name + " is " + describe(entry->second) + " where the module has " + describe(parameter);
+    else if (entry->second.shape() != tensor.shape() || entry->second.dtype() != tensor.dtype())
+      faults += "; " + name + " is " + describe(entry->second) + " where the module has " + describe(tensor);
   }
   for (const auto& [name, tensor] : state)
     if (named(own, name) == own.end()) faults += "; unexpected " + name;
@@ -63,16 +77,16 @@ void Module::check(const NamedTensors& state) const {
 void Module::load(const NamedTensors& state) {
   check(state);
   NoGradGuard no_grad;
-  for (auto& [name, parameter] : named_parameters()) parameter.copy_from(named(state, name)->second);
+  for (auto& [name, tensor] : named_tensors()) tensor.copy_from(named(state, name)->second);
 }
 
-void Module::save_file(const std::string& path) const { save_safetensors(path, {named_parameters(), {}}); }
+void Module::save_file(const std::string& path) const { save_safetensors(path, {named_tensors(), {}}); }
 
 void Module::load_file(const std::string& path) {
   const SafetensorsReader file(path);
   file.outline().check_complete();
   check(file.outline().tensors);
-  for (const auto& [name, parameter] : named_parameters()) file.read(name, parameter);
+  for (const auto& [name, tensor] : named_tensors()) file.read(name, tensor);
 }
 
 void Module::train(bool on) {
@@ -82,6 +96,13 @@ void Module::train(bool on) {
 
 void Module::zero_grad() {
   for (Tensor& parameter : parameters()) parameter.set_grad({});
+}
+
+void Module::set_trainable(bool on) {
+  for (Tensor& parameter : parameters()) {
+    parameter.set_requires_grad(on);
+    if (!on) parameter.set_grad({});
+  }
 }
 
 Tensor Module::normal_parameter(const std::string& name, const Shape& shape, double deviation,
@@ -108,6 +129,13 @@ void Module::share_parameter(const std::string& name, const Tensor& parameter) {
   parameters_.emplace_back(name, parameter);
 }
 
+Tensor Module::register_buffer(const std::string& name, const Tensor& tensor) {
+  check_name(name);
+  if (!tensor.defined() || tensor.requires_grad())
+    throw Error("[module] a buffer is a tensor that requires no gradient: " + name + " " + describe(tensor));
+  return buffers_.emplace_back(name, tensor).second;
+}
+
 void Module::add_module(const std::string& name, Module& module) {
   check_name(name);
   modules_.emplace_back(name, &module);
@@ -115,11 +143,88 @@ void Module::add_module(const std::string& name, Module& module) {
 
 void Module::check_name(const std::string& name) const {
   const auto same = [&](const auto& entry) { return entry.first == name; };
-  if (std::any_of(parameters_.begin(), parameters_.end(), same) || std::any_of(modules_.begin(), modules_.end(), same))
-    throw ValueError("[module] a parameter or a submodule is called '" + name + "' already");
+  if (std::any_of(parameters_.begin(), parameters_.end(), same) ||
+      std::any_of(buffers_.begin(), buffers_.end(), same) || std::any_of(modules_.begin(), modules_.end(), same))
+    throw ValueError("[module] a parameter, a buffer or a submodule is called '" + name + "' already");
   if (name.empty() || name.find('.') != std::string::npos)
     throw ValueError("[module] a name must not be empty or have a dot, which separates the names of a path: '" + name +
                      "'");
+}
+
+namespace {
+
+/// Puts change(tensor) in the place of every tensor and its gradient, where it is another one.
+void replace_tensors(const Module& module, const std::function<Tensor(const Tensor&)>& change) {
+  const NoGradGuard no_grad;
+  struct Change {
+    Tensor tensor, now, gradient;
+  };
+  std::vector<Change> changes;
+  for (const auto& [name, tensor] : module.named_tensors()) {
+    const MemoryScope scope(name, Category::parameter);
+    const Tensor now = change(tensor);
+    if (now.is_same(tensor)) continue;
+    const MemoryScope of_gradient(Category::gradient);
+    const Tensor gradient = tensor.grad();
+    changes.push_back({tensor, now, gradient.defined() ? change(gradient) : gradient});
+  }
+  for (Change& each : changes) {  // all of the new memory is there
+    swap_tensors(each.tensor, each.now);
+    each.tensor.set_grad_record(each.now.grad_record());
+    each.now.set_grad_record(nullptr);
+    each.tensor.set_grad(each.gradient);
+  }
+}
+
+}  // namespace
+
+void to(Module& module, Device device) {
+  replace_tensors(module, [device](const Tensor& tensor) { return poolgrad::to(tensor, device); });
+}
+
+void to(Module& module, DType dtype) {
+  if (!is_floating(dtype))
+    throw DTypeError("[to] parameters are floating, which " + std::string(to_string(dtype)) + " is not");
+  replace_tensors(module, [dtype](const Tensor& tensor) {
+    return is_floating(tensor.dtype()) ? poolgrad::to(tensor, dtype) : tensor;
+  });
+}
+
+Substitution::Substitution(const Module& module, const NamedTensors& tensors)
+    : no_second_run_("the parameters of a module are other tensors for now (Substitution, functional_call)") {
+  const NamedTensors own = module.named_tensors();
+  std::string faults;
+  std::vector<std::pair<Tensor, Tensor>> pairs;
+  for (const auto& [name, tensor] : tensors) {
+    const auto entry = named(own, name);
+    if (entry == own.end()) {
+      faults += "; the module has no " + name;
+    } else if (!tensor.defined() || tensor.shape() != entry->second.shape() ||
+               tensor.dtype() != entry->second.dtype() || tensor.device() != entry->second.device()) {
+      faults += "; " + name + " is " + describe(tensor) + " where the module has " + describe(entry->second);
+    } else {
+      // Another handle on the same tensor: memory and gradient record, so that `tensor` itself stays what it is.
+      Tensor stand_in = tensor.detach();
+      stand_in.set_grad_record(tensor.grad_record());
+      pairs.emplace_back(entry->second, std::move(stand_in));
+    }
+  }
+  if (!faults.empty()) throw ValueError("[functional_call] the tensors do not fit the module: " + faults.substr(2));
+  swapped_ = std::move(pairs);
+  for (const auto& [tensor, stand_in] : swapped_) swap_tensors(tensor, stand_in);
+}
+
+Substitution::~Substitution() {
+  for (auto pair = swapped_.rbegin(); pair != swapped_.rend(); ++pair) swap_tensors(pair->first, pair->second);
+}
+
+Tensor functional_call(const Module& module, const NamedTensors& tensors, const std::function<Tensor()>& call) {
+  const Substitution substitution(module, tensors);
+  return call();
+}
+
+Tensor functional_call(Layer& layer, const NamedTensors& tensors, const Tensor& x, CallSite) {
+  return functional_call(layer, tensors, [&] { return layer(x); });
 }
 
 }  // namespace poolgrad::nn

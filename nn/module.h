@@ -1,11 +1,13 @@
-// Module: named parameters and submodules. What a model is made of, saved as and trained through.
+// Module: named parameters, buffers and submodules. What a model is made of, saved as and trained through.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "autograd/memory/checkpoint.h"
 #include "tensor/generator.h"
 #include "tensor/tensor.h"
 
@@ -31,11 +33,15 @@ class Module {
   /// Own parameters in order of registration, then those of submodules; a tensor shared by two owners appears once.
   NamedTensors named_parameters() const;
   std::vector<Tensor> parameters() const;
+  /// What belongs to the module but is not trained (register_buffer()), in the same order.
+  NamedTensors named_buffers() const;
+  /// Parameters, then buffers: what is saved and loaded.
+  NamedTensors named_tensors() const;
   /// Number of elements of all parameters.
   std::int64_t parameter_count() const;
 
-  /// Copies values into the parameters. Throws ValueError, changing nothing, that lists what is missing, unexpected or
-  /// of another shape or dtype.
+  /// Copies values into parameters and buffers. Throws ValueError, changing nothing, that lists what is missing,
+  /// unexpected or of another shape or dtype.
   void load(const NamedTensors& state);
   /// Throws what load() would.
   void check(const NamedTensors& state) const;
@@ -51,6 +57,11 @@ class Module {
   /// Sets every gradient to none, which gives its memory back.
   void zero_grad();
 
+  /// Parameters, those of submodules included, that require no gradient: backward passes do not compute theirs,
+  /// optimisers pass them over. What they have is dropped. unfreeze() lets all of them learn again.
+  void freeze() { set_trainable(false); }
+  void unfreeze() { set_trainable(true); }
+
  protected:
   Module() = default;
   /// A parameter of normal numbers with mean 0, or of one value; registered under `name`, tagged Category::parameter.
@@ -59,18 +70,59 @@ class Module {
   Tensor constant_parameter(const std::string& name, const Shape& shape, double value, const ParameterOptions& options);
   /// An existing tensor, shared with another module (tied weights).
   void share_parameter(const std::string& name, const Tensor& parameter);
-  /// `module` is a member of this object, or owned by one. Like those that register parameters, throws ValueError for a
-  /// name that a parameter or a submodule of this object has already, and for one that is empty or has a dot.
+  /// Makes `tensor` a buffer, and returns it: running statistics, tables. Of any dtype, without a gradient (Error).
+  /// Write into it (copy_from); a member that is assigned another tensor is no longer the buffer.
+  Tensor register_buffer(const std::string& name, const Tensor& tensor);
+  /// `module` is a member of this object, or owned by one. Like those that register tensors, throws ValueError for a
+  /// name that a tensor or a submodule of this object has already, and for one that is empty or has a dot.
   void add_module(const std::string& name, Module& module);
 
  private:
   void check_name(const std::string& name) const;
-  void collect(const std::string& prefix, NamedTensors& found) const;
+  void collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& found) const;
+  void set_trainable(bool on);
 
-  NamedTensors parameters_;
+  NamedTensors parameters_, buffers_;
   std::vector<std::pair<std::string, Module*>> modules_;
   bool training_ = true;
 };
+
+/// Moves a module's parameters, buffers and gradients to a device, or casts the floating ones of them. The tensors stay
+/// the same ones, with their hooks, wherever somebody holds them, and tied weights stay tied; only what they consist of
+/// is new. Changes nothing where memory does not suffice (OutOfMemoryError). An optimiser that was made before refuses
+/// its next step, as its state is what the parameters were: move a module before it has one.
+void to(Module& module, Device device);
+/// Throws DTypeError for a dtype that is not floating.
+void to(Module& module, DType dtype);
+
+/// While alive, the module's parameters and buffers of these names are the given tensors: gradients flow to those, and
+/// those without a gradient record are constants. Names may be left out; the module then uses its own.
+///
+///   {
+///     const Substitution averaged(model, average.tensors());  // nn/ema.h
+///     loss = trainer.validate(8);
+///   }
+///
+/// Nothing is copied. Functions that a backward pass would run again (checkpoint(), chunked_loss()) refuse to be run
+/// meanwhile, unless grad mode is off. Substitutions nest and end in reverse order. The module must outlive it, and no
+/// other thread may use it. Throws ValueError, changing nothing, that lists what the module has no such tensor for, or
+/// one of another shape, dtype or device.
+class Substitution {
+ public:
+  Substitution(const Module& module, const NamedTensors& tensors);
+  ~Substitution();
+  Substitution(const Substitution&) = delete;
+  Substitution& operator=(const Substitution&) = delete;
+
+ private:
+  std::vector<std::pair<Tensor, Tensor>> swapped_;  // of the module, what stands in for it
+  NoSecondRunGuard no_second_run_;
+};
+
+/// call() under a Substitution: a module as a function of its parameters.
+///
+///   const Tensor loss = functional_call(model, weights, [&] { return model.loss(tokens, targets); });
+Tensor functional_call(const Module& module, const NamedTensors& tensors, const std::function<Tensor()>& call);
 
 /// A module from one tensor to one tensor.
 class Layer : public Module {
@@ -78,6 +130,9 @@ class Layer : public Module {
   virtual Tensor forward(const Tensor& x) = 0;
   Tensor operator()(const Tensor& x, CallSite = {}) { return forward(x); }
 };
+
+/// layer(x) with `tensors` in place of the layer's own.
+Tensor functional_call(Layer& layer, const NamedTensors& tensors, const Tensor& x, CallSite = {});
 
 /// What one mixer remembers of the positions it has seen, so that a sequence can be continued: byte by byte, or chunk
 /// by chunk (nn/chunked.h). Then `whole` is the number of positions that it will have in the end, and the mixer keeps
@@ -96,6 +151,9 @@ class SequenceMixer : public Module {
  public:
   /// With a state, x holds the positions that follow the `state->length` ones seen before; the state is extended.
   virtual Tensor forward(const Tensor& x, SequenceState* state = nullptr) = 0;
+  /// x (B, T, width) -> (B, heads, T, T): how much position i of a whole sequence takes of position j, in row i. Of
+  /// attention: its probabilities. A mixer that has no such weights returns an undefined tensor.
+  virtual Tensor weights(const Tensor&) { return {}; }
 };
 
 }  // namespace poolgrad::nn

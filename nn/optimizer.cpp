@@ -4,7 +4,6 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <numbers>
 #include <tuple>
 #include <utility>
 
@@ -13,6 +12,8 @@
 #include "autograd/autocast.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/indexing.h"
+#include "autograd/operators/matmul.h"
+#include "autograd/operators/reductions.h"
 #include "autograd/operators/views.h"
 #include "kernels/elementwise.h"
 #include "kernels/optimizer.h"
@@ -29,22 +30,36 @@ constexpr std::uint64_t unknown_version = std::numeric_limits<std::uint64_t>::ma
 
 }  // namespace
 
-Optimizer::Optimizer(NamedTensors parameters, double learning_rate, bool master_weights)
+Optimizer::Optimizer(NamedTensors parameters, const Common& common)
     : parameters_(std::move(parameters)),
       masters_(parameters_.size()),
-      learning_rate_(learning_rate),
+      learning_rate_(common.learning_rate),
       parameter_steps_(parameters_.size(), 0) {
-  for (const auto& [name, parameter] : parameters_)
+  for (const ParameterGroup& group : common.groups)
+    if (!group.applies || !(group.rate >= 0) || !(group.weight_decay.value_or(0.0) >= 0))
+      throw ValueError("[optimizer] a group needs a predicate, and a rate and a decay that are not negative: " +
+                       std::to_string(group.rate) + ", " + std::to_string(group.weight_decay.value_or(0.0)));
+  for (const auto& [name, parameter] : parameters_) {
     if (repeats_elements(parameter.geometry()))
       throw ShapeError("[optimizer] several elements of a parameter share one place: " + name + " " +
                        describe(parameter));
-  for (std::size_t i = 0; i < parameters_.size() && master_weights; ++i)
+    made_with_.push_back(parameter.options());
+    Pace& own = paces_.emplace_back(Pace{1.0, common.weight_decay});
+    if (common.decay_matrices_only && !(parameter.rank() > 1)) own.weight_decay = 0.0;
+    for (const ParameterGroup& group : common.groups) {
+      if (!group.applies(name, parameter)) continue;
+      own = {group.rate, group.weight_decay.value_or(own.weight_decay)};
+      break;
+    }
+  }
+  for (std::size_t i = 0; i < parameters_.size() && common.master_weights; ++i)
     if (const Tensor& parameter = parameters_[i].second; is_half(parameter.dtype()))
       masters_[i].value = add_state(i, "master").copy_from(parameter.detach());
   note_versions();
 }
 
 void Optimizer::step(double gradient_scale, CallSite) {
+  refuse_moved();
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
   Graph* const graph = Graph::recording();  // whose replays are the steps
@@ -94,6 +109,21 @@ void Optimizer::refuse_writes() const {
       throw Error("[optimizer] " + parameters_[i].first +
                   " was written between replays of a recorded step, of which its f32 master would not hear: " +
                   describe(parameters_[i].second));
+}
+
+void Optimizer::refuse_moved() const {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, parameter] = parameters_[i];
+    const auto& [dtype, device] = made_with_[i];
+    if (parameter.dtype() != dtype || parameter.device() != device)
+      throw Error("[optimizer] a parameter was moved or cast since the optimiser was made, whose state is still " +
+                  std::string(to_string(dtype)) + " on " + to_string(device) + ": " + name + " " + describe(parameter));
+  }
+}
+
+void Optimizer::refuse_recording(const char* op) const {
+  if (Graph::recording() != nullptr)
+    throw Error("[" + std::string(op) + "] its steps cannot be recorded, as their numbers are those of the moment");
 }
 
 void Optimizer::note_versions() {
@@ -161,7 +191,9 @@ void for_each_alike(const Items& items, const Kind& kind, const F& f) {
 }  // namespace
 
 SGD::SGD(NamedTensors parameters, SGDOptions options)
-    : Optimizer(std::move(parameters), options.learning_rate, options.master_weights), options_(options) {
+    : Optimizer(std::move(parameters),
+                {options.learning_rate, options.weight_decay, false, options.master_weights, options.groups}),
+      options_(options) {
   if (options.learning_rate < 0 || options.momentum < 0 || options.weight_decay < 0)
     throw ValueError("[sgd] learning rate, momentum and weight decay must not be negative: " +
                      std::to_string(options.learning_rate) + ", " + std::to_string(options.momentum) + ", " +
@@ -189,27 +221,33 @@ auto options_of_each_step(const Options& options) {
 
 void SGD::update(std::span<const Update> updates, double gradient_scale) {
   for_each_alike(
-      updates, [](const Update& u) { return std::pair(u.parameter.device(), u.step == 1); },
-      [&](const std::pair<Device, bool>& own, const std::vector<const Update*>& alike) {
+      updates, [&](const Update& u) { return std::tuple(u.parameter.device(), u.step == 1, pace(u.index)); },
+      [&](const auto& own, const std::vector<const Update*>& alike) {
+        const Device device = std::get<Device>(own);
         std::vector<kernels::SgdOperands> operands;
         for (const Update* u : alike)
           operands.push_back(
               {u->parameter.view(), u->gradient.view(), momentum_.empty() ? View{} : momentum_[u->index].view()});
         const auto options = [this, gradient_scale, index = alike.front()->index] {
-          return kernels::Sgd{.learning_rate = learning_rate(),
+          return kernels::Sgd{.learning_rate = learning_rate() * pace(index).rate,
                               .momentum = options_.momentum,
-                              .weight_decay = options_.weight_decay,
+                              .weight_decay = pace(index).weight_decay,
                               .dampening = options_.dampening,
                               .nesterov = options_.nesterov,
                               .first_step = parameter_steps()[index] == 0,
                               .gradient_scale = gradient_scale};
         };
-        kernels::sgd(current_stream(own.first), options_of_each_step(options), operands);
+        kernels::sgd(current_stream(device), options_of_each_step(options), operands);
       });
 }
 
 AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
-    : Optimizer(std::move(parameters), options.learning_rate, options.master_weights), options_(options) {
+    : AdamW(std::move(parameters), options, [](const std::string&, const Tensor&) { return true; }) {}
+
+AdamW::AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredicate& takes)
+    : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
+                                        options.master_weights, options.groups}),
+      options_(options) {
   if (options.learning_rate < 0 || options.epsilon < 0 || options.weight_decay < 0)
     throw ValueError("[adamw] learning rate, epsilon and weight decay must not be negative: " +
                      std::to_string(options.learning_rate) + ", " + std::to_string(options.epsilon) + ", " +
@@ -218,32 +256,140 @@ AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
     throw ValueError("[adamw] betas must be in [0, 1): " + std::to_string(options.beta1) + ", " +
                      std::to_string(options.beta2));
   for (std::size_t i = 0; i < this->parameters().size(); ++i) {
-    first_.push_back(add_state(i, "first_moment"));
-    second_.push_back(add_state(i, "second_moment"));
+    const auto& [name, parameter] = this->parameters()[i];
+    const bool own = takes(name, parameter);
+    first_.push_back(own ? add_state(i, "first_moment") : Tensor());
+    second_.push_back(own ? add_state(i, "second_moment") : Tensor());
   }
 }
 
 void AdamW::update(std::span<const Update> updates, double gradient_scale) {
-  const auto kind = [&](const Update& u) {
-    return std::tuple(u.parameter.device(), u.step, !options_.decay_matrices_only || u.parameter.rank() > 1);
-  };
+  const auto kind = [&](const Update& u) { return std::tuple(u.parameter.device(), u.step, pace(u.index)); };
   for_each_alike(updates, kind, [&](const auto& own, const std::vector<const Update*>& alike) {
-    const auto& [device, step, decays] = own;  // `step` is that of each of them
+    const Device device = std::get<Device>(own);
     std::vector<kernels::AdamWOperands> operands;
     for (const Update* u : alike)
       operands.push_back({u->parameter.view(), u->gradient.view(), first_[u->index].view(), second_[u->index].view()});
-    const auto options = [this, gradient_scale, decay = decays ? options_.weight_decay : 0.0,
-                          index = alike.front()->index] {
-      return kernels::AdamW{.learning_rate = learning_rate(),
+    const auto options = [this, gradient_scale, index = alike.front()->index] {  // whose numbers are those of all
+      return kernels::AdamW{.learning_rate = learning_rate() * pace(index).rate,
                             .beta1 = options_.beta1,
                             .beta2 = options_.beta2,
                             .epsilon = options_.epsilon,
-                            .weight_decay = decay,
+                            .weight_decay = pace(index).weight_decay,
                             .step = parameter_steps()[index] + 1,
                             .gradient_scale = gradient_scale};
     };
     kernels::adamw(current_stream(device), options_of_each_step(options), operands);
   });
+}
+
+Lion::Lion(NamedTensors parameters, LionOptions options)
+    : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
+                                        options.master_weights, options.groups}),
+      options_(options) {
+  if (options.learning_rate < 0 || options.weight_decay < 0)
+    throw ValueError("[lion] learning rate and weight decay must not be negative: " +
+                     std::to_string(options.learning_rate) + ", " + std::to_string(options.weight_decay));
+  if (!(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1))
+    throw ValueError("[lion] betas must be in [0, 1): " + std::to_string(options.beta1) + ", " +
+                     std::to_string(options.beta2));
+  for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
+}
+
+void Lion::update(std::span<const Update> updates, double gradient_scale) {
+  refuse_recording("lion");
+  for (const Update& u : updates) {
+    const Stream stream = current_stream(u.parameter.device());
+    const double rate = learning_rate() * pace(u.index).rate, decay = pace(u.index).weight_decay;
+    const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
+    const Tensor direction = Tensor::empty_like(u.parameter);
+    kernels::axpby(stream, direction.view(), options_.beta1, m, (1 - options_.beta1) * gradient_scale, g);
+    kernels::unary(stream, kernels::UnaryOp::sign, direction.view(), direction.view());
+    kernels::axpby(stream, p, 1 - rate * decay, p, -rate, direction.view());
+    kernels::axpby(stream, m, options_.beta2, m, (1 - options_.beta2) * gradient_scale, g);
+  }
+}
+
+namespace {
+
+ParameterPredicate taken_by_adamw(const ParameterPredicate& left_to_adamw) {
+  return [left_to_adamw](const std::string& name, const Tensor& parameter) {
+    return parameter.rank() != 2 || (left_to_adamw && left_to_adamw(name, parameter));
+  };
+}
+
+}  // namespace
+
+Muon::Muon(NamedTensors parameters, MuonOptions options)
+    : AdamW(std::move(parameters), options.adamw, taken_by_adamw(options.left_to_adamw)), options_(options) {
+  if (!(options.momentum >= 0 && options.momentum < 1) || options.newton_schulz_steps < 1)
+    throw ValueError("[muon] the momentum must be in [0, 1), and a step of Newton and Schulz there must be: " +
+                     std::to_string(options.momentum) + ", " + std::to_string(options.newton_schulz_steps));
+  const ParameterPredicate not_a_matrix = taken_by_adamw(options.left_to_adamw);
+  for (std::size_t i = 0; i < this->parameters().size(); ++i) {
+    const auto& [name, parameter] = this->parameters()[i];
+    momentum_.push_back(not_a_matrix(name, parameter) ? Tensor() : add_state(i, "momentum"));
+  }
+}
+
+void Muon::update(std::span<const Update> updates, double gradient_scale) {
+  refuse_recording("muon");
+  const AutocastScope as_it_is(autocast_off);
+  std::vector<Update> others;
+  for (const Update& u : updates) {
+    if (!momentum_[u.index].defined()) {
+      others.push_back(u);
+      continue;
+    }
+    const Stream stream = current_stream(u.parameter.device());
+    const double rate = learning_rate() * pace(u.index).rate, decay = pace(u.index).weight_decay;
+    const double rows = static_cast<double>(u.parameter.size(0)), columns = static_cast<double>(u.parameter.size(1));
+    const double mu = options_.momentum, size = 0.2 * std::sqrt(std::max(rows, columns));
+    const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
+    kernels::axpby(stream, m, mu, m, (1 - mu) * gradient_scale, g);
+    Tensor direction = momentum_[u.index];
+    if (options_.nesterov) {
+      direction = Tensor::empty_like(u.parameter);
+      kernels::axpby(stream, direction.view(), mu, m, (1 - mu) * gradient_scale, g);
+    }
+    direction = newton_schulz(direction, options_.newton_schulz_steps);
+    kernels::axpby(stream, p, 1 - rate * decay, p, -rate * size, direction.view());
+  }
+  AdamW::update(others, gradient_scale);
+}
+
+Tensor newton_schulz(const Tensor& x, int steps) {
+  if (x.rank() != 2) throw ShapeError("[newton_schulz] x must be a matrix: x " + describe(x));
+  constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
+  const bool tall = x.size(0) > x.size(1);  // the smaller of the two products
+  Tensor y = tall ? transpose(x, 0, 1) : x;
+  y = y / (norm(y) + 1e-7);
+  for (int i = 0; i < steps; ++i) {
+    const Tensor gram = matmul(y, transpose(y, 0, 1));
+    y = a * y + matmul(b * gram + c * matmul(gram, gram), y);
+  }
+  return tall ? transpose(y, 0, 1) : y;
+}
+
+namespace {
+
+constexpr std::pair<OptimizerKind, const char*> optimizer_names[] = {{OptimizerKind::adamw, "adamw"},
+                                                                     {OptimizerKind::sgd, "sgd"},
+                                                                     {OptimizerKind::lion, "lion"},
+                                                                     {OptimizerKind::muon, "muon"}};
+
+}  // namespace
+
+OptimizerKind parse_optimizer(const std::string& text) {
+  for (const auto& [kind, name] : optimizer_names)
+    if (text == name) return kind;
+  throw ValueError("[optimizer] it must be adamw, sgd, lion or muon, but is " + text);
+}
+
+std::string to_string(OptimizerKind kind) {
+  for (const auto& [known, name] : optimizer_names)
+    if (kind == known) return name;
+  return "invalid";
 }
 
 Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
@@ -272,14 +418,6 @@ double gradient_norm(const std::vector<Tensor>& parameters) { return gradient_no
 double clip_scale(double norm, double limit) {
   if (!(limit >= 0)) throw ValueError("[clip_scale] the limit must not be negative: " + std::to_string(limit));
   return limit == 0 || norm <= limit ? 1.0 : limit / norm;
-}
-
-double CosineSchedule::rate(std::int64_t step) const {
-  const std::int64_t top = std::max<std::int64_t>(warmup, 1);  // the step at the peak
-  if (step <= top) return peak * static_cast<double>(step) / static_cast<double>(top);
-  const double span = static_cast<double>(std::max<std::int64_t>(steps - top, 1));
-  const double progress = std::min(1.0, static_cast<double>(step - top) / span);
-  return peak * (floor + (1.0 - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
 }
 
 }  // namespace poolgrad::nn

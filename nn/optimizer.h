@@ -1,7 +1,9 @@
-// Optimisers, clipping by the global norm, and learning rates over time.
+// Optimisers and clipping by the global norm.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,6 +11,16 @@
 #include "nn/module.h"
 
 namespace poolgrad::nn {
+
+using ParameterPredicate = std::function<bool(const std::string& name, const Tensor& parameter)>;
+
+/// Parameters that learn in another way than the rest: `.groups = {{.applies = is_a_norm, .weight_decay = 0.0}}`. Of
+/// several groups that apply the first counts.
+struct ParameterGroup {
+  ParameterPredicate applies;
+  double rate = 1.0;                        // times the optimiser's learning rate
+  std::optional<double> weight_decay = {};  // in place of the optimiser's own
+};
 
 /// What optimisers share: the parameters, the step count, the state that a checkpoint holds. A parameter of a half type
 /// has a master weight, unless options.master_weights is false: its steps are taken in f32, where they are not lost to
@@ -23,7 +35,8 @@ class Optimizer {
   /// that is a transposed or sliced view, by itself, through a row-major copy). Gradients are multiplied by
   /// `gradient_scale` on the way (clipping, averaging). Throws what the kernels throw; gradients are left as they are.
   /// While a Graph records, nothing is counted: each replay is a step, with the learning rate that is set then, and
-  /// needs the optimiser to be alive.
+  /// needs the optimiser to be alive. Throws Error, changing nothing, where a parameter was moved to another device or
+  /// cast since the optimiser was made.
   void step(double gradient_scale = 1.0, CallSite = {});
   /// Sets every gradient to none.
   void zero_grad();
@@ -46,9 +59,23 @@ class Optimizer {
              const std::vector<std::int64_t>& parameter_steps = {}) const;
 
  protected:
-  /// Throws ShapeError for a parameter whose elements share places (a broadcast). With `master_weights` parameters of
-  /// a half type have their f32 value among the state, "<parameter>.master".
-  Optimizer(NamedTensors parameters, double learning_rate, bool master_weights);
+  struct Common {
+    double learning_rate, weight_decay;
+    bool decay_matrices_only, master_weights;
+    const std::vector<ParameterGroup>& groups;
+  };
+  /// Throws ShapeError for a parameter whose elements share places (a broadcast), and ValueError for a group that has
+  /// no predicate or a negative number. With `master_weights` parameters of a half type have their f32 value among the
+  /// state, "<parameter>.master".
+  Optimizer(NamedTensors parameters, const Common& common);
+  /// Of one parameter, by its group.
+  struct Pace {
+    double rate, weight_decay;  // the rate times that of the optimiser
+    auto operator<=>(const Pace&) const = default;
+  };
+  const Pace& pace(std::size_t index) const { return paces_[index]; }
+  /// For optimisers whose numbers are those of the moment: throws Error while a Graph records.
+  void refuse_recording(const char* op) const;
   /// Zeros shaped like parameter `index` in its compute dtype, tagged Category::optimizer_state.
   Tensor add_state(std::size_t index, const std::string& what);
   const NamedTensors& parameters() const { return parameters_; }
@@ -65,9 +92,12 @@ class Optimizer {
   void adopt_writes();
   /// A replay cannot: throws Error where there are any.
   void refuse_writes() const;
+  void refuse_moved() const;
   void note_versions();
 
   NamedTensors parameters_;
+  std::vector<TensorOptions> made_with_;  // dtype and device of each parameter
+  std::vector<Pace> paces_;
   /// The f32 value of a parameter, undefined where there is none, and the version of the parameter that is it, rounded.
   struct Master {
     Tensor value;
@@ -87,6 +117,7 @@ struct SGDOptions {
   double weight_decay = 0.0;  // added to the gradient
   bool nesterov = false;
   bool master_weights = true;  // f32 values of f16 and bf16 parameters
+  std::vector<ParameterGroup> groups = {};
 };
 
 /// g' = g + weight_decay * p; b = g' at the parameter's first step, momentum * b + (1 - dampening) * g' afterwards; p
@@ -110,6 +141,7 @@ struct AdamWOptions {
   double weight_decay = 0.01;
   bool decay_matrices_only = false;  // no decay for norms and biases (one-dimensional parameters)
   bool master_weights = true;        // f32 values of f16 and bf16 parameters
+  std::vector<ParameterGroup> groups = {};
 };
 
 /// m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2, p -= rate * (weight_decay * p + m^ / (sqrt(v^) +
@@ -120,12 +152,74 @@ class AdamW : public Optimizer {
   /// Throws ValueError for negative options and betas outside [0, 1).
   explicit AdamW(NamedTensors parameters, AdamWOptions options = {});
 
- private:
+ protected:
+  /// Moments of those parameters alone for which `takes` holds.
+  AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredicate& takes);
   void update(std::span<const Update> updates, double gradient_scale) override;
 
+ private:
   AdamWOptions options_;
   std::vector<Tensor> first_, second_;
 };
+
+struct LionOptions {
+  double learning_rate = 1e-4;  // a third to a tenth of AdamW's, with as much more decay
+  double beta1 = 0.9, beta2 = 0.99;
+  double weight_decay = 0.1;
+  bool decay_matrices_only = false;
+  bool master_weights = true;
+  std::vector<ParameterGroup> groups = {};
+};
+
+/// p -= rate * (sign(beta1 m + (1 - beta1) g) + weight_decay * p), then m = beta2 m + (1 - beta2) g (Chen et al. 2023):
+/// every element moves by the rate, whatever its gradient, and there is one moment to keep.
+class Lion : public Optimizer {
+ public:
+  /// Throws ValueError for negative options and betas outside [0, 1). Steps of it cannot be recorded (Graph).
+  explicit Lion(NamedTensors parameters, LionOptions options = {});
+
+ private:
+  void update(std::span<const Update> updates, double gradient_scale) override;
+
+  LionOptions options_;
+  std::vector<Tensor> momentum_;
+};
+
+struct MuonOptions {
+  AdamWOptions adamw = {};  // of all other parameters; learning rate, decay and groups are those of the matrices, too
+  double momentum = 0.95;
+  bool nesterov = true;
+  int newton_schulz_steps = 5;
+  /// Matrices that AdamW takes all the same, being no maps between activations: embeddings, heads.
+  ParameterPredicate left_to_adamw = {};
+};
+
+/// For matrices: m = momentum * m + (1 - momentum) * g, and p -= rate * (0.2 sqrt(max(rows, columns)) * O +
+/// weight_decay
+/// * p), where O is newton_schulz() of m, or with Nesterov's momentum of momentum * m + (1 - momentum) * g (Jordan et
+/// al. 2024). The factor gives an update the size of AdamW's, so that one rate serves both (Liu et al. 2025).
+class Muon : public AdamW {
+ public:
+  /// Throws ValueError as AdamW, for a momentum outside [0, 1), and for less than one step of Newton and Schulz. Steps
+  /// of it cannot be recorded (Graph).
+  explicit Muon(NamedTensors parameters, MuonOptions options = {});
+
+ private:
+  void update(std::span<const Update> updates, double gradient_scale) override;
+
+  MuonOptions options_;
+  std::vector<Tensor> momentum_;  // undefined for what AdamW takes
+};
+
+/// x (m, n), floating, with singular values near 1 in place of its own: `steps` rounds of y = a y + (b G + c G^2) y
+/// with G = y y^T, a = 3.4445, b = -4.7750, c = 2.0315 (Jordan et al. 2024), from y = x / |x|. After five, values above
+/// 1/500 of the norm are between 0.68 and 1.21, and those below stay smaller. Throws ShapeError unless x is a matrix.
+Tensor newton_schulz(const Tensor& x, int steps = 5);
+
+enum class OptimizerKind { adamw, sgd, lion, muon };
+/// "adamw", "sgd", "lion" or "muon". Throws ValueError.
+OptimizerKind parse_optimizer(const std::string& text);
+std::string to_string(OptimizerKind kind);
 
 /// sqrt of the sum of squares of all gradients, accumulated in f64; parameters without one count as 0. 0 on sim.
 double gradient_norm(const std::vector<Tensor>& parameters);
@@ -134,17 +228,5 @@ Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters);
 /// What Optimizer::step() should multiply gradients by so that their norm is at most `limit`: min(1, limit / norm).
 /// A limit of 0 means no clipping. Throws ValueError for a negative limit.
 double clip_scale(double norm, double limit);
-
-/// Linear warm-up over `warmup` steps to `peak`, then half a cosine down to `floor * peak` at the last of `steps`
-/// (Loshchilov & Hutter 2017). Steps count from 1; without warm-up the first is at the peak, and beyond the last the
-/// rate stays.
-struct CosineSchedule {
-  double peak = 3e-3;
-  std::int64_t warmup = 20;
-  std::int64_t steps = 1000;
-  double floor = 0.1;
-
-  double rate(std::int64_t step) const;
-};
 
 }  // namespace poolgrad::nn

@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -178,6 +179,12 @@ const std::shared_ptr<GradRecord>& Tensor::grad_record() const { return checked(
 void Tensor::set_grad_record(std::shared_ptr<GradRecord> record) {
   checked("set_grad_record");
   impl_->record = std::move(record);
+}
+
+void swap_tensors(const Tensor& a, const Tensor& b) {
+  a.checked("swap_tensors");
+  b.checked("swap_tensors");
+  std::swap(*a.impl_, *b.impl_);
 }
 
 std::string describe(const Tensor& tensor) {

@@ -120,6 +120,11 @@ class Tensor {
   /// Advances the version counter by hand, after writing through data().
   void bump_version();
 
+  /// x[i] and x[-1], x[slice(2)], x[{0, slice(1, 5)}], x[{ellipsis, new_axis, -1}]: views, with a gradient. Throws
+  /// IndexError. Const, since `x[0] = y` would change nothing but a handle that nobody has. An operator that has to be
+  /// a member: autograd/operators/views.cpp defines it.
+  const Tensor operator[](const Indices& indices) const;
+
   // Gradients; the work is done by autograd/.
   bool requires_grad() const;
   /// Only floating leaves; throws DTypeError / Error otherwise. Returns *this.
@@ -136,15 +141,17 @@ class Tensor {
   const std::shared_ptr<GradRecord>& grad_record() const;
   void set_grad_record(std::shared_ptr<GradRecord> record);
 
-  /// Keeps impl-level identity for maps keyed by tensor.
-  const void* id() const { return impl_.get(); }
-
  private:
+  friend void swap_tensors(const Tensor& a, const Tensor& b);
   struct Impl;
   const Impl& checked(const char* op) const;
   explicit Tensor(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
   std::shared_ptr<Impl> impl_;
 };
+
+/// Exchanges what two tensors are, for all handles of either: memory, geometry, dtype and gradient record. Graphs that
+/// were made with them stay as they are. Both must be defined (Error). Not while another thread uses either.
+void swap_tensors(const Tensor& a, const Tensor& b);
 
 /// "(4, 8) f32 on cpu": how error messages show an operand.
 std::string describe(const Tensor& tensor);

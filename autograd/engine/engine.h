@@ -38,6 +38,13 @@ std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<T
 /// std::weak_ptr(tensor.grad_record()). Throws Error if the tensor requires no gradient.
 HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor&)> hook);
 
+/// Calls `hook` with the accumulated gradient of a leaf when what this backward pass has to add to it has been added:
+/// once a pass, whatever the number of uses. Nodes that read the leaf have run by then, so that the hook may take an
+/// optimiser's step and drop the gradient (Optimizer::step(), zero_grad()), unless the graph is retained. Hooks run in
+/// the order of registration, live as long as the leaf and are removed by their handle; grad(), which accumulates
+/// nothing, does not run them. Throws Error for a tensor that is no leaf or requires no gradient.
+HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor&)> hook);
+
 /// Calls `callback`, which must not throw, when the outermost pass that runs on this thread has ended, be it by an
 /// exception; at once where none runs.
 void at_end_of_backward(std::function<void()> callback);

@@ -22,31 +22,68 @@ bool FunctionContext::needs(int i) const {
   return needed_[static_cast<std::size_t>(i)] != 0;
 }
 
-Tensor apply(const std::string& name, std::shared_ptr<Function> function, const std::vector<Tensor>& inputs) {
+namespace {
+
+/// A function of one output among those of several.
+class SingleOutput : public MultiFunction {
+ public:
+  explicit SingleOutput(std::shared_ptr<Function> function) : function_(std::move(function)) {}
+  std::vector<Tensor> forward(FunctionContext& context, const std::vector<Tensor>& inputs) override {
+    return {function_->forward(context, inputs)};
+  }
+  Gradients backward(FunctionContext& context, const Gradients& gradients) override {
+    return function_->backward(context, gradients[0]);
+  }
+
+ private:
+  const std::shared_ptr<Function> function_;
+};
+
+/// `tensor` as a node keeps it whose outputs are `outputs`, aliases of what forward `made`.
+SavedTensor saved_beside(const Tensor& tensor, const std::vector<Tensor>& made, const std::vector<Tensor>& outputs) {
+  for (std::size_t i = 0; i < made.size(); ++i)
+    if (tensor.defined() && tensor.is_same(made[i])) return SavedTensor::output(outputs[i], static_cast<int>(i));
+  return SavedTensor(tensor);
+}
+
+}  // namespace
+
+std::vector<Tensor> apply(const std::string& name, std::shared_ptr<MultiFunction> function,
+                          const std::vector<Tensor>& inputs) {
   const bool recording = wants_gradient(inputs);
   auto context = std::make_shared<FunctionContext>();
   for (const Tensor& input : inputs) context->needed_.push_back(recording && input.defined() && input.requires_grad());
-  Tensor out;
+  std::vector<Tensor> made;
   {
     NoGradGuard guard;
-    out = function->forward(*context, inputs);
+    made = function->forward(*context, inputs);
   }
-  if (!out.defined()) throw Error(fmt::format("[{}] forward returned an undefined tensor", name));
+  if (made.empty()) throw Error(fmt::format("[{}] forward returned no tensor", name));
+  for (const Tensor& output : made)
+    if (!output.defined()) throw Error(fmt::format("[{}] forward returned an undefined tensor", name));
   const std::vector<Tensor> pending = std::exchange(context->pending_, {});
-  if (!recording) return out;
+  if (!recording) return made;
 
-  // Recorded on an alias: the tensor itself may exist elsewhere, as an input, whose history would be rewritten, or kept
-  // by the function, which its own history would then keep alive.
-  const Tensor made = std::exchange(out, out.detach());
-  for (const Tensor& tensor : pending)
-    context->saved_.push_back(tensor.defined() && tensor.is_same(made) ? SavedTensor::output(out)
-                                                                       : SavedTensor(tensor));
-  record(name, inputs, {out}, [function = std::move(function), context](const BackwardCall& call) {
+  // Recorded on aliases: the tensors themselves may exist elsewhere, as inputs, whose history would be rewritten, or
+  // kept by the function, which its own history would then keep alive.
+  std::vector<Tensor> outputs;
+  for (const Tensor& output : made) outputs.push_back(output.detach());
+  for (const Tensor& tensor : pending) context->saved_.push_back(saved_beside(tensor, made, outputs));
+  made.clear();
+  const auto count = static_cast<int>(outputs.size());
+  record(name, inputs, outputs, [function = std::move(function), context, count](const BackwardCall& call) {
     FunctionContext now = *context;  // passes over one graph may run at the same time
     for (std::size_t i = 0; i < now.needed_.size(); ++i) now.needed_[i] = call.needs(static_cast<int>(i));
-    return function->backward(now, call.gradient());
+    Gradients gradients;
+    for (int i = 0; i < count; ++i) gradients.push_back(call.gradient(i));
+    return function->backward(now, gradients);
   });
-  return out;
+  return outputs;
+}
+
+Tensor apply(const std::string& name, std::shared_ptr<Function> function, const std::vector<Tensor>& inputs) {
+  const std::shared_ptr<MultiFunction> adapted = std::make_shared<SingleOutput>(std::move(function));
+  return apply(name, adapted, inputs)[0];
 }
 
 }  // namespace poolgrad

@@ -27,7 +27,10 @@ class AccumulateGrad final : public Node {
   }
 
   Gradients run(BackwardCall& call) override {
-    if (const std::shared_ptr<TapeRecord> record = record_.lock()) record->accumulate(call.take_gradient());
+    if (const std::shared_ptr<TapeRecord> record = record_.lock()) {
+      record->accumulate(call.take_gradient());
+      record->run_post_accumulate_hooks();
+    }
     return {};
   }
   void release() override {}
@@ -113,10 +116,11 @@ void TapeRecord::accumulate(Tensor gradient) {
   }
 }
 
-HookHandle TapeRecord::add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook) {
+HookHandle TapeRecord::add_hook(std::function<Tensor(const Tensor&)> hook) {
   const auto index = static_cast<std::size_t>(made_by_.index);
-  auto adapted = [meta, index, hook = std::move(hook)](Gradients& gradients) {
+  auto adapted = [index, hook = std::move(hook)](Gradients& gradients) {
     if (!gradients[index].defined()) return;
+    const TensorMeta meta(gradients[index]);  // as the tensor's: whoever made it was checked
     Tensor replacement = hook(gradients[index]);
     if (!replacement.defined()) return;
     if (!meta.matches(replacement))
@@ -132,6 +136,20 @@ HookHandle TapeRecord::add_hook(const TensorMeta& meta, std::function<Tensor(con
   }
   const std::uint64_t id = leaf_hooks_->add(std::move(adapted));
   return {leaf_hooks_, id};
+}
+
+HookHandle TapeRecord::add_post_accumulate_hook(std::function<void(const Tensor&)> hook) {
+  if (post_accumulate_hooks_ == nullptr) post_accumulate_hooks_ = std::make_shared<Hooks>();
+  const std::uint64_t id =
+      post_accumulate_hooks_->add([hook = std::move(hook)](const Gradients& gradients) { hook(gradients[0]); });
+  return {post_accumulate_hooks_, id};
+}
+
+void TapeRecord::run_post_accumulate_hooks() {
+  const std::shared_ptr<Hooks> hooks = post_accumulate_hooks_;
+  if (hooks == nullptr) return;
+  Gradients accumulated{grad()};
+  hooks->run(accumulated);
 }
 
 TapeRecord* tape_record(const Tensor& tensor) {

@@ -47,7 +47,10 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   /// Adds to the gradient of a leaf: the first one is adopted without a copy where nobody else holds it, later ones
   /// are added in place, or into a new tensor while grad mode is on.
   void accumulate(Tensor gradient);
-  HookHandle add_hook(const TensorMeta& meta, std::function<Tensor(const Tensor&)> hook);
+  HookHandle add_hook(std::function<Tensor(const Tensor&)> hook);
+  /// Of leaves only.
+  HookHandle add_post_accumulate_hook(std::function<void(const Tensor&)> hook);
+  void run_post_accumulate_hooks();
 
  private:
   bool requires_grad_ = false;
@@ -56,7 +59,7 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   mutable std::recursive_mutex mutex_;  // adding may look up the edge of this very leaf
   Tensor grad_;
   std::weak_ptr<Node> accumulate_;
-  std::shared_ptr<Hooks> leaf_hooks_;
+  std::shared_ptr<Hooks> leaf_hooks_, post_accumulate_hooks_;
 };
 
 /// The record of `tensor`; nullptr where it has none.

@@ -322,8 +322,22 @@ void CheckpointedCall::forget_values() {
 
 }  // namespace
 
+namespace {
+
+thread_local const char* no_second_run = nullptr;  // why there can be none
+
+}  // namespace
+
+NoSecondRunGuard::NoSecondRunGuard(const char* reason) : previous_(std::exchange(no_second_run, reason)) {}
+NoSecondRunGuard::~NoSecondRunGuard() { no_second_run = previous_; }
+void NoSecondRunGuard::check(const char* op) {
+  if (no_second_run != nullptr && grad_enabled())
+    throw Error(fmt::format("[{}] the function cannot be run again: {}", op, no_second_run));
+}
+
 std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite) {
   if (!grad_enabled()) return function(inputs);
+  NoSecondRunGuard::check("checkpoint");
   return std::make_shared<CheckpointedCall>(function, inputs)->run(inputs);
 }
 

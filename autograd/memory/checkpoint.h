@@ -26,4 +26,20 @@ namespace poolgrad {
 std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite = {});
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, CallSite = {});
 
+/// While alive, functions of this thread that a backward pass would run again are refused when they are first run
+/// ("[checkpoint] the function cannot be run again: <reason>"): what they read is there for now only. Guards nest.
+class NoSecondRunGuard {
+ public:
+  explicit NoSecondRunGuard(const char* reason);
+  ~NoSecondRunGuard();
+  NoSecondRunGuard(const NoSecondRunGuard&) = delete;
+  NoSecondRunGuard& operator=(const NoSecondRunGuard&) = delete;
+
+  /// Throws Error where one is alive and grad mode is on: for operators that run functions again.
+  static void check(const char* op);
+
+ private:
+  const char* previous_;
+};
+
 }  // namespace poolgrad

@@ -224,6 +224,79 @@ TEST(Hooks, ThatHoldTheRecordOfTheirTensorNeedNoRemoval) {
   EXPECT_EQ(bytes(), before);
 }
 
+TEST(PostAccumulateHooks, SeeTheWholeGradientOncePerPass) {
+  Tensor x = leaf({3});
+  std::vector<double> seen;
+  register_post_accumulate_hook(x, [&seen](const Tensor& gradient) { seen.push_back(gradient.item()); });
+  plus(times(x, x), scaled(x, 10)).backward();
+  EXPECT_THAT(seen, ElementsAre(16)) << "three uses, one call";
+  scaled(x, 1).backward();
+  EXPECT_THAT(seen, ElementsAre(16, 17)) << "what there was is part of it";
+  EXPECT_THAT(values(x.grad()), ElementsAre(17));
+}
+
+TEST(PostAccumulateHooks, MayWriteTheLeafAndDropItsGradientWhileTheRestOfThePassGoesOn) {
+  Tensor early = leaf({2}), late = leaf({5});
+  register_post_accumulate_hook(late, [&](const Tensor& gradient) {
+    EXPECT_FALSE(early.grad().defined()) << "the later operator runs first";
+    late.copy_from(plus(late, scaled(gradient, -0.5)));
+    late.set_grad({});
+  });
+  times(times(early, early), late).backward();
+  EXPECT_THAT(values(late.detach()), ElementsAre(5 - 0.5 * 4));
+  EXPECT_FALSE(late.grad().defined());
+  EXPECT_THAT(values(early.grad()), ElementsAre(2 * 2 * 5)) << "of the value in the forward pass";
+}
+
+TEST(PostAccumulateHooks, RunAfterTheOthersInOrderAndAreRemovedByTheirHandle) {
+  Tensor x = leaf({1});
+  std::vector<std::string> ran;
+  HookHandle first = register_post_accumulate_hook(x, [&ran](const Tensor& g) {
+    EXPECT_EQ(g.item(), 30) << "what the hook before made of it";
+    ran.push_back("first");
+  });
+  register_post_accumulate_hook(x, [&ran](const Tensor&) { ran.push_back("second"); });
+  register_hook(x, [&ran](const Tensor& gradient) {
+    ran.push_back("before");
+    return scaled(gradient, 10);
+  });
+  scaled(x, 3).backward();
+  EXPECT_THAT(ran, ElementsAre("before", "first", "second"));
+  first.remove();
+  ran.clear();
+  x.set_grad({});
+  scaled(x, 3).backward();
+  EXPECT_THAT(ran, ElementsAre("before", "second"));
+}
+
+TEST(PostAccumulateHooks, DoNotRunWhereNothingIsAccumulated) {
+  Tensor x = leaf({1}), other = leaf({1});
+  int calls = 0;
+  register_post_accumulate_hook(x, [&calls](const Tensor&) { ++calls; });
+  grad({scaled(x, 3)}, {x});
+  scaled(other, 3).backward();
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(PostAccumulateHooks, ThatThrowEndThePassAndTheNextOneWorks) {
+  Tensor x = leaf({1});
+  HookHandle handle = register_post_accumulate_hook(x, [](const Tensor&) { throw ValueError("no"); });
+  EXPECT_EQ(message_of<ValueError>([&] { scaled(x, 3).backward(); }), "no");
+  handle.remove();
+  x.set_grad({});
+  scaled(x, 3).backward();
+  EXPECT_THAT(values(x.grad()), ElementsAre(3));
+}
+
+TEST(PostAccumulateHooks, AreForLeavesThatRequireAGradient) {
+  Tensor x = leaf({1, 2});
+  const auto nothing = [](const Tensor&) {};
+  const std::string text =
+      "[register_post_accumulate_hook] only a leaf that requires a gradient accumulates one: (2,) f64 on cpu";
+  EXPECT_EQ(message_of([&] { register_post_accumulate_hook(scaled(x, 1), nothing); }), text);
+  EXPECT_EQ(message_of([&] { register_post_accumulate_hook(x.detach(), nothing); }), text);
+}
+
 TEST(Hooks, AreCheckedLikeOperators) {
   Tensor x = leaf({1, 2});
   register_hook(x, [](const Tensor&) { return zeros({3}, {.dtype = DType::f64}); });

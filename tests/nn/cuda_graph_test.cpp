@@ -287,6 +287,21 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
   graph.replay();
 }
 
+TEST(Graph, StepsWithNumbersOfTheMomentAreNotRecorded) {
+  Tensor p = ones({4, 4}, {DType::f32, gpu}).set_requires_grad();
+  p.set_grad(ones({4, 4}, {DType::f32, gpu}));
+  Lion lion({{"p", p}});
+  Muon muon({{"p", p}});
+  const auto recorded = [](Optimizer& optimizer) {
+    return error_of([&] { Graph(gpu).capture([&] { optimizer.step(); }); });
+  };
+  const std::string reason = " its steps cannot be recorded, as their numbers are those of the moment";
+  EXPECT_EQ(recorded(lion), "[lion]" + reason);
+  EXPECT_EQ(recorded(muon), "[muon]" + reason);
+  lion.step();
+  EXPECT_EQ(lion.steps(), 2) << "the call before the recording is a step as any other";
+}
+
 TEST(Graph, WhatThePoolGivesBackWhileItRecordsIsStillThere) {
   const Tensor x = full({1 << 20}, 2.0, {DType::f32, gpu}), out = zeros({1 << 20}, {DType::f32, gpu});
   Graph graph(gpu);

@@ -1,4 +1,4 @@
-// Optimisers on cuda:0, the emulated device, take the steps of the CPU, bit for bit.
+// Optimisers on cuda:0, the emulated device, take the steps of the CPU: those of one kernel bit for bit.
 #include <gtest/gtest.h>
 
 #include "autograd/operators.h"
@@ -69,6 +69,28 @@ void expect_the_run_of_the_cpu(const Options& options) {
 TEST(CudaAdamW, TakesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<AdamW>(AdamWOptions{.learning_rate = 0.01, .decay_matrices_only = true});
 }
+
+/// Put together from several kernels, whose products and sums are rounded in another order than the CPU's.
+template <class Optimizer, class Options>
+void expect_a_step_of_the_cpu(const Options& options) {
+  Tables here(DType::f64, cpu), there(DType::f64, emulated);
+  Optimizer own(here.parameters, options), other(there.parameters, options);
+  here.backward(0), there.backward(0);
+  own.step(0.5), other.step(0.5);
+  const auto expect_near = [](const NamedTensors& found, const NamedTensors& expected) {
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(all_close(to(found[i].second.detach(), cpu), expected[i].second.detach(), 1e-12, 1e-12))
+          << expected[i].first;
+  };
+  expect_near(there.parameters, here.parameters);
+  expect_near(other.state(), own.state());
+}
+
+TEST(CudaLion, TakesAStepOfTheCpu) {
+  expect_a_step_of_the_cpu<Lion>(LionOptions{.learning_rate = 0.01, .decay_matrices_only = true});
+}
+
+TEST(CudaMuon, TakesAStepOfTheCpu) { expect_a_step_of_the_cpu<Muon>(MuonOptions{}); }
 
 TEST(CudaSgd, TakesTwentyStepsOfTheCpu) {
   expect_the_run_of_the_cpu<SGD>(SGDOptions{.learning_rate = 0.01});

@@ -59,6 +59,26 @@ TEST(LanguageModel, LossIsTheCrossEntropyOfItsLogits) {
   EXPECT_NEAR(model.loss(tokens, targets).item(), cross_entropy(logits, targets).item(), 1e-5);
 }
 
+TEST(LanguageModel, LossesAreThoseOfEveryPositionInPiecesAndInChunksToo) {
+  Generator generator(1);
+  LanguageModelConfig config = tiny();
+  config.context = 700;
+  config.tied_head = true;
+  config.dtype = DType::f64;
+  LanguageModel model(config, running_mean(), {.generator = &generator});
+  const Tensor tokens = some_tokens(3, 700), targets = some_tokens(3, 700) + 0;
+  const Tensor found = model.losses(tokens, targets);
+  EXPECT_FALSE(found.requires_grad());
+  const Tensor expected = cross_entropy(model.logits(tokens), targets, {.reduction = Reduction::none});
+  EXPECT_TRUE(all_close(found, expected, 1e-12, 1e-12)) << "pieces of 341 positions";
+  EXPECT_EQ(model.losses(slice(tokens, 1, 0, 0), slice(targets, 1, 0, 0)).shape(), (Shape{3, 0}));
+}
+
+TEST(LanguageModel, AMixerWithoutWeightsSaysNone) {
+  LanguageModel model(tiny(), running_mean());
+  for (const Tensor& weights : model.mixing_weights(some_tokens(1, 8))) EXPECT_FALSE(weights.defined());
+}
+
 TEST(LanguageModel, NamesEveryPart) {
   const LanguageModel model(tiny(), running_mean());
   std::string names;

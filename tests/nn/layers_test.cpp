@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "autograd/operators.h"
+#include "nn/checkpoint_sequential.h"
 #include "nn/layers.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
@@ -13,6 +17,8 @@
 namespace poolgrad::nn {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using testing_support::error_of;
 
 const ParameterOptions f64{.dtype = DType::f64};
@@ -111,6 +117,54 @@ TEST(FeedForward, ComputesEachKindFromItsParts) {
 TEST(FeedForward, CanStartAsZero) {
   FeedForward layer(4, 8, {.down_deviation = 0.0});
   EXPECT_TRUE(bit_equal(layer(ones({2, 4})), zeros({2, 4})));
+}
+
+TEST(Sequential, RunsItsPartsOneAfterAnotherAndNamesThemByTheirPlace) {
+  Generator generator(1);
+  const auto linear_of = [&](std::int64_t inputs, std::int64_t outputs) {
+    return std::make_unique<Linear>(inputs, outputs, LinearOptions{},
+                                    ParameterOptions{.dtype = DType::f64, .generator = &generator});
+  };
+  auto first = linear_of(3, 4), last = linear_of(4, 2);
+  Linear &a = *first, &b = *last;
+  Sequential mlp(std::move(first), relu, std::move(last));
+  mlp.add([](const Tensor& x) { return x * 2.0; }, "double");
+  const Tensor x = randn({5, 3}, {.dtype = DType::f64});
+  EXPECT_TRUE(bit_equal(mlp(x), b(relu(a(x))) * 2.0));
+  std::vector<std::string> found;
+  for (const auto& [name, parameter] : mlp.named_parameters()) found.push_back(name);
+  EXPECT_THAT(found, ElementsAre("0.weight", "0.bias", "2.weight", "2.bias"));
+  mlp.eval();
+  EXPECT_FALSE(a.training() || mlp.layers()[3]->training());
+}
+
+TEST(Sequential, IsAChainForCheckpoints) {
+  Generator generator(1);
+  Sequential chain;
+  for (int i = 0; i < 4; ++i) {
+    chain.add(std::make_unique<Linear>(3, 3, LinearOptions{},
+                                       ParameterOptions{.dtype = DType::f64, .generator = &generator}));
+    chain.add([](const Tensor& x) { return tanh(x); });
+  }
+  const Tensor x = randn({2, 3}, {.dtype = DType::f64});
+  sum(chain(x)).backward();
+  const Tensor plain = chain.parameters()[0].grad();
+  chain.zero_grad();
+  sum(checkpoint_sequential(chain.layers(), x, {Checkpointing::Kind::sqrt})).backward();
+  EXPECT_TRUE(bit_equal(chain.parameters()[0].grad(), plain));
+}
+
+TEST(Sequential, MayBeEmptyAndNestAndRefusesWhatIsNoLayer) {
+  const Tensor x = ones({2});
+  EXPECT_TRUE(Sequential()(x).is_same(x));
+  Sequential outer(std::make_unique<Sequential>(std::make_unique<RMSNorm>(2)), std::make_unique<RMSNorm>(2));
+  EXPECT_EQ(outer.named_parameters()[0].first, "0.0.weight");
+  EXPECT_EQ(outer.named_parameters()[1].first, "1.weight");
+  EXPECT_EQ(error_of<ValueError>([&] { outer.add(std::unique_ptr<Layer>()); }), "[sequential] part 2 is no layer");
+  EXPECT_EQ(error_of<ValueError>([&] { outer.add(std::function<Tensor(const Tensor&)>()); }),
+            "[lambda] a layer needs a function");
+  EXPECT_THAT(error_of<ValueError>([&] { outer.add(relu, "1"); }), HasSubstr("is called '1' already"));
+  EXPECT_EQ(outer.layers().size(), 2u);
 }
 
 }  // namespace

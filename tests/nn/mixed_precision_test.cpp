@@ -13,6 +13,7 @@
 #include "nn/loss_scaler.h"
 #include "nn/training/checkpoint.h"
 #include "nn/training/trainer.h"
+#include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tests/tensor/support.h"
 

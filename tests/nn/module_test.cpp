@@ -4,8 +4,12 @@
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
-#include "autograd/operators/reductions.h"
+#include "autograd/engine/engine.h"
+#include "autograd/gradcheck.h"
+#include "autograd/memory/checkpoint.h"
+#include "autograd/operators.h"
 #include "nn/layers.h"
+#include "nn/optimizer.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tensor/safetensors.h"
@@ -62,7 +66,7 @@ TEST(Module, RefusesANameThatIsTakenOrIsNoStepOfAPath) {
   } module;
   module.part("a");
   module.own("b");
-  const std::string taken = "[module] a parameter or a submodule is called '";
+  const std::string taken = "[module] a parameter, a buffer or a submodule is called '";
   EXPECT_EQ(error_of<ValueError>([&] { module.part("a"); }), taken + "a' already");
   EXPECT_EQ(error_of<ValueError>([&] { module.own("b"); }), taken + "b' already");
   EXPECT_EQ(error_of<ValueError>([&] { module.own("a"); }), taken + "a' already");
@@ -130,6 +134,210 @@ TEST(Module, SwitchesItsSubmodulesBetweenTrainingAndEvaluation) {
   EXPECT_FALSE(pair.training() || pair.dropout.training());
   pair.train();
   EXPECT_TRUE(pair.dropout.training());
+}
+
+/// (x - mean) weight, with the running mean of what it has seen.
+struct Centre : Layer {
+  explicit Centre(DType dtype = DType::f64) {
+    weight = constant_parameter("weight", {2}, 3.0, {.dtype = dtype});
+    mean = register_buffer("mean", zeros({2}, {.dtype = dtype}));
+    seen = register_buffer("seen", zeros({}, {.dtype = DType::i64}));
+  }
+  Tensor forward(const Tensor& x) override {
+    if (training()) {
+      const NoGradGuard no_grad;
+      mean.copy_from(mean * 0.5 + x * 0.5);
+      seen.copy_from(seen + 1.0);
+    }
+    return (x - mean) * weight;
+  }
+  void take(const std::string& name, const Tensor& tensor) { register_buffer(name, tensor); }
+  Tensor weight, mean, seen;
+};
+
+Tensor pair_of(double a, double b) { return from_data<double>({a, b}, {2}); }
+
+TEST(Buffers, AreSavedAndLoadedButNotTrained) {
+  const TemporaryFolder folder;
+  Centre centre, loaded;
+  centre(pair_of(2, 4));
+  EXPECT_THAT(names(centre.named_parameters()), ElementsAre("weight"));
+  EXPECT_THAT(names(centre.named_buffers()), ElementsAre("mean", "seen"));
+  EXPECT_THAT(names(centre.named_tensors()), ElementsAre("weight", "mean", "seen"));
+  centre.save_file(folder.file("centre"));
+  loaded.load_file(folder.file("centre"));
+  EXPECT_THAT(loaded.mean.to_vector<double>(), ElementsAre(1, 2));
+  EXPECT_EQ(loaded.seen.item(), 1);
+  EXPECT_THAT(error_of<ValueError>([&] { loaded.load(centre.named_parameters()); }),
+              HasSubstr("missing mean; missing seen"));
+}
+
+TEST(Buffers, HaveNamesOfTheirOwnAndNoGradient) {
+  Centre centre;
+  EXPECT_EQ(error_of<ValueError>([&] { centre.take("weight", zeros({1})); }),
+            "[module] a parameter, a buffer or a submodule is called 'weight' already");
+  EXPECT_EQ(error_of<ValueError>([&] { centre.take("mean", zeros({1})); }),
+            "[module] a parameter, a buffer or a submodule is called 'mean' already");
+  EXPECT_EQ(error_of<Error>([&] { centre.take("table", zeros({1}).set_requires_grad()); }),
+            "[module] a buffer is a tensor that requires no gradient: table (1,) f32 on cpu");
+}
+
+TEST(Freezing, KeepsParametersFromLearning) {
+  Pair pair(1);
+  const Tensor x = ones({4, 3});
+  SGD optimizer(pair.named_parameters(), {.learning_rate = 0.1});
+  sum(pair.second(pair.first(x))).backward();
+  pair.first.freeze();
+  EXPECT_FALSE(pair.first.weight().grad().defined()) << "what it had is dropped";
+  pair.second.zero_grad();
+  sum(pair.second(pair.first(x))).backward();
+  EXPECT_FALSE(pair.first.weight().grad().defined());
+  EXPECT_TRUE(pair.second.weight().grad().defined());
+  const Tensor frozen = pair.first.weight().copy(), free = pair.second.weight().copy();
+  optimizer.step();
+  EXPECT_TRUE(bit_equal(pair.first.weight(), frozen));
+  EXPECT_FALSE(bit_equal(pair.second.weight(), free));
+  pair.unfreeze();
+  sum(pair.second(pair.first(x))).backward();
+  EXPECT_TRUE(pair.first.weight().grad().defined());
+}
+
+TEST(To, CastsEveryFloatingTensorInItsPlace) {
+  Centre centre;
+  const Tensor weight = centre.weight, record = centre.weight;  // other handles
+  centre.eval();
+  sum(centre(pair_of(1, 2))).backward();
+  int calls = 0;
+  register_post_accumulate_hook(weight, [&calls](const Tensor&) { ++calls; });
+  to(centre, DType::f32);
+  EXPECT_EQ(weight.dtype(), DType::f32);
+  EXPECT_TRUE(weight.is_same(centre.weight) && weight.requires_grad());
+  EXPECT_EQ(centre.mean.dtype(), DType::f32);
+  EXPECT_EQ(centre.seen.dtype(), DType::i64);
+  EXPECT_EQ(weight.grad().dtype(), DType::f32);
+  EXPECT_THAT(weight.grad().to_vector<double>(), ElementsAre(1, 2));
+  sum(centre(ones({2}))).backward();
+  EXPECT_EQ(calls, 1) << "hooks stay";
+  EXPECT_THAT(weight.grad().to_vector<double>(), ElementsAre(2, 3));
+  const Tensor same = centre.weight.detach();
+  to(centre, DType::f32);
+  EXPECT_TRUE(centre.weight.shares_storage_with(same)) << "nothing to do";
+  EXPECT_EQ(error_of<DTypeError>([&] { to(centre, DType::i64); }), "[to] parameters are floating, which i64 is not");
+}
+
+TEST(To, MovesAModuleAndKeepsTiedWeightsTied) {
+  Pair pair(1);
+  to(pair, Device{DeviceType::sim, 7});
+  EXPECT_TRUE(pair.first.weight().device().is_sim());
+  EXPECT_THAT(names(pair.named_parameters()), ElementsAre("tied", "first.weight", "first.bias"));
+  EXPECT_EQ(sum(pair.first(ones({4, 3}, {.device = Device{DeviceType::sim, 7}}))).item(), 0.0);
+  const auto parameters = allocator_for(Device{DeviceType::sim, 7}).statistics().category_bytes;
+  EXPECT_EQ(parameters[static_cast<std::size_t>(Category::parameter)].current, 12u * sizeof(float));
+}
+
+TEST(To, LeavesOptimisersThatWereMadeBeforeWithAClearError) {
+  Centre centre;
+  AdamW optimizer(centre.named_parameters());
+  to(centre, DType::f32);
+  sum(centre(ones({2}))).backward();
+  EXPECT_EQ(error_of<Error>([&] { optimizer.step(); }),
+            "[optimizer] a parameter was moved or cast since the optimiser was made, whose state is still f64 on cpu: "
+            "weight (2,) f32 on cpu");
+  EXPECT_EQ(optimizer.steps(), 0);
+  to(centre, DType::f64);
+  optimizer.step();
+  EXPECT_EQ(optimizer.steps(), 1) << "as it was when it was made";
+}
+
+TEST(FunctionalCall, RunsAModuleWithOtherTensorsAndSendsGradientsToThem) {
+  Linear layer(3, 2, {}, {.dtype = DType::f64});
+  const Tensor x = randn({4, 3}, {.dtype = DType::f64}), before = layer.weight().copy();
+  const Tensor source = randn({2, 3}, {.dtype = DType::f64}).set_requires_grad();
+  const Tensor weight = source * 2.0;  // a function of something
+  const Tensor y = functional_call(layer, {{"weight", weight}}, x);
+  EXPECT_TRUE(bit_equal(y, linear(x, weight, layer.bias())));
+  EXPECT_TRUE(bit_equal(layer.weight(), before) && layer.weight().is_leaf());
+  sum(y * y).backward();
+  EXPECT_FALSE(layer.weight().grad().defined());
+  EXPECT_TRUE(layer.bias().grad().defined()) << "what was not named is the module's own";
+  const Tensor mine = source.detach().set_requires_grad();
+  const Tensor again = linear(x, mine * 2.0, layer.bias());
+  EXPECT_TRUE(bit_equal(source.grad(), grad({sum(again * again)}, {mine})[0]));
+}
+
+TEST(FunctionalCall, TakesThePlaceOfTiedWeightsAndBuffersEverywhere) {
+  Pair pair(1);
+  const Tensor tied = ones({2, 2}).set_requires_grad(), x = ones({1, 2});
+  const Tensor y = functional_call(pair, {{"tied", tied}}, [&] { return pair.second(x); });
+  EXPECT_THAT(y.to_vector<float>(), ElementsAre(2, 2));
+  sum(y).backward();
+  EXPECT_TRUE(tied.grad().defined()) << "a leaf gets its own gradient";
+  Centre centre;
+  centre.eval();
+  EXPECT_THAT(functional_call(centre, {{"mean", pair_of(1, 1)}}, pair_of(2, 3)).to_vector<double>(), ElementsAre(3, 6));
+}
+
+TEST(FunctionalCall, IsDifferentiableTwice) {
+  Centre centre;
+  centre.eval();
+  const Tensor x = pair_of(0.5, -2);
+  const GradcheckReport report = gradgradcheck(
+      [&](const std::vector<Tensor>& in) {
+        return std::vector{square(functional_call(centre, {{"weight", in[0]}}, x))};
+      },
+      {pair_of(0.3, 0.7).set_requires_grad()});
+  EXPECT_TRUE(report) << report.text;
+}
+
+TEST(FunctionalCall, NestsAndLetsGoWhenTheCallThrows) {
+  Centre centre;
+  centre.eval();
+  const NamedTensors one{{"weight", pair_of(1, 1)}}, two{{"weight", pair_of(2, 2)}};
+  const auto first = [&] { return centre(pair_of(1, 1)).to_vector<double>()[0]; };
+  {
+    const Substitution outer(centre, one);
+    {
+      const Substitution inner(centre, two);
+      EXPECT_EQ(first(), 2);
+    }
+    EXPECT_EQ(first(), 1);
+  }
+  EXPECT_EQ(
+      error_of<IndexError>([&] { functional_call(centre, two, [&]() -> Tensor { throw IndexError("inside"); }); }),
+      "inside");
+  EXPECT_EQ(first(), 3);
+}
+
+TEST(FunctionalCall, RefusesTensorsThatDoNotFit) {
+  Centre centre;
+  EXPECT_EQ(error_of<ValueError>([&] {
+              functional_call(centre, {{"weight", ones({3})}, {"bias", ones({2})}}, pair_of(1, 1));
+            }),
+            "[functional_call] the tensors do not fit the module: weight is (3,) f32 on cpu where the module has (2,) "
+            "f64 on cpu; the module has no bias");
+  EXPECT_TRUE(centre.weight.is_leaf());
+  EXPECT_EQ(centre.weight.to_vector<double>()[0], 3);
+}
+
+// The second run would find the module's own parameters, and the gradient would be wrong without a word.
+TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
+  Linear layer(3, 3, {}, {.dtype = DType::f64});
+  const Tensor x = randn({2, 3}, {.dtype = DType::f64});
+  const NamedTensors tensors{{"weight", randn({3, 3}, {.dtype = DType::f64}).set_requires_grad()}};
+  const auto checkpointed = [&] { return checkpoint([&](const Tensor& t) { return layer(t); }, x); };
+  EXPECT_EQ(error_of<Error>([&] { functional_call(layer, tensors, checkpointed); }),
+            "[checkpoint] the function cannot be run again: the parameters of a module are other tensors for now "
+            "(Substitution, functional_call)");
+  {
+    const NoGradGuard no_grad;
+    EXPECT_TRUE(bit_equal(functional_call(layer, tensors, checkpointed), functional_call(layer, tensors, x)));
+  }
+  // The other way round the second run substitutes again.
+  sum(checkpoint([&](const Tensor& t) { return functional_call(layer, tensors, t); }, x)).backward();
+  const Tensor found = tensors[0].second.grad().copy();
+  Tensor(tensors[0].second).set_grad({});
+  sum(functional_call(layer, tensors, x)).backward();
+  EXPECT_TRUE(bit_equal(found, tensors[0].second.grad()));
 }
 
 }  // namespace

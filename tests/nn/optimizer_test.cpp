@@ -1,4 +1,5 @@
-// SGD and AdamW against three steps computed by PyTorch in f64; state, scaling and errors; clipping and learning rates.
+// SGD and AdamW against three steps computed by PyTorch in f64; Lion and Muon against NumPy; state, groups, scaling
+// and errors; clipping.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -75,6 +76,181 @@ TEST(SGD, LooksAheadWithNesterov) {
       {vector({0.981, -1.943, 0.367}), vector({0.9349, -1.8617, 0.2723}), vector({0.85441, -1.75853, 0.26207})});
 }
 
+TEST(Lion, TakesTheStepsOfItsDefinition) {
+  const Tensor p = start();
+  Lion optimizer({{"p", p}}, {.learning_rate = 0.1, .beta1 = 0.9, .beta2 = 0.5, .weight_decay = 0.2});
+  expect_steps(
+      optimizer, p,
+      {vector({0.88, -1.86, 0.39}), vector({0.7624, -1.7228, 0.2822}), vector({0.647152, -1.588344, 0.176556})});
+}
+
+TEST(Lion, MovesEveryElementByTheRateWhateverItsGradient) {
+  const Tensor p = vector({1, 1, 1}).set_requires_grad();
+  Lion optimizer({{"p", p}}, {.learning_rate = 0.25, .weight_decay = 0});
+  Tensor(p).set_grad(vector({1e-12, -1e12, 0}));
+  optimizer.step();
+  EXPECT_THAT(p.to_vector<double>(), ElementsAre(0.75, 1.25, 1)) << "but for one of 0";
+  EXPECT_EQ(optimizer.state()[0].first, "p.momentum");
+}
+
+/// Three steps of Muon on a matrix, as NumPy takes them.
+void expect_muon(const Shape& shape, bool nesterov, const std::vector<double>& expected) {
+  Tensor p = Tensor::empty(shape, {.dtype = DType::f64}), sign = p.copy();
+  for (std::int64_t i = 0; i < 6; ++i) {
+    p.data<double>()[i] = 0.5 * static_cast<double>(i + 1) - 1.0;
+    sign.data<double>()[i] = i % 2 == 0 ? 1 : -1;
+  }
+  p.set_requires_grad();
+  const Tensor slope = from_data<double>({0.3, -0.1, 0.2, 0.4, -0.5, 0.6}, shape);
+  Muon optimizer({{"p", p}},
+                 {.adamw = {.learning_rate = 0.1, .weight_decay = 0.2}, .momentum = 0.9, .nesterov = nesterov});
+  for (int s = 0; s < 3; ++s) {
+    p.set_grad((slope * (1 + 0.5 * s) + sign * (0.1 * s)) * 8.0);
+    optimizer.step(0.125);
+  }
+  EXPECT_TRUE(all_close(p.detach(), from_data(expected, shape), 1e-12, 1e-13)) << to_string(p, {.precision = 17});
+}
+
+TEST(Muon, TakesTheStepsOfItsDefinition) {
+  expect_muon({2, 3}, true,
+              {-0.5592352434541612, -0.025627753155639366, 0.4691916480144141, 0.9441928908427248, 1.4678242752084179,
+               1.8275133450677896});
+  expect_muon({2, 3}, false,
+              {-0.5604619531206417, -0.027865274226183016, 0.4698573522735184, 0.943454178467317, 1.4682695300753812,
+               1.8276821448234162});
+  expect_muon({3, 2}, true,
+              {-0.5194878572592463, 0.006019743521827275, 0.4155821633143272, 0.8806316641910525, 1.4600068407789766,
+               1.8244089391486695});
+  expect_muon({3, 2}, false,
+              {-0.5188541776807187, 0.00392223307933679, 0.4146815357020767, 0.8791383016767281, 1.4598545975865034,
+               1.8254549427566562});
+}
+
+TEST(Muon, LeavesVectorsAndWhatItIsToldToToAdamW) {
+  const AdamWOptions adamw{.learning_rate = 0.1, .weight_decay = 0.3};
+  std::vector<Tensor> here, there;
+  for (const Shape& shape : {Shape{3}, Shape{2, 2}, Shape{2, 2, 2}}) {
+    here.push_back(randn(shape, {.dtype = DType::f64}).set_requires_grad());
+    there.push_back(here.back().copy().set_requires_grad());
+  }
+  Muon muon(
+      {{"bias", here[0]}, {"embedding", here[1]}, {"cube", here[2]}},
+      {.adamw = adamw, .left_to_adamw = [](const std::string& name, const Tensor&) { return name == "embedding"; }});
+  AdamW reference({{"bias", there[0]}, {"embedding", there[1]}, {"cube", there[2]}}, adamw);
+  for (int s = 0; s < 3; ++s) {
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Tensor slope = randn(here[i].shape(), here[i].options());
+      here[i].set_grad(slope);
+      there[i].set_grad(slope);
+    }
+    muon.step();
+    reference.step();
+  }
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(bit_equal(here[i].detach(), there[i].detach())) << i;
+  EXPECT_EQ(muon.state().size(), reference.state().size());
+}
+
+TEST(Muon, KeepsAMomentumForMatricesAndMomentsForTheRest) {
+  const Tensor matrix = ones({2, 3}).set_requires_grad(), flat = ones({3}).set_requires_grad(),
+               empty = zeros({0, 3}).set_requires_grad();
+  Muon muon({{"matrix", matrix}, {"flat", flat}, {"empty", empty}});
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : muon.state()) names.push_back(name);
+  EXPECT_THAT(names, ElementsAre("flat.first_moment", "flat.second_moment", "matrix.momentum", "empty.momentum"));
+  Tensor(matrix).set_grad(zeros({2, 3}));
+  Tensor(empty).set_grad(zeros({0, 3}));
+  muon.step();
+  EXPECT_TRUE(all_close(matrix.detach(), full({2, 3}, 1 - 1e-3 * 0.01))) << "a gradient of 0 only decays";
+}
+
+TEST(NewtonSchulz, BringsSingularValuesNearOne) {
+  const std::vector<double> values{1, 0.3, 0.05, 0.003};  // of a diagonal matrix, far apart
+  Tensor x = zeros({4, 6}, {.dtype = DType::f64});
+  double norm_of_x = 0;
+  for (const double value : values) norm_of_x += value * value;
+  norm_of_x = std::sqrt(norm_of_x);
+  for (std::int64_t i = 0; i < 4; ++i) x.data<double>()[7 * i] = 100 * values[static_cast<std::size_t>(i)];
+  for (const bool tall : {false, true}) {
+    const Tensor y = newton_schulz(tall ? transpose(x, 0, 1) : x);
+    for (std::int64_t i = 0; i < 4; ++i) {
+      double expected = values[static_cast<std::size_t>(i)] / norm_of_x;
+      for (int k = 0; k < 5; ++k)
+        expected = 3.4445 * expected - 4.7750 * std::pow(expected, 3) + 2.0315 * std::pow(expected, 5);
+      const double found = select(select(y, 0, i), 0, i).item();
+      EXPECT_NEAR(found, expected, 1e-7);  // 1e-7 is added to the norm
+      EXPECT_GT(found, 0.68);
+      EXPECT_LT(found, 1.21);
+    }
+    EXPECT_EQ(y.shape(), tall ? Shape({6, 4}) : Shape({4, 6}));
+  }
+  EXPECT_EQ(error_of<ShapeError>([] { newton_schulz(ones({3})); }),
+            "[newton_schulz] x must be a matrix: x (3,) f32 on cpu");
+}
+
+TEST(ParameterGroups, HaveARateAndADecayOfTheirOwn) {
+  const auto is = [](const char* wanted) {
+    return [wanted](const std::string& name, const Tensor&) { return name == wanted; };
+  };
+  const std::vector<ParameterGroup> groups{{.applies = is("slow"), .rate = 0.5},
+                                           {.applies = is("free"), .weight_decay = 0.0},
+                                           {.applies = is("slow"), .rate = 100}};  // the first counts
+  const auto moved = [&](const auto& make) {
+    std::vector<Tensor> p;
+    for (int i = 0; i < 3; ++i) p.push_back(ones({2, 2}, {.dtype = DType::f64}).set_requires_grad());
+    const auto optimizer = make(NamedTensors{{"plain", p[0]}, {"slow", p[1]}, {"free", p[2]}});
+    for (Tensor& each : p) each.set_grad(zeros({2, 2}, {.dtype = DType::f64}));
+    optimizer->step();
+    std::vector<double> values;
+    for (const Tensor& each : p) values.push_back(each.to_vector<double>()[0]);
+    return values;
+  };
+  const auto decayed = ElementsAre(::testing::DoubleEq(0.95), ::testing::DoubleEq(0.975), 1.0);
+  EXPECT_THAT(moved([&](NamedTensors p) {
+                return std::make_unique<AdamW>(
+                    p, AdamWOptions{.learning_rate = 0.1, .weight_decay = 0.5, .groups = groups});
+              }),
+              decayed);
+  EXPECT_THAT(moved([&](NamedTensors p) {
+                return std::make_unique<SGD>(p,
+                                             SGDOptions{.learning_rate = 0.1, .weight_decay = 0.5, .groups = groups});
+              }),
+              decayed);
+  EXPECT_THAT(moved([&](NamedTensors p) {
+                return std::make_unique<Lion>(p,
+                                              LionOptions{.learning_rate = 0.1, .weight_decay = 0.5, .groups = groups});
+              }),
+              decayed);
+  EXPECT_THAT(moved([&](NamedTensors p) {
+                return std::make_unique<Muon>(
+                    p, MuonOptions{.adamw = {.learning_rate = 0.1, .weight_decay = 0.5, .groups = groups}});
+              }),
+              decayed);
+}
+
+TEST(ParameterGroups, ThatSayNothingOfDecayKeepTheRuleForMatrices) {
+  Tensor flat = ones({4}).set_requires_grad(), other = ones({4}).set_requires_grad();
+  AdamW optimizer({{"flat", flat}, {"other", other}},
+                  {.learning_rate = 0.1,
+                   .weight_decay = 0.5,
+                   .decay_matrices_only = true,
+                   .groups = {{.applies = [](const std::string& name, const Tensor&) { return name == "other"; },
+                               .weight_decay = 0.25},
+                              {.applies = [](const std::string&, const Tensor&) { return true; }, .rate = 2}}});
+  for (Tensor* each : {&flat, &other}) each->set_grad(zeros({4}));
+  optimizer.step();
+  EXPECT_TRUE(bit_equal(flat.detach(), ones({4})));
+  EXPECT_TRUE(all_close(other.detach(), full({4}, 0.975)));
+}
+
+TEST(ParameterGroups, MakeSense) {
+  const auto all = [](const std::string&, const Tensor&) { return true; };
+  const auto refused = [](ParameterGroup group) { return error_of<ValueError>([&] { SGD({}, {.groups = {group}}); }); };
+  const std::string text = "[optimizer] a group needs a predicate, and a rate and a decay that are not negative: ";
+  EXPECT_EQ(refused({}), text + "1.000000, 0.000000");
+  EXPECT_EQ(refused({.applies = all, .rate = -1}), text + "-1.000000, 0.000000");
+  EXPECT_EQ(refused({.applies = all, .weight_decay = -0.5}), text + "1.000000, -0.500000");
+}
+
 TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
   const Tensor p = start();
   AdamW optimizer({{"p", p}});
@@ -113,6 +289,8 @@ void expect_steps_of_views_as_of_copies(const Options& options) {
 TEST(Optimizer, UpdatesTransposedAndSlicedParametersWhereTheyLie) {
   expect_steps_of_views_as_of_copies<AdamW>(AdamWOptions{.learning_rate = 0.1});
   expect_steps_of_views_as_of_copies<SGD>(SGDOptions{.learning_rate = 0.1, .momentum = 0.9});
+  expect_steps_of_views_as_of_copies<Lion>(LionOptions{.learning_rate = 0.1});
+  expect_steps_of_views_as_of_copies<Muon>(MuonOptions{.adamw = {.learning_rate = 0.1}});
 }
 
 TEST(Optimizer, RefusesAParameterWhoseElementsShareAPlace) {
@@ -219,6 +397,16 @@ TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
   EXPECT_THAT(error_of<ValueError>([] { AdamW({}, {.beta2 = 1}); }), HasSubstr("betas must be in [0, 1)"));
   EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.momentum = -1}); }), HasSubstr("must not be negative"));
   EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.nesterov = true}); }), HasSubstr("nesterov needs momentum"));
+  EXPECT_THAT(error_of<ValueError>([] { Lion({}, {.weight_decay = -1}); }), HasSubstr("must not be negative"));
+  EXPECT_THAT(error_of<ValueError>([] { Lion({}, {.beta1 = 1}); }), HasSubstr("betas must be in [0, 1)"));
+  EXPECT_THAT(error_of<ValueError>([] { Muon({}, {.momentum = 1}); }), HasSubstr("momentum must be in [0, 1)"));
+  EXPECT_THAT(error_of<ValueError>([] { Muon({}, {.newton_schulz_steps = 0}); }), HasSubstr("Newton and Schulz"));
+}
+
+TEST(OptimizerKind, IsCalledByItsName) {
+  for (const char* name : {"adamw", "sgd", "lion", "muon"}) EXPECT_EQ(to_string(parse_optimizer(name)), name);
+  EXPECT_EQ(error_of<ValueError>([] { parse_optimizer("adam"); }),
+            "[optimizer] it must be adamw, sgd, lion or muon, but is adam");
 }
 
 TEST(GradientClipping, MeasuresAllGradientsTogether) {
@@ -256,24 +444,6 @@ TEST(GradientClipping, ScalesDownOnly) {
   EXPECT_DOUBLE_EQ(clip_scale(0.5, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(clip_scale(100.0, 0.0), 1.0);
   EXPECT_THAT(error_of<ValueError>([] { clip_scale(1.0, -1.0); }), HasSubstr("must not be negative"));
-}
-
-TEST(CosineSchedule, WarmsUpThenFallsToItsFloor) {
-  const CosineSchedule schedule{.peak = 2.0, .warmup = 4, .steps = 12, .floor = 0.1};
-  EXPECT_DOUBLE_EQ(schedule.rate(1), 0.5);
-  EXPECT_DOUBLE_EQ(schedule.rate(4), 2.0);
-  EXPECT_DOUBLE_EQ(schedule.rate(8), 2.0 * 0.55);
-  EXPECT_DOUBLE_EQ(schedule.rate(12), 0.2);
-  EXPECT_DOUBLE_EQ(schedule.rate(100), 0.2);
-}
-
-TEST(CosineSchedule, BeginsAtItsPeakWithoutWarmUp) {
-  const CosineSchedule schedule{.peak = 2.0, .warmup = 0, .steps = 9, .floor = 0.1};
-  EXPECT_DOUBLE_EQ(schedule.rate(1), 2.0);
-  EXPECT_DOUBLE_EQ(schedule.rate(5), 2.0 * 0.55);
-  EXPECT_DOUBLE_EQ(schedule.rate(9), 0.2);
-  EXPECT_EQ(schedule.rate(0), 0.0) << "before the first step";
-  EXPECT_DOUBLE_EQ((CosineSchedule{.peak = 2.0, .warmup = 0, .steps = 1}.rate(1)), 2.0);
 }
 
 }  // namespace

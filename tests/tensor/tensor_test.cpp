@@ -65,11 +65,24 @@ TEST(Tensor, RefusesSizesThatNoMemoryHas) {
 TEST(Tensor, CopiesOfAHandleAreTheSameTensor) {
   const Tensor a = zeros({2}), b = a;
   EXPECT_TRUE(a.is_same(b));
-  EXPECT_EQ(a.id(), b.id());
   const Tensor c = a.detach();
   EXPECT_FALSE(a.is_same(c));
   EXPECT_TRUE(a.shares_storage_with(c));
   EXPECT_FALSE(a.shares_storage_with(a.copy()));
+}
+
+TEST(Tensor, SwapsWhatItIsForAllHandles) {
+  const Tensor a = ones({2, 3}), handle = a, b = zeros({4}, {.dtype = DType::i64});
+  const Tensor memory = a.detach();
+  swap_tensors(a, b);
+  EXPECT_EQ(handle.shape(), Shape({4}));
+  EXPECT_EQ(handle.dtype(), DType::i64);
+  EXPECT_TRUE(handle.is_same(a) && !a.is_same(b));
+  EXPECT_TRUE(b.shares_storage_with(memory));
+  EXPECT_EQ(b.shape(), Shape({2, 3}));
+  swap_tensors(a, a);
+  EXPECT_EQ(a.shape(), Shape({4}));
+  EXPECT_EQ(error_of<Error>([&] { swap_tensors(a, Tensor()); }), "[swap_tensors] the tensor is undefined");
 }
 
 TEST(Tensor, KnowsWhetherItsMemoryHasAnotherOwner) {

@@ -1,0 +1,193 @@
+#include "autograd/functional.h"
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+
+#include "allocator/error.h"
+#include "autograd/engine/engine.h"
+#include "autograd/operators/shared.h"
+#include "autograd/operators/views.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad {
+
+namespace {
+
+using Tensors = std::vector<Tensor>;
+
+/// A function's outputs, and the arguments that they are functions of.
+struct Derivable {
+  Tensors arguments, outputs;
+
+  /// The outputs as the caller gets them.
+  Tensors results(bool differentiable) const {
+    Tensors all;
+    for (const Tensor& output : outputs) all.push_back(differentiable ? output : output.detach());
+    return all;
+  }
+};
+
+/// The gradients of sum_i <vectors_i, outputs_i>, zeros where there is none.
+Tensors gradients_of(const Tensors& outputs, const Tensors& vectors, const Tensors& inputs, BackwardOptions options) {
+  Tensors reached, weights;
+  for (std::size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].requires_grad()) {
+      reached.push_back(outputs[i]);
+      weights.push_back(vectors[i]);
+    }
+  Tensors found(inputs.size());
+  if (!reached.empty()) found = grad(reached, inputs, weights, options, true);
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (!found[i].defined()) found[i] = zeros_like(inputs[i]);
+  return found;
+}
+
+void check_all_floating(const char* op, const char* what, const Tensors& tensors) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!tensors[i].defined()) throw ValueError(fmt::format("[{}] {} {} is undefined", op, what, i));
+    if (!is_floating(tensors[i].dtype()))
+      throw DTypeError(fmt::format("[{}] {} {} has no derivative: {}", op, what, i, describe(tensors[i])));
+  }
+}
+
+void check_vectors(const char* op, const Tensors& vectors, const char* what, const Tensors& like) {
+  if (vectors.size() != like.size())
+    throw ValueError(fmt::format("[{}] {} vectors for {} {}s", op, vectors.size(), like.size(), what));
+  for (std::size_t i = 0; i < vectors.size(); ++i) {
+    if (vectors[i].defined() && TensorMeta(like[i]).matches(vectors[i])) continue;
+    const std::string text = fmt::format("[{}] the vector is unlike {} {}: vector {}, {} {}", op, what, i,
+                                         describe(vectors[i]), what, describe(like[i]));
+    if (!vectors[i].defined()) throw ValueError(text);
+    if (vectors[i].shape() != like[i].shape()) throw ShapeError(text);
+    if (vectors[i].dtype() != like[i].dtype()) throw DTypeError(text);
+    throw DeviceError(text);
+  }
+}
+
+/// Calls f on views of inputs that may be asked for a gradient later, and on leaves of its own otherwise.
+Derivable evaluate(const char* op, const TensorFunction& f, const Tensors& inputs, bool create_graph) {
+  check_all_floating(op, "input", inputs);
+  const EnableGradGuard recording;
+  Derivable result;
+  for (const Tensor& input : inputs)
+    result.arguments.push_back(create_graph && input.requires_grad() ? expand(input, input.shape())
+                                                                     : input.detach().set_requires_grad());
+  result.outputs = f(result.arguments);
+  check_all_floating(op, "output", result.outputs);
+  return result;
+}
+
+Tensor one_number(const char* op, const Derivable& of) {
+  if (of.outputs.size() != 1 || of.outputs[0].count() != 1) {
+    std::string found;
+    for (const Tensor& output : of.outputs) found += (found.empty() ? "" : ", ") + describe(output);
+    throw ShapeError(fmt::format("[{}] the function must give one tensor of one element: {}", op, found));
+  }
+  return of.outputs[0];
+}
+
+/// The derivatives of every element of `output` by each input: a row for each.
+Tensors jacobian_of(const Tensor& output, const Tensors& inputs, bool differentiable) {
+  std::vector<Tensors> rows(inputs.size());
+  for (std::int64_t k = 0; k < output.count(); ++k) {
+    const Tensor one = zeros_like(output);
+    one.alias({.shape = {}, .strides = {}, .offset = k}).fill(1.0);
+    const Tensors gradients =
+        gradients_of({output}, {one}, inputs, {.retain_graph = true, .create_graph = differentiable});
+    for (std::size_t j = 0; j < inputs.size(); ++j) rows[j].push_back(gradients[j]);
+  }
+  Tensors result;
+  for (std::size_t j = 0; j < inputs.size(); ++j) {
+    Shape shape = output.shape();
+    for (const std::int64_t size : inputs[j].shape()) shape.append(size);
+    const GradModeGuard mode(differentiable);
+    result.push_back(rows[j].empty() ? zeros(shape, inputs[j].options()) : reshape(stack(rows[j]), shape));
+  }
+  return result;
+}
+
+/// The gradient of a function of one number, differentiable, and that number.
+std::pair<Tensor, Tensors> value_and_gradient(const char* op, const Derivable& of) {
+  const Tensor value = one_number(op, of);
+  return {value, gradients_of({value}, {ones_like(value)}, of.arguments, {.create_graph = true})};
+}
+
+TensorFunction of_one(const UnaryFunction& f) {
+  return [&f](const Tensors& x) { return Tensors{f(x[0])}; };
+}
+
+std::pair<Tensor, Tensor> first_of(const std::pair<Tensors, Tensors>& results) {
+  return {results.first[0], results.second[0]};
+}
+
+}  // namespace
+
+std::pair<Tensors, Tensors> vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& vectors,
+                                bool create_graph) {
+  const Derivable of = evaluate("vjp", f, inputs, create_graph);
+  check_vectors("vjp", vectors, "output", of.outputs);
+  return {of.results(create_graph), gradients_of(of.outputs, vectors, of.arguments, {.create_graph = create_graph})};
+}
+
+std::pair<Tensors, Tensors> jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& vectors,
+                                bool create_graph) {
+  check_all_floating("jvp", "input", inputs);
+  check_vectors("jvp", vectors, "input", inputs);
+  const Derivable of = evaluate("jvp", f, inputs, create_graph);
+  Tensors weights;  // u, at which nobody looks: what depends on it is linear
+  for (const Tensor& output : of.outputs) weights.push_back(zeros_like(output).set_requires_grad());
+  const Tensors products = gradients_of(of.outputs, weights, of.arguments, {.create_graph = true});
+  return {of.results(create_graph), gradients_of(products, vectors, weights, {.create_graph = create_graph})};
+}
+
+std::vector<Tensors> jacobian(const TensorFunction& f, const Tensors& inputs, bool create_graph) {
+  const Derivable of = evaluate("jacobian", f, inputs, create_graph);
+  std::vector<Tensors> result;
+  for (const Tensor& output : of.outputs) result.push_back(jacobian_of(output, of.arguments, create_graph));
+  return result;
+}
+
+std::vector<Tensors> hessian(const TensorFunction& f, const Tensors& inputs, bool create_graph) {
+  const Derivable of = evaluate("hessian", f, inputs, create_graph);
+  std::vector<Tensors> result;
+  for (const Tensor& gradient : value_and_gradient("hessian", of).second)
+    result.push_back(jacobian_of(gradient, of.arguments, create_graph));
+  return result;
+}
+
+std::pair<Tensor, Tensors> hessian_vector_product(const TensorFunction& f, const Tensors& inputs,
+                                                  const Tensors& vectors, bool create_graph) {
+  const char* const op = "hessian_vector_product";
+  check_all_floating(op, "input", inputs);
+  check_vectors(op, vectors, "input", inputs);
+  const Derivable of = evaluate(op, f, inputs, create_graph);
+  const auto [value, gradient] = value_and_gradient(op, of);
+  return {of.results(create_graph)[0], gradients_of(gradient, vectors, of.arguments, {.create_graph = create_graph})};
+}
+
+std::pair<Tensor, Tensor> vjp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph) {
+  return first_of(vjp(of_one(f), Tensors{x}, Tensors{vector}, create_graph));
+}
+
+std::pair<Tensor, Tensor> jvp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph) {
+  return first_of(jvp(of_one(f), Tensors{x}, Tensors{vector}, create_graph));
+}
+
+Tensor jacobian(const UnaryFunction& f, const Tensor& x, bool create_graph) {
+  return jacobian(of_one(f), Tensors{x}, create_graph)[0][0];
+}
+
+Tensor hessian(const UnaryFunction& f, const Tensor& x, bool create_graph) {
+  return hessian(of_one(f), Tensors{x}, create_graph)[0][0];
+}
+
+std::pair<Tensor, Tensor> hessian_vector_product(const UnaryFunction& f, const Tensor& x, const Tensor& vector,
+                                                 bool create_graph) {
+  const auto [value, products] = hessian_vector_product(of_one(f), Tensors{x}, Tensors{vector}, create_graph);
+  return {value, products[0]};
+}
+
+}  // namespace poolgrad

@@ -1,0 +1,60 @@
+// Derivatives of functions rather than of tensors: products with a Jacobian from either side, whole Jacobians and
+// Hessians. As in PyTorch's autograd.functional, and by the same means: the tape, backwards.
+//
+//   const auto [y, slope] = jvp([](const Tensor& x) { return tanh(x); }, x, direction);
+//   const Tensor h = hessian([](const Tensor& x) { return sum(exp(x) * x); }, x);
+//
+// Functions are called once, with grad mode on, on handles of their own: nobody's .grad() changes. Inputs are floating
+// (DTypeError), outputs too; an output on which an input has no influence gives zeros. What a function reads besides
+// its arguments counts as constant. With `create_graph` results are differentiable, with respect to inputs that require
+// a gradient and to what the function reads; otherwise they have no gradient record. Vectors that are unlike what they
+// belong to are ShapeErrors, DTypeErrors or DeviceErrors that show both; what the function throws goes through. There
+// is no vmap (docs/autograd.md).
+#pragma once
+
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "autograd/gradcheck.h"
+#include "tensor/tensor.h"
+
+namespace poolgrad {
+
+using UnaryFunction = std::function<Tensor(const Tensor&)>;
+
+/// f(inputs), and the gradients of sum_i <vectors_i, f(inputs)_i> with respect to the inputs: v^T J, one forward and
+/// one backward pass. `vectors` are like the outputs.
+std::pair<std::vector<Tensor>, std::vector<Tensor>> vjp(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                                                        const std::vector<Tensor>& vectors, bool create_graph = false);
+std::pair<Tensor, Tensor> vjp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph = false);
+
+/// f(inputs), and the derivatives of the outputs along `vectors`, which are like the inputs: J v. Forward mode by
+/// double backward: u^T J is linear in u, and its own vjp with v is J v (Townsend 2017). It costs a forward and about
+/// two backward passes, and needs a second derivative of every operator, as create_graph does.
+std::pair<std::vector<Tensor>, std::vector<Tensor>> jvp(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                                                        const std::vector<Tensor>& vectors, bool create_graph = false);
+std::pair<Tensor, Tensor> jvp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph = false);
+
+/// [i][j]: the derivative of output i by input j, of shape (shape of the output..., shape of the input...), in the
+/// dtype of the input. A backward pass for each element of each output.
+std::vector<std::vector<Tensor>> jacobian(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                                          bool create_graph = false);
+Tensor jacobian(const UnaryFunction& f, const Tensor& x, bool create_graph = false);
+
+/// [i][j]: the second derivatives of a function with one output of one element (ShapeError), by inputs i and j, of
+/// shape (shape of input i..., shape of input j...). A backward pass for each element of each input.
+std::vector<std::vector<Tensor>> hessian(const TensorFunction& f, const std::vector<Tensor>& inputs,
+                                         bool create_graph = false);
+Tensor hessian(const UnaryFunction& f, const Tensor& x, bool create_graph = false);
+
+/// f(inputs), one element of one output (ShapeError), and its Hessian times `vectors`, which are like the inputs: the
+/// gradient of <gradient, v> (Pearlmutter 1994), without the Hessian itself.
+std::pair<Tensor, std::vector<Tensor>> hessian_vector_product(const TensorFunction& f,
+                                                              const std::vector<Tensor>& inputs,
+                                                              const std::vector<Tensor>& vectors,
+                                                              bool create_graph = false);
+std::pair<Tensor, Tensor> hessian_vector_product(const UnaryFunction& f, const Tensor& x, const Tensor& vector,
+                                                 bool create_graph = false);
+
+}  // namespace poolgrad

@@ -1,0 +1,79 @@
+#include "nn/ema.h"
+
+#include <algorithm>
+
+#include "allocator/error.h"
+#include "allocator/memory_scope.h"
+#include "autograd/operators/views.h"
+#include "kernels/elementwise.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad::nn {
+
+EMA::EMA(const Module& module, EMAOptions options) : parameters_(module.named_parameters()), options_(options) {
+  if (!(options.decay >= 0 && options.decay < 1))
+    throw ValueError("[ema] the decay must be in [0, 1), but is " + std::to_string(options.decay));
+  const MemoryScope scope("ema", Category::optimizer_state);
+  for (const auto& [name, parameter] : parameters_)
+    averages_.emplace_back(name,
+                           Tensor::empty(parameter.shape(), {compute_dtype(parameter.dtype()), parameter.device()})
+                               .copy_from(parameter.detach()));
+  updates_ = zeros({}, {.dtype = DType::i64});
+}
+
+void EMA::update() {
+  const NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, parameter] = parameters_[i];
+    const Tensor& average = averages_[i].second;
+    const std::string text = "[ema] " + name + " was moved or cast since its average began: average " +
+                             describe(average) + ", parameter " + describe(parameter);
+    if (parameter.device() != average.device()) throw DeviceError(text);
+    if (compute_dtype(parameter.dtype()) != average.dtype()) throw DTypeError(text);
+  }
+  const std::int64_t n = updates() + 1;
+  const double ramp = static_cast<double>(1 + n) / static_cast<double>(10 + n);
+  const double decay = options_.ramp ? std::min(options_.decay, ramp) : options_.decay;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Tensor& average = averages_[i].second;
+    const Tensor parameter = to(parameters_[i].second, average.dtype());
+    kernels::axpby(current_stream(average.device()), average.view(), decay, average.view(), 1 - decay,
+                   parameter.view());
+    average.bump_version();
+  }
+  updates_.fill(static_cast<double>(n));
+}
+
+NamedTensors EMA::tensors() const {
+  NamedTensors result;
+  for (std::size_t i = 0; i < averages_.size(); ++i)
+    result.emplace_back(averages_[i].first, to(averages_[i].second, parameters_[i].second.dtype()));
+  return result;
+}
+
+NamedTensors EMA::state() const {
+  NamedTensors result = averages_;
+  result.emplace_back("updates", updates_);
+  return result;
+}
+
+void EMA::load(const NamedTensors& state) {
+  NamedTensors own = this->state();
+  std::vector<const Tensor*> found;
+  for (const auto& [name, tensor] : own) {
+    const auto entry = std::find_if(state.begin(), state.end(), [&](const auto& each) { return each.first == name; });
+    if (entry == state.end()) throw ValueError("[ema] the state has no " + name);
+    if (entry->second.shape() != tensor.shape() || entry->second.dtype() != tensor.dtype())
+      throw ValueError("[ema] the state does not fit: " + name + " " + describe(entry->second) + ", here " +
+                       describe(tensor));
+    found.push_back(&entry->second);
+  }
+  if (found.back()->item() < 0) throw ValueError("[ema] the number of updates must not be negative");
+  if (state.size() != own.size())
+    throw ValueError("[ema] the state has " + std::to_string(state.size()) + " tensors, and " +
+                     std::to_string(own.size()) + " are needed");
+  for (std::size_t i = 0; i < own.size(); ++i) own[i].second.copy_from(*found[i]);
+}
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,54 @@
+// The exponential moving average of a model's parameters, which often does better than the last ones (Polyak & Juditsky
+// 1992; as in Tarvainen & Valpola 2017).
+//
+//   nn::EMA average(model);
+//   for (...) {
+//     loss.backward(); optimizer.step(); optimizer.zero_grad();
+//     average.update();
+//   }
+//   const nn::Substitution averaged(model, average.tensors());  // evaluate; the model is itself again at its end
+#pragma once
+
+#include <cstdint>
+
+#include "nn/module.h"
+
+namespace poolgrad::nn {
+
+struct EMAOptions {
+  double decay = 0.999;
+  /// The first updates decay less, by (1 + n) / (10 + n) at update n from 1 on, so that the values at the start are
+  /// soon forgotten; false: `decay` at once.
+  bool ramp = true;
+};
+
+/// average = d * average + (1 - d) * parameter, in the compute dtype: f32 for half types. Buffers are not averaged.
+class EMA {
+ public:
+  /// Begins with copies of the parameters, tagged Category::optimizer_state. Throws ValueError for a decay outside
+  /// [0, 1).
+  explicit EMA(const Module& module, EMAOptions options = {});
+  EMA(const EMA&) = delete;
+  EMA& operator=(const EMA&) = delete;
+
+  /// After a step. Throws DeviceError or DTypeError, changing nothing, where the module was moved or cast meanwhile.
+  void update();
+  std::int64_t updates() const { return static_cast<std::int64_t>(updates_.item()); }
+
+  /// The averages under their parameters' names and in their dtypes, for Substitution and functional_call(), or to be
+  /// loaded into a module. They share memory with this, but for half types.
+  NamedTensors tensors() const;
+
+  /// What is to be saved (save_safetensors(path, {average.state(), {}})): the averages, "updates" with them (i64).
+  /// Shares memory with this.
+  NamedTensors state() const;
+  /// Copies such a state in. Throws ValueError, changing nothing, where a name, shape or dtype does not fit.
+  void load(const NamedTensors& state);
+
+ private:
+  NamedTensors parameters_, averages_;
+  Tensor updates_;  // () i64
+  EMAOptions options_;
+};
+
+}  // namespace poolgrad::nn

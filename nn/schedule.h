@@ -1,0 +1,32 @@
+// Learning rates over time.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace poolgrad::nn {
+
+/// A linear warm-up over `warmup` steps to `peak`, and what follows it. Steps count from 1; without warm-up the first
+/// is at the peak, and beyond the last the rate stays.
+struct Schedule {
+  enum class Kind {
+    cosine,    // half a cosine down to floor * peak at the last step (Loshchilov & Hutter 2017)
+    linear,    // a line down to there
+    constant,  // the peak
+    wsd,       // warm-up, stable, decay: the peak, and over the last `decay` of the steps a line down (Hu et al. 2024)
+  };
+  Kind kind = Kind::cosine;
+  double peak = 3e-3;
+  std::int64_t warmup = 20;
+  std::int64_t steps = 1000;
+  double floor = 0.1;
+  double decay = 0.2;  // a share of the steps
+
+  double rate(std::int64_t step) const;
+
+  /// "cosine", "linear", "constant" or "wsd". Throws ValueError.
+  static Kind parse(const std::string& text);
+};
+std::string to_string(Schedule::Kind kind);
+
+}  // namespace poolgrad::nn
