@@ -14,7 +14,7 @@ and names the test that must fail with it. An entry is a paragraph:
 
 `find` occurs once in the file (--check says where it does not; the suite runs that too); where it is several lines,
 they come after `find:`, each with a | before it, and so do those of `replace`. `test` is a program, and what of it is
-run. A test that does not end counts as failed; a mutant that does not compile counts as none.
+run; with mpirun before it, of three ranks. A test that does not end counts as failed; a mutant that does not compile counts as none.
 
 The copy and its build are in build/mutants; the tree itself is only read. Fails where a mutant survives.
 """
@@ -30,7 +30,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LISTS = ROOT / "tests" / "mutants"
-FLOORS = ["allocator", "kernels", "tensor", "autograd", "nn", "attention", "examples"]
+FLOORS = ["allocator", "kernels", "tensor", "autograd", "nn", "attention", "parallel", "examples"]
 KEYS = ["what", "file", "find", "replace", "test"]
 COPY = ROOT / "build" / "mutants" / "tree"
 BUILD = ROOT / "build" / "mutants" / "build"
@@ -62,6 +62,10 @@ def read_list(floor):
     return entries
 
 
+def program_of(test):
+    return test.removeprefix("mpirun ").split()[0]
+
+
 def fault(entry):
     """Why the entry cannot be planted, or None."""
     path = ROOT / entry["file"]
@@ -72,20 +76,22 @@ def fault(entry):
         return f"what to replace occurs {found} times in {entry['file']}: {entry['find']}"
     if entry["find"] == entry["replace"]:
         return "replaces its text by itself"
-    program = entry["test"].split()[0]
+    program = program_of(entry["test"])
     if program not in programs():
         return f"there is no test program {program}"
     return None
 
 
 def programs():
-    """The test programs: what poolgrad_tests(<folder> [AS <part>] ...) makes of the tests in a folder."""
+    """The test programs: what poolgrad_tests(<folder> [AS <part>] ...) makes of the tests in a folder, and others."""
     if not hasattr(programs, "names"):
         calls = re.compile(r"^\s*\w+_tests\((\S+)(?: AS (\w+))?", re.M)
+        others = re.compile(r"^\s*add_executable\((\w+_test) ", re.M)
+        lists = [path.read_text() for path in (ROOT / "tests").rglob("CMakeLists.txt")]
         programs.names = {
             "_".join([folder.replace("/", "_"), *filter(None, [part]), "test"])
-            for path in (ROOT / "tests").rglob("CMakeLists.txt") for folder, part in calls.findall(path.read_text())
-        }
+            for text in lists for folder, part in calls.findall(text)
+        } | {name for text in lists for name in others.findall(text)}
     return programs.names
 
 
@@ -135,13 +141,17 @@ def limit_memory():
 
 def run_test(test, seconds):
     """'passed', 'failed' or 'hung', and what it said."""
-    program, *filters = test.split()
+    program, *filters = test.removeprefix("mpirun ").split()
     folder = next(BUILD.joinpath("tests").rglob(program)).parent
     command = [f"./{program}", "--gtest_brief=1", *(f"--gtest_filter={f}" for f in filters)]
     # A seed, so that a run can be repeated; attention's tests take one thread, as under ctest.
     environment = {"POOLGRAD_TEST_SEED": "20261121", **os.environ}
-    if program.startswith("attention_"):
+    if program.startswith(("attention_", "parallel_")):
         environment["POOLGRAD_THREADS"] = "1"
+    if test.startswith("mpirun "):
+        command = ["mpirun", "-n", "3", *command]
+        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                text=True, errors="replace", preexec_fn=limit_memory, start_new_session=True)
     try:
@@ -157,8 +167,8 @@ def run_test(test, seconds):
 def baseline(entries):
     """Builds and runs the tests without any mutant; their seconds. Ends the program where one fails."""
     tests = sorted({entry["test"] for entry in entries})
-    print(f"building {len({test.split()[0] for test in tests})} test programs without mutants", flush=True)
-    built = build(sorted({test.split()[0] for test in tests}))
+    print(f"building {len({program_of(test) for test in tests})} test programs without mutants", flush=True)
+    built = build(sorted({program_of(test) for test in tests}))
     if built.returncode != 0:
         sys.exit(built.stdout[-4000:])
     seconds = {}
@@ -177,7 +187,7 @@ def plant(entry, seconds):
     text = path.read_text()
     try:
         path.write_text(text.replace(entry["find"], entry["replace"]))
-        built = build([entry["test"].split()[0]])
+        built = build([program_of(entry["test"])])
         if built.returncode != 0:
             return "does not compile", built.stdout
         outcome, said = run_test(entry["test"], 20 + 10 * seconds)
