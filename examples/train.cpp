@@ -5,6 +5,8 @@
 //   train --device cuda                     on a GPU
 //   train --device sim:8GiB --steps 3       the same allocations without arithmetic
 //   train --save a.safetensors              then: train --resume a.safetensors
+//   train --html run.html --live            a page that is kept up to date
+//   train --profile                         what the kernels of a step take
 //
 // Expected of the default run: below 2.0 nats per byte on held-out files, beside a unigram near 3.6, a bigram near 2.7
 // and a trigram near 1.9, and a sample that looks like C++.
@@ -16,6 +18,8 @@
 #include "allocator/error.h"
 #include "examples/plan/dry_run.h"
 #include "examples/support/console.h"
+#include "examples/train/profile.h"
+#include "examples/train/run_page.h"
 
 namespace poolgrad::examples {
 namespace {
@@ -23,7 +27,13 @@ namespace {
 /// A run that has no room is told how much would do.
 void train_or_advise(const TrainOptions& options, std::ostream& out, bool live) {
   try {
-    train(options, out, live);
+    if (options.profile) return profile(options, out);
+    RunWatcher watcher;
+    if (!options.html.empty())
+      watcher = [&](const Json& config, nn::Trainer& trainer, nn::TrainResult& result, bool finished) {
+        write_run_page(options.html, config, trainer, result, finished, options.live);
+      };
+    train(options, out, live, watcher);
   } catch (const OutOfMemoryError& error) {
     if (options.budget.empty() || options.device.starts_with("sim") || !options.resume.empty()) throw;
     TrainOptions asked = options;

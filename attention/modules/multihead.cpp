@@ -15,6 +15,7 @@
 #include "autograd/operators/rows.h"
 #include "autograd/operators/shared.h"
 #include "autograd/operators/views.h"
+#include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad::attention {
@@ -136,11 +137,25 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   return result;
 }
 
-Tensor MultiheadShell::attend_and_merge(const Projected& projected, AttentionCall call) {
+Tensor MultiheadShell::attend_heads(const Projected& projected, AttentionCall call) {
   if (!call.alibi.defined()) call.alibi = slopes_;
   if (!call.sinks.defined()) call.sinks = sinks_;
-  const Tensor merged = flatten(core_->forward(projected.q, projected.k, projected.v, call), 2, 3);
+  return core_->forward(projected.q, projected.k, projected.v, call);
+}
+
+Tensor MultiheadShell::merge_heads(const Tensor& heads) {
+  const Tensor merged = flatten(heads, 2, 3);
   return output_.forward(post_norm_ ? post_norm_->forward(merged) : merged);
+}
+
+Tensor MultiheadShell::weights(const Tensor& x) {
+  Projected projected = project(x, x, x, 0, 0);
+  const std::int64_t length = x.size(1);
+  std::vector<double> units(static_cast<std::size_t>(length * length));
+  for (std::int64_t i = 0; i < length; ++i) units[static_cast<std::size_t>(i * (length + 1))] = 1;
+  const Tensor of_positions = to(from_data(units, {1, length, 1, length}, x.device()), projected.v.dtype());
+  projected.v = expand(of_positions, {x.size(0), length, options_.kv_heads, length});
+  return permute(attend_heads(projected, {.causal = options_.causal}), {0, 2, 1, 3});
 }
 
 Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
@@ -163,12 +178,12 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
     projected.v = append_positions(state->tensors[1], position, projected.v);
     state->length += x.size(1);
   }
-  return attend_and_merge(projected, call);
+  return merge_heads(attend_heads(projected, call));
 }
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
   const bool whole = query.defined() && key.defined() && query.rank() == 3 && key.rank() == 3;  // else it is refused
-  return attend_and_merge(project(query, key, value, whole ? key.size(1) - query.size(1) : 0, 0), call);
+  return merge_heads(attend_heads(project(query, key, value, whole ? key.size(1) - query.size(1) : 0, 0), call));
 }
 
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {

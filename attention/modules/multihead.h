@@ -52,6 +52,9 @@ class MultiheadShell : public nn::SequenceMixer {
   /// looks ahead. In chunks (a state with `whole`), take_chunk() keeps what is still seen, and ValueError is thrown for
   /// a pattern that looks ahead or follows from the content.
   Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
+  /// Attention of every position to its own unit vector: whatever the core does, what comes out are its weights. Takes
+  /// T values of width T.
+  Tensor weights(const Tensor& x) override;
   /// Attention of `query` (B, Nq, width) to `key` and `value` (B, Nk, width). What is the very same tensor is projected
   /// in one product. The call's slopes and sinks win over the module's.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {});
@@ -69,7 +72,8 @@ class MultiheadShell : public nn::SequenceMixer {
                     std::int64_t key_position);
   std::vector<Tensor> project_heads(const Tensor& x, std::int64_t first, const std::vector<std::int64_t>& heads);
   Tensor rotated(const Tensor& heads, std::int64_t position) const;
-  Tensor attend_and_merge(const Projected& projected, AttentionCall call);
+  Tensor attend_heads(const Projected& projected, AttentionCall call);
+  Tensor merge_heads(const Tensor& heads);
 
   std::unique_ptr<AttentionCore> core_;
   MultiheadOptions options_;

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "allocator/caching_allocator.h"
+#include "examples/support/html.h"
 
 namespace poolgrad::examples {
 
@@ -17,20 +18,6 @@ extern const char* const page_style;
 extern const char* const page_script;
 
 namespace {
-
-std::string base64(const std::string& bytes) {
-  static constexpr char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  text.reserve((bytes.size() + 2) / 3 * 4);
-  for (std::size_t i = 0; i < bytes.size(); i += 3) {
-    std::uint32_t group = 0;
-    for (std::size_t j = i; j < i + 3; ++j)
-      group = (group << 8) | (j < bytes.size() ? static_cast<unsigned char>(bytes[j]) : 0u);
-    for (std::size_t digit = 0; digit < 4; ++digit)
-      text += i + digit > bytes.size() ? '=' : digits[(group >> (18 - 6 * digit)) & 63];
-  }
-  return text;
-}
 
 /// Moments that the page speaks of. Columns hold indices into this table, which alone holds times.
 class Moments {

@@ -16,6 +16,7 @@
 #include "examples/lab/lab.h"
 #include "examples/support/train.h"
 #include "nn/training/random.h"
+#include "nn/training/sampler.h"
 #include "tensor/creation.h"
 
 namespace poolgrad::examples {
@@ -107,7 +108,7 @@ void generate(const Work& work) {
                                                     {.device = work.device, .generator = &generator});
   model->eval();
   work.pool.begin_step();
-  nn::sample_text(*model, "int main() {\n", work.options.steps, 0.8, 1, work.device);
+  nn::sample_text(*model, "int main() {\n", work.options.steps, {}, work.device);
   work.done(work.options.steps);
 }
 

@@ -240,14 +240,14 @@ svg .name { font-weight: 600; } svg .group { font-size: 15px; font-weight: 600; 
 )";
 }
 
-std::string step_svg(const Plan& plan) {
+std::string step_svg(const StepPicture& picture, std::size_t limit) {
   constexpr double left = 84, width = 1016, height = 340;
-  const std::uint64_t most = most_bytes(plan.picture);
-  const Frame frame{left, 8, width, height, top_for(plan.memory, most)};
-  const StepDrawing drawing(plan.picture, frame);
+  const std::uint64_t most = most_bytes(picture);
+  const Frame frame{left, 8, width, height, top_for(limit, most)};
+  const StepDrawing drawing(picture, frame);
   std::string text = fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\">\n", left + width, height + 32);
   text += grid(frame, true) + drawing.areas() + drawing.reserved();
-  if (shows_limit(plan.memory, most)) text += limit_line(frame, plan.memory);
+  if (shows_limit(limit, most)) text += limit_line(frame, limit);
   return text + drawing.marks() + "</svg>\n";
 }
 

@@ -111,18 +111,6 @@ Moment begin_of(const Trace& trace, std::string_view scope) {
   return 0;
 }
 
-StepPicture picture_of(const Trace& trace, std::size_t samples) {
-  StepPicture picture;
-  const History history = history_of(trace);
-  picture.events = trace.events.size();
-  picture.samples = samples_of(history, picture.events, samples);
-  picture.fullest = *std::ranges::max_element(picture.samples, {}, &Sample::requested_in_all);
-  picture.backward = begin_of(trace, "backward");
-  picture.update = begin_of(trace, "gradient_norm");
-  picture.holders = page_tables({.trace = trace, .title = "", .source = "plan"}, history, picture.samples).peak;
-  return picture;
-}
-
 /// What of the plan needs no arithmetic.
 void plan_row(PlanRow& row, const Plan& plan, Progress& progress) {
   progress.status("planning " + (row.name().empty() ? describe_model(row.options) : row.name()));
@@ -165,6 +153,18 @@ void measure_rows(Plan& plan, const std::string& program, Progress& progress) {
 }
 
 }  // namespace
+
+StepPicture picture_of(const Trace& trace, std::size_t samples) {
+  StepPicture picture;
+  const History history = history_of(trace);
+  picture.events = trace.events.size();
+  picture.samples = samples_of(history, picture.events, samples);
+  picture.fullest = *std::ranges::max_element(picture.samples, {}, &Sample::requested_in_all);
+  picture.backward = begin_of(trace, "backward");
+  picture.update = begin_of(trace, "gradient_norm");
+  picture.holders = page_tables({.trace = trace, .title = "", .source = "plan"}, history, picture.samples).peak;
+  return picture;
+}
 
 const std::vector<std::string>& memory_policies() {
   static const std::vector<std::string> policies{

@@ -46,6 +46,9 @@ struct StepPicture {
   Json holders;  // of the fullest moment, see PageTables::peak
 };
 
+/// Of the trace of a step, at no more than `samples` moments.
+StepPicture picture_of(const Trace& trace, std::size_t samples);
+
 /// One way to train.
 struct PlanRow {
   std::string group;          // "attention window"; "" where nothing is varied
@@ -103,8 +106,10 @@ std::string plan_html(const Plan& plan);
 
 /// Colours and lines of the pictures.
 std::string_view picture_style();
-/// The first row's step, large.
-std::string step_svg(const Plan& plan);
+/// One step, large, with a line at `limit` where that is near; no_limit: none.
+std::string step_svg(const StepPicture& picture, std::size_t limit);
+/// The bytes of its fullest moment by category, beside their peaks.
+std::string category_table(const StepPicture& picture, const std::array<std::uint64_t, category_count>& peaks);
 /// The steps of all rows, small, on the same axes; `alone`: an SVG file, with a picture_style() of its own.
 std::string rows_svg(const Plan& plan, bool alone);
 

@@ -45,11 +45,16 @@ void from_text(const std::string& name, const std::string& text, std::vector<std
 }
 
 /// How long and how fast a model learns is no part of what it is.
-bool may_change_on_resuming(std::string_view name) { return name == "steps" || name == "lr"; }
+bool may_change_on_resuming(std::string_view name) { return name == "steps" || name == "lr" || name == "schedule"; }
 
-/// Older checkpoints say nothing of it: they are of runs without.
-bool came_later(std::string_view name) {
-  return name == "chunk" || name == "tile" || name == "autocast" || name == "loss-scale";
+/// Of checkpoints that say nothing of it, being older: "" where all say it.
+std::string_view value_before(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> came_later[] = {
+      {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},
+      {"loss-scale", "none"}, {"optimizer", "adamw"}, {"schedule", "cosine"}};
+  for (const auto& [later, before] : came_later)
+    if (name == later) return before;
+  return "";
 }
 
 /// Calls f(name, member, help) for every option that decides the numbers of a run.
@@ -67,6 +72,8 @@ void for_each_setting(Options& o, F&& f) {
   f("tile", o.tile, "Positions that feed-forward layers take at a time (0: all)");
   f("steps", o.steps, "Training steps");
   f("lr", o.lr, "Peak learning rate");
+  f("optimizer", o.optimizer, "adamw, sgd, lion or muon");
+  f("schedule", o.schedule, "The learning rate after 20 steps of warm-up: cosine, linear, constant or wsd");
   f("dropout", o.dropout, "Dropout of embeddings and residual branches");
   f("seed", o.seed, "Decides the split, the batches and the initial weights");
   f("dtype", o.dtype, "Activations: f32, f64, bf16 or f16 (parameters: f64 for f64, else f32)");
@@ -98,14 +105,15 @@ std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
   return fmt::format(
       "text     {} files, {} to train on, {} held out:{}\n"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}{}{}, {}{}{}{}{}{}",
+      "device   {}, {}{}{}, {}{}{}{}{}{}{}",
       corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
       nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
       o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
       o.autocast == "none" ? "" : " with products in " + o.autocast,
       o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
-      engines_of(trainer.device()).to_string(), o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "",
-      o.budget.empty() ? "" : ", budget " + o.budget,
+      engines_of(trainer.device()).to_string(),
+      o.optimizer == "adamw" && o.schedule == "cosine" ? "" : fmt::format(", by {}, rate {}", o.optimizer, o.schedule),
+      o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
       o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
       o.offload.empty() ? "" : ", offload to " + o.offload,
       o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "");
@@ -131,6 +139,8 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"store_every", o.store_every},
           {"steps", o.steps},
           {"lr", o.lr},
+          {"optimizer", o.optimizer},
+          {"schedule", o.schedule},
           {"dropout", o.dropout},
           {"seed", o.seed},
           {"dtype", o.dtype},
@@ -185,6 +195,8 @@ void TrainOptions::check() const {
   model().check();
   pattern();
   loss_scaler();
+  nn::parse_optimizer(optimizer);
+  nn::Schedule::parse(schedule);
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + device + " has no bytes to save or resume");
@@ -199,17 +211,16 @@ std::map<std::string, std::string> TrainOptions::configuration() const {
 void TrainOptions::adopt(const std::map<std::string, std::string>& configuration) {
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     const auto entry = configuration.find(name);
-    if (entry == configuration.end() && name == std::string_view("loss-scale") && !given.count(name))
-      from_text(name, "none", value);
-    if (entry == configuration.end() && came_later(name)) return;
-    if (entry == configuration.end()) throw FileError(std::string("[train] the checkpoint has no ") + name);
+    const std::string there(entry == configuration.end() ? value_before(name) : entry->second);
+    if (entry == configuration.end() && there.empty())
+      throw FileError(std::string("[train] the checkpoint has no ") + name);
     if (given.count(name)) {
       if (may_change_on_resuming(name)) return;
-      if (to_text(value) != entry->second)
+      if (to_text(value) != there)
         throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
-                                     name, entry->second, to_text(value)));
+                                     name, there, to_text(value)));
     }
-    from_text(name, entry->second, value);
+    from_text(name, there, value);
   });
 }
 
@@ -252,10 +263,24 @@ std::optional<nn::LossScalerOptions> TrainOptions::loss_scaler() const {
 
 attention::Pattern TrainOptions::pattern() const { return attention.pattern(context, "train"); }
 
-std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Device on, Generator& generator) const {
+std::unique_ptr<nn::LanguageModel> TrainOptions::make_model(Device on, Generator& generator) const {
   constexpr double rope_base = 10000.0;
-  auto network = std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0),
-                                                     nn::ParameterOptions{.device = on, .generator = &generator});
+  return std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0),
+                                             nn::ParameterOptions{.device = on, .generator = &generator});
+}
+
+TrainedModel load_trained_model(const std::string& path, Device device) {
+  TrainedModel trained;
+  trained.options.adopt(nn::read_training_metadata(path));
+  trained.generator = std::make_unique<Generator>(trained.options.seed);
+  trained.model = trained.options.make_model(device, *trained.generator);
+  nn::load_trained_model(path, *trained.model);
+  trained.model->eval();
+  return trained;
+}
+
+std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Device on, Generator& generator) const {
+  auto network = make_model(on, generator);
   network->set_checkpointing(stages_of(checkpoint_policy()));
   return std::make_unique<nn::Trainer>(std::move(network), std::move(corpus),
                                        nn::TrainerOptions{.batch = batch,
@@ -266,7 +291,9 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
                                                           .seed = seed,
                                                           .generator = &generator,
                                                           .autocast = autocast_dtype(),
-                                                          .loss_scale = loss_scaler()});
+                                                          .loss_scale = loss_scaler(),
+                                                          .optimizer = nn::parse_optimizer(optimizer),
+                                                          .schedule = nn::Schedule::parse(schedule)});
 }
 
 void add_training_options(CLI::App& app, TrainOptions& o) {
@@ -293,12 +320,18 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,
-                 "Checkpoint to go on from, bit for bit; --steps and --lr may differ from its own");
+                 "Checkpoint to go on from, bit for bit; --steps, --lr and --schedule may differ from its own");
   app.add_flag("--other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
   app.add_option("--stop-after", o.stop_after, "Save and stop after this step (0: never)");
   app.add_option("--report", o.report, "Steps between lines");
   app.add_option("--json", o.json, "Report to write, as JSON");
   app.add_option("--csv", o.csv, "Steps to write, as CSV");
+  auto* html = app.add_option("--html", o.html, "Page to write at the end: curves, memory, attention, all options");
+  app.add_flag("--live", o.live, "Write the page at every line, too; it reloads itself")->needs(html);
+  auto* profile =
+      app.add_flag("--profile", o.profile, "Train a few steps and say what their kernels took; nothing else");
+  app.add_option("--profile-trace", o.profile_trace, "Chrome trace of those steps to write: kernels and memory")
+      ->needs(profile);
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   const int code = parse_command_line(app, argc, argv);
   for (const CLI::Option* option : app.get_options())
@@ -312,31 +345,50 @@ std::string default_text() {
   throw FileError("[train] no Eigen headers to train on; give --text PATH or install libeigen3-dev");
 }
 
-nn::TrainResult train(TrainOptions options, std::ostream& out, bool live) {
+namespace {
+
+TrainOptions completed(TrainOptions options) {
   if (!options.resume.empty()) options.adopt(nn::read_training_metadata(options.resume));
   options.check();
-  const Device device = parse_device(options.device, "train");
-  if (!device.is_sim()) options.device = to_string(device);
   if (options.text.empty()) options.text = {default_text()};
-  nn::Corpus corpus = nn::read_corpus(options.text, options.seed);
-  const PoolGuard pool(device, options.budget);
-  const std::unique_ptr<Rematerialisation> memory = options.memory_policy(device);
-  Generator generator(options.seed);
-  const auto trainer = options.make_trainer(std::move(corpus), device, generator);
+  return options;
+}
+
+}  // namespace
+
+PreparedRun::PreparedRun(TrainOptions told)
+    : options(completed(std::move(told))),
+      device(parse_device(options.device, "train")),
+      pool(device, options.budget),
+      memory(options.memory_policy(device)),
+      generator(options.seed) {
+  if (!device.is_sim()) options.device = to_string(device);
+  trainer = options.make_trainer(nn::read_corpus(options.text, options.seed), device, generator);
   if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
-  if (!options.quiet) out << describe_run(options, *trainer) << std::endl;
-  nn::TrainResult result = nn::train(*trainer, out,
+}
+
+nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const RunWatcher& watcher) {
+  const PreparedRun run(std::move(told));
+  const TrainOptions& options = run.options;
+  nn::Trainer& trainer = *run.trainer;
+  if (!options.quiet) out << describe_run(options, trainer) << std::endl;
+  const nlohmann::ordered_json config = describe_configuration(options, trainer);
+  std::function<void(nn::TrainResult&, bool)> reported;
+  if (watcher) reported = [&](nn::TrainResult& result, bool finished) { watcher(config, trainer, result, finished); };
+  nn::TrainResult result = nn::train(trainer, out,
                                      {.report = options.report,
                                       .stop_after = options.stop_after,
                                       .sample = options.sample,
                                       .save = options.save,
                                       .json = options.json,
                                       .csv = options.csv,
-                                      .config = describe_configuration(options, *trainer).dump(),
+                                      .config = config.dump(),
                                       .quiet = options.quiet,
                                       .live = live,
                                       .metadata = options.configuration(),
-                                      .memory = memory.get()});
+                                      .memory = run.memory.get(),
+                                      .trace_step = static_cast<bool>(watcher),
+                                      .reported = reported});
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
       out << "go on    with --resume " << path << std::endl;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -29,6 +31,8 @@ struct TrainOptions {
   std::int64_t store_every = 1;
   std::int64_t steps = 1250;
   double lr = 3e-3;
+  std::string optimizer = "adamw";
+  std::string schedule = "cosine";
   double dropout = 0.0;
   std::int64_t tile = 0;  // positions that feed-forward layers take at a time; 0: all
   std::uint64_t seed = 1;
@@ -46,7 +50,9 @@ struct TrainOptions {
   std::int64_t stop_after = 0;  // 0: never
   std::int64_t report = 50;     // steps between lines
   std::int64_t sample = 300;    // bytes of text to write at the end
-  std::string json, csv;
+  std::string json, csv, html, profile_trace;
+  bool profile = false;  // a few steps by kernel, and no run
+  bool live = false;     // the page is written at each line, too, and reloads itself
   bool quiet = false;
 
   /// Options that were given, by name; resume takes the others from the checkpoint.
@@ -56,9 +62,9 @@ struct TrainOptions {
   void check() const;
   /// What decides the numbers of a run, by name. A checkpoint keeps it.
   std::map<std::string, std::string> configuration() const;
-  /// Takes over the configuration of a checkpoint, but for a given --steps or --lr: a run may go on for longer and at
-  /// another rate. Throws ValueError for any other given option that differs, and FileError where the checkpoint has
-  /// none.
+  /// Takes over the configuration of a checkpoint, but for a given --steps, --lr or --schedule: a run may go on for
+  /// longer and at other rates. Throws ValueError for any other given option that differs, and FileError where the
+  /// checkpoint has none.
   void adopt(const std::map<std::string, std::string>& configuration);
 
   /// `checkpoint`, with "auto" resolved.
@@ -71,9 +77,33 @@ struct TrainOptions {
   /// Throw ValueError, one sentence, for what is no dtype or scale, or goes with no other option.
   std::optional<DType> autocast_dtype() const;
   std::optional<nn::LossScalerOptions> loss_scaler() const;
+  /// The model with its initial weights. The generator must outlive it.
+  std::unique_ptr<nn::LanguageModel> make_model(Device device, Generator& generator) const;
   /// The model on its text, at step 0. The generator must outlive the trainer.
   std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus corpus, Device device, Generator& generator) const;
 };
+
+/// A run as it is before its first step: text, memory and model, in the order in which they go away again.
+struct PreparedRun {
+  /// Throws what train() does.
+  explicit PreparedRun(TrainOptions options);
+
+  TrainOptions options;  // complete: a checkpoint's configuration, the device by name, the text
+  Device device;
+  PoolGuard pool;
+  std::unique_ptr<Rematerialisation> memory;
+  Generator generator;
+  std::unique_ptr<nn::Trainer> trainer;
+};
+
+/// What a checkpoint of train() was trained as, and the model: its weights, in eval() mode.
+struct TrainedModel {
+  TrainOptions options;
+  std::unique_ptr<Generator> generator;  // of the model
+  std::unique_ptr<nn::LanguageModel> model;
+};
+/// Throws FileError for a file that is no such checkpoint.
+TrainedModel load_trained_model(const std::string& path, Device device);
 
 /// Adds the options that decide the numbers or the memory of a run to a command line: those that a plan shares.
 void add_training_options(CLI::App& app, TrainOptions& options);
@@ -84,9 +114,14 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& options
 /// The folder of Eigen's headers, which the build needs anyway. Throws FileError where there is none.
 std::string default_text();
 
+/// Is shown a run after each line that is printed and at its end; `config` is that of the report.
+using RunWatcher =
+    std::function<void(const nlohmann::ordered_json& config, nn::Trainer&, nn::TrainResult&, bool finished)>;
+
 /// Trains as told, printing to `out` (with a live line where `live`); the report files are written too. Throws the
 /// errors of poolgrad: ValueError and FileError for options, DeviceError, OutOfMemoryError where the budget does not
 /// suffice. The pool is as before afterwards.
-nn::TrainResult train(TrainOptions options, std::ostream& out, bool live = false);
+/// `watcher` writes the page; a step is traced for it.
+nn::TrainResult train(TrainOptions options, std::ostream& out, bool live = false, const RunWatcher& watcher = {});
 
 }  // namespace poolgrad::examples

@@ -47,6 +47,11 @@ std::vector<std::int64_t> counters(const std::string& path, const SafetensorsFil
   }
 }
 
+/// Bytes go to where they belong: no tensor is in memory twice.
+void read_model(const SafetensorsReader& reader, Module& model) {
+  for (const auto& [name, tensor] : model.named_tensors()) reader.read("model." + name, tensor);
+}
+
 void check_format(const std::string& path, const SafetensorsFile& file) {
   const auto format = file.metadata.find(format_key);
   if (format == file.metadata.end() || format->second != format_value)
@@ -90,7 +95,7 @@ void save_training_state(const std::string& path, const Module& model, const Opt
     count("loss_scale.good_steps", state.loss_scale->good_steps);
     count("loss_scale.skipped", state.loss_scale->skipped);
   }
-  for (const auto& [name, tensor] : model.named_parameters()) file.tensors.emplace_back("model." + name, tensor);
+  for (const auto& [name, tensor] : model.named_tensors()) file.tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : optimizer.state()) file.tensors.emplace_back("optimizer." + name, tensor);
   save_safetensors(path, file);
 }
@@ -114,13 +119,22 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   const std::int64_t optimizer_steps = counter<std::int64_t>(path, file, "optimizer_steps");
   const std::vector<std::int64_t> parameter_steps = counters(path, file, parameter_steps_key);
 
-  // All is compared before anything changes. Then bytes go to where they belong: no tensor is in memory twice.
+  // All is compared before anything changes.
   optimizer.check(with_prefix(file, "optimizer."), optimizer_steps, parameter_steps);
   model.check(with_prefix(file, "model."));
-  for (const auto& [name, tensor] : model.named_parameters()) reader.read("model." + name, tensor);
+  read_model(reader, model);
   for (const auto& [name, tensor] : optimizer.state()) reader.read("optimizer." + name, tensor);
   optimizer.load(optimizer.state(), optimizer_steps, parameter_steps);
   return state;
+}
+
+std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model) {
+  const SafetensorsReader reader(path);
+  check_format(path, reader.outline());
+  reader.outline().check_complete();
+  model.check(with_prefix(reader.outline(), "model."));
+  read_model(reader, model);
+  return callers_metadata(reader.outline());
 }
 
 std::map<std::string, std::string> read_training_metadata(const std::string& path) {

@@ -1,6 +1,6 @@
-// Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file: parameters as
-// "model.<name>", optimiser state as "optimizer.<name>", and the counters as metadata. A file written before parameters
-// counted their own steps is read as if each had taken every step of the optimiser.
+// Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file: parameters
+// and buffers as "model.<name>", optimiser state as "optimizer.<name>", and the counters as metadata. A file written
+// before parameters counted their own steps is read as if each had taken every step of the optimiser.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,9 @@ void save_training_state(const std::string& path, const Module& model, const Opt
 /// FileError for a malformed file and ValueError for one of another model. A disk that fails while tensors are read may
 /// leave some of them changed.
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer);
+/// The parameters alone, for a model that is to be used; returns the caller's metadata. Throws as
+/// load_training_state().
+std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model);
 /// The caller's metadata alone. Throws FileError.
 std::map<std::string, std::string> read_training_metadata(const std::string& path);
 

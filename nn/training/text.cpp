@@ -11,7 +11,6 @@
 #include "autograd/operators/views.h"
 #include "nn/training/random.h"
 #include "tensor/creation.h"
-#include "tensor/grad_mode.h"
 
 namespace poolgrad::nn {
 
@@ -64,18 +63,6 @@ struct Counts {
   std::size_t width;
   std::vector<std::uint32_t> pairs, totals, types;
 };
-
-/// Draws an index with probability proportional to exp(logit / temperature).
-std::size_t draw(const std::vector<double>& logits, double temperature, double unit) {
-  const double largest = *std::max_element(logits.begin(), logits.end());
-  std::vector<double> weights;
-  double total = 0;
-  for (const double logit : logits) total += weights.emplace_back(std::exp((logit - largest) / temperature));
-  double rest = unit * total;
-  for (std::size_t i = 0; i < weights.size(); ++i)
-    if ((rest -= weights[i]) < 0) return i;
-  return weights.size() - 1;
-}
 
 }  // namespace
 
@@ -160,33 +147,6 @@ Baselines ngram_baselines(const std::vector<std::uint8_t>& train, const std::vec
   });
   const double bytes = static_cast<double>(validation.size());
   return {sums.unigram / bytes, sums.bigram / bytes, sums.trigram / bytes};
-}
-
-std::string sample_text(LanguageModel& model, const std::string& prompt, std::int64_t bytes, double temperature,
-                        std::uint64_t seed, Device device) {
-  if (prompt.empty()) throw ValueError("[sample_text] the prompt must not be empty");
-  if (!(temperature > 0))
-    throw ValueError("[sample_text] the temperature must be positive, but is " + std::to_string(temperature));
-  const NoGradGuard no_grad;
-  auto state = model.new_state();
-  const auto room = model.config().context - static_cast<std::int64_t>(prompt.size());
-  std::vector<std::int64_t> next(prompt.begin(), prompt.end());
-  for (std::int64_t& token : next) token &= 0xff;
-  std::string text;
-  for (std::int64_t i = 0; i < std::min(bytes, room); ++i) {
-    const auto length = static_cast<std::int64_t>(next.size());
-    Tensor tokens;
-    {
-      const MemoryScope scope("sample", Category::input);
-      tokens = from_data(next, {1, length}, device);
-    }
-    const Tensor logits = model.logits(tokens, &state);
-    const auto row = select(select(logits, 1, length - 1), 0, 0).to_vector<double>();
-    const std::size_t byte = draw(row, temperature, random_unit(seed, static_cast<std::uint64_t>(i)));
-    next = {static_cast<std::int64_t>(byte)};
-    text += static_cast<char>(byte);
-  }
-  return text;
 }
 
 }  // namespace poolgrad::nn

@@ -1,11 +1,11 @@
-// Text for language models: read as bytes, cut into windows, counted as a baseline, and written by a model.
+// Text for language models: read as bytes, cut into windows, and counted as a baseline.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "nn/language_model.h"
+#include "tensor/tensor.h"
 
 namespace poolgrad::nn {
 
@@ -38,12 +38,5 @@ struct Baselines {
 /// Witten-Bell's weights (1991): P(c | h) = (n(hc) + t(h) P(c | shorter h)) / (n(h) + t(h)), where t(h) is the number
 /// of different bytes seen after h; the unigram mixes with 1/256. An empty text gives 0.
 Baselines ngram_baselines(const std::vector<std::uint8_t>& train, const std::vector<std::uint8_t>& validation);
-
-/// Continues `prompt` by `bytes` bytes, each drawn from the model's distribution with the given temperature; keys and
-/// values of earlier bytes are kept. At most the model's context, prompt included, is written. The same number of
-/// operators runs on every device. Dropout draws unless the model is in eval() mode. ValueError for an empty prompt or
-/// a temperature that is not positive.
-std::string sample_text(LanguageModel& model, const std::string& prompt, std::int64_t bytes, double temperature = 0.8,
-                        std::uint64_t seed = 1, Device device = cpu);
 
 }  // namespace poolgrad::nn

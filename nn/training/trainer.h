@@ -9,9 +9,12 @@
 #include <optional>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/trace/trace.h"
 #include "autograd/memory/rematerialisation.h"
+#include "nn/language_model.h"
 #include "nn/loss_scaler.h"
 #include "nn/optimizer.h"
+#include "nn/schedule.h"
 #include "nn/training/checkpoint.h"
 #include "nn/training/text.h"
 
@@ -66,17 +69,20 @@ struct TrainerOptions {
   std::int64_t chunk = 0;  // positions of a chunk, nn/chunked.h; 0: all at once
   std::int64_t store_every = 1;
   std::int64_t steps = 1000;
-  double learning_rate = 3e-3;                  // at its peak: 20 steps of warm-up, a cosine down to a tenth
+  double learning_rate = 3e-3;                  // at its peak, after 20 steps of warm-up
   double clip_norm = 1.0;                       // 0: no clipping
   double weight_decay = 0.1;                    // of matrices
   std::uint64_t seed = 1;                       // decides which windows are drawn
   Generator* generator = &default_generator();  // of the model's dropout: a checkpoint holds its state
   std::optional<DType> autocast = {};           // of the model's loss; see AutocastScope
   std::optional<LossScalerOptions> loss_scale = {};
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  Schedule::Kind schedule = Schedule::Kind::cosine;  // down to a tenth
 };
 
-/// Trains a model of bytes by AdamW (betas 0.9 and 0.95) on windows of a text, each drawn by (seed, number of the
-/// window).
+/// Trains a model of bytes on windows of a text, each drawn by (seed, number of the window). AdamW has betas 0.9 and
+/// 0.95, Lion 0.9 and 0.99; SGD has Nesterov's momentum 0.9, through which its decay goes, and so takes a tenth of it;
+/// Muon leaves embeddings and head to AdamW.
 class Trainer {
  public:
   /// Throws ValueError for a text that is not longer than the model's context or of which less than two bytes are held
@@ -86,14 +92,17 @@ class Trainer {
   StepRecord step();
   /// Nats per byte over `batches` batches spread evenly over the held-out text; at most all of it. Without dropout.
   double validate(std::int64_t batches);
+  /// The same by position in the window: the mean over the windows of the loss at each, the first with one byte to go
+  /// by.
+  std::vector<double> loss_by_position(std::int64_t batches);
   /// How many batches the held-out text holds, and the bytes that each scores.
   std::int64_t validation_batches() const;
   std::int64_t validation_batch_bytes() const { return options_.batch * validation_length(); }
 
-  /// A checkpoint, with the caller's metadata and a fingerprint of the text.
+  /// A checkpoint, with the caller's metadata, a fingerprint of the text ("text"), "optimizer" and "schedule".
   void save(const std::string& path, std::map<std::string, std::string> metadata = {}) const;
-  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, of another text (unless
-  /// `other_text`), or beyond the last step, and FileError.
+  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, another optimiser, another
+  /// text (unless `other_text`), or beyond the last step, and FileError.
   void resume(const std::string& path, bool other_text = false);
 
   std::int64_t steps_done() const { return step_.steps(); }
@@ -105,6 +114,9 @@ class Trainer {
 
  private:
   std::int64_t validation_length() const;
+  /// Calls f(batch) for `batches` batches of the held-out text, without gradients and dropout. Returns how many windows
+  /// they had.
+  std::int64_t for_held_out(std::int64_t batches, const std::function<void(const TextWindows&)>& f);
   /// Sum over the batch.
   Tensor loss_of(const TextWindows& batch);
 
@@ -112,12 +124,20 @@ class Trainer {
   std::unique_ptr<LanguageModel> model_;
   Corpus corpus_;
   Device device_;
-  AdamW optimizer_;
-  CosineSchedule schedule_;
+  std::unique_ptr<Optimizer> optimizer_;
+  Schedule schedule_;
   std::optional<LossScaler> scaler_;
   TrainingStep step_;
   std::int64_t data_position_ = 0;  // windows drawn so far
 };
+
+/// The held-out loss, in nats per byte, where from `first` to `last` bytes are there to go by.
+struct PositionLoss {
+  std::int64_t first = 0, last = 0;
+  double loss = 0;
+};
+
+struct TrainResult;
 
 struct RunOptions {
   std::int64_t report = 50;                          // steps between lines
@@ -131,6 +151,9 @@ struct RunOptions {
   bool live = false;                                 // `out` is a terminal: a line between lines is redrawn in place
   std::map<std::string, std::string> metadata = {};  // of the checkpoint
   const Rematerialisation* memory = nullptr;         // in force: what it did is reported
+  bool trace_step = false;                           // the second step's requests are recorded: step_trace
+  /// Called after each line, and at the end, before what was written is reported.
+  std::function<void(TrainResult& result, bool finished)> reported = {};
 };
 
 /// What a run found out. Memory since the pool's peaks were reset.
@@ -139,6 +162,7 @@ struct TrainResult {
   std::vector<std::pair<std::int64_t, double>> validations;  // step, nats per byte on a part of the held-out text
   double validation_loss = 0;                                // on all of it, or evenly spread windows of a short run
   std::int64_t validation_bytes = 0;                         // scored
+  std::vector<PositionLoss> by_position;                     // of the same: 1, 2, 3 to 4, 5 to 8, ...
   Baselines baselines;
   bool interrupted = false;
   std::string prompt, sample;
@@ -150,6 +174,7 @@ struct TrainResult {
   std::array<std::uint64_t, category_count> bytes_by_category{};  // peaks
   double hit_rate = 0;
   std::optional<RematerialisationStatistics> recomputed;     // of RunOptions::memory
+  std::optional<Trace> step_trace;                           // see RunOptions::trace_step
   std::string offload_failure;                               // why the file of RunOptions::memory took no more
   std::vector<std::pair<std::string, std::string>> written;  // what, path
 };

@@ -104,6 +104,30 @@ TEST(TrainingState, KeepsTheStepsOfEachParameterAndReadsFilesThatHaveNone) {
   EXPECT_TRUE(bit_equal(loaded.model.weight(), before));
 }
 
+TEST(TrainingState, HoldsBuffersAndTheMomentaOfEveryOptimiser) {
+  struct Counting : Module {
+    Counting() {
+      weight = constant_parameter("weight", {2, 2}, 1.0, {});
+      count = register_buffer("count", zeros({}, {.dtype = DType::i64}));
+    }
+    Tensor weight, count;
+  } saved, loaded;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  Muon from(saved.named_parameters()), to_resume(loaded.named_parameters());
+  saved.weight.set_grad(ones({2, 2}));
+  from.step();
+  saved.count.fill(7);
+  save_training_state(path, saved, from, {.step = 1});
+  load_training_state(path, loaded, to_resume);
+  EXPECT_EQ(loaded.count.item(), 7);
+  for (const auto& [model, optimizer] : {std::pair{&saved, &from}, std::pair{&loaded, &to_resume}}) {
+    model->weight.set_grad(from_data<float>({1, 2, 3, 4}, {2, 2}));
+    optimizer->step();
+  }
+  EXPECT_TRUE(bit_equal(saved.weight.detach(), loaded.weight.detach()));
+}
+
 TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");

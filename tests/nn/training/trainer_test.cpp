@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "autograd/operators.h"
+#include "nn/training/sampler.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tests/tensor/support.h"
@@ -90,13 +91,15 @@ Corpus small_text() {
 
 /// Twelve steps of a small model, on a generator of its own.
 struct SmallTraining {
+  explicit SmallTraining(OptimizerKind by = OptimizerKind::adamw) : optimizer(by) {}
+  OptimizerKind optimizer;
   Generator generator{3};
   Trainer trainer{std::make_unique<LanguageModel>(
                       LanguageModelConfig{.context = 32, .layers = 1, .width = 16, .dropout = 0.1},
                       [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
                       ParameterOptions{.generator = &generator}),
                   small_text(),
-                  {.batch = 2, .steps = 12, .learning_rate = 0.02, .generator = &generator}};
+                  {.batch = 2, .steps = 12, .learning_rate = 0.02, .generator = &generator, .optimizer = optimizer}};
 };
 
 TEST(Trainer, RunsToItsReportWithoutOptions) {
@@ -109,6 +112,59 @@ TEST(Trainer, RunsToItsReportWithoutOptions) {
   for (const char* part : {"step  1/12", "step 12/12", "held out", "trigram", "| "})
     EXPECT_THAT(out.str(), HasSubstr(part));
   EXPECT_EQ(out.str().find("wrote"), std::string::npos);
+}
+
+TEST(Trainer, ScoresThePositionsOfTheHeldOutText) {
+  SmallTraining small;
+  for (int i = 0; i < 6; ++i) small.trainer.step();
+  const std::vector<double> losses = small.trainer.loss_by_position(3);
+  ASSERT_EQ(losses.size(), 32u);
+  double sum = 0, first = 0;
+  for (const double loss : losses) sum += loss;
+  EXPECT_NEAR(sum / 32, small.trainer.validate(3), 1e-5);
+  small.trainer.model().eval();
+  for (const std::int64_t start : {0, 53, 106, 160, 213, 267}) {  // six windows, evenly spread
+    const TextWindows window = windows_of(small.trainer.corpus().validation, {start}, 32);
+    first += small.trainer.model().losses(window.tokens, window.targets).to_vector<double>()[0] / 6;
+  }
+  EXPECT_NEAR(losses[0], first, 1e-6);
+}
+
+TEST(Trainer, ReportsTheLossByOctavesOfTheContextWhoseMeanIsTheLoss) {
+  const TemporaryFolder folder;
+  SmallTraining small;
+  std::ostringstream out;
+  const std::string path = folder.file("report.json");
+  const TrainResult result = train(small.trainer, out, {.json = path});
+  std::vector<std::int64_t> lasts;
+  double sum = 0;
+  for (const PositionLoss& octave : result.by_position) {
+    EXPECT_EQ(octave.first, lasts.empty() ? 1 : lasts.back() + 1);
+    lasts.push_back(octave.last);
+    sum += octave.loss * static_cast<double>(octave.last - octave.first + 1);
+  }
+  EXPECT_EQ(lasts, (std::vector<std::int64_t>{1, 2, 4, 8, 16, 32}));
+  EXPECT_NEAR(sum / 32, result.validation_loss, 1e-12);
+  EXPECT_THAT(out.str(), HasSubstr(" after 1 byte, "));
+  EXPECT_THAT(out.str(), HasSubstr(" after 17 to 32\n"));
+  EXPECT_THAT(read_bytes(path), HasSubstr("\"first\": 17,\n      \"last\": 32,"));
+}
+
+TEST(Trainer, ShowsTheRunAfterEachLineAndTracesItsSecondStep) {
+  SmallTraining small;
+  std::ostringstream out;
+  std::vector<std::int64_t> shown;
+  const TrainResult result =
+      train(small.trainer, out, {.report = 5, .trace_step = true, .reported = [&](TrainResult& r, bool finished) {
+                                   shown.push_back(finished ? -1 : r.steps.back().step);
+                                   EXPECT_EQ(r.step_trace.has_value(), r.steps.size() > 1);
+                                   EXPECT_GT(r.baselines.unigram, 0);
+                                 }});
+  EXPECT_EQ(shown, (std::vector<std::int64_t>{1, 5, 10, 12, -1}));
+  const auto steps = std::count_if(result.step_trace->events.begin(), result.step_trace->events.end(),
+                                   [](const TraceEvent& event) { return event.kind == TraceKind::step; });
+  EXPECT_EQ(steps, 1);
+  EXPECT_FALSE(small.trainer.pool().tracing());
 }
 
 TEST(Trainer, PutsTheCallersConfigurationIntoTheReport) {
@@ -142,6 +198,19 @@ TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
   EXPECT_EQ(resumed.sample, expected.sample);
 }
 
+TEST(Trainer, RefusesTheCheckpointOfAnotherOptimiser) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("lion.safetensors");
+  SmallTraining lion(OptimizerKind::lion), adamw;
+  lion.trainer.step();
+  lion.trainer.save(path);
+  EXPECT_EQ(read_training_metadata(path)["optimizer"], "lion");
+  EXPECT_EQ(read_training_metadata(path)["schedule"], "cosine");
+  EXPECT_EQ(error_of<ValueError>([&] { adamw.trainer.resume(path); }),
+            "[train] the checkpoint " + path + " was trained by lion, whose state adamw cannot go on with");
+  EXPECT_EQ(adamw.trainer.steps_done(), 0);
+}
+
 TEST(Trainer, RefusesATextThatIsTooShortAndABatchOfNothing) {
   Generator generator(1);
   const auto refusal = [&](const Corpus& corpus, std::int64_t batch) {
@@ -161,11 +230,10 @@ TEST(Trainer, RefusesATextThatIsTooShortAndABatchOfNothing) {
   EXPECT_THAT(refusal(corpus, 1), HasSubstr("shorter than the context: 32 bytes to train on"));
 }
 
-TEST(SampleText, RefusesAnEmptyPromptAndATemperatureOfZero) {
+TEST(SampleText, RefusesAnEmptyPrompt) {
   SmallTraining small;
-  LanguageModel& model = small.trainer.model();
-  EXPECT_EQ(error_of<ValueError>([&] { sample_text(model, "", 3); }), "[sample_text] the prompt must not be empty");
-  EXPECT_THAT(error_of<ValueError>([&] { sample_text(model, "a", 3, 0.0); }), HasSubstr("must be positive"));
+  EXPECT_EQ(error_of<ValueError>([&] { sample_text(small.trainer.model(), "", 3); }),
+            "[sample_text] the prompt must not be empty");
 }
 
 }  // namespace

@@ -1,0 +1,210 @@
+#include "examples/sample/sample.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <fstream>
+#include <istream>
+#include <iterator>
+#include <ostream>
+
+#include "allocator/error.h"
+#include "examples/support/train.h"
+#include "kernels/parallel.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+constexpr std::int64_t small_model = 4'000'000;  // parameters
+
+std::string rest_of(std::istream& in) { return {std::istreambuf_iterator<char>(in), {}}; }
+
+std::string contents_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text = rest_of(file);
+  if (!file.is_open() || file.bad()) throw FileError("[sample] cannot read the prompt " + path);
+  return text;
+}
+
+/// A byte as a terminal can show it: line breaks, tabs, printable ASCII and UTF-8.
+char shown(char c) {
+  const auto byte = static_cast<unsigned char>(c);
+  return byte >= 0x20 ? (byte == 0x7f ? '?' : c) : (c == '\n' || c == '\t' ? c : '?');
+}
+
+/// What a text has taken.
+struct Written {
+  std::string prompt = {}, text = {};
+  double reading = 0, writing = 0;  // seconds: the prompt and the first byte after it; the others
+
+  double bytes_per_second() const { return writing > 0 ? static_cast<double>(text.size() - 1) / writing : 0; }
+};
+
+/// One model and its texts.
+class Session {
+ public:
+  Session(const SampleOptions& options, const SampleStreams& streams)
+      : options_(options),
+        streams_(streams),
+        device_(parse_device(options.device, "sample")),
+        pool_(device_, ""),
+        trained_(load_trained_model(options.checkpoint, device_)),
+        writer_(*trained_.model, options.sampler, device_) {}
+
+  void one_text(const std::string& prompt) {
+    if (!options_.json) show(prompt);
+    const Written written = write(prompt);
+    if (options_.json) {
+      streams_.out << answer(written).dump(2, ' ', false, Json::error_handler_t::replace) << std::endl;
+      return;
+    }
+    streams_.out << std::endl;
+    streams_.notes << summary(written) << std::endl;
+  }
+
+  /// Until the input ends.
+  void lines() {
+    streams_.notes << description() << "\nA line is gone on from, an empty one: from the text so far. Ctrl-C ends a "
+                   << "text, Ctrl-D the program." << std::endl;
+    bool begun = false;
+    for (std::string line;;) {
+      const InterruptGuard patient;  // Ctrl-C that comes when a text has just ended
+      streams_.out << "> " << std::flush;
+      if (!std::getline(streams_.in, line)) break;
+      if (line.empty() && !begun) continue;
+      if (!line.empty()) writer_.start_anew();
+      begun = true;
+      const Written written = write(line);
+      streams_.out << std::endl;
+      streams_.notes << summary(written) << std::endl;
+    }
+    streams_.out << std::endl;
+  }
+
+ private:
+  std::string description() const {
+    const TrainOptions& o = trained_.options;
+    return fmt::format("{} parameters, {} layers, width {}, context {}, {}",
+                       nn::format_count(static_cast<double>(trained_.model->parameter_count())), o.layers, o.width,
+                       o.context, o.attention.describe(o.context));
+  }
+
+  void show(const std::string& text) {
+    std::string visible = text;
+    if (streams_.out_terminal) std::ranges::transform(visible, visible.begin(), shown);
+    streams_.out << visible << std::flush;
+  }
+
+  /// After the prompt a byte is so little work for a small model that threads would wait for each other longer than
+  /// they compute: beside compilers two wrote 24 bytes a second, and one 1.9k. The bits are the same.
+  char next_byte(bool first) {
+    std::optional<kernels::OnThisThread> alone;
+    if (!first && trained_.model->parameter_count() < small_model) alone.emplace();
+    return writer_.write();
+  }
+
+  Written write(const std::string& prompt) {
+    const InterruptGuard interrupts;
+    Written written{.prompt = prompt};
+    writer_.read(prompt);
+    Stopwatch watch;
+    while (std::ssize(written.text) < options_.bytes && !InterruptGuard::interrupted()) {
+      written.text += next_byte(written.text.empty());
+      if (written.text.size() == 1) {
+        written.reading = watch.seconds();
+        watch = Stopwatch();
+      }
+      if (!options_.json) show(written.text.substr(written.text.size() - 1));
+    }
+    if (!written.text.empty()) written.writing = watch.seconds();
+    return written;
+  }
+
+  std::string summary(const Written& w) const {
+    const Statistics statistics = (*pool_).statistics();
+    return fmt::format(
+        "{} bytes, {} a second, after {} read in {}; {} of keys and values for {} positions{}; pool {} live, {} "
+        "reserved",
+        w.text.size(), nn::format_count(w.bytes_per_second()), w.prompt.size(), format_time(1e9 * w.reading),
+        format_bytes(writer_.cache_bytes()), writer_.positions(),
+        writer_.restarts() ? fmt::format(", {} restart{}", writer_.restarts(), writer_.restarts() == 1 ? "" : "s") : "",
+        format_bytes(statistics.allocated_bytes.current), format_bytes(statistics.reserved_bytes.current));
+  }
+
+  Json answer(const Written& w) const {
+    const Statistics statistics = (*pool_).statistics();
+    const nn::SamplerOptions& s = options_.sampler;
+    return {{"checkpoint", options_.checkpoint},
+            {"prompt", w.prompt},
+            {"text", w.text},
+            {"bytes", w.text.size()},
+            {"bytes_per_second", w.bytes_per_second()},
+            {"prompt_seconds", w.reading},
+            {"seconds", w.reading + w.writing},
+            {"cache_bytes", writer_.cache_bytes()},
+            {"cache_positions", writer_.positions()},
+            {"restarts", writer_.restarts()},
+            {"peak_live_bytes", statistics.allocated_bytes.peak},
+            {"peak_reserved_bytes", statistics.reserved_bytes.peak},
+            {"temperature", s.temperature},
+            {"top_k", s.top_k},
+            {"top_p", s.top_p},
+            {"repetition_penalty", s.repetition_penalty},
+            {"penalty_window", s.penalty_window},
+            {"seed", s.seed},
+            {"device", to_string(device_)}};
+  }
+
+  const SampleOptions& options_;
+  const SampleStreams& streams_;
+  Device device_;
+  PoolGuard pool_;
+  TrainedModel trained_;
+  nn::TextWriter writer_;
+};
+
+}  // namespace
+
+int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
+  CLI::App app(
+      "Text from a model that train --save has trained. Without a prompt: what stands on standard input, or, on a "
+      "terminal, line by line.");
+  app.option_defaults()->always_capture_default();
+  app.add_option("checkpoint", o.checkpoint, "Checkpoint of train --save")->required();
+  auto* prompt = app.add_option("--prompt", o.prompt, "Text to go on from; it is written out, too");
+  app.add_option("--prompt-file", o.prompt_file, "File with the text to go on from")->excludes(prompt);
+  app.add_option("--bytes", o.bytes, "Bytes to write")->check(CLI::NonNegativeNumber);
+  app.add_option("--temperature", o.sampler.temperature, "Logits are divided by it; 0: always the most probable byte");
+  app.add_option("--top-k", o.sampler.top_k, "Only so many of the most probable bytes (0: all)");
+  app.add_option("--top-p", o.sampler.top_p, "Only the most probable bytes that have this probability together");
+  app.add_option("--repetition-penalty", o.sampler.repetition_penalty,
+                 "Positive logits of recent bytes are divided by it, negative ones multiplied");
+  app.add_option("--penalty-window", o.sampler.penalty_window, "How many bytes are recent");
+  app.add_option("--seed", o.sampler.seed, "Decides what is drawn");
+  app.add_option("--device", o.device, "cpu, cuda:N or auto (a GPU where there is one)");
+  app.add_flag("--json", o.json, "Answer as JSON, and nothing else");
+  return parse_command_line(app, argc, argv);
+}
+
+void sample(const SampleOptions& options, const SampleStreams& streams) {
+  const bool by_lines = !options.prompt && options.prompt_file.empty() && streams.in_terminal;
+  if (by_lines && options.json)
+    throw ValueError("[sample] --json needs a text to go on from: --prompt, --prompt-file or standard input");
+  std::string prompt;
+  if (options.prompt)
+    prompt = *options.prompt;
+  else if (!options.prompt_file.empty())
+    prompt = contents_of(options.prompt_file);
+  else if (!by_lines)
+    prompt = rest_of(streams.in);
+  if (!by_lines && prompt.empty()) throw ValueError("[sample] the prompt is empty: there is nothing to go on from");
+  Session session(options, streams);
+  if (by_lines)
+    session.lines();
+  else
+    session.one_text(prompt);
+}
+
+}  // namespace poolgrad::examples

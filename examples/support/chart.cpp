@@ -1,0 +1,248 @@
+#include "examples/support/chart.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "examples/support/console.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+constexpr double left = 58, right = 24, bottom = 38;
+constexpr std::size_t most_points = 800, most_places = 120;
+
+struct Range {
+  double low = std::numeric_limits<double>::infinity(), high = -low;
+
+  void take(double value) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+  }
+  bool empty() const { return !(low <= high); }
+};
+
+/// One axis: where values lie between 0 and 1.
+struct Axis {
+  bool log = false;
+  Range range = {};
+
+  double at(double value) const {
+    const double span = scaled(range.high) - scaled(range.low);
+    return span > 0 ? (scaled(value) - scaled(range.low)) / span : 0.5;
+  }
+  double scaled(double value) const { return log ? std::log2(value) : value; }
+  double back(double place) const {
+    const double value = scaled(range.low) + place * (scaled(range.high) - scaled(range.low));
+    return log ? std::exp2(value) : value;
+  }
+};
+
+/// About `count` round numbers in the range.
+std::vector<double> round_numbers(const Range& range, double count) {
+  const double rough = std::max((range.high - range.low) / count, 1e-12);
+  const double power = std::pow(10, std::floor(std::log10(rough)));
+  double step = 10 * power;
+  for (const double m : {5.0, 2.0, 1.0})
+    if (m * power >= rough * 0.999) step = m * power;
+  std::vector<double> result;
+  for (double n = std::ceil(range.low / step - 1e-9); n * step <= range.high + 1e-9 * step; ++n)
+    result.push_back(n * step + 0.0);  // not -0
+  return result;
+}
+
+/// Powers of `base`, every so-manieth that there are about `count`; between them 2 and 5 where there are few of ten.
+std::vector<double> powers(const Range& range, double base, double count) {
+  std::vector<double> result;
+  const double first = std::ceil(std::log(range.low) / std::log(base) - 1e-9);
+  const double last = std::floor(std::log(range.high) / std::log(base) + 1e-9);
+  if (base == 10 && last - first < 2)
+    for (double n = first - 1; n <= last; ++n)
+      for (const double m : {1.0, 2.0, 5.0})
+        if (const double value = m * std::pow(base, n); value >= range.low * 0.999 && value <= range.high * 1.001)
+          result.push_back(value);
+  if (!result.empty()) return result;
+  const double every = std::max(1.0, std::ceil((last - first) / count));
+  for (double n = first; n <= last; n += every) result.push_back(std::pow(base, n));
+  return result;
+}
+
+std::string plain(double value) { return fmt::format("{:.4g}", value); }
+
+class Drawing {
+ public:
+  explicit Drawing(const Chart& chart) : chart_(chart), x_{.log = chart.log_x}, y_{.log = chart.log_y} {
+    for (const Series& series : chart.series) {
+      Points points;
+      for (const auto& [x, y] : series.points)
+        if (std::isfinite(x) && std::isfinite(y) && (!chart.log_x || x > 0) && (!chart.log_y || y > 0)) {
+          points.emplace_back(x, y);
+          x_.range.take(x);
+          y_.range.take(y);
+        }
+      points_.push_back(std::move(points));
+    }
+    if (empty()) return;
+    for (const Level& level : chart.levels) y_.range.take(level.y);
+    if (chart.from_zero) y_.range.take(0);
+    const double room = chart.log_y ? 1.1 : 0.04 * (y_.range.high - y_.range.low);
+    if (chart.log_y) {
+      y_.range = {y_.range.low / room, y_.range.high * room};
+    } else {
+      y_.range = {chart.from_zero ? y_.range.low : y_.range.low - room, y_.range.high + room};
+      if (y_.range.low == y_.range.high) y_.range.high += 1;
+    }
+  }
+
+  bool empty() const { return x_.range.empty(); }
+
+  std::string svg() const {
+    std::string text =
+        fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\">\n", chart_.width, chart_.height);
+    text += axes();
+    for (const Level& level : chart_.levels)
+      text += fmt::format(
+          "<line class=\"level\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
+          "<text class=\"end quiet\" x=\"{1}\" y=\"{3:.1f}\">{4}</text>\n",
+          left, chart_.width - right, y(level.y), y(level.y) - 4, escaped(level.name));
+    for (std::size_t i = 0; i < points_.size(); ++i) text += curve(chart_.series[i], points_[i]);
+    return text + legend() + places() + "</svg>\n";
+  }
+
+ private:
+  double x(double value) const { return left + (chart_.width - left - right) * x_.at(value); }
+  double y(double value) const { return chart_.height - bottom - (chart_.height - top - bottom) * y_.at(value); }
+  std::string x_text(double value) const { return chart_.x_text ? chart_.x_text(value) : plain(value); }
+  std::string y_text(double value) const { return chart_.y_text ? chart_.y_text(value) : plain(value); }
+
+  std::string axes() const {
+    const double floor = chart_.height - bottom, wide = chart_.width - left - right;
+    std::string text;
+    for (const double t : y_.log ? powers(y_.range, 10, 5) : round_numbers(y_.range, (floor - top) / 40))
+      text += fmt::format(
+          "<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
+          "<text class=\"end quiet\" x=\"{3}\" y=\"{4:.1f}\">{5}</text>\n",
+          left, left + wide, y(t), left - 7, y(t) + 4, y_text(t));
+    for (const double t : x_.log ? powers(x_.range, 2, wide / 60) : round_numbers(x_.range, wide / 80))
+      text += fmt::format(
+          "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
+          "<text class=\"middle quiet\" x=\"{0:.1f}\" y=\"{3}\">{4}</text>\n",
+          x(t), floor, floor + 4, floor + 17, x_text(t));
+    return text + fmt::format("<text class=\"end quiet\" x=\"{}\" y=\"{}\">{}</text>\n", left + wide, chart_.height - 5,
+                              escaped(chart_.x_name));
+  }
+
+  std::string curve(const Series& series, const Points& all) const {
+    const Points points = thinned(all, most_points);
+    std::string list, dots;
+    for (const auto& [px, py] : points) {
+      list += fmt::format("{:.1f},{:.1f} ", x(px), y(py));
+      dots += fmt::format("<circle class=\"c{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"2.6\"/>", series.colour, x(px), y(py));
+    }
+    const bool dotted = (series.kind == Series::Kind::dots && points.size() <= 80) || points.size() == 1;
+    return fmt::format("<polyline class=\"c{}{}\" points=\"{}\"/>{}\n", series.colour,
+                       series.kind == Series::Kind::faint ? " faint" : "", list, dotted ? dots : "");
+  }
+
+  std::string legend() const {
+    if (points_.size() < 2) return "";
+    std::string text;
+    double at = left;
+    for (const Series& series : chart_.series) {
+      text += fmt::format(
+          "<line class=\"c{}{}\" x1=\"{}\" x2=\"{}\" y1=\"11\" y2=\"11\"/><text x=\"{}\" y=\"15\">{}</text>\n",
+          series.colour, series.kind == Series::Kind::faint ? " faint" : "", at, at + 16, at + 21,
+          escaped(series.name));
+      at += 38 + 6.6 * static_cast<double>(series.name.size());
+    }
+    return text;
+  }
+
+  /// Strips that name the values where they are.
+  std::string places() const {
+    const double wide = chart_.width - left - right;
+    std::size_t most = 0;
+    for (const Points& points : points_) most = std::max(most, points.size());
+    const std::size_t count = std::min(most, most_places);
+    std::string text;
+    for (std::size_t i = 0; i < count; ++i) {
+      const double share = 1.0 / static_cast<double>(count), middle = (static_cast<double>(i) + 0.5) * share;
+      const double value = x_.back(count == 1 ? 0.5 : static_cast<double>(i) / static_cast<double>(count - 1));
+      std::string title;
+      for (std::size_t s = 0; s < points_.size(); ++s) {
+        const Points& points = points_[s];
+        if (points.empty()) continue;
+        const auto after = std::ranges::lower_bound(points, value, {}, &Points::value_type::first);
+        auto nearest = after == points.end() ? after - 1 : after;
+        if (nearest != points.begin() && value - (nearest - 1)->first < nearest->first - value) --nearest;
+        if (title.empty()) title = chart_.x_name + " " + x_text(nearest->first);
+        title += "\n" + chart_.series[s].name + " " + y_text(nearest->second);
+      }
+      text += fmt::format(
+          "<rect class=\"place\" x=\"{:.1f}\" y=\"{}\" width=\"{:.2f}\" height=\"{}\"><title>{}</title></rect>\n",
+          left + (middle - share / 2) * wide, top, share * wide, chart_.height - top - bottom, escaped(title));
+    }
+    return text;
+  }
+
+  const Chart& chart_;
+  const double top = chart_.series.size() > 1 ? 26 : 10;  // below the legend
+  Axis x_, y_;
+  std::vector<Points> points_;
+};
+
+}  // namespace
+
+Points thinned(const Points& points, std::size_t most) {
+  if (points.size() <= most || most == 0) return points;
+  Points result;
+  for (std::size_t share = 0; share < most; ++share) {
+    const std::size_t begin = points.size() * share / most, end = points.size() * (share + 1) / most;
+    double x = 0, y = 0;
+    for (std::size_t i = begin; i < end; ++i) {
+      x += points[i].first;
+      y += points[i].second;
+    }
+    const auto count = static_cast<double>(end - begin);
+    result.emplace_back(x / count, y / count);
+  }
+  return result;
+}
+
+Points running_mean(const Points& points, std::size_t window) {
+  Points result;
+  double sum = 0;
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    sum += points[i].second;
+    if (i >= window) sum -= points[i - window].second;
+    result.emplace_back(points[i].first, sum / static_cast<double>(std::min(i + 1, window)));
+  }
+  return result;
+}
+
+std::string_view chart_style() {
+  return R"(
+.chart { --c0: #2f6fc4; --c1: #d9731a; --c2: #2e8f57; --c3: #8b52c4; --c4: #c43b52; --c5: #138a94; --axis: #8884; }
+@media (prefers-color-scheme: dark) {
+  .chart { --c0: #6ea8f2; --c1: #f09a4a; --c2: #5fc48a; --c3: #b98af0; --c4: #f07a8c; --c5: #4fc4ce; } }
+.chart text { font: 13px system-ui, sans-serif; fill: var(--text); } .chart .quiet { fill: var(--quiet); }
+.chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; } .chart .grid { stroke: var(--axis); }
+.chart .level { stroke: var(--quiet); stroke-dasharray: 5 4; } .chart .faint { opacity: .35; stroke-width: 1; }
+.chart polyline, .chart line.c0, .chart line.c1, .chart line.c2, .chart line.c3, .chart line.c4, .chart line.c5 {
+  fill: none; stroke-width: 1.8; stroke-linejoin: round; }
+.chart .c0 { stroke: var(--c0); } .chart .c1 { stroke: var(--c1); } .chart .c2 { stroke: var(--c2); }
+.chart .c3 { stroke: var(--c3); } .chart .c4 { stroke: var(--c4); } .chart .c5 { stroke: var(--c5); }
+.chart circle { fill: var(--page); stroke-width: 1.5; }
+.place { fill: transparent; } .place:hover { fill: var(--soft); }
+)";
+}
+
+std::string chart_svg(const Chart& chart) {
+  const Drawing drawing(chart);
+  return drawing.empty() ? "" : drawing.svg();
+}
+
+}  // namespace poolgrad::examples

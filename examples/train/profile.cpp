@@ -1,0 +1,186 @@
+#include "examples/train/profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+
+#include "allocator/error.h"
+#include "allocator/trace/trace_file.h"
+#include "allocator/trace/trace_window.h"
+#include "autograd/operators/matmul.h"
+#include "examples/support/console.h"
+#include "kernels/profile.h"
+#include "tensor/creation.h"
+#include "tensor/grad_mode.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+using kernels::KernelCall;
+
+constexpr std::int64_t warm_up = 2;
+constexpr std::size_t traced_requests = std::size_t{1} << 19, rows_shown = 14;
+
+std::string name_of(const KernelCall& call) {
+  std::string name(call.kernel);
+  if (!call.kind.empty()) name += fmt::format(" {}", call.kind);
+  return name;
+}
+
+/// "model.block12.mixer" -> "model.block*.mixer"
+std::string part_of(const KernelCall& call) {
+  std::string part;
+  for (const char c : scope_name(call.scope)) {
+    const bool digit = c >= '0' && c <= '9';
+    if (!digit)
+      part += c;
+    else if (!part.ends_with('*'))
+      part += '*';
+  }
+  return part.empty() ? "(no scope)" : part;
+}
+
+std::vector<ProfileRow> rows_by(const std::vector<KernelCall>& calls, std::string (*name)(const KernelCall&)) {
+  std::map<std::string, ProfileRow> rows;
+  for (const KernelCall& call : calls) {
+    ProfileRow& row = rows[name(call)];
+    ++row.calls;
+    row.nanoseconds += static_cast<double>(call.nanoseconds);
+    row.bytes += call.bytes;
+    row.operations += call.operations;
+  }
+  std::vector<ProfileRow> result;
+  for (auto& [text, row] : rows) {
+    row.name = text;
+    result.push_back(row);
+  }
+  std::ranges::stable_sort(result,
+                           [](const ProfileRow& a, const ProfileRow& b) { return a.nanoseconds > b.nanoseconds; });
+  return result;
+}
+
+/// The fastest of a few calls of `work`, by what it counts.
+template <class Work>
+double fastest(const Work& work, double KernelCall::*counted) {
+  const kernels::KernelProfile profile;
+  for (int i = 0; i < 4; ++i) work();
+  double most = 0;
+  for (const KernelCall& call : profile.calls())
+    most = std::max(most, call.*counted / std::max(1.0, static_cast<double>(call.nanoseconds)) * 1e9);
+  return most;
+}
+
+/// What the machine has to give to products in the run's dtype, and to copies.
+void measure_ceilings(const TrainOptions& options, Device device, StepProfile& profile) {
+  constexpr std::int64_t side = 768, elements = std::int64_t{1} << 23;
+  const NoGradGuard no_grad;
+  try {
+    const TensorOptions of_products{options.autocast_dtype().value_or(parse_dtype(options.dtype)), device};
+    const Tensor a = ones({side, side}, of_products);
+    profile.most_operations = fastest([&] { matmul(a, a); }, &KernelCall::operations);
+    const Tensor from = zeros({elements}, {DType::f32, device});
+    Tensor to = zeros({elements}, {DType::f32, device});
+    profile.most_bytes = fastest([&] { to.copy_from(from); }, &KernelCall::bytes);
+  } catch (const OutOfMemoryError&) {  // a budget for the run alone
+  }
+}
+
+std::string chrome_trace_of(const Trace& memory, const std::vector<KernelCall>& calls) {
+  Json json = Json::parse(encode_chrome_trace(cut_trace(memory)));
+  Json& events = json["traceEvents"];
+  events.push_back({{"name", "thread_name"}, {"ph", "M"}, {"pid", 0}, {"tid", 1}, {"args", {{"name", "kernels"}}}});
+  for (const KernelCall& call : calls)
+    events.push_back(
+        {{"name", name_of(call)},
+         {"cat", "kernel"},
+         {"ph", "X"},
+         {"pid", 0},
+         {"tid", 1},
+         {"ts", 1e-3 * (static_cast<double>(call.begin) - 1e3 * static_cast<double>(memory.start_us))},
+         {"dur", 1e-3 * static_cast<double>(call.span)},
+         {"args", {{"scope", scope_name(call.scope)}, {"bytes", call.bytes}, {"operations", call.operations}}}});
+  return json.dump();
+}
+
+}  // namespace
+
+StepProfile profile_steps(const TrainOptions& options, std::int64_t steps) {
+  PreparedRun run(options);
+  if (run.device.is_sim())
+    throw ValueError("[train] --profile takes times, and --device " + options.device + " has none of its own");
+  CachingAllocator& pool = run.trainer->pool();
+  for (std::int64_t i = 0; i < warm_up; ++i) run.trainer->step();
+  StepProfile result;
+  result.steps = steps;
+  std::vector<KernelCall> calls;
+  {
+    const kernels::KernelProfile profile;
+    pool.start_trace(traced_requests);
+    const auto stop = [](CachingAllocator* traced) { traced->stop_trace(); };
+    const std::unique_ptr<CachingAllocator, decltype(stop)> tracing(&pool, stop);
+    const Stopwatch watch;
+    for (std::int64_t i = 0; i < steps; ++i) run.trainer->step();
+    result.nanoseconds = 1e9 * watch.seconds();
+    calls = profile.calls();
+    result.trace = chrome_trace_of(pool.trace(), calls);
+  }
+  result.kernels = rows_by(calls, name_of);
+  result.scopes = rows_by(calls, part_of);
+  measure_ceilings(run.options, run.device, result);
+  return result;
+}
+
+std::string profile_text(const StepProfile& p) {
+  const auto steps = static_cast<double>(std::max<std::int64_t>(p.steps, 1));
+  double in_kernels = 0;
+  for (const ProfileRow& row : p.kernels) in_kernels += row.nanoseconds;
+  const auto share = [&](double nanoseconds) {
+    return format_percent(p.nanoseconds > 0 ? nanoseconds / p.nanoseconds : 0);
+  };
+  const auto rate = [](double amount, double nanoseconds) {
+    return amount > 0 && nanoseconds > 0 ? fmt::format("{:.1f}", amount / nanoseconds) : "";
+  };
+  const auto table_of = [&](const char* what, const std::vector<ProfileRow>& rows) {
+    Table table({what, "calls", "ms", "share", "GFLOP/s", "GB/s"});
+    const auto add = [&](const ProfileRow& row) {
+      table.add({row.name, fmt::format("{:.4g}", static_cast<double>(row.calls) / steps),
+                 fmt::format("{:.3f}", 1e-6 * row.nanoseconds / steps), share(row.nanoseconds),
+                 rate(row.operations, row.nanoseconds), rate(row.bytes, row.nanoseconds)});
+    };
+    ProfileRow others{.name = "others"};
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      if (i < rows_shown) {
+        add(rows[i]);
+        continue;
+      }
+      others.calls += rows[i].calls;
+      others.nanoseconds += rows[i].nanoseconds;
+      others.bytes += rows[i].bytes;
+      others.operations += rows[i].operations;
+    }
+    if (others.calls > 0) add(others);
+    return table;
+  };
+  Table kernels = table_of("<kernel, of a step", p.kernels);
+  kernels.rule();
+  const double between = std::max(0.0, p.nanoseconds - in_kernels);
+  kernels.add({"between kernels", "", fmt::format("{:.3f}", 1e-6 * between / steps), share(between), "", ""});
+  kernels.add({"a step", "", fmt::format("{:.3f}", 1e-6 * p.nanoseconds / steps), share(p.nanoseconds), "", ""});
+  if (p.most_operations > 0 || p.most_bytes > 0)
+    kernels.add(
+        {"this machine: a large product, a copy", "", "", "", rate(p.most_operations, 1e9), rate(p.most_bytes, 1e9)});
+  return kernels.text() + "\n" + table_of("<part of the program", p.scopes).text();
+}
+
+void profile(const TrainOptions& options, std::ostream& out) {
+  const StepProfile profile = profile_steps(options);
+  if (!options.quiet) out << profile_text(profile) << std::flush;
+  if (options.profile_trace.empty()) return;
+  write_text(options.profile_trace, profile.trace, "train");
+  if (!options.quiet) out << "wrote    trace " << options.profile_trace << std::endl;
+}
+
+}  // namespace poolgrad::examples

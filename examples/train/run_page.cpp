@@ -1,0 +1,278 @@
+#include "examples/train/run_page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <string_view>
+
+#include "allocator/base/atomic_file.h"
+#include "allocator/error.h"
+#include "examples/plan/plan.h"
+#include "examples/support/chart.h"
+#include "examples/support/html.h"
+#include "tensor/creation.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+constexpr std::size_t most_positions = 64, most_blocks = 4, most_heads = 8;
+constexpr std::size_t samples_of_step = 900;
+constexpr int seconds_between_reloads = 5;
+
+constexpr std::string_view run_style = R"(
+.tiles, .charts, .maps { display: grid; gap: .6rem 1.6rem; }
+.tiles { grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); margin: 1.2rem 0; }
+.tiles b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
+.charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); } .charts h2 { margin-top: 1.4rem; }
+.maps { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); }
+.maps svg { border: 1px solid var(--line); } .shades { image-rendering: pixelated; }
+@media (prefers-color-scheme: dark) { .shades { filter: invert(1); } }
+.narrower { display: none; } @media (max-width: 40rem) { .narrower { display: block; } .wider { display: none; } }
+.quiet { color: var(--quiet); } .step svg { min-width: 40rem; }
+pre { background: var(--soft); padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.4; }
+pre i { font-style: normal; color: var(--quiet); }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .3rem 1.6rem; font-size: .88rem; }
+dl div { border-bottom: 1px solid var(--line); padding: .15rem 0; } dt { color: var(--quiet); } dd { margin: 0; }
+)";
+
+/// A byte as a page can show it.
+std::string shown_byte(char c) {
+  if (c == '\n') return "\\n";
+  const auto byte = static_cast<unsigned char>(c);
+  return byte >= 0x20 && byte < 0x7f ? escaped(std::string(1, c)) : fmt::format("\\x{:02x}", byte);
+}
+
+/// Text of bytes, which may be no UTF-8.
+std::string shown_text(const std::string& text) {
+  std::string result;
+  for (const char c : text) result += c == '\n' || c == '\t' ? std::string(1, c) : shown_byte(c);
+  return result;
+}
+
+Points points_of(const nn::TrainResult& result, double nn::StepRecord::*field) {
+  Points points;
+  for (const nn::StepRecord& step : result.steps) points.emplace_back(static_cast<double>(step.step), step.*field);
+  return points;
+}
+
+std::string count_text(double value) { return nn::format_count(value); }
+std::string step_text(double value) { return format_integer(static_cast<std::uint64_t>(std::llround(value))); }
+std::string nats_text(double value) { return fmt::format("{:.4g}", value); }
+
+std::string section(const std::string& title, const std::string& note, const std::string& content) {
+  if (content.empty()) return "";
+  return fmt::format("<section><h2>{}</h2>{}{}</section>\n", title,
+                     note.empty() ? "" : "<p class=\"quiet\">" + note + "</p>\n", content);
+}
+
+std::vector<Level> levels_of(const nn::Baselines& b) {
+  if (b.unigram == 0) return {};
+  return {{"unigram", b.unigram}, {"bigram", b.bigram}, {"trigram", b.trigram}};
+}
+
+std::string loss_chart(const nn::TrainResult& r, double width, double height) {
+  const Points losses = points_of(r, &nn::StepRecord::loss);
+  Points held_out;
+  for (const auto& [step, loss] : r.validations) held_out.emplace_back(static_cast<double>(step), loss);
+  const std::size_t window = std::clamp<std::size_t>(losses.size() / 40, 2, 100);
+  return chart_svg({.x_name = "step",
+                    .series = {{"each step", losses, 0, Series::Kind::faint},
+                               {fmt::format("mean of {}", window), running_mean(losses, window), 0},
+                               {"held out", held_out, 1, Series::Kind::dots}},
+                    .levels = levels_of(r.baselines),
+                    .width = width,
+                    .height = height,
+                    .x_text = step_text,
+                    .y_text = nats_text});
+}
+
+std::string position_chart(const nn::TrainResult& r) {
+  Points points;
+  for (const nn::PositionLoss& p : r.by_position) points.emplace_back(static_cast<double>(p.last), p.loss);
+  return chart_svg({.x_name = "bytes to go by, at most",
+                    .series = {{"held out", points, 1, Series::Kind::dots}},
+                    .levels = levels_of(r.baselines),
+                    .log_x = true,
+                    .x_text = step_text,
+                    .y_text = nats_text});
+}
+
+std::string step_chart(const nn::TrainResult& r, double nn::StepRecord::*field, const char* name, int colour,
+                       bool log_y, bool from_zero, std::string (*text)(double)) {
+  return chart_svg({.x_name = "step",
+                    .series = {{name, points_of(r, field), colour}},
+                    .log_y = log_y,
+                    .from_zero = from_zero,
+                    .x_text = step_text,
+                    .y_text = text});
+}
+
+std::string tile(const std::string& value, const std::string& name) {
+  return fmt::format("<div><b>{}</b><span class=\"quiet\">{}</span></div>\n", value, name);
+}
+
+std::string tiles(const nn::TrainResult& r, bool finished) {
+  const double held_out = r.validation_bytes > 0  ? r.validation_loss
+                          : r.validations.empty() ? 0.0
+                                                  : r.validations.back().second;
+  std::string html = "<div class=\"tiles\">\n";
+  html += tile(fmt::format("{:.4f}", held_out),
+               finished && !r.interrupted ? "nats per byte, held out" : "nats per byte, part of the held-out text");
+  html += tile(count_text(r.tokens_per_second), "bytes a second");
+  html += tile(nn::format_duration(r.seconds), "in all");
+  html += tile(format_bytes(r.peak_live_bytes), "peak of live memory");
+  html += tile(format_bytes(r.peak_reserved_bytes), "peak of reserved memory");
+  html += tile(format_percent(r.hit_rate), "of requests from the pool");
+  return html + "</div>\n";
+}
+
+std::string memory_section(const Json& config, const nn::TrainResult& r) {
+  if (!r.step_trace) return "";
+  const StepPicture picture = picture_of(*r.step_trace, samples_of_step);
+  const std::string budget = config.value("budget", "");
+  return section(
+      "Memory over one step",
+      fmt::format("Bytes that tensors ask for, by category, at each of {} requests; the line above them is what "
+                  "is reserved.",
+                  format_integer(picture.events)),
+      "<div class=\"wide step\">" + step_svg(picture, budget.empty() ? no_limit : parse_bytes(budget)) + "</div>\n" +
+          category_table(picture, r.bytes_by_category));
+}
+
+/// What the row-th position takes most of.
+std::string row_title(const AttentionMap& map, const std::string& text, std::size_t row) {
+  const std::size_t length = text.size();
+  const auto weight = [&](std::size_t column) { return map.weights[row * length + column]; };
+  std::vector<std::size_t> order(length);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return weight(a) > weight(b); });
+  std::string title = fmt::format("{}: '{}' takes", row, shown_byte(text[row]));
+  for (std::size_t i = 0; i < std::min<std::size_t>(3, length) && weight(order[i]) > 0.005; ++i)
+    title += fmt::format("{} {} of '{}' at {}", i > 0 ? "," : "", format_percent(weight(order[i])),
+                         shown_byte(text[order[i]]), order[i]);
+  return title;
+}
+
+std::string map_svg(const AttentionMap& map, const std::string& text) {
+  const std::size_t length = text.size();
+  std::vector<unsigned char> shades;
+  for (const double weight : map.weights)
+    shades.push_back(static_cast<unsigned char>(std::lround(255 * std::sqrt(std::clamp(weight, 0.0, 1.0)))));
+  std::string svg = fmt::format(
+      "<div>block {0}, head {1}<svg viewBox=\"0 0 {2} {2}\" role=\"img\">"
+      "<image class=\"shades\" width=\"{2}\" height=\"{2}\" href=\"{3}\"/>\n",
+      map.block, map.head, length, image_url(shades, length));
+  for (std::size_t row = 0; row < length; ++row)
+    svg += fmt::format("<rect class=\"place\" y=\"{}\" width=\"{}\" height=\"1\"><title>{}</title></rect>\n", row,
+                       length, row_title(map, text, row));
+  return svg + "</svg></div>\n";
+}
+
+std::string map_section(const RunPage& page) {
+  if (page.maps.empty()) return "";
+  std::string html = "<div class=\"maps\">\n";
+  for (const AttentionMap& map : page.maps) html += map_svg(map, page.map_text);
+  return section(
+      "What heads look at",
+      fmt::format("The {} bytes below, read as a text of their own: a row for each position, what it takes from those "
+                  "before it to the right; shades are square roots of weights.",
+                  page.map_text.size()),
+      html + "</div>\n<pre>" + shown_text(page.map_text) + "</pre>\n");
+}
+
+std::string option_list(const Json& config) {
+  std::string html = "<dl>\n";
+  for (const auto& [name, value] : config.items()) {
+    const std::string text = value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump();
+    if (!text.empty()) html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escaped(name), escaped(text));
+  }
+  return html + "</dl>\n";
+}
+
+std::string state_of(const RunPage& page) {
+  const nn::TrainResult& r = page.result;
+  const std::int64_t done = r.steps.empty() ? 0 : r.steps.back().step, all = page.config.value("steps", done);
+  if (!page.finished)
+    return fmt::format("step {} of {}; the page reloads itself", format_integer(static_cast<std::uint64_t>(done)),
+                       format_integer(static_cast<std::uint64_t>(all)));
+  return fmt::format("{} after {} steps", r.interrupted ? "stopped" : "finished",
+                     format_integer(static_cast<std::uint64_t>(done)));
+}
+
+}  // namespace
+
+std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::string& text) {
+  std::vector<AttentionMap> maps;
+  if (trainer.device().is_sim() || text.empty()) return maps;
+  nn::LanguageModel& model = trainer.model();
+  const std::size_t length = std::min({text.size(), most_positions, static_cast<std::size_t>(model.config().context)});
+  std::vector<std::int64_t> tokens;
+  for (std::size_t i = 0; i < length; ++i) tokens.push_back(static_cast<unsigned char>(text[i]));
+  try {
+    model.eval();
+    const std::vector<Tensor> weights =
+        model.mixing_weights(from_data(tokens, {1, static_cast<std::int64_t>(length)}, trainer.device()));
+    for (std::size_t block = 0; block < std::min(weights.size(), most_blocks); ++block) {
+      if (!weights[block].defined()) continue;
+      const std::vector<double> all = weights[block].to_vector<double>();
+      for (std::size_t head = 0; head < std::min(all.size() / (length * length), most_heads); ++head) {
+        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(head * length * length);
+        maps.push_back({static_cast<std::int64_t>(block),
+                        static_cast<std::int64_t>(head),
+                        {begin, begin + static_cast<std::ptrdiff_t>(length * length)}});
+      }
+    }
+  } catch (const OutOfMemoryError&) {  // a picture is no reason to fail
+    maps.clear();
+  }
+  return maps;
+}
+
+std::string run_page_html(const RunPage& page) {
+  const Json& c = page.config;
+  const nn::TrainResult& r = page.result;
+  const auto norms = points_of(r, &nn::StepRecord::gradient_norm);
+  const auto [least, most] = std::ranges::minmax_element(norms, {}, &Points::value_type::second);
+  const bool wide = !norms.empty() && least->second > 0 && most->second > 30 * least->second;
+  std::string html = fmt::format(
+      "<h1>Training run</h1>\n<p>{} layers, width {}, {} heads, context {}, {}, {}; {} parameters. {}, {}: {}.</p>\n",
+      c.value("layers", 0), c.value("width", 0), c.value("heads", 0), c.value("context", 0),
+      escaped(c.value("pattern", "")), escaped(c.value("dtype", "")), count_text(c.value("parameters", 0.0)),
+      escaped(c.value("device", "")), escaped(c.value("machine", "")), state_of(page));
+  html += tiles(r, page.finished);
+  html += section("Loss", "Nats per byte, of what is trained on and of what is held out; dashed: counting n-grams.",
+                  "<div class=\"wider\">" + loss_chart(r, 1100, 360) + "</div><div class=\"narrower\">" +
+                      loss_chart(r, 560, 330) + "</div>");
+  html += "<div class=\"charts\">\n";
+  html += section("Loss by position", "Does more context help?", position_chart(r));
+  html += section("Speed", "Bytes a second.",
+                  step_chart(r, &nn::StepRecord::tokens_per_second, "bytes a second", 2, false, true, count_text));
+  html += section("Gradient norm", "Before clipping.",
+                  step_chart(r, &nn::StepRecord::gradient_norm, "norm", 3, wide, !wide, nats_text));
+  html += section("Learning rate", "At its peak after the warm-up.",
+                  step_chart(r, &nn::StepRecord::learning_rate, "rate", 5, false, true, nats_text));
+  html += "</div>\n" + memory_section(c, r) + map_section(page);
+  if (!r.sample.empty())
+    html += section("Sample", "What is quiet is held-out text; the model wrote the rest.",
+                    "<pre><i>" + shown_text(r.prompt) + "</i>" + shown_text(r.sample) + "</pre>\n");
+  html += section("Options and machine", "", option_list(c));
+  return html_page("poolgrad: " + state_of(page), fmt::format("{}{}{}", picture_style(), chart_style(), run_style),
+                   html, page.finished ? 0 : page.reload);
+}
+
+void write_run_page(const std::string& path, const Json& config, nn::Trainer& trainer, nn::TrainResult& result,
+                    bool finished, bool live) {
+  if (!finished && !live) return;
+  RunPage page{.config = config, .result = result, .finished = finished, .reload = live ? seconds_between_reloads : 0};
+  if (finished) {
+    page.maps = attention_maps(trainer, result.prompt);
+    page.map_text = result.prompt.substr(0, most_positions);
+    result.written.emplace_back("page", path);
+  }
+  write_file_atomically(path, run_page_html(page));
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,316 @@
+// The run: what it prints and writes.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <utility>
+
+#include "allocator/error.h"
+#include "nn/training/progress.h"
+#include "nn/training/sampler.h"
+#include "nn/training/trainer.h"
+
+namespace poolgrad::nn {
+
+namespace {
+
+constexpr std::int64_t interim_batches = 4;
+constexpr std::int64_t prompt_bytes = 64;
+constexpr std::size_t traced_events = std::size_t{1} << 19;  // of a step
+
+using Json = nlohmann::ordered_json;
+
+/// Calls f(name, value) for all that files say of a step.
+template <class F>
+void for_each_field(const StepRecord& s, const F& f) {
+  f("step", s.step);
+  f("loss", s.loss);
+  f("gradient_norm", s.gradient_norm);
+  f("learning_rate", s.learning_rate);
+  f("milliseconds", s.milliseconds);
+  f("tokens_per_second", s.tokens_per_second);
+  f("live_bytes", s.live_bytes);
+  f("reserved_bytes", s.reserved_bytes);
+  f("device_allocations", s.device_allocations);
+  f("loss_scale", s.loss_scale);
+  f("skipped_steps", s.skipped_steps);
+}
+
+/// Work done again over the work recorded, by the prices of the device.
+double share_of_forward(const RematerialisationStatistics& s) {
+  return s.recorded_nanoseconds > 0 ? s.recomputed_nanoseconds / s.recorded_nanoseconds : 0.0;
+}
+
+std::string json_report(const TrainResult& r, const Json& config) {
+  Json steps = Json::array(), validations = Json::array(), positions = Json::array(), categories;
+  for (const StepRecord& record : r.steps) {
+    Json step;
+    for_each_field(record, [&](const char* name, auto value) { step[name] = value; });
+    steps.push_back(std::move(step));
+  }
+  for (const auto& [step, loss] : r.validations) validations.push_back({{"step", step}, {"loss", loss}});
+  for (const PositionLoss& p : r.by_position)
+    positions.push_back({{"first", p.first}, {"last", p.last}, {"loss", p.loss}});
+  for (std::size_t i = 0; i < category_count; ++i)
+    categories[std::string(to_string(static_cast<Category>(i)))] = r.bytes_by_category[i];
+  Json recomputed;
+  if (r.recomputed)
+    recomputed = {{"saved_bytes", r.recomputed->saved_bytes},
+                  {"dropped_bytes", r.recomputed->dropped_bytes},
+                  {"operators_run_again", r.recomputed->recomputed},
+                  {"share_of_forward", share_of_forward(*r.recomputed)},
+                  {"offloaded_bytes", r.recomputed->offloaded_bytes},
+                  {"loads", r.recomputed->loaded},
+                  {"offload_failure", r.offload_failure}};
+  const Json report{
+      {"config", config},
+      {"steps", steps},
+      {"validations", validations},
+      {"validation_loss", r.validation_loss},
+      {"validation_bytes", r.validation_bytes},
+      {"loss_by_position", positions},
+      {"baselines",
+       {{"unigram", r.baselines.unigram}, {"bigram", r.baselines.bigram}, {"trigram", r.baselines.trigram}}},
+      {"interrupted", r.interrupted},
+      {"seconds", r.seconds},
+      {"tokens_per_second", r.tokens_per_second},
+      {"peak_live_bytes", r.peak_live_bytes},
+      {"peak_reserved_bytes", r.peak_reserved_bytes},
+      {"pool_hit_rate", r.hit_rate},
+      {"allocation_hash", fmt::format("{:016x}", r.allocation_hash)},
+      {"bytes_by_category", categories},
+      {"recomputed", recomputed},
+      {"sample", r.prompt + r.sample}};
+  return report.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string csv_report(const TrainResult& result) {
+  std::string header, lines;
+  for_each_field({}, [&](const char* name, auto) { header += (header.empty() ? "" : ",") + std::string(name); });
+  for (const StepRecord& record : result.steps) {
+    std::string line;
+    for_each_field(record,
+                   [&](const char*, auto value) { line += fmt::format("{}{}", line.empty() ? "" : ",", value); });
+    lines += line + "\n";
+  }
+  return header + "\n" + lines;
+}
+
+/// Text as a terminal can show it, line breaks and printable ASCII, behind a margin.
+std::string shown(const std::string& text) {
+  std::string result = "  | ";
+  for (const char c : text) {
+    if (c == '\n')
+      result += "\n  | ";
+    else if (c == '\t' || (c >= 0x20 && c < 0x7f))
+      result += c;
+    else if (c != '\r')
+      result += '?';
+  }
+  return result;
+}
+
+/// "  scale 32768, 3 skipped"; nothing for a loss that is not scaled.
+std::string describe_scale(const StepRecord& s) {
+  return s.loss_scale == 1 && s.skipped_steps == 0
+             ? ""
+             : fmt::format("  scale {}, {} skipped", s.loss_scale, s.skipped_steps);
+}
+
+/// The line of a report interval, about the last step; `eta` in seconds.
+std::string describe_step(const Trainer& trainer, const TrainResult& r, double eta) {
+  const StepRecord& s = r.steps.back();
+  const std::int64_t steps = trainer.options().steps;
+  return fmt::format(
+      "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}{}  {:.0f} ms/step  {} tok/s  mem {} live, {} "
+      "reserved, {} peak  hits {:.1f}%  ETA {}",
+      s.step, fmt::formatted_size("{}", steps), steps, s.loss, r.validations.back().second, s.gradient_norm,
+      s.learning_rate, describe_scale(s), s.milliseconds, format_count(s.tokens_per_second), format_bytes(s.live_bytes),
+      format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate, format_duration(eta));
+}
+
+/// The live line between reports.
+std::string describe_status(const StepRecord& s, std::int64_t steps, double eta) {
+  return fmt::format("{} step {}/{}  loss {:.4f}  {:.0f} ms/step  ETA {}",
+                     bar(static_cast<double>(s.step) / static_cast<double>(steps)), s.step, steps, s.loss,
+                     s.milliseconds, format_duration(eta));
+}
+
+/// The loss at every fourth octave and the last: "3.412 after 1 byte, 2.108 after 9 to 16, ...".
+std::string describe_positions(const std::vector<PositionLoss>& positions) {
+  std::string text;
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    if (i % 4 != 0 && i + 1 != positions.size()) continue;
+    const PositionLoss& p = positions[i];
+    text += fmt::format("{}{:.3f} after {}", text.empty() ? "" : ", ", p.loss, p.first);
+    if (p.last > p.first) text += fmt::format(" to {}", p.last);
+    if (i == 0) text += " byte";
+  }
+  return text;
+}
+
+/// The report at the end: loss curve, validation beside the baselines, sample, memory by category, files.
+std::string describe_result(const TrainResult& r) {
+  std::vector<double> losses;
+  for (const StepRecord& step : r.steps) losses.push_back(step.loss);
+  std::string text = r.interrupted ? fmt::format("\nstopped after step {}\n", r.steps.back().step) : "\n";
+  if (!losses.empty())
+    text += fmt::format("loss     {} {:.3f} to {:.3f}{}\n", sparkline(losses), losses.front(), losses.back(),
+                        describe_scale(r.steps.back()));
+  text +=
+      fmt::format("held out {:.4f} nats per byte (unigram {:.4f}, bigram {:.4f}, trigram {:.4f}); {} bytes scored\n",
+                  r.validation_loss, r.baselines.unigram, r.baselines.bigram, r.baselines.trigram, r.validation_bytes);
+  if (!r.by_position.empty()) text += fmt::format("         {}\n", describe_positions(r.by_position));
+  text += fmt::format("speed    {} tok/s, {} in all\n", format_count(r.tokens_per_second), format_duration(r.seconds));
+  if (!r.sample.empty())
+    text += fmt::format("sample   (the first {} bytes are held-out text)\n{}\n", r.prompt.size(),
+                        shown(r.prompt + r.sample));
+  text += fmt::format("memory   peak {} live, {} reserved; peaks by category:\n", format_bytes(r.peak_live_bytes),
+                      format_bytes(r.peak_reserved_bytes));
+  for (std::size_t i = 0; i < category_count; ++i)
+    if (r.bytes_by_category[i] > 0)
+      text += fmt::format("         {:<16} {:>12}\n", to_string(static_cast<Category>(i)),
+                          format_bytes(r.bytes_by_category[i]));
+  if (r.recomputed) {
+    text += fmt::format("again    {} of {} saved bytes dropped, {} operators run again: {:.1f} % of the forward's work",
+                        format_bytes(r.recomputed->dropped_bytes), format_bytes(r.recomputed->saved_bytes),
+                        r.recomputed->recomputed, 100 * share_of_forward(*r.recomputed));
+    if (r.recomputed->offloaded > 0 || !r.offload_failure.empty())
+      text +=
+          fmt::format("\noffload  {} written, {} tensors read back{}{}", format_bytes(r.recomputed->offloaded_bytes),
+                      r.recomputed->loaded, r.offload_failure.empty() ? "" : "; ", r.offload_failure);
+    text += '\n';
+  }
+  text += fmt::format("requests hash {:016x}, {:.2f} % served from the pool", r.allocation_hash, 100 * r.hit_rate);
+  for (const auto& [what, path] : r.written) text += fmt::format("\nwrote    {} {}", what, path);
+  return text;
+}
+
+/// `prompt_bytes` bytes from the middle of the held-out text, from the start of a line.
+std::string prompt_from(const Corpus& corpus, std::int64_t context) {
+  auto begin = corpus.validation.begin() + static_cast<std::ptrdiff_t>(corpus.validation.size() / 2);
+  const auto line = std::find(begin, corpus.validation.end(), '\n');
+  if (line != corpus.validation.end()) begin = line + 1;
+  const auto length = std::min<std::ptrdiff_t>({prompt_bytes, context / 2, corpus.validation.end() - begin});
+  return length > 0 ? std::string(begin, begin + length) : "\n";
+}
+
+void take_statistics(const CachingAllocator& pool, TrainResult& result) {
+  const Statistics statistics = pool.statistics();
+  result.peak_live_bytes = statistics.allocated_bytes.peak;
+  result.peak_reserved_bytes = statistics.reserved_bytes.peak;
+  result.hit_rate = statistics.hit_rate();
+  result.allocation_hash = pool.sequence_hash();
+  for (std::size_t i = 0; i < category_count; ++i) result.bytes_by_category[i] = statistics.category_bytes[i].peak;
+}
+
+StepRecord traced_step(Trainer& trainer, std::optional<Trace>& trace) {
+  trainer.pool().start_trace(traced_events);
+  const auto stop = [](CachingAllocator* pool) { pool->stop_trace(); };
+  const std::unique_ptr<CachingAllocator, decltype(stop)> tracing(&trainer.pool(), stop);
+  const StepRecord record = trainer.step();
+  trace = trainer.pool().trace();
+  return record;
+}
+
+/// The steps, with a line where one is due.
+void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result) {
+  const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
+  double milliseconds = 0, tokens = 0;
+  const Stopwatch watch;
+  while (trainer.steps_done() < steps && !result.interrupted) {
+    if (options.trace_step && !result.step_trace && (result.steps.size() == 1 || trainer.steps_done() + 1 == steps))
+      result.steps.push_back(traced_step(trainer, result.step_trace));
+    else
+      result.steps.push_back(trainer.step());
+    const StepRecord& record = result.steps.back();
+    milliseconds += record.milliseconds;
+    tokens += static_cast<double>(trainer.options().batch * trainer.model().config().context);
+    result.interrupted = InterruptGuard::interrupted() || record.step == options.stop_after;
+    const bool reports = record.step == first + 1 || record.step % std::max<std::int64_t>(options.report, 1) == 0 ||
+                         record.step == steps || result.interrupted;
+    if (reports) result.validations.emplace_back(record.step, trainer.validate(interim_batches));
+    const double done = static_cast<double>(record.step - first);
+    const double eta = watch.seconds() / done * static_cast<double>(steps - record.step);
+    take_statistics(trainer.pool(), result);
+    if (reports && !options.quiet) progress.line(describe_step(trainer, result, eta));
+    if (reports && options.reported) {
+      result.seconds = watch.seconds();
+      result.tokens_per_second = tokens / milliseconds * 1e3;
+      options.reported(result, false);
+    }
+    if (!reports) progress.status(describe_status(record, steps, eta));
+  }
+  if (milliseconds > 0) result.tokens_per_second = tokens / milliseconds * 1e3;
+}
+
+/// Means over 1, 2, 3 to 4, 5 to 8, ... bytes to go by.
+std::vector<PositionLoss> in_octaves(const std::vector<double>& losses) {
+  std::vector<PositionLoss> result;
+  const std::int64_t length = std::ssize(losses);
+  for (std::int64_t first = 1, last = 1; first <= length; first = last + 1, last = std::min(2 * last, length)) {
+    const auto begin = losses.begin() + first - 1, end = losses.begin() + last;
+    result.push_back({first, last, std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin)});
+  }
+  return result;
+}
+
+/// Held-out loss and a sample, of a run that was not stopped.
+void judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
+  // A short run is not held up by a long text: at most a quarter of the bytes that were trained on.
+  const std::int64_t batches = std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
+  const std::vector<double> losses = trainer.loss_by_position(batches);
+  result.validation_loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
+  result.by_position = in_octaves(losses);
+  result.validation_bytes = batches * trainer.validation_batch_bytes();
+  result.prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
+  trainer.model().eval();
+  result.sample =
+      sample_text(trainer.model(), result.prompt, sample, {.seed = trainer.options().seed}, trainer.device());
+}
+
+}  // namespace
+
+TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
+  const Stopwatch watch;
+  const Json config = Json::parse(options.config, nullptr, false);
+  if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
+  const InterruptGuard interrupts;
+  Progress progress(out, options.live && !options.quiet);
+  TrainResult result;
+  result.baselines = ngram_baselines(trainer.corpus().train, trainer.corpus().validation);
+  take_steps(trainer, options, progress, result);
+  if (options.save.empty() && result.interrupted && !trainer.device().is_sim() && options.stop_after == 0)
+    options.save = "poolgrad-train.safetensors";
+  if (!options.save.empty()) {
+    trainer.save(options.save, options.metadata);
+    result.written.emplace_back("checkpoint", options.save);
+  }
+  if (!result.interrupted) {
+    judge(trainer, options.sample, result);
+  } else {
+    result.validation_loss = result.validations.back().second;
+    result.validation_bytes = interim_batches * trainer.validation_batch_bytes();
+  }
+  take_statistics(trainer.pool(), result);
+  if (options.memory != nullptr) {
+    result.recomputed = options.memory->statistics();
+    result.offload_failure = options.memory->offload_failure();
+  }
+  result.seconds = watch.seconds();
+  if (!options.json.empty()) {
+    result.written.emplace_back("report", options.json);
+    write_text(options.json, json_report(result, config), "train");
+  }
+  if (!options.csv.empty()) {
+    result.written.emplace_back("steps", options.csv);
+    write_text(options.csv, csv_report(result), "train");
+  }
+  if (options.reported) options.reported(result, true);
+  if (!options.quiet) progress.line(describe_result(result));
+  return result;
+}
+
+}  // namespace poolgrad::nn
