@@ -205,6 +205,13 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   from_older.adopt(older);
   EXPECT_EQ(from_older.width, 64);
   EXPECT_EQ(from_older.tile, 0);
+  older.erase("optimizer");
+  from_older = parse({});
+  from_older.adopt(older);
+  EXPECT_EQ(from_older.optimizer, "adamw") << "there was no other";
+  from_older = parse({"--optimizer", "muon"});
+  EXPECT_EQ(error_of<ValueError>([&] { from_older.adopt(older); }),
+            "[train] the checkpoint is of another configuration: --optimizer is adamw there, muon here");
   auto broken = saved.configuration();
   broken["layers"] = "two";
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }),

@@ -14,6 +14,7 @@
 #include "examples/support/train.h"
 #include "kernels/parallel.h"
 #include "nn/training/random.h"
+#include "nn/training/sampler.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
@@ -145,6 +146,21 @@ TEST_F(Train, InChunksLearnsTheSameAndResumesBitForBit) {
   EXPECT_THAT(refusal<ValueError>(resumed), HasSubstr("another configuration: --chunk is 40 there, 48 here"));
 }
 
+TEST_F(Train, ScoresPositionsInChunksAsAtOnce) {
+  options_.dropout = 0;
+  std::vector<std::vector<double>> losses;
+  for (const std::int64_t chunk : {0, 40}) {
+    options_.chunk = chunk;
+    Generator generator(1);
+    const auto trainer = options_.make_trainer(nn::read_corpus(options_.text), cpu, generator);
+    for (int i = 0; i < 12; ++i) trainer->step();
+    losses.push_back(trainer->loss_by_position(2));
+  }
+  ASSERT_EQ(losses[1].size(), losses[0].size());
+  for (std::size_t i = 0; i < losses[0].size(); ++i) EXPECT_NEAR(losses[1][i], losses[0][i], 1e-3) << i;
+  EXPECT_GT(std::abs(losses[0][0] - losses[0][90]), 0.01) << "a model that has learned nothing shows nothing";
+}
+
 TEST_F(Train, CheckpointingChangesNoNumberAndMayChangeOnResuming) {
   options_.layers = 3;
   const TrainResult whole = run();
@@ -225,16 +241,47 @@ TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
   ASSERT_EQ(rest.steps.size(), 6u);
   EXPECT_EQ(rest.steps.front().step, 21);
   for (const StepRecord& step : rest.steps)
-    EXPECT_EQ(step.learning_rate, (nn::CosineSchedule{.peak = options_.lr, .warmup = 13, .steps = 26}.rate(step.step)));
+    EXPECT_EQ(step.learning_rate, (nn::Schedule{.peak = options_.lr, .warmup = 13, .steps = 26}.rate(step.step)));
   EXPECT_EQ(nn::read_training_metadata(longer.save)["steps"], "26");
 
   longer.lr = 1e-4;
   longer.given = {"steps", "lr"};
-  EXPECT_EQ(run(longer).steps.front().learning_rate,
-            (nn::CosineSchedule{.peak = 1e-4, .warmup = 13, .steps = 26}.rate(21)));
+  EXPECT_EQ(run(longer).steps.front().learning_rate, (nn::Schedule{.peak = 1e-4, .warmup = 13, .steps = 26}.rate(21)));
   longer.steps = 19;
   EXPECT_EQ(refusal<ValueError>(longer),
             "[train] the checkpoint " + longer.resume + " has done 20 steps, --steps is 19");
+}
+
+TEST_F(Train, LearnsByEveryOptimiserAndResumesBitForBit) {
+  const std::pair<const char*, double> rates[] = {{"sgd", 0.3}, {"lion", 3e-3}, {"muon", 1e-2}};
+  for (const auto& [name, rate] : rates) {
+    options_.optimizer = name;
+    options_.lr = rate;
+    options_.save.clear();
+    options_.stop_after = 0;
+    const TrainResult whole = run();
+    EXPECT_THAT(out_.str(), HasSubstr("by " + options_.optimizer + ", rate cosine"));
+    EXPECT_LT(whole.steps.back().loss, whole.steps.front().loss - 1.0) << name;
+    EXPECT_EQ(numbers(run(stopped_after_step_9())), numbers(whole, 9)) << name;
+    EXPECT_EQ(nn::read_training_metadata(options_.save)["optimizer"], name);
+  }
+}
+
+TEST_F(Train, AResumedRunMayHaveAnotherScheduleButNoOtherOptimiser) {
+  TrainOptions other = stopped_after_step_9();
+  other.optimizer = "lion";
+  other.given = {"optimizer"};
+  EXPECT_EQ(refusal<ValueError>(other),
+            "[train] the checkpoint is of another configuration: --optimizer is adamw there, lion here");
+  other.optimizer = "adamw";
+  other.schedule = "wsd";
+  other.given = {"schedule"};
+  other.save = folder_.file("stable.safetensors");
+  const TrainResult rest = run(other);
+  EXPECT_EQ(rest.steps[6].step, 16);
+  EXPECT_EQ(rest.steps[6].learning_rate, options_.lr) << "the last step before the decay";
+  EXPECT_LT(rest.steps[7].learning_rate, options_.lr);
+  EXPECT_EQ(nn::read_training_metadata(other.save)["schedule"], "wsd");
 }
 
 TEST_F(Train, AResumedRunGoesOnWithAnotherTextWhereAsked) {
@@ -356,8 +403,7 @@ TEST(SampleText, WritesNoMoreThanThePromptLeavesOfTheContext) {
   for (std::size_t prompt = 1; prompt <= 12; ++prompt)
     for (const std::size_t bytes : {0u, 1u, 5u, 100u}) {
       const std::size_t room = prompt < 10 ? 10 - prompt : 0;
-      const std::string text =
-          nn::sample_text(model, std::string(prompt, 'a'), static_cast<std::int64_t>(bytes), 0.8, 1, cpu);
+      const std::string text = nn::sample_text(model, std::string(prompt, 'a'), static_cast<std::int64_t>(bytes));
       EXPECT_EQ(text.size(), std::min(bytes, room)) << prompt << ", " << bytes;
     }
 }
@@ -572,6 +618,12 @@ TEST_F(Train, RefusesWhatNoRunCanBeMadeOf) {
   o = options_;
   o.offload = "/nowhere";
   EXPECT_THAT(refusal<FileError>(o), HasSubstr("[offload] cannot make a file in the folder /nowhere: "));
+  o = options_;
+  o.optimizer = "adam";
+  EXPECT_EQ(refusal<ValueError>(o), "[optimizer] it must be adamw, sgd, lion or muon, but is adam");
+  o = options_;
+  o.schedule = "step";
+  EXPECT_EQ(refusal<ValueError>(o), "[schedule] it must be cosine, linear, constant or wsd, but is step");
   o = options_;
   o.budget = "much";
   EXPECT_THAT(refusal<ValueError>(o), HasSubstr("much"));

@@ -1,0 +1,262 @@
+#include "examples/compare/compare.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <ostream>
+#include <sstream>
+#include <utility>
+
+#include "allocator/error.h"
+#include "examples/support/chart.h"
+#include "examples/support/console.h"
+#include "examples/support/html.h"
+
+namespace poolgrad::examples {
+
+double parse_duration(const std::string& text, const std::string& program, const std::string& option) {
+  const auto refuse = [&] {
+    throw ValueError(fmt::format("[{}] {} must be a time such as 90s, 4min or 1h, but is {}", program, option, text));
+  };
+  double number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  const std::string_view unit(end, static_cast<std::size_t>(last - end));
+  const double seconds = unit == "s" ? 1 : unit == "min" ? 60 : unit == "h" ? 3600 : 0;
+  if (error != std::errc() || seconds == 0 || !(number > 0) || !std::isfinite(number)) refuse();
+  return number * seconds;
+}
+
+std::vector<std::string> CompareOptions::kinds() const {
+  std::vector<std::string> kinds;
+  std::istringstream list(train.attention.attention);
+  for (std::string kind; std::getline(list, kind, ',');) kinds.push_back(kind);
+  return kinds;
+}
+
+void CompareOptions::check() const {
+  const std::vector<std::string> all = kinds();
+  if (all.empty()) throw ValueError("[compare] --attention lists nothing");
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    check_attention_name(all[i], "compare", "--attention");
+    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) !=
+        all.begin() + static_cast<std::ptrdiff_t>(i))
+      throw ValueError(fmt::format("[compare] --attention names {} twice", all[i]));
+  }
+  parse_duration(time, "compare", "--time");
+  if (train.steps < 1) throw ValueError(fmt::format("[compare] --steps must be at least 1: {}", train.steps));
+  for (const std::string& kind : all) {
+    TrainOptions one = train;
+    one.attention.attention = kind;
+    one.check();
+  }
+}
+
+int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) {
+  o.train.attention.attention = "causal,window,dilated";
+  CLI::App app("Trains the same model with several kinds of attention on the same text for the same time.");
+  app.option_defaults()->always_capture_default();
+  app.add_option("--text", o.train.text, "Files or folders to read (default: the C++ sources of Eigen)");
+  add_training_options(app, o.train);
+  app.get_option("--attention")->description("Kinds to compare, with commas: causal, window, dilated, ...");
+  app.get_option("--steps")->description("So many steps of each, in place of --time")->default_str("");
+  app.add_option("--time", o.time, "Time to train each, such as 90s, 4min or 1h");
+  app.add_option("--device", o.train.device, computing_device_help);
+  app.add_option("--budget", o.train.budget, "Hard limit of the memory pool, such as 512MiB");
+  app.add_option("--json", o.json, "Report to write, as JSON");
+  app.add_option("--html", o.html, "Page to write, with curves over time and by position");
+  app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  const int code = parse_command_line(app, argc, argv);
+  if (app.get_option("--steps")->count() > 0) o.train.given.insert("--steps");
+  return code;
+}
+
+namespace {
+
+/// The median time of a step, by a model that is thrown away.
+double seconds_per_step(const TrainOptions& options, const nn::Corpus& corpus, Device device) {
+  const PoolGuard pool(device, options.budget);
+  const std::unique_ptr<Rematerialisation> memory = options.memory_policy(device);
+  Generator generator(options.seed);
+  const auto trainer = options.make_trainer(corpus, device, generator);
+  trainer->step();  // makes what is made once
+  std::vector<double> times;
+  const Stopwatch all;
+  while (times.size() < 3 || (times.size() < 15 && all.seconds() < 1.0)) times.push_back(trainer->step().milliseconds);
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return 1e-3 * times[times.size() / 2];
+}
+
+/// The loss by how much there is to go by, in shares that grow eightfold.
+std::vector<nn::PositionLoss> coarse(const std::vector<nn::PositionLoss>& fine) {
+  std::vector<nn::PositionLoss> result;
+  std::int64_t limit = 8;
+  for (const nn::PositionLoss& part : fine) {
+    if (result.empty() || part.first > limit) {
+      while (!result.empty() && part.first > limit) limit *= 8;
+      result.push_back({part.first, part.first - 1, 0});
+    }
+    nn::PositionLoss& share = result.back();
+    const auto before = static_cast<double>(share.last - share.first + 1),
+               more = static_cast<double>(part.last - part.first + 1);
+    share.loss = (share.loss * before + part.loss * more) / (before + more);
+    share.last = part.last;
+  }
+  return result;
+}
+
+double milliseconds_per_step(const nn::TrainResult& result) {
+  std::vector<double> times;
+  for (const nn::StepRecord& step : result.steps) times.push_back(step.milliseconds);
+  if (times.empty()) return 0;
+  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
+  return times[times.size() / 2];
+}
+
+std::vector<std::string> headers(const std::vector<Compared>& all) {
+  std::vector<std::string> names{"<attention", "steps", "ms/step", "tok/s", "peak", "held out"};
+  for (const nn::PositionLoss& share : coarse(all.front().result.by_position))
+    names.push_back(fmt::format("after {} to {}", share.first, share.last));
+  return names;
+}
+
+std::vector<std::string> cells(const Compared& one, std::size_t columns) {
+  const nn::TrainResult& r = one.result;
+  std::vector<std::string> row{one.pattern,
+                               fmt::format("{}{}", r.steps.size(), r.interrupted ? " (stopped)" : ""),
+                               fmt::format("{:.0f}", milliseconds_per_step(r)),
+                               nn::format_count(r.tokens_per_second),
+                               format_bytes(r.peak_live_bytes),
+                               fmt::format("{:.4f}", r.validation_loss)};
+  for (const nn::PositionLoss& share : coarse(r.by_position)) row.push_back(fmt::format("{:.3f}", share.loss));
+  row.resize(columns);
+  return row;
+}
+
+std::string table_of(const std::vector<Compared>& all) {
+  const std::vector<std::string> names = headers(all);
+  Table table(names);
+  for (const Compared& one : all) table.add(cells(one, names.size()));
+  const nn::Baselines& counted = all.front().result.baselines;
+  return table.text() + fmt::format(
+                            "  nats per byte of held-out text, also by the bytes that are there to go by; "
+                            "unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
+                            counted.unigram, counted.bigram, counted.trigram);
+}
+
+Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
+  Json report{{"config", options.train.configuration()}, {"kinds", Json::array()}};
+  report["config"].erase("attention");
+  if (!options.train.given.contains("--steps")) report["config"]["time"] = options.time;
+  const nn::Baselines& counted = all.front().result.baselines;
+  report["baselines"] = {{"unigram", counted.unigram}, {"bigram", counted.bigram}, {"trigram", counted.trigram}};
+  for (const Compared& one : all) {
+    const nn::TrainResult& r = one.result;
+    Json positions = Json::array();
+    for (const nn::PositionLoss& part : r.by_position)
+      positions.push_back({{"first", part.first}, {"last", part.last}, {"loss", part.loss}});
+    report["kinds"].push_back({{"attention", one.kind},
+                               {"pattern", one.pattern},
+                               {"steps", r.steps.size()},
+                               {"interrupted", r.interrupted},
+                               {"milliseconds_per_step", milliseconds_per_step(r)},
+                               {"tokens_per_second", r.tokens_per_second},
+                               {"peak_live_bytes", r.peak_live_bytes},
+                               {"peak_reserved_bytes", r.peak_reserved_bytes},
+                               {"validation_loss", r.validation_loss},
+                               {"loss_by_position", positions}});
+  }
+  return report;
+}
+
+std::string page_of(const CompareOptions& options, const std::vector<Compared>& all) {
+  Chart over_time{
+      .x_name = "seconds of training", .series = {}, .y_text = [](double y) { return fmt::format("{:.2f}", y); }};
+  Chart by_position{.x_name = "bytes to go by", .series = {}, .log_x = true, .y_text = [](double y) {
+                      return fmt::format("{:.2f}", y);
+                    }};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const nn::TrainResult& r = all[i].result;
+    const int colour = static_cast<int>(i % 6);
+    Points losses, held_out;
+    double seconds = 0;
+    std::size_t next = 0;
+    for (const nn::StepRecord& step : r.steps) {
+      seconds += 1e-3 * step.milliseconds;
+      losses.emplace_back(seconds, step.loss);
+      for (; next < r.validations.size() && r.validations[next].first <= step.step; ++next)
+        held_out.emplace_back(seconds, r.validations[next].second);
+    }
+    over_time.series.push_back({all[i].kind, thinned(running_mean(losses, 20), 300), colour, Series::Kind::faint});
+    over_time.series.push_back({all[i].kind + ", held out", held_out, colour});
+    Points positions;
+    for (const nn::PositionLoss& part : r.by_position)
+      positions.emplace_back(std::sqrt(static_cast<double>(part.first) * static_cast<double>(part.last)), part.loss);
+    by_position.series.push_back({all[i].kind, positions, colour, Series::Kind::dots});
+  }
+  const nn::Baselines& counted = all.front().result.baselines;
+  over_time.levels = {{"bigram", counted.bigram}, {"trigram", counted.trigram}};
+  std::vector<std::string> names = headers(all);
+  names.front() = "attention";
+  std::string rows;
+  for (const Compared& one : all) {
+    std::vector<std::string> row = cells(one, names.size());
+    for (std::string& cell : row) cell = escaped(cell);
+    rows += html_row(row);
+  }
+  std::string settings;
+  for (const auto& [name, value] : options.train.configuration())
+    if (name != "attention") settings += html_row({escaped(name), escaped(value)});
+  return html_page("poolgrad: kinds of attention", chart_style(),
+                   "<h1>Kinds of attention</h1>\n" + html_table(names, rows) +
+                       "<p>Nats per byte of held-out text, on the whole and by the bytes that are there to go by.</p>\n"
+                       "<h2>Loss over time</h2>\n" +
+                       chart_svg(over_time) + "<h2>Does more context help?</h2>\n" + chart_svg(by_position) +
+                       "<h2>All of them</h2>\n" + html_table({"option", "value"}, settings));
+}
+
+}  // namespace
+
+std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& out, bool live) {
+  options.check();
+  TrainOptions base = options.train;
+  const Device device = parse_device(base.device, "compare", "nothing is learned");
+  base.device = to_string(device);
+  if (base.text.empty()) base.text = {default_text()};
+  const nn::Corpus corpus = nn::read_corpus(base.text, base.seed);
+  const double seconds = parse_duration(options.time, "compare", "--time");
+  const InterruptGuard interrupts;  // also between two runs
+  Progress progress(out, live && !options.quiet);
+  std::vector<Compared> all;
+  const std::vector<std::string> kinds = options.kinds();
+  for (std::size_t i = 0; i < kinds.size() && !InterruptGuard::interrupted(); ++i) {
+    TrainOptions one = base;
+    one.attention.attention = kinds[i];
+    one.sample = 0;
+    Compared found{.kind = kinds[i], .pattern = one.attention.describe(one.context)};
+    progress.status(fmt::format("{} of {}: {}", i + 1, kinds.size(), found.pattern));
+    if (!options.train.given.contains("--steps"))
+      one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one, corpus, device)));
+    found.steps = one.steps;
+    one.report = std::max<std::int64_t>(1, one.steps / 20);
+    if (!options.quiet)
+      progress.line(fmt::format("{} of {}: {}, {} steps", i + 1, kinds.size(), found.pattern, one.steps));
+    one.quiet = true;
+    found.result = train(one, out, false);
+    if (!options.quiet)
+      progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,
+                                format_duration(found.result.seconds)));
+    all.push_back(std::move(found));
+  }
+  if (all.empty()) return all;
+  if (!options.quiet) out << "\n" << table_of(all) << std::endl;
+  if (!options.json.empty()) write_text(options.json, json_of(options, all).dump(2) + "\n", "compare");
+  if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare");
+  return all;
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,40 @@
+// One text, one model, one budget of time, several kinds of attention: what they learn, how fast, in how much memory.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "examples/support/train.h"
+
+namespace poolgrad::examples {
+
+struct CompareOptions {
+  TrainOptions train;  // but for the kinds of attention, of which train.attention.attention lists several, with commas
+  std::string time = "4min";  // of training, for each; not used where steps are given
+  std::string json, html;
+  bool quiet = false;
+
+  /// Throws ValueError, one sentence.
+  void check() const;
+  std::vector<std::string> kinds() const;
+};
+
+/// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+int parse_compare_options(int argc, const char* const* argv, CompareOptions& options);
+
+/// Seconds: "90s", "4min", "1.5h". Throws ValueError.
+double parse_duration(const std::string& text, const std::string& program, const std::string& option);
+
+struct Compared {
+  std::string kind, pattern;  // "window", "window of 256"
+  std::int64_t steps = 0;     // planned: by a few steps that were timed, or as given
+  nn::TrainResult result = {};
+};
+
+/// Trains one kind after the other and prints a table; Ctrl-C ends the one that runs, and what there is is reported.
+/// Writes the files. Throws what train() throws.
+std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& out, bool live = false);
+
+}  // namespace poolgrad::examples

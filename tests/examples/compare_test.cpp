@@ -1,0 +1,120 @@
+// Kinds of attention beside each other: the table, the files, and what is refused.
+#include "examples/compare/compare.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "allocator/error.h"
+#include "tests/examples/train_program.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using poolgrad::testing_support::error_of;
+using poolgrad::testing_support::read_bytes;
+using poolgrad::testing_support::TemporaryFolder;
+using ::testing::HasSubstr;
+
+CompareOptions tiny_comparison(const TemporaryFolder& folder) {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "line " + std::to_string(i * i % 97) + " of a text\n";
+  poolgrad::testing_support::write_bytes(folder.file("text"), text);
+  CompareOptions o;
+  o.train.text = {folder.file("text")};
+  o.train.context = 64;
+  o.train.layers = 1;
+  o.train.width = 16;
+  o.train.heads = 2;
+  o.train.steps = 6;
+  o.train.given = {"--steps"};
+  o.train.attention.attention = "causal,window";
+  o.train.attention.window = 8;
+  return o;
+}
+
+TEST(Compare, TrainsEachKindAndSaysWhatItLearned) {
+  const TemporaryFolder folder;
+  CompareOptions o = tiny_comparison(folder);
+  o.json = folder.file("report.json");
+  o.html = folder.file("page.html");
+  std::ostringstream out;
+  const std::vector<Compared> all = run_compare(o, out);
+  ASSERT_EQ(all.size(), 2u);
+  for (const Compared& one : all) {
+    // What the run would have been by itself.
+    TrainOptions alone = o.train;
+    alone.attention.attention = one.kind;
+    alone.quiet = true, alone.sample = 0, alone.report = 1;
+    std::ostringstream nowhere;
+    const nn::TrainResult expected = train(alone, nowhere);
+    EXPECT_EQ(one.result.validation_loss, expected.validation_loss) << one.kind;
+    EXPECT_EQ(one.result.steps.back().loss, expected.steps.back().loss) << one.kind;
+    EXPECT_EQ(one.result.peak_live_bytes, expected.peak_live_bytes) << one.kind;
+  }
+  EXPECT_NE(all[0].result.validation_loss, all[1].result.validation_loss);
+  EXPECT_THAT(out.str(), HasSubstr("2 of 2: window of 8, 6 steps"));
+  EXPECT_THAT(out.str(), ::testing::ContainsRegex("attention .*held out +after 1 to 8 +after 9 to 64"));
+  EXPECT_THAT(out.str(), HasSubstr("causal"));
+  const auto report = nlohmann::json::parse(read_bytes(o.json));
+  ASSERT_EQ(report["kinds"].size(), 2u);
+  EXPECT_EQ(report["kinds"][1]["attention"], "window");
+  EXPECT_EQ(report["kinds"][1]["validation_loss"], all[1].result.validation_loss);
+  EXPECT_EQ(report["kinds"][1]["loss_by_position"].back()["last"], 64);
+  EXPECT_FALSE(report["config"].contains("attention"));
+  const std::string page = read_bytes(o.html);
+  EXPECT_THAT(page, HasSubstr("window of 8"));
+  EXPECT_THAT(page, HasSubstr("<svg"));
+}
+
+TEST(Compare, GivesEachTheSameTime) {
+  const TemporaryFolder folder;
+  CompareOptions o = tiny_comparison(folder);
+  o.train.given.clear();
+  o.time = "0.2s";
+  o.train.attention.attention = "window";
+  std::ostringstream out;
+  const std::vector<Compared> all = run_compare(o, out);
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(static_cast<std::int64_t>(all[0].result.steps.size()), all[0].steps);
+  double seconds = 0;
+  for (const nn::StepRecord& step : all[0].result.steps) seconds += 1e-3 * step.milliseconds;
+  EXPECT_GT(seconds, 0.02);
+  EXPECT_LT(seconds, 2.0) << all[0].steps << " steps";
+}
+
+TEST(Compare, RefusesInOneSentence) {
+  const TemporaryFolder folder;
+  const auto refused = [&](const std::function<void(CompareOptions&)>& change) {
+    CompareOptions o = tiny_comparison(folder);
+    change(o);
+    std::ostringstream out;
+    return error_of<Error>([&] { run_compare(o, out); });
+  };
+  EXPECT_EQ(refused([](auto& o) { o.train.attention.attention = ""; }), "[compare] --attention lists nothing");
+  EXPECT_EQ(refused([](auto& o) { o.train.attention.attention = "window,window"; }),
+            "[compare] --attention names window twice");
+  EXPECT_THAT(refused([](auto& o) { o.train.attention.attention = "window,cross"; }),
+              HasSubstr("[compare] --attention must be"));
+  EXPECT_EQ(refused([](auto& o) { o.time = "4"; }),
+            "[compare] --time must be a time such as 90s, 4min or 1h, but is 4");
+  EXPECT_EQ(refused([](auto& o) { o.time = "-1s"; }),
+            "[compare] --time must be a time such as 90s, 4min or 1h, but is -1s");
+  EXPECT_THAT(refused([](auto& o) { o.train.device = "sim:1GiB"; }), HasSubstr("on sim nothing is learned"));
+  EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
+}
+
+TEST(Compare, ReadsTimes) {
+  EXPECT_EQ(parse_duration("90s", "compare", "--time"), 90);
+  EXPECT_EQ(parse_duration("4min", "compare", "--time"), 240);
+  EXPECT_EQ(parse_duration("1.5h", "compare", "--time"), 5400);
+  for (const char* text : {"", "s", "4m", "inf s", "infs", "nans", "0s", "1e999s"})
+    EXPECT_THAT(error_of<ValueError>([&] { parse_duration(text, "compare", "--time"); }),
+                HasSubstr("[compare] --time"));
+}
+
+}  // namespace
+}  // namespace poolgrad::examples

@@ -1,0 +1,168 @@
+// The page of a training run, and the charts and tables that pages are made of.
+#include "examples/train/run_page.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "examples/support/chart.h"
+#include "examples/support/html.h"
+#include "examples/support/train.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using testing_support::read_bytes;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+std::size_t times_in(const std::string& part, const std::string& text) {
+  std::size_t count = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+class RunPageTest : public ::testing::Test {
+ protected:
+  RunPageTest() {
+    std::string text;
+    for (int i = 0; i < 1000; ++i) text += "<b>" + std::to_string(i * i % 97) + "</b> & more;\n";
+    write_bytes(folder_.file("text"), text);
+    options_.text = {folder_.file("text")};
+    options_.context = 128;
+    options_.layers = 2;
+    options_.width = 32;
+    options_.kv_heads = 2;
+    options_.steps = 12;
+    options_.report = 4;
+    options_.sample = 16;
+  }
+
+  /// The pages in the order in which they were written.
+  std::vector<std::string> pages(bool live) {
+    const std::string path = folder_.file("run.html");
+    std::ostringstream out;
+    std::vector<std::string> result;
+    train(options_, out, false, [&](const Json& config, nn::Trainer& trainer, nn::TrainResult& run, bool finished) {
+      std::filesystem::remove(path);
+      write_run_page(path, config, trainer, run, finished, live);
+      if (std::filesystem::exists(path)) result.push_back(read_bytes(path));
+    });
+    printed_ = out.str();
+    return result;
+  }
+
+  TemporaryFolder folder_;
+  TrainOptions options_;
+  std::string printed_;
+};
+
+TEST_F(RunPageTest, ShowsTheWholeRunInOneFileThatRefersToNothingOutside) {
+  const std::vector<std::string> written = pages(false);
+  ASSERT_EQ(written.size(), 1u);
+  const std::string& page = written[0];
+  EXPECT_THAT(page,
+              AllOf(Not(HasSubstr("http")), Not(HasSubstr("<script")), Not(HasSubstr("url(")), Not(HasSubstr("src="))));
+  for (const char* part :
+       {"prefers-color-scheme: dark", "width=device-width", "<h2>Loss</h2>", "<h2>Loss by position</h2>",
+        "<h2>Speed</h2>", "<h2>Gradient norm</h2>", "<h2>Learning rate</h2>", "<h2>Memory over one step</h2>",
+        "<h2>What heads look at</h2>", "<h2>Sample</h2>", "<h2>Options and machine</h2>", "finished after 12 steps",
+        ">trigram</text>", "optimizer_state", "<dt>instruction_set</dt>", "backward"})
+    EXPECT_THAT(page, HasSubstr(part));
+  EXPECT_EQ(times_in("class=\"shades\"", page), 2 * 4u) << "every head of every block";
+  EXPECT_EQ(times_in("</b> & more", page), 0u) << "the text is text";
+  EXPECT_GT(times_in("&lt;b&gt;", page), 0u);
+  EXPECT_THAT(printed_, HasSubstr("wrote    page " + folder_.file("run.html")));
+}
+
+TEST_F(RunPageTest, IsWrittenAtEachLineAndReloadsItselfUntilTheEnd) {
+  const std::vector<std::string> written = pages(true);
+  ASSERT_EQ(written.size(), 1 + 3 + 1u) << "after steps 1, 4, 8, 12 and at the end";
+  EXPECT_THAT(written[1],
+              AllOf(HasSubstr("http-equiv=\"refresh\""), HasSubstr("step 4 of 12"), HasSubstr(">trigram</text>"),
+                    HasSubstr("Memory over one step"), Not(HasSubstr("Loss by position"))));
+  EXPECT_THAT(written[0], Not(HasSubstr("Memory over one step"))) << "the first step is like no other";
+  EXPECT_THAT(written.back(), AllOf(Not(HasSubstr("http-equiv")), HasSubstr("Loss by position")));
+}
+
+TEST_F(RunPageTest, HasNoMapsWithoutArithmetic) {
+  options_.device = "sim:1GiB";
+  EXPECT_THAT(pages(false).at(0), AllOf(Not(HasSubstr("What heads look at")), HasSubstr("Memory over one step")));
+}
+
+TEST_F(RunPageTest, MapsOfEveryAttentionAreWeightsOfWhatCameBefore) {
+  options_.steps = 1;
+  for (const std::string& name : attention_names()) {
+    options_.attention.attention = name;
+    options_.attention.ring_size = 2;
+    Generator generator(1);
+    const auto trainer = options_.make_trainer(nn::read_corpus(options_.text), cpu, generator);
+    const std::string text = "what a head looks at in forty-one bytes..";
+    const std::vector<AttentionMap> maps = attention_maps(*trainer, text);
+    ASSERT_EQ(maps.size(), 8u) << name;
+    for (const AttentionMap& map : maps)
+      for (std::size_t row = 0; row < text.size(); ++row) {
+        double before = 0, behind = 0;
+        for (std::size_t column = 0; column < text.size(); ++column)
+          (column <= row ? before : behind) += map.weights[row * text.size() + column];
+        ASSERT_NEAR(before, 1.0, 1e-5) << name << " row " << row;
+        ASSERT_EQ(behind, 0.0) << name << " row " << row;
+      }
+  }
+}
+
+TEST(Chart, NamesTheValuesAtAPlaceAndLeavesOutWhatIsNoNumber) {
+  Chart chart{
+      .x_name = "step", .series = {{"loss", {{1, 4.0}, {2, std::nan("")}, {3, 2.0}}}}, .levels = {{"bigram", 2.5}}};
+  const std::string svg = chart_svg(chart);
+  EXPECT_THAT(svg, AllOf(HasSubstr("<title>step 1\nloss 4</title>"), HasSubstr("<title>step 3\nloss 2</title>"),
+                         HasSubstr(">bigram</text>"), Not(HasSubstr("nan"))));
+  chart.series[0].points = {{5, std::numeric_limits<double>::infinity()}};
+  EXPECT_EQ(chart_svg(chart), "");
+  chart.series[0].points = {{5, 0.0}};
+  EXPECT_THAT(chart_svg(chart), AllOf(HasSubstr("<circle"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
+}
+
+TEST(Chart, PutsEqualRatiosAtEqualDistancesOnALogarithmicAxis) {
+  const std::string svg = chart_svg({.x_name = "bytes",
+                                     .series = {{"", {{1, 1}, {2, 1}, {4, 10}, {1024, 100}}, 0, Series::Kind::dots}},
+                                     .log_x = true,
+                                     .log_y = true,
+                                     .width = 582});  // 500 between the margins
+  for (const char* x : {"cx=\"58.0\"", "cx=\"108.0\"", "cx=\"158.0\"", "cx=\"558.0\""}) EXPECT_THAT(svg, HasSubstr(x));
+  for (const char* tick : {">1</text>", ">10</text>", ">100</text>", ">4</text>"}) EXPECT_THAT(svg, HasSubstr(tick));
+}
+
+TEST(Chart, ThinsToMeansAndSmoothsBackwards) {
+  const Points points{{0, 1}, {1, 3}, {2, 5}, {3, 11}};
+  EXPECT_EQ(thinned(points, 2), (Points{{0.5, 2}, {2.5, 8}}));
+  EXPECT_EQ(thinned(points, 4), points);
+  EXPECT_EQ(running_mean(points, 2), (Points{{0, 1}, {1, 2}, {2, 4}, {3, 8}}));
+}
+
+TEST(Html, EncodesBytesAsRfc4648Does) {
+  EXPECT_EQ(base64(""), "");
+  EXPECT_EQ(base64("f"), "Zg==");
+  EXPECT_EQ(base64("fo"), "Zm8=");
+  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64("\xff\xfe"), "//4=");
+}
+
+TEST(Html, ImagesAreBitmapsFromTheBottomInLinesOfFours) {
+  const std::string header("BM\x46\x04\0\0\0\0\0\0\x36\x04\0\0\x28\0\0\0\3\0\0\0\4\0\0\0",
+                           26);  // 3 x 4, pixels from 1078
+  const std::string url = image_url({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}, 3);
+  EXPECT_THAT(url, ::testing::StartsWith("data:image/bmp;base64," + base64(header.substr(0, 24))));
+  EXPECT_THAT(url, ::testing::EndsWith(base64(std::string("\10\11\0\4\5\6\0\1\2\3\0", 11))))
+      << "10 to 12, 7 come before";
+}
+
+}  // namespace
+}  // namespace poolgrad::examples

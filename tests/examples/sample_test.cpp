@@ -1,0 +1,206 @@
+// Text from a checkpoint: of a prompt, and line by line.
+#include "examples/sample/sample.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "examples/support/train.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using testing_support::error_of;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+/// One small model, trained once, with every option of a model off its default.
+class Sample : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    folder_ = std::make_unique<TemporaryFolder>();
+    std::string text;
+    for (int i = 0; i < 1000; ++i) text += "int f" + std::to_string(i * i % 97) + "() { return 0; }\n";
+    write_bytes(folder_->file("text"), text);
+    TrainOptions o;
+    o.text = {folder_->file("text")};
+    o.context = 96;
+    o.layers = 2;
+    o.width = 32;
+    o.kv_heads = 2;
+    o.attention.attention = "dilated";
+    o.attention.segments = {16, 96};
+    o.attention.rates = {1, 2};
+    o.steps = 12;
+    o.lr = 0.02;
+    o.sample = 40;
+    o.seed = 5;
+    o.dropout = 0.1;
+    o.save = folder_->file("a.safetensors");
+    std::ostringstream out;
+    trained_ = std::make_unique<nn::TrainResult>(train(o, out));
+  }
+  static void TearDownTestSuite() {
+    folder_.reset();
+    trained_.reset();
+  }
+
+  Sample() {
+    options_.checkpoint = folder_->file("a.safetensors");
+    options_.bytes = 20;
+  }
+
+  /// What is written, with `input` to read; notes_ has the rest.
+  std::string run(const SampleOptions& options, const std::string& input = "", bool in_terminal = false,
+                  bool out_terminal = false) {
+    std::istringstream in(input);
+    std::ostringstream out, notes;
+    sample(options, {in, out, notes, in_terminal, out_terminal});
+    notes_ = notes.str();
+    return out.str();
+  }
+  std::string run_prompt(const std::string& prompt) {
+    SampleOptions options = options_;
+    options.prompt = prompt;
+    return run(options);
+  }
+  template <class E>
+  std::string refusal(const SampleOptions& options, const std::string& input = "", bool in_terminal = false) {
+    return error_of<E>([&] { run(options, input, in_terminal); });
+  }
+
+  static inline std::unique_ptr<TemporaryFolder> folder_;
+  static inline std::unique_ptr<nn::TrainResult> trained_;
+  SampleOptions options_;
+  std::string notes_;
+};
+
+TEST_F(Sample, WritesWhatTheTrainingRunWroteFromTheCheckpointAlone) {
+  options_.prompt = trained_->prompt;
+  options_.bytes = 40;
+  options_.sampler.seed = 5;
+  EXPECT_EQ(run(options_), trained_->prompt + trained_->sample + "\n");
+  EXPECT_THAT(notes_, StartsWith("40 bytes, "));
+  EXPECT_THAT(notes_,
+              HasSubstr(" of keys and values for " + std::to_string(trained_->prompt.size() + 39) + " positions"));
+}
+
+TEST_F(Sample, TakesThePromptFromAnOptionAFileOrTheInput) {
+  const std::string expected = run_prompt("int f");
+  EXPECT_EQ(expected.size(), 5 + 20 + 1u);
+  EXPECT_EQ(run(options_, "int f"), expected);
+  write_bytes(folder_->file("prompt"), "int f");
+  options_.prompt_file = folder_->file("prompt");
+  EXPECT_EQ(run(options_, "other"), expected);
+  options_.prompt_file = folder_->file("missing");
+  EXPECT_EQ(refusal<FileError>(options_), "[sample] cannot read the prompt " + options_.prompt_file);
+  options_.prompt_file.clear();
+  EXPECT_EQ(refusal<ValueError>(options_), "[sample] the prompt is empty: there is nothing to go on from");
+}
+
+TEST_F(Sample, GoesOnBeyondTheContextWithNoMoreMemory) {
+  options_.json = true;
+  options_.prompt = std::string(150, 'a');
+  options_.bytes = 130;
+  const Json answer = Json::parse(run(options_));
+  EXPECT_EQ(answer["bytes"], 130);
+  EXPECT_EQ(answer["restarts"], 3) << "the prompt is too long, and every 49 bytes 96 are full";
+  EXPECT_LE(answer["cache_positions"], 96);
+  // Two layers keep keys and values of 2 heads of 8; a buffer that grows has up to half as much again.
+  EXPECT_LE(answer["cache_bytes"], 2 * 2 * 16 * sizeof(float) * 96 * 3 / 2);
+  EXPECT_GE(answer["cache_bytes"], 2 * 2 * 16 * sizeof(float) * answer["cache_positions"].get<std::size_t>());
+}
+
+TEST_F(Sample, AnswersAsJson) {
+  options_.json = true;
+  options_.prompt = "int";
+  options_.sampler.temperature = 0;
+  const std::string text = run(options_);
+  EXPECT_EQ(notes_, "");
+  const Json answer = Json::parse(text);
+  EXPECT_EQ(answer["prompt"], "int");
+  EXPECT_EQ(answer["bytes"], 20);
+  EXPECT_EQ(answer["temperature"], 0.0);
+  EXPECT_EQ(answer["device"], "cpu");
+  for (const char* key : {"bytes_per_second", "prompt_seconds", "seconds", "peak_live_bytes", "peak_reserved_bytes"})
+    EXPECT_GT(answer[key], 0) << key;
+  options_.sampler.seed = 77;
+  EXPECT_EQ(Json::parse(run(options_))["text"], answer["text"]) << "nothing is drawn";
+  options_.prompt.reset();
+  EXPECT_THAT(refusal<ValueError>(options_, "", true), HasSubstr("--json needs a text to go on from"));
+}
+
+TEST_F(Sample, GoesOnFromEachLineAndFromItselfAfterAnEmptyOne) {
+  options_.sampler.temperature = 0;
+  const auto text_of = [&](const std::string& prompt, std::int64_t bytes) {
+    options_.bytes = bytes;
+    return run_prompt(prompt).substr(prompt.size(), static_cast<std::size_t>(bytes));
+  };
+  const std::string a = text_of("int f", 40), b = text_of("return", 20);
+  options_.bytes = 20;
+  EXPECT_EQ(run(options_, "\nint f\n\nreturn\n", true),
+            "> > " + a.substr(0, 20) + "\n> " + a.substr(20) + "\n> " + b + "\n> \n");
+  EXPECT_THAT(notes_, HasSubstr("context 96, dilated(w 16 96, r 1 2) & causal"));
+  EXPECT_EQ(std::count(notes_.begin(), notes_.end(), '\n'), 2 + 3) << "two lines of words, one for each text";
+}
+
+TEST_F(Sample, StreamsAndEndsATextAtCtrlC) {
+  struct Interrupting : std::stringbuf {
+    int sync() override {
+      if (++flushes == 4) std::raise(SIGINT);
+      return 0;
+    }
+    int flushes = 0;
+  } buffer;
+  std::istringstream in("int f");
+  std::ostream out(&buffer);
+  std::ostringstream notes;
+  options_.bytes = 1000000;
+  sample(options_, {in, out, notes});
+  EXPECT_EQ(buffer.str().size(), 5 + 3 + 1u) << "the prompt is a flush, each byte one, and the end";
+  EXPECT_THAT(notes.str(), StartsWith("3 bytes"));
+}
+
+TEST_F(Sample, KeepsControlCharactersFromATerminal) {
+  options_.prompt = "a\x1b[2J\tb\xc3\xa9\x7f\n";
+  EXPECT_THAT(run(options_, "", false, true), StartsWith("a?[2J\tb\xc3\xa9?\n"));
+  EXPECT_THAT(run(options_), StartsWith(*options_.prompt));
+}
+
+TEST_F(Sample, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
+  options_.prompt = "a";
+  options_.sampler.top_p = 2;
+  EXPECT_EQ(refusal<ValueError>(options_), "[sampler] the top_p must be in (0, 1], but is 2");
+  options_.checkpoint = folder_->file("missing.safetensors");
+  EXPECT_THAT(refusal<FileError>(options_), HasSubstr("missing.safetensors"));
+  options_.checkpoint = folder_->file("text");
+  EXPECT_THAT(refusal<FileError>(options_), HasSubstr(options_.checkpoint));
+}
+
+TEST(SampleOptions, AreReadFromTheCommandLine) {
+  SampleOptions o;
+  const char* line[] = {"sample",      "a.safetensors", "--top-k=5", "--top-p=0.5",       "--repetition-penalty=1.2",
+                        "--seed=7",    "--bytes=9",     "--json",    "--temperature=0.5", "--prompt=a b",
+                        "--device=cpu"};
+  EXPECT_EQ(parse_sample_options(static_cast<int>(std::size(line)), line, o), -1);
+  EXPECT_EQ(o.checkpoint, "a.safetensors");
+  EXPECT_EQ(o.prompt, "a b");
+  EXPECT_EQ(o.sampler.top_k, 5);
+  EXPECT_EQ(o.sampler.top_p, 0.5);
+  EXPECT_EQ(o.sampler.repetition_penalty, 1.2);
+  EXPECT_EQ(o.sampler.temperature, 0.5);
+  EXPECT_EQ(o.sampler.seed, 7u);
+  EXPECT_EQ(o.bytes, 9);
+  EXPECT_TRUE(o.json);
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
