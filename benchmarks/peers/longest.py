@@ -3,10 +3,11 @@
 
 Usage: python3 benchmarks/peers/longest.py [memory in GiB, 8] [context ...]
 
-Trains the model of docs/memory.md (6 layers, width 512, 8 heads, causal attention, bf16 activations under autocast, f32
-parameters, AdamW) for two steps at each context (default: 4096 8192 16384), with torch.utils.checkpoint over every block,
-each in a process of its own, and prints what it needed at most beyond the process at rest, the time of the second step,
-and the context at which the line through the last two would reach the memory.
+Trains the model of docs/memory.md (6 layers, width 512, 8 heads, causal attention, f32 parameters, AdamW; activations in
+bf16 under autocast where the CPU has products of it, else in f32, since PyTorch then takes minutes for a few hundred tokens)
+for two steps at each context (default: 4096 8192 16384), with torch.utils.checkpoint over every block, each in a process of
+its own, and prints what it needed at most beyond the process at rest, the time of the second step, and the context at which
+the line through the last two would reach the memory.
 """
 import resource
 import subprocess
@@ -27,6 +28,7 @@ def train(context):
     from torch.utils.checkpoint import checkpoint
 
     torch.manual_seed(0)
+    bf16 = torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
     class Block(nn.Module):
         def __init__(self):
@@ -48,7 +50,9 @@ def train(context):
             self.blocks = nn.ModuleList(Block() for _ in range(LAYERS))
 
         def forward(self, tokens, targets):
-            x = self.tokens(tokens).bfloat16()
+            x = self.tokens(tokens)
+            if bf16:
+                x = x.bfloat16()
             for block in self.blocks:
                 x = checkpoint(block, x, use_reentrant=False)
             logits = F.linear(self.norm(x), self.tokens.weight)
@@ -60,24 +64,25 @@ def train(context):
     rest, seconds = resident_peak(), 0.0
     for _ in range(2):
         start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
             loss = model(tokens, targets)
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         seconds = time.perf_counter() - start
-    print(resident_peak() - rest, seconds)
+    print(resident_peak() - rest, seconds, "bf16" if bf16 else "f32")
 
 
 def main():
     memory = float(sys.argv[1]) if len(sys.argv) > 1 else 8.0
     found = []
-    print(f"{'context':>9} {'MiB':>9} {'bytes a token':>14} {'s a step':>9}")
+    print(f"{'context':>9} {'MiB':>9} {'bytes a token':>14} {'s a step':>9} dtype")
     for context in [int(text) for text in sys.argv[2:]] or [4096, 8192, 16384]:
         run = subprocess.run([sys.executable, __file__, "--train", str(context)], capture_output=True, text=True, check=True)
-        peak, seconds = (float(text) for text in run.stdout.split())
+        *numbers, dtype = run.stdout.split()
+        peak, seconds = (float(text) for text in numbers)
         found.append((context, peak))
-        print(f"{context:>9} {peak / 2**20:>9.0f} {peak / context:>14.0f} {seconds:>9.2f}", flush=True)
+        print(f"{context:>9} {peak / 2**20:>9.0f} {peak / context:>14.0f} {seconds:>9.2f} {dtype:>5}", flush=True)
     if len(found) > 1:
         (first, low), (last, high) = found[-2:]
         slope = (high - low) / (last - first)
