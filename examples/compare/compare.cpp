@@ -182,17 +182,15 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   for (std::size_t i = 0; i < all.size(); ++i) {
     const nn::TrainResult& r = all[i].result;
     const int colour = static_cast<int>(i % 6);
-    Points losses, held_out;
+    Points held_out;
     double seconds = 0;
     std::size_t next = 0;
     for (const nn::StepRecord& step : r.steps) {
       seconds += 1e-3 * step.milliseconds;
-      losses.emplace_back(seconds, step.loss);
       for (; next < r.validations.size() && r.validations[next].first <= step.step; ++next)
         held_out.emplace_back(seconds, r.validations[next].second);
     }
-    over_time.series.push_back({all[i].kind, thinned(running_mean(losses, 20), 300), colour, Series::Kind::faint});
-    over_time.series.push_back({all[i].kind + ", held out", held_out, colour});
+    over_time.series.push_back({all[i].kind, held_out, colour});
     Points positions;
     for (const nn::PositionLoss& part : r.by_position)
       positions.emplace_back(std::sqrt(static_cast<double>(part.first) * static_cast<double>(part.last)), part.loss);
@@ -214,7 +212,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   return html_page("poolgrad: kinds of attention", chart_style(),
                    "<h1>Kinds of attention</h1>\n" + html_table(names, rows) +
                        "<p>Nats per byte of held-out text, on the whole and by the bytes that are there to go by.</p>\n"
-                       "<h2>Loss over time</h2>\n" +
+                       "<h2>Held-out loss over time</h2>\n" +
                        chart_svg(over_time) + "<h2>Does more context help?</h2>\n" + chart_svg(by_position) +
                        "<h2>All of them</h2>\n" + html_table({"option", "value"}, settings));
 }
