@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <memory>
 #include <ostream>
 #include <sstream>
 #include <utility>
@@ -77,18 +76,22 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
 
 namespace {
 
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 /// The median time of a step, by a model that is thrown away.
-double seconds_per_step(const TrainOptions& options, const nn::Corpus& corpus, Device device) {
-  const PoolGuard pool(device, options.budget);
-  const std::unique_ptr<Rematerialisation> memory = options.memory_policy(device);
-  Generator generator(options.seed);
-  const auto trainer = options.make_trainer(corpus, device, generator);
-  trainer->step();  // makes what is made once
+double seconds_per_step(const TrainOptions& options) {
+  const PreparedRun run(options);
+  run.trainer->step();  // makes what is made once
   std::vector<double> times;
   const Stopwatch all;
-  while (times.size() < 3 || (times.size() < 15 && all.seconds() < 1.0)) times.push_back(trainer->step().milliseconds);
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return 1e-3 * times[times.size() / 2];
+  while (times.size() < 3 || (times.size() < 15 && all.seconds() < 1.0))
+    times.push_back(run.trainer->step().milliseconds);
+  return 1e-3 * median(std::move(times));
 }
 
 /// The loss by how much there is to go by, in shares that grow eightfold.
@@ -112,9 +115,7 @@ std::vector<nn::PositionLoss> coarse(const std::vector<nn::PositionLoss>& fine) 
 double milliseconds_per_step(const nn::TrainResult& result) {
   std::vector<double> times;
   for (const nn::StepRecord& step : result.steps) times.push_back(step.milliseconds);
-  if (times.empty()) return 0;
-  std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
-  return times[times.size() / 2];
+  return median(std::move(times));
 }
 
 std::vector<std::string> headers(const std::vector<Compared>& all) {
@@ -224,8 +225,6 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   TrainOptions base = options.train;
   const Device device = parse_device(base.device, "compare", "nothing is learned");
   base.device = to_string(device);
-  if (base.text.empty()) base.text = {default_text()};
-  const nn::Corpus corpus = nn::read_corpus(base.text, base.seed);
   const double seconds = parse_duration(options.time, "compare", "--time");
   const InterruptGuard interrupts;  // also between two runs
   Progress progress(out, live && !options.quiet);
@@ -238,7 +237,7 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
     Compared found{.kind = kinds[i], .pattern = one.attention.describe(one.context)};
     progress.status(fmt::format("{} of {}: {}", i + 1, kinds.size(), found.pattern));
     if (!options.train.given.contains("--steps"))
-      one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one, corpus, device)));
+      one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one)));
     found.steps = one.steps;
     one.report = std::max<std::int64_t>(1, one.steps / 20);
     if (!options.quiet)
