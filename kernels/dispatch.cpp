@@ -11,6 +11,7 @@
 #include "allocator/base/environment.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
+#include "kernels/cost.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/definition/elementwise.h"
@@ -350,14 +351,12 @@ void dropout(Stream stream, const RandomKey& key, const View& out, const View& x
 
 void adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all) {
   if (const auto kernel = kernel_for(stream, "adamw", &KernelTable::adamw)) return kernel(stream, options, all);
-  for (const auto& [parameter, gradient, first, second] : all)
-    charge(stream, traffic(parameter, parameter, gradient, first, first, second, second));
+  for (const AdamWOperands& one : all) charge(stream, cost_of(one));
 }
 
 void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
   if (const auto kernel = kernel_for(stream, "sgd", &KernelTable::sgd)) return kernel(stream, options, all);
-  for (const auto& [parameter, gradient, momentum] : all)
-    charge(stream, traffic(parameter, parameter, gradient, momentum, momentum));
+  for (const SgdOperands& one : all) charge(stream, cost_of(one));
 }
 
 // Products and attention.
@@ -389,27 +388,16 @@ void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* 
     throw DTypeError("[gemm] needs a floating dtype, got " + std::string(to_string(shape.dtype)));
   if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
   if (const auto kernel = kernel_for(stream, "gemm", &KernelTable::gemm)) return kernel(stream, shape, a, b, c);
-  const auto m = static_cast<double>(shape.m), n = static_cast<double>(shape.n), k = static_cast<double>(shape.k);
-  const auto batch = static_cast<double>(shape.batch), element = static_cast<double>(size_of(shape.dtype));
-  const auto out = static_cast<double>(size_of(shape.out_dtype()));
-  const double of_a = m * k * (shape.stride_a ? batch : 1.0), of_b = k * n * (shape.stride_b ? batch : 1.0);
   std::optional<Scratch> scratch;
   if (!is_like_gpu(stream)) {
     if (const std::int64_t bytes = on_cpu::gemm_scratch(shape)) scratch.emplace(stream, "gemm", bytes);
   } else if (const std::int64_t bytes = gemm_workspace(shape)) {
     scratch.emplace(stream, "gemm", bytes, gemm_workspace_alignment);
   }
-  charge(stream,
-         {element * (of_a + of_b) + out * m * n * batch * (shape.beta == 0.0 ? 1.0 : 2.0), 2.0 * m * n * k * batch});
+  charge(stream, cost_of(shape));
 }
 
 namespace {
-
-/// `forwards` times the two products of the forward pass over the pairs.
-double attention_operations(const AttentionSchedule& schedule, double forwards, const View& q, const View& v) {
-  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
-  return forwards * 2.0 * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
-}
 
 /// What kernels/cuda/attention/forward.cu asks for: memory for results that lie over operands and are not the work of
 /// one block, and the program.
@@ -444,7 +432,7 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
   if (const auto kernel = kernel_for(stream, "attention", &KernelTable::attention_forward))
     return kernel(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse);
   Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
-  cost.operations = attention_operations(schedule, 1.0, q, v);
+  cost.operations = attention_operations(schedule, 2.0, q, v);
   if (is_like_gpu(stream)) {
     ask_as_gpu_forward(stream, schedule, q, v, out, lse, carry_lse);
     return charge(stream, cost);
@@ -464,7 +452,7 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
     return kernel(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
   const AttentionGradients& g = gradients;
   Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
-  cost.operations = attention_operations(schedule, 3.5, q, v);
+  cost.operations = attention_operations(schedule, 7.0, q, v);
   if (is_like_gpu(stream)) {
     ask_as_gpu_backward(stream, schedule, q, g);
     return charge(stream, cost);

@@ -7,10 +7,8 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
-#include "kernels/cpu/kernels.h"
-#include "kernels/dispatch.h"
+#include "kernels/cost.h"
 #include "kernels/launch.h"
-#include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels {
 
@@ -37,40 +35,27 @@ double traffic_of(std::span<const View> views) {
 }
 
 /// What a call moves and computes, from its operands.
-Cost cost_of(Stream, const Gemm& g, const void*, const void*, void*) {
-  const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
-  const auto batch = static_cast<double>(g.batch), element = static_cast<double>(size_of(g.dtype));
-  const double of_a = m * k * (g.stride_a ? batch : 1.0), of_b = k * n * (g.stride_b ? batch : 1.0);
-  const double of_c = m * n * batch * (g.beta == 0.0 ? 1.0 : 2.0);
-  return {element * (of_a + of_b) + static_cast<double>(size_of(g.out_dtype())) * of_c, 2.0 * m * n * k * batch};
-}
-/// `products` of queries, keys and values over the pairs that the schedule keeps.
-double pair_operations(const AttentionSchedule& schedule, double products, const View& q, const View& v) {
-  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
-  return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
-}
+Cost cost_of(Stream, const Gemm& shape, const void*, const void*, void*) { return cost_of(shape); }
 Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q, const View& k,
              const View& v, const View& out, const View& lse, const View& carry_out, const View& carry_lse) {
   Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
-  cost.operations = pair_operations(schedule, 2.0, q, v);
+  cost.operations = attention_operations(schedule, 2.0, q, v);
   return cost;
 }
 Cost cost_of(Stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q, const View& k,
              const View& v, const View& lse, const View& delta, const View& grad_out, const AttentionGradients& g) {
   Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias, scores.bias);
-  cost.operations = pair_operations(schedule, 5.0, q, v);
+  cost.operations = attention_operations(schedule, 5.0, q, v);
   return cost;
 }
 Cost cost_of(Stream, const AdamW&, std::span<const AdamWOperands> all) {
   Cost cost;
-  for (const auto& [parameter, gradient, first, second] : all)
-    cost.bytes += traffic(parameter, parameter, gradient, first, first, second, second).bytes;
+  for (const AdamWOperands& one : all) cost.bytes += cost_of(one).bytes;
   return cost;
 }
 Cost cost_of(Stream, const Sgd&, std::span<const SgdOperands> all) {
   Cost cost;
-  for (const auto& [parameter, gradient, momentum] : all)
-    cost.bytes += traffic(parameter, parameter, gradient, momentum, momentum).bytes;
+  for (const SgdOperands& one : all) cost.bytes += cost_of(one).bytes;
   return cost;
 }
 Cost cost_of(Stream, const View& sum, std::span<const View> all) { return {traffic_of(all) + bytes_of(sum), 0}; }

@@ -1,0 +1,35 @@
+// What kernels move and compute, from their operands: what a simulated device's clock and a profile go by.
+#pragma once
+
+#include "kernels/attention.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/dispatch.h"
+#include "kernels/gemm.h"
+#include "kernels/optimizer.h"
+#include "kernels/schedule/tiles.h"
+
+namespace poolgrad::kernels {
+
+inline Cost cost_of(const Gemm& g) {
+  const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
+  const auto batch = static_cast<double>(g.batch), element = static_cast<double>(size_of(g.dtype));
+  const double of_a = m * k * (g.stride_a ? batch : 1.0), of_b = k * n * (g.stride_b ? batch : 1.0);
+  const double of_c = m * n * batch * (g.beta == 0.0 ? 1.0 : 2.0);
+  return {element * (of_a + of_b) + static_cast<double>(size_of(g.out_dtype())) * of_c, 2.0 * m * n * k * batch};
+}
+
+inline Cost cost_of(const AdamWOperands& x) {
+  return traffic(x.parameter, x.parameter, x.gradient, x.first_moment, x.first_moment, x.second_moment,
+                 x.second_moment);
+}
+inline Cost cost_of(const SgdOperands& x) {
+  return traffic(x.parameter, x.parameter, x.gradient, x.momentum, x.momentum);
+}
+
+/// `products` of queries, keys and values over the pairs that the schedule keeps.
+inline double attention_operations(const AttentionSchedule& schedule, double products, const View& q, const View& v) {
+  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
+  return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
+}
+
+}  // namespace poolgrad::kernels
