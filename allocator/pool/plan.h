@@ -34,7 +34,8 @@ class Plan {
   Block* leave(Block* block);
   /// Slabs become ordinary blocks, live and free. True if there were any.
   bool drop(bool useless);
-  /// In the child of a fork: what was planned but not yet in force is forgotten.
+  /// In the child of a fork, or when a stream is destroyed: what was recorded or planned but is not yet in force is
+  /// forgotten.
   void forget_unfinished(bool useless) noexcept;
 
   bool owns(const Block* block) const { return planner_ != nullptr && planner_->owns(block); }

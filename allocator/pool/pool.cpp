@@ -351,7 +351,8 @@ void Pool::order(Stream later, Stream earlier) {
 void Pool::stream_destroyed(Stream stream) {
   check_stream("stream_destroyed", stream);
   PoolLock lock(ground_.mutex);
-  plan_.drop(false);
+  if (!plan_.drop(false))
+    plan_.forget_unfinished(false);  // what is recorded would plan a slab on a stream that is gone
   front_.disturb();
   ledger_.destroy(lock, stream, [&](const auto& rename) {
     const Standstill standstill(front_);

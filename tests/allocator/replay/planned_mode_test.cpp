@@ -166,6 +166,21 @@ TEST_P(PlannedModeTest, ServesStreamsFromSlabsOfTheirOwn) {
   EXPECT_EQ(pool.statistics().plan_divergences, 0u);
 }
 
+TEST_P(PlannedModeTest, PlansNoSlabOnAStreamThatWasDestroyedWhileTheStepWasRecorded) {
+  CachingAllocator pool(memory(), planned);
+  const auto step_on = [&](std::uint64_t stream) {
+    pool.begin_step();
+    deallocate(pool, allocate(pool, 3 * MiB, Category::activation, stream), 3 * MiB, stream);
+  };
+  step_on(1);
+  pool.stream_destroyed(stream_of(pool, 1));
+  step_on(0);
+  EXPECT_EQ(pool.statistics().plans, 0u) << "the step that was recorded is of a stream that is gone";
+  for (int step = 0; step < 3; ++step) step_on(0);
+  EXPECT_EQ(pool.statistics().plans, 1u);
+  EXPECT_GT(pool.statistics().planned_hits, 0u);
+}
+
 TEST(PlannedMode, NeverMixesUpTheValuesOfTwoBlocks) {
   const auto seed = static_cast<unsigned>(seed_or(std::random_device{}()));
   SCOPED_TRACE("POOLGRAD_TEST_SEED=" + std::to_string(seed));
