@@ -26,17 +26,30 @@ POOLGRAD_HD V truth(Condition condition) {
   return condition ? one : zero;
 }
 
+/// What sums and products are computed in: integers wrap around at the ends of their range.
+template <class V, bool = std::is_integral_v<V>&& std::is_signed_v<V>>
+struct Wrapping {
+  using type = V;
+};
+template <class V>
+struct Wrapping<V, true> {
+  using type = std::make_unsigned_t<V>;
+};
+
 template <class V>
 struct Add {
-  static POOLGRAD_HD V value(V x, V y) { return x + y; }
+  using W = typename Wrapping<V>::type;
+  static POOLGRAD_HD V value(V x, V y) { return static_cast<V>(static_cast<W>(x) + static_cast<W>(y)); }
 };
 template <class V>
 struct Sub {
-  static POOLGRAD_HD V value(V x, V y) { return x - y; }
+  using W = typename Wrapping<V>::type;
+  static POOLGRAD_HD V value(V x, V y) { return static_cast<V>(static_cast<W>(x) - static_cast<W>(y)); }
 };
 template <class V>
 struct Mul {
-  static POOLGRAD_HD V value(V x, V y) { return x * y; }
+  using W = typename Wrapping<V>::type;
+  static POOLGRAD_HD V value(V x, V y) { return static_cast<V>(static_cast<W>(x) * static_cast<W>(y)); }
 };
 /// Integers truncate towards zero; x / 0 is 0.
 template <class V>

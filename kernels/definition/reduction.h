@@ -14,12 +14,12 @@ struct Sum {
   template <class T>
   static constexpr T identity = T{};
   static POOLGRAD_HD auto value(auto x) { return x; }
-  static POOLGRAD_HD auto combine(auto a, auto b) { return a + b; }
+  static POOLGRAD_HD auto combine(auto a, auto b) { return functors::Add<decltype(a)>::value(a, b); }
 };
 struct Product : Sum {
   template <class T>
   static constexpr T identity = T(1);
-  static POOLGRAD_HD auto combine(auto a, auto b) { return a * b; }
+  static POOLGRAD_HD auto combine(auto a, auto b) { return functors::Mul<decltype(a)>::value(a, b); }
 };
 struct Maximum : Sum {
   template <class T>

@@ -176,6 +176,25 @@ TEST(Reduce, NaNPropagatesFromAnyPlace) {
     }
 }
 
+TEST(Reduce, IntegersWrapAroundWithoutUndefinedBehaviour) {
+  const std::int64_t largest = std::numeric_limits<std::int64_t>::max();
+  for (const std::int64_t count : {2, 40, 40000}) {  // in one piece, in lanes, over threads
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count), 0), out(1);
+    const View x{values.data(), DType::i64, 1, {count}, {1}}, result{out.data(), DType::i64, 1, {1}, {1}};
+    values.front() = largest;
+    values.back() = 1;
+    reduce({}, ReduceOp::sum, result, x);
+    EXPECT_EQ(out[0], std::numeric_limits<std::int64_t>::min()) << count;
+    std::fill(values.begin(), values.end(), 1);
+    values.front() = values.back() = std::int64_t{3} << 61;
+    reduce({}, ReduceOp::product, result, x);
+    EXPECT_EQ(out[0], 0) << count;
+    values.back() = 3;
+    reduce({}, ReduceOp::product, result, x);
+    EXPECT_EQ(out[0], std::int64_t{1} << 61) << count << ": 9 * 2^61 is 2^61 and a whole 2^64";
+  }
+}
+
 TEST(Reduce, SumOfTenMillionFloatsIsExactToSevenDigits) {
   std::mt19937 random(static_cast<std::uint32_t>(test_seed()));
   std::vector<float> values(10000000);
