@@ -1,0 +1,222 @@
+#include "nn/text/corpus.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "allocator/error.h"
+#include "nn/text/byte_source.h"
+#include "nn/training/random.h"
+
+namespace poolgrad::nn {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t largest_copied_file = std::size_t{1} << 20;
+constexpr std::int64_t most_searched = std::int64_t{1} << 30;
+constexpr std::int64_t most_hashed = std::int64_t{4} << 30;
+constexpr const char* spread_prefix = "spread:";
+
+void find_files(const fs::path& path, std::vector<fs::path>& files) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    if (!fs::is_regular_file(path, error)) throw FileError("[train] no text at " + path.string());
+    files.push_back(path);
+    return;
+  }
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(path)) entries.push_back(entry.path());
+  std::sort(entries.begin(), entries.end());
+  for (const fs::path& entry : entries)
+    if (!entry.filename().string().starts_with('.') && (fs::is_directory(entry) || fs::is_regular_file(entry)))
+      find_files(entry, files);
+}
+
+bool has_zero(const Text& text) {
+  bool found = false;
+  text.for_each_block(
+      [&](std::span<const std::uint8_t> block) {
+        found = found || std::find(block.begin(), block.end(), 0) != block.end();
+      },
+      most_searched);
+  return found;
+}
+
+/// The texts in the files, in their order, without those that are empty or none.
+std::vector<Text> read_files(const std::vector<fs::path>& files) {
+  struct Place {
+    Text text;  // empty for a small file: bytes of the spool
+    std::int64_t begin = 0, end = 0;
+  };
+  std::vector<Place> places;
+  Spool small_files;
+  for (const fs::path& file : files) {
+    const std::shared_ptr<const ByteSource> mapped = mapped_file(file.string());
+    const Text text(mapped);
+    if (text.empty() || has_zero(text)) continue;
+    if (mapped->size() > largest_copied_file) {
+      places.push_back({text});
+      continue;
+    }
+    std::vector<std::uint8_t> bytes(mapped->size());
+    mapped->read(0, bytes);
+    const auto begin = static_cast<std::int64_t>(small_files.size());
+    small_files.append(bytes);
+    places.push_back({{}, begin, begin + text.size()});
+  }
+  const Text copied(small_files.finish());
+  std::vector<Text> texts;
+  for (const Place& place : places)
+    texts.push_back(place.text.empty() ? copied.part(place.begin, place.end) : place.text);
+  return texts;
+}
+
+/// A tenth of the files, or of the only one, is held out.
+CorpusText divided(std::vector<Text> texts, std::uint64_t seed) {
+  CorpusText result;
+  if (texts.size() == 1) {
+    const std::int64_t cut = texts[0].size() / 10 * 9;
+    result.train = texts[0].part(0, cut);
+    result.validation = texts[0].part(cut, texts[0].size());
+  } else {
+    for (std::size_t i = texts.size(); i > 1; --i)  // Fisher-Yates
+      std::swap(texts[i - 1], texts[random_below(seed, i, i)]);
+    const std::size_t held_out = std::max<std::size_t>(1, texts.size() / 10);
+    for (std::size_t i = 0; i < texts.size(); ++i)
+      (i + held_out < texts.size() ? result.train : result.validation).append(texts[i]);
+  }
+  result.train_tokens = result.train;
+  result.validation_tokens = result.validation;
+  return result;
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+}  // namespace
+
+Corpus::Corpus(Text train, Text validation, std::int64_t file_count) : files(file_count) {
+  texts.push_back({.train = train, .validation = validation, .train_tokens = train, .validation_tokens = validation});
+}
+
+std::uint64_t Corpus::train_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const CorpusText& text : texts) bytes += text.train_bytes();
+  return bytes;
+}
+
+std::uint64_t Corpus::held_out_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const CorpusText& text : texts) bytes += text.held_out_bytes();
+  return bytes;
+}
+
+double Corpus::total_weight() const {
+  double sum = 0;
+  for (const CorpusText& text : texts) sum += text.weight;
+  return sum;
+}
+
+Text Corpus::whole_train() const {
+  Text whole;
+  for (const CorpusText& text : texts) whole.append(text.train);
+  return whole;
+}
+
+std::string Corpus::fingerprint_of(bool spread) const {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  whole_train().for_each_block(
+      [&](std::span<const std::uint8_t> block) {
+        for (const std::uint8_t byte : block) hash = (hash ^ byte) * 0x100000001b3u;
+      },
+      spread ? most_hashed : Text::all);
+  return spread ? fmt::format("{}{}:{:016x}", spread_prefix, train_bytes(), hash) : fmt::format("{:016x}", hash);
+}
+
+std::string Corpus::fingerprint() const {
+  return fingerprint_of(train_bytes() > static_cast<std::uint64_t>(most_hashed));
+}
+
+bool Corpus::has_fingerprint(const std::string& fingerprint) const {
+  return fingerprint_of(fingerprint.starts_with(spread_prefix)) == fingerprint;
+}
+
+std::string Corpus::describe_weights() const {
+  std::vector<double> weights;
+  if (weighted)
+    for (const CorpusText& text : texts) weights.push_back(text.weight);
+  return fmt::format("{}", fmt::join(weights, ","));
+}
+
+TextSource TextSource::parse(const std::string& text) {
+  const std::size_t divider = text.rfind('=');
+  if (divider == std::string::npos || exists(text) || !exists(text.substr(0, divider))) return {text};
+  TextSource source{text.substr(0, divider), 0.0};
+  const std::string number = text.substr(divider + 1);
+  const char* const last = number.data() + number.size();
+  const auto [end, error] = std::from_chars(number.data(), last, *source.weight);
+  if (error != std::errc() || end != last || !(*source.weight >= 1e-9 && *source.weight <= 1e9))
+    throw ValueError(fmt::format("[train] the weight of the text {} must be a number from 1e-9 to 1e9, but is {}",
+                                 source.path, number));
+  return source;
+}
+
+Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed) {
+  Corpus corpus;
+  std::vector<TextSource> parsed;
+  for (const std::string& source : sources) parsed.push_back(TextSource::parse(source));
+  corpus.weighted = std::ranges::any_of(parsed, [](const TextSource& source) { return source.weight.has_value(); });
+
+  std::vector<fs::path> files;
+  std::string names;
+  const auto take = [&](double weight) {
+    std::vector<Text> texts = read_files(files);
+    if (texts.empty()) throw FileError("[train] no text in " + names);
+    corpus.files += std::ssize(texts);
+    corpus.texts.push_back(divided(std::move(texts), seed));
+    corpus.texts.back().weight = weight;
+    corpus.texts.back().path = names;
+    files.clear();
+    names.clear();
+  };
+  for (const TextSource& source : parsed) {
+    names += (names.empty() ? "" : ", ") + source.path;
+    find_files(source.path, files);
+    if (corpus.weighted) take(source.weight.value_or(1.0));
+  }
+  if (!corpus.weighted) take(1.0);
+  return corpus;
+}
+
+std::shared_ptr<const Tokenizer> learn_tokenizer(const Corpus& corpus, std::int64_t vocabulary,
+                                                 const CorpusProgress& progress) {
+  if (progress) progress(fmt::format("learning {} tokens", vocabulary), 0);
+  return std::make_shared<const Tokenizer>(Tokenizer::learn(corpus.whole_train(), vocabulary));
+}
+
+void tokenize(Corpus& corpus, std::shared_ptr<const Tokenizer> tokenizer, const CorpusProgress& progress) {
+  const auto all = static_cast<double>(corpus.train_bytes() + corpus.held_out_bytes());
+  std::int64_t before = 0;
+  const auto tokens_of = [&](const Text& text) {
+    Text tokens = encode(*tokenizer, text, [&](std::int64_t done) {
+      if (progress) progress("encoding the text", static_cast<double>(before + done) / all);
+    });
+    before += text.size();
+    return tokens;
+  };
+  for (CorpusText& text : corpus.texts) {
+    text.train_tokens = tokens_of(text.train);
+    text.validation_tokens = tokens_of(text.validation);
+  }
+  corpus.tokenizer = std::move(tokenizer);
+}
+
+}  // namespace poolgrad::nn

@@ -1,0 +1,184 @@
+// What is read and held out, with weights and without.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "allocator/base/address_sanitizer.h"
+#include "nn/text/corpus.h"
+#include "nn/text/ngram.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+std::string string_of(const Text& text) {
+  const std::vector<std::int32_t> bytes = text.read(0, text.size());
+  return {bytes.begin(), bytes.end()};
+}
+
+TEST(Corpus, HoldsOutATenthOfTheFilesChosenBySeed) {
+  const TemporaryFolder folder;
+  for (int i = 0; i < 20; ++i)
+    write_bytes(folder.file("f" + std::to_string(i)), std::string(3, static_cast<char>('a' + i)));
+  std::filesystem::create_directory(folder.file("sub"));
+  write_bytes(folder.file("sub/g"), "zzz");
+  write_bytes(folder.file("binary"), std::string("a\0b", 3));
+  write_bytes(folder.file(".hidden"), "hidden");
+  const std::string path = std::filesystem::path(folder.file("x")).parent_path();
+  const Corpus corpus = read_corpus({path}, 1), again = read_corpus({path}, 1), other = read_corpus({path}, 2);
+  EXPECT_EQ(corpus.files, 21);
+  ASSERT_EQ(corpus.texts.size(), 1u);
+  const std::string train = string_of(corpus.texts[0].train), validation = string_of(corpus.texts[0].validation);
+  EXPECT_EQ(train.size(), 19 * 3u);
+  EXPECT_EQ(validation.size(), 2 * 3u);
+  EXPECT_EQ(train, string_of(again.texts[0].train));
+  EXPECT_NE(train, string_of(other.texts[0].train));
+  for (const char byte : validation) EXPECT_EQ(train.find(byte), std::string::npos) << "a file is on one side only";
+}
+
+TEST(Corpus, HoldsOutTheLastTenthOfASingleFile) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("text"), "0123456789abcdefghij");
+  const Corpus corpus = read_corpus({folder.file("text")}, 5);
+  EXPECT_EQ(string_of(corpus.texts[0].train), "0123456789abcdefgh");
+  EXPECT_EQ(string_of(corpus.texts[0].validation), "ij");
+}
+
+TEST(Corpus, RefusesPathsWithoutText) {
+  const TemporaryFolder folder;
+  const std::string missing = folder.file("missing"), empty = folder.file("empty");
+  std::filesystem::create_directory(empty);
+  EXPECT_EQ(error_of<FileError>([&] { read_corpus({missing}, 1); }), "[train] no text at " + missing);
+  EXPECT_EQ(error_of<FileError>([&] { read_corpus({empty}, 1); }), "[train] no text in " + empty);
+}
+
+TEST(Corpus, OfWeightsHasATextForEachSource) {
+  const TemporaryFolder folder;
+  const std::string a = folder.file("a"), b = folder.file("b");
+  write_bytes(a, std::string(100, 'a'));
+  write_bytes(b, std::string(50, 'b'));
+  const Corpus corpus = read_corpus({a + "=3", b}), plain = read_corpus({a, b});
+  EXPECT_TRUE(corpus.weighted);
+  ASSERT_EQ(corpus.texts.size(), 2u);
+  EXPECT_EQ(string_of(corpus.texts[0].train), std::string(90, 'a'));
+  EXPECT_EQ(string_of(corpus.texts[1].validation), std::string(5, 'b')) << "each holds out its own tenth";
+  EXPECT_EQ(corpus.texts[0].weight, 3);
+  EXPECT_EQ(corpus.texts[1].weight, 1);
+  EXPECT_EQ(corpus.texts[0].path, a);
+  EXPECT_EQ(corpus.describe_weights(), "3,1");
+  EXPECT_EQ(corpus.train_bytes(), 90 + 45u);
+  EXPECT_EQ(corpus.files, 2);
+  EXPECT_FALSE(plain.weighted);
+  EXPECT_EQ(plain.texts.size(), 1u);
+  EXPECT_EQ(plain.describe_weights(), "");
+}
+
+TEST(Corpus, KnowsItselfAgainByAHashOfWhatIsTrainedOn) {
+  const Text text(std::vector<std::uint8_t>{'a', 'b', 'c'});
+  const Corpus corpus(text, text.part(0, 1));
+  EXPECT_EQ(corpus.fingerprint(), "e71fa2190541574b") << "FNV-1a of abc, as checkpoints have it";
+  EXPECT_TRUE(corpus.has_fingerprint(corpus.fingerprint()));
+  EXPECT_FALSE(corpus.has_fingerprint("e71fa2190541574c"));
+  EXPECT_TRUE(corpus.has_fingerprint("spread:3:e71fa2190541574b")) << "as a longer text would";
+  EXPECT_FALSE(corpus.has_fingerprint("spread:4:e71fa2190541574b"));
+}
+
+TEST(TextSource, DividesAtTheLastEqualsSignUnlessThatIsTheNameOfSomething) {
+  const TemporaryFolder folder;
+  const std::string plain = folder.file("a"), equals = folder.file("a=2");
+  write_bytes(plain, "text");
+  const TextSource weighted = TextSource::parse(equals);
+  EXPECT_EQ(weighted.path, plain);
+  EXPECT_EQ(weighted.weight, 2.0);
+  write_bytes(equals, "text");
+  EXPECT_EQ(TextSource::parse(equals).path, equals) << "now there is something of that name";
+  EXPECT_FALSE(TextSource::parse(equals).weight);
+  EXPECT_EQ(TextSource::parse(equals + "=0.25").path, equals);
+  EXPECT_EQ(TextSource::parse(equals + "=0.25").weight, 0.25);
+  EXPECT_EQ(TextSource::parse("nowhere=2").path, "nowhere=2");
+  for (const std::string weight : {"0", "-1", "nan", "inf", "two", "", "1e10", "1x"})
+    EXPECT_EQ(error_of<ValueError>([&] { TextSource::parse(plain + "=" + weight); }),
+              "[train] the weight of the text " + plain + " must be a number from 1e-9 to 1e9, but is " + weight);
+}
+
+TEST(Corpus, OfLargeFilesIsThatOfSmallOnes) {
+  const TemporaryFolder folder;
+  std::string large;
+  for (int i = 0; large.size() < 1500000; ++i) large += "line " + std::to_string(i) + "\n";
+  write_bytes(folder.file("a"), "small\n");
+  write_bytes(folder.file("b"), large);
+  write_bytes(folder.file("c"), large + '\0');
+  const std::string path = std::filesystem::path(folder.file("x")).parent_path();
+  const CorpusText text = read_corpus({path}).texts.at(0);
+  const std::string train = string_of(text.train), validation = string_of(text.validation);
+  EXPECT_EQ(train.size() + validation.size(), large.size() + 6) << "a 0 byte at its end leaves a file out";
+  EXPECT_TRUE(train == large || validation == large);
+  std::filesystem::resize_file(folder.file("b"), 5);
+  EXPECT_THAT(error_of<FileError>([&] { string_of(train.size() > 6 ? text.train : text.validation); }),
+              HasSubstr("/b has become shorter while it was read: 5 bytes of"));
+}
+
+TEST(Corpus, IsTokenisedPartByPart) {
+  const Text train(std::vector<std::uint8_t>(1000, 'a'));
+  Corpus corpus(train, train.part(0, 100));
+  EXPECT_TRUE(corpus.of_bytes());
+  const auto tokenizer = learn_tokenizer(corpus, 258);
+  double last = 0;
+  tokenize(corpus, tokenizer, [&](const std::string& what, double done) {
+    EXPECT_EQ(what, "encoding the text");
+    EXPECT_GE(done, last);
+    last = done;
+  });
+  EXPECT_EQ(last, 1.0);
+  EXPECT_FALSE(corpus.of_bytes());
+  EXPECT_EQ(corpus.texts[0].train_tokens.size(), 250) << "two merges: aa and aaaa";
+  EXPECT_EQ(corpus.texts[0].validation_tokens.size(), 25);
+  EXPECT_EQ(corpus.texts[0].train.size(), 1000) << "the bytes stay";
+}
+
+#ifndef POOLGRAD_ADDRESS_SANITIZER  // which keeps what was freed
+
+/// In KiB: what the process has in memory now, or had at most.
+std::int64_t resident(const std::string& name) {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1));
+  return -1;
+}
+
+TEST(Corpus, LargerThanItsMemoryIsReadHashedCountedAndTokenisedInBoundedMemory) {
+  constexpr std::int64_t file_kib = 128 << 10, bound_kib = 96 << 10;
+  const TemporaryFolder folder;
+  const std::string path = folder.file("large");
+  {
+    std::string block;
+    for (int i = 0; block.size() < (1u << 20); ++i)
+      block += "line " + std::to_string(i % 997 * 131 % 9973) + " of a text\n";
+    block.resize(1 << 20);
+    std::ofstream file(path, std::ios::binary);
+    for (std::int64_t kib = 0; kib < file_kib; kib += 1024) file << block;
+  }
+  if (!(std::ofstream("/proc/self/clear_refs") << 5).flush()) GTEST_SKIP() << "no /proc/self/clear_refs";
+  const std::int64_t before = resident("VmRSS");
+  Corpus corpus = read_corpus({path});
+  EXPECT_EQ(corpus.train_bytes() + corpus.held_out_bytes(), static_cast<std::uint64_t>(file_kib) << 10);
+  EXPECT_FALSE(corpus.fingerprint().empty());
+  EXPECT_GT(ngram_baselines(corpus).trigram, 0.0);
+  tokenize(corpus, learn_tokenizer(corpus, 300));
+  EXPECT_GT(corpus.texts[0].train_tokens.size() * 2, 64 << 20) << "tokens take much, too";
+  for (std::int64_t i = 0; i < 100; ++i) EXPECT_EQ(corpus.texts[0].train_tokens.read(i * 100000, 512).size(), 512u);
+  EXPECT_LT(resident("VmHWM") - before, bound_kib) << "of a text of " << file_kib << " KiB";
+}
+
+#endif
+
+}  // namespace
+}  // namespace poolgrad::nn
