@@ -1,6 +1,9 @@
 // What kernels move and compute, from their operands: what a simulated device's clock and a profile go by.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
+
 #include "kernels/attention.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/dispatch.h"
@@ -9,6 +12,17 @@
 #include "kernels/schedule/tiles.h"
 
 namespace poolgrad::kernels {
+
+/// A device that launches in 4 us and then moves or computes, whichever takes longer, so much in a nanosecond.
+struct Roofline {
+  double launch = 4000, bytes = 3350, operations = 50000;
+
+  constexpr std::uint64_t nanoseconds(const Cost& cost) const {
+    return static_cast<std::uint64_t>(launch + std::max(cost.bytes / bytes, cost.operations / operations));
+  }
+};
+/// What simulated devices charge on this thread; at first simulated_nanoseconds().
+Roofline& simulated_roofline();
 
 inline Cost cost_of(const Gemm& g) {
   const auto m = static_cast<double>(g.m), n = static_cast<double>(g.n), k = static_cast<double>(g.k);
@@ -26,10 +40,14 @@ inline Cost cost_of(const SgdOperands& x) {
   return traffic(x.parameter, x.parameter, x.gradient, x.momentum, x.momentum);
 }
 
-/// `products` of queries, keys and values over the pairs that the schedule keeps.
+/// `products` of queries, keys and values over so many pairs of `heads` heads.
+inline double attention_operations(double pairs, std::int64_t heads, double products, const View& q, const View& v) {
+  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(heads);
+  return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * pairs;
+}
+/// The same over those that the schedule keeps.
 inline double attention_operations(const AttentionSchedule& schedule, double products, const View& q, const View& v) {
-  const double share = static_cast<double>(q.shape[0] * q.shape[2]) / static_cast<double>(schedule.heads);
-  return products * static_cast<double>(q.shape[3] + v.shape[3]) * share * kept_pairs(schedule);
+  return attention_operations(kept_pairs(schedule), schedule.heads, products, q, v);
 }
 
 }  // namespace poolgrad::kernels

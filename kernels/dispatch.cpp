@@ -37,7 +37,7 @@ Function* kernel_for(Stream stream, std::string_view op, Function* KernelTable::
   throw_no_kernel(stream, op);
 }
 
-void charge(Stream stream, const Cost& cost) { advance_clock(stream.device, simulated_nanoseconds(cost)); }
+void charge(Stream stream, const Cost& cost) { advance_clock(stream.device, simulated_roofline().nanoseconds(cost)); }
 
 /// Calls the kernel of the stream's device; a simulated one is charged for every view among the operands.
 template <class Function, class... Operands>
@@ -52,6 +52,11 @@ using Scratch = Workspace<std::byte>;
 bool is_like_gpu(Stream stream) { return allocator_for(stream.device).memory().queues_work(); }
 
 }  // namespace
+
+Roofline& simulated_roofline() {
+  thread_local Roofline roofline;
+  return roofline;
+}
 
 void throw_no_kernel(Stream stream, std::string_view op) {
   const std::string reason = cuda::unavailable_reason();
@@ -248,9 +253,9 @@ void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad
   charge(stream, traffic(dlogits, logits, targets));
 }
 
-void rope(Stream stream, const View& out, const View& x, std::int64_t position, const RotaryFrequencies& frequencies,
-          bool inverse) {
-  run(&KernelTable::rope, "rope", stream, out, x, position, frequencies, inverse);
+void rope(Stream stream, const View& out, const View& x, const RotaryPositions& positions,
+          const RotaryFrequencies& frequencies, bool inverse) {
+  run(&KernelTable::rope, "rope", stream, out, x, positions, frequencies, inverse);
 }
 
 // Indexing.

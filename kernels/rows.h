@@ -43,10 +43,10 @@ void cross_entropy_backward(Stream stream, const View& dlogits, const View& grad
                             const View& targets, std::int64_t ignore, double smoothing);
 
 /// Rotary embedding (Su et al. 2021) on the last dimension of x (B, T, H, D), D even, any strides but stride 1 in D;
-/// pairs are (d, d + D/2): angle = (position + t) * frequencies.of(base^(-2 d / D)). `inverse` rotates back, which is
+/// pairs are (d, d + D/2): angle = positions.of(t) * frequencies.of(base^(-2 d / D)). `inverse` rotates back, which is
 /// also the gradient: a magnitude is multiplied with both ways.
-void rope(Stream stream, const View& out, const View& x, std::int64_t position, const RotaryFrequencies& frequencies,
-          bool inverse);
+void rope(Stream stream, const View& out, const View& x, const RotaryPositions& positions,
+          const RotaryFrequencies& frequencies, bool inverse);
 
 /// bias gradient: out[c] = sum over rows of x[row, c], fixed order.
 void sum_rows(Stream stream, const View& out, const View& x);

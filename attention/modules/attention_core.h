@@ -27,6 +27,9 @@ struct AttentionCall {
   Tensor alibi = {}, sinks = {};
   /// Where the keys lie: AttendOptions::key_positions. Only for cores that have a fixed_pattern().
   KeyPositions key_positions = {};
+  /// Positions of the whole sequences of which q, k and v are this rank's part; 0: it follows from the core. Only for
+  /// cores that divide sequences.
+  std::int64_t whole = 0;
 };
 
 /// Options that all cores share.
@@ -62,6 +65,9 @@ class AttentionCore : public nn::Module {
   /// The pattern for `length` keys, not itself causal, where it does not follow from the content: then a sequence can
   /// be gone through in chunks, with the keys of earlier ones that are still seen.
   virtual std::optional<Pattern> fixed_pattern(std::int64_t /*length*/, bool /*causal*/) const { return std::nullopt; }
+
+  /// Whether the ranks of a communicator share sequences here.
+  virtual bool divides_sequences() const { return false; }
 
   /// The allocator mode that suits this module. A report for whoever configures the pool: there is one pool for each
   /// device, and modules never make another.

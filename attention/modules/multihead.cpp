@@ -48,6 +48,11 @@ void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
   rows.copy_from(rows * factor);
 }
 
+/// Of x (B, N, width) from `first` on; of none where x is something else, which project() refuses.
+kernels::PositionMap positions_from(std::int64_t first, const Tensor& x) {
+  return kernels::PositionMap::contiguous(x.defined() && x.rank() == 3 ? x.size(1) : 0, first);
+}
+
 }  // namespace
 
 MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::unique_ptr<AttentionCore> core,
@@ -96,12 +101,13 @@ std::vector<Tensor> MultiheadShell::project_heads(const Tensor& x, std::int64_t 
   return split_heads(reshape(packed, {x.size(0), x.size(1), count, head_dim_}), heads);
 }
 
-Tensor MultiheadShell::rotated(const Tensor& heads, std::int64_t position) const {
-  return options_.rope ? rope(heads, position, *options_.rope) : heads;
+Tensor MultiheadShell::rotated(const Tensor& heads, const kernels::PositionMap& positions) const {
+  return options_.rope ? rope(heads, positions, *options_.rope) : heads;
 }
 
 MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Tensor& key, const Tensor& value,
-                                                  std::int64_t query_position, std::int64_t key_position) {
+                                                  const kernels::PositionMap& queries,
+                                                  const kernels::PositionMap& keys) {
   const Operands operands{{"query", query}, {"key", key}, {"value", value}};
   check_floating("multihead", operands);
   for (const Tensor& x : {query, key, value})
@@ -112,9 +118,9 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
   const std::int64_t kv_heads = options_.kv_heads;
   Projected result;
   if (query.is_same(key) && key.is_same(value)) {
-    if (options_.rope && !q_norm_ && query_position == key_position) {  // in one go, and all in one memory
+    if (options_.rope && !q_norm_ && queries == keys) {  // in one go, and all in one memory
       const Tensor packed = project_heads(query, 0, {heads_ + 2 * kv_heads})[0];
-      const Tensor turned = rope_first_heads(packed, heads_ + kv_heads, query_position, *options_.rope);
+      const Tensor turned = rope_first_heads(packed, heads_ + kv_heads, queries, *options_.rope);
       const auto parts = split_heads(turned, {heads_, kv_heads, kv_heads});
       return {parts[0], parts[1], parts[2]};
     }
@@ -131,9 +137,9 @@ MultiheadShell::Projected MultiheadShell::project(const Tensor& query, const Ten
     if (!norm) return x;
     return options_.layer_norm ? reshape(norm->forward(flatten(x, 2, 3)), x.shape()) : norm->forward(x);
   };
-  result.q = rotated(normed(q_norm_.get(), result.q), query_position);
-  const MemoryScope keys(Category::key);
-  result.k = rotated(normed(k_norm_.get(), result.k), key_position);
+  result.q = rotated(normed(q_norm_.get(), result.q), queries);
+  const MemoryScope scope_of_keys(Category::key);
+  result.k = rotated(normed(k_norm_.get(), result.k), keys);
   return result;
 }
 
@@ -149,7 +155,8 @@ Tensor MultiheadShell::merge_heads(const Tensor& heads) {
 }
 
 Tensor MultiheadShell::weights(const Tensor& x) {
-  Projected projected = project(x, x, x, 0, 0);
+  const kernels::PositionMap positions = positions_from(0, x);
+  Projected projected = project(x, x, x, positions, positions);
   const std::int64_t length = x.size(1);
   std::vector<double> units(static_cast<std::size_t>(length * length));
   for (std::int64_t i = 0; i < length; ++i) units[static_cast<std::size_t>(i * (length + 1))] = 1;
@@ -158,10 +165,19 @@ Tensor MultiheadShell::weights(const Tensor& x) {
   return permute(attend_heads(projected, {.causal = options_.causal}), {0, 2, 1, 3});
 }
 
+void MultiheadShell::set_part(const SequencePart& part) {
+  if (part.positions.count > 0 && !core_->divides_sequences())
+    throw ValueError("[multihead] this attention needs whole sequences: it has no communicator to ask for the rest");
+  part_ = part;
+}
+
 Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
+  const bool divided = part_.positions.count > 0;
+  if (divided && state) throw ValueError("[multihead] a part of a sequence is not gone through in chunks");
   const std::int64_t position = state ? state->length : 0;
-  Projected projected = project(x, x, x, position, position);
-  AttentionCall call{.causal = options_.causal};
+  const kernels::PositionMap positions = divided ? part_.positions : positions_from(position, x);
+  Projected projected = project(x, x, x, positions, positions);
+  AttentionCall call{.causal = options_.causal, .whole = divided ? part_.whole : 0};
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
     if (!pattern)
@@ -182,8 +198,9 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
 }
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
-  const bool whole = query.defined() && key.defined() && query.rank() == 3 && key.rank() == 3;  // else it is refused
-  return merge_heads(attend_heads(project(query, key, value, whole ? key.size(1) - query.size(1) : 0, 0), call));
+  const kernels::PositionMap keys = positions_from(0, key);
+  const kernels::PositionMap queries = positions_from(keys.count - positions_from(0, query).count, query);
+  return merge_heads(attend_heads(project(query, key, value, queries, keys), call));
 }
 
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {

@@ -55,6 +55,9 @@ class MultiheadShell : public nn::SequenceMixer {
   /// Attention of every position to its own unit vector: whatever the core does, what comes out are its weights. Takes
   /// T values of width T.
   Tensor weights(const Tensor& x) override;
+  /// Of forward(x): rotary positions are those of the part, and the core is told how long the whole is. With positions
+  /// there is no state (ValueError). Throws ValueError for positions where the core has no communicator.
+  void set_part(const SequencePart& part) override;
   /// Attention of `query` (B, Nq, width) to `key` and `value` (B, Nk, width). What is the very same tensor is projected
   /// in one product. The call's slopes and sinks win over the module's.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {});
@@ -67,11 +70,11 @@ class MultiheadShell : public nn::SequenceMixer {
   struct Projected {
     Tensor q, k, v;  // (B, N, heads, D)
   };
-  /// Normed and rotated, the first query and the first key at these positions.
-  Projected project(const Tensor& query, const Tensor& key, const Tensor& value, std::int64_t query_position,
-                    std::int64_t key_position);
+  /// Normed and rotated, queries and keys at these positions.
+  Projected project(const Tensor& query, const Tensor& key, const Tensor& value, const kernels::PositionMap& queries,
+                    const kernels::PositionMap& keys);
   std::vector<Tensor> project_heads(const Tensor& x, std::int64_t first, const std::vector<std::int64_t>& heads);
-  Tensor rotated(const Tensor& heads, std::int64_t position) const;
+  Tensor rotated(const Tensor& heads, const kernels::PositionMap& positions) const;
   Tensor attend_heads(const Projected& projected, AttentionCall call);
   Tensor merge_heads(const Tensor& heads);
 
@@ -82,6 +85,7 @@ class MultiheadShell : public nn::SequenceMixer {
   std::unique_ptr<nn::Layer> q_norm_, k_norm_, post_norm_;
   nn::Linear output_;
   Tensor slopes_, sinks_;
+  SequencePart part_;
 };
 
 /// The shell around a core of a known class, which is made of the arguments from `core_arguments` on.

@@ -17,23 +17,29 @@ ModuleRing::ModuleRing(const RingSetup& setup) : setup_(setup) {
 
 int ModuleRing::size() const { return setup_.communicator ? setup_.communicator->size() : setup_.ring_size; }
 
-std::int64_t ModuleRing::whole_length(std::int64_t part) const { return setup_.communicator ? part * size() : part; }
+std::int64_t ModuleRing::whole_length(std::int64_t part, std::int64_t told) const {
+  if (!takes_parts(told)) return part;
+  return told > 0 ? told : part * size();
+}
 
 std::optional<Pattern> ModuleRing::of_one_process(const Pattern& pattern) const {
-  return setup_.communicator ? std::nullopt : std::optional(pattern);
+  return takes_parts(0) ? std::nullopt : std::optional(pattern);
 }
 
 Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
-                          const AttendOptions& options) const {
-  const bool alone = setup_.ring_size == 1 || options.key_positions.gap > 0 ||
+                          const AttendOptions& options, std::int64_t whole) const {
+  const bool alone = setup_.communicator || setup_.ring_size == 1 || options.key_positions.gap > 0 ||
                      (q.defined() && q.rank() == 4 && q.size(1) < setup_.ring_size);
-  if (!setup_.communicator && alone && !options.bias.defined()) return attention::attend(q, k, v, pattern, options).out;
-  const RingOptions ring{.attend = options,
-                         .layout = setup_.layout,
-                         .exchange = setup_.exchange,
-                         .devices = setup_.devices,
-                         .statistics = statistics_};
-  if (setup_.communicator) return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;
+  if (!takes_parts(whole) && alone && !options.bias.defined()) return attention::attend(q, k, v, pattern, options).out;
+  RingOptions ring{.attend = options,
+                   .layout = setup_.layout,
+                   .exchange = setup_.exchange,
+                   .devices = setup_.devices,
+                   .statistics = statistics_};
+  if (takes_parts(whole)) {
+    if (whole > 0) ring.queries = ring.keys = whole;
+    return ring_attend(q, k, v, pattern, setup_.communicator, ring).out;
+  }
   return ring_attend_all(q, k, v, pattern, setup_.ring_size, ring, setup_.progress).out;
 }
 
@@ -41,7 +47,7 @@ RingAttention::RingAttention(const Pattern& pattern, const RingSetup& ring, cons
     : AttentionCore(options, choose_memory_mode(0, true, options.memory_mode)), pattern_(pattern), ring_(ring) {}
 
 Tensor RingAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
-  return ring_.attend(pattern_.causally(call.causal), q, k, v, attend_options(call));
+  return ring_.attend(pattern_.causally(call.causal), q, k, v, attend_options(call), call.whole);
 }
 
 RingDilatedAttention::RingDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
@@ -51,7 +57,7 @@ RingDilatedAttention::RingDilatedAttention(const std::vector<std::int64_t>& segm
 
 Tensor RingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
   if (q.defined() && q.rank() == 4) check_heads(q.size(2));
-  return ring_.attend(pattern().causally(call.causal), q, k, v, attend_options(call));
+  return ring_.attend(pattern().causally(call.causal), q, k, v, attend_options(call), call.whole);
 }
 
 BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const SparsePatternConfig& sparse_config,
@@ -64,8 +70,8 @@ Tensor BlockSparseRingDilatedAttention::forward(const Tensor& q, const Tensor& k
                                                 const AttentionCall& call) {
   const std::int64_t rows = k.defined() && k.rank() == 4 ? k.size(1) : 0;  // attend() refuses the rest
   const Pattern blocks =
-      pattern(ring_.whole_length(call.key_positions.length(rows)), call.causal).causally(call.causal);
-  return ring_.attend(blocks, q, k, v, attend_options(call));
+      pattern(ring_.whole_length(call.key_positions.length(rows), call.whole), call.causal).causally(call.causal);
+  return ring_.attend(blocks, q, k, v, attend_options(call), call.whole);
 }
 
 }  // namespace poolgrad::attention

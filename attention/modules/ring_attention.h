@@ -23,6 +23,9 @@ struct RingSetup {
   /// This process's end of a ring of processes. The module then takes and gives this rank's part of the sequence, which
   /// must divide by the ranks.
   std::shared_ptr<Communicator> communicator = {};
+  /// With a communicator: operands are whole sequences, which this process attends to by itself, but in calls that say
+  /// of how many positions they are a part (AttentionCall::whole).
+  bool parts_are_told = false;
 };
 
 /// The ring of a module.
@@ -32,18 +35,22 @@ class ModuleRing {
   explicit ModuleRing(const RingSetup& setup);
 
   int size() const;
-  /// Of a whole sequence of which the module is given `part`.
-  std::int64_t whole_length(std::int64_t part) const;
+  bool has_communicator() const { return setup_.communicator != nullptr; }
+  /// Of a whole sequence of which the module is given `part`, where the call says `told`.
+  std::int64_t whole_length(std::int64_t part, std::int64_t told) const;
   /// `pattern`, where this process holds whole sequences.
   std::optional<Pattern> of_one_process(const Pattern& pattern) const;
   /// One rank does it all where there are fewer queries than ranks in this process, as when a sequence is continued,
-  /// and where keys are missing.
-  Tensor attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,
-                const AttendOptions& options) const;
+  /// and where keys are missing. `whole` as in AttentionCall.
+  Tensor attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options,
+                std::int64_t whole = 0) const;
   /// What all calls so far have done, summed over the ranks of this process.
   const RingStatistics& statistics() const { return *statistics_; }
 
  private:
+  /// Whether a call has this rank's part of sequences alone.
+  bool takes_parts(std::int64_t told) const { return setup_.communicator && (told > 0 || !setup_.parts_are_told); }
+
   RingSetup setup_;
   std::shared_ptr<RingStatistics> statistics_ = std::make_shared<RingStatistics>();
 };
@@ -57,6 +64,7 @@ class RingAttention : public AttentionCore {
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
+  bool divides_sequences() const override { return ring_.has_communicator(); }
   const ModuleRing& ring() const { return ring_; }
 
  private:
@@ -78,6 +86,7 @@ class RingDilatedAttention : public DilatedCore {
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern()); }
+  bool divides_sequences() const override { return ring_.has_communicator(); }
   const ModuleRing& ring() const { return ring_; }
 
  private:
@@ -101,6 +110,7 @@ class BlockSparseRingDilatedAttention : public BlockSparseDilatedAttention {
   std::optional<Pattern> fixed_pattern(std::int64_t length, bool causal) const override {
     return ring_.of_one_process(pattern(length, causal));
   }
+  bool divides_sequences() const override { return ring_.has_communicator(); }
   const ModuleRing& ring() const { return ring_; }
 
  private:

@@ -173,7 +173,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite)
 namespace {
 
 /// out = the first `heads` heads rotated and the others as they are; out may be x.
-void rotate(const Tensor& out, const Tensor& x, std::int64_t heads, std::int64_t position,
+void rotate(const Tensor& out, const Tensor& x, std::int64_t heads, const kernels::RotaryPositions& positions,
             const kernels::RotaryFrequencies& frequencies, bool inverse) {
   const Stream stream = current_stream(x.device());
   const Tensor input = x.strides().back() == 1 ? x : x.copy();
@@ -181,22 +181,22 @@ void rotate(const Tensor& out, const Tensor& x, std::int64_t heads, std::int64_t
     return all.alias(sliced(all.geometry(), 2, begin, end, 1)).view();
   };
   const std::int64_t all = x.shape()[2];
-  kernels::rope(stream, part(out, 0, heads), part(input, 0, heads), position, frequencies, inverse);
+  kernels::rope(stream, part(out, 0, heads), part(input, 0, heads), positions, frequencies, inverse);
   if (heads < all && !out.is_same(x)) kernels::copy(stream, part(out, heads, all), part(input, heads, all));
 }
 
-Tensor rotated(const Tensor& x, std::int64_t heads, std::int64_t position,
+Tensor rotated(const Tensor& x, std::int64_t heads, const kernels::RotaryPositions& positions,
                const kernels::RotaryFrequencies& frequencies, bool inverse) {
   Tensor out = Tensor::empty_like(x);
-  rotate(out, x, heads, position, frequencies, inverse);
+  rotate(out, x, heads, positions, frequencies, inverse);
   if (wants_gradient({x}))
-    record("rope", {x}, {out}, recipe([heads, position, frequencies, inverse](const Tensor& in) {
-             return rotated(in, heads, position, frequencies, inverse);
+    record("rope", {x}, {out}, recipe([heads, positions, frequencies, inverse](const Tensor& in) {
+             return rotated(in, heads, positions, frequencies, inverse);
            }),
-           [heads, position, frequencies, inverse](const BackwardCall& call) -> Gradients {
-             if (grad_enabled()) return {rotated(call.gradient(), heads, position, frequencies, !inverse)};
+           [heads, positions, frequencies, inverse](const BackwardCall& call) -> Gradients {
+             if (grad_enabled()) return {rotated(call.gradient(), heads, positions, frequencies, !inverse)};
              Tensor dx = call.place_over_gradient();
-             rotate(dx, call.gradient(), heads, position, frequencies, !inverse);
+             rotate(dx, call.gradient(), heads, positions, frequencies, !inverse);
              return {dx};
            });
   return out;
@@ -224,10 +224,8 @@ kernels::RotaryFrequencies frequencies_of(const RopeOptions& options, std::int64
   return result;
 }
 
-}  // namespace
-
-Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position, const RopeOptions& options,
-                        CallSite) {
+Tensor checked_rope(const Tensor& x, std::int64_t heads, const kernels::RotaryPositions& positions,
+                    const RopeOptions& options) {
   check_floating("rope", {{"x", x}});
   if (x.rank() != 4 || x.shape()[3] % 2 != 0) fail<ShapeError>("rope", "needs (B, T, H, D) with even D", {{"x", x}});
   if (heads < 0 || heads > x.shape()[2])
@@ -236,11 +234,36 @@ Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t positi
   if (!(options.factor >= 1.0)) fail<ValueError>("rope", "the factor of a longer context is below 1", {{"x", x}});
   if (options.scaling == RopeScaling::yarn && options.trained_context < 1)
     fail<ValueError>("rope", "yarn needs the context that was trained on", {{"x", x}});
-  return rotated(x, heads, position, frequencies_of(options, x.shape()[3]), /*inverse=*/false);
+  return rotated(x, heads, positions, frequencies_of(options, x.shape()[3]), /*inverse=*/false);
+}
+
+std::int64_t all_heads(const Tensor& x) { return x.defined() && x.rank() == 4 ? x.shape()[2] : 0; }
+
+void check_positions(const Tensor& x, const kernels::PositionMap& positions) {
+  if (x.defined() && x.rank() == 4 && x.shape()[1] != positions.count)
+    fail<ShapeError>("rope", "there are " + std::to_string(positions.count) + " positions", {{"x", x}});
+}
+
+}  // namespace
+
+Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position, const RopeOptions& options,
+                        CallSite) {
+  return checked_rope(x, heads, position, options);
+}
+
+Tensor rope_first_heads(const Tensor& x, std::int64_t heads, const kernels::PositionMap& positions,
+                        const RopeOptions& options, CallSite) {
+  check_positions(x, positions);
+  return checked_rope(x, heads, positions, options);
 }
 
 Tensor rope(const Tensor& x, std::int64_t position, const RopeOptions& options, CallSite) {
-  return rope_first_heads(x, x.defined() && x.rank() == 4 ? x.shape()[2] : 0, position, options);
+  return checked_rope(x, all_heads(x), position, options);
+}
+
+Tensor rope(const Tensor& x, const kernels::PositionMap& positions, const RopeOptions& options, CallSite) {
+  check_positions(x, positions);
+  return checked_rope(x, all_heads(x), positions, options);
 }
 
 }  // namespace poolgrad

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/definition/attention_term.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -46,9 +47,14 @@ struct RopeOptions {
 /// even. The gradient is the inverse rotation. Throws ValueError for a base that is not positive, a factor below 1, and
 /// yarn without a trained context.
 Tensor rope(const Tensor& x, std::int64_t position = 0, const RopeOptions& options = {}, CallSite = {});
+/// The same by positions.position(t) in place of position + t, for a part of a sequence. ShapeError where the map has
+/// another number of rows than x has steps.
+Tensor rope(const Tensor& x, const kernels::PositionMap& positions, const RopeOptions& options = {}, CallSite = {});
 /// The same for the first `heads` heads of x, 0 <= heads <= H; the others are passed on. So that queries, keys and
 /// values of one projection stay in one memory and the projection itself can go.
 Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position = 0, const RopeOptions& options = {},
                         CallSite = {});
+Tensor rope_first_heads(const Tensor& x, std::int64_t heads, const kernels::PositionMap& positions,
+                        const RopeOptions& options = {}, CallSite = {});
 
 }  // namespace poolgrad

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numbers>
+#include <vector>
 
 #include "allocator/error.h"
 #include "autograd/autocast.h"
@@ -185,6 +186,18 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up) {
 
 namespace {
 
+/// Steps that lie one after another, each with the position of its first.
+std::vector<kernels::PositionMap::Piece> runs_of(const kernels::PositionMap& map) {
+  std::vector<kernels::PositionMap::Piece> runs;
+  for (int n = 0; n < 2; ++n) {
+    const auto piece = map.piece(n);
+    if (map.stride == 1 && piece.count > 0) runs.push_back(piece);
+    for (std::int64_t i = 0; i < piece.count && map.stride != 1; ++i)
+      runs.push_back({piece.row + i, 1, piece.position + i * map.stride});
+  }
+  return runs;
+}
+
 /// Linear in x for a given key, so that its gradient is itself. `part` is of the tensor whose range the key begins.
 Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart part) {
   Tensor out = Tensor::empty_like(x);
@@ -192,13 +205,17 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart p
   if (part.whole == 0)
     kernels::dropout(stream, key, out.view(), x.view(), p);
   else if (x.count() > 0)
-    for (std::int64_t b = 0; b < x.size(0); ++b) {
-      const auto entry = [b](const Tensor& y) { return y.alias(sliced(y.geometry(), 0, b, b + 1, 1)).view(); };
-      const std::int64_t row = x.count() / x.size(0) / x.size(1);  // numbers for a position
-      kernels::RandomKey own = key;
-      own.offset += static_cast<std::uint64_t>((b * part.whole + part.begin) * row);
-      kernels::dropout(stream, own, entry(out), entry(x), p);
-    }
+    for (std::int64_t b = 0; b < x.size(0); ++b)
+      for (const kernels::PositionMap::Piece& run : runs_of(part.map(x.size(1)))) {
+        const auto of_run = [&](const Tensor& y) {
+          const Geometry entry = sliced(y.geometry(), 0, b, b + 1, 1);
+          return y.alias(sliced(entry, 1, run.row, run.row + run.count, 1)).view();
+        };
+        const std::int64_t row = x.count() / x.size(0) / x.size(1);  // numbers for a position
+        kernels::RandomKey own = key;
+        own.offset += static_cast<std::uint64_t>(((part.first_row + b) * part.whole + run.position) * row);
+        kernels::dropout(stream, own, of_run(out), of_run(x), p);
+      }
   if (wants_gradient({x}))
     record("dropout", {x}, {out},
            recipe([p, key, part](const Tensor& operand) { return dropped(operand, p, key, part); }),
@@ -222,13 +239,21 @@ Tensor dropout(const Tensor& x, double p, Generator& generator, CallSite) {
 
 Tensor dropout(const Tensor& x, double p, Generator& generator, SequencePart part, CallSite) {
   check_dropout(x, p);
-  if (x.rank() < 2 || part.begin < 0 || part.begin + x.size(1) > part.whole)
+  const std::int64_t rows = x.rank() < 2 || part.rows > 0 ? part.rows : x.size(0);
+  const kernels::PositionMap map = part.map(x.rank() < 2 ? 0 : x.size(1));
+  if (x.rank() < 2 || map.count != x.size(1) || map.position(0) < 0 ||
+      (map.count > 0 && map.position(map.count - 1) >= part.whole))
     fail<ShapeError>("dropout",
-                     "dimension 1 does not lie from position " + std::to_string(part.begin) + " on within " +
+                     "dimension 1 does not lie from position " + std::to_string(map.position(0)) + " on within " +
                          std::to_string(part.whole),
                      {{"x", x}});
+  if (part.first_row < 0 || part.first_row + x.size(0) > rows)
+    fail<ShapeError>(
+        "dropout",
+        "dimension 0 does not lie from row " + std::to_string(part.first_row) + " on within " + std::to_string(rows),
+        {{"x", x}});
   if (p == 0.0) return x;
-  std::int64_t numbers = x.size(0) * part.whole;
+  std::int64_t numbers = rows * part.whole;
   for (std::int64_t d = 2; d < x.rank(); ++d) numbers *= x.size(static_cast<int>(d));
   return dropped(x, p, generator.take(numbers), part);
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/definition/attention_term.h"
 #include "tensor/generator.h"
 #include "tensor/tensor.h"
 
@@ -62,12 +63,20 @@ Tensor silu_mul(const Tensor& gate, const Tensor& up);
 /// generator's range, so nothing is stored and recomputation gives the same bits. p == 0 returns x.
 Tensor dropout(const Tensor& x, double p, Generator& generator = default_generator(), CallSite = {});
 
-/// Which positions of a sequence a tensor (B, n, ...) holds: [begin, begin + n) of `whole`.
+/// Which part of a batch of sequences a tensor (B, n, ...) holds: positions [begin, begin + n) of `whole`, or those of
+/// the map where it has any, in the sequences [first_row, first_row + B) of `rows` (0: of B).
 struct SequencePart {
   std::int64_t begin = 0, whole = 0;
+  kernels::PositionMap positions = {};
+  std::int64_t first_row = 0, rows = 0;
+
+  /// Of `count` steps.
+  kernels::PositionMap map(std::int64_t count) const {
+    return positions.count > 0 ? positions : kernels::PositionMap::contiguous(count, begin);
+  }
 };
-/// What dropout() does to these positions of the whole (B, whole, ...) with a generator in the same state, which hands
-/// out the range of the whole. Throws ShapeError where x is no such part.
+/// What dropout() does to this part of the whole (rows, whole, ...) with a generator in the same state, which hands out
+/// the range of the whole. Throws ShapeError where x is no such part.
 Tensor dropout(const Tensor& x, double p, Generator& generator, SequencePart part, CallSite = {});
 
 }  // namespace poolgrad

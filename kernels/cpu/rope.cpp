@@ -27,8 +27,8 @@ void rotation(double position, const double* frequency, std::int64_t count, doub
 
 }  // namespace
 
-void on_cpu::rope(Stream, const View& out, const View& x, std::int64_t position, const RotaryFrequencies& frequencies,
-                  bool inverse) {
+void on_cpu::rope(Stream, const View& out, const View& x, const RotaryPositions& positions,
+                  const RotaryFrequencies& frequencies, bool inverse) {
   if (x.count() == 0) return;
   with_floating_type(x.dtype, [&]<class S>(S) {
     using T = Compute<S>;
@@ -44,8 +44,7 @@ void on_cpu::rope(Stream, const View& out, const View& x, std::int64_t position,
       parallel_ranges(x.shape[1], steps_per_range, [&](std::int64_t begin, std::int64_t end) {
         alignas(64) T cosine[pairs_at_once], sine[pairs_at_once];
         for (std::int64_t t = begin; t < end; ++t) {
-          rotation(static_cast<double>(position + t), frequency, pairs, frequencies.magnitude, inverse ? -1.0 : 1.0,
-                   cosine, sine);
+          rotation(positions.of(t), frequency, pairs, frequencies.magnitude, inverse ? -1.0 : 1.0, cosine, sine);
           for (std::int64_t b = 0; b < x.shape[0]; ++b)
             for (std::int64_t h = 0; h < x.shape[2]; ++h) {
               const S* from = x.as<const S>() + b * x.strides[0] + t * x.strides[1] + h * x.strides[2] + first;

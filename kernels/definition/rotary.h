@@ -2,6 +2,7 @@
 // Host and device.
 #pragma once
 
+#include "kernels/definition/attention_term.h"
 #include "kernels/definition/host_device.h"
 
 namespace poolgrad::kernels {
@@ -21,6 +22,16 @@ struct RotaryFrequencies {
     const double kept = frequency <= slow ? 0 : (frequency - slow) / (fast - slow);
     return frequency * (kept + (1 - kept) * stretch);
   }
+};
+
+/// Where the steps of a sequence lie: one after another from a position on, or as a map of its rows says.
+struct RotaryPositions {
+  PositionMap map;
+
+  RotaryPositions(std::int64_t first) : map(PositionMap::contiguous(far_away, first)) {}
+  RotaryPositions(const PositionMap& rows) : map(rows) {}
+
+  POOLGRAD_HD double of(std::int64_t step) const { return static_cast<double>(map.position(step)); }
 };
 
 }  // namespace poolgrad::kernels

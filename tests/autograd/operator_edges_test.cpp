@@ -70,6 +70,22 @@ TEST(Rope, FitsLongerContexts) {
       << "a single pair turns by 1";
 }
 
+TEST(Rope, OfAPartOfASequenceTurnsByThePositionsOfTheMap) {
+  Generator generator(4);
+  const Tensor whole = randn({2, 12, 3, 4}, {.dtype = DType::f64}, generator), want = rope(whole);
+  for (const kernels::PositionMap& map : {kernels::PositionMap{4, 4, 2, 2, 3}, kernels::PositionMap{4, 1, 3, 8, 1}}) {
+    const auto of_map = [&](const Tensor& x) {
+      std::vector<Tensor> steps;
+      for (std::int64_t i = 0; i < 4; ++i) steps.push_back(slice(x, 1, map.position(i), map.position(i) + 1));
+      return cat(steps, 1);
+    };
+    const Tensor part = of_map(whole).set_requires_grad(), got = rope(part, map);
+    EXPECT_TRUE(bit_equal(got.detach(), of_map(want))) << map.stride;
+    EXPECT_LT(relative_error(grad({sum(square(got))}, {part})[0], part * 2.0), 1e-14) << "a rotation";
+  }
+  EXPECT_THROW(rope(whole, kernels::PositionMap::contiguous(5)), ShapeError);
+}
+
 TEST(Kinks, HaveTheGradientsTheHeadersPromise) {
   EXPECT_EQ(slopes(abs, {0.0, -0.0}), (Doubles{0, 0}));
   EXPECT_EQ(slopes(relu, {0.0}), (Doubles{0}));
@@ -494,6 +510,19 @@ TEST(Dropout, OfAPartOfASequenceDropsWhatTheWholeDrops) {
     EXPECT_TRUE(bit_equal(grad({got}, {part}, {ones(got.shape())})[0], slice(want_gradient, 1, begin, end))) << begin;
     EXPECT_EQ(again.state().offset, generator.state().offset) << "the range is that of the whole";
   }
+  for (const kernels::PositionMap& map : {kernels::PositionMap{5, 5, 1, 1, 2}, kernels::PositionMap{5, 2, 1, 7, 1}}) {
+    again.set_state({9, 0, 0});
+    const auto of_map = [&](const Tensor& x) {
+      std::vector<Tensor> steps;
+      for (std::int64_t i = 0; i < 5; ++i)
+        steps.push_back(slice(slice(x, 0, 1, 3), 1, map.position(i), map.position(i) + 1));
+      return cat(steps, 1);
+    };
+    const SequencePart part{.whole = 10, .positions = map, .first_row = 1, .rows = 3};
+    EXPECT_TRUE(bit_equal(dropout(of_map(whole.detach()), 0.4, again, part), of_map(want.detach()))) << map.stride;
+    EXPECT_EQ(again.state().offset, generator.state().offset) << "the range is that of all rows";
+  }
+  EXPECT_THROW(dropout(whole, 0.4, generator, SequencePart{.whole = 10, .first_row = 1, .rows = 3}), ShapeError);
   EXPECT_THROW(dropout(whole, 0.4, generator, SequencePart{1, 10}), ShapeError);
   EXPECT_THROW(dropout(ones({4}), 0.4, generator, SequencePart{0, 4}), ShapeError);
 }

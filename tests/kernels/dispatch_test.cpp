@@ -5,6 +5,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory/simulated_memory.h"
+#include "kernels/cost.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/parallel.h"
 #include "tests/kernels/test_array.h"
@@ -62,6 +63,17 @@ TEST(Dispatch, SimulatedKernelsTouchNoMemory) {
   EXPECT_NO_THROW(check_indices(sim, "op", "index", index, 5));
   EXPECT_EQ(out.bytes(), before);
   EXPECT_GE(device_clock(sim.device) - start, 8 * simulated_nanoseconds({}));
+}
+
+TEST(Dispatch, ASimulatedDeviceIsAsFastAsItsThreadSays) {
+  for (const Cost& cost : {Cost{}, Cost{1e9, 0}, Cost{1e9, 1e14}})
+    EXPECT_EQ(Roofline().nanoseconds(cost), simulated_nanoseconds(cost));
+  const Roofline before = simulated_roofline();
+  simulated_roofline() = {.launch = 10, .bytes = 1, .operations = 2};
+  const std::uint64_t start = device_clock(sim.device);
+  gemm(sim, {.m = 100, .n = 100, .k = 100}, nullptr, nullptr, nullptr);
+  EXPECT_EQ(device_clock(sim.device) - start, 10u + 1000000u);  // 2 x 100^3 operations; bytes take less
+  simulated_roofline() = before;
 }
 
 TEST(Dispatch, WorkspacesAreRequestedFromASimulatedDeviceAsFromTheCpu) {

@@ -49,7 +49,7 @@ struct Rotations {
   const S* x;
   std::int64_t vectors, steps, heads, half, packs, parts;
   std::int64_t out_strides[3], x_strides[3];
-  double position;
+  RotaryPositions positions;
   RotaryFrequencies frequencies;
   double sign;
 };
@@ -69,7 +69,7 @@ __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ c
     for (int e = 0; e < width<S>; ++e) {
       const double frequency = all.frequencies.of(
           std::pow(all.frequencies.base, -static_cast<double>(pair + e) / static_cast<double>(all.half)));
-      const SineCosine turn = sine_cosine_of((all.position + static_cast<double>(step)) * frequency);
+      const SineCosine turn = sine_cosine_of(all.positions.of(step) * frequency);
       cosine[e] = static_cast<T>(all.frequencies.magnitude * turn.cosine);
       sine[e] = static_cast<T>(all.sign * all.frequencies.magnitude * turn.sine);
     }
@@ -96,7 +96,7 @@ __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ c
 
 }  // namespace
 
-void on_cuda::rope(Stream stream, const View& out, const View& x, std::int64_t position,
+void on_cuda::rope(Stream stream, const View& out, const View& x, const RotaryPositions& positions,
                    const RotaryFrequencies& frequencies, bool inverse) {
   if (x.count() == 0) return;
   cuda::check_operands("rope", stream, {out.data, x.data});
@@ -113,7 +113,7 @@ void on_cuda::rope(Stream stream, const View& out, const View& x, std::int64_t p
                      (vectors + vectors_each - 1) / vectors_each,
                      {},
                      {},
-                     static_cast<double>(position),
+                     positions,
                      frequencies,
                      inverse ? -1.0 : 1.0};
     bool packed = cuda::can_pack<S>(half, {out.data, x.data});
