@@ -124,6 +124,10 @@ struct Range {
   bool meets(const kernels::Interval& positions) const { return first < positions.end && positions.begin <= last; }
 };
 
+Range range_of(const kernels::PositionMap& map, const kernels::PositionMap::Piece& piece) {
+  return {piece.position, piece.position + (piece.count - 1) * map.stride};
+}
+
 bool share_document(const AttentionSchedule& schedule, const Range& rows, const Range& keys) {
   if (!schedule.documents) return true;
   const std::int64_t *begin = schedule.documents, *end = begin + schedule.document_count + 1;
@@ -199,8 +203,7 @@ bool may_visit(const AttentionSchedule& schedule) {
   for (int n = 0; n < 4; ++n) {
     const auto row_piece = schedule.queries.piece(n / 2), key_piece = schedule.keys.piece(n % 2);
     if (row_piece.count <= 0 || key_piece.count <= 0) continue;
-    const Range rows{row_piece.position, row_piece.position + (row_piece.count - 1) * schedule.queries.stride};
-    const Range keys{key_piece.position, key_piece.position + (key_piece.count - 1) * schedule.keys.stride};
+    const Range rows = range_of(schedule.queries, row_piece), keys = range_of(schedule.keys, key_piece);
     if (keys.meets(band(schedule.left, schedule.right, rows)) && share_document(schedule, rows, keys) &&
         std::any_of(schedule.term, schedule.term + schedule.term_count,
                     [&](const AttentionTerm& term) { return may_count(term, rows, keys); }))
@@ -217,14 +220,24 @@ bool needs_look(const AttentionSchedule& schedule) {
 }
 
 /// Goes through the tiles until one visits a key. Large tiles make it cheap; they may count keys that lie between those
-/// of two rows without belonging to either, which costs a step that adds nothing.
+/// of two rows without belonging to either, which costs a step that adds nothing. Rows that lie farther apart than
+/// tiles are long are a tile each: those between them are empty, and many.
 bool tiles_visit(const AttentionSchedule& schedule) {
   constexpr std::int64_t limit = std::int64_t{1} << 20;
-  const auto tiles = kernels::AttentionTiles::one_by_one(schedule, limit);
-  kernels::AttentionTiles::Reader read(tiles);
-  for (std::int64_t h = 0; h < tiles.head_period(); ++h)
+  const auto any = [](const AttentionSchedule& rows) {
+    const auto tiles = kernels::AttentionTiles::one_by_one(rows, limit);
+    kernels::AttentionTiles::Reader read(tiles);
     for (std::int64_t tile = 0; tile < tiles.count(); ++tile)
-      if (!read(h, tile).runs.empty()) return true;
+      for (std::int64_t h = 0; h < tiles.head_period(); ++h)
+        if (!read(h, tile).runs.empty()) return true;
+    return false;
+  };
+  if (schedule.cut == 0 || schedule.queries.stride < schedule.cut) return any(schedule);
+  AttentionSchedule one = schedule;
+  for (std::int64_t row = 0; row < schedule.queries.count; ++row) {
+    one.queries = schedule.queries.part(row, row + 1);
+    if (any(one)) return true;
+  }
   return false;
 }
 
@@ -232,7 +245,23 @@ bool visits_anything(const AttentionSchedule& schedule) {
   return may_visit(schedule) && (!needs_look(schedule) || tiles_visit(schedule));
 }
 
+/// Whether some key lies within the reach of the rows.
+bool within_reach(const AttentionSchedule& pass) {
+  for (int n = 0; n < 4; ++n) {
+    const auto rows = pass.queries.piece(n / 2), keys = pass.keys.piece(n % 2);
+    if (rows.count <= 0 || keys.count <= 0) continue;
+    const auto [begin, end] = reach(pass, range_of(pass.queries, rows));
+    const std::int64_t stride = pass.keys.stride, first = std::max(begin, keys.position);
+    if (keys.position + kernels::ceil_div(first - keys.position, stride) * stride <
+        std::min(end, range_of(pass.keys, keys).last + 1))
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
+
+bool computes_anything(const AttentionSchedule& pass) { return within_reach(pass) && visits_anything(pass); }
 
 RingPlan::RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
                    std::int64_t keys, std::int64_t q_offset)
@@ -264,7 +293,7 @@ void RingPlan::plan_row(int rank, std::vector<AttentionSchedule>& passes) {
     for (int n = 0; n < 2; ++n) {
       const auto piece = queries.piece(n);
       if (piece.count <= 0) continue;
-      const auto [begin, end] = reach(pass, {piece.position, piece.position + (piece.count - 1) * queries.stride});
+      const auto [begin, end] = reach(pass, range_of(queries, piece));
       for (const int other : shard_owners(layout_, keys_, ranks_, begin, end)) {
         const int step = owner(rank, other);  // the way is as long as back
         if (row[step]) continue;

@@ -11,6 +11,9 @@
 
 namespace poolgrad::attention {
 
+/// Whether the rows of a pass have something to compute with its keys: never no where a pair counts.
+bool computes_anything(const kernels::AttentionSchedule& pass);
+
 /// In step s of a ring of R ranks, rank r meets the keys of rank (r - s) mod R. Queries lie at positions q_offset, ...;
 /// keys at 0, ....
 class RingPlan {
