@@ -35,9 +35,10 @@ const LanguageModelConfig& checked(const LanguageModelConfig& config) {
   return config;
 }
 
-/// What comes next, for dropout.
-SequencePart part_of(const SequenceState* state) {
-  return state ? SequencePart{state->length, state->whole} : SequencePart{};
+/// What comes next: behind what a state has seen, of the rows that are here.
+SequencePart next_part(const SequenceState* state, const SequencePart& here) {
+  if (!state) return here;
+  return {.begin = state->length, .whole = state->whole, .first_row = here.first_row, .rows = here.rows};
 }
 
 std::unique_ptr<Layer> make_norm(NormKind kind, std::int64_t width, bool bias, const ParameterOptions& parameters) {
@@ -64,7 +65,7 @@ TransformerBlock::TransformerBlock(std::int64_t width, std::unique_ptr<SequenceM
 }
 
 Tensor TransformerBlock::forward(const Tensor& x, SequenceState* state) {
-  const SequencePart part = part_of(state);
+  const SequencePart part = next_part(state, part_);
   Tensor mixed;
   {
     const MemoryScope scope("mixer");
@@ -73,6 +74,11 @@ Tensor TransformerBlock::forward(const Tensor& x, SequenceState* state) {
   const MemoryScope scope("feed_forward");
   const auto feed = [this](const Tensor& positions) { return (*feed_forward_)((*norm2_)(positions)); };
   return mixed + dropout_.forward(tile_ > 0 ? checkpoint_tiled(feed, mixed, 1, tile_) : feed(mixed), part);
+}
+
+void TransformerBlock::set_part(const SequencePart& part) {
+  mixer_->set_part(part);
+  part_ = part;
 }
 
 Tensor TransformerBlock::mixing_weights(const Tensor& x) { return mixer_->weights((*norm1_)(x)); }
@@ -139,7 +145,16 @@ const Tensor& LanguageModel::head_weight() const { return head_ ? head_->weight(
 
 Tensor LanguageModel::embed(const Tensor& tokens, std::int64_t seen, const SequencePart& part) {
   Tensor x = embedding_(tokens);
-  if (positions_) x = x + slice(positions_->weight(), 0, seen, seen + tokens.size(1));
+  if (positions_) {
+    kernels::PositionMap map = part.map(tokens.size(1));
+    if (part.positions.count == 0) map = kernels::PositionMap::contiguous(tokens.size(1), seen);
+    std::vector<Tensor> pieces;
+    for (const auto& piece : {map.piece(0), map.piece(1)})
+      if (piece.count > 0)
+        pieces.push_back(slice(positions_->weight(), 0, piece.position,
+                               piece.position + (piece.count - 1) * map.stride + 1, map.stride));
+    x = x + (pieces.size() == 1 ? pieces[0] : cat(pieces, 0));
+  }
   return dropout_.forward(to(x, config_.dtype), part);
 }
 
@@ -149,7 +164,7 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
     throw ShapeError("[language_model] tokens must be (B, T) with at most " + std::to_string(config_.context) +
                      " positions, " + std::to_string(seen) + " of them seen before: tokens " + describe(tokens));
   const MemoryScope scope("model", Category::activation);
-  const SequencePart part = part_of(state ? state->data() : nullptr);
+  const SequencePart part = next_part(state ? state->data() : nullptr, part_);
   std::vector<Stage> stages{[this, seen, part](const Tensor& in) { return embed(in, seen, part); }};
   for (std::size_t i = 0; i < blocks_.size(); ++i)
     stages.emplace_back([this, i, state](const Tensor& x) {
@@ -158,6 +173,11 @@ Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
     });
   stages.emplace_back([this](const Tensor& x) { return (*norm_)(x); });
   return checkpoint_sequential(stages, tokens, state ? Checkpointing() : checkpointing_);
+}
+
+void LanguageModel::set_part(const SequencePart& part) {
+  for (const auto& block : blocks_) block->set_part(part);
+  part_ = part;
 }
 
 Tensor LanguageModel::logits_of(const Tensor& x) {

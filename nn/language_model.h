@@ -32,6 +32,8 @@ class TransformerBlock : public Module {
   Tensor forward(const Tensor& x, SequenceState* state = nullptr);
   /// The mixer's weights() where the block is given x.
   Tensor mixing_weights(const Tensor& x);
+  /// See LanguageModel::set_part().
+  void set_part(const SequencePart& part);
 
  private:
   std::unique_ptr<Layer> norm1_;
@@ -40,6 +42,7 @@ class TransformerBlock : public Module {
   std::unique_ptr<Layer> feed_forward_;
   Dropout dropout_;
   std::int64_t tile_;
+  SequencePart part_;
 };
 
 /// rope: the mixers rotate queries and keys. learned: a table of `context` vectors is added to the embedding.
@@ -105,6 +108,10 @@ class LanguageModel : public Module {
 
   /// Over embedding, blocks and final norm, each a stage; the results stay the same bits. With a state all is kept.
   void set_checkpointing(Checkpointing policy) { checkpointing_ = policy; }
+  /// From now on tokens are this part of a batch, of which other ranks have the rest: positions count, and dropout
+  /// drops, as in the whole. {}: whole batches again. A backward pass needs the part of its forward pass. Throws
+  /// ValueError for positions where the mixers take whole sequences alone.
+  void set_part(const SequencePart& part);
 
   const LanguageModelConfig& config() const { return config_; }
 
@@ -115,6 +122,7 @@ class LanguageModel : public Module {
 
   LanguageModelConfig config_;
   Checkpointing checkpointing_;
+  SequencePart part_;
   Embedding embedding_;
   std::optional<Embedding> positions_;
   Dropout dropout_;

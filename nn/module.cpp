@@ -227,4 +227,9 @@ Tensor functional_call(Layer& layer, const NamedTensors& tensors, const Tensor& 
   return functional_call(layer, tensors, [&] { return layer(x); });
 }
 
+void SequenceMixer::set_part(const SequencePart& part) {
+  if (part.positions.count > 0)
+    throw ValueError("[sequence_mixer] this mixer needs whole sequences, and is given positions of some");
+}
+
 }  // namespace poolgrad::nn

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "autograd/memory/checkpoint.h"
+#include "autograd/operators/unary.h"
 #include "tensor/generator.h"
 #include "tensor/tensor.h"
 
@@ -154,6 +155,9 @@ class SequenceMixer : public Module {
   /// x (B, T, width) -> (B, heads, T, T): how much position i of a whole sequence takes of position j, in row i. Of
   /// attention: its probabilities. A mixer that has no such weights returns an undefined tensor.
   virtual Tensor weights(const Tensor&) { return {}; }
+  /// From now on x is this part of longer sequences, of which others have the rest; {}: whole sequences again. Throws
+  /// ValueError for positions where the mixer knows no others.
+  virtual void set_part(const SequencePart& part);
 };
 
 }  // namespace poolgrad::nn

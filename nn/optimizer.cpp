@@ -373,23 +373,34 @@ Tensor newton_schulz(const Tensor& x, int steps) {
 
 namespace {
 
-constexpr std::pair<OptimizerKind, const char*> optimizer_names[] = {{OptimizerKind::adamw, "adamw"},
-                                                                     {OptimizerKind::sgd, "sgd"},
-                                                                     {OptimizerKind::lion, "lion"},
-                                                                     {OptimizerKind::muon, "muon"}};
+struct KnownOptimizer {
+  OptimizerKind kind;
+  const char* name;
+  double usual_rate;
+};
+constexpr KnownOptimizer known_optimizers[] = {{OptimizerKind::adamw, "adamw", 3e-3},
+                                               {OptimizerKind::sgd, "sgd", 0.1},
+                                               {OptimizerKind::lion, "lion", 3e-3},
+                                               {OptimizerKind::muon, "muon", 2e-2}};
 
 }  // namespace
 
 OptimizerKind parse_optimizer(const std::string& text) {
-  for (const auto& [kind, name] : optimizer_names)
-    if (text == name) return kind;
+  for (const KnownOptimizer& known : known_optimizers)
+    if (text == known.name) return known.kind;
   throw ValueError("[optimizer] it must be adamw, sgd, lion or muon, but is " + text);
 }
 
 std::string to_string(OptimizerKind kind) {
-  for (const auto& [known, name] : optimizer_names)
-    if (kind == known) return name;
+  for (const KnownOptimizer& known : known_optimizers)
+    if (kind == known.kind) return known.name;
   return "invalid";
+}
+
+double usual_learning_rate(OptimizerKind kind) {
+  for (const KnownOptimizer& known : known_optimizers)
+    if (kind == known.kind) return known.usual_rate;
+  return 0;
 }
 
 Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {

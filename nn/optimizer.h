@@ -220,6 +220,9 @@ enum class OptimizerKind { adamw, sgd, lion, muon };
 /// "adamw", "sgd", "lion" or "muon". Throws ValueError.
 OptimizerKind parse_optimizer(const std::string& text);
 std::string to_string(OptimizerKind kind);
+/// The peak rate that a small language model learns well with: Muon 2e-2, AdamW and Lion 3e-3, SGD 0.1
+/// (docs/training.md has the runs).
+double usual_learning_rate(OptimizerKind kind);
 
 /// sqrt of the sum of squares of all gradients, accumulated in f64; parameters without one count as 0. 0 on sim.
 double gradient_norm(const std::vector<Tensor>& parameters);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "allocator/error.h"
+#include "tensor/creation.h"
 #include "tensor/safetensors.h"
 
 namespace poolgrad::nn {
@@ -17,6 +18,7 @@ constexpr const char* format_value = "training-state-1";
 constexpr const char* prefix = "poolgrad.";
 constexpr const char* parameter_steps_key = "parameter_steps";
 constexpr const char* loss_scale_key = "loss_scale";
+constexpr const char* merges_key = "tokenizer.merges";
 
 template <class Number>
 Number parsed(const std::string& path, const std::string& name, std::string_view text) {
@@ -73,9 +75,30 @@ NamedTensors with_prefix(const SafetensorsFile& file, const std::string& start) 
   return result;
 }
 
+/// The tensors that `state` names, as it orders them; all as they are where one is missing or, unless there may be
+/// others, too many.
+NamedTensors in_order_of(const NamedTensors& state, const NamedTensors& tensors, bool may_be_others) {
+  std::map<std::string, Tensor> by_name(tensors.begin(), tensors.end());
+  NamedTensors result;
+  for (const auto& [name, tensor] : state)
+    if (const auto found = by_name.find(name); found != by_name.end()) result.push_back(*found);
+  const bool complete = result.size() == state.size() && (may_be_others || state.size() == tensors.size());
+  return complete ? result : tensors;
+}
+
+std::vector<std::int64_t> of_these(const std::string& path, const std::vector<std::int64_t>& all,
+                                   const std::vector<std::size_t>& own) {
+  std::vector<std::int64_t> result;
+  for (const std::size_t i : own) {
+    if (i >= all.size()) throw FileError("[load] " + path + ": steps of " + std::to_string(all.size()) + " parameters");
+    result.push_back(all[i]);
+  }
+  return result;
+}
+
 }  // namespace
 
-void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
+void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
                          const TrainingState& state) {
   SafetensorsFile file;
   file.metadata = state.metadata;
@@ -83,9 +106,9 @@ void save_training_state(const std::string& path, const Module& model, const Opt
   const auto count = [&](const std::string& name, auto value) { file.metadata[prefix + name] = std::to_string(value); };
   count("step", state.step);
   count("data_position", state.data_position);
-  count("optimizer_steps", optimizer.steps());
+  count("optimizer_steps", optimizer.steps);
   std::string& own_steps = file.metadata[std::string(prefix) + parameter_steps_key];
-  for (const std::int64_t steps : optimizer.parameter_steps())
+  for (const std::int64_t steps : optimizer.parameter_steps)
     own_steps += (own_steps.empty() ? "" : ",") + std::to_string(steps);
   count("generator.seed", state.generator.seed);
   count("generator.use", state.generator.use);
@@ -96,11 +119,23 @@ void save_training_state(const std::string& path, const Module& model, const Opt
     count("loss_scale.skipped", state.loss_scale->skipped);
   }
   for (const auto& [name, tensor] : model.named_tensors()) file.tensors.emplace_back("model." + name, tensor);
-  for (const auto& [name, tensor] : optimizer.state()) file.tensors.emplace_back("optimizer." + name, tensor);
+  for (const auto& [name, tensor] : optimizer.tensors) file.tensors.emplace_back("optimizer." + name, tensor);
+  if (state.tokenizer && !state.tokenizer->merges().empty()) {
+    std::vector<std::int32_t> merges;
+    for (const auto& [left, right] : state.tokenizer->merges()) merges.insert(merges.end(), {left, right});
+    file.tensors.emplace_back(merges_key, from_data(merges, {std::ssize(merges) / 2, 2}));
+  }
   save_safetensors(path, file);
 }
 
-TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer) {
+void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
+                         const TrainingState& state) {
+  save_training_state(path, model, OptimizerState{optimizer.state(), optimizer.steps(), optimizer.parameter_steps()},
+                      state);
+}
+
+TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
+                                  const std::optional<std::vector<std::size_t>>& own) {
   const SafetensorsReader reader(path);
   const SafetensorsFile& file = reader.outline();
   check_format(path, file);
@@ -117,10 +152,12 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
                         counter<std::int64_t>(path, file, "loss_scale.skipped")};
   state.metadata = callers_metadata(file);
   const std::int64_t optimizer_steps = counter<std::int64_t>(path, file, "optimizer_steps");
-  const std::vector<std::int64_t> parameter_steps = counters(path, file, parameter_steps_key);
+  std::vector<std::int64_t> parameter_steps = counters(path, file, parameter_steps_key);
+  if (own && !parameter_steps.empty()) parameter_steps = of_these(path, parameter_steps, *own);
 
   // All is compared before anything changes.
-  optimizer.check(with_prefix(file, "optimizer."), optimizer_steps, parameter_steps);
+  const NamedTensors optimizer_state = with_prefix(file, "optimizer.");
+  optimizer.check(in_order_of(optimizer.state(), optimizer_state, own.has_value()), optimizer_steps, parameter_steps);
   model.check(with_prefix(file, "model."));
   read_model(reader, model);
   for (const auto& [name, tensor] : optimizer.state()) reader.read("optimizer." + name, tensor);
@@ -135,6 +172,30 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
   model.check(with_prefix(reader.outline(), "model."));
   read_model(reader, model);
   return callers_metadata(reader.outline());
+}
+
+Tokenizer load_tokenizer(const std::string& path) {
+  const SafetensorsReader reader(path);
+  check_format(path, reader.outline());
+  if (!reader.outline().contains(merges_key)) return Tokenizer();
+  const Tensor& outline = reader.outline().at(merges_key);
+  const auto refuse = [&](const std::string& reason) {
+    throw FileError("[load] " + path + ": " + merges_key + ": " + reason);
+  };
+  if (outline.dtype() != DType::i32 || outline.rank() != 2 || outline.size(1) != 2 ||
+      outline.size(0) > Tokenizer::most_tokens)
+    refuse("no pairs of tokens, but " + describe(outline));
+  Tensor pairs = Tensor::empty(outline.shape(), outline.options());
+  reader.read(merges_key, pairs);
+  const std::vector<std::int32_t> numbers = pairs.to_vector<std::int32_t>();
+  std::vector<Tokenizer::Merge> merges;
+  for (std::size_t i = 0; i < numbers.size(); i += 2) merges.emplace_back(numbers[i], numbers[i + 1]);
+  try {
+    return Tokenizer(std::move(merges));
+  } catch (const ValueError& error) {
+    refuse(error.what());
+  }
+  return Tokenizer();
 }
 
 std::map<std::string, std::string> read_training_metadata(const std::string& path) {

@@ -1,16 +1,19 @@
 // Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file: parameters
-// and buffers as "model.<name>", optimiser state as "optimizer.<name>", and the counters as metadata. A file written
+// and buffers as "model.<name>", optimiser state as "optimizer.<name>", the pairs that a tokenizer merges as
+// "tokenizer.merges" (merges, 2) i32, and the counters as metadata. A file written
 // before parameters counted their own steps is read as if each had taken every step of the optimiser.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "nn/loss_scaler.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
+#include "nn/text/tokenizer.h"
 
 namespace poolgrad::nn {
 
@@ -20,19 +23,34 @@ struct TrainingState {
   std::int64_t data_position = 0;                    // examples drawn
   kernels::RandomKey generator = {};                 // of dropout
   std::optional<LossScaler::State> loss_scale = {};  // of a run that has one
+  std::shared_ptr<const Tokenizer> tokenizer = {};   // of the text; none: of bytes
   std::map<std::string, std::string> metadata = {};  // the caller's own: configuration
 };
 
+/// What a checkpoint has of an optimiser.
+struct OptimizerState {
+  NamedTensors tensors;
+  std::int64_t steps = 0;
+  std::vector<std::int64_t> parameter_steps;  // of every parameter of the model
+};
+
 /// Writes atomically: on a full disk the old file survives. Throws FileError.
+void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
+                         const TrainingState& state);
 void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
                          const TrainingState& state);
-/// Reads the metadata, the counters and all tensors; model and optimiser change only if everything fits. Throws
-/// FileError for a malformed file and ValueError for one of another model. A disk that fails while tensors are read may
-/// leave some of them changed.
-TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer);
+/// Reads the metadata, the counters and the tensors of model and optimiser; model and optimiser change only if
+/// everything fits. Throws FileError for a malformed file and ValueError for one of another model. A disk that fails
+/// while tensors are read may leave some of them changed. An optimiser of some of the model's parameters (`own`, their
+/// numbers) takes theirs.
+TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
+                                  const std::optional<std::vector<std::size_t>>& own = std::nullopt);
 /// The parameters alone, for a model that is to be used; returns the caller's metadata. Throws as
 /// load_training_state().
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model);
+/// The tokenizer alone; that of bytes where the file has none. Throws FileError, also for merges that make no
+/// tokenizer.
+Tokenizer load_tokenizer(const std::string& path);
 /// The caller's metadata alone. Throws FileError.
 std::map<std::string, std::string> read_training_metadata(const std::string& path);
 

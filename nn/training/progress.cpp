@@ -95,11 +95,13 @@ InterruptGuard::InterruptGuard() {
   stop_requested = 0;
   std::signal(SIGINT, request_stop);
   std::signal(SIGTERM, request_stop);
+  std::signal(SIGUSR1, request_stop);
 }
 
 InterruptGuard::~InterruptGuard() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
+  std::signal(SIGUSR1, SIG_DFL);
 }
 
 bool InterruptGuard::interrupted() { return stop_requested != 0; }

@@ -56,8 +56,8 @@ class Progress {
 /// Writes the file whole. Throws FileError, "[operation] cannot write path".
 void write_text(const std::string& path, const std::string& text, const std::string& operation);
 
-/// Ctrl-C as a request to stop cleanly: while alive, the first SIGINT or SIGTERM only sets a flag; a second one ends
-/// the program as usual.
+/// Ctrl-C as a request to stop cleanly: while alive, the first SIGINT, SIGTERM or SIGUSR1 (which mpirun passes on to
+/// its ranks) only sets a flag; a second one ends the program as usual.
 class InterruptGuard {
  public:
   InterruptGuard();

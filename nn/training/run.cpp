@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <numeric>
 #include <utility>
 
 #include "allocator/error.h"
@@ -17,8 +16,9 @@ namespace poolgrad::nn {
 namespace {
 
 constexpr std::int64_t interim_batches = 4;
-constexpr std::int64_t prompt_bytes = 64;
-constexpr std::size_t traced_events = std::size_t{1} << 19;  // of a step
+constexpr std::int64_t prompt_tokens = 64;
+constexpr std::int64_t most_searched_for_a_line = std::int64_t{16} << 20;  // tokens
+constexpr std::size_t traced_events = std::size_t{1} << 19;                // of a step
 
 using Json = nlohmann::ordered_json;
 
@@ -43,8 +43,8 @@ double share_of_forward(const RematerialisationStatistics& s) {
   return s.recorded_nanoseconds > 0 ? s.recomputed_nanoseconds / s.recorded_nanoseconds : 0.0;
 }
 
-std::string json_report(const TrainResult& r, const Json& config) {
-  Json steps = Json::array(), validations = Json::array(), positions = Json::array(), categories;
+std::string json_report(const TrainResult& r, const Json& config, const Corpus& corpus) {
+  Json steps = Json::array(), validations = Json::array(), positions = Json::array(), texts = Json::array(), categories;
   for (const StepRecord& record : r.steps) {
     Json step;
     for_each_field(record, [&](const char* name, auto value) { step[name] = value; });
@@ -53,6 +53,8 @@ std::string json_report(const TrainResult& r, const Json& config) {
   for (const auto& [step, loss] : r.validations) validations.push_back({{"step", step}, {"loss", loss}});
   for (const PositionLoss& p : r.by_position)
     positions.push_back({{"first", p.first}, {"last", p.last}, {"loss", p.loss}});
+  for (std::size_t i = 0; i < r.by_text.size(); ++i)
+    texts.push_back({{"text", corpus.texts[i].path}, {"loss", r.by_text[i]}});
   for (std::size_t i = 0; i < category_count; ++i)
     categories[std::string(to_string(static_cast<Category>(i)))] = r.bytes_by_category[i];
   Json recomputed;
@@ -71,6 +73,7 @@ std::string json_report(const TrainResult& r, const Json& config) {
       {"validation_loss", r.validation_loss},
       {"validation_bytes", r.validation_bytes},
       {"loss_by_position", positions},
+      {"loss_by_text", texts},
       {"baselines",
        {{"unigram", r.baselines.unigram}, {"bigram", r.baselines.bigram}, {"trigram", r.baselines.trigram}}},
       {"interrupted", r.interrupted},
@@ -139,20 +142,20 @@ std::string describe_status(const StepRecord& s, std::int64_t steps, double eta)
 }
 
 /// The loss at every fourth octave and the last: "3.412 after 1 byte, 2.108 after 9 to 16, ...".
-std::string describe_positions(const std::vector<PositionLoss>& positions) {
+std::string describe_positions(const std::vector<PositionLoss>& positions, const Corpus& corpus) {
   std::string text;
   for (std::size_t i = 0; i < positions.size(); ++i) {
     if (i % 4 != 0 && i + 1 != positions.size()) continue;
     const PositionLoss& p = positions[i];
     text += fmt::format("{}{:.3f} after {}", text.empty() ? "" : ", ", p.loss, p.first);
     if (p.last > p.first) text += fmt::format(" to {}", p.last);
-    if (i == 0) text += " byte";
+    if (i == 0) text += corpus.of_bytes() ? " byte" : " token";
   }
   return text;
 }
 
 /// The report at the end: loss curve, validation beside the baselines, sample, memory by category, files.
-std::string describe_result(const TrainResult& r) {
+std::string describe_result(const TrainResult& r, const Corpus& corpus) {
   std::vector<double> losses;
   for (const StepRecord& step : r.steps) losses.push_back(step.loss);
   std::string text = r.interrupted ? fmt::format("\nstopped after step {}\n", r.steps.back().step) : "\n";
@@ -162,7 +165,9 @@ std::string describe_result(const TrainResult& r) {
   text +=
       fmt::format("held out {:.4f} nats per byte (unigram {:.4f}, bigram {:.4f}, trigram {:.4f}); {} bytes scored\n",
                   r.validation_loss, r.baselines.unigram, r.baselines.bigram, r.baselines.trigram, r.validation_bytes);
-  if (!r.by_position.empty()) text += fmt::format("         {}\n", describe_positions(r.by_position));
+  for (std::size_t i = 0; i < r.by_text.size(); ++i)
+    text += fmt::format("         {:.4f} of {}\n", r.by_text[i], corpus.texts[i].path);
+  if (!r.by_position.empty()) text += fmt::format("         {}\n", describe_positions(r.by_position, corpus));
   text += fmt::format("speed    {} tok/s, {} in all\n", format_count(r.tokens_per_second), format_duration(r.seconds));
   if (!r.sample.empty())
     text += fmt::format("sample   (the first {} bytes are held-out text)\n{}\n", r.prompt.size(),
@@ -188,13 +193,23 @@ std::string describe_result(const TrainResult& r) {
   return text;
 }
 
-/// `prompt_bytes` bytes from the middle of the held-out text, from the start of a line.
-std::string prompt_from(const Corpus& corpus, std::int64_t context) {
-  auto begin = corpus.validation.begin() + static_cast<std::ptrdiff_t>(corpus.validation.size() / 2);
-  const auto line = std::find(begin, corpus.validation.end(), '\n');
-  if (line != corpus.validation.end()) begin = line + 1;
-  const auto length = std::min<std::ptrdiff_t>({prompt_bytes, context / 2, corpus.validation.end() - begin});
-  return length > 0 ? std::string(begin, begin + length) : "\n";
+/// `prompt_tokens` tokens from the middle of the (first) held-out text, from the start of a line.
+std::vector<std::int64_t> prompt_from(const Corpus& corpus, std::int64_t context) {
+  const Text& text = corpus.texts.front().validation_tokens;
+  const std::int64_t middle = text.size() / 2;
+  std::int64_t begin = middle;
+  constexpr std::int64_t at_once = 4096;
+  const std::int64_t end = std::min(text.size(), middle + most_searched_for_a_line);
+  for (std::int64_t i = middle; begin == middle && i < end; i += at_once) {
+    const std::vector<std::int32_t> part = text.read(i, std::min(at_once, end - i));
+    const auto line = std::ranges::find_if(
+        part, [&](std::int32_t token) { return corpus.tokenizer->bytes_of(token).ends_with('\n'); });
+    if (line != part.end()) begin = i + (line - part.begin()) + 1;
+  }
+  const std::int64_t length = std::min({prompt_tokens, context / 2, text.size() - begin});
+  if (length <= 0) return corpus.tokenizer->encode("\n");
+  const std::vector<std::int32_t> tokens = text.read(begin, length);
+  return {tokens.begin(), tokens.end()};
 }
 
 void take_statistics(const CachingAllocator& pool, TrainResult& result) {
@@ -215,10 +230,22 @@ StepRecord traced_step(Trainer& trainer, std::optional<Trace>& trace) {
   return record;
 }
 
-/// The steps, with a line where one is due.
-void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result) {
+bool leads(const Trainer& trainer) {
+  return trainer.options().ranks == nullptr || trainer.options().ranks->rank() == 0;
+}
+
+/// On any rank: all stop after the same step.
+bool interrupted_anywhere(const Trainer& trainer) {
+  double interrupted = InterruptGuard::interrupted() ? 1 : 0;
+  if (Ranks* const ranks = trainer.options().ranks) ranks->sum({&interrupted, 1});
+  return interrupted > 0;
+}
+
+/// The steps, with a line where one is due. Returns the last held-out loss.
+HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result) {
   const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
   double milliseconds = 0, tokens = 0;
+  HeldOutLoss held_out;
   const Stopwatch watch;
   while (trainer.steps_done() < steps && !result.interrupted) {
     if (options.trace_step && !result.step_trace && (result.steps.size() == 1 || trainer.steps_done() + 1 == steps))
@@ -228,10 +255,13 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     const StepRecord& record = result.steps.back();
     milliseconds += record.milliseconds;
     tokens += static_cast<double>(trainer.options().batch * trainer.model().config().context);
-    result.interrupted = InterruptGuard::interrupted() || record.step == options.stop_after;
+    result.interrupted = interrupted_anywhere(trainer) || record.step == options.stop_after;
     const bool reports = record.step == first + 1 || record.step % std::max<std::int64_t>(options.report, 1) == 0 ||
                          record.step == steps || result.interrupted;
-    if (reports) result.validations.emplace_back(record.step, trainer.validate(interim_batches));
+    if (reports) {
+      held_out = trainer.validate(interim_batches);
+      result.validations.emplace_back(record.step, held_out.loss);
+    }
     const double done = static_cast<double>(record.step - first);
     const double eta = watch.seconds() / done * static_cast<double>(steps - record.step);
     take_statistics(trainer.pool(), result);
@@ -244,15 +274,20 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     if (!reports) progress.status(describe_status(record, steps, eta));
   }
   if (milliseconds > 0) result.tokens_per_second = tokens / milliseconds * 1e3;
+  return held_out;
 }
 
-/// Means over 1, 2, 3 to 4, 5 to 8, ... bytes to go by.
-std::vector<PositionLoss> in_octaves(const std::vector<double>& losses) {
+/// Means over 1, 2, 3 to 4, 5 to 8, ... tokens to go by.
+std::vector<PositionLoss> in_octaves(const HeldOutLoss& held_out) {
   std::vector<PositionLoss> result;
-  const std::int64_t length = std::ssize(losses);
+  const std::int64_t length = std::ssize(held_out.by_position);
   for (std::int64_t first = 1, last = 1; first <= length; first = last + 1, last = std::min(2 * last, length)) {
-    const auto begin = losses.begin() + first - 1, end = losses.begin() + last;
-    result.push_back({first, last, std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin)});
+    double nats = 0, share = 0;
+    for (auto i = static_cast<std::size_t>(first - 1); i < static_cast<std::size_t>(last); ++i) {
+      nats += held_out.by_position[i] * held_out.shares[i];
+      share += held_out.shares[i];
+    }
+    result.push_back({first, last, nats / share});
   }
   return result;
 }
@@ -261,14 +296,17 @@ std::vector<PositionLoss> in_octaves(const std::vector<double>& losses) {
 void judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
   // A short run is not held up by a long text: at most a quarter of the bytes that were trained on.
   const std::int64_t batches = std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
-  const std::vector<double> losses = trainer.loss_by_position(batches);
-  result.validation_loss = std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
-  result.by_position = in_octaves(losses);
-  result.validation_bytes = batches * trainer.validation_batch_bytes();
-  result.prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
+  const HeldOutLoss held_out = trainer.loss_by_position(batches);
+  result.validation_loss = held_out.loss;
+  result.by_position = in_octaves(held_out);
+  result.by_text = held_out.by_text;
+  result.validation_bytes = held_out.bytes;
+  if (!leads(trainer)) return;
+  const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
+  result.prompt = trainer.corpus().tokenizer->decode(prompt);
   trainer.model().eval();
-  result.sample =
-      sample_text(trainer.model(), result.prompt, sample, {.seed = trainer.options().seed}, trainer.device());
+  result.sample = sample_text(trainer.model(), prompt, sample, {.seed = trainer.options().seed}, trainer.device(),
+                              trainer.corpus().tokenizer);
 }
 
 }  // namespace
@@ -277,22 +315,24 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   const Stopwatch watch;
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
+  if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
   TrainResult result;
-  result.baselines = ngram_baselines(trainer.corpus().train, trainer.corpus().validation);
-  take_steps(trainer, options, progress, result);
+  if (leads(trainer)) result.baselines = ngram_baselines(trainer.corpus());
+  const HeldOutLoss last = take_steps(trainer, options, progress, result);
   if (options.save.empty() && result.interrupted && !trainer.device().is_sim() && options.stop_after == 0)
     options.save = "poolgrad-train.safetensors";
   if (!options.save.empty()) {
     trainer.save(options.save, options.metadata);
-    result.written.emplace_back("checkpoint", options.save);
+    if (leads(trainer)) result.written.emplace_back("checkpoint", options.save);
   }
   if (!result.interrupted) {
     judge(trainer, options.sample, result);
   } else {
-    result.validation_loss = result.validations.back().second;
-    result.validation_bytes = interim_batches * trainer.validation_batch_bytes();
+    result.validation_loss = last.loss;
+    result.by_text = last.by_text;
+    result.validation_bytes = last.bytes;
   }
   take_statistics(trainer.pool(), result);
   if (options.memory != nullptr) {
@@ -302,14 +342,14 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   result.seconds = watch.seconds();
   if (!options.json.empty()) {
     result.written.emplace_back("report", options.json);
-    write_text(options.json, json_report(result, config), "train");
+    write_text(options.json, json_report(result, config, trainer.corpus()), "train");
   }
   if (!options.csv.empty()) {
     result.written.emplace_back("steps", options.csv);
     write_text(options.csv, csv_report(result), "train");
   }
   if (options.reported) options.reported(result, true);
-  if (!options.quiet) progress.line(describe_result(result));
+  if (!options.quiet) progress.line(describe_result(result, trainer.corpus()));
   return result;
 }
 

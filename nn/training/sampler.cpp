@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
@@ -95,14 +96,19 @@ std::int64_t Sampler::next(std::vector<double> logits, std::span<const std::int6
   return static_cast<std::int64_t>(last);
 }
 
-TextWriter::TextWriter(LanguageModel& model, const SamplerOptions& options, Device device)
-    : model_(model), sampler_(options), device_(device), state_(model.new_state()) {}
+TextWriter::TextWriter(LanguageModel& model, const SamplerOptions& options, Device device,
+                       std::shared_ptr<const Tokenizer> tokenizer)
+    : model_(model),
+      sampler_(options),
+      device_(device),
+      tokenizer_(tokenizer ? std::move(tokenizer) : std::make_shared<const Tokenizer>()),
+      state_(model.new_state()) {}
 
-void TextWriter::read(std::string_view text) {
-  for (const char c : text) text_.push_back(static_cast<unsigned char>(c));
-}
+void TextWriter::read(std::string_view text) { read(tokenizer_->encode(text)); }
 
-char TextWriter::write() {
+void TextWriter::read(std::span<const std::int64_t> tokens) { text_.insert(text_.end(), tokens.begin(), tokens.end()); }
+
+std::string_view TextWriter::write() {
   if (text_.empty()) throw ValueError("[text_writer] there is nothing to go on from");
   const NoGradGuard no_grad;
   const std::int64_t context = model_.config().context;
@@ -121,12 +127,14 @@ char TextWriter::write() {
     }
     const Tensor logits = model_.logits(tokens, &state_);
     known_ += length;
-    text_.push_back(sampler_.next(select(select(logits, 1, length - 1), 0, 0).to_vector<double>(), text_));
+    std::vector<double> row = select(select(logits, 1, length - 1), 0, 0).to_vector<double>();
+    row.resize(std::min(row.size(), static_cast<std::size_t>(tokenizer_->size())));
+    text_.push_back(sampler_.next(std::move(row), text_));
   } catch (...) {  // some blocks may have seen what others have not
     forget();
     throw;
   }
-  return static_cast<char>(text_.back());
+  return tokenizer_->bytes_of(text_.back());
 }
 
 void TextWriter::start_anew() {
@@ -147,15 +155,20 @@ std::size_t TextWriter::cache_bytes() const {
   return bytes;
 }
 
-std::string sample_text(LanguageModel& model, const std::string& prompt, std::int64_t bytes,
-                        const SamplerOptions& options, Device device) {
+std::string sample_text(LanguageModel& model, std::span<const std::int64_t> prompt, std::int64_t tokens,
+                        const SamplerOptions& options, Device device, std::shared_ptr<const Tokenizer> tokenizer) {
   if (prompt.empty()) throw ValueError("[sample_text] the prompt must not be empty");
-  TextWriter writer(model, options, device);
+  TextWriter writer(model, options, device, std::move(tokenizer));
   writer.read(prompt);
   const std::int64_t room = model.config().context - std::ssize(prompt);
   std::string text;
-  for (std::int64_t i = 0; i < std::min(bytes, room); ++i) text += writer.write();
+  for (std::int64_t i = 0; i < std::min(tokens, room); ++i) text += writer.write();
   return text;
+}
+
+std::string sample_text(LanguageModel& model, const std::string& prompt, std::int64_t bytes,
+                        const SamplerOptions& options, Device device) {
+  return sample_text(model, Tokenizer().encode(prompt), bytes, options, device);
 }
 
 }  // namespace poolgrad::nn

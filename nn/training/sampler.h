@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "nn/language_model.h"
+#include "nn/text/tokenizer.h"
 
 namespace poolgrad::nn {
 
@@ -48,21 +50,25 @@ class Sampler {
   std::uint64_t drawn_ = 0;
 };
 
-/// Text by a model of bytes, each drawn after all that was read and written before. Keys and values are kept, in the
+/// Text by a model of tokens, each drawn after all that was read and written before. Keys and values are kept, in the
 /// model's pool. Where the context is full, the newer half of the text is read again from its beginning, as the start
 /// of a text, and writing goes on from there: any attention and any kind of positions can do that.
 class TextWriter {
  public:
-  /// The model must outlive the writer. Its dropout draws unless it is in eval() mode.
-  explicit TextWriter(LanguageModel& model, const SamplerOptions& options = {}, Device device = cpu);
+  /// The model must outlive the writer. Its dropout draws unless it is in eval() mode. Without a tokenizer tokens are
+  /// bytes; tokens of the model that the tokenizer does not have are never written.
+  explicit TextWriter(LanguageModel& model, const SamplerOptions& options = {}, Device device = cpu,
+                      std::shared_ptr<const Tokenizer> tokenizer = nullptr);
 
   /// What comes next is text of somebody else. The model sees it with the next write().
   void read(std::string_view text);
+  void read(std::span<const std::int64_t> tokens);
   /// A new text: nothing was read before.
   void start_anew();
-  /// The next byte. Throws ValueError where there is nothing yet to go on from, and what the model throws; the text is
-  /// then as before. The same number of operators runs on every device.
-  char write();
+  /// The bytes of the next token, which may begin or end within a character. Throws ValueError where there is nothing
+  /// yet to go on from, and what the model throws; the text is then as before. The same number of operators runs on
+  /// every device.
+  std::string_view write();
 
   /// Positions whose keys and values are kept.
   std::int64_t positions() const { return known_; }
@@ -78,14 +84,19 @@ class TextWriter {
   LanguageModel& model_;
   Sampler sampler_;
   Device device_;
+  std::shared_ptr<const Tokenizer> tokenizer_;
   LanguageModel::State state_;
   std::vector<std::int64_t> text_;  // at most what the model sees, and what it is to read next
-  std::int64_t known_ = 0;          // bytes of it that the state holds
+  std::int64_t known_ = 0;          // tokens of it that the state holds
   std::int64_t restarts_ = 0;
 };
 
-/// Continues `prompt` by `bytes` bytes. At most the model's context, prompt included, is written. Throws ValueError for
-/// an empty prompt and for options that Sampler refuses.
+/// Continues `prompt` by so many tokens. At most the model's context, prompt included, is written. Throws ValueError
+/// for an empty prompt and for options that Sampler refuses.
+std::string sample_text(LanguageModel& model, std::span<const std::int64_t> prompt, std::int64_t tokens,
+                        const SamplerOptions& options = {}, Device device = cpu,
+                        std::shared_ptr<const Tokenizer> tokenizer = nullptr);
+/// The same of a model of bytes.
 std::string sample_text(LanguageModel& model, const std::string& prompt, std::int64_t bytes,
                         const SamplerOptions& options = {}, Device device = cpu);
 

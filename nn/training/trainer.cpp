@@ -14,7 +14,6 @@
 #include "autograd/operators/views.h"
 #include "nn/chunked.h"
 #include "nn/training/progress.h"
-#include "nn/training/random.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad::nn {
@@ -23,19 +22,12 @@ namespace {
 
 constexpr std::int64_t warmup_steps = 20;
 
-/// FNV-1a of the text, by which a checkpoint knows it again.
-std::string fingerprint(const std::vector<std::uint8_t>& text) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::uint8_t byte : text) hash = (hash ^ byte) * 0x100000001b3u;
-  return fmt::format("{:016x}", hash);
-}
-
 Device device_of(const Module& model) {
   const std::vector<Tensor> parameters = model.parameters();
   return parameters.empty() ? cpu : parameters.front().device();
 }
 
-std::unique_ptr<Optimizer> optimizer_for(const LanguageModel& model, const TrainerOptions& o) {
+std::unique_ptr<Optimizer> optimizer_for(NamedTensors parameters, const TrainerOptions& o) {
   constexpr double momentum = 0.9;
   const AdamWOptions adamw{
       .learning_rate = o.learning_rate, .beta2 = 0.95, .weight_decay = o.weight_decay, .decay_matrices_only = true};
@@ -46,7 +38,7 @@ std::unique_ptr<Optimizer> optimizer_for(const LanguageModel& model, const Train
   switch (o.optimizer) {
     case OptimizerKind::adamw: break;
     case OptimizerKind::sgd:
-      return std::make_unique<SGD>(model.named_parameters(),
+      return std::make_unique<SGD>(std::move(parameters),
                                    SGDOptions{.learning_rate = o.learning_rate,
                                               .momentum = momentum,
                                               .weight_decay = o.weight_decay * (1 - momentum),
@@ -54,12 +46,17 @@ std::unique_ptr<Optimizer> optimizer_for(const LanguageModel& model, const Train
                                               .groups = {{.applies = is_vector, .weight_decay = 0.0}}});
     case OptimizerKind::lion:
       return std::make_unique<Lion>(
-          model.named_parameters(),
+          std::move(parameters),
           LionOptions{.learning_rate = o.learning_rate, .weight_decay = o.weight_decay, .decay_matrices_only = true});
     case OptimizerKind::muon:
-      return std::make_unique<Muon>(model.named_parameters(), MuonOptions{.adamw = adamw, .left_to_adamw = is_table});
+      return std::make_unique<Muon>(std::move(parameters), MuonOptions{.adamw = adamw, .left_to_adamw = is_table});
   }
-  return std::make_unique<AdamW>(model.named_parameters(), adamw);
+  return std::make_unique<AdamW>(std::move(parameters), adamw);
+}
+
+TrainerOptions with_rate(TrainerOptions options) {
+  if (options.learning_rate == 0) options.learning_rate = usual_learning_rate(options.optimizer);
+  return options;
 }
 
 std::optional<LossScaler> scaler_for(const TrainerOptions& options, Device device) {
@@ -81,28 +78,39 @@ std::pair<double, double> read_together(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm, std::string operation,
-                           LossScaler* scaler)
+                           LossScaler* scaler, Ranks* ranks, std::vector<int> owners)
     : model_(model),
       optimizer_(optimizer),
       clip_norm_(clip_norm),
       operation_(std::move(operation)),
       scaler_(scaler),
+      ranks_(ranks),
+      owners_(std::move(owners)),
       pool_(allocator_for(device_of(model))),
-      device_allocations_(pool_.statistics().num_device_alloc) {}
+      device_allocations_(pool_.statistics().num_device_alloc) {
+  if (ranks_ == nullptr) return;
+  std::vector<Tensor> trained;
+  for (const Tensor& parameter : model.parameters())
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  sums_ = ranks_->sum_gradients(trained);
+}
 
 StepRecord TrainingStep::run(double learning_rate, double tokens, const std::function<Tensor()>& loss) {
   const Stopwatch watch;
   pool_.begin_step();
   StepRecord record{.step = steps_ + 1, .learning_rate = learning_rate};
   Tensor value;
+  if (sums_) sums_->begin();
   {
     const Tensor total = loss();
     value = total.detach();
     const MemoryScope scope("backward", Category::gradient);
     (scaler_ == nullptr ? total : scaler_->scaled(total * (1.0 / tokens))).backward();
   }
+  if (sums_) sums_->finish();
   double norm = 0;  // of the gradients as they are
   std::tie(record.loss, norm) = read_together(value, gradient_norm_tensor(model_.parameters()));
+  if (ranks_ != nullptr) ranks_->sum({&record.loss, 1});
   if (scaler_ != nullptr) record.loss_scale = scaler_->scale();
   record.loss /= tokens;
   record.gradient_norm = std::abs(norm) / (scaler_ == nullptr ? tokens : record.loss_scale);
@@ -116,7 +124,12 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
     scaler_->step(optimizer_, norm, clip_norm_);
     record.skipped_steps = scaler_->state().skipped;
   }
-  optimizer_.zero_grad();
+  if (owners_.empty()) {
+    optimizer_.zero_grad();
+  } else {
+    for (Tensor& parameter : model_.parameters()) parameter.set_grad({});
+    ranks_->share_out(model_.parameters(), owners_);
+  }
   ++steps_;
 
   record.milliseconds = watch.milliseconds();
@@ -130,30 +143,52 @@ StepRecord TrainingStep::run(double learning_rate, double tokens, const std::fun
 }
 
 Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options)
-    : options_(options),
+    : options_(with_rate(options)),
       model_(std::move(model)),
       corpus_(std::move(corpus)),
+      windows_(corpus_, model_->config().context, options.batch, options.seed),
       device_(device_of(*model_)),
-      optimizer_(optimizer_for(*model_, options)),
+      owners_(options.ranks && options.shard_optimizer ? owners_of(model_->parameters(), options.ranks->size())
+                                                       : std::vector<int>()),
+      optimizer_(optimizer_of(options.ranks ? options.ranks->rank() : 0)),
       schedule_{.kind = options.schedule,
-                .peak = options.learning_rate,
+                .peak = options_.learning_rate,
                 .warmup = std::min(warmup_steps, options.steps / 2),
                 .steps = options.steps},
       scaler_(scaler_for(options, device_)),
-      step_(*model_, *optimizer_, options.clip_norm, "train", scaler_ ? &*scaler_ : nullptr) {
-  const std::int64_t context = model_->config().context;
-  const auto bytes = static_cast<std::int64_t>(corpus_.train.size());
-  if (bytes <= context)
-    throw ValueError(fmt::format("[train] the text is shorter than the context: {} bytes to train on, --context {}",
-                                 bytes, context));
-  if (corpus_.validation.size() < 2) throw ValueError("[train] the text is too short to hold any of it out");
-  if (options.batch < 1)
-    throw ValueError(fmt::format("[train] the batch must be at least 1, but is {}", options.batch));
+      step_(*model_, *optimizer_, options.clip_norm, "train", scaler_ ? &*scaler_ : nullptr, options.ranks, owners_) {
+  if (const std::int64_t tokens = corpus_.tokenizer->size(), known = model_->config().vocabulary;
+      !corpus_.of_bytes() && tokens > known)
+    throw ValueError(fmt::format("[train] the text is of {} different tokens, the model knows {}", tokens, known));
   if (options.chunk < 0 || options.store_every < 1)
     throw ValueError(
         fmt::format("[train] chunks must have at least 1 position (0: no chunks) and states be kept every "
                     "so many of them: chunk {}, store_every {}",
                     options.chunk, options.store_every));
+  if (options.ranks == nullptr) return;
+  std::vector<std::int64_t> lengths{model_->config().context};
+  for (const WindowPlan::Batch& batch : windows_.held_out(1)) lengths.push_back(batch.length);
+  for (const std::int64_t length : lengths)
+    if (share(length).positions.count < length && options.chunk > 0)
+      throw ValueError("[train] chunks go through whole sequences, and ranks share them: no chunks, or no ring");
+  options.ranks->agree({{"text", corpus_.fingerprint()}, {"weights of the texts", corpus_.describe_weights()}});
+}
+
+NamedTensors Trainer::owned_by(int rank) const {
+  NamedTensors all = model_->named_parameters(), owned;
+  if (owners_.empty()) return all;
+  for (std::size_t i = 0; i < all.size(); ++i)
+    if (owners_[i] == rank) owned.push_back(all[i]);
+  return owned;
+}
+
+std::unique_ptr<Optimizer> Trainer::optimizer_of(int rank) const { return optimizer_for(owned_by(rank), options_); }
+
+std::uint64_t Trainer::optimizer_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : optimizer_->state())
+    bytes += static_cast<std::uint64_t>(tensor.count()) * size_of(tensor.dtype());
+  return bytes;
 }
 
 void Trainer::resume(const std::string& path, bool other_text) {
@@ -161,12 +196,22 @@ void Trainer::resume(const std::string& path, bool other_text) {
   const auto entry = [&](const std::string& name, const std::string& otherwise) {
     return metadata.contains(name) ? metadata.at(name) : otherwise;
   };
-  if (!other_text && entry("text", "") != fingerprint(corpus_.train))
+  if (!other_text && !corpus_.has_fingerprint(entry("text", "")))
     throw ValueError("[train] the checkpoint " + path + " was trained on another text (--other-text allows it)");
+  if (const std::string there = entry("text_weights", ""), here = corpus_.describe_weights();
+      !other_text && there != here)
+    throw ValueError(fmt::format("[train] the checkpoint {} was trained on texts of weights {}, not {}", path,
+                                 there.empty() ? "none" : there, here.empty() ? "none" : here));
+  if (entry("merges", "") != corpus_.tokenizer->fingerprint())
+    throw ValueError("[train] the checkpoint " + path + " has another tokenizer than the text");
   if (const std::string by = entry("optimizer", "adamw"); by != to_string(options_.optimizer))
     throw ValueError(fmt::format("[train] the checkpoint {} was trained by {}, whose state {} cannot go on with", path,
                                  by, to_string(options_.optimizer)));
-  const TrainingState state = load_training_state(path, *model_, *optimizer_);
+  std::optional<std::vector<std::size_t>> own;
+  if (!owners_.empty()) own.emplace();
+  for (std::size_t i = 0; i < owners_.size(); ++i)
+    if (owners_[i] == options_.ranks->rank()) own->push_back(i);
+  const TrainingState state = load_training_state(path, *model_, *optimizer_, own);
   if (state.step > options_.steps)
     throw ValueError(
         fmt::format("[train] the checkpoint {} has done {} steps, --steps is {}", path, state.step, options_.steps));
@@ -176,30 +221,86 @@ void Trainer::resume(const std::string& path, bool other_text) {
   options_.generator->set_state(state.generator);
 }
 
+OptimizerState Trainer::whole_optimizer_state() const {
+  OptimizerState whole{optimizer_->state(), optimizer_->steps(), optimizer_->parameter_steps()};
+  if (owners_.empty()) return whole;
+  Ranks& ranks = *options_.ranks;
+  std::vector<double> steps(owners_.size());  // every rank knows those of its own
+  for (std::size_t i = 0, own = 0; i < owners_.size(); ++i)
+    if (owners_[i] == ranks.rank()) steps[i] = static_cast<double>(whole.parameter_steps[own++]);
+  ranks.sum(steps);
+  whole.parameter_steps.assign(steps.begin(), steps.end());
+  for (int from = 1; from < ranks.size(); ++from) {
+    if (ranks.rank() != 0 && ranks.rank() != from) continue;
+    std::vector<Tensor> tensors;
+    const std::unique_ptr<Optimizer> theirs = ranks.rank() == 0 ? optimizer_of(from) : nullptr;
+    for (const auto& [name, tensor] : theirs ? theirs->state() : optimizer_->state()) tensors.push_back(tensor);
+    ranks.transfer(tensors, from, 0);
+    if (theirs) whole.tensors.insert(whole.tensors.end(), theirs->state().begin(), theirs->state().end());
+  }
+  return whole;
+}
+
 void Trainer::save(const std::string& path, std::map<std::string, std::string> metadata) const {
-  metadata["text"] = fingerprint(corpus_.train);
+  metadata["text"] = corpus_.fingerprint();
+  if (corpus_.weighted) metadata["text_weights"] = corpus_.describe_weights();
+  if (!corpus_.of_bytes()) metadata["merges"] = corpus_.tokenizer->fingerprint();
   metadata["optimizer"] = to_string(options_.optimizer);
   metadata["schedule"] = to_string(options_.schedule);
-  save_training_state(path, *model_, *optimizer_,
+  const OptimizerState optimizer = whole_optimizer_state();
+  if (options_.ranks != nullptr && options_.ranks->rank() != 0) return;
+  save_training_state(path, *model_, optimizer,
                       {.step = step_.steps(),
                        .data_position = data_position_,
                        .generator = options_.generator->state(),
                        .loss_scale = scaler_ ? std::optional(scaler_->state()) : std::nullopt,
+                       .tokenizer = corpus_.tokenizer,
                        .metadata = std::move(metadata)});
+}
+
+BatchShare Trainer::share(std::int64_t length) const {
+  if (options_.ranks != nullptr) return options_.ranks->share(options_.batch, length);
+  return {0, options_.batch, kernels::PositionMap::contiguous(length)};
+}
+
+TextWindows Trainer::share_of(std::vector<WindowPlace> places, std::int64_t length) {
+  if (options_.ranks == nullptr) return windows_of(places, length, device_);
+  const BatchShare own = share(length);
+  const bool whole = own.positions.count == length;
+  model_->set_part({.whole = length,
+                    .positions = whole ? kernels::PositionMap() : own.positions,
+                    .first_row = own.first_row,
+                    .rows = options_.batch});
+  places = {places.begin() + own.first_row, places.begin() + own.first_row + own.rows};
+  if (whole) return windows_of(places, length, device_);
+  const TextWindows windows = windows_of(places, length);
+  const MemoryScope scope("windows", Category::input);
+  const auto positions = [&](const Tensor& x) {
+    Tensor taken = Tensor::empty({own.rows, own.positions.count}, x.options());
+    for (const auto& piece : {own.positions.piece(0), own.positions.piece(1)})
+      if (const std::int64_t step = own.positions.stride, end = piece.position + (piece.count - 1) * step + 1;
+          piece.count > 0)
+        slice(taken, 1, piece.row, piece.row + piece.count).copy_from(slice(x, 1, piece.position, end, step));
+    return to(taken, device_);
+  };
+  return {positions(windows.tokens), positions(windows.targets)};
 }
 
 StepRecord Trainer::step() {
   const std::int64_t context = model_->config().context;
+  const auto tokens = static_cast<double>(options_.batch * context);
   TextWindows batch;  // lives until the step is done
-  return step_.run(schedule_.rate(step_.steps() + 1), static_cast<double>(options_.batch * context), [&] {
-    std::vector<std::int64_t> starts;
-    const std::uint64_t last_start = corpus_.train.size() - static_cast<std::size_t>(context);
-    for (std::int64_t row = 0; row < options_.batch; ++row)
-      starts.push_back(static_cast<std::int64_t>(
-          random_below(options_.seed, static_cast<std::uint64_t>(data_position_++), last_start)));
-    batch = windows_of(corpus_.train, starts, context, device_);
+  double bytes = 0;
+  StepRecord record = step_.run(schedule_.rate(step_.steps() + 1), tokens, [&] {
+    std::vector<WindowPlace> places;
+    for (std::int64_t row = 0; row < options_.batch; ++row) places.push_back(windows_.drawn(data_position_++));
+    for (const double of_position : windows_.target_bytes(places, context)) bytes += of_position;
+    batch = share_of(places, context);
     return loss_of(batch);
   });
+  model_->set_part({});
+  record.loss *= tokens / bytes;
+  return record;
 }
 
 Tensor Trainer::loss_of(const TextWindows& batch) {
@@ -209,55 +310,45 @@ Tensor Trainer::loss_of(const TextWindows& batch) {
                       {.chunk = options_.chunk, .store_every = options_.store_every});
 }
 
-std::int64_t Trainer::validation_length() const {
-  return std::min(model_->config().context, static_cast<std::int64_t>(corpus_.validation.size()) - 1);
-}
-
-std::int64_t Trainer::validation_batches() const {
-  const auto bytes = static_cast<std::int64_t>(corpus_.validation.size()) - 1;
-  return std::max<std::int64_t>(1, bytes / (validation_length() * options_.batch));
-}
-
-std::int64_t Trainer::for_held_out(std::int64_t batches, const std::function<void(const TextWindows&)>& f) {
+HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& add) {
   const NoGradGuard no_grad;
-  const std::int64_t length = validation_length();
-  const std::int64_t last_start = static_cast<std::int64_t>(corpus_.validation.size()) - 1 - length;
-  const std::int64_t windows = std::min(batches, validation_batches()) * options_.batch;
+  HeldOutSums sums(corpus_);
   model_->eval();
-  for (std::int64_t window = 0; window < windows;) {
-    std::vector<std::int64_t> starts;
-    for (std::int64_t row = 0; row < options_.batch; ++row, ++window)
-      starts.push_back(windows > 1 ? last_start * window / (windows - 1) : 0);
-    f(windows_of(corpus_.validation, starts, length, device_));
+  for (const auto& [text, places, length] : windows_.held_out(batches)) {
+    add(share_of(places, length), length, sums.nats(text));
+    sums.add_bytes(text, windows_.target_bytes(places, length));
   }
   model_->train();
-  return windows;
+  model_->set_part({});
+  if (options_.ranks != nullptr)
+    for (std::size_t text = 0; text < corpus_.texts.size(); ++text) options_.ranks->sum(sums.nats(text));
+  return sums.mean();
 }
 
-double Trainer::validate(std::int64_t batches) {
-  double sum = 0;
-  const std::int64_t windows = for_held_out(batches, [&](const TextWindows& batch) { sum += loss_of(batch).item(); });
-  return sum / static_cast<double>(windows * validation_length());
+HeldOutLoss Trainer::validate(std::int64_t batches) {
+  return for_held_out(batches, [&](const TextWindows& batch, std::int64_t, std::vector<double>& nats) {
+    nats.resize(1);
+    nats[0] += loss_of(batch).item();
+  });
 }
 
-std::vector<double> Trainer::loss_by_position(std::int64_t batches) {
-  const std::int64_t length = validation_length(), chunk = options_.chunk > 0 ? options_.chunk : length;
-  std::vector<double> sums(static_cast<std::size_t>(length));
-  const std::int64_t windows = for_held_out(batches, [&](const TextWindows& batch) {
+HeldOutLoss Trainer::loss_by_position(std::int64_t batches) {
+  return for_held_out(batches, [&](const TextWindows& batch, std::int64_t length, std::vector<double>& nats) {
+    nats.resize(static_cast<std::size_t>(length));
+    const kernels::PositionMap positions = share(length).positions;
+    const std::int64_t chunk = options_.chunk > 0 ? options_.chunk : length;
     const AutocastScope autocast(options_.autocast);
     auto state = model_->new_state(length);
-    for (std::int64_t begin = 0; begin < length; begin += chunk) {
-      const std::int64_t end = std::min(begin + chunk, length);
+    for (std::int64_t begin = 0; begin < positions.count; begin += chunk) {
+      const std::int64_t end = std::min(begin + chunk, positions.count), steps = end - begin;
       const auto part = [&](const Tensor& x) { return slice(x, 1, begin, end); };
       const std::vector<double> losses =
           model_->losses(part(batch.tokens), part(batch.targets), options_.chunk > 0 ? &state : nullptr)
               .to_vector<double>();
-      for (std::size_t i = 0; i < losses.size(); ++i)
-        sums[static_cast<std::size_t>(begin) + i % static_cast<std::size_t>(end - begin)] += losses[i];
+      for (std::int64_t i = 0; i < std::ssize(losses); ++i)
+        nats[static_cast<std::size_t>(positions.position(begin + i % steps))] += losses[static_cast<std::size_t>(i)];
     }
   });
-  for (double& sum : sums) sum /= static_cast<double>(windows);
-  return sums;
 }
 
 }  // namespace poolgrad::nn

@@ -15,15 +15,19 @@
 #include "nn/loss_scaler.h"
 #include "nn/optimizer.h"
 #include "nn/schedule.h"
+#include "nn/text/corpus.h"
+#include "nn/text/ngram.h"
+#include "nn/text/windows.h"
 #include "nn/training/checkpoint.h"
-#include "nn/training/text.h"
+#include "nn/training/held_out.h"
+#include "nn/training/ranks.h"
 
 namespace poolgrad::nn {
 
 /// What a step found.
 struct StepRecord {
   std::int64_t step = 0;     // counted from 1
-  double loss = 0;           // mean over the tokens of this step
+  double loss = 0;           // mean over the tokens of this step; of a Trainer: nats per byte
   double gradient_norm = 0;  // of the mean, before clipping; not finite where the step was skipped
   double learning_rate = 0;
   double loss_scale = 1;           // of the backward pass
@@ -39,13 +43,16 @@ struct StepRecord {
 class TrainingStep {
  public:
   /// Gradients are clipped at the global norm `clip_norm` (0: never). Errors begin with "[operation]". A scaler, which
-  /// must outlive it too, scales the mean loss; steps whose gradients are not finite are then skipped.
+  /// must outlive it too, scales the mean loss; steps whose gradients are not finite are then skipped. With ranks,
+  /// which must outlive it as well, loss, gradients and norm are those of all of them; `owners` says which rank's
+  /// optimiser has each of the model's parameters, which the others take over from it (none: every rank's has all).
   TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm = 1.0, std::string operation = "train",
-               LossScaler* scaler = nullptr);
+               LossScaler* scaler = nullptr, Ranks* ranks = nullptr, std::vector<int> owners = {});
 
   /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1); the optimiser's gradient
-  /// scale takes the mean. Updates at the rate and drops the gradients. The device is read once. Throws ValueError,
-  /// updating nothing, where the loss is not finite, and where gradients are not, unless the scaler skips the step.
+  /// scale takes the mean; with ranks, the sum of those that are here, of `tokens` on all ranks. Updates at the rate
+  /// and drops the gradients. The device is read once. Throws ValueError, updating nothing, where the loss is not
+  /// finite, and where gradients are not, unless the scaler skips the step.
   StepRecord run(double learning_rate, double tokens, const std::function<Tensor()>& loss);
 
   /// Steps done; set where a run goes on.
@@ -59,6 +66,9 @@ class TrainingStep {
   double clip_norm_;
   std::string operation_;
   LossScaler* scaler_;
+  Ranks* ranks_;
+  std::vector<int> owners_;
+  std::unique_ptr<GradientSums> sums_;
   CachingAllocator& pool_;
   std::int64_t steps_ = 0;
   std::uint64_t device_allocations_;
@@ -69,40 +79,46 @@ struct TrainerOptions {
   std::int64_t chunk = 0;  // positions of a chunk, nn/chunked.h; 0: all at once
   std::int64_t store_every = 1;
   std::int64_t steps = 1000;
-  double learning_rate = 3e-3;                  // at its peak, after 20 steps of warm-up
-  double clip_norm = 1.0;                       // 0: no clipping
-  double weight_decay = 0.1;                    // of matrices
-  std::uint64_t seed = 1;                       // decides which windows are drawn
+  double learning_rate = 0;   // at its peak, after 20 steps of warm-up; 0: usual_learning_rate() of the optimiser
+  double clip_norm = 1.0;     // 0: no clipping
+  double weight_decay = 0.1;  // of matrices
+  std::uint64_t seed = 1;     // decides which windows are drawn
   Generator* generator = &default_generator();  // of the model's dropout: a checkpoint holds its state
   std::optional<DType> autocast = {};           // of the model's loss; see AutocastScope
   std::optional<LossScalerOptions> loss_scale = {};
-  OptimizerKind optimizer = OptimizerKind::adamw;
+  OptimizerKind optimizer = OptimizerKind::muon;
   Schedule::Kind schedule = Schedule::Kind::cosine;  // down to a tenth
+  /// Those that train with this one, each with a trainer of the same model, text and options, of whose methods all call
+  /// the same ones. They share batches and sequences; must outlive the trainer. Null: none.
+  Ranks* ranks = nullptr;
+  bool shard_optimizer = false;  // each rank has the optimiser's state of its share of the parameters alone
 };
 
-/// Trains a model of bytes on windows of a text, each drawn by (seed, number of the window). AdamW has betas 0.9 and
-/// 0.95, Lion 0.9 and 0.99; SGD has Nesterov's momentum 0.9, through which its decay goes, and so takes a tenth of it;
-/// Muon leaves embeddings and head to AdamW.
+/// Trains a model on windows of text, of bytes or of tokens, each drawn by (seed, number of the window), of several
+/// texts also which one, by the weights: see WindowPlan. AdamW has betas 0.9 and 0.95, Lion 0.9 and 0.99; SGD has
+/// Nesterov's momentum 0.9, through which its decay goes, and so takes a tenth of it; Muon leaves embeddings and head
+/// to AdamW.
 class Trainer {
  public:
-  /// Throws ValueError for a text that is not longer than the model's context or of which less than two bytes are held
-  /// out, and for a batch below 1.
+  /// Throws ValueError for what WindowPlan refuses, and for a text of more tokens than the model knows.
   Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options = {});
+  Trainer(const Trainer&) = delete;
+  Trainer& operator=(const Trainer&) = delete;
 
   StepRecord step();
-  /// Nats per byte over `batches` batches spread evenly over the held-out text; at most all of it. Without dropout.
-  double validate(std::int64_t batches);
-  /// The same by position in the window: the mean over the windows of the loss at each, the first with one byte to go
-  /// by.
-  std::vector<double> loss_by_position(std::int64_t batches);
-  /// How many batches the held-out text holds, and the bytes that each scores.
-  std::int64_t validation_batches() const;
-  std::int64_t validation_batch_bytes() const { return options_.batch * validation_length(); }
+  /// On the batches of WindowPlan::held_out(). Without dropout.
+  HeldOutLoss validate(std::int64_t batches);
+  /// The same with the loss by position.
+  HeldOutLoss loss_by_position(std::int64_t batches);
+  /// How many batches the held-out text holds.
+  std::int64_t validation_batches() const { return windows_.held_out_batches(); }
 
-  /// A checkpoint, with the caller's metadata, a fingerprint of the text ("text"), "optimizer" and "schedule".
+  /// A checkpoint, with the caller's metadata, the tokenizer and its fingerprint ("merges", where tokens are not
+  /// bytes), that of the text ("text"), its weights ("text_weights", where it has some), "optimizer" and "schedule".
+  /// Rank 0 writes it, whole.
   void save(const std::string& path, std::map<std::string, std::string> metadata = {}) const;
-  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, another optimiser, another
-  /// text (unless `other_text`), or beyond the last step, and FileError.
+  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, tokenizer or optimiser, of
+  /// another text or other weights (unless `other_text`), or beyond the last step, and FileError.
   void resume(const std::string& path, bool other_text = false);
 
   std::int64_t steps_done() const { return step_.steps(); }
@@ -110,20 +126,31 @@ class Trainer {
   LanguageModel& model() { return *model_; }
   const Corpus& corpus() const { return corpus_; }
   Device device() const { return device_; }
+  /// Of the optimiser, on this rank.
+  std::uint64_t optimizer_bytes() const;
   CachingAllocator& pool() const { return step_.pool(); }
 
  private:
-  std::int64_t validation_length() const;
-  /// Calls f(batch) for `batches` batches of the held-out text, without gradients and dropout. Returns how many windows
-  /// they had.
-  std::int64_t for_held_out(std::int64_t batches, const std::function<void(const TextWindows&)>& f);
-  /// Sum over the batch.
+  /// What is here of the windows, of which the model is told.
+  TextWindows share_of(std::vector<WindowPlace> places, std::int64_t length);
+  BatchShare share(std::int64_t length) const;
+  /// The model's parameters that rank `rank` updates.
+  NamedTensors owned_by(int rank) const;
+  std::unique_ptr<Optimizer> optimizer_of(int rank) const;
+  /// That of all ranks, on rank 0.
+  OptimizerState whole_optimizer_state() const;
+  /// Calls add(batch, length, nats) for held-out batches, without gradients and dropout: adds to the nats of the text.
+  using HeldOutVisitor = std::function<void(const TextWindows&, std::int64_t length, std::vector<double>& nats)>;
+  HeldOutLoss for_held_out(std::int64_t batches, const HeldOutVisitor& add);
+  /// Sum over the batch, in nats.
   Tensor loss_of(const TextWindows& batch);
 
   TrainerOptions options_;
   std::unique_ptr<LanguageModel> model_;
   Corpus corpus_;
+  WindowPlan windows_;
   Device device_;
+  std::vector<int> owners_;  // by parameter; empty: every rank has all
   std::unique_ptr<Optimizer> optimizer_;
   Schedule schedule_;
   std::optional<LossScaler> scaler_;
@@ -131,7 +158,7 @@ class Trainer {
   std::int64_t data_position_ = 0;  // windows drawn so far
 };
 
-/// The held-out loss, in nats per byte, where from `first` to `last` bytes are there to go by.
+/// The held-out loss, in nats per byte, where from `first` to `last` tokens are there to go by.
 struct PositionLoss {
   std::int64_t first = 0, last = 0;
   double loss = 0;
@@ -142,7 +169,7 @@ struct TrainResult;
 struct RunOptions {
   std::int64_t report = 50;                          // steps between lines
   std::int64_t stop_after = 0;                       // save and stop after this step; 0: never
-  std::int64_t sample = 300;                         // bytes of text to write at the end
+  std::int64_t sample = 300;                         // tokens of text to write at the end
   std::string save = {};                             // checkpoint to write at the end, and when stopped
   std::string json = {};                             // report to write
   std::string csv = {};                              // steps to write
@@ -162,6 +189,7 @@ struct TrainResult {
   std::vector<std::pair<std::int64_t, double>> validations;  // step, nats per byte on a part of the held-out text
   double validation_loss = 0;                                // on all of it, or evenly spread windows of a short run
   std::int64_t validation_bytes = 0;                         // scored
+  std::vector<double> by_text;                               // of the same, where there are several texts
   std::vector<PositionLoss> by_position;                     // of the same: 1, 2, 3 to 4, 5 to 8, ...
   Baselines baselines;
   bool interrupted = false;

@@ -1,6 +1,7 @@
 // A ring between processes has the bits of a ring within one, and those differ from attend()'s by rounding.
 #include "allocator/caching_allocator.h"
 #include "attention/modules/ring_attention.h"
+#include "attention/ring/outline.h"
 #include "kernels/parallel.h"
 #include "tests/attention/attend_support.h"
 #include "tests/attention/ring/ring_support.h"
@@ -144,6 +145,31 @@ TEST_F(MpiRing, OfHalfPrecisionGathersInSinglePrecision) {
   sum(square(ring_attend_all(q, k, v, Pattern::causal(), ranks(), {.layout = Layout::zigzag}).out)).backward();
   const Tensor want = take_shard(k.grad(), Layout::zigzag, rank(), ranks());
   EXPECT_TRUE(bit_equal(run(Exchange::ring), want));
+}
+
+TEST_F(MpiRing, SendsWhatAnOutlineForesees) {
+  const RingShare share{.batch = 1, .tokens = 32, .heads = 4, .kv_heads = 2, .width = 4, .value_width = 6};
+  const RingInputs in = ring_inputs({1, 32 * ranks(), 32 * ranks(), 4, 2, 4, 6}, share.dtype);
+  const Pattern causal = Pattern::causal();
+  for (const Pattern& pattern : {causal, Pattern::window(40, 0), Pattern::dilated({16, 64, 256}, {1, 2, 4}) & causal})
+    for (const Layout layout : layouts)
+      for (const Exchange exchange : {Exchange::ring, Exchange::all_gather}) {
+        const RingOutline outline(pattern, layout, ranks(), 4, 32 * ranks());
+        const auto statistics = std::make_shared<RingStatistics>();
+        std::vector<Tensor> own;
+        for (const Tensor& x : {in.q, in.k, in.v}) own.push_back(take_shard(x, layout, rank(), ranks()));
+        for (Tensor& x : own) x.set_requires_grad();
+        world_.run([&] {
+          const RingOptions options{.layout = layout, .exchange = exchange, .statistics = statistics};
+          sum(ring_attend(own[0], own[1], own[2], pattern, world_.communicator(), options).out).backward();
+        });
+        std::int64_t messages = 0, bytes = 0;
+        for (const bool backward : {false, true})
+          for (const RingSend& send : outline.sends(rank(), share, exchange, backward))
+            messages += send.bytes > 0, bytes += send.bytes;
+        EXPECT_EQ(statistics->messages, messages) << pattern.to_string() << ", " << attention::to_string(layout);
+        EXPECT_EQ(statistics->bytes_sent, bytes) << pattern.to_string() << ", " << attention::to_string(layout);
+      }
 }
 
 TEST_F(MpiRing, ModulesTakeTheCommunicator) {

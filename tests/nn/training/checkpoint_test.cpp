@@ -160,5 +160,43 @@ TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
   EXPECT_EQ(run.optimizer.steps(), 0);
 }
 
+TEST(TrainingState, HoldsTheTokenizer) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  const SmallRun run(1);
+  const auto save = [&](std::shared_ptr<const Tokenizer> tokenizer) {
+    save_training_state(path, run.model, run.optimizer, {.tokenizer = std::move(tokenizer)});
+  };
+  const Tokenizer learned({{97, 98}, {256, 99}});
+  save(std::make_shared<const Tokenizer>(learned));
+  EXPECT_EQ(load_tokenizer(path), learned);
+  SmallRun other(2);
+  load_training_state(path, other.model, other.optimizer);
+  save(nullptr);
+  EXPECT_EQ(load_tokenizer(path), Tokenizer()) << "of bytes, as in files that know of no other";
+  EXPECT_FALSE(load_safetensors(path).contains("tokenizer.merges"));
+}
+
+TEST(TrainingState, RefusesMergesThatMakeNoTokenizer) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  const SmallRun run(1);
+  run.save(path);
+  const SafetensorsFile whole = load_safetensors(path);
+  const auto refusal = [&](const Tensor& merges) {
+    SafetensorsFile file = whole;
+    file.tensors.emplace_back("tokenizer.merges", merges);
+    save_safetensors(path, file);
+    return error_of<FileError>([&] { load_tokenizer(path); });
+  };
+  const std::string begin = "[load] " + path + ": tokenizer.merges: ";
+  EXPECT_EQ(refusal(from_data<std::int32_t>({97, 98, 258, 1}, {2, 2})),
+            begin + "[tokenizer] token 257 is made of 258 and 1, which do not come before it");
+  EXPECT_THAT(refusal(from_data<std::int32_t>({97, 98, 1}, {1, 3})),
+              HasSubstr(begin + "no pairs of tokens, but (1, 3)"));
+  EXPECT_THAT(refusal(from_data<std::int64_t>({97, 98}, {1, 2})), HasSubstr("no pairs of tokens"));
+  EXPECT_THAT(refusal(zeros({70000, 2}, {.dtype = DType::i32})), HasSubstr("no pairs of tokens"));
+}
+
 }  // namespace
 }  // namespace poolgrad::nn

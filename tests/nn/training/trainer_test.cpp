@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <utility>
 
 #include "autograd/operators.h"
 #include "nn/training/sampler.h"
@@ -83,23 +84,27 @@ class OneBack : public SequenceMixer {
 };
 
 Corpus small_text() {
-  Corpus corpus;
-  for (int i = 0; i < 3000; ++i) corpus.train.push_back(static_cast<std::uint8_t>("abcab\n"[i % 6]));
-  corpus.validation.assign(corpus.train.begin(), corpus.train.begin() + 300);
-  return corpus;
+  std::vector<std::uint8_t> text;
+  for (int i = 0; i < 3000; ++i) text.push_back(static_cast<std::uint8_t>("abcab\n"[i % 6]));
+  const Text train(text);
+  return {train, train.part(0, 300)};
 }
 
 /// Twelve steps of a small model, on a generator of its own.
 struct SmallTraining {
-  explicit SmallTraining(OptimizerKind by = OptimizerKind::adamw) : optimizer(by) {}
+  explicit SmallTraining(OptimizerKind by = OptimizerKind::adamw, Corpus learned = small_text())
+      : optimizer(by), corpus(std::move(learned)) {}
   OptimizerKind optimizer;
+  Corpus corpus;
   Generator generator{3};
-  Trainer trainer{std::make_unique<LanguageModel>(
-                      LanguageModelConfig{.context = 32, .layers = 1, .width = 16, .dropout = 0.1},
-                      [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-                      ParameterOptions{.generator = &generator}),
-                  small_text(),
-                  {.batch = 2, .steps = 12, .learning_rate = 0.02, .generator = &generator, .optimizer = optimizer}};
+  Trainer trainer{
+      std::make_unique<LanguageModel>(
+          LanguageModelConfig{
+              .vocabulary = corpus.of_bytes() ? 256 : 260, .context = 32, .layers = 1, .width = 16, .dropout = 0.1},
+          [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+          ParameterOptions{.generator = &generator}),
+      corpus,
+      {.batch = 2, .steps = 12, .learning_rate = 0.02, .generator = &generator, .optimizer = optimizer}};
 };
 
 TEST(Trainer, RunsToItsReportWithoutOptions) {
@@ -114,17 +119,32 @@ TEST(Trainer, RunsToItsReportWithoutOptions) {
   EXPECT_EQ(out.str().find("wrote"), std::string::npos);
 }
 
+TEST(Trainer, TakesTheRateThatSuitsItsOptimiserUnlessToldOne) {
+  EXPECT_EQ(SmallTraining().trainer.options().learning_rate, 0.02);
+  const auto rate_of = [](OptimizerKind optimizer) {
+    Generator generator(3);
+    Trainer trainer(std::make_unique<LanguageModel>(
+                        LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+                        [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                        ParameterOptions{.generator = &generator}),
+                    small_text(), {.steps = 2, .optimizer = optimizer});
+    return trainer.step().learning_rate;
+  };
+  EXPECT_EQ(rate_of(OptimizerKind::sgd), 0.1);
+  EXPECT_EQ(rate_of(OptimizerKind::muon), 2e-2);
+}
+
 TEST(Trainer, ScoresThePositionsOfTheHeldOutText) {
   SmallTraining small;
   for (int i = 0; i < 6; ++i) small.trainer.step();
-  const std::vector<double> losses = small.trainer.loss_by_position(3);
+  const std::vector<double> losses = small.trainer.loss_by_position(3).by_position;
   ASSERT_EQ(losses.size(), 32u);
   double sum = 0, first = 0;
   for (const double loss : losses) sum += loss;
-  EXPECT_NEAR(sum / 32, small.trainer.validate(3), 1e-5);
+  EXPECT_NEAR(sum / 32, small.trainer.validate(3).loss, 1e-5);
   small.trainer.model().eval();
   for (const std::int64_t start : {0, 53, 106, 160, 213, 267}) {  // six windows, evenly spread
-    const TextWindows window = windows_of(small.trainer.corpus().validation, {start}, 32);
+    const TextWindows window = windows_of(small.trainer.corpus().texts[0].validation, {start}, 32);
     first += small.trainer.model().losses(window.tokens, window.targets).to_vector<double>()[0] / 6;
   }
   EXPECT_NEAR(losses[0], first, 1e-6);
@@ -198,6 +218,93 @@ TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
   EXPECT_EQ(resumed.sample, expected.sample);
 }
 
+/// In tokens of two bytes each.
+Corpus text_of_pairs() {
+  std::vector<std::uint8_t> text;
+  for (int i = 0; i < 3000; ++i) text.push_back(static_cast<std::uint8_t>("abcaca"[i % 6]));
+  const Text train(text);
+  Corpus corpus(train, train.part(0, 300));
+  tokenize(corpus,
+           std::make_shared<const Tokenizer>(std::vector<Tokenizer::Merge>{{'a', 'b'}, {'c', 'a'}, {'x', 'y'}}));
+  return corpus;
+}
+
+TEST(Trainer, SaysLossesInNatsPerByteWhateverTheTokensAre) {
+  SmallTraining small(OptimizerKind::adamw, text_of_pairs());
+  ASSERT_EQ(small.trainer.corpus().texts[0].train_tokens.size(), 1500);
+  // The head is 0 at first: all 260 tokens are as likely.
+  const double expected = std::log(260.0) / 2;
+  const HeldOutLoss at_once = small.trainer.validate(2), by_position = small.trainer.loss_by_position(2);
+  EXPECT_NEAR(at_once.loss, expected, 1e-6);
+  EXPECT_NEAR(by_position.loss, expected, 1e-6);
+  EXPECT_EQ(at_once.bytes, 2 * 2 * 32 * 2) << "two batches of two windows of 32 tokens";
+  EXPECT_EQ(by_position.bytes, at_once.bytes);
+  ASSERT_EQ(by_position.by_position.size(), 32u);
+  for (const double loss : by_position.by_position) EXPECT_NEAR(loss, expected, 1e-6);
+  EXPECT_NEAR(small.trainer.step().loss, expected, 1e-6);
+}
+
+TEST(Trainer, GoesOnWithTheTokenizerOfItsCheckpoint) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("half.safetensors");
+  std::ostringstream out;
+  SmallTraining whole(OptimizerKind::adamw, text_of_pairs()), half(OptimizerKind::adamw, text_of_pairs()), bytes;
+  const TrainResult expected = train(whole.trainer, out);
+  train(half.trainer, out, {.stop_after = 5, .save = path});
+  Corpus again = text_of_pairs();
+  tokenize(again, std::make_shared<const Tokenizer>(load_tokenizer(path)));
+  SmallTraining rest(OptimizerKind::adamw, again);
+  rest.trainer.resume(path);
+  const TrainResult resumed = train(rest.trainer, out);
+  EXPECT_EQ(resumed.steps.back().loss, expected.steps.back().loss);
+  EXPECT_EQ(resumed.validation_loss, expected.validation_loss);
+  EXPECT_EQ(resumed.sample, expected.sample);
+  EXPECT_EQ(error_of<ValueError>([&] { bytes.trainer.resume(path, true); }),
+            "[train] the checkpoint " + path + " has another tokenizer than the text");
+}
+
+TEST(Trainer, WeighsTextsInDrawingAndInTheMeanAndRemembersHow) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("weighted.safetensors");
+  const auto corpus = [](double first, double second) {
+    Corpus texts = small_text();
+    const Text other(std::vector<std::uint8_t>(500, 'x'));
+    texts.texts.push_back({other, other.part(0, 100), other, other.part(0, 100), second, "other"});
+    texts.texts[0].weight = first;
+    texts.weighted = true;
+    return texts;
+  };
+  SmallTraining mostly_other(OptimizerKind::adamw, corpus(1, 9)), mostly_first(OptimizerKind::adamw, corpus(9, 1));
+  for (SmallTraining* each : {&mostly_other, &mostly_first})
+    for (int i = 0; i < 12; ++i) each->trainer.step();
+  const HeldOutLoss a = mostly_other.trainer.validate(4), b = mostly_first.trainer.validate(4);
+  ASSERT_EQ(a.by_text.size(), 2u);
+  EXPECT_LT(a.by_text[1] + 0.5, b.by_text[1]) << "what was seen more often is known better";
+  EXPECT_DOUBLE_EQ(a.loss, 0.1 * a.by_text[0] + 0.9 * a.by_text[1]);
+  const HeldOutLoss by_position = mostly_other.trainer.loss_by_position(4);
+  double mean = 0;
+  for (std::size_t i = 0; i < 32; ++i) mean += by_position.by_position[i] * by_position.shares[i] / 32;
+  EXPECT_NEAR(mean, by_position.loss, 1e-12);
+  EXPECT_NEAR(by_position.loss, a.loss, 1e-5);
+  mostly_other.trainer.save(path);
+  EXPECT_EQ(read_training_metadata(path)["text_weights"], "1,9");
+  EXPECT_EQ(error_of<ValueError>([&] { mostly_first.trainer.resume(path); }),
+            "[train] the checkpoint " + path + " was trained on texts of weights 1,9, not 9,1");
+  mostly_first.trainer.resume(path, true);
+}
+
+TEST(Trainer, RefusesATextOfMoreTokensThanTheModelKnows) {
+  Generator generator(1);
+  EXPECT_EQ(error_of<ValueError>([&] {
+              Trainer(std::make_unique<LanguageModel>(
+                          LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+                          [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                          ParameterOptions{.generator = &generator}),
+                      text_of_pairs());
+            }),
+            "[train] the text is of 259 different tokens, the model knows 256");
+}
+
 TEST(Trainer, RefusesTheCheckpointOfAnotherOptimiser) {
   const TemporaryFolder folder;
   const std::string path = folder.file("lion.safetensors");
@@ -222,12 +329,11 @@ TEST(Trainer, RefusesATextThatIsTooShortAndABatchOfNothing) {
               corpus, {.batch = batch});
     });
   };
-  Corpus corpus = small_text();
+  const Corpus corpus = small_text();
+  const Text &train = corpus.texts[0].train, &validation = corpus.texts[0].validation;
   EXPECT_EQ(refusal(corpus, 0), "[train] the batch must be at least 1, but is 0");
-  corpus.validation.resize(1);
-  EXPECT_EQ(refusal(corpus, 1), "[train] the text is too short to hold any of it out");
-  corpus.train.resize(32);
-  EXPECT_THAT(refusal(corpus, 1), HasSubstr("shorter than the context: 32 bytes to train on"));
+  EXPECT_EQ(refusal({train, validation.part(0, 1)}, 1), "[train] the text is too short to hold any of it out");
+  EXPECT_THAT(refusal({train.part(0, 32), validation}, 1), HasSubstr("shorter than the context: 32 bytes to train on"));
 }
 
 TEST(SampleText, RefusesAnEmptyPrompt) {
