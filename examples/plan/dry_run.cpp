@@ -26,6 +26,12 @@ Device device_like(bool gpu, std::size_t memory, Through through) {
   return {DeviceType::sim, static_cast<std::uint8_t>(index)};
 }
 
+/// So many tokens to train on, and held out, as wide as those of the options.
+nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::size_t held_out) {
+  if (options.tokenizer == "bytes") return {std::vector<std::uint8_t>(train), std::vector<std::uint8_t>(held_out), 1};
+  return {std::vector<std::uint16_t>(train), std::vector<std::uint16_t>(held_out), 1};
+}
+
 /// A trainer on a simulated device of its own, and the pool's guard.
 class Simulation {
  public:
@@ -41,8 +47,7 @@ class Simulation {
     // What it says is not read; it must only be long enough, to validate on as much as on any where that is done.
     const auto length = static_cast<std::size_t>(options.context);
     const std::size_t held_out = through == Through::run ? 8 * static_cast<std::size_t>(options.batch) * length : 1;
-    nn::Corpus text{std::vector<std::uint8_t>(length + 2), std::vector<std::uint8_t>(held_out + 1), 1};
-    trainer_ = options.make_trainer(std::move(text), device_, generator_);
+    trainer_ = options.make_trainer(stand_in_text(options, length + 2, held_out + 1), device_, generator_);
   }
 
   nn::Trainer& trainer() { return *trainer_; }

@@ -12,6 +12,7 @@
 
 #include "allocator/error.h"
 #include "examples/lab/page.h"
+#include "examples/plan/scale.h"
 
 namespace poolgrad::examples {
 
@@ -232,12 +233,23 @@ double Plan::relative_time(const PlanRow& row) const {
 }
 
 int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
+  o.train.dtype = "auto";
   CLI::App app("Says what a training run will need, to the byte, without running it.", "plan");
   app.option_defaults()->always_capture_default();
   app.add_option("--memory", o.memory,
                  "Hard limit of the memory, such as 8GiB, or 50%: half of what the first row's model reserves with "
                  "everything kept (default: 8GiB; with --policies 50%)");
-  app.add_option("--device", o.train.device, "Whose memory: cpu, this machine's, or cuda, a GPU's, here or elsewhere");
+  app.add_option(
+      "--device", o.train.device,
+      "Whose memory: cpu, this machine's, or cuda, a GPU's, here or elsewhere; with --ranks also whose peaks: "
+      "a100, h100, h200, rtx4090");
+  auto* const ranks =
+      app.add_option(
+             "--ranks", o.ranks,
+             "Plan a step on so many ranks, by a model of their messages and peaks: rings over the context (4096 "
+             "tokens a rank unless --context says how many in all), all-gather, data parallel")
+          ->check(CLI::Range(std::int64_t{1}, most_ranks));
+  app.add_option("--link", o.link, "Between two ranks, for --ranks: bytes a second and latency");
   app.add_flag("--longest", o.longest, "Find the longest context that trains in the memory, and on each device");
   app.add_option("--devices", o.devices, "Their memory, for --longest")->delimiter(',');
   app.add_option("--most", o.most, "Tokens beyond which no context is tried");
@@ -257,25 +269,38 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   app.add_option("--html", o.html, "Page to write");
   app.add_option("--svg", o.svg, "Picture to write: the memory of a step of each row, on the same axes");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  for (const char* const other :
+       {"--memory", "--longest", "--devices", "--most", "--vary", "--policies", "--measure", "--svg"})
+    ranks->excludes(other);
   add_training_options(app, o.train);
   const int code = parse_command_line(app, argc, argv);
   if (o.measure > 0 && !o.policies.empty() && o.vary.empty() && app.count("--attention") == 0)
     o.vary = {"attention=window,dilated,causal"};
+  if (app.count("--ranks") > 0 && app.count("--context") == 0) o.train.context *= o.ranks;
   return code > 0 ? exit_usage : code;
 }
 
 void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
   const bool prints = !options.quiet && options.json != "-";
   Progress progress(out, live && prints);
-  const Plan plan = make_plan(options, progress);
-  if (prints) progress.line(plan_text(plan));
   const auto write = [&](const std::string& path, const std::string& text) {
     if (path == "-")
       out << text << std::flush;
     else if (!path.empty())
       nn::write_text(path, text, "plan");
   };
-  write(options.json, plan_json(plan).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  const auto write_json = [&](const Json& json) {
+    write(options.json, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  };
+  if (options.ranks > 0) {
+    const Scale scale = make_scale({options.train, options.ranks, options.link}, progress);
+    if (prints) progress.line(scale_text(scale));
+    write_json(scale_json(scale));
+    return write(options.html, options.html.empty() ? "" : scale_html(scale));
+  }
+  const Plan plan = make_plan(options, progress);
+  if (prints) progress.line(plan_text(plan));
+  write_json(plan_json(plan));
   write(options.svg, options.svg.empty() ? "" : rows_svg(plan, true));
   write(options.html, options.html.empty() ? "" : plan_html(plan));
 }

@@ -26,7 +26,9 @@ struct PlanOptions {
   std::vector<std::string> devices = {"8GB", "16GB", "24GB", "40GB", "80GB", "141GB"};
   std::int64_t most = std::int64_t{1} << 24;  // tokens: no longer context is tried
   std::string json, html, svg;
-  std::string program;  // train; empty: train_program()
+  std::string program;              // train; empty: train_program()
+  std::int64_t ranks = 0;           // a plan for so many, see scale.h, which has neither of the above; 0: none
+  std::string link = "50GB/s,5us";  // between them
   bool quiet = false;
 };
 

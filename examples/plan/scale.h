@@ -1,0 +1,67 @@
+// plan --ranks: time and memory of a training step on so many ranks, on paper. What is sent, skipped and kept is that
+// of the rings that poolgrad runs; times are those of a model: data sheets and a link, nothing measured.
+#pragma once
+
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "examples/plan/ring_time.h"
+#include "examples/support/console.h"
+#include "examples/support/train.h"
+
+namespace poolgrad::examples {
+
+inline constexpr std::int64_t most_ranks = std::int64_t{1} << 24;
+
+struct ScaleOptions {
+  TrainOptions train;  // its context is the whole sequence; its device one of scale_devices()
+  std::int64_t ranks = 1;
+  std::string link = "50GB/s,5us";
+};
+
+/// "50GB/s,5us": bytes a second (see parse_bytes()), then ns, us, ms or s. Throws ValueError.
+Link parse_link(const std::string& text);
+
+/// What a data sheet says of a device.
+struct DevicePeaks {
+  std::string name;
+  double terabytes_per_second = 0, half_teraflops = 0, single_teraflops = 0;
+  std::string memory;  // "141GB"; empty: not said
+};
+const std::vector<DevicePeaks>& scale_devices();
+
+/// One way to divide the work.
+struct ScaleRow {
+  std::string name;  // "ring, zigzag"
+  std::size_t steps = 0;
+  std::int64_t messages = 0, bytes_sent = 0;  // of all layers, forward and backward, and of the gradients of parameters
+  attention::RingMemory memory = {};          // of one layer's attention
+  PassTime forward = {}, backward = {}, reduction = {};  // of all layers' attention; of the gradients of parameters
+  double step_seconds = 0;                               // with all else
+};
+
+struct Scale {
+  TrainOptions train;
+  std::int64_t ranks = 0;
+  DevicePeaks device = {};
+  Cluster cluster = {};
+  DType dtype = DType::f32;  // of attention
+  std::int64_t parameters = 0;
+  std::uint64_t step_bytes = 0;     // live at the peak of a step over a rank's tokens, slots of a ring aside
+  double other_seconds = 0;         // of a step, all but attention
+  std::vector<ScaleRow> rows = {};  // rings, all-gather, data parallel
+  double seconds = 0;               // that this took
+
+  std::int64_t tokens() const { return train.context / ranks; }
+};
+
+/// Throws ValueError, one sentence, for what cannot be divided, and for links and devices that are none.
+Scale make_scale(const ScaleOptions& options, Progress& progress);
+
+std::string scale_text(const Scale& scale);
+Json scale_json(const Scale& scale);
+std::string scale_html(const Scale& scale);
+
+}  // namespace poolgrad::examples
