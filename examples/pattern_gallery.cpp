@@ -1,4 +1,5 @@
-// Draws every pattern that attention knows: which keys each query sees, head by head, causal and not.
+// Draws every pattern that attention knows: which keys each query sees, head by head, causal and not; and the layouts
+// of a ring.
 //
 //   pattern_gallery --output patterns       one SVG file for each pattern
 //   pattern_gallery --output - --only axial  one of them on standard output
@@ -21,19 +22,22 @@ void draw(const std::string& output, const std::string& only) {
   bool found = false;
   std::string names;
   if (output != "-") std::filesystem::create_directories(output);
-  for (const PatternPicture& picture : pattern_pictures()) {
-    names += (names.empty() ? "" : ", ") + picture.name;
-    if (!only.empty() && picture.name != only) continue;
+  const auto draw_one = [&](const std::string& name, const std::string& of, const auto& svg_of) {
+    names += (names.empty() ? "" : ", ") + name;
+    if (!only.empty() && name != only) return;
     found = true;
-    const std::string svg = pattern_svg(picture);
+    const std::string svg = svg_of();
     if (output == "-") {
       fmt::print("{}", svg);
-      continue;
+      return;
     }
-    const std::string path = (std::filesystem::path(output) / (picture.name + ".svg")).string();
+    const std::string path = (std::filesystem::path(output) / (name + ".svg")).string();
     write_text(path, svg, "pattern_gallery");
-    fmt::print("{:<40} {:>6} bytes  {}\n", path, svg.size(), picture.pattern.to_string());
-  }
+    fmt::print("{:<40} {:>6} bytes  {}\n", path, svg.size(), of);
+  };
+  for (const PatternPicture& picture : pattern_pictures())
+    draw_one(picture.name, picture.pattern.to_string(), [&] { return pattern_svg(picture); });
+  draw_one("layouts", "the layouts of a ring", layouts_svg);
   if (!found) throw poolgrad::ValueError("[pattern_gallery] --only must be one of " + names + ", but is " + only);
 }
 

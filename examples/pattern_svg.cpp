@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <utility>
 
+#include "attention/ring/ring.h"
 #include "examples/support/console.h"
 
 namespace poolgrad::examples {
@@ -142,6 +144,76 @@ std::vector<PatternPicture> pattern_pictures() {
        128, 4},
       {"blocks", "block_bitmap(16, 8, ...): listed blocks", Pattern::block_bitmap(16, 8, listed), 128},
   };
+}
+
+// The layouts of a ring.
+
+namespace {
+
+using attention::Layout;
+
+constexpr int ranks = 4, length = 16, cell = 11, panel_gap = 34, stripe = 10, top = 64;
+constexpr std::array<const char*, ranks> rank_colours{"#2f6fb0", "#d9822b", "#3a9b6a", "#8e5aa8"};
+
+std::vector<int> owners(Layout layout) {
+  std::vector<int> owner(length);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const kernels::PositionMap map = shard_map(layout, length, rank, ranks);
+    for (std::int64_t row = 0; row < map.count; ++row) owner[static_cast<std::size_t>(map.position(row))] = rank;
+  }
+  return owner;
+}
+
+std::string square(int x, int y, int width, int height, const char* colour, double opacity) {
+  return fmt::format("<path fill=\"{}\" fill-opacity=\"{:.2g}\" d=\"M{} {}h{}v{}h-{}z\"/>\n", colour, opacity, x, y,
+                     width, height, width);
+}
+
+/// The pairs of a causal ring: in the colour of the rank that computes them, lighter step by step.
+std::string layout_panel(Layout layout, int x) {
+  const std::vector<int> owner = owners(layout);
+  int work[ranks][ranks] = {};  // pairs by rank and step
+  std::string svg = text_at(x, top - stripe - 8, "12", "#1d2730", to_string(layout));
+  for (int i = 0; i < length; ++i) {
+    const auto rank = static_cast<std::size_t>(owner[static_cast<std::size_t>(i)]);
+    svg += square(x - stripe - 3, top + i * cell, stripe, cell, rank_colours[rank], 1);
+    svg += square(x + i * cell, top - stripe - 3, cell, stripe, rank_colours[rank], 1);
+    for (int j = 0; j <= i; ++j) {
+      const int step = (static_cast<int>(rank) - owner[static_cast<std::size_t>(j)] + ranks) % ranks;
+      svg += square(x + j * cell, top + i * cell, cell - 1, cell - 1, rank_colours[rank], 1 - 0.24 * step);
+      ++work[rank][step];
+    }
+  }
+  int y = top + length * cell + 18;
+  svg += text_at(x, y, "10", "#4a5560", "pairs in steps 0, 1, 2, 3");
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    y += 15;
+    svg += square(x, y - 8, stripe, stripe - 1, rank_colours[rank], 1);
+    svg += text_at(
+        x + 16, y, "10", "#4a5560",
+        fmt::format("rank {}: {}, {}, {}, {}", rank, work[rank][0], work[rank][1], work[rank][2], work[rank][3]));
+  }
+  return svg;
+}
+
+}  // namespace
+
+std::string layouts_svg() {
+  constexpr int width = 2 * margin + 3 * (length * cell + stripe) + 2 * panel_gap;
+  constexpr int height = top + length * cell + 18 + ranks * 15 + 16;
+  constexpr const char* title = "16 positions of 4 ranks: who has which, and computes which pairs of a causal ring";
+  std::string body;
+  int x = margin + stripe;
+  for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped}) {
+    body += layout_panel(layout, x);
+    x += length * cell + stripe + panel_gap;
+  }
+  return fmt::format(
+             "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" "
+             "font-family=\"sans-serif\" shape-rendering=\"crispEdges\">\n<title>{2}</title>\n"
+             "<path fill=\"#ffffff\" d=\"M0 0h{0}v{1}h-{0}z\"/>\n",
+             width, height, title) +
+         text_at(margin, 22, "13", "#1d2730", title) + body + "</svg>\n";
 }
 
 }  // namespace poolgrad::examples

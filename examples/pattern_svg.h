@@ -33,4 +33,7 @@ std::string pattern_svg(const PatternPicture& picture);
 /// One picture for each kind of pattern.
 std::vector<PatternPicture> pattern_pictures();
 
+/// The three layouts of a ring: which rank has which positions, and computes which pairs in which step.
+std::string layouts_svg();
+
 }  // namespace poolgrad::examples

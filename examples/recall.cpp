@@ -2,7 +2,7 @@
 //
 //   recall                                              dilated attention at distance 4096
 //   recall --compare causal,dilated,window              several, with the same sequences and budget
-//   recall --task passkey --distance 1024               a number hidden in a long text
+//   recall --preset needle                              a number hidden in a long text, 1024 tokens back
 //   recall --distance 512 --attention window --window 64
 //
 // Expected of `--compare causal,dilated,window`: causal and dilated attention recall nearly everything at every

@@ -1,11 +1,13 @@
-// Trains a byte-level long-context language model on any text; every byte of it comes from the pool.
+// Trains a long-context language model on any text; every byte of it comes from the pool.
 //
 //   train                                   two layers at context 4096 on Eigen's sources, under four minutes
 //   train --text book.txt --steps 500       on any text
+//   train --tokenizer bpe:1024              tokens of several bytes
 //   train --device cuda                     on a GPU
 //   train --device sim:8GiB --steps 3       the same allocations without arithmetic
 //   train --save a.safetensors              then: train --resume a.safetensors
 //   train --html run.html --live            a page that is kept up to date
+//   mpirun -n 4 train --parallel data       a part of the batch each; ring: a part of each sequence (./run ring)
 //   train --profile                         what the kernels of a step take
 //
 // Expected of the default run: below 2.0 nats per byte on held-out files, beside a unigram near 3.6, a bigram near 2.7
@@ -18,6 +20,7 @@
 #include "allocator/error.h"
 #include "examples/plan/dry_run.h"
 #include "examples/support/console.h"
+#include "examples/train/on_ranks.h"
 #include "examples/train/profile.h"
 #include "examples/train/run_page.h"
 
@@ -35,7 +38,7 @@ void train_or_advise(const TrainOptions& options, std::ostream& out, bool live) 
       };
     train(options, out, live, watcher);
   } catch (const OutOfMemoryError& error) {
-    if (options.budget.empty() || options.device.starts_with("sim") || !options.resume.empty()) throw;
+    if (options.budget.empty() || options.ranks || options.device.starts_with("sim") || !options.resume.empty()) throw;
     TrainOptions asked = options;
     asked.device = to_string(parse_device(options.device, "train"));
     const std::size_t enough = smallest_budget(asked, parse_bytes(options.budget));
@@ -52,5 +55,5 @@ int main(int argc, char** argv) {
   using namespace poolgrad::examples;
   TrainOptions options;
   return run_program([&] { return parse_train_options(argc, argv, options); },
-                     [&](std::ostream& out, bool live) { train_or_advise(options, out, live); });
+                     [&](std::ostream& out, bool live) { on_ranks(options, out, live, train_or_advise); });
 }

@@ -57,9 +57,11 @@ void CompareOptions::check() const {
 
 int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) {
   o.train.attention.attention = "causal,window,dilated";
+  o.train.dtype = "auto";
   CLI::App app("Trains the same model with several kinds of attention on the same text for the same time.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--text", o.train.text, "Files or folders to read (default: the C++ sources of Eigen)");
+  app.add_option("--text", o.train.text,
+                 "Files or folders to read, or PATH=WEIGHT (default: the C++ sources of Eigen)");
   add_training_options(app, o.train);
   app.get_option("--attention")->description("Kinds to compare, with commas: causal, window, dilated, ...");
   app.get_option("--steps")->description("So many steps of each, in place of --time")->default_str("");
@@ -138,15 +140,18 @@ std::vector<std::string> cells(const Compared& one, std::size_t columns) {
   return row;
 }
 
-std::string table_of(const std::vector<Compared>& all) {
+/// What the models read and write.
+const char* unit_of(const CompareOptions& options) { return options.train.tokenizer == "bytes" ? "bytes" : "tokens"; }
+
+std::string table_of(const CompareOptions& options, const std::vector<Compared>& all) {
   const std::vector<std::string> names = headers(all);
   Table table(names);
   for (const Compared& one : all) table.add(cells(one, names.size()));
   const nn::Baselines& counted = all.front().result.baselines;
   return table.text() + fmt::format(
-                            "  nats per byte of held-out text, also by the bytes that are there to go by; "
+                            "  nats per byte of held-out text, also by the {} that are there to go by; "
                             "unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
-                            counted.unigram, counted.bigram, counted.trigram);
+                            unit_of(options), counted.unigram, counted.bigram, counted.trigram);
 }
 
 Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
@@ -177,9 +182,10 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
 std::string page_of(const CompareOptions& options, const std::vector<Compared>& all) {
   Chart over_time{
       .x_name = "seconds of training", .series = {}, .y_text = [](double y) { return fmt::format("{:.2f}", y); }};
-  Chart by_position{.x_name = "bytes to go by", .series = {}, .log_x = true, .y_text = [](double y) {
-                      return fmt::format("{:.2f}", y);
-                    }};
+  Chart by_position{
+      .x_name = fmt::format("{} to go by", unit_of(options)), .series = {}, .log_x = true, .y_text = [](double y) {
+        return fmt::format("{:.2f}", y);
+      }};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const nn::TrainResult& r = all[i].result;
     const int colour = static_cast<int>(i % 6);
@@ -212,10 +218,12 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
     if (name != "attention") settings += html_row({escaped(name), escaped(value)});
   return html_page("poolgrad: kinds of attention", chart_style(),
                    "<h1>Kinds of attention</h1>\n" + html_table(names, rows) +
-                       "<p>Nats per byte of held-out text, on the whole and by the bytes that are there to go by.</p>\n"
-                       "<h2>Held-out loss over time</h2>\n" +
-                       chart_svg(over_time) + "<h2>Does more context help?</h2>\n" + chart_svg(by_position) +
-                       "<h2>All of them</h2>\n" + html_table({"option", "value"}, settings));
+                       fmt::format("<p>Nats per byte of held-out text, on the whole and by the {} that are there to "
+                                   "go by.</p>\n",
+                                   unit_of(options)) +
+                       "<h2>Held-out loss over time</h2>\n" + chart_svg(over_time) +
+                       "<h2>Does more context help?</h2>\n" + chart_svg(by_position) + "<h2>All of them</h2>\n" +
+                       html_table({"option", "value"}, settings));
 }
 
 }  // namespace
@@ -250,7 +258,7 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
     all.push_back(std::move(found));
   }
   if (all.empty()) return all;
-  if (!options.quiet) out << "\n" << table_of(all) << std::endl;
+  if (!options.quiet) out << "\n" << table_of(options, all) << std::endl;
   if (!options.json.empty()) write_text(options.json, json_of(options, all).dump(2) + "\n", "compare");
   if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare");
   return all;

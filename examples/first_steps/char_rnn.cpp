@@ -34,11 +34,11 @@ int main(int argc, char** argv) try {
   std::string text;
   for (int verse = 0; verse < 60; ++verse) text += "the quick brown fox jumps over the lazy dog,\nand over it again;\n";
   if (std::ifstream file(argc > 1 ? argv[1] : ""); file) text.assign(std::istreambuf_iterator<char>(file), {});
-  const std::vector<std::uint8_t> bytes(text.begin(), text.end());
+  const nn::Text bytes(std::vector<std::uint8_t>(text.begin(), text.end()));
   Recurrent model;
   nn::AdamW optimizer(model.named_parameters(), {.learning_rate = 3e-3});
   for (int step = 1; step <= 300; ++step) {
-    const auto starts = randint(0, std::ssize(bytes) - 40, {8}).to_vector<std::int64_t>();
+    const auto starts = randint(0, bytes.size() - 40, {8}).to_vector<std::int64_t>();
     const nn::TextWindows batch = nn::windows_of(bytes, starts, 32);
     Tensor state = zeros({8, 96});
     const Tensor loss = cross_entropy(model(batch.tokens, state), batch.targets);
@@ -48,7 +48,7 @@ int main(int argc, char** argv) try {
     if (step % 100 == 0) std::cout << "step " << step << "  loss " << loss.item() << '\n';
   }
   const NoGradGuard no_grad;
-  Tensor state = zeros({1, 96}), token = full({1, 1}, bytes[0], {DType::i64});
+  Tensor state = zeros({1, 96}), token = full({1, 1}, static_cast<double>(bytes[0]), {DType::i64});
   for (int i = 0; i < 120; ++i, token = reshape(argmax(model(token, state)), {1, 1}))
     std::cout << static_cast<char>(token.item());
   std::cout << '\n';

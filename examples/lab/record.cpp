@@ -59,11 +59,11 @@ TrainOptions model_of_size(const RecordOptions& record) {
 }
 
 nn::Corpus made_up_text(std::int64_t bytes) {
-  nn::Corpus corpus;
+  std::vector<std::uint8_t> text;
   for (std::int64_t i = 0; i < bytes; ++i)
-    corpus.train.push_back(static_cast<std::uint8_t>(' ' + nn::random_below(1, static_cast<std::uint64_t>(i), 96)));
-  corpus.validation.assign(corpus.train.begin(), corpus.train.begin() + 64);
-  return corpus;
+    text.push_back(static_cast<std::uint8_t>(' ' + nn::random_below(1, static_cast<std::uint64_t>(i), 96)));
+  const std::vector<std::uint8_t> held_out(text.begin(), text.begin() + 64);
+  return {text, held_out};
 }
 
 void train_steps(const Work& work) {

@@ -271,6 +271,9 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
       "Trains a small model from scratch to recall values by key from far back, and shows how far each kind of "
       "attention reaches.");
   app.option_defaults()->always_capture_default();
+  const auto needle = [&o](const std::string&) { o.task_name = "passkey", o.distance = 1024; };
+  app.add_option_function<std::string>("--preset", needle, "needle: a passkey at distance 1024")
+      ->check(CLI::IsMember({"needle"}));
   app.add_option("--task", o.task_name, "kv: pairs of keys and values; passkey: a number hidden in a long text");
   app.add_option("--distance", o.distance, "Tokens between a value and the question for it");
   app.add_option("--attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));

@@ -8,6 +8,7 @@
 #include <istream>
 #include <iterator>
 #include <ostream>
+#include <string_view>
 
 #include "allocator/error.h"
 #include "examples/support/train.h"
@@ -37,9 +38,10 @@ char shown(char c) {
 /// What a text has taken.
 struct Written {
   std::string prompt = {}, text = {};
-  double reading = 0, writing = 0;  // seconds: the prompt and the first byte after it; the others
+  std::size_t first = 0;            // bytes of the first token
+  double reading = 0, writing = 0;  // seconds: the prompt and the first token after it; the others
 
-  double bytes_per_second() const { return writing > 0 ? static_cast<double>(text.size() - 1) / writing : 0; }
+  double bytes_per_second() const { return writing > 0 ? static_cast<double>(text.size() - first) / writing : 0; }
 };
 
 /// One model and its texts.
@@ -51,7 +53,7 @@ class Session {
         device_(parse_device(options.device, "sample")),
         pool_(device_, ""),
         trained_(load_trained_model(options.checkpoint, device_)),
-        writer_(*trained_.model, options.sampler, device_) {}
+        writer_(*trained_.model, options.sampler, device_, trained_.tokenizer) {}
 
   void one_text(const std::string& prompt) {
     if (!options_.json) show(prompt);
@@ -86,9 +88,10 @@ class Session {
  private:
   std::string description() const {
     const TrainOptions& o = trained_.options;
-    return fmt::format("{} parameters, {} layers, width {}, context {}, {}",
+    return fmt::format("{} parameters, {} layers, width {}, context {}, {}{}",
                        nn::format_count(static_cast<double>(trained_.model->parameter_count())), o.layers, o.width,
-                       o.context, o.attention.describe(o.context));
+                       o.context, o.attention.describe(o.context),
+                       o.tokenizer == "bytes" ? "" : ", tokens of " + o.tokenizer);
   }
 
   void show(const std::string& text) {
@@ -97,9 +100,9 @@ class Session {
     streams_.out << visible << std::flush;
   }
 
-  /// After the prompt a byte is so little work for a small model that threads would wait for each other longer than
+  /// After the prompt a token is so little work for a small model that threads would wait for each other longer than
   /// they compute: beside compilers two wrote 24 bytes a second, and one 1.9k. The bits are the same.
-  char next_byte(bool first) {
+  std::string_view next_token(bool first) {
     std::optional<kernels::OnThisThread> alone;
     if (!first && trained_.model->parameter_count() < small_model) alone.emplace();
     return writer_.write();
@@ -111,12 +114,16 @@ class Session {
     writer_.read(prompt);
     Stopwatch watch;
     while (std::ssize(written.text) < options_.bytes && !InterruptGuard::interrupted()) {
-      written.text += next_byte(written.text.empty());
-      if (written.text.size() == 1) {
+      const bool first = written.text.empty();
+      std::string token(next_token(first));
+      token.resize(std::min(token.size(), static_cast<std::size_t>(options_.bytes) - written.text.size()));
+      written.text += token;
+      if (first) {
+        written.first = token.size();
         written.reading = watch.seconds();
         watch = Stopwatch();
       }
-      if (!options_.json) show(written.text.substr(written.text.size() - 1));
+      if (!options_.json) show(token);
     }
     if (!written.text.empty()) written.writing = watch.seconds();
     return written;
@@ -176,12 +183,12 @@ int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
   auto* prompt = app.add_option("--prompt", o.prompt, "Text to go on from; it is written out, too");
   app.add_option("--prompt-file", o.prompt_file, "File with the text to go on from")->excludes(prompt);
   app.add_option("--bytes", o.bytes, "Bytes to write")->check(CLI::NonNegativeNumber);
-  app.add_option("--temperature", o.sampler.temperature, "Logits are divided by it; 0: always the most probable byte");
-  app.add_option("--top-k", o.sampler.top_k, "Only so many of the most probable bytes (0: all)");
-  app.add_option("--top-p", o.sampler.top_p, "Only the most probable bytes that have this probability together");
+  app.add_option("--temperature", o.sampler.temperature, "Logits are divided by it; 0: always the most probable token");
+  app.add_option("--top-k", o.sampler.top_k, "Only so many of the most probable tokens (0: all)");
+  app.add_option("--top-p", o.sampler.top_p, "Only the most probable tokens that have this probability together");
   app.add_option("--repetition-penalty", o.sampler.repetition_penalty,
-                 "Positive logits of recent bytes are divided by it, negative ones multiplied");
-  app.add_option("--penalty-window", o.sampler.penalty_window, "How many bytes are recent");
+                 "Positive logits of recent tokens are divided by it, negative ones multiplied");
+  app.add_option("--penalty-window", o.sampler.penalty_window, "How many tokens are recent");
   app.add_option("--seed", o.sampler.seed, "Decides what is drawn");
   app.add_option("--device", o.device, "cpu, cuda:N or auto (a GPU where there is one)");
   app.add_flag("--json", o.json, "Answer as JSON, and nothing else");

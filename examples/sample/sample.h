@@ -24,7 +24,7 @@ struct SampleOptions {
 /// Where text comes from and goes to, and whether people sit there.
 struct SampleStreams {
   std::istream& in;
-  std::ostream& out;    // the texts, byte by byte
+  std::ostream& out;    // the texts, token by token
   std::ostream& notes;  // all else
   bool in_terminal = false, out_terminal = false;
 };

@@ -107,7 +107,7 @@ int run_program(const std::function<int()>& parse, const std::function<void(std:
     if (code < 0) run(std::cout, Progress::is_terminal());
     return std::max(code, 0);
   } catch (const std::exception& error) {
-    std::cerr << error.what() << std::endl;
+    if (*error.what() != '\0') std::cerr << error.what() << std::endl;
     return exit_error;
   }
 }

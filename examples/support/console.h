@@ -76,7 +76,8 @@ class Table {
 };
 
 /// The body of main(): `parse` reads the command line and returns an exit code, or -1, with which `run` prints to
-/// standard output, with a live line where `live`. An exception ends the program with its sentence on standard error.
+/// standard output, with a live line where `live`. An exception ends the program with its sentence, if it has
+/// any, on standard error.
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run);
 
 }  // namespace poolgrad::examples

@@ -85,9 +85,9 @@ std::string AttentionOptions::describe(std::int64_t context) const {
 }
 
 nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string& program, double rope_base,
-                                         double output_deviation) const {
-  attention::RingSetup ring;
-  if (attention == "ring") {
+                                         double output_deviation, const attention::RingSetup& processes) const {
+  attention::RingSetup ring = processes;
+  if (attention == "ring" && !processes.communicator) {
     ring.ring_size = static_cast<int>(ring_size);
     ring.layout = attention::parse_layout(layout);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
+#include "attention/modules/ring_attention.h"
 #include "attention/pattern/pattern.h"
 #include "nn/language_model.h"
 
@@ -31,9 +32,10 @@ struct AttentionOptions {
 
   /// The pattern for sequences of at most `context` positions. Throws ValueError, one sentence.
   attention::Pattern pattern(std::int64_t context, const std::string& program) const;
-  /// Makes MultiheadAttention with the pattern, or a ring of it. `output_deviation` as there.
-  nn::MixerFactory mixer(std::int64_t context, const std::string& program, double rope_base,
-                         double output_deviation) const;
+  /// Makes MultiheadAttention with the pattern, or a ring of it, between processes where `processes` has a
+  /// communicator. `output_deviation` as there.
+  nn::MixerFactory mixer(std::int64_t context, const std::string& program, double rope_base, double output_deviation,
+                         const attention::RingSetup& processes = {}) const;
   /// "window of 256", "dilated(w 512 2048, r 1 4) & causal", "causal over a zigzag ring of 4".
   std::string describe(std::int64_t context) const;
   /// The branches in force. Where none are given: 256, a length that holds the context, and one between them, with
@@ -61,7 +63,7 @@ void for_each_attention_setting(Options& o, F&& f) {
   f("stride", o.stride, "strided: the last so many positions, and every so-manieth before");
   f("density", o.density, "random: fraction of blocks kept");
   f("ring-size", o.ring_size, "ring: ranks that share the sequence, all in this process");
-  f("layout", o.layout, "ring: contiguous, zigzag or striped");
+  f("layout", o.layout, "ring, --parallel ring: who has which positions: contiguous, zigzag or striped");
 }
 /// For the functions that call f(name, member, help): adds each to a command line. Lists are read with commas.
 template <class App>

@@ -6,16 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
-#include <nlohmann/json.hpp>
-#include <ostream>
 #include <string_view>
 
 #include "allocator/error.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
-#include "kernels/parallel.h"
-#include "nn/training/progress.h"
 
 namespace poolgrad::examples {
 
@@ -50,8 +45,8 @@ bool may_change_on_resuming(std::string_view name) { return name == "steps" || n
 /// Of checkpoints that say nothing of it, being older: "" where all say it.
 std::string_view value_before(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> came_later[] = {
-      {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},
-      {"loss-scale", "none"}, {"optimizer", "adamw"}, {"schedule", "cosine"}};
+      {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},  {"loss-scale", "none"},
+      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}};
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";
@@ -60,7 +55,9 @@ std::string_view value_before(std::string_view name) {
 /// Calls f(name, member, help) for every option that decides the numbers of a run.
 template <class Options, class F>
 void for_each_setting(Options& o, F&& f) {
-  f("context", o.context, "Bytes that the model sees at once");
+  f("tokenizer", o.tokenizer,
+    "What the model reads and writes: bytes, or bpe:N, N tokens of one byte or more that are learned from the text");
+  f("context", o.context, "Tokens that the model sees at once");
   f("layers", o.layers, "Transformer blocks");
   f("width", o.width, "Width of the model");
   f("heads", o.heads, "Attention heads");
@@ -71,12 +68,13 @@ void for_each_setting(Options& o, F&& f) {
   f("chunk", o.chunk, "Positions that go through all layers at once, for sequences longer than memory (0: all)");
   f("tile", o.tile, "Positions that feed-forward layers take at a time (0: all)");
   f("steps", o.steps, "Training steps");
-  f("lr", o.lr, "Peak learning rate");
-  f("optimizer", o.optimizer, "adamw, sgd, lion or muon");
+  f("lr", o.lr, "Peak learning rate (0: muon 2e-2, adamw and lion 3e-3, sgd 0.1)");
+  f("optimizer", o.optimizer, "muon, adamw, sgd or lion");
   f("schedule", o.schedule, "The learning rate after 20 steps of warm-up: cosine, linear, constant or wsd");
   f("dropout", o.dropout, "Dropout of embeddings and residual branches");
   f("seed", o.seed, "Decides the split, the batches and the initial weights");
-  f("dtype", o.dtype, "Activations: f32, f64, bf16 or f16 (parameters: f64 for f64, else f32)");
+  f("dtype", o.dtype,
+    "Activations: f32, f64, bf16, f16, or auto: bf16 on CPUs with AMX, else f32 (parameters: f64 for f64, else f32)");
   f("autocast", o.autocast, "Products and attention between f32 activations: none, bf16 or f16");
   f("loss-scale", o.loss_scale, "Of f16: the scale to begin with, none, or auto: 65536 where anything is f16");
 }
@@ -95,68 +93,6 @@ nn::Checkpointing stages_of(const std::string& policy) {
         "but is " +
         policy);
   }
-}
-
-/// Text, model and device, before the first step.
-std::string describe_run(const TrainOptions& o, nn::Trainer& trainer) {
-  const nn::Corpus& corpus = trainer.corpus();
-  std::string paths;
-  for (const std::string& path : o.text) paths += " " + path;
-  return fmt::format(
-      "text     {} files, {} to train on, {} held out:{}\n"
-      "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}{}{}, {}{}{}{}{}{}{}",
-      corpus.files, format_bytes(corpus.train.size()), format_bytes(corpus.validation.size()), paths,
-      nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers, o.width, o.heads,
-      o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
-      o.autocast == "none" ? "" : " with products in " + o.autocast,
-      o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
-      engines_of(trainer.device()).to_string(),
-      o.optimizer == "adamw" && o.schedule == "cosine" ? "" : fmt::format(", by {}, rate {}", o.optimizer, o.schedule),
-      o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
-      o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
-      o.offload.empty() ? "" : ", offload to " + o.offload,
-      o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "");
-}
-
-/// "config" of the report.
-nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer& trainer) {
-  const Engines engines = engines_of(trainer.device());
-  return {{"text", o.text},
-          {"files", trainer.corpus().files},
-          {"train_bytes", trainer.corpus().train.size()},
-          {"held_out_bytes", trainer.corpus().validation.size()},
-          {"context", o.context},
-          {"layers", o.layers},
-          {"width", o.width},
-          {"heads", o.heads},
-          {"kv_heads", o.model().kv_heads},
-          {"attention", o.attention.attention},
-          {"pattern", o.attention.describe(o.context)},
-          {"window", o.attention.window},
-          {"batch", o.batch},
-          {"chunk", o.chunk},
-          {"store_every", o.store_every},
-          {"steps", o.steps},
-          {"lr", o.lr},
-          {"optimizer", o.optimizer},
-          {"schedule", o.schedule},
-          {"dropout", o.dropout},
-          {"seed", o.seed},
-          {"dtype", o.dtype},
-          {"autocast", o.autocast},
-          {"loss_scale", o.loss_scaler() ? nlohmann::ordered_json(o.loss_scaler()->initial) : nullptr},
-          {"device", o.device},
-          {"budget", o.budget},
-          {"checkpoint", o.checkpoint_policy()},
-          {"offload", o.offload},
-          {"tile", o.tile},
-          {"resume", o.resume},
-          {"parameters", trainer.model().parameter_count()},
-          {"threads", kernels::num_threads()},
-          {"machine", engines.machine},
-          {"gemm", engines.products},
-          {"instruction_set", engines.attention}};
 }
 
 }  // namespace
@@ -187,24 +123,42 @@ void TrainOptions::check() const {
     if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
   if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
   if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
-  if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
+  if (!(lr >= 0)) refuse(fmt::format("--lr must not be negative, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
   if (checkpoint == "budget" && budget.empty()) refuse("--checkpoint budget needs --budget");
   if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
     refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
+  nn::parse_tokenizer(tokenizer);
   model().check();
   pattern();
   loss_scaler();
   nn::parse_optimizer(optimizer);
   nn::Schedule::parse(schedule);
+  if (shard_optimizer && parallel == "none") refuse("--shard-optimizer divides among ranks: it needs --parallel");
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + device + " has no bytes to save or resume");
 }
 
+const std::vector<Preset>& presets() {
+  static const std::vector<Preset> all{
+      {"tiny", "to try something out", {{"context", "1024"}, {"width", "64"}, {"heads", "2"}, {"steps", "600"}}},
+      {"small", "the default", {}},
+      {"long", "a long context", {{"context", "32768"}, {"attention", "dilated"}, {"tile", "4096"}, {"steps", "200"}}}};
+  return all;
+}
+
+void TrainOptions::use(const Preset& preset) {
+  for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
+    for (const auto& [setting, its_value] : preset.settings)
+      if (setting == name) from_text(name, its_value, value);
+  });
+}
+
 std::map<std::string, std::string> TrainOptions::configuration() const {
   std::map<std::string, std::string> result;
   for_each_setting(*this, [&](const char* name, const auto& value, const auto&) { result[name] = to_text(value); });
+  result["lr"] = to_text(learning_rate());
   return result;
 }
 
@@ -214,7 +168,7 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
     const std::string there(entry == configuration.end() ? value_before(name) : entry->second);
     if (entry == configuration.end() && there.empty())
       throw FileError(std::string("[train] the checkpoint has no ") + name);
-    if (given.count(name)) {
+    if (given.count(name) && !(std::string_view(name) == "dtype" && to_text(value) == "auto")) {
       if (may_change_on_resuming(name)) return;
       if (to_text(value) != there)
         throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
@@ -225,21 +179,40 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
 }
 
 nn::LanguageModelConfig TrainOptions::model() const {
-  return {.context = context,
+  return {.vocabulary = nn::parse_tokenizer(tokenizer),
+          .context = context,
           .layers = layers,
           .width = width,
           .heads = heads,
           .kv_heads = kv_heads ? kv_heads : heads,
           .dropout = dropout,
-          .dtype = parse_dtype(dtype),
+          .dtype = activations().dtype,
           .tile = tile};
+}
+
+DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::string_view gemm_backend) {
+  if (!on_cpu) return {DType::f32, "bf16 is chosen on CPUs alone"};
+  if (instruction_set != "amx") return {DType::f32, "no amx here to multiply bf16"};
+  if (gemm_backend.find("oneDNN") == std::string_view::npos) return {DType::f32, "no oneDNN here to multiply bf16"};
+  return {DType::bf16, "amx multiplies it"};
+}
+
+DTypeChoice TrainOptions::activations() const {
+  if (dtype != "auto") return {parse_dtype(dtype)};
+  if (autocast != "none") return {DType::f32, "autocast works between f32"};
+  const bool on_cpu = device == "cpu" || device.ends_with("like=cpu");
+  return choose_dtype(on_cpu, kernels::instruction_set(), kernels::gemm_backend());
+}
+
+double TrainOptions::learning_rate() const {
+  return lr > 0 ? lr : nn::usual_learning_rate(nn::parse_optimizer(optimizer));
 }
 
 std::optional<DType> TrainOptions::autocast_dtype() const {
   if (autocast == "none") return std::nullopt;
   if (autocast != "bf16" && autocast != "f16")
     throw ValueError("[train] --autocast must be none, bf16 or f16, but is " + autocast);
-  if (dtype != "f32")
+  if (dtype != "f32" && dtype != "auto")
     throw ValueError(fmt::format(
         "[train] --autocast {} works between activations of f32, and with --dtype {} they are not", autocast, dtype));
   return parse_dtype(autocast);
@@ -265,13 +238,18 @@ attention::Pattern TrainOptions::pattern() const { return attention.pattern(cont
 
 std::unique_ptr<nn::LanguageModel> TrainOptions::make_model(Device on, Generator& generator) const {
   constexpr double rope_base = 10000.0;
-  return std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0),
+  attention::RingSetup ring;
+  if (ranks && ranks->grid().ring > 1)
+    ring = {.layout = ranks->layout(), .communicator = ranks->ring(), .parts_are_told = true};
+  return std::make_unique<nn::LanguageModel>(model(), attention.mixer(context, "train", rope_base, 0.0, ring),
                                              nn::ParameterOptions{.device = on, .generator = &generator});
 }
 
 TrainedModel load_trained_model(const std::string& path, Device device) {
   TrainedModel trained;
   trained.options.adopt(nn::read_training_metadata(path));
+  trained.tokenizer = std::make_shared<const nn::Tokenizer>(
+      trained.options.tokenizer == "bytes" ? nn::Tokenizer() : nn::load_tokenizer(path));
   trained.generator = std::make_unique<Generator>(trained.options.seed);
   trained.model = trained.options.make_model(device, *trained.generator);
   nn::load_trained_model(path, *trained.model);
@@ -287,16 +265,37 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
                                                           .chunk = chunk,
                                                           .store_every = store_every,
                                                           .steps = steps,
-                                                          .learning_rate = lr,
+                                                          .learning_rate = learning_rate(),
                                                           .seed = seed,
                                                           .generator = &generator,
                                                           .autocast = autocast_dtype(),
                                                           .loss_scale = loss_scaler(),
                                                           .optimizer = nn::parse_optimizer(optimizer),
-                                                          .schedule = nn::Schedule::parse(schedule)});
+                                                          .schedule = nn::Schedule::parse(schedule),
+                                                          .ranks = ranks.get(),
+                                                          .shard_optimizer = shard_optimizer});
+}
+
+/// Options take their values in the order in which they are added: --preset is to be the first, for all others to go
+/// before it.
+void add_presets(CLI::App& app, TrainOptions& o) {
+  std::string help = "Settings by name:";
+  std::vector<std::string> names;
+  for (const Preset& preset : presets()) {
+    names.push_back(preset.name);
+    help += fmt::format("{} {}, {}", names.size() > 1 ? ";" : "", preset.name, preset.purpose);
+    for (const auto& [name, value] : preset.settings)
+      help += fmt::format("{}{} {}", name == preset.settings.front().first ? ": " : ", ", name, value);
+  }
+  const auto take = [&o](const std::string& name) {
+    const auto named = [&](const Preset& preset) { return preset.name == name; };
+    o.use(*std::find_if(presets().begin(), presets().end(), named));
+  };
+  app.add_option_function<std::string>("--preset", take, help)->check(CLI::IsMember(names));
 }
 
 void add_training_options(CLI::App& app, TrainOptions& o) {
+  add_presets(app, o);
   for_each_setting(o, setting_adder(app));
   app.add_option("--store-every", o.store_every, "Chunks between two that states are kept for; the rest is run again");
   app.add_option(
@@ -306,13 +305,16 @@ void add_training_options(CLI::App& app, TrainOptions& o) {
       "block, sqrt, revolve or revolve:SLOTS (the inputs of some blocks), budget (what the budget has room for), or "
       "auto: budget where there is one; the numbers stay the same");
   app.add_option("--offload", o.offload, "Folder to move saved tensors to, rather than to compute them again");
-  app.add_option("--sample", o.sample, "Bytes of text to write at the end");
+  app.add_option("--sample", o.sample, "Tokens of text to write at the end");
 }
 
 int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
-  CLI::App app("Trains a byte-level long-context language model on any text.");
+  o.dtype = "auto";
+  CLI::App app("Trains a long-context language model on any text.");
   app.option_defaults()->always_capture_default();
-  app.add_option("--text", o.text, "Files or folders to read (default: the C++ sources of Eigen)");
+  app.add_option("--text", o.text,
+                 "Files or folders to read, or PATH=WEIGHT: texts that windows are drawn from so often (default: the "
+                 "C++ sources of Eigen)");
   add_training_options(app, o);
   app.add_option("--device", o.device,
                  "cpu, cuda:N, auto (a GPU where there is one), or sim:SIZE, a device of that capacity without "
@@ -320,7 +322,8 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
   app.add_option("--resume", o.resume,
-                 "Checkpoint to go on from, bit for bit; --steps, --lr and --schedule may differ from its own");
+                 "Checkpoint to go on from, bit for bit; --steps, --lr and --schedule may differ from its own")
+      ->excludes("--preset");
   app.add_flag("--other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
   app.add_option("--stop-after", o.stop_after, "Save and stop after this step (0: never)");
   app.add_option("--report", o.report, "Steps between lines");
@@ -333,66 +336,15 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.add_option("--profile-trace", o.profile_trace, "Chrome trace of those steps to write: kernels and memory")
       ->needs(profile);
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  app.add_option("--parallel", o.parallel,
+                 "What the ranks that mpirun or srun has started share: ring (every sequence), data (the batch), "
+                 "ring:R,data:D (both), or none");
+  app.add_flag("--shard-optimizer", o.shard_optimizer,
+               "With --parallel: each rank has the optimiser's state of its share of the parameters alone (ZeRO 1)");
   const int code = parse_command_line(app, argc, argv);
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0) o.given.insert(option->get_single_name());
   return code;
-}
-
-std::string default_text() {
-  for (const char* path : {POOLGRAD_DEFAULT_TEXT, "/usr/include/eigen3", "/usr/local/include/eigen3"})
-    if (std::error_code error; std::filesystem::is_directory(path, error)) return path;
-  throw FileError("[train] no Eigen headers to train on; give --text PATH or install libeigen3-dev");
-}
-
-namespace {
-
-TrainOptions completed(TrainOptions options) {
-  if (!options.resume.empty()) options.adopt(nn::read_training_metadata(options.resume));
-  options.check();
-  if (options.text.empty()) options.text = {default_text()};
-  return options;
-}
-
-}  // namespace
-
-PreparedRun::PreparedRun(TrainOptions told)
-    : options(completed(std::move(told))),
-      device(parse_device(options.device, "train")),
-      pool(device, options.budget),
-      memory(options.memory_policy(device)),
-      generator(options.seed) {
-  if (!device.is_sim()) options.device = to_string(device);
-  trainer = options.make_trainer(nn::read_corpus(options.text, options.seed), device, generator);
-  if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
-}
-
-nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const RunWatcher& watcher) {
-  const PreparedRun run(std::move(told));
-  const TrainOptions& options = run.options;
-  nn::Trainer& trainer = *run.trainer;
-  if (!options.quiet) out << describe_run(options, trainer) << std::endl;
-  const nlohmann::ordered_json config = describe_configuration(options, trainer);
-  std::function<void(nn::TrainResult&, bool)> reported;
-  if (watcher) reported = [&](nn::TrainResult& result, bool finished) { watcher(config, trainer, result, finished); };
-  nn::TrainResult result = nn::train(trainer, out,
-                                     {.report = options.report,
-                                      .stop_after = options.stop_after,
-                                      .sample = options.sample,
-                                      .save = options.save,
-                                      .json = options.json,
-                                      .csv = options.csv,
-                                      .config = config.dump(),
-                                      .quiet = options.quiet,
-                                      .live = live,
-                                      .metadata = options.configuration(),
-                                      .memory = run.memory.get(),
-                                      .trace_step = static_cast<bool>(watcher),
-                                      .reported = reported});
-  for (const auto& [what, path] : result.written)
-    if (result.interrupted && what == "checkpoint" && !options.quiet)
-      out << "go on    with --resume " << path << std::endl;
-  return result;
 }
 
 }  // namespace poolgrad::examples

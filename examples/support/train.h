@@ -11,16 +11,37 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "examples/support/options.h"
 #include "nn/training/trainer.h"
+#include "parallel/training_ranks.h"
 
 namespace poolgrad::examples {
 
+/// A dtype of activations, and why it was taken.
+struct DTypeChoice {
+  DType dtype = DType::f32;
+  std::string reason = {};
+};
+/// bf16 where it pays, which is on CPUs that multiply it by AMX, through oneDNN; else f32. `instruction_set` and
+/// `gemm_backend` as in kernels/.
+DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::string_view gemm_backend);
+
+/// A name for a few settings.
+struct Preset {
+  std::string name, purpose;
+  std::vector<std::pair<std::string, std::string>> settings;  // as on a command line
+};
+/// "tiny", "small" (the defaults), "long".
+const std::vector<Preset>& presets();
+
 struct TrainOptions {
-  std::vector<std::string> text;  // files or folders; empty: default_text()
-  std::int64_t context = 4096;
+  std::vector<std::string> text;    // of nn::TextSource::parse(); empty: default_text()
+  std::string tokenizer = "bytes";  // or bpe:N
+  std::int64_t context = 4096;      // tokens
   std::int64_t layers = 2;
   std::int64_t width = 128;
   std::int64_t heads = 4;
@@ -30,13 +51,13 @@ struct TrainOptions {
   std::int64_t chunk = 0;  // positions that go through the model at once; 0: all
   std::int64_t store_every = 1;
   std::int64_t steps = 1250;
-  double lr = 3e-3;
-  std::string optimizer = "adamw";
+  double lr = 0;  // at its peak; 0: what suits the optimiser, see learning_rate()
+  std::string optimizer = "muon";
   std::string schedule = "cosine";
   double dropout = 0.0;
   std::int64_t tile = 0;  // positions that feed-forward layers take at a time; 0: all
   std::uint64_t seed = 1;
-  std::string dtype = "f32";
+  std::string dtype = "f32";        // or auto, which programs say unless told otherwise: see choose_dtype()
   std::string autocast = "none";    // or the half type of products and attention, between f32 activations
   std::string loss_scale = "auto";  // or none, or the scale to begin with; auto: 65536 where anything is f16
   std::string device = "cpu";
@@ -49,11 +70,16 @@ struct TrainOptions {
   bool other_text = false;      // resume accepts another text than the checkpoint's
   std::int64_t stop_after = 0;  // 0: never
   std::int64_t report = 50;     // steps between lines
-  std::int64_t sample = 300;    // bytes of text to write at the end
+  std::int64_t sample = 300;    // tokens of text to write at the end
   std::string json, csv, html, profile_trace;
   bool profile = false;  // a few steps by kernel, and no run
   bool live = false;     // the page is written at each line, too, and reloads itself
   bool quiet = false;
+  std::string parallel = "none";  // or what the ranks that mpirun has started share: parallel::Grid
+  bool shard_optimizer = false;   // optimiser states divided among them
+  /// This process among them, made by the program; null: none. No part of the configuration, as any number of ranks
+  /// goes on with a checkpoint.
+  std::shared_ptr<parallel::TrainingRanks> ranks = {};
 
   /// Options that were given, by name; resume takes the others from the checkpoint.
   std::set<std::string> given;
@@ -67,16 +93,21 @@ struct TrainOptions {
   /// checkpoint has none.
   void adopt(const std::map<std::string, std::string>& configuration);
 
+  /// Takes over the settings of a preset.
+  void use(const Preset& preset);
   /// `checkpoint`, with "auto" resolved.
   std::string checkpoint_policy() const;
   /// What decides about saved tensors while it lives, of the thread that calls this; nullptr where nothing does. The
   /// pool of `device` asks it for memory. Throws FileError for the offload folder.
   std::unique_ptr<Rematerialisation> memory_policy(Device device) const;
+  double learning_rate() const;
   nn::LanguageModelConfig model() const;
   attention::Pattern pattern() const;
   /// Throw ValueError, one sentence, for what is no dtype or scale, or goes with no other option.
   std::optional<DType> autocast_dtype() const;
   std::optional<nn::LossScalerOptions> loss_scaler() const;
+  /// What `dtype` stands for, and, where it is auto, why.
+  DTypeChoice activations() const;
   /// The model with its initial weights. The generator must outlive it.
   std::unique_ptr<nn::LanguageModel> make_model(Device device, Generator& generator) const;
   /// The model on its text, at step 0. The generator must outlive the trainer.
@@ -85,8 +116,8 @@ struct TrainOptions {
 
 /// A run as it is before its first step: text, memory and model, in the order in which they go away again.
 struct PreparedRun {
-  /// Throws what train() does.
-  explicit PreparedRun(TrainOptions options);
+  /// Throws what train() does. `progress` is told of what takes long.
+  explicit PreparedRun(TrainOptions options, const nn::CorpusProgress& progress = {});
 
   TrainOptions options;  // complete: a checkpoint's configuration, the device by name, the text
   Device device;
@@ -94,11 +125,13 @@ struct PreparedRun {
   std::unique_ptr<Rematerialisation> memory;
   Generator generator;
   std::unique_ptr<nn::Trainer> trainer;
+  std::string dtype_reason;  // why the dtype was chosen; empty: it was told
 };
 
 /// What a checkpoint of train() was trained as, and the model: its weights, in eval() mode.
 struct TrainedModel {
   TrainOptions options;
+  std::shared_ptr<const nn::Tokenizer> tokenizer;
   std::unique_ptr<Generator> generator;  // of the model
   std::unique_ptr<nn::LanguageModel> model;
 };

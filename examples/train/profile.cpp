@@ -78,7 +78,7 @@ void measure_ceilings(const TrainOptions& options, Device device, StepProfile& p
   constexpr std::int64_t side = 768, elements = std::int64_t{1} << 23;
   const NoGradGuard no_grad;
   try {
-    const TensorOptions of_products{options.autocast_dtype().value_or(parse_dtype(options.dtype)), device};
+    const TensorOptions of_products{options.autocast_dtype().value_or(options.activations().dtype), device};
     const Tensor a = ones({side, side}, of_products);
     profile.most_operations = fastest([&] { matmul(a, a); }, &KernelCall::operations);
     const Tensor from = zeros({elements}, {DType::f32, device});

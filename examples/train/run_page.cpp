@@ -1,6 +1,7 @@
 #include "examples/train/run_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -44,6 +45,16 @@ std::string shown_byte(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return byte >= 0x20 && byte < 0x7f ? escaped(std::string(1, c)) : fmt::format("\\x{:02x}", byte);
 }
+
+/// A token: on one line.
+std::string shown_token(const std::string& token) {
+  std::string result;
+  for (const char c : token) result += shown_byte(c);
+  return result;
+}
+
+/// What the model reads and writes.
+const char* unit_of(const Json& config) { return config.value("tokenizer", "bytes") == "bytes" ? "bytes" : "tokens"; }
 
 /// Text of bytes, which may be no UTF-8.
 std::string shown_text(const std::string& text) {
@@ -89,10 +100,11 @@ std::string loss_chart(const nn::TrainResult& r, double width, double height) {
                     .y_text = nats_text});
 }
 
-std::string position_chart(const nn::TrainResult& r) {
+std::string position_chart(const RunPage& page) {
+  const nn::TrainResult& r = page.result;
   Points points;
   for (const nn::PositionLoss& p : r.by_position) points.emplace_back(static_cast<double>(p.last), p.loss);
-  return chart_svg({.x_name = "bytes to go by, at most",
+  return chart_svg({.x_name = fmt::format("{} to go by, at most", unit_of(page.config)),
                     .series = {{"held out", points, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .log_x = true,
@@ -114,14 +126,16 @@ std::string tile(const std::string& value, const std::string& name) {
   return fmt::format("<div><b>{}</b><span class=\"quiet\">{}</span></div>\n", value, name);
 }
 
-std::string tiles(const nn::TrainResult& r, bool finished) {
+std::string tiles(const RunPage& page) {
+  const nn::TrainResult& r = page.result;
   const double held_out = r.validation_bytes > 0  ? r.validation_loss
                           : r.validations.empty() ? 0.0
                                                   : r.validations.back().second;
   std::string html = "<div class=\"tiles\">\n";
-  html += tile(fmt::format("{:.4f}", held_out),
-               finished && !r.interrupted ? "nats per byte, held out" : "nats per byte, part of the held-out text");
-  html += tile(count_text(r.tokens_per_second), "bytes a second");
+  html +=
+      tile(fmt::format("{:.4f}", held_out),
+           page.finished && !r.interrupted ? "nats per byte, held out" : "nats per byte, part of the held-out text");
+  html += tile(count_text(r.tokens_per_second), fmt::format("{} a second", unit_of(page.config)));
   html += tile(nn::format_duration(r.seconds), "in all");
   html += tile(format_bytes(r.peak_live_bytes), "peak of live memory");
   html += tile(format_bytes(r.peak_reserved_bytes), "peak of reserved memory");
@@ -143,20 +157,20 @@ std::string memory_section(const Json& config, const nn::TrainResult& r) {
 }
 
 /// What the row-th position takes most of.
-std::string row_title(const AttentionMap& map, const std::string& text, std::size_t row) {
+std::string row_title(const AttentionMap& map, const std::vector<std::string>& text, std::size_t row) {
   const std::size_t length = text.size();
   const auto weight = [&](std::size_t column) { return map.weights[row * length + column]; };
   std::vector<std::size_t> order(length);
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::ranges::stable_sort(order, [&](std::size_t a, std::size_t b) { return weight(a) > weight(b); });
-  std::string title = fmt::format("{}: '{}' takes", row, shown_byte(text[row]));
+  std::string title = fmt::format("{}: '{}' takes", row, shown_token(text[row]));
   for (std::size_t i = 0; i < std::min<std::size_t>(3, length) && weight(order[i]) > 0.005; ++i)
     title += fmt::format("{} {} of '{}' at {}", i > 0 ? "," : "", format_percent(weight(order[i])),
-                         shown_byte(text[order[i]]), order[i]);
+                         shown_token(text[order[i]]), order[i]);
   return title;
 }
 
-std::string map_svg(const AttentionMap& map, const std::string& text) {
+std::string map_svg(const AttentionMap& map, const std::vector<std::string>& text) {
   const std::size_t length = text.size();
   std::vector<unsigned char> shades;
   for (const double weight : map.weights)
@@ -174,13 +188,13 @@ std::string map_svg(const AttentionMap& map, const std::string& text) {
 std::string map_section(const RunPage& page) {
   if (page.maps.empty()) return "";
   std::string html = "<div class=\"maps\">\n";
-  for (const AttentionMap& map : page.maps) html += map_svg(map, page.map_text);
+  for (const AttentionMap& map : page.maps) html += map_svg(map, page.map_tokens);
   return section(
       "What heads look at",
-      fmt::format("The {} bytes below, read as a text of their own: a row for each position, what it takes from those "
+      fmt::format("The {} {} below, read as a text of their own: a row for each position, what it takes from those "
                   "before it to the right; shades are square roots of weights.",
-                  page.map_text.size()),
-      html + "</div>\n<pre>" + shown_text(page.map_text) + "</pre>\n");
+                  page.map_tokens.size(), unit_of(page.config)),
+      html + "</div>\n<pre>" + shown_text(fmt::format("{}", fmt::join(page.map_tokens, ""))) + "</pre>\n");
 }
 
 std::string option_list(const Json& config) {
@@ -204,13 +218,18 @@ std::string state_of(const RunPage& page) {
 
 }  // namespace
 
-std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::string& text) {
+std::vector<std::int64_t> map_tokens(nn::Trainer& trainer, const std::string& text) {
+  std::vector<std::int64_t> tokens = trainer.corpus().tokenizer->encode(text);
+  const std::int64_t context = trainer.model().config().context;
+  tokens.resize(std::min({tokens.size(), most_positions, static_cast<std::size_t>(context)}));
+  return tokens;
+}
+
+std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector<std::int64_t>& tokens) {
   std::vector<AttentionMap> maps;
-  if (trainer.device().is_sim() || text.empty()) return maps;
+  if (trainer.device().is_sim() || tokens.empty()) return maps;
   nn::LanguageModel& model = trainer.model();
-  const std::size_t length = std::min({text.size(), most_positions, static_cast<std::size_t>(model.config().context)});
-  std::vector<std::int64_t> tokens;
-  for (std::size_t i = 0; i < length; ++i) tokens.push_back(static_cast<unsigned char>(text[i]));
+  const std::size_t length = tokens.size();
   try {
     model.eval();
     const std::vector<Tensor> weights =
@@ -242,14 +261,14 @@ std::string run_page_html(const RunPage& page) {
       c.value("layers", 0), c.value("width", 0), c.value("heads", 0), c.value("context", 0),
       escaped(c.value("pattern", "")), escaped(c.value("dtype", "")), count_text(c.value("parameters", 0.0)),
       escaped(c.value("device", "")), escaped(c.value("machine", "")), state_of(page));
-  html += tiles(r, page.finished);
+  html += tiles(page);
   html += section("Loss", "Nats per byte, of what is trained on and of what is held out; dashed: counting n-grams.",
                   "<div class=\"wider\">" + loss_chart(r, 1100, 360) + "</div><div class=\"narrower\">" +
                       loss_chart(r, 560, 330) + "</div>");
   html += "<div class=\"charts\">\n";
-  html += section("Loss by position", "Does more context help?", position_chart(r));
-  html += section("Speed", "Bytes a second.",
-                  step_chart(r, &nn::StepRecord::tokens_per_second, "bytes a second", 2, false, true, count_text));
+  html += section("Loss by position", "Does more context help?", position_chart(page));
+  html += section("Speed", fmt::format("In {} a second.", unit_of(page.config)),
+                  step_chart(r, &nn::StepRecord::tokens_per_second, "speed", 2, false, true, count_text));
   html += section("Gradient norm", "Before clipping.",
                   step_chart(r, &nn::StepRecord::gradient_norm, "norm", 3, wide, !wide, nats_text));
   html += section("Learning rate", "At its peak after the warm-up.",
@@ -268,8 +287,9 @@ void write_run_page(const std::string& path, const Json& config, nn::Trainer& tr
   if (!finished && !live) return;
   RunPage page{.config = config, .result = result, .finished = finished, .reload = live ? seconds_between_reloads : 0};
   if (finished) {
-    page.maps = attention_maps(trainer, result.prompt);
-    page.map_text = result.prompt.substr(0, most_positions);
+    const std::vector<std::int64_t> tokens = map_tokens(trainer, result.prompt);
+    page.maps = attention_maps(trainer, tokens);
+    for (const std::int64_t token : tokens) page.map_tokens.emplace_back(trainer.corpus().tokenizer->bytes_of(token));
     result.written.emplace_back("page", path);
   }
   write_file_atomically(path, run_page_html(page));

@@ -20,15 +20,16 @@ struct RunPage {
   const Json& config;  // "config" of the report
   const nn::TrainResult& result;
   bool finished = true;
-  int reload = 0;                       // seconds until the page loads itself again; 0: never
-  std::string map_text = {};            // the text of the maps
-  std::vector<AttentionMap> maps = {};  // over as many positions as it has bytes
+  int reload = 0;                            // seconds until the page loads itself again; 0: never
+  std::vector<std::string> map_tokens = {};  // the text of the maps
+  std::vector<AttentionMap> maps = {};       // over as many positions
 };
 
-/// The maps of all heads (of large models: of the first 8 of the first 4 blocks) over the first bytes of `text`, at
-/// most 64 of them. None where mixers do not say their weights, on a device without arithmetic, and where there is no
-/// memory.
-std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::string& text);
+/// The first tokens of `text`, at most 64 of them.
+std::vector<std::int64_t> map_tokens(nn::Trainer& trainer, const std::string& text);
+/// The maps of all heads (of large models: of the first 8 of the first 4 blocks) over these tokens. None where mixers
+/// do not say their weights, on a device without arithmetic, and where there is no memory.
+std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector<std::int64_t>& tokens);
 
 /// One file that refers to nothing outside itself.
 std::string run_page_html(const RunPage& page);

@@ -58,6 +58,16 @@ TEST(Gallery, TheDocumentationShowsWhatIsDrawn) {
   for (const PatternPicture& picture : pattern_pictures())
     EXPECT_EQ(read_bytes(POOLGRAD_PATTERN_FOLDER "/" + picture.name + ".svg"), pattern_svg(picture))
         << "draw again: pattern_gallery --output docs/patterns";
+  EXPECT_EQ(read_bytes(POOLGRAD_PATTERN_FOLDER "/layouts.svg"), layouts_svg())
+      << "draw again: pattern_gallery --output docs/patterns";
+}
+
+TEST(Gallery, LayoutsShowTheWorkOfEveryRankInEveryStep) {
+  // 136 pairs: contiguous ranks have 10 to 58 of them, zigzag ranks 34 each and as many in every step but the first.
+  const std::string svg = layouts_svg();
+  for (const char* const line : {"rank 0: 10, 0, 0, 0<", "rank 3: 10, 16, 16, 16<", "rank 0: 10, 8, 8, 8<",
+                                 "rank 3: 10, 8, 8, 8<", "rank 0: 10, 6, 6, 6<", "rank 3: 10, 10, 10, 10<"})
+    EXPECT_NE(svg.find(line), std::string::npos) << line;
 }
 
 }  // namespace

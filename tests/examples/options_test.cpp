@@ -6,6 +6,8 @@
 #include <CLI/CLI.hpp>
 
 #include "examples/support/train.h"
+#include "kernels/gemm.h"
+#include "kernels/instruction_sets.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::examples {
@@ -125,6 +127,50 @@ TEST(TrainOptions, DefaultsAreTheRecipe) {
   EXPECT_EQ(options.context, 4096);
   EXPECT_EQ(options.model().kv_heads, 4);
   EXPECT_EQ(options.pattern(), attention::Pattern::window(255, 0));
+  EXPECT_EQ(options.optimizer, "muon");
+  EXPECT_EQ(options.learning_rate(), 2e-2);
+}
+
+TEST(TrainOptions, TakeTheRateThatSuitsTheOptimiserUnlessToldOne) {
+  EXPECT_EQ(parse({"--optimizer", "adamw"}).learning_rate(), 3e-3);
+  EXPECT_EQ(parse({"--optimizer", "sgd"}).learning_rate(), 0.1);
+  EXPECT_EQ(parse({"--optimizer", "sgd", "--lr", "0.2"}).learning_rate(), 0.2);
+  EXPECT_EQ(parse({"--optimizer", "sgd"}).configuration().at("lr"), "0.1") << "a checkpoint has the rate itself";
+}
+
+TEST(TrainOptions, APresetGoesBeforeWhatIsGivenWhereverItStands) {
+  const TrainOptions tiny = parse({"--preset", "tiny"});
+  EXPECT_EQ(tiny.context, 1024);
+  EXPECT_EQ(tiny.width, 64);
+  EXPECT_FALSE(tiny.given.contains("width"));
+  for (const TrainOptions& wider :
+       {parse({"--preset", "tiny", "--width", "96"}), parse({"--width", "96", "--preset", "tiny"})}) {
+    EXPECT_EQ(wider.width, 96);
+    EXPECT_EQ(wider.context, 1024);
+  }
+  EXPECT_EQ(parse({"--preset", "small"}).configuration(), parse({}).configuration());
+  for (const Preset& preset : presets())
+    EXPECT_NO_THROW(parse({"--preset", preset.name.c_str()}).check()) << preset.name;
+  for (const Preset& preset : presets())
+    for (const auto& [name, value] : preset.settings)
+      EXPECT_EQ(parse({"--preset", preset.name.c_str()}).configuration().at(name), value) << preset.name;
+}
+
+TEST(TrainOptions, ChooseHalfPrecisionWhereTheCpuMultipliesItAndSayWhy) {
+  EXPECT_EQ(parse({}).dtype, "auto");
+  EXPECT_EQ(TrainOptions().dtype, "f32") << "programs choose, the library does not";
+  EXPECT_EQ(choose_dtype(true, "amx", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::bf16);
+  EXPECT_EQ(choose_dtype(true, "amx", "poolgrad, bf16: oneDNN 2.6.3").reason, "amx multiplies it");
+  EXPECT_EQ(choose_dtype(true, "amx", "poolgrad").dtype, DType::f32);
+  EXPECT_EQ(choose_dtype(true, "avx512", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::f32);
+  EXPECT_EQ(choose_dtype(false, "amx", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::f32);
+  const DType here = choose_dtype(true, kernels::instruction_set(), kernels::gemm_backend()).dtype;
+  EXPECT_EQ(parse({}).model().dtype, here);
+  EXPECT_EQ(parse({"--device", "sim:8GiB,like=cpu"}).model().dtype, here) << "a plan is of the same run";
+  EXPECT_EQ(parse({"--device", "sim:8GiB"}).model().dtype, DType::f32) << "like a GPU";
+  EXPECT_EQ(parse({"--autocast", "bf16"}).model().dtype, DType::f32);
+  EXPECT_NO_THROW(parse({"--autocast", "bf16"}).check());
+  EXPECT_EQ(parse({"--dtype", "f64"}).activations().reason, "");
 }
 
 TEST(TrainOptions, ReadTheCommandLine) {
@@ -150,6 +196,10 @@ TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithACode) {
   ::testing::internal::CaptureStderr();
   EXPECT_GT(parse_train_options(3, unknown, options), 0);
   EXPECT_GT(parse_train_options(3, word, options), 0);
+  const char* preset[] = {"train", "--preset", "huge"};
+  EXPECT_GT(parse_train_options(3, preset, options), 0);
+  const char* resumed[] = {"train", "--preset", "tiny", "--resume", "a"};
+  EXPECT_GT(parse_train_options(5, resumed, options), 0);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--wdith"));
 }
 
@@ -163,7 +213,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
             "[language_model] 4 heads are not a multiple of 3 kv-heads");
   EXPECT_THAT(train_refusal([](auto& o) { o.dtype = "f8"; }), HasSubstr("f8"));
   EXPECT_EQ(train_refusal([](auto& o) { o.batch = 0; }), "[train] --batch must be at least 1, but is 0");
-  EXPECT_EQ(train_refusal([](auto& o) { o.lr = 0; }), "[train] --lr must be positive, but is 0");
+  EXPECT_EQ(train_refusal([](auto& o) { o.lr = -1; }), "[train] --lr must not be negative, but is -1");
   EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),
             "[train] --steps, --sample and --stop-after must not be negative");
@@ -209,6 +259,11 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   from_older = parse({});
   from_older.adopt(older);
   EXPECT_EQ(from_older.optimizer, "adamw") << "there was no other";
+  from_older = parse({"--dtype", "auto"});
+  auto half = saved.configuration();
+  half["dtype"] = "bf16";
+  from_older.adopt(half);
+  EXPECT_EQ(from_older.dtype, "bf16") << "auto agrees with any";
   from_older = parse({"--optimizer", "muon"});
   EXPECT_EQ(error_of<ValueError>([&] { from_older.adopt(older); }),
             "[train] the checkpoint is of another configuration: --optimizer is adamw there, muon here");
@@ -223,7 +278,8 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
 TEST(DefaultText, IsTheSourcesOfEigen) {
   const nn::Corpus corpus = nn::read_corpus({default_text()}, 1);
   EXPECT_GT(corpus.files, 100);
-  const std::string text(corpus.train.begin(), corpus.train.end());
+  const auto bytes = corpus.texts[0].train.read(0, corpus.texts[0].train.size());
+  const std::string text(bytes.begin(), bytes.end());
   EXPECT_NE(text.find("namespace Eigen"), std::string::npos);
 }
 

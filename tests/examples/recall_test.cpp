@@ -212,6 +212,11 @@ TEST_F(Recall, ReadsTheCommandLine) {
   EXPECT_EQ(options.contenders(), (std::vector<std::string>{"causal", "window"}));
   EXPECT_EQ(options.attention.segments, (std::vector<std::int64_t>{16, 64}));
   EXPECT_EQ(options.task().distance, 128);
+  const char* needle[] = {"recall", "--distance", "256", "--preset", "needle"};
+  RecallOptions hidden;
+  EXPECT_EQ(parse_recall_options(5, needle, hidden), -1);
+  EXPECT_EQ(hidden.task_name, "passkey");
+  EXPECT_EQ(hidden.distance, 256) << "what is given goes before a preset";
   const char* unknown[] = {"recall", "--distanse", "3"};
   ::testing::internal::CaptureStderr();
   EXPECT_GT(parse_recall_options(3, unknown, options), 0);

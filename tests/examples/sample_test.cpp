@@ -23,7 +23,7 @@ using testing_support::TemporaryFolder;
 using testing_support::write_bytes;
 
 /// One small model, trained once, with every option of a model off its default.
-class Sample : public ::testing::Test {
+class SampleTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     folder_ = std::make_unique<TemporaryFolder>();
@@ -53,7 +53,7 @@ class Sample : public ::testing::Test {
     trained_.reset();
   }
 
-  Sample() {
+  SampleTest() {
     options_.checkpoint = folder_->file("a.safetensors");
     options_.bytes = 20;
   }
@@ -83,7 +83,7 @@ class Sample : public ::testing::Test {
   std::string notes_;
 };
 
-TEST_F(Sample, WritesWhatTheTrainingRunWroteFromTheCheckpointAlone) {
+TEST_F(SampleTest, WritesWhatTheTrainingRunWroteFromTheCheckpointAlone) {
   options_.prompt = trained_->prompt;
   options_.bytes = 40;
   options_.sampler.seed = 5;
@@ -93,7 +93,7 @@ TEST_F(Sample, WritesWhatTheTrainingRunWroteFromTheCheckpointAlone) {
               HasSubstr(" of keys and values for " + std::to_string(trained_->prompt.size() + 39) + " positions"));
 }
 
-TEST_F(Sample, TakesThePromptFromAnOptionAFileOrTheInput) {
+TEST_F(SampleTest, TakesThePromptFromAnOptionAFileOrTheInput) {
   const std::string expected = run_prompt("int f");
   EXPECT_EQ(expected.size(), 5 + 20 + 1u);
   EXPECT_EQ(run(options_, "int f"), expected);
@@ -106,7 +106,7 @@ TEST_F(Sample, TakesThePromptFromAnOptionAFileOrTheInput) {
   EXPECT_EQ(refusal<ValueError>(options_), "[sample] the prompt is empty: there is nothing to go on from");
 }
 
-TEST_F(Sample, GoesOnBeyondTheContextWithNoMoreMemory) {
+TEST_F(SampleTest, GoesOnBeyondTheContextWithNoMoreMemory) {
   options_.json = true;
   options_.prompt = std::string(150, 'a');
   options_.bytes = 130;
@@ -119,7 +119,7 @@ TEST_F(Sample, GoesOnBeyondTheContextWithNoMoreMemory) {
   EXPECT_GE(answer["cache_bytes"], 2 * 2 * 16 * sizeof(float) * answer["cache_positions"].get<std::size_t>());
 }
 
-TEST_F(Sample, AnswersAsJson) {
+TEST_F(SampleTest, AnswersAsJson) {
   options_.json = true;
   options_.prompt = "int";
   options_.sampler.temperature = 0;
@@ -138,7 +138,7 @@ TEST_F(Sample, AnswersAsJson) {
   EXPECT_THAT(refusal<ValueError>(options_, "", true), HasSubstr("--json needs a text to go on from"));
 }
 
-TEST_F(Sample, GoesOnFromEachLineAndFromItselfAfterAnEmptyOne) {
+TEST_F(SampleTest, GoesOnFromEachLineAndFromItselfAfterAnEmptyOne) {
   options_.sampler.temperature = 0;
   const auto text_of = [&](const std::string& prompt, std::int64_t bytes) {
     options_.bytes = bytes;
@@ -152,7 +152,7 @@ TEST_F(Sample, GoesOnFromEachLineAndFromItselfAfterAnEmptyOne) {
   EXPECT_EQ(std::count(notes_.begin(), notes_.end(), '\n'), 2 + 3) << "two lines of words, one for each text";
 }
 
-TEST_F(Sample, StreamsAndEndsATextAtCtrlC) {
+TEST_F(SampleTest, StreamsAndEndsATextAtCtrlC) {
   struct Interrupting : std::stringbuf {
     int sync() override {
       if (++flushes == 4) std::raise(SIGINT);
@@ -169,13 +169,13 @@ TEST_F(Sample, StreamsAndEndsATextAtCtrlC) {
   EXPECT_THAT(notes.str(), StartsWith("3 bytes"));
 }
 
-TEST_F(Sample, KeepsControlCharactersFromATerminal) {
+TEST_F(SampleTest, KeepsControlCharactersFromATerminal) {
   options_.prompt = "a\x1b[2J\tb\xc3\xa9\x7f\n";
   EXPECT_THAT(run(options_, "", false, true), StartsWith("a?[2J\tb\xc3\xa9?\n"));
   EXPECT_THAT(run(options_), StartsWith(*options_.prompt));
 }
 
-TEST_F(Sample, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
+TEST_F(SampleTest, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
   options_.prompt = "a";
   options_.sampler.top_p = 2;
   EXPECT_EQ(refusal<ValueError>(options_), "[sampler] the top_p must be in (0, 1], but is 2");

@@ -1,0 +1,187 @@
+// The run of examples/train: what it is told, made complete; what it says of itself; its steps.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+
+#include "allocator/error.h"
+#include "examples/support/train.h"
+#include "kernels/parallel.h"
+#include "nn/training/progress.h"
+
+namespace poolgrad::examples {
+
+std::string default_text() {
+  for (const char* path : {POOLGRAD_DEFAULT_TEXT, "/usr/include/eigen3", "/usr/local/include/eigen3"})
+    if (std::error_code error; std::filesystem::is_directory(path, error)) return path;
+  throw FileError("[train] no Eigen headers to train on; give --text PATH or install libeigen3-dev");
+}
+
+namespace {
+
+/// A line for each text with a weight, and one about tokens; nothing for one text of bytes.
+std::string describe_corpus(const TrainOptions& o, const nn::Corpus& corpus) {
+  std::string lines;
+  std::int64_t tokens = 0;
+  for (const nn::CorpusText& text : corpus.texts) {
+    tokens += text.train_tokens.size();
+    if (corpus.weighted)
+      lines += fmt::format("         {:.1f} % of the windows from {}: {} to train on, {} held out\n",
+                           100 * text.weight / corpus.total_weight(), text.path, format_bytes(text.train_bytes()),
+                           format_bytes(text.held_out_bytes()));
+  }
+  if (corpus.of_bytes()) return lines;
+  const std::int64_t known = corpus.tokenizer->size();
+  return lines + fmt::format("tokens   {} of {}{}: {} to train on, {:.2f} bytes each\n", known, o.tokenizer,
+                             known < nn::parse_tokenizer(o.tokenizer) ? " (no other pair comes twice)" : "",
+                             nn::format_count(static_cast<double>(tokens)),
+                             static_cast<double>(corpus.train_bytes()) / static_cast<double>(tokens));
+}
+
+/// Text, model and device, before the first step.
+std::string describe_run(const PreparedRun& run) {
+  const TrainOptions& o = run.options;
+  nn::Trainer& trainer = *run.trainer;
+  const nn::Corpus& corpus = trainer.corpus();
+  std::string paths;
+  for (const std::string& path : o.text) paths += " " + path;
+  return fmt::format(
+      "text     {} files, {} to train on, {} held out:{}\n"
+      "{}"
+      "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
+      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}",
+      corpus.files, format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
+      describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers,
+      o.width, o.heads, o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
+      run.dtype_reason.empty() ? "" : fmt::format(" (auto: {})", run.dtype_reason),
+      o.autocast == "none" ? "" : " with products in " + o.autocast,
+      o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
+      engines_of(trainer.device()).to_string(), o.optimizer,
+      o.schedule == "cosine" ? "" : fmt::format(", rate {}", o.schedule),
+      o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
+      o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
+      o.offload.empty() ? "" : ", offload to " + o.offload,
+      o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "",
+      o.ranks ? fmt::format("\nranks    {}: {}{}", o.ranks->size(), to_string(o.ranks->grid()),
+                            o.shard_optimizer ? ", optimiser states divided" : "")
+              : "");
+}
+
+/// "config" of the report.
+nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer& trainer) {
+  const Engines engines = engines_of(trainer.device());
+  return {{"text", o.text},
+          {"files", trainer.corpus().files},
+          {"train_bytes", trainer.corpus().train_bytes()},
+          {"held_out_bytes", trainer.corpus().held_out_bytes()},
+          {"tokenizer", o.tokenizer},
+          {"vocabulary", trainer.corpus().tokenizer->size()},
+          {"context", o.context},
+          {"layers", o.layers},
+          {"width", o.width},
+          {"heads", o.heads},
+          {"kv_heads", o.model().kv_heads},
+          {"attention", o.attention.attention},
+          {"pattern", o.attention.describe(o.context)},
+          {"window", o.attention.window},
+          {"batch", o.batch},
+          {"chunk", o.chunk},
+          {"store_every", o.store_every},
+          {"steps", o.steps},
+          {"lr", o.lr},
+          {"optimizer", o.optimizer},
+          {"schedule", o.schedule},
+          {"dropout", o.dropout},
+          {"seed", o.seed},
+          {"dtype", o.dtype},
+          {"autocast", o.autocast},
+          {"loss_scale", o.loss_scaler() ? nlohmann::ordered_json(o.loss_scaler()->initial) : nullptr},
+          {"device", o.device},
+          {"budget", o.budget},
+          {"checkpoint", o.checkpoint_policy()},
+          {"offload", o.offload},
+          {"tile", o.tile},
+          {"ranks", o.ranks ? o.ranks->size() : 1},
+          {"parallel", o.ranks ? to_string(o.ranks->grid()) : "none"},
+          {"shard_optimizer", o.shard_optimizer},
+          {"resume", o.resume},
+          {"parameters", trainer.model().parameter_count()},
+          {"threads", kernels::num_threads()},
+          {"machine", engines.machine},
+          {"gemm", engines.products},
+          {"instruction_set", engines.attention}};
+}
+
+TrainOptions completed(TrainOptions options) {
+  if (!options.resume.empty())
+    options.adopt(nn::read_training_metadata(options.resume));
+  else if (options.ranks && !options.given.count("batch"))  // a sequence each
+    options.batch = std::max<std::int64_t>(options.batch, options.ranks->grid().data);
+  options.check();
+  if (options.text.empty()) options.text = {default_text()};
+  return options;
+}
+
+/// The text in tokens: those of the checkpoint that is gone on from, else new ones.
+nn::Corpus corpus_of(const TrainOptions& options, const nn::CorpusProgress& progress) {
+  nn::Corpus corpus = nn::read_corpus(options.text, options.seed);
+  if (options.tokenizer == "bytes") return corpus;
+  std::shared_ptr<const nn::Tokenizer> tokenizer =
+      options.resume.empty() ? nn::learn_tokenizer(corpus, nn::parse_tokenizer(options.tokenizer), progress)
+                             : std::make_shared<const nn::Tokenizer>(nn::load_tokenizer(options.resume));
+  nn::tokenize(corpus, std::move(tokenizer), progress);
+  return corpus;
+}
+
+}  // namespace
+
+PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
+    : options(completed(std::move(told))),
+      device(parse_device(options.device, "train")),
+      pool(device, options.budget),
+      memory(options.memory_policy(device)),
+      generator(options.seed) {
+  if (!device.is_sim()) options.device = to_string(device);
+  options.lr = options.learning_rate();
+  const DTypeChoice activations = options.activations();
+  options.dtype = to_string(activations.dtype);
+  dtype_reason = activations.reason;
+  if (options.ranks) options.ranks->agree({{"the dtype that --dtype auto means there", options.dtype}});
+  trainer = options.make_trainer(corpus_of(options, progress), device, generator);
+  if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
+}
+
+nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const RunWatcher& watcher) {
+  std::optional<nn::Progress> preparing(std::in_place, out, live && !told.quiet);
+  const PreparedRun run(std::move(told),
+                        [&](const std::string& what, double done) { preparing->status(nn::bar(done) + " " + what); });
+  preparing.reset();
+  const TrainOptions& options = run.options;
+  nn::Trainer& trainer = *run.trainer;
+  if (!options.quiet) out << describe_run(run) << std::endl;
+  const nlohmann::ordered_json config = describe_configuration(options, trainer);
+  std::function<void(nn::TrainResult&, bool)> reported;
+  if (watcher) reported = [&](nn::TrainResult& result, bool finished) { watcher(config, trainer, result, finished); };
+  nn::TrainResult result = nn::train(trainer, out,
+                                     {.report = options.report,
+                                      .stop_after = options.stop_after,
+                                      .sample = options.sample,
+                                      .save = options.save,
+                                      .json = options.json,
+                                      .csv = options.csv,
+                                      .config = config.dump(),
+                                      .quiet = options.quiet,
+                                      .live = live,
+                                      .metadata = options.configuration(),
+                                      .memory = run.memory.get(),
+                                      .trace_step = static_cast<bool>(watcher),
+                                      .reported = reported});
+  for (const auto& [what, path] : result.written)
+    if (result.interrupted && what == "checkpoint" && !options.quiet)
+      out << "go on    with --resume " << path << std::endl;
+  return result;
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,110 @@
+#include "examples/train/on_ranks.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <fstream>
+#include <iostream>
+
+#include "allocator/error.h"
+#include "allocator/memory/cuda_memory.h"
+#include "parallel/mpi.h"
+#include "parallel/training_ranks.h"
+
+namespace poolgrad::examples {
+
+namespace {
+
+/// Rank 0 has said why.
+class Told : public std::exception {
+ public:
+  const char* what() const noexcept override { return ""; }
+};
+
+/// The number that one of these variables of the environment has; -1 where none has one.
+int number_in_environment(std::initializer_list<const char*> names) {
+  for (const char* const name : names)
+    if (const char* const text = std::getenv(name)) {
+      int number = 0;
+      const char* const last = text + std::strlen(text);
+      if (const auto [end, error] = std::from_chars(text, last, number); error == std::errc() && end == last)
+        return number;
+    }
+  return -1;
+}
+
+/// FNV-1a of the program's file.
+std::string digest_of_program() {
+  std::ifstream file("/proc/self/exe", std::ios::binary);
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (char block[1 << 16]; file.read(block, sizeof block) || file.gcount() > 0;)
+    for (std::streamsize i = 0; i < file.gcount(); ++i)
+      hash = (hash ^ static_cast<unsigned char>(block[i])) * 0x100000001b3u;
+  return fmt::format("{:016x}", hash);
+}
+
+/// What all ranks must have been started with alike, by name.
+std::vector<std::pair<std::string, std::string>> alike(const TrainOptions& o) {
+  std::vector<std::pair<std::string, std::string>> values{{"the program's file", digest_of_program()}};
+  for (const auto& [name, value] : o.configuration()) values.emplace_back("--" + name, value);
+  values.insert(values.end(), {{"--text", fmt::format("{}", fmt::join(o.text, " "))},
+                               {"--parallel", o.parallel},
+                               {"--shard-optimizer", o.shard_optimizer ? "on" : "off"},
+                               {"--checkpoint", o.checkpoint},
+                               {"--store-every", fmt::format("{}", o.store_every)},
+                               {"--save", o.save},
+                               {"--resume", o.resume},
+                               {"--stop-after", fmt::format("{}", o.stop_after)},
+                               {"--report", fmt::format("{}", o.report)}});
+  return values;
+}
+
+/// Of several GPUs that this rank sees, the one with its number on the machine.
+std::string own_device(const std::string& told) {
+  const int local = number_in_environment({"OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"});
+  if ((told != "cuda" && told != "auto") || local < 1 || !cuda_unavailable_reason().empty()) return told;
+  const Device device{DeviceType::cuda, static_cast<std::uint8_t>(local)};
+  try {
+    allocator_for(device);
+    return to_string(device);
+  } catch (const DeviceError&) {  // each rank sees its own alone
+    return told;
+  }
+}
+
+}  // namespace
+
+void on_ranks(TrainOptions options, std::ostream& out, bool live, const TrainCall& run) {
+  if (options.parallel == "none") {
+    if (const int ranks = number_in_environment({"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}); ranks > 1)
+      throw ValueError(fmt::format(
+          "[train] there are {} ranks, which are not told what to share: --parallel ring, data or ring:R,data:D",
+          ranks));
+    return run(options, out, live);
+  }
+  if (options.profile) throw ValueError("[train] --profile is of one process: leave out --parallel");
+  parallel::MpiWorld world;
+  const auto& all = world.communicator();
+  try {
+    world.run([&] {
+      options.ranks = std::make_shared<parallel::TrainingRanks>(
+          all, parallel::Grid::parse(options.parallel, all->size()),
+          parallel::TrainingRanksOptions{.layout = attention::parse_layout(options.attention.layout)});
+      options.ranks->agree(alike(options));
+      options.device = own_device(options.device);
+      std::ostream nowhere(nullptr);
+      const bool leads = all->rank() == 0;
+      run(options, leads ? out : nowhere, live && leads);
+    });
+  } catch (const std::exception& error) {
+    // Before MPI ends: the first process to leave with an error takes the others with it.
+    if (all->rank() == 0) std::cerr << error.what() << std::endl;
+    throw Told();
+  }
+}
+
+}  // namespace poolgrad::examples

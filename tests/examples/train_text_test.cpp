@@ -1,0 +1,214 @@
+// What a run reads: tokens of several bytes, and texts with weights; on every device and in every program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "allocator/error.h"
+#include "examples/compare/compare.h"
+#include "examples/plan/plan.h"
+#include "examples/sample/sample.h"
+#include "examples/train/run_page.h"
+#include "tests/examples/train_program.h"
+
+namespace poolgrad::examples {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using testing_support::error_of;
+using testing_support::read_bytes;
+using testing_support::TemporaryFolder;
+using testing_support::write_bytes;
+
+class TrainText : public ::testing::Test {
+ protected:
+  TrainText() {
+    std::string code, verse;
+    for (int i = 0; i < 1500; ++i) code += "int f" + std::to_string(i * i % 97) + "() { return 0; }\n";
+    for (int i = 0; i < 900; ++i)
+      verse += "the quick brown fox jumps over the lazy dog " + std::to_string(i % 7) + "\n";
+    write_bytes(folder_.file("code"), code);
+    write_bytes(folder_.file("verse"), verse);
+    options_.text = {folder_.file("code")};
+    options_.tokenizer = "bpe:300";
+    options_.context = 64;
+    options_.layers = 1;
+    options_.width = 32;
+    options_.heads = 2;
+    options_.attention.window = 24;
+    options_.optimizer = "adamw";
+    options_.lr = 0.01;
+    options_.steps = 20;
+    options_.report = 10;
+    options_.sample = 12;
+    options_.seed = 3;
+  }
+
+  nn::TrainResult run(const TrainOptions& options) {
+    out_.str("");
+    return train(options, out_);
+  }
+  template <class E>
+  std::string refusal(const TrainOptions& options) {
+    return error_of<E>([&] { run(options); });
+  }
+  std::string sampled(const std::string& prompt, std::int64_t bytes, bool json = false) {
+    SampleOptions o;
+    o.checkpoint = options_.save;
+    o.prompt = prompt;
+    o.bytes = bytes;
+    o.json = json;
+    std::istringstream in;
+    std::ostringstream out, notes;
+    sample(o, {in, out, notes});
+    return out.str();
+  }
+
+  TemporaryFolder folder_;
+  TrainOptions options_;
+  std::ostringstream out_;
+};
+
+TEST_F(TrainText, TokensOfSeveralBytesAreLearnedAndLossesAreThoseOfBytes) {
+  options_.json = folder_.file("run.json");
+  const nn::TrainResult result = run(options_);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("tokens   300 of bpe:300: "), HasSubstr(" after 1 token, "),
+                                HasSubstr(" nats per byte (unigram ")));
+  const nlohmann::json report = nlohmann::json::parse(read_bytes(options_.json));
+  EXPECT_EQ(report["config"]["tokenizer"], "bpe:300");
+  EXPECT_EQ(report["config"]["vocabulary"], 300);
+  // At first every token is as likely; a token of these has between two and six bytes on average.
+  EXPECT_LT(result.steps.front().loss, std::log(300.0) / 2);
+  EXPECT_GT(result.steps.front().loss, std::log(300.0) / 6);
+  EXPECT_LT(result.validation_loss, result.steps.front().loss - 0.3);
+  EXPECT_GT(result.validation_bytes, 5 * 64 * 2) << "five batches of 64 tokens";
+  options_.tokenizer = "bytes";
+  EXPECT_EQ(run(options_).baselines.trigram, result.baselines.trigram) << "counted in bytes either way";
+}
+
+TEST_F(TrainText, ARunOfTokensIsGoneOnFromBitForBit) {
+  const nn::TrainResult whole = run(options_);
+  options_.save = folder_.file("half.safetensors");
+  options_.stop_after = 9;
+  run(options_);
+  TrainOptions resumed;
+  resumed.text = options_.text;
+  resumed.resume = options_.save;
+  resumed.sample = options_.sample;
+  const nn::TrainResult rest = run(resumed);
+  EXPECT_EQ(rest.steps.back().loss, whole.steps.back().loss);
+  EXPECT_EQ(rest.validation_loss, whole.validation_loss);
+  EXPECT_EQ(rest.sample, whole.sample);
+  resumed.given = {"tokenizer"};
+  EXPECT_EQ(refusal<ValueError>(resumed),
+            "[train] the checkpoint is of another configuration: --tokenizer is bpe:300 there, bytes here");
+  resumed.given.clear();
+  resumed.text = {folder_.file("verse")};
+  resumed.other_text = true;
+  EXPECT_THAT(run(resumed).prompt, HasSubstr("the quick")) << "in the tokens of the old text";
+}
+
+TEST_F(TrainText, SaysWhereAVocabularyIsTooLargeForTheText) {
+  options_.tokenizer = "bpe:5000";
+  options_.steps = 1;
+  run(options_);
+  EXPECT_THAT(out_.str(), MatchesRegex("(.|\n)*tokens   [0-9]+ of bpe:5000 \\(no other pair comes twice\\): (.|\n)*"));
+  options_.tokenizer = "bpe:100";
+  EXPECT_EQ(refusal<ValueError>(options_),
+            "[train] --tokenizer must be bytes, or bpe:N with N from 257 to 65536, but is bpe:100");
+  options_.tokenizer = "bpe:300";
+  options_.context = 30000;
+  EXPECT_THAT(refusal<ValueError>(options_), HasSubstr(" tokens to train on, --context 30000"));
+}
+
+TEST_F(TrainText, TextIsSampledInTokensToTheByte) {
+  options_.save = folder_.file("a.safetensors");
+  run(options_);
+  const std::string text = sampled("int f", 41);
+  EXPECT_EQ(text.size(), 5 + 41 + 1u) << "the last token is cut off where the bytes end";
+  EXPECT_EQ(sampled("int f", 20), text.substr(0, 25) + "\n");
+  const auto answer = nlohmann::json::parse(sampled("caf\xc3\xa9 \xff", 150, true));
+  EXPECT_EQ(answer["bytes"], 150);
+  EXPECT_LT(answer["cache_positions"], 64);
+  EXPECT_GT(answer["restarts"], -1);
+}
+
+TEST_F(TrainText, WeightsDecideWhatIsDrawnAndAreRemembered) {
+  const std::string code = folder_.file("code"), verse = folder_.file("verse");
+  options_.tokenizer = "bytes";
+  options_.text = {code + "=3", verse};
+  options_.save = folder_.file("half.safetensors");
+  options_.json = folder_.file("run.json");
+  const nn::TrainResult whole = run(options_);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("75.0 % of the windows from " + code), HasSubstr("25.0 % of the windows"),
+                                HasSubstr(" of " + verse + "\n")));
+  const auto by_text = nlohmann::json::parse(read_bytes(options_.json))["loss_by_text"];
+  ASSERT_EQ(by_text.size(), 2u);
+  EXPECT_EQ(by_text[1]["text"], verse);
+  EXPECT_NEAR(0.75 * by_text[0]["loss"].get<double>() + 0.25 * by_text[1]["loss"].get<double>(), whole.validation_loss,
+              1e-12);
+  options_.stop_after = 9;
+  run(options_);
+  TrainOptions resumed;
+  resumed.text = options_.text;
+  resumed.resume = options_.save;
+  EXPECT_EQ(run(resumed).steps.back().loss, whole.steps.back().loss);
+  resumed.text = {code + "=2", verse};
+  EXPECT_EQ(refusal<ValueError>(resumed),
+            "[train] the checkpoint " + options_.save + " was trained on texts of weights 3,1, not 2,1");
+  resumed.text = {code + "=0", verse};
+  EXPECT_EQ(refusal<ValueError>(resumed),
+            "[train] the weight of the text " + code + " must be a number from 1e-9 to 1e9, but is 0");
+}
+
+TEST_F(TrainText, ThePageShowsTokens) {
+  options_.html = folder_.file("run.html");
+  options_.steps = 3;
+  train(options_, out_, false, [&](const Json& config, nn::Trainer& trainer, nn::TrainResult& result, bool finished) {
+    write_run_page(options_.html, config, trainer, result, finished, false);
+  });
+  EXPECT_THAT(read_bytes(options_.html),
+              AllOf(HasSubstr("tokens to go by, at most"), HasSubstr("tokens a second"),
+                    HasSubstr("What heads look at"), HasSubstr("' takes "), HasSubstr("<dd>bpe:300</dd>")));
+}
+
+TEST_F(TrainText, KindsOfAttentionAreComparedInTokens) {
+  CompareOptions compare;
+  compare.train = options_;
+  compare.train.attention.attention = "window,causal";
+  compare.train.given = {"--steps"};
+  const auto all = run_compare(compare, out_);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_THAT(out_.str(), HasSubstr("by the tokens that are there to go by"));
+  EXPECT_LT(all[0].result.validation_loss, std::log(300.0) / 2) << "nats per byte";
+}
+
+TEST_F(TrainText, APlanOfTokensIsToTheByteWhatTheRunReserves) {
+  options_.steps = 20;
+  options_.checkpoint = "none";
+  PlanOptions plan;
+  plan.train = options_;
+  plan.train.text.clear();
+  plan.memory = "64MiB";
+  plan.json = "-";
+  run_plan(plan, out_);
+  const auto row = nlohmann::json::parse(out_.str())["rows"][0];
+  options_.budget = plan.memory;
+  const auto real = run_train_program(options_, folder_);
+  ASSERT_FALSE(real.contains("error")) << real;
+  for (const char* name : {"peak_live_bytes", "peak_reserved_bytes", "bytes_by_category"})
+    EXPECT_EQ(row[name], real[name]) << name;
+  options_.device = "sim:64MiB,like=cpu";
+  const auto simulated = run_train_program(options_, folder_);
+  ASSERT_FALSE(simulated.contains("error")) << simulated;
+  for (const char* name : {"peak_live_bytes", "peak_reserved_bytes", "bytes_by_category", "allocation_hash"})
+    EXPECT_EQ(simulated[name], real[name]) << name;
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
