@@ -89,10 +89,16 @@
 #include "nn/module.h"
 #include "nn/optimizer.h"
 #include "nn/schedule.h"
+#include "nn/text/corpus.h"
+#include "nn/text/ngram.h"
+#include "nn/text/text.h"
+#include "nn/text/tokenizer.h"
+#include "nn/text/windows.h"
 #include "nn/training/checkpoint.h"
+#include "nn/training/held_out.h"
 #include "nn/training/progress.h"
+#include "nn/training/ranks.h"
 #include "nn/training/sampler.h"
-#include "nn/training/text.h"
 #include "nn/training/trainer.h"
 
 #include "attention/attend.h"
@@ -110,3 +116,4 @@
 #include "attention/ring/ring.h"
 
 #include "parallel/mpi.h"
+#include "parallel/training_ranks.h"

@@ -1,4 +1,5 @@
-# Installs the build to an empty prefix, then configures, builds and runs tests/consumer against it.
+# Installs the build to an empty prefix, then configures, builds and runs tests/consumer against it, and the first program of
+# docs/start.md as the page says.
 function(run_or_fail)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -18,4 +19,12 @@ file(COPY ${FOLDER}/prefix/include/poolgrad/poolgrad.h DESTINATION ${FOLDER})
 run_or_fail(${FOLDER}/build/own_text ${FOLDER}/poolgrad.h 1)
 if(NOT EXISTS ${FOLDER}/poolgrad.h.safetensors)
   message(FATAL_ERROR "own_text saved no model")
+endif()
+
+run_or_fail(${CMAKE_COMMAND} -S ${FIRST} -B ${FOLDER}/first -G ${GENERATOR}
+  -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${FOLDER}/prefix)
+run_or_fail(${CMAKE_COMMAND} --build ${FOLDER}/first)
+execute_process(COMMAND ${FOLDER}/first/first RESULT_VARIABLE status OUTPUT_VARIABLE line)
+if(NOT status EQUAL 0 OR NOT line MATCHES "^y = (2|1.99[0-9]*|2.00[0-9]*) x [+] (1|0.99[0-9]*|1.00[0-9]*)\n$")
+  message(FATAL_ERROR "the first program of docs/start.md ended with ${status} and printed: ${line}")
 endif()
