@@ -7,7 +7,8 @@
 
 namespace poolgrad {
 
-/// In the order in which they are tried; `offload` and `rematerialise` are merged by price.
+/// About in the order in which they are tried: `stitch` comes before `commit`, and `offload` and `rematerialise` are
+/// merged by price. Traces have their numbers.
 enum class RungId : std::uint8_t {
   poll,           // pending frees that are finished
   other_streams,  // a block of another stream, behind an event if need be

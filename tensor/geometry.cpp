@@ -165,6 +165,8 @@ Geometry contiguous_geometry(const Shape& shape) {
 
 Shape infer_shape(const char* op, const Shape& wanted, std::int64_t elements) {
   const auto negative = [](std::int64_t size) { return size < 0; };
+  if (std::count(wanted.begin(), wanted.end(), -1) > 1)
+    throw ShapeError("[" + std::string(op) + "] only one size can be -1: " + to_string(wanted));
   Shape shape = wanted;
   const auto unknown = std::find(shape.begin(), shape.end(), -1);
   if (unknown != shape.end()) {

@@ -285,5 +285,8 @@ std::string to_string(const Tensor& tensor, const PrintOptions& options) {
 }
 
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor) { return stream << to_string(tensor); }
+std::ostream& operator<<(std::ostream& stream, const Dims& dims) { return stream << to_string(dims); }
+std::ostream& operator<<(std::ostream& stream, DType dtype) { return stream << to_string(dtype); }
+std::ostream& operator<<(std::ostream& stream, Device device) { return stream << to_string(device); }
 
 }  // namespace poolgrad

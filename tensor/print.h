@@ -21,5 +21,9 @@ struct PrintOptions {
 /// undefined tensor is "undefined".
 std::string to_string(const Tensor& tensor, const PrintOptions& options = {});
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
+/// What is first printed of a tensor: "(2, 3)", "f32", "cuda:0".
+std::ostream& operator<<(std::ostream& stream, const Dims& dims);
+std::ostream& operator<<(std::ostream& stream, DType dtype);
+std::ostream& operator<<(std::ostream& stream, Device device);
 
 }  // namespace poolgrad

@@ -61,8 +61,8 @@ Tensor matmul(const Tensor& a, const Tensor& b, CallSite) {
   if (a.rank() == 1 || b.rank() == 1) {
     if (a.shape().back() != b.shape()[std::max(b.rank() - 2, 0)])
       fail<ShapeError>("matmul", "inner dimensions differ", operands);
-    if (a.rank() == 1) return squeeze(matmul(unsqueeze(a, 0), b.rank() == 1 ? unsqueeze(b, 1) : b), -2);
-    return squeeze(matmul(a, unsqueeze(b, 1)), -1);
+    if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
+    return squeeze(matmul(unsqueeze(a, 0), b), -2);
   }
   Tensor out = Tensor::empty(product_shape(a, b, operands), a.options());
   product(out, a, b);

@@ -33,6 +33,13 @@ Tensor from_zero(const Shape& shape) {
   return reshape(arange(0.0, static_cast<double>(count(shape)), 1.0, {.dtype = DType::f64}), shape);
 }
 
+TEST(Language, TheProductOfTwoVectorsIsANumber) {
+  const Tensor a = from_data({1.0, 2.0}, {2}), b = from_data({3.0, 4.0}, {2});
+  EXPECT_EQ(matmul(a, b).shape(), Shape{});
+  EXPECT_EQ(matmul(a, b).item(), 11.0);
+  EXPECT_EQ(matmul(unsqueeze(a, 0), b).shape(), Shape{1});
+}
+
 TEST(ANumberForAList, NamesOneDimensionOrOneSize) {
   const Tensor x = from_zero({2, 3});
   EXPECT_EQ(numbers_of(mean(x, -1)), (Doubles{1, 4}));

@@ -266,7 +266,7 @@ TEST(Geometry, InferShapeFillsInMinusOne) {
     return error_of<ShapeError>([&] { infer_shape("reshape", wanted, elements); });
   };
   EXPECT_EQ(refused({3, -1}, 8), "[reshape] shape (3, -1) does not hold 8 elements");
-  EXPECT_EQ(refused({-1, -1}, 4), "[reshape] shape (-1, -1) does not hold 4 elements");
+  EXPECT_EQ(refused({-1, -1}, 4), "[reshape] only one size can be -1: (-1, -1)");
   EXPECT_EQ(refused({-1, 0}, 0), "[reshape] shape (-1, 0) does not hold 0 elements") << "any size would do";
   EXPECT_EQ(refused({-2, -2}, 4), "[reshape] shape (-2, -2) does not hold 4 elements");
   EXPECT_EQ(refused({2, 3}, 5), "[reshape] shape (2, 3) does not hold 5 elements");

@@ -157,6 +157,10 @@ TEST(Print, WorksOnStreams) {
   std::ostringstream stream;
   stream << from_data({1.5f}, {1});
   EXPECT_EQ(stream.str(), "[1.5]");
+  stream.str("");
+  const Tensor x = from_data({1.0, 2.0}, {1, 2});
+  stream << x.shape() << ' ' << x.dtype() << ' ' << x.device() << ' ' << x.strides();
+  EXPECT_EQ(stream.str(), "(1, 2) f64 cpu (2, 1)");
 }
 
 }  // namespace
