@@ -50,14 +50,16 @@ class LocalGroup::Room {
     failure_.clear();
     ++generation_;
     for (Lane& lane : lanes_) lane = {};
+    gave_up_.assign(static_cast<std::size_t>(size), false);
     waits_for_.assign(static_cast<std::size_t>(size), runs);
   }
 
   void post(int from, int to, Post& mine, bool sends);
   void wait(int rank, int to, const Post& out, int from, const Post& in);
   void give_up(int rank, int to, Post& out, int from, Post& in);
-  void check() {
+  void check(int rank) {
     const std::lock_guard lock(mutex_);
+    admit(rank);
     if (!failure_.empty()) throw Error("[exchange] " + failure_);
   }
   /// The first failure is the one that all ranks hear of.
@@ -68,6 +70,7 @@ class LocalGroup::Room {
   }
   void end(int rank) {
     const std::lock_guard lock(mutex_);
+    admit(rank);
     waits_for_[static_cast<std::size_t>(rank)] = ended;
     find_deadlock();
   }
@@ -82,6 +85,12 @@ class LocalGroup::Room {
   };
   Lane& lane(int from, int to) { return lanes_[static_cast<std::size_t>(from * size + to)]; }
   void find_deadlock();
+  /// Called with the mutex held: a rank that goes on after it has given up an exchange has nothing else to say of it.
+  void admit(int rank) {
+    if (!gave_up_[static_cast<std::size_t>(rank)] || !failure_.empty()) return;
+    failure_ = name(rank) + " gave up an exchange";
+    changed_.notify_all();
+  }
 
   static constexpr int runs = -1, ended = -2;
   std::mutex mutex_;
@@ -89,6 +98,7 @@ class LocalGroup::Room {
   std::string failure_;
   std::uint64_t generation_ = 0;  // posts of an earlier one are nobody's business any more
   std::vector<Lane> lanes_;
+  std::vector<bool> gave_up_;   // ranks that gave up an exchange as an exception passed, which will say why
   std::vector<int> waits_for_;  // the rank whose message each rank waits for, or runs, or ended
 };
 
@@ -138,6 +148,7 @@ void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
 
 void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const Post& in) {
   std::unique_lock lock(mutex_);
+  admit(rank);
   for (;;) {
     const bool sent = out.state == Post::State::done, received = in.state == Post::State::done;
     if (sent && received) return;
@@ -184,8 +195,8 @@ void LocalGroup::Room::give_up(int rank, int to, Post& out, int from, Post& in) 
   if (out.state == Post::State::done && in.state == Post::State::done) return;
   std::erase(lane(rank, to).sends, &out);
   std::erase(lane(from, rank).receives, &in);
-  if (failure_.empty()) failure_ = name(rank) + " gave up an exchange";
-  changed_.notify_all();
+  gave_up_[static_cast<std::size_t>(rank)] = true;
+  if (std::uncaught_exceptions() == 0) admit(rank);
 }
 
 class LocalGroup::Exchange final : public Transfer {
@@ -221,7 +232,7 @@ class LocalGroup::Rank final : public Communicator {
     for (const int peer : {to, from})
       if (peer < 0 || peer >= size())
         throw IndexError("[exchange] there is no rank " + std::to_string(peer) + " among " + std::to_string(size()));
-    room_->check();
+    room_->check(rank_);
     auto exchange = std::make_unique<Exchange>(room_, stream, rank_, to, out, from, in);
     exchange->begin();
     return exchange;

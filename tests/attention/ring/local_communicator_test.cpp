@@ -108,6 +108,30 @@ TEST(LocalGroup, SaysWhichRankFailedToTheOthers) {
   EXPECT_EQ(heard, "[exchange] rank 1 failed: [matmul] no such thing");
 }
 
+TEST(LocalGroup, HearsWhyAnExchangeWasGivenUpByARankThatFailed) {
+  for (const bool says_why : {true, false}) {
+    LocalGroup group(3);
+    std::vector<Mailbox> mail(2);
+    std::string heard;
+    const auto body = [&](Communicator& c, int) {
+      if (c.rank() == 0)
+        heard = error_of<Error>([&] { c.start({}, 1, message(mail[0].out), 1, message(mail[0].in))->wait(); });
+      if (c.rank() != 1) return;
+      try {
+        const auto under_way = c.start({}, 2, message(mail[1].out), 2, message(mail[1].in));
+        throw ValueError("no such thing");
+      } catch (const ValueError&) {
+        if (says_why) throw;
+      }
+    };
+    if (says_why)
+      EXPECT_THROW(group.run(1, body), ValueError);
+    else
+      group.run(1, body);
+    EXPECT_EQ(heard, says_why ? "[exchange] rank 1 failed: no such thing" : "[exchange] rank 1 gave up an exchange");
+  }
+}
+
 TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome) {
   constexpr std::size_t size = std::size_t{48} << 20;  // copied for milliseconds
   std::vector<Mailbox> mail(2);
