@@ -144,7 +144,7 @@ const std::vector<Preset>& presets() {
   static const std::vector<Preset> all{
       {"tiny", "to try something out", {{"context", "1024"}, {"width", "64"}, {"heads", "2"}, {"steps", "600"}}},
       {"small", "the default", {}},
-      {"long", "a long context", {{"context", "32768"}, {"attention", "dilated"}, {"tile", "4096"}, {"steps", "200"}}}};
+      {"long", "a long context", {{"context", "32768"}, {"attention", "dilated"}, {"tile", "4096"}, {"steps", "100"}}}};
   return all;
 }
 
