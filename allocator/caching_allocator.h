@@ -106,11 +106,14 @@ class ReclaimClient {
   virtual std::string name() const = 0;
   /// RungId::derived_cache, offload or rematerialise. Derived caches are asked first; the others are merged by price.
   virtual RungId kind() const { return RungId::derived_cache; }
-  /// What getting a byte back costs, in nanoseconds: 0 for a cache that is never needed again. Must be a number.
+  /// What getting a byte back costs, in nanoseconds: 0 for a cache that is never needed again. Finite, not negative;
+  /// one that stops to be is asked last.
   virtual double price_per_byte() const = 0;
-  /// Bytes that reclaim() could free now; 0 skips this client.
+  /// Bytes that reclaim() could free now, no fewer: 0 skips this client, and where a request would not fit without what
+  /// all clients hold, none is asked.
   virtual std::size_t estimate() = 0;
-  /// Frees at least `bytes` if it can, as few as possible; returns the bytes really freed.
+  /// Frees at least `bytes` if it can, as few as possible; returns the bytes really freed, which the pool counts for
+  /// itself. After an exception the next client is asked; the report and Statistics::num_client_failures tell of it.
   virtual std::size_t reclaim(std::size_t bytes) = 0;
 };
 
@@ -185,6 +188,7 @@ class CachingAllocator {
   std::vector<BlockSnapshot> snapshot() const;
 
   /// From now on the client is asked for memory when nothing cheaper helps, cheapest client first, until it expires.
+  /// Throws ValueError for one that is null or gone, and for a price or a kind that is none.
   void add_client(std::weak_ptr<ReclaimClient> client);
   void set_out_of_memory_callback(OutOfMemoryCallback callback);
 

@@ -109,8 +109,8 @@ MemoryScope::MemoryScope(std::string_view name) : previous_(thread_state.tag) {
 }
 
 MemoryScope::MemoryScope(Tag tag) : previous_(thread_state.tag) {
-  if (tag.scope != 0 && tag.scope != previous_.scope && scope_listener().load() != nullptr) tell(scope_name(tag.scope));
   thread_state.tag = tag;
+  if (tag.scope != 0 && tag.scope != previous_.scope && scope_listener().load() != nullptr) tell(scope_name(tag.scope));
 }
 
 MemoryScope::~MemoryScope() {

@@ -50,7 +50,7 @@ struct Tag {
 class ScopeListener {
  public:
   virtual ~ScopeListener() = default;
-  /// The scope's own name; of a tag of another time, the whole path.
+  /// The scope's own name; of a tag of another time, the whole path. current_tag() is that of the scope.
   virtual void begins(std::string_view name) noexcept = 0;
   virtual void ends() noexcept = 0;
 };

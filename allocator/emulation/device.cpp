@@ -22,6 +22,7 @@
 namespace poolgrad::emulation {
 
 thread_local Activity activity;
+thread_local int current = -1;
 
 namespace {
 
@@ -180,6 +181,16 @@ void Device::wait(std::uint64_t stream, const Device& other, std::uint64_t earli
   streams_.destroy_event(event);
 }
 
+std::shared_ptr<bool> Device::hold(std::uint64_t stream) {
+  const std::lock_guard lock(mutex_);
+  return streams_.hold(key(stream));
+}
+
+void Device::let_go(bool& held) {
+  const std::lock_guard lock(mutex_);
+  held = true;
+}
+
 void Device::copy(std::uint64_t stream, void* to, const void* from, std::size_t bytes) {
   constexpr const char* call = "cudaMemcpyAsync";
   const auto now_or_later = [&](const void* address) { return owns(address) || has_registered(address, bytes); };
@@ -236,6 +247,13 @@ class Driver : public CudaDriver {
   MemoryInfo memory_info() override {
     const std::lock_guard lock(on_.mutex_);
     return {.free = on_.capacity_ - on_.committed_, .total = on_.capacity_};
+  }
+
+  std::string identity() override { return "emulated GPU " + std::to_string(on_.index()); }
+  void with_current(const std::function<void()>& call) override {
+    const int before = std::exchange(current, on_.index());
+    call();
+    current = before;
   }
 
   std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) override {

@@ -31,6 +31,8 @@ struct Activity {
   std::int64_t block = 0, thread = 0;
 };
 extern thread_local Activity activity;
+/// The device that CudaDriver::with_current() has made current in this thread; -1: none.
+extern thread_local int current;
 
 class Device;
 
@@ -69,6 +71,9 @@ class Device {
   void enqueue(const char* op, std::uint64_t stream, Streams::Work work, const Device* other = nullptr);
   /// Work queued on `stream` from now on waits for what is queued on a stream of `other`, of the same machine, now.
   void wait(std::uint64_t stream, const Device& other, std::uint64_t earlier);
+  /// Streams::hold(), and what ends it: true, with the machine at rest.
+  std::shared_ptr<bool> hold(std::uint64_t stream);
+  void let_go(bool& held);
   /// A copy of bytes, as cudaMemcpyAsync: memory of the device, or of the host, on either side. What is pageable has
   /// been read, or written, when this returns; what is registered is read, or written, in stream order.
   void copy(std::uint64_t stream, void* to, const void* from, std::size_t bytes);

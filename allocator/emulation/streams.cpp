@@ -33,7 +33,8 @@ void Streams::enqueue(std::uint64_t stream, Work work) {
     return;
   }
   if (queued_ >= most_queued)
-    for (std::size_t steps = random_() % most_queued; steps > 0; --steps) step(false);
+    for (std::size_t steps = random_() % most_queued; steps > 0 && step(false); --steps) {
+    }
   push(stream, std::move(work));
 }
 
@@ -142,13 +143,20 @@ void Streams::run_in_some_order(const Recording& recording) {
   }
 }
 
-void Streams::step(bool by_rank) {
+std::shared_ptr<bool> Streams::hold(std::uint64_t stream) {
+  auto mark = std::make_shared<bool>(false);
+  push(stream, Wait{mark});
+  return mark;
+}
+
+bool Streams::step(bool by_rank) {
   std::vector<Queue*> able;
   for (auto& [stream, queue] : queues_) {
     if (queue.entries.empty()) continue;
     const Wait* wait = std::get_if<Wait>(&queue.entries.front());
     if (!wait || *wait->mark) able.push_back(&queue);
   }
+  if (able.empty()) return false;
   Queue* next = able[random_() % able.size()];
   if (by_rank)
     for (Queue* queue : able)
@@ -158,14 +166,23 @@ void Streams::step(bool by_rank) {
   --queued_;
   if (const Record* record = std::get_if<Record>(&entry)) *record->mark = true;
   if (const Work* work = std::get_if<Work>(&entry)) (*work)();
+  return true;
 }
 
 template <class Done>
-void Streams::run_until(const Done& done) {
+bool Streams::run_until(const Done& done) {
   const bool by_rank = random_() % 2 == 0;
   for (auto& [stream, queue] : queues_) queue.rank = random_();
-  while (queued_ > 0 && !done()) step(by_rank);
+  while (!done())
+    if (queued_ == 0 || !step(by_rank)) return queued_ == 0;
+  return true;
 }
+
+namespace {
+void demand_end(bool reached, const char* call) {
+  if (!reached) throw CudaError("[" + std::string(call) + "] the work waits for a stream that is held");
+}
+}  // namespace
 
 bool Streams::query(std::uint64_t event) {
   const Mark mark = known(event, "event_query");
@@ -179,17 +196,17 @@ void Streams::synchronize(std::uint64_t event) {
   const Mark mark = known(event, "event_synchronize");
   if (captured_events_.contains(event))
     throw CudaError("[event_synchronize] the event was recorded, and never happens");
-  run_until([&] { return *mark; });
+  demand_end(run_until([&] { return *mark; }), "event_synchronize");
 }
 
 void Streams::synchronize_stream(std::uint64_t stream) {
   if (is_captured(stream)) refuse_captured(stream, "synchronize", "the stream is being recorded");
   const Queue& queue = queues_[stream];
-  run_until([&] { return queue.entries.empty(); });
+  demand_end(run_until([&] { return queue.entries.empty(); }), "synchronize");
 }
 
 void Streams::synchronize_all() {
-  run_until([] { return false; });
+  demand_end(run_until([&] { return queued_ == 0; }), "synchronize");
 }
 
 }  // namespace poolgrad::emulation

@@ -36,9 +36,13 @@ class Streams {
   void record(std::uint64_t event, std::uint64_t stream);
   /// What is queued on the stream from now on runs after what the event marks now; nothing where it was never recorded.
   void wait(std::uint64_t stream, std::uint64_t event);
+  /// What is queued on the stream from now on runs once the result is set to true, by other work or between calls: as
+  /// after a kernel that waits for one of another device.
+  std::shared_ptr<bool> hold(std::uint64_t stream);
   /// Runs some work, or none, of any stream; whether the event is done then. Who asks often enough hears that it is.
   bool query(std::uint64_t event);
-  /// Runs work, of any stream, until the event, all of a stream's work, or everything is done.
+  /// Runs work, of any stream, until the event, all of a stream's work, or everything is done. Throws CudaError where
+  /// that waits for a stream which is held: nobody could let it go meanwhile.
   void synchronize(std::uint64_t event);
   void synchronize_stream(std::uint64_t stream);
   void synchronize_all();
@@ -96,10 +100,11 @@ class Streams {
 
   Mark& known(std::uint64_t event, const char* call);
   void push(std::uint64_t stream, Entry entry);
-  /// Runs the next entry of one of the streams that can go on; there is one as long as anything is queued.
-  void step(bool by_rank);
+  /// Runs the next entry of one of the streams that can go on; false where all that have any are held.
+  bool step(bool by_rank);
+  /// Whether it is done: not where what is left is held.
   template <class Done>
-  void run_until(const Done& done);
+  bool run_until(const Done& done);
 
   std::mt19937_64 random_;
   const Mark nothing_ = std::make_shared<bool>(true);

@@ -43,10 +43,9 @@ bool Routine::grow() noexcept {
     if (acts_ == nullptr) return false;
     std::vector<std::uint32_t> notes(size / acts_per_note);
     for (std::uint64_t position = here_ - std::min(here_ - 1, size_); position < here_; ++position) {
-      const Act act = at(position);
       // In the lower half everything stays where it is.
-      acts_.get()[position & (size - 1)] = act;
-      if (position % acts_per_note == 0) note(notes, act, position);
+      if ((position & size_) != 0) acts_.get()[position & (size - 1)] = at(position);
+      if (position % acts_per_note == 0) note(notes, at(position), position);
     }
     notes_.swap(notes);
   } catch (const std::bad_alloc&) {
@@ -125,9 +124,7 @@ bool Routine::observe(const Act& act, Stream stream, std::uint64_t before, std::
   return true;
 }
 
-bool Routine::attentive(std::uint64_t now, std::size_t bytes) noexcept {
-  most_bytes_ = bytes;
-  if (patience_ > 0) return true;
+bool Routine::wakes(std::uint64_t now) noexcept {
   if (patience_ == 0 && rests_until_ == 0) rests_until_ = now;  // the beginning
   if (patience_ < 0 || size_ != 0) {
     // What was observed so often without a routine does not have one.

@@ -89,7 +89,10 @@ class Routine {
   void resettle() noexcept { settled_ = here_; }
   /// Whether it is worth to observe at the allocation tick `now`. What does not repeat itself is left alone for a
   /// while. The history takes at most `bytes`.
-  bool attentive(std::uint64_t now, std::size_t bytes) noexcept;
+  bool attentive(std::uint64_t now, std::size_t bytes) noexcept {
+    most_bytes_ = bytes;
+    return patience_ > 0 || wakes(now);
+  }
   /// Forgets everything and takes no memory.
   void forget() noexcept;
   std::size_t bookkeeping_bytes() const { return size_ * sizeof(Act) + notes_.capacity() * sizeof(std::uint32_t); }
@@ -111,6 +114,7 @@ class Routine {
     if (++cursor_ == length_) cursor_ = 0;
     return &act;
   }
+  bool wakes(std::uint64_t now) noexcept;
   Act& at(std::uint64_t position) const noexcept { return acts_.get()[position & (size_ - 1)]; }
   bool is_kept(std::uint64_t position) const noexcept { return position < here_ && here_ - position <= size_; }
   void append(const Act& act) noexcept;

@@ -8,13 +8,13 @@
 namespace poolgrad {
 
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
-  holes_.insert(tile(address, bytes, HandleMap(address, bytes, page_, divisible_)));
+  add_hole(tile(address, bytes, HandleMap(address, bytes, page_, divisible_)));
 }
 
-BucketIndex& Arena::find_or_make_index(std::uint64_t stream) {
+Arena::FreeBlocks& Arena::find_or_make_index(std::uint64_t stream) {
   auto known = std::ranges::find(indices_, stream, &StreamIndex::stream);
   if (known == indices_.end()) {
-    indices_.push_back({stream, std::make_unique<BucketIndex>(granule_)});
+    indices_.push_back({stream, std::make_unique<FreeBlocks>(granule_)});
     known = std::prev(indices_.end());
   }
   latest_stream_ = stream;
@@ -74,7 +74,7 @@ std::size_t Arena::preferred_alignment(std::size_t size, std::size_t alignment) 
 }
 
 Block* Arena::take(std::size_t size, std::size_t alignment, std::uint64_t stream) {
-  BucketIndex& free = index(stream);
+  const BucketIndex& free = index(stream).by_size;
   const std::size_t preferred = preferred_alignment(size, alignment);
   Block* block = find(free, size, preferred, granule_);
   if (block != nullptr) {
@@ -95,7 +95,7 @@ Block* Arena::take_from_other_streams(std::size_t size, std::size_t alignment, s
   bool best_is_ready = false;
   for (const StreamIndex& entry : indices_) {
     if (entry.stream == stream) continue;
-    Block* block = find(*entry.free, size, alignment, granule_);
+    Block* block = find(entry.free->by_size, size, alignment, granule_);
     if (block == nullptr) continue;
     const bool is_ready = ready(block);
     const bool better = best == nullptr || (is_ready != best_is_ready ? is_ready : block->size < best->size);
@@ -148,6 +148,15 @@ std::vector<Block*> Arena::take_mixed_handles() {
   });
 }
 
+void Arena::remove_free(Block* block) noexcept {
+  ++changes_;
+  FreeBlocks& free = index(block->stream);
+  free.by_size.remove(block);
+  if (block->size < page_) return;
+  free.by_handles.remove(block);
+  block->packed = nullptr;
+}
+
 Block* Arena::put(Block* block) noexcept {
   ++changes_;
   block->state = BlockState::free;
@@ -163,31 +172,33 @@ Block* Arena::put(Block* block) noexcept {
     remove_free(block);
     absorb_next(block);
   }
-  index(block->stream).insert(block);
+  FreeBlocks& free = index(block->stream);
+  free.by_size.insert(block);
+  if (block->size >= page_) free.by_handles.insert(block);
   return block;
 }
 
 std::size_t Arena::free_bytes() const {
   std::size_t bytes = 0;
-  for (const StreamIndex& entry : indices_) bytes += entry.free->bytes();
+  for (const StreamIndex& entry : indices_) bytes += entry.free->by_size.bytes();
   return bytes;
 }
 
 std::size_t Arena::free_bytes(std::uint64_t stream) const {
   const auto known = std::ranges::find(indices_, stream, &StreamIndex::stream);
-  return known == indices_.end() ? 0 : known->free->bytes();
+  return known == indices_.end() ? 0 : known->free->by_size.bytes();
 }
 
 std::size_t Arena::largest_free() const {
   std::size_t largest = 0;
   for (const StreamIndex& entry : indices_) {
-    entry.free->for_each_from(0, [&](const Block* block) { largest = std::max(largest, block->size); });
+    entry.free->by_size.for_each_from(0, [&](const Block* block) { largest = std::max(largest, block->size); });
   }
   return largest;
 }
 
 std::size_t Arena::bookkeeping_bytes() const noexcept {
-  std::size_t bytes = map_bytes() + indices_.size() * sizeof(BucketIndex);
+  std::size_t bytes = map_bytes() + indices_.size() * sizeof(FreeBlocks);
   for (const auto& window : windows_) bytes += sizeof(Window) + window->handles.bytes();
   return bytes;
 }

@@ -14,6 +14,7 @@
 
 #include "allocator/heap/block.h"
 #include "allocator/heap/bucket_index.h"
+#include "allocator/heap/handle_index.h"
 #include "allocator/heap/tiling.h"
 #include "allocator/memory_scope.h"
 
@@ -25,7 +26,7 @@ class Arena : public Tiling {
   /// Blocks are multiples of `granule`; memory comes in multiples of `page`, both powers of two, and goes in the same
   /// or, where it is not `divisible`, in the handles in which it came.
   Arena(BlockStore& store, std::size_t granule, std::size_t page, bool divisible)
-      : Tiling(store, granule), page_(page), divisible_(divisible), holes_(page) {}
+      : Tiling(store, granule), page_(page), divisible_(divisible) {}
 
   /// Takes over a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
@@ -100,24 +101,30 @@ class Arena : public Tiling {
   std::uint64_t changes() const { return changes_; }
 
  private:
+  struct FreeBlocks {
+    explicit FreeBlocks(std::size_t granule) : by_size(granule) {}
+    BucketIndex by_size;
+    HandleIndex by_handles;  // all of a page or more
+  };
   struct StreamIndex {
     std::uint64_t stream;
-    std::unique_ptr<BucketIndex> free;
+    std::unique_ptr<FreeBlocks> free;
   };
 
-  BucketIndex& index(std::uint64_t stream) {
+  FreeBlocks& index(std::uint64_t stream) {
     return latest_index_ != nullptr && latest_stream_ == stream ? *latest_index_ : find_or_make_index(stream);
   }
-  BucketIndex& find_or_make_index(std::uint64_t stream);
-  void remove_free(Block* block) {
-    ++changes_;
-    index(block->stream).remove(block);
-  }
+  FreeBlocks& find_or_make_index(std::uint64_t stream);
+  void remove_free(Block* block) noexcept;
+  void add_hole(Block* hole) noexcept;
+  void remove_hole(Block* hole) noexcept;
   /// Best fit, or close to it where the alignment is above the granule.
   static Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule);
   /// Bytes of whole handles from the start of `first` to the end of `last`, all committed.
   static std::size_t whole_handles(const Block* first, const Block* last);
   static std::size_t whole_handles(const Block* block) { return whole_handles(block, block); }
+  /// Notes them in a free block. Divisible memory moves at once, as if it were one.
+  void count_whole_handles(Block* block) const;
   /// Cuts [begin, end) out of a free block; busy.
   Block* cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end);
   /// Calls visit(first, last) for each longest run of free neighbours.
@@ -141,8 +148,8 @@ class Arena : public Tiling {
   std::uint64_t changes_ = 0;
   std::vector<StreamIndex> indices_;
   std::uint64_t latest_stream_ = 0;  // whose index was asked for last
-  BucketIndex* latest_index_ = nullptr;
-  BucketIndex holes_;
+  FreeBlocks* latest_index_ = nullptr;
+  Block* holes_ = nullptr;  // a list from `right` to `right`, back by `left`
 };
 
 /// Where the blocks of a pool lie: two arenas, so that what lives long does not pin the pages of what does not, and the

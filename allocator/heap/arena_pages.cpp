@@ -7,39 +7,52 @@
 
 namespace poolgrad {
 
+void Arena::add_hole(Block* hole) noexcept {
+  hole->left = nullptr;
+  hole->right = holes_;
+  if (holes_ != nullptr) holes_->left = hole;
+  holes_ = hole;
+}
+
+void Arena::remove_hole(Block* hole) noexcept {
+  (hole->left != nullptr ? hole->left->right : holes_) = hole->right;
+  if (hole->right != nullptr) hole->right->left = hole->left;
+}
+
 Arena::Growth Arena::plan_growth(std::size_t size, std::size_t alignment, std::uint64_t stream,
                                  std::size_t step) const {
   const auto joins = [&](const Block* other) {
     return other != nullptr && other->state == BlockState::free && other->stream == stream;
   };
   Growth best;
-  holes_.for_each_from(0, [&](Block* hole) {
+  for (Block* hole = holes_; hole != nullptr; hole = hole->right) {
     const std::uintptr_t below = joins(hole->previous) ? hole->previous->address : hole->address;
     const std::uintptr_t above = joins(hole->next) ? hole->next->end() : hole->end();
+    if (above - below < size) continue;
     const std::uintptr_t start = round_up(below, alignment);
-    if (start < below || start >= above || above - start < size) return;
+    if (start < below || start >= above || above - start < size) continue;
     const std::uintptr_t begin = start < hole->address ? hole->address : round_down(start, page_);
-    if (begin >= hole->end() || start + size <= begin) return;  // the free neighbours alone would do
+    if (begin >= hole->end() || start + size <= begin) continue;  // the free neighbours alone would do
     // Steps are counted from the window, which is not at the same address on every device.
     const std::uintptr_t window = hole->window->address;
     const std::uintptr_t end = std::min(window + round_up(start + size - window, step), hole->end());
     const bool better = best.hole == nullptr || end - begin < best.bytes ||
                         (end - begin == best.bytes && hole->address < best.hole->address);
     if (better) best = {hole, begin - hole->address, end - begin};
-  });
+  }
   return best;
 }
 
 Block* Arena::begin_growth(const Growth& growth, std::uint64_t stream) {
   store_.reserve(2);
   Block* pages = growth.hole;
-  holes_.remove(pages);
+  remove_hole(pages);
   if (growth.offset != 0) {
     Block* below = pages;
     pages = split(below, growth.offset);
-    holes_.insert(below);
+    add_hole(below);
   }
-  if (pages->size > growth.bytes) holes_.insert(split(pages, growth.bytes));
+  if (pages->size > growth.bytes) add_hole(split(pages, growth.bytes));
   pages->state = BlockState::busy;
   pages->stream = stream;
   return pages;
@@ -52,15 +65,15 @@ void Arena::uncommit(Block* block) noexcept {
   block->epoch = 0;
   block->ticket = 0;
   if (block->next != nullptr && block->next->state == BlockState::uncommitted) {
-    holes_.remove(block->next);
+    remove_hole(block->next);
     absorb_next(block);
   }
   if (block->previous != nullptr && block->previous->state == BlockState::uncommitted) {
     block = block->previous;
-    holes_.remove(block);
+    remove_hole(block);
     absorb_next(block);
   }
-  holes_.insert(block);
+  add_hole(block);
 }
 
 std::size_t Arena::whole_handles(const Block* first, const Block* last) {
@@ -69,10 +82,24 @@ std::size_t Arena::whole_handles(const Block* first, const Block* last) {
   return end > begin ? end - begin : 0;
 }
 
+void Arena::count_whole_handles(Block* block) const {
+  block->whole_bytes = whole_handles(block);
+  block->whole_handles = {0, 0};
+  if (block->whole_bytes == 0) return;
+  const HandleMap& handles = block->window->handles;
+  const std::uintptr_t begin = handles.round_up(block->address), end = begin + block->whole_bytes;
+  for (std::uintptr_t at = begin, next = end; at < end; at = next) {
+    if (!divisible_) next = handles.end_of(at);
+    ++block->whole_handles.count;
+    block->whole_handles.most_pages =
+        std::max(block->whole_handles.most_pages, static_cast<std::uint32_t>((next - at) / page_));
+  }
+}
+
 Block* Arena::least_recently_used() const {
   Block* oldest = nullptr;
   for (const StreamIndex& entry : indices_) {
-    entry.free->for_each_from(page_, [&](Block* block) {
+    entry.free->by_size.for_each_from(page_, [&](Block* block) {
       const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
                          (block->epoch == oldest->epoch && block->address > oldest->address);
       if (older && whole_handles(block) != 0) oldest = block;
@@ -107,47 +134,58 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
     std::uintptr_t begin = 0, end = 0;
     std::size_t calls = 0;  // to the device, one for each handle
     std::size_t size() const { return end - begin; }
-    // The last of equals in the order of the search, where that is by stream, then by falling size and address.
+    // Of equals in the order of HandleIndex, the first stream's.
     bool better_than(const Run& other) const {
       if (other.block == nullptr) return true;
       const std::size_t own = size() * other.calls, others = other.size() * calls;
       if (own != others) return own > others;
       if (block->epoch != other.block->epoch) return block->epoch < other.block->epoch;
-      return block != other.block && block->stream == other.block->stream;
+      if (block->stream != other.block->stream) return false;
+      if (block->size != other.block->size) return block->size < other.block->size;
+      return block->address < other.block->address;
     }
   };
   Run best;
   const auto consider = [&](const Run& run) {
     if (run.calls != 0 && run.better_than(best)) best = run;
   };
+  const auto is_beside = [&](const Block* block) { return block == hole->previous || block == hole->next; };
+  // A block that has more than `bytes` in whole handles gives a part of them, another one all.
+  const auto consider_part = [&](Block* block) {
+    const HandleMap& handles = block->window->handles;
+    const std::uintptr_t begin = handles.round_up(block->address), end = begin + block->whole_bytes;
+    if (divisible_) return consider({block, begin, begin + bytes, 1});
+    // No call gives more than the largest handle.
+    const std::size_t most = std::min(bytes, block->whole_handles.most_pages * page_) * best.calls;
+    if (most < best.size() || (best.block != nullptr && most == best.size() && block->epoch > best.block->epoch))
+      return;
+    Run run{block, begin, begin};
+    while (run.end < end) {
+      const std::uintptr_t next = handles.end_of(run.end);
+      if (next - run.begin <= bytes) {
+        run.end = next;
+        ++run.calls;
+      } else {
+        consider(run);
+        // A handle that does not fit behind the run may begin another one.
+        run.begin = run.end = run.calls == 0 ? next : run.end;
+        run.calls = 0;
+      }
+    }
+    consider(run);
+  };
   for (const StreamIndex& entry : indices_) {
-    entry.free->for_each_largest_first([&](Block* block) {
-      // No call gives more bytes than the block has: those that are too small need not be looked at.
-      const std::size_t most = std::min(block->size, bytes) * best.calls;
-      if (block->size < page_ || most < best.size()) return false;
-      if (block == hole->previous || block == hole->next) return true;
-      if (best.block != nullptr && most == best.size() && block->epoch > best.block->epoch) return true;
-      const HandleMap& handles = block->window->handles;
-      const std::uintptr_t end = handles.round_down(block->end());
-      const std::uintptr_t begin = handles.round_up(block->address);
-      if (divisible_) {
-        if (begin < end) consider({block, begin, std::min(end, begin + bytes), 1});
-        return true;
-      }
-      Run run{block, begin, begin};
-      while (run.end < end) {
-        const std::uintptr_t next = handles.end_of(run.end);
-        if (next - run.begin <= bytes) {
-          run.end = next;
-          ++run.calls;
-        } else {
-          consider(run);
-          // A handle that does not fit behind the run may begin another one.
-          run.begin = run.end = run.calls == 0 ? next : run.end;
-          run.calls = 0;
-        }
-      }
-      consider(run);
+    HandleIndex& by_handles = entry.free->by_handles;
+    by_handles.update([&](Block* block) { count_whole_handles(block); });
+    by_handles.for_each_best_first([&](Block* block) {
+      if (block->whole_bytes > bytes || is_beside(block)) return true;
+      const std::uintptr_t begin = block->window->handles.round_up(block->address);
+      consider({block, begin, begin + block->whole_bytes, block->whole_handles.count});
+      return false;
+    });
+    entry.free->by_size.for_each_largest_first([&](Block* block) {
+      if (block->size <= bytes || block->size < page_) return false;
+      if (block->whole_handles.count != 0 && block->whole_bytes > bytes && !is_beside(block)) consider_part(block);
       return true;
     });
   }
@@ -156,10 +194,10 @@ Block* Arena::take_movable_handles(std::size_t bytes, const Block* hole) {
 
 std::size_t Arena::releasable_bytes(std::size_t enough) const {
   std::size_t bytes = 0;
-  if (std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->bytes() != 0; }) <= 1) {
+  if (std::ranges::count_if(indices_, [](const StreamIndex& entry) { return entry.free->by_size.bytes() != 0; }) <= 1) {
     // No two free blocks are neighbours: the large ones can be looked up.
     for (const StreamIndex& entry : indices_) {
-      entry.free->for_each_largest_first([&](const Block* block) {
+      entry.free->by_size.for_each_largest_first([&](const Block* block) {
         bytes += whole_handles(block);
         return block->size >= page_ && bytes < enough;
       });

@@ -19,15 +19,32 @@ struct Window;
 struct BlockChunk;
 class PackedBlocks;
 
+/// Handles of physical memory that lie in a block as a whole.
+struct WholeHandles {
+  static constexpr std::uint32_t unknown = UINT32_MAX;
+  std::uint32_t count;
+  std::uint32_t most_pages;  // of one
+};
+
 // What allocating and freeing through a magazine touches comes first and fills one cache line.
 struct alignas(64) Block {
   std::uintptr_t address = 0;
   std::size_t size = 0;
   // Whose queued work may still use the memory. Hot paths look at it while the stream of others' blocks is renamed.
   Relaxed<std::uint64_t> stream = 0;
-  std::uint64_t number = 0;  // allocations are counted from 1; see RequestSequence for scratch of kernels
-  std::size_t requested = 0;
-  Tag tag;
+  // Of a live block, and of a free one in the place of it.
+  union {
+    std::uint64_t number = 0;    // allocations are counted from 1; see RequestSequence for scratch of kernels
+    WholeHandles whole_handles;  // see HandleIndex
+  };
+  union {
+    std::size_t requested = 0;
+    std::size_t whole_bytes;  // in these handles
+  };
+  union {
+    Tag tag{};
+    Block* better;  // a child in a HandleIndex
+  };
   // Children in a tree: of a bucket, while free, or of those that stand for packed blocks of one region. `left` is the
   // next block while in a magazine.
   Block* left = nullptr;
@@ -39,10 +56,13 @@ struct alignas(64) Block {
   Block* previous = nullptr;
   Block* next = nullptr;
   Window* window = nullptr;
-  std::uint64_t epoch = 0;         // allocation tick at which it was last given back
-  std::uint64_t ticket = 0;        // of `stream` when it was last given back, see StreamOrder
-  PackedBlocks* packed = nullptr;  // has the live blocks, all next to each other, that this one stands for
-  BlockChunk* chunk = nullptr;     // where it lies; see BlockStore
+  std::uint64_t epoch = 0;   // allocation tick at which it was last given back
+  std::uint64_t ticket = 0;  // of `stream` when it was last given back, see StreamOrder
+  union {
+    PackedBlocks* packed = nullptr;  // has the live blocks, all next to each other, that this one stands for
+    Block* worse;                    // of a free block
+  };
+  BlockChunk* chunk = nullptr;  // where it lies; see BlockStore
 
   std::uintptr_t end() const { return address + size; }
 
@@ -159,7 +179,7 @@ class BlockStore {
   std::size_t spares_ = 0;
 };
 
-// A treap of blocks (Seidel and Aragon 1996), linked by `left` and `right`: a search tree in the order of before(a, b)
+// A treap of blocks (Seidel and Aragon 1996), linked by two members: a search tree in the order of before(a, b)
 // that is also a heap by a hash of the address, which keeps it balanced in expectation without stored balance data.
 
 inline std::uint64_t tree_priority(const Block* block) {
@@ -167,45 +187,45 @@ inline std::uint64_t tree_priority(const Block* block) {
   return mixed ^ (mixed >> 32);
 }
 
-template <class Before>
+template <Block* Block::*Left = &Block::left, Block* Block::*Right = &Block::right, class Before>
 void tree_insert(Block** link, Block* block, Before before) {
   while (*link != nullptr && tree_priority(*link) >= tree_priority(block)) {
-    link = before(block, *link) ? &(*link)->left : &(*link)->right;
+    link = before(block, *link) ? &((*link)->*Left) : &((*link)->*Right);
   }
   // What hangs here has lower priority: it is split into the parts before and after the block.
   Block* rest = *link;
   *link = block;
-  Block** smaller = &block->left;
-  Block** larger = &block->right;
+  Block** smaller = &(block->*Left);
+  Block** larger = &(block->*Right);
   while (rest != nullptr) {
     if (before(rest, block)) {
       *smaller = rest;
-      smaller = &rest->right;
-      rest = rest->right;
+      smaller = &(rest->*Right);
+      rest = rest->*Right;
     } else {
       *larger = rest;
-      larger = &rest->left;
-      rest = rest->left;
+      larger = &(rest->*Left);
+      rest = rest->*Left;
     }
   }
   *smaller = nullptr;
   *larger = nullptr;
 }
 
-template <class Before>
+template <Block* Block::*Left = &Block::left, Block* Block::*Right = &Block::right, class Before>
 void tree_remove(Block** link, Block* block, Before before) {
-  while (*link != block) link = before(block, *link) ? &(*link)->left : &(*link)->right;
-  Block* smaller = block->left;
-  Block* larger = block->right;
+  while (*link != block) link = before(block, *link) ? &((*link)->*Left) : &((*link)->*Right);
+  Block* smaller = block->*Left;
+  Block* larger = block->*Right;
   while (smaller != nullptr && larger != nullptr) {
     if (tree_priority(smaller) >= tree_priority(larger)) {
       *link = smaller;
-      link = &smaller->right;
-      smaller = smaller->right;
+      link = &(smaller->*Right);
+      smaller = smaller->*Right;
     } else {
       *link = larger;
-      link = &larger->left;
-      larger = larger->left;
+      link = &(larger->*Left);
+      larger = larger->*Left;
     }
   }
   *link = smaller != nullptr ? smaller : larger;

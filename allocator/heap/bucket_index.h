@@ -28,10 +28,13 @@ class BucketIndex {
   template <class Visit>
   void for_each_from(std::size_t size, Visit visit) const {
     const Bucket from = bucket_of(size);
-    for (std::size_t major = from.major; major < majors; ++major) {
-      if ((major_map_ >> major & 1) == 0) continue;
-      for (std::size_t minor = major == from.major ? from.minor : 0; minor < minors; ++minor) {
-        tree_walk(roots_[major * minors + minor], visit);
+    for (std::uint64_t majors_left = major_map_ >> from.major << from.major; majors_left != 0;
+         majors_left &= majors_left - 1) {
+      const auto major = static_cast<std::size_t>(std::countr_zero(majors_left));
+      unsigned minors_left = minor_map_[major];
+      if (major == from.major) minors_left = minors_left >> from.minor << from.minor;
+      for (; minors_left != 0; minors_left &= minors_left - 1) {
+        tree_walk(roots_[major * minors + static_cast<std::size_t>(std::countr_zero(minors_left))], visit);
       }
     }
   }
@@ -42,7 +45,9 @@ class BucketIndex {
     for (std::uint64_t left = major_map_; left != 0;) {
       const auto major = static_cast<std::size_t>(std::bit_width(left)) - 1;
       left &= ~(std::uint64_t{1} << major);
-      for (std::size_t minor = minors; minor-- > 0;) {
+      for (unsigned minors_left = minor_map_[major]; minors_left != 0;) {
+        const auto minor = static_cast<std::size_t>(std::bit_width(minors_left)) - 1;
+        minors_left &= ~(1u << minor);
         if (!walk_down(roots_[major * minors + minor], visit)) return;
       }
     }

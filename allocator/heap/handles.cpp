@@ -94,9 +94,8 @@ std::vector<MappedHandles::Handle> MappedHandles::whole(std::uintptr_t address, 
                                                         const char* operation) const {
   check_whole(address, bytes, operation);
   std::vector<Handle> found;
-  for (auto entry = handles_.lower_bound(address); entry != handles_.lower_bound(address + bytes); ++entry) {
-    found.push_back(entry->second);
-  }
+  auto entry = handles_.find(address);
+  for (std::size_t covered = 0; covered < bytes; covered += found.back().bytes) found.push_back((entry++)->second);
   return found;
 }
 
@@ -125,9 +124,11 @@ MappedHandles::Handles MappedHandles::take(std::uintptr_t address, std::size_t b
 
 void MappedHandles::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes, const char* operation) {
   check_free(to, bytes, operation);
-  Handles moved = take(from, bytes, operation);
-  while (!moved.empty()) {
-    auto node = moved.extract(moved.begin());
+  check_whole(from, bytes, operation);
+  auto entry = handles_.find(from);
+  for (std::size_t moved = 0; moved < bytes;) {
+    auto node = handles_.extract(entry++);  // what comes next is not moved between: the ranges have nothing in common
+    moved += node.mapped().bytes;
     node.key() += to - from;
     node.mapped().address = node.key();
     handles_.insert(std::move(node));

@@ -25,10 +25,10 @@ struct LiveBlock {
   }
 };
 
-/// Live blocks that start in one region of addresses, in address order. Each field is kept as the difference to its
-/// least value in the region, in as many bytes as the largest difference needs (Goldstein et al. 1998, "frame of
-/// reference"): of what is alike, nothing is left. Sizes are not noted, for a block ends where the next one starts or
-/// where the Block that stands for them ends.
+/// Live blocks that start in one region of addresses, in address order. Each field is kept as the difference to a
+/// straight line over the blocks, which starts so low that no difference is negative, in as many bits as the largest
+/// one needs (Goldstein et al. 1998, "frame of reference"): of what is alike, or grows steadily, nothing is left. Sizes
+/// are not noted, for a block ends where the next one starts or where the Block that stands for them ends.
 class PackedBlocks {
  public:
   struct Delete {
@@ -41,6 +41,7 @@ class PackedBlocks {
   PackedBlocks(const PackedBlocks&) = delete;
   PackedBlocks& operator=(const PackedBlocks&) = delete;
 
+  /// Of blocks that went in; those that are gone keep their index.
   std::size_t size() const noexcept { return count_; }
   /// Bytes held.
   std::size_t bytes() const noexcept { return bytes_; }
@@ -49,41 +50,48 @@ class PackedBlocks {
   std::size_t lower_bound(std::uintptr_t address) const noexcept;
   /// The block at the index, one of those that `node` stands for.
   LiveBlock at(std::size_t index, const Block* node) const noexcept;
-  void erase(std::size_t index) noexcept;
+  /// One of them is gone, and its node; false if it was the last one.
+  bool forget_one() noexcept { return --left_ != 0; }
 
   /// Those that stand for the blocks: a tree by address.
   Block* nodes = nullptr;
   void add_node(Block* node) noexcept { tree_insert(&nodes, node, before); }
   void remove_node(Block* node) noexcept { tree_remove(&nodes, node, before); }
-  /// The one that stands for the block at `address`, which is one of those here.
+  /// The one that stands for the block at `address`; nullptr if that is gone.
   Block* node_of(std::uintptr_t address) const noexcept {
     Block* node = nodes;
-    while (address < node->address || address >= node->end()) node = address < node->address ? node->left : node->right;
+    while (node != nullptr && (address < node->address || address >= node->end()))
+      node = address < node->address ? node->left : node->right;
     return node;
   }
 
  private:
-  static constexpr std::size_t fields = 5;
-  static constexpr std::size_t offset_bytes = 2;
+  static constexpr std::size_t fields = 6;
   using Values = std::array<std::uint64_t, fields>;
+  /// Of the value at an index, base + index * slope is known, and the rest takes so many bits.
+  struct Line {
+    std::uint64_t base = 0;
+    std::int32_t slope = 0;
+    std::uint32_t width = 0;
+
+    std::uint64_t at(std::size_t index) const { return base + index * static_cast<std::uint64_t>(std::int64_t{slope}); }
+  };
 
   PackedBlocks() = default;
   static bool before(const Block* a, const Block* b) { return a->address < b->address; }
-  static Values values_of(const LiveBlock& block);
-  unsigned char* entry(std::size_t index) noexcept {
-    return reinterpret_cast<unsigned char*>(this + 1) + index * stride_;
-  }
-  const unsigned char* entry(std::size_t index) const noexcept {
-    return reinterpret_cast<const unsigned char*>(this + 1) + index * stride_;
-  }
+  static Values values_of(const LiveBlock& block, std::uintptr_t region, unsigned granule_bits);
+  unsigned char* bits() noexcept { return reinterpret_cast<unsigned char*>(this + 1); }
+  const unsigned char* bits() const noexcept { return reinterpret_cast<const unsigned char*>(this + 1); }
+  /// The value of a field whose bits start at `at`.
+  std::uint64_t value(std::size_t field, std::size_t index, std::size_t at) const noexcept;
 
   std::uintptr_t region_ = 0;
-  std::array<std::uint64_t, fields> least_{};
-  std::array<std::uint8_t, fields> width_{};
-  std::uint8_t granule_bits_ = 0;
-  std::uint16_t count_ = 0;
-  std::uint32_t stride_ = 0;
+  std::array<Line, fields> lines_{};
+  std::uint32_t stride_ = 0;  // bits for each block
   std::uint32_t bytes_ = 0;
+  std::uint16_t count_ = 0;
+  std::uint16_t left_ = 0;  // that are not gone
+  std::uint8_t granule_bits_ = 0;
 };
 
 }  // namespace poolgrad

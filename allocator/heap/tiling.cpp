@@ -143,13 +143,13 @@ void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
   live.set_packed(region, std::move(packed));
 }
 
-std::pair<std::size_t, PackedBlocks*> Tiling::look_up(std::uintptr_t address) const noexcept {
+Tiling::Packed Tiling::look_up(std::uintptr_t address) const noexcept {
   const Window* window = window_of(address);
   PackedBlocks* packed = window == nullptr ? nullptr : window->live.packed(address - window->address);
   if (packed == nullptr) return {};
   const std::size_t index = packed->lower_bound(address);
   if (index == packed->size() || packed->address(index) != address) return {};
-  return {index, packed};
+  return {packed, index, packed->node_of(address)};
 }
 
 Block Tiling::copy_of(const Block* node, std::size_t index) {
@@ -168,20 +168,19 @@ std::optional<Block> Tiling::live_copy(std::uintptr_t address) const {
   if (const Block* block = live(address)) {
     return block->state == BlockState::live ? std::optional(*block) : std::nullopt;
   }
-  const auto [index, packed] = look_up(address);
-  if (packed == nullptr) return std::nullopt;
-  return copy_of(packed->node_of(address), index);
+  const Packed packed = look_up(address);
+  if (packed.node == nullptr) return std::nullopt;
+  return copy_of(packed.node, packed.index);
 }
 
 void Tiling::expect_taken_out(std::uintptr_t address) {
   store_.reserve(2);
-  if (const PackedBlocks* packed = look_up(address).second) packed->nodes->window->live.expect_more();
+  if (const Packed packed = look_up(address); packed.node != nullptr) packed.node->window->live.expect_more();
 }
 
 Block* Tiling::take_out(std::uintptr_t address) noexcept {
-  const auto [index, packed] = look_up(address);
-  if (packed == nullptr) return nullptr;
-  Block* block = packed->node_of(address);
+  auto [packed, index, block] = look_up(address);
+  if (block == nullptr) return nullptr;
   const LiveBlock live = packed->at(index, block);
   const bool first = live.address == block->address;
   const bool last = live.end() == block->end();
@@ -203,8 +202,7 @@ Block* Tiling::take_out(std::uintptr_t address) noexcept {
   block->requested = live.requested;
   block->number = live.number;
   block->tag = live.tag;
-  packed->erase(index);
-  if (packed->size() == 0) block->window->live.set_packed(address - block->window->address, nullptr);
+  if (!packed->forget_one()) block->window->live.set_packed(address - block->window->address, nullptr);
   return block;
 }
 

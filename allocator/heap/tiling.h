@@ -145,7 +145,7 @@ class Tiling {
   /// Calls visit(const Block&) for the block, or for a copy of each that it stands for.
   template <class Visit>
   static void for_each_of(const Block* block, Visit visit) {
-    if (block->packed == nullptr) return visit(*block);
+    if (block->state != BlockState::live || block->packed == nullptr) return visit(*block);
     const PackedBlocks& packed = *block->packed;
     for (std::size_t i = packed.lower_bound(block->address); i < packed.size(); ++i) {
       if (packed.address(i) >= block->end()) return;
@@ -188,8 +188,13 @@ class Tiling {
     return window;
   }
   struct Packing;
-  /// The packed blocks of a region, and the index at which one starts at `address`; nullptr if none does.
-  std::pair<std::size_t, PackedBlocks*> look_up(std::uintptr_t address) const noexcept;
+  /// Where a packed block is noted, and the one that stands for it.
+  struct Packed {
+    PackedBlocks* blocks = nullptr;
+    std::size_t index = 0;
+    Block* node = nullptr;  // nullptr: there is no such block
+  };
+  Packed look_up(std::uintptr_t address) const noexcept;
   static Block copy_of(const Block* node, std::size_t index);
   void pack(Window& window, std::size_t region, Packing& packing);
   /// Puts `rest` behind the block, which keeps its first `size` bytes.

@@ -131,6 +131,20 @@ class Driver : public CudaDriver {
     return info;
   }
 
+  std::string identity() override {
+    cudaDeviceProp properties{};
+    POOLGRAD_CUDA_CHECK(cudaGetDeviceProperties(&properties, index_));
+    std::ostringstream text;
+    text << "GPU-" << std::hex << std::setfill('0');
+    for (const char byte : properties.uuid.bytes)
+      text << std::setw(2) << static_cast<int>(static_cast<unsigned char>(byte));
+    return text.str();
+  }
+  void with_current(const std::function<void()>& call) override {
+    const Current context = current();
+    call();
+  }
+
   std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) override {
     const Current context = current();
     CUdeviceptr address = 0;

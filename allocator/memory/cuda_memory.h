@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,6 +31,10 @@ class CudaDriver {
   /// The sizes of handles are multiples of it; 0 if the device has no virtual memory management.
   virtual std::size_t granularity() = 0;
   virtual MemoryInfo memory_info() = 0;
+  /// Which GPU it is, among those of all machines (its UUID).
+  virtual std::string identity() { return {}; }
+  /// Calls `call` with the device current in this thread: for libraries that ask CUDA which one is.
+  virtual void with_current(const std::function<void()>& call) { call(); }
 
   /// cuMemAddressReserve: 0 if there are no such addresses.
   virtual std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) = 0;

@@ -120,11 +120,13 @@ bool SimulatedMemory::move(void* from, void* to, std::size_t bytes) {
   const auto source = reinterpret_cast<std::uintptr_t>(from);
   const auto target = reinterpret_cast<std::uintptr_t>(to);
   divide(source, bytes);
-  const auto moved = handles_.whole(source, bytes, "move");
-  handles_.check_free(target, bytes, "move");
-  if (bytes_ && !bytes_->move(from, to, bytes)) return false;
+  if (bytes_) {
+    handles_.whole(source, bytes, "move");
+    handles_.check_free(target, bytes, "move");
+    if (!bytes_->move(from, to, bytes)) return false;
+  }
   handles_.move(source, target, bytes, "move");
-  for (const auto& handle : moved) {
+  for (const auto& handle : handles_.whole(target, bytes, "move")) {
     charge(&DriverCalls::map, &LatencyTable::map, handle.bytes);
     charge(&DriverCalls::set_access, &LatencyTable::set_access, handle.bytes);
     charge(&DriverCalls::unmap, &LatencyTable::unmap, handle.bytes);

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <source_location>
 #include <string>
+#include <vector>
 
 #include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
@@ -59,14 +61,16 @@ struct Need {
   std::size_t alignment = 0;
   Stream stream;
   Tag tag;
-  bool may_reclaim = true;              // clients and the user's callback may be asked
-  double priority = 0;                  // clients above this price per byte are not
-  int attempts = 0;                     // times that the user's callback was asked
-  bool refused = false;                 // the budget or the device refused new memory
-  bool device_full = false;             // the device itself refused memory that the budget would have allowed
-  std::uint64_t device_calls_seen = 0;  // calls of all threads that had ended when the budget was last looked at
-  std::uint64_t frees_seen = 0;         // frees by then
-  Block* block = nullptr;               // the result, busy, once there is one
+  bool may_reclaim = true;                // clients and the user's callback may be asked
+  double priority = 0;                    // clients above this price per byte are not
+  int attempts = 0;                       // times that the user's callback was asked
+  bool refused = false;                   // the budget or the device refused new memory
+  bool device_full = false;               // the device itself refused memory that the budget would have allowed
+  std::uint64_t device_calls_seen = 0;    // calls of all threads that had ended when the budget was last looked at
+  std::uint64_t frees_seen = 0;           // frees by then
+  std::source_location location = {};     // that asked
+  std::vector<std::string> remarks = {};  // what is to be said of clients in a report, a sentence each
+  Block* block = nullptr;                 // the result, busy, once there is one
 };
 
 /// What a rung gave during one climb of the ladder, summed over its runs.

@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstring>
+#include <exception>
 #include <limits>
+
+#include "allocator/error.h"
 
 namespace poolgrad {
 
@@ -21,11 +25,20 @@ std::uint64_t nanoseconds_since(std::chrono::steady_clock::time_point start) {
   return static_cast<std::uint64_t>(passed.count());
 }
 
-// A client that does not know its price is asked last.
+bool is_price(double nanoseconds) { return nanoseconds >= 0 && std::isfinite(nanoseconds); }
+
+// A client that does not know its price any more is asked last.
 double price(const ReclaimClient& client) {
   const double nanoseconds = client.price_per_byte();
-  return std::isnan(nanoseconds) ? std::numeric_limits<double>::infinity() : nanoseconds;
+  return is_price(nanoseconds) ? nanoseconds : std::numeric_limits<double>::infinity();
 }
+
+// Once, however often it happened.
+void remark(std::vector<std::string>& remarks, std::string text) {
+  if (std::ranges::find(remarks, text) == remarks.end()) remarks.push_back(std::move(text));
+}
+
+std::string first_line(const char* text) { return std::string(text, std::strcspn(text, "\n")); }
 
 }  // namespace
 
@@ -80,6 +93,17 @@ void Ladder::search(Need& need) {
 }
 
 void Ladder::add_client(std::weak_ptr<ReclaimClient> client) {
+  {
+    const auto known = client.lock();
+    if (known == nullptr)
+      throw ValueError("[add_client] the client is null or gone already: the pool does not keep it, who made it does");
+    if (const double nanoseconds = known->price_per_byte(); !is_price(nanoseconds))
+      throw ValueError("[add_client] the price of " + known->name() + " is " + std::to_string(nanoseconds) +
+                       " nanoseconds a byte: price_per_byte() must be finite and not negative");
+    if (const RungId kind = known->kind(); kind < RungId::derived_cache || kind > RungId::rematerialise)
+      throw ValueError("[add_client] the kind of " + known->name() + " is '" + std::string(to_string(kind)) +
+                       "': kind() must be derived_cache, offload or rematerialise");
+  }
   const PoolLock lock(ground_.mutex);
   std::erase_if(clients_, [](const auto& known) { return known.expired(); });
   clients_.push_back(std::move(client));
@@ -90,8 +114,8 @@ void Ladder::set_callback(OutOfMemoryCallback callback) {
   callback_ = std::move(callback);
 }
 
-std::vector<std::shared_ptr<ReclaimClient>> Ladder::clients(double most) const {
-  std::vector<std::shared_ptr<ReclaimClient>> asked;
+Ladder::Clients Ladder::clients(double most) const {
+  Clients asked;
   {
     const PoolLock lock(ground_.mutex);
     for (const auto& known : clients_) {
@@ -161,17 +185,70 @@ std::vector<Rung> Ladder::own_rungs() {
   return all;
 }
 
-std::vector<Rung> Ladder::rungs_with(const std::vector<std::shared_ptr<ReclaimClient>>& asked) {
+std::size_t Ladder::call(const ReclaimClient& client, std::vector<std::string>& remarks,
+                         const std::function<std::size_t()>& f) {
+  std::string why;
+  try {
+    return f();
+  } catch (const std::exception& error) {
+    why = first_line(error.what());
+  } catch (...) {
+    why = "an exception that is no std::exception";
+  }
+  remark(remarks, client.name() + " failed: " + why);
+  const PoolLock lock(ground_.mutex);
+  ++ground_.accounts.num_client_failures;
+  return 0;
+}
+
+std::size_t Ladder::held_by(ReclaimClient& client, std::vector<std::string>& remarks) {
+  return call(client, remarks, [&] { return client.estimate(); });
+}
+
+std::size_t Ladder::ask(ReclaimClient& client, std::size_t bytes, std::vector<std::string>& remarks) {
+  const auto given_back = [this] {
+    const PoolLock lock(ground_.mutex);
+    const Standstill standstill(front_);
+    return ground_.accounts.allocated_bytes.freed;
+  };
+  const std::uint64_t before = given_back();
+  const std::size_t said = call(client, remarks, [&] { return client.reclaim(bytes); });
+  const std::size_t counted = given_back() - before;
+  if (said > counted)
+    remark(remarks,
+           client.name() + " said that it gave back " + format_bytes(said) + ", which was " + format_bytes(counted));
+  return std::min(said, counted);
+}
+
+bool Ladder::may_fit(std::size_t bytes, const Clients& asked, std::vector<std::string>& remarks,
+                     std::optional<std::size_t> budget) {
+  std::size_t promised = 0;
+  for (const auto& client : asked) promised += std::min(held_by(*client, remarks), SIZE_MAX - promised);
+  const PoolLock lock(ground_.mutex);
+  const Standstill standstill(front_);
+  const std::size_t live = ground_.accounts.requested_bytes.current, most = budget.value_or(pages_.budget());
+  return bytes <= most && live - std::min(live, promised) <= most - bytes;
+}
+
+std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
   std::vector<Rung> all = own_rungs_;
   for (const auto& client : asked) {
-    // Asked twice: for what is needed, then, if that did not make one run, for all it has.
-    const RungId kind = std::max(client->kind(), RungId::derived_cache);
-    const auto estimate = [client](Need&) { return client->estimate(); };
-    const auto ask = [&](const std::string& name, auto reclaim) {
-      all.push_back({kind, name, estimate, reclaim, true, false});
+    // Nothing is thrown away for what cannot be served even so.
+    const auto estimate = [this, client, asked](Need& need) -> std::size_t {
+      const std::size_t held = held_by(*client, need.remarks);
+      if (held == 0 || may_fit(need.size, asked, need.remarks)) return held;
+      remark(need.remarks, "clients were not asked, as it would not fit without what they hold either");
+      return 0;
     };
-    ask(client->name(), [client](Need& need) { return client->reclaim(need.size); });
-    ask(client->name() + ", all of it", [client](Need&) { return client->reclaim(SIZE_MAX); });
+    // Asked twice: for what is needed, then, if that did not make one run, for all it has.
+    const auto add = [&](const std::string& name, bool all_of_it) {
+      const auto run = [this, client, all_of_it](Need& need) {
+        return ask(*client, all_of_it ? SIZE_MAX : need.size, need.remarks);
+      };
+      all.push_back({client->kind(), name, estimate, run, true, false});
+    };
+    add(client->name(), false);
+    add(client->name() + ", all of it", true);
   }
   all.push_back({RungId::callback, std::string(to_string(RungId::callback)),
                  [this](Need&) -> std::size_t {
@@ -222,14 +299,16 @@ std::size_t Ladder::borrow(PoolLock& lock, Need& need) {
 
 void Ladder::empty_derived_caches() {
   if (forbidden_level <= level(RungId::derived_cache)) return;
+  std::vector<std::string> remarks;
   for (const auto& client : clients(std::numeric_limits<double>::infinity())) {
     if (client->kind() > RungId::derived_cache) continue;
     const EmergencyLadder::Running running(RungId::derived_cache);
-    client->reclaim(SIZE_MAX);
+    ask(*client, SIZE_MAX, remarks);
   }
 }
 
-void Ladder::press_pinned_below(std::size_t wanted) {
+std::vector<std::string> Ladder::press_pinned_below(std::size_t wanted) {
+  std::vector<std::string> remarks;
   const auto excess = [&] {
     PoolLock lock(ground_.mutex);
     front_.drain_all();
@@ -239,16 +318,18 @@ void Ladder::press_pinned_below(std::size_t wanted) {
     return pinned > wanted ? pinned - wanted : 0;
   };
   std::size_t left = excess();
-  if (left == 0) return;
-  for (const auto& client : clients(std::numeric_limits<double>::infinity())) {
-    const EmergencyLadder::Running running(std::max(client->kind(), RungId::derived_cache));
+  const Clients asked = clients(std::numeric_limits<double>::infinity());
+  if (left == 0 || !may_fit(0, asked, remarks, wanted)) return remarks;
+  for (const auto& client : asked) {
+    const EmergencyLadder::Running running(client->kind());
     // For what is needed, then, as its blocks may share pages with others, for all it has.
     for (const bool all : {false, true}) {
-      if (left == 0) return;
-      if (client->estimate() == 0 || client->reclaim(all ? SIZE_MAX : left) == 0) break;
+      if (left == 0) return remarks;
+      if (held_by(*client, remarks) == 0 || ask(*client, all ? SIZE_MAX : left, remarks) == 0) break;
       left = excess();
     }
   }
+  return remarks;
 }
 
 }  // namespace poolgrad

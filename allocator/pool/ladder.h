@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -72,15 +73,26 @@ class Ladder {
   void set_callback(OutOfMemoryCallback callback);
   /// Asks derived caches for all that they hold. Does nothing while one of them is asked.
   void empty_derived_caches();
-  /// Asks clients for what pages are pinned beyond `wanted` bytes.
-  void press_pinned_below(std::size_t wanted);
+  /// Asks clients for what pages are pinned beyond `wanted` bytes, where they can give enough. What went wrong.
+  std::vector<std::string> press_pinned_below(std::size_t wanted);
 
  private:
   std::vector<Rung> own_rungs();
+  using Clients = std::vector<std::shared_ptr<ReclaimClient>>;
   /// The pool's own, the clients', and the user's callback.
-  std::vector<Rung> rungs_with(const std::vector<std::shared_ptr<ReclaimClient>>& asked);
+  std::vector<Rung> rungs_with(const Clients& asked);
   /// Whose price is at most `most`, in the order in which they are asked.
-  std::vector<std::shared_ptr<ReclaimClient>> clients(double most) const;
+  Clients clients(double most) const;
+  /// What reclaim() gave, by the pool's own count: no more than was given back meanwhile. An exception is a remark.
+  std::size_t ask(ReclaimClient& client, std::size_t bytes, std::vector<std::string>& remarks);
+  /// What estimate() says. An exception is a remark, and 0.
+  std::size_t held_by(ReclaimClient& client, std::vector<std::string>& remarks);
+  /// Whether `bytes` more fit into the budget (or another) once these have given back all that they say they hold.
+  bool may_fit(std::size_t bytes, const Clients& asked, std::vector<std::string>& remarks,
+               std::optional<std::size_t> budget = std::nullopt);
+  /// Calls f(), the client's; 0 where that throws.
+  std::size_t call(const ReclaimClient& client, std::vector<std::string>& remarks,
+                   const std::function<std::size_t()>& f);
   std::size_t ask_user(Need& need);
   std::size_t borrow(PoolLock& lock, Need& need);
 

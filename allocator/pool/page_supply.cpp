@@ -178,8 +178,9 @@ bool PageSupply::commit_growth(PoolLock& lock, Need& need, Arena& arena, const A
 std::size_t PageSupply::stitchable_bytes(const Need& need) const {
   if (!ground_.settings.config.stitch || !can_move_ || round_up(need.size, ground_.settings.page) < least_stitched)
     return 0;
-  const std::size_t pages = page_deficit(need);
-  const bool can_commit = !need.device_full && pages <= unused_budget();
+  // With a page for what begins inside one, it is enough wherever the growth is.
+  const std::size_t enough = round_up(need.size, ground_.settings.page) + ground_.settings.page;
+  const bool can_commit = !need.device_full && (enough <= unused_budget() || page_deficit(need) <= unused_budget());
   const std::size_t most = std::max<std::size_t>(most_idle, ground_.accounts.reserved_bytes.current / most_idle_share);
   // Counting what lies idle means to walk all blocks; that it cannot be many is known at once.
   if (can_commit && arenas_.free_bytes() <= most) return 0;

@@ -61,7 +61,8 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
             .stream = request.stream,
             .tag = settings().tags ? request.tag : Tag{},
             .may_reclaim = request.may_reclaim,
-            .priority = request.priority};
+            .priority = request.priority,
+            .location = request.location};
   if (!std::has_single_bit(need.alignment)) {
     throw ValueError("[allocate] alignment must be a power of two, got " + std::to_string(need.alignment));
   }
@@ -396,14 +397,16 @@ void Pool::set_budget(std::size_t bytes) {
     const PoolLock lock(ground_.mutex);
     plan_.drop(false);
   }
-  ladder_.press_pinned_below(wanted);
+  const std::vector<std::string> remarks = ladder_.press_pinned_below(wanted);
   PoolLock lock(ground_.mutex);
   const std::size_t previous = pages_.budget();
   const std::size_t pinned = releaser_.pinned_bytes();
   const std::string device = to_string(settings().device);
   if (pinned > wanted) {
-    throw ValueError("[set_budget] live memory holds " + format_bytes(pinned) + " of pages on " + device +
-                     ", more than the new budget of " + format_bytes(wanted));
+    std::string text = "[set_budget] live memory holds " + format_bytes(pinned) + " of pages on " + device +
+                       ", more than the new budget of " + format_bytes(wanted);
+    for (const std::string& remark : remarks) text += "; " + remark;
+    throw ValueError(text);
   }
   pages_.set_budget(wanted);
   try {

@@ -198,14 +198,17 @@ std::string Inspector::report(const Need& need, std::vector<Yield> yields) {
       arena.for_each_live([&](const Block& block) {
         facts.live += block.requested;
         facts.rounding += block.size - block.requested;
-        facts.live_by_category[static_cast<std::size_t>(block.tag.category)] += block.size;
-        facts.live_by_scope[block.tag.scope] += block.size;
+        facts.live_by_category[static_cast<std::size_t>(block.tag.category)] += block.requested;
+        facts.live_by_scope[block.tag.scope] += block.requested;
       });
       for (const auto& [block, bytes] : arena.pinners()) facts.pinners.push_back({block.tag, block.requested, bytes});
     }
     facts.stranded = free - facts.releasable;
   }
   facts.yields = std::move(yields);
+  facts.remarks = need.remarks;
+  if (const std::source_location at = CallSite::of(need.location); at.line() != 0)
+    facts.requester = function_name(at.function_name()) + " at " + at.file_name() + ":" + std::to_string(at.line());
   facts.advice = advice(need);
   ground_.recorder.record({.address = facts.device_free,
                            .size = need.requested,

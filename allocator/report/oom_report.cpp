@@ -33,15 +33,23 @@ std::string ranking(std::vector<std::pair<std::string, std::size_t>> entries, st
 
 std::string in_scope(Tag tag) { return tag.scope == 0 ? std::string() : " in " + scope_name(tag.scope); }
 
+std::string said(Category category) {
+  return category == Category::unknown ? "untagged" : std::string(to_string(category));
+}
+
+// " for scores in block2.attention"; "" for what nobody has tagged.
+std::string for_what(Tag tag) {
+  return (tag.category == Category::unknown ? "" : " for " + said(tag.category)) + in_scope(tag);
+}
+
 // "; pinned by 1000 B of gradient in loss (2.00 MiB), ..."
 std::string pinned_by(std::vector<Pinner> pinners) {
   std::ranges::stable_sort(pinners, [](const Pinner& a, const Pinner& b) { return a.stranded > b.stranded; });
   std::string text;
   for (std::size_t i = 0; i < std::min(pinners.size(), pinners_shown); ++i) {
     const Pinner& pinner = pinners[i];
-    text += (i == 0 ? "\n  pinned by: " : ", ") + format_bytes(pinner.requested) + " of " +
-            std::string(to_string(pinner.tag.category)) + in_scope(pinner.tag) + " (" + format_bytes(pinner.stranded) +
-            ")";
+    text += (i == 0 ? "\n  pinned by: " : ", ") + format_bytes(pinner.requested) + " of " + said(pinner.tag.category) +
+            in_scope(pinner.tag) + " (" + format_bytes(pinner.stranded) + ")";
   }
   if (pinners.size() > pinners_shown) text += ", " + std::to_string(pinners.size() - pinners_shown) + " others";
   return text;
@@ -59,14 +67,15 @@ std::string outcome(const Yield& yield) {
 std::string oom_report(const OomFacts& facts) {
   std::vector<std::pair<std::string, std::size_t>> categories;
   for (std::size_t i = 0; i < category_count; ++i) {
-    categories.emplace_back(to_string(static_cast<Category>(i)), facts.live_by_category[i]);
+    categories.emplace_back(said(static_cast<Category>(i)), facts.live_by_category[i]);
   }
   std::vector<std::pair<std::string, std::size_t>> scopes;
   for (const auto& [scope, bytes] : facts.live_by_scope) {
     if (scope != 0) scopes.emplace_back(scope_name(scope), bytes);
   }
-  std::string text = "[allocate] out of memory on " + to_string(facts.device) + ": " + exact(facts.requested) +
-                     " for " + std::string(to_string(facts.tag.category)) + in_scope(facts.tag);
+  std::string text =
+      "[allocate] out of memory on " + to_string(facts.device) + ": " + exact(facts.requested) + for_what(facts.tag);
+  if (!facts.requester.empty()) text += "\n  asked for by " + facts.requester;
   text += "\n  rounded to " + exact(facts.rounded);
   text += "\n  budget " + exact(facts.budget) + ", reserved " + format_bytes(facts.reserved) + ", free on the device " +
           format_bytes(facts.device_free);
@@ -78,6 +87,7 @@ std::string oom_report(const OomFacts& facts) {
   text += "\n  live by scope:" + ranking(std::move(scopes), scopes_shown);
   text += "\n  tried:";
   for (std::size_t i = 0; i < facts.yields.size(); ++i) text += (i == 0 ? " " : "; ") + outcome(facts.yields[i]);
+  for (const std::string& remark : facts.remarks) text += "\n  " + remark;
   for (const std::string& advice : facts.advice) text += "\n  " + advice;
   const std::size_t enough = facts.reserved + facts.missing_pages;
   if (facts.missing_pages != 0 && enough > facts.budget && facts.missing_pages <= facts.device_free) {

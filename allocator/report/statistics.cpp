@@ -27,6 +27,7 @@ std::vector<std::pair<std::string, std::uint64_t>> named_statistics(const Statis
   names.emplace_back("inactive_split_bytes.all.current", statistics.inactive_split_bytes);
   names.emplace_back("num_alloc_retries", statistics.num_alloc_retries);
   names.emplace_back("num_ooms", statistics.num_ooms);
+  names.emplace_back("num_client_failures", statistics.num_client_failures);
   names.emplace_back("num_sync_all_streams", statistics.num_sync_all_streams);
   names.emplace_back("num_device_alloc", statistics.num_device_alloc);
   names.emplace_back("num_device_free", statistics.num_device_free);

@@ -71,6 +71,7 @@ struct Statistics {
   std::uint64_t num_device_free = 0;                            // decommits
   std::uint64_t num_alloc_retries = 0;  // requests that new memory was refused to, so that what is cached had to go
   std::uint64_t num_ooms = 0;
+  std::uint64_t num_client_failures = 0;  // exceptions out of clients, which were passed over
   std::uint64_t events_recorded = 0;
   std::uint64_t num_sync_all_streams = 0;  // times all streams with pending blocks were waited for
   std::uint64_t planned_hits = 0;          // requests that got their planned places

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "allocator/base/fnv1a.h"
 #include "allocator/trace/internal/bytes.h"
 
 namespace poolgrad {
@@ -64,15 +65,14 @@ class References {
 };
 
 std::uint64_t checksum(std::string_view bytes) {
-  constexpr std::uint64_t prime = 0x100000001b3;
-  std::uint64_t hash = 0xcbf29ce484222325;
+  Fnv1a hash;
   for (; !bytes.empty(); bytes.remove_prefix(std::min<std::size_t>(8, bytes.size()))) {
     std::uint64_t word = 0;
     for (std::size_t i = std::min<std::size_t>(8, bytes.size()); i-- > 0;)
       word = word << 8 | static_cast<std::uint8_t>(bytes[i]);
-    hash = (hash ^ word) * prime;
+    hash.mix(word);
   }
-  return hash;
+  return hash.value();
 }
 
 class Saver {

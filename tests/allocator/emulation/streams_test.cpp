@@ -48,6 +48,23 @@ TEST(EmulatedStreams, WhoWaitsForOneStreamMayFindTheOtherAnywhere) {
   EXPECT_EQ(found, (std::set<int>{0, 1, 2, 3}));
 }
 
+TEST(EmulatedStreams, AStreamThatIsHeldGoesOnWhenItIsLetGo) {
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    Streams streams(test_seed() + seed);
+    std::string order;
+    const std::shared_ptr<bool> held = streams.hold(1);
+    const std::uint64_t end = streams.create_event();
+    streams.enqueue(1, [&] { order += 'x'; });
+    streams.record(end, 1);
+    for (int i = 0; i < 20; ++i) EXPECT_FALSE(streams.query(end));
+    EXPECT_THROW(streams.synchronize_stream(1), CudaError);
+    EXPECT_THROW(streams.synchronize(end), CudaError);
+    streams.enqueue(2, [&] { order += 'a', *held = true; });
+    streams.synchronize(end);
+    EXPECT_EQ(order, "ax");
+  }
+}
+
 TEST(EmulatedStreams, AnEventOrdersTwoStreams) {
   for (std::uint64_t seed = 0; seed < 200; ++seed) {
     Streams streams(test_seed() + seed);

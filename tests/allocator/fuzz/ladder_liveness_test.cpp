@@ -103,11 +103,7 @@ TEST_P(LadderLiveness, DoesNotAskAClientForItsOwnAllocations) {
 
 TEST_P(LadderLiveness, SurvivesAClientThatThrows) {
   client_->reclaims = [](std::size_t) -> std::size_t { throw std::runtime_error("no"); };
-  // Whether the exception arrives or is a refusal: the pool works afterwards.
-  try {
-    EXPECT_FALSE(can_allocate());
-  } catch (const std::runtime_error&) {
-  }
+  EXPECT_FALSE(can_allocate());
   client_->reclaims = [this](std::size_t) { return give_one_back(); };
   EXPECT_TRUE(can_allocate());
 }

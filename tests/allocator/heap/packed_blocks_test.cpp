@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <random>
+#include <utility>
 
 #include "tests/test_seed.h"
 
@@ -36,47 +38,84 @@ void expect_equal(const LiveBlock& one, const LiveBlock& other) {
   ASSERT_EQ(one.tag.scope, other.tag.scope);
 }
 
-TEST(PackedBlocks, GiveBackWhatWentInWhateverIsErased) {
+TEST(PackedBlocks, GiveBackWhatWentIn) {
   std::mt19937_64 random(test_seed());
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE("seed " + std::to_string(test_seed()) + ", round " + std::to_string(round));
     Row row;
     const std::uint64_t spread = random() % 64;
+    const std::uint64_t step = random() % 3 * (random() % (std::uint64_t{1} << spread));
     for (std::size_t left = 1024; left > 0;) {
       const std::size_t granules = std::min<std::size_t>(left, 1 + random() % 40);
       left -= granules;
       const auto any = [&](std::uint64_t bits) {
         return random() & ((std::uint64_t{1} << std::min(bits, spread)) - 1);
       };
-      row.add(granules, any(6), any(63), {static_cast<Category>(any(4)), static_cast<std::uint32_t>(any(32))});
+      // Numbers that rise or fall from block to block, and those that do not.
+      const std::uint64_t way = round % 2 == 0 ? row.blocks.size() : left;
+      const std::uint64_t number = (any(63) + way * step) & ((std::uint64_t{1} << 63) - 1);
+      row.add(granules, any(6), number, {static_cast<Category>(any(4)), static_cast<std::uint32_t>(any(32))});
     }
     row.blocks.back().size += std::size_t{5} << 20;  // the last one may end far outside
     row.node.size += std::size_t{5} << 20;
     const PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
-    for (std::size_t erasures = round % 20 == 0 ? row.blocks.size() : 2; erasures > 0 && !row.blocks.empty();
-         --erasures) {
-      ASSERT_EQ(packed->size(), row.blocks.size());
-      const std::size_t gone = random() % row.blocks.size();
-      // In the pool, what is before an erased block ends with the block that stands for it.
-      for (std::size_t i = 0; i < row.blocks.size(); ++i) {
-        ASSERT_EQ(packed->address(i), row.blocks[i].address);
-        ASSERT_EQ(packed->lower_bound(row.blocks[i].address), i);
-        ASSERT_EQ(packed->lower_bound(row.blocks[i].address + 1), i + 1);
-        Block node = row.node;
-        node.size = row.blocks[i].end() - node.address;
-        expect_equal(packed->at(i, &node), row.blocks[i]);
-      }
-      packed->erase(gone);
-      row.blocks.erase(row.blocks.begin() + static_cast<std::ptrdiff_t>(gone));
+    ASSERT_EQ(packed->size(), row.blocks.size());
+    for (std::size_t i = 0; i < row.blocks.size(); ++i) {
+      ASSERT_EQ(packed->address(i), row.blocks[i].address);
+      ASSERT_EQ(packed->lower_bound(row.blocks[i].address), i);
+      ASSERT_EQ(packed->lower_bound(row.blocks[i].address + 1), i + 1);
+      expect_equal(packed->at(i, &row.node), row.blocks[i]);
+      // What is before one that is gone ends with the block that stands for it.
+      Block node = row.node;
+      node.size = row.blocks[i].end() - node.address;
+      expect_equal(packed->at(i, &node), row.blocks[i]);
     }
   }
 }
 
-TEST(PackedBlocks, TakeTwoBytesEachWhereAllAreAlike) {
+TEST(PackedBlocks, KnowWhichAreGone) {
   Row row;
-  for (std::uint64_t i = 0; i < 100; ++i) row.add(8, 0, 7, {Category::parameter, 3});
+  for (std::uint64_t i = 0; i < 3; ++i) row.add(8, 0, i, {});
   const PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
-  EXPECT_EQ(packed->bytes(), sizeof(PackedBlocks) + 200);
+  Block first, last;
+  for (const auto& [node, block] : {std::pair(&first, row.blocks[0]), std::pair(&last, row.blocks[2])}) {
+    node->address = block.address;
+    node->size = block.size;
+    packed->add_node(node);
+  }
+  EXPECT_TRUE(packed->forget_one());
+  EXPECT_EQ(packed->node_of(row.blocks[0].address), &first);
+  EXPECT_EQ(packed->node_of(row.blocks[1].address), nullptr) << "gone";
+  EXPECT_EQ(packed->node_of(row.blocks[2].address), &last);
+  EXPECT_TRUE(packed->forget_one());
+  EXPECT_FALSE(packed->forget_one()) << "the last one";
+}
+
+// The bytes that blocks take beyond those of a single one.
+std::size_t bytes_of(std::size_t blocks, const std::function<LiveBlock(std::size_t)>& block) {
+  const auto bytes = [&](std::size_t count) {
+    Row row;
+    for (std::size_t i = 0; i < count; ++i) {
+      const LiveBlock one = block(i);
+      row.add(one.size, one.size - one.requested, one.number, one.tag);
+    }
+    return PackedBlocks::make(row.blocks, region, granule_bits)->bytes();
+  };
+  return bytes(blocks) - bytes(1);
+}
+
+TEST(PackedBlocks, TakeNothingWhereAllAreAlikeAndBitsWhereTheyAreNot) {
+  const Tag tag{Category::parameter, 3};
+  const auto alike = [&](std::size_t i) { return LiveBlock{0, 1, 1, 7 + 3 * i, tag}; };
+  EXPECT_EQ(bytes_of(800, alike), 0u) << "numbers rise steadily";
+  const auto backwards = [&](std::size_t i) { return LiveBlock{0, 1, 1, 90000 - 5 * i, tag}; };
+  EXPECT_EQ(bytes_of(800, backwards), 0u) << "or fall";
+  const auto two_categories = [&](std::size_t i) {
+    return LiveBlock{0, 1, 1, i, {i % 2 == 0 ? Category::query : Category::key, 3}};
+  };
+  EXPECT_EQ(bytes_of(800, two_categories), 100u);
+  const auto slack = [&](std::size_t i) { return LiveBlock{0, 1, 1 - i % 64, i, tag}; };
+  EXPECT_EQ(bytes_of(800, slack), 600u);
 }
 
 }  // namespace

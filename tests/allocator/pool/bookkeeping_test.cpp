@@ -82,7 +82,8 @@ std::vector<Held> fill(CachingAllocator& pool, const Sizes& sizes, std::uint64_t
 
 class BookkeepingTest : public ::testing::TestWithParam<Sizes> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, BookkeepingTest,
-                         ::testing::Values(Sizes{512, 512, 200000}, Sizes{512, 2 * KiB, 200000},
+                         ::testing::Values(Sizes{64, 64, 200000}, Sizes{65, 128, 200000}, Sizes{1, 256, 200000},
+                                           Sizes{512, 512, 200000}, Sizes{512, 2 * KiB, 200000},
                                            Sizes{2 * KiB, 16 * KiB, 50000}, Sizes{16 * KiB, 128 * KiB, 20000},
                                            Sizes{1 * MiB, 2 * MiB, 1000}),
                          [](const auto& test) {

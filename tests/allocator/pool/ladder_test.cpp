@@ -131,26 +131,28 @@ TEST(EmergencyLadder, NeverGoesFromOffloadingToRecomputing) {
 
 class Cache : public ReclaimClient {
  public:
-  Cache(CachingAllocator& pool, std::string name, double price, RungId kind = RungId::derived_cache)
-      : pool_(pool), name_(std::move(name)), price_(price), kind_(kind) {}
+  Cache(CachingAllocator& pool, std::string name, double its_price, RungId kind = RungId::derived_cache)
+      : price(its_price), pool_(pool), name_(std::move(name)), kind_(kind) {}
   ~Cache() override { drop(SIZE_MAX); }
 
   void keep(std::size_t bytes) { blocks_.emplace_back(allocate(pool_, bytes), bytes); }
   std::size_t asked() const { return asked_; }
+  double price;
   std::function<void()> while_reclaiming = [] {};
+  std::size_t exaggeration = 0;
 
   std::string name() const override { return name_; }
   RungId kind() const override { return kind_; }
-  double price_per_byte() const override { return price_; }
+  double price_per_byte() const override { return price; }
   std::size_t estimate() override {
-    std::size_t bytes = 0;
+    std::size_t bytes = exaggeration;
     for (const auto& [pointer, size] : blocks_) bytes += size;
     return bytes;
   }
   std::size_t reclaim(std::size_t bytes) override {
     ++asked_;
     while_reclaiming();
-    return drop(bytes);
+    return drop(bytes) + exaggeration;
   }
 
  private:
@@ -166,11 +168,18 @@ class Cache : public ReclaimClient {
 
   CachingAllocator& pool_;
   std::string name_;
-  double price_;
   RungId kind_;
   std::size_t asked_ = 0;
   std::vector<std::pair<void*, std::size_t>> blocks_;
 };
+
+// What is said where `bytes` cannot be had.
+std::string refusal(CachingAllocator& pool, std::size_t bytes) {
+  const auto result = pool.try_allocate({.bytes = bytes, .stream = stream_of(pool)});
+  EXPECT_TRUE(std::holds_alternative<std::string>(result));
+  const std::string* report = std::get_if<std::string>(&result);
+  return report != nullptr ? *report : "";
+}
 
 class ReclaimClientTest : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, ReclaimClientTest, devices, device_name);
@@ -178,13 +187,14 @@ INSTANTIATE_TEST_SUITE_P(Devices, ReclaimClientTest, devices, device_name);
 TEST_P(ReclaimClientTest, IsAskedLastWhereItsPriceIsNoNumber) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   CachingAllocator pool(memory(), {.budget = 3 * page});
-  const std::array clients = {std::make_shared<Cache>(pool, "unknown", nan),
+  const std::array clients = {std::make_shared<Cache>(pool, "unknown", 0.0),
                               std::make_shared<Cache>(pool, "dear", 1e300),
                               std::make_shared<Cache>(pool, "cheap", 0.5)};
   for (const auto& client : clients) {
     pool.add_client(client);
     client->keep(page);
   }
+  clients[0]->price = nan;
   const auto asked = [&] {
     std::array<bool, 3> who{};
     for (std::size_t i = 0; i < 3; ++i) who[i] = clients[i]->asked() != 0;
@@ -329,35 +339,152 @@ TEST_P(ReclaimClientTest, AppearsInTheReport) {
   CachingAllocator pool(memory(), {.budget = 3 * page});
   const auto cache = std::make_shared<Cache>(pool, "rope tables", 0.0);
   pool.add_client(cache);
+  // Half a page stays behind what was in front of it, and two pages and a half fit before it no more than after it.
+  void* front = allocate(pool, page / 2);
+  void* block = allocate(pool, page / 2);
+  deallocate(pool, front, page / 2);
   cache->keep(page);
+  EXPECT_THAT(refusal(pool, 2 * page + page / 2), HasSubstr("rope tables 2.00 MiB"));
+  EXPECT_EQ(cache->asked(), 1u);
+  deallocate(pool, block, page / 2);
+}
+
+TEST_P(ReclaimClientTest, IsNotAskedForWhatWouldNotFitEvenSo) {
+  CachingAllocator pool(memory(), {.budget = 4 * page});
+  const std::array clients = {std::make_shared<Cache>(pool, "tables", 0.0),
+                              std::make_shared<Cache>(pool, "offloading", 1.0, RungId::offload)};
+  for (const auto& client : clients) {
+    pool.add_client(client);
+    client->keep(page);
+  }
   void* block = allocate(pool, page);
-  const auto result = pool.try_allocate({.bytes = 3 * page, .alignment = 64, .stream = stream_of(pool)});
-  ASSERT_TRUE(std::holds_alternative<std::string>(result));
-  EXPECT_THAT(std::get<std::string>(result), HasSubstr("rope tables 2.00 MiB"));
+  for (const std::size_t bytes : {3 * page + 1, 5 * page, std::size_t{1} << 62}) {
+    EXPECT_THAT(refusal(pool, bytes),
+                HasSubstr("\n  clients were not asked, as it would not fit without what they hold either"));
+  }
+  EXPECT_THROW(pool.set_budget(page / 2), ValueError);
+  for (const auto& client : clients) {
+    EXPECT_EQ(client->asked(), 0u);
+    EXPECT_EQ(client->estimate(), page);
+  }
+  void* large = allocate(pool, 3 * page);
+  for (const auto& client : clients) EXPECT_EQ(client->estimate(), 0u) << "both together make room for three pages";
+  deallocate(pool, large, 3 * page);
   deallocate(pool, block, page);
+}
+
+TEST_P(ReclaimClientTest, IsAskedOnceTheUsersCallbackHasMadeThatHelp) {
+  CachingAllocator pool(memory(), {.budget = 3 * page});
+  const auto client = std::make_shared<Cache>(pool, "tables", 0.0);
+  pool.add_client(client);
+  client->keep(page);
+  void* mine = allocate(pool, page);
+  pool.set_out_of_memory_callback([&](std::size_t, int) {
+    EXPECT_EQ(client->asked(), 0u) << "it could not have helped";
+    deallocate(pool, mine, page);
+    return true;
+  });
+  deallocate(pool, allocate(pool, 3 * page), 3 * page);
+  EXPECT_EQ(client->estimate(), 0u);
+}
+
+TEST_P(ReclaimClientTest, IsRefusedWhereItIsNoneOrHasNoPriceOrAnotherKind) {
+  CachingAllocator pool(memory());
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto said = [&](const std::weak_ptr<ReclaimClient>& client) -> std::string {
+    try {
+      pool.add_client(client);
+    } catch (const ValueError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(said({}), HasSubstr("[add_client] the client is null or gone already"));
+  for (const double price : {std::numeric_limits<double>::quiet_NaN(), infinity, -infinity, -1.0}) {
+    EXPECT_THAT(said(std::make_shared<Cache>(pool, "tables", price)),
+                HasSubstr("[add_client] the price of tables is " + std::to_string(price) + " nanoseconds a byte"));
+  }
+  for (const RungId kind : {RungId::commit, RungId::callback}) {
+    EXPECT_THAT(said(std::make_shared<Cache>(pool, "tables", 1.0, kind)),
+                HasSubstr("[add_client] the kind of tables is '" + std::string(to_string(kind)) + "'"));
+  }
+  EXPECT_EQ(said(std::make_shared<Cache>(pool, "tables", 0.0)), "");
+}
+
+TEST_P(ReclaimClientTest, IsNotBelievedButCounted) {
+  CachingAllocator pool(memory(), {.budget = 2 * page});
+  const auto liar = std::make_shared<Cache>(pool, "liar", 0.0);
+  pool.add_client(liar);
+  liar->exaggeration = 3 * page;
+  void* block = allocate(pool, page);
+  void* other = allocate(pool, page);
+  EXPECT_THAT(refusal(pool, page),
+              ::testing::AllOf(HasSubstr("; liar 0 B in "), HasSubstr("; liar, all of it 0 B in "),
+                               HasSubstr("\n  liar said that it gave back 6.00 MiB, which was 0 B")));
+  EXPECT_EQ(liar->asked(), 2u) << "for what is needed, and for all of it";
+  deallocate(pool, other, page);
+  liar->keep(page);
+  other = allocate(pool, page);
+  EXPECT_EQ(pool.statistics().rungs[static_cast<std::size_t>(RungId::derived_cache)].bytes, page);
+  deallocate(pool, other, page);
+  deallocate(pool, block, page);
+}
+
+TEST_P(ReclaimClientTest, IsPassedOverByNameWhereItThrows) {
+  CachingAllocator pool(memory(), {.budget = 3 * page});
+  const auto broken = std::make_shared<Cache>(pool, "broken", 0.0);
+  const auto sound = std::make_shared<Cache>(pool, "sound", 1.0);
+  for (const auto& client : {broken, sound}) {
+    pool.add_client(client);
+    client->keep(page);
+  }
+  broken->while_reclaiming = [] { throw std::runtime_error("no room on the disk\nbut for a byte"); };
+  void* block = allocate(pool, 2 * page);
+  EXPECT_EQ(sound->estimate(), 0u) << "the next one was asked";
+  EXPECT_EQ(broken->estimate(), page) << "nothing of it is lost";
+  EXPECT_EQ(pool.statistics().num_client_failures, 2u);
+  const std::string failure = "broken failed: no room on the disk";
+  EXPECT_THAT(refusal(pool, page), HasSubstr("\n  " + failure));
+  try {
+    pool.set_budget(2 * page);
+    FAIL() << "three pages are in use";
+  } catch (const ValueError& error) {
+    EXPECT_THAT(error.what(), ::testing::EndsWith("; " + failure));
+  }
+  pool.trim();
+  broken->while_reclaiming = [] { throw 1; };
+  EXPECT_THAT(refusal(pool, page), HasSubstr("\n  broken failed: an exception that is no std::exception"));
+  broken->while_reclaiming = [] {};
+  deallocate(pool, allocate(pool, page), page);
+  deallocate(pool, block, 2 * page);
+  expect_invariants(pool);
 }
 
 class CallbackTest : public PoolTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, CallbackTest, devices, device_name);
 
 TEST_P(CallbackTest, IsAskedLastAndMayMakeRoom) {
-  CachingAllocator pool(memory(), {.budget = 2 * page});
+  constexpr std::size_t wanted = 2 * page + page / 2;
+  CachingAllocator pool(memory(), {.budget = 3 * page});
   const auto client = std::make_shared<Cache>(pool, "client", 1.0);
   pool.add_client(client);
+  // In the second half of a page: what is wanted would fit beside it, but neither before nor after it.
+  void* front = allocate(pool, page / 2);
+  void* mine = allocate(pool, page / 2);
+  deallocate(pool, front, page / 2);
   client->keep(page);
-  void* mine = allocate(pool, page);
   std::vector<int> attempts;
   pool.set_out_of_memory_callback([&](std::size_t bytes, int attempt) {
-    EXPECT_EQ(bytes, 2 * page);
+    EXPECT_EQ(bytes, wanted);
     EXPECT_EQ(client->estimate(), 0u);
     attempts.push_back(attempt);
     // Nothing is given up at first: the second time helps.
-    if (attempt == 1) deallocate(pool, mine, page);
+    if (attempt == 1) deallocate(pool, mine, page / 2);
     return true;
   });
-  void* block = allocate(pool, 2 * page);
+  void* block = allocate(pool, wanted);
   EXPECT_THAT(attempts, ElementsAre(0, 1));
-  deallocate(pool, block, 2 * page);
+  deallocate(pool, block, wanted);
   expect_invariants(pool);
 }
 
