@@ -391,34 +391,58 @@ std::string_view attention_backend(Device device) {
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
   if (!is_floating(shape.dtype))
     throw DTypeError("[gemm] needs a floating dtype, got " + std::string(to_string(shape.dtype)));
-  if (shape.m == 0 || shape.n == 0 || shape.batch == 0) return;
-  if (const auto kernel = kernel_for(stream, "gemm", &KernelTable::gemm)) return kernel(stream, shape, a, b, c);
-  std::optional<Scratch> scratch;
-  if (!is_like_gpu(stream)) {
-    if (const std::int64_t bytes = on_cpu::gemm_scratch(shape)) scratch.emplace(stream, "gemm", bytes);
-  } else if (const std::int64_t bytes = gemm_workspace(shape)) {
-    scratch.emplace(stream, "gemm", bytes, gemm_workspace_alignment);
+  if (shape.row_sums && (shape.batch != 1 || shape.bias))
+    throw ValueError("[gemm] sums of rows are those of one product, without a bias");
+  if (shape.m == 0 || shape.batch == 0) return;
+  const bool gpu = stream.device.is_cuda() || (stream.device.is_sim() && is_like_gpu(stream)),
+             in_epilogue = gpu && shape.n > 0 && sums_rows_in_epilogue(shape);
+  if (shape.n > 0) {
+    if (const auto kernel = kernel_for(stream, "gemm", &KernelTable::gemm)) {
+      kernel(stream, shape, a, b, c);
+    } else {
+      std::optional<Scratch> scratch;
+      if (!gpu) {
+        if (const std::int64_t bytes = on_cpu::gemm_scratch(shape)) scratch.emplace(stream, "gemm", bytes);
+      } else if (const std::int64_t bytes = gemm_workspace(shape)) {
+        scratch.emplace(stream, "gemm", bytes, gemm_workspace_alignment);
+      }
+      charge(stream, cost_of(shape));
+      scratch.reset();
+      if (in_epilogue) sum_rows_of(stream, shape, a, /*asks_alone=*/true);
+    }
   }
-  charge(stream, cost_of(shape));
+  if (shape.row_sums && !in_epilogue) sum_rows_of(stream, shape, a);
+}
+
+void sum_rows_of(Stream stream, const Gemm& shape, const void* a, bool asks_alone) {
+  View terms{const_cast<void*>(a), shape.dtype, 2, {shape.k, shape.m}, {shape.lda, 1}};  // op(A)^T
+  if (!shape.transpose_a) std::swap(terms.strides[0], terms.strides[1]);
+  const View sums{shape.row_sums, shape.out_dtype(), 2, {1, shape.m}, {0, 1}};
+  if (!asks_alone) return reduce(stream, ReduceOp::sum, sums, terms);
+  const Scratch scratch(stream, "reduce", on_cpu::reduce_scratch(sums, terms));
 }
 
 namespace {
 
-/// What kernels/cuda/attention/forward.cu asks for: memory for results that lie over operands and are not the work of
-/// one block, and the program.
-void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const View& q, const View& v, const View& out,
-                        const View& lse, const View& carry_lse) {
+/// What kernels/cuda/attention/forward.cu asks for: the program, and memory for results of parts of the keys, or for
+/// those that lie over operands and are not the work of one block.
+void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const View& q, const View& k, const View& v,
+                        const View& out, const View& lse, const View& carry_lse) {
   if (q.shape[0] == 0 || q.shape[1] == 0 || q.shape[2] == 0) return;
   const DType compute = compute_dtype(q.dtype);
-  const bool several_blocks = v.shape[3] > gpu_result_columns(compute);
+  const auto kept = program_on_device(stream, schedule, gpu_tile_rows(compute));
+  const auto plan = GpuForwardPlan::make(kept->whole()->program(), q, k, v);
+  const auto scratch_of = [&](std::int64_t elements, std::optional<Scratch>& scratch) {
+    scratch.emplace(stream, "attention", elements * static_cast<std::int64_t>(size_of(compute)));
+  };
+  std::optional<Scratch> partial;
+  if (plan.parts > 1) return scratch_of(plan.partial_elements(v), partial);
   const auto apart = [&](std::optional<Scratch>& scratch, const View& to, bool over_operand) {
-    if (several_blocks && to.data && over_operand)
-      scratch.emplace(stream, "attention", to.count() * static_cast<std::int64_t>(size_of(compute)));
+    if (plan.chunks > 1 && to.data && over_operand) scratch_of(to.count(), scratch);
   };
   std::optional<Scratch> own_out, own_lse;
   apart(own_out, out, out.data == q.data);
   apart(own_lse, lse, lse.data == carry_lse.data);
-  program_on_device(stream, schedule, gpu_tile_rows(compute));
 }
 
 /// As kernels/cuda/attention/gradients.cu: the program, and the transposed one.
@@ -439,7 +463,7 @@ void attention_forward(Stream stream, const AttentionSchedule& schedule, const A
   Cost cost = traffic(q, k, v, out, lse, carry_out, carry_lse, scores.bias);
   cost.operations = attention_operations(schedule, 2.0, q, v);
   if (is_like_gpu(stream)) {
-    ask_as_gpu_forward(stream, schedule, q, v, out, lse, carry_lse);
+    ask_as_gpu_forward(stream, schedule, q, k, v, out, lse, carry_lse);
     return charge(stream, cost);
   }
   on_cpu::plan_attention_forward(stream, schedule, scores, q, k, v, out, lse, carry_out, carry_lse,

@@ -69,6 +69,14 @@ constexpr std::int64_t gemm_workspace(const Gemm& shape) {
 }
 inline constexpr std::size_t gemm_workspace_alignment = 256;
 
+/// Whether a product on a GPU makes the sums of rows in its epilogue: in half types, from what it reads anyway.
+constexpr bool sums_rows_in_epilogue(const Gemm& shape) {
+  return shape.row_sums && size_of(shape.out_dtype()) == 2 && shape.k > 0;
+}
+/// The sums of rows in a pass of their own; or that pass's requests for memory alone, so that a library which turns out
+/// to have no such epilogue changes none.
+void sum_rows_of(Stream stream, const Gemm& shape, const void* a, bool asks_alone = false);
+
 /// What a kernel costs a simulated device: bytes read plus written, and floating-point operations.
 struct Cost {
   double bytes = 0, operations = 0;

@@ -28,12 +28,14 @@ struct Gemm {
   DType dtype = DType::f32;
   bool f32_out = false;        // C, and the bias, are f32 although `dtype` is f16 or bf16; nothing for other dtypes
   const void* bias = nullptr;  // n elements of C's dtype, or none
+  void* row_sums = nullptr;    // m elements of C's dtype: sums of the rows of op(A), or none; batch 1 and no bias
 
   DType out_dtype() const { return f32_out && dtype != DType::f64 ? DType::f32 : dtype; }
 };
 
-/// Computes C; the same call has the same bits each time. Throws DTypeError for a dtype that is not floating,
-/// ValueError where POOLGRAD_GEMM names no back end, and on a GPU DeviceError where cuBLASLt is missing.
+/// Computes C, and row_sums; the same call has the same bits each time. Throws DTypeError for a dtype that is not
+/// floating, ValueError for sums of rows of a batch or beside a bias, or where POOLGRAD_GEMM names no back end, and on
+/// a GPU DeviceError where cuBLASLt is missing.
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c);
 
 /// Chooses the CPU back end for the process: "auto", "poolgrad", "eigen" or "onednn". Throws ValueError for any other

@@ -12,6 +12,7 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
+#include "kernels/cuda/transpose.cuh"
 #include "kernels/with_type.h"
 
 namespace poolgrad::kernels {
@@ -41,6 +42,8 @@ void copy_on_device(Stream stream, const View& out, const View& x) {
       cuda::for_each_element<T, true>("copy", stream, std::array{out}, std::array{x}, Same<T>{});
     });
   with_word(x.dtype, [&]<class Word>(Word) {
+    if (const auto transposed = cuda::Transposition::between(out, x))
+      return cuda::transpose<Word>(stream, out, x, *transposed);
     cuda::for_each_element<Word>("copy", stream, std::array{out}, std::array{x}, Same<Word>{});
   });
 }

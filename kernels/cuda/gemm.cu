@@ -187,9 +187,9 @@ std::uint32_t alignment_of(const void* address) {
 struct Problem {
   int device;
   DType dtype, out_dtype;
-  bool tf32, transpose_a, transpose_b, bias;
+  bool tf32, transpose_a, transpose_b, bias, row_sums;
   std::int64_t m, n, k, lda, ldb, ldc, batch, stride_a, stride_b, stride_c, workspace;
-  std::uint32_t alignment_a, alignment_b, alignment_c, alignment_bias;
+  std::uint32_t alignment_a, alignment_b, alignment_c, alignment_of_vector;
 
   auto operator<=>(const Problem&) const = default;
 };
@@ -212,6 +212,7 @@ class Product {
                  g.transpose_a,
                  g.transpose_b,
                  g.bias != nullptr,
+                 g.row_sums != nullptr,
                  g.m,
                  g.n,
                  g.k,
@@ -226,7 +227,7 @@ class Product {
                  alignment_of(a),
                  alignment_of(b),
                  alignment_of(c),
-                 alignment_of(g.bias)},
+                 alignment_of(g.bias ? g.bias : g.row_sums)},
         operation_(compute_type(), scale_type()),
         first_(native_type(g.dtype), size(g.transpose_b ? g.k : g.n), size(g.transpose_b ? g.n : g.k), g.ldb),
         second_(native_type(g.dtype), size(g.transpose_a ? g.m : g.k), size(g.transpose_a ? g.k : g.m), g.lda),
@@ -236,23 +237,32 @@ class Product {
     if (g.bias != nullptr) {  // as long as its column, added to each of them: to each of our rows
       operation_.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       operation_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.bias);
+    } else if (g.row_sums !=
+               nullptr) {  // one for each of its columns: sums of its second operand, the gradient of a bias
+      operation_.set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BGRADB);
+      operation_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, g.row_sums);
     }
     repeat(first_, g.stride_b);
     repeat(second_, g.stride_a);
     repeat(out_, g.stride_c);
   }
 
-  void run() const {
+  /// False where cuBLASLt has no algorithm that makes the sums of rows, too.
+  bool run() const {
     const Handle handle(problem_.device);
-    const cublasLtMatmulAlgo_t algorithm = chosen(handle);
+    const std::optional<cublasLtMatmulAlgo_t> algorithm = chosen(handle);
+    if (!algorithm) return false;
     const auto call = [&](auto alpha, auto beta) {
       check_status(cublaslt().Matmul(handle, operation_, &alpha, b_, first_, a_, second_, &beta, c_, out_, c_, out_,
-                                     &algorithm, workspace_, static_cast<std::size_t>(problem_.workspace),
+                                     &*algorithm, workspace_, static_cast<std::size_t>(problem_.workspace),
                                      reinterpret_cast<cudaStream_t>(stream_.id)),
                    "cublasLtMatmul");
     };
-    if (g_.dtype == DType::f64) return call(g_.alpha, g_.beta);
-    call(static_cast<float>(g_.alpha), static_cast<float>(g_.beta));
+    if (g_.dtype == DType::f64)
+      call(g_.alpha, g_.beta);
+    else
+      call(static_cast<float>(g_.alpha), static_cast<float>(g_.beta));
+    return true;
   }
 
  private:
@@ -270,16 +280,16 @@ class Product {
 
   /// Chosen once for a problem, so that it has the same bits each time. That is cuBLASLt's estimate, a function of the
   /// problem, so it does no harm to forget them all where shapes never repeat.
-  cublasLtMatmulAlgo_t chosen(cublasLtHandle_t handle) const {
+  std::optional<cublasLtMatmulAlgo_t> chosen(cublasLtHandle_t handle) const {
     static auto& mutex = *new std::mutex;
-    static auto& algorithms = *new std::map<Problem, cublasLtMatmulAlgo_t>;
+    static auto& algorithms = *new std::map<Problem, std::optional<cublasLtMatmulAlgo_t>>;
     const std::lock_guard lock(mutex);
     if (const auto known = algorithms.find(problem_); known != algorithms.end()) return known->second;
     if (algorithms.size() >= 4096) algorithms.clear();
     return algorithms[problem_] = choose(handle);
   }
 
-  cublasLtMatmulAlgo_t choose(cublasLtHandle_t handle) const {
+  std::optional<cublasLtMatmulAlgo_t> choose(cublasLtHandle_t handle) const {
     Preference preference;
     preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, size(problem_.workspace));
     // Parts of k are added up in the type that is computed in: neither in place nor rounded to the type of C.
@@ -293,7 +303,9 @@ class Product {
     int count = 0;
     const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(handle, operation_, first_, second_, out_, out_,
                                                                     preference, 1, &best, &count);
-    if (status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0))
+    const bool none = status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0);
+    if (none && problem_.row_sums) return std::nullopt;
+    if (none)
       throw CudaError("[gemm] cuBLASLt has no algorithm for (" + std::to_string(g_.m) + ", " + std::to_string(g_.k) +
                       ") x (" + std::to_string(g_.k) + ", " + std::to_string(g_.n) + ") " +
                       std::string(to_string(g_.dtype)) + ", " + std::to_string(g_.batch) + " times, on " +
@@ -336,10 +348,13 @@ void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* 
   if (shape.k > 0)
     for (const void* operand : {a, b}) cuda::check_operand("gemm", stream, operand);
   cuda::check_operand("gemm", stream, c);
-  if (shape.bias) cuda::check_operand("gemm", stream, shape.bias);
+  for (const void* vector : {shape.bias, static_cast<const void*>(shape.row_sums)})
+    if (vector) cuda::check_operand("gemm", stream, vector);
   if (shape.k == 0) return scale_and_shift(stream, shape, c);
 
   Gemm g = shape;
+  const bool sums = sums_rows_in_epilogue(g);
+  if (!sums) g.row_sums = nullptr;
   if (g.bias && g.dtype == DType::f64) {  // cuBLASLt adds none to products in f64
     scale_and_shift(stream, g, c);
     g.beta = 1.0;
@@ -351,10 +366,18 @@ void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* 
   constexpr std::int64_t most = max_grid_yz;  // matrices in a call: what a grid takes
   for (std::int64_t first = 0; first < shape.batch; first += most) {
     g.batch = std::min(most, shape.batch - first);
-    Product(stream, g, advanced(a, first * g.stride_a, g.dtype), advanced(b, first * g.stride_b, g.dtype),
-            const_cast<void*>(advanced(c, first * g.stride_c, g.out_dtype())), workspace ? workspace->data() : nullptr)
-        .run();
+    const auto run = [&] {
+      return Product(stream, g, advanced(a, first * g.stride_a, g.dtype), advanced(b, first * g.stride_b, g.dtype),
+                     const_cast<void*>(advanced(c, first * g.stride_c, g.out_dtype())),
+                     workspace ? workspace->data() : nullptr)
+          .run();
+    };
+    if (run()) continue;
+    g.row_sums = nullptr;
+    run();
   }
+  workspace.reset();
+  if (sums) sum_rows_of(stream, shape, a, /*asks_alone=*/g.row_sums != nullptr);
   if (cuda::synchronous()) cuda::synchronize(stream);
 }
 

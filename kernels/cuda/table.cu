@@ -6,7 +6,7 @@ namespace poolgrad::kernels {
 
 const KernelTable cuda_kernels{
 #define POOLGRAD_KERNEL(name) .name = on_cuda::name,
-    POOLGRAD_CUDA_KERNELS(POOLGRAD_KERNEL)
+    POOLGRAD_KERNELS(POOLGRAD_KERNEL)
 #undef POOLGRAD_KERNEL
 };
 

@@ -115,6 +115,24 @@ class KeptPrograms final : public ReclaimClient {
 
 }  // namespace
 
+GpuForwardPlan GpuForwardPlan::make(const AttentionProgram& program, const View& q, const View& k, const View& v) {
+  const DType compute = compute_dtype(q.dtype);
+  const std::int64_t group = q.shape[2] / k.shape[2];
+  GpuForwardPlan plan;
+  plan.rows = q.shape[0] * q.shape[1] * q.shape[2];
+  if (q.shape[1] == 1 && group <= gpu_tile_rows(compute) && program.head_period == 1) plan.stacked = group;
+  plan.chunks = std::max<std::int64_t>(1, ceil_div(v.shape[3], gpu_result_columns(compute)));
+  // Blocks for two rounds of a large GPU; of so many keys that a part is worth more than what it adds to be joined.
+  constexpr std::int64_t enough_blocks = 256, worthwhile_keys = 256;
+  const std::int64_t blocks = q.shape[0] * (q.shape[2] / plan.stacked) * program.tiles * plan.chunks,
+                     longest = program.longest_first[0];
+  std::int64_t keys = 0;
+  for (std::int64_t r = program.tile_begin[longest]; r < program.tile_begin[longest + 1]; ++r)
+    keys += program.run[r].keys.count;
+  plan.parts = std::clamp<std::int64_t>(enough_blocks / blocks, 1, std::max<std::int64_t>(1, keys / worthwhile_keys));
+  return plan;
+}
+
 DeviceProgram::DeviceProgram(Stream stream, std::shared_ptr<const WholeProgram> whole)
     : stream_(stream),
       whole_(std::move(whole)),

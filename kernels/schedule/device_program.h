@@ -9,6 +9,7 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/dtype.h"
 #include "kernels/schedule/tiles.h"
+#include "kernels/view.h"
 
 namespace poolgrad::kernels {
 
@@ -16,6 +17,22 @@ namespace poolgrad::kernels {
 /// has at most; wider ones are the work of several, each with the scores anew.
 constexpr std::int64_t gpu_tile_rows(DType compute) { return compute == DType::f64 ? 32 : 64; }
 constexpr std::int64_t gpu_result_columns(DType compute) { return compute == DType::f64 ? 32 : 128; }
+
+/// What a forward call is cut into, from its operands and its program alone: alike on every GPU, and with it the bits
+/// of results and the requests for memory.
+struct GpuForwardPlan {
+  std::int64_t stacked = 1;  // heads that are the rows of a tile: those of a group that have one query each
+  std::int64_t chunks = 1;   // of the columns of results
+  std::int64_t parts = 1;    // of the keys that a tile visits, joined afterwards: few tiles, as in decoding, share them
+  std::int64_t rows = 0;     // of results, in all heads and batch entries
+
+  /// The program is that of the host.
+  static GpuForwardPlan make(const AttentionProgram& program, const View& q, const View& k, const View& v);
+  /// Rows of the largest tile.
+  std::int64_t rows_of_tile(const View& q) const { return stacked > 1 ? stacked : q.shape[1]; }
+  /// Elements of scratch for what the parts come to: of every row the results, a maximum and a sum.
+  std::int64_t partial_elements(const View& v) const { return parts > 1 ? parts * rows * (v.shape[3] + 2) : 0; }
+};
 
 class DeviceProgram {
  public:

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/scores.cuh"
+#include "kernels/schedule/device_program.h"
 
 namespace poolgrad::kernels::cuda {
 
@@ -19,6 +20,21 @@ struct OfQueries {
   }
 };
 
+/// Of a row and a part of its keys: the results are relative to the maximum, and not divided by the sum.
+template <class T>
+struct PartialSoftmax {
+  T maximum, sum;
+};
+template <class T>
+struct PartialRows {
+  PartialSoftmax<T>* data = nullptr;  // (parts, B, H, N)
+  std::int64_t heads = 0, queries = 0, rows = 0;
+
+  POOLGRAD_HD PartialSoftmax<T>& at(std::int64_t part, std::int64_t b, std::int64_t h, std::int64_t i) const {
+    return data[part * rows + (b * heads + h) * queries + i];
+  }
+};
+
 template <class T>
 struct ForwardCall {
   AttentionProgram program;
@@ -29,13 +45,13 @@ struct ForwardCall {
   OfQueries<const T> carry_lse;
   const T* sinks;
   std::int64_t sinks_stride, group;  // query heads of a key head
+  PartialRows<T> partial = {};       // where there are several parts: results are then part after part
 
-  /// Results are the work of `chunks` items a tile.
-  static ForwardCall make(const AttentionProgram& program, const AttentionScores& scores, std::int64_t chunks,
+  static ForwardCall make(const AttentionProgram& program, const AttentionScores& scores, const GpuForwardPlan& plan,
                           const View& q, const View& k, const View& v, const View& out, const View& lse,
                           const View& carry_out, const View& carry_lse) {
     return {.program = program,
-            .items = {q.shape[0], q.shape[2], scores.first_head, 1, chunks},
+            .items = {q.shape[0], q.shape[2], scores.first_head, plan.stacked, plan.chunks, plan.parts},
             .rules = ScoreRules<T>::make(scores),
             .q = Operand(q),
             .k = Operand(k),
@@ -47,6 +63,13 @@ struct ForwardCall {
             .sinks = scores.sinks.as<const T>(),
             .sinks_stride = scores.sinks.strides[0],
             .group = q.shape[2] / k.shape[2]};
+  }
+  /// Whose row i of a tile is: a query, or, where heads are stacked, one of the heads.
+  struct Row {
+    std::int64_t head, query;
+  };
+  __device__ Row row(const TileItems::Item& item, const Progression& tile, std::int64_t i) const {
+    return items.heads_of_item > 1 ? Row{item.head + i, tile.row} : Row{item.head, tile.row + i * tile.stride};
   }
   /// The maximum before the first key: that of the keys so far, that of a sink, or none; its weight is 1.
   __device__ T first_maximum(std::int64_t batch, std::int64_t head, std::int64_t query) const {

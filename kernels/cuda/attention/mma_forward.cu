@@ -182,11 +182,10 @@ bool mma_takes(std::initializer_list<const View*> operands) {
   return true;
 }
 
-void attend_by_mma(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
+void attend_by_mma(Stream stream, const AttentionProgram& program, const AttentionScores& scores, const View& q,
                    const View& k, const View& v, const View& out, const View& lse, const View& carry_out,
                    const View& carry_lse) {
-  const auto kept = program_on_device(stream, schedule, mma_rows);
-  const auto call = ForwardCall<float>::make(kept->program(), scores, 1, q, k, v, out, lse, carry_out, carry_lse);
+  const auto call = ForwardCall<float>::make(program, scores, {}, q, k, v, out, lse, carry_out, carry_lse);
   const std::int64_t items = call.items.count(call.program);
   if (items == 0) return;
   if (q.dtype == DType::f16)

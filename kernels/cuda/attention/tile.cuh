@@ -6,6 +6,10 @@
 //   results   tile x columns, += weights * visited rows; the thread has packs x, x + side, ... of the same rows
 //
 // Between the two a row of scores belongs to `lanes_of_row` neighbouring threads, and lies in shared memory.
+//
+// Few rows, no more than a thread has of others, would leave most threads idle. Of those every thread has all: for the
+// scores `lanes_of_row` neighbours have a visited row, and a share of its columns each; for the results thread (y, x)
+// has every side-th visited row, from y on, and the threads of a column of results add up in the end.
 #pragma once
 
 #include <bit>
@@ -30,6 +34,8 @@ template <class T>
 inline constexpr int tile_rows = rows_of_thread* side<T>;
 template <class T>
 inline constexpr int lanes_of_row = tile_threads<T> / tile_rows<T>;
+/// Rows of a tile that has few, and the lanes of a row of its scores.
+inline constexpr int few_rows = rows_of_thread, lanes_of_few = 16;
 
 /// Rows are staged in packs of 16 bytes, eight of a row at a time. Odd strides keep the banks of shared memory apart.
 inline constexpr int staged_packs = 8, staged_stride = staged_packs + 1;
@@ -73,6 +79,11 @@ struct Operand {
   }
 };
 
+/// Where a row begins, in elements.
+__device__ inline std::int64_t offset_of(const Operand& x, std::int64_t batch, std::int64_t head, std::int64_t row) {
+  return batch * x.batch + head * x.head + row * x.row;
+}
+
 /// Rows of an operand that a tile has, or visits together: the offset of the first in elements, and of the next.
 struct TileRows {
   std::int64_t first, step;
@@ -80,7 +91,7 @@ struct TileRows {
 };
 __device__ inline TileRows rows_of(const Operand& x, std::int64_t batch, std::int64_t head, const Progression& steps,
                                    std::int64_t begin, int count) {
-  return {batch * x.batch + head * x.head + (steps.row + begin * steps.stride) * x.row, steps.stride * x.row, count};
+  return {offset_of(x, batch, head, steps.row + begin * steps.stride), steps.stride * x.row, count};
 }
 
 /// Elements [column, column + pack) of the row at an offset; 0 beyond the last.
@@ -178,13 +189,44 @@ __device__ void multiply_rows(const Scores& scores, int first_score, const Stage
   }
 }
 
-/// What a thread has of the results of a tile: `Packs` packs of four rows.
-template <class T, int Packs>
+/// The same for tiles of few rows, of which all scores are written: 0 for rows that are not there.
+template <class T, class Staged, class Scores>
+__device__ void multiply_few_rows(const Scores& scores, const Staged& staged, const Operand& a, const TileRows& a_rows,
+                                  const Operand& b, const TileRows& b_rows) {
+  constexpr int n = pack<T>, second = tile_rows<T> * staged_stride, lanes = lanes_of_row<T>;
+  const int visited = static_cast<int>(threadIdx.x) / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
+  T sum[few_rows] = {};
+  for (std::int64_t column = 0; column == 0 || column < a.depth; column += staged_packs * n) {
+    __syncthreads();  // what was staged before has been read, and so have the scores
+    stage_rows<T>(staged, 0, a, a_rows, few_rows, column);
+    stage_rows<T>(staged, second, b, b_rows, tile_rows<T>, column);
+    __syncthreads();
+    POOLGRAD_UNROLL
+    for (int p = lane; p < staged_packs; p += lanes) {
+      const ValuePack<T> right = staged[second + visited * staged_stride + p];
+      POOLGRAD_UNROLL
+      for (int r = 0; r < few_rows; ++r) {
+        const ValuePack<T> left = staged[r * staged_stride + p];
+        POOLGRAD_UNROLL
+        for (int e = 0; e < n; ++e) sum[r] += left.value[e] * right.value[e];
+      }
+    }
+  }
+  POOLGRAD_UNROLL
+  for (int r = 0; r < few_rows; ++r) {
+    const T score = warp_reduce<reductions::Sum>(sum[r], lanes);
+    if (lane == r % lanes) scores[r * score_stride<T> + visited] = score;
+  }
+}
+
+/// What a thread has of the results of a tile: `Packs` packs of four rows; with `Few`, its share of them.
+template <class T, int Packs, bool Few = false>
 struct Results {
   static constexpr int columns = side<T> * Packs * pack<T>;  // of all threads
   ValuePack<T> part[rows_of_thread][static_cast<std::size_t>(Packs)];
 
-  __device__ static int row(int r) { return rows_of_thread * (static_cast<int>(threadIdx.x) / side<T>)+r; }
+  __device__ static int group() { return static_cast<int>(threadIdx.x) / side<T>; }
+  __device__ static int row(int r) { return Few ? r : rows_of_thread * group() + r; }
   __device__ static int column(int p) { return (static_cast<int>(threadIdx.x) % side<T> + side<T> * p) * pack<T>; }
 
   /// f(row of the tile, column, pack) for all of them.
@@ -220,7 +262,7 @@ struct Results {
         staged[p] = load<T>(x, rows.first + (first + p / width) * rows.step, column + p % width * pack<T>);
       __syncthreads();
       POOLGRAD_ROLLED
-      for (int k = 0; k < count && row(0) < own_count; ++k) {
+      for (int k = Few ? group() : 0; k < count && row(0) < own_count; k += Few ? side<T> : 1) {
         T weight[rows_of_thread];
         POOLGRAD_UNROLL
         for (int r = 0; r < rows_of_thread; ++r) weight[r] = weights[row(r) * score_stride<T> + first + k];
@@ -237,26 +279,51 @@ struct Results {
       }
     }
   }
+  /// The first threads of few rows get the sums of what all have, through shared memory that nobody else uses.
+  template <class Shared>
+  __device__ void add_shares(const Shared& memory) {
+    static_assert(Few);
+    POOLGRAD_ROLLED
+    for (int r = 0; r < few_rows; ++r) {
+      __syncthreads();  // what was there before has been read
+      for_each([&](int row, int c, const ValuePack<T>& values) {
+        if (row != r) return;
+        POOLGRAD_UNROLL
+        for (int e = 0; e < pack<T>; ++e) memory[group() * columns + c + e] = values.value[e];
+      });
+      __syncthreads();
+      if (group() > 0) continue;
+      for_each([&](int row, int c, ValuePack<T>& values) {
+        if (row != r) return;
+        POOLGRAD_ROLLED
+        for (int y = 1; y < side<T>; ++y) {
+          POOLGRAD_UNROLL
+          for (int e = 0; e < pack<T>; ++e) values.value[e] += memory[y * columns + c + e];
+        }
+      });
+    }
+  }
 };
 
 /// The work of a launch: tiles of one batch entry and head, or group of heads, and of those the columns of a chunk of
-/// results, in the order of the program, so that the longest begin first.
+/// results from a part of the visited rows, in the order of the program, so that the longest begin first.
 struct TileItems {
-  std::int64_t batch, heads, first_head, heads_of_item, chunks;
+  std::int64_t batch, heads, first_head, heads_of_item, chunks, parts = 1;
 
   struct Item {
-    std::int64_t tile, batch, head, chunk;
+    std::int64_t tile, batch, head, chunk, part;
     bool exists;
   };
   POOLGRAD_HD std::int64_t rounds(const AttentionProgram& program) const {
     return (heads + program.head_period - 1) / program.head_period;
   }
   POOLGRAD_HD std::int64_t count(const AttentionProgram& program) const {
-    return program.head_period * program.tiles * batch * rounds(program) * chunks;
+    return program.head_period * program.tiles * batch * rounds(program) * chunks * parts;
   }
   /// Heads of a number are those that agree with it mod head_period; where there are fewer, some items are none.
   __device__ Item at(const AttentionProgram& program, std::int64_t i) const {
     Item item{};
+    item.part = i % parts, i /= parts;
     item.chunk = i % chunks, i /= chunks;
     const std::int64_t of_head = rounds(program), round = i % of_head;
     i /= of_head;

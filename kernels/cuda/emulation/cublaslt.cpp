@@ -47,6 +47,8 @@ struct Counters {
 Counters counters;
 thread_local std::string broken_rule;
 
+struct NoAlgorithm {};
+
 /// Runs `call`; its exceptions are statuses, as those of a C library.
 template <class Call>
 cublasStatus_t status_of(const Call& call) {
@@ -56,6 +58,9 @@ cublasStatus_t status_of(const Call& call) {
   } catch (const ValueError& error) {
     broken_rule = error.what();
     return CUBLAS_STATUS_INVALID_VALUE;
+  } catch (const NoAlgorithm&) {
+    broken_rule = "no algorithm has the epilogue";
+    return CUBLAS_STATUS_NOT_SUPPORTED;
   }
 }
 
@@ -83,6 +88,11 @@ struct Product {
 
   bool in_f64() const { return operation.compute == CUBLAS_COMPUTE_64F; }
   bool has_bias() const { return operation.epilogue == CUBLASLT_EPILOGUE_BIAS; }
+  bool sums_columns() const { return operation.epilogue == CUBLASLT_EPILOGUE_BGRADB; }
+  /// What the epilogue reads, or writes.
+  Layout vector() const {
+    return {.type = d.type, .rows = sums_columns() ? d.columns : d.rows, .columns = 1, .leading = 1};
+  }
   std::uint64_t terms() const { return operation.transpose_a ? a.rows : a.columns; }
 
   void check() const {
@@ -124,9 +134,11 @@ struct Product {
     demand(fits, std::string("there is no product of ") + name_of(a.type) + " that gives " + name_of(d.type) +
                      " with alpha and beta in " + name_of(operation.scale));
     demand(operation.compute != CUBLAS_COMPUTE_32F_FAST_TF32 || a.type == CUDA_R_32F, "TF32 is for operands of f32");
-    demand(operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || has_bias(), "no such epilogue");
-    demand(!has_bias() || !in_f64(), "products in f64 have no epilogue");
+    demand(operation.epilogue == CUBLASLT_EPILOGUE_DEFAULT || has_bias() || sums_columns(), "no such epilogue");
+    demand(!(has_bias() || sums_columns()) || !in_f64(), "products in f64 have no epilogue");
     demand(!has_bias() || operation.bias != nullptr, "the epilogue adds a bias, and there is none");
+    demand(!sums_columns() || operation.bias != nullptr, "the epilogue has no place for the gradient of a bias");
+    demand(!sums_columns() || d.batch == 1, "the gradient of a bias is that of one product");
   }
   static void check_layout(const std::string& name, const Layout& layout) {
     demand(layout.rows > 0 && layout.columns > 0, name + " is empty");
@@ -240,6 +252,16 @@ struct Call {
           }
       }
       finish(sums, parts, repeat);
+      if (product.sums_columns()) sum_columns(right);
+    }
+  }
+
+  void sum_columns(const std::vector<T>& right) const {
+    const std::size_t columns = product.d.columns;
+    for (std::size_t j = 0; j < columns; ++j) {
+      T sum{};
+      for (std::size_t p = 0; p < product.terms(); ++p) sum += right[p * columns + j];
+      store(const_cast<void*>(product.operation.bias), product.d.type, static_cast<std::int64_t>(j), sum);
     }
   }
 
@@ -360,6 +382,10 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     demand(wanted > 0, "no algorithm is wanted");
     const Product product{*operation, *a, *b, *c, *d};
     product.check();
+    if (product.sums_columns()) {
+      const bool aligned = std::ranges::all_of(preference->alignments, [](std::uint32_t bytes) { return bytes >= 16; });
+      if (!aligned || d->rows * size_of(d->type) % 16 != 0) throw NoAlgorithm();
+    }
     ++counters.choices;
     Algorithm chosen{.fingerprint = product.fingerprint(handle->device),
                      .parts = std::min<std::uint64_t>(4, product.terms()),
@@ -394,9 +420,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     check_memory("B", handle->device, b, *of_b, how.alignments[1]);
     check_memory("C", handle->device, c, *of_c, how.alignments[2]);
     check_memory("D", handle->device, d, *of_d, how.alignments[3]);
-    if (product.has_bias())
-      check_memory("the bias", handle->device, operation->bias,
-                   {.type = of_d->type, .rows = of_d->rows, .columns = 1, .leading = 1}, how.bias_alignment);
+    if (product.has_bias() || product.sums_columns())
+      check_memory("the bias", handle->device, operation->bias, product.vector(), how.bias_alignment);
     demand(workspace_bytes >= how.workspace, "the algorithm needs a workspace of " + std::to_string(how.workspace) +
                                                  " bytes, it has " + std::to_string(workspace_bytes));
     if (workspace_bytes > 0) {

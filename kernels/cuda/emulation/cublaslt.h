@@ -4,6 +4,9 @@
 //
 //  - descriptors: known attributes, whose sizes are theirs; as many destroyed as made
 //  - types: products in f64 are of f64 alone and take no bias, others accumulate in f32, alpha and beta with them
+//  - epilogues: a bias for each row of D, or (BGRADB) sums of op(B) over its terms for each column of D. There is no
+//    algorithm for the latter, which is CUBLAS_STATUS_NOT_SUPPORTED, unless all matrices are aligned to 16 bytes and D
+//    has as many rows as a pack of 16 bytes has elements, or a multiple: who asks must have another way
 //  - layouts: leading dimensions reach over a column, op(A), op(B), C and D fit, batches are alike
 //  - the algorithm: chosen for this very problem, on this device, and given the alignments and workspace it asked for
 //  - addresses: memory of the device, from the first to the last element; a workspace has the bytes that are claimed
@@ -21,7 +24,7 @@ enum cublasStatus_t { CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_INVALID_VALUE = 7
 enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_64F = 70, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
-enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4 };
+enum cublasLtEpilogue_t { CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4, CUBLASLT_EPILOGUE_BGRADB = 512 };
 enum cublasLtReductionScheme_t {
   CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
   CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
@@ -29,10 +32,11 @@ enum cublasLtReductionScheme_t {
   CUBLASLT_REDUCTION_SCHEME_MASK = 7
 };
 enum cublasLtMatmulDescAttributes_t {
-  CUBLASLT_MATMUL_DESC_TRANSA = 3,        // int32_t
-  CUBLASLT_MATMUL_DESC_TRANSB = 4,        // int32_t
-  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,      // uint32_t
-  CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8,  // const void*, as many elements of D's type as D has rows
+  CUBLASLT_MATMUL_DESC_TRANSA = 3,    // int32_t
+  CUBLASLT_MATMUL_DESC_TRANSB = 4,    // int32_t
+  CUBLASLT_MATMUL_DESC_EPILOGUE = 7,  // uint32_t
+  CUBLASLT_MATMUL_DESC_BIAS_POINTER =
+      8,  // const void*, as many elements of D's type as D has rows; BGRADB: void*, columns
 };
 enum cublasLtMatrixLayoutAttribute_t {
   CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT = 5,           // int32_t

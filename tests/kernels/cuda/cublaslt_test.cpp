@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <thread>
@@ -12,6 +13,7 @@
 #include "allocator/error.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm.h"
+#include "kernels/profile.h"
 #include "tests/kernels/cuda/device_array.h"
 
 namespace poolgrad::kernels {
@@ -95,6 +97,52 @@ TEST(CublasLt, ItsWorkspaceIsWhatASimulatedDeviceIsAskedFor) {
       }
 }
 
+/// How many reductions a product whose rows are summed takes besides, on `device`, and what it asks the pool for.
+std::pair<std::size_t, std::uint64_t> reductions_and_requests(Device device, Gemm g, const void* a, const void* b,
+                                                              void* c, void* sums) {
+  CachingAllocator& pool = allocator_for(device);
+  pool.reset_sequence_hash();
+  g.row_sums = sums;
+  const KernelProfile profile;
+  gemm(Stream{device}, g, a, b, c);
+  const std::vector<KernelCall> taken = profile.calls();
+  const auto reductions = std::ranges::count(taken, std::string_view("reduce"), &KernelCall::kernel);
+  return {static_cast<std::size_t>(reductions), pool.sequence_hash()};
+}
+
+TEST(CublasLt, SumsOfRowsCostNoPassWhereItHasAnEpilogueForThem) {
+  const DeviceArray<double> a(std::vector<double>(9000)), b(std::vector<double>(9000)), c(std::vector<double>(400)),
+      sums(std::vector<double>(20));
+  const auto reductions = [&](DType dtype, std::int64_t n, std::int64_t at) {
+    Gemm g = dense(16, n, 400);
+    g.transpose_a = true, g.lda = 16, g.dtype = dtype;
+    const auto there = reductions_and_requests(cuda0.device, g, reinterpret_cast<const char*>(a.data()) + at, b.data(),
+                                               c.data(), sums.data());
+    EXPECT_EQ(there.second,
+              reductions_and_requests({DeviceType::sim, 0}, g, nullptr, nullptr, nullptr, sums.data()).second)
+        << to_string(dtype) << n << at;
+    return there.first;
+  };
+  for (const DType dtype : {DType::f16, DType::bf16}) {
+    EXPECT_EQ(reductions(dtype, 24, 0), 0u);
+    EXPECT_EQ(reductions(dtype, 23, 0), 1u) << "no algorithm has it for rows that are not whole packs";
+    EXPECT_EQ(reductions(dtype, 24, 2), 1u) << "nor for operands that do not begin with one";
+  }
+  EXPECT_EQ(reductions(DType::f32, 24, 0), 1u);
+  EXPECT_EQ(reductions(DType::f64, 24, 0), 1u);
+}
+
+TEST(CublasLt, SumsOfRowsAreThoseOfOneProductWithoutABias) {
+  const DeviceArray<float> a(numbers(60)), b(numbers(60)), c(numbers(60));
+  Gemm g = dense(4, 5, 3);
+  g.row_sums = c.data();
+  g.batch = 2;
+  const std::string refused = "[gemm] sums of rows are those of one product, without a bias";
+  EXPECT_EQ(error_of_product([&] { gemm(cuda0, g, a.data(), b.data(), c.data()); }), refused);
+  g.batch = 1, g.bias = b.data();
+  EXPECT_EQ(error_of_product([&] { gemm(cuda0, g, a.data(), b.data(), c.data()); }), refused);
+}
+
 TEST(CublasLt, ThreadsThatMultiplyAtOnceHaveHandlesOfTheirOwn) {
   const std::int64_t m = 40, n = 50, k = 300;
   const DeviceArray<float> a(numbers(m * k)), b(numbers(k * n)), c(numbers(m * n));
@@ -132,7 +180,7 @@ TEST(CublasLt, WhatCannotBeMultipliedIsOneSentenceAndTheNextProductWorks) {
 
 /// A product in f32 of (8, 4) x (4, 6), column-major, as cuBLASLt is told of it, with one thing changed.
 struct Told {
-  cublasLtHandle_t handle = nullptr;
+  const cublasLtHandle_t handle = made_once();
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
@@ -140,7 +188,6 @@ struct Told {
 
   explicit Told(cublasComputeType_t compute = CUBLAS_COMPUTE_32F, cudaDataType_t scale = CUDA_R_32F,
                 std::int64_t leading = 8, std::uint64_t terms_of_b = 4) {
-    cublasLtCreate(&handle);
     cublasLtMatmulDescCreate(&operation, compute, scale);
     cublasLtMatrixLayoutCreate(&a, CUDA_R_32F, 8, 4, leading);
     cublasLtMatrixLayoutCreate(&b, CUDA_R_32F, terms_of_b, 6, 4);
@@ -158,6 +205,11 @@ struct Told {
     cublasLtMatmulPreferenceDestroy(preference);
   }
 
+  static cublasLtHandle_t made_once() {
+    static cublasLtHandle_t made = nullptr;
+    if (!made) cublasLtCreate(&made);
+    return made;
+  }
   cublasLtMatmulAlgo_t chosen;
   std::string choose() {
     cublasLtMatmulHeuristicResult_t best{};
@@ -189,6 +241,10 @@ TEST(CublasLt, RefusesWhatItsDescriptorsContradict) {
   const std::uint32_t epilogue = CUBLASLT_EPILOGUE_BIAS;
   cublasLtMatmulDescSetAttribute(biased.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof(epilogue));
   EXPECT_EQ(biased.choose(), "the epilogue adds a bias, and there is none");
+  Told summed;
+  const std::uint32_t sums = CUBLASLT_EPILOGUE_BGRADB;
+  cublasLtMatmulDescSetAttribute(summed.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &sums, sizeof(sums));
+  EXPECT_EQ(summed.choose(), "the epilogue has no place for the gradient of a bias");
   Told batched;
   const std::int32_t many = 2;
   cublasLtMatrixLayoutSetAttribute(batched.a, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &many, sizeof(many));

@@ -6,11 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <set>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/transpose.cuh"
 #include "tests/kernels/cuda/twin.h"
 #include "tests/kernels/elementwise_reference.h"
 
@@ -211,6 +213,33 @@ TEST(CudaCopy, MovesBitsWhereTheDtypeIsTheSame) {
       expect_same(bits, {&out}, {&x},
                   [](Stream stream, const std::vector<View>& operands) { copy(stream, operands[0], operands[1]); });
     }
+}
+
+TEST(CudaCopy, TransposesTilesOfEveryWord) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8})
+    for (const Shape& shape : {Shape{1, 1, 33, 70}, Shape{2, 3, 64, 32}, Shape{3, 40, 5, 101}, Shape{1, 2, 600, 4}})
+      for (const std::array<int, 4>& order : {std::array{0, 1, 3, 2}, {3, 0, 2, 1}, {0, 3, 1, 2}, {3, 2, 1, 0}}) {
+        const auto turned = [&](const View& x) {
+          View view = x;
+          for (std::size_t d = 0; d < 4; ++d) view.shape[d] = x.shape[order[d]], view.strides[d] = x.strides[order[d]];
+          return view;
+        };
+        const auto dense = [&](View view, void* data) {
+          for (std::int64_t d = 3, step = 1; d >= 0; step *= view.shape[d--]) view.strides[d] = step;
+          view.data = data;
+          return view;
+        };
+        TestArray x(dtype, shape), out(dtype, shape);
+        x.random(random, 0, 200);
+        const bool by_tiles = cuda::Transposition::between(dense(turned(x), out.view().data), turned(x)).has_value();
+        if (order[2] == 3) {
+          EXPECT_EQ(by_tiles, shape[2] * shape[3] >= 512) << shape[2] << " x " << shape[3];
+        }
+        expect_same(bits, {&out}, {&x}, [&](Stream stream, const std::vector<View>& operands) {
+          copy(stream, dense(turned(operands[1]), operands[0].data), turned(operands[1]));
+        });
+      }
 }
 
 TEST(CudaCopy, GoesToTheDeviceAndBackInAnyLayoutAndDtype) {

@@ -160,6 +160,36 @@ TEST(CudaGemm, NoTermsGiveBetaTimesCPlusBiasAndNoElementsNothing) {
   expect_product(DType::f32, {.size = {5, 0, 3}}, random);
 }
 
+TEST(CudaGemm, GivesTheSumsOfRowsBesides) {
+  std::mt19937_64 random(test_seed());
+  for (const auto& [m, n, k] :
+       {std::array<std::int64_t, 3>{24, 16, 40}, {16, 32, 600}, {7, 5, 30}, {40, 8, 0}, {8, 0, 9}})
+    for (const bool transpose_a : {true, false})
+      for (const bool accumulate : {false, true})
+        for_each_pair_of_types([&](DType dtype, bool to_f32) {
+          Gemm g{.m = m, .n = n, .k = k, .transpose_a = transpose_a, .dtype = dtype, .f32_out = to_f32};
+          g.lda = std::max<std::int64_t>(1, transpose_a ? m : k), g.ldb = g.ldc = std::max<std::int64_t>(1, n);
+          g.beta = accumulate;
+          TestArray a(dtype, {k * m}), b(dtype, {k * n}), c(g.out_dtype(), {m * n}), sums(g.out_dtype(), {m});
+          for (TestArray* x : {&a, &b, &c}) x->random(random);
+          SCOPED_TRACE(::testing::Message() << to_string(dtype) << " " << m << " x " << n << " x " << k
+                                            << ", transposed " << transpose_a << "; seed " << test_seed());
+          expect_same(
+              slack_of_product(c.dtype(), k), {&sums, &c}, {&a, &b},
+              [&](Stream stream, const std::vector<View>& operands) {
+                Gemm call = g;
+                call.row_sums = operands[0].data;
+                gemm(stream, call, operands[2].data, operands[3].data, operands[1].data);
+              },
+              2);
+          for (std::int64_t i = 0; i < m; ++i) {
+            double sum = 0;
+            for (std::int64_t p = 0; p < k; ++p) sum += a[transpose_a ? p * m + i : i * k + p];
+            EXPECT_NEAR(sums[i], sum, (1 + std::abs(sum)) * slack_of_product(c.dtype(), k)) << i;
+          }
+        });
+}
+
 TEST(CudaGemm, TakesOperandsOfAnyAlignment) {
   std::mt19937_64 random(test_seed());
   for (const std::int64_t offset : {1, 2, 4})

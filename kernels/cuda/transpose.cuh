@@ -1,0 +1,91 @@
+// Copies between layouts that have adjacent elements in different dimensions: tile by tile through shared memory, so
+// that neighbouring threads read neighbouring elements, and write neighbouring ones, too.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+
+#include "kernels/cpu/strided.h"
+#include "kernels/cuda/launcher.cuh"
+#include "kernels/view.h"
+
+namespace poolgrad::kernels::cuda {
+
+/// (outer..., rows, columns): elements of a row of `out` are adjacent, and those of a column of `from`.
+struct Transposition {
+  std::int64_t rows = 0, columns = 0, out_row = 0, from_column = 0;
+  std::int64_t outer = 1;  // of all outer dimensions
+  int outer_rank = 0;
+  std::int64_t shape[max_rank] = {}, out_strides[max_rank] = {}, from_strides[max_rank] = {};
+
+  static constexpr std::int64_t edge = 32;  // of a tile
+
+  /// None where both have adjacent elements in one dimension, or one of them in none, or there would be less than half
+  /// a tile.
+  static std::optional<Transposition> between(const View& out, const View& from) {
+    std::array<View, 2> views = {out, from};
+    sort_dimensions(views);
+    merge_dimensions(views);
+    const auto& [to, x] = views;
+    const int last = to.rank - 1;
+    Transposition found;
+    int adjacent = -1;
+    for (int d = 0; d < last; ++d)
+      if (x.strides[d] == 1) adjacent = d;
+    if (adjacent < 0 || to.strides[last] != 1 || x.strides[last] == 1) return {};
+    found.rows = to.shape[adjacent], found.columns = to.shape[last];
+    found.out_row = to.strides[adjacent], found.from_column = x.strides[last];
+    if (found.rows * found.columns < edge * edge / 2) return {};
+    for (int d = 0; d < last; ++d) {
+      if (d == adjacent) continue;
+      found.outer *= to.shape[d];
+      found.shape[found.outer_rank] = to.shape[d];
+      found.out_strides[found.outer_rank] = to.strides[d];
+      found.from_strides[found.outer_rank++] = x.strides[d];
+    }
+    return found;
+  }
+  POOLGRAD_HD std::int64_t down() const { return (rows + edge - 1) / edge; }
+  POOLGRAD_HD std::int64_t across() const { return (columns + edge - 1) / edge; }
+  POOLGRAD_HD std::int64_t tiles() const { return outer * down() * across(); }
+};
+
+inline constexpr int transposing_threads = 256;
+
+template <class Word>
+__global__ __launch_bounds__(transposing_threads) void transpose_tiles(Word* out, const Word* from,
+                                                                       const __grid_constant__ Transposition all) {
+  constexpr int edge = static_cast<int>(Transposition::edge), lines = transposing_threads / edge;
+  POOLGRAD_SHARED(Word, staged, edge * (edge + 1));  // lines of odd length, so that columns are in different banks
+  const int lane = static_cast<int>(threadIdx.x) % edge, line = static_cast<int>(threadIdx.x) / edge;
+  for (std::int64_t n = blockIdx.x; n < all.tiles(); n += gridDim.x) {
+    const std::int64_t column = n % all.across() * edge, row = n / all.across() % all.down() * edge;
+    std::int64_t rest = n / all.across() / all.down(), at_out = 0, at_from = 0;
+    for (int d = all.outer_rank - 1; d >= 0; --d) {
+      at_out += rest % all.shape[d] * all.out_strides[d];
+      at_from += rest % all.shape[d] * all.from_strides[d];
+      rest /= all.shape[d];
+    }
+    __syncthreads();  // the tile before has been read
+    for (int c = line; c < edge; c += lines)
+      if (row + lane < all.rows && column + c < all.columns)
+        staged[c * (edge + 1) + lane] = from[at_from + (column + c) * all.from_column + row + lane];
+    __syncthreads();
+    for (int r = line; r < edge; r += lines)
+      if (row + r < all.rows && column + lane < all.columns)
+        out[at_out + (row + r) * all.out_row + column + lane] = staged[lane * (edge + 1) + r];
+  }
+}
+
+/// Queues the copy of words.
+template <class Word>
+void transpose(Stream stream, const View& out, const View& from, const Transposition& all) {
+  for (const View* view : {&out, &from}) check_operand("copy", stream, view->data);
+  constexpr std::int64_t enough_blocks = 4096;
+  launch("copy", &transpose_tiles<Word>, {{std::min(all.tiles(), enough_blocks)}, {transposing_threads}}, stream,
+         out.as<Word>(), from.as<const Word>(), all);
+}
+
+}  // namespace poolgrad::kernels::cuda
