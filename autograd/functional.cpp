@@ -190,4 +190,36 @@ std::pair<Tensor, Tensor> hessian_vector_product(const UnaryFunction& f, const T
   return {value, products[0]};
 }
 
+Tensors vmap(const TensorFunction& f, const Tensors& inputs, std::int64_t dim, std::int64_t out_dim) {
+  std::int64_t slices = -1;
+  std::string found;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].defined()) throw ValueError(fmt::format("[vmap] input {} is undefined", i));
+    found += fmt::format("{}input {} {}", i == 0 ? "" : ", ", i, describe(inputs[i]));
+    const std::int64_t own = inputs[i].shape()[normalize_dim("vmap", dim, inputs[i].shape())];
+    slices = i == 0 || own == slices ? own : 0;
+  }
+  if (slices < 1)
+    throw ShapeError(fmt::format("[vmap] inputs need slices along dimension {}, all as many: {}", dim,
+                                 inputs.empty() ? "no inputs" : found));
+  std::vector<Tensors> outputs;
+  for (std::int64_t i = 0; i < slices; ++i) {
+    Tensors arguments;
+    for (const Tensor& input : inputs) arguments.push_back(select(input, dim, i));
+    const Tensors results = f(arguments);
+    if (i == 0) outputs.resize(results.size());
+    if (results.size() != outputs.size())
+      throw ValueError(fmt::format("[vmap] the function gave {} outputs of slice {}, and {} of the first",
+                                   results.size(), i, outputs.size()));
+    for (std::size_t k = 0; k < results.size(); ++k) outputs[k].push_back(results[k]);
+  }
+  Tensors stacked;
+  for (const Tensors& output : outputs) stacked.push_back(stack(output, out_dim));
+  return stacked;
+}
+
+Tensor vmap(const UnaryFunction& f, const Tensor& x, std::int64_t dim, std::int64_t out_dim) {
+  return vmap(of_one(f), Tensors{x}, dim, out_dim)[0];
+}
+
 }  // namespace poolgrad

@@ -8,10 +8,10 @@
 // (DTypeError), outputs too; an output on which an input has no influence gives zeros. What a function reads besides
 // its arguments counts as constant. With `create_graph` results are differentiable, with respect to inputs that require
 // a gradient and to what the function reads; otherwise they have no gradient record. Vectors that are unlike what they
-// belong to are ShapeErrors, DTypeErrors or DeviceErrors that show both; what the function throws goes through. There
-// is no vmap (docs/autograd.md).
+// belong to are ShapeErrors, DTypeErrors or DeviceErrors that show both; what the function throws goes through.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -56,5 +56,13 @@ std::pair<Tensor, std::vector<Tensor>> hessian_vector_product(const TensorFuncti
                                                               bool create_graph = false);
 std::pair<Tensor, Tensor> hessian_vector_product(const UnaryFunction& f, const Tensor& x, const Tensor& vector,
                                                  bool create_graph = false);
+
+/// f of every slice of the inputs along `dim`, in order, and its outputs stacked along `out_dim`: for what has no batch
+/// dimension of its own, such as the gradient of one example. A loop, and as fast as one; differentiable as f is.
+/// Inputs of any dtype; what is the same for all slices f has by itself. ShapeError where the inputs have unequal
+/// numbers of slices, or none, and ValueError where f gives unequal numbers of outputs.
+std::vector<Tensor> vmap(const TensorFunction& f, const std::vector<Tensor>& inputs, std::int64_t dim = 0,
+                         std::int64_t out_dim = 0);
+Tensor vmap(const UnaryFunction& f, const Tensor& x, std::int64_t dim = 0, std::int64_t out_dim = 0);
 
 }  // namespace poolgrad

@@ -119,7 +119,8 @@ class Check {
       : name_(name), function_(function), inputs_(inputs), options_(options), tolerance_(options, 0.0) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
       if (is_checked(inputs[i])) checked_.push_back(i);
-    if (checked_.empty()) throw ValueError(fmt::format("[{}] no input requires a gradient", name));
+    if (checked_.empty())
+      throw ValueError(fmt::format("[{}] no input requires a gradient: set_requires_grad() says which to check", name));
     for (std::size_t i : checked_)
       if (inputs[i].dtype() != DType::f64 && !options.allow_low_precision)
         throw DTypeError(

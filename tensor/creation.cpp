@@ -1,5 +1,7 @@
 #include "tensor/creation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -29,8 +31,7 @@ Tensor scalar(double value, TensorOptions options, CallSite) { return filled({},
 Tensor arange(double start, double stop, double step, TensorOptions options, CallSite) {
   const double elements = std::ceil((stop - start) / step);
   if (!std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step) || step == 0.0 || elements >= 0x1p62)
-    throw ValueError("[arange] no finite range: start " + std::to_string(start) + ", stop " + std::to_string(stop) +
-                     ", step " + std::to_string(step));
+    throw ValueError(fmt::format("[arange] no finite range: start {}, stop {}, step {}", start, stop, step));
   Tensor out = Tensor::empty({std::max<std::int64_t>(0, static_cast<std::int64_t>(elements))}, options);
   kernels::arange(current_stream(options.device), out.view(), start, step);
   return out;
@@ -38,8 +39,7 @@ Tensor arange(double start, double stop, double step, TensorOptions options, Cal
 
 Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options, CallSite) {
   if (!std::isfinite(start) || !std::isfinite(stop) || elements < 0)
-    throw ValueError("[linspace] no finite range: start " + std::to_string(start) + ", stop " + std::to_string(stop) +
-                     ", elements " + std::to_string(elements));
+    throw ValueError(fmt::format("[linspace] no finite range: start {}, stop {}, elements {}", start, stop, elements));
   Tensor out = Tensor::empty({elements}, options);
   const Stream stream = current_stream(options.device);
   kernels::arange(stream, out.view(), start, elements > 1 ? (stop - start) / static_cast<double>(elements - 1) : 0.0);

@@ -163,10 +163,12 @@ Geometry contiguous_geometry(const Shape& shape) {
   return {shape, contiguous_strides(shape), 0};
 }
 
-Shape infer_shape(const char* op, const Shape& wanted, std::int64_t elements) {
+Shape infer_shape(const char* op, const Shape& wanted, const Shape& present) {
+  const std::int64_t elements = count(present);
   const auto negative = [](std::int64_t size) { return size < 0; };
   if (std::count(wanted.begin(), wanted.end(), -1) > 1)
-    throw ShapeError("[" + std::string(op) + "] only one size can be -1: " + to_string(wanted));
+    throw ShapeError("[" + std::string(op) + "] only one size can be -1: " + to_string(wanted) + " for " +
+                     to_string(present));
   Shape shape = wanted;
   const auto unknown = std::find(shape.begin(), shape.end(), -1);
   if (unknown != shape.end()) {
@@ -176,14 +178,14 @@ Shape infer_shape(const char* op, const Shape& wanted, std::int64_t elements) {
     *unknown = others > 0 ? elements / others : -1;  // where others is 0 any size would do: refused
   }
   if (std::any_of(shape.begin(), shape.end(), negative) || count(shape) != elements)
-    throw ShapeError("[" + std::string(op) + "] shape " + to_string(wanted) + " does not hold " +
-                     std::to_string(elements) + " elements");
+    throw ShapeError("[" + std::string(op) + "] shape " + to_string(wanted) + " does not hold the " +
+                     std::to_string(elements) + " elements of " + to_string(present));
   return shape;
 }
 
 std::optional<Geometry> reshaped(const Geometry& x, const Shape& wanted) {
   const std::int64_t elements = count(x.shape);
-  Geometry out = contiguous_geometry(infer_shape("reshape", wanted, elements));
+  Geometry out = contiguous_geometry(infer_shape("reshape", wanted, x.shape));
   out.offset = x.offset;
   if (elements == 0) return out;
 

@@ -101,8 +101,9 @@ View view_at(void* base, DType dtype, const Geometry& x);
 
 /// The geometry of a fresh row-major tensor. Throws ShapeError where count() does.
 Geometry contiguous_geometry(const Shape& shape);
-/// `wanted` with its -1, if any, replaced by what `elements` leaves. Throws ShapeError when the counts differ.
-Shape infer_shape(const char* op, const Shape& wanted, std::int64_t elements);
+/// `wanted` with its -1, if any, replaced by what the elements of `present` leave. Throws ShapeError when the counts
+/// differ.
+Shape infer_shape(const char* op, const Shape& wanted, const Shape& present);
 /// The same elements in row-major order under `shape` (one size may be -1); nothing when that needs a copy.
 std::optional<Geometry> reshaped(const Geometry& x, const Shape& shape);
 /// Dimension d of the result is dimension order[d] of x. Throws ShapeError unless `order` is a permutation.

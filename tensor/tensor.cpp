@@ -169,7 +169,10 @@ void Tensor::set_grad(const Tensor& grad) {
 
 void Tensor::backward(const Tensor& gradient, bool retain_graph, bool create_graph, CallSite) const {
   if (!checked("backward").record || !requires_grad())
-    throw Error("[backward] the tensor requires no gradient: " + describe(*this));
+    throw Error(
+        "[backward] the tensor requires no gradient, as nothing that it was computed from does (set_requires_grad()), "
+        "or under a NoGradGuard: " +
+        describe(*this));
   const std::shared_ptr<GradRecord> record = impl_->record;  // alive even if a hook lets go of the tensor
   record->backward(*this, gradient, retain_graph, create_graph);
 }
@@ -284,6 +287,7 @@ Tensor& Tensor::fill(double value) {
 void Tensor::bump_version() { storage()->bump_version(); }
 
 double Tensor::item() const {
+  checked("item");
   if (count() != 1) throw ShapeError("[item] needs exactly one element: " + describe(*this));
   if (device().is_sim()) return 0.0;
   const Tensor host = device().is_cpu() ? *this : on_host();

@@ -217,8 +217,9 @@ class PassGuard {
 Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given) {
   if (!given.defined()) {
     if (output.count() != 1)
-      throw ShapeError(fmt::format("[{}] output {} has {} elements and needs a gradient: {}", op, position,
-                                   output.count(), describe(output)));
+      throw ShapeError(
+          fmt::format("[{}] output {} has {} elements, not one: it needs a gradient of its shape, or sum() before: {}",
+                      op, position, output.count(), describe(output)));
     return Tensor::empty(output.shape(), output.options()).fill(1.0);
   }
   if (TensorMeta(output).matches(given)) return given;
@@ -246,7 +247,11 @@ std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs,
     seeds.push_back(seed(op, i, outputs[i], gradients.empty() ? Tensor() : gradients[i]));
     roots.push_back(std::move(root));
   }
-  if (roots.empty()) throw Error(fmt::format("[{}] no output requires a gradient", op));
+  if (roots.empty())
+    throw Error(
+        fmt::format("[{}] no output requires a gradient, as nothing that they were computed from does "
+                    "(set_requires_grad()), or under a NoGradGuard",
+                    op));
   BackwardPass pass(std::move(roots), targets, options);
   return pass.run(std::move(seeds));
 }

@@ -1,5 +1,7 @@
 #include "autograd/operators/arithmetic.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <optional>
 #include <string>
@@ -173,21 +175,31 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
 
 Tensor pow(const Tensor& a, double exponent) {
   if (!is_floating(a.dtype()) && exponent != std::floor(exponent))
-    fail<ValueError>("pow", "exponent " + std::to_string(exponent) + " of an integer is no whole number", {{"x", a}});
+    fail<ValueError>("pow", fmt::format("exponent {} of an integer is no whole number", exponent), {{"x", a}});
   return record_unary("power", UnaryOp::power, a, exponent, 0.0, Domain::numbers);
 }
 
 namespace {
 
-void check_whole(const char* op, const Tensor& x, double a, double b = 0.0) {
-  if (x.defined() && !is_floating(x.dtype()) && (a != std::floor(a) || b != std::floor(b)))
-    fail<ValueError>(op, "integers take whole numbers only", {{"x", x}});
+void check_whole(const char* op, const Tensor& x, std::initializer_list<double> numbers) {
+  if (!x.defined() || is_floating(x.dtype())) return;
+  for (const double number : numbers)
+    if (number != std::floor(number))
+      fail<ValueError>(op, fmt::format("integers take whole numbers only, not {}", number), {{"x", x}});
+}
+
+/// scale * x + shift, which stands for x `op` number.
+Tensor with_number(const char* op, const Tensor& x, double number, double scale, double shift) {
+  check_devices(op, {{"x", x}});
+  if (x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"x", x}});
+  check_whole(op, x, {number});
+  return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
 }  // namespace
 
 Tensor affine(const Tensor& x, double scale, double shift) {
-  check_whole("affine", x, scale, shift);
+  check_whole("affine", x, {scale, shift});
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
@@ -195,14 +207,14 @@ Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
 Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
 Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
 Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-Tensor operator+(const Tensor& a, double b) { return affine(a, 1.0, b); }
-Tensor operator+(double a, const Tensor& b) { return affine(b, 1.0, a); }
-Tensor operator-(const Tensor& a, double b) { return affine(a, 1.0, -b); }
-Tensor operator-(double a, const Tensor& b) { return affine(b, -1.0, a); }
-Tensor operator*(const Tensor& a, double b) { return affine(a, b, 0.0); }
-Tensor operator*(double a, const Tensor& b) { return affine(b, a, 0.0); }
+Tensor operator+(const Tensor& a, double b) { return with_number("add", a, b, 1.0, b); }
+Tensor operator+(double a, const Tensor& b) { return with_number("add", b, a, 1.0, a); }
+Tensor operator-(const Tensor& a, double b) { return with_number("sub", a, b, 1.0, -b); }
+Tensor operator-(double a, const Tensor& b) { return with_number("sub", b, a, -1.0, a); }
+Tensor operator*(const Tensor& a, double b) { return with_number("mul", a, b, b, 0.0); }
+Tensor operator*(double a, const Tensor& b) { return with_number("mul", b, a, a, 0.0); }
 Tensor operator/(const Tensor& a, double b) {
-  check_whole("div", a, b);
+  check_whole("div", a, {b});
   return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
 }
 Tensor operator/(double a, const Tensor& b) {
@@ -332,7 +344,7 @@ Tensor assigned(const char* op, BinaryOp kernel, Tensor (*function)(const Tensor
 
 Tensor assigned(const char* op, UnaryOp kernel, const Tensor& x, double a, double b) {
   if (x.defined() && x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"lhs", x}});
-  check_whole(op, x, a, b);
+  check_whole(op, x, {a, b});
   return assigned(
       op, x, {}, [&] { return record_unary(kernel == UnaryOp::affine ? "affine" : "div", kernel, x, a, b); },
       [&] { kernels::unary(current_stream(x.device()), kernel, x.view(), x.view(), a, b); });

@@ -81,7 +81,8 @@ Equation::Equation(std::string_view text, const std::vector<Tensor>& operands) :
     const int others = mentions(terms[i], '.') ? std::max(operands[i].rank() - letters, 0) : 0;
     inputs.push_back(expanded(terms[i], others));
     if (static_cast<int>(inputs[i].size()) != operands[i].rank())
-      refuse<ShapeError>("operand " + std::to_string(i) + " has another number of dimensions than its term");
+      refuse<ShapeError>("operand " + std::to_string(i) + " has " + std::to_string(operands[i].rank()) +
+                         " dimensions, and its term \"" + terms[i] + "\" names " + std::to_string(inputs[i].size()));
     most = std::max(most, others);
   }
 
@@ -108,18 +109,22 @@ Equation::Equation(std::string_view text, const std::vector<Tensor>& operands) :
     if (!mentions(all, label)) refuse<ValueError>(std::string("no operand names '") + label + "'");
 
   // A letter has one size; the dimensions of "..." broadcast.
-  std::int64_t size_of_letter[128] = {};
-  for (auto& size : size_of_letter) size = -1;
+  struct Size {
+    std::int64_t size = -1;
+    std::size_t operand = 0;
+  } size_of_letter[128];
   for (std::size_t i = 0; i < inputs.size(); ++i)
     for (std::size_t d = 0; d < inputs[i].size(); ++d) {
       const std::int64_t own = operands[i].shape()[static_cast<int>(d)];
-      std::int64_t& size = size_of_letter[static_cast<std::size_t>(inputs[i][d])];
+      auto& [size, operand] = size_of_letter[static_cast<std::size_t>(inputs[i][d])];
       const bool broadcasts = !is_letter(inputs[i][d]);
       if (size == -1 || (broadcasts && size == 1)) {
         size = own;
+        operand = i;
       } else if (size != own && !(broadcasts && own == 1)) {
-        refuse<ShapeError>((broadcasts ? std::string("\"...\"") : std::string("'") + inputs[i][d] + "'") + " is both " +
-                           std::to_string(size) + " and " + std::to_string(own));
+        refuse<ShapeError>((broadcasts ? std::string("\"...\"") : std::string("'") + inputs[i][d] + "'") + " is " +
+                           std::to_string(size) + " of operand " + std::to_string(operand) + " and " +
+                           std::to_string(own) + " of operand " + std::to_string(i));
       }
     }
 }

@@ -1,5 +1,7 @@
 #include "autograd/operators/losses.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -169,7 +171,8 @@ Tensor huber_loss(const Tensor& a, const Tensor& b, double delta, Reduction redu
   if (const auto cast = autocast("huber_loss", {a, b}); !cast.empty())
     return huber_loss(cast[0], cast[1], delta, reduction);
   check_pair("huber_loss", {{"a", a}, {"b", b}});
-  if (!(delta > 0.0)) fail<ValueError>("huber_loss", "delta is not positive", {{"a", a}, {"b", b}});
+  if (!(delta > 0.0))
+    fail<ValueError>("huber_loss", fmt::format("delta {} is not positive", delta), {{"a", a}, {"b", b}});
   const Tensor difference = a - b, bounded = clamp(difference, -delta, delta);
   return reduced(bounded * (difference - bounded * 0.5), reduction);
 }

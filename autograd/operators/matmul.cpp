@@ -1,6 +1,8 @@
 #include "autograd/operators/matmul.h"
 
 #include <algorithm>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "allocator/error.h"
@@ -44,6 +46,15 @@ auto flops(const Tensor& out, std::int64_t inner) {
   return [sums = out.count(), inner] { return 2.0 * static_cast<double>(sums) * static_cast<double>(inner); };
 }
 Tensor swapped(const Tensor& x) { return transpose(x, -2, -1); }
+
+/// The gradients of weight and bias of rows (n, in) from those of their results (n, out), the latter in the epilogue of
+/// the former where there is one.
+std::pair<Tensor, Tensor> gradients_of_table(const Tensor& grad, const Tensor& rows) {
+  const Tensor weight = Tensor::empty({grad.shape()[1], rows.shape()[1]}, grad.options()),
+               bias = Tensor::empty({grad.shape()[1]}, grad.options());
+  product(weight, swapped(grad), rows, 0.0, {}, bias);
+  return {weight, bias};
+}
 
 /// d<grad, a b>/db: where b has no batch dimensions of its own, one product over all rows.
 Tensor gradient_of_right(const Tensor& grad, const Tensor& a, const Shape& shape) {
@@ -111,9 +122,15 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, CallSit
           Gradients gradients(3);
           const Tensor& grad = call.gradient();
           // First what may have to be computed again: the gradient of x is not there meanwhile.
-          if (call.needs(1)) gradients[1] = matmul(swapped(as_rows(grad)), as_rows(x.unpack()));
+          if (call.needs(1)) {
+            const Tensor rows = as_rows(x.unpack());
+            if (call.needs(2) && !wants_gradient({grad, rows}))
+              std::tie(gradients[1], gradients[2]) = gradients_of_table(as_rows(grad), rows);
+            else
+              gradients[1] = matmul(swapped(as_rows(grad)), rows);
+          }
           if (call.needs(0)) gradients[0] = matmul(grad, weight.unpack());
-          if (call.needs(2)) gradients[2] = sum_to(grad, {out_features});
+          if (call.needs(2) && !gradients[2].defined()) gradients[2] = sum_to(grad, {out_features});
           return gradients;
         });
   return out;
@@ -175,8 +192,9 @@ std::vector<BatchDim> batch_dims(const Tensor& out, const Tensor& a, const Tenso
 
 }  // namespace
 
-void product(const Tensor& out, const Tensor& left, const Tensor& right, double beta, const Tensor& bias) {
-  if (out.count() == 0) return;
+void product(const Tensor& out, const Tensor& left, const Tensor& right, double beta, const Tensor& bias,
+             const Tensor& row_sums) {
+  if (out.count() == 0 && !row_sums.defined()) return;
   const Tensor a = layout_of(left).usable ? left : left.copy();
   const Tensor b = layout_of(right).usable ? right : right.copy();
   const Layout la = layout_of(a), lb = layout_of(b), lo = layout_of(out);
@@ -188,6 +206,7 @@ void product(const Tensor& out, const Tensor& left, const Tensor& right, double 
   shape.dtype = a.dtype();
   shape.f32_out = out.dtype() == DType::f32;
   if (bias.defined()) shape.bias = bias.view().data;
+  if (row_sums.defined()) shape.row_sums = row_sums.view().data;
 
   std::vector<BatchDim> dims = batch_dims(out, a, b);
   // A row-major `a` whose batches follow on its rows is one tall matrix, where all batches share `b`.

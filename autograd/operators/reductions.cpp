@@ -156,7 +156,7 @@ Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_
 
 }  // namespace
 
-Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
+Tensor sum(const Tensor& x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("sum", {x}); !cast.empty()) return sum(cast[0], dims, keep);
   check_devices("sum", {{"x", x}});
   const ReducedDims reduction("sum", x, dims);
@@ -169,7 +169,7 @@ Tensor sum(const Tensor& x, const Dims& dims, bool keep) {
   return out;
 }
 
-Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
+Tensor mean(const Tensor& x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("mean", {x}); !cast.empty()) return mean(cast[0], dims, keep);
   check_floating("mean", {{"x", x}});
   const ReducedDims reduction("mean", x, dims);
@@ -183,7 +183,7 @@ Tensor mean(const Tensor& x, const Dims& dims, bool keep) {
   return out;
 }
 
-Tensor variance(const Tensor& x, const Dims& dims, bool keep, double correction) {
+Tensor variance(const Tensor& x, const Dims& dims, Keep keep, double correction) {
   if (const auto cast = autocast("variance", {x}); !cast.empty()) return variance(cast[0], dims, keep, correction);
   check_floating("variance", {{"x", x}});
   const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
@@ -200,12 +200,12 @@ Tensor root(const Tensor& x) {
 
 }  // namespace
 
-Tensor stddev(const Tensor& x, const Dims& dims, bool keep, double correction) {
+Tensor stddev(const Tensor& x, const Dims& dims, Keep keep, double correction) {
   check_floating("stddev", {{"x", x}});
   return root(variance(x, dims, keep, correction));
 }
 
-Tensor prod(const Tensor& x, const Dims& dims, bool keep) {
+Tensor prod(const Tensor& x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("prod", {x}); !cast.empty()) return prod(cast[0], dims, keep);
   check_devices("prod", {{"x", x}});
   const ReducedDims reduction("prod", x, dims);
@@ -222,29 +222,29 @@ Tensor prod(const Tensor& x, const Dims& dims, bool keep) {
   return out;
 }
 
-Tensor max(const Tensor& x, const Dims& dims, bool keep) {
+Tensor max(const Tensor& x, const Dims& dims, Keep keep) {
   return record_extremum("max", ReduceOp::maximum, x, dims, keep);
 }
-Tensor min(const Tensor& x, const Dims& dims, bool keep) {
+Tensor min(const Tensor& x, const Dims& dims, Keep keep) {
   return record_extremum("min", ReduceOp::minimum, x, dims, keep);
 }
 
-Tensor any(const Tensor& x, const Dims& dims, bool keep) {
+Tensor any(const Tensor& x, const Dims& dims, Keep keep) {
   check_devices("any", {{"x", x}});
   return computed(ReduceOp::any, x, ReducedDims("any", x, dims), keep, DType::boolean);
 }
-Tensor all(const Tensor& x, const Dims& dims, bool keep) {
+Tensor all(const Tensor& x, const Dims& dims, Keep keep) {
   check_devices("all", {{"x", x}});
   return computed(ReduceOp::all, x, ReducedDims("all", x, dims), keep, DType::boolean);
 }
-Tensor argmax(const Tensor& x, std::int64_t dim, bool keep) {
+Tensor argmax(const Tensor& x, std::int64_t dim, Keep keep) {
   return position_of("argmax", kernels::argmax, x, dim, keep);
 }
-Tensor argmin(const Tensor& x, std::int64_t dim, bool keep) {
+Tensor argmin(const Tensor& x, std::int64_t dim, Keep keep) {
   return position_of("argmin", kernels::argmin, x, dim, keep);
 }
 
-Tensor log_sum_exp(const Tensor& x, std::int64_t dim, bool keep) {
+Tensor log_sum_exp(const Tensor& x, std::int64_t dim, Keep keep) {
   if (const auto cast = autocast("log_sum_exp", {x}); !cast.empty()) return log_sum_exp(cast[0], dim, keep);
   check_floating("log_sum_exp", {{"x", x}});
   if (x.rank() == 0) fail<ShapeError>("log_sum_exp", "x has no dimensions", {{"x", x}});
@@ -306,7 +306,7 @@ Tensor length_of(const Tensor& x) {
 
 }  // namespace
 
-Tensor norm(const Tensor& x, double p, const Dims& dims, bool keep) {
+Tensor norm(const Tensor& x, double p, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0], p, dims, keep);
   check_floating("norm", {{"x", x}});
   if (p == std::numeric_limits<double>::infinity()) return max(abs(x), dims, keep);

@@ -3,25 +3,41 @@
 // range or named twice throws IndexError.
 #pragma once
 
+#include <concepts>
+
 #include "tensor/tensor.h"
 
 namespace poolgrad {
 
+/// Whether reduced dimensions stay, as 1: true or false, and no number, which is taken for a second dimension.
+class Keep {
+ public:
+  template <std::same_as<bool> Bool>
+  Keep(Bool keep) : keep_(keep) {}
+  template <std::integral Number>
+  requires(!std::same_as<Number, bool>) Keep(Number)
+  = delete;  // several dimensions are a list: sum(x, {0, 1})
+  operator bool() const { return keep_; }
+
+ private:
+  bool keep_;
+};
+
 /// Integers and bools sum to i64, here, in prod and in cumsum.
-Tensor sum(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor sum(const Tensor& x, const Dims& dims = {}, Keep keep = false);
 /// Floating dtypes; NaN where there is nothing to average.
-Tensor mean(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor mean(const Tensor& x, const Dims& dims = {}, Keep keep = false);
 /// Divides by n - correction.
-Tensor variance(const Tensor& x, const Dims& dims = {}, bool keep = false, double correction = 1.0);
+Tensor variance(const Tensor& x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
 /// sqrt(variance); gradient 0 where that is 0.
-Tensor stddev(const Tensor& x, const Dims& dims = {}, bool keep = false, double correction = 1.0);
+Tensor stddev(const Tensor& x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
 /// Exact gradients even where factors are 0.
-Tensor prod(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor prod(const Tensor& x, const Dims& dims = {}, Keep keep = false);
 /// Ties share the gradient equally. An empty reduction throws ShapeError.
-Tensor max(const Tensor& x, const Dims& dims = {}, bool keep = false);
-Tensor min(const Tensor& x, const Dims& dims = {}, bool keep = false);
+Tensor max(const Tensor& x, const Dims& dims = {}, Keep keep = false);
+Tensor min(const Tensor& x, const Dims& dims = {}, Keep keep = false);
 /// log(sum(exp(x))) along one dimension, stable; a slice of -inf gives -inf and zero gradients.
-Tensor log_sum_exp(const Tensor& x, std::int64_t dim = -1, bool keep = false);
+Tensor log_sum_exp(const Tensor& x, std::int64_t dim = -1, Keep keep = false);
 /// Running sum, the element itself included.
 Tensor cumsum(const Tensor& x, std::int64_t dim);
 /// Running product; exact gradients even where factors are 0. A tree of log2(n) passes over x, forwards and backwards,
@@ -30,13 +46,13 @@ Tensor cumprod(const Tensor& x, std::int64_t dim);
 /// log(cumsum(exp(x))), stable; -inf at the beginning gives -inf and zero gradients. Floating dtypes.
 Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
 /// bool / i64 results, no gradient. argmax and argmin give the first of equals.
-Tensor any(const Tensor& x, const Dims& dims = {}, bool keep = false);
-Tensor all(const Tensor& x, const Dims& dims = {}, bool keep = false);
-Tensor argmax(const Tensor& x, std::int64_t dim = -1, bool keep = false);
-Tensor argmin(const Tensor& x, std::int64_t dim = -1, bool keep = false);
+Tensor any(const Tensor& x, const Dims& dims = {}, Keep keep = false);
+Tensor all(const Tensor& x, const Dims& dims = {}, Keep keep = false);
+Tensor argmax(const Tensor& x, std::int64_t dim = -1, Keep keep = false);
+Tensor argmin(const Tensor& x, std::int64_t dim = -1, Keep keep = false);
 /// The p-norm of the elements along dims, p = 1, 2 or inf (ValueError): norm(x), norm(x, 2.0, -1). For p = 2 the
 /// gradient is 0 at 0, and the squares of all elements are taken and added in f64; for inf, ties share the gradient
 /// equally. Along dims, half types are added in f32.
-Tensor norm(const Tensor& x, double p = 2.0, const Dims& dims = {}, bool keep = false);
+Tensor norm(const Tensor& x, double p = 2.0, const Dims& dims = {}, Keep keep = false);
 
 }  // namespace poolgrad

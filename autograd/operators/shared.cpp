@@ -1,5 +1,7 @@
 #include "autograd/operators/shared.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -68,7 +70,7 @@ Tensor number_beside(const char* op, const Tensor& x, double value) {
     case DType::boolean: fits = fits && (value == 0.0 || value == 1.0); break;
     default: break;
   }
-  if (!fits) fail<ValueError>(op, "the number is none of the dtype", {{"x", x}});
+  if (!fits) fail<ValueError>(op, fmt::format("{} is no {}", value, to_string(x.dtype())), {{"x", x}});
   return full({}, value, x.options());
 }
 

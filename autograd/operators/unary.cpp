@@ -1,5 +1,7 @@
 #include "autograd/operators/unary.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -158,7 +160,8 @@ Tensor gelu(const Tensor& x, GeluKind kind) {
 }
 
 Tensor clamp(const Tensor& x, double low, double high) {
-  if (!(low <= high)) fail<ValueError>("clamp", "the lower bound is above the upper", {{"x", x}});
+  if (!(low <= high))
+    fail<ValueError>("clamp", fmt::format("the lower bound {} is above the upper {}", low, high), {{"x", x}});
   return record_unary("clamp", UnaryOp::clamp, x, low, high, Domain::numbers);
 }
 
@@ -226,7 +229,7 @@ Tensor dropped(const Tensor& x, double p, kernels::RandomKey key, SequencePart p
 void check_dropout(const Tensor& x, double p) {
   check_floating("dropout", {{"x", x}});
   if (!(p >= 0.0 && p < 1.0))
-    fail<ValueError>("dropout", "probability " + std::to_string(p) + " is outside [0, 1)", {{"x", x}});
+    fail<ValueError>("dropout", fmt::format("probability {} is outside [0, 1)", p), {{"x", x}});
 }
 
 }  // namespace

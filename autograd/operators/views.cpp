@@ -1,5 +1,7 @@
 #include "autograd/operators/views.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "allocator/error.h"
@@ -19,7 +21,7 @@ void check_defined(const char* op, const Tensor& x) { check_devices(op, {{"x", x
 
 Tensor reshape(const Tensor& x, const Shape& shape) {
   check_defined("reshape", x);
-  const Shape wanted = infer_shape("reshape", shape, x.count());
+  const Shape wanted = infer_shape("reshape", shape, x.shape());
   const std::optional<Geometry> geometry = reshaped(x.geometry(), wanted);
   if (!geometry) return reshape(clone(x), wanted);
   Tensor out = x.alias(*geometry);
@@ -158,7 +160,8 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
     rest -= fits ? size : 0;
   }
   if (!fits || rest != 0)
-    fail<ShapeError>("split", "the sizes do not add up to dimension " + std::to_string(axis), {{"x", x}});
+    fail<ShapeError>("split", fmt::format("sizes {} do not add up to dimension {}", fmt::join(sizes, ", "), axis),
+                     {{"x", x}});
   return pieces_of(x, axis, sizes);
 }
 
@@ -248,11 +251,29 @@ const Tensor Tensor::operator[](const Indices& indices) const {
   if (ellipses > 1) fail<IndexError>("index", "more than one ellipsis", {{"x", *this}});
   if (named > rank()) fail<IndexError>("index", std::to_string(named) + " indices are too many", {{"x", *this}});
   Tensor out = *this;
-  int dim = 0;
+  int dim = 0, own = 0;  // of out, and of this tensor
   for (const Index& index : indices) switch (index.kind) {
-      case Index::Kind::one: out = select(out, dim, index.start); break;
-      case Index::Kind::range: out = slice(out, dim++, index.start, index.stop, index.step); break;
-      case Index::Kind::ellipsis: dim += rank() - named; break;
+      case Index::Kind::one: {
+        const std::int64_t size = shape()[own];
+        if (index.start < -size || index.start >= size)
+          fail<IndexError>("index", fmt::format("{} is out of range for dimension {}", index.start, own),
+                           {{"x", *this}});
+        out = select(out, dim, index.start);
+        ++own;
+        break;
+      }
+      case Index::Kind::range:
+        if (index.step <= 0)
+          fail<ValueError>("index",
+                           fmt::format("step {} of dimension {} is not positive; flip() reverses", index.step, own),
+                           {{"x", *this}});
+        out = slice(out, dim++, index.start, index.stop, index.step);
+        ++own;
+        break;
+      case Index::Kind::ellipsis:
+        dim += rank() - named;
+        own += rank() - named;
+        break;
       case Index::Kind::new_axis: out = unsqueeze(out, dim++); break;
     }
   return out;

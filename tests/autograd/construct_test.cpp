@@ -206,7 +206,7 @@ TEST(Losses, SayWhatTheyWereGiven) {
   EXPECT_EQ(error_of<ShapeError>([&] { mse_loss(a, b); }), "[mse_loss] " + operands);
   EXPECT_EQ(error_of<ShapeError>([&] { huber_loss(a, b); }), "[huber_loss] " + operands);
   EXPECT_EQ(error_of<ValueError>([&] { huber_loss(a, a, 0.0); }),
-            "[huber_loss] delta is not positive: a (2, 3) f32 on cpu, b (2, 3) f32 on cpu");
+            "[huber_loss] delta 0 is not positive: a (2, 3) f32 on cpu, b (2, 3) f32 on cpu");
   EXPECT_EQ(error_of<ShapeError>([&] { kl_div(a, b); }),
             "[kl_div] shapes differ: log_q (2, 3) f32 on cpu, p (3,) f32 on cpu");
   EXPECT_EQ(

@@ -122,15 +122,15 @@ TEST(Einsum, SaysWhatIsWrongWithAnEquation) {
   EXPECT_EQ(error_of<ShapeError>([&] {
               einsum("ij,jk->ik", {a, b});
             }),
-            "[einsum] 'j' is both 3 and 4 in \"ij,jk->ik\"" + operands);
+            "[einsum] 'j' is 3 of operand 0 and 4 of operand 1 in \"ij,jk->ik\"" + operands);
   EXPECT_EQ(error_of<ShapeError>([&] {
               einsum("ijk,lm->i", {a, b});
             }),
-            "[einsum] operand 0 has another number of dimensions than its term in \"ijk,lm->i\"" + operands);
+            "[einsum] operand 0 has 2 dimensions, and its term \"ijk\" names 3 in \"ijk,lm->i\"" + operands);
   EXPECT_EQ(error_of<ShapeError>([&] {
               einsum("...,...", {a, b});
             }),
-            "[einsum] \"...\" is both 2 and 4 in \"...,...\"" + operands);
+            "[einsum] \"...\" is 2 of operand 0 and 4 of operand 1 in \"...,...\"" + operands);
   EXPECT_EQ(bad("ij"), "[einsum] 2 operands for 1 terms in \"ij\"" + operands);
   EXPECT_EQ(bad("ij,kl->im"), "[einsum] no operand names 'm' in \"ij,kl->im\"" + operands);
   EXPECT_EQ(bad("ij,kl->ii"), "[einsum] the result names 'i' twice in \"ij,kl->ii\"" + operands);

@@ -156,10 +156,12 @@ TEST(Engine, EmptyTensorsHaveEmptyGradients) {
 TEST(Engine, SaysWhichGradientDoesNotFitItsOutput) {
   Tensor x = leaf({1, 2, 3});
   EXPECT_EQ(message_of<ShapeError>([&] { scaled(x, 2).backward(); }),
-            "[backward] output 0 has 3 elements and needs a gradient: (3,) f64 on cpu");
+            "[backward] output 0 has 3 elements, not one: it needs a gradient of its shape, or sum() before: (3,) f64 "
+            "on cpu");
   EXPECT_THROW(scaled(leaf({1, 2}), 2).backward(), ShapeError);
   EXPECT_EQ(message_of<ShapeError>([&] { scaled(zeros({0}).set_requires_grad(), 2).backward(); }),
-            "[backward] output 0 has 0 elements and needs a gradient: (0,) f32 on cpu");
+            "[backward] output 0 has 0 elements, not one: it needs a gradient of its shape, or sum() before: (0,) f32 "
+            "on cpu");
   EXPECT_EQ(message_of<ShapeError>([&] { scaled(x, 2).backward(ones({2}, {.dtype = DType::f64})); }),
             "[backward] the gradient is unlike output 0: gradient (2,) f64 on cpu, output (3,) f64 on cpu");
   EXPECT_EQ(message_of<DTypeError>([&] { scaled(x, 2).backward(ones({3})); }),
@@ -168,7 +170,9 @@ TEST(Engine, SaysWhichGradientDoesNotFitItsOutput) {
                 backward({total(x), total(x)}, {Tensor()});
               }),
               HasSubstr("1 gradients for 2 outputs"));
-  EXPECT_EQ(message_of([&] { backward({x.detach()}); }), "[backward] no output requires a gradient");
+  EXPECT_EQ(message_of([&] { backward({x.detach()}); }),
+            "[backward] no output requires a gradient, as nothing that they were computed from does "
+            "(set_requires_grad()), or under a NoGradGuard");
 }
 
 TEST(Engine, SaysWhichOperatorReturnedAWrongGradient) {

@@ -163,6 +163,53 @@ TEST(Hessian, OfALinearFunctionIsZero) {
   EXPECT_TRUE(bit_equal(hessian_vector_product(linear_part, x, x).second, zeros({2}, {.dtype = DType::f64})));
 }
 
+TEST(Vmap, CallsAFunctionForEverySliceAndStacksWhatItGives) {
+  const Tensor a = numbers({1, 2, 3, 4, 5, 6}, {2, 3}), b = numbers({10, 20});
+  const auto dot = [](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>{matmul(in[0], in[0]) + in[1], in[0]};
+  };
+  const std::vector<Tensor> found = vmap(dot, {a, b});
+  EXPECT_TRUE(bit_equal(found[0], numbers({24, 97})));
+  EXPECT_TRUE(bit_equal(found[1], a));
+  const auto twice = [](const Tensor& column) { return column * 2.0; };
+  EXPECT_TRUE(bit_equal(vmap(twice, a, -1), contiguous(transpose(a * 2.0, 0, 1))));
+  EXPECT_TRUE(bit_equal(vmap(twice, a, 1, 1), a * 2.0));
+}
+
+TEST(Vmap, GivesTheGradientOfEveryExampleAndCanBeDifferentiated) {
+  const Tensor w = numbers({0.5, -1, 2}), x = numbers({1, 2, 3, 4, 5, 6}, {2, 3}).set_requires_grad();
+  const auto gradient = [&](const Tensor& example) {
+    const Tensor weight = w.detach().set_requires_grad();
+    return grad({square(sum(weight * example))}, {weight}, {}, {.create_graph = true})[0];
+  };
+  const Tensor each = vmap(gradient, x);
+  for (std::int64_t i = 0; i < 2; ++i) EXPECT_TRUE(bit_equal(each[i], x[i] * (2.0 * sum(w * x[i]))));
+  sum(vmap([](const Tensor& row) { return sum(square(row)); }, x)).backward();
+  EXPECT_TRUE(bit_equal(x.grad(), x.detach() * 2.0));
+}
+
+TEST(Vmap, RefusesWhatHasNoSlices) {
+  const auto same = [](const std::vector<Tensor>& in) { return in; };
+  EXPECT_EQ(
+      error_of<ShapeError>([&] {
+        vmap(same, {ones({2, 3}), ones({3})});
+      }),
+      "[vmap] inputs need slices along dimension 0, all as many: input 0 (2, 3) f32 on cpu, input 1 (3,) f32 on cpu");
+  EXPECT_EQ(error_of<ShapeError>([&] {
+              vmap(same, {ones({0, 3})});
+            }),
+            "[vmap] inputs need slices along dimension 0, all as many: input 0 (0, 3) f32 on cpu");
+  EXPECT_EQ(error_of<ShapeError>([&] { vmap(same, {}); }),
+            "[vmap] inputs need slices along dimension 0, all as many: no inputs");
+  EXPECT_EQ(error_of<IndexError>([&] { vmap(same, {ones({})}); }), "[vmap] dimension 0 is out of range for shape ()");
+  int calls = 0;
+  const auto fickle = [&](const std::vector<Tensor>& in) {
+    return std::vector<Tensor>(static_cast<std::size_t>(++calls), in[0]);
+  };
+  EXPECT_EQ(error_of<ValueError>([&] { vmap(fickle, {ones({2})}); }),
+            "[vmap] the function gave 2 outputs of slice 1, and 1 of the first");
+}
+
 TEST(Functional, LeavesGradientsAndMemoryAsTheyWere) {
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
   const std::int64_t nodes = live_node_count();

@@ -128,7 +128,7 @@ TEST(Gradcheck, RefusesLowPrecisionUnlessAllowed) {
   EXPECT_TRUE(
       gradcheck(function, {x}, {.epsilon = 1e-2, .relative = 1e-2, .absolute = 1e-3, .allow_low_precision = true}));
   EXPECT_EQ(message_of<ValueError>([&] { gradcheck(function, {x.detach()}); }),
-            "[gradcheck] no input requires a gradient");
+            "[gradcheck] no input requires a gradient: set_requires_grad() says which to check");
 }
 
 /// Takes x, and holds a weight of its own, as modules do; its weight's gradient is `factor` times the right one.

@@ -56,6 +56,49 @@ TEST(ANumberForAList, NamesOneDimensionOrOneSize) {
                 "sum(x, true) is no sum over dimension 1");
 }
 
+template <class... Numbers>
+concept Reduces = requires(const Tensor& x, Numbers... numbers) {
+  sum(x, numbers...);
+  mean(x, numbers...);
+  variance(x, numbers...);
+  stddev(x, numbers...);
+  prod(x, numbers...);
+  max(x, numbers...);
+  min(x, numbers...);
+  log_sum_exp(x, numbers...);
+  any(x, numbers...);
+  all(x, numbers...);
+  argmax(x, numbers...);
+  argmin(x, numbers...);
+  norm(x, 2.0, numbers...);
+};
+template <class... Numbers>
+concept AnyReduces = requires(const Tensor& x, Numbers... numbers) {
+  sum(x, numbers...);
+}
+|| requires(const Tensor& x, Numbers... numbers) { mean(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { variance(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { stddev(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { prod(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { max(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { min(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { log_sum_exp(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { any(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { all(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { argmax(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { argmin(x, numbers...); }
+|| requires(const Tensor& x, Numbers... numbers) { norm(x, 2.0, numbers...); };
+
+TEST(ASecondNumber, IsNoWordOnWhetherReducedDimensionsStay) {
+  static_assert(Reduces<int> && Reduces<int, bool> && Reduces<std::int64_t, bool>);
+  static_assert(!AnyReduces<int, int> && !AnyReduces<int, std::int64_t> && !AnyReduces<int, double>,
+                "sum(x, 0, 1) is neither sum(x, {0, 1}) nor sum(x, 0, true): it does not compile");
+  const Tensor x = from_zero({2, 3});
+  EXPECT_EQ(sum(x, {0, 1}).item(), 15.0);
+  EXPECT_EQ(sum(x, {0, 1}, true).shape(), (Shape{1, 1}));
+  EXPECT_EQ(argmax(x, 0, true).shape(), (Shape{1, 3}));
+}
+
 TEST(Comparisons, AreElementwiseWithTensorsAndNumbers) {
   const Tensor x = f64_vector({-1, 0, 0.5, 2}), y = f64_vector({0, 0, 1, 1});
   EXPECT_EQ(numbers_of(x < y), (Doubles{1, 0, 1, 0}));
@@ -85,11 +128,9 @@ TEST(Comparisons, OfIntegersTakeNumbersOfTheirDtypeOnly) {
   const Tensor x = from_data<std::int64_t>({1, 2, 3}, 3), small = to(x, DType::u8), flags = x > 1.0;
   EXPECT_EQ(numbers_of(x >= 2.0), (Doubles{0, 1, 1}));
   EXPECT_EQ(numbers_of(flags == 1.0), (Doubles{0, 1, 1}));
-  EXPECT_EQ(error_of<ValueError>([&] { return x < 2.5; }), "[less] the number is none of the dtype: x (3,) i64 on cpu");
-  EXPECT_EQ(error_of<ValueError>([&] { return small > -1.0; }),
-            "[greater] the number is none of the dtype: x (3,) u8 on cpu");
-  EXPECT_EQ(error_of<ValueError>([&] { maximum(x, unbounded); }),
-            "[maximum] the number is none of the dtype: x (3,) i64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { return x < 2.5; }), "[less] 2.5 is no i64: x (3,) i64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { return small > -1.0; }), "[greater] -1 is no u8: x (3,) u8 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { maximum(x, unbounded); }), "[maximum] inf is no i64: x (3,) i64 on cpu");
   EXPECT_EQ(error_of<DTypeError>([&] { return flags & x; }),
             "[&] operands differ in dtype: lhs (3,) bool on cpu, rhs (3,) i64 on cpu");
   EXPECT_EQ(error_of<DTypeError>([&] { return ~x; }), "[~] needs bool tensors: x (3,) i64 on cpu");
@@ -121,7 +162,15 @@ TEST(Index, SelectsSlicesAndAddsDimensions) {
   EXPECT_EQ((x[{1, ellipsis, 2, 3}].item()), 23.0) << "an ellipsis may stand for nothing";
   EXPECT_TRUE((x[{0, slice(1, 2)}].shares_storage_with(x)));
   EXPECT_EQ(x[{0}].shape(), x[0].shape());
-  EXPECT_EQ(error_of<IndexError>([&] { x[2]; }), "[select] index 2 is out of range for dimension 0 of shape (2, 3, 4)");
+  EXPECT_EQ(error_of<IndexError>([&] { x[2]; }), "[index] 2 is out of range for dimension 0: x (2, 3, 4) f64 on cpu");
+  const auto refused = [&](const Indices& indices) { return error_of<IndexError>([&] { x[indices]; }); };
+  EXPECT_EQ(refused({0, -4}), "[index] -4 is out of range for dimension 1: x (2, 3, 4) f64 on cpu");
+  EXPECT_EQ(refused({new_axis, slice(), ellipsis, 4}),
+            "[index] 4 is out of range for dimension 2: x (2, 3, 4) f64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] {
+              x[{0, slice(3, 0, -1)}];
+            }),
+            "[index] step -1 of dimension 1 is not positive; flip() reverses: x (2, 3, 4) f64 on cpu");
   EXPECT_EQ(error_of<IndexError>([&] { x[{0, 0, 0, 0}]; }), "[index] 4 indices are too many: x (2, 3, 4) f64 on cpu");
   EXPECT_EQ(error_of<IndexError>([&] {
               x[{ellipsis, 0, ellipsis}];
@@ -254,7 +303,7 @@ TEST(Assignment, RefusesWhatDoesNotFitAndChangesNothing) {
   EXPECT_EQ(error_of<ShapeError>([&] { unfold(x, 0, 2) += 1.0; }),
             "[+=] several elements of the left side share one place: lhs (2, 2) f64 on cpu");
   EXPECT_EQ(error_of<ValueError>([&] { to(x, DType::i64) += 0.5; }),
-            "[+=] integers take whole numbers only: x (3,) i64 on cpu");
+            "[+=] integers take whole numbers only, not 0.5: x (3,) i64 on cpu");
   EXPECT_EQ(numbers_of(x), (Doubles{0, 1, 2}));
   EXPECT_EQ(x.storage()->version(), 0u);
 }
@@ -284,10 +333,10 @@ TEST(Split, CutsBySizesAndIntoChunks) {
   EXPECT_EQ(chunk(x, 5).size(), 4u) << "pieces of two";
   EXPECT_EQ(chunk(x, 100).size(), 7u);
   EXPECT_EQ(chunk(from_zero({2, 0}), 3, 1).size(), 1u);
-  const std::string text = "[split] the sizes do not add up to dimension 0: x (7,) f64 on cpu";
-  EXPECT_EQ(error_of<ShapeError>([&] { split(x, {2, 4}, 0); }), text);
-  EXPECT_EQ(error_of<ShapeError>([&] { split(x, {8, -1}, 0); }), text);
-  EXPECT_EQ(error_of<ShapeError>([&] { split(x, {4, 4}, 0); }), text);
+  const std::string text = " do not add up to dimension 0: x (7,) f64 on cpu";
+  EXPECT_EQ(error_of<ShapeError>([&] { split(x, {2, 4}, 0); }), "[split] sizes 2, 4" + text);
+  EXPECT_EQ(error_of<ShapeError>([&] { split(x, {8, -1}, 0); }), "[split] sizes 8, -1" + text);
+  EXPECT_EQ(error_of<ShapeError>([&] { split(x, {4, 4}, 0); }), "[split] sizes 4, 4" + text);
 }
 
 }  // namespace

@@ -177,13 +177,25 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
   EXPECT_EQ(text_of<DTypeError>([] { where(f32({2}), f32({2}), f32({2})); }),
             "[where] the condition must be bool: cond (2,) f32 on cpu, a (2,) f32 on cpu, b (2,) f32 on cpu");
   EXPECT_EQ(text_of<DTypeError>([] { mean(i64({2})); }), "[mean] needs a floating dtype: x (2,) i64 on cpu");
-  EXPECT_EQ(text_of<ValueError>([] { i64({2}) * 0.5; }),
-            "[affine] integers take whole numbers only: x (2,) i64 on cpu");
-  EXPECT_EQ(text_of<ValueError>([] { i64({2}) / 2.5; }), "[div] integers take whole numbers only: x (2,) i64 on cpu");
+  const auto refused = [](const std::function<void(const Tensor&)>& f) {
+    return text_of<ValueError>([&] { f(i64({2})); });
+  };
+  const std::string whole = "integers take whole numbers only, not 1.5: x (2,) i64 on cpu";
+  EXPECT_EQ(refused([](const Tensor& x) { x + 1.5; }), "[add] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { 1.5 + x; }), "[add] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { x - 1.5; }), "[sub] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { 1.5 - x; }), "[sub] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { x * 1.5; }), "[mul] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { 1.5 * x; }), "[mul] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { x / 1.5; }), "[div] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { x > 1.5; }), "[greater] 1.5 is no i64: x (2,) i64 on cpu");
+  EXPECT_EQ(text_of<DTypeError>([] { boolean({2}) + 1.0; }), "[add] bool is no number: x (2,) bool on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { Tensor() * 2.0; }), "[mul] x is undefined");
+  EXPECT_EQ(text_of<Error>([] { Tensor().item(); }), "[item] the tensor is undefined");
   EXPECT_EQ(text_of<ValueError>([] { dropout(f32({2}), 1.0); }),
-            "[dropout] probability 1.000000 is outside [0, 1): x (2,) f32 on cpu");
+            "[dropout] probability 1 is outside [0, 1): x (2,) f32 on cpu");
   EXPECT_EQ(text_of<ValueError>([] { clamp(f32({2}), 1.0, 0.0); }),
-            "[clamp] the lower bound is above the upper: x (2,) f32 on cpu");
+            "[clamp] the lower bound 1 is above the upper 0: x (2,) f32 on cpu");
   EXPECT_EQ(text_of<ShapeError>([] {
               rope(f32({1, 2, 3, 5}));
             }),

@@ -36,7 +36,7 @@ TEST(Linspace, EndsWhereItIsToldTo) {
   EXPECT_EQ(linspace(3, 9, 0).count(), 0);
   EXPECT_EQ(linspace(0.0, 0.1, 1000, {.dtype = DType::f64}).to_vector<double>().back(), 0.1);
   EXPECT_EQ(error_of<ValueError>([] { linspace(0, 1, -1); }),
-            "[linspace] no finite range: start 0.000000, stop 1.000000, elements -1");
+            "[linspace] no finite range: start 0, stop 1, elements -1");
   EXPECT_THROW(linspace(0, INFINITY, 3), ValueError);
 }
 
@@ -58,8 +58,7 @@ TEST(Arange, StopsBelowItsBound) {
 }
 
 TEST(Arange, RefusesRangesWithoutEnd) {
-  EXPECT_EQ(error_of<ValueError>([] { arange(0, 1, 0); }),
-            "[arange] no finite range: start 0.000000, stop 1.000000, step 0.000000");
+  EXPECT_EQ(error_of<ValueError>([] { arange(0, 1, 0); }), "[arange] no finite range: start 0, stop 1, step 0");
   EXPECT_THROW(arange(0, INFINITY), ValueError);
   EXPECT_THROW(arange(NAN, 1), ValueError);
   EXPECT_THROW(arange(0, 1, NAN), ValueError);

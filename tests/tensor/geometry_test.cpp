@@ -260,17 +260,17 @@ TEST(Geometry, ReshapedEmptyIsAlwaysAView) {
 TEST(Geometry, InferShapeFillsInMinusOne) {
   EXPECT_EQ(infer_shape("reshape", {2, -1, 3}, 12), (Shape{2, 2, 3}));
   EXPECT_EQ(infer_shape("reshape", {-1}, 1), Shape{1});
-  EXPECT_EQ(infer_shape("reshape", {}, 1), Shape{});
+  EXPECT_EQ(infer_shape("reshape", {}, Shape{1}), Shape{});
   EXPECT_EQ(infer_shape("reshape", {-1, 5}, 0), (Shape{0, 5}));
-  const auto refused = [](const Shape& wanted, std::int64_t elements) {
-    return error_of<ShapeError>([&] { infer_shape("reshape", wanted, elements); });
+  const auto refused = [](const Shape& wanted, const Shape& present) {
+    return error_of<ShapeError>([&] { infer_shape("reshape", wanted, present); });
   };
-  EXPECT_EQ(refused({3, -1}, 8), "[reshape] shape (3, -1) does not hold 8 elements");
-  EXPECT_EQ(refused({-1, -1}, 4), "[reshape] only one size can be -1: (-1, -1)");
-  EXPECT_EQ(refused({-1, 0}, 0), "[reshape] shape (-1, 0) does not hold 0 elements") << "any size would do";
-  EXPECT_EQ(refused({-2, -2}, 4), "[reshape] shape (-2, -2) does not hold 4 elements");
-  EXPECT_EQ(refused({2, 3}, 5), "[reshape] shape (2, 3) does not hold 5 elements");
-  EXPECT_EQ(refused({}, 0), "[reshape] shape () does not hold 0 elements");
+  EXPECT_EQ(refused({3, -1}, {2, 4}), "[reshape] shape (3, -1) does not hold the 8 elements of (2, 4)");
+  EXPECT_EQ(refused({-1, -1}, 4), "[reshape] only one size can be -1: (-1, -1) for (4,)");
+  EXPECT_EQ(refused({-1, 0}, 0), "[reshape] shape (-1, 0) does not hold the 0 elements of (0,)") << "any size would do";
+  EXPECT_EQ(refused({-2, -2}, 4), "[reshape] shape (-2, -2) does not hold the 4 elements of (4,)");
+  EXPECT_EQ(refused({2, 3}, 5), "[reshape] shape (2, 3) does not hold the 5 elements of (5,)");
+  EXPECT_EQ(refused({}, 0), "[reshape] shape () does not hold the 0 elements of (0,)");
 }
 
 TEST(Geometry, ExtentCoversExactlyTheElements) {

@@ -199,7 +199,9 @@ TEST(GradRecord, AGradientLooksLikeItsTensor) {
 }
 
 TEST(GradRecord, BackwardNeedsOneThatRequiresAGradient) {
-  EXPECT_EQ(error_of<Error>([] { zeros({}).backward(); }), "[backward] the tensor requires no gradient: () f32 on cpu");
+  EXPECT_EQ(error_of<Error>([] { zeros({}).backward(); }),
+            "[backward] the tensor requires no gradient, as nothing that it was computed from does "
+            "(set_requires_grad()), or under a NoGradGuard: () f32 on cpu");
   const Tensor x = wanting_gradient({});
   x.backward();
   EXPECT_EQ(static_cast<FixedRecord&>(*x.grad_record()).backwards, 1);
