@@ -137,6 +137,7 @@ AttendCall prepare_call(std::int64_t width, std::int64_t queries, std::int64_t k
   call.scale = options.scale.value_or(width > 0 ? 1.0 / std::sqrt(static_cast<double>(width)) : 1.0);
   call.softcap = options.softcap.value_or(0.0);
   call.dropout = options.dropout;
+  call.first_batch = options.first_batch;
   if (options.dropout > 0.0) call.dropout_key = (options.generator ? *options.generator : default_generator()).take(1);
   call.dq_over_out = options.dq_over_out;
   return call;
@@ -156,6 +157,7 @@ kernels::AttentionScores AttendCall::scores(const AttendOperands& x) const {
   result.sinks = view_or_none(x.sinks);
   result.dropout = dropout;
   result.dropout_key = dropout_key;
+  result.first_batch = first_batch;
   return result;
 }
 
@@ -223,9 +225,10 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (const auto& at = options.key_positions; at.gap_begin < 0 || at.gap_begin > k.size(1) || at.gap < 0)
     refuse("a gap of " + std::to_string(at.gap) + " positions before key " + std::to_string(at.gap_begin) +
            " is none between these keys");
+  if (options.first_batch < 0) refuse("the first batch entry is " + std::to_string(options.first_batch));
   // kernels/definition/attention_dropout.h counts batches and heads in 16 bits each.
   constexpr std::int64_t countable = std::int64_t{1} << 16;
-  if (options.dropout > 0.0 && (q.size(0) > countable || q.size(2) > countable))
+  if (options.dropout > 0.0 && (options.first_batch + q.size(0) > countable || q.size(2) > countable))
     refuse("dropout takes at most 65536 batches and 65536 heads");
   if (options.dq_over_out && v.size(3) != q.size(3)) refuse("dq_over_out needs values as wide as queries");
   return wants_gradient({q, k, v, options.bias, options.sinks});

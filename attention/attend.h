@@ -40,6 +40,8 @@ struct AttendOptions {
   /// range and (batch, head, i, j) alone. The others are scaled by 1 / (1 - p); lse is not affected.
   double dropout = 0.0;
   Generator* generator = nullptr;  // default_generator() where null
+  /// The number of the first batch entry where this is a part of a larger batch, for what is dropped.
+  std::int64_t first_batch = 0;
 
   /// Inference: the result may be written over q, which must not be used afterwards. Needs Dv == D, no gradient,
   /// q apart from the other operands and a pattern of one pass; ValueError otherwise.

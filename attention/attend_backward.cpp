@@ -111,7 +111,7 @@ Tensor broadcast_bias_gradient(const AttendCall& call, const AttendOperands& x, 
       const auto one = [&](const Tensor& y) { return slice(y, 0, b, b + 1); };
       AttendOperands y{part(x.q, 1), one(x.k), one(x.v), part(whole, 2), x.alibi, x.sinks};
       kernels::AttentionScores scores = call.scores(y);
-      scores.first_batch = b;
+      scores.first_batch = call.first_batch + b;
       const Tensor slab = Tensor::empty(y.bias.shape(), x.bias.options());
       kernels::AttentionGradients gradients{.dq = {}, .dk = {}, .dv = {}, .dbias = slab.view()};
       const auto compiled = call.pattern.compile(
@@ -181,7 +181,9 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
   if (call.dropout > 0.0) {
     const auto dropout = kernels::AttentionDropout::make(call.dropout_key, call.dropout);
     weights = weights * tabulated({batch, heads, queries, keys}, options, [&](auto b, auto h, auto i, auto j) {
-                return dropout.keeps(b, h, i + call.q_offset, call.keys.position(j)) ? 1.0 / (1.0 - call.dropout) : 0.0;
+                return dropout.keeps(call.first_batch + b, h, i + call.q_offset, call.keys.position(j))
+                           ? 1.0 / (1.0 - call.dropout)
+                           : 0.0;
               });
   }
   const Tensor out = permute(matmul(weights, repeated_for_queries(to(x.v, compute), group)), {0, 2, 1, 3});

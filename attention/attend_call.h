@@ -33,6 +33,7 @@ struct AttendCall {
   kernels::PositionMap keys;  // of all, also where they are divided among ranks
   double scale = 1.0, softcap = 0.0, dropout = 0.0;
   kernels::RandomKey dropout_key;
+  std::int64_t first_batch = 0;
   bool dq_over_out = false;
 
   kernels::AttentionScores scores(const AttendOperands& x) const;

@@ -1,12 +1,14 @@
-// What processes cost a ring: forward and backward of one sequence on two ranks, in turns as two threads of rank 0
-// (LocalGroup) and as two processes (MPI), a thread each; and how much of it the ranks wait.
+// What processes cost a ring: forward and backward of one sequence on the ranks of mpirun, in turns as threads of
+// rank 0 (LocalGroup) and as processes (MPI), a thread each; how much of it the ranks wait, and what both use of the
+// cores.
 //
 //   mpirun -n 2 --bind-to none ring_overhead [turns] [tokens] [window]
 //
-// Expected: a table of medians; no more than 10 % between the two, and the same bits.
+// Expected: medians; no more than 10 % between the two, and the same bits.
 #define OMPI_SKIP_MPICXX 1
 #include <fmt/format.h>
 #include <mpi.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -28,9 +30,14 @@ using namespace poolgrad;
 using namespace poolgrad::attention;
 using Clock = std::chrono::steady_clock;
 
-constexpr int ranks = 2;
-
 double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+/// Seconds that the threads of this process have run.
+double processor_seconds() {
+  timespec used{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
 
 /// Adds up what a rank spends in start() and wait().
 class TimedCommunicator : public Communicator {
@@ -71,7 +78,7 @@ Turn pass(const Tensor (&whole)[3], const Pattern& pattern, const std::shared_pt
   Turn turn;
   std::vector<Tensor> own;
   for (const Tensor& x : whole)
-    own.push_back(take_shard(x, Layout::zigzag, communicator->rank(), ranks).set_requires_grad());
+    own.push_back(take_shard(x, Layout::zigzag, communicator->rank(), communicator->size()).set_requires_grad());
   const Clock::time_point then = Clock::now();
   const auto timed = std::make_shared<TimedCommunicator>(communicator, turn.waiting);
   sum(ring_attend(own[0], own[1], own[2], pattern, timed, {.layout = Layout::zigzag}).out).backward();
@@ -101,41 +108,48 @@ int main(int argc, char** argv) {
   kernels::set_num_threads(1);
   parallel::MpiWorld world;
   const auto all = world.communicator();
-  if (all->size() != ranks) {
-    if (all->rank() == 0) fmt::print(stderr, "[ring_overhead] needs 2 ranks: mpirun -n 2 ring_overhead\n");
-    return 2;
-  }
+  const int ranks = all->size();
   Generator generator(1);
   Tensor whole[3];
   for (Tensor& x : whole) x = randn({1, tokens, 2, 64}, {}, generator);
   const Pattern pattern = Pattern::window(window - 1, 0);
-  std::vector<double> threads, processes, threads_wait, processes_wait, ratios;
+  std::vector<double> threads, processes, threads_wait, processes_wait, threads_used, processes_used, ratios;
   bool same = true;
   for (std::int64_t n = 0; n <= turns; ++n) {  // the first is not counted
-    Turn local[ranks], mine;
+    Turn mine;
+    std::vector<Turn> local(static_cast<std::size_t>(ranks));
+    const double before = processor_seconds();
     if (all->rank() == 0) {
       LocalGroup group(ranks);
       group.run(1, [&](Communicator& one, int) {
         kernels::set_num_threads(1);
-        local[one.rank()] = pass(whole, pattern, group.communicator(one.rank()));
+        local[static_cast<std::size_t>(one.rank())] = pass(whole, pattern, group.communicator(one.rank()));
       });
     }
+    const double local_used = processor_seconds() - before;
     meet();
+    const double then = processor_seconds();
     world.run([&] { mine = pass(whole, pattern, all); });
+    double used = processor_seconds() - then;
     meet();
+    MPI_Allreduce(MPI_IN_PLACE, &used, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
     if (all->rank() != 0 || n == 0) continue;
     same = same && bit_equal(mine.dk, local[0].dk);
-    threads.push_back(std::max(local[0].seconds, local[1].seconds)), processes.push_back(mine.seconds);
+    const auto slower = [](const Turn& a, const Turn& b) { return a.seconds < b.seconds; };
+    threads.push_back(std::ranges::max_element(local, slower)->seconds), processes.push_back(mine.seconds);
     threads_wait.push_back(local[0].waiting), processes_wait.push_back(mine.waiting);
+    threads_used.push_back(local_used), processes_used.push_back(used);
     ratios.push_back(processes.back() / threads.back());
   }
   if (all->rank() == 0)
     fmt::print(
-        "{} tokens, window of {}, {} turns, medians\n  threads    {:.3f} s, {:.1f} % waiting\n  processes  {:.3f} s, "
-        "{:.1f} % waiting\n  processes over threads, turn by turn: {:.3f} ({:.3f} to {:.3f}); bits {}\n",
-        tokens, window, turns, median(threads), 100 * median(threads_wait) / median(threads), median(processes),
-        100 * median(processes_wait) / median(processes), median(ratios),
-        *std::min_element(ratios.begin(), ratios.end()), *std::max_element(ratios.begin(), ratios.end()),
-        same ? "the same" : "DIFFER");
+        "{} ranks, {} tokens, window of {}, {} turns, medians\n  threads    {:.3f} s, {:.1f} % waiting, {:.3f} s of "
+        "the cores\n  "
+        "processes  {:.3f} s, {:.1f} % waiting, {:.3f} s of the cores\n  processes over threads, turn by turn: {:.3f} "
+        "({:.3f} to {:.3f}); bits {}\n",
+        ranks, tokens, window, turns, median(threads), 100 * median(threads_wait) / median(threads),
+        median(threads_used), median(processes), 100 * median(processes_wait) / median(processes),
+        median(processes_used), median(ratios), *std::min_element(ratios.begin(), ratios.end()),
+        *std::max_element(ratios.begin(), ratios.end()), same ? "the same" : "DIFFER");
   return same ? 0 : 1;
 }

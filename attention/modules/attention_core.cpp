@@ -39,7 +39,8 @@ AttendOptions AttentionCore::attend_options(const AttentionCall& call) const {
           .alibi = call.alibi,
           .sinks = call.sinks,
           .dropout = dropout(),
-          .generator = options_.generator};
+          .generator = options_.generator,
+          .first_batch = call.first_batch};
 }
 
 Tensor AttentionCore::attend_by(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,

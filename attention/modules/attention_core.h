@@ -30,6 +30,8 @@ struct AttentionCall {
   /// Positions of the whole sequences of which q, k and v are this rank's part; 0: it follows from the core. Only for
   /// cores that divide sequences.
   std::int64_t whole = 0;
+  /// AttendOptions::first_batch.
+  std::int64_t first_batch = 0;
 };
 
 /// Options that all cores share.

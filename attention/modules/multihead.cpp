@@ -177,7 +177,7 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   const std::int64_t position = state ? state->length : 0;
   const kernels::PositionMap positions = divided ? part_.positions : positions_from(position, x);
   Projected projected = project(x, x, x, positions, positions);
-  AttentionCall call{.causal = options_.causal, .whole = divided ? part_.whole : 0};
+  AttentionCall call{.causal = options_.causal, .whole = divided ? part_.whole : 0, .first_batch = part_.first_row};
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
     if (!pattern)

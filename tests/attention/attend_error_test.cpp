@@ -90,6 +90,7 @@ TEST(AttendErrors, CoverEveryOption) {
   const Tensor many = expand(zeros({1, 1, 1, 1}), {1, 1, 65537, 1});
   EXPECT_THAT(error_of<ValueError>([&] { attend(many, many, many, Pattern::dense(), {.dropout = 0.5}); }),
               HasSubstr("dropout takes at most 65536 batches and 65536 heads"));
+  EXPECT_THAT(refusal<ValueError>({.first_batch = -1}), HasSubstr("the first batch entry is -1"));
   EXPECT_THAT(refusal<ValueError>({}, Pattern::dilated({8}, {2}, {.require_divisible = true})), HasSubstr("8"));
 }
 

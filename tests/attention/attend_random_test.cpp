@@ -71,6 +71,7 @@ Call random_call(Dice& dice, const Sizes& s, Generator& generator) {
   if (dice.one_in(3)) options.alibi = alibi_slopes(s.heads, {.dtype = DType::f64});
   if (dice.one_in(3)) options.sinks = normal({s.heads}, 6);
   if (dice.one_in(3)) options.dropout = 0.1 * static_cast<double>(dice.roll(1, 9));
+  if (dice.one_in(3)) options.first_batch = dice.roll(0, 9);
   options.generator = &generator;
   if (dice.one_in(4)) (dice.one_in(2) ? call.grad_out : call.grad_lse) = {};
   for (Tensor* x : {&call.q, &call.k, &call.v})

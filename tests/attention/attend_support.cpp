@@ -43,7 +43,9 @@ oracle::Problem problem_of(const Call& call, const oracle::Multiplicity& m) {
   if (options.dropout > 0) {
     Generator generator = *options.generator;  // a copy: attend() takes the same range
     const auto dropout = kernels::AttentionDropout::make(generator.take(1), options.dropout);
-    p.keeps = [dropout](auto... at) { return dropout.keeps(at...); };
+    p.keeps = [dropout, first = options.first_batch](std::int64_t b, auto... at) {
+      return dropout.keeps(first + b, at...);
+    };
   }
   return p;
 }

@@ -3,10 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "autograd/engine/engine.h"
-#include "tests/parallel/training_support.h"
+#include "tests/parallel/moments.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::parallel::testing_support {
@@ -15,39 +12,19 @@ namespace {
 using attention::Communicator;
 using attention::LocalGroup;
 using poolgrad::testing_support::TemporaryFolder;
+using ::testing::AnyOf, ::testing::Each, ::testing::ElementsAre, ::testing::IsEmpty, ::testing::StartsWith;
 
-enum class Moment { before_a_step, in_the_backward_pass, between_buckets, before_saving, before_the_report };
+constexpr int ranks = 4;
 
-/// What every rank has heard where rank 2 of four throws then.
-std::vector<std::string> heard(Moment moment, const std::string& path) {
-  std::vector<std::string> heard(4);
-  LocalGroup group(4);
-  const auto train = [&](Communicator& one) {
-    const bool fails = one.rank() == 2;
-    const auto at = [&](Moment now) {
-      if (fails && moment == now) throw ValueError("out of luck");
-    };
-    RankOfRun rank({.batch = 4, .shard = true}, group.communicator(one.rank()), {2, 2});
-    HookHandle hook;
-    rank.losses(2);
-    at(Moment::before_a_step);
-    const std::vector<Tensor> parameters = rank.trainer.model().parameters();
-    const bool early = moment == Moment::in_the_backward_pass;
-    if (fails && (early || moment == Moment::between_buckets))
-      hook = register_hook(early ? parameters.back() : parameters[3], [](const Tensor& gradient) -> Tensor {
-        if (gradient.defined()) throw ValueError("out of luck");
-        return gradient;
-      });
-    rank.losses(1);
-    at(Moment::before_saving);
-    rank.trainer.save(path);
-    at(Moment::before_the_report);
-    rank.trainer.validate(1);
-  };
+/// What every rank has heard where one of them throws then.
+std::vector<std::string> heard_where(int culprit, Moment moment, const std::string& path) {
+  std::vector<std::string> heard(ranks);
+  LocalGroup group(ranks);
   try {
     group.run(1, [&](Communicator& one, int) {
+      const auto strikes = [&](Moment now) { return one.rank() == culprit && now == moment; };
       try {
-        train(one);
+        train_until(strikes, group.communicator(one.rank()), {2, 2}, path);
       } catch (const std::exception& error) {
         heard[static_cast<std::size_t>(one.rank())] = error.what();
         throw;
@@ -58,25 +35,46 @@ std::vector<std::string> heard(Moment moment, const std::string& path) {
   return heard;
 }
 
-TEST(TrainingEndings, AllHearOfARankThatThrowsAtAnyMoment) {
-  for (const Moment moment : {Moment::before_a_step, Moment::in_the_backward_pass, Moment::between_buckets,
-                              Moment::before_saving, Moment::before_the_report}) {
+class TrainingEndings : public ::testing::TestWithParam<Moment> {};
+INSTANTIATE_TEST_SUITE_P(At, TrainingEndings, ::testing::ValuesIn(all_moments),
+                         [](const auto& one) { return to_string(one.param); });
+
+TEST_P(TrainingEndings, AllHearOfTheRankThatThrowsAndTheCheckpointIsWhole) {
+  const Moment moment = GetParam();
+  for (int culprit = 0; culprit < ranks; ++culprit) {
+    SCOPED_TRACE(culprit);
     const TemporaryFolder folder;
-    const std::string path = folder.file("checkpoint.safetensors");
-    const std::vector<std::string> all = heard(moment, path);
-    EXPECT_EQ(all[2], "out of luck") << static_cast<int>(moment);
-    for (const std::size_t other : {0u, 1u, 3u})
-      EXPECT_EQ(all[other], "[exchange] rank 2 failed: out of luck") << static_cast<int>(moment) << " " << other;
-    const bool saved = std::filesystem::exists(path);  // all that are behind it may still fail, but it is whole
-    EXPECT_TRUE(moment == Moment::before_the_report || !saved) << static_cast<int>(moment);
-    const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(parent), {}), saved ? 1 : 0)
-        << "nothing is left behind";
-    if (!saved) continue;
-    RankOfRun alone({.batch = 4});
-    alone.trainer.resume(path);
-    EXPECT_EQ(alone.trainer.steps_done(), 3);
+    const std::string path = folder.file("run.safetensors");
+    std::vector<std::string> heard = heard_where(culprit, moment, path);
+
+    const bool file_fails = culprit == 0 && (moment == Moment::writing || moment == Moment::renaming);
+    const std::string own = heard[static_cast<std::size_t>(culprit)];
+    EXPECT_THAT(own, StartsWith(file_fails ? "[write] " + path + ": cannot " : "out of luck"));
+    heard.erase(heard.begin() + culprit);
+    const std::string told = "[exchange] rank " + std::to_string(culprit) + " failed: " + own;
+    if (moment == Moment::end)  // after it, nobody needs anybody
+      EXPECT_THAT(heard, Each(AnyOf(told, "")));
+    else
+      EXPECT_THAT(heard, Each(told));
+
+    const std::int64_t steps = steps_of(path);
+    if (moment < Moment::forward)
+      EXPECT_EQ(steps, 0);
+    else if (moment < Moment::renaming || file_fails)
+      EXPECT_EQ(steps, 2);
+    else if (moment == Moment::end || culprit == 0)
+      EXPECT_EQ(steps, 3);
+    else
+      EXPECT_THAT(steps, AnyOf(2, 3)) << "rank 0 hears of it before it writes, or after";
+    EXPECT_THAT(folder.names(), AnyOf(IsEmpty(), ElementsAre("run.safetensors"))) << "nothing is left behind";
   }
+}
+
+TEST(TrainingEndings, OfNobodyAreLate) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("run.safetensors");
+  EXPECT_THAT(heard_where(-1, Moment::end, path), Each(""));
+  EXPECT_EQ(steps_of(path), 3);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,13 +20,14 @@ using attention::Pattern;
 struct SharedRun {
   Pattern pattern = Pattern::causal();
   std::int64_t batch = 4, context = 24;
-  double dropout = 0.0;
+  double dropout = 0.0, attention_dropout = 0.0;
   nn::Positions positions = nn::Positions::rope;
   nn::OptimizerKind optimizer = nn::OptimizerKind::adamw;
   bool shard = false;
   std::int64_t steps = 20;
   DType dtype = DType::f64;
   std::optional<nn::LossScalerOptions> loss_scale = {};
+  double ema = 0;
 };
 
 inline nn::Corpus text_of_ranks(std::uint8_t sixth = 'a') {
@@ -40,10 +42,13 @@ inline nn::Corpus text_of_ranks(std::uint8_t sixth = 'a') {
   return {train, train.part(100, 600)};
 }
 
+/// What the trainer is given in place of a rank.
+using InPlaceOf = std::function<nn::Ranks*(TrainingRanks&)>;
+
 /// One rank of it, or the whole where there are no ranks.
 struct RankOfRun {
   explicit RankOfRun(const SharedRun& run, std::shared_ptr<attention::Communicator> all = {}, const Grid& grid = {},
-                     Layout layout = Layout::zigzag)
+                     Layout layout = Layout::zigzag, const InPlaceOf& other = {})
       : ranks(all ? std::make_unique<TrainingRanks>(all, grid, TrainingRanksOptions{layout, 1 << 11}) : nullptr),
         trainer(model_of(run), text_of_ranks(),
                 {.batch = run.batch,
@@ -52,7 +57,8 @@ struct RankOfRun {
                  .generator = &generator,
                  .loss_scale = run.loss_scale,
                  .optimizer = run.optimizer,
-                 .ranks = ranks.get(),
+                 .ema = run.ema,
+                 .ranks = other ? other(*ranks) : ranks.get(),
                  .shard_optimizer = run.shard}) {}
 
   std::unique_ptr<nn::LanguageModel> model_of(const SharedRun& run) {
@@ -68,8 +74,8 @@ struct RankOfRun {
                                 .positions = run.positions,
                                 .dropout = run.dropout,
                                 .dtype = run.dtype},
-        attention::attention_mixer(run.pattern, {.layer_norm = false, .post_norm = false, .output_deviation = 0.1}, {},
-                                   ring),
+        attention::attention_mixer(run.pattern, {.layer_norm = false, .post_norm = false, .output_deviation = 0.1},
+                                   {.dropout = run.attention_dropout, .generator = &generator}, ring),
         nn::ParameterOptions{.generator = &generator});
   }
 

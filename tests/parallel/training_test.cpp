@@ -8,6 +8,7 @@
 
 #include "autograd/engine/engine.h"
 #include "autograd/operators/arithmetic.h"
+#include "tensor/creation.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::parallel::testing_support {
@@ -79,6 +80,7 @@ TEST(TrainingOnRanks, HonourPatternsPositionsAndDropout) {
                         .batch = 2,
                         .context = 30,
                         .dropout = 0.2,
+                        .attention_dropout = 0.2,
                         .positions = number % 2 == 0 ? nn::Positions::rope : nn::Positions::learned,
                         .steps = 6};
     const std::vector<double> alone = history_alone(run);
@@ -87,6 +89,37 @@ TEST(TrainingOnRanks, HonourPatternsPositionsAndDropout) {
         << pattern.to_string();
     ++number;
   }
+}
+
+TEST(TrainingOnRanks, LeavesAModelOfWholeSequencesAlsoWhereAStepFails) {
+  on_ranks({.dropout = 0.1}, {1, 1}, Layout::zigzag, [](RankOfRun& rank) {
+    nn::LanguageModel& model = rank.trainer.model();
+    HookHandle hook = register_hook(model.parameters()[0], [](const Tensor&) -> Tensor { throw ValueError("no"); });
+    EXPECT_EQ(error_of<ValueError>([&] { rank.trainer.step(); }), "no");
+    hook.remove();
+    EXPECT_TRUE(model.training());
+    EXPECT_EQ(model.hidden(zeros({6, 24}, {DType::i64})).size(0), 6) << "more than the batch";
+  });
+}
+
+TEST(TrainingOnRanks, AreJudgedByTheAverageOfTheirParametersAndGoOnWithIt) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("averages.safetensors");
+  SharedRun run{.batch = 4, .steps = 9, .ema = 0.8};
+  const std::vector<double> alone = history_alone(run);
+  EXPECT_GT(largest_difference(history_alone({.batch = 4, .steps = 9}), alone), 1e-4) << "which is another one";
+  EXPECT_LT(largest_difference(history_of(run, {2, 2}), alone), 1e-10);
+  run.shard = true;
+  on_ranks(run, {1, 4}, Layout::zigzag, [&](RankOfRun& rank) {
+    rank.losses(5);
+    rank.trainer.save(path);
+  });
+  on_ranks(run, {2, 1}, Layout::zigzag, [&](RankOfRun& rank) {
+    rank.trainer.resume(path);
+    std::vector<double> rest = rank.losses(4);
+    rest.push_back(rank.trainer.validate(2).loss);
+    EXPECT_LT(largest_difference(rest, {alone.begin() + 10, alone.begin() + 19}), 1e-10);
+  });
 }
 
 TEST(TrainingOnRanks, HasTheSameBitsEachTime) {
