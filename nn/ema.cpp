@@ -11,6 +11,16 @@
 
 namespace poolgrad::nn {
 
+namespace {
+
+const Tensor& entry_of(const NamedTensors& state, const std::string& name) {
+  const auto entry = std::find_if(state.begin(), state.end(), [&](const auto& each) { return each.first == name; });
+  if (entry == state.end()) throw ValueError("[ema] the state has no " + name);
+  return entry->second;
+}
+
+}  // namespace
+
 EMA::EMA(const Module& module, EMAOptions options) : parameters_(module.named_parameters()), options_(options) {
   if (!(options.decay >= 0 && options.decay < 1))
     throw ValueError("[ema] the decay must be in [0, 1), but is " + std::to_string(options.decay));
@@ -58,22 +68,22 @@ NamedTensors EMA::state() const {
   return result;
 }
 
-void EMA::load(const NamedTensors& state) {
-  NamedTensors own = this->state();
-  std::vector<const Tensor*> found;
+void EMA::check(const NamedTensors& state) const {
+  const NamedTensors own = this->state();
   for (const auto& [name, tensor] : own) {
-    const auto entry = std::find_if(state.begin(), state.end(), [&](const auto& each) { return each.first == name; });
-    if (entry == state.end()) throw ValueError("[ema] the state has no " + name);
-    if (entry->second.shape() != tensor.shape() || entry->second.dtype() != tensor.dtype())
-      throw ValueError("[ema] the state does not fit: " + name + " " + describe(entry->second) + ", here " +
-                       describe(tensor));
-    found.push_back(&entry->second);
+    const Tensor& theirs = entry_of(state, name);
+    if (theirs.shape() != tensor.shape() || theirs.dtype() != tensor.dtype())
+      throw ValueError("[ema] the state does not fit: " + name + " " + describe(theirs) + ", here " + describe(tensor));
   }
-  if (found.back()->item() < 0) throw ValueError("[ema] the number of updates must not be negative");
   if (state.size() != own.size())
     throw ValueError("[ema] the state has " + std::to_string(state.size()) + " tensors, and " +
                      std::to_string(own.size()) + " are needed");
-  for (std::size_t i = 0; i < own.size(); ++i) own[i].second.copy_from(*found[i]);
+}
+
+void EMA::load(const NamedTensors& state) {
+  check(state);
+  if (entry_of(state, "updates").item() < 0) throw ValueError("[ema] the number of updates must not be negative");
+  for (const auto& [name, tensor] : this->state()) Tensor(tensor).copy_from(entry_of(state, name));
 }
 
 }  // namespace poolgrad::nn

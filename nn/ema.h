@@ -44,6 +44,8 @@ class EMA {
   NamedTensors state() const;
   /// Copies such a state in. Throws ValueError, changing nothing, where a name, shape or dtype does not fit.
   void load(const NamedTensors& state);
+  /// Throws what load() would, but for a negative number of updates: reads no element.
+  void check(const NamedTensors& state) const;
 
  private:
   NamedTensors parameters_, averages_;

@@ -84,6 +84,11 @@ Layer& Sequential::add(std::function<Tensor(const Tensor&)> function, const std:
   return add(std::make_unique<Lambda>(std::move(function)), name);
 }
 
+Layer& Sequential::add(Tensor (*function)(const Tensor&, GeluKind), const std::string& name) {
+  if (function == nullptr) throw ValueError("[lambda] a layer needs a function");
+  return add([function](const Tensor& x) { return function(x, GeluKind::exact); }, name);
+}
+
 Tensor Sequential::forward(const Tensor& x) {
   Tensor y = x;
   for (const std::unique_ptr<Layer>& layer : layers_) y = (*layer)(y);

@@ -9,7 +9,9 @@
 #include <utility>
 #include <vector>
 
+#include "autograd/operators/rows.h"
 #include "autograd/operators/unary.h"
+#include "autograd/operators/views.h"
 #include "nn/module.h"
 
 namespace poolgrad::nn {
@@ -132,10 +134,49 @@ class Lambda : public Layer {
   std::function<Tensor(const Tensor&)> function_;
 };
 
+// Functions of autograd/ as values, with what else they are told: parts of a Sequential, under PyTorch's names.
+
+struct ReLU {
+  Tensor operator()(const Tensor& x) const { return relu(x); }
+};
+struct LeakyReLU {
+  double negative_slope = 0.01;
+  Tensor operator()(const Tensor& x) const { return leaky_relu(x, negative_slope); }
+};
+struct GELU {
+  GeluKind kind = GeluKind::exact;
+  Tensor operator()(const Tensor& x) const { return gelu(x, kind); }
+};
+struct SiLU {
+  Tensor operator()(const Tensor& x) const { return silu(x); }
+};
+struct Softplus {
+  Tensor operator()(const Tensor& x) const { return softplus(x); }
+};
+struct Sigmoid {
+  Tensor operator()(const Tensor& x) const { return sigmoid(x); }
+};
+struct Tanh {
+  Tensor operator()(const Tensor& x) const { return tanh(x); }
+};
+struct Softmax {
+  std::int64_t dim = -1;
+  Tensor operator()(const Tensor& x) const { return softmax(x, dim); }
+};
+struct LogSoftmax {
+  std::int64_t dim = -1;
+  Tensor operator()(const Tensor& x) const { return log_softmax(x, dim); }
+};
+/// Merges dimensions [first, last]; all but the batch's.
+struct Flatten {
+  std::int64_t first = 1, last = -1;
+  Tensor operator()(const Tensor& x) const { return flatten(x, first, last); }
+};
+
 /// Layers one after another; the identity where there are none. Its parts are layers, which it owns, and functions of a
 /// tensor, which become Lambdas. They are called "0", "1", ... by their place, or as add() is told.
 ///
-///   nn::Sequential mlp(std::make_unique<nn::Linear>(784, 128), relu, std::make_unique<nn::Linear>(128, 10));
+///   nn::Sequential mlp(std::make_unique<nn::Linear>(784, 128), nn::GELU(), std::make_unique<nn::Linear>(128, 10));
 class Sequential : public Layer {
  public:
   template <class... Parts>
@@ -146,6 +187,8 @@ class Sequential : public Layer {
   /// Appends a part and returns it. Throws ValueError for a null pointer, and as add_module() for the name.
   Layer& add(std::unique_ptr<Layer> layer, const std::string& name = "");
   Layer& add(std::function<Tensor(const Tensor&)> function, const std::string& name = "");
+  /// gelu itself, of its usual kind.
+  Layer& add(Tensor (*function)(const Tensor&, GeluKind), const std::string& name = "");
 
   Tensor forward(const Tensor& x) override;
 

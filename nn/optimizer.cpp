@@ -1,5 +1,7 @@
 #include "nn/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -28,6 +30,22 @@ namespace {
 
 constexpr std::uint64_t unknown_version = std::numeric_limits<std::uint64_t>::max();
 
+/// An option under its name.
+using Option = std::pair<const char*, double>;
+
+std::string said(const Option& option) { return fmt::format("{} {}", option.first, option.second); }
+
+/// Throws ValueError that names the first of the options that is negative, or no number.
+void refuse_negative(const std::string& op, std::initializer_list<Option> options) {
+  for (const Option& option : options)
+    if (!(option.second >= 0)) throw ValueError("[" + op + "] must not be negative: " + said(option));
+}
+/// The same outside [0, 1).
+void refuse_outside(const std::string& op, std::initializer_list<Option> options) {
+  for (const Option& option : options)
+    if (!(option.second >= 0 && option.second < 1)) throw ValueError("[" + op + "] must be in [0, 1): " + said(option));
+}
+
 }  // namespace
 
 Optimizer::Optimizer(NamedTensors parameters, const Common& common)
@@ -38,7 +56,12 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common)
   for (const ParameterGroup& group : common.groups)
     if (!group.applies || !(group.rate >= 0) || !(group.weight_decay.value_or(0.0) >= 0))
       throw ValueError("[optimizer] a group needs a predicate, and a rate and a decay that are not negative: " +
-                       std::to_string(group.rate) + ", " + std::to_string(group.weight_decay.value_or(0.0)));
+                       said({"rate", group.rate}) + ", " + said({"decay", group.weight_decay.value_or(0.0)}) +
+                       (group.applies ? "" : ", no predicate"));
+  if (parameters_.empty() && !common.may_be_empty)
+    throw ValueError(
+        "[optimizer] no parameters: named_parameters() has those that a module was told of, by add_module() or as its "
+        "own");
   for (const auto& [name, parameter] : parameters_) {
     if (repeats_elements(parameter.geometry()))
       throw ShapeError("[optimizer] several elements of a parameter share one place: " + name + " " +
@@ -194,13 +217,12 @@ SGD::SGD(NamedTensors parameters, SGDOptions options)
     : Optimizer(std::move(parameters),
                 {options.learning_rate, options.weight_decay, false, options.master_weights, options.groups}),
       options_(options) {
-  if (options.learning_rate < 0 || options.momentum < 0 || options.weight_decay < 0)
-    throw ValueError("[sgd] learning rate, momentum and weight decay must not be negative: " +
-                     std::to_string(options.learning_rate) + ", " + std::to_string(options.momentum) + ", " +
-                     std::to_string(options.weight_decay));
+  refuse_negative("sgd", {{"learning_rate", options.learning_rate},
+                          {"momentum", options.momentum},
+                          {"weight_decay", options.weight_decay}});
   if (options.nesterov && (options.momentum == 0 || options.dampening != 0))
-    throw ValueError("[sgd] nesterov needs momentum and no dampening: " + std::to_string(options.momentum) + ", " +
-                     std::to_string(options.dampening));
+    throw ValueError("[sgd] nesterov needs momentum and no dampening: " + said({"momentum", options.momentum}) + ", " +
+                     said({"dampening", options.dampening}));
   if (options.momentum == 0) return;
   for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
 }
@@ -248,13 +270,10 @@ AdamW::AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredi
     : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
                                         options.master_weights, options.groups}),
       options_(options) {
-  if (options.learning_rate < 0 || options.epsilon < 0 || options.weight_decay < 0)
-    throw ValueError("[adamw] learning rate, epsilon and weight decay must not be negative: " +
-                     std::to_string(options.learning_rate) + ", " + std::to_string(options.epsilon) + ", " +
-                     std::to_string(options.weight_decay));
-  if (!(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1))
-    throw ValueError("[adamw] betas must be in [0, 1): " + std::to_string(options.beta1) + ", " +
-                     std::to_string(options.beta2));
+  refuse_negative(
+      "adamw",
+      {{"learning_rate", options.learning_rate}, {"epsilon", options.epsilon}, {"weight_decay", options.weight_decay}});
+  refuse_outside("adamw", {{"beta1", options.beta1}, {"beta2", options.beta2}});
   for (std::size_t i = 0; i < this->parameters().size(); ++i) {
     const auto& [name, parameter] = this->parameters()[i];
     const bool own = takes(name, parameter);
@@ -287,12 +306,8 @@ Lion::Lion(NamedTensors parameters, LionOptions options)
     : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
                                         options.master_weights, options.groups}),
       options_(options) {
-  if (options.learning_rate < 0 || options.weight_decay < 0)
-    throw ValueError("[lion] learning rate and weight decay must not be negative: " +
-                     std::to_string(options.learning_rate) + ", " + std::to_string(options.weight_decay));
-  if (!(options.beta1 >= 0 && options.beta1 < 1 && options.beta2 >= 0 && options.beta2 < 1))
-    throw ValueError("[lion] betas must be in [0, 1): " + std::to_string(options.beta1) + ", " +
-                     std::to_string(options.beta2));
+  refuse_negative("lion", {{"learning_rate", options.learning_rate}, {"weight_decay", options.weight_decay}});
+  refuse_outside("lion", {{"beta1", options.beta1}, {"beta2", options.beta2}});
   for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
 }
 
@@ -322,9 +337,10 @@ ParameterPredicate taken_by_adamw(const ParameterPredicate& left_to_adamw) {
 
 Muon::Muon(NamedTensors parameters, MuonOptions options)
     : AdamW(std::move(parameters), options.adamw, taken_by_adamw(options.left_to_adamw)), options_(options) {
-  if (!(options.momentum >= 0 && options.momentum < 1) || options.newton_schulz_steps < 1)
-    throw ValueError("[muon] the momentum must be in [0, 1), and a step of Newton and Schulz there must be: " +
-                     std::to_string(options.momentum) + ", " + std::to_string(options.newton_schulz_steps));
+  refuse_outside("muon", {{"momentum", options.momentum}});
+  if (options.newton_schulz_steps < 1)
+    throw ValueError("[muon] there must be a step of Newton and Schulz: newton_schulz_steps " +
+                     std::to_string(options.newton_schulz_steps));
   const ParameterPredicate not_a_matrix = taken_by_adamw(options.left_to_adamw);
   for (std::size_t i = 0; i < this->parameters().size(); ++i) {
     const auto& [name, parameter] = this->parameters()[i];
@@ -427,7 +443,7 @@ Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
 double gradient_norm(const std::vector<Tensor>& parameters) { return gradient_norm_tensor(parameters).item(); }
 
 double clip_scale(double norm, double limit) {
-  if (!(limit >= 0)) throw ValueError("[clip_scale] the limit must not be negative: " + std::to_string(limit));
+  refuse_negative("clip_scale", {{"limit", limit}});
   return limit == 0 || norm <= limit ? 1.0 : limit / norm;
 }
 

@@ -60,13 +60,14 @@ class Optimizer {
 
  protected:
   struct Common {
-    double learning_rate, weight_decay;
-    bool decay_matrices_only, master_weights;
+    double learning_rate = 0, weight_decay = 0;
+    bool decay_matrices_only = false, master_weights = false;
     const std::vector<ParameterGroup>& groups;
+    bool may_be_empty = false;
   };
-  /// Throws ShapeError for a parameter whose elements share places (a broadcast), and ValueError for a group that has
-  /// no predicate or a negative number. With `master_weights` parameters of a half type have their f32 value among the
-  /// state, "<parameter>.master".
+  /// Throws ValueError where there are no parameters and for a group that has no predicate or a negative number, and
+  /// ShapeError for a parameter whose elements share places (a broadcast). Frozen parameters may learn later. With
+  /// `master_weights` parameters of a half type have their f32 value among the state, "<parameter>.master".
   Optimizer(NamedTensors parameters, const Common& common);
   /// Of one parameter, by its group.
   struct Pace {

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "allocator/base/fnv1a.h"
 #include "allocator/error.h"
 #include "nn/text/byte_source.h"
 #include "nn/training/random.h"
@@ -132,13 +133,14 @@ Text Corpus::whole_train() const {
 }
 
 std::string Corpus::fingerprint_of(bool spread) const {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  Fnv1a hash;
   whole_train().for_each_block(
       [&](std::span<const std::uint8_t> block) {
-        for (const std::uint8_t byte : block) hash = (hash ^ byte) * 0x100000001b3u;
+        for (const std::uint8_t byte : block) hash.mix(byte);
       },
       spread ? most_hashed : Text::all);
-  return spread ? fmt::format("{}{}:{:016x}", spread_prefix, train_bytes(), hash) : fmt::format("{:016x}", hash);
+  return spread ? fmt::format("{}{}:{:016x}", spread_prefix, train_bytes(), hash.value())
+                : fmt::format("{:016x}", hash.value());
 }
 
 std::string Corpus::fingerprint() const {

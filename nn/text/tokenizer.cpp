@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "allocator/base/fnv1a.h"
 #include "allocator/error.h"
 #include "nn/text/byte_source.h"
 #include "nn/text/text.h"
@@ -82,10 +83,10 @@ Tokenizer::Tokenizer(std::vector<Merge> merges) : merges_(std::move(merges)) {
 }
 
 std::string Tokenizer::fingerprint() const {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a, of numbers
+  Fnv1a hash;
   for (const auto& [left, right] : merges_)
-    for (const std::int32_t token : {left, right}) hash = (hash ^ static_cast<std::uint64_t>(token)) * 0x100000001b3u;
-  return merges_.empty() ? "" : fmt::format("{:016x}", hash);
+    for (const std::int32_t token : {left, right}) hash.mix(static_cast<std::uint64_t>(token));
+  return merges_.empty() ? "" : fmt::format("{:016x}", hash.value());
 }
 
 std::string_view Tokenizer::bytes_of(std::int64_t token) const {

@@ -7,6 +7,7 @@
 
 #include "allocator/error.h"
 #include "tensor/creation.h"
+#include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
 
 namespace poolgrad::nn {
@@ -19,6 +20,7 @@ constexpr const char* prefix = "poolgrad.";
 constexpr const char* parameter_steps_key = "parameter_steps";
 constexpr const char* loss_scale_key = "loss_scale";
 constexpr const char* merges_key = "tokenizer.merges";
+constexpr const char* averages_key = "ema.";
 
 template <class Number>
 Number parsed(const std::string& path, const std::string& name, std::string_view text) {
@@ -120,6 +122,8 @@ void save_training_state(const std::string& path, const Module& model, const Opt
   }
   for (const auto& [name, tensor] : model.named_tensors()) file.tensors.emplace_back("model." + name, tensor);
   for (const auto& [name, tensor] : optimizer.tensors) file.tensors.emplace_back("optimizer." + name, tensor);
+  if (state.averages != nullptr)
+    for (const auto& [name, tensor] : state.averages->state()) file.tensors.emplace_back(averages_key + name, tensor);
   if (state.tokenizer && !state.tokenizer->merges().empty()) {
     std::vector<std::int32_t> merges;
     for (const auto& [left, right] : state.tokenizer->merges()) merges.insert(merges.end(), {left, right});
@@ -135,7 +139,7 @@ void save_training_state(const std::string& path, const Module& model, const Opt
 }
 
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
-                                  const std::optional<std::vector<std::size_t>>& own) {
+                                  const std::optional<std::vector<std::size_t>>& own, EMA* averages) {
   const SafetensorsReader reader(path);
   const SafetensorsFile& file = reader.outline();
   check_format(path, file);
@@ -159,7 +163,10 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   const NamedTensors optimizer_state = with_prefix(file, "optimizer.");
   optimizer.check(in_order_of(optimizer.state(), optimizer_state, own.has_value()), optimizer_steps, parameter_steps);
   model.check(with_prefix(file, "model."));
+  if (averages != nullptr) averages->check(with_prefix(file, averages_key));
   read_model(reader, model);
+  if (averages != nullptr)
+    for (const auto& [name, tensor] : averages->state()) reader.read(averages_key + name, tensor);
   for (const auto& [name, tensor] : optimizer.state()) reader.read("optimizer." + name, tensor);
   optimizer.load(optimizer.state(), optimizer_steps, parameter_steps);
   return state;
@@ -171,6 +178,15 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
   reader.outline().check_complete();
   model.check(with_prefix(reader.outline(), "model."));
   read_model(reader, model);
+  // Last, as not all that a model has is averaged; averages of half types are f32.
+  const NoGradGuard no_grad;
+  for (const auto& [name, tensor] : model.named_parameters())
+    if (const std::string key = averages_key + name; reader.outline().contains(key)) {
+      const Tensor& outline = reader.outline().at(key);
+      Tensor average = Tensor::empty(outline.shape(), outline.options());
+      reader.read(key, average);
+      Tensor(tensor).copy_from(average);
+    }
   return callers_metadata(reader.outline());
 }
 
@@ -179,12 +195,12 @@ Tokenizer load_tokenizer(const std::string& path) {
   check_format(path, reader.outline());
   if (!reader.outline().contains(merges_key)) return Tokenizer();
   const Tensor& outline = reader.outline().at(merges_key);
-  const auto refuse = [&](const std::string& reason) {
-    throw FileError("[load] " + path + ": " + merges_key + ": " + reason);
+  const auto refusal = [&](const std::string& reason) {
+    return FileError("[load] " + path + ": " + merges_key + ": " + reason);
   };
   if (outline.dtype() != DType::i32 || outline.rank() != 2 || outline.size(1) != 2 ||
       outline.size(0) > Tokenizer::most_tokens)
-    refuse("no pairs of tokens, but " + describe(outline));
+    throw refusal("no pairs of tokens, but " + describe(outline));
   Tensor pairs = Tensor::empty(outline.shape(), outline.options());
   reader.read(merges_key, pairs);
   const std::vector<std::int32_t> numbers = pairs.to_vector<std::int32_t>();
@@ -193,9 +209,8 @@ Tokenizer load_tokenizer(const std::string& path) {
   try {
     return Tokenizer(std::move(merges));
   } catch (const ValueError& error) {
-    refuse(error.what());
+    throw refusal(error.what());
   }
-  return Tokenizer();
 }
 
 std::map<std::string, std::string> read_training_metadata(const std::string& path) {

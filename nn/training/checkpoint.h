@@ -1,6 +1,6 @@
 // Checkpoints: everything a training run needs to go on bit for bit, in one safetensors file: parameters
-// and buffers as "model.<name>", optimiser state as "optimizer.<name>", the pairs that a tokenizer merges as
-// "tokenizer.merges" (merges, 2) i32, and the counters as metadata. A file written
+// and buffers as "model.<name>", optimiser state as "optimizer.<name>", averages of the parameters as "ema.<name>", the
+// pairs that a tokenizer merges as "tokenizer.merges" (merges, 2) i32, and the counters as metadata. A file written
 // before parameters counted their own steps is read as if each had taken every step of the optimiser.
 #pragma once
 
@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 
+#include "nn/ema.h"
 #include "nn/loss_scaler.h"
 #include "nn/module.h"
 #include "nn/optimizer.h"
@@ -24,6 +25,7 @@ struct TrainingState {
   kernels::RandomKey generator = {};                 // of dropout
   std::optional<LossScaler::State> loss_scale = {};  // of a run that has one
   std::shared_ptr<const Tokenizer> tokenizer = {};   // of the text; none: of bytes
+  const EMA* averages = nullptr;                     // of the parameters, to be saved; none
   std::map<std::string, std::string> metadata = {};  // the caller's own: configuration
 };
 
@@ -42,11 +44,12 @@ void save_training_state(const std::string& path, const Module& model, const Opt
 /// Reads the metadata, the counters and the tensors of model and optimiser; model and optimiser change only if
 /// everything fits. Throws FileError for a malformed file and ValueError for one of another model. A disk that fails
 /// while tensors are read may leave some of them changed. An optimiser of some of the model's parameters (`own`, their
-/// numbers) takes theirs.
+/// numbers) takes theirs. `averages`, if given, are read with the rest, and ValueError if there are none.
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
-                                  const std::optional<std::vector<std::size_t>>& own = std::nullopt);
-/// The parameters alone, for a model that is to be used; returns the caller's metadata. Throws as
-/// load_training_state().
+                                  const std::optional<std::vector<std::size_t>>& own = std::nullopt,
+                                  EMA* averages = nullptr);
+/// The parameters alone, or in their place the averages where the file has them, for a model that is to be used;
+/// returns the caller's metadata. Throws as load_training_state().
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model);
 /// The tokenizer alone; that of bytes where the file has none. Throws FileError, also for merges that make no
 /// tokenizer.

@@ -4,14 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <ostream>
+#include <thread>
+#include <utility>
 
 #include "allocator/error.h"
+#include "allocator/memory_scope.h"
 
 namespace poolgrad::nn {
 
@@ -77,6 +81,59 @@ void Progress::status(const std::string& text) {
   out_ << "\r\x1b[K" << text << std::flush;
   drawn_ = true;
 }
+
+namespace {
+
+/// Lives for ever: scopes of other threads may have been told to it and end later.
+class ScopeWatch : public ScopeListener {
+ public:
+  void start(Progress& progress, std::string what, double patience) {
+    progress_ = &progress, what_ = std::move(what), watch_ = Stopwatch(), due_ = patience;
+    thread_ = std::this_thread::get_id();
+    next_ = listen_to_scopes(this);
+  }
+
+  void stop() {
+    listen_to_scopes(next_);
+    thread_ = std::thread::id();
+  }
+
+  void begins(std::string_view name) noexcept override {
+    if (ScopeListener* const next = next_) next->begins(name);
+    if (std::this_thread::get_id() != thread_ || watch_.seconds() < due_) return;
+    due_ = watch_.seconds() + 0.5;
+    try {
+      progress_->status(
+          fmt::format("{}  {}  {}", what_, format_duration(watch_.seconds()), scope_name(current_tag().scope)));
+    } catch (const std::exception&) {  // a line less
+    }
+  }
+
+  void ends() noexcept override {
+    if (ScopeListener* const next = next_) next->ends();
+  }
+
+ private:
+  Progress* progress_ = nullptr;
+  std::string what_;
+  Stopwatch watch_;
+  double due_ = 0;
+  std::atomic<std::thread::id> thread_;
+  std::atomic<ScopeListener*> next_ = nullptr;
+};
+
+ScopeWatch& scope_watch() {
+  static auto* const watch = new ScopeWatch;
+  return *watch;
+}
+
+}  // namespace
+
+ScopeStatus::ScopeStatus(Progress& progress, std::string what, double patience) {
+  scope_watch().start(progress, std::move(what), patience);
+}
+
+ScopeStatus::~ScopeStatus() { scope_watch().stop(); }
 
 bool Progress::is_terminal() { return isatty(STDOUT_FILENO) == 1; }
 

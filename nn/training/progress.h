@@ -53,6 +53,17 @@ class Progress {
   bool drawn_ = false;
 };
 
+/// While it lives, the named scopes that its thread enters redraw the live line, twice a second at most, once
+/// `patience` seconds have gone: "step 2/2  0:42  model.block3.feed_forward". So a step of minutes shows how far it is,
+/// forward and back again. One at a time.
+class ScopeStatus {
+ public:
+  ScopeStatus(Progress& progress, std::string what, double patience = 2);
+  ~ScopeStatus();
+  ScopeStatus(const ScopeStatus&) = delete;
+  ScopeStatus& operator=(const ScopeStatus&) = delete;
+};
+
 /// Writes the file whole. Throws FileError, "[operation] cannot write path".
 void write_text(const std::string& path, const std::string& text, const std::string& operation);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "allocator/error.h"
@@ -248,10 +249,14 @@ HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& pr
   HeldOutLoss held_out;
   const Stopwatch watch;
   while (trainer.steps_done() < steps && !result.interrupted) {
+    std::optional<ScopeStatus> within;
+    if (options.live && (result.steps.empty() || result.steps.back().milliseconds > 2000))
+      within.emplace(progress, fmt::format("step {}/{}", trainer.steps_done() + 1, steps));
     if (options.trace_step && !result.step_trace && (result.steps.size() == 1 || trainer.steps_done() + 1 == steps))
       result.steps.push_back(traced_step(trainer, result.step_trace));
     else
       result.steps.push_back(trainer.step());
+    within.reset();
     const StepRecord& record = result.steps.back();
     milliseconds += record.milliseconds;
     tokens += static_cast<double>(trainer.options().batch * trainer.model().config().context);
@@ -304,6 +309,7 @@ void judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
   if (!leads(trainer)) return;
   const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
   result.prompt = trainer.corpus().tokenizer->decode(prompt);
+  const auto averages = trainer.averaged();
   trainer.model().eval();
   result.sample = sample_text(trainer.model(), prompt, sample, {.seed = trainer.options().seed}, trainer.device(),
                               trainer.corpus().tokenizer);

@@ -54,6 +54,15 @@ std::unique_ptr<Optimizer> optimizer_for(NamedTensors parameters, const TrainerO
   return std::make_unique<AdamW>(std::move(parameters), adamw);
 }
 
+/// Of a rank that updates nothing, where there are more ranks than parameters.
+class NoParameters final : public Optimizer {
+ public:
+  NoParameters() : Optimizer({}, {.groups = {}, .may_be_empty = true}) {}
+
+ private:
+  void update(std::span<const Update>, double) override {}
+};
+
 TrainerOptions with_rate(TrainerOptions options) {
   if (options.learning_rate == 0) options.learning_rate = usual_learning_rate(options.optimizer);
   return options;
@@ -74,6 +83,16 @@ std::pair<double, double> read_together(const Tensor& a, const Tensor& b) {
   const std::vector<double> read = both.to_vector<double>();
   return {read[0], read[1]};
 }
+
+/// When it dies, the model has whole sequences, and trains if it did, also where an exception passes.
+struct AsBefore {
+  LanguageModel& model;
+  const bool trains = model.training();
+  ~AsBefore() {
+    model.train(trains);
+    model.set_part({});
+  }
+};
 
 }  // namespace
 
@@ -151,6 +170,7 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
       owners_(options.ranks && options.shard_optimizer ? owners_of(model_->parameters(), options.ranks->size())
                                                        : std::vector<int>()),
       optimizer_(optimizer_of(options.ranks ? options.ranks->rank() : 0)),
+      average_(options.ema != 0 ? std::make_unique<EMA>(*model_, EMAOptions{.decay = options.ema}) : nullptr),
       schedule_{.kind = options.schedule,
                 .peak = options_.learning_rate,
                 .warmup = std::min(warmup_steps, options.steps / 2),
@@ -174,15 +194,21 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
   options.ranks->agree({{"text", corpus_.fingerprint()}, {"weights of the texts", corpus_.describe_weights()}});
 }
 
-NamedTensors Trainer::owned_by(int rank) const {
-  NamedTensors all = model_->named_parameters(), owned;
-  if (owners_.empty()) return all;
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if (owners_[i] == rank) owned.push_back(all[i]);
+std::vector<std::size_t> Trainer::owned_by(int rank) const {
+  std::vector<std::size_t> owned;
+  for (std::size_t i = 0; i < owners_.size(); ++i)
+    if (owners_[i] == rank) owned.push_back(i);
   return owned;
 }
 
-std::unique_ptr<Optimizer> Trainer::optimizer_of(int rank) const { return optimizer_for(owned_by(rank), options_); }
+std::unique_ptr<Optimizer> Trainer::optimizer_of(int rank) const {
+  const NamedTensors all = model_->named_parameters();
+  if (owners_.empty()) return optimizer_for(all, options_);
+  NamedTensors owned;
+  for (const std::size_t i : owned_by(rank)) owned.push_back(all[i]);
+  if (owned.empty()) return std::make_unique<NoParameters>();
+  return optimizer_for(owned, options_);
+}
 
 std::uint64_t Trainer::optimizer_bytes() const {
   std::uint64_t bytes = 0;
@@ -207,11 +233,12 @@ void Trainer::resume(const std::string& path, bool other_text) {
   if (const std::string by = entry("optimizer", "adamw"); by != to_string(options_.optimizer))
     throw ValueError(fmt::format("[train] the checkpoint {} was trained by {}, whose state {} cannot go on with", path,
                                  by, to_string(options_.optimizer)));
-  std::optional<std::vector<std::size_t>> own;
-  if (!owners_.empty()) own.emplace();
-  for (std::size_t i = 0; i < owners_.size(); ++i)
-    if (owners_[i] == options_.ranks->rank()) own->push_back(i);
-  const TrainingState state = load_training_state(path, *model_, *optimizer_, own);
+  if (const std::string decay = entry("ema", "0"); decay != fmt::format("{}", options_.ema))
+    throw ValueError(fmt::format("[train] the checkpoint {} has {}, and {} is to go on (--ema)", path,
+                                 decay == "0" ? "no average" : "an average of decay " + decay,
+                                 options_.ema == 0 ? "none" : fmt::format("one of {}", options_.ema)));
+  const auto own = owners_.empty() ? std::nullopt : std::optional(owned_by(options_.ranks->rank()));
+  const TrainingState state = load_training_state(path, *model_, *optimizer_, own, average_.get());
   if (state.step > options_.steps)
     throw ValueError(
         fmt::format("[train] the checkpoint {} has done {} steps, --steps is {}", path, state.step, options_.steps));
@@ -226,8 +253,8 @@ OptimizerState Trainer::whole_optimizer_state() const {
   if (owners_.empty()) return whole;
   Ranks& ranks = *options_.ranks;
   std::vector<double> steps(owners_.size());  // every rank knows those of its own
-  for (std::size_t i = 0, own = 0; i < owners_.size(); ++i)
-    if (owners_[i] == ranks.rank()) steps[i] = static_cast<double>(whole.parameter_steps[own++]);
+  const std::vector<std::size_t> own = owned_by(ranks.rank());
+  for (std::size_t i = 0; i < own.size(); ++i) steps[own[i]] = static_cast<double>(whole.parameter_steps[i]);
   ranks.sum(steps);
   whole.parameter_steps.assign(steps.begin(), steps.end());
   for (int from = 1; from < ranks.size(); ++from) {
@@ -247,6 +274,7 @@ void Trainer::save(const std::string& path, std::map<std::string, std::string> m
   if (!corpus_.of_bytes()) metadata["merges"] = corpus_.tokenizer->fingerprint();
   metadata["optimizer"] = to_string(options_.optimizer);
   metadata["schedule"] = to_string(options_.schedule);
+  metadata["ema"] = fmt::format("{}", options_.ema);
   const OptimizerState optimizer = whole_optimizer_state();
   if (options_.ranks != nullptr && options_.ranks->rank() != 0) return;
   save_training_state(path, *model_, optimizer,
@@ -255,6 +283,7 @@ void Trainer::save(const std::string& path, std::map<std::string, std::string> m
                        .generator = options_.generator->state(),
                        .loss_scale = scaler_ ? std::optional(scaler_->state()) : std::nullopt,
                        .tokenizer = corpus_.tokenizer,
+                       .averages = average_.get(),
                        .metadata = std::move(metadata)});
 }
 
@@ -291,6 +320,7 @@ StepRecord Trainer::step() {
   const auto tokens = static_cast<double>(options_.batch * context);
   TextWindows batch;  // lives until the step is done
   double bytes = 0;
+  const AsBefore after{*model_};
   StepRecord record = step_.run(schedule_.rate(step_.steps() + 1), tokens, [&] {
     std::vector<WindowPlace> places;
     for (std::int64_t row = 0; row < options_.batch; ++row) places.push_back(windows_.drawn(data_position_++));
@@ -298,9 +328,13 @@ StepRecord Trainer::step() {
     batch = share_of(places, context);
     return loss_of(batch);
   });
-  model_->set_part({});
+  if (average_) average_->update();
   record.loss *= tokens / bytes;
   return record;
+}
+
+std::unique_ptr<Substitution> Trainer::averaged() const {
+  return average_ ? std::make_unique<Substitution>(*model_, average_->tensors()) : nullptr;
 }
 
 Tensor Trainer::loss_of(const TextWindows& batch) {
@@ -312,14 +346,14 @@ Tensor Trainer::loss_of(const TextWindows& batch) {
 
 HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& add) {
   const NoGradGuard no_grad;
+  const auto averages = averaged();
   HeldOutSums sums(corpus_);
+  const AsBefore after{*model_};
   model_->eval();
   for (const auto& [text, places, length] : windows_.held_out(batches)) {
     add(share_of(places, length), length, sums.nats(text));
     sums.add_bytes(text, windows_.target_bytes(places, length));
   }
-  model_->train();
-  model_->set_part({});
   if (options_.ranks != nullptr)
     for (std::size_t text = 0; text < corpus_.texts.size(); ++text) options_.ranks->sum(sums.nats(text));
   return sums.mean();

@@ -11,6 +11,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/trace/trace.h"
 #include "autograd/memory/rematerialisation.h"
+#include "nn/ema.h"
 #include "nn/language_model.h"
 #include "nn/loss_scaler.h"
 #include "nn/optimizer.h"
@@ -88,6 +89,8 @@ struct TrainerOptions {
   std::optional<LossScalerOptions> loss_scale = {};
   OptimizerKind optimizer = OptimizerKind::muon;
   Schedule::Kind schedule = Schedule::Kind::cosine;  // down to a tenth
+  /// Decay of the moving average of the parameters that is judged, sampled from and saved beside them; 0: none.
+  double ema = 0;
   /// Those that train with this one, each with a trainer of the same model, text and options, of whose methods all call
   /// the same ones. They share batches and sequences; must outlive the trainer. Null: none.
   Ranks* ranks = nullptr;
@@ -100,13 +103,15 @@ struct TrainerOptions {
 /// to AdamW.
 class Trainer {
  public:
-  /// Throws ValueError for what WindowPlan refuses, and for a text of more tokens than the model knows.
+  /// Throws ValueError for what WindowPlan and EMA refuse, and for a text of more tokens than the model knows.
   Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
   StepRecord step();
-  /// On the batches of WindowPlan::held_out(). Without dropout.
+  /// While the result lives, the model has the averages of its parameters in their place; null where there are none.
+  std::unique_ptr<Substitution> averaged() const;
+  /// On the batches of WindowPlan::held_out(). Without dropout, by the averages where there are any.
   HeldOutLoss validate(std::int64_t batches);
   /// The same with the loss by position.
   HeldOutLoss loss_by_position(std::int64_t batches);
@@ -114,11 +119,12 @@ class Trainer {
   std::int64_t validation_batches() const { return windows_.held_out_batches(); }
 
   /// A checkpoint, with the caller's metadata, the tokenizer and its fingerprint ("merges", where tokens are not
-  /// bytes), that of the text ("text"), its weights ("text_weights", where it has some), "optimizer" and "schedule".
+  /// bytes), that of the text ("text"), its weights ("text_weights", where it has some), "optimizer",
+  /// "schedule" and "ema".
   /// Rank 0 writes it, whole.
   void save(const std::string& path, std::map<std::string, std::string> metadata = {}) const;
-  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, tokenizer or optimiser, of
-  /// another text or other weights (unless `other_text`), or beyond the last step, and FileError.
+  /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, tokenizer, optimiser or
+  /// average, of another text or other weights (unless `other_text`), or beyond the last step, and FileError.
   void resume(const std::string& path, bool other_text = false);
 
   std::int64_t steps_done() const { return step_.steps(); }
@@ -134,8 +140,8 @@ class Trainer {
   /// What is here of the windows, of which the model is told.
   TextWindows share_of(std::vector<WindowPlace> places, std::int64_t length);
   BatchShare share(std::int64_t length) const;
-  /// The model's parameters that rank `rank` updates.
-  NamedTensors owned_by(int rank) const;
+  /// The numbers of the parameters that rank `rank` updates, where optimiser states are divided.
+  std::vector<std::size_t> owned_by(int rank) const;
   std::unique_ptr<Optimizer> optimizer_of(int rank) const;
   /// That of all ranks, on rank 0.
   OptimizerState whole_optimizer_state() const;
@@ -152,6 +158,7 @@ class Trainer {
   Device device_;
   std::vector<int> owners_;  // by parameter; empty: every rank has all
   std::unique_ptr<Optimizer> optimizer_;
+  std::unique_ptr<EMA> average_;
   Schedule schedule_;
   std::optional<LossScaler> scaler_;
   TrainingStep step_;

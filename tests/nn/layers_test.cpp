@@ -138,6 +138,26 @@ TEST(Sequential, RunsItsPartsOneAfterAnotherAndNamesThemByTheirPlace) {
   EXPECT_FALSE(a.training() || mlp.layers()[3]->training());
 }
 
+TEST(Sequential, TakesActivationsByTheirNamesAndWithWhatTheyAreTold) {
+  const Tensor x = randn({2, 3, 4}, {.dtype = DType::f64});
+  const auto alone = [&](auto part) { return Sequential(part)(x); };
+  EXPECT_TRUE(bit_equal(alone(gelu), gelu(x)));
+  EXPECT_TRUE(bit_equal(alone(relu), relu(x)));
+  EXPECT_TRUE(bit_equal(alone(silu), silu(x)));
+  EXPECT_TRUE(bit_equal(alone(ReLU()), relu(x)));
+  EXPECT_TRUE(bit_equal(alone(LeakyReLU{0.2}), leaky_relu(x, 0.2)));
+  EXPECT_TRUE(bit_equal(alone(GELU()), gelu(x)));
+  EXPECT_TRUE(bit_equal(alone(GELU{GeluKind::tanh}), gelu(x, GeluKind::tanh)));
+  EXPECT_TRUE(bit_equal(alone(SiLU()), silu(x)));
+  EXPECT_TRUE(bit_equal(alone(Softplus()), softplus(x)));
+  EXPECT_TRUE(bit_equal(alone(Sigmoid()), sigmoid(x)));
+  EXPECT_TRUE(bit_equal(alone(Tanh()), tanh(x)));
+  EXPECT_TRUE(bit_equal(alone(Softmax{1}), softmax(x, 1)));
+  EXPECT_TRUE(bit_equal(alone(LogSoftmax()), log_softmax(x, -1)));
+  EXPECT_EQ(alone(Flatten()).shape(), (Shape{2, 12}));
+  EXPECT_EQ(Sequential(GELU(), Flatten{0, 1}, Tanh()).layers().size(), 3u);
+}
+
 TEST(Sequential, IsAChainForCheckpoints) {
   Generator generator(1);
   Sequential chain;

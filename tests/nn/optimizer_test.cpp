@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <memory>
 
 #include "allocator/caching_allocator.h"
 #include "autograd/operators.h"
+#include "nn/layers.h"
 #include "nn/optimizer.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
@@ -246,9 +248,9 @@ TEST(ParameterGroups, MakeSense) {
   const auto all = [](const std::string&, const Tensor&) { return true; };
   const auto refused = [](ParameterGroup group) { return error_of<ValueError>([&] { SGD({}, {.groups = {group}}); }); };
   const std::string text = "[optimizer] a group needs a predicate, and a rate and a decay that are not negative: ";
-  EXPECT_EQ(refused({}), text + "1.000000, 0.000000");
-  EXPECT_EQ(refused({.applies = all, .rate = -1}), text + "-1.000000, 0.000000");
-  EXPECT_EQ(refused({.applies = all, .weight_decay = -0.5}), text + "1.000000, -0.500000");
+  EXPECT_EQ(refused({}), text + "rate 1, decay 0, no predicate");
+  EXPECT_EQ(refused({.applies = all, .rate = -1}), text + "rate -1, decay 0");
+  EXPECT_EQ(refused({.applies = all, .weight_decay = -0.5}), text + "rate 1, decay -0.5");
 }
 
 TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
@@ -393,14 +395,36 @@ TEST(Optimizer, LoadsStateThatFitsAndRefusesOther) {
 }
 
 TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
-  EXPECT_THAT(error_of<ValueError>([] { AdamW({}, {.learning_rate = -1}); }), HasSubstr("must not be negative"));
-  EXPECT_THAT(error_of<ValueError>([] { AdamW({}, {.beta2 = 1}); }), HasSubstr("betas must be in [0, 1)"));
-  EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.momentum = -1}); }), HasSubstr("must not be negative"));
-  EXPECT_THAT(error_of<ValueError>([] { SGD({}, {.nesterov = true}); }), HasSubstr("nesterov needs momentum"));
-  EXPECT_THAT(error_of<ValueError>([] { Lion({}, {.weight_decay = -1}); }), HasSubstr("must not be negative"));
-  EXPECT_THAT(error_of<ValueError>([] { Lion({}, {.beta1 = 1}); }), HasSubstr("betas must be in [0, 1)"));
-  EXPECT_THAT(error_of<ValueError>([] { Muon({}, {.momentum = 1}); }), HasSubstr("momentum must be in [0, 1)"));
-  EXPECT_THAT(error_of<ValueError>([] { Muon({}, {.newton_schulz_steps = 0}); }), HasSubstr("Newton and Schulz"));
+  const NamedTensors some = {{"p", start()}};
+  const auto adamw = [&](AdamWOptions options) { return error_of<ValueError>([&] { AdamW(some, options); }); };
+  const auto sgd = [&](SGDOptions options) { return error_of<ValueError>([&] { SGD(some, options); }); };
+  const auto lion = [&](LionOptions options) { return error_of<ValueError>([&] { Lion(some, options); }); };
+  const auto muon = [&](MuonOptions options) { return error_of<ValueError>([&] { Muon(some, options); }); };
+  EXPECT_EQ(adamw({.learning_rate = -1}), "[adamw] must not be negative: learning_rate -1");
+  EXPECT_EQ(adamw({.epsilon = -1e-8}), "[adamw] must not be negative: epsilon -1e-08");
+  EXPECT_EQ(adamw({.weight_decay = std::nan("")}), "[adamw] must not be negative: weight_decay nan");
+  EXPECT_EQ(adamw({.beta2 = 1}), "[adamw] must be in [0, 1): beta2 1");
+  EXPECT_EQ(sgd({.momentum = -1}), "[sgd] must not be negative: momentum -1");
+  EXPECT_EQ(sgd({.nesterov = true}), "[sgd] nesterov needs momentum and no dampening: momentum 0, dampening 0");
+  EXPECT_EQ(lion({.weight_decay = -1}), "[lion] must not be negative: weight_decay -1");
+  EXPECT_EQ(lion({.beta1 = 1}), "[lion] must be in [0, 1): beta1 1");
+  EXPECT_EQ(muon({.momentum = 1}), "[muon] must be in [0, 1): momentum 1");
+  EXPECT_EQ(muon({.newton_schulz_steps = 0}),
+            "[muon] there must be a step of Newton and Schulz: newton_schulz_steps 0");
+}
+
+TEST(Optimizer, RefusesToHaveNothingToOptimise) {
+  struct Forgetful : Module {
+    Linear linear{2, 2};  // without add_module()
+  } forgetful;
+  const std::string nothing = error_of<ValueError>([&] { AdamW(forgetful.named_parameters(), {}); });
+  EXPECT_THAT(nothing, HasSubstr("[optimizer] no parameters: "));
+  EXPECT_THAT(nothing, HasSubstr("add_module()"));
+  for (const auto& of_none : std::vector<std::function<void()>>{[] { SGD({}); }, [] { Lion({}); }, [] { Muon({}); }})
+    EXPECT_EQ(error_of<ValueError>(of_none), nothing);
+  Linear frozen(2, 2);
+  frozen.freeze();
+  EXPECT_NO_THROW(AdamW(frozen.named_parameters(), {}).step()) << "what is frozen may learn later";
 }
 
 TEST(OptimizerKind, IsCalledByItsName) {

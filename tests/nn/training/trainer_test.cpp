@@ -92,10 +92,11 @@ Corpus small_text() {
 
 /// Twelve steps of a small model, on a generator of its own.
 struct SmallTraining {
-  explicit SmallTraining(OptimizerKind by = OptimizerKind::adamw, Corpus learned = small_text())
-      : optimizer(by), corpus(std::move(learned)) {}
+  explicit SmallTraining(OptimizerKind by = OptimizerKind::adamw, Corpus learned = small_text(), double decay = 0)
+      : optimizer(by), corpus(std::move(learned)), ema(decay) {}
   OptimizerKind optimizer;
   Corpus corpus;
+  double ema;
   Generator generator{3};
   Trainer trainer{
       std::make_unique<LanguageModel>(
@@ -104,8 +105,10 @@ struct SmallTraining {
           [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
           ParameterOptions{.generator = &generator}),
       corpus,
-      {.batch = 2, .steps = 12, .learning_rate = 0.02, .generator = &generator, .optimizer = optimizer}};
+      {.batch = 2, .steps = 12, .learning_rate = 0.02, .generator = &generator, .optimizer = optimizer, .ema = ema}};
 };
+
+SmallTraining averaging(double decay) { return SmallTraining(OptimizerKind::adamw, small_text(), decay); }
 
 TEST(Trainer, RunsToItsReportWithoutOptions) {
   SmallTraining small;
@@ -148,6 +151,51 @@ TEST(Trainer, ScoresThePositionsOfTheHeldOutText) {
     first += small.trainer.model().losses(window.tokens, window.targets).to_vector<double>()[0] / 6;
   }
   EXPECT_NEAR(losses[0], first, 1e-6);
+}
+
+TEST(Trainer, IsJudgedAndWritesByTheAverageOfItsParametersWhereItKeepsOneButLearnsAsWithout) {
+  SmallTraining plain, averaged = averaging(0.8);
+  EMA average(plain.trainer.model(), {.decay = 0.8});
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(averaged.trainer.step().loss, plain.trainer.step().loss);
+    average.update();
+  }
+  EXPECT_NE(averaged.trainer.validate(3).loss, plain.trainer.validate(3).loss);
+  {
+    const Substitution by_hand(plain.trainer.model(), average.tensors());
+    EXPECT_EQ(averaged.trainer.validate(3).loss, plain.trainer.validate(3).loss);
+    EXPECT_EQ(averaged.trainer.loss_by_position(3).by_position, plain.trainer.loss_by_position(3).by_position);
+  }
+  EXPECT_EQ(averaged.trainer.step().loss, plain.trainer.step().loss) << "the model is itself again";
+  std::ostringstream out;
+  SmallTraining whole = averaging(0.8);
+  const TrainResult result = train(whole.trainer, out);
+  const auto averages = whole.trainer.averaged();
+  whole.trainer.model().eval();
+  const std::vector<std::int64_t> prompt(result.prompt.begin(), result.prompt.end());
+  EXPECT_EQ(sample_text(whole.trainer.model(), prompt, std::ssize(result.sample), {.seed = 1}), result.sample);
+  EXPECT_EQ(plain.trainer.averaged(), nullptr);
+  EXPECT_EQ(error_of<ValueError>([] { averaging(1.0); }), "[ema] the decay must be in [0, 1), but is 1.000000");
+}
+
+TEST(Trainer, GoesOnWithItsAverageBitForBitAndLeavesItToThoseWhoUseTheModel) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("average.safetensors"), without = folder.file("without.safetensors");
+  SmallTraining whole = averaging(0.8), resumed = averaging(0.8), other = averaging(0.9), plain;
+  for (int i = 0; i < 5; ++i) whole.trainer.step();
+  whole.trainer.save(path);
+  plain.trainer.save(without);
+  EXPECT_EQ(error_of<ValueError>([&] { other.trainer.resume(path); }),
+            "[train] the checkpoint " + path + " has an average of decay 0.8, and one of 0.9 is to go on (--ema)");
+  EXPECT_EQ(error_of<ValueError>([&] { plain.trainer.resume(path); }),
+            "[train] the checkpoint " + path + " has an average of decay 0.8, and none is to go on (--ema)");
+  EXPECT_EQ(error_of<ValueError>([&] { other.trainer.resume(without); }),
+            "[train] the checkpoint " + without + " has no average, and one of 0.9 is to go on (--ema)");
+  resumed.trainer.resume(path);
+  load_trained_model(path, plain.trainer.model());
+  EXPECT_EQ(plain.trainer.validate(3).loss, whole.trainer.validate(3).loss) << "its weights are the averages";
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(resumed.trainer.step().loss, whole.trainer.step().loss);
+  EXPECT_EQ(resumed.trainer.validate(3).loss, whole.trainer.validate(3).loss);
 }
 
 TEST(Trainer, ReportsTheLossByOctavesOfTheContextWhoseMeanIsTheLoss) {
