@@ -4,7 +4,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <ostream>
 #include <sstream>
@@ -17,24 +16,17 @@
 
 namespace poolgrad::examples {
 
-double parse_duration(const std::string& text, const std::string& program, const std::string& option) {
-  const auto refuse = [&] {
-    throw ValueError(fmt::format("[{}] {} must be a time such as 90s, 4min or 1h, but is {}", program, option, text));
-  };
-  double number = 0;
-  const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, number);
-  const std::string_view unit(end, static_cast<std::size_t>(last - end));
-  const double seconds = unit == "s" ? 1 : unit == "min" ? 60 : unit == "h" ? 3600 : 0;
-  if (error != std::errc() || seconds == 0 || !(number > 0) || !std::isfinite(number)) refuse();
-  return number * seconds;
-}
-
 std::vector<std::string> CompareOptions::kinds() const {
   std::vector<std::string> kinds;
   std::istringstream list(train.attention.attention);
   for (std::string kind; std::getline(list, kind, ',');) kinds.push_back(kind);
   return kinds;
+}
+
+double CompareOptions::seconds() const {
+  const double seconds = parse_seconds(time).value_or(0);
+  if (seconds > 0) return seconds;
+  throw ValueError("[compare] --time must be a time such as 90s, 4min or 1h, but is " + time);
 }
 
 void CompareOptions::check() const {
@@ -46,7 +38,7 @@ void CompareOptions::check() const {
         all.begin() + static_cast<std::ptrdiff_t>(i))
       throw ValueError(fmt::format("[compare] --attention names {} twice", all[i]));
   }
-  parse_duration(time, "compare", "--time");
+  seconds();
   if (train.steps < 1) throw ValueError(fmt::format("[compare] --steps must be at least 1: {}", train.steps));
   for (const std::string& kind : all) {
     TrainOptions one = train;
@@ -140,9 +132,6 @@ std::vector<std::string> cells(const Compared& one, std::size_t columns) {
   return row;
 }
 
-/// What the models read and write.
-const char* unit_of(const CompareOptions& options) { return options.train.tokenizer == "bytes" ? "bytes" : "tokens"; }
-
 std::string table_of(const CompareOptions& options, const std::vector<Compared>& all) {
   const std::vector<std::string> names = headers(all);
   Table table(names);
@@ -151,7 +140,7 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
   return table.text() + fmt::format(
                             "  nats per byte of held-out text, also by the {} that are there to go by; "
                             "unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
-                            unit_of(options), counted.unigram, counted.bigram, counted.trigram);
+                            unit_of(options.train.tokenizer), counted.unigram, counted.bigram, counted.trigram);
 }
 
 Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
@@ -182,10 +171,10 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
 std::string page_of(const CompareOptions& options, const std::vector<Compared>& all) {
   Chart over_time{
       .x_name = "seconds of training", .series = {}, .y_text = [](double y) { return fmt::format("{:.2f}", y); }};
-  Chart by_position{
-      .x_name = fmt::format("{} to go by", unit_of(options)), .series = {}, .log_x = true, .y_text = [](double y) {
-        return fmt::format("{:.2f}", y);
-      }};
+  Chart by_position{.x_name = fmt::format("{} to go by", unit_of(options.train.tokenizer)),
+                    .series = {},
+                    .log_x = true,
+                    .y_text = [](double y) { return fmt::format("{:.2f}", y); }};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const nn::TrainResult& r = all[i].result;
     const int colour = static_cast<int>(i % 6);
@@ -220,7 +209,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
                    "<h1>Kinds of attention</h1>\n" + html_table(names, rows) +
                        fmt::format("<p>Nats per byte of held-out text, on the whole and by the {} that are there to "
                                    "go by.</p>\n",
-                                   unit_of(options)) +
+                                   unit_of(options.train.tokenizer)) +
                        "<h2>Held-out loss over time</h2>\n" + chart_svg(over_time) +
                        "<h2>Does more context help?</h2>\n" + chart_svg(by_position) + "<h2>All of them</h2>\n" +
                        html_table({"option", "value"}, settings));
@@ -233,9 +222,11 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   TrainOptions base = options.train;
   const Device device = parse_device(base.device, "compare", "nothing is learned");
   base.device = to_string(device);
-  const double seconds = parse_duration(options.time, "compare", "--time");
+  const double seconds = options.seconds();
   const InterruptGuard interrupts;  // also between two runs
   Progress progress(out, live && !options.quiet);
+  base.corpus = std::make_shared<const nn::Corpus>(
+      read_text(base, [&](const std::string& what, double done) { progress.status(nn::bar(done) + " " + what); }));
   std::vector<Compared> all;
   const std::vector<std::string> kinds = options.kinds();
   for (std::size_t i = 0; i < kinds.size() && !InterruptGuard::interrupted(); ++i) {

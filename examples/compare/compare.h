@@ -19,13 +19,12 @@ struct CompareOptions {
   /// Throws ValueError, one sentence.
   void check() const;
   std::vector<std::string> kinds() const;
+  /// `time` as a number, above 0. Throws ValueError.
+  double seconds() const;
 };
 
 /// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
 int parse_compare_options(int argc, const char* const* argv, CompareOptions& options);
-
-/// Seconds: "90s", "4min", "1.5h". Throws ValueError.
-double parse_duration(const std::string& text, const std::string& program, const std::string& option);
 
 struct Compared {
   std::string kind, pattern;  // "window", "window of 256"

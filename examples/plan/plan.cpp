@@ -248,7 +248,7 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
              "--ranks", o.ranks,
              "Plan a step on so many ranks, by a model of their messages and peaks: rings over the context (4096 "
              "tokens a rank unless --context says how many in all), all-gather, data parallel")
-          ->check(CLI::Range(std::int64_t{1}, most_ranks));
+          ->check(CLI::Range(std::int64_t{1}, most_planned_ranks));
   app.add_option("--link", o.link, "Between two ranks, for --ranks: bytes a second and latency");
   app.add_flag("--longest", o.longest, "Find the longest context that trains in the memory, and on each device");
   app.add_option("--devices", o.devices, "Their memory, for --longest")->delimiter(',');

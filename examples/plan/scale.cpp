@@ -21,16 +21,6 @@ using attention::Pattern;
 using attention::RingOutline;
 using attention::RingShare;
 
-double parse_seconds(const std::string& text) {
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  const std::string unit(stop, end);
-  for (const auto& [name, seconds] : {std::pair{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1.0}})
-    if (error == std::errc() && number >= 0 && unit == name) return number * seconds;
-  return -1;
-}
-
 DevicePeaks peaks_of(const std::string& name) {
   std::vector<std::string> names;
   for (const DevicePeaks& device : scale_devices()) {
@@ -142,7 +132,7 @@ Link parse_link(const std::string& text) {
   } catch (const ValueError&) {
     throw refuse();
   }
-  link.latency = parse_seconds(text.substr(comma + 1));
+  link.latency = parse_seconds(text.substr(comma + 1)).value_or(-1);
   if (link.bytes_per_second <= 0 || link.latency < 0) throw refuse();
   return link;
 }
@@ -164,8 +154,8 @@ Scale make_scale(const ScaleOptions& options, Progress& progress) {
   Scale scale{.train = options.train, .ranks = options.ranks};
   TrainOptions& train = scale.train;
   if (train.attention.attention == "ring") train.attention.attention = "causal";
-  if (scale.ranks < 1 || scale.ranks > most_ranks)
-    throw ValueError(fmt::format("[plan] --ranks must be from 1 to {}, but is {}", most_ranks, scale.ranks));
+  if (scale.ranks < 1 || scale.ranks > most_planned_ranks)
+    throw ValueError(fmt::format("[plan] --ranks must be from 1 to {}, but is {}", most_planned_ranks, scale.ranks));
   if (train.context < scale.ranks || train.context % scale.ranks != 0)
     throw ValueError(
         fmt::format("[plan] a context of {} tokens does not divide among {} ranks", train.context, scale.ranks));

@@ -101,7 +101,7 @@ std::string describe_task(const RecallOptions& o, Device device) {
 std::string describe_contender(const RecallOptions& o, const RecallResult& r) {
   std::string text =
       fmt::format("\n{:<8} {}, {} parameters", r.attention, r.pattern, format_count(static_cast<double>(r.parameters)));
-  const std::vector<std::int64_t> rates = o.contender(r.attention).rates_or_default();
+  const std::vector<std::int64_t> rates = o.contender(r.attention).rates_for(o.task().length());
   const std::int64_t rate = *std::max_element(rates.begin(), rates.end());
   if (r.attention == "dilated" && o.heads < rate)
     text += fmt::format("\nnote     {0} take {1} of the {2} phases of rate {2}; positions of the others see less far",

@@ -6,6 +6,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <bit>
+#include <charconv>
+#include <cmath>
+#include <string_view>
+#include <utility>
 
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
@@ -18,7 +22,7 @@ namespace poolgrad::examples {
 
 using attention::Pattern;
 
-constexpr std::int64_t most_ranks = 1024;
+constexpr std::int64_t most_ranks = 1024, most_keys_of_a_branch = 8192;
 
 const std::vector<std::string>& attention_names() {
   static const std::vector<std::string> names{"causal",       "dense",   "window", "dilated", "block_sparse",
@@ -43,8 +47,13 @@ std::vector<std::int64_t> AttentionOptions::segments_for(std::int64_t context) c
   return {shortest, middle, longest};
 }
 
-std::vector<std::int64_t> AttentionOptions::rates_or_default() const {
-  return rates.empty() ? std::vector<std::int64_t>{1, 2, 4} : rates;
+std::vector<std::int64_t> AttentionOptions::rates_for(std::int64_t context) const {
+  if (!rates.empty()) return rates;
+  std::vector<std::int64_t> result{1, 2, 4};
+  const std::vector<std::int64_t> lengths = segments_for(context);
+  for (std::size_t i = 0; i < std::min(result.size(), lengths.size()); ++i)
+    result[i] = std::max(result[i], lengths[i] / most_keys_of_a_branch);
+  return result;
 }
 
 Pattern AttentionOptions::pattern(std::int64_t context, const std::string& program) const {
@@ -55,7 +64,7 @@ Pattern AttentionOptions::pattern(std::int64_t context, const std::string& progr
   at_least_one("window", window);
   const Pattern causal = Pattern::causal();
   if (attention == "window") return Pattern::window(window - 1, 0);
-  if (attention == "dilated") return Pattern::dilated(segments_for(context), rates_or_default()) & causal;
+  if (attention == "dilated") return Pattern::dilated(segments_for(context), rates_for(context)) & causal;
   if (attention == "block_sparse") {
     std::vector<std::int64_t> back;
     for (const std::int64_t offset : offsets) {
@@ -103,6 +112,18 @@ int parse_command_line(CLI::App& app, int argc, const char* const* argv) {
     return app.exit(error);
   }
   return -1;
+}
+
+std::optional<double> parse_seconds(const std::string& text) {
+  double number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  if (error != std::errc() || !(number >= 0) || !std::isfinite(number)) return std::nullopt;
+  const std::string_view unit(end, static_cast<std::size_t>(last - end));
+  for (const auto& [name, seconds] :
+       {std::pair{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1.0}, {"min", 60.0}, {"h", 3600.0}})
+    if (unit == name) return number * seconds;
+  return std::nullopt;
 }
 
 Device parse_device(const std::string& text, const std::string& program, const char* missing_on_sim) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -21,7 +22,7 @@ namespace poolgrad::examples {
 struct AttentionOptions {
   std::string attention = "window";  // see attention_names()
   std::int64_t window = 256;         // positions that a position sees, itself included; around it in blocks
-  std::vector<std::int64_t> segments = {}, rates = {};  // dilated; empty: segments_for()
+  std::vector<std::int64_t> segments = {}, rates = {};  // dilated; empty: segments_for(), rates_for()
   std::int64_t block = 64;                              // positions of a block
   std::vector<std::int64_t> offsets = {0, 1, 2, 4};     // block_sparse: blocks back
   std::int64_t global = 64;                             // global_local: first positions that all see
@@ -39,9 +40,10 @@ struct AttentionOptions {
   /// "window of 256", "dilated(w 512 2048, r 1 4) & causal", "causal over a zigzag ring of 4".
   std::string describe(std::int64_t context) const;
   /// The branches in force. Where none are given: 256, a length that holds the context, and one between them, with
-  /// rates 1, 2 and 4.
+  /// rates 1, 2 and 4, or more where a segment would have over 8192 keys: a step's work then grows with the context,
+  /// not with its square (LongNet, Ding et al. 2023).
   std::vector<std::int64_t> segments_for(std::int64_t context) const;
-  std::vector<std::int64_t> rates_or_default() const;
+  std::vector<std::int64_t> rates_for(std::int64_t context) const;
 };
 
 /// What --attention may be: "causal", "dense" (the same: nothing looks ahead), "window", "dilated", "block_sparse",
@@ -56,7 +58,9 @@ template <class Options, class F>
 void for_each_attention_setting(Options& o, F&& f) {
   f("window", o.window, "window: positions that one attends to, itself included; global_local: around it");
   f("segments", o.segments, "dilated: lengths of segments, such as 512,2048,8192 (default: up to the context)");
-  f("rates", o.rates, "dilated: one dilation rate per segment (default: 1,2,4)");
+  f("rates", o.rates,
+    "dilated: one dilation rate per segment (default: 1,2,4, or more where a segment "
+    "would have over 8192 keys)");
   f("block", o.block, "block_sparse, global_local, random: positions of a block, a multiple of 16");
   f("offsets", o.offsets, "block_sparse: how many blocks back to look, such as 0,1,2,4");
   f("global", o.global, "global_local: first positions that all attend to");
@@ -76,6 +80,9 @@ auto setting_adder(App& app) {
 
 /// Reads a command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
 int parse_command_line(CLI::App& app, int argc, const char* const* argv);
+
+/// "90s", "4min", "1.5h", "250ms", "3us", "20ns" -> seconds, not negative; nothing for what is no time.
+std::optional<double> parse_seconds(const std::string& text);
 
 /// "cpu"; "cuda:N" or "cuda", the first; "auto": the first GPU where there is one, else the cpu; "sim:SIZE" or
 /// "sim:SIZE,like=cpu": a device of that many bytes without arithmetic, with a GPU's pages or the machine's. Throws

@@ -45,8 +45,8 @@ bool may_change_on_resuming(std::string_view name) { return name == "steps" || n
 /// Of checkpoints that say nothing of it, being older: "" where all say it.
 std::string_view value_before(std::string_view name) {
   constexpr std::pair<std::string_view, std::string_view> came_later[] = {
-      {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},  {"loss-scale", "none"},
-      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}};
+      {"chunk", "0"},         {"tile", "0"},          {"autocast", "none"},   {"loss-scale", "none"},
+      {"optimizer", "adamw"}, {"schedule", "cosine"}, {"tokenizer", "bytes"}, {"ema", "0"}};
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";
@@ -71,6 +71,9 @@ void for_each_setting(Options& o, F&& f) {
   f("lr", o.lr, "Peak learning rate (0: muon 2e-2, adamw and lion 3e-3, sgd 0.1)");
   f("optimizer", o.optimizer, "muon, adamw, sgd or lion");
   f("schedule", o.schedule, "The learning rate after 20 steps of warm-up: cosine, linear, constant or wsd");
+  f("ema", o.ema,
+    "Decay of the moving average of the weights by which held-out text is judged and text is written, such as 0.999 "
+    "(0: none)");
   f("dropout", o.dropout, "Dropout of embeddings and residual branches");
   f("seed", o.seed, "Decides the split, the batches and the initial weights");
   f("dtype", o.dtype,
@@ -125,6 +128,7 @@ void TrainOptions::check() const {
   if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
   if (!(lr >= 0)) refuse(fmt::format("--lr must not be negative, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
+  if (!(ema >= 0 && ema < 1)) refuse(fmt::format("--ema must be in [0, 1), but is {}", ema));
   if (checkpoint == "budget" && budget.empty()) refuse("--checkpoint budget needs --budget");
   if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
     refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
@@ -257,10 +261,10 @@ TrainedModel load_trained_model(const std::string& path, Device device) {
   return trained;
 }
 
-std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Device on, Generator& generator) const {
+std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus learned, Device on, Generator& generator) const {
   auto network = make_model(on, generator);
   network->set_checkpointing(stages_of(checkpoint_policy()));
-  return std::make_unique<nn::Trainer>(std::move(network), std::move(corpus),
+  return std::make_unique<nn::Trainer>(std::move(network), std::move(learned),
                                        nn::TrainerOptions{.batch = batch,
                                                           .chunk = chunk,
                                                           .store_every = store_every,
@@ -272,6 +276,7 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus corpus, Devic
                                                           .loss_scale = loss_scaler(),
                                                           .optimizer = nn::parse_optimizer(optimizer),
                                                           .schedule = nn::Schedule::parse(schedule),
+                                                          .ema = ema,
                                                           .ranks = ranks.get(),
                                                           .shard_optimizer = shard_optimizer});
 }

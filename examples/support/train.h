@@ -54,6 +54,7 @@ struct TrainOptions {
   double lr = 0;  // at its peak; 0: what suits the optimiser, see learning_rate()
   std::string optimizer = "muon";
   std::string schedule = "cosine";
+  double ema = 0;  // decay of the average of the weights that is judged, sampled and used; 0: none
   double dropout = 0.0;
   std::int64_t tile = 0;  // positions that feed-forward layers take at a time; 0: all
   std::uint64_t seed = 1;
@@ -80,6 +81,8 @@ struct TrainOptions {
   /// This process among them, made by the program; null: none. No part of the configuration, as any number of ranks
   /// goes on with a checkpoint.
   std::shared_ptr<parallel::TrainingRanks> ranks = {};
+  /// What read_text() gave, for runs that share it; null: it is read.
+  std::shared_ptr<const nn::Corpus> corpus = {};
 
   /// Options that were given, by name; resume takes the others from the checkpoint.
   std::set<std::string> given;
@@ -111,7 +114,7 @@ struct TrainOptions {
   /// The model with its initial weights. The generator must outlive it.
   std::unique_ptr<nn::LanguageModel> make_model(Device device, Generator& generator) const;
   /// The model on its text, at step 0. The generator must outlive the trainer.
-  std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus corpus, Device device, Generator& generator) const;
+  std::unique_ptr<nn::Trainer> make_trainer(nn::Corpus learned, Device device, Generator& generator) const;
 };
 
 /// A run as it is before its first step: text, memory and model, in the order in which they go away again.
@@ -128,7 +131,8 @@ struct PreparedRun {
   std::string dtype_reason;  // why the dtype was chosen; empty: it was told
 };
 
-/// What a checkpoint of train() was trained as, and the model: its weights, in eval() mode.
+/// What a checkpoint of train() was trained as, and the model: its weights, or their averages where it was trained
+/// with --ema, in eval() mode.
 struct TrainedModel {
   TrainOptions options;
   std::shared_ptr<const nn::Tokenizer> tokenizer;
@@ -146,6 +150,13 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& options
 
 /// The folder of Eigen's headers, which the build needs anyway. Throws FileError where there is none.
 std::string default_text();
+
+/// What a run of these options learns from: read, and in tokens, of a tokenizer that is learned or, of a run that goes
+/// on, the checkpoint's. Throws FileError.
+nn::Corpus read_text(const TrainOptions& options, const nn::CorpusProgress& progress = {});
+
+/// "bytes" or "tokens": what a model of this --tokenizer reads and writes.
+const char* unit_of(std::string_view tokenizer);
 
 /// Is shown a run after each line that is printed and at its end; `config` is that of the report.
 using RunWatcher =

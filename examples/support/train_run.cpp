@@ -51,7 +51,7 @@ std::string describe_run(const PreparedRun& run) {
       "text     {} files, {} to train on, {} held out:{}\n"
       "{}"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}",
+      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}",
       corpus.files, format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
       describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers,
       o.width, o.heads, o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
@@ -60,6 +60,7 @@ std::string describe_run(const PreparedRun& run) {
       o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
       engines_of(trainer.device()).to_string(), o.optimizer,
       o.schedule == "cosine" ? "" : fmt::format(", rate {}", o.schedule),
+      o.ema > 0 ? fmt::format(", judged by averages of decay {}", o.ema) : "",
       o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
       o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
       o.offload.empty() ? "" : ", offload to " + o.offload,
@@ -93,6 +94,7 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"lr", o.lr},
           {"optimizer", o.optimizer},
           {"schedule", o.schedule},
+          {"ema", o.ema},
           {"dropout", o.dropout},
           {"seed", o.seed},
           {"dtype", o.dtype},
@@ -124,9 +126,13 @@ TrainOptions completed(TrainOptions options) {
   return options;
 }
 
-/// The text in tokens: those of the checkpoint that is gone on from, else new ones.
-nn::Corpus corpus_of(const TrainOptions& options, const nn::CorpusProgress& progress) {
-  nn::Corpus corpus = nn::read_corpus(options.text, options.seed);
+}  // namespace
+
+const char* unit_of(std::string_view tokenizer) { return tokenizer == "bytes" ? "bytes" : "tokens"; }
+
+nn::Corpus read_text(const TrainOptions& options, const nn::CorpusProgress& progress) {
+  if (options.corpus) return *options.corpus;
+  nn::Corpus corpus = nn::read_corpus(options.text.empty() ? std::vector{default_text()} : options.text, options.seed);
   if (options.tokenizer == "bytes") return corpus;
   std::shared_ptr<const nn::Tokenizer> tokenizer =
       options.resume.empty() ? nn::learn_tokenizer(corpus, nn::parse_tokenizer(options.tokenizer), progress)
@@ -134,8 +140,6 @@ nn::Corpus corpus_of(const TrainOptions& options, const nn::CorpusProgress& prog
   nn::tokenize(corpus, std::move(tokenizer), progress);
   return corpus;
 }
-
-}  // namespace
 
 PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
     : options(completed(std::move(told))),
@@ -149,7 +153,7 @@ PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
   options.dtype = to_string(activations.dtype);
   dtype_reason = activations.reason;
   if (options.ranks) options.ranks->agree({{"the dtype that --dtype auto means there", options.dtype}});
-  trainer = options.make_trainer(corpus_of(options, progress), device, generator);
+  trainer = options.make_trainer(read_text(options, progress), device, generator);
   if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
 }
 

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "allocator/base/fnv1a.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "parallel/mpi.h"
@@ -37,14 +38,12 @@ int number_in_environment(std::initializer_list<const char*> names) {
   return -1;
 }
 
-/// FNV-1a of the program's file.
 std::string digest_of_program() {
   std::ifstream file("/proc/self/exe", std::ios::binary);
-  std::uint64_t hash = 0xcbf29ce484222325u;
+  Fnv1a hash;
   for (char block[1 << 16]; file.read(block, sizeof block) || file.gcount() > 0;)
-    for (std::streamsize i = 0; i < file.gcount(); ++i)
-      hash = (hash ^ static_cast<unsigned char>(block[i])) * 0x100000001b3u;
-  return fmt::format("{:016x}", hash);
+    for (std::streamsize i = 0; i < file.gcount(); ++i) hash.mix(static_cast<unsigned char>(block[i]));
+  return fmt::format("{:016x}", hash.value());
 }
 
 /// What all ranks must have been started with alike, by name.

@@ -53,9 +53,6 @@ std::string shown_token(const std::string& token) {
   return result;
 }
 
-/// What the model reads and writes.
-const char* unit_of(const Json& config) { return config.value("tokenizer", "bytes") == "bytes" ? "bytes" : "tokens"; }
-
 /// Text of bytes, which may be no UTF-8.
 std::string shown_text(const std::string& text) {
   std::string result;
@@ -104,7 +101,7 @@ std::string position_chart(const RunPage& page) {
   const nn::TrainResult& r = page.result;
   Points points;
   for (const nn::PositionLoss& p : r.by_position) points.emplace_back(static_cast<double>(p.last), p.loss);
-  return chart_svg({.x_name = fmt::format("{} to go by, at most", unit_of(page.config)),
+  return chart_svg({.x_name = fmt::format("{} to go by, at most", unit_of(page.config.value("tokenizer", "bytes"))),
                     .series = {{"held out", points, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .log_x = true,
@@ -135,7 +132,8 @@ std::string tiles(const RunPage& page) {
   html +=
       tile(fmt::format("{:.4f}", held_out),
            page.finished && !r.interrupted ? "nats per byte, held out" : "nats per byte, part of the held-out text");
-  html += tile(count_text(r.tokens_per_second), fmt::format("{} a second", unit_of(page.config)));
+  html += tile(count_text(r.tokens_per_second),
+               fmt::format("{} a second", unit_of(page.config.value("tokenizer", "bytes"))));
   html += tile(nn::format_duration(r.seconds), "in all");
   html += tile(format_bytes(r.peak_live_bytes), "peak of live memory");
   html += tile(format_bytes(r.peak_reserved_bytes), "peak of reserved memory");
@@ -193,7 +191,7 @@ std::string map_section(const RunPage& page) {
       "What heads look at",
       fmt::format("The {} {} below, read as a text of their own: a row for each position, what it takes from those "
                   "before it to the right; shades are square roots of weights.",
-                  page.map_tokens.size(), unit_of(page.config)),
+                  page.map_tokens.size(), unit_of(page.config.value("tokenizer", "bytes"))),
       html + "</div>\n<pre>" + shown_text(fmt::format("{}", fmt::join(page.map_tokens, ""))) + "</pre>\n");
 }
 
@@ -231,6 +229,7 @@ std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector
   nn::LanguageModel& model = trainer.model();
   const std::size_t length = tokens.size();
   try {
+    const auto averages = trainer.averaged();
     model.eval();
     const std::vector<Tensor> weights =
         model.mixing_weights(from_data(tokens, {1, static_cast<std::int64_t>(length)}, trainer.device()));
@@ -267,7 +266,7 @@ std::string run_page_html(const RunPage& page) {
                       loss_chart(r, 560, 330) + "</div>");
   html += "<div class=\"charts\">\n";
   html += section("Loss by position", "Does more context help?", position_chart(page));
-  html += section("Speed", fmt::format("In {} a second.", unit_of(page.config)),
+  html += section("Speed", fmt::format("In {} a second.", unit_of(page.config.value("tokenizer", "bytes"))),
                   step_chart(r, &nn::StepRecord::tokens_per_second, "speed", 2, false, true, count_text));
   html += section("Gradient norm", "Before clipping.",
                   step_chart(r, &nn::StepRecord::gradient_norm, "norm", 3, wide, !wide, nats_text));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -101,19 +102,38 @@ TEST(Compare, RefusesInOneSentence) {
               HasSubstr("[compare] --attention must be"));
   EXPECT_EQ(refused([](auto& o) { o.time = "4"; }),
             "[compare] --time must be a time such as 90s, 4min or 1h, but is 4");
-  EXPECT_EQ(refused([](auto& o) { o.time = "-1s"; }),
-            "[compare] --time must be a time such as 90s, 4min or 1h, but is -1s");
+  EXPECT_EQ(refused([](auto& o) { o.time = "0s"; }),
+            "[compare] --time must be a time such as 90s, 4min or 1h, but is 0s");
   EXPECT_THAT(refused([](auto& o) { o.train.device = "sim:1GiB"; }), HasSubstr("on sim nothing is learned"));
   EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
 }
 
-TEST(Compare, ReadsTimes) {
-  EXPECT_EQ(parse_duration("90s", "compare", "--time"), 90);
-  EXPECT_EQ(parse_duration("4min", "compare", "--time"), 240);
-  EXPECT_EQ(parse_duration("1.5h", "compare", "--time"), 5400);
-  for (const char* text : {"", "s", "4m", "inf s", "infs", "nans", "0s", "1e999s"})
-    EXPECT_THAT(error_of<ValueError>([&] { parse_duration(text, "compare", "--time"); }),
-                HasSubstr("[compare] --time"));
+/// Removes a file at the first line that is written.
+class Removing : public std::stringbuf {
+ public:
+  explicit Removing(std::string path) : path_(std::move(path)) {}
+
+ private:
+  std::streamsize xsputn(const char* text, std::streamsize count) override {
+    removed_ = removed_ || std::filesystem::remove(path_);
+    return std::stringbuf::xsputn(text, count);
+  }
+
+  std::string path_;
+  bool removed_ = false;
+};
+
+TEST(Compare, ReadsItsTextAndLearnsItsTokensOnce) {
+  const TemporaryFolder folder;
+  CompareOptions o = tiny_comparison(folder);
+  o.train.tokenizer = "bpe:260";
+  Removing lines(o.train.text[0]);
+  std::ostream out(&lines);
+  const std::vector<Compared> all = run_compare(o, out);
+  EXPECT_FALSE(std::filesystem::exists(o.train.text[0])) << "before the first of them was trained";
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[1].result.steps.size(), 6u);
+  EXPECT_THAT(lines.str(), HasSubstr("also by the tokens that are there to go by"));
 }
 
 }  // namespace

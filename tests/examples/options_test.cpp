@@ -62,12 +62,22 @@ TEST(AttentionOptions, DilatedSegmentsReachOverTheContextUnlessGiven) {
   for (const std::int64_t context : {1, 255, 256, 257, 4256, 8192, 100000}) {
     const auto segments = options.segments_for(context);
     EXPECT_GE(segments.back(), context);
-    EXPECT_EQ(segments.size(), options.rates_or_default().size());
+    EXPECT_EQ(segments.size(), options.rates_for(context).size());
     EXPECT_NO_THROW(options.pattern(context, "train"));
   }
   EXPECT_EQ(options.segments_for(4256), (std::vector<std::int64_t>{256, 2048, 8192}));
   options.segments = {100};
   EXPECT_EQ(options.segments_for(4096), options.segments);
+}
+
+TEST(AttentionOptions, DilatedBranchesOfLongContextsHaveNoMoreKeysThanShortOnes) {
+  AttentionOptions options = named("dilated");
+  EXPECT_EQ(options.rates_for(32768), (std::vector<std::int64_t>{1, 2, 4}));
+  EXPECT_EQ(options.rates_for(32769), (std::vector<std::int64_t>{1, 2, 8}));
+  EXPECT_EQ(options.segments_for(1000000), (std::vector<std::int64_t>{256, 16384, 1048576}));
+  EXPECT_EQ(options.rates_for(1000000), (std::vector<std::int64_t>{1, 2, 128}));
+  options.rates = {1, 2, 4};
+  EXPECT_EQ(options.rates_for(1000000), options.rates);
 }
 
 TEST(AttentionOptions, RefuseInOneSentence) {
@@ -86,6 +96,17 @@ TEST(AttentionOptions, RefuseInOneSentence) {
   EXPECT_THAT(refusal("random", [](auto& o) { o.density = 1.5; }), HasSubstr("1.5"));
   EXPECT_EQ(refusal("ring", [](auto& o) { o.ring_size = 0; }), "[train] --ring-size must be at least 1, but is 0");
   EXPECT_THAT(refusal("ring", [](auto& o) { o.layout = "spiral"; }), HasSubstr("spiral"));
+}
+
+TEST(Options, ReadTimes) {
+  EXPECT_EQ(parse_seconds("90s"), 90);
+  EXPECT_EQ(parse_seconds("4min"), 240);
+  EXPECT_EQ(parse_seconds("1.5h"), 5400);
+  EXPECT_EQ(parse_seconds("250ms"), 0.25);
+  EXPECT_EQ(parse_seconds("3us"), 3 * 1e-6);
+  EXPECT_EQ(parse_seconds("0ns"), 0);
+  for (const char* text : {"", "s", "4", "4m", "inf s", "infs", "nans", "-1s", "1e999s"})
+    EXPECT_EQ(parse_seconds(text), std::nullopt) << text;
 }
 
 TEST(AttentionOptions, DescribeThemselves) {

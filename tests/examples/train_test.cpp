@@ -15,6 +15,7 @@
 #include "kernels/parallel.h"
 #include "nn/training/random.h"
 #include "nn/training/sampler.h"
+#include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
@@ -265,6 +266,24 @@ TEST_F(Train, LearnsByEveryOptimiserAndResumesBitForBit) {
     EXPECT_EQ(std::stod(nn::read_training_metadata(options_.save)["lr"]),
               nn::usual_learning_rate(nn::parse_optimizer(name)));
   }
+}
+
+TEST_F(Train, IsJudgedByTheAverageOfItsWeightsWhichCheckpointsKeepAndUsersGet) {
+  const double without = run().validation_loss;
+  options_.ema = 0.9;
+  const TrainResult whole = run();
+  EXPECT_THAT(out_.str(), HasSubstr(", judged by averages of decay 0.9\n"));
+  EXPECT_NE(whole.validation_loss, without);
+  TrainOptions other = stopped_after_step_9();
+  EXPECT_EQ(numbers(run(other)), numbers(whole, 9));
+  other.given = {"ema"};
+  EXPECT_EQ(refusal<ValueError>(other),
+            "[train] the checkpoint is of another configuration: --ema is 0.9 there, 0 here");
+  const Tensor used = load_trained_model(other.resume, cpu).model->parameters()[0];
+  EXPECT_TRUE(bit_equal(used, load_safetensors(other.resume).at("ema.embedding.weight")));
+  EXPECT_FALSE(bit_equal(used, load_safetensors(other.resume).at("model.embedding.weight")));
+  options_.ema = 1;
+  EXPECT_EQ(refusal<ValueError>(options_), "[train] --ema must be in [0, 1), but is 1");
 }
 
 TEST_F(Train, AResumedRunMayHaveAnotherScheduleButNoOtherOptimiser) {
