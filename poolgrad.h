@@ -116,4 +116,5 @@
 #include "attention/ring/ring.h"
 
 #include "parallel/mpi.h"
+#include "parallel/nccl.h"
 #include "parallel/training_ranks.h"

@@ -15,9 +15,12 @@ option(POOLGRAD_UNITY "Compile the sources of libraries several at a time: most 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
-# CMake's -O3 is for allocator and kernels, where the time of a step goes. Flags of a user's own are left alone.
+# CMake's -O3 is for allocator and kernels, where the time of a step goes. Flags of a user's own are left alone. Under
+# sanitizers (their presets say -O0) they alone are optimised: compiling is what takes the time there.
 set(POOLGRAD_FASTEST)
-if(CMAKE_CXX_FLAGS_RELEASE MATCHES "-O3")
+if(POOLGRAD_SANITIZE)
+  set(POOLGRAD_FASTEST -O1)
+elseif(CMAKE_CXX_FLAGS_RELEASE MATCHES "-O3")
   set(POOLGRAD_FASTEST $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O3>)
   string(REPLACE "-O3" "-O2" CMAKE_CXX_FLAGS_RELEASE "${CMAKE_CXX_FLAGS_RELEASE}")
 endif()
