@@ -54,8 +54,8 @@ class Progress {
 };
 
 /// While it lives, the named scopes that its thread enters redraw the live line, twice a second at most, once
-/// `patience` seconds have gone: "step 2/2  0:42  model.block3.feed_forward". So a step of minutes shows how far it is,
-/// forward and back again. One at a time.
+/// `patience` seconds have gone: "step 2/2  0:42  model.block3.feed_forward", in the backward pass the operator. So a
+/// step of minutes shows where it is. One at a time.
 class ScopeStatus {
  public:
   ScopeStatus(Progress& progress, std::string what, double patience = 2);
