@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/definition/host_device.h"
+#include "kernels/definition/trigonometry.h"
 
 namespace poolgrad::kernels {
 
@@ -21,9 +22,12 @@ struct Math {
   static POOLGRAD_HD V log(V x) { return std::log(x); }
   static POOLGRAD_HD V log1p(V x) { return std::log1p(x); }
   static POOLGRAD_HD V log2(V x) { return std::log2(x); }
-  static POOLGRAD_HD V sin(V x) { return std::sin(x); }
-  static POOLGRAD_HD V cos(V x) { return std::cos(x); }
-  static POOLGRAD_HD V tan(V x) { return std::tan(x); }
+  static POOLGRAD_HD V sin(V x) { return static_cast<V>(sine_cosine(x).sine); }
+  static POOLGRAD_HD V cos(V x) { return static_cast<V>(sine_cosine(x).cosine); }
+  static POOLGRAD_HD V tan(V x) {
+    const SineCosine<double> of = sine_cosine(x);
+    return static_cast<V>(of.sine / of.cosine);
+  }
   static POOLGRAD_HD V asin(V x) { return std::asin(x); }
   static POOLGRAD_HD V acos(V x) { return std::acos(x); }
   static POOLGRAD_HD V atan(V x) { return std::atan(x); }

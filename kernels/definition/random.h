@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <numbers>
-#include <type_traits>
 
 #include "kernels/definition/host_device.h"
 #include "kernels/definition/math.h"
 #include "kernels/definition/philox.h"
+#include "kernels/definition/trigonometry.h"
 #include "kernels/dtype.h"
 #include "kernels/random.h"
 
@@ -62,15 +62,11 @@ struct NormalNumber {
   }
 
  private:
-  // What comparisons of vectors give: as many integers of that size.
-  template <class V>
-  using Integer = std::conditional_t<std::is_same_v<V, double>, std::int64_t, decltype(V{} < V{})>;
-
   // x = 2^e m in (0, 1], m in [sqrt(1/2), sqrt(2)): log x = e ln 2 + 2 atanh((m - 1) / (m + 1)), the series so far that
   // what is left out is below half an ulp.
   template <class V>
   static POOLGRAD_HD V logarithm(V x) {
-    using I = Integer<V>;
+    using I = trigonometry::Integer<V>;
     constexpr std::int64_t one = 0x3ff0000000000000, root_of_half = 0x3fe6a09e667f3bcd;
     const I bits = std::bit_cast<I>(x);
     const I exponent = ((bits + (one - root_of_half)) >> 52) - 1023;
@@ -85,26 +81,12 @@ struct NormalNumber {
     return Math<V>::fma(e, V{} + 0x1.62e42fefap-1, low);
   }
 
-  // cos(2 pi v) for v in [0, 1): quarters of a turn are taken off exactly, then Taylor series on [-pi / 4, pi / 4].
+  // cos(2 pi v) for v in [0, 1): quarters of a turn are taken off exactly.
   template <class V>
   static POOLGRAD_HD V cosine_of_turns(V v) {
-    using I = Integer<V>;
     const V shifted = 4.0 * v + 0x1.8p52;  // the nearest whole number is in the lowest bits
-    const V a = (4.0 * v - (shifted - 0x1.8p52)) * (std::numbers::pi / 2), square = a * a;
-    V odd = V{} - 1.0 / 1307674368000, even = V{} + 1.0 / 20922789888000;
-    constexpr double sines[] = {1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6};
-    constexpr double cosines[] = {-1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800,
-                                  1.0 / 40320,        -1.0 / 720,      1.0 / 24};
-    for (int i = 0; i < 6; ++i) {
-      odd = Math<V>::fma(odd, square, V{} + sines[i]);
-      even = Math<V>::fma(even, square, V{} + cosines[i]);
-    }
-    const V sine = Math<V>::fma(a * square, odd, a);
-    const V half = 0.5 * square, rest = 1.0 - half;
-    const V cosine = rest + Math<V>::fma(square * square, even, (1.0 - rest) - half);
-    const I quarter = std::bit_cast<I>(shifted);
-    const V value = (quarter & std::int64_t{1}) == std::int64_t{1} ? sine : cosine;
-    return ((quarter + std::int64_t{1}) & std::int64_t{2}) == std::int64_t{2} ? -value : value;
+    const V angle = (4.0 * v - (shifted - 0x1.8p52)) * (std::numbers::pi / 2);
+    return trigonometry::of_quarters(std::bit_cast<trigonometry::Integer<V>>(shifted), angle).cosine;
   }
 };
 

@@ -1,6 +1,5 @@
 // Math<V> for vectors: what functors call when they are instantiated with simd::Vec. exp, tanh, sigmoid and erf are
-// those of simd.h; here are the others. Relative errors below 3e-7 (f32) and 1e-15 (f64), except near the zeros of sin
-// and cos, where f64 is off by up to 1e-16 absolute.
+// those of simd.h; here are the others. Relative errors below 3e-7 (f32) and 1e-15 (f64).
 #pragma once
 
 #include <bit>
@@ -12,6 +11,7 @@
 
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/definition/math.h"
+#include "kernels/definition/trigonometry.h"
 
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -159,45 +159,18 @@ inline Vec<T> expm1(Vec<T> x) {
   return x > high ? exp<T>(x) : (x == Vec<T>{} ? x : result);
 }
 
-struct SineCosine {
-  Vec<double> sine, cosine;
-};
-/// Lane by lane, where |x| > largest.
-[[gnu::noinline, gnu::cold]] inline void replace_far(const Vec<double>& x, double largest, SineCosine& result) {
-  for (int i = 0; i < lanes<double>; ++i)
-    if (std::abs(x[i]) > largest) {
-      result.sine[i] = std::sin(x[i]);
-      result.cosine[i] = std::cos(x[i]);
-    }
-}
-/// pi / 2 in three parts (Cody & Waite), then Taylor series on [-pi / 4, pi / 4].
-inline SineCosine sine_cosine(Vec<double> x) {
-  constexpr double largest = 1e6;  // beyond, too many bits of pi would be needed
-  constexpr double rounder = 0x1.8p52;
-  const Vec<double> shifted = x * 0.636619772367581343 + rounder;
-  const Vec<double> n = shifted - rounder;
-  const Vec<double> r = ((x - n * 0x1.921fb544p+0) - n * 0x1.0b4611a6p-34) - n * 0x1.3198a2e037073p-69;
-  const Vec<std::int64_t> k = reinterpret_cast<Vec<std::int64_t>>(shifted);
-  const Vec<double> square = r * r;
-  constexpr double sines[] = {-1.0 / 1307674368000, 1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880,
-                              -1.0 / 5040,          1.0 / 120,        -1.0 / 6};
-  constexpr double cosines[] = {1.0 / 20922789888000, -1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800,
-                                1.0 / 40320,          -1.0 / 720,         1.0 / 24};
-  Vec<double> odd = broadcast(sines[0]), even = broadcast(cosines[0]);
-  for (int i = 1; i < 7; ++i) {
-    odd = odd * square + sines[i];
-    even = even * square + cosines[i];
+/// Lane by lane, where x is far from zero.
+[[gnu::noinline, gnu::cold]] inline void replace_far(const Vec<double>& x, SineCosine<Vec<double>>& result) {
+  for (int i = 0; i < lanes<double>; ++i) {
+    const SineCosine<double> lane = kernels::sine_cosine(x[i]);
+    result.sine[i] = lane.sine;
+    result.cosine[i] = lane.cosine;
   }
-  odd = r + r * square * odd;
-  const Vec<double> half = 0.5 * square, rest = 1.0 - half;
-  even = rest + (((1.0 - rest) - half) + square * square * even);
-  const Vec<std::int64_t> one = broadcast(std::int64_t{1}), two = one + one;
-  const auto swapped = (k & one) == one;
-  SineCosine result{swapped ? even : odd, swapped ? odd : even};
-  result.sine = (k & two) == two ? -result.sine : result.sine;
-  result.cosine = ((k + one) & two) == two ? -result.cosine : result.cosine;
-  if (max_lane<double>(abs<double>(x)) > largest) [[unlikely]]
-    replace_far(x, largest, result);
+}
+inline SineCosine<Vec<double>> sine_cosine(Vec<double> x) {
+  SineCosine<Vec<double>> result = trigonometry::of_near(x);
+  if (max_lane<double>(abs<double>(x)) > trigonometry::near) [[unlikely]]
+    replace_far(x, result);
   return result;
 }
 
@@ -241,25 +214,29 @@ struct VectorMath {
   static V expm1(V x) { return detail::expm1<T>(x); }
   static V log(V x) { return detail::log<T>(x); }
   static V log1p(V x) { return detail::log1p<T>(x); }
-  static V sin(V x) {
-    const auto f = [](Vec<double> y) { return sine_cosine(y).sine; };
+  template <class F>
+  static V in_double(const F& f, V x) {
     if constexpr (sizeof(T) == 8)
       return f(x);
     else
       return through_double(f, x);
   }
+  static V sin(V x) {
+    return in_double([](Vec<double> y) { return sine_cosine(y).sine; }, x);
+  }
   static V cos(V x) {
-    const auto f = [](Vec<double> y) { return sine_cosine(y).cosine; };
-    if constexpr (sizeof(T) == 8)
-      return f(x);
-    else
-      return through_double(f, x);
+    return in_double([](Vec<double> y) { return sine_cosine(y).cosine; }, x);
+  }
+  static V tan(V x) {
+    return in_double(
+        [](Vec<double> y) {
+          const auto [sine, cosine] = sine_cosine(y);
+          return sine / cosine;
+        },
+        x);
   }
   static V log2(V x) {
     return each_lane<T>([](T y) { return std::log2(y); }, x);
-  }
-  static V tan(V x) {
-    return each_lane<T>([](T y) { return std::tan(y); }, x);
   }
   static V asin(V x) {
     return each_lane<T>([](T y) { return std::asin(y); }, x);

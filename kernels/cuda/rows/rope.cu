@@ -4,42 +4,12 @@
 
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/rows/rows.cuh"
+#include "kernels/definition/trigonometry.h"
 
 namespace poolgrad::kernels {
 namespace {
 
 using cuda::Compute, cuda::width;
-
-struct SineCosine {
-  double sine, cosine;
-};
-
-/// Without the table that the library's own take for large arguments, which would be memory of each thread. What is
-/// left of x after whole quarter turns is exact but for the rounding of pi / 2 to 106 bits; then Taylor series on [-pi
-/// / 4, pi / 4].
-POOLGRAD_HD SineCosine sine_cosine_of(double x) {
-  const double quarters = std::rint(x * 0.636619772367581343);
-  const double r = std::fma(-quarters, 0x1.1a62633145c07p-54, std::fma(-quarters, 0x1.921fb54442d18p0, x)), s = r * r;
-  double odd = -1.0 / 1307674368000;
-  odd = odd * s + 1.0 / 6227020800;
-  odd = odd * s - 1.0 / 39916800;
-  odd = odd * s + 1.0 / 362880;
-  odd = odd * s - 1.0 / 5040;
-  odd = odd * s + 1.0 / 120;
-  odd = odd * s - 1.0 / 6;
-  odd = r + r * s * odd;
-  double even = 1.0 / 20922789888000;
-  even = even * s - 1.0 / 87178291200;
-  even = even * s + 1.0 / 479001600;
-  even = even * s - 1.0 / 3628800;
-  even = even * s + 1.0 / 40320;
-  even = even * s - 1.0 / 720;
-  even = even * s + 1.0 / 24;
-  even = 1.0 - (0.5 * s - s * s * even);
-  const auto quarter = static_cast<std::int64_t>(quarters) & 3;
-  const double sine = quarter & 1 ? even : odd, cosine = quarter & 1 ? odd : even;
-  return {quarter & 2 ? -sine : sine, (quarter + 1) & 2 ? -cosine : cosine};
-}
 
 /// Views (B, T, H, D) as the kernel walks them: a thread has a pack of neighbouring pairs of one step, and turns it in
 /// `vectors_each` of the B * H vectors.
@@ -69,7 +39,7 @@ __global__ __launch_bounds__(256, 3) void rotate_pairs(const __grid_constant__ c
     for (int e = 0; e < width<S>; ++e) {
       const double frequency = all.frequencies.of(
           std::pow(all.frequencies.base, -static_cast<double>(pair + e) / static_cast<double>(all.half)));
-      const SineCosine turn = sine_cosine_of(all.positions.of(step) * frequency);
+      const SineCosine<double> turn = sine_cosine(all.positions.of(step) * frequency);
       cosine[e] = static_cast<T>(all.frequencies.magnitude * turn.cosine);
       sine[e] = static_cast<T>(all.sign * all.frequencies.magnitude * turn.sine);
     }
