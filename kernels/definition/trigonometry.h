@@ -1,5 +1,5 @@
-// Sine and cosine, host and device alike, bit for bit, and of any argument. The library's own for a GPU keep a table for
-// large arguments in memory of each thread. V is double or a vector of them; results are within two ulps.
+// Sine and cosine, host and device alike, bit for bit, and of any argument: those of a GPU's library keep a table for
+// large arguments in memory of each thread. V is double or a vector of them; errors are below two and a half ulps.
 #pragma once
 
 #include <bit>
@@ -32,8 +32,7 @@ POOLGRAD_HD SineCosine<V> of_quarters(Integer<V> quarters, V angle) {
   const V square = angle * angle;
   V odd = V{} - 1.0 / 1307674368000, even = V{} + 1.0 / 20922789888000;
   constexpr double sines[] = {1.0 / 6227020800, -1.0 / 39916800, 1.0 / 362880, -1.0 / 5040, 1.0 / 120, -1.0 / 6};
-  constexpr double cosines[] = {-1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800,
-                                1.0 / 40320,        -1.0 / 720,      1.0 / 24};
+  constexpr double cosines[] = {-1.0 / 87178291200, 1.0 / 479001600, -1.0 / 3628800, 1.0 / 40320, -1.0 / 720, 1.0 / 24};
   for (int i = 0; i < 6; ++i) {
     odd = Math<V>::fma(odd, square, V{} + sines[i]);
     even = Math<V>::fma(even, square, V{} + cosines[i]);
@@ -74,8 +73,8 @@ POOLGRAD_HD inline SineCosine<double> of_far(double x) {
   const auto exponent = static_cast<unsigned>(bits >> 52) & 0x7ff;
   if (exponent == 0x7ff) return {x - x, x - x};
   const std::uint64_t mantissa = (bits & 0xfffffffffffff) | 0x10000000000000;
-  // x = mantissa * 2^(exponent - 1075). What is left of the bit that is worth 2 quarter turns for the mantissa's last bit
-  // is worth multiples of 4.
+  // x = mantissa * 2^(exponent - 1075). What is left of the bit that is worth two quarter turns for the last bit of the
+  // mantissa is worth multiples of four.
   const unsigned skipped = exponent - 1075 + 62, shift = skipped % 64;
   const std::uint64_t* word = words + skipped / 64;
   const auto window = [&](int i) { return shift == 0 ? word[i] : word[i] << shift | word[i + 1] >> (64 - shift); };
@@ -85,8 +84,8 @@ POOLGRAD_HD inline SineCosine<double> of_far(double x) {
   const Wide low = Wide{mantissa} * window(2), middle = Wide{mantissa} * window(1) + (low >> 64);
   const std::uint64_t high = mantissa * window(0) + static_cast<std::uint64_t>(middle >> 64);
   // Two bits of quarters; the rest to the nearest, so that it may be negative.
-  const Wide fraction = Wide{high} << 66 | Wide{static_cast<std::uint64_t>(middle)} << 2 |
-                        static_cast<std::uint64_t>(low) >> 62;
+  const Wide fraction =
+      Wide{high} << 66 | Wide{static_cast<std::uint64_t>(middle)} << 2 | static_cast<std::uint64_t>(low) >> 62;
   const bool up = static_cast<std::int64_t>(fraction >> 64) < 0;
   const Wide distance = up ? -fraction : fraction;
   const double rest = std::fma(static_cast<double>(static_cast<std::uint64_t>(distance >> 64)), 0x1p-64,
