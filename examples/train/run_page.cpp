@@ -97,11 +97,13 @@ std::string loss_chart(const nn::TrainResult& r, double width, double height) {
                     .y_text = nats_text});
 }
 
+const char* unit(const RunPage& page) { return unit_of(page.config.value("tokenizer", "bytes")); }
+
 std::string position_chart(const RunPage& page) {
   const nn::TrainResult& r = page.result;
   Points points;
   for (const nn::PositionLoss& p : r.by_position) points.emplace_back(static_cast<double>(p.last), p.loss);
-  return chart_svg({.x_name = fmt::format("{} to go by, at most", unit_of(page.config.value("tokenizer", "bytes"))),
+  return chart_svg({.x_name = fmt::format("{} to go by, at most", unit(page)),
                     .series = {{"held out", points, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
                     .log_x = true,
@@ -132,8 +134,7 @@ std::string tiles(const RunPage& page) {
   html +=
       tile(fmt::format("{:.4f}", held_out),
            page.finished && !r.interrupted ? "nats per byte, held out" : "nats per byte, part of the held-out text");
-  html += tile(count_text(r.tokens_per_second),
-               fmt::format("{} a second", unit_of(page.config.value("tokenizer", "bytes"))));
+  html += tile(count_text(r.tokens_per_second), fmt::format("{} a second", unit(page)));
   html += tile(nn::format_duration(r.seconds), "in all");
   html += tile(format_bytes(r.peak_live_bytes), "peak of live memory");
   html += tile(format_bytes(r.peak_reserved_bytes), "peak of reserved memory");
@@ -191,7 +192,7 @@ std::string map_section(const RunPage& page) {
       "What heads look at",
       fmt::format("The {} {} below, read as a text of their own: a row for each position, what it takes from those "
                   "before it to the right; shades are square roots of weights.",
-                  page.map_tokens.size(), unit_of(page.config.value("tokenizer", "bytes"))),
+                  page.map_tokens.size(), unit(page)),
       html + "</div>\n<pre>" + shown_text(fmt::format("{}", fmt::join(page.map_tokens, ""))) + "</pre>\n");
 }
 
@@ -266,7 +267,7 @@ std::string run_page_html(const RunPage& page) {
                       loss_chart(r, 560, 330) + "</div>");
   html += "<div class=\"charts\">\n";
   html += section("Loss by position", "Does more context help?", position_chart(page));
-  html += section("Speed", fmt::format("In {} a second.", unit_of(page.config.value("tokenizer", "bytes"))),
+  html += section("Speed", fmt::format("In {} a second.", unit(page)),
                   step_chart(r, &nn::StepRecord::tokens_per_second, "speed", 2, false, true, count_text));
   html += section("Gradient norm", "Before clipping.",
                   step_chart(r, &nn::StepRecord::gradient_norm, "norm", 3, wide, !wide, nats_text));
