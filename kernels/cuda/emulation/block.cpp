@@ -360,7 +360,12 @@ class Scheduler {
   std::optional<Order> order_;
 };
 
-thread_local std::unique_ptr<Scheduler> scheduler;
+/// This thread's. What is static may wait for a device when the thread's variables are gone: a kernel that runs then
+/// makes one anew.
+thread_local Scheduler* scheduler = nullptr;
+struct EndOfThread {
+  ~EndOfThread() { delete std::exchange(scheduler, nullptr); }
+};
 
 void Scheduler::fiber_body() {
   Scheduler& self = *scheduler;
@@ -396,7 +401,8 @@ Scheduler& running() {
 
 void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
               const std::function<void()>& kernel) {
-  if (!scheduler) scheduler = std::make_unique<Scheduler>();
+  [[maybe_unused]] static thread_local const EndOfThread end;
+  if (!scheduler) scheduler = new Scheduler;
   scheduler->run(op, shape, seed, kernel);
 }
 
