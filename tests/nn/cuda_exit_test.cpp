@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <thread>
@@ -39,6 +40,7 @@ struct Kept {
 
 template <class Use>
 [[noreturn]] void use_and_exit(const Use& use) {
+  std::fflush(stdout);
   dup2(STDERR_FILENO, STDOUT_FILENO);  // where the test looks
   static Kept before;
   zeros({1}, {DType::f32, gpu});
