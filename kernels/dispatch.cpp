@@ -481,7 +481,9 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
     return kernel(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
   const AttentionGradients& g = gradients;
   Cost cost = traffic(q, k, v, lse, delta, grad_out, g.dq, g.dk, g.dv, g.dbias);
-  cost.operations = attention_operations(schedule, 7.0, q, v);
+  // Each side has the scores anew where it is asked for alone.
+  const double products = (g.dq.data || g.dbias.data ? 3.0 : 0.0) + (g.dk.data || g.dv.data ? 4.0 : 0.0);
+  cost.operations = attention_operations(schedule, products, q, v);
   if (is_like_gpu(stream)) {
     ask_as_gpu_backward(stream, schedule, q, g);
     return charge(stream, cost);

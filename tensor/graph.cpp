@@ -30,6 +30,7 @@ class PrivatePool {
   PrivatePool(Device device, std::unique_ptr<CudaDriver> driver)
       : driver_(std::move(driver)), stream_{device, driver_->stream_create()} {}
   ~PrivatePool() {
+    wait_for_readers();
     own_.reset();
     give_budget_back();
     try {
@@ -42,6 +43,10 @@ class PrivatePool {
   PrivatePool(const PrivatePool&) = delete;
   PrivatePool& operator=(const PrivatePool&) = delete;
 
+  /// Whoever replays on a stream may read there what the replay has made.
+  void is_read_on(Stream stream) {
+    if (std::find(readers_.begin(), readers_.end(), stream) == readers_.end()) readers_.push_back(stream);
+  }
   /// The pool, which may have what is left of the device's budget until settle() is called.
   CachingAllocator& open() {
     give_budget_back();
@@ -75,6 +80,18 @@ class PrivatePool {
   Stream stream() const { return stream_; }
 
  private:
+  /// Pages must not go while queued work reads them. Errors of that work are for others to hear.
+  void wait_for_readers() noexcept {
+    try {
+      for (const Stream reader : readers_) {
+        const std::uint64_t event = driver_->event_create();
+        driver_->event_record(event, reader.id);
+        driver_->event_synchronize(event);
+        driver_->event_destroy(event);
+      }
+    } catch (const Error&) {  // the device is lost
+    }
+  }
   void give_budget_back() {
     if (taken_ != 0) shared().set_budget(shared().budget() + std::exchange(taken_, 0));
   }
@@ -84,6 +101,7 @@ class PrivatePool {
   std::unique_ptr<CachingAllocator> own_;
   RecordedMemory* memory_ = nullptr;  // of it
   std::size_t taken_ = 0;             // of the shared pool's budget
+  std::vector<Stream> readers_;
 };
 
 /// Pools of graphs that are gone, of which somebody still has a tensor. Never destroyed, as pools of devices are not.
@@ -227,8 +245,10 @@ void Graph::replay() {
   if (!impl_->recorded) throw Error("[graph] nothing is recorded: capture() comes before replay()");
   if (StreamCapture::current() != nullptr) throw Error("[graph] a recorded step cannot replay another one");
   for (const Impl::Value& value : impl_->compute) value.compute(impl_->staged.data() + value.offset);
-  const PrivatePool& memory = *impl_->memory;
-  const Between between(memory.shared(), current_stream(memory.stream().device), memory.stream());
+  PrivatePool& memory = *impl_->memory;
+  const Stream outer = current_stream(memory.stream().device);
+  memory.is_read_on(outer);
+  const Between between(memory.shared(), outer, memory.stream());
   if (!impl_->staged.empty()) {
     const auto bytes = [&](void* data) {
       return view_at(data, DType::u8, contiguous_geometry({static_cast<std::int64_t>(impl_->staged.size())}));

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "allocator/caching_allocator.h"
 #include "allocator/memory_scope.h"
 #include "kernels/elementwise.h"
 #include "tensor/geometry.h"
@@ -109,17 +110,17 @@ void RingBackward::run(int phase) {
     const int step = plan.visited()[number];
     const bool computes = plan.computes(communicator_->rank(), step);
     const RingSlots::Pair keys = keys_->meet(number);
-    // A GPU has a kernel for each side: that of the queries runs while the gradients of the keys arrive. On the CPU,
-    // and on a simulated device, which is asked for what the CPU asks for, both sides share their scores, which is
-    // worth more.
+    const auto met = computes ? std::optional(meet(step, keys)) : std::nullopt;
+    // A GPU has a kernel for each side: that of the queries runs while the gradients of the keys arrive. On the CPU
+    // both sides share their scores, which is worth more.
     kernels::AttentionGradients into{.dq = dq_.view(), .dk = {}, .dv = {}, .dbias = {}, .accumulate = step > 0};
-    if (computes && x_.q.device().type == DeviceType::cuda) {
-      compute(step, keys, into);
+    if (met && allocator_for(x_.q.device()).memory().queues_work()) {
+      compute(*met, into);
       into.dq = {};
     }
     const RingSlots::Pair place = travelling_ ? travelling_->place(number) : home_;
     into.dk = place.first.view(), into.dv = place.second.view();
-    if (computes) compute(step, keys, into);
+    if (met) compute(*met, into);
     statistics_.computed += computes ? 1 : 0;
     if (travelling_) travelling_->send(number);
   }
@@ -133,12 +134,16 @@ void RingBackward::run(int phase) {
   travelling_.reset(), keys_.reset();
 }
 
-void RingBackward::compute(int step, const RingSlots::Pair& keys, kernels::AttentionGradients into) {
-  const Pattern::Compiled compiled = call_.plan->compile(communicator_->rank(), step);
-  const AttendOperands met = call_.operands(x_, communicator_->rank(), step, keys.first, keys.second);
-  for (const kernels::AttentionSchedule& pass : compiled.passes) {
-    kernels::attention_backward(current_stream(x_.q.device()), pass, call_.attend.scores(met), met.q.view(),
-                                met.k.view(), met.v.view(), lse_.view(), delta_.view(), view_or_none(grad_out_), into);
+RingBackward::Met RingBackward::meet(int step, const RingSlots::Pair& keys) const {
+  const int rank = communicator_->rank();
+  return {call_.plan->compile(rank, step), call_.operands(x_, rank, step, keys.first, keys.second)};
+}
+
+void RingBackward::compute(const Met& met, kernels::AttentionGradients into) {
+  const AttendOperands& x = met.operands;
+  for (const kernels::AttentionSchedule& pass : met.pattern.passes) {
+    kernels::attention_backward(current_stream(x.q.device()), pass, call_.attend.scores(x), x.q.view(), x.k.view(),
+                                x.v.view(), lse_.view(), delta_.view(), view_or_none(grad_out_), into);
     into.accumulate = true;
   }
 }

@@ -151,7 +151,13 @@ class RingBackward {
   const RingStatistics& statistics() const { return statistics_; }
 
  private:
-  void compute(int step, const RingSlots::Pair& keys, kernels::AttentionGradients into);
+  /// What a step computes with, however many kernels it takes.
+  struct Met {
+    Pattern::Compiled pattern;
+    AttendOperands operands;
+  };
+  Met meet(int step, const RingSlots::Pair& keys) const;
+  void compute(const Met& met, kernels::AttentionGradients into);
 
   RingCall call_;
   AttendOperands x_;

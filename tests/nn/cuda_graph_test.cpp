@@ -189,6 +189,21 @@ TEST(Graph, MemoryOfItsPoolIsHandedToNobodyElse) {
   EXPECT_EQ(shared.budget(), budget);
 }
 
+TEST(Graph, MemoryThatQueuedWorkReadsStaysUntilThatIsDone) {
+  for (const bool outlives : {false, true}) {
+    Tensor result, y;
+    std::optional<Graph> graph(std::in_place, gpu);
+    graph->capture([&] { y = full({1000}, 3.0, {DType::f32, gpu}) * 2.0; });
+    graph->replay();
+    result = y + 1.0;
+    if (outlives) graph.reset();
+    y = Tensor();
+    graph.reset();
+    const Graph sweeps(gpu);
+    EXPECT_TRUE(bit_equal(result, full({1000}, 7.0))) << outlives;
+  }
+}
+
 TEST(Graph, WhatTheStepLetsGoOfIsKeptForIt) {
   CachingAllocator& shared = allocator_for(gpu);
   Tensor x = full({1000}, 3.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});

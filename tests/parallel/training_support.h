@@ -1,6 +1,8 @@
 // A small run that several ranks share, as threads or as processes.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -28,6 +30,9 @@ struct SharedRun {
   DType dtype = DType::f64;
   std::optional<nn::LossScalerOptions> loss_scale = {};
   double ema = 0;
+  std::vector<Device> devices = {cpu};  // of the ranks in turn
+
+  Device device_of(int rank) const { return devices[static_cast<std::size_t>(rank) % devices.size()]; }
 };
 
 inline nn::Corpus text_of_ranks(std::uint8_t sixth = 'a') {
@@ -76,7 +81,7 @@ struct RankOfRun {
                                 .dtype = run.dtype},
         attention::attention_mixer(run.pattern, {.layer_norm = false, .post_norm = false, .output_deviation = 0.1},
                                    {.dropout = run.attention_dropout, .generator = &generator}, ring),
-        nn::ParameterOptions{.generator = &generator});
+        nn::ParameterOptions{.device = run.device_of(ranks ? ranks->rank() : 0), .generator = &generator});
   }
 
   std::vector<double> losses(std::int64_t steps) {
@@ -108,6 +113,30 @@ inline double largest_difference(const std::vector<double>& a, const std::vector
   for (std::size_t i = 0; i < a.size(); ++i)
     if (const double difference = std::abs(a[i] - b[i]); !(difference <= largest)) largest = difference;
   return largest;
+}
+
+/// Calls body(rank) for every rank of a grid, each on its thread.
+inline void on_ranks(const SharedRun& run, const Grid& grid, Layout layout,
+                     const std::function<void(RankOfRun&)>& body) {
+  attention::LocalGroup group(grid.size());
+  group.run(1, [&](attention::Communicator& one, int) {
+    RankOfRun rank(run, group.communicator(one.rank()), grid, layout);
+    body(rank);
+  });
+}
+
+/// What each rank has found, which is the same on all.
+inline std::vector<double> history_of(const SharedRun& run, const Grid& grid, Layout layout = Layout::zigzag) {
+  std::vector<std::vector<double>> all(static_cast<std::size_t>(grid.size()));
+  on_ranks(run, grid, layout,
+           [&](RankOfRun& rank) { all[static_cast<std::size_t>(rank.ranks->rank())] = history(rank); });
+  for (const auto& one : all) EXPECT_EQ(one, all[0]) << to_string(grid);
+  return all[0];
+}
+
+inline std::vector<double> history_alone(const SharedRun& run) {
+  RankOfRun alone(run);
+  return history(alone);
 }
 
 }  // namespace poolgrad::parallel::testing_support

@@ -21,29 +21,6 @@ using poolgrad::testing_support::read_bytes;
 using poolgrad::testing_support::TemporaryFolder;
 using ::testing::HasSubstr;
 
-/// Calls body(rank) for every rank of a grid, each on its thread.
-void on_ranks(const SharedRun& run, const Grid& grid, Layout layout, const std::function<void(RankOfRun&)>& body) {
-  LocalGroup group(grid.size());
-  group.run(1, [&](Communicator& one, int) {
-    RankOfRun rank(run, group.communicator(one.rank()), grid, layout);
-    body(rank);
-  });
-}
-
-/// What each rank has found, which is the same on all.
-std::vector<double> history_of(const SharedRun& run, const Grid& grid, Layout layout = Layout::zigzag) {
-  std::vector<std::vector<double>> all(static_cast<std::size_t>(grid.size()));
-  on_ranks(run, grid, layout,
-           [&](RankOfRun& rank) { all[static_cast<std::size_t>(rank.ranks->rank())] = history(rank); });
-  for (const auto& one : all) EXPECT_EQ(one, all[0]) << to_string(grid);
-  return all[0];
-}
-
-std::vector<double> history_alone(const SharedRun& run) {
-  RankOfRun alone(run);
-  return history(alone);
-}
-
 constexpr Layout layouts[] = {Layout::contiguous, Layout::zigzag, Layout::striped};
 
 TEST(TrainingOnRanks, WithABatchEachFollowsOneProcess) {

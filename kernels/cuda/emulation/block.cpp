@@ -44,6 +44,7 @@ struct Warp {
   int arrived = 0;                    // lanes that wait for the collective
   std::uint32_t passed = 0;           // collectives so far
   std::uint64_t words[2][warp_size];  // of this collective and of the one before, which lanes may still read
+  std::uint64_t order[2];             // tokens, see wait()
 };
 
 // The asynchronous copies of a thread.
@@ -81,6 +82,7 @@ class Scheduler {
  public:
   void run(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
            const std::function<void()>& kernel) {
+    const Unobserved emulation;
     op_ = op;
     kernel_ = &kernel;
     shape_ = shape;
@@ -92,12 +94,23 @@ class Scheduler {
     here.grid_size = size(shape.grid);
     const auto blocks = static_cast<std::uint64_t>(shape.grid.x * shape.grid.y * shape.grid.z);
     const Order order(blocks, random_);
+    struct Grid {  // comes after what this thread did, and before what it will do
+      explicit Grid(Scheduler& of) : scheduler(of) { happens_before(&scheduler.grid_begins_); }
+      ~Grid() { happens_after(&scheduler.grid_ends_); }
+      Scheduler& scheduler;
+    } grid(*this);
     for (std::uint64_t b = 0; b < blocks; ++b) run_block(static_cast<std::int64_t>(order[b]));
   }
 
   void barrier(Where where) { wait(State::at_barrier, "__syncthreads", where); }
 
   const std::uint64_t* collective(const char* name, std::uint64_t word, Where where) {
+    const std::uint64_t* const words = give_word(name, word, where);
+    wait(State::at_collective, name, where);
+    return words;
+  }
+  const std::uint64_t* give_word(const char* name, std::uint64_t word, Where where) {
+    const Unobserved emulation;
     if (threads_.size() % warp_size != 0)
       fail(std::string(name) + " at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
            " threads, which is no multiple of 32");
@@ -105,11 +118,11 @@ class Scheduler {
     std::uint64_t* words = warp.words[warp.passed % 2];
     words[current_ % warp_size] = word;
     ++warp.arrived;
-    wait(State::at_collective, name, where);
     return words;
   }
 
   SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where) {
+    const Unobserved emulation;
     for (DeclaredArray& known : arrays_)
       if (same_place(known.where, where) && std::strcmp(known.array.name, name) == 0 &&
           std::strcmp(known.where.function_name(), where.function_name()) == 0)  // of one instance of a template
@@ -130,6 +143,7 @@ class Scheduler {
   }
 
   void read(const SharedArray& array, std::int64_t index, Where where) {
+    const Unobserved emulation;
     SharedUse& use = checked(array, index, where);
     if (use.writer < 0) fail(access("reads", array, index, where) + ", which nobody has written");
     refuse_under_way("reads", use, array, index, where);
@@ -148,6 +162,7 @@ class Scheduler {
   }
 
   void write(const SharedArray& array, std::int64_t index, Where where) {
+    const Unobserved emulation;
     SharedUse& use = checked(array, index, where);
     refuse_under_way("writes", use, array, index, where);
     if (use.writer >= 0 && use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
@@ -161,6 +176,7 @@ class Scheduler {
   }
 
   void copy(const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes, Where where) {
+    const Unobserved emulation;
     if (reinterpret_cast<std::uintptr_t>(from) % bytes_of_copy != 0)
       fail(access("copies to", array, index, where) + " from an address that is no multiple of 16");
     write(array, index, where);
@@ -168,8 +184,12 @@ class Scheduler {
     std::memset(array.data + static_cast<std::size_t>(index) * bytes_of_copy, 0xff, bytes_of_copy);
     copies_[current_].under_way.push_back({&array, index, from, bytes, copies_[current_].groups});
   }
-  void commit() { ++copies_[current_].groups; }
+  void commit() {
+    const Unobserved emulation;
+    ++copies_[current_].groups;
+  }
   void wait_for(std::int64_t pending) {
+    const Unobserved emulation;
     Copies& own = copies_[current_];
     std::erase_if(own.under_way, [&](const Copy& copy) {
       if (copy.group >= own.groups - pending) return false;
@@ -275,19 +295,40 @@ class Scheduler {
     activity.thread = i;
   }
 
+  // On the stack of a thread that begins, and ends.
+  bool begin_next() {
+    const Unobserved emulation;
+    if (begun_ == threads_.size() || failure_) return false;
+    const std::size_t thread = (*order_)[begun_++];
+    make_current(thread);
+    threads_[thread].state = State::ready;
+    return true;
+  }
+  void end_current(const std::exception_ptr& failure) {
+    const Unobserved emulation;
+    if (failure) failure_ = failure;
+    threads_[current_].state = State::done;
+    ++finished_;
+  }
+  void be_idle(Fiber* fiber) {
+    const Unobserved emulation;
+    idle_.push_back(fiber);
+  }
+
   // On the stack of the thread: it goes on here once it is ready again.
   void wait(State state, const char* what, const Where& where) {
-    Thread& thread = threads_[current_];
-    thread = {state, fiber_, what, where};
-    if (state == State::at_collective && warps_[current_ / warp_size].arrived == warp_size)
-      release_warp(current_ / warp_size);
-#if defined(__SANITIZE_THREAD__)
-    __tsan_release(&threads_);
-#endif
+    // Whoever is through may be at the next one while others still come from this: its token is another.
+    Warp& warp = warps_[current_ / warp_size];
+    void* const token = state == State::at_collective ? &warp.order[warp.passed % 2] : &order_of_block_[barriers_ % 2];
+    happens_before(token);
+    happens_before(&grid_ends_);  // for those that never return
+    {
+      const Unobserved emulation;
+      threads_[current_] = {state, fiber_, what, where};
+      if (state == State::at_collective && warp.arrived == warp_size) release_warp(current_ / warp_size);
+    }
     fiber_->leave();
-#if defined(__SANITIZE_THREAD__)
-    __tsan_acquire(&threads_);
-#endif
+    happens_after(token);
   }
 
   void release_warp(std::size_t number) {
@@ -331,10 +372,7 @@ class Scheduler {
   // The block has failed: what its threads have on their stacks is forgotten.
   void abandon() {
     idle_.clear();
-    for (const auto& fiber : fibers_) {
-      fiber->restart();
-      idle_.push_back(fiber.get());
-    }
+    fibers_.clear();
     std::rethrow_exception(std::exchange(failure_, nullptr));
   }
 
@@ -358,31 +396,37 @@ class Scheduler {
   std::size_t begun_ = 0, finished_ = 0, current_ = 0;
   std::vector<std::size_t> ready_;
   std::optional<Order> order_;
+  // Tokens of the order that the kernel makes.
+  std::uint64_t grid_begins_ = 0, grid_ends_ = 0, order_of_block_[2] = {};
 };
 
-thread_local std::unique_ptr<Scheduler> scheduler;
+/// This thread's. What is static may wait for a device when the thread's variables are gone: a kernel that runs then
+/// makes one anew.
+thread_local Scheduler* scheduler = nullptr;
+struct EndOfThread {
+  ~EndOfThread() { delete std::exchange(scheduler, nullptr); }
+};
 
 void Scheduler::fiber_body() {
   Scheduler& self = *scheduler;
   Fiber* const own = self.fiber_;
   own->arrived();
   while (true) {
-    while (self.begun_ < self.threads_.size() && !self.failure_) {
-      const std::size_t thread = (*self.order_)[self.begun_++];
-      self.make_current(thread);
-      self.threads_[thread].state = State::ready;
+    while (self.begin_next()) {
+      happens_after(&self.grid_begins_);
+      std::exception_ptr failure;
       try {
         (*self.kernel_)();
       } catch (...) {
-        self.failure_ = std::current_exception();
+        failure = std::current_exception();
       }
-      self.threads_[thread].state = State::done;
-      ++self.finished_;
+      happens_before(&self.grid_ends_);
+      self.end_current(failure);
 #if defined(__SANITIZE_THREAD__)
       break;
 #endif
     }
-    self.idle_.push_back(own);
+    self.be_idle(own);
     own->leave();
   }
 }
@@ -396,7 +440,8 @@ Scheduler& running() {
 
 void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
               const std::function<void()>& kernel) {
-  if (!scheduler) scheduler = std::make_unique<Scheduler>();
+  [[maybe_unused]] static thread_local const EndOfThread end;
+  if (!scheduler) scheduler = new Scheduler;
   scheduler->run(op, shape, seed, kernel);
 }
 

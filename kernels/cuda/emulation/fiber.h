@@ -6,33 +6,73 @@
 #include <ucontext.h>
 
 #include <cstddef>
+#include <utility>
 
 #include "allocator/error.h"
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
 #include <sanitizer/tsan_interface.h>
+extern "C" void __tsan_ignore_thread_begin();
+extern "C" void __tsan_ignore_thread_end();
 #endif
 
 namespace poolgrad::emulation {
 
+// To the thread sanitizer every thread of a block is a thread of its own, which nothing orders but what the kernel
+// says: so it sees threads of a block that use one address of global memory with no barrier in between.
+
+/// What comes before happens_before(token) in one fiber is ordered before what follows happens_after(token) in another.
+inline void happens_before([[maybe_unused]] void* token) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_release(token);
+#endif
+}
+inline void happens_after([[maybe_unused]] void* token) {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_acquire(token);
+#endif
+}
+/// While it lives, reads and writes of this fiber are the emulation's, which is one thread and needs no order.
+class Unobserved {
+ public:
+#if defined(__SANITIZE_THREAD__)
+  Unobserved() { __tsan_ignore_thread_begin(); }
+  ~Unobserved() { __tsan_ignore_thread_end(); }
+#else
+  Unobserved() {}
+  ~Unobserved() {}
+#endif
+  Unobserved(const Unobserved&) = delete;
+  Unobserved& operator=(const Unobserved&) = delete;
+};
+
 /// A stack that one thread of a block after another runs on, until one has to wait: it keeps the stack, and the others
-/// go on on another. Threads that never wait therefore cost no switch. (The thread sanitizer tells threads apart by
-/// their stacks: there, each has one.)
+/// go on on another. Threads that never wait therefore cost no switch. (Under the thread sanitizer each has its own.)
 class Fiber {
  public:
-  Fiber(void (*body)(), jmp_buf* scheduler) : body_(body), scheduler_(scheduler) {
+  Fiber(void (*body)(), jmp_buf* scheduler) : scheduler_(scheduler) {
     memory_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory_ == MAP_FAILED || mprotect(memory_, guard, PROT_NONE) != 0)
       throw CudaError("[emulation] no memory for the stack of a thread");
 #if defined(__SANITIZE_THREAD__)
     shadow_ = __tsan_create_fiber(0);
+    __tsan_set_fiber_name(shadow_, "of a kernel");
 #endif
-    restart();
+    getcontext(&context_);
+    context_.uc_stack.ss_sp = memory_;
+    context_.uc_stack.ss_size = bytes;
+    context_.uc_link = nullptr;
+    makecontext(&context_, body, 0);
   }
+  /// What is on its stack is forgotten.
   ~Fiber() {
+#if defined(__SANITIZE_ADDRESS__)
+    __asan_unpoison_memory_region(memory_, bytes);
+#endif
 #if defined(__SANITIZE_THREAD__)
     __tsan_destroy_fiber(shadow_);
 #endif
@@ -41,18 +81,9 @@ class Fiber {
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  /// It begins anew; what was on its stack is forgotten.
-  void restart() {
-    getcontext(&context_);
-    context_.uc_stack.ss_sp = memory_;
-    context_.uc_stack.ss_size = bytes;
-    context_.uc_link = nullptr;
-    makecontext(&context_, body_, 0);
-    fresh_ = true;
-  }
-
   /// From the scheduler to here, until leave().
   void enter() {
+    const bool fresh = std::exchange(fresh_, false);  // what follows the switch is the fiber's
 #if defined(__SANITIZE_ADDRESS__)
     void* fake = nullptr;
     __sanitizer_start_switch_fiber(&fake, memory_, bytes);
@@ -62,8 +93,7 @@ class Fiber {
     __tsan_switch_to_fiber(shadow_, __tsan_switch_to_fiber_no_sync);
 #endif
     if (_setjmp(*scheduler_) == 0) {
-      if (!fresh_) _longjmp(place_, 1);
-      fresh_ = false;
+      if (!fresh) _longjmp(place_, 1);
       setcontext(&context_);
     }
 #if defined(__SANITIZE_ADDRESS__)
@@ -92,7 +122,6 @@ class Fiber {
 
  private:
   static constexpr std::size_t bytes = 256 << 10, guard = 4096;
-  void (*body_)();
   jmp_buf* scheduler_;
   ucontext_t context_{};  // where it begins
   jmp_buf place_{};       // where it goes on: swapcontext() would ask the kernel for the mask of signals each time

@@ -45,6 +45,7 @@ TEST(CudaAttentionDecode, IsCutByShapesAndTheProgramAlone) {
   EXPECT_EQ(plan_of({1, 1, 4096, 8, 2, 64, 64}).stacked, 4);
   EXPECT_EQ(plan_of({1, 2, 4096, 8, 2, 64, 64}).stacked, 1);
   EXPECT_EQ(plan_of({1, 1, 4096, 1, 1, 8, 8}, 599).parts, 2) << "keys that nobody visits are nobody's work";
+  EXPECT_EQ(plan_of({1, 1, (std::int64_t{1} << 33) + 1, 1, 1, 8, 8}).parts, 256) << "keys are counted in 64 bits";
 }
 
 TEST(CudaAttentionDecode, FollowsTheDefinitionForEverySize) {

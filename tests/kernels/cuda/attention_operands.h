@@ -53,8 +53,9 @@ class DeviceOperands {
   std::vector<std::pair<const std::vector<std::uint8_t>*, std::unique_ptr<DeviceArray<std::uint8_t>>>> copies_;
 };
 
-inline void run_there(ForwardProblem& p) {
-  const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse, p.bias, p.alibi, p.sinks);
+template <class Operands = DeviceOperands>
+void run_there(ForwardProblem& p) {
+  const Operands there(p.q, p.k, p.v, p.out, p.lse, p.bias, p.alibi, p.sinks);
   attention_forward(cuda0, p.schedule, there(p.scores), there(*p.q), there(*p.k), there(*p.v), there(*p.out),
                     there(*p.lse));
   there.fetch();
@@ -102,10 +103,11 @@ inline void run_in_parts_there(ForwardProblem& p, const std::vector<std::pair<st
   there.fetch();
 }
 
-inline void run_there(const BackwardCheck& check, const AttentionSchedule& schedule,
-                      const BackwardCheck::Result& result, bool accumulate = false) {
-  const DeviceOperands there(check.q, check.k, check.v, check.grad_out, check.lse, check.delta, check.bias, check.alibi,
-                             check.sinks, result.dq, result.dk, result.dv, result.dbias);
+template <class Operands = DeviceOperands>
+void run_there(const BackwardCheck& check, const AttentionSchedule& schedule, const BackwardCheck::Result& result,
+               bool accumulate = false) {
+  const Operands there(check.q, check.k, check.v, check.grad_out, check.lse, check.delta, check.bias, check.alibi,
+                       check.sinks, result.dq, result.dk, result.dv, result.dbias);
   AttentionGradients gradients = result.views(accumulate);
   for (View* view : {&gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias}) *view = there(*view);
   attention_backward(cuda0, schedule, there(check.scores), there(check.q.view()), there(check.k.view()),

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <numeric>
 
 #include "allocator/error.h"
@@ -146,6 +147,32 @@ TEST(KernelMutantsDeathTest, AHostThatReadsMemoryOfTheDeviceEndsTheProgramByName
   EXPECT_DEATH(*const_cast<volatile float*>(x.data()),
                R"(\[emulation\] the host uses address 0x[0-9a-f]+, which is memory of cuda:0)");
 }
+
+#if defined(__SANITIZE_THREAD__)
+template <bool Ordered>
+__global__ void read_reversed(float* x) {
+  x[threadIdx.x] = 1.0f;
+  if (Ordered)
+    __syncthreads();
+  else
+    __syncwarp();
+  x[blockDim.x + threadIdx.x] = x[blockDim.x - 1 - threadIdx.x];
+}
+
+template <bool Ordered>
+[[noreturn]] void read_reversed_and_exit() {
+  const DeviceArray<float> x(std::vector<float>(512));
+  launch("read_reversed", &read_reversed<Ordered>, {{1}, {256}}, cuda0, x.data());
+  synchronize(cuda0);
+  std::exit(0);
+}
+
+TEST(KernelMutantsDeathTest, ARaceInGlobalMemoryIsSeenByTheThreadSanitizer) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(read_reversed_and_exit<true>(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(read_reversed_and_exit<false>(), ::testing::ExitedWithCode(66), "data race.*read_reversed<false>");
+}
+#endif
 
 __global__ void declare_much(float*) {
   POOLGRAD_SHARED(double, large, 20000);
