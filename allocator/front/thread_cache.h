@@ -173,8 +173,8 @@ class alignas(64) ThreadCache {
 /// live then.
 class ThreadCaches {
  public:
-  /// A cache of a pool for the calling thread, which has none. nullptr if there is no memory for it, or if the thread is
-  /// already ending. Takes the pool's mutex.
+  /// A cache of a pool for the calling thread, which has none. nullptr if there is no memory for it, or if the thread
+  /// is already ending. Takes the pool's mutex.
   static ThreadCache* make_own(Pool& pool) noexcept;
   /// The calling thread's cache of a pool, if it has one; nullptr otherwise.
   static ThreadCache* known(std::uint64_t pool_id, std::size_t place) noexcept {

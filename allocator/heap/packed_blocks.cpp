@@ -58,7 +58,8 @@ PackedBlocks::Numbers PackedBlocks::most_on_a_line(std::span<const LiveBlock> bl
   for (std::size_t i = 0; i < count; ++i) above[i] = number(i) - static_cast<std::int64_t>(best.line.at(i));
   std::ranges::sort(above);
   // What rare ones take is known once they are: as many bits as they all span.
-  const auto span = static_cast<std::uint32_t>(std::bit_width(static_cast<std::uint64_t>(above.back() - above.front())));
+  const auto spread = static_cast<std::uint64_t>(above.back() - above.front());
+  const auto span = static_cast<std::uint32_t>(std::bit_width(spread));
   for (std::uint32_t width = 0; width < span; ++width) {
     // Of the stretches that so many bits reach over, the one with the most numbers.
     const std::int64_t reach = (std::int64_t{1} << width) - 1;

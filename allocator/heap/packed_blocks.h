@@ -29,8 +29,8 @@ struct LiveBlock {
 /// straight line over the blocks, which starts so low that no difference is negative, in as many bits as the largest
 /// one needs (Goldstein et al. 1998, "frame of reference"): of what is alike, or grows steadily, nothing is left. Sizes
 /// are not noted, for a block ends where the next one starts or where the Block that stands for them ends. Numbers that
-/// are far off the line of most, as those of blocks that came in the place of others, are noted apart, and a bit says of
-/// which blocks they are (Zukowski et al. 2006, "patched frame of reference").
+/// are far off the line of most, as those of blocks that came in the place of others, are noted apart, and a bit says
+/// of which blocks they are (Zukowski et al. 2006, "patched frame of reference").
 class PackedBlocks {
  public:
   struct Delete {
