@@ -56,7 +56,7 @@ Pool::~Pool() {
 }
 
 std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request) {
-  Need need;  // made in one piece it would be zeroed by `rep stos` first, a fiftieth of all
+  Need need;
   need.requested = request.bytes;
   need.alignment = request.alignment;
   need.stream = request.stream;
