@@ -109,8 +109,8 @@ class ReclaimClient {
   /// What getting a byte back costs, in nanoseconds: 0 for a cache that is never needed again. Finite, not negative;
   /// one that stops to be is asked last.
   virtual double price_per_byte() const = 0;
-  /// Bytes that reclaim() could free now, no fewer: 0 skips this client, and where a request would not fit without what
-  /// all clients hold, none is asked.
+  /// Bytes that reclaim() could free now, no fewer: where a request would not fit without what all clients hold, none
+  /// of them is asked. Those that say 0 are asked last, for they may be wrong.
   virtual std::size_t estimate() = 0;
   /// Frees at least `bytes` if it can, as few as possible; returns the bytes really freed, which the pool counts for
   /// itself. After an exception the next client is asked; the report and Statistics::num_client_failures tell of it.

@@ -251,9 +251,12 @@ class Driver : public CudaDriver {
 
   std::string identity() override { return "emulated GPU " + std::to_string(on_.index()); }
   void with_current(const std::function<void()>& call) override {
-    const int before = std::exchange(current, on_.index());
+    struct Current {
+      ~Current() { current = before; }
+      const int before;
+    };
+    const Current restored{std::exchange(current, on_.index())};
     call();
-    current = before;
   }
 
   std::uintptr_t address_reserve(std::size_t bytes, std::size_t alignment) override {

@@ -164,6 +164,8 @@ std::variant<void*, std::string> CachingAllocator::try_allocate(const Allocation
   if (void* hit = pool_->allocate_at_once(request.bytes, request.alignment, stream, request.tag, request.location)) {
     return hit;
   }
+  if (stream == request.stream) [[likely]]
+    return pool_->allocate(request);
   AllocationRequest named = request;
   named.stream = stream;
   return pool_->allocate(named);

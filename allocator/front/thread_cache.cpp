@@ -106,8 +106,7 @@ void ThreadCaches::give_up_own_stream() noexcept {
   }
 }
 
-ThreadCache* ThreadCaches::of(Pool& pool) noexcept {
-  if (ThreadCache* cache = pool.settings().own_cache()) return cache;
+ThreadCache* ThreadCaches::make_own(Pool& pool) noexcept {
   if (thread_state.ended) return nullptr;
   try {
     ThreadCache* cache = mine().make(pool);

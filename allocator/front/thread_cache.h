@@ -173,10 +173,10 @@ class alignas(64) ThreadCache {
 /// live then.
 class ThreadCaches {
  public:
-  /// The calling thread's cache of a pool, made if there is none. nullptr if there is no memory for it, or if the
-  /// thread is already ending. Takes the pool's mutex when it makes one.
-  static ThreadCache* of(Pool& pool) noexcept;
-  /// The same where it is at hand; nullptr otherwise.
+  /// A cache of a pool for the calling thread, which has none. nullptr if there is no memory for it, or if the thread
+  /// is already ending. Takes the pool's mutex.
+  static ThreadCache* make_own(Pool& pool) noexcept;
+  /// The calling thread's cache of a pool, if it has one; nullptr otherwise.
   static ThreadCache* known(std::uint64_t pool_id, std::size_t place) noexcept {
     const ThreadState::KnownCache known = thread_state.cache_of(place);
     return known.pool == pool_id ? known.cache : nullptr;

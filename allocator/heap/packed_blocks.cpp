@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 #include <ranges>
+#include <vector>
 
 namespace poolgrad {
 
@@ -44,6 +45,51 @@ PackedBlocks::Values PackedBlocks::values_of(const LiveBlock& block, std::uintpt
           block.tag.scope};
 }
 
+PackedBlocks::Numbers PackedBlocks::most_on_a_line(std::span<const LiveBlock> blocks) {
+  const std::size_t count = blocks.size();
+  const auto number = [&](std::size_t index) { return static_cast<std::int64_t>(blocks[index].number & count_mask); };
+  std::vector<std::int64_t> steps(count - 1);
+  for (std::size_t i = 0; i < steps.size(); ++i) steps[i] = number(i + 1) - number(i);
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+  std::ranges::nth_element(steps, middle);
+  Numbers best;
+  best.line.slope = static_cast<std::int32_t>(std::clamp<std::int64_t>(*middle, INT32_MIN, INT32_MAX));
+  std::vector<std::int64_t> above(count);  // a line through 0
+  for (std::size_t i = 0; i < count; ++i) above[i] = number(i) - static_cast<std::int64_t>(best.line.at(i));
+  std::ranges::sort(above);
+  // What rare ones take is known once they are: as many bits as they all span.
+  const auto spread = static_cast<std::uint64_t>(above.back() - above.front());
+  const auto span = static_cast<std::uint32_t>(std::bit_width(spread));
+  for (std::uint32_t width = 0; width < span; ++width) {
+    // Of the stretches that so many bits reach over, the one with the most numbers.
+    const std::int64_t reach = (std::int64_t{1} << width) - 1;
+    for (std::size_t first = 0, last = 0; last < count; ++last) {
+      while (above[last] - above[first] > reach) ++first;
+      const std::size_t bits = count * (width + 1) + (count - (last + 1 - first)) * span;
+      if (bits >= best.bits) continue;
+      best.bits = bits;
+      best.line.base = static_cast<std::uint64_t>(above[first]);
+      best.line.width = width;
+    }
+  }
+  std::int64_t least = INT64_MAX, most = 0;
+  std::size_t rare = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if ((static_cast<std::uint64_t>(number(i)) - best.line.at(i)) >> best.line.width == 0) continue;
+    least = std::min(least, number(i));
+    most = std::max(most, number(i));
+    ++rare;
+  }
+  if (rare == 0) {
+    best.bits = count * best.line.width;
+    return best;
+  }
+  best.rare_base = static_cast<std::uint64_t>(least);
+  best.rare_width = std::max(1u, static_cast<std::uint32_t>(std::bit_width(static_cast<std::uint64_t>(most - least))));
+  best.bits = count * (best.line.width + 1) + rare * best.rare_width;
+  return best;
+}
+
 PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::uintptr_t region,
                                        unsigned granule_bits) {
   const Values first = values_of(blocks.front(), region, granule_bits);
@@ -71,15 +117,26 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
       kind[i].width = static_cast<std::uint32_t>(std::bit_width(static_cast<std::uint64_t>(most[i] - least[i])));
     }
   }
-  std::size_t stride = 0;
   for (std::size_t i = 0; i < fields; ++i) {
     if (lines[1][i].width < lines[0][i].width) lines[0][i] = lines[1][i];
-    stride += lines[0][i].width;
   }
-  const std::size_t bytes = sizeof(PackedBlocks) + blocks.size() * stride / 8 + word;
+  Numbers numbers;
+  if (lines[0][number_field].width > 1) numbers = most_on_a_line(blocks);  // a bit for each is what it takes at least
+  if (numbers.bits < blocks.size() * lines[0][number_field].width) {
+    lines[0][number_field] = numbers.line;
+  } else {
+    numbers.rare_width = 0;
+  }
+  std::size_t stride = 0;
+  for (const Line& line : lines[0]) stride += line.width;
+  std::size_t bits_in_all = blocks.size() * stride;
+  if (numbers.rare_width != 0) bits_in_all += numbers.bits - blocks.size() * numbers.line.width;
+  const std::size_t bytes = sizeof(PackedBlocks) + bits_in_all / 8 + word;
   Owner packed(new (::operator new(bytes)) PackedBlocks);
   packed->region_ = region;
   packed->lines_ = lines[0];
+  packed->rare_base_ = numbers.rare_base;
+  packed->rare_width_ = static_cast<std::uint8_t>(numbers.rare_width);
   packed->stride_ = static_cast<std::uint32_t>(stride);
   packed->bytes_ = static_cast<std::uint32_t>(bytes);
   packed->count_ = packed->left_ = static_cast<std::uint16_t>(blocks.size());
@@ -87,11 +144,19 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
   unsigned char* const bits = packed->bits();
   std::memset(bits, 0, bytes - sizeof(PackedBlocks));
   std::size_t at = 0;
+  std::size_t rare_at = packed->rare_bits() + blocks.size();
   for (std::size_t index = 0; index < blocks.size(); ++index) {
     const Values values = values_of(blocks[index], region, granule_bits);
     for (std::size_t i = 0; i < fields; ++i) {
       const Line& line = packed->lines_[i];
-      write(bits, at, values[i] - line.at(index));
+      const std::uint64_t above = values[i] - line.at(index);
+      if (above >> line.width == 0) {
+        write(bits, at, above);
+      } else {
+        write(bits, packed->rare_bits() + index, 1);
+        write(bits, rare_at, values[i] - numbers.rare_base);
+        rare_at += numbers.rare_width;
+      }
       at += line.width;
     }
   }
@@ -100,6 +165,20 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
 
 std::uint64_t PackedBlocks::value(std::size_t field, std::size_t index, std::size_t at) const noexcept {
   return lines_[field].at(index) + read(bits(), at, lines_[field].width);
+}
+
+bool PackedBlocks::is_rare(std::size_t index) const noexcept {
+  return rare_width_ != 0 && read(bits(), rare_bits() + index, 1) != 0;
+}
+
+std::uint64_t PackedBlocks::rare_number(std::size_t index) const noexcept {
+  constexpr std::size_t step = 56;
+  std::size_t before = 0;
+  for (std::size_t i = 0; i < index; i += step) {
+    const auto some = static_cast<unsigned>(std::min(step, index - i));
+    before += static_cast<std::size_t>(std::popcount(read(bits(), rare_bits() + i, some)));
+  }
+  return rare_base_ + read(bits(), rare_bits() + count_ + before * rare_width_, rare_width_);
 }
 
 std::uintptr_t PackedBlocks::address(std::size_t index) const noexcept {
@@ -118,6 +197,7 @@ LiveBlock PackedBlocks::at(std::size_t index, const Block* node) const noexcept 
     values[i] = value(i, index, at);
     at += lines_[i].width;
   }
+  if (is_rare(index)) values[number_field] = rare_number(index);
   LiveBlock block;
   block.address = region_ + (values[0] << granule_bits_);
   block.size = (index + 1 < count_ ? std::min(address(index + 1), node->end()) : node->end()) - block.address;

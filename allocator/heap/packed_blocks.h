@@ -28,7 +28,9 @@ struct LiveBlock {
 /// Live blocks that start in one region of addresses, in address order. Each field is kept as the difference to a
 /// straight line over the blocks, which starts so low that no difference is negative, in as many bits as the largest
 /// one needs (Goldstein et al. 1998, "frame of reference"): of what is alike, or grows steadily, nothing is left. Sizes
-/// are not noted, for a block ends where the next one starts or where the Block that stands for them ends.
+/// are not noted, for a block ends where the next one starts or where the Block that stands for them ends. Numbers that
+/// are far off the line of most, as those of blocks that came in the place of others, are noted apart, and a bit says
+/// of which blocks they are (Zukowski et al. 2006, "patched frame of reference").
 class PackedBlocks {
  public:
   struct Delete {
@@ -36,7 +38,7 @@ class PackedBlocks {
   };
   using Owner = std::unique_ptr<PackedBlocks, Delete>;
 
-  /// `blocks`, at least one, start in the 2^16 granules of 2^granule_bits bytes from `region`.
+  /// `blocks`, at least one and less than 2^16, start above `region`, at multiples of 2^granule_bits bytes from there.
   static Owner make(std::span<const LiveBlock> blocks, std::uintptr_t region, unsigned granule_bits);
   PackedBlocks(const PackedBlocks&) = delete;
   PackedBlocks& operator=(const PackedBlocks&) = delete;
@@ -67,6 +69,7 @@ class PackedBlocks {
 
  private:
   static constexpr std::size_t fields = 6;
+  static constexpr std::size_t number_field = 2;
   using Values = std::array<std::uint64_t, fields>;
   /// Of the value at an index, base + index * slope is known, and the rest takes so many bits.
   struct Line {
@@ -77,21 +80,36 @@ class PackedBlocks {
     std::uint64_t at(std::size_t index) const { return base + index * static_cast<std::uint64_t>(std::int64_t{slope}); }
   };
 
+  /// Most numbers are on the line; the others, if there are any, are those above `rare_base`, in `rare_width` bits.
+  struct Numbers {
+    Line line;
+    std::uint64_t rare_base = 0;
+    std::uint32_t rare_width = 0;  // 0: all are on the line
+    std::size_t bits = SIZE_MAX;   // that all of this takes
+  };
+  static Numbers most_on_a_line(std::span<const LiveBlock> blocks);
+
   PackedBlocks() = default;
   static bool before(const Block* a, const Block* b) { return a->address < b->address; }
   static Values values_of(const LiveBlock& block, std::uintptr_t region, unsigned granule_bits);
   unsigned char* bits() noexcept { return reinterpret_cast<unsigned char*>(this + 1); }
   const unsigned char* bits() const noexcept { return reinterpret_cast<const unsigned char*>(this + 1); }
-  /// The value of a field whose bits start at `at`.
+  /// The value of a field whose bits start at `at`, if it is on the line.
   std::uint64_t value(std::size_t field, std::size_t index, std::size_t at) const noexcept;
+  /// Where the bits for rare numbers start: one for each block, then these numbers.
+  std::size_t rare_bits() const noexcept { return std::size_t{count_} * stride_; }
+  bool is_rare(std::size_t index) const noexcept;
+  std::uint64_t rare_number(std::size_t index) const noexcept;
 
   std::uintptr_t region_ = 0;
   std::array<Line, fields> lines_{};
+  std::uint64_t rare_base_ = 0;
   std::uint32_t stride_ = 0;  // bits for each block
   std::uint32_t bytes_ = 0;
   std::uint16_t count_ = 0;
   std::uint16_t left_ = 0;  // that are not gone
   std::uint8_t granule_bits_ = 0;
+  std::uint8_t rare_width_ = 0;  // 0: no number is rare
 };
 
 }  // namespace poolgrad

@@ -69,7 +69,7 @@ class LiveMap {
   }
 
  private:
-  static constexpr unsigned least_region_bits = 16;
+  static constexpr unsigned least_region_bits = 17;
 
   void discard(PackedBlocks* blocks) noexcept {
     held_ -= blocks->bytes();

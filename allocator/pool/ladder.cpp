@@ -250,6 +250,7 @@ std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
     add(client->name(), false);
     add(client->name() + ", all of it", true);
   }
+  if (!asked.empty()) all.push_back(rung_of_those_that_claim_nothing(asked));
   all.push_back({RungId::callback, std::string(to_string(RungId::callback)),
                  [this](Need&) -> std::size_t {
                    const PoolLock lock(ground_.mutex);
@@ -257,6 +258,28 @@ std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
                  },
                  [this](Need& need) { return ask_user(need); }, false});
   return all;
+}
+
+// They lose nothing by being asked, if they are right.
+Rung Ladder::rung_of_those_that_claim_nothing(const Clients& asked) {
+  const auto claims_nothing = [this](Need& need) {
+    return [this, &need](const auto& client) { return held_by(*client, need.remarks) == 0; };
+  };
+  const auto estimate = [this, asked, claims_nothing](Need& need) -> std::size_t {
+    {
+      const PoolLock lock(ground_.mutex);
+      if (need.size > pages_.budget()) return 0;
+    }
+    return std::ranges::any_of(asked, claims_nothing(need)) ? need.size : 0;
+  };
+  const auto run = [this, asked, claims_nothing](Need& need) {
+    std::size_t freed = 0;
+    for (const auto& client : asked) {
+      if (freed < need.size && claims_nothing(need)(client)) freed += ask(*client, need.size - freed, need.remarks);
+    }
+    return freed;
+  };
+  return {RungId::derived_cache, "those that claim nothing", estimate, run, true, false};
 }
 
 std::size_t Ladder::ask_user(Need& need) {

@@ -93,6 +93,8 @@ class Ladder {
   /// Calls f(), the client's; 0 where that throws.
   std::size_t call(const ReclaimClient& client, std::vector<std::string>& remarks,
                    const std::function<std::size_t()>& f);
+  /// Before a request is refused, clients whose estimate is zero are asked, too: it may be too low.
+  Rung rung_of_those_that_claim_nothing(const Clients& asked);
   std::size_t ask_user(Need& need);
   std::size_t borrow(PoolLock& lock, Need& need);
 

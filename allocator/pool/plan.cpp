@@ -51,12 +51,12 @@ void Plan::begin_step(Releaser& releaser, const std::function<void(Need&)>& find
       if (planned || planner_->is_fresh()) releaser.release(lock, SIZE_MAX);
       if (!planned) return;
       for (const StepPlanner::Slab& slab : planner_->slabs()) {
-        needs.push_back({.requested = slab.bytes,
-                         .size = slab.bytes,
-                         .alignment = ground_.settings.granule,
-                         .stream = {ground_.settings.device, slab.stream},
-                         .tag = {Category::activation, 0},
-                         .may_reclaim = false});
+        Need& need = needs.emplace_back();
+        need.requested = need.size = slab.bytes;
+        need.alignment = ground_.settings.granule;
+        need.stream = {ground_.settings.device, slab.stream};
+        need.tag = {Category::activation, 0};
+        need.may_reclaim = false;
       }
     }
     for (Need& need : needs) {

@@ -56,13 +56,14 @@ Pool::~Pool() {
 }
 
 std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request) {
-  Need need{.requested = request.bytes,
-            .alignment = request.alignment,
-            .stream = request.stream,
-            .tag = settings().tags ? request.tag : Tag{},
-            .may_reclaim = request.may_reclaim,
-            .priority = request.priority,
-            .location = request.location};
+  Need need;
+  need.requested = request.bytes;
+  need.alignment = request.alignment;
+  need.stream = request.stream;
+  if (settings().tags) need.tag = request.tag;
+  need.may_reclaim = request.may_reclaim;
+  need.priority = request.priority;
+  need.location = request.location;
   if (!std::has_single_bit(need.alignment)) {
     throw ValueError("[allocate] alignment must be a power of two, got " + std::to_string(need.alignment));
   }
@@ -72,7 +73,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
   need.size = settings().rounded(std::min(request.bytes, most));
   need.alignment = std::min(need.alignment, most);
 
-  ThreadCache* cache = ThreadCaches::of(*this);
+  ThreadCache* cache = own_cache();
   // Read under the lock: once the block is published, a thread that drops the plan may make another of it.
   std::uintptr_t address = 0;
   const Found found(*this, need);
@@ -196,7 +197,7 @@ bool Pool::outlives(const void* pointer, Stream stream) {
 }
 
 void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
-  ThreadCache* cache = ThreadCaches::of(*this);
+  ThreadCache* cache = own_cache();
   PoolLock lock(ground_.mutex);
   front_.add_up(cache);
   Block* block = arenas_.unpacked_at_last(pointer);
@@ -274,7 +275,7 @@ std::size_t Pool::usable_size(const void* pointer) {
 
 bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
   if (stream.device != settings().device || wanted > (std::size_t{1} << 60)) return false;
-  ThreadCache* cache = ThreadCaches::of(*this);
+  ThreadCache* cache = own_cache();
   const PoolLock lock(ground_.mutex);
   front_.add_up(cache);
   ledger_.revive(stream);
@@ -315,8 +316,7 @@ void Pool::begin_step() {
   });
 }
 
-void Pool::check_stream(const char* function, Stream stream) const {
-  if (stream.device == settings().device) return;
+void Pool::refuse_stream(const char* function, Stream stream) const {
   throw DeviceError("[" + std::string(function) + "] the stream belongs to " + to_string(stream.device) +
                     ", the pool to " + to_string(settings().device));
 }

@@ -124,7 +124,15 @@ class Pool {
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
   bool outlives(const void* pointer, Stream stream);
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
-  void check_stream(const char* function, Stream stream) const;
+  void check_stream(const char* function, Stream stream) const {
+    if (stream.device != settings().device) refuse_stream(function, stream);
+  }
+  [[noreturn]] void refuse_stream(const char* function, Stream stream) const;
+  /// The calling thread's, see ThreadCaches::make_own().
+  ThreadCache* own_cache() noexcept {
+    ThreadCache* known = settings().own_cache();
+    return known != nullptr ? known : ThreadCaches::make_own(*this);
+  }
   std::size_t release_cached(std::size_t bytes);
 
   Ground ground_;

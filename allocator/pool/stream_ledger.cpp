@@ -127,7 +127,11 @@ void StreamLedger::rename(std::uint64_t from, std::uint64_t to) noexcept {
 
 void StreamLedger::free(PoolLock& lock, Block* block, Stream stream) noexcept {
   stamp(block);
-  const bool own = block->stream == stream.id && !block->used_elsewhere;
+  if (block->stream == stream.id && !block->used_elsewhere) {
+    ground_.accounts.no_longer_active(block->size);
+    arenas_.of(block).put(block);
+    return;
+  }
   const bool outlived = outlives(*block, stream);
   std::vector<Stamp> stamps;
   if (block->used_elsewhere) {
@@ -151,11 +155,7 @@ void StreamLedger::free(PoolLock& lock, Block* block, Stream stream) noexcept {
       if (!wait_for(lock, stamps, stream)) return;  // nobody's any more, rather than somebody's too early
     }
   }
-  if (own) {
-    ground_.accounts.no_longer_active(block->size);
-  } else {
-    completed(*block);
-  }
+  completed(*block);
   arenas_.of(block).put(block);
 }
 

@@ -72,6 +72,17 @@ TEST(PoolOnTheEmulatedDevice, AgreesWithTheShadowOfTheFuzzer) {
   fuzz_pool_on(make, 3, 500);
 }
 
+TEST(EmulatedDevice, LeavesCurrentWhatWasThoughTheCallThrows) {
+  emulation::Device outer(0, emulation::Device::page, 1), inner(1, emulation::Device::page, 1);
+  const auto outer_driver = outer.driver(), inner_driver = inner.driver();
+  const int before = emulation::current;
+  outer_driver->with_current([&] {
+    EXPECT_THROW(inner_driver->with_current([] { throw std::runtime_error("refused"); }), std::runtime_error);
+    EXPECT_EQ(emulation::current, outer.index());
+  });
+  EXPECT_EQ(emulation::current, before);
+}
+
 /// A block that is written on stream 1, given back, and had again for stream 2, which writes it too. `order` is what
 /// the pool does for it. Whether stream 1 was ever the last to write.
 bool first_owner_can_write_last(bool order) {

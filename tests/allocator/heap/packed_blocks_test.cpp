@@ -44,6 +44,7 @@ TEST(PackedBlocks, GiveBackWhatWentIn) {
     SCOPED_TRACE("seed " + std::to_string(test_seed()) + ", round " + std::to_string(round));
     Row row;
     const std::uint64_t spread = random() % 64;
+    const std::uint64_t off_percent = random() % 2 * (random() % 60);  // whose numbers are anywhere
     const std::uint64_t step = random() % 3 * (random() % (std::uint64_t{1} << spread));
     for (std::size_t left = 1024; left > 0;) {
       const std::size_t granules = std::min<std::size_t>(left, 1 + random() % 40);
@@ -53,7 +54,8 @@ TEST(PackedBlocks, GiveBackWhatWentIn) {
       };
       // Numbers that rise or fall from block to block, and those that do not.
       const std::uint64_t way = round % 2 == 0 ? row.blocks.size() : left;
-      const std::uint64_t number = (any(63) + way * step) & ((std::uint64_t{1} << 63) - 1);
+      const std::uint64_t off = random() % 100 < off_percent ? random() % (std::uint64_t{1} << 40) : any(63);
+      const std::uint64_t number = (off + way * step) & ((std::uint64_t{1} << 63) - 1);
       row.add(granules, any(6), number, {static_cast<Category>(any(4)), static_cast<std::uint32_t>(any(32))});
     }
     row.blocks.back().size += std::size_t{5} << 20;  // the last one may end far outside
@@ -116,6 +118,15 @@ TEST(PackedBlocks, TakeNothingWhereAllAreAlikeAndBitsWhereTheyAreNot) {
   EXPECT_EQ(bytes_of(800, two_categories), 100u);
   const auto slack = [&](std::size_t i) { return LiveBlock{0, 1, 1 - i % 64, i, tag}; };
   EXPECT_EQ(bytes_of(800, slack), 600u);
+}
+
+TEST(PackedBlocks, TakeABitMoreEachWhereSomeHaveReplacedOthers) {
+  std::mt19937_64 random(test_seed());
+  std::vector<std::uint64_t> numbers(800);
+  for (std::size_t i = 0; i < 800; ++i) numbers[i] = i;
+  for (std::size_t i = 0; i < 800; i += 10) numbers[i] = 1000000 + random() % 100000;
+  const auto replaced = [&](std::size_t i) { return LiveBlock{0, 1, 1, numbers[i], {}}; };
+  EXPECT_LE(bytes_of(800, replaced), 800 / 8 + 80 * 17 / 8 + 1) << "a bit for each, 17 bits for one in ten";
 }
 
 }  // namespace

@@ -140,11 +140,13 @@ class Cache : public ReclaimClient {
   double price;
   std::function<void()> while_reclaiming = [] {};
   std::size_t exaggeration = 0;
+  bool claims_nothing = false;
 
   std::string name() const override { return name_; }
   RungId kind() const override { return kind_; }
   double price_per_byte() const override { return price; }
   std::size_t estimate() override {
+    if (claims_nothing) return 0;
     std::size_t bytes = exaggeration;
     for (const auto& [pointer, size] : blocks_) bytes += size;
     return bytes;
@@ -345,7 +347,7 @@ TEST_P(ReclaimClientTest, AppearsInTheReport) {
   deallocate(pool, front, page / 2);
   cache->keep(page);
   EXPECT_THAT(refusal(pool, 2 * page + page / 2), HasSubstr("rope tables 2.00 MiB"));
-  EXPECT_EQ(cache->asked(), 1u);
+  EXPECT_EQ(cache->asked(), 2u) << "and once more when it claims nothing";
   deallocate(pool, block, page / 2);
 }
 
@@ -371,6 +373,30 @@ TEST_P(ReclaimClientTest, IsNotAskedForWhatWouldNotFitEvenSo) {
   for (const auto& client : clients) EXPECT_EQ(client->estimate(), 0u) << "both together make room for three pages";
   deallocate(pool, large, 3 * page);
   deallocate(pool, block, page);
+}
+
+TEST_P(ReclaimClientTest, IsAskedLastWhereItClaimsNothing) {
+  CachingAllocator pool(memory(), {.budget = 2 * page});
+  const auto modest = std::make_shared<Cache>(pool, "modest", 0.0);
+  const auto open = std::make_shared<Cache>(pool, "open", 1.0, RungId::rematerialise);
+  for (const auto& client : {modest, open}) {
+    pool.add_client(client);
+    client->keep(page);
+  }
+  modest->claims_nothing = true;
+  void* first = allocate(pool, page);
+  EXPECT_EQ(open->estimate(), 0u);
+  EXPECT_EQ(modest->asked(), 0u);
+  refusal(pool, 2 * page + 1);
+  EXPECT_EQ(modest->asked(), 0u) << "the budget does not allow so much";
+  pool.set_out_of_memory_callback([](std::size_t, int) {
+    ADD_FAILURE() << "the user is asked after all clients";
+    return false;
+  });
+  void* second = allocate(pool, page);
+  EXPECT_EQ(modest->asked(), 1u);
+  deallocate(pool, first, page);
+  deallocate(pool, second, page);
 }
 
 TEST_P(ReclaimClientTest, IsAskedOnceTheUsersCallbackHasMadeThatHelp) {

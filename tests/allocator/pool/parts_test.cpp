@@ -24,11 +24,12 @@ struct Parts {
         releaser(ground, arenas, ledger, pages) {}
 
   Need need(std::size_t bytes, std::uint64_t stream = 0, Category category = Category::activation) const {
-    return {.requested = bytes,
-            .size = bytes,
-            .alignment = 64,
-            .stream = {ground.settings.device, stream},
-            .tag = {category, 0}};
+    Need need;
+    need.requested = need.size = bytes;
+    need.alignment = 64;
+    need.stream = {ground.settings.device, stream};
+    need.tag = {category, 0};
+    return need;
   }
   Stream stream(std::uint64_t id) const { return {ground.settings.device, id}; }
   /// A busy block with new pages behind it.
