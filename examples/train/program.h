@@ -1,5 +1,5 @@
-// The body of main() of two programs: `train`, which is built soon, and `train_watched`, which also knows how to look at
-// a run.
+// The body of main() of two programs: `train`, which is built soon, and `train_watched`, which also knows how to look
+// at a run.
 #pragma once
 
 #include <functional>
