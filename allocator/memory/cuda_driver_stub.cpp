@@ -4,7 +4,10 @@
 
 namespace poolgrad {
 
-std::string cuda_unavailable_reason() { return "poolgrad was built without CUDA"; }
+std::string cuda_unavailable_reason() {
+  return "poolgrad was built without CUDA (cmake --preset release -DPOOLGRAD_CUDA=ON, where there is nvcc, and building it "
+         "again adds it)";
+}
 
 namespace {
 [[noreturn]] void refuse(int index) { refuse_cuda_device(index, cuda_unavailable_reason(), 0); }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/latency.h"

@@ -5,6 +5,7 @@
 #include <functional>
 #include <latch>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <thread>
 #include <vector>
 

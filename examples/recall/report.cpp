@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "allocator/caching_allocator.h"
 #include "examples/recall/recall.h"

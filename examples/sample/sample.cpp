@@ -7,6 +7,7 @@
 #include <fstream>
 #include <istream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string_view>
 

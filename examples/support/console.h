@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <iosfwd>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -12,7 +12,7 @@
 
 namespace poolgrad::examples {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;  // of <nlohmann/json.hpp>, which who makes some includes
 using nn::bar, nn::format_count, nn::format_duration, nn::InterruptGuard, nn::Progress, nn::Stopwatch, nn::write_text;
 
 /// Exit codes; faults of the command line are 2 as well.

@@ -1,0 +1,59 @@
+#include "examples/train/program.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <string>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "examples/plan/dry_run.h"
+#include "examples/support/console.h"
+#include "examples/train/on_ranks.h"
+
+namespace poolgrad::examples {
+namespace {
+
+/// A run that has no room is told how much would do.
+void train_or_advise(const TrainOptions& options, std::ostream& out, bool live, const TrainTools& tools) {
+  try {
+    if (options.profile) return tools.profile(options, out);
+    train(options, out, live, options.html.empty() ? RunWatcher() : tools.page(options));
+  } catch (const OutOfMemoryError& error) {
+    if (options.budget.empty() || options.ranks || options.device.starts_with("sim") || !options.resume.empty()) throw;
+    TrainOptions asked = options;
+    asked.device = to_string(parse_device(options.device, "train"));
+    const std::size_t enough = smallest_budget(asked, parse_bytes(options.budget));
+    if (enough == 0) throw;
+    throw OutOfMemoryError(std::string(error.what()) + "\n[train] --budget " + options.budget +
+                           " is too small for this run: --budget " + std::to_string(enough >> 20) + "MiB would do");
+  }
+}
+
+/// Goes on as the program that has the tools; returns where there is none.
+void become_train_watched(char** argv) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  ::execv((self.parent_path() / "train_watched").c_str(), argv);
+}
+
+}  // namespace
+
+int train_program(int argc, char** argv, const TrainTools* tools) {
+  TrainOptions options;
+  return run_program([&] { return parse_train_options(argc, argv, options); },
+                     [&](std::ostream& out, bool live) {
+                       if (!tools && (options.profile || !options.html.empty())) {
+                         become_train_watched(argv);
+                         throw Error(
+                             "[train] --html and --profile are of the program train_watched, which is not built beside "
+                             "this one: ninja train_watched builds it");
+                       }
+                       const TrainTools own = tools ? *tools : TrainTools{};
+                       on_ranks(options, out, live, [&](const TrainOptions& told, std::ostream& to, bool on_terminal) {
+                         train_or_advise(told, to, on_terminal, own);
+                       });
+                     });
+}
+
+}  // namespace poolgrad::examples

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# run_test.sh RUN: what the script RUN tells cmake of CUDA, with a cmake that notes what it is told and a machine whose
+# GPU comes and goes.
+set -euo pipefail
+
+folder=$(mktemp -d)
+trap 'rm -r "$folder"' EXIT
+cp "$1" "$folder/run"
+mkdir "$folder/tools"
+export PATH=$folder/tools:$PATH NOTES=$folder/notes GPU=$folder/gpu
+unset POOLGRAD_CMAKE_OPTIONS
+
+tool() { cat >"$folder/tools/$1" && chmod +x "$folder/tools/$1"; }
+tool apt-get <<<$'#!/bin/sh\n'
+tool dpkg-query <<<$'#!/bin/sh\nprintf installed'
+tool ctest <<<$'#!/bin/sh\n'
+tool nvidia-smi <<<$'#!/bin/sh\n[ -e "$GPU" ] && echo "GPU 0: one"'
+tool cmake <<'CMAKE'
+#!/bin/sh
+echo "$*" >>"$NOTES"
+mkdir -p build/release/bin
+touch build/release/build.ninja
+printf '#!/bin/sh\n' >build/release/bin/train
+chmod +x build/release/bin/train
+CMAKE
+for name in g++ ninja; do tool $name <<<$'#!/bin/sh\n'; done
+
+fail() {
+  echo "$1; cmake was told:"
+  cat "$NOTES"
+  exit 1
+}
+# told WHAT OPTIONS COMMAND...: cmake configures with these options about CUDA ("never": not at all).
+told() {
+  : >"$NOTES"
+  "$folder/run" "${@:3}" >/dev/null 2>&1 || fail "$1: ./run ${*:3} failed"
+  local options=never
+  if grep -q -e --preset "$NOTES"; then options=$(grep -o 'POOLGRAD_CUDA=[A-Z]*' "$NOTES" | paste -sd ' ' || true); fi
+  [ "$options" = "$2" ] || fail "$1: expected '$2', found '$options'"
+}
+
+told "the first build, without a GPU" POOLGRAD_CUDA=OFF train
+told "the second" never train
+touch "$GPU"
+told "a GPU is there" POOLGRAD_CUDA=AUTO train
+told "and stays" never train
+rm -r "$folder/build"
+told "the first build, with a GPU" '' train
+rm -r "$folder/build" "$GPU"
+told "tests" POOLGRAD_CUDA=AUTO test
+told "and then an example" never train
+rm -r "$folder/build"
+POOLGRAD_CMAKE_OPTIONS=-DPOOLGRAD_CUDA=ON told "somebody says so" POOLGRAD_CUDA=ON train
+rm -r "$folder/build"
+POOLGRAD_CMAKE_OPTIONS=-DPOOLGRAD_CUDA=OFF told "or says not, of tests" POOLGRAD_CUDA=OFF test
+
+: >"$NOTES"
+"$folder/run" train --steps 1 >/dev/null 2>&1
+! grep -q train_watched "$NOTES" || fail "train alone builds train_watched too"
+"$folder/run" train --steps 1 --html=page.html >/dev/null 2>&1
+grep -q -e '--target train train_watched' "$NOTES" || fail "train --html does not build train_watched"
