@@ -5,7 +5,8 @@
 namespace poolgrad {
 
 std::string cuda_unavailable_reason() {
-  return "poolgrad was built without CUDA (cmake --preset release -DPOOLGRAD_CUDA=ON, where there is nvcc, and building it "
+  return "poolgrad was built without CUDA (cmake --preset release -DPOOLGRAD_CUDA=ON, where there is nvcc, and "
+         "building it "
          "again adds it)";
 }
 
