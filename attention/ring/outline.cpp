@@ -197,7 +197,7 @@ std::int64_t RingOutline::period() const {
 
 /// The last ranks, in zigzag the middle of the sequence, where there is more to see: a zigzag's second chunk looks back
 /// over the fold at ranks on their way out again, as far as blocks at fixed offsets and segments over the fold reach;
-/// and segments that are no multiple of a chunk lie differently on every rank.
+/// and segments that neither divide a chunk nor are a multiple of one lie differently on every rank.
 std::vector<int> RingOutline::uneven_ranks() const {
   constexpr int most = 1024;  // further ones repeat them
   const bool folds = layout_ == Layout::zigzag;
@@ -213,7 +213,7 @@ std::vector<int> RingOutline::uneven_ranks() const {
         const std::int64_t length = term.segment_length[b];
         if (length >= tokens_) continue;
         if (folds) reach = std::max(reach, fold % length);
-        if (2 * length % share() != 0) reach = tokens_;
+        if (2 * length % share() != 0 && share() % (2 * length) != 0) reach = tokens_;
       }
     }
   std::vector<int> ranks;
