@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "allocator/base/lru.h"
 #include "allocator/error.h"
@@ -117,6 +118,7 @@ namespace {
 using kernels::AttentionSchedule;
 using kernels::AttentionTerm;
 using kernels::floor_div;
+using kernels::floor_mod;
 
 /// First and last position of a piece of a shard.
 struct Range {
@@ -188,17 +190,56 @@ kernels::Interval reach(const AttentionSchedule& schedule, const Range& rows) {
   return hull & band(schedule.left, schedule.right, rows);
 }
 
-bool may_count(const AttentionTerm& term, const Range& rows, const Range& keys) {
+/// Keys less their rows: of a segment of so many positions, for the rows of a piece that begins at `first`.
+kernels::Interval within_segment(const AttentionSchedule& schedule, std::int64_t length, std::int64_t first) {
+  const std::int64_t place = floor_mod(first, length);
+  return schedule.queries.stride % length == 0 ? kernels::Interval{-place, length - place}  // so are all of them
+                                               : kernels::Interval{1 - length, length};
+}
+
+/// Whether keys less their rows may be such a distance, and a multiple of `rate`. Those of two pieces all are `apart`,
+/// modulo the strides of the shards.
+bool may_be_apart(const AttentionSchedule& schedule, std::int64_t apart, const kernels::Interval& distances,
+                  std::int64_t rate) {
+  const std::int64_t stride = std::gcd(schedule.queries.stride, schedule.keys.stride);
+  const kernels::Interval seen = band(schedule.left, schedule.right, {0, 0}) & distances;
+  return floor_mod(apart, std::gcd(stride, rate)) == 0 && seen.begin + floor_mod(apart - seen.begin, stride) < seen.end;
+}
+
+/// Whether some head may have rows of a piece that begins at `first` in its phase of a dilated branch.
+bool has_rows_of(const AttentionSchedule& schedule, const AttentionTerm& term, int branch, std::int64_t first) {
+  if (term.segment_length[branch] % term.dilation_rate[branch] != 0) return true;
+  const std::int64_t common = std::gcd(schedule.queries.stride, term.dilation_rate[branch]);
+  for (std::int64_t h = 0; h < schedule.heads; ++h)
+    if (floor_mod(first - term.phase(branch, h, schedule.heads), common) == 0) return true;
+  return false;
+}
+
+bool may_count(const AttentionSchedule& schedule, const AttentionTerm& term, const Range& rows, const Range& keys) {
   if (!term.visited || !keys.meets(band(term.left, term.right, rows)) || !keys.meets(reach(term, rows))) return false;
-  if (term.kind == AttentionTerm::Kind::rows) return rows.first < term.size;
-  if (term.kind != AttentionTerm::Kind::offsets) return true;
+  const std::int64_t apart = keys.first - rows.first;
+  switch (term.kind) {
+    case AttentionTerm::Kind::rows: return rows.first < term.size;
+    case AttentionTerm::Kind::segment:
+      return may_be_apart(schedule, apart, within_segment(schedule, term.size, rows.first), 1);
+    case AttentionTerm::Kind::residue: return may_be_apart(schedule, apart, kernels::everywhere, term.size);
+    case AttentionTerm::Kind::dilated:
+      for (int b = 0; b < term.branches; ++b)
+        if ((term.visited_branches >> b & 1) != 0 && has_rows_of(schedule, term, b, rows.first) &&
+            may_be_apart(schedule, apart, within_segment(schedule, term.segment_length[b], rows.first),
+                         term.dilation_rate[b]))
+          return true;
+      return false;
+    case AttentionTerm::Kind::offsets: break;
+    default: return true;
+  }
   const std::int64_t nearest = floor_div(keys.first, term.size) - floor_div(rows.last, term.size);
   const std::int64_t farthest = floor_div(keys.last, term.size) - floor_div(rows.first, term.size);
   return std::any_of(term.run, term.run + term.set_begin[term.sets],
                      [&](const auto& run) { return nearest <= run.last && run.first <= farthest; });
 }
 
-/// By the ranges of positions alone: false is certain.
+/// By the ranges and the strides of positions alone: false is certain.
 bool may_visit(const AttentionSchedule& schedule) {
   for (int n = 0; n < 4; ++n) {
     const auto row_piece = schedule.queries.piece(n / 2), key_piece = schedule.keys.piece(n % 2);
@@ -206,7 +247,7 @@ bool may_visit(const AttentionSchedule& schedule) {
     const Range rows = range_of(schedule.queries, row_piece), keys = range_of(schedule.keys, key_piece);
     if (keys.meets(band(schedule.left, schedule.right, rows)) && share_document(schedule, rows, keys) &&
         std::any_of(schedule.term, schedule.term + schedule.term_count,
-                    [&](const AttentionTerm& term) { return may_count(term, rows, keys); }))
+                    [&](const AttentionTerm& term) { return may_count(schedule, term, rows, keys); }))
       return true;
   }
   return false;

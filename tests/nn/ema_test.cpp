@@ -84,7 +84,7 @@ TEST(EMA, OfHalfTypesAddsUpInF32) {
   EMA ema(mover, {.decay = 0.999, .ramp = false});
   mover.move();
   for (int i = 0; i < 100; ++i) ema.update();
-  const double expected = 5 - std::pow(0.999, 100);  // steps of 1/1000 are lost in bf16
+  const double expected = 5 - std::pow(0.999, 100);        // steps of 1/1000 are lost in bf16
   const double rounding = 100 * 2 * std::ldexp(1.0, -22);  // of each update twice, by half an ulp of 4
   EXPECT_NEAR(ema.state()[0].second.to_vector<double>()[0], expected, rounding);
   EXPECT_EQ(ema.tensors()[0].second.dtype(), DType::bf16);

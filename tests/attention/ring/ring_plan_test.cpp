@@ -21,6 +21,7 @@ const std::vector<Pattern>& all_patterns() {
       Pattern::dilated({8, 16, 32}, {1, 2, 4}),
       Pattern::dilated({6, 30}, {3, 5}, {.mode = DilatedMode::grouped}) & Pattern::causal(),
       Pattern::dilated({8, 32}, {2, 4}, {.unite = true}),
+      Pattern::dilated({4, 24}, {2, 8}),
       Pattern::dilated_sparse(16),
       Pattern::block_offsets(16, {{0, 2}, {-3}}),
       Pattern::local_window(16, 48),
@@ -47,7 +48,7 @@ bool counts(const RingPlan& plan, const Pattern& pattern, std::int64_t heads, in
 TEST(RingPlan, MissesNoPair) {
   for (const Pattern& pattern : all_patterns())
     for (const Layout layout : layouts)
-      for (const int ranks : {2, 3, 5})
+      for (const int ranks : {2, 3, 5, 8})
         for (const auto& [queries, keys] : {std::pair{80, 80}, {71, 71}, {10, 50}, {50, 10}, {2, 2}}) {
           const RingPlan plan(pattern, layout, ranks, 2, queries, keys, keys - queries);
           for (int rank = 0; rank < ranks; ++rank)
@@ -125,6 +126,10 @@ TEST(RingPlan, PlansSequencesOfAnyLengthAtOnce) {
   EXPECT_THAT(plan.visited(), ::testing::ElementsAre(0));
   const RingPlan window(Pattern::window(4095, 0), Layout::zigzag, 64, 8, length, length, 0);
   EXPECT_THAT(window.visited(), ::testing::ElementsAre(0, 1, 63));
+  const RingPlan strides(Pattern::dilated({2048, 4096}, {64, 32}), Layout::striped, 64, 8, length, length, 0);
+  EXPECT_THAT(strides.visited(), ::testing::ElementsAre(0, 32));  // no key is a stripe away that is not a multiple
+  const RingPlan segments(Pattern::dilated({16, 32}, {1, 2}), Layout::striped, 64, 8, length, length, 0);
+  EXPECT_FALSE(segments.computes(0, 32));  // the first rows of segments see no key 32 before them
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "allocator/base/address_sanitizer.h"
+#include "allocator/base/owner_flag.h"
 #include "nn/text/corpus.h"
 #include "nn/text/ngram.h"
 #include "tests/tensor/support.h"
@@ -144,7 +145,7 @@ TEST(Corpus, IsTokenisedPartByPart) {
   EXPECT_EQ(corpus.texts[0].train.size(), 1000) << "the bytes stay";
 }
 
-#ifndef POOLGRAD_ADDRESS_SANITIZER  // which keeps what was freed
+#if !defined(POOLGRAD_ADDRESS_SANITIZER) && !defined(POOLGRAD_THREAD_SANITIZER)  // which take memory of their own
 
 /// In KiB: what the process has in memory now, or had at most.
 std::int64_t resident(const std::string& name) {
