@@ -43,50 +43,72 @@ struct Target {
   }
 };
 
-/// The register block goes through alpha, beta, bias and earlier partial sums to where it belongs. `Whole`: all its
-/// rows and columns exist.
-template <bool Whole, class S, std::size_t Rows, std::size_t Vectors>
-[[gnu::always_inline]] inline void finish_block(Vec<Compute<S>> (&sum)[Rows][Vectors], std::int64_t rows,
-                                                std::int64_t columns, const Target<S>& target) {
-  using T = Compute<S>;
-  const auto each = [&](const auto& body) {
+/// Rows of the product of two packed panels, all of the block's, to `out`.
+template <class T, std::size_t Rows, std::size_t Vectors>
+void multiply_panels(const T* a, const T* b, std::int64_t depth, T* out, std::int64_t stride) {
+  Vec<T> sum[Rows][Vectors] = {};
+  multiply_add<T, Rows, Vectors, 1, block_rows>(sum, depth, a, b, block_columns<T>);
 #pragma GCC unroll 16
-    for (std::size_t r = 0; r < Rows; ++r)
+  for (std::size_t r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-      for (std::size_t v = 0; v < Vectors; ++v)
-        if (Whole || static_cast<std::int64_t>(r) < rows)
-          body(sum[r][v], static_cast<std::int64_t>(r), static_cast<std::int64_t>(v) * lanes<T>);
-  };
-  const auto read = [&](const auto* from, std::int64_t column) {
-    return Whole ? simd::load<T>(from + column) : simd::load_partial<T>(from + column, columns - column);
-  };
-  using At = std::int64_t;
-  if (target.alpha != T(1)) each([&](Vec<T>& value, At, At) { value *= target.alpha; });
-  if (!target.first) {
-    const T* partial = target.partial;
-    each([&](Vec<T>& value, At r, At column) { value += read(partial + r * target.partial_stride, column); });
-  } else {
-    const S* c = target.c;
-    if (target.beta != T{})
-      each([&](Vec<T>& value, At r, At column) { value += target.beta * read(c + r * target.c_stride, column); });
-    if (target.bias) each([&](Vec<T>& value, At, At column) { value += read(target.bias, column); });
-  }
-  const auto write = [&](auto* to, std::int64_t stride) {
-    each([&](const Vec<T>& value, At r, At column) {
-      if (Whole)
-        simd::store(to + r * stride + column, value);
-      else
-        simd::store_partial(to + r * stride + column, value, columns - column);
-    });
-  };
-  if (target.last)
-    write(target.c, target.c_stride);
-  else
-    write(target.partial, target.partial_stride);
+    for (std::size_t v = 0; v < Vectors; ++v)
+      simd::store(out + static_cast<std::int64_t>(r) * stride + static_cast<std::int64_t>(v) * lanes<T>, sum[r][v]);
 }
 
-/// One register block of Rows rows, of which `rows` exist, for the product of packed panels.
-template <class S, std::size_t Rows, std::size_t Vectors>
+/// The lowest block that holds `rows` rows, as wide as it must be. Few heights, because each is a lot of code.
+template <class T>
+struct RegisterBlock {
+  std::int64_t rows, columns;
+  void (*multiply)(const T* a, const T* b, std::int64_t depth, T* out, std::int64_t stride);
+
+  template <std::size_t Rows>
+  static RegisterBlock of_height(std::int64_t columns) {
+    if (columns > lanes<T>) return {Rows, 2 * lanes<T>, &multiply_panels<T, Rows, 2>};
+    return {Rows, lanes<T>, &multiply_panels<T, Rows, 1>};
+  }
+  static RegisterBlock holding(std::int64_t rows, std::int64_t columns) {
+    if (rows <= 2) return of_height<2>(columns);
+    if (rows <= block_rows / 2) return of_height<block_rows / 2>(columns);
+    return of_height<block_rows>(columns);
+  }
+};
+
+/// A block of sums goes through alpha, earlier partial sums or beta and bias, each rounded by itself, to where it
+/// belongs.
+template <class S>
+void finish_block(Compute<S>* sums, std::int64_t rows, std::int64_t columns, const Target<S>& target) {
+  using T = Compute<S>;
+  for (std::int64_t r = 0; r < rows; ++r, sums += block_columns<T>) {
+    const auto each = [&](const auto& body) {
+      for (std::int64_t at = 0; at < columns; at += lanes<T>) body(simd::load<T>(sums + at), at);
+    };
+    const auto add = [&](const auto* from, T factor) {
+      each([&](const Vec<T>& value, std::int64_t at) {
+        simd::store(sums + at, value + factor * simd::load_partial<T>(from + at, columns - at));
+      });
+    };
+    const auto write = [&](auto* to) {
+      each([&](const Vec<T>& value, std::int64_t at) { simd::store_partial(to + at, value, columns - at); });
+    };
+    S* c = target.c + r * target.c_stride;
+    T* partial = target.partial + r * target.partial_stride;
+    if (target.alpha != T(1))
+      each([&](const Vec<T>& value, std::int64_t at) { simd::store(sums + at, value * target.alpha); });
+    if (!target.first) {
+      add(partial, T(1));
+    } else {
+      if (target.beta != T{}) add(c, target.beta);
+      if (target.bias) add(target.bias, T(1));
+    }
+    if (target.last)
+      write(c);
+    else
+      write(partial);
+  }
+}
+
+/// One register block of the product, for the product of packed panels.
+template <class S>
 void multiply_block(const Compute<S>* a, const Compute<S>* b, std::int64_t depth, std::int64_t rows,
                     std::int64_t columns, const Target<S>& target) {
   using T = Compute<S>;
@@ -94,23 +116,15 @@ void multiply_block(const Compute<S>* a, const Compute<S>* b, std::int64_t depth
     __builtin_prefetch(target.partial + r * target.partial_stride, 1);
     __builtin_prefetch(target.partial + r * target.partial_stride + lanes<T>, 1);
   }
-  Vec<T> sum[Rows][Vectors] = {};
-  multiply_add<T, Rows, Vectors, 1, block_rows>(sum, depth, a, b, block_columns<T>);
-  if (rows == Rows && columns >= static_cast<int>(Vectors) * lanes<T>)
-    finish_block<true, S>(sum, rows, columns, target);
-  else
-    finish_block<false, S>(sum, rows, columns, target);
-}
-
-/// The lowest block that holds `rows` rows, as wide as it must be. Few heights, because each is a lot of code.
-template <class S>
-auto block_for(std::int64_t rows, std::int64_t columns) {
-  const auto of_height = [&]<std::size_t Rows>(std::integral_constant<std::size_t, Rows>) {
-    return columns > lanes<Compute<S>> ? &multiply_block<S, Rows, 2> : &multiply_block<S, Rows, 1>;
-  };
-  if (rows <= 2) return of_height(std::integral_constant<std::size_t, 2>{});
-  if (rows <= block_rows / 2) return of_height(std::integral_constant<std::size_t, block_rows / 2>{});
-  return of_height(std::integral_constant<std::size_t, block_rows>{});
+  columns = std::min<std::int64_t>(columns, block_columns<T>);
+  const auto block = RegisterBlock<T>::holding(rows, columns);
+  const bool is_plain = target.alpha == T(1) && target.first && target.beta == T{} && !target.bias;
+  const bool goes_to_partial = std::is_same_v<S, T> || !target.last;  // the same place where nothing is rounded to S
+  if (is_plain && goes_to_partial && rows == block.rows && columns == block.columns)
+    return block.multiply(a, b, depth, target.partial, target.partial_stride);
+  alignas(simd::vector_bytes) T sums[block_rows * block_columns<T>];
+  block.multiply(a, b, depth, sums, block_columns<T>);
+  finish_block<S>(sums, rows, columns, target);
 }
 
 template <class S>
@@ -167,7 +181,7 @@ void multiply_part(const Gemm& g, const Part& part, const S* a, const S* b, O* c
         pack_panel<block_rows>(packed_a, g.transpose_a ? a + p * g.lda + row : a + row * g.lda + p, g.lda,
                                !g.transpose_a, rows, depth);
         for (std::int64_t j = 0; j < columns; j += block_columns<T>)
-          block_for<O>(rows, columns - j)(packed_a, packed_b + j * depth, depth, rows, columns - j, target.at(i, j));
+          multiply_block<O>(packed_a, packed_b + j * depth, depth, rows, columns - j, target.at(i, j));
       }
       p += depth_block;
     } while (p < g.k);
