@@ -9,13 +9,16 @@ namespace poolgrad::kernels::attention {
 inline constexpr std::int64_t direct_rows = 8;  // queries from which on packing pays
 
 /// One run of keys and values, and the products with them. `queries` are rows of padded_depth elements, already scaled.
+/// Meanwhile both fetch what comes next, a row for each that they read: all at once it would wait for itself, and a
+/// core alone does not fetch far enough ahead.
 template <class T>
 struct DirectOperands {
   const void *keys, *values;
   std::int64_t key_stride, value_stride, count, depth, v_depth;
-  void (*score)(const DirectOperands&, const T* queries, std::int64_t rows, Range seen, T* scores, std::int64_t width);
+  void (*score)(const DirectOperands&, const T* queries, std::int64_t rows, Range seen, Prefetch& next, T* scores,
+                std::int64_t width);
   void (*add)(const DirectOperands&, T* out, std::int64_t v_padded, std::int64_t rows, const T* factors,
-              const T* scores, std::int64_t width, Range seen);
+              const T* scores, std::int64_t width, Range seen, Prefetch& next);
 
   std::int64_t padded_depth() const { return round_up(depth, lanes<T>); }
   template <class S>
@@ -26,13 +29,14 @@ struct DirectOperands {
 /// scores[key * width + i] = <key, query i> for the keys `seen` and the others of their rows_steps; what lies beyond
 /// the last key is a copy of it.
 template <class T, class S>
-void score_directly(const DirectOperands<T>& x, const T* queries, std::int64_t rows, Range seen, T* scores,
-                    std::int64_t width) {
+void score_directly(const DirectOperands<T>& x, const T* queries, std::int64_t rows, Range seen, Prefetch& next,
+                    T* scores, std::int64_t width) {
   constexpr int n = lanes<T>;
   const std::int64_t end = round_up(seen.end, rows_step), depth = x.padded_depth();
   for (std::int64_t key = round_down(seen.begin, rows_step); key < end; key += n) {
     const S* row[static_cast<std::size_t>(n)];
     for (int r = 0; r < n; ++r) row[r] = static_cast<const S*>(x.keys) + std::min(key + r, x.count - 1) * x.key_stride;
+    next.fetch(n);
     for (std::int64_t i = 0; i < rows; ++i) {
       const T* query = queries + i * depth;
       Vec<T> sum[static_cast<std::size_t>(n)] = {};
@@ -56,7 +60,7 @@ void score_directly(const DirectOperands<T>& x, const T* queries, std::int64_t r
 /// out[i] = factors[i] * out[i] + sum over the keys `seen` of scores[key * width + i] * value.
 template <class T, class S>
 void add_directly(const DirectOperands<T>& x, T* out, std::int64_t v_padded, std::int64_t rows, const T* factors,
-                  const T* scores, std::int64_t width, Range seen) {
+                  const T* scores, std::int64_t width, Range seen, Prefetch& next) {
   const auto columns = [&]<std::size_t Vectors>(std::integral_constant<std::size_t, Vectors>, std::int64_t i,
                                                 std::int64_t j) {
     T* to = out + i * v_padded + j;
@@ -65,6 +69,7 @@ void add_directly(const DirectOperands<T>& x, T* out, std::int64_t v_padded, std
     for (std::size_t v = 0; v < Vectors; ++v) sum[v] = factors[i] * simd::load<T>(to + vector_offset<T>(v));
     const S* value = static_cast<const S*>(x.values) + seen.begin * x.value_stride + j;
     for (std::int64_t key = seen.begin; key < seen.end; ++key, value += x.value_stride) {
+      next.fetch(1);
       const T weight = scores[key * width + i];
 #pragma GCC unroll 8
       for (std::size_t v = 0; v < Vectors; ++v)

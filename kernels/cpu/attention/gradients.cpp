@@ -10,8 +10,9 @@
 // where the pattern is local, whatever the length.
 #include <array>
 #include <atomic>
+#include <memory>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "kernels/cpu/attention/backward_tile.h"
 #include "kernels/cpu/attention/variants.h"
@@ -61,13 +62,13 @@ class Backward {
   /// almost every pattern keeps to.
   static std::array<std::int64_t, 3> most_scratch(const BackwardCall& p) {
     const std::int64_t threads = num_threads(), heads = p.q.shape[0] * p.q_heads, row = p.padded * size,
-                       tiles = 8 * (ceil_div(p.k.shape[1], owned_keys) + 1);
+                       tiles = 8 * (ceil_div(p.k.shape[1], owned_keys) + 1), runs = 64;
     const bool sums = p.padded != p.depth || p.q.dtype != dtype_of<T>;
     const std::int64_t group = p.group * p.queries * row, groups = std::max(threads, p.q.shape[0] * p.kv_heads);
     const std::int64_t dq = sums ? std::min(groups * group, threads * head_bytes) : 0;
     const std::int64_t items = std::max(heads * tiles, heads * ceil_div(p.queries * row, range_bytes) + 8 * threads);
     return {p.q_heads * tiles * std::int64_t{sizeof(AttentionReach::Reach)},
-            p.q_heads * tiles * WavefrontLength::per_tile * std::int64_t{sizeof(double)},
+            WavefrontLength::elements(p.q_heads * tiles, runs, threads) * std::int64_t{sizeof(double)},
             threads * TileScratch<T>::carve(nullptr, p, 0, nullptr) * size + dq + items * Memory::item_bytes};
   }
 
@@ -144,7 +145,8 @@ class Backward {
     return std::min(heads, num_threads() * head_bytes / std::max<std::int64_t>(1, p_.group * bytes(p_.queries)));
   }
   double wavefront_length(std::int64_t heads) const {
-    const WavefrontLength length(stream_, reach_, tiles_, p_.scores.first_head, p_.q_heads, p_.group, query_tile<T>);
+    const WavefrontLength length(stream_, reach_, tiles_, p_.scores.first_head, p_.q_heads, p_.group, query_tile<T>,
+                                 num_threads());
     const std::int64_t most = heads_under_way(heads);
     double sum = 0;
     for (std::int64_t head = 0; head < heads; head += most)
@@ -260,8 +262,9 @@ class Backward {
   }
 
   void run_item(const Item& item, std::int64_t capacity, const TileScratch<T>& s) const {
-    std::vector<QueryRows<T>> dq;
-    for (std::int64_t n = 0; n < item.heads && item.want_queries; ++n) dq.push_back(rows_of_head(item, n, capacity, s));
+    const std::span dq(s.rows, static_cast<std::size_t>(item.want_queries ? item.heads : 0));
+    for (std::size_t n = 0; n < dq.size(); ++n)
+      std::construct_at(&dq[n], rows_of_head(item, static_cast<std::int64_t>(n), capacity, s));
     AttentionTiles::Reader read(tiles_);
     for (std::int64_t t = item.tiles.begin; t < item.tiles.end; ++t) visit_tile(item, t, read, dq, s);
     if (item.turn) item.turn->wait(item.heads * p_.queries);
@@ -291,7 +294,7 @@ class Backward {
     return rows;
   }
 
-  void visit_tile(const Item& item, std::int64_t number, AttentionTiles::Reader& read, std::vector<QueryRows<T>>& dq,
+  void visit_tile(const Item& item, std::int64_t number, AttentionTiles::Reader& read, std::span<QueryRows<T>> dq,
                   const TileScratch<T>& s) const {
     const Progression keys = tiles_.tile(number);
     if (keys.count == 0) return;

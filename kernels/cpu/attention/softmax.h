@@ -334,10 +334,10 @@ void add_packed_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int6
 
 /// out += weights * values of the keys `seen` in memory, but for those that are added apart.
 template <class T>
-void add_tame_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count, Range seen) {
+void add_tame_values(const SoftmaxTile<T>& t, Visit<T>& visit, std::int64_t row, std::int64_t count, Range seen) {
   const auto add = [&](Range keys, const T* factors) {
     visit.in_memory.add(visit.in_memory, t.out + row * visit.shape.v_padded, visit.shape.v_padded, count, factors,
-                        t.scores, score_lanes<T>, keys);
+                        t.scores, score_lanes<T>, keys, visit.next_values);
   };
   constexpr T ones[] = {1, 1, 1, 1, 1, 1, 1, 1};
   static_assert(std::size(ones) == direct_rows);
@@ -353,7 +353,7 @@ void add_tame_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_
 
 /// out += weight * value for the values that are not finite and the rows that see them.
 template <class T>
-void add_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_t row, std::int64_t count) {
+void add_wild_values(const SoftmaxTile<T>& t, Visit<T>& visit, std::int64_t row, std::int64_t count) {
   const std::int64_t v_padded = visit.shape.v_padded;
   constexpr T one = 1;
   for (std::int64_t n = 0; n < visit.wild.count; ++n)
@@ -361,7 +361,7 @@ void add_wild_values(const SoftmaxTile<T>& t, const Visit<T>& visit, std::int64_
       const std::int64_t key = visit.wild.row[n];
       if (visit.sees(t, row + i, key))
         visit.in_memory.add(visit.in_memory, t.out + (row + i) * v_padded, v_padded, 1, &one, t.scores + i,
-                            score_lanes<T>, {key, key + 1});
+                            score_lanes<T>, {key, key + 1}, visit.next_values);
     }
 }
 
@@ -384,7 +384,7 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
     }
     if (empty(keys)) continue;
     if (visit.direct) {
-      visit.in_memory.score(visit.in_memory, t.queries, count, keys, t.scores, width);
+      visit.in_memory.score(visit.in_memory, t.queries, count, keys, visit.next_keys, t.scores, width);
     } else if constexpr (std::is_same_v<T, float>) {
       if (t.pairs.product) t.pairs.score(t.scores, width, row, count, keys);
     }
@@ -393,8 +393,10 @@ void visit_keys(const SoftmaxTile<T>& t, Visit<T>& visit) {
       const std::int64_t lane = static_cast<std::int64_t>(n) * group_lanes<T>, first = row + lane;
       if (lane >= count) break;
       if (empty(seen[n].any)) seen[n].any = {keys.begin, keys.begin};
-      visit.next_keys.fetch(fetches);
-      visit.next_values.fetch(fetches);
+      if (!visit.direct) {
+        visit.next_keys.fetch(fetches);
+        visit.next_values.fetch(fetches);
+      }
       T* scores = t.scores + lane;
       rescaled |= weigh_group(t, visit, seen[n], first, scores, t.factor + lane);
       clear_weights(scores, keys.begin, seen[n].any.begin);

@@ -1,7 +1,9 @@
 #include "kernels/cpu/attention/wavefront.h"
 
 #include <algorithm>
+#include <memory>
 #include <thread>
+#include <type_traits>
 
 #include "kernels/parallel.h"
 
@@ -23,6 +25,7 @@ AttentionReach::AttentionReach(Stream stream, const AttentionTiles& by_key, std:
       const auto runs = read(first_head + n / tiles_, n % tiles_).runs;
       const Progression tile = by_key.tile(n % tiles_);
       found.ascending = attention::ascending(runs);
+      found.runs = static_cast<std::int32_t>(runs.size());
       for (const AttentionRun& run : runs) {
         const RowVisit v(run, tile);
         found.begin = found.pairs == 0 ? v.begin : std::min(found.begin, v.begin);
@@ -43,6 +46,7 @@ AttentionReach::AttentionReach(Stream stream, const AttentionTiles& by_key, std:
       reach.entered = visited;
       visited = std::max(visited, reach.end);
       span_ = std::max(span_, visited - reach.complete);
+      most_runs_ = std::max<std::int64_t>(most_runs_, reach.runs);
     }
   }
 }
@@ -80,79 +84,103 @@ void Wavefront::Turn::wait(std::int64_t row) const {
 
 namespace {
 
+/// A run, and the pairs of those before it.
+struct PassedVisit {
+  RowVisit visit;
+  double before;
+};
+constexpr std::int64_t passed_doubles = sizeof(PassedVisit) / sizeof(double);
+static_assert(sizeof(PassedVisit) % sizeof(double) == 0 && std::is_trivially_destructible_v<PassedVisit>);
+
 /// How far a tile has to be until rows are passed, in pairs.
 class Progress {
  public:
-  Progress() = default;
-  Progress(std::span<const AttentionRun> runs, const Progression& tile, std::int64_t step)
-      : ascending_(attention::ascending(runs)), step_(step) {
-    before_.push_back(0);
+  /// Nothing visited yet, with room for the runs of any tile.
+  explicit Progress(double* room) : visits_(reinterpret_cast<PassedVisit*>(room)) {}
+
+  void become(std::span<const AttentionRun> runs, const Progression& tile, std::int64_t step) {
+    ascending_ = attention::ascending(runs);
+    step_ = step;
+    count_ = 0, end_ = 0, pairs_ = 0;
     for (const AttentionRun& run : runs) {
-      const RowVisit& v = visits_.emplace_back(run, tile);
-      before_.push_back(before_.back() + v.pairs());
+      const RowVisit& v = std::construct_at(visits_ + count_++, RowVisit(run, tile), pairs_)->visit;
+      pairs_ += v.pairs();
       end_ = std::max(end_, v.end);
     }
   }
-  const std::vector<RowVisit>& visits() const { return visits_; }
+  std::span<const PassedVisit> visits() const { return {visits_, visits_ + count_}; }
   std::int64_t end() const { return end_; }
-  double before(std::size_t visit) const { return before_[visit]; }
   double at_a_time(const RowVisit& v) const {
     return static_cast<double>(v.keys) * static_cast<double>(std::min(step_, v.rows));
   }
   /// Until the rows before `row` are passed. What is visited out of order counts as passed at the end.
   double until(std::int64_t row) const {
-    if (!ascending_) return before_.back();
-    const auto v = std::lower_bound(visits_.begin(), visits_.end(), row,
-                                    [](const RowVisit& visit, std::int64_t r) { return visit.end < r; });
-    if (v == visits_.end()) return before_.back();
-    const double part = static_cast<double>(row - v->begin) / static_cast<double>(v->end - v->begin);
-    return before_[static_cast<std::size_t>(v - visits_.begin())] +
-           std::min(v->pairs(), std::max(at_a_time(*v), v->pairs() * part));
+    if (!ascending_) return pairs_;
+    const auto all = visits();
+    const auto at = std::lower_bound(all.begin(), all.end(), row,
+                                     [](const PassedVisit& passed, std::int64_t r) { return passed.visit.end < r; });
+    if (at == all.end()) return pairs_;
+    const RowVisit& v = at->visit;
+    const double part = static_cast<double>(row - v.begin) / static_cast<double>(v.end - v.begin);
+    return at->before + std::min(v.pairs(), std::max(at_a_time(v), v.pairs() * part));
   }
 
  private:
-  std::vector<RowVisit> visits_;
-  std::vector<double> before_;
+  PassedVisit* visits_;
+  std::int64_t count_ = 0, step_ = 1, end_ = 0;
+  double pairs_ = 0;
   bool ascending_ = true;
-  std::int64_t step_ = 1, end_ = 0;
 };
 
 /// How far ahead the tile `before` has to be, so that `tile` need not wait for it.
 double delay_behind(const Progress& before, const Progress& tile) {
   double longest = 0;
-  for (std::size_t n = 0; n < tile.visits().size(); ++n) {
-    const RowVisit& v = tile.visits()[n];
+  for (const auto& [v, passed] : tile.visits()) {
     if (v.begin >= before.end()) continue;
     const double at_a_time = tile.at_a_time(v);
     const double first = static_cast<double>(v.end - v.begin) * std::min(1.0, at_a_time / v.pairs());
     const auto wait = [&](std::int64_t row, double done) {
       longest = std::max(longest, before.until(std::min(row, before.end())) - done);
     };
-    wait(v.begin + static_cast<std::int64_t>(first), tile.before(n));
-    wait(v.end, tile.before(n) + std::max(0.0, v.pairs() - at_a_time));
+    wait(v.begin + static_cast<std::int64_t>(first), passed);
+    wait(v.end, passed + std::max(0.0, v.pairs() - at_a_time));
   }
   return longest;
 }
 
+/// That plan or are planned for.
+std::int64_t most_threads(std::int64_t threads) { return std::max<std::int64_t>(threads, num_threads()); }
+
 }  // namespace
 
+std::int64_t WavefrontLength::elements(std::int64_t tiles_of_heads, std::int64_t most_runs, std::int64_t threads) {
+  return 3 * tiles_of_heads + threads + 2 * threads * most_runs * passed_doubles;
+}
+
 WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionTiles& by_key,
-                                 std::int64_t first_head, std::int64_t heads, std::int64_t group, std::int64_t step)
+                                 std::int64_t first_head, std::int64_t heads, std::int64_t group, std::int64_t step,
+                                 std::int64_t threads)
     : tiles_(reach.tiles()),
       count_(heads / group * tiles_),
-      space_(stream, "attention", per_tile * heads * tiles_),
+      space_(stream, "attention", elements(heads * tiles_, reach.most_runs(), most_threads(threads))),
       pairs_(space_.data()),
-      delay_(pairs_ + count_) {
-  double* of_head = delay_ + count_;
-  const std::int64_t differ = std::min(heads, by_key.head_period());
-  parallel_ranges(differ * tiles_, 64, [&](std::int64_t begin, std::int64_t end) {
+      delay_(pairs_ + count_),
+      free_(delay_ + count_) {
+  double* const of_head = free_ + most_threads(threads);
+  double* const rooms = of_head + heads * tiles_;
+  const std::int64_t differ = std::min(heads, by_key.head_period()), count = differ * tiles_,
+                     room = reach.most_runs() * passed_doubles;
+  constexpr std::int64_t at_once = 64;
+  parallel_items(ceil_div(count, at_once), [&](std::int64_t part, int worker) {
+    const std::int64_t begin = part * at_once, end = std::min(begin + at_once, count);
     AttentionTiles::Reader read(by_key);
-    const auto progress_of = [&](std::int64_t n) {
-      return Progress(read(first_head + n / tiles_, n % tiles_).runs, by_key.tile(n % tiles_), step);
+    Progress before(rooms + 2 * worker * room), tile(rooms + (2 * worker + 1) * room);
+    const auto reach_tile = [&](Progress& progress, std::int64_t n) {
+      progress.become(read(first_head + n / tiles_, n % tiles_).runs, by_key.tile(n % tiles_), step);
     };
-    Progress before = begin % tiles_ > 0 ? progress_of(begin - 1) : Progress(), tile;
+    if (begin % tiles_ > 0) reach_tile(before, begin - 1);
     for (std::int64_t n = begin; n < end; ++n, std::swap(before, tile)) {
-      tile = progress_of(n);
+      reach_tile(tile, n);
       if (n % tiles_ > 0) of_head[n] = delay_behind(before, tile);
     }
   });
@@ -170,13 +198,14 @@ WavefrontLength::WavefrontLength(Stream stream, const AttentionReach& reach, con
 }
 
 double WavefrontLength::of(Interval groups, std::int64_t threads) const {
-  std::vector<double> free(static_cast<std::size_t>(threads));  // when each thread has done its last item
+  double* const last = free_ + threads;  // when each thread has done its last item
+  std::fill(free_, last, 0.0);
   double end = 0;
   for (std::int64_t n = groups.begin; n < groups.end && tiles_ > 0; ++n) {
     const std::int64_t first_item = n * tiles_ % count_;
     double begun = 0, ended = 0;
     for (std::int64_t item = first_item; item < first_item + tiles_; ++item) {
-      const auto first = std::min_element(free.begin(), free.end());
+      const auto first = std::min_element(free_, last);
       begun = std::max(begun + (item > first_item ? delay_[item] : 0), *first);
       *first = ended = std::max(begun + pairs_[item], ended);
     }

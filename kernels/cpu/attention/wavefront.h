@@ -42,6 +42,7 @@ class AttentionReach {
     std::int64_t complete = 0;        // neither this tile nor a later one visits a row before this one
     std::int64_t entered = 0;         // no earlier tile visits this row or one after it
     bool ascending = true;            // rows are visited in their order
+    std::int32_t runs = 0;            // that it visits rows in
   };
 
   /// Tiles of a transposed schedule: its rows are keys. Heads are first_head .. first_head + heads - 1.
@@ -52,11 +53,13 @@ class AttentionReach {
   std::int64_t tiles() const { return tiles_; }
   /// Rows that are visited but not complete at any time, at most.
   std::int64_t span() const { return span_; }
+  /// Runs of a tile, at most.
+  std::int64_t most_runs() const { return most_runs_; }
   /// The pairs of these tiles and query rows, roughly.
   double pairs(std::int64_t head, Interval tiles, Interval rows) const;
 
  private:
-  std::int64_t heads_, tiles_, span_ = 0;  // heads that differ
+  std::int64_t heads_, tiles_, span_ = 0, most_runs_ = 0;  // heads that differ
   PlanningSpace<Reach> reach_;
 };
 
@@ -108,12 +111,13 @@ class Wavefront {
 
 class WavefrontLength {
  public:
-  /// Elements of scratch, by query head and tile.
-  static constexpr std::int64_t per_tile = 3;
+  /// Doubles of scratch for as many tiles, those of all heads, where a tile has `most_runs` at most.
+  static std::int64_t elements(std::int64_t tiles_of_heads, std::int64_t most_runs, std::int64_t threads);
 
-  /// The tiles and heads as in `reach`. `group` heads follow each other in one item; `step` rows are visited at a time.
+  /// The tiles and heads as in `reach`. `group` heads follow each other in one item; `step` rows are visited at a time,
+  /// by `threads` threads at most.
   WavefrontLength(Stream stream, const AttentionReach& reach, const AttentionTiles& by_key, std::int64_t first_head,
-                  std::int64_t heads, std::int64_t group, std::int64_t step);
+                  std::int64_t heads, std::int64_t group, std::int64_t step, std::int64_t threads);
 
   /// How long `threads` threads take for all key tiles of groups [groups) one after another, each behind the one before
   /// it, in pairs that one thread visits: from the sum over `threads`, where tiles share few rows or reach far, up to
@@ -125,6 +129,7 @@ class WavefrontLength {
   std::int64_t tiles_, count_;  // of tiles; of items: a group's tile
   PlanningSpace<double> space_;
   double *pairs_, *delay_;  // by group, then tile
+  double* free_;            // by thread
 };
 
 }  // namespace poolgrad::kernels::attention

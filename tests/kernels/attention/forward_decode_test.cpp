@@ -1,10 +1,14 @@
 // Few queries and many keys: nothing is packed, and the heads of a group share what is read.
 #include <gtest/gtest.h>
 
+#include "kernels/instruction_sets.h"
 #include "tests/kernels/attention/forward_problem.h"
 
 namespace poolgrad::kernels::testing {
 namespace {
+
+/// Few queries share out the keys from this many on, in parts of half of it at least.
+constexpr std::int64_t two_parts = 4096;
 
 TEST(AttentionForwardDecode, FollowsTheDefinitionForFewQueries) {
   for (DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
@@ -63,6 +67,74 @@ TEST(AttentionForwardDecode, GoesOnFromCarriedResultsAndMayLieOverTheQuery) {
                       last ? View(sum) : View{}, last ? View(*p.lse) : View{});
   }
   expect_rows(*p.q, p.lse.get(), expected);
+}
+
+/// ALiBi whose scores stay small over thousands of keys.
+ForwardProblem& with_gentle_alibi(ForwardProblem& p) {
+  p.with_alibi();
+  for (std::int64_t h = 0; h < p.shape.q_heads; ++h) p.alibi->set(h, 0.001 * static_cast<double>(h + 1));
+  return p;
+}
+
+TEST(AttentionForwardDecode, FollowsTheDefinitionWhereKeysAreSharedOut) {
+  struct Lengths {
+    std::int64_t queries, keys;
+  };
+  for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (const auto [queries, keys] : {Lengths{1, two_parts + 1}, {3, 5000}, {9, 5000}}) {  // the last packs its keys
+      const AttentionShape shape{1, queries, keys, 2, 1, 16, 20};
+      const std::int64_t at_the_end = keys - queries;
+      expect_definition(ForwardProblem(dtype, shape).band(unbounded, unbounded), "dense");
+      expect_definition(ForwardProblem(dtype, shape).causal(1000), "a part that nobody sees");
+      expect_definition(ForwardProblem(dtype, shape).band(keys / 2 + 40, 0, at_the_end).with_sinks(), "window, sinks");
+      ForwardProblem all(dtype, shape);
+      all.scores.softcap = 1.5;
+      expect_definition(with_gentle_alibi(all.band(keys - 300, 0, at_the_end).with_sinks().with_dropout(0.2)),
+                        "everything");
+    }
+}
+
+TEST(AttentionForwardDecode, JoinsPartsWhoseMaximaDiffer) {
+  // From part to part scores rise, or fall, by more than an exponential in f32 spans in all: one part decides.
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const bool descending : {false, true}) {
+      ForwardProblem p(dtype, {1, 1, 3 * two_parts, 2, 1, 16, 16});
+      const std::int64_t of_a_key = p.shape.depth, count = p.k->count();
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t key = descending ? p.shape.keys - 1 - i / of_a_key : i / of_a_key;
+        p.k->set(i, (*p.k)[i] + 30.0 * (static_cast<double>(key) / static_cast<double>(p.shape.keys) - 1));
+      }
+      for (std::int64_t i = 0; i < p.q->count(); ++i) p.q->set(i, 1.0 + 0.1 * (*p.q)[i]);
+      expect_definition(p, descending ? "descending" : "ascending");
+    }
+}
+
+TEST(AttentionForwardDecode, SharesOutKeysWithWhatWentBefore) {
+  // A carried result is that of the first part alone, as are the sinks.
+  ForwardProblem p(DType::f32, {1, 2, 3 * two_parts, 2, 1, 16, 16});
+  p.with_sinks();
+  const auto expected = p.definition();
+  TestArray sum(DType::f32, {1, 2, 2, 16});
+  for (const std::int64_t begin : {std::int64_t{0}, two_parts + 100}) {
+    const std::int64_t end = begin == 0 ? two_parts + 100 : p.shape.keys;
+    View k = *p.k, v = *p.v;
+    k.data = k.as<float>() + begin * k.strides[1];
+    v.data = v.as<float>() + begin * v.strides[1];
+    k.shape[1] = v.shape[1] = end - begin;
+    p.schedule.keys = PositionMap::contiguous(end - begin, begin);
+    attention_forward(Stream{cpu}, p.schedule, p.scores, *p.q, k, v, sum, *p.lse, begin > 0 ? View(sum) : View{},
+                      begin > 0 ? View(*p.lse) : View{});
+  }
+  expect_rows(sum, p.lse.get(), expected);
+}
+
+TEST(AttentionForwardDecode, SharesOutKeysWithEveryInstructionSet) {
+  for (const std::string_view set : instruction_sets()) {
+    set_instruction_set(set);
+    ForwardProblem p(DType::bf16, {1, 12, 5000, 2, 1, 16, 16});
+    expect_definition(p.causal(5000 - 12).with_sinks(), std::string(set));
+  }
+  set_instruction_set("auto");
 }
 
 TEST(AttentionForwardDecode, IsBitEqualForEveryNumberOfThreads) {

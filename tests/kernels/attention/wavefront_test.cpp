@@ -124,7 +124,7 @@ double part_of_one_thread(AttentionSchedule schedule, int threads, std::int64_t 
   const AttentionSchedule by_key = schedule.transposed();
   const AttentionTiles tiles(by_key, 100, true);
   const AttentionReach reach({}, tiles, 0, heads * group);
-  const WavefrontLength length({}, reach, tiles, 0, heads * group, group, 10);
+  const WavefrontLength length({}, reach, tiles, 0, heads * group, group, 10, threads);
   double pairs = 0;
   for (std::int64_t h = 0; h < heads * group; ++h) pairs += reach.pairs(h, {0, reach.tiles()}, {0, by_key.keys.count});
   EXPECT_DOUBLE_EQ(length.of({0, heads}, 1), pairs);
@@ -155,7 +155,7 @@ TEST_F(AttentionWavefront, WithoutKeysTakesNoTime) {
   const AttentionSchedule by_key = band(0, unbounded, unbounded).transposed();
   const AttentionTiles tiles(by_key, 100, true);
   const AttentionReach reach({}, tiles, 0, 1);
-  EXPECT_EQ(WavefrontLength({}, reach, tiles, 0, 1, 1, 10).of({0, 1}, 2), 0);
+  EXPECT_EQ(WavefrontLength({}, reach, tiles, 0, 1, 1, 10, 2).of({0, 1}, 2), 0);
 }
 
 TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {
