@@ -164,7 +164,9 @@ TEST_P(AttendUnseen, RowsHaveNoEffect) {
   const Sizes all_sizes[] = {{1, 1, 150, 4, 2, 8, 8}, {1, 6, 140, 4, 4, 8, 24}, {1, 270, 300, 4, 2, 16, 16}};
   for (const Case& one : cases_with(""))
     for (const Sizes& sizes : all_sizes) {
-      if (sizes.queries > 200 && random() % 4 != 0) continue;  // some patterns in each run
+      // Some patterns in each run, and always those that hide single pairs from the middle of a tile.
+      const bool hides_pairs = one.name.find("function") != std::string::npos;
+      if (sizes.queries > 200 && random() % 4 != 0 && !hides_pairs) continue;
       const Threads threads(random() % 2 ? 1 : 5);
       UnseenRows(one, sizes, dtypes[random() % dtypes.size()], random).expect_no_effect();
       if (HasFatalFailure()) return;

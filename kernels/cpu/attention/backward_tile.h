@@ -52,8 +52,11 @@ template <bool Plain, bool Masked, class T>
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < 2; ++v) {
       const std::int64_t at = vector_offset<T>(v);
-      Vec<T> weight = exp2_bounded<T>(factor * simd::load<T>(weights + at) - shift[v]);
+      const Vec<T> product = simd::load<T>(weights + at);
+      Vec<T> weight = exp2_bounded<T>(factor * product - shift[v]);
       if constexpr (Masked) {
+        // Pairs that are taken out of the middle, of a query whose lse may be NaN.
+        weight = product == simd::broadcast(-std::numeric_limits<T>::infinity()) ? Vec<T>{} : weight;
         weight = index[v] < simd::broadcast(seen.first[r]) ? Vec<T>{} : weight;
         weight = index[v] >= simd::broadcast(seen.last[r]) ? Vec<T>{} : weight;
       }
