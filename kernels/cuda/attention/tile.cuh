@@ -359,10 +359,13 @@ inline void check_views(const char* op, Stream stream, std::initializer_list<con
     if (view->data && view->count() > 0) check_operand(op, stream, view->data);
 }
 
-/// So many blocks that each takes a few items at most: a GPU starts them in order as others end, the longest first.
+/// Blocks of a grid. Tests let few of them take all items.
+inline std::int64_t most_blocks = std::int64_t{1} << 20;
+
+/// A block an item: a GPU starts them in order as others end, the longest first, so whoever is free takes the longest
+/// that is left. Where there are more items than blocks, block n takes n, n + most_blocks, ...
 inline LaunchShape shape_of_items(std::int64_t items, std::int64_t threads, std::int64_t shared_bytes) {
-  constexpr std::int64_t most = 1 << 20;
-  return {{items < most ? items : most}, {threads}, shared_bytes};
+  return {{items < most_blocks ? items : most_blocks}, {threads}, shared_bytes};
 }
 
 }  // namespace poolgrad::kernels::cuda

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "allocator/caching_allocator.h"
-#include "tests/kernels/cuda/attention_operands.h"
+#include "tests/kernels/cuda/attention/operands.h"
 
 namespace poolgrad::kernels::testing {
 namespace {
@@ -78,6 +78,16 @@ TEST(CudaAttentionForward, KeepsDocumentsApart) {
     p.with_documents(uneven_documents);
     expect_definition_there(p);
   }
+}
+
+TEST(CudaAttentionForward, KeepsDocumentsOfShardsApart) {
+  const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
+  for (const DType dtype : wide_dtypes)
+    for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}}) {
+      ForwardProblem p = of_pattern(dtype, {"dense", {of_kind(Kind::all, 0)}}, queries, keys, true);
+      p.with_documents(uneven_documents);
+      expect_definition_there(p, "shards");
+    }
 }
 
 TEST(CudaAttentionForward, ModifiesScores) {
@@ -187,9 +197,17 @@ TEST(CudaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   }
 }
 
-TEST(CudaAttentionForward, CopiesItsProgramOnce) {
-  ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 16, 16});
-  p.band(77, 0);
+TEST(CudaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+  ForwardProblem p(DType::f32, {2, 150, 150, 4, 2, 40, 40});
+  p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see nothing
+  expect_same_rows_by_few_blocks(p);
+  ForwardProblem wide(DType::f64, {1, 70, 83, 4, 2, 20, 80});  // columns are several items
+  wide.causal().with_bias({1, 4, 70, 83});
+  expect_same_rows_by_few_blocks(wide);
+}
+
+/// Copies of programs that a call makes, and one that follows it.
+std::pair<std::uint64_t, std::uint64_t> copies_of_two_calls(const ForwardProblem& p) {
   const DeviceOperands there(p.q, p.k, p.v, p.out, p.lse);
   const auto requests = [&] {
     CachingAllocator& pool = allocator_for(cuda0.device);
@@ -197,8 +215,52 @@ TEST(CudaAttentionForward, CopiesItsProgramOnce) {
     attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.out), there(*p.lse));
     return pool.statistics().requests - before;
   };
-  EXPECT_EQ(requests(), 1);
-  EXPECT_EQ(requests(), 0);
+  const std::uint64_t first = requests();
+  return {first, requests()};
+}
+
+TEST(CudaAttentionForward, CopiesItsProgramOnce) {
+  using Copies = std::pair<std::uint64_t, std::uint64_t>;
+  ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 16, 16});
+  EXPECT_EQ(copies_of_two_calls(p.band(77, 0)), (Copies{1, 0}));
+}
+
+TEST(CudaAttentionForward, CopiesListsAndDocumentsOnceWhereTheyHaveAnIdentity) {
+  using Copies = std::pair<std::uint64_t, std::uint64_t>;
+  const ListIdentity identity, other;
+  ForwardProblem documents(DType::f32, {1, 250, 250, 2, 2, 16, 16});
+  documents.causal().with_documents(uneven_documents);
+  EXPECT_EQ(copies_of_two_calls(documents), (Copies{1, 1})) << "they may have changed";
+  documents.schedule.documents_identity = identity.number();
+  EXPECT_EQ(copies_of_two_calls(documents), (Copies{1, 0}));
+  expect_definition_there(documents, "kept");
+  // The same arrays in memory, other documents: those that are kept must not serve.
+  std::vector<std::int64_t> bounds = uneven_documents;
+  documents.schedule.documents = bounds.data();
+  bounds = {0, 9, 80, 120, 200, 250};
+  documents.schedule.documents_identity = other.number();
+  documents.multiplicity = every_pair;
+  documents.causal().with_documents(bounds);
+  EXPECT_EQ(copies_of_two_calls(documents), (Copies{1, 0}));
+  expect_definition_there(documents, "other documents");
+
+  const ListedBlocks blocks;
+  const PositionMap queries = PositionMap::contiguous(80), keys = PositionMap::contiguous(93);
+  ForwardProblem lists = of_pattern(DType::f32, {"listed", {blocks.term()}, 1, 16}, queries, keys, true);
+  EXPECT_EQ(copies_of_two_calls(lists), (Copies{1, 1}));
+  lists.schedule.term[0].lists_identity = identity.number();
+  EXPECT_EQ(copies_of_two_calls(lists), (Copies{1, 0}));
+  expect_definition_there(lists, "kept");
+}
+
+TEST(CudaAttentionForward, CopiesProgramsAnewWhereThePoolGaveThemUp) {
+  using Copies = std::pair<std::uint64_t, std::uint64_t>;
+  ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 16, 16});
+  p.band(78, 0);
+  EXPECT_EQ(copies_of_two_calls(p), (Copies{1, 0}));
+  allocator_for(cuda0.device).trim();
+  EXPECT_EQ(copies_of_two_calls(p), (Copies{1, 0}));
+  expect_definition_there(p);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/attention/tile.cuh"
 #include "tests/kernels/attention/backward_patterns.h"
 #include "tests/kernels/attention/forward_problem.h"
 #include "tests/kernels/cuda/device_array.h"
@@ -80,6 +81,30 @@ inline ForwardProblem of_pattern(DType dtype, const Named& pattern, PositionMap 
   return p;
 }
 
+/// Grids have this many blocks at most while it is alive, and each block takes several tiles.
+class FewBlocks {
+ public:
+  explicit FewBlocks(std::int64_t blocks) { cuda::most_blocks = blocks; }
+  ~FewBlocks() { cuda::most_blocks = before_; }
+  FewBlocks(const FewBlocks&) = delete;
+  FewBlocks& operator=(const FewBlocks&) = delete;
+
+ private:
+  std::int64_t before_ = cuda::most_blocks;
+};
+
+/// run() has the same results in a grid of few blocks; several times, with threads and blocks in another order each.
+inline void expect_same_rows_by_few_blocks(ForwardProblem& p) {
+  run_there(p);
+  const auto out = p.out->bytes(), lse = p.lse->bytes();
+  for (const std::int64_t blocks : {1, 3}) {
+    const FewBlocks few(blocks);
+    run_there(p);
+    EXPECT_EQ(p.out->bytes(), out) << blocks << " blocks";
+    EXPECT_EQ(p.lse->bytes(), lse) << blocks << " blocks";
+  }
+}
+
 /// The keys in parts, in the order given; intermediate results in the compute dtype lie over the carried ones.
 inline void run_in_parts_there(ForwardProblem& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& parts) {
   TestArray sum(p.compute_dtype(), {p.shape.batch, p.shape.queries, p.shape.q_heads, p.shape.v_depth});
@@ -127,6 +152,32 @@ inline void expect_definition_there(const BackwardExample& example,
     const BackwardCheck::Result result(check.e, dtype);
     run_there(check, check.e.schedule, result);
     check.expect(result, dtype == DType::f64 ? 1e-12 : dtype == DType::f32 ? 2e-5 : tolerance(dtype));
+  }
+}
+
+/// Documents between these bounds, which must outlive it, apart from each other.
+inline BackwardExample with_documents(BackwardExample e, const std::vector<std::int64_t>& bounds) {
+  e.schedule.documents = bounds.data();
+  e.schedule.document_count = static_cast<std::int32_t>(bounds.size()) - 1;
+  const auto document = [&bounds](std::int64_t x) {
+    return x < bounds.front() || x >= bounds.back()
+               ? -1
+               : std::upper_bound(bounds.begin(), bounds.end(), x) - bounds.begin();
+  };
+  e.multiplicity = [document, inner = e.multiplicity](std::int64_t h, std::int64_t i, std::int64_t j) {
+    return document(i) >= 0 && document(i) == document(j) ? inner(h, i, j) : 0.0;
+  };
+  return e;
+}
+
+inline void expect_same_gradients_by_few_blocks(const BackwardCheck& check, DType dtype) {
+  const BackwardCheck::Result first(check.e, dtype);
+  run_there(check, check.e.schedule, first);
+  for (const std::int64_t blocks : {1, 3}) {
+    const FewBlocks few(blocks);
+    const BackwardCheck::Result result(check.e, dtype);
+    run_there(check, check.e.schedule, result);
+    expect_same_bits(first, result, std::to_string(blocks) + " blocks");
   }
 }
 

@@ -4,7 +4,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "kernels/schedule/device_program.h"
-#include "tests/kernels/cuda/attention_operands.h"
+#include "tests/kernels/cuda/attention/operands.h"
 
 namespace poolgrad::kernels::testing {
 namespace {
@@ -153,6 +153,15 @@ TEST(CudaAttentionDecode, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
     run_there(p);
     EXPECT_EQ(p.out->bytes(), out);
     EXPECT_EQ(p.lse->bytes(), lse);
+  }
+}
+
+TEST(CudaAttentionDecode, HasTheSameBitsWhereABlockTakesSeveralParts) {
+  for (const std::int64_t queries : {1, 2, 6}) {
+    ForwardProblem p(DType::f32, {2, queries, 900, 4, 2, 40, 40});
+    p.causal(900 - queries).with_sinks().with_dropout(0.1);
+    ASSERT_GT(plan_of(p).parts, 1);
+    expect_same_rows_by_few_blocks(p);
   }
 }
 

@@ -3,7 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "kernels/schedule/device_program.h"
-#include "tests/kernels/cuda/attention_operands.h"
+#include "tests/kernels/cuda/attention/operands.h"
+#include "tests/mma_allowed.h"
 
 namespace poolgrad::kernels::testing {
 namespace {
@@ -88,11 +89,6 @@ class FarOperands {
 
   const std::unique_ptr<CudaDriver> driver_ = emulation::device(0).driver();
   std::vector<Copy> copies_;
-};
-
-struct MmaAllowed {
-  explicit MmaAllowed(bool allowed) { allow_mma(allowed); }
-  ~MmaAllowed() { allow_mma(false); }
 };
 
 void expect_the_same_far_apart(ForwardProblem& p, bool in_parts) {

@@ -1,7 +1,7 @@
 // Gradients of attention on the emulated device, and delta, against the definition.
 #include <gtest/gtest.h>
 
-#include "tests/kernels/cuda/attention_operands.h"
+#include "tests/kernels/cuda/attention/operands.h"
 
 namespace poolgrad::kernels::testing {
 namespace {
@@ -39,6 +39,19 @@ TEST(CudaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
   BackwardExample e = banded(70, 70, unbounded, 0);
   e.alone = {3, 60, 69};
   expect_definition_there(e);
+}
+
+TEST(CudaAttentionBackward, KeepsDocumentsApart) {
+  for (const auto& [left, right] : {std::pair{unbounded, unbounded}, {unbounded, std::int64_t{0}}, {16, 3}})
+    expect_definition_there(with_documents(banded(150, 150, left, right), uneven_documents));
+  const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
+  for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}})
+    expect_definition_there(with_documents(banded(queries, keys, unbounded, 0), uneven_documents));
+  const PositionMap n = PositionMap::contiguous(110);
+  for (const Named& pattern : patterns()) {
+    SCOPED_TRACE(pattern.name);
+    expect_definition_there(with_documents(example(pattern, n, n, true), uneven_documents), {DType::f32});
+  }
 }
 
 TEST(CudaAttentionBackward, FollowsEveryPattern) {
@@ -121,6 +134,12 @@ TEST(CudaAttentionBackward, GivesWhatIsWanted) {
 
 TEST(CudaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   expect_same_bits_again(BackwardCheck(grouped(150, 150), DType::f32), DType::f32);
+}
+
+TEST(CudaAttentionBackward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+  BackwardExample e = grouped(150, 150);
+  e.batch = 2, e.alone = {0, 70};
+  expect_same_gradients_by_few_blocks(BackwardCheck(e, DType::f32), DType::f32);
 }
 
 TEST(CudaAttentionDelta, IsTheProductOfGradientsAndResultsLessThatOfLse) {

@@ -4,7 +4,8 @@
 
 #include <cstring>
 
-#include "tests/kernels/cuda/attention_operands.h"
+#include "tests/kernels/cuda/attention/operands.h"
+#include "tests/mma_allowed.h"
 
 namespace poolgrad::kernels::testing {
 namespace {
@@ -16,9 +17,7 @@ constexpr AttentionShape mma_groups{2, 70, 83, 4, 2, 32, 48};
 double half_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
 
 class MmaAttention : public ::testing::Test {
- protected:
-  MmaAttention() { allow_mma(true); }
-  ~MmaAttention() override { allow_mma(false); }
+  const MmaAllowed allowed_;
 };
 using MmaAttentionForward = MmaAttention;
 using MmaAttentionBackward = MmaAttention;
@@ -196,6 +195,12 @@ TEST_F(MmaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   }
 }
 
+TEST_F(MmaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+  ForwardProblem p(DType::bf16, {2, 150, 150, 4, 2, 32, 32});
+  p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see nothing
+  expect_same_rows_by_few_blocks(p);
+}
+
 TEST_F(MmaAttentionForward, LeavesToPortableKernelsWhatItDoesNotTake) {
   const auto differs = [](DType dtype, std::int64_t depth, std::int64_t offset) {
     ForwardProblem p(dtype, {1, 20, 30, 2, 2, depth, depth});
@@ -213,10 +218,8 @@ TEST_F(MmaAttentionForward, LeavesToPortableKernelsWhatItDoesNotTake) {
       return p.out->bytes();
     };
     const auto by_mma = run();
-    allow_mma(false);
-    const auto portable = run();
-    allow_mma(true);
-    return by_mma != portable;
+    const MmaAllowed not_allowed(false);
+    return by_mma != run();
   };
   for (const DType dtype : halves) {
     EXPECT_TRUE(differs(dtype, 32, 0)) << "weights are rounded";
@@ -304,6 +307,18 @@ TEST_F(MmaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
   expect_rounded_definition(e);
 }
 
+TEST_F(MmaAttentionBackward, KeepsDocumentsApart) {
+  for (const auto& [left, right] : {std::pair{unbounded, unbounded}, {unbounded, std::int64_t{0}}, {16, 3}})
+    expect_rounded_definition(aligned(with_documents(banded(150, 150, left, right), uneven_documents)));
+  const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3}, n = PositionMap::contiguous(140);
+  for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}})
+    expect_rounded_definition(aligned(with_documents(banded(queries, keys, unbounded, 0), uneven_documents)));
+  for (const Named& pattern : patterns()) {
+    SCOPED_TRACE(pattern.name);
+    expect_rounded_definition(aligned(with_documents(example(pattern, n, n, true), uneven_documents)), {DType::bf16});
+  }
+}
+
 TEST_F(MmaAttentionBackward, FollowsEveryPattern) {
   const PositionMap many = PositionMap::contiguous(140), zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
   for (const Named& pattern : patterns()) {
@@ -355,6 +370,12 @@ TEST_F(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
 
 TEST_F(MmaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   expect_same_bits_again(BackwardCheck(aligned_groups(150, 150), DType::bf16), DType::bf16);
+}
+
+TEST_F(MmaAttentionBackward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+  BackwardExample e = aligned_groups(150, 150);
+  e.alone = {0, 70};
+  expect_same_gradients_by_few_blocks(BackwardCheck(e, DType::bf16), DType::bf16);
 }
 
 }  // namespace
