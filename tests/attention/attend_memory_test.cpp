@@ -15,7 +15,6 @@ using testing_support::attended;
 using testing_support::Call;
 using testing_support::Case;
 using testing_support::cases_with;
-using testing_support::difference;
 using testing_support::make_call;
 using testing_support::sim;
 using testing_support::Sizes;
@@ -167,25 +166,6 @@ TEST(AttendMemory, ASimulatedDeviceIsAskedForTheSameScratch) {
           EXPECT_EQ(asked[0], asked[1]) << pattern.to_string() << " " << threads << " threads, " << queries
                                         << " queries, bytes " << asked[0].bytes << " and " << asked[1].bytes;
         }
-}
-
-TEST(AttendMemory, ResultsOverOperandsAreTheSameResults) {
-  const Pattern pattern = Pattern::dilated({16, 64}, {1, 2}) & Pattern::causal();
-  for (const DType dtype : {DType::f64, DType::f32, DType::bf16}) {
-    Call call = make_call({2, 131, 131, 4, 2, 8, 8}, dtype);
-    const auto want = attended(call, pattern);
-    call.options.dq_over_out = true;
-    const auto over = attended(call, pattern);
-    EXPECT_EQ(difference({{}, over.lse, over.dq, over.dk, over.dv, {}, {}},
-                         {{}, want.lse, want.dq, want.dk, want.dv, {}, {}}, 0.0),
-              "");
-    const Tensor packed = cat({call.q, call.k, call.v}, 2);  // queries beside keys and values
-    const Tensor q = slice(packed, 2, 0, 4);
-    const Attended result = attend(q, slice(packed, 2, 4, 6), slice(packed, 2, 6, 8), pattern, {.out_over_q = true});
-    EXPECT_TRUE(result.out.shares_storage_with(packed));
-    EXPECT_EQ(difference({result.out, result.lse, {}, {}, {}, {}, {}}, {want.out, want.lse, {}, {}, {}, {}, {}}, 0.0),
-              "");
-  }
 }
 
 TEST(AttendMemory, RunningOutOfItLeavesNothingBehind) {

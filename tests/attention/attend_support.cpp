@@ -3,24 +3,27 @@
 #include <algorithm>
 #include <cmath>
 
+#include "allocator/error.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
 #include "kernels/definition/attention_dropout.h"
 #include "tensor/compare.h"
+#include "tests/attention/oracle_rounding.h"
 
 namespace poolgrad::attention::testing_support {
 
 namespace {
 
-/// m at all pairs of a call, so that the definition is asked once for each.
-oracle::Multiplicity tabulated(const oracle::Multiplicity& m, std::int64_t heads, std::int64_t queries,
-                               std::int64_t keys, std::int64_t q_offset) {
+/// m at all pairs of a problem, so that the definition is asked once for each.
+oracle::Multiplicity tabulated(const oracle::Multiplicity& m, const oracle::Problem& p) {
   std::vector<std::int64_t> table;
-  for (std::int64_t h = 0; h < heads; ++h)
-    for (std::int64_t i = 0; i < queries; ++i)
-      for (std::int64_t j = 0; j < keys; ++j) table.push_back(m(h, heads, i + q_offset, j));
-  return [=, table = std::move(table)](std::int64_t h, auto, std::int64_t i, std::int64_t j) {
-    return table[static_cast<std::size_t>((h * queries + i - q_offset) * keys + j)];
+  for (std::int64_t h = 0; h < p.heads(); ++h)
+    for (std::int64_t i = 0; i < p.queries(); ++i)
+      for (std::int64_t j = 0; j < p.keys(); ++j) table.push_back(m(h, p.heads(), i + p.q_offset, p.key_position(j)));
+  return [=, table = std::move(table), queries = p.queries(), keys = p.keys(), q_offset = p.q_offset,
+          gap_begin = p.gap_begin, gap = p.gap](std::int64_t h, auto, std::int64_t i, std::int64_t j) {
+    const std::int64_t key = j < gap_begin ? j : j - gap;
+    return table[static_cast<std::size_t>((h * queries + i - q_offset) * keys + key)];
   };
 }
 
@@ -32,11 +35,15 @@ oracle::Problem problem_of(const Call& call, const oracle::Multiplicity& m) {
   p.q = oracle::Array(call.q);
   p.k = oracle::Array(call.k);
   p.v = oracle::Array(call.v);
-  p.q_offset = options.alignment == Alignment::bottom_right ? p.keys() - p.queries() : 0;
-  p.m = tabulated(m, p.heads(), p.queries(), p.keys(), p.q_offset);
-  p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(call.q.size(3))));
+  p.gap_begin = options.key_positions.gap_begin;
+  p.gap = options.key_positions.gap;
+  p.q_offset = options.alignment == Alignment::bottom_right ? p.keys() + p.gap - p.queries() : 0;
+  p.m = tabulated(m, p);
+  p.scale = options.scale.value_or(1.0 / std::sqrt(std::max(1.0, static_cast<double>(call.q.size(3)))));
   p.softcap = options.softcap.value_or(0.0);
   p.bias = array_or_none(options.bias);
+  if (options.key_padding.defined())
+    p.padding = oracle::Array(reshape(to(options.key_padding, DType::f64), {p.batch(), 1, 1, p.keys()}));
   p.alibi = array_or_none(options.alibi);
   p.sinks = array_or_none(options.sinks);
   p.dropout = options.dropout;
@@ -48,6 +55,11 @@ oracle::Problem problem_of(const Call& call, const oracle::Multiplicity& m) {
     };
   }
   return p;
+}
+
+oracle::Array gradient_of_out(const Call& call, const oracle::Problem& p) {
+  if (call.grad_out.defined()) return oracle::Array(call.grad_out);
+  return oracle::Array(p.batch(), p.queries(), p.heads(), p.v.shape[3]);
 }
 
 Tensor with_shape(const oracle::Array& x, const Tensor& like) {
@@ -129,12 +141,21 @@ Outcome attended(const Call& call, const Pattern& pattern) {
   });
 }
 
+Outcome attended(const Call& call, const Pattern& pattern, Device device) {
+  return outcome_of(call, [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& given) {
+    AttendOptions options = given;
+    for (Tensor* x : {&options.bias, &options.alibi, &options.sinks, &options.key_padding})
+      if (x->defined()) *x = to(*x, device);
+    const auto [out, lse] = attend(to(q, device), to(k, device), to(v, device), pattern, options);
+    if (out.device() != device) throw DeviceError("results are on " + poolgrad::to_string(out.device()));
+    return Attended{to(out, cpu), to(lse, cpu)};
+  });
+}
+
 Outcome defined(const Call& call, const oracle::Multiplicity& m) {
   const oracle::Problem p = problem_of(call, m);
   const oracle::Result result = oracle::attend(p);
-  const oracle::Array none(p.batch(), p.queries(), p.heads(), p.v.shape[3]);
-  const oracle::Gradients g =
-      oracle::gradients(p, call.grad_out.defined() ? oracle::Array(call.grad_out) : none, array_or_none(call.grad_lse));
+  const oracle::Gradients g = oracle::gradients(p, gradient_of_out(call, p), array_or_none(call.grad_lse));
   return {result.out.tensor({p.batch(), p.queries(), p.heads(), p.v.shape[3]}),
           result.lse.tensor({p.batch(), p.heads(), p.queries()}),
           with_shape(g.q, call.q),
@@ -144,9 +165,27 @@ Outcome defined(const Call& call, const oracle::Multiplicity& m) {
           with_shape(g.sinks, call.options.sinks)};
 }
 
+Outcome rounding_of(const Call& call, const oracle::Multiplicity& m, DType dtype) {
+  const oracle::Problem p = problem_of(call, m);
+  const oracle::Rounding error = oracle::rounding(p, gradient_of_out(call, p), array_or_none(call.grad_lse),
+                                                  dtype == DType::f16 ? 0x1p-14 : 0x1p-126);
+  return {error.out.tensor({p.batch(), p.queries(), p.heads(), p.v.shape[3]}),
+          {},
+          with_shape(error.of.q, call.q),
+          with_shape(error.of.k, call.k),
+          with_shape(error.of.v, call.v),
+          with_shape(error.of.bias, call.options.bias),
+          with_shape(error.of.sinks, call.options.sinks)};
+}
+
 std::string difference(const Outcome& got, const Outcome& want, double tolerance) {
+  return difference(got, want, tolerance, {}, 0.0);
+}
+
+std::string difference(const Outcome& got, const Outcome& want, double tolerance, const Outcome& rounding,
+                       double unit) {
   std::string text;
-  const auto left = parts(got), right = parts(want);
+  const auto left = parts(got), right = parts(want), errors = parts(rounding);
   for (std::size_t i = 0; i < left.size(); ++i) {
     const auto& [name, x] = left[i];
     const Tensor& y = right[i].second;
@@ -156,8 +195,11 @@ std::string difference(const Outcome& got, const Outcome& want, double tolerance
       continue;
     }
     const auto a = x.to_vector<double>(), b = y.to_vector<double>();
-    const double bound = tolerance * largest(y);
+    const Tensor& error = errors[i].second;
+    const auto off = error.defined() ? error.to_vector<double>() : std::vector<double>(a.size());
+    const double of_all = tolerance * largest(y);
     for (std::size_t n = 0; n < a.size(); ++n) {
+      const double bound = of_all + unit * off[n];
       const bool close = std::isinf(a[n]) || std::isinf(b[n]) ? a[n] == b[n] : std::abs(a[n] - b[n]) <= bound;
       if (close) continue;
       text += name + "[" + std::to_string(n) + "] is " + std::to_string(a[n]) + ", not " + std::to_string(b[n]) +

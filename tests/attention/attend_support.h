@@ -56,11 +56,15 @@ struct Outcome {
 std::vector<std::pair<std::string, Tensor>> parts(const Outcome& outcome);
 /// Runs attend() and its backward.
 Outcome attended(const Call& call, const Pattern& pattern);
+/// The same on a device, between operands and results on the CPU: moving is differentiable.
+Outcome attended(const Call& call, const Pattern& pattern, Device device);
 /// Any function with the meaning of attend(): the same for that.
 using Attend = std::function<Attended(const Tensor&, const Tensor&, const Tensor&, const AttendOptions&)>;
 Outcome outcome_of(const Call& call, const Attend& function);
 /// The definition, pair by pair.
 Outcome defined(const Call& call, const oracle::Multiplicity& m);
+/// What tensor cores of a half type may be off by, in units of its relative error (oracle_rounding.h).
+Outcome rounding_of(const Call& call, const oracle::Multiplicity& m, DType dtype);
 
 /// With many threads the backward takes other ways than with one.
 using ::poolgrad::Threads;
@@ -68,5 +72,7 @@ constexpr int one_or_many[] = {1, 5};
 
 /// "" where all parts agree within `tolerance` times the largest element of the part (at least 1); else what differs.
 std::string difference(const Outcome& got, const Outcome& want, double tolerance);
+/// The same, where each element may besides be off by `unit` times that of `rounding`.
+std::string difference(const Outcome& got, const Outcome& want, double tolerance, const Outcome& rounding, double unit);
 
 }  // namespace poolgrad::attention::testing_support

@@ -1,59 +1,157 @@
-// attend() on cuda:0, the emulated device: every pattern with everything it differentiates against the definition.
+// attend() on cuda:0, the emulated device, against the definition: every pattern and every option, by portable kernels
+// in f64 and f32 and by tensor cores in bf16 and f16, with everything that it differentiates.
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
 #include "autograd/operators.h"
 #include "tensor/compare.h"
-#include "tests/attention/attend_support.h"
+#include "tests/attention/attend_on.h"
+#include "tests/mma_allowed.h"
 
-namespace poolgrad::attention {
-namespace {
-
-using namespace testing_support;
+namespace poolgrad::attention::testing_support {
 
 constexpr Device gpu{DeviceType::cuda, 0};
 
-/// attend() there, with operands and results on the CPU: moving is differentiable.
-Attend on(Device device, const Pattern& pattern) {
-  return [=](const Tensor& q, const Tensor& k, const Tensor& v, AttendOptions options) {
-    for (Tensor* x : {&options.bias, &options.alibi, &options.sinks, &options.key_padding})
-      if (x->defined()) *x = to(*x, device);
-    const auto [out, lse] = attend(to(q, device), to(k, device), to(v, device), pattern, options);
-    EXPECT_EQ(out.device(), device);
-    return Attended{to(out, cpu), to(lse, cpu)};
-  };
+INSTANTIATE_TEST_SUITE_P(On, AttendScoresOn, ::testing::Values(gpu), name_of);
+INSTANTIATE_TEST_SUITE_P(On, AttendMemoryOn, ::testing::Values(gpu), name_of);
+
+namespace {
+
+/// What the operands are and what computes with them, and how far off that may be.
+struct Arithmetic {
+  DType dtype;
+  bool mma;
+  double tolerance, unit;  // of all numbers; relative, of those that are rounded to the dtype
+  Sizes sizes;             // of two tiles of queries at least, and three of keys
+};
+const Arithmetic all_arithmetic[] = {{DType::f64, false, 1e-12, 0, {1, 37, 70, 4, 2, 6, 5}},
+                                     {DType::f32, false, 2e-5, 0, {1, 70, 140, 4, 2, 8, 12}},
+                                     {DType::bf16, true, 2e-5, 0x1p-8, {1, 70, 140, 4, 2, 32, 32}},
+                                     {DType::f16, true, 2e-5, 0x1p-11, {1, 70, 140, 4, 2, 32, 48}}};
+
+class CudaAttend : public ::testing::TestWithParam<Arithmetic> {
+ protected:
+  /// Of the call with operands that are rounded to the dtype.
+  static void expect_definition(Call call, const Case& one, const std::string& what = "") {
+    const Arithmetic& as = GetParam();
+    call = rounded(call, as.dtype);
+    const Outcome want = defined(call, one.m), rounding = as.unit > 0 ? rounding_of(call, one.m, as.dtype) : Outcome{};
+    EXPECT_EQ(difference(attended(call, one.pattern, gpu), want, as.tolerance, rounding, as.unit), "")
+        << one.name << what;
+  }
+  const MmaAllowed allowed_{GetParam().mma};
+};
+
+TEST_P(CudaAttend, FollowsTheDefinitionOfEveryPattern) {
+  const bool plain = GetParam().dtype != DType::f16, masked = GetParam().dtype != DType::bf16;  // the two share them
+  for (const Case& one : pattern_cases()) {
+    if (plain) expect_definition(make_call(GetParam().sizes), one);
+    if (masked) expect_definition(make_call(GetParam().sizes), causal(one));
+  }
 }
 
-TEST(CudaAttend, FollowsTheDefinitionOfEveryPattern) {
-  const Call call = make_call({1, 37, 45, 5, 5, 6, 5});
-  for (const Case& one : cases_with(""))
-    EXPECT_EQ(difference(outcome_of(call, on(gpu, one.pattern)), defined(call, one.m), 1e-12), "") << one.name;
+TEST_P(CudaAttend, TakesEveryOptionAloneAndTogether) {
+  const Sizes s{1, 33, 70, 4, 2, 16, 16};
+  Generator generator(9);
+  const std::pair<const char*, std::function<void(AttendOptions&)>> options[] = {
+      {"scale", [](AttendOptions& o) { o.scale = -0.75; }},
+      {"softcap", [](AttendOptions& o) { o.softcap = 0.5; }},
+      {"top left", [](AttendOptions& o) { o.alignment = Alignment::top_left; }},
+      {"a gap", [](AttendOptions& o) { o.key_positions = {.gap_begin = 20, .gap = 11}; }},
+      {"bias",
+       [](AttendOptions& o) {
+         o.bias = normal({1, 4, 33, 70}, 3);
+       }},
+      {"bias of keys",
+       [](AttendOptions& o) {
+         o.bias = normal({1, 4, 1, 70}, 3);
+       }},
+      {"alibi", [](AttendOptions& o) { o.alibi = alibi_slopes(4, {.dtype = DType::f64}); }},
+      {"padding",
+       [](AttendOptions& o) {
+         o.key_padding = greater(normal({1, 70}, 5), full({1, 70}, 0.5, {.dtype = DType::f64}));
+       }},
+      {"sinks", [](AttendOptions& o) { o.sinks = normal({4}, 4); }},
+      {"dropout", [&](AttendOptions& o) { o.dropout = 0.25, o.generator = &generator, o.first_batch = 3; }}};
+  std::vector<Case> cases;
+  for (const char* name : {"dilated nested", "documents & window", "dilated + window"})
+    cases.push_back(cases_with(name)[0]);
+  Call all = make_call(s);
+  for (const auto& [name, set] : options) {
+    Call call = make_call(s);
+    set(call.options);
+    set(all.options);
+    for (const Case& one : cases) expect_definition(call, one, std::string(", ") + name);
+  }
+  for (const Case& one : cases) expect_definition(all, one, ", all at once");
 }
 
-TEST(CudaAttend, TakesEveryOption) {
-  const Sizes s{2, 33, 41, 4, 2, 8, 6};
-  Call call = make_call(s);
-  call.options.softcap = 3.0;
-  call.options.bias = normal({2, 4, 33, 41}, 3);
-  call.options.sinks = normal({4}, 4);
-  call.options.alibi = alibi_slopes(4, {.dtype = DType::f64});
-  for (const char* name : {"window(5, 0)", "dilated nested", "documents & window"})
-    for (const Case& one : cases_with(name))
-      EXPECT_EQ(difference(outcome_of(call, on(gpu, one.pattern)), defined(call, one.m), 1e-12), "") << one.name;
+TEST_P(CudaAttend, PassesGradientsOfEitherResultAlone) {
+  for (const bool out : {true, false}) {
+    Call call = make_call({1, 33, 70, 4, 2, 16, 32});
+    (out ? call.grad_lse : call.grad_out) = {};
+    call.options.sinks = normal({4}, 4);
+    for (const char* name : {"dense", "dilated + window"})
+      expect_definition(call, cases_with(name)[1], out ? ", of out" : ", of lse");
+  }
 }
 
-TEST(CudaAttend, DropsWhatTheCpuDrops) {
-  Call call = make_call({2, 33, 41, 4, 2, 8, 6});
-  call.options.dropout = 0.3;
-  const auto run = [&](Device device) {
-    Generator generator(6);
-    call.options.generator = &generator;
-    return outcome_of(call, on(device, Pattern::causal()));
-  };
-  EXPECT_EQ(difference(run(gpu), run(cpu), 1e-12), "");
+TEST_P(CudaAttend, OfRowsWithoutElementsIsTheMeanOfWhatIsSeenOrNothing) {
+  for (const auto& [width, value_width] : {std::pair{0, 32}, {32, 0}, {0, 0}})
+    for (const char* name : {"dense", "dilated + window"})
+      expect_definition(make_call({1, 33, 70, 4, 2, width, value_width}), cases_with(name)[1]);
 }
 
-TEST(CudaAttend, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
+TEST_P(CudaAttend, GivesResultsOverOperands) {
+  Call call = rounded(make_call({2, 70, 70, 4, 2, 32, 32}), GetParam().dtype);
+  const Pattern pattern = Pattern::dilated({16, 64}, {1, 2}) & Pattern::causal();
+  const Outcome want = attended(call, pattern, gpu);
+  call.options.dq_over_out = true;
+  Outcome over = attended(call, pattern, gpu);
+  over.out = want.out;
+  EXPECT_EQ(difference(over, want, 0.0), "");
+  const Tensor q = to(call.q, gpu).copy();
+  const Attended result = attend(q, to(call.k, gpu), to(call.v, gpu), pattern, {.out_over_q = true});
+  EXPECT_TRUE(result.out.shares_storage_with(q));
+  EXPECT_TRUE(bit_equal(to(result.out, cpu), want.out));
+}
+
+TEST_P(CudaAttend, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
+  const Call call = rounded(make_call({1, 70, 140, 4, 2, 32, 48}), GetParam().dtype);
+  for (const char* name : {"dense", "dilated nested", "blocks listed", "dilated + window"}) {
+    const Case one = cases_with(name)[1];
+    const auto asked_on = [&](Device device) {
+      const Tensor q = to(call.q, device).detach().set_requires_grad(), k = to(call.k, device), v = to(call.v, device);
+      CachingAllocator& pool = allocator_for(device);
+      pool.trim();
+      pool.reset_sequence_hash();
+      pool.reset_peaks();
+      const Tensor out = attend(q, k, v, one.pattern).out;
+      sum(out).backward();
+      return std::pair{pool.sequence_hash(), pool.statistics().requested_bytes.peak};
+    };
+    EXPECT_EQ(asked_on(gpu), asked_on(sim)) << one.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(In, CudaAttend, ::testing::ValuesIn(all_arithmetic), [](const auto& info) {
+  return std::string(poolgrad::to_string(info.param.dtype)) + (info.param.mma ? "_by_mma" : "");
+});
+
+TEST(CudaAttendByMma, IsAnotherComputationThanThePortableOne) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Call call = rounded(make_call({1, 70, 140, 4, 2, 32, 48}), dtype);
+    const auto run = [&](bool mma) {
+      const MmaAllowed allowed(mma);
+      return attended(call, Pattern::causal(), gpu);
+    };
+    const Outcome by_mma = run(true), portable = run(false);
+    for (std::size_t i = 0; i < 5; ++i)
+      EXPECT_FALSE(bit_equal(parts(by_mma)[i].second, parts(portable)[i].second)) << parts(portable)[i].first;
+  }
+}
+
+TEST(CudaAttendOfFewQueries, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
   const Sizes all[] = {{1, 33, 41, 4, 2, 8, 6}, {1, 1, 1100, 4, 2, 8, 6}, {2, 3, 700, 4, 2, 8, 150}};
   for (const Sizes& sizes : all) {
     const Call call = make_call(sizes, DType::bf16);
@@ -61,7 +159,7 @@ TEST(CudaAttend, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
       for (const Case& one : cases_with(name)) {
         const auto hash_on = [&](Device device) {
           const Tensor q = to(call.q, device).detach().set_requires_grad(), k = to(call.k, device),
-                       v = to(call.v, device), ones = ones_like(q);
+                       v = to(call.v, device);
           CachingAllocator& pool = allocator_for(device);
           pool.reset_sequence_hash();
           const Tensor out = attend(q, k, v, one.pattern, {}).out;
@@ -74,4 +172,4 @@ TEST(CudaAttend, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
 }
 
 }  // namespace
-}  // namespace poolgrad::attention
+}  // namespace poolgrad::attention::testing_support

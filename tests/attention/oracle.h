@@ -50,9 +50,11 @@ struct Problem {
   Array q, k, v;
   Multiplicity m = dense();
   double scale = 1.0;
-  std::int64_t q_offset = 0;  // position of query 0
+  std::int64_t q_offset = 0;            // position of query 0
+  std::int64_t gap_begin = 0, gap = 0;  // keys from the former on lie so many positions further on
   double softcap = 0.0;
   Array bias;          // (B or 1, Hq or 1, Nq or 1, Nk or 1)
+  Array padding;       // (B, 1, 1, Nk): not 0 for keys that nobody of the batch entry sees
   Array alibi, sinks;  // (1, 1, 1, Hq)
   double dropout = 0.0;
   std::function<bool(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j)> keeps;  // by positions
@@ -62,6 +64,12 @@ struct Problem {
   std::int64_t keys() const { return k.shape[1]; }
   std::int64_t heads() const { return q.shape[2]; }
   std::int64_t kv_head(std::int64_t h) const { return h / (heads() / k.shape[2]); }
+  std::int64_t key_position(std::int64_t j) const { return j < gap_begin ? j : j + gap; }
+  /// How often query i and key j count.
+  double count(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
+    if (!padding.empty() && padding(b, 0, 0, j) != 0) return 0;
+    return static_cast<double>(m(h, heads(), i + q_offset, key_position(j)));
+  }
 
   /// The score of a pair, and in `slope` its derivative with respect to <q, k>.
   double score(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j, double* slope = nullptr) const {
@@ -75,12 +83,12 @@ struct Problem {
       if (slope) *slope *= 1 - t * t;
     }
     if (!bias.empty()) s += bias(b, h, i, j);
-    if (!alibi.empty()) s -= alibi(0, 0, 0, h) * std::abs(static_cast<double>(i + q_offset - j));
+    if (!alibi.empty()) s -= alibi(0, 0, 0, h) * std::abs(static_cast<double>(i + q_offset - key_position(j)));
     return s;
   }
   double kept(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     if (dropout == 0) return 1;
-    return keeps(b, h, i + q_offset, j) ? 1 / (1 - dropout) : 0;
+    return keeps(b, h, i + q_offset, key_position(j)) ? 1 / (1 - dropout) : 0;
   }
 };
 
@@ -97,7 +105,7 @@ inline Result attend(const Problem& p) {
         std::vector<double> score(static_cast<std::size_t>(p.keys()), -std::numeric_limits<double>::infinity());
         double highest = p.sinks.empty() ? -std::numeric_limits<double>::infinity() : p.sinks(0, 0, 0, h);
         for (std::int64_t j = 0; j < p.keys(); ++j) {
-          const auto m = static_cast<double>(p.m(h, p.heads(), i + p.q_offset, j));
+          const double m = p.count(b, h, i, j);
           if (m == 0) continue;
           const double s = p.score(b, h, i, j) + std::log(m);
           score[static_cast<std::size_t>(j)] = s;
@@ -137,7 +145,7 @@ inline Gradients gradients(const Problem& p, const Array& grad_out, const Array&
         std::vector<double> weight(static_cast<std::size_t>(p.keys())), towards(weight), slope(weight);
         double mean = 0;
         for (std::int64_t j = 0; j < p.keys(); ++j) {
-          const auto m = static_cast<double>(p.m(h, p.heads(), i + p.q_offset, j));
+          const double m = p.count(b, h, i, j);
           if (m == 0) continue;
           const auto at = static_cast<std::size_t>(j);
           weight[at] = m * std::exp(p.score(b, h, i, j, &slope[at]) - lse);

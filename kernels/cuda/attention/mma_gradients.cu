@@ -22,6 +22,9 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   const AttentionProgram& program = call.program;
   const ScoreRules<float>& rules = call.rules;
   const LaneOfTile at;
+  // Without dO, on either side, they are 0, and nothing of it is staged.
+  const std::int64_t depth_of_products =
+      call.own_out.depth < call.visited_out.depth ? call.own_out.depth : call.visited_out.depth;
   const std::int64_t items = call.items.count(program);
   POOLGRAD_ROLLED
   for (std::int64_t n = blockIdx.x; n < items; n += gridDim.x) {
@@ -77,7 +80,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
         Scores scores, products;
         multiply_staged<S, Depth>(scores, staged, own, visited, call.own.depth, now.count, at);
         if (!call.of_weights)
-          multiply_staged<S, Depth>(products, staged, own_out, visited_out, call.own_out.depth, now.count, at);
+          multiply_staged<S, Depth>(products, staged, own_out, visited_out, depth_of_products, now.count, at);
         if (plain) {
           POOLGRAD_UNROLL
           for (int f = 0; f < score_fragments; ++f) {
