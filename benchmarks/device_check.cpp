@@ -3,9 +3,14 @@
 // what a hit costs, whether steady steps leave the device alone, and whether the device's own account of its memory
 // agrees. Part of ./run gpu-check; other devices show what the program does. Fails where a step makes device calls that
 // it should not, or accounts differ.
+//
+// device_check latency cuda:N FOLDER: the table as a file besides, FOLDER/latency-<name of the GPU>.txt, which replays
+// take (--latency).
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,6 +22,7 @@
 #include "allocator/memory/latency.h"
 #include "allocator/memory/simulated_memory.h"
 #include "allocator/memory/traced_memory.h"
+#include "benchmarks/small_sizes.h"
 
 namespace {
 
@@ -96,21 +102,47 @@ bool check(Device device) {
   return calls == 0 && agrees;
 }
 
+// "latency-nvidia-h200.txt" of "NVIDIA H200, compute capability 9.0, ...".
+std::string file_of(const std::string& description) {
+  std::string name = "latency";
+  bool letter = false;
+  for (const char c : description.substr(0, description.find(','))) {
+    const bool before = letter;
+    letter = std::isalnum(static_cast<unsigned char>(c)) != 0;
+    if (letter) name += (before ? "" : "-") + std::string(1, static_cast<char>(std::tolower(c)));
+  }
+  return name + ".txt";
+}
+
+void print_latency(Device device, const std::string& folder) {
+  if (!device.is_cuda()) throw ValueError("[device_check] latency needs a GPU: " + to_string(device));
+  CalibrationOptions options;
+  if (small_sizes()) options.repetitions = 3;
+  LatencyTable table = calibrate(*make_cuda_driver(device.index), options);
+  const std::string description = cuda_device_description(device.index);
+  table.source += " on " + description;
+  std::fputs(table.text().c_str(), stdout);
+  if (folder.empty()) return;
+  const std::string path = folder + "/" + file_of(description);
+  std::ofstream(path) << table.text();
+  LatencyTable::named(path);  // as those read it who are given the file
+  std::printf("written to %s: ./run lab replay WORKLOAD --latency %s, and compare, count with it\n", path.c_str(),
+              path.c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const std::string command = argc > 1 ? argv[1] : "";
-    if (argc > 3 || (command != "facts" && command != "latency" && command != "pool")) {
-      throw ValueError("usage: device_check facts|latency|pool [cuda:N | sim:N | cpu]");
+    const bool known = command == "facts" || command == "latency" || command == "pool";
+    if (!known || argc > (command == "latency" ? 4 : 3)) {
+      throw ValueError("usage: device_check facts|latency|pool [cuda:N | sim:N | cpu], or latency cuda:N FOLDER");
     }
     const Device device = Device::parse(argc > 2 ? argv[2] : "cuda");
     if (command == "pool") return check(device) ? 0 : 1;
     if (command == "latency") {
-      if (!device.is_cuda()) throw ValueError("[device_check] latency needs a GPU: " + to_string(device));
-      LatencyTable table = calibrate(*make_cuda_driver(device.index));
-      table.source += " on " + cuda_device_description(device.index);
-      std::fputs(table.text().c_str(), stdout);
+      print_latency(device, argc > 3 ? argv[3] : "");
       return 0;
     }
     std::printf("%s: %s\n", to_string(device).c_str(),

@@ -1,7 +1,10 @@
 // Matrix products of the shapes of a training step, for every CPU back end: forward X W^T, gradient of the input dY W,
 // gradient of the weights dY^T X. `FLOPS` is what to compare; run with --benchmark_repetitions=5 and read the medians.
 // --device=cuda:0 measures a GPU, with a large product besides that other kernels are held against.
+// POOLGRAD_BENCHMARK_SMALL=1: a tiny size.
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -65,15 +68,19 @@ void register_backend(const std::string& backend, DType dtype) {
   for (const auto& [product, name] : products) {
     auto* shapes = benchmark::RegisterBenchmark(
         ("Gemm/" + backend + "/" + std::string(to_string(dtype)) + "/" + name).c_str(), run, backend, dtype, product);
-    shapes->ArgNames({"tokens", "in", "out"})
-        ->Args({768, 128, 384})
-        ->Args({768, 512, 128})
-        ->Args({768, 128, 65})
-        ->Args({2048, 192, 768})
-        ->Args({2048, 768, 192})
-        ->Args({4096, 256, 1024})
-        ->Args({1024, 1024, 1024})
-        ->UseRealTime();
+    shapes->ArgNames({"tokens", "in", "out"})->UseRealTime();
+    if (small_sizes()) {
+      shapes->Args({24, 16, 40});
+      continue;
+    }
+    for (const auto& [tokens, in, out] : std::initializer_list<std::array<std::int64_t, 3>>{{768, 128, 384},
+                                                                                            {768, 512, 128},
+                                                                                            {768, 128, 65},
+                                                                                            {2048, 192, 768},
+                                                                                            {2048, 768, 192},
+                                                                                            {4096, 256, 1024},
+                                                                                            {1024, 1024, 1024}})
+      shapes->Args({tokens, in, out});
     if (device.is_cuda()) shapes->Args({16384, 512, 2048})->Args({8192, 8192, 8192});  // the last: a ceiling
   }
 }

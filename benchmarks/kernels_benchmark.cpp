@@ -2,7 +2,7 @@
 // `bytes_per_second` counts what is read plus written, to be compared with the benchmark Copy of the same size. Run
 // with --benchmark_repetitions=5 and read the medians; POOLGRAD_THREADS sets the threads. --device=cuda:0 runs them on
 // a GPU, at 64 and 256 MiB an array, where `of_copy` is the share of what the driver's own copies between two such
-// arrays reach; operators that have no kernel there say so.
+// arrays reach; operators that have no kernel there say so. POOLGRAD_BENCHMARK_SMALL=1: tiny sizes.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -82,7 +82,9 @@ void add(const std::string& name, int arrays, Prepare prepare) {
     state.SetBytesProcessed(bytes);
     if (ceiling > 0) state.counters["of_copy"] = static_cast<double>(bytes) / seconds / ceiling;
   });
-  if (on.device.is_cpu())
+  if (small_sizes())
+    for (const std::int64_t rows : {8, 32}) benchmark->Args({rows, 64});
+  else if (on.device.is_cpu())
     for (const std::int64_t columns : {128, 256, 1024}) benchmark->Args({4096, columns});
   else
     for (const std::int64_t rows : {4096, 16384}) benchmark->Args({rows, 4096});

@@ -69,8 +69,12 @@ void training_step(benchmark::State& state, DType dtype) {
 }
 
 void four_models(benchmark::internal::Benchmark* benchmark) {
-  benchmark->ArgNames({"B", "T", "C", "L", "H", "V"})
-      ->Args({12, 64, 128, 4, 4, 65})
+  benchmark->ArgNames({"B", "T", "C", "L", "H", "V"})->Unit(benchmark::kMillisecond)->UseRealTime();
+  if (small_sizes()) {
+    benchmark->Args({1, 16, 32, 1, 2, 16});
+    return;
+  }
+  benchmark->Args({12, 64, 128, 4, 4, 65})
       ->Args({8, 256, 192, 4, 6, 256})
       ->Args({1, 2048, 128, 4, 4, 256})
       ->Args({8, 512, 256, 6, 4, 256});

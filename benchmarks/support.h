@@ -14,6 +14,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "benchmarks/small_sizes.h"
 #include "tensor/tensor.h"
 
 namespace poolgrad {

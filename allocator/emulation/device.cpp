@@ -386,9 +386,27 @@ class Driver : public CudaDriver {
     return on_.last_handle_;
   }
 
-  // Nobody asks for memory of this kind, see CudaMemory.
-  std::uintptr_t malloc(std::size_t) override { return 0; }
-  void free(std::uintptr_t) override { throw CudaError("[cudaFree] no such memory"); }
+  /// Pages behind addresses of their own.
+  std::uintptr_t malloc(std::size_t bytes) override {
+    const std::size_t whole = (bytes + Device::page - 1) / Device::page * Device::page;
+    const std::optional<std::uint64_t> handle = create(whole);
+    if (!handle) return 0;
+    const std::uintptr_t address = address_reserve(whole, Device::page);
+    demand(address != 0, "cudaMalloc", "no addresses are left");
+    map(address, whole, *handle);
+    set_access(address, whole);
+    allocated_[address] = {whole, *handle};
+    return address;
+  }
+  void free(std::uintptr_t address) override {
+    const auto entry = allocated_.find(address);
+    demand(entry != allocated_.end(), "cudaFree", "no such memory");
+    const auto [bytes, handle] = entry->second;
+    allocated_.erase(entry);
+    unmap(address, bytes);
+    release(handle);
+    address_free(address, bytes);
+  }
 
   void fill(std::uintptr_t address, std::size_t bytes, unsigned char value, std::uint64_t stream) override {
     on_.enqueue("cudaMemsetAsync", stream, [=] { std::memset(reinterpret_cast<void*>(address), value, bytes); });
@@ -472,6 +490,7 @@ class Driver : public CudaDriver {
   static std::uint64_t of_any_device(std::uint64_t event) { return event & ((std::uint64_t{1} << device_shift) - 1); }
 
   Device& on_;
+  std::map<std::uintptr_t, std::pair<std::size_t, std::uint64_t>> allocated_;  // by malloc(): bytes and handle
 };
 
 std::unique_ptr<CudaDriver> Device::driver() { return std::make_unique<Driver>(*this); }

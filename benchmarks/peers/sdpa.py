@@ -5,8 +5,9 @@ Usage: python3 benchmarks/peers/sdpa.py path/to/attention_benchmark [--repeats 7
        [--dtypes f32 bf16] [--patterns dense causal] [--passes forward forward_backward] [--device cuda]
 
 Prints the medians of both in ms and GFLOP/s, counted on the pairs that the pattern admits (forward 4 D, backward 10 D),
-and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighbouring pairs. The last
-lines are the geometric means of the ratios. On a GPU PyTorch runs each kernel that it has, by name: the best counts.
+and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighbouring pairs. On a GPU
+that is for each of PyTorch's kernels by name, or why there is no figure of one. The last lines are the geometric means of
+the ratios to the fastest of them. POOLGRAD_MMA=1 lets poolgrad use tensor cores.
 """
 import argparse
 import math
@@ -14,6 +15,7 @@ import os
 import statistics
 import subprocess
 import time
+import warnings
 
 HEADS = {1024: 8, 4096: 4, 16384: 1}
 GPU_HEADS = 16
@@ -25,8 +27,15 @@ def torch_kernels(device):
     return ["flash", "cudnn", "efficient", "math"] if device == "cuda" else ["own choice"]
 
 
+def reason_of(error):
+    """Why a call of PyTorch failed, in a few words."""
+    if "out of memory" in str(error):
+        return "out of memory"
+    return "not for these operands" if "No available kernel" in str(error) else str(error).strip().split("\n")[0][:60]
+
+
 def torch_call(dtype, pattern, backward, length, heads, device, kernel):
-    """A function that makes one call and waits for it; None where PyTorch's kernel does not take it."""
+    """A function that makes one call and waits for it."""
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -41,10 +50,6 @@ def torch_call(dtype, pattern, backward, length, heads, device, kernel):
             call()
         torch.cuda.synchronize()
 
-    try:
-        run()
-    except RuntimeError:
-        return None
     return run
 
 
@@ -71,6 +76,10 @@ def unsynchronised_call(dtype, pattern, backward, length, heads, device):
     return forward_backward
 
 
+class Ended(Exception):
+    pass
+
+
 class Poolgrad:
     def __init__(self, program, dtype, pattern, step, length, heads, threads, device):
         numbers = map(str, (1, length, length, heads, DEPTH))
@@ -81,13 +90,22 @@ class Poolgrad:
             text=True,
             env=os.environ | {"POOLGRAD_THREADS": str(threads)},
         )
-        self.operations = float(self.process.stdout.readline())
+        self.operations = self.number()
+
+    def number(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise Ended(f"poolgrad's program ended with status {self.process.wait()}")
+        return float(line)
 
     def call(self):
         """Milliseconds."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # number() says so
+        return self.number()
 
     def close(self):
         self.process.stdin.close()
@@ -101,31 +119,56 @@ def seconds_of(call):
 
 
 def compare(options, dtype, pattern, step, length, threads):
-    """Prints one line; returns the ratio of the medians."""
+    """Prints one line; returns the ratio of the medians to the fastest kernel, None if there is no figure."""
     heads = HEADS.get(length, 1) if options.device == "cpu" else GPU_HEADS
+    name = f"{dtype:4} {pattern:6} {step:16} n={length:5} H={heads}"
+    try:
+        return compare_one(options, dtype, pattern, step, length, heads, threads, name)
+    except Ended as error:
+        print(f"{name}: {error}", flush=True)
+        return None
+
+
+def compare_one(options, dtype, pattern, step, length, heads, threads, name):
     ours = Poolgrad(options.program, dtype, pattern, step, length, heads, threads, options.device)
-    their_kernels = {}
+    theirs, missing = {}, {}
     for kernel in torch_kernels(options.device):
-        call = torch_call(dtype, pattern, step == "forward_backward", length, heads, options.device, kernel)
-        if call:
-            their_kernels[kernel] = min(seconds_of(call) for _ in range(3)), call
-    kernel, (_, theirs) = min(their_kernels.items(), key=lambda entry: entry[1][0])
-    ours.call(), theirs()
-    our_times, their_times = [], []
+        try:
+            call = torch_call(dtype, pattern, step == "forward_backward", length, heads, options.device, kernel)
+            for _ in range(3):
+                call()
+            theirs[kernel] = call
+        except RuntimeError as error:  # not enough memory is one of them
+            missing[kernel] = reason_of(error)
+            give_back(options.device)
+    ours.call()
+    our_times, their_times = [], {kernel: [] for kernel in theirs}
     for _ in range(options.repeats):
         our_times.append(ours.call())
-        their_times.append(seconds_of(theirs) * 1e3)
+        for kernel, call in theirs.items():
+            their_times[kernel].append(seconds_of(call) * 1e3)
     ours.close()
-    a, b = statistics.median(our_times), statistics.median(their_times)
-    ratios = sorted(t / o for o, t in zip(our_times, their_times))
-    rate = ours.operations * 1e-6
-    print(
-        f"{dtype:4} {pattern:6} {step:16} n={length:5} H={heads}: poolgrad {a:8.2f} ms {rate / a:6.1f} GFLOP/s, "
-        f"PyTorch ({kernel}) {b:8.2f} ms {rate / b:6.1f} GFLOP/s, ratio {b / a:.2f} "
-        f"({ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f})",
-        flush=True,
-    )
-    return b / a
+    a, rate = statistics.median(our_times), ours.operations * 1e-6
+    found = []
+    for kernel, times in their_times.items():
+        b = statistics.median(times)
+        ratios = sorted(t / o for o, t in zip(our_times, times))
+        found.append(f"{kernel} {b:8.2f} ms {rate / b:6.1f} GFLOP/s, ratio {b / a:.2f} "
+                     f"({ratios[len(ratios) // 4]:.2f} to {ratios[-1 - len(ratios) // 4]:.2f})")
+    found += [f"{kernel}: {reason}" for kernel, reason in missing.items()]
+    print(f"{name}: poolgrad {a:8.2f} ms {rate / a:6.1f} GFLOP/s; "
+          f"PyTorch {'; '.join(found)}", flush=True)
+    del theirs
+    give_back(options.device)
+    return min((statistics.median(times) / a for times in their_times.values()), default=None)
+
+
+def give_back(device):
+    """The memory that PyTorch keeps, for poolgrad's process."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.empty_cache()
 
 
 def main():
@@ -141,6 +184,7 @@ def main():
 
     import torch
 
+    warnings.filterwarnings("ignore")  # each kernel's reasons, at length
     threads = int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads()))
     torch.set_num_threads(threads)
     where = torch.cuda.get_device_name() if options.device == "cuda" else f"{threads} threads"
@@ -152,8 +196,9 @@ def main():
                 for pattern in options.patterns
                 for length in options.lengths
             ]
-            mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-            print(f"{dtype} {step}: geometric mean of the ratios {mean:.2f}", flush=True)
+            logarithms = [math.log(ratio) for ratio in ratios if ratio]
+            if logarithms:
+                print(f"{dtype} {step}: geometric mean of the ratios {math.exp(statistics.mean(logarithms)):.2f}", flush=True)
 
 
 if __name__ == "__main__":

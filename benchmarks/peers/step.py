@@ -6,11 +6,13 @@ Usage: python3 benchmarks/peers/step.py [--device=cuda] path/to/step_benchmark [
 PyTorch runs each eager and through torch.compile, in bf16 under autocast (parameters stay f32, as poolgrad's do). Prints
 the medians, PyTorch / poolgrad in the same dtype (above 1: poolgrad is faster; in brackets the middle half of the pairs),
 and what each step needs at most beyond its process at rest: poolgrad's pool and resident memory, PyTorch's resident
-memory, in f32 also with attention as matrix products. On a GPU a long context is measured too, and of PyTorch's memory what
-its allocator handed out.
+memory, in f32 also with attention as matrix products. On a GPU a long context is measured too, and in bf16 poolgrad's
+attention by tensor cores, and of PyTorch's memory what its allocator handed out. What cannot be measured is said in a
+few words: what has no memory, or is not compiled within COMPILE_SECONDS, and everything else goes on.
 """
 import itertools
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -19,6 +21,16 @@ import time
 DTYPES = ["f32", "bf16"]
 CONFIGURATIONS = [(12, 64, 128, 4, 4, 65), (8, 256, 192, 4, 6, 256), (1, 2048, 128, 4, 4, 256), (8, 512, 256, 6, 4, 256)]
 DEVICE = "cpu"
+COMPILE_SECONDS = 30  # on a GPU; elsewhere as long as it takes
+
+
+class Failed(Exception):
+    """In a few words."""
+
+
+def reason_of(error):
+    text = str(error).strip() or type(error).__name__
+    return "out of memory" if "out of memory" in text or "OutOfMemory" in text else text.split("\n")[-1][:80]
 
 
 def torch_step(configuration, dtype="f32", compiled=False, math_attention=False):
@@ -93,24 +105,53 @@ def print_torch_memory(configuration, dtype, math_attention):
 
 
 def torch_memory(number, dtype, math_attention=False):
+    """"123 MiB", or why there is no figure."""
     command = [sys.executable, __file__, "--device=" + DEVICE, "--memory", str(number), dtype, str(int(math_attention))]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    run = subprocess.run(command, capture_output=True, text=True)
+    return reason_of(run.stderr) if run.returncode else f"{float(run.stdout):.0f} MiB"
 
 
 class Poolgrad:
-    def __init__(self, program, configuration, dtype):
-        arguments = [program, "--device=" + DEVICE, "--serve", *map(str, configuration), dtype]
-        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, program, configuration, variant):
+        arguments = [program, "--device=" + DEVICE, "--serve", *map(str, configuration), variant.split()[0]]
+        environment = os.environ | ({"POOLGRAD_MMA": "1"} if "tensor cores" in variant else {})
+        self.process = subprocess.Popen(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
     def step(self):
         """Milliseconds, pool's peak and resident peak in MiB."""
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return [float(word) for word in self.process.stdout.readline().split()]
+        try:
+            self.process.stdin.write("\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            pass  # as seen from what it answers
+        line = self.process.stdout.readline()
+        if not line:
+            raise Failed(f"ended with status {self.process.wait()}")
+        return [float(word) for word in line.split()]
 
     def close(self):
         self.process.stdin.close()
         self.process.wait()
+
+
+def warmed_up(step, seconds=0):
+    """Calls it three times; Failed where that cannot be, or takes longer."""
+
+    def over(*_):
+        raise Failed(f"not compiled within {seconds} s")
+
+    signal.signal(signal.SIGALRM, over)
+    signal.alarm(seconds)
+    try:
+        for _ in range(3):
+            step()
+    except Failed:
+        raise
+    except Exception as error:
+        raise Failed(reason_of(error)) from None
+    finally:
+        signal.alarm(0)
 
 
 def main(program, repeats=30, numbers=None):
@@ -132,35 +173,59 @@ def measure(program, repeats, number):
     torch.compiler.reset()  # else it compiles the next configuration for sizes that vary
     configuration = CONFIGURATIONS[number]
     print(f"(B,T,C,L,H,V) = {configuration}", flush=True)
-    ours = {dtype: Poolgrad(program, configuration, dtype) for dtype in DTYPES}
-    peers = {(dtype, mode): torch_step(configuration, dtype, compiled=mode == "compiled")
-             for dtype, mode in itertools.product(DTYPES, ["eager", "compiled"])}
-    for step in [*(server.step for server in ours.values()), *peers.values()]:
-        for _ in range(3):
-            step()
-    our_steps, their_times = {dtype: [] for dtype in ours}, {peer: [] for peer in peers}
+    steps, servers = {}, []
+    for variant in DTYPES + (["bf16, tensor cores"] if DEVICE == "cuda" else []):
+        servers.append(Poolgrad(program, configuration, variant.replace(",", "")))
+        steps[f"{variant} poolgrad"] = servers[-1].step
+    for dtype, mode in itertools.product(DTYPES, ["eager", "compiled"]):
+        steps[f"{dtype} PyTorch {mode}"] = torch_step(configuration, dtype, compiled=mode == "compiled")
+    failed = {}
+    for name, step in steps.items():
+        try:
+            warmed_up(step, COMPILE_SECONDS if DEVICE == "cuda" and "compiled" in name else 0)
+        except Failed as error:
+            failed[name] = str(error)
+    found = {name: [] for name in steps if name not in failed}
     for _ in range(repeats):
-        for dtype, server in ours.items():
-            our_steps[dtype].append(server.step())
-        for peer, step in peers.items():
+        for name in list(found):
             begin = time.perf_counter()
-            step()
-            their_times[peer].append((time.perf_counter() - begin) * 1e3)
-    for server in ours.values():
+            try:
+                answer = steps[name]()
+            except (Failed, RuntimeError) as error:
+                failed[name] = reason_of(error)
+                del found[name]
+                continue
+            found[name].append(answer or [(time.perf_counter() - begin) * 1e3])
+    for server in servers:
         server.close()
-    for dtype, steps in our_steps.items():
-        times = [milliseconds for milliseconds, _, _ in steps]
-        _, pool, resident_peak = steps[-1]
-        print(f"  {dtype:4} poolgrad {statistics.median(times):.2f} ms (best {min(times):.2f}), peak {pool:.0f} MiB in the "
-              f"pool, {resident_peak:.0f} MiB resident", flush=True)
-        for (peer_dtype, mode), theirs in their_times.items():
-            if peer_dtype == dtype:
-                ratios = sorted(t / o for o, t in zip(times, theirs))
-                print(f"       PyTorch {mode} {statistics.median(theirs):.2f} ms (best {min(theirs):.2f}), ratio "
-                      f"{statistics.median(theirs) / statistics.median(times):.2f} ({ratios[len(ratios) // 4]:.2f} to "
-                      f"{ratios[-1 - len(ratios) // 4]:.2f})", flush=True)
-        math = f", with math attention {torch_memory(number, dtype, True):.0f} MiB" if dtype == "f32" else ""
-        print(f"       PyTorch eager {torch_memory(number, dtype):.0f} MiB{math}", flush=True)
+    report(number, steps, found, failed)
+
+
+def report(number, names, found, failed):
+    times = {name: [answer[0] for answer in answers] for name, answers in found.items()}
+    for dtype in DTYPES:
+        ours = [name for name in names if name.startswith(dtype) and name.endswith("poolgrad")]
+        for name in ours:
+            if name in failed:
+                print(f"  {name}: {failed[name]}", flush=True)
+                continue
+            _, pool, resident_peak = found[name][-1]
+            print(f"  {name} {statistics.median(times[name]):.2f} ms (best {min(times[name]):.2f}), peak {pool:.0f} MiB in "
+                  f"the pool, {resident_peak:.0f} MiB resident", flush=True)
+        for peer in (name for name in names if name.startswith(dtype + " PyTorch")):
+            print(f"       {peer[len(dtype) + 1:]} " + (failed.get(peer) or against(times[peer], {
+                name: times[name] for name in ours if name in times})), flush=True)
+        math = f", with math attention {torch_memory(number, dtype, True)}" if dtype == "f32" else ""
+        print(f"       PyTorch eager {torch_memory(number, dtype)}{math}", flush=True)
+
+
+def against(theirs, ours):
+    text = f"{statistics.median(theirs):.2f} ms (best {min(theirs):.2f})"
+    for name, times in ours.items():
+        ratios = sorted(t / o for o, t in zip(times, theirs))
+        text += (f", ratio {statistics.median(theirs) / statistics.median(times):.2f} ({ratios[len(ratios) // 4]:.2f} to "
+                 f"{ratios[-1 - len(ratios) // 4]:.2f})" + (" to tensor cores" if "tensor cores" in name else ""))
+    return text
 
 
 if __name__ == "__main__":

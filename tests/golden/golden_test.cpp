@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <string>
 
 #include "attention/modules/multihead.h"
@@ -57,7 +58,9 @@ class GoldenLosses : public ::testing::TestWithParam<const char*> {
 };
 
 void GoldenLosses::expect_golden(const Golden& golden, double gradient_tolerance, double loss_tolerance) {
-  const SafetensorsFile file = load_safetensors(std::string(POOLGRAD_GOLDEN_DIR) + "/" + golden.file);
+  const char* elsewhere = std::getenv("POOLGRAD_GOLDEN");  // of a program that was taken to another machine
+  const SafetensorsFile file =
+      load_safetensors((elsewhere ? elsewhere : POOLGRAD_GOLDEN_DIR) + std::string("/") + golden.file);
   const DType dtype = golden.config.parameter_dtype();
   const auto model =
       attention::make_language_model(golden.config, golden.pattern, {.device = Device::parse(GetParam())});

@@ -1,11 +1,15 @@
-// The same work many times over on a GPU that is busy with something else: the same bits each time.
-#include <cuda_runtime_api.h>
+// The same work many times over on a GPU that is busy with something else: the same bits each time, and what the CPU
+// finds. On the emulated device less of it is done once more.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
+#include <memory>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/memory/cuda_memory.h"
 #include "kernels/attention.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/elementwise.h"
@@ -15,26 +19,43 @@ namespace poolgrad::kernels {
 namespace {
 
 constexpr Device gpu{DeviceType::cuda, 0};
+constexpr std::int64_t queries_of_tiles = POOLGRAD_STRESS_ROWS;
+
+CudaDriver& driver() {
+  static const std::unique_ptr<CudaDriver> driver = make_cuda_driver(gpu.index);
+  return *driver;
+}
+
+void wait_for(Stream stream) {
+  if (stream.device.is_cuda()) driver().stream_synchronize(stream.id);
+}
 
 /// A stream of the driver's own, for as long as it lives.
 class OwnStream {
  public:
-  OwnStream() {
-    if (cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) != cudaSuccess) stream_ = nullptr;
-  }
+  OwnStream() : stream_{gpu, driver().stream_create()} {}
   ~OwnStream() {
-    if (stream_ == nullptr) return;
-    cudaStreamSynchronize(stream_);
-    cudaStreamDestroy(stream_);
+    driver().stream_synchronize(stream_.id);
+    driver().stream_destroy(stream_.id);
   }
   OwnStream(const OwnStream&) = delete;
   OwnStream& operator=(const OwnStream&) = delete;
-  bool works() const { return stream_ != nullptr; }
-  operator Stream() const { return {gpu, reinterpret_cast<std::uint64_t>(stream_)}; }
+  operator Stream() const { return stream_; }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  Stream stream_;
 };
+
+/// ||found - expected|| / ||expected||
+template <class T, class Value>
+double relative_error(const std::vector<T>& found, const std::vector<T>& expected, const Value& value_of) {
+  double difference = 0, whole = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    difference += std::pow(value_of(found[i]) - value_of(expected[i]), 2);
+    whole += std::pow(value_of(expected[i]), 2);
+  }
+  return std::sqrt(difference / whole);
+}
 
 View vector_of(float* data, std::int64_t count) { return {data, DType::f32, 1, {count}, {1}}; }
 
@@ -52,7 +73,7 @@ std::vector<float> work(Stream stream, std::int64_t count) {
   }
   std::vector<float> found(static_cast<std::size_t>(count));
   copy(stream, vector_of(found.data(), count), vector_of(x.data(), count));
-  cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(stream.id));
+  wait_for(stream);
   return found;
 }
 
@@ -64,12 +85,13 @@ void contend(Stream stream, std::int64_t count) {
     binary(stream, BinaryOp::add, vector_of(y.data(), count), vector_of(x.data(), count), vector_of(x.data(), count));
 }
 
-TEST(Stress, TheSameBits250TimesUnderContention) {
+TEST(Stress, AChainOfKernelsHasTheSameBitsUnderContention) {
   const OwnStream first, second;
-  ASSERT_TRUE(first.works() && second.works());
   const std::int64_t count = (std::int64_t{1} << 18) + 3;
   const std::vector<float> expected = work(first, count);
-  for (int repeat = 0; repeat < 250; ++repeat) {
+  // Of the four rounds' results, only gelu is not rounded exactly: it may be 8 units in the last place off.
+  EXPECT_LT(relative_error(expected, work(Stream{}, count), [](float x) { return double{x}; }), 4 * 8 * 0x1p-24);
+  for (int repeat = 0; repeat < POOLGRAD_STRESS_REPEATS; ++repeat) {
     contend(second, count + 1000 * (repeat % 7));
     const std::vector<float> found = work(repeat % 2 ? first : second, count);
     ASSERT_EQ(std::memcmp(found.data(), expected.data(), found.size() * sizeof(float)), 0) << "repetition " << repeat;
@@ -84,12 +106,12 @@ class Rows {
     normal(stream, {seed, 13, 0}, *this, 0, 1);
   }
   operator View() const { return {memory_.data(), DType::bf16, 4, {1, rows_, 4, 64}, {rows_ * 256, 256, 64, 1}}; }
-  void append_to(std::vector<std::uint16_t>& all, Stream stream) const {
-    std::vector<std::uint16_t> own(static_cast<std::size_t>(rows_ * 256));
-    copy(stream, View{own.data(), DType::bf16, 1, {rows_ * 256}, {1}},
+  std::vector<std::uint16_t> fetch(Stream stream) const {
+    std::vector<std::uint16_t> bits(static_cast<std::size_t>(rows_ * 256));
+    copy(stream, View{bits.data(), DType::bf16, 1, {rows_ * 256}, {1}},
          View{memory_.data(), DType::bf16, 1, {rows_ * 256}, {1}});
-    cudaStreamSynchronize(reinterpret_cast<cudaStream_t>(stream.id));
-    all.insert(all.end(), own.begin(), own.end());
+    wait_for(stream);
+    return bits;
   }
 
  private:
@@ -98,7 +120,7 @@ class Rows {
 };
 
 /// Causal attention and its gradients, as the host sees them then.
-std::vector<std::uint16_t> attention(Stream stream, std::int64_t queries, std::int64_t keys) {
+std::vector<std::vector<std::uint16_t>> attention(Stream stream, std::int64_t queries, std::int64_t keys) {
   const Rows q(stream, queries, 1), k(stream, keys, 2), v(stream, keys, 3), grad(stream, queries, 4),
       out(stream, queries), dq(stream, queries), dk(stream, keys), dv(stream, keys);
   const Workspace<float> numbers(stream, "stress", 8 * queries);
@@ -117,28 +139,34 @@ std::vector<std::uint16_t> attention(Stream stream, std::int64_t queries, std::i
   attention_forward(stream, schedule, scores, q, k, v, out, lse);
   attention_delta(stream, out, grad, {}, delta);
   attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad, gradients);
-  std::vector<std::uint16_t> found;
-  for (const Rows* rows : {&out, &dq, &dk, &dv}) rows->append_to(found, stream);
-  return found;
+  return {out.fetch(stream), dq.fetch(stream), dk.fetch(stream), dv.fetch(stream)};
 }
 
 void expect_same_attention(std::int64_t queries, std::int64_t keys) {
   const OwnStream first, second;
-  ASSERT_TRUE(first.works() && second.works());
-  const std::vector<std::uint16_t> expected = attention(first, queries, keys);
-  for (int repeat = 0; repeat < 250; ++repeat) {
+  const std::vector<std::vector<std::uint16_t>> expected = attention(first, queries, keys),
+                                                on_cpu = attention(Stream{}, queries, keys);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    EXPECT_LT(
+        relative_error(expected[i], on_cpu[i],
+                       [](std::uint16_t bits) { return double{std::bit_cast<float>(std::uint32_t{bits} << 16)}; }),
+        1e-2)
+        << "result " << i;
+  for (int repeat = 0; repeat < POOLGRAD_STRESS_REPEATS; ++repeat) {
     contend(second, 300000 + 1000 * (repeat % 7));
     ASSERT_EQ(attention(repeat % 2 ? first : second, queries, keys) == expected, true) << "repetition " << repeat;
   }
 }
 
-TEST(Stress, TensorCoresAndTheirAsynchronousCopiesHaveTheSameBits250Times) {
+TEST(Stress, TensorCoresAndTheirAsynchronousCopiesHaveTheSameBits) {
   allow_mma(true);
-  expect_same_attention(500, 700);
+  expect_same_attention(queries_of_tiles, queries_of_tiles + 200);
   allow_mma(false);
 }
 
-TEST(Stress, PartsOfTheKeysHaveTheSameBits250Times) { expect_same_attention(1, 5000); }
+TEST(Stress, TilesHaveTheSameBits) { expect_same_attention(queries_of_tiles, queries_of_tiles + 200); }
+
+TEST(Stress, PartsOfTheKeysHaveTheSameBits) { expect_same_attention(1, 10 * queries_of_tiles); }
 
 }  // namespace
 }  // namespace poolgrad::kernels

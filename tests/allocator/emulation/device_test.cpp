@@ -8,6 +8,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "allocator/memory/latency.h"
 #include "allocator/stream.h"
 #include "tests/allocator/gpu/pool_fuzz_on_device.h"
 #include "tests/allocator/gpu/pool_on_device.h"
@@ -121,6 +122,24 @@ TEST(EmulatedDevice, NewMemoryIsPoisoned) {
     memory.decommit(address, emulation::Device::page);
   }
   memory.unreserve(address, emulation::Device::page);
+}
+
+TEST(EmulatedDevice, AllocatesWhatItsDriverIsAskedForAndCanBeCalibrated) {
+  emulation::Device device(0, std::size_t{8} << 20, test_seed());
+  const auto driver = device.driver();
+  const std::uintptr_t address = driver->malloc(5'000'000);
+  ASSERT_NE(address, 0u);
+  EXPECT_EQ(driver->memory_info().free, std::size_t{2} << 20);
+  EXPECT_EQ(driver->malloc(5'000'000), 0u) << "there is not so much left";
+  device.enqueue("touch", 0, [=] { reinterpret_cast<char*>(address)[4'999'999] = 1; });
+  EXPECT_NO_THROW(device.synchronize(0));
+  driver->free(address);
+  EXPECT_THROW(driver->free(address), CudaError);
+  EXPECT_EQ(driver->memory_info().free, std::size_t{8} << 20);
+  const LatencyTable table =
+      calibrate(*driver, {.repetitions = 2, .small_bytes = std::size_t{2} << 20, .large_bytes = std::size_t{4} << 20});
+  EXPECT_GT(table.malloc.of(1 << 20), 0);
+  EXPECT_EQ(driver->memory_info().free, std::size_t{8} << 20);
 }
 
 TEST(EmulatedDevice, KeepsTheFirstFailureForTheNextWhoAsks) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/memory/cuda_memory.h"
 #include "autograd/engine/engine.h"
 #include "autograd/memory/memory_budget.h"
 #include "autograd/operators.h"
@@ -44,7 +45,8 @@ TEST(CudaOffload, LeavesMemoryOfAnotherStreamInOrderToo) {
   CachingAllocator& pool = allocator_for(device);
   const Tensor x = to(randn({10'000}, {}, generator), device).set_requires_grad();
   const Tensor expected = gradient_of_chain(x);
-  const Stream other{device, 9};
+  const std::unique_ptr<CudaDriver> driver = make_cuda_driver(device.index);
+  const Stream other{device, driver->stream_create()};
   for (int repeat = 0; repeat < 10; ++repeat) {
     const Rematerialisation policy({.offload_folder = ::testing::TempDir(), .device = device});
     Tensor y = x;

@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# gpu_check.sh ROOT: what ./run gpu-check does on a machine with a GPU, with the programs in ROOT/build/gpu/gpu. In this
+# order: tests, of which the first that fails ends it; sanitizers, which may be missing or refuse the device;
+# measurements, each as long as there is time for it. What every step printed is kept in ROOT/build/gpu/report, and the
+# tables come last, also where it ends before. POOLGRAD_GPU_CHECK_SECONDS is the time for all (570), POOLGRAD_SANITIZED
+# the tests that run under sanitizers, none if it is empty.
+# POOLGRAD_BENCHMARK_SMALL=1 measures nothing of use, and takes no time.
+set -uo pipefail
+
+root=$1
+programs=$root/build/gpu/gpu report=$root/build/gpu/report limit=${POOLGRAD_GPU_CHECK_SECONDS:-570}
+sanitized=${POOLGRAD_SANITIZED-CudaBlock.*:*CudaUnary*/gelu:*CudaBinary*/add:CudaReduction.HasTheSameBits*:\
+CudaSoftmax.RunsOver*:CudaScan.RunsOver*:CudaIndexing.SlicesThat*:CudaIndexing.ManyIndices*:\
+CudaAttentionForward.OfNothingNew*:CudaAttentionBackward.HasTheSameBits*:\
+MmaAttentionForward.OfNothingNew*:MmaAttentionBackward.HasTheSameBits*}
+command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+export OMP_WAIT_POLICY=passive POOLGRAD_GOLDEN=$root/tests/golden
+rm -rf "$report"
+mkdir -p "$report"
+
+say() { printf 'poolgrad: gpu-check: %s\n' "$*"; }
+
+left() { echo $((limit - SECONDS)); }
+
+# What became of each step, for the table.
+outcomes=()
+child=
+outcome() {
+  outcomes+=("$(printf '%-11s %4s s  %s' "$1" "$2" "$3")")
+  say "$1 after $2 s: $3"
+}
+
+# attempt SECONDS NAME COMMAND...: its output goes to NAME.txt, and its status is returned: 124 where the time is over.
+# Waited for as a job, so that whoever ends the check ends the command, too.
+attempt() {
+  before=$SECONDS
+  timeout --kill-after=5 "$1" "${@:3}" >"$report/$2.txt" 2>&1 </dev/null &
+  child=$!
+  local status=0
+  wait "$child" || status=$?
+  child=
+  [ $status != 137 ] || status=124
+  return $status
+}
+
+# fail NAME STATUS WHAT: ends the check with what the step said.
+fail() {
+  outcome FAILED $((SECONDS - before)) "$3 (status $2)"
+  echo "the end of what it said:"
+  tail -n 60 "$report/$1.txt"
+  exit 1
+}
+
+# check NAME WHAT COMMAND...: what has to work.
+check() {
+  say "$2"
+  local status=0
+  attempt 180 "$1" "${@:3}" || status=$?
+  [ $status = 0 ] || fail "$1" $status "$2$([ $status != 124 ] || echo ', which took more than 180 s')"
+  outcome passed $((SECONDS - before)) "$2"
+}
+
+# tests PROGRAM: some of its tests have to run, too, which they do not where they find no device.
+tests() {
+  check "$1" "tests of $1" "$programs/$1" --gtest_brief=1
+  grep -q '^\[  PASSED  \] [1-9]' "$report/$1.txt" || fail "$1" 0 "tests of $1, of which none has run"
+  grep -E 'tests? from .* ran|^\[  (PASSED|SKIPPED )' "$report/$1.txt" | head -n 3
+}
+
+# sanitize TOOL: false where the tool refuses the device.
+sanitize() {
+  local what="compute-sanitizer $1 over some of the kernels" status=0 refusal
+  say "$what"
+  attempt 60 "$1" compute-sanitizer --tool "$1" --error-exitcode 9 "$programs/kernels_cuda_gpu_test" --gtest_brief=1 \
+    --gtest_filter="$sanitized" || status=$?
+  [ $status != 9 ] || fail "$1" $status "$what, which found something"
+  if refusal=$(grep -m 1 -iE '^=+ .*(not supported|unsupported|unable to|failed to|internal .*error)' "$report/$1.txt"); then
+    outcome refused $((SECONDS - before)) "compute-sanitizer refuses this device: $refusal"
+    return 1
+  elif [ $status = 124 ]; then
+    outcome unfinished 60 "$what; nothing was found until then"
+  elif [ $status != 0 ]; then
+    fail "$1" $status "$what"
+  elif ! grep -q '^\[  PASSED  \] [1-9]' "$report/$1.txt"; then
+    fail "$1" 0 "$what, of which none has run"
+  else
+    outcome passed $((SECONDS - before)) "$what"
+  fi
+}
+
+# there_is_time SECONDS WHAT
+there_is_time() {
+  [ "$(left)" -lt "$1" ] || return 0
+  outcomes+=("$(printf '%-11s %4s s  %s' skipped 0 "$2: it may take $1 s, and $(left) s of $limit are left")")
+  say "skipped: $2: it may take $1 s, and $(left) s of $limit are left"
+  return 1
+}
+
+# measure SECONDS NAME WHAT COMMAND...: that long at most, and only where so much time is left.
+measure() {
+  there_is_time "$1" "$3" || return 0
+  say "$3"
+  local status=0
+  attempt "$1" "$2" "${@:4}" || status=$?
+  case $status in
+    0) outcome measured $((SECONDS - before)) "$3" ;;
+    124) outcome unfinished "$1" "$3" ;;
+    *) fail "$2" $status "$3" ;;
+  esac
+}
+
+# beside SECONDS NAME WHAT COMMAND...: as measure, of what is not poolgrad's own: its failure is told.
+beside() {
+  there_is_time "$1" "$3" || return 0
+  say "$3"
+  local status=0
+  attempt "$1" "$2" "${@:4}" || status=$?
+  case $status in
+    0) outcome measured $((SECONDS - before)) "$3" ;;
+    124) outcome unfinished "$1" "$3" ;;
+    *) outcome "no result" $((SECONDS - before)) "$3: $(tail -n 1 "$report/$2.txt")" ;;
+  esac
+}
+
+# bench SECONDS NAME WHAT PROGRAM [options]
+bench() {
+  measure "$1" "$2" "$3" "$programs/$4" --device=cuda:0 --benchmark_min_time=$every --benchmark_color=false \
+    --benchmark_out="$report/$2.json" --benchmark_out_format=json "${@:5}"
+}
+
+# shown NAME...: what these steps printed, if they came to it.
+shown() {
+  local name
+  for name in "$@"; do
+    [ ! -s "$report/$name.txt" ] || { echo && cat "$report/$name.txt"; }
+  done
+}
+
+# The tables, however it ends.
+finish() {
+  local status=$?
+  trap - EXIT
+  shown facts latency pool
+  if compgen -G "$report/*.json" >/dev/null; then awk -f "$root/benchmarks/gpu_table.awk" "$report"/*.json; fi
+  shown train headline sdpa sdpa_mma step
+  echo
+  printf '%s\n' "${outcomes[@]}"
+  say "$([ $status = 0 ] && echo passed || echo FAILED) in $SECONDS s; what every step printed is in $report"
+  exit $status
+}
+trap finish EXIT
+trap '[ -z "$child" ] || kill "$child"; say "ended from outside"; exit 143' INT TERM
+
+# cuBLASLt, where the loader does not know it: that of a toolkit, or of Python's packages.
+if ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt\.so'; then
+  cublas=$(compgen -G '/usr/local/cuda/lib64/libcublasLt.so.*' || python3 -c 'if True:
+    import glob, sys
+    print(*(f for path in sys.path for f in glob.glob(path + "/nvidia/*/lib/libcublasLt.so.*")), sep="\n")' 2>/dev/null)
+  if [ -n "$cublas" ]; then
+    cublas=$(dirname "$(head -n 1 <<<"$cublas")")
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cublas
+    say "cuBLASLt is that of $cublas"
+  else
+    say "no cuBLASLt is found on this machine, which products need"
+  fi
+fi
+
+check facts "the device and what the programs are compiled for" "$programs/device_check" facts
+cat "$report/facts.txt"
+for test in allocator_gpu_device kernels_cuda_gpu autograd_gpu autograd_memory_gpu attention_gpu nn_gpu golden_gpu \
+  examples_gpu gpu; do
+  tests "${test}_test"
+done
+check pool "the pool: hits, steady steps, accounts" "$programs/device_check" pool
+check train "training on poolgrad's own text" "$programs/train" --device cuda --steps 200 --report 100 \
+  --text "$root/allocator" "$root/kernels"
+check latency "the calls of the driver: a table for the simulator" "$programs/device_check" latency cuda "$root/build/gpu"
+
+if [ -z "$sanitized" ]; then
+  say "POOLGRAD_SANITIZED is empty, so kernels are not run under compute-sanitizer"
+elif ! command -v compute-sanitizer >/dev/null; then
+  say "no compute-sanitizer on this machine, so kernels are not run under it"
+else
+  for tool in memcheck racecheck synccheck initcheck; do
+    sanitize $tool || break
+  done
+fi
+
+if [ "${POOLGRAD_BENCHMARK_SMALL:-}" = 1 ]; then
+  every=0.0001 attention='/(dense|causal|window_256|dilated_causal)/'
+else
+  every=0.05 attention='/(dense|causal|window_256|dilated_causal)/.*/queries:(4096/.*/heads:16|16384/.*/heads:4)/'
+fi
+bench 60 kernels "kernels, against the driver's own copies" kernels_benchmark
+bench 60 products "products; the largest is the ceiling" gemm_benchmark
+bench 75 attention "attention" attention_benchmark --benchmark_filter="/(f32|bf16)$attention"
+POOLGRAD_MMA=1 bench 45 attention_mma "attention by tensor cores" attention_benchmark \
+  --benchmark_filter="/bf16$attention"
+bench 45 steps "training steps" step_benchmark
+POOLGRAD_MMA=1 bench 30 steps_mma "training steps with attention by tensor cores" step_benchmark \
+  --benchmark_filter=bf16
+if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+  peers=$root/benchmarks/peers sizes=(--device cuda --repeats 5 --lengths 4096 16384)
+  beside 150 step "training steps, PyTorch beside" python3 "$peers/step.py" --device=cuda "$programs/step_benchmark" 15 3 4
+  beside 75 sdpa "attention, PyTorch beside" python3 "$peers/sdpa.py" "$programs/attention_benchmark" "${sizes[@]}"
+  POOLGRAD_MMA=1 beside 45 sdpa_mma "attention by tensor cores, PyTorch beside" python3 "$peers/sdpa.py" \
+    "$programs/attention_benchmark" "${sizes[@]}" --dtypes bf16
+else
+  say "no PyTorch with a GPU here, so nothing is measured beside it"
+fi
+measure 90 headline "headline rows" "$programs/headline" --device cuda --row-seconds 5 --seconds 3

@@ -1,0 +1,278 @@
+#!/usr/bin/env bash
+# shellcheck disable=SC2016 # what programs do is expanded when they do it
+# gpu_check_test.sh ROOT [REHEARSAL]: in which order ./run gpu-check does what, what ends it and what does not, and what it
+# says: on a machine that has an nvidia-smi, a compute-sanitizer and a PyTorch, and whose programs do as they are told. With
+# the folder REHEARSAL the programs that it has, which have the emulated device, are run in place of those.
+set -euo pipefail
+
+folder=$(mktemp -d)
+trap 'rm -r "$folder"' EXIT
+mkdir -p "$folder/tools" "$folder/benchmarks" "$folder/build/gpu/gpu" "$folder/tests"
+cp "$1/run" "$folder"
+cp -r "$1/benchmarks/gpu_check.sh" "$1/benchmarks/gpu_table.awk" "$folder/benchmarks"
+export PATH=$folder/tools:$PATH NOTES=$folder/notes FAULTS=$folder/faults
+unset POOLGRAD_CMAKE_OPTIONS POOLGRAD_SANITIZED POOLGRAD_GPU_CHECK_SECONDS POOLGRAD_MMA
+
+tool() { cat >"$folder/$1" && chmod +x "$folder/$1"; }
+tool tools/nvidia-smi <<<$'#!/bin/sh\necho "GPU 0: one"'
+tool tools/ldconfig <<<$'#!/bin/sh\necho "libcublasLt.so.13 (libc6,x86-64) => /lib/libcublasLt.so.13"'
+# What every other program is: it notes how it was called, and does what a file of its name in faults says.
+tool told <<'PROGRAM'
+#!/bin/sh
+name=${0##*/}
+echo "${POOLGRAD_MMA:+mma }$name $*" >>"$NOTES"
+if [ -f "$FAULTS/$name" ]; then . "$FAULTS/$name"; fi
+for option; do
+  case $option in --benchmark_out=*) cat "${FAULTS%/*}/$name.json" >"${option#*=}" ;; esac
+done
+case $name in *_test | compute-sanitizer) echo "[  PASSED  ] 3 tests." ;; *) echo "what $name prints" ;; esac
+PROGRAM
+# figures PROGRAM: what it has measured, as Google Benchmark writes it.
+figures() {
+  printf '{ "context": { "num_cpus": 2 },\n  "benchmarks": [\n    {\n%s\n    }\n  ]\n}\n' "$(cat)" >"$folder/$1.json"
+}
+figures kernels_benchmark <<'FIGURES'
+      "name": "Softmax/4096/4096/real_time",
+      "time_unit": "us",
+      "bytes_per_second": 2.7000000000000000e+12,
+      "of_copy": 9.0000000000000002e-01
+    },
+    {
+      "name": "Unary/gelu/4096/4096/real_time",
+      "bytes_per_second": 1.5e+12,
+      "of_copy": 5.0000000000000000e-01
+FIGURES
+figures gemm_benchmark <<<'      "name": "Gemm/cublaslt/bf16/forward/tokens:8192/in:8192/out:8192/real_time",
+      "FLOPS": 8.0e+14'
+figures attention_benchmark <<<'      "name": "Attention/bf16/causal/forward/batch:1/queries:4096/keys:4096/heads:16/depth:64/real_time",
+      "FLOPS": 2.0e+14'
+figures step_benchmark <<<'      "name": "training_step/bf16/B:8/T:512/C:256/L:6/H:4/V:256/real_time",
+      "real_time": 2.5e+00,
+      "items_per_second": 1.6384e+06'
+for name in tools/compute-sanitizer tools/python3; do cp "$folder/told" "$folder/$name"; done
+tests=(allocator_gpu_device kernels_cuda_gpu autograd_gpu autograd_memory_gpu attention_gpu nn_gpu golden_gpu
+  examples_gpu gpu)
+for name in "${tests[@]/%/_test}" device_check train headline {kernels,gemm,attention,step}_benchmark; do
+  cp "$folder/told" "$folder/build/gpu/gpu/$name"
+done
+
+fail() {
+  echo "$1; gpu-check called:"
+  cat "$NOTES"
+  echo "and it said:"
+  cat "$folder/said"
+  exit 1
+}
+# checked STATUS: runs it from the beginning.
+checked() {
+  : >"$NOTES"
+  local status=0
+  "$folder/run" gpu-check --no-build >"$folder/said" 2>&1 || status=$?
+  [ $status = "$1" ] || fail "status $status instead of $1"
+}
+# fault PROGRAM COMMANDS: what it does from now on, before anything else; all others are well.
+fault() {
+  rm -rf "$FAULTS" && mkdir "$FAULTS"
+  [ $# = 0 ] || echo "$2" >"$FAULTS/$1"
+}
+says() { grep -qE -e "$1" "$folder/said" || fail "it does not say '$1'"; }
+says_not() { ! grep -qE -e "$1" "$folder/said" || fail "it says '$1'"; }
+calls() { grep -qE -e "$1" "$NOTES" || fail "'$1' was not called"; }
+calls_not() { ! grep -qE -e "$1" "$NOTES" || fail "'$1' was called"; }
+# in_order WHAT: the lines of standard input, as they were called.
+in_order() { diff - <(cut -d ' ' -f 1-4 "$NOTES" | sed -E "s|$folder/||g; s/ +$//") || fail "$1: another order"; }
+
+# The programs themselves, where they can be had: every step of it, on an emulated device.
+if [ $# -gt 1 ]; then
+  for name in device_check {kernels,gemm,attention,step}_benchmark; do
+    ln -sf "$2/$name" "$folder/build/gpu/gpu/$name"
+  done
+  fault
+  POOLGRAD_BENCHMARK_SMALL=1 checked 0
+  says '^cuda:0: emulated device, '
+  says '^compiled for the host'
+  says '^device calls of ten steady steps +0$'
+  says '^set_access +[0-9.]+ +[0-9.]+$'
+  says '^written to .*/build/gpu/latency-emulated-device.txt: ./run lab replay'
+  grep -q '^synchronize ' "$folder"/build/gpu/latency-emulated-device.txt || fail "there is no latency table"
+  for kernel in Copy Unary/gelu SoftmaxBackward LayerNormBackward SumOfSquares EmbeddingBackward AdamWStep; do
+    says "^$kernel .* GB/s +[0-9.]+ % (met|missed)"
+  done
+  for dtype in f32 bf16 f16 f64; do says "^$dtype weight_gradient +[0-9.]+"; done
+  for pattern in dense causal window_256 dilated_causal; do
+    says "^f32 $pattern forward_backward, 48 of 2 heads +[0-9.]+"
+    says "^bf16 $pattern forward, 48 of 2 heads +[0-9.]+ +[0-9.]+"
+  done
+  says '^training_step/f32 +\(1, 16, 32, 1, 2, 16\) +[0-9.]+ ms'
+  says '^training_step/bf16, tensor cores +\(1, 16, 32, 1, 2, 16\) +[0-9.]+ ms'
+  exit
+fi
+
+# All is well: the order, and every measurement with and without tensor cores.
+fault
+checked 0
+in_order "all is well" <<'ORDER'
+device_check facts
+allocator_gpu_device_test --gtest_brief=1
+kernels_cuda_gpu_test --gtest_brief=1
+autograd_gpu_test --gtest_brief=1
+autograd_memory_gpu_test --gtest_brief=1
+attention_gpu_test --gtest_brief=1
+nn_gpu_test --gtest_brief=1
+golden_gpu_test --gtest_brief=1
+examples_gpu_test --gtest_brief=1
+gpu_test --gtest_brief=1
+device_check pool
+train --device cuda --steps
+device_check latency cuda build/gpu
+compute-sanitizer --tool memcheck --error-exitcode
+compute-sanitizer --tool racecheck --error-exitcode
+compute-sanitizer --tool synccheck --error-exitcode
+compute-sanitizer --tool initcheck --error-exitcode
+kernels_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
+gemm_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
+attention_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
+mma attention_benchmark --device=cuda:0 --benchmark_min_time=0.05
+step_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
+mma step_benchmark --device=cuda:0 --benchmark_min_time=0.05
+python3 -c import torch;
+python3 benchmarks/peers/step.py --device=cuda build/gpu/gpu/step_benchmark
+python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark --device
+mma python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark
+headline --device cuda --row-seconds
+ORDER
+while read -r line; do says "$line"; done <<'SAYS'
+^poolgrad: gpu-check: tests of golden_gpu_test$
+^poolgrad: gpu-check: passed after [0-9]+ s: tests of golden_gpu_test$
+^driver's copy +3000 GB/s at 64 MiB
+^Softmax +2700 GB/s  90.0 % met
+^Unary/gelu +1500 GB/s  50.0 % missed
+^the goal is missed 1 times
+^bf16 forward +800.0 100%
+^bf16 causal forward, 4096 of 16 heads +200.0  25% +200.0  25%
+^training_step/bf16 +\(8, 512, 256, 6, 4, 256\) +2.50 ms +1638400
+^what headline prints
+^measured +[0-9]+ s  attention by tensor cores$
+SAYS
+tail -n 1 "$folder/said" | grep -q '^poolgrad: gpu-check: passed in ' || fail "the outcome is not its last line"
+[ -s "$folder/build/gpu/report/products.json" ] || fail "the report has no figures"
+
+# What sanitizers are to run is there.
+patterns=$(sed -n 's/^compute-sanitizer .*--gtest_filter=//p; T; q' "$NOTES" | tr : ' ')
+for pattern in $patterns; do
+  [[ $pattern =~ ^\*?([A-Za-z]+)(\.([A-Za-z]*))? ]] || fail "the pattern '$pattern' is of no kind that is known"
+  grep -rqE "^TEST(_[FP])?\(${BASH_REMATCH[1]}, ${BASH_REMATCH[3]}" "$1/tests/kernels/cuda" ||
+    fail "no test is called '$pattern'"
+done
+
+# The first test that fails ends it; what was done until then is in the tables, and what it said before them.
+fault autograd_gpu_test 'echo "Actual: 1"; exit 1'
+checked 1
+calls '^kernels_cuda_gpu_test'
+calls_not '^attention_gpu_test|^compute-sanitizer|_benchmark|^python3'
+says '^Actual: 1$'
+says '^passed +[0-9]+ s  tests of kernels_cuda_gpu_test'
+says '^FAILED +[0-9]+ s  tests of autograd_gpu_test \(status 1\)'
+tail -n 1 "$folder/said" | grep -q '^poolgrad: gpu-check: FAILED in ' || fail "the outcome is not its last line"
+
+# So do tests that find no device, and accounts that differ.
+fault attention_gpu_test 'echo "[  PASSED  ] 0 tests."; echo "[  SKIPPED ] 3 tests."; exit 0'
+checked 1
+says 'tests of attention_gpu_test, of which none has run'
+fault device_check '[ $1 != pool ] || { echo "device_check: the accounts differ"; exit 1; }'
+checked 1
+says '^device_check: the accounts differ$'
+calls_not '^train'
+
+# A sanitizer that refuses the device is asked once, and ends nothing; one that finds something ends it.
+fault compute-sanitizer 'echo "========= Error: Device not supported. Please refer to the documentation"; exit 1'
+checked 0
+says 'compute-sanitizer refuses this device: =+ Error: Device not supported'
+[ "$(grep -c '^compute-sanitizer' "$NOTES")" = 1 ] || fail "other tools were tried"
+calls '^kernels_benchmark'
+fault compute-sanitizer '[ $2 != racecheck ] || { echo "========= Race reported"; exit 9; }'
+checked 1
+says '^========= Race reported$'
+says '^FAILED .*compute-sanitizer racecheck over some of the kernels, which found something'
+calls_not '^kernels_benchmark'
+fault compute-sanitizer 'echo "[  PASSED  ] 0 tests."; exit 0'
+checked 1
+says 'of which none has run'
+fault
+POOLGRAD_SANITIZED='' checked 0
+calls_not '^compute-sanitizer'
+
+# What is measured besides may fail, poolgrad's own programs may not.
+fault python3 '[ "${1##*/}" != step.py ] || { echo "CUDA error"; exit 1; }'
+checked 0
+says '^no result +[0-9]+ s  training steps, PyTorch beside: CUDA error'
+calls '^mma python3'
+fault python3 '[ $1 != -c ] || exit 1'
+checked 0
+says 'no PyTorch with a GPU here'
+calls_not 'peers'
+fault gemm_benchmark 'echo "out of memory"; exit 1'
+checked 1
+says '^FAILED .*products; the largest is the ceiling \(status 1\)'
+
+# cuBLASLt is looked for where the loader does not know of one.
+tool tools/ldconfig <<<$'#!/bin/sh\n'
+fault python3 'case $2 in *libcublasLt*) echo /some/where/libcublasLt.so.13 && exit ;; esac'
+checked 0
+says 'cuBLASLt is that of (/some/where|/usr/local/cuda/lib64)$'
+calls '^kernels_cuda_gpu_test'
+
+# Tests are run however little time is left, measurements are not.
+fault
+POOLGRAD_GPU_CHECK_SECONDS=70 checked 0
+calls '^gpu_test'
+says '^poolgrad: gpu-check: skipped: attention: it may take 75 s, and [0-9]+ s of 70 are left$'
+says '^skipped +0 s  headline rows: it may take 90 s'
+calls '^kernels_benchmark'
+calls_not '^attention_benchmark'
+
+# Whoever ends it has the tables, too, and what it was doing ends with it.
+fault train 'echo $$ >"$NOTES.train"; exec sleep 100'
+: >"$NOTES"
+"$folder/run" gpu-check --no-build >"$folder/said" 2>&1 &
+check=$!
+while [ ! -s "$NOTES.train" ]; do sleep 0.05; done
+kill "$check"
+wait "$check" && fail "it passes though it was ended"
+says '^poolgrad: gpu-check: ended from outside$'
+says '^passed +[0-9]+ s  tests of gpu_test'
+for _ in $(seq 100); do kill -0 "$(cat "$NOTES.train")" 2>/dev/null || break; sleep 0.05; done
+! kill -0 "$(cat "$NOTES.train")" 2>/dev/null || fail "the command goes on"
+
+# --build takes along what a machine may lack.
+rm -r "$folder/build"
+fault
+tool tools/apt-get <<<$'#!/bin/sh\n'
+tool tools/dpkg-query <<<$'#!/bin/sh\nprintf installed'
+for name in nvcc g++ ninja; do tool "tools/$name" <<<$'#!/bin/sh\n'; done
+tool tools/cmake <<'CMAKE'
+#!/bin/sh
+echo "cmake $*" >>"$NOTES"
+mkdir -p build/gpu/gpu build/gpu/benchmarks build/gpu/bin
+for name in benchmarks/kernels benchmarks/gemm benchmarks/attention benchmarks/step gpu/device; do
+  case $name in gpu/*) name=${name}_check ;; *) name=${name}_benchmark ;; esac
+  cp "$NOTES" "build/gpu/$name" && chmod +x "build/gpu/$name"
+done
+for name in train headline; do cp "$NOTES" "build/gpu/bin/$name" && chmod +x "build/gpu/bin/$name"; done
+CMAKE
+for name in libbenchmark.so.1debian libfmt.so.9 libcublasLt.so.13 libstdc++.so.6; do echo "$name" >"$folder/$name"; done
+tool tools/ldd <<'LDD'
+#!/bin/sh
+printf '\tlinux-vdso.so.1 (0x00)\n'
+for name in libbenchmark.so.1debian libfmt.so.9 libcublasLt.so.13 libstdc++.so.6; do
+  printf '\t%s => %s (0x00007f2a)\n' $name "${NOTES%/*}/$name"
+done
+printf '\tlibm.so.6 => /lib/x86_64-linux-gnu/libm.so.6 (0x00)\n\t/lib64/ld-linux-x86-64.so.2 (0x00)\n'
+LDD
+: >"$NOTES"
+"$folder/run" gpu-check --build >"$folder/said" 2>&1 || fail "--build fails"
+calls '^cmake --preset gpu .*-DCMAKE_BUILD_RPATH=\$ORIGIN'
+calls '^cmake --build build/gpu .*gpu_tests device_check kernels_benchmark gemm_benchmark attention_benchmark step_benchmark'
+taken=$(cd "$folder/build/gpu/gpu" && echo *)
+[ "$taken" = "attention_benchmark device_check gemm_benchmark headline kernels_benchmark libbenchmark.so.1debian \
+libfmt.so.9 step_benchmark train" ] || fail "--build takes along '$taken'"
