@@ -55,8 +55,8 @@ fail() {
 check() {
   say "$2"
   local status=0
-  attempt 180 "$1" "${@:3}" || status=$?
-  [ $status = 0 ] || fail "$1" $status "$2$([ $status != 124 ] || echo ', which took more than 180 s')"
+  attempt 240 "$1" "${@:3}" || status=$?
+  [ $status = 0 ] || fail "$1" $status "$2$([ $status != 124 ] || echo ', which took more than 240 s')"
   outcome passed $((SECONDS - before)) "$2"
 }
 
