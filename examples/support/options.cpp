@@ -16,6 +16,7 @@
 #include "attention/modules/multihead.h"
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
+#include "kernels/instruction_sets.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::examples {
@@ -156,15 +157,16 @@ Device parse_device(const std::string& text, const std::string& program, const c
 }
 
 std::string Engines::to_string() const {
-  return fmt::format("{}, products by {}, attention by {}", machine, products, attention);
+  const std::string why = reason.empty() ? "" : fmt::format(" ({})", reason);
+  return fmt::format("{}, products by {}, attention by {}{}", machine, products, attention, why);
 }
 
 Engines engines_of(Device device) {
   const std::string attention(kernels::attention_backend(device));
   if (device.is_cuda()) return {cuda_device_description(device.index), "cuBLASLt", attention};
   const int threads = kernels::num_threads();
-  return {fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"), std::string(kernels::gemm_backend()),
-          attention};
+  return {fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"), std::string(kernels::gemm_backend()), attention,
+          kernels::instruction_set_reason()};
 }
 
 PoolGuard::PoolGuard(Device device, const std::string& budget) : pool_(allocator_for(device)), budget_(pool_.budget()) {

@@ -96,9 +96,10 @@ struct Engines {
   std::string machine;  // "2 threads", "NVIDIA H100 80GB HBM3, compute capability 9.0, ..."
   std::string products, attention;
 
-  /// "2 threads, products by poolgrad, attention by avx2".
+  /// "2 threads, products by poolgrad, attention by avx512 (named by POOLGRAD_ISA)".
   std::string to_string() const;
 };
+  std::string reason = {};  // of the instruction set that attention uses; empty where there was no choice
 Engines engines_of(Device device);
 
 /// A device's pool, empty and with its peaks and hash reset at first, under a budget such as "512MiB" (empty: its own)

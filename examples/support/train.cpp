@@ -196,9 +196,9 @@ nn::LanguageModelConfig TrainOptions::model() const {
 
 DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::string_view gemm_backend) {
   if (!on_cpu) return {DType::f32, "bf16 is chosen on CPUs alone"};
-  if (instruction_set != "amx") return {DType::f32, "no amx here to multiply bf16"};
+  if (instruction_set != "amx" && instruction_set != "avx512_bf16") return {DType::f32, "no amx here to multiply bf16"};
   if (gemm_backend.find("oneDNN") == std::string_view::npos) return {DType::f32, "no oneDNN here to multiply bf16"};
-  return {DType::bf16, "amx multiplies it"};
+  return {DType::bf16, fmt::format("{} multiplies it", instruction_set)};
 }
 
 DTypeChoice TrainOptions::activations() const {

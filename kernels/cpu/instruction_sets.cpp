@@ -1,5 +1,6 @@
 #include "kernels/cpu/instruction_sets.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
@@ -81,18 +82,14 @@ const std::vector<InstructionSet>& available() {
   return all;
 }
 
-/// Products by vdpbf16ps were slower than those of f32 on the CPU that they were measured on (docs/measurements.md), so
-/// nothing but a name chooses them. The rule asks for features alone: one machine gives the same bits every time.
-const InstructionSet& fastest() {
-  const InstructionSet* best = nullptr;
-  for (const InstructionSet& set : available())
-    if (!set.products || set.products == &pair_product_amx) best = &set;
-  return *best;
+const AutomaticSet& automatic() {
+  static const AutomaticSet chosen_here = automatic_instruction_set(instruction_sets(), cpu_family());
+  return chosen_here;
 }
 
 const InstructionSet* find(std::string_view name, const char* asked_by) {
   const std::vector<InstructionSet>& all = available();
-  if (name == "auto") return &fastest();
+  if (name == "auto") name = automatic().name;
   std::string names;
   for (const InstructionSet& set : all) {
     if (name == set.name) return &set;
@@ -105,8 +102,37 @@ const InstructionSet* find(std::string_view name, const char* asked_by) {
 const InstructionSet* from_environment() { return find(forced_instruction_set(), "POOLGRAD_ISA"); }
 
 std::atomic<const InstructionSet*> chosen = nullptr;
+std::atomic<bool> named_by_program = false;
 
 }  // namespace
+
+CpuFamily cpu_family() {
+  CpuFamily cpu;
+#if defined(__x86_64__)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid(0, &a, &b, &c, &d)) return cpu;
+  cpu.maker = b == signature_AMD_ebx ? "AMD" : b == signature_INTEL_ebx ? "Intel" : "";
+  if (!__get_cpuid(1, &a, &b, &c, &d)) return cpu;
+  const unsigned family = a >> 8 & 0xf, extended = a >> 20 & 0xff;
+  cpu.number = family == 0xf ? family + extended : family;
+#endif
+  return cpu;
+}
+
+AutomaticSet automatic_instruction_set(const std::vector<std::string_view>& available, const CpuFamily& cpu) {
+  const auto has = [&](std::string_view name) {
+    return std::find(available.begin(), available.end(), name) != available.end();
+  };
+  if (has("amx")) return {"amx", "bf16 in tiles"};
+  // Where vdpbf16ps was measured: faster than f32 on AMD's family 25 (Zen 4), slower on Intel's 6
+  // (docs/measurements.md).
+  if (has("avx512_bf16") && cpu.maker == "AMD" && cpu.number == 25)
+    return {"avx512_bf16", "bf16 in pairs is faster than f32 on " + cpu.to_string()};
+  std::string_view best;
+  for (const std::string_view name : available)
+    if (!name.ends_with("_bf16")) best = name;
+  return {best, has("avx512_bf16") ? "bf16 in f32: pairs are not known to be faster on " + cpu.to_string() : ""};
+}
 
 std::string_view forced_instruction_set() {
   const char* name = std::getenv("POOLGRAD_ISA");
@@ -128,7 +154,12 @@ std::vector<std::string_view> instruction_sets() {
 }
 void set_instruction_set(std::string_view name) {
   chosen.store(name == "auto" ? from_environment() : find(name, "set_instruction_set"), std::memory_order_release);
+  named_by_program = name != "auto";
 }
 std::string_view instruction_set() { return instruction_set_in_use().name; }
+std::string instruction_set_reason() {
+  if (named_by_program) return "named by the program";
+  return forced_instruction_set() == "auto" ? automatic().reason : "named by POOLGRAD_ISA";
+}
 
 }  // namespace poolgrad::kernels

@@ -14,6 +14,7 @@ namespace poolgrad::examples {
 namespace {
 
 using attention::Pattern;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 
@@ -182,6 +183,8 @@ TEST(TrainOptions, ChooseHalfPrecisionWhereTheCpuMultipliesItAndSayWhy) {
   EXPECT_EQ(TrainOptions().dtype, "f32") << "programs choose, the library does not";
   EXPECT_EQ(choose_dtype(true, "amx", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::bf16);
   EXPECT_EQ(choose_dtype(true, "amx", "poolgrad, bf16: oneDNN 2.6.3").reason, "amx multiplies it");
+  EXPECT_EQ(choose_dtype(true, "avx512_bf16", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::bf16);
+  EXPECT_EQ(choose_dtype(true, "avx512_bf16", "poolgrad, bf16: oneDNN 2.6.3").reason, "avx512_bf16 multiplies it");
   EXPECT_EQ(choose_dtype(true, "amx", "poolgrad").dtype, DType::f32);
   EXPECT_EQ(choose_dtype(true, "avx512", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::f32);
   EXPECT_EQ(choose_dtype(false, "amx", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::f32);
@@ -192,6 +195,22 @@ TEST(TrainOptions, ChooseHalfPrecisionWhereTheCpuMultipliesItAndSayWhy) {
   EXPECT_EQ(parse({"--autocast", "bf16"}).model().dtype, DType::f32);
   EXPECT_NO_THROW(parse({"--autocast", "bf16"}).check());
   EXPECT_EQ(parse({"--dtype", "f64"}).activations().reason, "");
+}
+
+TEST(Engines, NameTheInstructionSetOfTheCpuAndWhyItIsUsed) {
+  const Engines chosen = engines_of(cpu);
+  EXPECT_EQ(chosen.attention, kernels::instruction_set());
+  EXPECT_EQ(chosen.reason, kernels::instruction_set_reason());
+  const std::string why = chosen.reason.empty() ? "" : " (" + chosen.reason + ")";
+  EXPECT_THAT(chosen.to_string(), EndsWith(", attention by " + std::string(kernels::instruction_set()) + why));
+
+  kernels::set_instruction_set("emulated_bf16");
+  EXPECT_THAT(engines_of(cpu).to_string(), EndsWith(", attention by emulated_bf16 (named by the program)"));
+  kernels::set_instruction_set("auto");
+  EXPECT_EQ((Engines{"2 threads", "poolgrad", "avx2"}).to_string(),
+            "2 threads, products by poolgrad, attention by avx2");
+  EXPECT_EQ((Engines{"2 threads", "poolgrad", "avx512_bf16", "faster here"}).to_string(),
+            "2 threads, products by poolgrad, attention by avx512_bf16 (faster here)");
 }
 
 TEST(TrainOptions, ReadTheCommandLine) {

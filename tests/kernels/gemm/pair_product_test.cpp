@@ -191,16 +191,49 @@ class InstructionSetTest : public testing::Test {
   }();
 };
 
-TEST_F(InstructionSetTest, AutoIsAmxOrTheBestThatComputesInF32) {
+TEST(AutomaticInstructionSet, IsWhatWasMeasuredToBeFastestOnACpuOfThatFamily) {
+  using Sets = std::vector<std::string_view>;
+  const auto name_of = [](const Sets& sets, const CpuFamily& cpu) { return automatic_instruction_set(sets, cpu).name; };
+  const Sets pairs = {"avx2", "avx512", "avx512_bf16", "emulated_bf16"},
+             tiles = {"avx512", "avx512_bf16", "amx", "emulated_bf16"};
+  EXPECT_EQ(name_of(pairs, {"AMD", 25}), "avx512_bf16");
+  EXPECT_EQ(name_of(pairs, {"Intel", 6}), "avx512");
+  EXPECT_EQ(name_of(pairs, {"AMD", 26}), "avx512") << "nobody has measured it";
+  EXPECT_EQ(name_of(pairs, {"", 25}), "avx512");
+  EXPECT_EQ(name_of(tiles, {"Intel", 6}), "amx");
+  EXPECT_EQ(name_of({"avx2", "emulated_bf16"}, {"AMD", 25}), "avx2");
+  EXPECT_EQ(name_of({"baseline", "emulated_bf16"}, {}), "baseline");
+}
+
+TEST(AutomaticInstructionSet, SaysWhyWhereThereIsAChoice) {
+  const auto reason = [](const std::vector<std::string_view>& sets, const CpuFamily& cpu) {
+    return automatic_instruction_set(sets, cpu).reason;
+  };
+  EXPECT_EQ(reason({"avx512", "avx512_bf16"}, {"AMD", 25}), "bf16 in pairs is faster than f32 on AMD family 25");
+  EXPECT_EQ(reason({"avx512", "avx512_bf16"}, {"Intel", 6}),
+            "bf16 in f32: pairs are not known to be faster on Intel family 6");
+  EXPECT_EQ(reason({"avx512", "avx512_bf16", "amx"}, {"Intel", 6}), "bf16 in tiles");
+  EXPECT_EQ(reason({"avx2", "emulated_bf16"}, {"AMD", 25}), "");
+}
+
+TEST_F(InstructionSetTest, AutoFollowsTheRuleOnTheCpuAtHand) {
   force(nullptr);
   set_instruction_set("auto");
   const std::vector<std::string_view> all = instruction_sets();
   ASSERT_GE(all.size(), 2u);
   EXPECT_EQ(all.back(), "emulated_bf16");
-  if (std::find(all.begin(), all.end(), "amx") != all.end())
-    EXPECT_EQ(instruction_set(), "amx");
-  else
-    EXPECT_EQ(instruction_set_in_use().products, nullptr) << instruction_set();
+  const AutomaticSet best = automatic_instruction_set(all, cpu_family());
+  EXPECT_EQ(instruction_set(), best.name);
+  EXPECT_EQ(instruction_set_reason(), best.reason);
+  EXPECT_EQ(instruction_set_in_use().products != nullptr, best.name == "amx" || best.name == "avx512_bf16");
+}
+
+TEST_F(InstructionSetTest, SaysWhoNamedIt) {
+  set_instruction_set("emulated_bf16");
+  EXPECT_EQ(instruction_set_reason(), "named by the program");
+  force("emulated_bf16");
+  set_instruction_set("auto");
+  EXPECT_EQ(instruction_set_reason(), "named by POOLGRAD_ISA");
 }
 
 TEST_F(InstructionSetTest, TheEnvironmentForcesEveryOneThatIsThere) {
