@@ -4,18 +4,23 @@
 #include "attention/attend.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
+#include "kernels/instruction_sets.h"
 #include "tensor/compare.h"
 #include "tests/attention/attend_support.h"
 
 namespace poolgrad::attention {
 namespace {
 
+using testing_support::attended;
 using testing_support::Call;
 using testing_support::Case;
 using testing_support::cases_with;
+using testing_support::defined;
+using testing_support::difference;
 using testing_support::make_call;
 using testing_support::normal;
 using testing_support::outcome_of;
+using testing_support::sim;
 using testing_support::Sizes;
 
 struct Differentiable {
@@ -109,6 +114,40 @@ TEST(AttendGradient, AddsUpWhereOneTensorServesSeveralTimes) {
   const Attended result = attend(x, x, x, Pattern::causal());
   (sum(result.out * call.grad_out) + sum(result.lse * call.grad_lse)).backward();
   EXPECT_TRUE(all_close(x.grad(), apart.dq + apart.dk + apart.dv, 1e-12, 1e-13));
+}
+
+/// Every score of heads without width is 0, but for its bias; where values have none either, only lse is left.
+TEST(AttendGradient, OfHeadsWithoutWidthIsThatOfTheDefinition) {
+  for (const std::string_view set : kernels::instruction_sets()) {
+    kernels::set_instruction_set(set);
+    for (const auto& [width, value_width] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 3}, {3, 0}})
+      for (const std::int64_t queries : {1, 13, 70})
+        for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
+          for (const Case& one : cases_with("window(3, 7)")) {
+            Call call = make_call({2, queries, 70, 4, 2, width, value_width}, dtype);
+            call.options.bias = normal({1, 4, queries, 70}, 8, compute_dtype(dtype));
+            call.options.sinks = normal({4}, 9, compute_dtype(dtype));
+            const double tolerance = dtype == DType::f64 ? 1e-12 : dtype == DType::f32 ? 1e-5 : 0.02;
+            EXPECT_EQ(difference(attended(call, one.pattern), defined(call, one.m), tolerance), "")
+                << set << " " << queries << " queries, width " << width << ":" << value_width << " " << to_string(dtype)
+                << " " << one.name;
+          }
+  }
+  kernels::set_instruction_set("auto");
+}
+
+TEST(AttendGradient, OfHeadsWithoutWidthHasItsShapesOnASimulatedDevice) {
+  for (const auto& [width, value_width] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 3}, {3, 0}}) {
+    Call call = make_call({2, 13, 70, 4, 2, width, value_width}, DType::f32);
+    for (Tensor* x : {&call.q, &call.k, &call.v, &call.grad_out, &call.grad_lse}) *x = to(*x, sim);
+    const auto got = attended(call, Pattern::causal());
+    EXPECT_EQ(got.out.shape(), (Shape{2, 13, 4, value_width}));
+    EXPECT_EQ(got.lse.shape(), (Shape{2, 4, 13}));
+    EXPECT_EQ(got.dq.shape(), call.q.shape());
+    EXPECT_EQ(got.dk.shape(), call.k.shape());
+    EXPECT_EQ(got.dv.shape(), call.v.shape());
+    for (const Tensor& x : {got.out, got.lse, got.dq, got.dk, got.dv}) EXPECT_EQ(x.device(), sim);
+  }
 }
 
 }  // namespace

@@ -285,6 +285,21 @@ TEST(Losses, NoticeThatTheirTargetsWereWritten) {
       }
 }
 
+TEST(Losses, OfLogProbabilitiesAndOfDifferencesKeepWhatTheyNeedOfTheirTargets) {
+  const Tensor scores = arange(0.0, 12.0).set_requires_grad();
+  const auto gradient = [&](bool written, const auto& loss_of, const Tensor& like) {
+    Tensor targets = like.copy();
+    const Tensor loss = loss_of(reshape(scores, {4, 3}), targets);
+    if (written) targets.fill(100.0);
+    return grad({loss}, {scores})[0];
+  };
+  const auto nll = [](const Tensor& x, const Tensor& t) { return nll_loss(log_softmax(x, -1), t); };
+  const auto mse = [](const Tensor& x, const Tensor& t) { return mse_loss(x, t); };
+  const Tensor classes = from_data<std::int64_t>({0, 1, 2, 0}, {4}), numbers = ones({4, 3});
+  EXPECT_TRUE(bit_equal(gradient(true, nll, classes), gradient(false, nll, classes)));
+  EXPECT_TRUE(bit_equal(gradient(true, mse, numbers), gradient(false, mse, numbers)));
+}
+
 TEST(Losses, TakeTargetsOfAnyLayout) {
   Generator generator(8);
   const Tensor x = randn({3, 2, 4}, {.dtype = DType::f64}, generator).set_requires_grad();

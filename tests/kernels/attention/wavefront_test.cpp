@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "allocator/caching_allocator.h"
 #include "kernels/parallel.h"
 
 namespace poolgrad::kernels::attention {
@@ -165,8 +166,8 @@ TEST_F(AttentionWavefront, TilesThatShareMostOfTheirRowsWaitForEachOther) {
   EXPECT_NEAR(part_of_one_thread(band(20000, 300, 0), 2), 0.5, 0.01);
 }
 
-TEST_F(AttentionWavefront, RowsBetweenThoseVisitedSaveNoTime) {
-  // Blocks of 100 at offsets -8, 0 and 8: the next tile begins with what the second of three visits of a tile passes.
+/// Blocks of 100 at offsets -8, 0 and 8.
+AttentionSchedule three_blocks() {
   AttentionSchedule schedule = band(40000, unbounded, unbounded);
   AttentionTerm& term = schedule.term[0];
   term.kind = AttentionTerm::Kind::offsets;
@@ -174,8 +175,30 @@ TEST_F(AttentionWavefront, RowsBetweenThoseVisitedSaveNoTime) {
   term.sets = 1;
   term.set_begin[1] = 3;
   for (int n = 0; n < 3; ++n) term.run[n] = {8 * n - 8, 8 * n - 8};
-  EXPECT_NEAR(part_of_one_thread(schedule, 8), 110.0 / 300, 0.01);
-  EXPECT_NEAR(part_of_one_thread(schedule, 2), 0.5, 0.01);
+  return schedule;
+}
+
+TEST_F(AttentionWavefront, RowsBetweenThoseVisitedSaveNoTime) {
+  // The next tile begins with what the second of three visits of a tile passes.
+  EXPECT_NEAR(part_of_one_thread(three_blocks(), 8), 110.0 / 300, 0.01);
+  EXPECT_NEAR(part_of_one_thread(three_blocks(), 2), 0.5, 0.01);
+}
+
+TEST_F(AttentionWavefront, IsPlannedInMemoryOfThePool) {
+  const AttentionSchedule by_key = three_blocks().transposed();
+  const AttentionTiles tiles(by_key, 100, true);
+  const auto workspace = [] {
+    return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(Category::workspace)].current;
+  };
+  const auto before = workspace();
+  const AttentionReach reach({}, tiles, 0, 1);
+  const auto with_reach = workspace();
+  EXPECT_EQ(with_reach - before, 400 * sizeof(AttentionReach::Reach));
+  EXPECT_EQ(reach.most_runs(), 3);
+  set_num_threads(2);
+  const WavefrontLength length({}, reach, tiles, 0, 1, 1, 10, 4);
+  const std::size_t thread = 1 + 2 * 3 * 5;  // its end, and three runs of two tiles with the pairs before them
+  EXPECT_EQ(workspace() - with_reach, (400 * 3 + 4 * thread) * sizeof(double));
 }
 
 TEST_F(AttentionWavefront, TilesThatShareNoRowsDoNotWait) {

@@ -1,0 +1,121 @@
+// Where memory runs out and where streams race, the message names the operator that asked and the line of the program
+// that called it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "autograd/engine/engine.h"
+#include "autograd/operators.h"
+#include "tensor/creation.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing_support::error_of;
+
+constexpr std::size_t mebibyte = std::size_t{1} << 20;
+constexpr std::int64_t side = 1024;  // a square of f32 of 4 MiB, whose product takes 16 MiB of scratch
+
+/// "call_site_test.cpp:123".
+std::string at_line(unsigned line) { return "call_site_test.cpp:" + std::to_string(line); }
+
+Device device_of(std::size_t bytes, int index) {
+  configure_simulated_device(index, bytes);
+  return {DeviceType::sim, static_cast<std::uint8_t>(index)};
+}
+
+Tensor square(Device device) { return zeros({side, side}, {DType::f32, device}); }
+
+TEST(CallSiteOfAnOperator, IsInTheReportOfMemoryThatRanOut) {
+  const Device small = device_of(10 * mebibyte, 81);
+  const Tensor a = square(small), b = square(small);
+  const unsigned line = __LINE__ + 1;
+  const std::string report = error_of<OutOfMemoryError>([&] { matmul(a, b); });
+  EXPECT_THAT(report, HasSubstr("\n  asked for by poolgrad::matmul at "));
+  EXPECT_THAT(report, HasSubstr("/" + at_line(line) + "\n"));
+}
+
+TEST(CallSiteOfAnOperator, InsideAnotherIsTheLineOfTheOuterOne) {
+  const Device small = device_of(10 * mebibyte, 81);
+  const Tensor a = square(small), b = square(small);
+  const unsigned line = __LINE__ + 1;
+  const std::string report = error_of<OutOfMemoryError>([&] { mse_loss(a, b); });  // of which a - b is a part
+  EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
+}
+
+TEST(CallSiteOfAnOperator, IsThatOfTheForwardWhereItsBackwardRanOut) {
+  const Device small = device_of(34 * mebibyte, 82);
+  const Tensor a = square(small).set_requires_grad(), b = square(small).set_requires_grad();
+  const unsigned line = __LINE__ + 1;
+  const Tensor product = matmul(a, b);
+  const Tensor gradient = square(small);
+  const std::string report = error_of<OutOfMemoryError>([&] { product.backward(gradient); });
+  EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by matmul backward at "), HasSubstr("/" + at_line(line) + "\n")));
+}
+
+TEST(CallSiteOfAnOperator, WrittenAsASymbolIsTheOneThatIsDeclared) {
+  const Device small = device_of(10 * mebibyte, 81);
+  const Tensor a = square(small), b = square(small);
+  const CallSite here;
+  const unsigned line = __LINE__ - 1;
+  const std::string report = error_of<OutOfMemoryError>([&] { a + b; });
+  EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
+}
+
+/// A device whose pool hears of everything that is used, by streams 0 and 7.
+class CallSiteOfARace : public ::testing::Test {
+ protected:
+  static Device racing_device() {
+    static const Device racing = [] {
+      setenv("POOLGRAD_ALLOCATOR", "races:on", 1);
+      const Device made = device_of(64 * mebibyte, 83);
+      unsetenv("POOLGRAD_ALLOCATOR");
+      return made;
+    }();
+    return racing;
+  }
+  const Device device_ = racing_device();
+  const Stream other_{device_, 7};
+  CachingAllocator& pool_ = allocator_for(device_);
+  const Tensor a_ = square(device_), b_ = square(device_);
+};
+
+TEST_F(CallSiteOfARace, IsThatOfTheOperatorThatCameFirst) {
+  const unsigned line = __LINE__ + 1;
+  const Tensor product = matmul(a_, b_);
+  const std::string race = error_of<DeviceError>([&] { pool_.use(product.storage()->data(), other_); });
+  EXPECT_THAT(race, HasSubstr("stream 0 of sim:83 has used 4194304 bytes of them at " + at_line(line) +
+                              " (poolgrad::matmul), and no event orders the two"));
+}
+
+TEST_F(CallSiteOfARace, IsThatOfTheOperatorThatCameLater) {
+  const Tensor row = zeros({1, side}, {DType::f32, device_});
+  {
+    const Tensor product = matmul(row, b_);
+    pool_.order(other_, {device_, 0});
+    // The pool is not told that stream 7 reads, so it gives the memory out again.
+    pool_.memory().touch(product.storage()->data(), sizeof(float) * side, other_, std::source_location::current(),
+                         Access::reads);
+  }
+  const unsigned line = __LINE__ + 1;
+  const std::string race = error_of<DeviceError>([&] { matmul(row, b_); });
+  EXPECT_THAT(race, HasSubstr("[touch] stream 0 of sim:83 at " + at_line(line) + " (poolgrad::matmul) uses"));
+  EXPECT_THAT(race, HasSubstr("but stream 7 of sim:83 has used 4096 bytes"));
+}
+
+TEST(CallSiteOfAnOperator, IsThatOfTheScratchOfItsKernelToo) {
+  const Device small = device_of(20 * mebibyte, 84);
+  const Tensor a = square(small), b = square(small);
+  const unsigned line = __LINE__ + 1;
+  const std::string report = error_of<OutOfMemoryError>([&] { matmul(a, b); });
+  EXPECT_THAT(report, AllOf(HasSubstr(" for workspace in gemm\n"), HasSubstr("/" + at_line(line) + "\n")));
+}
+
+}  // namespace
+}  // namespace poolgrad
