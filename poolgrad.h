@@ -83,6 +83,7 @@
 #include "nn/chunked.h"
 #include "nn/ema.h"
 #include "nn/gradcheck.h"
+#include "nn/gradient_scale.h"
 #include "nn/language_model.h"
 #include "nn/layers.h"
 #include "nn/loss_scaler.h"
@@ -99,6 +100,7 @@
 #include "nn/training/progress.h"
 #include "nn/training/ranks.h"
 #include "nn/training/sampler.h"
+#include "nn/training/step.h"
 #include "nn/training/trainer.h"
 
 #include "attention/attend.h"

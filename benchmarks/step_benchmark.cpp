@@ -1,6 +1,6 @@
 // One training step - forward, backward, AdamW - of four small language models: LayerNorm, learned positions, causal
 // attention, GELU (tanh), biases, tied head; activations in f32 and in bf16, parameters in f32. --device=cuda:0
-// measures a GPU, and a long context besides.
+// measures a GPU, and a long context besides, and each step a second time as a recorded one (tensor/graph.h).
 //
 //   step_benchmark                              the four, as Google Benchmark shows them
 //   step_benchmark --serve B T C L H V [dtype]  waits for lines; answers each with the milliseconds of one step
@@ -9,12 +9,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 
 #include "allocator/caching_allocator.h"
 #include "attention/modules/multihead.h"
 #include "benchmarks/support.h"
 #include "nn/optimizer.h"
 #include "tensor/creation.h"
+#include "tensor/graph.h"
 
 namespace {
 
@@ -57,15 +59,19 @@ class Step {
   Tensor tokens_, targets_;
 };
 
-void training_step(benchmark::State& state, DType dtype) {
+void training_step(benchmark::State& state, DType dtype, bool recorded) {
   const Shape6 shape{state.range(0), state.range(1), state.range(2), state.range(3), state.range(4), state.range(5)};
   Step step(shape, dtype);
   for (int i = 0; i < 3; ++i) step.run();
   CachingAllocator& pool = allocator_for(device);
   pool.reset_peaks();
-  time_calls(state, device, [&] { step.run(); });
+  std::optional<Graph> graph;
+  if (recorded) graph.emplace(device).capture([&] { step.run(); });
+  time_calls(state, device, [&] { graph ? graph->replay() : step.run(); });
   state.SetItemsProcessed(state.iterations() * shape.batch * shape.context);
   state.counters["peak_live_MiB"] = static_cast<double>(pool.statistics().allocated_bytes.peak) / (1 << 20);
+  if (graph)
+    state.counters["recorded_MiB"] = static_cast<double>(graph->statistics().reserved_bytes.current) / (1 << 20);
 }
 
 void four_models(benchmark::internal::Benchmark* benchmark) {
@@ -79,13 +85,15 @@ void four_models(benchmark::internal::Benchmark* benchmark) {
       ->Args({1, 2048, 128, 4, 4, 256})
       ->Args({8, 512, 256, 6, 4, 256});
   if (device.is_cuda()) benchmark->Args({1, 16384, 512, 6, 8, 256});
-  benchmark->Unit(benchmark::kMillisecond)->UseRealTime();
 }
 
 void register_all() {
   for (const DType dtype : {DType::f32, DType::bf16})
-    four_models(
-        benchmark::RegisterBenchmark(("training_step/" + std::string(to_string(dtype))).c_str(), training_step, dtype));
+    for (const bool recorded : {false, true}) {
+      if (recorded && !device.is_cuda()) continue;
+      const std::string name = "training_step/" + std::string(to_string(dtype)) + (recorded ? "/recorded" : "");
+      four_models(benchmark::RegisterBenchmark(name.c_str(), training_step, dtype, recorded));
+    }
 }
 
 /// VmRSS (now) or VmHWM (peak) of this process, in MiB.

@@ -364,6 +364,10 @@ void sgd(Stream stream, const Sgd& options, std::span<const SgdOperands> all) {
   for (const SgdOperands& one : all) charge(stream, cost_of(one));
 }
 
+void weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, const View& x, const View& y) {
+  run(&KernelTable::weighted_sum, "weighted_sum", stream, out, numbers, x, y);
+}
+
 // Products and attention.
 
 namespace {

@@ -8,6 +8,7 @@
 #include "allocator/memory_scope.h"
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/views.h"
+#include "tensor/grad_mode.h"
 
 namespace poolgrad::nn {
 
@@ -39,6 +40,17 @@ LossScaler::LossScaler(Device device, LossScalerOptions options) : options_(chec
 Tensor LossScaler::scaled(const Tensor& loss) const { return loss * to(scale_, loss.dtype()); }
 
 bool LossScaler::step(Optimizer& optimizer, double scaled_norm, double clip_norm) {
+  if (std::isfinite(scaled_norm)) optimizer.step(clip_scale(scaled_norm / state_.scale, clip_norm) / state_.scale);
+  return settle(scaled_norm);
+}
+
+Tensor LossScaler::gradient_scale(const Tensor& scaled_norm, double clip_norm) const {
+  const NoGradGuard no_grad;
+  const Tensor scale = to(scale_, DType::f64);
+  return clip_scale(scaled_norm / scale, clip_norm) / scale;
+}
+
+bool LossScaler::settle(double scaled_norm) {
   if (!std::isfinite(scaled_norm)) {
     const double lower = state_.scale * options_.backoff;
     if (lower < options_.least)
@@ -48,7 +60,6 @@ bool LossScaler::step(Optimizer& optimizer, double scaled_norm, double clip_norm
     ++state_.skipped;
     return false;
   }
-  optimizer.step(clip_scale(scaled_norm / state_.scale, clip_norm) / state_.scale);
   const double higher = state_.scale * options_.growth;
   if (++state_.good_steps >= options_.growth_interval) set_scale(is_scale(higher) ? higher : state_.scale);
   return true;
@@ -59,12 +70,13 @@ void LossScaler::load(const State& state) {
     throw ValueError(fmt::format("[loss_scaler] no such state: scale {}, good steps {}, skipped {}", state.scale,
                                  state.good_steps, state.skipped));
   set_scale(state.scale);
-  state_ = state;
+  state_.good_steps = state.good_steps;
+  state_.skipped = state.skipped;
 }
 
 void LossScaler::set_scale(double scale) {
-  scale_.fill(scale);
-  state_.scale = scale;
+  state_.scale = static_cast<float>(scale);  // what gradients are divided by is what the loss was multiplied by
+  scale_.fill(state_.scale);
   state_.good_steps = 0;
 }
 

@@ -24,7 +24,8 @@ struct LossScalerOptions {
 ///   optimizer.zero_grad();
 class LossScaler {
  public:
-  /// The scale is a number on `device`, (1 element) f32. Throws ValueError for options that do not fit together.
+  /// The scale is a number on `device`, () f32, and always one of f32. Throws ValueError for options that do not fit
+  /// together.
   explicit LossScaler(Device device = cpu, LossScalerOptions options = {});
   LossScaler(const LossScaler&) = delete;
   LossScaler& operator=(const LossScaler&) = delete;
@@ -37,6 +38,11 @@ class LossScaler {
   /// never); `scaled_norm` is that of the gradients as they are. Where it is not finite, the step is skipped and the
   /// scale lowered; returns whether it was taken. Throws ValueError, changing nothing, where the scale can go no lower.
   bool step(Optimizer& optimizer, double scaled_norm, double clip_norm = 0.0);
+  /// The same in two halves, for steps that the device takes before anybody reads the norm: what it multiplies
+  /// gradients by, NaN for a step to be skipped; and what the norm, once it was read, means for the scale. The
+  /// optimiser is told of a skipped step by whoever has read.
+  Tensor gradient_scale(const Tensor& scaled_norm, double clip_norm = 0.0) const;
+  bool settle(double scaled_norm);
 
   /// What a checkpoint holds.
   struct State {

@@ -81,7 +81,7 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common)
   note_versions();
 }
 
-void Optimizer::step(double gradient_scale, CallSite) {
+void Optimizer::step(const GradientScale& gradient_scale, CallSite) {
   refuse_moved();
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
@@ -90,7 +90,10 @@ void Optimizer::step(double gradient_scale, CallSite) {
     graph != nullptr ? graph->before_replay(std::move(action)) : action();
   };
   if (graph != nullptr) graph->before_replay([this] { refuse_writes(); });
-  count([this] { ++steps_; });
+  count([this] {
+    before_ = parameter_steps_;
+    ++steps_;
+  });
   adopt_writes();
   std::vector<Update> updates;
   const auto flush = [&] {
@@ -115,6 +118,12 @@ void Optimizer::step(double gradient_scale, CallSite) {
   }
   flush();
   note_versions();
+}
+
+void Optimizer::step_was_skipped() {
+  if (!before_) throw Error("[optimizer] there is no step that could have been skipped");
+  parameter_steps_ = *std::exchange(before_, std::nullopt);
+  --steps_;
 }
 
 void Optimizer::adopt_writes() {
@@ -142,11 +151,6 @@ void Optimizer::refuse_moved() const {
       throw Error("[optimizer] a parameter was moved or cast since the optimiser was made, whose state is still " +
                   std::string(to_string(dtype)) + " on " + to_string(device) + ": " + name + " " + describe(parameter));
   }
-}
-
-void Optimizer::refuse_recording(const char* op) const {
-  if (Graph::recording() != nullptr)
-    throw Error("[" + std::string(op) + "] its steps cannot be recorded, as their numbers are those of the moment");
 }
 
 void Optimizer::note_versions() {
@@ -189,6 +193,7 @@ void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::v
   check(state, steps, parameter_steps);
   for (std::size_t i = 0; i < state.size(); ++i) state_[i].second.copy_from(state[i].second);
   steps_ = steps;
+  before_.reset();
   parameter_steps_ = parameter_steps.empty() ? std::vector(parameters_.size(), steps) : parameter_steps;
   for (Master& master : masters_) master.version = unknown_version;
 }
@@ -239,9 +244,21 @@ auto options_of_each_step(const Options& options) {
   return now;
 }
 
+/// out = a x + b y, where y is the gradient or what became of it: of a gradient, b is multiplied by the scale.
+void blend(const View& out, const GradientScale& scale, kernels::WeightedSum numbers, const View& x, const View& y,
+           Device device) {
+  const Stream stream = current_stream(device);
+  numbers.device_scale = scale.on(device);
+  if (numbers.of_gradient) numbers.b *= scale.number();
+  if (numbers.recorded != nullptr || numbers.device_scale != nullptr)
+    kernels::weighted_sum(stream, out, numbers, x, y);
+  else
+    kernels::axpby(stream, out, numbers.a, x, numbers.b, y);
+}
+
 }  // namespace
 
-void SGD::update(std::span<const Update> updates, double gradient_scale) {
+void SGD::update(std::span<const Update> updates, const GradientScale& scale) {
   for_each_alike(
       updates, [&](const Update& u) { return std::tuple(u.parameter.device(), u.step == 1, pace(u.index)); },
       [&](const auto& own, const std::vector<const Update*>& alike) {
@@ -250,14 +267,15 @@ void SGD::update(std::span<const Update> updates, double gradient_scale) {
         for (const Update* u : alike)
           operands.push_back(
               {u->parameter.view(), u->gradient.view(), momentum_.empty() ? View{} : momentum_[u->index].view()});
-        const auto options = [this, gradient_scale, index = alike.front()->index] {
+        const auto options = [this, number = scale.number(), there = scale.on(device), index = alike.front()->index] {
           return kernels::Sgd{.learning_rate = learning_rate() * pace(index).rate,
                               .momentum = options_.momentum,
                               .weight_decay = pace(index).weight_decay,
                               .dampening = options_.dampening,
                               .nesterov = options_.nesterov,
                               .first_step = parameter_steps()[index] == 0,
-                              .gradient_scale = gradient_scale};
+                              .gradient_scale = number,
+                              .device_scale = there};
         };
         kernels::sgd(current_stream(device), options_of_each_step(options), operands);
       });
@@ -282,21 +300,23 @@ AdamW::AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredi
   }
 }
 
-void AdamW::update(std::span<const Update> updates, double gradient_scale) {
+void AdamW::update(std::span<const Update> updates, const GradientScale& scale) {
   const auto kind = [&](const Update& u) { return std::tuple(u.parameter.device(), u.step, pace(u.index)); };
   for_each_alike(updates, kind, [&](const auto& own, const std::vector<const Update*>& alike) {
     const Device device = std::get<Device>(own);
     std::vector<kernels::AdamWOperands> operands;
     for (const Update* u : alike)
       operands.push_back({u->parameter.view(), u->gradient.view(), first_[u->index].view(), second_[u->index].view()});
-    const auto options = [this, gradient_scale, index = alike.front()->index] {  // whose numbers are those of all
+    const auto options = [this, number = scale.number(), there = scale.on(device),
+                          index = alike.front()->index] {  // whose numbers are those of all
       return kernels::AdamW{.learning_rate = learning_rate() * pace(index).rate,
                             .beta1 = options_.beta1,
                             .beta2 = options_.beta2,
                             .epsilon = options_.epsilon,
                             .weight_decay = pace(index).weight_decay,
                             .step = parameter_steps()[index] + 1,
-                            .gradient_scale = gradient_scale};
+                            .gradient_scale = number,
+                            .device_scale = there};
     };
     kernels::adamw(current_stream(device), options_of_each_step(options), operands);
   });
@@ -311,17 +331,20 @@ Lion::Lion(NamedTensors parameters, LionOptions options)
   for (std::size_t i = 0; i < this->parameters().size(); ++i) momentum_.push_back(add_state(i, "momentum"));
 }
 
-void Lion::update(std::span<const Update> updates, double gradient_scale) {
-  refuse_recording("lion");
+void Lion::update(std::span<const Update> updates, const GradientScale& scale) {
   for (const Update& u : updates) {
-    const Stream stream = current_stream(u.parameter.device());
-    const double rate = learning_rate() * pace(u.index).rate, decay = pace(u.index).weight_decay;
+    const Device device = u.parameter.device();
     const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
     const Tensor direction = Tensor::empty_like(u.parameter);
-    kernels::axpby(stream, direction.view(), options_.beta1, m, (1 - options_.beta1) * gradient_scale, g);
-    kernels::unary(stream, kernels::UnaryOp::sign, direction.view(), direction.view());
-    kernels::axpby(stream, p, 1 - rate * decay, p, -rate, direction.view());
-    kernels::axpby(stream, m, options_.beta2, m, (1 - options_.beta2) * gradient_scale, g);
+    const View d = direction.view();
+    const auto step = options_of_each_step([this, index = u.index] {
+      const double rate = learning_rate() * pace(index).rate, decay = pace(index).weight_decay;
+      return kernels::WeightedSum{.a = 1 - rate * decay, .b = -rate};
+    });
+    blend(d, scale, {.a = options_.beta1, .b = 1 - options_.beta1, .of_gradient = true}, m, g, device);
+    kernels::unary(current_stream(device), kernels::UnaryOp::sign, d, d);
+    blend(p, scale, step, p, d, device);
+    blend(m, scale, {.a = options_.beta2, .b = 1 - options_.beta2, .of_gradient = true}, m, g, device);
   }
 }
 
@@ -348,8 +371,7 @@ Muon::Muon(NamedTensors parameters, MuonOptions options)
   }
 }
 
-void Muon::update(std::span<const Update> updates, double gradient_scale) {
-  refuse_recording("muon");
+void Muon::update(std::span<const Update> updates, const GradientScale& scale) {
   const AutocastScope as_it_is(autocast_off);
   std::vector<Update> others;
   for (const Update& u : updates) {
@@ -357,21 +379,24 @@ void Muon::update(std::span<const Update> updates, double gradient_scale) {
       others.push_back(u);
       continue;
     }
-    const Stream stream = current_stream(u.parameter.device());
-    const double rate = learning_rate() * pace(u.index).rate, decay = pace(u.index).weight_decay;
+    const Device device = u.parameter.device();
     const double rows = static_cast<double>(u.parameter.size(0)), columns = static_cast<double>(u.parameter.size(1));
-    const double mu = options_.momentum, size = 0.2 * std::sqrt(std::max(rows, columns));
+    const kernels::WeightedSum momentum{.a = options_.momentum, .b = 1 - options_.momentum, .of_gradient = true};
+    const auto step = options_of_each_step([this, index = u.index, size = 0.2 * std::sqrt(std::max(rows, columns))] {
+      const double rate = learning_rate() * pace(index).rate, decay = pace(index).weight_decay;
+      return kernels::WeightedSum{.a = 1 - rate * decay, .b = -rate * size};
+    });
     const View p = u.parameter.view(), g = u.gradient.view(), m = momentum_[u.index].view();
-    kernels::axpby(stream, m, mu, m, (1 - mu) * gradient_scale, g);
+    blend(m, scale, momentum, m, g, device);
     Tensor direction = momentum_[u.index];
     if (options_.nesterov) {
       direction = Tensor::empty_like(u.parameter);
-      kernels::axpby(stream, direction.view(), mu, m, (1 - mu) * gradient_scale, g);
+      blend(direction.view(), scale, momentum, m, g, device);
     }
     direction = newton_schulz(direction, options_.newton_schulz_steps);
-    kernels::axpby(stream, p, 1 - rate * decay, p, -rate * size, direction.view());
+    blend(p, scale, step, p, direction.view(), device);
   }
-  AdamW::update(others, gradient_scale);
+  AdamW::update(others, scale);
 }
 
 Tensor newton_schulz(const Tensor& x, int steps) {
@@ -441,10 +466,5 @@ Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
 }
 
 double gradient_norm(const std::vector<Tensor>& parameters) { return gradient_norm_tensor(parameters).item(); }
-
-double clip_scale(double norm, double limit) {
-  refuse_negative("clip_scale", {{"limit", limit}});
-  return limit == 0 || norm <= limit ? 1.0 : limit / norm;
-}
 
 }  // namespace poolgrad::nn

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "nn/gradient_scale.h"
 #include "nn/module.h"
 
 namespace poolgrad::nn {
@@ -37,7 +38,10 @@ class Optimizer {
   /// While a Graph records, nothing is counted: each replay is a step, with the learning rate that is set then, and
   /// needs the optimiser to be alive. Throws Error, changing nothing, where a parameter was moved to another device or
   /// cast since the optimiser was made.
-  void step(double gradient_scale = 1.0, CallSite = {});
+  void step(const GradientScale& gradient_scale = 1.0, CallSite = {});
+  /// For whoever has read that the last step's scale on the device was NaN: it is not counted. Throws Error where no
+  /// step was taken since the last call.
+  void step_was_skipped();
   /// Sets every gradient to none.
   void zero_grad();
 
@@ -75,8 +79,6 @@ class Optimizer {
     auto operator<=>(const Pace&) const = default;
   };
   const Pace& pace(std::size_t index) const { return paces_[index]; }
-  /// For optimisers whose numbers are those of the moment: throws Error while a Graph records.
-  void refuse_recording(const char* op) const;
   /// Zeros shaped like parameter `index` in its compute dtype, tagged Category::optimizer_state.
   Tensor add_state(std::size_t index, const std::string& what);
   const NamedTensors& parameters() const { return parameters_; }
@@ -86,7 +88,7 @@ class Optimizer {
     std::int64_t step;
     Tensor parameter, gradient;
   };
-  virtual void update(std::span<const Update> updates, double gradient_scale) = 0;
+  virtual void update(std::span<const Update> updates, const GradientScale& scale) = 0;
 
  private:
   /// Takes into the masters what others wrote into their parameters.
@@ -109,6 +111,7 @@ class Optimizer {
   double learning_rate_;
   std::int64_t steps_ = 0;
   std::vector<std::int64_t> parameter_steps_;
+  std::optional<std::vector<std::int64_t>> before_;  // the last step: those of the parameters
 };
 
 struct SGDOptions {
@@ -129,7 +132,7 @@ class SGD : public Optimizer {
   explicit SGD(NamedTensors parameters, SGDOptions options = {});
 
  private:
-  void update(std::span<const Update> updates, double gradient_scale) override;
+  void update(std::span<const Update> updates, const GradientScale& scale) override;
 
   SGDOptions options_;
   std::vector<Tensor> momentum_;  // empty without momentum
@@ -156,7 +159,7 @@ class AdamW : public Optimizer {
  protected:
   /// Moments of those parameters alone for which `takes` holds.
   AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredicate& takes);
-  void update(std::span<const Update> updates, double gradient_scale) override;
+  void update(std::span<const Update> updates, const GradientScale& scale) override;
 
  private:
   AdamWOptions options_;
@@ -176,11 +179,11 @@ struct LionOptions {
 /// every element moves by the rate, whatever its gradient, and there is one moment to keep.
 class Lion : public Optimizer {
  public:
-  /// Throws ValueError for negative options and betas outside [0, 1). Steps of it cannot be recorded (Graph).
+  /// Throws ValueError for negative options and betas outside [0, 1).
   explicit Lion(NamedTensors parameters, LionOptions options = {});
 
  private:
-  void update(std::span<const Update> updates, double gradient_scale) override;
+  void update(std::span<const Update> updates, const GradientScale& scale) override;
 
   LionOptions options_;
   std::vector<Tensor> momentum_;
@@ -201,12 +204,11 @@ struct MuonOptions {
 /// al. 2024). The factor gives an update the size of AdamW's, so that one rate serves both (Liu et al. 2025).
 class Muon : public AdamW {
  public:
-  /// Throws ValueError as AdamW, for a momentum outside [0, 1), and for less than one step of Newton and Schulz. Steps
-  /// of it cannot be recorded (Graph).
+  /// Throws ValueError as AdamW, for a momentum outside [0, 1), and for less than one step of Newton and Schulz.
   explicit Muon(NamedTensors parameters, MuonOptions options = {});
 
  private:
-  void update(std::span<const Update> updates, double gradient_scale) override;
+  void update(std::span<const Update> updates, const GradientScale& scale) override;
 
   MuonOptions options_;
   std::vector<Tensor> momentum_;  // undefined for what AdamW takes
@@ -229,8 +231,5 @@ double usual_learning_rate(OptimizerKind kind);
 double gradient_norm(const std::vector<Tensor>& parameters);
 /// The same as a one-element f64 tensor where the parameters are, which nobody waits for.
 Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters);
-/// What Optimizer::step() should multiply gradients by so that their norm is at most `limit`: min(1, limit / norm).
-/// A limit of 0 means no clipping. Throws ValueError for a negative limit.
-double clip_scale(double norm, double limit);
 
 }  // namespace poolgrad::nn

@@ -50,6 +50,8 @@ class PrivatePool {
   /// The pool, which may have what is left of the device's budget until settle() is called.
   CachingAllocator& open() {
     give_budget_back();
+    // What the step has used eagerly is what it needs here; of its caches, such as attention programs, nothing goes.
+    shared().trim(shared().statistics().reserved_bytes.current);
     const std::size_t budget = shared().budget(), page = shared().memory().granularity();
     const std::size_t kept = std::max<std::size_t>(shared().statistics().reserved_bytes.current, page);
     shared().set_budget(std::min(budget, kept));
@@ -209,16 +211,33 @@ class Between {
 
 }  // namespace
 
-void Graph::capture(const std::function<void()>& step) {
+void Graph::check_free() const {
   if (StreamCapture::current() != nullptr) throw Error("[graph] a step is being recorded in this thread already");
   if (switched_on("POOLGRAD_SYNC"))
     throw Error("[graph] under POOLGRAD_SYNC=1 every launch is waited for, which is not possible in a recorded step");
+}
+
+void Graph::capture(const std::function<void()>& step) {
+  check_free();
+  impl_->forget();
+  rehearse(step);
+  record(step);
+}
+
+void Graph::rehearse(const std::function<void()>& step) {
+  check_free();
+  const PrivatePool& memory = *impl_->memory;
+  const Between between(memory.shared(), current_stream(memory.stream().device), memory.stream());
+  const StreamGuard guard(memory.stream());
+  step();
+}
+
+void Graph::record(const std::function<void()>& step) {
+  check_free();
   impl_->forget();
   PrivatePool& memory = *impl_->memory;
   const Between between(memory.shared(), current_stream(memory.stream().device), memory.stream());
   const StreamGuard guard(memory.stream());
-  step();
-
   CachingAllocator& own = memory.open();
   struct Recording {
     explicit Recording(Graph& graph) { recording_graph = &graph; }

@@ -22,7 +22,12 @@ namespace poolgrad {
 /// eager steps would. Reads by the host and copies from it are refused.
 ///
 ///   Graph graph(device);
-///   graph.capture([&] { loss = model.loss(batch); loss.backward(); optimizer.step(); optimizer.zero_grad(); });
+///   graph.capture([&] {
+///     loss = model.loss(batch);
+///     loss.backward();
+///     optimizer.step(nn::clip_scale(nn::gradient_norm_tensor(model.parameters()), 1.0));
+///     optimizer.zero_grad();
+///   });
 ///   while (next(batch)) graph.replay();  // batch.copy_from(...) between them
 class Graph {
  public:
@@ -38,6 +43,9 @@ class Graph {
   /// replay(). Work of this thread on the device's current stream is ordered before and after. What `step` throws is
   /// thrown on; nothing is recorded then, and all else is usable. A graph can record anew, which forgets what it has.
   void capture(const std::function<void()>& step);
+  /// The first of these calls alone, and the second, which needs one before.
+  void rehearse(const std::function<void()>& step);
+  void record(const std::function<void()>& step);
   /// Queues the recorded work, behind that of the current stream and before whatever is queued there then. Throws Error
   /// where nothing is recorded.
   void replay();
@@ -57,6 +65,8 @@ class Graph {
   void before_replay(std::function<void()> action);
 
  private:
+  void check_free() const;
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };

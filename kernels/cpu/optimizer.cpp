@@ -1,5 +1,6 @@
 #include "kernels/definition/optimizer.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/kernels.h"
@@ -22,6 +23,13 @@ void for_all_vectors(std::int64_t n, const Body& body) {
   });
 }
 
+/// The options with the scale that is in memory; false where that skips the step.
+template <class Options>
+bool take_scale(Options& options) {
+  if (options.device_scale != nullptr) options.gradient_scale = *options.device_scale;
+  return options.device_scale == nullptr || !std::isnan(options.gradient_scale);
+}
+
 template <template <class> class Step, class Options>
 void write_step(const Options& options, void* to) {
   const RecordedStep<Step> both(options);
@@ -33,8 +41,11 @@ void write_step(const Options& options, void* to) {
 
 void write_recorded(const AdamW& options, void* to) { write_step<AdamWStep>(options, to); }
 void write_recorded(const Sgd& options, void* to) { write_step<SgdStep>(options, to); }
+void write_recorded(const WeightedSum& numbers, void* to) { write_step<WeightedSumStep>(numbers, to); }
 
-void on_cpu::adamw(Stream, const AdamW& options, std::span<const AdamWOperands> all) {
+void on_cpu::adamw(Stream, const AdamW& given, std::span<const AdamWOperands> all) {
+  AdamW options = given;
+  if (!take_scale(options)) return;
   for (const auto& [parameter, gradient, first_moment, second_moment] : all)
     with_floating_type(parameter.dtype, [&]<class S>(S) {
       using T = Compute<S>;
@@ -54,7 +65,9 @@ void on_cpu::adamw(Stream, const AdamW& options, std::span<const AdamWOperands> 
     });
 }
 
-void on_cpu::sgd(Stream, const Sgd& options, std::span<const SgdOperands> all) {
+void on_cpu::sgd(Stream, const Sgd& given, std::span<const SgdOperands> all) {
+  Sgd options = given;
+  if (!take_scale(options)) return;
   for (const auto& [parameter, gradient, momentum] : all)
     with_floating_type(parameter.dtype, [&]<class S>(S) {
       using T = Compute<S>;
@@ -76,6 +89,13 @@ void on_cpu::sgd(Stream, const Sgd& options, std::span<const SgdOperands> all) {
         simd::store_partial(p + i, x, count);
       });
     });
+}
+
+void on_cpu::weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, const View& x, const View& y) {
+  const double scale = numbers.device_scale != nullptr ? *numbers.device_scale : 1.0;
+  if (std::isnan(scale)) return copy(stream, out, x);
+  const WeightedSumStep<double> step(numbers);
+  axpby(stream, out, step.of_x(), x, step.of_y(scale), y);
 }
 
 }  // namespace poolgrad::kernels

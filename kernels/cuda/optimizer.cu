@@ -58,8 +58,12 @@ POOLGRAD_HD void update_pack(const typename cuda::TensorTable<Operands>::Entry& 
 
 template <class T, std::size_t Operands, class Step>
 __global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operands> table,
-                               const __grid_constant__ Step given, const Step* recorded) {
-  const Step step = recorded != nullptr ? *recorded : given;
+                               const __grid_constant__ Step given, const Step* recorded, const double* scale) {
+  Step step = recorded != nullptr ? *recorded : given;
+  if (scale != nullptr) {
+    if (*scale != *scale) return;  // NaN
+    step.scale = static_cast<T>(*scale);
+  }
   const auto& tensor = table.of_block(blockIdx.x);
   const std::int64_t begin = (static_cast<std::int64_t>(blockIdx.x) - tensor.first_block) * piece;
   const std::int64_t end = begin + piece < tensor.count ? begin + piece : tensor.count;
@@ -77,9 +81,10 @@ __global__ void update_tensors(const __grid_constant__ cuda::TensorTable<Operand
 template <class T, std::size_t Operands, class Step>
 class Updates {
  public:
-  Updates(const char* op, Stream stream, const Step& step, const Step* recorded)
-      : op_(op), stream_(stream), step_(step), recorded_(recorded) {
+  Updates(const char* op, Stream stream, const Step& step, const Step* recorded, const double* scale)
+      : op_(op), stream_(stream), step_(step), recorded_(recorded), scale_(scale) {
     if (recorded != nullptr) cuda::check_operand(op, stream, recorded);
+    if (scale != nullptr) cuda::check_operand(op, stream, scale);
   }
   void add(const View* const (&operands)[Operands]) {
     table_.add(op_, stream_, operands, piece, cuda::pack<T>);
@@ -87,7 +92,8 @@ class Updates {
   }
   void launch() {
     if (table_.size == 0) return;
-    cuda::launch(op_, &update_tensors<T, Operands, Step>, {{table_.blocks}, {256}}, stream_, table_, step_, recorded_);
+    cuda::launch(op_, &update_tensors<T, Operands, Step>, {{table_.blocks}, {256}}, stream_, table_, step_, recorded_,
+                 scale_);
     table_ = {};
   }
 
@@ -96,6 +102,7 @@ class Updates {
   Stream stream_;
   Step step_;
   const Step* recorded_;
+  const double* scale_;
   cuda::TensorTable<Operands> table_;
 };
 
@@ -103,7 +110,8 @@ class Updates {
 template <std::size_t Operands, template <class> class Step, class Options, class Each, class Add>
 void update_all(const char* op, Stream stream, const Options& options, std::span<const Each> all, const Add& add) {
   const auto run = [&]<class T>(T) {
-    Updates<T, Operands, Step<T>> updates(op, stream, Step<T>(options), recorded_step<Step, T>(options.recorded));
+    Updates<T, Operands, Step<T>> updates(op, stream, Step<T>(options), recorded_step<Step, T>(options.recorded),
+                                          options.device_scale);
     for (const Each& each : all)
       if (compute_dtype(each.parameter.dtype) == dtype_of<T>) add(updates, each);
     updates.launch();
@@ -112,7 +120,32 @@ void update_all(const char* op, Stream stream, const Options& options, std::span
   run(double{});
 }
 
+template <class T>
+struct WeightedElements {
+  WeightedSumStep<T> given;
+  const WeightedSumStep<T>* recorded;
+  const double* scale;
+
+  POOLGRAD_HD void operator()(std::int64_t, const T* in, T* out) const {
+    const WeightedSumStep<T>& step = recorded != nullptr ? *recorded : given;
+    const double now = scale != nullptr ? *scale : 1.0;
+    const T a = step.of_x(), b = step.of_y(now);
+    out[0] = now != now ? in[0] : a * in[0] + b * in[1];
+  }
+};
+
 }  // namespace
+
+void on_cuda::weighted_sum(Stream stream, const View& out, const WeightedSum& numbers, const View& x, const View& y) {
+  for (const void* const there : {numbers.recorded, static_cast<const void*>(numbers.device_scale)})
+    if (there != nullptr) cuda::check_operand("weighted_sum", stream, there);
+  with_floating_compute_type(x.dtype, [&]<class T>(T) {
+    cuda::for_each_element<T>(
+        "weighted_sum", stream, std::array{out}, std::array{x, y},
+        WeightedElements<T>{WeightedSumStep<T>(numbers), recorded_step<WeightedSumStep, T>(numbers.recorded),
+                            numbers.device_scale});
+  });
+}
 
 void on_cuda::adamw(Stream stream, const AdamW& options, std::span<const AdamWOperands> all) {
   update_all<4, AdamWStep>("adamw", stream, options, all, [](auto& updates, const AdamWOperands& each) {

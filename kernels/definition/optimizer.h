@@ -68,6 +68,18 @@ struct SgdStep {
   }
 };
 
+/// The numbers of a WeightedSum.
+template <class T>
+struct WeightedSumStep {
+  double a, b;
+  bool of_gradient;
+
+  explicit WeightedSumStep(const WeightedSum& o) : a(o.a), b(o.b), of_gradient(o.of_gradient) {}
+
+  POOLGRAD_HD T of_x() const { return static_cast<T>(a); }
+  POOLGRAD_HD T of_y(double scale) const { return static_cast<T>(of_gradient ? b * scale : b); }
+};
+
 /// The same step for parameters of either compute type: what a replay writes to device memory.
 template <template <class> class Step>
 struct RecordedStep {

@@ -213,10 +213,14 @@ std::vector<std::int64_t> prompt_from(const Corpus& corpus, std::int64_t context
   return {tokens.begin(), tokens.end()};
 }
 
-void take_statistics(const CachingAllocator& pool, TrainResult& result) {
-  const Statistics statistics = pool.statistics();
-  result.peak_live_bytes = statistics.allocated_bytes.peak;
-  result.peak_reserved_bytes = statistics.reserved_bytes.peak;
+void take_statistics(const Trainer& trainer, TrainResult& result) {
+  const CachingAllocator& pool = trainer.pool();
+  const Statistics statistics = pool.statistics(), recorded = trainer.recorded_memory();
+  const auto peak = [](const auto& own, const auto& of_recorded) {  // a recorded step has its memory for itself
+    return std::max(own.peak, own.current + of_recorded.peak);
+  };
+  result.peak_live_bytes = peak(statistics.allocated_bytes, recorded.allocated_bytes);
+  result.peak_reserved_bytes = peak(statistics.reserved_bytes, recorded.reserved_bytes);
   result.hit_rate = statistics.hit_rate();
   result.allocation_hash = pool.sequence_hash();
   for (std::size_t i = 0; i < category_count; ++i) result.bytes_by_category[i] = statistics.category_bytes[i].peak;
@@ -252,7 +256,9 @@ HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& pr
     std::optional<ScopeStatus> within;
     if (options.live && (result.steps.empty() || result.steps.back().milliseconds > 2000))
       within.emplace(progress, fmt::format("step {}/{}", trainer.steps_done() + 1, steps));
-    if (options.trace_step && !result.step_trace && (result.steps.size() == 1 || trainer.steps_done() + 1 == steps))
+    const std::size_t traced = trainer.options().graph ? 0 : 1;  // of recorded steps only the first asks the pool
+    if (options.trace_step && !result.step_trace &&
+        (result.steps.size() == traced || trainer.steps_done() + 1 == steps))
       result.steps.push_back(traced_step(trainer, result.step_trace));
     else
       result.steps.push_back(trainer.step());
@@ -269,7 +275,7 @@ HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& pr
     }
     const double done = static_cast<double>(record.step - first);
     const double eta = watch.seconds() / done * static_cast<double>(steps - record.step);
-    take_statistics(trainer.pool(), result);
+    take_statistics(trainer, result);
     if (reports && !options.quiet) progress.line(describe_step(trainer, result, eta));
     if (reports && options.reported) {
       result.seconds = watch.seconds();
@@ -340,7 +346,7 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
     result.by_text = last.by_text;
     result.validation_bytes = last.bytes;
   }
-  take_statistics(trainer.pool(), result);
+  take_statistics(trainer, result);
   if (options.memory != nullptr) {
     result.recomputed = options.memory->statistics();
     result.offload_failure = options.memory->offload_failure();

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <tuple>
 #include <utility>
 
 #include "allocator/error.h"
@@ -13,7 +11,6 @@
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/views.h"
 #include "nn/chunked.h"
-#include "nn/training/progress.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad::nn {
@@ -60,7 +57,7 @@ class NoParameters final : public Optimizer {
   NoParameters() : Optimizer({}, {.groups = {}, .may_be_empty = true}) {}
 
  private:
-  void update(std::span<const Update>, double) override {}
+  void update(std::span<const Update>, const GradientScale&) override {}
 };
 
 TrainerOptions with_rate(TrainerOptions options) {
@@ -70,18 +67,6 @@ TrainerOptions with_rate(TrainerOptions options) {
 
 std::optional<LossScaler> scaler_for(const TrainerOptions& options, Device device) {
   return options.loss_scale ? std::optional<LossScaler>(std::in_place, device, *options.loss_scale) : std::nullopt;
-}
-
-/// Two numbers of one device, which is waited for once. 0 on sim.
-std::pair<double, double> read_together(const Tensor& a, const Tensor& b) {
-  const MemoryScope scope("read_together", Category::workspace);
-  const Tensor both = Tensor::empty({2}, {.dtype = DType::f64, .device = a.device()});
-  const auto part = [&](std::int64_t i) { return both.alias(sliced(both.geometry(), 0, i, i + 1, 1)); };
-  part(0).copy_from(a);
-  part(1).copy_from(b);
-  if (both.device().is_sim()) return {0.0, 0.0};
-  const std::vector<double> read = both.to_vector<double>();
-  return {read[0], read[1]};
 }
 
 /// When it dies, the model has whole sequences, and trains if it did, also where an exception passes.
@@ -95,71 +80,6 @@ struct AsBefore {
 };
 
 }  // namespace
-
-TrainingStep::TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm, std::string operation,
-                           LossScaler* scaler, Ranks* ranks, std::vector<int> owners)
-    : model_(model),
-      optimizer_(optimizer),
-      clip_norm_(clip_norm),
-      operation_(std::move(operation)),
-      scaler_(scaler),
-      ranks_(ranks),
-      owners_(std::move(owners)),
-      pool_(allocator_for(device_of(model))),
-      device_allocations_(pool_.statistics().num_device_alloc) {
-  if (ranks_ == nullptr) return;
-  std::vector<Tensor> trained;
-  for (const Tensor& parameter : model.parameters())
-    if (parameter.requires_grad()) trained.push_back(parameter);
-  sums_ = ranks_->sum_gradients(trained);
-}
-
-StepRecord TrainingStep::run(double learning_rate, double tokens, const std::function<Tensor()>& loss) {
-  const Stopwatch watch;
-  pool_.begin_step();
-  StepRecord record{.step = steps_ + 1, .learning_rate = learning_rate};
-  Tensor value;
-  if (sums_) sums_->begin();
-  {
-    const Tensor total = loss();
-    value = total.detach();
-    const MemoryScope scope("backward", Category::gradient);
-    (scaler_ == nullptr ? total : scaler_->scaled(total * (1.0 / tokens))).backward();
-  }
-  if (sums_) sums_->finish();
-  double norm = 0;  // of the gradients as they are
-  std::tie(record.loss, norm) = read_together(value, gradient_norm_tensor(model_.parameters()));
-  if (ranks_ != nullptr) ranks_->sum({&record.loss, 1});
-  if (scaler_ != nullptr) record.loss_scale = scaler_->scale();
-  record.loss /= tokens;
-  record.gradient_norm = std::abs(norm) / (scaler_ == nullptr ? tokens : record.loss_scale);
-  if (!std::isfinite(record.loss) || (scaler_ == nullptr && !std::isfinite(norm)))
-    throw ValueError(fmt::format("[{}] step {} diverged: loss {}, gradient norm {}", operation_, record.step,
-                                 record.loss, record.gradient_norm));
-  optimizer_.set_learning_rate(learning_rate);
-  if (scaler_ == nullptr) {
-    optimizer_.step(clip_scale(record.gradient_norm, clip_norm_) / tokens);
-  } else {
-    scaler_->step(optimizer_, norm, clip_norm_);
-    record.skipped_steps = scaler_->state().skipped;
-  }
-  if (owners_.empty()) {
-    optimizer_.zero_grad();
-  } else {
-    for (Tensor& parameter : model_.parameters()) parameter.set_grad({});
-    ranks_->share_out(model_.parameters(), owners_);
-  }
-  ++steps_;
-
-  record.milliseconds = watch.milliseconds();
-  record.tokens_per_second = tokens / record.milliseconds * 1e3;
-  const Statistics statistics = pool_.statistics();
-  record.live_bytes = statistics.allocated_bytes.current;
-  record.reserved_bytes = statistics.reserved_bytes.current;
-  record.device_allocations = statistics.num_device_alloc - device_allocations_;
-  device_allocations_ = statistics.num_device_alloc;
-  return record;
-}
 
 Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options)
     : options_(with_rate(options)),
@@ -185,6 +105,7 @@ Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOpt
         fmt::format("[train] chunks must have at least 1 position (0: no chunks) and states be kept every "
                     "so many of them: chunk {}, store_every {}",
                     options.chunk, options.store_every));
+  if (options.graph) step_.record();
   if (options.ranks == nullptr) return;
   std::vector<std::int64_t> lengths{model_->config().context};
   for (const WindowPlan::Batch& batch : windows_.held_out(1)) lengths.push_back(batch.length);
@@ -318,16 +239,23 @@ TextWindows Trainer::share_of(std::vector<WindowPlace> places, std::int64_t leng
 StepRecord Trainer::step() {
   const std::int64_t context = model_->config().context;
   const auto tokens = static_cast<double>(options_.batch * context);
-  TextWindows batch;  // lives until the step is done
+  TextWindows own;  // lives until the step is done
+  TextWindows& batch = options_.graph ? recorded_batch_ : own;
   double bytes = 0;
   const AsBefore after{*model_};
-  StepRecord record = step_.run(schedule_.rate(step_.steps() + 1), tokens, [&] {
+  const auto prepare = [&] {
     std::vector<WindowPlace> places;
     for (std::int64_t row = 0; row < options_.batch; ++row) places.push_back(windows_.drawn(data_position_++));
     for (const double of_position : windows_.target_bytes(places, context)) bytes += of_position;
-    batch = share_of(places, context);
-    return loss_of(batch);
-  });
+    const TextWindows next = share_of(places, context);
+    if (!batch.tokens.defined()) {
+      batch = next;
+    } else {
+      batch.tokens.copy_from(next.tokens);
+      batch.targets.copy_from(next.targets);
+    }
+  };
+  StepRecord record = step_.run(schedule_.rate(step_.steps() + 1), tokens, prepare, [&] { return loss_of(batch); });
   if (average_) average_->update();
   record.loss *= tokens / bytes;
   return record;

@@ -1,5 +1,5 @@
-// Training: the step that every trainer takes, a trainer of language models on text, and a run from the first step to
-// its report: lines, validation, stopping, checkpoint, sample, files.
+// Training: a trainer of language models on text, and a run from the first step to its report: lines, validation,
+// stopping, checkpoint, sample, files.
 #pragma once
 
 #include <array>
@@ -22,58 +22,9 @@
 #include "nn/training/checkpoint.h"
 #include "nn/training/held_out.h"
 #include "nn/training/ranks.h"
+#include "nn/training/step.h"
 
 namespace poolgrad::nn {
-
-/// What a step found.
-struct StepRecord {
-  std::int64_t step = 0;     // counted from 1
-  double loss = 0;           // mean over the tokens of this step; of a Trainer: nats per byte
-  double gradient_norm = 0;  // of the mean, before clipping; not finite where the step was skipped
-  double learning_rate = 0;
-  double loss_scale = 1;           // of the backward pass
-  std::int64_t skipped_steps = 0;  // so far, by the loss scaler
-  double milliseconds = 0;         // forward, backward, update
-  double tokens_per_second = 0;
-  std::uint64_t live_bytes = 0;  // after the step
-  std::uint64_t reserved_bytes = 0;
-  std::uint64_t device_allocations = 0;  // since the step before
-};
-
-/// Forward, backward, clipped update. Model and optimiser must outlive it.
-class TrainingStep {
- public:
-  /// Gradients are clipped at the global norm `clip_norm` (0: never). Errors begin with "[operation]". A scaler, which
-  /// must outlive it too, scales the mean loss; steps whose gradients are not finite are then skipped. With ranks,
-  /// which must outlive it as well, loss, gradients and norm are those of all of them; `owners` says which rank's
-  /// optimiser has each of the model's parameters, which the others take over from it (none: every rank's has all).
-  TrainingStep(const Module& model, Optimizer& optimizer, double clip_norm = 1.0, std::string operation = "train",
-               LossScaler* scaler = nullptr, Ranks* ranks = nullptr, std::vector<int> owners = {});
-
-  /// `loss` returns the sum of the losses of `tokens` tokens (or their mean, with tokens = 1); the optimiser's gradient
-  /// scale takes the mean; with ranks, the sum of those that are here, of `tokens` on all ranks. Updates at the rate
-  /// and drops the gradients. The device is read once. Throws ValueError, updating nothing, where the loss is not
-  /// finite, and where gradients are not, unless the scaler skips the step.
-  StepRecord run(double learning_rate, double tokens, const std::function<Tensor()>& loss);
-
-  /// Steps done; set where a run goes on.
-  std::int64_t steps() const { return steps_; }
-  void set_steps(std::int64_t steps) { steps_ = steps; }
-  CachingAllocator& pool() const { return pool_; }
-
- private:
-  const Module& model_;
-  Optimizer& optimizer_;
-  double clip_norm_;
-  std::string operation_;
-  LossScaler* scaler_;
-  Ranks* ranks_;
-  std::vector<int> owners_;
-  std::unique_ptr<GradientSums> sums_;
-  CachingAllocator& pool_;
-  std::int64_t steps_ = 0;
-  std::uint64_t device_allocations_;
-};
 
 struct TrainerOptions {
   std::int64_t batch = 1;  // windows of a step, each as long as the model's context
@@ -95,6 +46,7 @@ struct TrainerOptions {
   /// the same ones. They share batches and sequences; must outlive the trainer. Null: none.
   Ranks* ranks = nullptr;
   bool shard_optimizer = false;  // each rank has the optimiser's state of its share of the parameters alone
+  bool graph = false;            // steps are recorded once and replayed: TrainingStep::record()
 };
 
 /// Trains a model on windows of text, of bytes or of tokens, each drawn by (seed, number of the window), of several
@@ -103,7 +55,8 @@ struct TrainerOptions {
 /// to AdamW.
 class Trainer {
  public:
-  /// Throws ValueError for what WindowPlan and EMA refuse, and for a text of more tokens than the model knows.
+  /// Throws ValueError for what WindowPlan, EMA and TrainingStep::record() refuse, and for a text of more tokens than
+  /// the model knows.
   Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
@@ -135,6 +88,8 @@ class Trainer {
   /// Of the optimiser, on this rank.
   std::uint64_t optimizer_bytes() const;
   CachingAllocator& pool() const { return step_.pool(); }
+  /// Of the pool of recorded steps.
+  Statistics recorded_memory() const { return step_.recorded_memory(); }
 
  private:
   /// What is here of the windows, of which the model is told.
@@ -162,6 +117,7 @@ class Trainer {
   Schedule schedule_;
   std::optional<LossScaler> scaler_;
   TrainingStep step_;
+  TextWindows recorded_batch_;      // that every recorded step reads
   std::int64_t data_position_ = 0;  // windows drawn so far
 };
 

@@ -4,7 +4,11 @@
 
 #include <array>
 #include <cmath>
+#include <cstdint>
+#include <deque>
+#include <vector>
 
+#include "kernels/elementwise.h"
 #include "tests/kernels/test_array.h"
 
 namespace poolgrad::kernels {
@@ -87,6 +91,46 @@ TEST(AdamW, ThreadsDoNotChangeABit) {
     parameter.fill([](std::int64_t) { return 1.0; });
     adamw({}, {}, std::array{AdamWOperands{parameter, gradient, first.zero(), second.zero()}});
   });
+}
+
+/// One call of each kernel that takes a gradient scale, of the number or of what `there` points at.
+std::vector<std::vector<std::uint8_t>> stepped(double number, const double* there) {
+  std::mt19937_64 random(1);
+  std::deque<TestArray> x;
+  for (int i = 0; i < 10; ++i) x.emplace_back(DType::f32, Shape{33}).random(random, 0, 2);
+  adamw({}, {.gradient_scale = number, .device_scale = there}, std::array{AdamWOperands{x[0], x[1], x[2], x[3]}});
+  sgd({}, {.momentum = 0.9, .gradient_scale = number, .device_scale = there},
+      std::array{SgdOperands{x[4], x[5], x[6]}});
+  sgd({}, {.gradient_scale = number, .device_scale = there}, std::array{SgdOperands{x[7], x[5], View{}}});
+  if (there != nullptr)
+    weighted_sum({}, x[8], {.a = 0.75, .b = 0.3, .of_gradient = true, .device_scale = there}, x[8], x[9]);
+  else
+    axpby({}, x[8], 0.75, x[8], 0.3 * number, x[9]);
+  std::vector<std::vector<std::uint8_t>> result;
+  for (const TestArray& one : x) result.push_back(one.bytes());
+  return result;
+}
+
+TEST(GradientScale, IsTheSameNumberFromMemory) {
+  const double scale = 0.37;
+  EXPECT_EQ(stepped(-1, &scale), stepped(scale, nullptr));
+}
+
+TEST(GradientScale, ThatIsNotANumberChangesNothing) {
+  const double nothing = std::nan("");
+  std::mt19937_64 random(1);
+  const auto after = stepped(1, &nothing);
+  for (const auto& bytes : after) EXPECT_EQ(bytes, TestArray(DType::f32, {33}).random(random, 0, 2).bytes());
+}
+
+TEST(WeightedSum, OfNumbersOfTheHostIsAxpby) {
+  std::mt19937_64 random(test_seed());
+  TestArray x(DType::f64, {33}), y(DType::f64, {33}), one(DType::f64, {33}), other(DType::f64, {33});
+  x.random(random), y.random(random);
+  const double scale = 3;
+  weighted_sum({}, one, {.a = 0.25, .b = -0.7, .device_scale = &scale}, x, y);  // y is no gradient
+  axpby({}, other, 0.25, x, -0.7, y);
+  EXPECT_EQ(one.bytes(), other.bytes());
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "nn/optimizer.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tensor/graph.h"
 #include "tests/tensor/support.h"
 #include "tests/test_seed.h"
 
@@ -265,6 +266,32 @@ TEST(CudaErrors, AfterRunningOutOfMemoryASmallerBatchTrainsOn) {
   }
   EXPECT_TRUE(failed_forward);
   EXPECT_TRUE(failed_backward);
+}
+
+TEST(CudaDevices, AStepThatIsRecordedOnOneCopiesNothingFromOrToTheOther) {
+  const Tensor here = ones({4}, {DType::f32, first}), there = ones({4}, {DType::f32, second});
+  Tensor target = zeros({4}, {DType::f32, second});
+  for (const bool from : {true, false}) {
+    int calls = 0;
+    EXPECT_EQ(error_of([&] {
+                Graph(first).capture([&] {
+                  if (++calls == 2) from ? void(to(there, first)) : void(target.copy_from(here + here));
+                });
+              }),
+              "[copy] a step that is being recorded on cuda:0 cannot copy between devices");
+  }
+  EXPECT_TRUE(bit_equal(to(there, first) + here, full({4}, 2.0))) << "afterwards they may";
+}
+
+TEST(CudaDevices, AGradientScaleOfOneServesParametersOfBoth) {
+  Tensor p = ones({3}, {DType::f32, first}).set_requires_grad(),
+         q = ones({3}, {DType::f32, second}).set_requires_grad();
+  p.set_grad(full({3}, 3.0, {DType::f32, first}));
+  q.set_grad(full({3}, 4.0, {DType::f32, second}));
+  SGD optimizer({{"p", p}, {"q", q}}, {.learning_rate = 1});
+  optimizer.step(clip_scale(full({}, 10.0, {DType::f64, first}), 5.0));
+  EXPECT_TRUE(bit_equal(p.detach(), full({3}, 1 - 0.5 * 3)));
+  EXPECT_TRUE(bit_equal(q.detach(), full({3}, 1 - 0.5 * 4)));
 }
 
 }  // namespace

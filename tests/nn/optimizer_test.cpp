@@ -5,12 +5,14 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <memory>
 
 #include "allocator/caching_allocator.h"
 #include "autograd/operators.h"
 #include "nn/layers.h"
 #include "nn/optimizer.h"
+#include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
 #include "tests/tensor/support.h"
@@ -468,6 +470,55 @@ TEST(GradientClipping, ScalesDownOnly) {
   EXPECT_DOUBLE_EQ(clip_scale(0.5, 1.0), 1.0);
   EXPECT_DOUBLE_EQ(clip_scale(100.0, 0.0), 1.0);
   EXPECT_THAT(error_of<ValueError>([] { clip_scale(1.0, -1.0); }), HasSubstr("must not be negative"));
+}
+
+TEST(GradientClipping, IsTheSameNumberWhereNobodyReadsTheNorm) {
+  const auto of = [](double norm, double limit) {
+    return clip_scale(full({}, norm, {.dtype = DType::f64}), limit).item();
+  };
+  for (const double norm : {0.0, 0.3, 1.0, std::nextafter(1.0, 2.0), 7.7, 1e300})
+    for (const double limit : {0.0, 0.1, 1.0, 3.0}) EXPECT_EQ(of(norm, limit), clip_scale(norm, limit)) << norm;
+  for (const double norm : {std::numeric_limits<double>::infinity(), std::nan("")})
+    for (const double limit : {0.0, 1.0}) EXPECT_TRUE(std::isnan(of(norm, limit))) << "a step to be skipped";
+  EXPECT_THAT(error_of<ValueError>([&] { of(1.0, -1.0); }), HasSubstr("must not be negative"));
+  EXPECT_THAT(error_of<DTypeError>([] { GradientScale(ones({})); }), HasSubstr("it must be f64: () f32 on cpu"));
+  EXPECT_THAT(error_of<ShapeError>([] { GradientScale(ones({2}, {.dtype = DType::f64})); }), HasSubstr("one number"));
+}
+
+/// Every optimiser with two parameters, after three steps.
+std::vector<Tensor> after_three_steps(OptimizerKind kind, const std::function<void(Optimizer&)>& step) {
+  Generator generator(4);
+  const NamedTensors parameters{{"matrix", randn({5, 3}, {}, generator).set_requires_grad()},
+                                {"vector", randn({7}, {}, generator).set_requires_grad()}};
+  std::unique_ptr<Optimizer> optimizer;
+  switch (kind) {
+    case OptimizerKind::adamw: optimizer = std::make_unique<AdamW>(parameters); break;
+    case OptimizerKind::sgd: optimizer = std::make_unique<SGD>(parameters, SGDOptions{.momentum = 0.9}); break;
+    case OptimizerKind::lion: optimizer = std::make_unique<Lion>(parameters); break;
+    case OptimizerKind::muon: optimizer = std::make_unique<Muon>(parameters); break;
+  }
+  for (int i = 0; i < 3; ++i) {
+    for (auto [name, parameter] : parameters) parameter.set_grad(randn(parameter.shape(), {}, generator));
+    step(*optimizer);
+  }
+  std::vector<Tensor> found{parameters[0].second.detach(), parameters[1].second.detach()};
+  for (const auto& [name, tensor] : optimizer->state()) found.push_back(tensor);
+  return found;
+}
+
+TEST(GradientScale, OfADeviceStepsToTheBitsOfTheNumberAndNotAtAllWhereItIsNone) {
+  const auto on_device = [](double number) { return full({}, number, {.dtype = DType::f64}); };
+  for (const auto kind : {OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::lion, OptimizerKind::muon}) {
+    const auto expected = after_three_steps(kind, [](Optimizer& optimizer) { optimizer.step(0.37); });
+    const auto found = after_three_steps(kind, [&](Optimizer& optimizer) {
+      optimizer.step(on_device(std::nan("")));
+      optimizer.step_was_skipped();
+      EXPECT_THAT(error_of<Error>([&] { optimizer.step_was_skipped(); }), HasSubstr("no step that could have been"));
+      optimizer.step(on_device(0.37));
+    });
+    for (std::size_t i = 0; i < expected.size(); ++i)
+      EXPECT_TRUE(bit_equal(found[i], expected[i])) << to_string(kind) << ", " << i;
+  }
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/kernels/cuda/twin.h"
 
 namespace poolgrad::kernels {
@@ -100,6 +102,38 @@ TEST(CudaOptimizer, WhatIsNotAlignedForAPackIsRightToo) {
     }
     adamw(stream, {.step = 1}, tensors.group<AdamWOperands>(part));
   });
+}
+
+TEST(CudaOptimizer, TakesItsGradientScaleFromTheDevice) {
+  std::mt19937_64 random(test_seed());
+  for (const double number : {0.37, std::nan("")}) {
+    TestArray scale(DType::f64, {1});
+    scale.fill([&](std::int64_t) { return number; });
+    const auto on = [](const View& view) { return view.as<const double>(); };
+    const Tensors moments({1025, 3, 20000, 5}, 2, random), buffers({1025, 3, 20000, 5}, 1, random),
+        none({1025, 3, 20000, 5}, 0, random);
+    expect_same(bits, moments.all(), {&scale}, [&](Stream stream, std::vector<View> views) {
+      const AdamW options{.gradient_scale = -1, .device_scale = on(views.back())};
+      views.pop_back();
+      adamw(stream, options, moments.group<AdamWOperands>(views));
+    });
+    for (const Tensors* const tensors : {&buffers, &none})
+      expect_same(bits, tensors->all(), {&scale}, [&](Stream stream, std::vector<View> views) {
+        const Sgd options{.momentum = tensors == &none ? 0.0 : 0.9, .device_scale = on(views.back())};
+        views.pop_back();
+        sgd(stream, options, tensors->group<SgdOperands>(views));
+      });
+    if (number == 0.37) scale.fill([](std::int64_t) { return 0.25; });  // products that fused or not are the same
+    for (const DType dtype : floats) {
+      TestArray x(dtype, {33, 7}), y(dtype, {33, 7}), out(dtype, {33, 7});
+      x.random(random), y.random(random), out.random(random);
+      for (const bool of_gradient : {true, false})
+        expect_same(bits, {&out}, {&x, &y, &scale}, [&](Stream stream, const std::vector<View>& v) {
+          weighted_sum(stream, v[0], {.a = 0.5, .b = 0.25, .of_gradient = of_gradient, .device_scale = on(v[3])}, v[1],
+                       v[2]);
+        });
+    }
+  }
 }
 
 }  // namespace

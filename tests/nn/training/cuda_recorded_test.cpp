@@ -1,0 +1,308 @@
+// Training steps that are recorded once and replayed have the bits of eager ones, on the emulated device: what they
+// clip, skip and draw, whatever the optimiser, and beside all that runs eagerly.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/emulation/device.h"
+#include "allocator/error.h"
+#include "autograd/autocast.h"
+#include "autograd/operators.h"
+#include "nn/layers.h"
+#include "nn/training/trainer.h"
+#include "tensor/compare.h"
+#include "tensor/creation.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::nn {
+namespace {
+
+using ::testing::HasSubstr;
+using testing_support::error_of;
+using testing_support::TemporaryFolder;
+
+constexpr Device emulated{DeviceType::cuda, 0};
+constexpr std::int64_t rows = 6;
+
+std::unique_ptr<Optimizer> optimizer_of(OptimizerKind kind, const NamedTensors& parameters) {
+  switch (kind) {
+    case OptimizerKind::sgd:
+      return std::make_unique<SGD>(parameters, SGDOptions{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
+    case OptimizerKind::lion: return std::make_unique<Lion>(parameters, LionOptions{});
+    case OptimizerKind::muon: return std::make_unique<Muon>(parameters, MuonOptions{});
+    case OptimizerKind::adamw: break;
+  }
+  return std::make_unique<AdamW>(parameters, AdamWOptions{.decay_matrices_only = true});
+}
+
+/// Two layers with dropout between them on a batch that is fixed tensors; `gain` multiplies the loss.
+struct Regression : Module {
+  explicit Regression(OptimizerKind kind, bool half = false)
+      : half_(half),
+        up_(12, 33, {}, {.device = emulated, .generator = &generator_}),
+        down_(33, 7, {}, {.device = emulated, .generator = &generator_}) {
+    add_module("up", up_);
+    add_module("down", down_);
+    optimizer = optimizer_of(kind, named_parameters());
+  }
+  void next_batch(int number) {
+    Generator data(5, static_cast<std::uint64_t>(number));
+    x_.copy_from(randn({rows, 12}, {}, data));
+    y_.copy_from(randn({rows, 7}, {}, data));
+  }
+  Tensor loss() {
+    const AutocastScope scope(half_ ? std::optional(DType::f16) : std::nullopt);
+    ++calls;
+    return sum(square(down_(dropout(gelu(up_(x_)), 0.25, generator_)) - y_)) * gain;
+  }
+  std::vector<Tensor> numbers() const {
+    std::vector<Tensor> all = parameters();
+    for (const auto& [name, tensor] : optimizer->state()) all.push_back(tensor);
+    return all;
+  }
+
+  std::unique_ptr<Optimizer> optimizer;
+  Tensor gain = ones({}, {DType::f32, emulated});
+  int calls = 0;
+
+ private:
+  const bool half_;
+  Generator generator_{3};
+  Linear up_, down_;
+  Tensor x_ = zeros({rows, 12}, {DType::f32, emulated}), y_ = zeros({rows, 7}, {DType::f32, emulated});
+};
+
+/// A regression and its step, eager or recorded.
+struct Training {
+  Training(OptimizerKind kind, bool recorded, double clip = 0.5, std::optional<LossScalerOptions> scale = {})
+      : model(kind, scale.has_value()) {
+    if (scale) scaler.emplace(emulated, *scale);
+    step.emplace(model, *model.optimizer, clip, "regression", scaler ? &*scaler : nullptr);
+    if (recorded) step->record();
+  }
+  StepRecord run(int number) {
+    return step->run(
+        0.02 / (1 + number % 4), rows, [&] { model.next_batch(number); }, [&] { return model.loss(); });
+  }
+  Regression model;
+  std::optional<LossScaler> scaler;
+  std::optional<TrainingStep> step;
+};
+
+void expect_alike(const StepRecord& found, const StepRecord& expected, const std::string& what) {
+  EXPECT_EQ(found.step, expected.step) << what;
+  EXPECT_EQ(found.loss, expected.loss) << what;
+  EXPECT_EQ(std::isfinite(found.gradient_norm), std::isfinite(expected.gradient_norm)) << what;
+  if (std::isfinite(expected.gradient_norm)) {
+    EXPECT_EQ(found.gradient_norm, expected.gradient_norm) << what;
+  }
+  EXPECT_EQ(found.loss_scale, expected.loss_scale) << what;
+  EXPECT_EQ(found.skipped_steps, expected.skipped_steps) << what;
+}
+
+void expect_alike(const Training& found, const Training& expected, const std::string& what) {
+  const std::vector<Tensor> a = found.model.numbers(), b = expected.model.numbers();
+  ASSERT_EQ(a.size(), b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(bit_equal(a[i], b[i])) << what << ", number " << i;
+  EXPECT_EQ(found.model.optimizer->steps(), expected.model.optimizer->steps()) << what;
+  EXPECT_EQ(found.model.optimizer->parameter_steps(), expected.model.optimizer->parameter_steps()) << what;
+}
+
+class RecordedStep : public ::testing::TestWithParam<OptimizerKind> {};
+
+TEST_P(RecordedStep, HasTheBitsOfAnEagerStep) {
+  for (const double clip : {0.0, 0.5, 1e9}) {
+    Training eager(GetParam(), false, clip), recorded(GetParam(), true, clip);
+    for (int i = 0; i < 12; ++i)
+      expect_alike(recorded.run(i), eager.run(i), "step " + std::to_string(i) + ", clip " + std::to_string(clip));
+    expect_alike(recorded, eager, to_string(GetParam()));
+    EXPECT_EQ(recorded.model.calls, 2) << "one that runs, one that is recorded";
+  }
+}
+
+TEST_P(RecordedStep, ThatDivergesUpdatesNothingAndCountsNothing) {
+  const auto set_gain = [](Training& training, double gain) { training.model.gain.fill(gain); };
+  Training eager(GetParam(), false), recorded(GetParam(), true);
+  for (int i = 0; i < 3; ++i) eager.run(i), recorded.run(i);
+  // The loss is too large itself, or its gradient alone is.
+  for (const double gain : {std::numeric_limits<double>::infinity(), 1e37}) {
+    std::string said[2];
+    for (Training* const each : {&eager, &recorded}) {
+      set_gain(*each, gain);
+      said[each == &recorded] = error_of<ValueError>([&] { each->run(3); });
+      set_gain(*each, 1.0);
+      each->model.optimizer->zero_grad();
+    }
+    EXPECT_THAT(said[1], HasSubstr("[regression] step 4 diverged: loss "));
+    EXPECT_EQ(said[1], said[0]);
+    expect_alike(recorded, eager, "after a step that diverged");
+  }
+  for (int i = 3; i < 6; ++i) expect_alike(recorded.run(i), eager.run(i), "going on");
+  expect_alike(recorded, eager, "at the end");
+}
+
+INSTANTIATE_TEST_SUITE_P(Optimizers, RecordedStep,
+                         ::testing::Values(OptimizerKind::adamw, OptimizerKind::sgd, OptimizerKind::lion,
+                                           OptimizerKind::muon),
+                         [](const auto& info) { return to_string(info.param); });
+
+TEST(RecordedStepWithAScaler, SkipsWhatAnEagerStepSkips) {
+  const LossScalerOptions options{.initial = 0x1p40, .growth = 3, .backoff = 0.3, .growth_interval = 3};
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::sgd}) {
+    Training eager(kind, false, 0.5, options), recorded(kind, true, 0.5, options);
+    StepRecord last;
+    for (int i = 0; i < 40; ++i) {
+      const StepRecord expected = eager.run(i);
+      expect_alike(last = recorded.run(i), expected, "step " + std::to_string(i));
+    }
+    EXPECT_GT(last.skipped_steps, 3) << "both while it falls and when it has grown too far";
+    EXPECT_LT(last.skipped_steps, 30);
+    expect_alike(recorded, eager, to_string(kind));
+    EXPECT_EQ(recorded.model.optimizer->steps(), 40 - last.skipped_steps);
+  }
+}
+
+TEST(RecordedStep, IsReadByTheHostOnce) {
+  Training recorded(OptimizerKind::muon, true);
+  for (int i = 0; i < 5; ++i) {
+    const std::uint64_t before = emulation::device(0).copies_to_host();
+    recorded.run(i);
+    EXPECT_EQ(emulation::device(0).copies_to_host() - before, 1u) << "step " << i;
+  }
+}
+
+TEST(RecordedStep, AsksItsPoolsForNothingFromTheThirdOn) {
+  Training recorded(OptimizerKind::adamw, true);
+  for (int i = 0; i < 3; ++i) recorded.run(i);
+  const std::uint64_t requests = recorded.step->recorded_memory().requests;
+  EXPECT_GT(requests, 20u);
+  for (int i = 3; i < 6; ++i) {
+    const StepRecord record = recorded.run(i);
+    EXPECT_EQ(record.device_allocations, 0u);
+    EXPECT_GE(record.reserved_bytes, recorded.step->recorded_memory().reserved_bytes.current);
+  }
+  EXPECT_EQ(recorded.step->recorded_memory().requests, requests);
+}
+
+TEST(RecordedStep, WhatCannotBeRecordedIsASentenceAndChangesNothing) {
+  Regression here(OptimizerKind::adamw);
+  Linear on_cpu(2, 2);
+  SGD sgd(on_cpu.named_parameters());
+  TrainingStep step(on_cpu, sgd, 1.0, "regression");
+  EXPECT_EQ(error_of<ValueError>([&] { step.record(); }),
+            "[regression] steps are recorded on CUDA devices alone, and the model is on cpu");
+
+  Training eager(OptimizerKind::adamw, false), recorded(OptimizerKind::adamw, true);
+  eager.run(0), recorded.run(0);
+  EXPECT_EQ(error_of<DeviceError>([&] {
+              recorded.step->run(0.1, rows, [&] {
+                const Tensor loss = recorded.model.loss();
+                return loss * loss.item();
+              });
+            }),
+            "[copy] a step that is being recorded on cuda:0 cannot be read by the host");
+  expect_alike(recorded, eager, "after a step that cannot be recorded");
+  EXPECT_EQ(error_of<ValueError>([&] { recorded.step->run(0.1, rows + 1, [&] { return recorded.model.loss(); }); }),
+            "[regression] recorded steps are of 6 tokens, and not of 7");
+}
+
+/// Each position sees itself and the one before.
+class OneBack : public SequenceMixer {
+ public:
+  Tensor forward(const Tensor& x, SequenceState*) override {
+    return (x + slice(cat({zeros({x.size(0), 1, x.size(2)}, x.options()), x}, 1), 1, 0, x.size(1))) / 2.0;
+  }
+};
+
+/// Twelve steps of a small language model, with everything that a run may have.
+struct Language {
+  Language(OptimizerKind kind, bool graph, Checkpointing checkpointing = {})
+      : trainer(
+            [&] {
+              auto model = std::make_unique<LanguageModel>(
+                  LanguageModelConfig{.context = 24, .layers = 2, .width = 16, .dropout = 0.1},
+                  [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                  ParameterOptions{.device = emulated, .generator = &generator});
+              model->set_checkpointing(checkpointing);
+              return model;
+            }(),
+            text(),
+            {.batch = 2,
+             .steps = 12,
+             .learning_rate = 0.02,
+             .generator = &generator,
+             .optimizer = kind,
+             .ema = 0.9,
+             .graph = graph}) {}
+  static Corpus text() {
+    std::vector<std::uint8_t> bytes;
+    for (int i = 0; i < 2000; ++i) bytes.push_back(static_cast<std::uint8_t>("abcab\n"[i * i % 6]));
+    const Text train(bytes);
+    return {train, train.part(0, 300)};
+  }
+  /// Losses, norms and rates up to step `last`, and held-out losses, which are computed eagerly in between.
+  std::vector<double> run_to(std::int64_t last) {
+    std::vector<double> found;
+    while (trainer.steps_done() < last) {
+      const StepRecord record = trainer.step();
+      found.insert(found.end(), {record.loss, record.gradient_norm, record.learning_rate});
+      if (record.step % 4 == 0) found.push_back(trainer.validate(2).loss);
+    }
+    return found;
+  }
+  Generator generator{3};
+  Trainer trainer;
+};
+
+TEST(RecordedTrainer, LearnsToTheBitWhatAnEagerOneLearns) {
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon, OptimizerKind::sgd}) {
+    Language eager(kind, false), recorded(kind, true);
+    EXPECT_EQ(recorded.run_to(12), eager.run_to(12)) << to_string(kind);
+    EXPECT_GT(recorded.trainer.recorded_memory().reserved_bytes.current, 0u);
+  }
+}
+
+TEST(RecordedTrainer, GoesOnFromACheckpointBitForBit) {
+  const TemporaryFolder folder;
+  for (const OptimizerKind kind : {OptimizerKind::adamw, OptimizerKind::muon}) {
+    Language whole(kind, false), half(kind, true), rest(kind, true);
+    const std::vector<double> all = whole.run_to(12);
+    std::vector<double> found = half.run_to(5);
+    half.trainer.save(folder.file("half"));
+    rest.trainer.resume(folder.file("half"));
+    const std::vector<double> then = rest.run_to(12);
+    found.insert(found.end(), then.begin(), then.end());
+    EXPECT_EQ(found, all) << to_string(kind);
+    // One that has been recorded already goes back to the checkpoint, too.
+    half.run_to(9);
+    half.trainer.resume(folder.file("half"));
+    EXPECT_EQ(half.run_to(12), then) << to_string(kind);
+  }
+}
+
+TEST(RecordedTrainer, ComputesAgainWhatCheckpointsLeaveOut) {
+  Language kept(OptimizerKind::adamw, false), again(OptimizerKind::adamw, true, Checkpointing::parse("block"));
+  EXPECT_EQ(again.run_to(6), kept.run_to(6));
+}
+
+TEST(RecordedTrainer, IsOfOneDevice) {
+  Generator generator(3);
+  EXPECT_EQ(error_of<ValueError>([&] {
+              Trainer(std::make_unique<LanguageModel>(
+                          LanguageModelConfig{.context = 24, .layers = 1, .width = 16},
+                          [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                          ParameterOptions{.generator = &generator}),
+                      Language::text(), {.graph = true});
+            }),
+            "[train] steps are recorded on CUDA devices alone, and the model is on cpu");
+}
+
+}  // namespace
+}  // namespace poolgrad::nn
