@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/fork.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/front/thread_cache.h"
@@ -112,18 +113,18 @@ class PrivatePools {
   using Filter = std::function<bool(void*)>;
 
   void begin(CachingAllocator& pool, poolgrad_pool_id id, Filter filter) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     open_.push_back({&pool, id, std::move(filter)});
     used_.store(true, std::memory_order_release);
   }
   void end(CachingAllocator& pool, poolgrad_pool_id id) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     std::erase_if(open_, [&](const Open& open) { return open.pool == &pool && open.id == id; });
   }
   void release(CachingAllocator& pool, poolgrad_pool_id id) {
     std::vector<std::pair<void*, Block>> free;
     {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       std::erase_if(blocks_, [&](const auto& entry) {
         const Block& block = entry.second;
         if (block.pool != &pool || !(block.id == id)) return false;
@@ -137,7 +138,7 @@ class PrivatePools {
 
   void* allocate(CachingAllocator& pool, std::size_t bytes, std::size_t alignment, Stream stream) {
     if (!used_.load(std::memory_order_acquire)) return pool.allocate(bytes, alignment, stream);
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     const auto open = std::ranges::find_if(open_, [&](const Open& candidate) {
       return candidate.pool == &pool &&
              (!candidate.filter || candidate.filter(reinterpret_cast<void*>(ThreadCaches::handle_of(stream))));
@@ -160,7 +161,7 @@ class PrivatePools {
   }
   void deallocate(CachingAllocator& pool, void* pointer, std::size_t bytes, std::size_t alignment, Stream stream) {
     if (used_.load(std::memory_order_acquire)) {
-      const std::lock_guard lock(mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       const auto entry = blocks_.find(pointer);
       if (entry != blocks_.end() && entry->second.pool == &pool && entry->second.live && entry->second.bytes == bytes) {
         entry->second.live = false;
@@ -186,7 +187,7 @@ class PrivatePools {
   };
 
   std::atomic<bool> used_ = false;
-  std::mutex mutex_;
+  ForkMutex mutex_;  // held while a pool is used
   std::vector<Open> open_;
   std::unordered_map<void*, Block> blocks_;
 };

@@ -61,9 +61,10 @@ struct AllocatorConfig {
   /// Never reuse another stream's memory because its work happens to be finished, which differs from run to run.
   bool deterministic = false;
   /// Cached pages that were not used for this many allocations and frees go back to the device; 0: they stay. Looked at
-  /// when memory is asked for: each time that the pool's mutex is taken, and at every 1024th hit in front of it.
+  /// when memory is asked for: each time that the pool's mutex is taken, and at every 1024th hit in front of it, or
+  /// after `decay` of them where that is less.
   std::size_t decay = 0;
-  /// The same for milliseconds, rounded up by a sixteenth; 0: they stay.
+  /// The same for milliseconds, rounded up by a sixteenth; 0: they stay. Alone, it leaves hits as fast as they are.
   std::size_t decay_ms = 0;
   /// Record a trace from the start, with a ring of this many events per thread; 0: not.
   std::size_t trace = 0;

@@ -1,7 +1,6 @@
 // The functions of CachingAllocator that must be fast. A hit takes no lock and does no atomic read-modify-write: it
 // looks up the thread's cache, enters it with plain stores, follows its routine or takes a block of exactly the right
 // size, and leaves.
-#include <algorithm>
 #include <bit>
 
 #include "allocator/base/address_sanitizer.h"
@@ -70,8 +69,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
   const ThreadState::KnownCache known = thread_state.cache_of(settings.place);
   if (known.pool != settings.id) return nullptr;
   ThreadCache& cache = *known.cache;
-  if (settings.decays &&
-      ++cache.hits % std::min<std::size_t>(1024, std::max<std::size_t>(settings.config.decay, 1)) == 0) [[unlikely]]
+  if (settings.decays && ++cache.hits % settings.hits_between_looks == 0) [[unlikely]]
     return nullptr;  // what is cached behind the hot path gets older, too
   const Inside inside(cache.flag);
   if (!inside) return nullptr;

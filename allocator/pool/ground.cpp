@@ -1,5 +1,6 @@
 #include "allocator/pool/ground.h"
 
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <cstdio>
@@ -10,6 +11,8 @@
 namespace poolgrad {
 
 namespace {
+
+constexpr std::size_t most_hits_between_looks = 1024;
 
 std::uint64_t next_pool_id() {
   static std::atomic<std::uint64_t> last = 0;
@@ -29,6 +32,7 @@ PoolSettings::PoolSettings(DeviceMemory& memory, const AllocatorConfig& wanted)
       tags(config.mode != AllocatorMode::lightweight),
       races(memory.detects_races()),
       decays(config.decay != 0 || config.decay_ms != 0),
+      hits_between_looks(config.decay != 0 ? std::min(config.decay, most_hits_between_looks) : most_hits_between_looks),
       magazines(config.magazines && !poison && !races && config.mode != AllocatorMode::none &&
                 config.mode != AllocatorMode::planned),
       routines(config.routines && !poison && !races && config.mode != AllocatorMode::none &&

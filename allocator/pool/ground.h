@@ -36,11 +36,12 @@ struct PoolSettings {
   const std::size_t page;
   const std::size_t large_page;
   const bool poison;
-  const bool tags;       // categories are told apart, counted and hashed
-  const bool races;      // the device wants to know who touches what
-  const bool decays;     // cached pages go back with age
-  const bool magazines;  // threads may keep blocks
-  const bool routines;   // and be answered from memory
+  const bool tags;                       // categories are told apart, counted and hashed
+  const bool races;                      // the device wants to know who touches what
+  const bool decays;                     // cached pages go back with age,
+  const std::size_t hits_between_looks;  // which is looked at behind so many hits of a thread
+  const bool magazines;                  // threads may keep blocks
+  const bool routines;                   // and be answered from memory
 };
 
 struct Ground {

@@ -28,6 +28,17 @@ struct Post {
 
 std::string name(int rank) { return "rank " + std::to_string(rank); }
 
+/// ": what it says", where it says anything.
+std::string reason_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    return std::string(": ") + exception.what();
+  } catch (...) {
+    return {};
+  }
+}
+
 /// In order with the streams of both ends, which may be those of two devices.
 void move(const Post& to, const Post& from) {
   const auto bytes = [](const Message& message) { return View{message.data, DType::u8, 1, {message.bytes}, {1}}; };
@@ -130,10 +141,12 @@ void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
   try {
     if (source.message.bytes > 0) move(target, source);
     lock.lock();
-  } catch (const std::exception& exception) {
+  } catch (...) {
+    // Whatever it is: nobody waits for a copy that has ended.
     lock.lock();
     mine.state = other.state = Post::State::open;
-    failure_ = "a message from " + name(from) + " to " + name(to) + " was lost: " + exception.what();
+    if (failure_.empty())
+      failure_ = "a message from " + name(from) + " to " + name(to) + " was lost" + reason_of(std::current_exception());
     changed_.notify_all();
     throw;
   }

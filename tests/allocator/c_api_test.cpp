@@ -4,7 +4,12 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -214,6 +219,60 @@ TEST_F(CInterface, KeepsThePrivatePoolsOfGraphs) {
   EXPECT_NE(allocate(5000, 9, captured), mine) << "what comes after the capture is not the graph's";
   ASSERT_EQ(CALL(poolgrad_release_pool)(POOLGRAD_SIM, 9, graph), 0);
   EXPECT_EQ(statistics(POOLGRAD_SIM, 9)["allocation.all.current"], 3);
+}
+
+TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside) {
+  const poolgrad_pool_id graph{0, 8};
+  struct Filter {
+    std::atomic<bool> inside = false, forks = false;
+    static int accepts(void*, void* context) {
+      auto& self = *static_cast<Filter*>(context);
+      self.inside = true;
+      while (!self.forks) std::this_thread::yield();
+      // fork() waits for this, however long it takes; a child that did not find a mutex locked for ever.
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      return 1;
+    }
+  } filter;
+  const auto allocate = CALL(poolgrad_host_malloc);
+  const auto release = CALL(poolgrad_host_free);
+  release(allocate(5000, 0, nullptr), 5000, 0, nullptr);
+  ASSERT_EQ(CALL(poolgrad_begin_pool)(POOLGRAD_CPU, 0, graph, Filter::accepts, &filter), 0) << last_error();
+  std::atomic<bool> over = false;
+  std::thread thread([&] {
+    void* block = allocate(5000, 0, nullptr);
+    while (!over) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    release(block, 5000, 0, nullptr);
+  });
+  while (!filter.inside) std::this_thread::yield();
+  filter.forks = true;
+  const pid_t child = fork();
+  if (child == 0) {
+    void* block = allocate(5000, 0, nullptr);
+    std::memset(block, 1, 5000);
+    release(block, 5000, 0, nullptr);
+    void* again = allocate(5000, 0, nullptr);
+    const bool kept = again == block;
+    release(again, 5000, 0, nullptr);
+    _exit(kept && CALL(poolgrad_release_pool)(POOLGRAD_CPU, 0, graph) == 0 ? 0 : 1);
+  }
+  int status = 0;
+  pid_t ended = 0;
+  for (int waited = 0; waited < 3000 && ended == 0; ++waited) {
+    ended = waitpid(child, &status, WNOHANG);
+    if (ended == 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  if (ended == 0) {
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+  }
+  over = true;
+  thread.join();
+  EXPECT_EQ(ended, child) << "it waits for a thread that it does not have";
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  EXPECT_EQ(CALL(poolgrad_end_pool)(POOLGRAD_CPU, 0, graph), 0);
+  EXPECT_EQ(CALL(poolgrad_release_pool)(POOLGRAD_CPU, 0, graph), 0);
+  EXPECT_EQ(statistics(POOLGRAD_CPU, 0)["requested_bytes.all.current"], 0) << "the child's doings are its own";
 }
 
 TEST_F(CInterface, FindsNothingToRecordForAForeignPointer) {

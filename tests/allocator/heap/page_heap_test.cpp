@@ -420,6 +420,26 @@ TEST_P(PageHeapTest, GivesPagesBackWithTime) {
   EXPECT_EQ(pool_->statistics().reserved_bytes.current, 8 * page);
 }
 
+TEST_P(PageHeapTest, GivesPagesBackWithTimeWhileMagazinesOrARoutineServeNearlyEverything) {
+  for (const bool routines : {false, true}) {
+    make_pool({.routines = routines, .decay_ms = 20});
+    void* block = allocate(*pool_, 8 * page);
+    void* wall = allocate(*pool_, page / 2);
+    deallocate(*pool_, block, 8 * page);
+    const auto hit = [&](int pairs) {
+      for (int i = 0; i < pairs; ++i) deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
+    };
+    hit(3000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    hit(3000);
+    const Statistics statistics = pool_->statistics();
+    EXPECT_LE(statistics.reserved_bytes.current, page) << "each 1024th hit looks at the clock";
+    // One in 1024 is not a hit, and what a routine needs to be found again after a release.
+    EXPECT_GT(routines ? statistics.routine_hits + statistics.magazine_hits : statistics.magazine_hits, 5000u);
+    deallocate(*pool_, wall, page / 2);
+  }
+}
+
 TEST_P(PageHeapTest, ReleasesWhatWasUsedLeastRecentlyOfBothArenas) {
   for (const bool transient_first : {false, true}) {
     make_pool({.budget = 4 * page});

@@ -1,13 +1,19 @@
 // A ring whose ranks live on two emulated devices, or on one and the host, under a race detector: the bits of a ring on
 // one device, and what must not be done in one sentence.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <latch>
+#include <string>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "attention/ring/ring.h"
 #include "autograd/operators.h"
+#include "tests/attention/attend_support.h"
 #include "tests/attention/ring/ring_support.h"
+#include "tests/mma_allowed.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::attention::testing_support {
@@ -105,6 +111,35 @@ TEST(RingOnDevices, RanksOfAGroupExchangeFromDeviceToDevice) {
   EXPECT_TRUE(all_close(join_shards(parts, Layout::striped), want, 1e-5, 1e-5));
 }
 
+TEST(RingOnDevices, HearsOfAMessageThatWasLostByWhateverIsThrown) {
+  // What a rank on the host sends to a device goes by way of pinned memory, of which there is none left.
+  CachingAllocator& pinned = pinned_allocator_for(first);
+  pinned.trim();
+  pinned.set_budget(1);
+  pinned.set_out_of_memory_callback([](std::size_t, int) -> bool { throw 42; });
+  Tensor there = zeros({8}, {DType::f32, first});
+  std::vector<float> out(8, 1.0F), in(8);
+  const auto message = [](std::vector<float>& values) { return Message{values.data(), 32}; };
+  LocalGroup group(2);
+  std::latch offered(1);
+  std::string heard;
+  const auto body = [&](Communicator& c, int) {
+    if (c.rank() == 0) {
+      const auto transfer = c.start({}, 1, message(out), 1, message(in));
+      offered.count_down();
+      heard = error_of<Error>([&] { transfer->wait(); });
+    } else {  // takes it, and moves it
+      offered.wait();
+      c.start({first, 0}, 0, {there.view().data, 32}, 0, {there.view().data, 32})->wait();
+    }
+  };
+  EXPECT_THROW(group.run(1, body), int);
+  EXPECT_THAT(heard,
+              ::testing::AnyOf("[exchange] a message from rank 0 to rank 1 was lost", "[exchange] rank 1 failed"));
+  pinned.set_out_of_memory_callback({});
+  pinned.set_budget(0);
+}
+
 TEST(RingOnDevices, SaysWhatItCannotDo) {
   LocalGroup group(2, Progress::turns);
   Tensor out = zeros({8}, {DType::f32, first}), in = zeros({8}, {DType::f32, first});
@@ -123,6 +158,49 @@ TEST(RingOnDevices, SaysWhatItCannotDo) {
               ring_attend(q, q, q, Pattern::dense(), LocalGroup(1).communicator(0), options);
             }),
             "[ring_attend] a rank computes where its tensors are: devices are for ring_attend_all");
+}
+
+TEST(RingOnDevices, ByTensorCoresIsTheWholeWithinItsRounding) {
+  const Call call = rounded(make_call({1, 150, 150, 4, 2, 16, 32}), DType::bf16);
+  const Pattern pattern = Pattern::causal() & Pattern::window(120, 0);
+  const auto run = [&](Layout layout, Device home, const std::vector<Device>& devices) {
+    return outcome_of(call, [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions&) {
+      const RingOptions options{.layout = layout, .devices = devices};
+      const auto [out, lse] = ring_attend_all(to(q, home), to(k, home), to(v, home), pattern, 3, options);
+      return Attended{to(out, cpu), to(lse, cpu)};
+    });
+  };
+  const auto same = [](const Outcome& a, const Outcome& b) {
+    for (std::size_t i = 0; i < 5; ++i)
+      if (!bit_equal(parts(a)[i].second, parts(b)[i].second)) return false;
+    return true;
+  };
+  const oracle::Multiplicity m = oracle::both(oracle::causal(), oracle::window(120, 0));
+  const Outcome want = defined(call, m), rounding = rounding_of(call, m, DType::bf16);
+  for (const Layout layout : layouts) {
+    const Outcome portable = run(layout, first, {});
+    const MmaAllowed allowed;
+    const Outcome one = run(layout, first, {});
+    EXPECT_FALSE(same(one, portable)) << to_string(layout) << ": weights are rounded";
+    EXPECT_EQ(difference(one, want, 2e-5, rounding, 0x1p-8), "") << to_string(layout);
+    EXPECT_TRUE(same(run(layout, first, {first, second}), one)) << to_string(layout);
+  }
+}
+
+TEST(RingOnDevices, ByTensorCoresAsksForWhatARingOfASimulatedDeviceAsksFor) {
+  const MmaAllowed allowed;
+  const RingInputs in = ring_inputs({1, 150, 150, 4, 2, 16, 32}, DType::bf16);
+  const auto asked_on = [&](Device device) {
+    const Tensor q = to(in.q, device).detach().set_requires_grad(), k = to(in.k, device), v = to(in.v, device);
+    CachingAllocator& pool = allocator_for(device);
+    pool.trim();
+    pool.reset_sequence_hash();
+    pool.reset_peaks();
+    const Tensor out = ring_attend_all(q, k, v, Pattern::causal(), 3, {.layout = Layout::zigzag}).out;
+    sum(out).backward();
+    return std::pair{pool.sequence_hash(), pool.statistics().requested_bytes.peak};
+  };
+  EXPECT_EQ(asked_on(first), asked_on(sim));
 }
 
 }  // namespace
