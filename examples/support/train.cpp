@@ -132,6 +132,10 @@ void TrainOptions::check() const {
   if (checkpoint == "budget" && budget.empty()) refuse("--checkpoint budget needs --budget");
   if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
     refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
+  if (graph && profile) refuse("--profile waits for every kernel of a step, and --graph launches it as a whole");
+  if (graph && checkpoint_policy() == "budget")
+    refuse("--graph records what is computed again, which --checkpoint budget decides anew in each step");
+  if (graph && !offload.empty()) refuse("--offload reads from the device, which a step recorded by --graph cannot");
   nn::parse_tokenizer(tokenizer);
   model().check();
   pattern();
@@ -278,7 +282,8 @@ std::unique_ptr<nn::Trainer> TrainOptions::make_trainer(nn::Corpus learned, Devi
                                                           .schedule = nn::Schedule::parse(schedule),
                                                           .ema = ema,
                                                           .ranks = ranks.get(),
-                                                          .shard_optimizer = shard_optimizer});
+                                                          .shard_optimizer = shard_optimizer,
+                                                          .graph = graph});
 }
 
 /// Options take their values in the order in which they are added: --preset is to be the first, for all others to go
@@ -341,6 +346,9 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
   app.add_option("--profile-trace", o.profile_trace, "Chrome trace of those steps to write: kernels and memory")
       ->needs(profile);
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
+  app.add_flag("--graph", o.graph,
+               "On a GPU: record a step and launch it as a whole from then on; the same numbers, faster where a model is "
+               "small");
   app.add_option("--parallel", o.parallel,
                  "What the ranks that mpirun or srun has started share: ring (every sequence), data (the batch), "
                  "ring:R,data:D (both), or none");

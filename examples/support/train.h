@@ -76,6 +76,7 @@ struct TrainOptions {
   bool profile = false;  // a few steps by kernel, and no run
   bool live = false;     // the page is written at each line, too, and reloads itself
   bool quiet = false;
+  bool graph = false;  // steps are recorded once and replayed; no part of the configuration, as it changes no number
   std::string parallel = "none";  // or what the ranks that mpirun has started share: parallel::Grid
   bool shard_optimizer = false;   // optimiser states divided among them
   /// This process among them, made by the program; null: none. No part of the configuration, as any number of ranks

@@ -51,7 +51,7 @@ std::string describe_run(const PreparedRun& run) {
       "text     {} files, {} to train on, {} held out:{}\n"
       "{}"
       "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
-      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}",
+      "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}",
       corpus.files, format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
       describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers,
       o.width, o.heads, o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
@@ -64,7 +64,7 @@ std::string describe_run(const PreparedRun& run) {
       o.chunk ? fmt::format(", in chunks of {}", o.chunk) : "", o.budget.empty() ? "" : ", budget " + o.budget,
       o.checkpoint_policy() == "none" ? "" : ", checkpoints by " + o.checkpoint_policy(),
       o.offload.empty() ? "" : ", offload to " + o.offload,
-      o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "",
+      o.tile ? fmt::format(", feed-forward in tiles of {}", o.tile) : "", o.graph ? ", steps recorded" : "",
       o.ranks ? fmt::format("\nranks    {}: {}{}", o.ranks->size(), to_string(o.ranks->grid()),
                             o.shard_optimizer ? ", optimiser states divided" : "")
               : "");
@@ -105,6 +105,7 @@ nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer
           {"checkpoint", o.checkpoint_policy()},
           {"offload", o.offload},
           {"tile", o.tile},
+          {"graph", o.graph},
           {"ranks", o.ranks ? o.ranks->size() : 1},
           {"parallel", o.ranks ? to_string(o.ranks->grid()) : "none"},
           {"shard_optimizer", o.shard_optimizer},

@@ -20,7 +20,9 @@ void train_or_advise(const TrainOptions& options, std::ostream& out, bool live, 
     if (options.profile) return tools.profile(options, out);
     train(options, out, live, options.html.empty() ? RunWatcher() : tools.page(options));
   } catch (const OutOfMemoryError& error) {
-    if (options.budget.empty() || options.ranks || options.device.starts_with("sim") || !options.resume.empty()) throw;
+    if (options.budget.empty() || options.ranks || options.graph || options.device.starts_with("sim") ||
+        !options.resume.empty())
+      throw;
     TrainOptions asked = options;
     asked.device = to_string(parse_device(options.device, "train"));
     const std::size_t enough = smallest_budget(asked, parse_bytes(options.budget));

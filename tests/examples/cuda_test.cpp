@@ -12,6 +12,7 @@
 #include "examples/plan/dry_run.h"
 #include "examples/recall/recall.h"
 #include "examples/support/train.h"
+#include "tests/mma_allowed.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::examples {
@@ -108,6 +109,27 @@ TEST_F(TrainOnCuda, AsksThePoolForWhatASimulatedGpuDoes) {
   }
 }
 
+TEST_F(TrainOnCuda, LearnsByTensorCoresWhatTheCpuLearnsAndAsksForWhatASimulatedGpuDoes) {
+  options_.dtype = "bf16";
+  options_.width = 64;  // 16 a head, the least that they take
+  options_.steps = 2;
+  for (const char* pattern : {"window", "dilated"}) {
+    options_.attention.attention = pattern;
+    const std::vector<double> portable = numbers(run("cuda"));
+    const MmaAllowed allowed;
+    const TrainResult there = run("cuda");
+    EXPECT_THAT(out_.str(), HasSubstr("attention by cuda cores, f16 and bf16: mma"));
+    EXPECT_NE(numbers(there), portable) << "weights are rounded, " << pattern;
+    EXPECT_EQ(numbers(run("cuda")), numbers(there)) << "again, " << pattern;
+    expect_alike(there, run("cpu"), 0.05, pattern);
+    const TrainResult planned = run("sim:4GiB");
+    EXPECT_EQ(there.allocation_hash, planned.allocation_hash) << pattern;
+    EXPECT_EQ(there.peak_live_bytes, planned.peak_live_bytes) << pattern;
+    EXPECT_EQ(there.peak_reserved_bytes, planned.peak_reserved_bytes) << pattern;
+    EXPECT_EQ(there.bytes_by_category, planned.bytes_by_category) << pattern;
+  }
+}
+
 TEST_F(TrainOnCuda, NeedsToTheByteWhatIsPlanned) {
   options_.budget = "1GiB";
   options_.checkpoint = "none";
@@ -142,6 +164,60 @@ TEST_F(TrainOnCuda, TrainsInChunksAndTiles) {
   options_.tile = 0;
   options_.chunk = 40;
   expect_alike(run("cuda"), whole, 1e-4, "chunk");
+}
+
+TEST_F(TrainOnCuda, HasTheSameBitsWhenItsStepsAreRecorded) {
+  options_.steps = 4;
+  const auto expect_same = [&](const std::string& what) {
+    options_.graph = false;
+    const TrainResult eager = run("cuda");
+    options_.graph = true;
+    const TrainResult recorded = run("cuda");
+    EXPECT_EQ(numbers(recorded), numbers(eager)) << what;
+    EXPECT_EQ(recorded.sample, eager.sample) << what;
+  };
+  for (const std::string& name : attention_names()) {
+    options_.attention.attention = name;
+    expect_same(name);
+  }
+  EXPECT_THAT(out_.str(), HasSubstr(", steps recorded"));
+  options_.attention.attention = "window";
+  for (const char* dtype : {"bf16", "f16"}) {
+    options_.dtype = dtype;
+    expect_same(dtype);
+  }
+  options_.dtype = "f32";
+  for (const char* optimizer : {"adamw", "sgd", "lion"}) {
+    options_.optimizer = optimizer;
+    expect_same(optimizer);
+  }
+  for (const char* policy : {"selective", "block"}) {
+    options_.checkpoint = policy;
+    expect_same(policy);
+  }
+  options_.checkpoint = "auto";
+  options_.dropout = 0;
+  options_.chunk = 20;
+  expect_same("chunks");
+}
+
+TEST_F(TrainOnCuda, SaysWhereStepsCannotBeRecorded) {
+  options_.graph = true;
+  EXPECT_EQ(error_of<ValueError>([&] { run("cpu"); }),
+            "[train] steps are recorded on CUDA devices alone, and the model is on cpu");
+  EXPECT_THAT(error_of<ValueError>([&] { run("sim:1GiB"); }), HasSubstr("and the model is on sim:"));
+  TrainOptions with = options_;
+  with.budget = "1GiB";
+  EXPECT_EQ(error_of<ValueError>([&] { run(with); }),
+            "[train] --graph records what is computed again, which --checkpoint budget decides anew in each step");
+  with = options_;
+  with.offload = folder_.file("");
+  EXPECT_EQ(error_of<ValueError>([&] { run(with); }),
+            "[train] --offload reads from the device, which a step recorded by --graph cannot");
+  with = options_;
+  with.profile = true;
+  EXPECT_EQ(error_of<ValueError>([&] { run(with); }),
+            "[train] --profile waits for every kernel of a step, and --graph launches it as a whole");
 }
 
 TEST_F(TrainOnCuda, GoesOnFromItsCheckpointBitForBitAndOnTheCpuToo) {
