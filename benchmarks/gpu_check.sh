@@ -39,7 +39,7 @@ attempt() {
   local status=0
   wait "$child" || status=$?
   child=
-  [ $status != 137 ] || status=124
+  if [ $status = 137 ] && [ $((SECONDS - before)) -ge "$1" ]; then status=124; fi  # it has not heard the first signal
   return $status
 }
 

@@ -109,7 +109,7 @@ function attention(  i, k, parts, kinds, row) {
     }
   for (i = 1; i <= many; ++i) {
     split(lines[i], parts, "/")
-    printf "%-48s  %-18s  %s\n", sprintf("%s %s %s, %d of %d heads", parts[2], parts[3], parts[4],
+    printf "%-54s  %-14s  %s\n", sprintf("%s %s %s, %d of %d heads", parts[2], parts[3], parts[4],
            number(lines[i], "queries"), number(lines[i], "heads")), speed[lines[i], 1], speed[lines[i], 2]
   }
 }
@@ -124,7 +124,7 @@ function steps(  i, k, kinds, row, shape) {
       shape = number(row, "B") ", " number(row, "T") ", " number(row, "C") ", " number(row, "L") ", " number(row, "H") \
               ", " number(row, "V")
       sub(/\/B:.*/, "", row)
-      printf "%-30s %-28s %s\n", row (k == 2 ? ", tensor cores" : ""), "(" shape ")", \
+      printf "%-42s %-28s %s\n", row (k == 2 ? ", tensor cores" : ""), "(" shape ")", \
         found[kinds[k], i, "error_message"] != "" ? found[kinds[k], i, "error_message"] : \
         sprintf("%9.2f ms %12.0f", found[kinds[k], i, "real_time"], found[kinds[k], i, "items_per_second"])
     }

@@ -2,7 +2,8 @@
 # shellcheck disable=SC2016 # what programs do is expanded when they do it
 # gpu_check_test.sh ROOT [REHEARSAL]: in which order ./run gpu-check does what, what ends it and what does not, and what it
 # says: on a machine that has an nvidia-smi, a compute-sanitizer and a PyTorch, and whose programs do as they are told. With
-# the folder REHEARSAL the programs that it has, which have the emulated device, are run in place of those.
+# the folder REHEARSAL the programs that it has, which have the emulated device, are run in place of those; SHOW=1 prints
+# what it says then.
 set -euo pipefail
 
 folder=$(mktemp -d)
@@ -104,7 +105,9 @@ if [ $# -gt 1 ]; then
     says "^bf16 $pattern forward, 48 of 2 heads +[0-9.]+ +[0-9.]+"
   done
   says '^training_step/f32 +\(1, 16, 32, 1, 2, 16\) +[0-9.]+ ms'
+  says '^training_step/f32/recorded +\(1, 16, 32, 1, 2, 16\) +[0-9.]+ ms'
   says '^training_step/bf16, tensor cores +\(1, 16, 32, 1, 2, 16\) +[0-9.]+ ms'
+  [ -z "${SHOW:-}" ] || cat "$folder/said"
   exit
 fi
 
