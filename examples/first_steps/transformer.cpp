@@ -23,10 +23,9 @@ struct Block : nn::Layer {
     add_module("feed_forward", feed_forward);
   }
   Tensor forward(const Tensor& x) override {
-    const std::int64_t batch = x.size(0), length = x.size(1);
-    const auto packed = split(reshape(project(before(x)), {batch, length, 3 * heads, width / heads}), 3, 2);
+    const auto packed = split(reshape(project(before(x)), {x.size(0), x.size(1), 3 * heads, width / heads}), 3, 2);
     const Tensor seen = attention::attend(packed[0], packed[1], packed[2], pattern).out;
-    const Tensor y = x + output(reshape(seen, {batch, length, width}));
+    const Tensor y = x + output(reshape(seen, x.shape()));
     return y + feed_forward(between(y));
   }
 };

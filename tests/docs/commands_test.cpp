@@ -358,7 +358,7 @@ TEST(Transcripts, OfTheCustomGradientAreWhatItPrints) {
   std::string shown;
   for (const Page& page : read_pages(POOLGRAD_SOURCE_DIR))
     for (const Piece& piece : pieces_of(page))
-      if (page.path == "README.md" && piece.kind == PieceKind::fence && piece.text.starts_with("soft_cap with cap"))
+      if (page.path == "README.md" && piece.kind == PieceKind::fence && piece.text.starts_with("a right backward"))
         shown = piece.text;
   EXPECT_EQ(without_numbers(trimmed(shown)), without_numbers(trimmed(printed)));
 }

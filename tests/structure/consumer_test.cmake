@@ -1,5 +1,5 @@
-# Installs the build to an empty prefix, then configures, builds and runs tests/consumer against it, and the first program of
-# docs/start.md as the page says.
+# Installs the build to an empty prefix, then configures, builds and runs tests/consumer and the first steps of examples/
+# against it, and the first program of docs/start.md as the page says.
 function(run_or_fail)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
@@ -10,7 +10,7 @@ endfunction()
 file(REMOVE_RECURSE ${FOLDER})
 run_or_fail(${CMAKE_COMMAND} --install ${BUILD} --prefix ${FOLDER}/prefix)
 run_or_fail(${CMAKE_COMMAND} -S ${CONSUMER} -B ${FOLDER}/build -G ${GENERATOR}
-  -DOWN_TEXT=${OWN_TEXT} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${FOLDER}/prefix -DCMAKE_BUILD_TYPE=Release)
+  -DEXAMPLES=${EXAMPLES} -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${FOLDER}/prefix -DCMAKE_BUILD_TYPE=Release)
 run_or_fail(${CMAKE_COMMAND} --build ${FOLDER}/build)
 run_or_fail(${FOLDER}/build/consumer)
 run_or_fail(${FOLDER}/build/consumer_of_one_floor)
@@ -20,6 +20,15 @@ run_or_fail(${FOLDER}/build/own_text ${FOLDER}/poolgrad.h 1)
 if(NOT EXISTS ${FOLDER}/poolgrad.h.safetensors)
   message(FATAL_ERROR "own_text saved no model")
 endif()
+file(GLOB first_steps ${EXAMPLES}/first_steps/*.cpp)
+list(LENGTH first_steps count)
+if(count LESS 5)
+  message(FATAL_ERROR "of five first steps there are ${count} in ${EXAMPLES}")
+endif()
+foreach(source ${first_steps})
+  cmake_path(GET source STEM program)
+  run_or_fail(${FOLDER}/build/${program})
+endforeach()
 
 run_or_fail(${CMAKE_COMMAND} -S ${FIRST} -B ${FOLDER}/first -G ${GENERATOR}
   -DCMAKE_CXX_COMPILER=${COMPILER} -DCMAKE_PREFIX_PATH=${FOLDER}/prefix)

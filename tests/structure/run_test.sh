@@ -20,8 +20,10 @@ tool cmake <<'CMAKE'
 echo "$*" >>"$NOTES"
 mkdir -p build/release/bin
 touch build/release/build.ninja
-printf '#!/bin/sh\n' >build/release/bin/train
-chmod +x build/release/bin/train
+for program in train mlp; do
+  printf '#!/bin/sh\necho %s "$@"\n' $program >build/release/bin/$program
+  chmod +x build/release/bin/$program
+done
 CMAKE
 for name in g++ ninja; do tool $name <<<$'#!/bin/sh\n'; done
 
@@ -59,3 +61,16 @@ POOLGRAD_CMAKE_OPTIONS=-DPOOLGRAD_CUDA=OFF told "or says not, of tests" POOLGRAD
 ! grep -q train_watched "$NOTES" || fail "train alone builds train_watched too"
 "$folder/run" train --steps 1 --html=page.html >/dev/null 2>&1
 grep -q -e '--target train train_watched' "$NOTES" || fail "train --html does not build train_watched"
+
+mkdir -p "$folder/examples/first_steps"
+echo 'int main(int argc, char** argv) {}' | tee "$folder/examples/train.cpp" >"$folder/examples/first_steps/mlp.cpp"
+echo 'int helper();' >"$folder/examples/picture.cpp"
+: >"$NOTES"
+[ "$("$folder/run" example mlp --seed 3 2>/dev/null)" = "mlp --seed 3" ] || fail "example mlp does not run it as told"
+grep -q -e '--target mlp$' "$NOTES" || fail "example mlp does not build it alone"
+: >"$NOTES"
+for name in '' picture ../train; do
+  answer=$("$folder/run" example $name 2>&1) && fail "example '$name' is taken for a program"
+  [[ $answer == *"there are: mlp train" ]] || fail "example '$name' does not say which there are: $answer"
+done
+[ ! -s "$NOTES" ] || fail "what is no example is built"

@@ -1,0 +1,45 @@
+// The programs that one reads first: there is one for each way in, and each is short and needs the library alone.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <sstream>
+
+#include "tests/tensor/support.h"
+
+namespace poolgrad::examples {
+namespace {
+
+std::set<std::string> first_steps() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(POOLGRAD_FIRST_STEPS))
+    names.insert(entry.path().filename());
+  return names;
+}
+
+TEST(FirstStepsSources, AreAPerceptronARecurrentNetworkATransformerAGradientAndAClientOfThePool) {
+  EXPECT_THAT(first_steps(), testing::ElementsAre("char_rnn.cpp", "custom_gradient.cpp", "mlp.cpp", "pool_client.cpp",
+                                                  "transformer.cpp"));
+}
+
+TEST(FirstStepsSources, HaveFewerThanSixtyLinesEach) {
+  for (const std::string& name : first_steps()) {
+    const std::string text = testing_support::read_bytes(POOLGRAD_FIRST_STEPS "/" + name);
+    EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 60) << name;
+  }
+}
+
+TEST(FirstStepsSources, IncludeTheLibraryAndTheStandardOneAlone) {
+  for (const std::string& name : first_steps()) {
+    std::istringstream lines(testing_support::read_bytes(POOLGRAD_FIRST_STEPS "/" + name));
+    for (std::string line; std::getline(lines, line);) {
+      if (!line.starts_with("#include")) continue;
+      EXPECT_THAT(line, testing::AnyOf("#include \"poolgrad.h\"", testing::MatchesRegex("#include <[a-z]+>"))) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::examples
