@@ -1,7 +1,7 @@
 // Kinds of attention beside each other: one text, one model, one budget of time.
 //
 //   compare                                                  causal, window and dilated, four minutes each
-//   compare --attention window,dilated --time 1min --text book.txt --html compare.html
+//   compare --attention window,dilated --budget 1min --text book.txt --html compare.html
 //   compare --attention causal,window --steps 200            so many steps in place of time
 //
 // Expected of four minutes at context 4096 on two cores: what is cheap takes more steps. `by position` says whether

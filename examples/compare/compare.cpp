@@ -48,6 +48,34 @@ void CompareOptions::check() const {
   }
 }
 
+namespace {
+
+/// A number of bytes with its unit: without one it might be anything.
+bool is_size(const std::string& text) {
+  try {
+    parse_bytes(text);
+    return text.find_first_not_of("0123456789. ") != std::string::npos;
+  } catch (const ValueError&) {
+    return false;
+  }
+}
+
+/// What has a unit of time is time, and what has one of bytes is memory; each is said once.
+void take_budgets(const std::vector<std::string>& budgets, bool has_time, CompareOptions& o) {
+  for (const std::string& budget : budgets) {
+    const bool is_time = parse_seconds(budget).value_or(0) > 0;
+    if (!is_time && !is_size(budget))
+      throw ValueError("[compare] --budget must be a time such as 4min or a size such as 512MiB, but is " + budget);
+    if (is_time ? has_time : !o.train.budget.empty())
+      throw ValueError(
+          fmt::format("[compare] the budget of {} is given twice: --budget {}", is_time ? "time" : "memory", budget));
+    (is_time ? o.time : o.train.budget) = budget;
+    has_time |= is_time;
+  }
+}
+
+}  // namespace
+
 int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) {
   o.train.attention.attention = "causal,window,dilated";
   o.train.dtype = "auto";
@@ -58,14 +86,19 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
   add_training_options(app, o.train);
   app.get_option("--attention")->description("Kinds to compare, with commas: causal, window, dilated, ...");
   app.get_option("--steps")->description("So many steps of each, in place of --time")->default_str("");
-  app.add_option("--time", o.time, "Time to train each, such as 90s, 4min or 1h");
+  auto* time = app.add_option("--time", o.time, "Time to train each, such as 90s, 4min or 1h");
   app.add_option("--device", o.train.device, computing_device_help);
-  app.add_option("--budget", o.train.budget, "Hard limit of the memory pool, such as 512MiB");
+  std::vector<std::string> budgets;
+  app.add_option("--budget", budgets,
+                 "Of time, such as 4min, the same as --time; of memory, such as 512MiB, a hard limit of the pool; or "
+                 "both, with a comma")
+      ->delimiter(',');
   app.add_option("--json", o.json, "Report to write, as JSON");
   app.add_option("--html", o.html, "Page to write, with curves over time and by position");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   const int code = parse_command_line(app, argc, argv);
   if (app.get_option("--steps")->count() > 0) o.train.given.insert("--steps");
+  if (code < 0) take_budgets(budgets, time->count() > 0, o);
   return code;
 }
 

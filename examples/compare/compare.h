@@ -23,7 +23,8 @@ struct CompareOptions {
   double seconds() const;
 };
 
-/// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+/// Reads the command line. Returns the exit code if the program is to end at once (--help, a fault), else -1. Throws
+/// ValueError, one sentence, for a --budget that is neither of time nor of memory, or twice of one.
 int parse_compare_options(int argc, const char* const* argv, CompareOptions& options);
 
 struct Compared {

@@ -39,10 +39,12 @@ char shown(char c) {
 /// What a text has taken.
 struct Written {
   std::string prompt = {}, text = {};
+  std::int64_t tokens = 0;
   std::size_t first = 0;            // bytes of the first token
   double reading = 0, writing = 0;  // seconds: the prompt and the first token after it; the others
 
   double bytes_per_second() const { return writing > 0 ? static_cast<double>(text.size() - first) / writing : 0; }
+  double tokens_per_second() const { return writing > 0 ? static_cast<double>(tokens - 1) / writing : 0; }
 };
 
 /// One model and its texts.
@@ -119,6 +121,7 @@ class Session {
       std::string token(next_token(first));
       token.resize(std::min(token.size(), static_cast<std::size_t>(options_.bytes) - written.text.size()));
       written.text += token;
+      ++written.tokens;
       if (first) {
         written.first = token.size();
         written.reading = watch.seconds();
@@ -132,10 +135,14 @@ class Session {
 
   std::string summary(const Written& w) const {
     const Statistics statistics = (*pool_).statistics();
+    const std::string tokens =
+        trained_.options.tokenizer == "bytes"
+            ? ""
+            : fmt::format("{} tokens, {} a second; ", w.tokens, nn::format_count(w.tokens_per_second()));
     return fmt::format(
-        "{} bytes, {} a second, after {} read in {}; {} of keys and values for {} positions{}; pool {} live, {} "
+        "{}{} bytes, {} a second, after {} read in {}; {} of keys and values for {} positions{}; pool {} live, {} "
         "reserved",
-        w.text.size(), nn::format_count(w.bytes_per_second()), w.prompt.size(), format_time(1e9 * w.reading),
+        tokens, w.text.size(), nn::format_count(w.bytes_per_second()), w.prompt.size(), format_time(1e9 * w.reading),
         format_bytes(writer_.cache_bytes()), writer_.positions(),
         writer_.restarts() ? fmt::format(", {} restart{}", writer_.restarts(), writer_.restarts() == 1 ? "" : "s") : "",
         format_bytes(statistics.allocated_bytes.current), format_bytes(statistics.reserved_bytes.current));
@@ -149,6 +156,8 @@ class Session {
             {"text", w.text},
             {"bytes", w.text.size()},
             {"bytes_per_second", w.bytes_per_second()},
+            {"tokens", w.tokens},
+            {"tokens_per_second", w.tokens_per_second()},
             {"prompt_seconds", w.reading},
             {"seconds", w.reading + w.writing},
             {"cache_bytes", writer_.cache_bytes()},
@@ -191,7 +200,8 @@ int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
                  "Positive logits of recent tokens are divided by it, negative ones multiplied");
   app.add_option("--penalty-window", o.sampler.penalty_window, "How many tokens are recent");
   app.add_option("--seed", o.sampler.seed, "Decides what is drawn");
-  app.add_option("--device", o.device, "cpu, cuda:N or auto (a GPU where there is one)");
+  app.add_option("--device", o.device,
+                 "cpu, cuda:N, auto (a GPU where there is one), or sim:SIZE, for its memory: the text means nothing");
   app.add_flag("--json", o.json, "Answer as JSON, and nothing else");
   return parse_command_line(app, argc, argv);
 }

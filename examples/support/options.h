@@ -73,8 +73,12 @@ void for_each_attention_setting(Options& o, F&& f) {
 template <class App>
 auto setting_adder(App& app) {
   return [&app](const std::string& name, auto& value, const std::string& help) {
-    auto* option = app.add_option("--" + name, value, help);
-    if constexpr (std::is_same_v<decltype(value), std::vector<std::int64_t>&>) option->delimiter(',');
+    if constexpr (std::is_same_v<decltype(value), bool&>) {
+      app.add_flag("--" + name, value, help);
+    } else {
+      auto* option = app.add_option("--" + name, value, help);
+      if constexpr (std::is_same_v<decltype(value), std::vector<std::int64_t>&>) option->delimiter(',');
+    }
   };
 }
 
@@ -95,11 +99,11 @@ inline constexpr const char* computing_device_help = "cpu, cuda:N, or auto: a GP
 struct Engines {
   std::string machine;  // "2 threads", "NVIDIA H100 80GB HBM3, compute capability 9.0, ..."
   std::string products, attention;
+  std::string reason = {};  // of the instruction set that attention uses; empty where there was no choice
 
   /// "2 threads, products by poolgrad, attention by avx512 (named by POOLGRAD_ISA)".
   std::string to_string() const;
 };
-  std::string reason = {};  // of the instruction set that attention uses; empty where there was no choice
 Engines engines_of(Device device);
 
 /// A device's pool, empty and with its peaks and hash reset at first, under a budget such as "512MiB" (empty: its own)

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "allocator/error.h"
+#include "examples/support/train_settings.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
 
@@ -50,36 +51,6 @@ std::string_view value_before(std::string_view name) {
   for (const auto& [later, before] : came_later)
     if (name == later) return before;
   return "";
-}
-
-/// Calls f(name, member, help) for every option that decides the numbers of a run.
-template <class Options, class F>
-void for_each_setting(Options& o, F&& f) {
-  f("tokenizer", o.tokenizer,
-    "What the model reads and writes: bytes, or bpe:N, N tokens of one byte or more that are learned from the text");
-  f("context", o.context, "Tokens that the model sees at once");
-  f("layers", o.layers, "Transformer blocks");
-  f("width", o.width, "Width of the model");
-  f("heads", o.heads, "Attention heads");
-  f("kv-heads", o.kv_heads, "Key and value heads (0: as many as heads)");
-  f("attention", o.attention.attention, fmt::format("{}", fmt::join(attention_names(), ", ")));
-  for_each_attention_setting(o.attention, f);
-  f("batch", o.batch, "Sequences per step");
-  f("chunk", o.chunk, "Positions that go through all layers at once, for sequences longer than memory (0: all)");
-  f("tile", o.tile, "Positions that feed-forward layers take at a time (0: all)");
-  f("steps", o.steps, "Training steps");
-  f("lr", o.lr, "Peak learning rate (0: muon 2e-2, adamw and lion 3e-3, sgd 0.1)");
-  f("optimizer", o.optimizer, "muon, adamw, sgd or lion");
-  f("schedule", o.schedule, "The learning rate after 20 steps of warm-up: cosine, linear, constant or wsd");
-  f("ema", o.ema,
-    "Decay of the moving average of the weights by which held-out text is judged and text is written, such as 0.999 "
-    "(0: none)");
-  f("dropout", o.dropout, "Dropout of embeddings and residual branches");
-  f("seed", o.seed, "Decides the split, the batches and the initial weights");
-  f("dtype", o.dtype,
-    "Activations: f32, f64, bf16, f16, or auto: bf16 on CPUs with AMX, else f32 (parameters: f64 for f64, else f32)");
-  f("autocast", o.autocast, "Products and attention between f32 activations: none, bf16 or f16");
-  f("loss-scale", o.loss_scale, "Of f16: the scale to begin with, none, or auto: 65536 where anything is f16");
 }
 
 /// Nanoseconds a byte: norms, activations and sums cost less, products of the widths that are trained here more.
@@ -138,6 +109,7 @@ void TrainOptions::check() const {
   if (graph && !offload.empty()) refuse("--offload reads from the device, which a step recorded by --graph cannot");
   nn::parse_tokenizer(tokenizer);
   model().check();
+  parse_heads(html_heads, model());
   pattern();
   loss_scaler();
   nn::parse_optimizer(optimizer);
@@ -146,6 +118,22 @@ void TrainOptions::check() const {
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + device + " has no bytes to save or resume");
+}
+
+std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const nn::LanguageModelConfig& model) {
+  std::vector<HeadName> heads;
+  for (const std::string& name : names) {
+    HeadName& head = heads.emplace_back();
+    const char* const last = name.data() + name.size();
+    const auto block = std::from_chars(name.data(), last, head.block);
+    const bool divided = block.ec == std::errc() && block.ptr != last && *block.ptr == ':';
+    const auto end = divided ? std::from_chars(block.ptr + 1, last, head.head) : block;
+    const bool there = head.block >= 0 && head.block < model.layers && head.head >= 0 && head.head < model.heads;
+    if (!divided || end.ec != std::errc() || end.ptr != last || !there)
+      throw ValueError(fmt::format("[train] --html-head must be BLOCK:HEAD from 0:0 to {}:{}, but is {}",
+                                   model.layers - 1, model.heads - 1, name));
+  }
+  return heads;
 }
 
 const std::vector<Preset>& presets() {
@@ -301,21 +289,18 @@ void add_presets(CLI::App& app, TrainOptions& o) {
     const auto named = [&](const Preset& preset) { return preset.name == name; };
     o.use(*std::find_if(presets().begin(), presets().end(), named));
   };
-  app.add_option_function<std::string>("--preset", take, help)->check(CLI::IsMember(names));
+  const CLI::Validator elsewhere(
+      [](const std::string& name) {
+        return name == "needle" ? "needle is a task of its own: ./run recall --preset needle" : std::string();
+      },
+      "");
+  app.add_option_function<std::string>("--preset", take, help)->check(elsewhere)->check(CLI::IsMember(names));
 }
 
 void add_training_options(CLI::App& app, TrainOptions& o) {
   add_presets(app, o);
   for_each_setting(o, setting_adder(app));
-  app.add_option("--store-every", o.store_every, "Chunks between two that states are kept for; the rest is run again");
-  app.add_option(
-      "--checkpoint", o.checkpoint,
-      "What is kept for backward, the rest being computed again: none (all is kept), selective (products and "
-      "attention), "
-      "block, sqrt, revolve or revolve:SLOTS (the inputs of some blocks), budget (what the budget has room for), or "
-      "auto: budget where there is one; the numbers stay the same");
-  app.add_option("--offload", o.offload, "Folder to move saved tensors to, rather than to compute them again");
-  app.add_option("--sample", o.sample, "Tokens of text to write at the end");
+  for_each_shared_setting(o, setting_adder(app));
 }
 
 int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
@@ -326,34 +311,11 @@ int parse_train_options(int argc, const char* const* argv, TrainOptions& o) {
                  "Files or folders to read, or PATH=WEIGHT: texts that windows are drawn from so often (default: the "
                  "C++ sources of Eigen)");
   add_training_options(app, o);
-  app.add_option("--device", o.device,
-                 "cpu, cuda:N, auto (a GPU where there is one), or sim:SIZE, a device of that capacity without "
-                 "arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
-  app.add_option("--budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
-  app.add_option("--save", o.save, "Checkpoint to write at the end, and when stopped");
-  app.add_option("--resume", o.resume,
-                 "Checkpoint to go on from, bit for bit; --steps, --lr and --schedule may differ from its own")
-      ->excludes("--preset");
-  app.add_flag("--other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
-  app.add_option("--stop-after", o.stop_after, "Save and stop after this step (0: never)");
-  app.add_option("--report", o.report, "Steps between lines");
-  app.add_option("--json", o.json, "Report to write, as JSON");
-  app.add_option("--csv", o.csv, "Steps to write, as CSV");
-  auto* html = app.add_option("--html", o.html, "Page to write at the end: curves, memory, attention, all options");
-  app.add_flag("--live", o.live, "Write the page at every line, too; it reloads itself")->needs(html);
-  auto* profile =
-      app.add_flag("--profile", o.profile, "Train a few steps and say what their kernels took; nothing else");
-  app.add_option("--profile-trace", o.profile_trace, "Chrome trace of those steps to write: kernels and memory")
-      ->needs(profile);
-  app.add_flag("--quiet", o.quiet, "Print nothing but errors");
-  app.add_flag("--graph", o.graph,
-               "On a GPU: record a step and launch it as a whole from then on; the same numbers, faster where a model is "
-               "small");
-  app.add_option("--parallel", o.parallel,
-                 "What the ranks that mpirun or srun has started share: ring (every sequence), data (the batch), "
-                 "ring:R,data:D (both), or none");
-  app.add_flag("--shard-optimizer", o.shard_optimizer,
-               "With --parallel: each rank has the optimiser's state of its share of the parameters alone (ZeRO 1)");
+  for_each_run_setting(o, setting_adder(app));
+  app.get_option("--resume")->excludes("--preset");
+  app.get_option("--live")->needs("--html");
+  app.get_option("--html-head")->needs("--html")->delimiter(',');
+  app.get_option("--profile-trace")->needs("--profile");
   const int code = parse_command_line(app, argc, argv);
   for (const CLI::Option* option : app.get_options())
     if (option->count() > 0) o.given.insert(option->get_single_name());

@@ -73,8 +73,9 @@ struct TrainOptions {
   std::int64_t report = 50;     // steps between lines
   std::int64_t sample = 300;    // tokens of text to write at the end
   std::string json, csv, html, profile_trace;
-  bool profile = false;  // a few steps by kernel, and no run
-  bool live = false;     // the page is written at each line, too, and reloads itself
+  std::vector<std::string> html_heads;  // of parse_heads(): large maps on the page
+  bool profile = false;                 // a few steps by kernel, and no run
+  bool live = false;                    // the page is written at each line, too, and reloads itself
   bool quiet = false;
   bool graph = false;  // steps are recorded once and replayed; no part of the configuration, as it changes no number
   std::string parallel = "none";  // or what the ranks that mpirun has started share: parallel::Grid
@@ -142,6 +143,13 @@ struct TrainedModel {
 };
 /// Throws FileError for a file that is no such checkpoint.
 TrainedModel load_trained_model(const std::string& path, Device device);
+
+/// A head of a model, counted from 0.
+struct HeadName {
+  std::int64_t block = 0, head = 0;
+};
+/// Those that "BLOCK:HEAD" name. Throws ValueError, one sentence, where the model has no such head.
+std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const nn::LanguageModelConfig& model);
 
 /// Adds the options that decide the numbers or the memory of a run to a command line: those that a plan shares.
 void add_training_options(CLI::App& app, TrainOptions& options);

@@ -7,7 +7,7 @@
 #include <ostream>
 
 #include "allocator/error.h"
-#include "examples/support/train.h"
+#include "examples/support/train_settings.h"
 #include "kernels/parallel.h"
 #include "nn/training/progress.h"
 
@@ -70,51 +70,37 @@ std::string describe_run(const PreparedRun& run) {
               : "");
 }
 
-/// "config" of the report.
+/// "config" of the report: every option, as what it came to, and what was found.
 nlohmann::ordered_json describe_configuration(const TrainOptions& o, nn::Trainer& trainer) {
+  nlohmann::ordered_json config;
+  config["text"] = o.text;
+  const auto take = [&](std::string name, const auto& value, const auto&) {
+    std::ranges::replace(name, '-', '_');
+    config[name] = value;
+  };
+  for_each_setting(o, take);
+  for_each_shared_setting(o, take);
+  for_each_run_setting(o, take);
+  config["kv_heads"] = o.model().kv_heads;
+  config["segments"] = o.attention.segments_for(o.context);
+  config["rates"] = o.attention.rates_for(o.context);
+  config["loss_scale"] = o.loss_scaler() ? nlohmann::ordered_json(o.loss_scaler()->initial) : nullptr;
+  config["checkpoint"] = o.checkpoint_policy();
+  config["parallel"] = o.ranks ? to_string(o.ranks->grid()) : "none";
   const Engines engines = engines_of(trainer.device());
-  return {{"text", o.text},
-          {"files", trainer.corpus().files},
-          {"train_bytes", trainer.corpus().train_bytes()},
-          {"held_out_bytes", trainer.corpus().held_out_bytes()},
-          {"tokenizer", o.tokenizer},
-          {"vocabulary", trainer.corpus().tokenizer->size()},
-          {"context", o.context},
-          {"layers", o.layers},
-          {"width", o.width},
-          {"heads", o.heads},
-          {"kv_heads", o.model().kv_heads},
-          {"attention", o.attention.attention},
-          {"pattern", o.attention.describe(o.context)},
-          {"window", o.attention.window},
-          {"batch", o.batch},
-          {"chunk", o.chunk},
-          {"store_every", o.store_every},
-          {"steps", o.steps},
-          {"lr", o.lr},
-          {"optimizer", o.optimizer},
-          {"schedule", o.schedule},
-          {"ema", o.ema},
-          {"dropout", o.dropout},
-          {"seed", o.seed},
-          {"dtype", o.dtype},
-          {"autocast", o.autocast},
-          {"loss_scale", o.loss_scaler() ? nlohmann::ordered_json(o.loss_scaler()->initial) : nullptr},
-          {"device", o.device},
-          {"budget", o.budget},
-          {"checkpoint", o.checkpoint_policy()},
-          {"offload", o.offload},
-          {"tile", o.tile},
-          {"graph", o.graph},
-          {"ranks", o.ranks ? o.ranks->size() : 1},
-          {"parallel", o.ranks ? to_string(o.ranks->grid()) : "none"},
-          {"shard_optimizer", o.shard_optimizer},
-          {"resume", o.resume},
-          {"parameters", trainer.model().parameter_count()},
-          {"threads", kernels::num_threads()},
-          {"machine", engines.machine},
-          {"gemm", engines.products},
-          {"instruction_set", engines.attention}};
+  const nlohmann::ordered_json found{{"pattern", o.attention.describe(o.context)},
+                                     {"files", trainer.corpus().files},
+                                     {"train_bytes", trainer.corpus().train_bytes()},
+                                     {"held_out_bytes", trainer.corpus().held_out_bytes()},
+                                     {"vocabulary", trainer.corpus().tokenizer->size()},
+                                     {"ranks", o.ranks ? o.ranks->size() : 1},
+                                     {"parameters", trainer.model().parameter_count()},
+                                     {"threads", kernels::num_threads()},
+                                     {"machine", engines.machine},
+                                     {"gemm", engines.products},
+                                     {"instruction_set", engines.attention}};
+  config.update(found);
+  return config;
 }
 
 TrainOptions completed(TrainOptions options) {

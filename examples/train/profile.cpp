@@ -44,15 +44,28 @@ std::string part_of(const KernelCall& call) {
   return part.empty() ? "(no scope)" : part;
 }
 
-std::vector<ProfileRow> rows_by(const std::vector<KernelCall>& calls, std::string (*name)(const KernelCall&)) {
+void add(ProfileRow& to, const ProfileRow& row) {
+  to.calls += row.calls;
+  to.nanoseconds += row.nanoseconds;
+  to.bytes += row.bytes;
+  to.operations += row.operations;
+  to.least_nanoseconds += row.least_nanoseconds;
+}
+
+/// What so much of something takes at so much a second.
+double nanoseconds_at(double amount, double a_second) { return a_second > 0 ? 1e9 * amount / a_second : 0; }
+
+std::vector<ProfileRow> rows_by(const std::vector<KernelCall>& calls, std::string (*name)(const KernelCall&),
+                                const StepProfile& ceilings) {
   std::map<std::string, ProfileRow> rows;
-  for (const KernelCall& call : calls) {
-    ProfileRow& row = rows[name(call)];
-    ++row.calls;
-    row.nanoseconds += static_cast<double>(call.nanoseconds);
-    row.bytes += call.bytes;
-    row.operations += call.operations;
-  }
+  for (const KernelCall& call : calls)
+    add(rows[name(call)], {.name = {},
+                           .calls = 1,
+                           .nanoseconds = static_cast<double>(call.nanoseconds),
+                           .bytes = call.bytes,
+                           .operations = call.operations,
+                           .least_nanoseconds = std::max(nanoseconds_at(call.operations, ceilings.most_operations),
+                                                         nanoseconds_at(call.bytes, ceilings.most_bytes))});
   std::vector<ProfileRow> result;
   for (auto& [text, row] : rows) {
     row.name = text;
@@ -128,9 +141,9 @@ StepProfile profile_steps(const TrainOptions& options, std::int64_t steps) {
     calls = profile.calls();
     result.trace = chrome_trace_of(pool.trace(), calls);
   }
-  result.kernels = rows_by(calls, name_of);
-  result.scopes = rows_by(calls, part_of);
   measure_ceilings(run.options, run.device, result);
+  result.kernels = rows_by(calls, name_of, result);
+  result.scopes = rows_by(calls, part_of, result);
   return result;
 }
 
@@ -144,35 +157,38 @@ std::string profile_text(const StepProfile& p) {
   const auto rate = [](double amount, double nanoseconds) {
     return amount > 0 && nanoseconds > 0 ? fmt::format("{:.1f}", amount / nanoseconds) : "";
   };
+  const auto bytes_of = [&](double bytes) {
+    return bytes > 0 ? format_bytes(static_cast<std::size_t>(bytes / steps)) : std::string();
+  };
+  const auto of_ceiling = [&](const ProfileRow& row) -> std::string {
+    if (!(row.least_nanoseconds > 0 && row.nanoseconds > 0)) return "";
+    const bool computes = nanoseconds_at(row.operations, p.most_operations) > nanoseconds_at(row.bytes, p.most_bytes);
+    return fmt::format("{} of {}", format_percent(row.least_nanoseconds / row.nanoseconds),
+                       computes ? "GFLOP/s" : "GB/s");
+  };
   const auto table_of = [&](const char* what, const std::vector<ProfileRow>& rows) {
-    Table table({what, "calls", "ms", "share", "GFLOP/s", "GB/s"});
-    const auto add = [&](const ProfileRow& row) {
+    Table table({what, "calls", "ms", "share", "bytes", "GFLOP/s", "GB/s", "of the ceiling"});
+    const auto show = [&](const ProfileRow& row) {
       table.add({row.name, fmt::format("{:.4g}", static_cast<double>(row.calls) / steps),
-                 fmt::format("{:.3f}", 1e-6 * row.nanoseconds / steps), share(row.nanoseconds),
-                 rate(row.operations, row.nanoseconds), rate(row.bytes, row.nanoseconds)});
+                 fmt::format("{:.3f}", 1e-6 * row.nanoseconds / steps), share(row.nanoseconds), bytes_of(row.bytes),
+                 rate(row.operations, row.nanoseconds), rate(row.bytes, row.nanoseconds), of_ceiling(row)});
     };
     ProfileRow others{.name = "others"};
-    for (std::size_t i = 0; i < rows.size(); ++i) {
-      if (i < rows_shown) {
-        add(rows[i]);
-        continue;
-      }
-      others.calls += rows[i].calls;
-      others.nanoseconds += rows[i].nanoseconds;
-      others.bytes += rows[i].bytes;
-      others.operations += rows[i].operations;
-    }
-    if (others.calls > 0) add(others);
+    for (std::size_t i = 0; i < rows.size(); ++i) i < rows_shown ? show(rows[i]) : add(others, rows[i]);
+    if (others.calls > 0) show(others);
     return table;
   };
   Table kernels = table_of("<kernel, of a step", p.kernels);
   kernels.rule();
   const double between = std::max(0.0, p.nanoseconds - in_kernels);
-  kernels.add({"between kernels", "", fmt::format("{:.3f}", 1e-6 * between / steps), share(between), "", ""});
-  kernels.add({"a step", "", fmt::format("{:.3f}", 1e-6 * p.nanoseconds / steps), share(p.nanoseconds), "", ""});
+  ProfileRow all;
+  for (const ProfileRow& row : p.kernels) add(all, row);
+  kernels.add({"between kernels", "", fmt::format("{:.3f}", 1e-6 * between / steps), share(between)});
+  kernels.add(
+      {"a step", "", fmt::format("{:.3f}", 1e-6 * p.nanoseconds / steps), share(p.nanoseconds), bytes_of(all.bytes)});
   if (p.most_operations > 0 || p.most_bytes > 0)
-    kernels.add(
-        {"this machine: a large product, a copy", "", "", "", rate(p.most_operations, 1e9), rate(p.most_bytes, 1e9)});
+    kernels.add({"this machine: a large product, a copy", "", "", "", "", rate(p.most_operations, 1e9),
+                 rate(p.most_bytes, 1e9)});
   return kernels.text() + "\n" + table_of("<part of the program", p.scopes).text();
 }
 

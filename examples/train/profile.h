@@ -15,6 +15,7 @@ struct ProfileRow {
   std::string name;
   std::int64_t calls = 0;
   double nanoseconds = 0, bytes = 0, operations = 0;
+  double least_nanoseconds = 0;  // at the ceiling that binds each call; 0 where ceilings are not known
 };
 
 struct StepProfile {

@@ -29,35 +29,39 @@ constexpr std::string_view run_style = R"(
 .tiles b { display: block; font-size: 1.35rem; font-variant-numeric: tabular-nums; }
 .charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); } .charts h2 { margin-top: 1.4rem; }
 .maps { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); }
-.maps svg { border: 1px solid var(--line); } .shades { image-rendering: pixelated; }
+.large { grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); margin-bottom: 1rem; }
+.large svg { max-width: 56rem; } .token { font: 8px ui-monospace, monospace; fill: var(--quiet); }
+.maps:not(.large) svg { border: 1px solid var(--line); } .shades { image-rendering: pixelated; }
 @media (prefers-color-scheme: dark) { .shades { filter: invert(1); } }
 .narrower { display: none; } @media (max-width: 40rem) { .narrower { display: block; } .wider { display: none; } }
 .quiet { color: var(--quiet); } .step svg { min-width: 40rem; }
 pre { background: var(--soft); padding: .8rem 1rem; overflow-x: auto; font-size: .85rem; line-height: 1.4; }
 pre i { font-style: normal; color: var(--quiet); }
-dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(13rem, 1fr)); gap: .3rem 1.6rem; font-size: .88rem; }
+dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: .3rem 1.6rem; font-size: .88rem; }
 dl div { border-bottom: 1px solid var(--line); padding: .15rem 0; } dt { color: var(--quiet); } dd { margin: 0; }
 )";
 
-/// A byte as a page can show it.
-std::string shown_byte(char c) {
+/// A byte as it can be read.
+std::string visible_byte(char c) {
   if (c == '\n') return "\\n";
   const auto byte = static_cast<unsigned char>(c);
-  return byte >= 0x20 && byte < 0x7f ? escaped(std::string(1, c)) : fmt::format("\\x{:02x}", byte);
+  return byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
 }
 
-/// A token: on one line.
-std::string shown_token(const std::string& token) {
+/// A token, of which at most so many bytes: on one line.
+std::string visible_token(const std::string& token, std::size_t most = std::string::npos) {
   std::string result;
-  for (const char c : token) result += shown_byte(c);
+  for (const char c : token.substr(0, most)) result += visible_byte(c);
   return result;
 }
+
+std::string shown_token(const std::string& token) { return escaped(visible_token(token)); }
 
 /// Text of bytes, which may be no UTF-8.
 std::string shown_text(const std::string& text) {
   std::string result;
-  for (const char c : text) result += c == '\n' || c == '\t' ? std::string(1, c) : shown_byte(c);
-  return result;
+  for (const char c : text) result += c == '\n' || c == '\t' ? std::string(1, c) : visible_byte(c);
+  return escaped(result);
 }
 
 Points points_of(const nn::TrainResult& result, double nn::StepRecord::*field) {
@@ -169,38 +173,65 @@ std::string row_title(const AttentionMap& map, const std::vector<std::string>& t
   return title;
 }
 
+/// Large maps have their text beside them and above; `cell` is the side of a weight.
 std::string map_svg(const AttentionMap& map, const std::vector<std::string>& text) {
-  const std::size_t length = text.size();
+  constexpr std::size_t cell = 10, most_characters = 8;
+  const std::size_t length = text.size(), side = cell * length;
   std::vector<unsigned char> shades;
   for (const double weight : map.weights)
     shades.push_back(static_cast<unsigned char>(std::lround(255 * std::sqrt(std::clamp(weight, 0.0, 1.0)))));
+  std::vector<std::string> names;
+  std::size_t margin = 0;
+  if (map.large) {
+    for (const std::string& token : text) {
+      names.push_back(visible_token(token, most_characters));
+      margin = std::max(margin, 6 + 5 * names.back().size());
+    }
+  }
   std::string svg = fmt::format(
-      "<div>block {0}, head {1}<svg viewBox=\"0 0 {2} {2}\" role=\"img\">"
-      "<image class=\"shades\" width=\"{2}\" height=\"{2}\" href=\"{3}\"/>\n",
-      map.block, map.head, length, image_url(shades, length));
+      "<div>block {0}, head {1}<svg viewBox=\"-{2} -{2} {3} {3}\" role=\"img\">"
+      "<image class=\"shades\" width=\"{4}\" height=\"{4}\" href=\"{5}\"/>\n",
+      map.block, map.head, margin, side + margin, side, image_url(shades, length));
+  for (std::size_t at = 0; at < names.size(); ++at)
+    svg += fmt::format(
+        "<text class=\"token\" text-anchor=\"end\" x=\"-3\" y=\"{0}\">{1}</text>"
+        "<text class=\"token\" transform=\"translate({0} -3) rotate(-90)\">{1}</text>\n",
+        cell * at + 8, escaped(names[at]));
   for (std::size_t row = 0; row < length; ++row)
-    svg += fmt::format("<rect class=\"place\" y=\"{}\" width=\"{}\" height=\"1\"><title>{}</title></rect>\n", row,
-                       length, row_title(map, text, row));
+    svg += fmt::format("<rect class=\"place\" y=\"{}\" width=\"{}\" height=\"{}\"><title>{}</title></rect>\n",
+                       cell * row, side, cell, row_title(map, text, row));
   return svg + "</svg></div>\n";
 }
 
 std::string map_section(const RunPage& page) {
   if (page.maps.empty()) return "";
-  std::string html = "<div class=\"maps\">\n";
-  for (const AttentionMap& map : page.maps) html += map_svg(map, page.map_tokens);
+  std::string large, small;
+  for (const AttentionMap& map : page.maps) (map.large ? large : small) += map_svg(map, page.map_tokens);
+  if (!large.empty()) large = "<div class=\"maps large\">\n" + large + "</div>\n";
   return section(
       "What heads look at",
       fmt::format("The {} {} below, read as a text of their own: a row for each position, what it takes from those "
                   "before it to the right; shades are square roots of weights.",
                   page.map_tokens.size(), unit(page)),
-      html + "</div>\n<pre>" + shown_text(fmt::format("{}", fmt::join(page.map_tokens, ""))) + "</pre>\n");
+      large + "<div class=\"maps\">\n" + small + "</div>\n<pre>" +
+          shown_text(fmt::format("{}", fmt::join(page.map_tokens, ""))) + "</pre>\n");
+}
+
+std::string option_text(const Json& value) {
+  if (value.is_boolean()) return value.get<bool>() ? "on" : "off";
+  if (value.is_array()) {
+    std::string text;
+    for (const Json& one : value) text += (text.empty() ? "" : ", ") + option_text(one);
+    return text.empty() ? "none" : text;
+  }
+  const std::string text = value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump();
+  return text.empty() ? "none" : text;
 }
 
 std::string option_list(const Json& config) {
   std::string html = "<dl>\n";
   for (const auto& [name, value] : config.items()) {
-    const std::string text = value.is_string() ? value.get<std::string>() : value.is_null() ? "" : value.dump();
-    if (!text.empty()) html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escaped(name), escaped(text));
+    html += fmt::format("<div><dt>{}</dt><dd>{}</dd></div>\n", escaped(name), escaped(option_text(value)));
   }
   return html + "</dl>\n";
 }
@@ -224,7 +255,8 @@ std::vector<std::int64_t> map_tokens(nn::Trainer& trainer, const std::string& te
   return tokens;
 }
 
-std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector<std::int64_t>& tokens) {
+std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector<std::int64_t>& tokens,
+                                         const std::vector<HeadName>& chosen) {
   std::vector<AttentionMap> maps;
   if (trainer.device().is_sim() || tokens.empty()) return maps;
   nn::LanguageModel& model = trainer.model();
@@ -234,16 +266,22 @@ std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector
     model.eval();
     const std::vector<Tensor> weights =
         model.mixing_weights(from_data(tokens, {1, static_cast<std::int64_t>(length)}, trainer.device()));
-    for (std::size_t block = 0; block < std::min(weights.size(), most_blocks); ++block) {
-      if (!weights[block].defined()) continue;
-      const std::vector<double> all = weights[block].to_vector<double>();
-      for (std::size_t head = 0; head < std::min(all.size() / (length * length), most_heads); ++head) {
-        const auto begin = all.begin() + static_cast<std::ptrdiff_t>(head * length * length);
-        maps.push_back({static_cast<std::int64_t>(block),
-                        static_cast<std::int64_t>(head),
-                        {begin, begin + static_cast<std::ptrdiff_t>(length * length)}});
-      }
-    }
+    std::vector<std::vector<double>> blocks;
+    for (const Tensor& one : weights) blocks.push_back(one.defined() ? one.to_vector<double>() : std::vector<double>());
+    const std::size_t square = length * length;
+    const auto add = [&](std::size_t block, std::size_t head, bool large) {
+      const auto begin = blocks[block].begin() + static_cast<std::ptrdiff_t>(head * square);
+      maps.push_back({.block = static_cast<std::int64_t>(block),
+                      .head = static_cast<std::int64_t>(head),
+                      .weights = {begin, begin + static_cast<std::ptrdiff_t>(square)},
+                      .large = large});
+    };
+    const auto heads_of = [&](std::size_t block) { return block < blocks.size() ? blocks[block].size() / square : 0; };
+    for (const auto& [block, head] : chosen)
+      if (static_cast<std::size_t>(head) < heads_of(static_cast<std::size_t>(block)))
+        add(static_cast<std::size_t>(block), static_cast<std::size_t>(head), true);
+    for (std::size_t block = 0; block < std::min(blocks.size(), most_blocks); ++block)
+      for (std::size_t head = 0; head < std::min(heads_of(block), most_heads); ++head) add(block, head, false);
   } catch (const OutOfMemoryError&) {  // a picture is no reason to fail
     maps.clear();
   }
@@ -288,7 +326,8 @@ void write_run_page(const std::string& path, const Json& config, nn::Trainer& tr
   RunPage page{.config = config, .result = result, .finished = finished, .reload = live ? seconds_between_reloads : 0};
   if (finished) {
     const std::vector<std::int64_t> tokens = map_tokens(trainer, result.prompt);
-    page.maps = attention_maps(trainer, tokens);
+    const auto heads = config.value("html_head", std::vector<std::string>());
+    page.maps = attention_maps(trainer, tokens, parse_heads(heads, trainer.model().config()));
     for (const std::int64_t token : tokens) page.map_tokens.emplace_back(trainer.corpus().tokenizer->bytes_of(token));
     result.written.emplace_back("page", path);
   }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "examples/support/console.h"
+#include "examples/support/train.h"
 #include "nn/training/trainer.h"
 
 namespace poolgrad::examples {
@@ -14,6 +15,7 @@ namespace poolgrad::examples {
 struct AttentionMap {
   std::int64_t block = 0, head = 0;
   std::vector<double> weights;  // row by row: how much of each position a position takes
+  bool large = false;           // was asked for: with its text beside it
 };
 
 struct RunPage {
@@ -27,9 +29,11 @@ struct RunPage {
 
 /// The first tokens of `text`, at most 64 of them.
 std::vector<std::int64_t> map_tokens(nn::Trainer& trainer, const std::string& text);
-/// The maps of all heads (of large models: of the first 8 of the first 4 blocks) over these tokens. None where mixers
-/// do not say their weights, on a device without arithmetic, and where there is no memory.
-std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector<std::int64_t>& tokens);
+/// Large maps of the chosen heads over these tokens, and small ones of all (of large models: of the first 8 of the
+/// first 4 blocks). None where mixers do not say their weights, on a device without arithmetic, and where there is no
+/// memory.
+std::vector<AttentionMap> attention_maps(nn::Trainer& trainer, const std::vector<std::int64_t>& tokens,
+                                         const std::vector<HeadName>& chosen = {});
 
 /// One file that refers to nothing outside itself.
 std::string run_page_html(const RunPage& page);

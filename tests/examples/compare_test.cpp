@@ -108,6 +108,35 @@ TEST(Compare, RefusesInOneSentence) {
   EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
 }
 
+CompareOptions parsed(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "compare");
+  CompareOptions o;
+  EXPECT_EQ(parse_compare_options(static_cast<int>(arguments.size()), arguments.data(), o), -1);
+  return o;
+}
+
+TEST(Compare, ABudgetIsOfTimeOrOfMemoryByItsUnit) {
+  const CompareOptions timed = parsed({"--attention", "causal,window,dilated", "--budget", "90s"});
+  EXPECT_EQ(timed.seconds(), 90);
+  EXPECT_EQ(timed.train.budget, "");
+  const CompareOptions bounded = parsed({"--budget", "512MiB"});
+  EXPECT_EQ(bounded.seconds(), 240) << "the default";
+  EXPECT_EQ(bounded.train.budget, "512MiB");
+  for (const CompareOptions& both : {parsed({"--budget", "512MiB,2min"}), parsed({"--budget=2min", "--budget=512MiB"}),
+                                     parsed({"--budget=512MiB", "--time=2min"})}) {
+    EXPECT_EQ(both.seconds(), 120);
+    EXPECT_EQ(both.train.budget, "512MiB");
+  }
+  const auto refused = [](const std::vector<const char*>& line) { return error_of<ValueError>([&] { parsed(line); }); };
+  for (const char* neither : {"4", "much", "4 furlongs", "0s", "-1min"})
+    EXPECT_EQ(
+        refused({"--budget", neither}),
+        std::string("[compare] --budget must be a time such as 4min or a size such as 512MiB, but is ") + neither);
+  EXPECT_EQ(refused({"--budget", "4min", "--time", "1min"}),
+            "[compare] the budget of time is given twice: --budget 4min");
+  EXPECT_EQ(refused({"--budget", "1GiB,512MiB"}), "[compare] the budget of memory is given twice: --budget 512MiB");
+}
+
 /// Removes a file at the first line that is written.
 class Removing : public std::stringbuf {
  public:

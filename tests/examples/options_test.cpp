@@ -238,9 +238,15 @@ TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithACode) {
   EXPECT_GT(parse_train_options(3, word, options), 0);
   const char* preset[] = {"train", "--preset", "huge"};
   EXPECT_GT(parse_train_options(3, preset, options), 0);
+  const char* needle[] = {"train", "--preset", "needle"};
+  EXPECT_GT(parse_train_options(3, needle, options), 0);
+  const char* no_page[] = {"train", "--html-head", "0:0"};
+  EXPECT_GT(parse_train_options(3, no_page, options), 0);
   const char* resumed[] = {"train", "--preset", "tiny", "--resume", "a"};
   EXPECT_GT(parse_train_options(5, resumed, options), 0);
-  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--wdith"));
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("--wdith"));
+  EXPECT_THAT(said, HasSubstr("needle is a task of its own: ./run recall --preset needle"));
 }
 
 TEST(TrainOptions, RefuseInOneSentence) {
@@ -273,6 +279,20 @@ TEST(TrainOptions, RefuseInOneSentence) {
               o.save = "x";
             }),
             "[train] --device sim:1GiB has no bytes to save or resume");
+}
+
+TEST(TrainOptions, HeadsOfThePageAreNamedByBlockAndHead) {
+  const TrainOptions several = parse({"--html", "a", "--html-head", "0:3,1:0", "--html-head", "1:2"});
+  EXPECT_EQ(several.html_heads, (std::vector<std::string>{"0:3", "1:0", "1:2"}));
+  const std::vector<HeadName> heads = parse_heads(several.html_heads, several.model());
+  ASSERT_EQ(heads.size(), 3u);
+  EXPECT_TRUE(heads[0].block == 0 && heads[0].head == 3 && heads[2].block == 1 && heads[2].head == 2);
+  for (const char* wrong :
+       {"", "1", "1:", ":1", "1:x", "1:1:1", "1:4", "2:0", "-1:0", "0:-1", "0:99999999999999999999"})
+    EXPECT_EQ(train_refusal([&](auto& o) {
+                o.html_heads = {"0:0", wrong};
+              }),
+              std::string("[train] --html-head must be BLOCK:HEAD from 0:0 to 1:3, but is ") + wrong);
 }
 
 TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 #include <sstream>
 
 #include "examples/support/console.h"
@@ -62,14 +64,51 @@ TEST(Profile, CountsTheKernelsOfTheSteps) {
   EXPECT_GT(profile.most_bytes, 1e8);
 }
 
+TEST(Profile, HoldsEachCallAgainstTheCeilingThatBindsIt) {
+  const TemporaryFolder folder;
+  const StepProfile profile = profile_steps(profiled_run(folder), 2);
+  double least = 0, of_parts = 0;
+  for (const ProfileRow& row : profile.kernels) {
+    least += row.least_nanoseconds;
+    // Sums over calls of the larger of two are at least the larger sum, and at most both.
+    const double computing = 1e9 * row.operations / profile.most_operations,
+                 moving = 1e9 * row.bytes / profile.most_bytes;
+    EXPECT_GE(row.least_nanoseconds, 0.999 * std::max(computing, moving)) << row.name;
+    EXPECT_LE(row.least_nanoseconds, 1.001 * (computing + moving)) << row.name;
+  }
+  for (const ProfileRow& row : profile.scopes) of_parts += row.least_nanoseconds;
+  EXPECT_GT(least, 0);
+  EXPECT_NEAR(least, of_parts, 1e-6 * least);
+}
+
+TEST(Profile, ShowsBytesOfAStepAndTheShareOfTheCeiling) {
+  StepProfile profile;
+  profile.steps = 2;
+  profile.nanoseconds = 1e6;
+  profile.most_operations = 4e9;
+  profile.most_bytes = 1e11;
+  profile.kernels = {
+      {"gemm", 4, 500e3, 2048.0, 1e6, 250e3}, {"copy", 2, 100e3, 6 << 20, 0, 75e3}, {"fill", 2, 1e3, 0, 0, 0}};
+  std::istringstream lines(profile_text(profile));
+  std::vector<std::string> rows;
+  for (std::string line; std::getline(lines, line);) rows.push_back(std::regex_replace(line, std::regex(" {2,}"), "|"));
+  EXPECT_EQ(rows.at(0), "|kernel, of a step|calls|ms|share|bytes|GFLOP/s|GB/s|of the ceiling");
+  EXPECT_EQ(rows.at(1), "|gemm|2|0.250|50.0 %|1.00 KiB|2.0|0.0|50.0 % of GFLOP/s");
+  EXPECT_EQ(rows.at(2), "|copy|1|0.050|10.0 %|3.00 MiB|62.9|75.0 % of GB/s");
+  EXPECT_EQ(rows.at(3), "|fill|1|0.001|0.1 %") << "moves nothing that is counted";
+  EXPECT_EQ(rows.at(6), "|a step|0.500|100.0 %|3.00 MiB");
+  EXPECT_EQ(rows.at(7), "|this machine: a large product, a copy|4.0|100.0");
+}
+
 TEST(Profile, PrintsItsTablesAndWritesKernelsAboveMemory) {
   const TemporaryFolder folder;
   TrainOptions options = profiled_run(folder);
   options.profile_trace = folder.file("trace.json");
   std::ostringstream out;
   profile(options, out);
-  for (const char* part : {"kernel, of a step", "GFLOP/s", "GB/s", "gemm", "between kernels", "a step", "100.0 %",
-                           "this machine", "part of the program", "wrote    trace "})
+  for (const char* part :
+       {"kernel, of a step", "GFLOP/s", "GB/s", "% of GFLOP/s", "% of GB/s", "gemm", "between kernels", "a step",
+        "100.0 %", "this machine", "part of the program", "wrote    trace "})
     EXPECT_THAT(out.str(), HasSubstr(part));
   const Json trace = Json::parse(read_bytes(options.profile_trace));
   double first = 1e300, last = 0;

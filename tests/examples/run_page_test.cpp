@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <sstream>
 
@@ -80,6 +83,71 @@ TEST_F(RunPageTest, ShowsTheWholeRunInOneFileThatRefersToNothingOutside) {
   EXPECT_EQ(times_in("</b> & more", page), 0u) << "the text is text";
   EXPECT_GT(times_in("&lt;b&gt;", page), 0u);
   EXPECT_THAT(printed_, HasSubstr("wrote    page " + folder_.file("run.html")));
+}
+
+TEST_F(RunPageTest, ListsEveryOptionOfTheProgram) {
+  const char* help[] = {"train", "--help"};
+  TrainOptions options;
+  testing::internal::CaptureStdout();
+  parse_train_options(2, help, options);
+  std::istringstream lines(testing::internal::GetCapturedStdout());
+  const std::string page = pages(false).at(0);
+  std::size_t listed = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t begin = line.find("--");
+    if (begin == std::string::npos || line.find_first_not_of(" ") != begin) continue;
+    std::string name = line.substr(begin + 2, line.find_first_of(" ,=", begin) - begin - 2);
+    if (name == "help" || name == "preset") continue;  // a preset is the options that it sets
+    std::ranges::replace(name, '-', '_');
+    EXPECT_THAT(page, HasSubstr("<dt>" + name + "</dt>"));
+    ++listed;
+  }
+  EXPECT_GT(listed, 50u);
+  for (const char* part : {"<dt>segments</dt><dd>256, 256, 256</dd>", "<dt>rates</dt><dd>1, 2, 4</dd>",
+                           "<dt>sample</dt><dd>16</dd>", "<dt>save</dt><dd>none</dd>", "<dt>live</dt><dd>off</dd>"})
+    EXPECT_THAT(page, HasSubstr(part));
+}
+
+TEST_F(RunPageTest, DrawsTheHeadsThatAreAskedForWithTheirTextBesideThem) {
+  options_.html_heads = {"1:3", "0:2"};
+  const std::string page = pages(false).at(0);
+  EXPECT_EQ(times_in("class=\"shades\"", page), 2 * 4 + 2u);
+  EXPECT_EQ(times_in("class=\"token\"", page), 2 * 2 * 64u) << "beside and above both";
+  EXPECT_LT(page.find("block 1, head 3"), page.find("block 0, head 2")) << "in the order in which they are named";
+  EXPECT_LT(page.find("block 0, head 2"), page.find("block 0, head 0"));
+}
+
+TEST_F(RunPageTest, AChosenHeadOfALargeModelIsMappedBeyondTheFirst) {
+  options_.layers = 6;
+  options_.width = 80;
+  options_.heads = 10;
+  options_.kv_heads = 10;
+  Generator generator(1);
+  const auto trainer = options_.make_trainer(nn::read_corpus(options_.text), cpu, generator);
+  const std::vector<std::int64_t> tokens = map_tokens(*trainer, "a text");
+  const std::vector<AttentionMap> maps = attention_maps(*trainer, tokens, {{5, 9}, {2, 1}});
+  ASSERT_EQ(maps.size(), 2 + 4 * 8u);
+  EXPECT_TRUE(maps[0].large && maps[0].block == 5 && maps[0].head == 9);
+  EXPECT_EQ(maps[1].weights, maps[2 + 2 * 8 + 1].weights) << "the same head, small";
+  EXPECT_NE(maps[0].weights, maps[1].weights);
+}
+
+/// As a user runs it: `train`, which becomes the program that looks at runs.
+TEST_F(RunPageTest, IsWrittenByTheProgram) {
+  const std::string page = folder_.file("program.html");
+  const auto run = [&](const std::string& heads) {
+    return std::system((std::string(POOLGRAD_TRAIN_PROGRAM) + " --text " + folder_.file("text") +
+                        " --context 64 --layers 1 --width 16 --heads 2 --steps 4 --sample 8 --quiet --live --html " +
+                        page + " --html-head " + heads + " 2>" + folder_.file("errors"))
+                           .c_str());
+  };
+  ASSERT_EQ(run("0:1"), 0) << read_bytes(folder_.file("errors"));
+  const std::string written = read_bytes(page);
+  EXPECT_THAT(written, AllOf(HasSubstr("finished after 4 steps"), HasSubstr("<dt>html_head</dt><dd>0:1</dd>"),
+                             HasSubstr("class=\"token\""), HasSubstr("Loss by position"), HasSubstr("</html>")));
+  EXPECT_EQ(times_in("class=\"shades\"", written), 2 + 1u);
+  EXPECT_NE(run("0:1,0:2"), 0);
+  EXPECT_EQ(read_bytes(folder_.file("errors")), "[train] --html-head must be BLOCK:HEAD from 0:0 to 0:1, but is 0:2\n");
 }
 
 TEST_F(RunPageTest, IsWrittenAtEachLineAndReloadsItselfUntilTheEnd) {

@@ -138,6 +138,42 @@ TEST_F(SampleTest, AnswersAsJson) {
   EXPECT_THAT(refusal<ValueError>(options_, "", true), HasSubstr("--json needs a text to go on from"));
 }
 
+TEST_F(SampleTest, CountsTokensWhereTheyAreNotBytes) {
+  options_.prompt = "int f";
+  options_.json = true;
+  Json answer = Json::parse(run(options_));
+  EXPECT_EQ(answer["tokens"], 20) << "bytes";
+  EXPECT_EQ(answer["tokens_per_second"], answer["bytes_per_second"]);
+  options_.json = false;
+  run(options_);
+  EXPECT_THAT(notes_, testing::Not(HasSubstr("token")));
+
+  TrainOptions o;
+  o.text = {folder_->file("text")};
+  o.tokenizer = "bpe:300";
+  o.context = 64;
+  o.layers = 1;
+  o.width = 16;
+  o.steps = 8;
+  o.lr = 0.02;
+  o.sample = 0;
+  o.save = options_.checkpoint = folder_->file("tokens.safetensors");
+  std::ostringstream out;
+  train(o, out);
+  options_.bytes = 40;
+  options_.json = true;
+  answer = Json::parse(run(options_));
+  EXPECT_EQ(answer["bytes"], 40);
+  const double tokens = answer["tokens"];
+  EXPECT_GT(tokens, 1);
+  EXPECT_LT(tokens, 40) << "of several bytes, or the model has learned nothing";
+  EXPECT_LT(answer["tokens_per_second"].get<double>(), answer["bytes_per_second"].get<double>());
+  options_.json = false;
+  run(options_);
+  EXPECT_THAT(notes_, StartsWith(std::to_string(static_cast<int>(tokens)) + " tokens, "));
+  EXPECT_THAT(notes_, HasSubstr(" a second; 40 bytes, "));
+}
+
 TEST_F(SampleTest, GoesOnFromEachLineAndFromItselfAfterAnEmptyOne) {
   options_.sampler.temperature = 0;
   const auto text_of = [&](const std::string& prompt, std::int64_t bytes) {
