@@ -46,6 +46,25 @@ struct alignas(sizeof(S) * N <= 16 ? sizeof(S) * N : 16) Pack {
   S value[N];
 };
 
+/// What is loaded and stored at once lies at a multiple of its alignment: the hardware takes no other address, and the
+/// emulated device names one. All accesses of global memory of more than an element go through these two.
+template <class Whole>
+POOLGRAD_HD Whole load_whole(const void* from) {
+#if !defined(__CUDACC__)
+  if (reinterpret_cast<std::uintptr_t>(from) % alignof(Whole) != 0)
+    emulation::refuse_access("loads", from, sizeof(Whole), alignof(Whole));
+#endif
+  return *static_cast<const Whole*>(from);
+}
+template <class Whole>
+POOLGRAD_HD void store_whole(void* to, const Whole& value) {
+#if !defined(__CUDACC__)
+  if (reinterpret_cast<std::uintptr_t>(to) % alignof(Whole) != 0)
+    emulation::refuse_access("stores", to, sizeof(Whole), alignof(Whole));
+#endif
+  *static_cast<Whole*>(to) = value;
+}
+
 template <class T, class S>
 POOLGRAD_HD T widened(S x) {
 #if defined(__CUDA_ARCH__)
@@ -149,7 +168,7 @@ __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> 
     POOLGRAD_UNROLL
     for (std::size_t k = 0; k != Inputs; ++k)
       with_element<T, false>(all.dtype[Outputs + k], [&]<class S>(S) {
-        const Pack<S, n> loaded = reinterpret_cast<const Pack<S, n>*>(all.data[Outputs + k])[p];
+        const auto loaded = load_whole<Pack<S, n>>(reinterpret_cast<const Pack<S, n>*>(all.data[Outputs + k]) + p);
         POOLGRAD_UNROLL
         for (std::size_t e = 0; e < n; ++e) in[e][k] = widened<T>(loaded.value[e]);
       });
@@ -161,7 +180,7 @@ __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> 
         Pack<S, n> stored;
         POOLGRAD_UNROLL
         for (std::size_t e = 0; e < n; ++e) stored.value[e] = narrowed<S>(out[e][k]);
-        reinterpret_cast<Pack<S, n>*>(all.data[k])[p] = stored;
+        store_whole(reinterpret_cast<Pack<S, n>*>(all.data[k]) + p, stored);
       });
   }
   for (std::int64_t i = all.packs * pack<T> + first; i < all.count; i += threads) {

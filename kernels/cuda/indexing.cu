@@ -87,8 +87,9 @@ __global__ void select_words(const __grid_constant__ Elements<2> slice, const __
     cuda::offsets_of<Index>(lead, i, place);
     cuda::offsets_of<Index>(slice, static_cast<Index>(t) - i * static_cast<Index>(slice.count), within);
     const std::int64_t at = wrapped(reinterpret_cast<const std::int64_t*>(lead.data[1])[place[1]], limit);
-    reinterpret_cast<Word*>(slice.data[0])[place[0] + within[0]] =
-        is_within(at, limit) ? reinterpret_cast<const Word*>(slice.data[1])[within[1] + at * stride] : Word{};
+    const Word* const from = reinterpret_cast<const Word*>(slice.data[1]) + within[1] + at * stride;
+    cuda::store_whole(reinterpret_cast<Word*>(slice.data[0]) + place[0] + within[0],
+                      is_within(at, limit) ? cuda::load_whole<Word>(from) : Word{});
   }
 }
 

@@ -30,7 +30,8 @@ POOLGRAD_HD void update_pack(const typename cuda::TensorTable<Operands>::Entry& 
   POOLGRAD_UNROLL
   for (std::size_t k = 0; k < Operands; ++k) {
     const auto load = [&]<class From>(From) {
-      const auto loaded = reinterpret_cast<const cuda::Pack<From, N>*>(tensor.data[k])[p];
+      const auto loaded =
+          cuda::load_whole<cuda::Pack<From, N>>(reinterpret_cast<const cuda::Pack<From, N>*>(tensor.data[k]) + p);
       POOLGRAD_UNROLL
       for (std::size_t e = 0; e < N; ++e) x[e][k] = cuda::widened<T>(loaded.value[e]);
     };
@@ -47,7 +48,7 @@ POOLGRAD_HD void update_pack(const typename cuda::TensorTable<Operands>::Entry& 
       cuda::Pack<To, N> stored;
       POOLGRAD_UNROLL
       for (std::size_t e = 0; e < N; ++e) stored.value[e] = cuda::narrowed<To>(x[e][k]);
-      reinterpret_cast<cuda::Pack<To, N>*>(tensor.data[k])[p] = stored;
+      cuda::store_whole(reinterpret_cast<cuda::Pack<To, N>*>(tensor.data[k]) + p, stored);
     };
     if (k == 0)
       store(S{});

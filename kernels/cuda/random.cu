@@ -27,7 +27,8 @@ __global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, con
       T in[n] = {}, out[n];
       if constexpr (Inputs == 1)
         cuda::with_element<T, false>(all.dtype[1], [&]<class S>(S) {
-          const auto loaded = reinterpret_cast<const cuda::Pack<S, n>*>(all.data[1])[b];
+          const auto loaded =
+              cuda::load_whole<cuda::Pack<S, n>>(reinterpret_cast<const cuda::Pack<S, n>*>(all.data[1]) + b);
           POOLGRAD_UNROLL
           for (std::size_t e = 0; e < n; ++e) in[e] = cuda::widened<T>(loaded.value[e]);
         });
@@ -37,7 +38,7 @@ __global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, con
         cuda::Pack<S, n> stored;
         POOLGRAD_UNROLL
         for (std::size_t e = 0; e < n; ++e) stored.value[e] = cuda::narrowed<S>(out[e]);
-        reinterpret_cast<cuda::Pack<S, n>*>(all.data[0])[b] = stored;
+        cuda::store_whole(reinterpret_cast<cuda::Pack<S, n>*>(all.data[0]) + b, stored);
       });
       continue;
     }

@@ -146,18 +146,18 @@ __global__ void add_slices(const __grid_constant__ Sorted sorted, const __grid_c
       if (packed) {
         const std::int64_t e = begin + lane * n;
         if (e >= slice.count) return;
-        Packed kept = *reinterpret_cast<const Packed*>(out + e);
+        auto kept = cuda::load_whole<Packed>(out + e);
         T sum[static_cast<std::size_t>(n)];
         POOLGRAD_UNROLL
         for (int k = 0; k < n; ++k) sum[k] = cuda::widened<T>(kept.value[k]);
         each_row([&](std::int64_t row) {
-          const Packed added = *reinterpret_cast<const Packed*>(x + row + e);
+          const auto added = cuda::load_whole<Packed>(x + row + e);
           POOLGRAD_UNROLL
           for (int k = 0; k < n; ++k) sum[k] += cuda::widened<T>(added.value[k]);
         });
         POOLGRAD_UNROLL
         for (int k = 0; k < n; ++k) kept.value[k] = cuda::narrowed<S>(sum[k]);
-        *reinterpret_cast<Packed*>(out + e) = kept;
+        cuda::store_whole(out + e, kept);
         return;
       }
       for (int k = 0; k < n; ++k) {

@@ -103,7 +103,7 @@ __device__ ValuePack<T> load(const Operand& x, std::int64_t offset, std::int64_t
   with_stored<T>(x.dtype, [&]<class S>(S) {
     const S* from = reinterpret_cast<const S*>(x.data) + offset + column;
     if (x.packed) {
-      const auto whole = *reinterpret_cast<const Pack<S, static_cast<std::size_t>(n)>*>(from);
+      const auto whole = load_whole<Pack<S, static_cast<std::size_t>(n)>>(from);
       POOLGRAD_UNROLL
       for (int e = 0; e < n; ++e) result.value[e] = widened<T>(whole.value[e]);
     } else {
@@ -124,7 +124,7 @@ __device__ void store(const Operand& x, std::int64_t offset, std::int64_t column
     POOLGRAD_UNROLL
     for (int e = 0; e < n; ++e) whole.value[e] = narrowed<S>(values.value[e]);
     if (x.packed) {
-      *reinterpret_cast<Pack<S, static_cast<std::size_t>(n)>*>(to) = whole;
+      store_whole(to, whole);
     } else {
       POOLGRAD_UNROLL
       for (int e = 0; e < n; ++e)

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "allocator/emulation/device.h"
 #include "allocator/error.h"
 #include "kernels/cuda/emulation/fiber.h"
+#include "kernels/cuda/emulation/launch_log.h"
 
 namespace poolgrad::emulation {
 
@@ -201,6 +203,14 @@ class Scheduler {
       written_now(use);
       return true;
     });
+  }
+
+  [[noreturn]] void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple) {
+    const Unobserved emulation;
+    std::ostringstream what;
+    what << "thread " << current_ << " " << verb << " " << bytes << " bytes at " << address
+         << ", which is no multiple of " << multiple;
+    fail(what.str());
   }
 
   /// What runs on every stack: the threads that have not begun, one after another.
@@ -442,6 +452,7 @@ void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint6
               const std::function<void()>& kernel) {
   [[maybe_unused]] static thread_local const EndOfThread end;
   if (!scheduler) scheduler = new Scheduler;
+  note_launch(op);
   scheduler->run(op, shape, seed, kernel);
 }
 
@@ -468,5 +479,9 @@ void copy_async(const SharedArray& array, std::int64_t index, const void* from, 
 }
 void commit_copies() { running().commit(); }
 void wait_for_copies(std::int64_t pending) { running().wait_for(pending); }
+
+void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple) {
+  running().refuse_access(verb, address, bytes, multiple);
+}
 
 }  // namespace poolgrad::emulation

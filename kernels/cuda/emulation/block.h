@@ -5,7 +5,8 @@
 // A kernel that would be undefined on a GPU ends with CudaError `[operator] what, which threads, where`: threads of a
 // block that wait at different barriers or for one that has returned; lanes of a warp that do not all come to a
 // collective; an index outside of a shared array; an element of one that is read before it is written, or used by two
-// threads, one of which writes, with no barrier in between, or used while a copy to it is under way.
+// threads, one of which writes, with no barrier in between, or used while a copy to it is under way; several elements
+// of global memory in one access (load_whole() and store_whole() of elements.cuh) that is not aligned to its size.
 #pragma once
 
 #include <cstddef>
@@ -73,6 +74,9 @@ void copy_async(const SharedArray& array, std::int64_t index, const void* from, 
 void commit_copies();
 /// Waits for the thread's groups but the last `pending` ones.
 void wait_for_copies(std::int64_t pending);
+
+/// Ends the kernel: an access of global memory at an address that is no multiple of what a GPU takes at once.
+[[noreturn]] void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple);
 
 /// A word that holds a value of up to eight bytes.
 template <class T>

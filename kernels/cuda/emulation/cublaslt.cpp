@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/emulation/device.h"
 #include "allocator/error.h"
+#include "allocator/report/snapshot.h"
 #include "kernels/dtype.h"
 
 namespace poolgrad::emulation::cublaslt {
@@ -163,7 +165,20 @@ std::uint32_t alignment_of(const void* address) {
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
 
-/// Every element of a matrix, and of those repeated after it, is memory of the device.
+/// The block of a pool of the device that an address is in, less what lies before the address: bytes that were asked
+/// for.
+std::optional<std::size_t> bytes_of_block_from(const void* address) {
+  const CachingAllocator* pool = owner_of(DeviceType::cuda, address);
+  if (!pool) return std::nullopt;
+  const auto at = reinterpret_cast<std::uintptr_t>(address);
+  for (const BlockSnapshot& block : pool->snapshot())
+    if (block.is_held() && at >= block.address && at < block.address + block.requested)
+      return block.address + block.requested - at;
+  return 0;
+}
+
+/// Every element of a matrix, and of those repeated after it, is memory of the device, and of one block of its pool:
+/// what is beyond is another tensor's. So a leading dimension that is too long is told from one that is right.
 void check_memory(const std::string& name, int device, const void* address, const Layout& layout,
                   std::uint32_t alignment) {
   demand(alignment_of(address) >= std::max<std::uint32_t>(alignment, static_cast<std::uint32_t>(size_of(layout.type))),
@@ -178,6 +193,12 @@ void check_memory(const std::string& name, int device, const void* address, cons
   for (const std::int64_t element : {std::int64_t{0}, last, repeats, repeats + last})
     demand(emulation::device(device).owns(at(element)),
            name + " is not memory of cuda:" + std::to_string(device) + " from its first to its last element");
+  const auto reach = static_cast<std::size_t>(std::max<std::int64_t>(0, repeats) + last + 1) * size_of(layout.type);
+  if (const std::optional<std::size_t> there = bytes_of_block_from(address))
+    demand(reach <= *there, name + " is " + std::to_string(layout.columns) + " columns of " +
+                                std::to_string(layout.rows) + " at a leading dimension of " +
+                                std::to_string(layout.leading) + ", which reach over " + std::to_string(reach) +
+                                " bytes, and its block has " + std::to_string(*there));
 }
 
 template <class T>

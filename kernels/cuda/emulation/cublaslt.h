@@ -9,7 +9,8 @@
 //    has as many rows as a pack of 16 bytes has elements, or a multiple: who asks must have another way
 //  - layouts: leading dimensions reach over a column, op(A), op(B), C and D fit, batches are alike
 //  - the algorithm: chosen for this very problem, on this device, and given the alignments and workspace it asked for
-//  - addresses: memory of the device, from the first to the last element; a workspace has the bytes that are claimed
+//  - addresses: memory of the device, from the first to the last element, and of one block of its pool, which a leading
+//    dimension that is too long leaves; a workspace has the bytes that are claimed
 //
 // Algorithms are the worst that a preference allows: parts of k go through the workspace wherever it may be used, and
 // are rounded to the type of C where that is not excluded.

@@ -144,7 +144,7 @@ struct FoldOutput {
 template <class T>
 __device__ void read_dense(const FoldInput& x, std::int64_t offset, T (&values)[wide<T>]) {
   with_element<T, false>(x.dtype, [&]<class S>(S) {
-    const auto pack = *reinterpret_cast<const Pack<S, wide<T>>*>(reinterpret_cast<const S*>(x.data) + offset);
+    const auto pack = load_whole<Pack<S, wide<T>>>(reinterpret_cast<const S*>(x.data) + offset);
     POOLGRAD_UNROLL
     for (int e = 0; e < wide<T>; ++e) values[e] = widened<T>(pack.value[e]);
   });

@@ -40,7 +40,7 @@ __global__ void fold_tensors(const __grid_constant__ cuda::TensorTable<1> table,
     POOLGRAD_ROLLED
     for (std::int64_t i = begin + threadIdx.x * n; i < end; i += cuda::fold_threads * n) {
       if (tensor.packed && i + n <= end) {
-        const auto pack = *reinterpret_cast<const cuda::Pack<S, std::size_t{n}>*>(x + i);
+        const auto pack = cuda::load_whole<cuda::Pack<S, std::size_t{n}>>(x + i);
         POOLGRAD_UNROLL
         for (int e = 0; e < n; ++e) sum += SquareSum<T>::of(cuda::widened<T>(pack.value[e]), i + e);
       } else {

@@ -46,7 +46,7 @@ template <class S>
 __device__ void load_pack(const S* row, std::int64_t column, const RowShape& shape, Compute<S> rest,
                           Compute<S> (&values)[width<S>]) {
   if (shape.packed && column < shape.columns) {
-    const auto pack = *reinterpret_cast<const Pack<S, width<S>>*>(row + column);
+    const auto pack = load_whole<Pack<S, width<S>>>(row + column);
     POOLGRAD_UNROLL
     for (int e = 0; e < width<S>; ++e) values[e] = widened<Compute<S>>(pack.value[e]);
   } else {
@@ -61,7 +61,7 @@ __device__ void store_pack(S* row, std::int64_t column, const RowShape& shape, c
     Pack<S, width<S>> pack;
     POOLGRAD_UNROLL
     for (int e = 0; e < width<S>; ++e) pack.value[e] = narrowed<S>(values[e]);
-    *reinterpret_cast<Pack<S, width<S>>*>(row + column) = pack;
+    store_whole(row + column, pack);
   } else {
     const int count = elements_of_pack<S>(column, shape);
     POOLGRAD_UNROLL

@@ -9,6 +9,7 @@
 
 #include "allocator/error.h"
 #include "kernels/cuda/collectives.cuh"
+#include "kernels/cuda/elements.cuh"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/test_seed.h"
 
@@ -124,6 +125,29 @@ TEST(KernelMutants, LanesAtTwoCollectivesAreNamed) {
   EXPECT_THAT(error_of_fault<Fault::other_collective>(),
               AllOf(HasSubstr("lanes of a warp are at different collectives: thread "),
                     HasSubstr(" at __shfl_xor_sync of block_test.cpp:")));
+}
+
+__global__ void move_packs(float* to, const float* from) {
+  const unsigned at = 4 * threadIdx.x;
+  store_whole(to + at, load_whole<Pack<float, 4>>(from + at));
+}
+
+TEST(KernelMutants, AnAccessOfSeveralElementsThatIsNotAlignedIsNamed) {
+  const DeviceArray<float> from(std::vector<float>(36, 1.0f)), to(std::vector<float>(36));
+  const auto error_of_move = [&](std::int64_t shift_to, std::int64_t shift_from) -> std::string {
+    launch("move", &move_packs, {{1}, {8}}, cuda0, to.data() + shift_to, from.data() + shift_from);
+    try {
+      synchronize(cuda0);
+    } catch (const CudaError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of_move(0, 4), "no error");
+  EXPECT_THAT(error_of_move(0, 1), ::testing::ContainsRegex(R"(\[move\] thread [0-7] loads 16 bytes at 0x[0-9a-f]*4, )"
+                                                            R"(which is no multiple of 16 \(block 0\))"));
+  EXPECT_THAT(error_of_move(2, 0),
+              ::testing::ContainsRegex(R"(\[move\] thread [0-7] stores 16 bytes at 0x[0-9a-f]*8, )"));
 }
 
 __global__ void touch_address(float* x) { x[threadIdx.x] = 1.0f; }

@@ -111,7 +111,7 @@ std::pair<std::size_t, std::uint64_t> reductions_and_requests(Device device, Gem
 }
 
 TEST(CublasLt, SumsOfRowsCostNoPassWhereItHasAnEpilogueForThem) {
-  const DeviceArray<double> a(std::vector<double>(9000)), b(std::vector<double>(9000)), c(std::vector<double>(400)),
+  const DeviceArray<double> a(std::vector<double>(9000)), b(std::vector<double>(9600)), c(std::vector<double>(400)),
       sums(std::vector<double>(20));
   const auto reductions = [&](DType dtype, std::int64_t n, std::int64_t at) {
     Gemm g = dense(16, n, 400);
@@ -176,6 +176,47 @@ TEST(CublasLt, WhatCannotBeMultipliedIsOneSentenceAndTheNextProductWorks) {
       "is less than its 4 rows");
   EXPECT_EQ(calls().descriptors, 0) << "are left";
   EXPECT_EQ(multiply(g, a.data()), "no error");
+}
+
+TEST(KernelMutants, ALeadingDimensionThatLeavesItsOperandIsNamed) {
+  const DeviceArray<float> a(numbers(12)), b(numbers(20)), c(numbers(15));
+  const auto multiply = [&](const Gemm& g) {
+    return error_of_product([&] { gemm(cuda0, g, a.data(), b.data(), c.data()); });
+  };
+  const std::string refused = "[gemm] cublasLtMatmul fails with CUBLAS_STATUS_INVALID_VALUE: ";
+  const Gemm right = dense(3, 5, 4);
+  EXPECT_EQ(multiply(right), "no error");
+  Gemm wrong = right;
+  wrong.lda = 5;
+  EXPECT_EQ(multiply(wrong), refused +
+                                 "B is 3 columns of 4 at a leading dimension of 5, which reach over 56 bytes, and "
+                                 "its block has 48");
+  wrong = right, wrong.ldb = 6;
+  EXPECT_EQ(multiply(wrong), refused +
+                                 "A is 4 columns of 5 at a leading dimension of 6, which reach over 92 bytes, and "
+                                 "its block has 80");
+  wrong = right, wrong.ldc = 6;
+  EXPECT_EQ(multiply(wrong), refused +
+                                 "C is 3 columns of 5 at a leading dimension of 6, which reach over 68 bytes, and "
+                                 "its block has 60");
+  wrong = right, wrong.transpose_b = true;  // of k columns now, which are n apart
+  EXPECT_EQ(multiply(wrong), refused +
+                                 "A is 5 columns of 4 at a leading dimension of 5, which reach over 96 bytes, and "
+                                 "its block has 80");
+}
+
+TEST(KernelMutants, ALeadingDimensionThatIsWrongWithinItsOperandGivesAnotherProduct) {
+  const std::vector<float> rows_of_six = numbers(18), right = numbers(20);
+  const DeviceArray<float> a(rows_of_six), b(right), c(numbers(15));
+  Gemm g = dense(3, 5, 4);
+  g.lda = 6;
+  std::vector<float> expected(15);
+  gemm({}, g, rows_of_six.data(), right.data(), expected.data());
+  gemm(cuda0, g, a.data(), b.data(), c.data());
+  EXPECT_EQ(c.read(), expected);
+  g.lda = 5;
+  gemm(cuda0, g, a.data(), b.data(), c.data());
+  EXPECT_NE(c.read(), expected);
 }
 
 /// A product in f32 of (8, 4) x (4, 6), column-major, as cuBLASLt is told of it, with one thing changed.
