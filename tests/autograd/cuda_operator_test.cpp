@@ -1,73 +1,27 @@
-// Every operator of the table on cuda:0, the emulated device.
+// The suite of the operator table on cuda:0, a GPU or the emulated device, and that nothing is left out of it.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <set>
 
 #include "allocator/caching_allocator.h"
-#include "autograd/gradcheck.h"
-#include "tensor/compare.h"
-#include "tests/autograd/operator_run.h"
+#include "tests/autograd/operator_suite.h"
+#include "tests/emulated_order.h"
 
 namespace poolgrad::testing {
-namespace {
 
 constexpr Device gpu{DeviceType::cuda, 0};
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // to which every switch of a fiber is told
+constexpr bool all_cases = false;
+#else
+constexpr bool all_cases = true;
+#endif
+constexpr Suite suite{.device = gpu, .all_cases = all_cases};
 
-Tensors on_device(const Tensors& tensors, Device device) {
-  Tensors result;
-  for (const Tensor& tensor : tensors) result.push_back(to(tensor, device));
-  return result;
-}
+namespace {
 
-/// The operator on cuda:0, with inputs and outputs on the CPU: moving is differentiable.
-Tensors run_there(const Operator& entry, const Tensors& inputs) {
-  return on_device(entry.run(on_device(inputs, gpu)), cpu);
-}
-
-/// All but the one that goes to another device by itself.
-std::vector<Operator> operators() {
-  std::vector<Operator> table = operator_table();
-  std::erase_if(table, [](const Operator& entry) { return entry.name == "move"; });
-  return table;
-}
-
-class CudaOperator : public ::testing::TestWithParam<Operator> {
- protected:
-  const Operator& entry() const { return GetParam(); }
-  std::string where(const OperatorCase& example) const { return entry().name + ", " + example.label; }
-};
-
-TEST_P(CudaOperator, HasTheGradientThatDifferencesGive) {
-  for (const OperatorCase& example : entry().cases) {
-    const GradcheckReport report = gradcheck([&](const Tensors& in) { return run_there(entry(), in); },
-                                             leaves_of(example.inputs), entry().gradcheck);
-    EXPECT_TRUE(report) << where(example);
-  }
-}
-
-TEST_P(CudaOperator, GivesWhatTheCpuGivesInEveryFloatingDtype) {
-  const struct {
-    DType dtype;
-    double epsilon;
-  } types[] = {{DType::f64, 1e-15}, {DType::f32, 6e-8}, {DType::f16, 4.9e-4}, {DType::bf16, 3.9e-3}};
-  for (const OperatorCase& example : entry().cases)
-    for (const auto& [dtype, epsilon] : types) {
-      const Tensors inputs = converted(example.inputs, dtype);
-      const Results found = run(entry(), on_device(inputs, gpu)), expected = run(entry(), inputs);
-      const double allowed = 4.0 * epsilon * entry().rounding;
-      ASSERT_EQ(found.outputs.size(), expected.outputs.size()) << where(example);
-      for (const auto part : {&Results::outputs, &Results::gradients}) {
-        const double scale = allowed * scale_of(expected.*part);
-        for (std::size_t i = 0; i < (expected.*part).size(); ++i) {
-          EXPECT_EQ((found.*part)[i].device(), gpu) << where(example);
-          EXPECT_LE(max_difference(to((found.*part)[i], cpu), (expected.*part)[i]), scale)
-              << where(example) << ", " << to_string(dtype) << ", tensor " << i;
-        }
-      }
-    }
-}
-
-TEST_P(CudaOperator, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
+TEST_P(OperatorTest, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
   for (const OperatorCase& example : entry().cases) {
     const auto hash_on = [&](Device device) {
       const Tensors inputs = on_device(example.inputs, device);
@@ -86,13 +40,39 @@ TEST_P(CudaOperator, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
   }
 }
 
-std::string name_of_entry(const ::testing::TestParamInfo<Operator>& info) {
-  std::string name = info.param.name;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-  return name;
+INSTANTIATE_TEST_SUITE_P(Cuda, OperatorTest, ::testing::ValuesIn(entries_with_numbers()), name_of_entry);
+
+TEST(OperatorSuite, HasEveryOperatorButTheOneThatMovesToASimulatedDevice) {
+  std::set<std::string> left_out;
+  for (const Operator& entry : operator_table()) left_out.insert(entry.name);
+  std::size_t cases = 0;
+  for (const std::size_t i : entries_with_numbers()) {
+    left_out.erase(operator_table()[i].name);
+    cases += operator_table()[i].cases.size();
+  }
+  EXPECT_EQ(left_out, std::set<std::string>{"move"}) << "its result is on sim:1, which has no numbers";
+  const auto dtypes = std::size_t{4};
+  std::printf("%zu operators of %zu, %zu cases, in %zu dtypes: %zu\n", entries_with_numbers().size(),
+              operator_table().size(), cases, dtypes, cases * dtypes);
+  RecordProperty("operators", static_cast<int>(entries_with_numbers().size()));
+  RecordProperty("cases_times_dtypes", static_cast<int>(cases * dtypes));
 }
-INSTANTIATE_TEST_SUITE_P(Table, CudaOperator, ::testing::ValuesIn(operators()), name_of_entry);
+
+TEST(OperatorSuite, RunsEveryBodyForEveryOperator) {
+  const ::testing::UnitTest& all = *::testing::UnitTest::GetInstance();
+  std::map<std::string, std::set<std::string>> operators_of_body;
+  for (int s = 0; s < all.total_test_suite_count(); ++s) {
+    const ::testing::TestSuite& tests = *all.GetTestSuite(s);
+    if (std::string(tests.name()) != "Cuda/OperatorTest") continue;
+    for (int t = 0; t < tests.total_test_count(); ++t) {
+      const std::string name = tests.GetTestInfo(t)->name();
+      operators_of_body[name.substr(0, name.find('/'))].insert(name.substr(name.find('/') + 1));
+    }
+  }
+  EXPECT_EQ(operators_of_body.size(), 7u);
+  for (const auto& [body, operators] : operators_of_body)
+    EXPECT_EQ(operators.size(), entries_with_numbers().size()) << body;
+}
 
 }  // namespace
 }  // namespace poolgrad::testing

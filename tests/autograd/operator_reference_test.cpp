@@ -1,9 +1,11 @@
 // docs/operators.md names every operator that the public headers declare, and none that they do not.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -14,6 +16,7 @@
 #include "allocator/error.h"
 #include "autograd/operators.h"
 #include "tensor/creation.h"
+#include "tests/autograd/integer_operators.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad {
@@ -82,6 +85,7 @@ using Call = std::function<Tensor(const Tensor&)>;
 std::string dtypes_of(const std::string& page, const std::string& name) {
   const std::size_t at = page.find("`" + name + "`"), end = page.find('\n', at);
   std::string line = page.substr(at, end - at);
+  if (const std::size_t escaped = line.find("\\|"); escaped != std::string::npos) line.erase(escaped, 2);
   for (int column = 1; column < 3; ++column) line.erase(0, line.find('|') + 1);
   return line.substr(1, line.find(" |") - 1);
 }
@@ -155,6 +159,28 @@ TEST(OperatorReference, SaysWhichDtypesAnOperatorTakes) {
       }
     }
   }
+}
+
+TEST(OperatorReference, EveryRowThatTakesIntegersOrBoolsHasACallOfThem) {
+  const std::string whole = text_of_file(root / "docs/operators.md"),
+                    page = whole.substr(whole.find("## All operators"));
+  const auto takes = [&](const std::string& name) {
+    std::string escaped = name;
+    if (const std::size_t bar = escaped.find('|'); bar != std::string::npos) escaped.insert(bar, "\\");
+    return dtypes_of(page, escaped);
+  };
+  std::map<std::string, std::string> wanted, called;
+  for (const std::string& name : rows_in(page)) {
+    const std::string said = takes(name);
+    if (said.starts_with("floating")) continue;
+    wanted[name] = said.substr(0, said.find_first_of(",; "));
+  }
+  for (const testing::IntegerOperators& row : testing::integer_operators())
+    for (const std::string& name : row.names)
+      called[name] = std::array{"numbers", "all", "bool", "i64"}[static_cast<std::size_t>(row.takes)];
+  EXPECT_GT(wanted.size(), 80u);
+  for (const auto& [name, said] : wanted) EXPECT_EQ(called[name], said) << name;
+  for (const auto& [name, said] : called) EXPECT_EQ(wanted[name], said) << name;
 }
 
 }  // namespace

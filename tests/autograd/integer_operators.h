@@ -1,0 +1,25 @@
+// What operators make of integers and bools: every row of docs/operators.md whose dtypes are not the floating ones.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace poolgrad::testing {
+
+/// All but bool, all eight dtypes, bool alone, or indices (i64) alone.
+enum class Takes { numbers, everything, bools, indices };
+
+struct IntegerOperators {
+  std::vector<std::string> names;  // of the row
+  Takes takes;
+  /// Each of them once. x and y are matrices of one shape and dtype, of at least 3 rows and 4 columns, whose elements
+  /// are small: y's are 0 to 2.
+  std::function<std::vector<Tensor>(const Tensor& x, const Tensor& y)> run;
+};
+
+const std::vector<IntegerOperators>& integer_operators();
+
+}  // namespace poolgrad::testing

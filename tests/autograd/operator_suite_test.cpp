@@ -1,0 +1,220 @@
+// What holds for every operator wherever it runs; see operator_suite.h.
+#include "tests/autograd/operator_suite.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+
+#include "allocator/caching_allocator.h"
+#include "allocator/error.h"
+#include "autograd/engine/engine.h"
+#include "autograd/engine/record.h"
+#include "tensor/compare.h"
+#include "tests/tensor/support.h"
+
+namespace poolgrad::testing {
+
+std::vector<OperatorCase> OperatorTest::some_cases() const {
+  const std::vector<OperatorCase>& all = entry().cases;
+  if (suite.all_cases) return all;
+  const auto has_elements = [](const OperatorCase& example) {
+    return std::ranges::all_of(example.inputs, [](const Tensor& input) { return input.count() > 0; });
+  };
+  const auto found = std::ranges::find_if(all, has_elements);
+  return {found == all.end() ? all.front() : *found};
+}
+
+std::vector<std::size_t> entries_with_numbers() {
+  std::vector<std::size_t> entries;
+  for (std::size_t i = 0; i < operator_table().size(); ++i)
+    if (operator_table()[i].no_numbers.empty()) entries.push_back(i);
+  return entries;
+}
+
+std::string name_of_entry(const ::testing::TestParamInfo<std::size_t>& info) {
+  std::string name = operator_table()[info.param].name;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
+  return name;
+}
+
+namespace {
+
+/// Takes all that is saved out of the pool; what comes back is in fresh memory.
+class Evacuation : public SavedTensorPolicy {
+ public:
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse&) override {
+    return std::make_unique<Elsewhere>(tensor);
+  }
+
+ private:
+  class Elsewhere : public PackedTensor {
+   public:
+    explicit Elsewhere(const Tensor& tensor)
+        : shape_(tensor.shape()), options_(tensor.options()), values_(tensor.to_vector<double>()) {}
+    Tensor unpack() override { return to(to(from_data(values_, shape_), options_.dtype), options_.device); }
+
+   private:
+    Shape shape_;
+    TensorOptions options_;
+    std::vector<double> values_;
+  };
+};
+
+std::uint64_t live_bytes() { return allocator_for(suite.device).statistics().requested_bytes.current; }
+
+/// What the storages of `tensors` take that are not among those of `others`.
+std::uint64_t bytes_apart(const Tensors& tensors, const Tensors& others) {
+  std::set<const Storage*> counted;
+  for (const Tensor& other : others) counted.insert(other.storage().get());
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors)
+    if (counted.insert(tensor.storage().get()).second) bytes += tensor.storage()->bytes();
+  return bytes;
+}
+
+TEST_P(OperatorTest, HasTheGradientThatDifferencesGive) {
+  for (const OperatorCase& example : entry().cases) {
+    const GradcheckReport report = gradcheck(there_and_back(), leaves_of(example.inputs), entry().gradcheck);
+    EXPECT_TRUE(report) << where(example);
+  }
+}
+
+TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGiveOrRefusesIt) {
+  for (const OperatorCase& example : some_cases()) {
+    if (!entry().no_second_derivative.empty()) {
+      EXPECT_THAT(testing_support::error_of<poolgrad::Error>(
+                      [&] { gradgradcheck(there_and_back(), leaves_of(example.inputs)); }),
+                  ::testing::HasSubstr(entry().no_second_derivative));
+      continue;
+    }
+    const GradcheckReport report = gradgradcheck(there_and_back(), leaves_of(example.inputs), entry().gradcheck);
+    EXPECT_TRUE(report) << where(example);
+  }
+}
+
+TEST_P(OperatorTest, KeepsNothingThatAPolicyCannotTake) {
+  for (const OperatorCase& example : some_cases()) {
+    const Tensors inputs = on_device(example.inputs, suite.device);
+    const Results expected = run(entry(), inputs);  // also makes what programs are kept for the next call
+    const Evacuation policy;
+    const Tensors leaves = leaves_of(inputs);
+    const std::uint64_t before = live_bytes();
+    const Tensors outputs = entry().run(leaves);
+    EXPECT_EQ(live_bytes() - before, bytes_apart(outputs, leaves)) << where(example);
+    const Results found = run(entry(), inputs);
+    for (std::size_t i = 0; i < found.gradients.size(); ++i)
+      EXPECT_TRUE(bit_equal(found.gradients[i], expected.gradients[i])) << where(example) << ", gradient " << i;
+  }
+}
+
+/// Follows every recipe as soon as its operator has run.
+class RecipeFollower : public SavedTensorPolicy {
+ public:
+  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
+    if (!call.recipe) {
+      without_.insert(call.operation);
+      return nullptr;
+    }
+    Tensors inputs;
+    for (const Tensor& input : call.inputs) inputs.push_back(input.defined() ? input.detach() : input);
+    const NoGradGuard guard;
+    const Tensors again = call.recipe.compute(inputs);
+    EXPECT_EQ(again.size(), call.outputs.size()) << call.operation;
+    for (std::size_t i = 0; i < again.size(); ++i) {
+      EXPECT_TRUE(bit_equal(again[i], call.outputs[i])) << call.operation << ", output " << i;
+      EXPECT_FALSE(again[i].shares_storage_with(call.outputs[i])) << call.operation << ", output " << i;
+    }
+    return nullptr;
+  }
+  std::unique_ptr<PackedTensor> pack(const Tensor&, const SavedUse&) override { return nullptr; }
+
+  const std::set<std::string>& without() const { return without_; }
+
+ private:
+  std::set<std::string> without_;
+};
+
+/// Views, and what takes too long or too many to be done again.
+const std::set<std::string> operations_without_recipe{
+    "diagonal", "unfold", "reshape",      "transpose",     "permute",     "slice",           "select",
+    "expand",   "split",  "split_heads",  "cross_entropy", "ring_attend", "ring_attend_all", "linear_cross_entropy",
+    "leaf",     "tiles",  "joined_tiles", "checkpoint"};
+
+TEST_P(OperatorTest, IsComputedAgainByItsRecipeBitForBit) {
+  for (const OperatorCase& example : some_cases())
+    for (const DType dtype : {DType::f64, DType::bf16}) {
+      SCOPED_TRACE(where(example) + ", " + std::string(to_string(dtype)));
+      const RecipeFollower policy;
+      entry().run(leaves_of(on_device(converted(example.inputs, dtype), suite.device)));
+      for (const std::string& operation : policy.without())
+        EXPECT_TRUE(operations_without_recipe.contains(operation)) << operation << " has no recipe";
+    }
+}
+
+/// Another order in memory, the same numbers.
+Tensor backwards_in_memory(const Tensor& x) {
+  if (x.rank() < 2) return x;
+  const Tensor swapped = transpose(x, 0, -1).copy();
+  return transpose(swapped, 0, -1);
+}
+
+/// Every second place of a wider memory.
+Tensor with_gaps(const Tensor& x) {
+  if (x.rank() == 0) return x;
+  Shape wide = x.shape();
+  wide[x.rank() - 1] *= 2;
+  Tensor view = slice(Tensor::empty(wide, x.options()).fill(3.0), -1, 1, std::numeric_limits<std::int64_t>::max(), 2);
+  return view.copy_from(x);
+}
+
+TEST_P(OperatorTest, DoesNotCareHowItsInputsLieInMemory) {
+  for (const OperatorCase& example : some_cases()) {
+    const Tensors dense = on_device(example.inputs, suite.device);
+    const Results expected = run(entry(), dense);
+    for (const auto layout : {backwards_in_memory, with_gaps}) {
+      Tensors inputs;
+      for (const Tensor& input : dense) inputs.push_back(layout(input));
+      const Results found = run(entry(), inputs);
+      ASSERT_EQ(found.outputs.size(), expected.outputs.size());
+      for (std::size_t i = 0; i < found.outputs.size(); ++i)
+        EXPECT_TRUE(all_close(found.outputs[i], expected.outputs[i], 1e-12, 1e-12)) << where(example);
+      for (std::size_t i = 0; i < found.gradients.size(); ++i)
+        EXPECT_TRUE(all_close(found.gradients[i], expected.gradients[i], 1e-12, 1e-12)) << where(example);
+    }
+  }
+}
+
+TEST_P(OperatorTest, GivesInEveryFloatingDtypeWhatF64GivesOnTheCpu) {
+  const struct {
+    DType dtype;
+    double epsilon;
+  } types[] = {{DType::f64, 1e-15}, {DType::f32, 6e-8}, {DType::f16, 4.9e-4}, {DType::bf16, 3.9e-3}};
+  for (const OperatorCase& example : entry().cases)
+    for (const auto& [dtype, epsilon] : types) {
+      SCOPED_TRACE(where(example) + ", " + std::string(to_string(dtype)));
+      const Tensors rounded = converted(example.inputs, dtype);
+      const Results found = run(entry(), on_device(rounded, suite.device)),
+                    expected = run(entry(), converted(rounded, DType::f64));
+      const double allowed = 4.0 * epsilon * entry().rounding;
+      for (const auto part : {&Results::outputs, &Results::gradients}) {
+        const double slack = allowed * scale_of(expected.*part);
+        ASSERT_EQ((found.*part).size(), (expected.*part).size());
+        for (std::size_t i = 0; i < (found.*part).size(); ++i) {
+          const Tensor& tensor = (found.*part)[i];
+          EXPECT_EQ(tensor.device(), suite.device);
+          if (part == &Results::gradients) {
+            EXPECT_EQ(tensor.dtype(), dtype);
+          }
+          EXPECT_LE(max_difference(to(tensor, cpu), (expected.*part)[i]), slack)
+              << (part == &Results::outputs ? "output " : "gradient ") << i;
+        }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace poolgrad::testing
