@@ -163,6 +163,15 @@ std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFil
   return violations;
 }
 
+std::vector<std::string> launch_violations(const std::vector<SourceFile>& files) {
+  static const std::regex launch("<{3}");
+  std::vector<std::string> violations;
+  for (const SourceFile& file : files)
+    if (file.path != "kernels/cuda/launcher.cuh")
+      find_in_lines(file, launch, "launches a kernel by itself", violations);
+  return violations;
+}
+
 std::vector<std::string> unfinished_violations(const std::vector<SourceFile>& files) {
   // Written in two parts, so that this file keeps the rule.
   static const std::regex promise(R"(\b(TO)"

@@ -32,6 +32,10 @@ std::vector<std::string> size_violations(const std::vector<SourceFile>& files);
 /// Conditional compilation on CUDA only in kernels/ and in the allocator's CUDA file.
 std::vector<std::string> cuda_conditional_violations(const std::vector<SourceFile>& files);
 
+/// Kernels are launched by kernels/cuda/launcher.cuh alone, which checks the launch: nothing else has three angle
+/// brackets.
+std::vector<std::string> launch_violations(const std::vector<SourceFile>& files);
+
 /// No promises left in the code: notes to finish it later, errors that say it is missing.
 std::vector<std::string> unfinished_violations(const std::vector<SourceFile>& files);
 

@@ -37,6 +37,7 @@ TEST(SourceTree, KeepsThirdPartyHeadersOutOfPublicOnes) { EXPECT_THAT(public_hea
 TEST(SourceTree, HasRoomsThatOneCanLookOver) { EXPECT_THAT(room_violations(tree()), IsEmpty()); }
 TEST(SourceTree, HasSmallFiles) { EXPECT_THAT(size_violations(tree()), IsEmpty()); }
 TEST(SourceTree, AsksForCudaOnlyInKernels) { EXPECT_THAT(cuda_conditional_violations(tree()), IsEmpty()); }
+TEST(SourceTree, LaunchesKernelsInOnePlace) { EXPECT_THAT(launch_violations(tree()), IsEmpty()); }
 TEST(SourceTree, IsFinished) { EXPECT_THAT(unfinished_violations(tree()), IsEmpty()); }
 
 TEST(SourceRules, AFloorMayIncludeItselfAndWhatIsBelow) {
@@ -131,6 +132,17 @@ TEST(SourceRules, CatchCudaConditionalsOutsideKernels) {
                   {{"nn/a.h", text}, {"kernels/a.h", text}, {"allocator/memory/cuda_driver.cpp", text}}),
               ElementsAre("nn/a.h: line 2 is conditional on CUDA"));
   EXPECT_THAT(cuda_conditional_violations({{"nn/a.h", "#  ifdef POOLGRAD_WITH_CUDA\n"}}), SizeIs(1));
+}
+
+TEST(SourceRules, CatchALaunchThatIsNotTheLaunchers) {
+  const std::string launch =
+      "void f() {\n  kernel" + std::string(3, '<') + "grid, block" + std::string(3, '>') + "(x);\n}\n";
+  EXPECT_THAT(launch_violations({{"kernels/cuda/launcher.cuh", launch},
+                                 {"kernels/cuda/copy.cu", launch},
+                                 {"tests/gpu/a.cpp", launch},
+                                 {"kernels/a.h", "std::cout << x << y;\nint x = 1 << 3;\n"}}),
+              ElementsAre("kernels/cuda/copy.cu: line 2 launches a kernel by itself",
+                          "tests/gpu/a.cpp: line 2 launches a kernel by itself"));
 }
 
 TEST(SourceRules, CatchUnfinishedCode) {
