@@ -8,6 +8,11 @@
 #include "kernels/cpu/gemm/backends.h"
 #include "kernels/cpu/instruction_sets.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/parallel.h"
+
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
 
 namespace poolgrad::kernels {
 namespace {
@@ -70,6 +75,22 @@ struct Product {
   }
 };
 
+/// While it lives, oneDNN plans for and runs on as many threads as kernels do.
+class ThreadsOfKernels {
+ public:
+#if defined(_OPENMP)
+  ThreadsOfKernels() : before_(omp_get_max_threads()) { omp_set_num_threads(num_threads()); }
+  ~ThreadsOfKernels() { omp_set_num_threads(before_); }
+#else
+  ThreadsOfKernels() : before_(0) {}
+#endif
+  ThreadsOfKernels(const ThreadsOfKernels&) = delete;
+  ThreadsOfKernels& operator=(const ThreadsOfKernels&) = delete;
+
+ private:
+  [[maybe_unused]] const int before_;
+};
+
 }  // namespace
 
 bool onednn_takes(const Gemm& g) {
@@ -80,9 +101,13 @@ bool onednn_takes(const Gemm& g) {
   return has_dtype && g.k > 0 && !scales_bias && !repeats_both;
 }
 
-std::int64_t gemm_onednn_scratch(const Gemm& g) { return Product(g).scratch(); }
+std::int64_t gemm_onednn_scratch(const Gemm& g) {
+  const ThreadsOfKernels threads;
+  return Product(g).scratch();
+}
 
 void gemm_onednn(const Gemm& g, const void* a, const void* b, void* c) {
+  const ThreadsOfKernels threads;
   const Product plan(g);
   const Workspace<char> scratch("gemm", plan.scratch());
   std::unordered_map<int, memory> arguments = {

@@ -5,7 +5,10 @@
 
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <iterator>
 #include <limits>
 #include <random>
 #include <string>
@@ -355,6 +358,26 @@ TEST(Gemm, ASimulatedCpuIsAskedForTheSameScratch) {
           }
     }
 }
+
+#if defined(_OPENMP)
+/// Ends the process, with the number of threads that a large product by oneDNN has started.
+[[noreturn]] void multiply_alone() {
+  set_num_threads(1);
+  set_gemm_backend("onednn");
+  constexpr std::int64_t n = 512;
+  const std::vector<float> a(n * n), b(n * n);
+  std::vector<float> c(n * n);
+  gemm(Stream{cpu}, product(n, n, n), a.data(), b.data(), c.data());
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  std::_Exit(static_cast<int>(std::distance(begin(threads), end(threads))) - 1);
+}
+
+TEST(GemmDeathTest, OneDnnTakesNoMoreThreadsThanKernelsDo) {
+  if (!has_onednn()) GTEST_SKIP() << "this build has no oneDNN";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // in a process that has no threads yet
+  EXPECT_EXIT(multiply_alone(), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 }  // namespace
 }  // namespace poolgrad::kernels
