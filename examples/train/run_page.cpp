@@ -30,7 +30,7 @@ constexpr std::string_view run_style = R"(
 .charts { grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); } .charts h2 { margin-top: 1.4rem; }
 .maps { grid-template-columns: repeat(auto-fill, minmax(9.5rem, 1fr)); }
 .large { grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); margin-bottom: 1rem; }
-.large svg { max-width: 56rem; } .token { font: 8px ui-monospace, monospace; fill: var(--quiet); }
+.large svg { display: block; max-width: 56rem; } .token { font: 8px ui-monospace, monospace; fill: var(--quiet); }
 .maps:not(.large) svg { border: 1px solid var(--line); } .shades { image-rendering: pixelated; }
 @media (prefers-color-scheme: dark) { .shades { filter: invert(1); } }
 .narrower { display: none; } @media (max-width: 40rem) { .narrower { display: block; } .wider { display: none; } }
