@@ -23,6 +23,9 @@ struct Arithmetic {
   bool mma;
   double tolerance, unit;  // of all numbers; relative, of those that are rounded to the dtype
   Sizes sizes;             // of two tiles of queries at least, and three of keys
+
+  std::string name() const { return std::string(poolgrad::to_string(dtype)) + (mma ? "_by_mma" : ""); }
+  friend void PrintTo(const Arithmetic& x, std::ostream* out) { *out << x.name(); }
 };
 const Arithmetic all_arithmetic[] = {{DType::f64, false, 1e-12, 0, {1, 37, 70, 4, 2, 6, 5}},
                                      {DType::f32, false, 2e-5, 0, {1, 70, 140, 4, 2, 8, 12}},
@@ -134,9 +137,8 @@ TEST_P(CudaAttend, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(In, CudaAttend, ::testing::ValuesIn(all_arithmetic), [](const auto& info) {
-  return std::string(poolgrad::to_string(info.param.dtype)) + (info.param.mma ? "_by_mma" : "");
-});
+INSTANTIATE_TEST_SUITE_P(In, CudaAttend, ::testing::ValuesIn(all_arithmetic),
+                         [](const auto& info) { return info.param.name(); });
 
 TEST(CudaAttendByMma, IsAnotherComputationThanThePortableOne) {
   for (const DType dtype : {DType::bf16, DType::f16}) {

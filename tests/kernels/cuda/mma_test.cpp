@@ -95,8 +95,9 @@ TEST(StagedRows, HaveNoConflictsOfBanks) {
   expect_no_conflicts<128>();
 }
 
-/// d = a b + c: a 16 x 16 and c 16 x 8 by rows; b by columns, each of 16 elements.
-template <class S>
+/// d = a b + c: a 16 x 16 and c 16 x 8 by rows; b by columns, each of 16 elements. Of b, lanes 8 to 15 may point to the
+/// rows that lanes 16 to 23 should, and those to theirs: a fault.
+template <class S, bool swaps_lanes = false>
 __global__ void multiply_fragments(const S* a, const S* b, const float* c, float* d) {
   POOLGRAD_SHARED(Chunk, staged, 64);
   const int lane = static_cast<int>(threadIdx.x);
@@ -108,7 +109,8 @@ __global__ void multiply_fragments(const S* a, const S* b, const float* c, float
   __syncthreads();
   FragmentC sum;
   for (int i = 0; i < elements_of_c; ++i) sum.value[i] = c[place_in_c(lane, i).row * 8 + place_in_c(lane, i).column];
-  const Place of_a = rows_before_columns(lane), of_b = columns_before_rows(lane);
+  const Place of_a = rows_before_columns(lane),
+              of_b = swaps_lanes ? rows_before_columns(lane) : columns_before_rows(lane);
   const FragmentAB left = ldmatrix_x4<false>(staged, of_a.row * 2 + of_a.column),
                    right = ldmatrix_x4<false>(staged, 32 + of_b.row * 2 + of_b.column);
   mma_m16n8k16<S>(sum, left, right.word[0], right.word[1]);
@@ -134,8 +136,9 @@ __global__ void multiply_transposed(const S* a, const S* b, const float* c, floa
   for (int i = 0; i < elements_of_c; ++i) d[place_in_c(lane, i).row * 8 + place_in_c(lane, i).column] = sum.value[i];
 }
 
+/// Elements of products of random matrices by a kernel that are not what they should be.
 template <class S>
-void expect_products(bool transposed) {
+int wrong_products(void (*kernel)(const S*, const S*, const float*, float*), bool transposed) {
   std::mt19937_64 random(test_seed());
   std::normal_distribution<float> normal;
   std::vector<S> a(256), b(transposed ? 256 : 128);
@@ -145,9 +148,9 @@ void expect_products(bool transposed) {
   for (float& x : c) x = normal(random);
   const DeviceArray<S> a_there(a), b_there(b);
   const DeviceArray<float> c_there(c), d_there(std::vector<float>(128, 0.0f));
-  launch("multiply", transposed ? &multiply_transposed<S> : &multiply_fragments<S>, {{1}, {32}}, cuda0, a_there.data(),
-         b_there.data(), c_there.data(), d_there.data());
+  launch("multiply", kernel, {{1}, {32}}, cuda0, a_there.data(), b_there.data(), c_there.data(), d_there.data());
   const std::vector<float> d = d_there.read();
+  int wrong = 0;
   for (std::size_t i = 0; i < 16; ++i)
     for (std::size_t j = 0; j < 8; ++j) {
       double sum = c[i * 8 + j], magnitude = std::abs(sum);
@@ -157,15 +160,20 @@ void expect_products(bool transposed) {
         sum += term, magnitude += std::abs(term);
       }
       // Seventeen numbers are added, each sum rounded or cut off.
-      EXPECT_NEAR(d[i * 8 + j], sum, 17 * 0x1p-23 * magnitude) << i << " " << j << " seed " << test_seed();
+      wrong += !(std::abs(d[i * 8 + j] - sum) <= 17 * 0x1p-23 * magnitude);
     }
+  return wrong;
 }
 
 TEST(Mma, MultipliesWhatLdmatrixBrings) {
-  for (const bool transposed : {false, true}) {
-    expect_products<Half>(transposed);
-    expect_products<BFloat16>(transposed);
-  }
+  EXPECT_EQ(wrong_products<Half>(&multiply_fragments<Half>, false), 0) << "seed " << test_seed();
+  EXPECT_EQ(wrong_products<BFloat16>(&multiply_fragments<BFloat16>, false), 0) << "seed " << test_seed();
+  EXPECT_EQ(wrong_products<Half>(&multiply_transposed<Half>, true), 0) << "seed " << test_seed();
+  EXPECT_EQ(wrong_products<BFloat16>(&multiply_transposed<BFloat16>, true), 0) << "seed " << test_seed();
+}
+
+TEST(Mma, OfSwappedLanesIsAnotherProduct) {
+  EXPECT_GT(wrong_products<Half>(&multiply_fragments<Half, true>, false), 100) << "of 128";
 }
 
 __global__ void pack_pairs(const float* x, std::uint32_t* halves, std::uint32_t* bfloats, float* powers) {

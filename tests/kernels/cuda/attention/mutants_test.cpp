@@ -146,7 +146,6 @@ TEST(AttentionMutants, SwappedLanesAreSeenInTheFirstQuery) {
   EXPECT_THAT(found_wrong<TileFault::swapped_lanes>(), HasSubstr("query 0, column "));
 }
 
-#if !defined(__CUDACC__)  // a GPU names none of these
 TEST(AttentionMutants, AMissingWaitIsNamed) {
   EXPECT_THAT(found_wrong<TileFault::missing_wait>(),
               AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" reads shared staged["),
@@ -165,7 +164,6 @@ TEST(AttentionMutants, ACopyThatOvertakesAReaderIsNamed) {
               AllOf(HasSubstr("[attend linearly] thread "), HasSubstr(" shared staged["),
                     ::testing::AnyOf(HasSubstr("with no barrier in between"), HasSubstr("has not waited for"))));
 }
-#endif
 
 }  // namespace
 }  // namespace poolgrad::kernels::cuda
