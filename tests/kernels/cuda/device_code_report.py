@@ -1,0 +1,178 @@
+#!/usr/bin/env python3
+"""Holds every kernel to what ptxas said of it when the table was written: no stack, no spills, no more registers.
+
+usage: device_code_report.py --sources FOLDER --table FILE --nvcc VERSION [--write] OBJECT...
+
+Beside each object lies OBJECT.ptxas, what `ptxas -v` said (cmake/keep_ptxas_report.sh). Every .cu file below FOLDER must
+have an object. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take
+more. Another version of nvcc gives out registers in another way, and may name instances otherwise: where the table is of
+another one (or of another architecture), kernels are only held to no stack and no spills, and the output says so.
+"""
+import argparse
+import pathlib
+import re
+import subprocess
+import sys
+from typing import NamedTuple
+
+ENTRY = re.compile(r"ptxas info\s*: Compiling entry function '(\w+)' for '(\w+)'")
+FUNCTION = re.compile(r"ptxas info\s*: Function properties for (\w+)")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+REGISTERS = re.compile(r"ptxas info\s*: Used (\d+) registers")
+HEAD = ("# What ptxas says of every kernel. Written by the target device_code_table, held to by the test\n"
+        "# DeviceCode.TakesNoMoreThanItsTable (tests/kernels/cuda/device_code_report.py).\n")
+
+
+class Taken(NamedTuple):
+    registers: int  # 0 for a function that kernels call, which has no row
+    stack: int
+    spills: int  # bytes stored and loaded
+
+
+def read_report(text):
+    """architecture -> mangled name -> Taken, of all functions."""
+    found, architecture, name, frame = {}, "", None, None
+    for line in text.splitlines():
+        if match := ENTRY.match(line):
+            name, architecture = match.groups()
+            frame = (0, 0)
+        elif match := FUNCTION.match(line):
+            name = match.group(1)
+        elif match := FRAME.search(line):
+            stack, stores, loads = map(int, match.groups())
+            frame = (stack, stores + loads)
+            found.setdefault(architecture, {})[name] = Taken(0, *frame)
+        elif match := REGISTERS.match(line):
+            entry = found.setdefault(architecture, {})
+            entry[name] = Taken(int(match.group(1)), *entry.get(name, (0, *frame))[1:])
+    return found
+
+
+def without_arguments(name):
+    """Less the arguments of a function, which its template arguments tell again."""
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        depth += {")": 1, "(": -1}.get(name[at], 0)
+        if depth == 0:
+            return name[:at] if name.endswith(")") and at > 0 else name
+    return name
+
+
+def readable(mangled):
+    """As one would write them: without namespaces, result and arguments."""
+    given = "\n".join(mangled) + "\n"
+    names = subprocess.run(["c++filt"], input=given, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    short = []
+    for name in names:
+        name = name.replace("(anonymous namespace)::", "")
+        name = re.sub(r"^void ", "", without_arguments(name))
+        name = re.sub(r"\bpoolgrad::|\bkernels::|\bcuda::", "", name)
+        name = re.sub(r"\b(\d+)u?l\b", r"\1", name).replace("> >", ">>").replace("> >", ">>")
+        short.append(re.sub(r"\((?:unsigned )?(?:int|long)\)", "", name))
+    return dict(zip(mangled, short))
+
+
+def read_objects(sources, objects):
+    """architecture -> (file, kernel) -> Taken; and sentences about files that are not compiled."""
+    kernels, missing = {}, []
+    left = list(objects)
+    for source in sorted(sources.rglob("*.cu")):
+        file = source.relative_to(sources).as_posix()
+        of_file = [o for o in left if o.endswith("/" + file + ".o")]
+        if not of_file:
+            missing.append(f"{file} is not compiled: it is not among POOLGRAD_CUDA_SOURCES")
+            continue
+        shortest = min(of_file, key=len)
+        left.remove(shortest)
+        for architecture, functions in read_report(pathlib.Path(shortest + ".ptxas").read_text()).items():
+            names, own = readable(list(functions)), kernels.setdefault(architecture, {})
+            for mangled, taken in functions.items():
+                key = (file, names[mangled])
+                own[(file, mangled) if key in own else key] = taken  # two names that read alike
+    return kernels, missing
+
+
+def read_table(text):
+    """(version of nvcc, architecture, (file, kernel) -> Taken)."""
+    rows, version, architecture, file = {}, "", "", ""
+    for line in filter(None, text.splitlines()):
+        if line.startswith("#"):
+            continue
+        if match := re.fullmatch(r"nvcc (\S+), (\S+): registers, stack, spills", line):
+            version, architecture = match.groups()
+        elif not line.startswith(" "):
+            file = line
+        else:
+            registers, stack, spills, name = line.split(None, 3)
+            rows[(file, name)] = Taken(int(registers), int(stack), int(spills))
+    return version, architecture, rows
+
+
+def written_table(version, architecture, rows):
+    lines, file = [HEAD + f"nvcc {version}, {architecture}: registers, stack, spills"], ""
+    for (of_file, name), taken in sorted(rows.items()):
+        if not taken.registers:
+            continue
+        if of_file != file:
+            lines += ["", of_file]
+            file = of_file
+        lines.append(f"{taken.registers:5} {taken.stack} {taken.spills}  {name}")
+    return "\n".join(lines) + "\n"
+
+
+def findings(version, kernels, table):
+    """(faults, notes) of what was compiled against the table."""
+    of_nvcc, of_architecture, rows = table
+    faults, notes = [], []
+    for architecture, own in sorted(kernels.items()):
+        bad = [f"{file}: {name} has a stack of {taken.stack} bytes and {taken.spills} bytes of spills"
+               for (file, name), taken in sorted(own.items()) if taken.stack or taken.spills]
+        if architecture != of_architecture:
+            notes.append(f"{architecture}: {len(own)} kernels, {len(bad)} with a stack or spills, which the table, of "
+                         f"{of_architecture}, does not hold")
+            notes += bad
+            continue
+        faults += bad
+        if version != of_nvcc:
+            notes.append(f"{architecture}: {len(own)} kernels by nvcc {version} are held to no stack and no spills only: "
+                         f"the registers of the table are those of nvcc {of_nvcc}")
+            continue
+        own = {key: taken for key, taken in own.items() if taken.registers}
+        for key in sorted(own.keys() | rows.keys()):
+            file, name = key
+            if key not in rows:
+                faults.append(f"{file}: {name} is not in the table, it takes {own[key].registers} registers")
+            elif key not in own:
+                faults.append(f"{file}: {name} is in the table and was not compiled")
+            elif own[key].registers > rows[key].registers:
+                faults.append(f"{file}: {name} takes {own[key].registers} registers, the table says "
+                              f"{rows[key].registers}")
+        fewer = sum(key in rows and own[key].registers < rows[key].registers for key in own)
+        notes.append(f"{architecture}: {len(own)} kernels by nvcc {version}, {fewer} of them with fewer registers than "
+                     "the table says")
+    if of_architecture not in kernels:
+        faults.append(f"nothing was compiled for {of_architecture}, which the table is for")
+    return faults, notes
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--sources", type=pathlib.Path, required=True)
+    parser.add_argument("--table", type=pathlib.Path, required=True)
+    parser.add_argument("--nvcc", required=True)
+    parser.add_argument("--architecture", default="sm_90a", help="of the table that is written")
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("objects", nargs="+")
+    given = parser.parse_args()
+    version = ".".join(given.nvcc.split(".")[:2])
+    kernels, missing = read_objects(given.sources, given.objects)
+    if given.write:
+        given.table.write_text(written_table(version, given.architecture, kernels[given.architecture]))
+    faults, notes = findings(version, kernels, read_table(given.table.read_text()))
+    for line in notes + missing + faults:
+        print(line)
+    return 1 if faults or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
