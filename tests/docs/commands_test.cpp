@@ -247,10 +247,10 @@ TEST(CommandLines, AreRightForTheirPrograms) {
 TEST(CommandLines, HaveOptionsThatSomeProgramKnows) {
   const std::string known =
       help() + script() +
-      // those of others: CMake, ctest, GoogleTest, Google Benchmark, mpirun, srun, peers, pattern_gallery
+      // those of others: CMake, ctest, GoogleTest, Google Benchmark, mpirun, srun, valgrind, peers, pattern_gallery
       "--install --prefix --build --preset --test-dir --gtest_filter --benchmark_filter --benchmark_min_time "
       "--benchmark_repetitions --headless --screenshot --window-size --oversubscribe --bind-to --kill-on-bad-exit "
-      "--repeats --serve --output ";
+      "--repeats --serve --output --tool ";
   std::vector<std::string> unknown;
   for (const Page& page : read_pages(POOLGRAD_SOURCE_DIR))
     for (const auto& [line, span] : code_spans(page))
