@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <string_view>
 #include <type_traits>
@@ -231,6 +232,32 @@ Elements<Operands> elements_of(std::array<View, Operands> views, bool row_major 
   return all;
 }
 
+#if defined(__CUDACC__)
+template <class T, class Body>
+using MapBody = Body;
+#else
+/// The host calls a body through a pointer: map_elements() is compiled once for each T there, not for each operator.
+template <class T>
+class AnyBody {
+ public:
+  template <class Body>
+  explicit AnyBody(const Body& body)
+      : call_([](const std::byte* bytes, std::int64_t i, const T* in, T* out) {
+          (*reinterpret_cast<const Body*>(bytes))(i, in, out);
+        }) {
+    static_assert(std::is_trivially_copyable_v<Body> && sizeof(Body) <= sizeof(bytes_) && alignof(Body) <= 16);
+    std::memcpy(bytes_, &body, sizeof(Body));
+  }
+  void operator()(std::int64_t i, const T* in, T* out) const { call_(bytes_, i, in, out); }
+
+ private:
+  alignas(16) std::byte bytes_[128] = {};
+  void (*call_)(const std::byte* bytes, std::int64_t i, const T* in, T* out);
+};
+template <class T, class Body>
+using MapBody = AnyBody<T>;
+#endif
+
 /// Queues body for all elements of the operands, which share a shape; no elements are no launch.
 template <class T, bool AnyOutput = false, std::size_t Outputs, std::size_t Inputs, class Body>
 void for_each_element(std::string_view op, Stream stream, const std::array<View, Outputs>& outputs,
@@ -241,8 +268,8 @@ void for_each_element(std::string_view op, Stream stream, const std::array<View,
   const auto all = elements_of<T>(views);
   if (all.count == 0) return;
   for (const View& view : views) check_operand(op, stream, view.data);
-  launch(op.data(), &map_elements<T, Outputs, Inputs, AnyOutput, Body>,
-         grid_stride_shape(std::max(all.packs, all.count - all.packs * pack<T>)), stream, all, body);
+  launch(op.data(), &map_elements<T, Outputs, Inputs, AnyOutput, MapBody<T, Body>>,
+         grid_stride_shape(std::max(all.packs, all.count - all.packs * pack<T>)), stream, all, MapBody<T, Body>(body));
 }
 
 }  // namespace poolgrad::kernels::cuda
