@@ -127,6 +127,7 @@ def findings(version, kernels, table):
     for architecture, own in sorted(kernels.items()):
         bad = [f"{file}: {name} has a stack of {taken.stack} bytes and {taken.spills} bytes of spills"
                for (file, name), taken in sorted(own.items()) if taken.stack or taken.spills]
+        own = {key: taken for key, taken in own.items() if taken.registers}
         if architecture != of_architecture:
             notes.append(f"{architecture}: {len(own)} kernels, {len(bad)} with a stack or spills, which the table, of "
                          f"{of_architecture}, does not hold")
@@ -137,7 +138,6 @@ def findings(version, kernels, table):
             notes.append(f"{architecture}: {len(own)} kernels by nvcc {version} are held to no stack and no spills only: "
                          f"the registers of the table are those of nvcc {of_nvcc}")
             continue
-        own = {key: taken for key, taken in own.items() if taken.registers}
         for key in sorted(own.keys() | rows.keys()):
             file, name = key
             if key not in rows:
