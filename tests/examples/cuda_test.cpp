@@ -167,7 +167,7 @@ TEST_F(TrainOnCuda, TrainsInChunksAndTiles) {
 }
 
 TEST_F(TrainOnCuda, HasTheSameBitsWhenItsStepsAreRecorded) {
-  options_.steps = 4;
+  options_.steps = 3;  // eager, recorded, replayed
   const auto expect_same = [&](const std::string& what) {
     options_.graph = false;
     const TrainResult eager = run("cuda");
@@ -177,6 +177,7 @@ TEST_F(TrainOnCuda, HasTheSameBitsWhenItsStepsAreRecorded) {
     EXPECT_EQ(recorded.sample, eager.sample) << what;
   };
   for (const std::string& name : attention_names()) {
+    if (name == "dense") continue;  // causal by another name
     options_.attention.attention = name;
     expect_same(name);
   }

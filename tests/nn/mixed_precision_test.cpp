@@ -252,6 +252,17 @@ TEST(F16, FindsItsScaleFromOneThatIsTooLargeAndGivesTheSameBitsTwice) {
   EXPECT_LT(first.back().loss, 0.9 * first.front().loss);
 }
 
+TEST(LossScaler, DividesByWhatItHasMultipliedBy) {
+  const double third = 1.0 / 3;
+  const LossScaler scaler(cpu, {.initial = third, .least = third});
+  EXPECT_EQ(scaler.scale(), scaler.scaled(ones({})).item()) << "a number of f32";
+  for (const double norm : {0.1, 7.0, 1e30}) {
+    const Tensor there = full({}, norm, {.dtype = DType::f64});
+    EXPECT_EQ(scaler.gradient_scale(there, 0.5).item(), clip_scale(norm / scaler.scale(), 0.5) / scaler.scale());
+  }
+  EXPECT_TRUE(std::isnan(scaler.gradient_scale(full({}, infinite, {.dtype = DType::f64})).item()));
+}
+
 TEST(TrainingStepWithAScaler, EndsWhereTheLossItselfIsNotFinite) {
   Regression regression;
   SGD optimizer(regression.model.named_parameters());
