@@ -118,6 +118,21 @@ TEST_P(FaultInjectionTest, FailsCleanlyWhenTheDeviceRefusesEverything) {
   expect_invariants(pool);
 }
 
+// Counts the calls to move pages that threw.
+class FailingMoves : public FailingMemory {
+ public:
+  FailingMoves(std::unique_ptr<DeviceMemory> inner, int& failed) : FailingMemory(std::move(inner)), failed_(failed) {}
+  bool move(void* from, void* to, std::size_t bytes) override {
+    const int before = failed_++;
+    const bool moved = FailingMemory::move(from, to, bytes);
+    failed_ = before;
+    return moved;
+  }
+
+ private:
+  int& failed_;
+};
+
 // A program that reaches every call of the device from every function that makes one; whatever is thrown reaches it.
 class AnyExceptionTest : public PoolTest {
  protected:
@@ -172,6 +187,22 @@ class AnyExceptionTest : public PoolTest {
     }
   }
 
+  static constexpr std::size_t moved_from = 16 * MiB;
+
+  // Every second MiB lies idle, and a budget of all allows no other.
+  void move_pages(CachingAllocator& pool) {
+    std::vector<void*> blocks;
+    blocks.reserve(moved_from / MiB);
+    for (std::size_t i = 0; i < moved_from / MiB; ++i) attempt([&] { blocks.push_back(allocate(pool, MiB)); });
+    for (std::size_t i = 0; i < blocks.size(); i += 2)
+      attempt([&] { deallocate(pool, std::exchange(blocks[i], nullptr), MiB); });
+    void* large = nullptr;
+    attempt([&] { large = allocate(pool, moved_from / 2); });
+    expect_invariants(pool);
+    if (large != nullptr) attempt([&] { deallocate(pool, large, moved_from / 2); });
+    for (void* block : blocks) attempt([&] { deallocate(pool, block, MiB); });
+  }
+
   void give_back(CachingAllocator& pool, std::vector<Live>& live, std::uint64_t chance) {
     std::swap(live[chance % live.size()], live.back());
     const Live block = live.back();
@@ -200,16 +231,18 @@ class AnyExceptionTest : public PoolTest {
   }
 
   // Runs the script with the k-th failure, for every k until none is met; `arm` and `disarm` make and end it.
-  void survive(const AllocatorConfig& config, const std::function<void(FailingMemory&, std::uint64_t)>& arm) {
+  void survive(const AllocatorConfig& config, const std::function<void(FailingMemory&, std::uint64_t)>& arm,
+               bool moves_only = false) {
     std::uint64_t last = 0;
     for (std::uint64_t k = 1; k == last + 1; ++k) {
       SCOPED_TRACE("failure " + std::to_string(k));
-      auto failing = std::make_unique<FailingMemory>(make_memory(GetParam(), 64 * granularity, granularity));
+      auto failing = std::make_unique<FailingMoves>(
+          make_memory(GetParam(), moves_only ? 2 * moved_from : 64 * granularity, granularity), failed_moves_);
       FailingMemory* device = failing.get();
       CachingAllocator pool(std::move(failing), config);
       thrown_ = due_ = 0;
       arm(*device, k);
-      run_script(pool);
+      moves_only ? move_pages(pool) : run_script(pool);
       const bool met = counts_news_ ? due_ == 0 : device->calls() >= k;
       device->fail_call(0, 0);
       due_ = 0;
@@ -219,7 +252,7 @@ class AnyExceptionTest : public PoolTest {
       EXPECT_EQ(device->info().free, device->info().total);
       if (met) last = k;
     }
-    EXPECT_GT(last, 60u);
+    EXPECT_GT(last, moves_only ? 10u : 60u);
   }
 
   static std::vector<AllocatorConfig> configurations() {
@@ -233,12 +266,24 @@ class AnyExceptionTest : public PoolTest {
   std::uint64_t due_ = 0;  // operator new fails at this one of the calls that the pool makes
   bool counts_news_ = false;
   int thrown_ = 0;
+  int failed_moves_ = 0;
 };
 INSTANTIATE_TEST_SUITE_P(Devices, AnyExceptionTest, devices, device_name);
 
 TEST_P(AnyExceptionTest, FromAnyDeviceCallLeavesThePoolAsItWas) {
   const std::vector<std::function<void()>> raises = {
       [] { throw std::bad_alloc(); }, [] { throw CudaError("[device] out of order"); }, [] { throw 42; }};
+  for (const auto& raise : raises) {
+    failed_moves_ = 0;
+    survive(
+        {.budget = moved_from},
+        [&](FailingMemory& device, std::uint64_t k) {
+          device.fail_by(raise);
+          device.fail_call(k);
+        },
+        true);
+    EXPECT_GT(failed_moves_, 1) << "what lies idle is moved by several calls, and each of them has failed";
+  }
   for (const AllocatorConfig& config : configurations()) {
     SCOPED_TRACE(config.text());
     for (const auto& raise : raises) {
