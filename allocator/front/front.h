@@ -51,6 +51,8 @@ class Front final : public Follower {
   /// What the pool kept account with was given back: see Routine. Not while there is one.
   void resettle() noexcept { routine_.resettle(); }
   bool has_routine() const { return routine_.length() != 0; }
+  /// Whether there is one, or what happens now looks like one.
+  bool repeats() const { return routine_.repeats(); }
 
   // What is counted.
   /// The block is live, with this number; nothing is recorded or hashed.

@@ -69,6 +69,8 @@ class Routine {
   /// Acts that were answered from memory since the pool last caught up.
   std::uint64_t count_answered() const { return answered_; }
   std::uint64_t length() const { return length_; }
+  /// Whether there is a routine, or the last acts were those of another time.
+  bool repeats() const { return length_ != 0 || run_ >= least_run / 4; }
   Stream stream() const { return stream_; }
   /// The act that was answered `back` acts ago, from 1: the newest.
   const Act& answered(std::uint64_t back) const { return at(first_ + (cursor_ + length_ - back % length_) % length_); }

@@ -178,6 +178,35 @@ Block* Arena::put(Block* block) noexcept {
   return block;
 }
 
+void Arena::gather() {
+  for (const auto& window : windows_) {
+    for (Block* block = window->first; block != nullptr; block = block->next) {
+      const bool free = block->state == BlockState::free && block->size < page_;
+      const bool packed = block->state == BlockState::live && block->packed != nullptr;
+      if ((!free && !packed) || !BlockStore::is_lonely(block)) continue;
+      store_.reserve_together(1);
+      Block* copy = store_.make_last();
+      BlockChunk* const chunk = copy->chunk;
+      if (free) {
+        index(block->stream).by_size.remove(block);
+      } else {
+        block->packed->remove_node(block);
+      }
+      *copy = *block;
+      copy->chunk = chunk;
+      if (free) {
+        index(block->stream).by_size.insert(copy);
+      } else {
+        copy->packed->add_node(copy);
+      }
+      (copy->previous != nullptr ? copy->previous->next : window->first) = copy;
+      if (copy->next != nullptr) copy->next->previous = copy;
+      store_.recycle(block);
+      block = copy;
+    }
+  }
+}
+
 std::size_t Arena::free_bytes() const {
   std::size_t bytes = 0;
   for (const StreamIndex& entry : indices_) bytes += entry.free->by_size.bytes();
@@ -261,15 +290,29 @@ Block* Arenas::take_out_at_last(const void* pointer) noexcept {
   return block;
 }
 
-std::size_t Arenas::pack(const std::function<bool(const Block*)>& may_pack) noexcept {
-  std::size_t packed = 0;
+Tiling::Packed Arenas::pack(const std::function<bool(const Block*)>& may_pack) noexcept {
+  Tiling::Packed packed;
   try {
     for (Arena& arena : both_) arena.pack(may_pack, packed);
+    for (Arena& arena : both_) arena.gather();
   } catch (const std::bad_alloc&) {
     // As many as there was memory for.
   }
   store_.trim();
   return packed;
+}
+
+bool Arenas::pack_again(std::uintptr_t address, std::uint64_t number,
+                        const std::function<bool(const Block*)>& may_pack) noexcept {
+  Block* block = live(reinterpret_cast<const void*>(address));
+  if (block == nullptr || block->number != number || !may_pack(block)) return false;
+  try {
+    if (!of(block).pack_again(block)) return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  --unpacked_blocks_;
+  return true;
 }
 
 void Arenas::expect(std::uint64_t stream) {

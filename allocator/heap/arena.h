@@ -99,6 +99,9 @@ class Arena : public Tiling {
   bool knows_stream(std::uint64_t stream) const;
   /// How often a block became free or stopped being free.
   std::uint64_t changes() const { return changes_; }
+  /// Makes the Blocks of free and of packed blocks anew that few others lie beside, so that the memory around them can
+  /// go. Only while nobody knows one of them.
+  void gather();
 
  private:
   struct FreeBlocks {
@@ -191,10 +194,14 @@ class Arenas {
     Block* block = live(pointer);
     return block != nullptr ? block : take_out_at_last(pointer);
   }
-  /// Packed blocks that came out so far.
+  /// Packed blocks that came out so far, and in whose place there is none that was packed again.
   std::size_t unpacked_blocks() const { return unpacked_blocks_; }
-  /// Packs the live blocks that may be; how many were packed. During a standstill.
-  std::size_t pack(const std::function<bool(const Block*)>& may_pack) noexcept;
+  /// Packs the live blocks that may be. During a standstill.
+  Tiling::Packed pack(const std::function<bool(const Block*)>& may_pack) noexcept;
+  /// The same for the live block of this number at the address, if it is in the place of a packed one: see
+  /// Tiling::pack_again().
+  bool pack_again(std::uintptr_t address, std::uint64_t number,
+                  const std::function<bool(const Block*)>& may_pack) noexcept;
 
   /// Blocks may be put here for the stream, in either arena.
   void expect(std::uint64_t stream);

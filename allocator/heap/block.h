@@ -92,6 +92,7 @@ struct BlockChunk {
   Block* spare = nullptr;
   std::size_t spares = 0;
   BlockChunk* next = nullptr;  // with spare blocks
+  bool lasting = false;        // made for blocks that stay, during this pass
 };
 
 /// Owns Block objects and reuses them, so that splitting costs no malloc in the steady state. Those of one chunk are
@@ -104,6 +105,19 @@ class BlockStore {
   /// The next `count` calls of make() need no memory.
   void reserve(std::size_t count) {
     while (spares_ < count + kept) add_chunk();
+  }
+  /// The next `count` calls of make() need no memory and give blocks that lie together, in chunks where nothing else
+  /// was: those that will stay. Until trim().
+  void reserve_together(std::size_t count) {
+    std::size_t together = 0;
+    for (const BlockChunk* chunk = first_; chunk != nullptr && chunk->lasting; chunk = chunk->next)
+      together += chunk->spares;
+    for (; together < count; together += BlockChunk::size) {
+      BlockChunk* chunk = make_chunk();
+      chunk->lasting = true;
+      chunk->next = std::exchange(first_, chunk);
+      if (chunk->next == nullptr) last_ = chunk;
+    }
   }
   Block* make() {
     reserve(1);
@@ -131,12 +145,15 @@ class BlockStore {
   std::size_t bytes() const noexcept {
     return chunks_.size() * sizeof(BlockChunk) + chunks_.capacity() * sizeof(chunks_[0]);
   }
+  /// Whether few of the blocks beside it are in use.
+  static bool is_lonely(const Block* block) noexcept { return block->chunk->spares >= BlockChunk::size / 2; }
   /// Gives back the memory of chunks that nothing is in, but for one.
   void trim() noexcept {
     BlockChunk* chunk = std::exchange(first_, nullptr);
     std::size_t left = spares_;
     while (chunk != nullptr) {
       BlockChunk* next = chunk->next;
+      chunk->lasting = false;
       if (chunk->spares < BlockChunk::size || left < BlockChunk::size + kept) {
         append(chunk);
       } else {
@@ -156,7 +173,8 @@ class BlockStore {
     (first_ == nullptr ? first_ : last_->next) = chunk;
     last_ = chunk;
   }
-  void add_chunk() {
+  void add_chunk() { append(make_chunk()); }
+  BlockChunk* make_chunk() {
     auto made = std::make_unique<BlockChunk>();
     BlockChunk* chunk = made.get();
     chunks_.push_back(std::move(made));
@@ -167,7 +185,7 @@ class BlockStore {
     }
     chunk->spares = BlockChunk::size;
     spares_ += BlockChunk::size;
-    append(chunk);
+    return chunk;
   }
 
   // A temporary in its place would be made on the stack each time, which takes longer than all else.

@@ -34,6 +34,26 @@ void write(unsigned char* bits, std::size_t at, std::uint64_t value) {
   std::memcpy(bits + at / 8, &there, word);
 }
 
+// Whatever is there.
+void overwrite(unsigned char* bits, std::size_t at, unsigned width, std::uint64_t value) {
+  std::uint64_t there = 0;
+  std::memcpy(&there, bits + at / 8, word);
+  there &= ~(((std::uint64_t{1} << width) - 1) << at % 8);
+  there |= value << at % 8;
+  std::memcpy(bits + at / 8, &there, word);
+}
+
+constexpr unsigned at_once = 56;  // bits that are handled at once
+
+// The bits from `from` to `to` move up by fewer than are handled at once.
+void move_up(unsigned char* bits, std::size_t from, std::size_t to, unsigned by) {
+  while (to > from) {
+    const auto some = static_cast<unsigned>(std::min<std::size_t>(at_once, to - from));
+    to -= some;
+    overwrite(bits, to + by, some, read(bits, to, some));
+  }
+}
+
 }  // namespace
 
 PackedBlocks::Values PackedBlocks::values_of(const LiveBlock& block, std::uintptr_t region, unsigned granule_bits) {
@@ -156,6 +176,7 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
         write(bits, packed->rare_bits() + index, 1);
         write(bits, rare_at, values[i] - numbers.rare_base);
         rare_at += numbers.rare_width;
+        ++packed->rare_;
       }
       at += line.width;
     }
@@ -171,14 +192,84 @@ bool PackedBlocks::is_rare(std::size_t index) const noexcept {
   return rare_width_ != 0 && read(bits(), rare_bits() + index, 1) != 0;
 }
 
-std::uint64_t PackedBlocks::rare_number(std::size_t index) const noexcept {
-  constexpr std::size_t step = 56;
+std::size_t PackedBlocks::rare_before(std::size_t index) const noexcept {
   std::size_t before = 0;
-  for (std::size_t i = 0; i < index; i += step) {
-    const auto some = static_cast<unsigned>(std::min(step, index - i));
+  for (std::size_t i = 0; i < index; i += at_once) {
+    const auto some = static_cast<unsigned>(std::min<std::size_t>(at_once, index - i));
     before += static_cast<std::size_t>(std::popcount(read(bits(), rare_bits() + i, some)));
   }
-  return rare_base_ + read(bits(), rare_bits() + count_ + before * rare_width_, rare_width_);
+  return before;
+}
+
+std::uint64_t PackedBlocks::rare(std::size_t before) const noexcept {
+  return rare_base_ + read(bits(), rare_at(before), rare_width_);
+}
+
+bool PackedBlocks::put_rare(std::size_t index, std::uint64_t number) noexcept {
+  if (rare_width_ == 0 || (number - rare_base_) >> rare_width_ != 0) return false;
+  const std::size_t at = rare_at(rare_before(index));
+  if (!is_rare(index)) {
+    if (rare_at(rare_ + std::size_t{1}) > 8 * (bytes_ - sizeof(PackedBlocks) - word)) return false;
+    move_up(bits(), at, rare_at(rare_), rare_width_);
+    overwrite(bits(), rare_bits() + index, 1, 1);
+    ++rare_;
+  }
+  overwrite(bits(), at, rare_width_, number - rare_base_);
+  return true;
+}
+
+bool PackedBlocks::is_alike(std::size_t index, const Values& values) const noexcept {
+  for (std::size_t i = 0; i < fields; ++i) {
+    if (i != number_field && !is_on_line(i, index, values[i])) return false;
+  }
+  return true;
+}
+
+bool PackedBlocks::put(std::size_t index, const LiveBlock& block) noexcept {
+  const Values values = values_of(block, region_, granule_bits_);
+  const bool rare = is_rare(index) || !is_on_line(number_field, index, values[number_field]);
+  if (!is_alike(index, values) || (rare && !put_rare(index, values[number_field]))) return false;
+  std::size_t at = index * stride_;
+  for (std::size_t i = 0; i < fields; ++i) {
+    const Line& line = lines_[i];
+    if (i != number_field || !rare) overwrite(bits(), at, line.width, values[i] - line.at(index));
+    at += line.width;
+  }
+  ++left_;
+  return true;
+}
+
+PackedBlocks::Owner PackedBlocks::with_room_for(std::size_t index, const LiveBlock& block) const {
+  const Values values = values_of(block, region_, granule_bits_);
+  if (!is_alike(index, values)) return nullptr;
+  std::uint64_t least = values[number_field], most = least;
+  for (std::size_t i = 0; i < rare_; ++i) {
+    least = std::min(least, rare(i));
+    most = std::max(most, rare(i));
+  }
+  constexpr std::uint32_t least_width = 10;  // numbers of later blocks are larger
+  const std::uint32_t width = std::max(least_width, static_cast<std::uint32_t>(std::bit_width(most - least)));
+  const std::size_t room = rare_ + rare_ / 16 + std::size_t{4};
+  const std::size_t flags = rare_bits() + count_;
+  const std::size_t bytes = sizeof(PackedBlocks) + (flags + room * width) / 8 + word;
+  Owner copy(new (::operator new(bytes)) PackedBlocks);
+  copy->nodes = nodes;
+  copy->region_ = region_;
+  copy->lines_ = lines_;
+  copy->rare_base_ = least;
+  copy->stride_ = stride_;
+  copy->bytes_ = static_cast<std::uint32_t>(bytes);
+  copy->count_ = count_;
+  copy->left_ = left_;
+  copy->rare_ = rare_;
+  copy->granule_bits_ = granule_bits_;
+  copy->rare_width_ = static_cast<std::uint8_t>(width);
+  std::memset(copy->bits(), 0, bytes - sizeof(PackedBlocks));
+  const std::size_t same = rare_width_ != 0 ? flags : rare_bits();
+  std::memcpy(copy->bits(), bits(), same / 8);
+  write(copy->bits(), same / 8 * 8, read(bits(), same / 8 * 8, same % 8));
+  for (std::size_t i = 0; i < rare_; ++i) write(copy->bits(), copy->rare_at(i), rare(i) - least);
+  return copy;
 }
 
 std::uintptr_t PackedBlocks::address(std::size_t index) const noexcept {

@@ -52,6 +52,16 @@ class PackedBlocks {
   std::size_t lower_bound(std::uintptr_t address) const noexcept;
   /// The block at the index, one of those that `node` stands for.
   LiveBlock at(std::size_t index, const Block* node) const noexcept;
+  /// Whether the block is as long as the one at the index was, and in its place.
+  bool has_place_for(const Block& block, std::size_t index) const noexcept {
+    return index < count_ && address(index) == block.address &&
+           (index + 1 == count_ || address(index + 1) == block.end());
+  }
+  /// Notes a block in the place of the one at the index, which is gone. False if its bits are too few for that.
+  bool put(std::size_t index, const LiveBlock& block) noexcept;
+  /// The same blocks in memory where put() of this one is possible, and of some after it; nullptr if the block is too
+  /// unlike the others. The nodes are in it, too, but still know this.
+  Owner with_room_for(std::size_t index, const LiveBlock& block) const;
   /// One of them is gone, and its node; false if it was the last one.
   bool forget_one() noexcept { return --left_ != 0; }
 
@@ -99,7 +109,17 @@ class PackedBlocks {
   /// Where the bits for rare numbers start: one for each block, then these numbers.
   std::size_t rare_bits() const noexcept { return std::size_t{count_} * stride_; }
   bool is_rare(std::size_t index) const noexcept;
-  std::uint64_t rare_number(std::size_t index) const noexcept;
+  std::size_t rare_before(std::size_t index) const noexcept;
+  /// Where the bits of a rare number start, by how many there are before it.
+  std::size_t rare_at(std::size_t before) const noexcept { return rare_bits() + count_ + before * rare_width_; }
+  std::uint64_t rare(std::size_t before) const noexcept;
+  std::uint64_t rare_number(std::size_t index) const noexcept { return rare(rare_before(index)); }
+  bool put_rare(std::size_t index, std::uint64_t number) noexcept;
+  bool is_on_line(std::size_t field, std::size_t index, std::uint64_t value) const noexcept {
+    return (value - lines_[field].at(index)) >> lines_[field].width == 0;
+  }
+  /// Whether a block could be at the index, if its number is no obstacle.
+  bool is_alike(std::size_t index, const Values& values) const noexcept;
 
   std::uintptr_t region_ = 0;
   std::array<Line, fields> lines_{};
@@ -108,6 +128,7 @@ class PackedBlocks {
   std::uint32_t bytes_ = 0;
   std::uint16_t count_ = 0;
   std::uint16_t left_ = 0;  // that are not gone
+  std::uint16_t rare_ = 0;  // numbers
   std::uint8_t granule_bits_ = 0;
   std::uint8_t rare_width_ = 0;  // 0: no number is rare
 };

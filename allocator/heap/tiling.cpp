@@ -60,7 +60,7 @@ std::optional<Block> Tiling::containing(std::uintptr_t address) const {
 
 // What one pass of packing works with, region by region.
 struct Tiling::Packing {
-  std::size_t& count;
+  Packed& packed;
   std::vector<Block*> loose;   // live blocks that will be packed
   std::vector<Block*> pieces;  // and those that stand for packed ones, in address order
   std::vector<LiveBlock> blocks;
@@ -71,7 +71,7 @@ struct Tiling::Packing {
   }
 };
 
-void Tiling::pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed) {
+void Tiling::pack(const std::function<bool(const Block*)>& may_pack, Packed& packed) {
   Packing packing{packed, {}, {}, {}};
   for (const auto& window : windows_) {
     LiveMap& live = window->live;
@@ -90,7 +90,7 @@ void Tiling::pack(const std::function<bool(const Block*)>& may_pack, std::size_t
 
 void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
   LiveMap& live = window.live;
-  auto& [count, loose, pieces, blocks] = packing;
+  auto& [done, loose, pieces, blocks] = packing;
   PackedBlocks* const known = live.packed(region);
   pieces.clear();
   blocks.clear();
@@ -108,15 +108,16 @@ void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
   std::size_t runs = 1;
   for (std::size_t i = 1; i < pieces.size(); ++i) runs += !Packing::joined(pieces[i - 1], pieces[i]);
 
+  done.touched += blocks.size();
   // All that needs memory comes first.
   PackedBlocks::Owner packed = PackedBlocks::make(blocks, window.address + region, live.granule_bits());
   const std::size_t saved = (pieces.size() - runs) * sizeof(Block) + loose.size() * LiveMap::bytes_each +
                             (known != nullptr ? known->bytes() : 0);
   if (packed->bytes() >= saved) return;
-  store_.reserve(runs);
+  store_.reserve_together(runs);
   live.expect_packed();
 
-  count += loose.size();
+  done.blocks += loose.size();
   for (const Block* block : loose) live.clear(block->address - window.address);
   for (auto first = pieces.begin(); first != pieces.end();) {
     auto last = first;
@@ -124,7 +125,7 @@ void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
     Block* node = *first;
     if (first != last || node->packed == nullptr) {
       // A new one, so that those which stay lie close together, and the memory of the others becomes empty.
-      node = store_.make();
+      node = store_.make_last();
       node->address = (*first)->address;
       node->size = (*last)->end() - node->address;
       node->stream = (*first)->stream;
@@ -143,7 +144,45 @@ void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
   live.set_packed(region, std::move(packed));
 }
 
-Tiling::Packed Tiling::look_up(std::uintptr_t address) const noexcept {
+bool Tiling::pack_again(Block* block) {
+  LiveMap& live = block->window->live;
+  const std::size_t offset = block->address - block->window->address;
+  PackedBlocks* packed = live.packed(offset);
+  if (packed == nullptr) return false;
+  const std::size_t index = packed->lower_bound(block->address);
+  if (!packed->has_place_for(*block, index)) return false;
+  if (const LiveBlock noted = LiveBlock::of(*block); !packed->put(index, noted)) {
+    PackedBlocks::Owner larger = packed->with_room_for(index, noted);
+    if (larger == nullptr || !larger->put(index, noted)) return false;
+    packed = larger.get();
+    const auto tell = [&](Block* node) { node->packed = packed; };
+    tree_walk(packed->nodes, tell);
+    live.set_packed(offset, std::move(larger));
+  }
+  live.clear(offset);
+  block->requested = 0;
+  block->number = 0;
+  block->tag = {};
+  block->epoch = block->ticket = 0;
+  const auto goes_on = [&](const Block* node) {
+    return node != nullptr && node->state == BlockState::live && node->packed == packed &&
+           node->stream == block->stream;
+  };
+  if (goes_on(block->previous)) {
+    block = block->previous;
+    absorb_next(block);
+  } else {
+    block->packed = packed;
+    packed->add_node(block);
+  }
+  if (goes_on(block->next)) {
+    packed->remove_node(block->next);
+    absorb_next(block);
+  }
+  return true;
+}
+
+Tiling::Place Tiling::look_up(std::uintptr_t address) const noexcept {
   const Window* window = window_of(address);
   PackedBlocks* packed = window == nullptr ? nullptr : window->live.packed(address - window->address);
   if (packed == nullptr) return {};
@@ -168,14 +207,14 @@ std::optional<Block> Tiling::live_copy(std::uintptr_t address) const {
   if (const Block* block = live(address)) {
     return block->state == BlockState::live ? std::optional(*block) : std::nullopt;
   }
-  const Packed packed = look_up(address);
+  const Place packed = look_up(address);
   if (packed.node == nullptr) return std::nullopt;
   return copy_of(packed.node, packed.index);
 }
 
 void Tiling::expect_taken_out(std::uintptr_t address) {
   store_.reserve(2);
-  if (const Packed packed = look_up(address); packed.node != nullptr) packed.node->window->live.expect_more();
+  if (const Place packed = look_up(address); packed.node != nullptr) packed.node->window->live.expect_more();
 }
 
 Block* Tiling::take_out(std::uintptr_t address) noexcept {

@@ -132,9 +132,20 @@ class Tiling {
 
   // Packed blocks are live ones that cost few bytes, because no Block is theirs. Others see one that is live and stands
   // for all of them that follow each other. The one thread that changes the arena may ask about them.
+  struct Packed {
+    std::size_t blocks = 0;
+    std::size_t touched = 0;  // and those that were in their regions
+  };
   /// Packs the live blocks that are in the live map and that `may_pack(block)`, as far as that saves memory, and trims
-  /// the map. Only while nobody looks into it. Adds the number of blocks to `packed`.
-  void pack(const std::function<bool(const Block*)>& may_pack, std::size_t& packed);
+  /// the map. Only while nobody looks into it. Adds to `packed`.
+  void pack(const std::function<bool(const Block*)>& may_pack, Packed& packed);
+  /// Whether blocks of its region are packed.
+  static bool is_among_packed(const Block* block) noexcept {
+    return block->window->live.packed(block->address - block->window->address) != nullptr;
+  }
+  /// Packs a live block in the live map that is in the place of a packed one that is gone, as long as that and of its
+  /// kind: what is noted about those around it stays where it is. Whether it was. Only while nobody looks.
+  bool pack_again(Block* block);
   /// take_out() of the address, and mark_live() then, will need no memory.
   void expect_taken_out(std::uintptr_t address);
   /// The packed block that starts at `address` as an ordinary live one that is not yet in the live map; nullptr if
@@ -189,12 +200,12 @@ class Tiling {
   }
   struct Packing;
   /// Where a packed block is noted, and the one that stands for it.
-  struct Packed {
+  struct Place {
     PackedBlocks* blocks = nullptr;
     std::size_t index = 0;
     Block* node = nullptr;  // nullptr: there is no such block
   };
-  Packed look_up(std::uintptr_t address) const noexcept;
+  Place look_up(std::uintptr_t address) const noexcept;
   static Block copy_of(const Block* node, std::size_t index);
   void pack(Window& window, std::size_t region, Packing& packing);
   /// Puts `rest` behind the block, which keeps its first `size` bytes.

@@ -1,6 +1,7 @@
 #include "allocator/pool/block_packer.h"
 
 #include <algorithm>
+#include <new>
 
 namespace poolgrad {
 
@@ -12,15 +13,73 @@ constexpr std::size_t least = std::size_t{64} << 10;
 
 }  // namespace
 
-// A pass takes time for every block that is not packed, and what was packed in vain costs more when it is given back.
-// Where much of what was packed has come out again, as in training steps, blocks come and go: before the next pass,
-// twice as much may be noted.
+std::size_t BlockPacker::most_noted() const noexcept {
+  return least + ground_.accounts.reserved_bytes.current / most_share;
+}
+
+// Each takes 300 bytes while it is not packed: an 800th of what is reserved in all.
+std::size_t BlockPacker::young() const noexcept {
+  constexpr std::size_t bytes_each = std::size_t{1} << 18, least_young = 64;
+  return std::max(least_young, ground_.accounts.reserved_bytes.current / bytes_each);
+}
+
+bool BlockPacker::may_pack(const Block* block) const noexcept {
+  return ground_.settings.config.packing && block->state == BlockState::live && !block->used_elsewhere &&
+         !plan_.owns(block);
+}
+
+void BlockPacker::note_newcomer(const Newcomer& newcomer) noexcept {
+  if (newcomers_ == ring_.size()) {
+    if (newcomers_ < 4 * young()) {
+      std::vector<Newcomer> larger;
+      try {
+        larger.resize(std::max<std::size_t>(64, 2 * ring_.size()));
+      } catch (const std::bad_alloc&) {
+        return;  // it stays as it is until the next pass
+      }
+      for (std::size_t i = 0; i < newcomers_; ++i) larger[i] = ring_[(oldest_ + i) & (ring_.size() - 1)];
+      ring_.swap(larger);
+      oldest_ = 0;
+    } else {
+      ++oldest_;
+      --newcomers_;
+    }
+  }
+  ring_[(oldest_ + newcomers_) & (ring_.size() - 1)] = newcomer;
+  ++newcomers_;
+}
+
+// Blocks that come in the place of packed ones are packed again, one by one, if they stay: a pass would take time for
+// all blocks of the region around each. Some at a time, for the sake of other threads.
+void BlockPacker::pack_again() noexcept {
+  const std::size_t few = young();
+  const bool too_much = arenas_.noted_bytes() > most_noted();
+  pack_again_above_ = few + few / 4;
+  if (newcomers_ <= (too_much ? pack_again_above_ : 2 * few)) return;
+  if (front_.repeats()) return;
+  const Standstill standstill(front_);
+  bool any = false;
+  for (; newcomers_ > few; --newcomers_, ++oldest_) {
+    const Newcomer& newcomer = ring_[oldest_ & (ring_.size() - 1)];
+    any |=
+        arenas_.pack_again(newcomer.address, newcomer.number, [this](const Block* block) { return may_pack(block); });
+  }
+  if (any) front_.resettle();
+}
+
+// A pass takes time for every block that is not packed and for those around it, and what was packed in vain costs more
+// when it is given back. So there is none before an eighth as many requests and frees have come as the last one has
+// touched blocks. And where much of what was packed has come out again, as in training steps, blocks come and go:
+// before the next pass, twice as much may be noted.
 void BlockPacker::pack_or_wait() noexcept {
-  const auto most = [&] { return std::max(least + ground_.accounts.reserved_bytes.current / most_share, patience_); };
-  pack_above_ = most();
+  pack_above_ = std::max(most_noted(), patience_);
   // A routine needs what it had, see Routine::resettle().
-  if (!ground_.settings.config.packing || arenas_.noted_bytes() <= pack_above_ || front_.has_routine()) return;
-  if (arenas_.unpacked_blocks() - unpacked_then_ > packed_ / 4) {
+  if (!ground_.settings.config.packing || arenas_.noted_bytes() <= pack_above_ || front_.has_routine() ||
+      ground_.accounts.tick < rests_until_)
+    return;
+  // Those whose place was taken by blocks that are packed again are not among them, but for the young ones.
+  const auto come_out = static_cast<std::ptrdiff_t>(arenas_.unpacked_blocks() - unpacked_then_);
+  if (come_out > static_cast<std::ptrdiff_t>(std::max(packed_ / 4, 4 * young()))) {
     patience_ = regret_ = 2 * arenas_.noted_bytes();
     packed_ = 0;
     unpacked_then_ = arenas_.unpacked_blocks();
@@ -29,16 +88,15 @@ void BlockPacker::pack_or_wait() noexcept {
     const Standstill standstill(front_);
     pack();
   }
-  pack_above_ = most();
+  pack_above_ = std::max(most_noted(), patience_);
 }
 
 void BlockPacker::pack() noexcept {
   front_.resettle();
   unpacked_then_ = arenas_.unpacked_blocks();
-  packed_ = arenas_.pack([&](const Block* block) {
-    return ground_.settings.config.packing && block->state == BlockState::live && !block->used_elsewhere &&
-           !plan_.owns(block);
-  });
+  const Tiling::Packed packed = arenas_.pack([this](const Block* block) { return may_pack(block); });
+  packed_ = packed.blocks;
+  rests_until_ = ground_.accounts.tick + packed.touched / 8;
   const std::size_t noted = arenas_.noted_bytes();
   patience_ = std::max(noted + std::max(noted / 8, least / 2), regret_);
 }
@@ -46,6 +104,9 @@ void BlockPacker::pack() noexcept {
 void BlockPacker::tidy() noexcept {
   pack();
   pack_above_ = patience_ = regret_ = 0;
+  rests_until_ = 0;
+  std::vector<Newcomer>().swap(ring_);
+  oldest_ = newcomers_ = pack_again_above_ = 0;
 }
 
 }  // namespace poolgrad

@@ -28,7 +28,7 @@ Pool::Pool(std::unique_ptr<DeviceMemory> memory, const AllocatorConfig& config)
       plan_(ground_, arenas_, ledger_),
       packer_(ground_, arenas_, front_, plan_),
       ladder_(ground_, arenas_, ledger_, front_, pages_, releaser_),
-      inspector_(ground_, arenas_, ledger_, front_, pages_, releaser_, plan_) {
+      inspector_(ground_, arenas_, ledger_, front_, pages_, releaser_, plan_, packer_) {
   if (config.trace != 0) inspector_.start_trace(config.trace);
   ground_.settings.place = ThreadCaches::enter(*this);
 }
@@ -157,6 +157,7 @@ void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, Thre
   Arena::expect_live(block);
   plan_.note_served(block, tag, request.alignment);
   front_.hand_out(block, request.bytes, tag, front_.sequence_of(cache).number(tag.category));
+  packer_.note(block);
   allow_access(settings().device, reinterpret_cast<void*>(block->address), request.bytes);
   if (!ground_.recorder.running()) return;
   ground_.recorder.record_block(TraceKind::allocate, *block, ledger_.now(request.stream.id),

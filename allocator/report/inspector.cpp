@@ -14,7 +14,8 @@ Statistics Inspector::statistics() const {
   Statistics statistics = ground_.accounts.as_seen();
   survey(statistics);
   statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + ledger_.bookkeeping_bytes() +
-                                 front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes();
+                                 front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes() +
+                                 packer_.bookkeeping_bytes();
   plan_.count(statistics);
   return statistics;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "allocator/front/front.h"
+#include "allocator/pool/block_packer.h"
 #include "allocator/pool/plan.h"
 #include "allocator/report/snapshot.h"
 #include "allocator/report/statistics.h"
@@ -19,14 +20,15 @@ namespace poolgrad {
 class Inspector {
  public:
   Inspector(Ground& ground, const Arenas& arenas, const StreamLedger& ledger, Front& front, const PageSupply& pages,
-            const Releaser& releaser, const Plan& plan)
+            const Releaser& releaser, const Plan& plan, const BlockPacker& packer)
       : ground_(ground),
         arenas_(arenas),
         ledger_(ledger),
         front_(front),
         pages_(pages),
         releaser_(releaser),
-        plan_(plan) {}
+        plan_(plan),
+        packer_(packer) {}
 
   Statistics statistics() const;
   void reset_peaks();
@@ -55,6 +57,7 @@ class Inspector {
   const PageSupply& pages_;
   const Releaser& releaser_;
   const Plan& plan_;
+  const BlockPacker& packer_;
 };
 
 }  // namespace poolgrad

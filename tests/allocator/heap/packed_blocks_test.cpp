@@ -93,6 +93,66 @@ TEST(PackedBlocks, KnowWhichAreGone) {
   EXPECT_FALSE(packed->forget_one()) << "the last one";
 }
 
+TEST(PackedBlocks, TakeOthersInThePlaceOfThoseThatAreGone) {
+  std::mt19937_64 random(test_seed());
+  for (int round = 0; round < 50; ++round) {
+    SCOPED_TRACE("seed " + std::to_string(test_seed()) + ", round " + std::to_string(round));
+    Row row;
+    std::uint64_t number = 100000;
+    const Tag tag{Category::parameter, 7};
+    const std::uint64_t slacks = round % 2 == 0 ? 1 : 64;
+    for (std::uint64_t i = 0; i < 500; ++i) {
+      const std::uint64_t slack = i < 2 ? i * (slacks - 1) : random() % slacks;  // the least and the most are there
+      row.add(1 + random() % 3, slack, number += 1 + random() % 2, tag);
+    }
+    PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
+    int grown = 0;
+    for (int i = 0; i < 1000; ++i) {
+      const std::size_t index = random() % row.blocks.size();
+      LiveBlock& block = row.blocks[index];
+      block.requested = block.size - random() % slacks;
+      block.number = i % 50 == 0 ? number - random() % 1000 : number += 1 + random() % 100;
+      ASSERT_TRUE(packed->forget_one());
+      if (!packed->put(index, block)) {
+        PackedBlocks::Owner larger = packed->with_room_for(index, block);
+        ASSERT_NE(larger, nullptr);
+        ASSERT_TRUE(larger->put(index, block));
+        packed = std::move(larger);
+        ++grown;
+      }
+      for (const std::size_t j : {index, random() % row.blocks.size(), row.blocks.size() - 1})
+        expect_equal(packed->at(j, &row.node), row.blocks[j]);
+    }
+    for (std::size_t j = 0; j < row.blocks.size(); ++j) expect_equal(packed->at(j, &row.node), row.blocks[j]);
+    EXPECT_LT(grown, 100) << "there is room for more than one";
+    EXPECT_LT(packed->bytes(), 3000u) << "five bytes each, and what is around them";
+    for (std::size_t left = row.blocks.size(); left > 0; --left) ASSERT_EQ(packed->forget_one(), left > 1);
+  }
+}
+
+TEST(PackedBlocks, KnowWhoHasAPlaceAmongThem) {
+  Row row;
+  for (std::uint64_t i = 0; i < 3; ++i) row.add(2, 0, i, {Category::parameter, 7});
+  const PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
+  const auto has_place = [&](std::uintptr_t address, std::size_t size) {
+    Block block;
+    block.address = address;
+    block.size = size;
+    return packed->has_place_for(block, packed->lower_bound(address));
+  };
+  const std::uintptr_t middle = row.blocks[1].address, last = row.blocks[2].address;
+  EXPECT_TRUE(has_place(middle, 128));
+  EXPECT_FALSE(has_place(middle, 64)) << "too short";
+  EXPECT_FALSE(has_place(middle, 256)) << "too long";
+  EXPECT_FALSE(has_place(middle + 64, 64)) << "beside it";
+  EXPECT_TRUE(has_place(last, 4096)) << "nothing follows";
+  EXPECT_FALSE(has_place(last + 128, 64)) << "beyond";
+  LiveBlock other = row.blocks[1];
+  other.tag.scope = 8;
+  EXPECT_FALSE(packed->put(1, other)) << "all others have scope 7: there are no bits for it";
+  EXPECT_EQ(packed->with_room_for(1, other), nullptr);
+}
+
 // The bytes that blocks take beyond those of a single one.
 std::size_t bytes_of(std::size_t blocks, const std::function<LiveBlock(std::size_t)>& block) {
   const auto bytes = [&](std::size_t count) {
