@@ -125,7 +125,6 @@ class Arena : public Tiling {
   static Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule);
   /// Bytes of whole handles from the start of `first` to the end of `last`, all committed.
   static std::size_t whole_handles(const Block* first, const Block* last);
-  static std::size_t whole_handles(const Block* block) { return whole_handles(block, block); }
   /// Notes them in a free block. Divisible memory moves at once, as if it were one.
   void count_whole_handles(Block* block) const;
   /// Cuts [begin, end) out of a free block; busy.

@@ -83,7 +83,7 @@ std::size_t Arena::whole_handles(const Block* first, const Block* last) {
 }
 
 void Arena::count_whole_handles(Block* block) const {
-  block->whole_bytes = whole_handles(block);
+  block->whole_bytes = whole_handles(block, block);
   block->whole_handles = {0, 0};
   if (block->whole_bytes == 0) return;
   const HandleMap& handles = block->window->handles;
@@ -102,7 +102,7 @@ Block* Arena::least_recently_used() const {
     entry.free->by_size.for_each_from(page_, [&](Block* block) {
       const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
                          (block->epoch == oldest->epoch && block->address > oldest->address);
-      if (older && whole_handles(block) != 0) oldest = block;
+      if (older && whole_handles(block, block) != 0) oldest = block;
     });
   }
   return oldest;
@@ -198,7 +198,7 @@ std::size_t Arena::releasable_bytes(std::size_t enough) const {
     // No two free blocks are neighbours: the large ones can be looked up.
     for (const StreamIndex& entry : indices_) {
       entry.free->by_size.for_each_largest_first([&](const Block* block) {
-        bytes += whole_handles(block);
+        bytes += whole_handles(block, block);
         return block->size >= page_ && bytes < enough;
       });
     }
