@@ -15,14 +15,15 @@ namespace {
 constexpr std::int64_t steps_of_run = 8;  // a pool learns how steps go: it may want a page more until then
 constexpr std::size_t traced_events = std::size_t{1} << 19;
 
-/// A device with the pages of this machine's CPU or of a GPU. A pool remembers how steps went, and which pages it had:
-/// a run that is to be exact has a device that nobody has used, while there are any.
-Device device_like(bool gpu, std::size_t memory, Through through) {
+/// A device with the pages of this machine's CPU or of a GPU, and more memory than any budget. A pool remembers how
+/// steps went, and which pages it had: a run that is to be exact has a device that nobody has used, while there are
+/// any.
+Device device_like(bool gpu, Through through) {
   constexpr int first = 101, last = 255, often_like_cpu = 100, often_like_gpu = 99;
   static std::atomic<int> unused{first};
   const int often = gpu ? often_like_gpu : often_like_cpu;
   const int index = through == Through::run && unused <= last ? std::min(unused++, last) : often;
-  configure_simulated_device(index, memory, gpu ? "" : "cpu");
+  configure_simulated_device(index, no_limit, gpu ? "" : "cpu");
   return {DeviceType::sim, static_cast<std::uint8_t>(index)};
 }
 
@@ -36,8 +37,8 @@ nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::si
 class Simulation {
  public:
   Simulation(TrainOptions options, std::size_t memory, Through through)
-      : device_(device_like(options.device.starts_with("cuda"), memory, through)),
-        pool_(device_, options.budget),
+      : device_(device_like(options.device.starts_with("cuda"), through)),
+        pool_(device_, std::to_string(memory)),
         generator_(options.seed) {
     options.steps = std::min<std::int64_t>(options.steps, through == Through::run ? steps_of_run : 2);
     options.budget = std::to_string(memory);

@@ -110,6 +110,27 @@ TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
   }
 }
 
+TEST_F(PlanTest, IsOfABudgetOnADeviceThatHasMore) {
+  write_bytes(folder_.file("text"), std::string(60000, 'a'));
+  TrainOptions& options = options_.train;
+  options.width = 32;
+  options.checkpoint = "budget";
+  options.text = {folder_.file("text")};
+  options.steps = 2;
+  options.sample = 0;
+  for (const auto& [context, bytes] : {std::pair{600, 2644813}, {1200, 3628032}, {1200, 4036813}, {1200, 4245613}}) {
+    SCOPED_TRACE("context " + std::to_string(context) + ", budget " + std::to_string(bytes));
+    options.context = context;
+    options.budget = std::to_string(bytes);
+    TrainOptions real = options;
+    real.device = "sim:64MiB,like=cpu";
+    const auto run = run_train_program(real, folder_);
+    const DryRun planned = dry_run(options, static_cast<std::size_t>(bytes));
+    EXPECT_EQ(planned.peak_live, run["peak_live_bytes"]);
+    EXPECT_EQ(planned.peak_reserved, run["peak_reserved_bytes"]);
+  }
+}
+
 TEST_F(PlanTest, ShowsWhereTheBytesOfAStepGo) {
   const auto step = answer()["step"];
   EXPECT_LT(0, step["backward"]);
