@@ -7,6 +7,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "tests/autograd/operator_suite.h"
+#include "tests/effort.h"
 #include "tests/emulated_order.h"
 
 namespace poolgrad::testing {
@@ -17,7 +18,7 @@ constexpr bool all_cases = false;
 #else
 constexpr bool all_cases = true;
 #endif
-constexpr Suite suite{.device = gpu, .all_cases = all_cases};
+const Suite suite{.device = gpu, .all_cases = all_cases && !is_brief()};
 
 namespace {
 
