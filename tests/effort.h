@@ -6,9 +6,12 @@
 
 namespace poolgrad {
 
-/// POOLGRAD_TESTS=brief, as continuous integration has it: of what is tested on the emulated device by many cases that
-/// are alike, a part.
+/// POOLGRAD_TESTS=brief, as continuous integration has it, or sanitizers, which are told of every switch of a fiber: of
+/// what is tested on the emulated device by many cases that are alike, a part.
 inline bool is_brief() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return true;
+#endif
   const char* text = std::getenv("POOLGRAD_TESTS");
   return text != nullptr && std::string_view(text) == "brief";
 }

@@ -13,12 +13,7 @@
 namespace poolgrad::testing {
 
 constexpr Device gpu{DeviceType::cuda, 0};
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)  // to which every switch of a fiber is told
-constexpr bool all_cases = false;
-#else
-constexpr bool all_cases = true;
-#endif
-const Suite suite{.device = gpu, .all_cases = all_cases && !is_brief()};
+const Suite suite{.device = gpu, .all_cases = !is_brief()};
 
 namespace {
 
