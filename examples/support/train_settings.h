@@ -33,7 +33,8 @@ void for_each_setting(Options& o, F&& f) {
   f("dropout", o.dropout, "Dropout of embeddings and residual branches");
   f("seed", o.seed, "Decides the split, the batches and the initial weights");
   f("dtype", o.dtype,
-    "Activations: f32, f64, bf16, f16, or auto: bf16 on CPUs with AMX, else f32 (parameters: f64 for f64, else f32)");
+    "Activations: f32, f64, bf16, f16, or auto: bf16 where the CPU multiplies it faster, else f32 (parameters: f64 for "
+    "f64, else f32)");
   f("autocast", o.autocast, "Products and attention between f32 activations: none, bf16 or f16");
   f("loss-scale", o.loss_scale, "Of f16: the scale to begin with, none, or auto: 65536 where anything is f16");
 }
