@@ -96,31 +96,25 @@ there_is_time() {
   return 1
 }
 
-# measure SECONDS NAME WHAT COMMAND...: that long at most, and only where so much time is left.
-measure() {
+# timed SECONDS NAME WHAT COMMAND...: that long at most, and only where so much time is left; false where it failed, with
+# its status in `failure`.
+timed() {
   there_is_time "$1" "$3" || return 0
   say "$3"
-  local status=0
-  attempt "$1" "$2" "${@:4}" || status=$?
-  case $status in
+  failure=0
+  attempt "$1" "$2" "${@:4}" || failure=$?
+  case $failure in
     0) outcome measured $((SECONDS - before)) "$3" ;;
     124) outcome unfinished "$1" "$3" ;;
-    *) fail "$2" $status "$3" ;;
+    *) return 1 ;;
   esac
 }
 
-# beside SECONDS NAME WHAT COMMAND...: as measure, of what is not poolgrad's own: its failure is told.
-beside() {
-  there_is_time "$1" "$3" || return 0
-  say "$3"
-  local status=0
-  attempt "$1" "$2" "${@:4}" || status=$?
-  case $status in
-    0) outcome measured $((SECONDS - before)) "$3" ;;
-    124) outcome unfinished "$1" "$3" ;;
-    *) outcome "no result" $((SECONDS - before)) "$3: $(tail -n 1 "$report/$2.txt")" ;;
-  esac
-}
+# measure SECONDS NAME WHAT COMMAND...: a failure ends the check.
+measure() { timed "$@" || fail "$2" $failure "$3"; }
+
+# beside SECONDS NAME WHAT COMMAND...: what is not poolgrad's own; a failure is told.
+beside() { timed "$@" || outcome "no result" $((SECONDS - before)) "$3: $(tail -n 1 "$report/$2.txt")"; }
 
 # bench SECONDS NAME WHAT PROGRAM [options]
 bench() {

@@ -15,6 +15,7 @@
 #include "autograd/operators.h"
 #include "tensor/compare.h"
 #include "tests/autograd/operator_run.h"
+#include "tests/autograd/operator_suite.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::testing {
@@ -105,21 +106,7 @@ TEST_P(AutocastTest, LeavesF64Alone) {
   }
 }
 
-std::vector<std::size_t> entries_to_cast() {
-  std::vector<std::size_t> entries;
-  for (std::size_t i = 0; i < operator_table().size(); ++i)
-    if (operator_table()[i].no_numbers.empty()) entries.push_back(i);
-  return entries;
-}
-
-std::string name_of_entry(const ::testing::TestParamInfo<std::size_t>& info) {
-  std::string name = operator_table()[info.param].name;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); }, '_');
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Table, AutocastTest, ::testing::ValuesIn(entries_to_cast()), name_of_entry);
+INSTANTIATE_TEST_SUITE_P(Table, AutocastTest, ::testing::ValuesIn(entries_with_numbers()), name_of_entry);
 
 TEST(AutocastTable, HasAClassForEveryOperatorThatTheSourcesRecord) {
   for (const std::string& name :

@@ -136,24 +136,14 @@ TEST(CudaAttentionDecode, OfNothingNewKeepsEveryBit) {
 TEST(CudaAttentionDecode, MayLieOverTheQueries) {
   for (const std::int64_t depth : {24, 150}) {
     ForwardProblem p(DType::bf16, {1, 1, 600, 4, 2, depth, depth});
-    run_there(p);
-    const DeviceOperands there(p.q, p.k, p.v);
-    attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.q), {});
-    there.fetch();
-    EXPECT_EQ(p.q->bytes(), p.out->bytes());
+    expect_same_out_over_the_queries(p);
   }
 }
 
 TEST(CudaAttentionDecode, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   ForwardProblem p(DType::f32, {1, 2, 900, 4, 2, 40, 40});
   p.with_dropout(0.1);
-  run_there(p);
-  const auto out = p.out->bytes(), lse = p.lse->bytes();
-  for (int again = 0; again < 4; ++again) {
-    run_there(p);
-    EXPECT_EQ(p.out->bytes(), out);
-    EXPECT_EQ(p.lse->bytes(), lse);
-  }
+  expect_same_bits_in_every_order(p);
 }
 
 TEST(CudaAttentionDecode, HasTheSameBitsWhereABlockTakesSeveralParts) {

@@ -177,24 +177,14 @@ TEST(CudaAttentionForward, MayLieOverTheQueries) {
     for (const std::int64_t depth : {24, 150}) {
       ForwardProblem p(dtype, {1, 100, 130, 4, 2, depth, depth});
       p.causal();
-      run_there(p);
-      const DeviceOperands there(p.q, p.k, p.v);
-      attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.q), {});
-      there.fetch();
-      EXPECT_EQ(p.q->bytes(), p.out->bytes());
+      expect_same_out_over_the_queries(p);
     }
 }
 
 TEST(CudaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   ForwardProblem p(DType::f32, {2, 150, 150, 4, 2, 40, 40});
   p.causal().with_dropout(0.1);
-  run_there(p);
-  const auto out = p.out->bytes(), lse = p.lse->bytes();
-  for (int again = 0; again < 4; ++again) {
-    run_there(p);
-    EXPECT_EQ(p.out->bytes(), out);
-    EXPECT_EQ(p.lse->bytes(), lse);
-  }
+  expect_same_bits_in_every_order(p);
 }
 
 TEST(CudaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {

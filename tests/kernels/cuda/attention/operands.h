@@ -95,6 +95,26 @@ class FewBlocks {
   std::int64_t before_ = cuda::most_blocks;
 };
 
+/// run() has the same results each time, with threads and blocks in another order.
+inline void expect_same_bits_in_every_order(ForwardProblem& p) {
+  run_there(p);
+  const auto out = p.out->bytes(), lse = p.lse->bytes();
+  for (int again = 0; again < 4; ++again) {
+    run_there(p);
+    EXPECT_EQ(p.out->bytes(), out);
+    EXPECT_EQ(p.lse->bytes(), lse);
+  }
+}
+
+/// The same out where it is written over the queries.
+inline void expect_same_out_over_the_queries(ForwardProblem& p) {
+  run_there(p);
+  const DeviceOperands there(p.q, p.k, p.v);
+  attention_forward(cuda0, p.schedule, p.scores, there(*p.q), there(*p.k), there(*p.v), there(*p.q), {});
+  there.fetch();
+  EXPECT_EQ(p.q->bytes(), p.out->bytes());
+}
+
 /// run() has the same results in a grid of few blocks; several times, with threads and blocks in another order each.
 inline void expect_same_rows_by_few_blocks(ForwardProblem& p) {
   run_there(p);
