@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# gpu_check.sh ROOT: what ./run gpu-check does on a machine with a GPU, with the programs in ROOT/build/gpu/gpu. In this
-# order: tests, of which the first that fails ends it; sanitizers, which may be missing or refuse the device;
-# measurements, each as long as there is time for it. What every step printed is kept in ROOT/build/gpu/report, and the
-# tables come last, also where it ends before. POOLGRAD_GPU_CHECK_SECONDS is the time for all (570), POOLGRAD_SANITIZED
-# the tests that run under sanitizers, none if it is empty.
-# POOLGRAD_BENCHMARK_SMALL=1 measures nothing of use, and takes no time.
+# gpu_check.sh ROOT: what ./run gpu-check does on a machine with a GPU, with the programs in ROOT/build/gpu/gpu. First
+# what explains most of what may go wrong behind it: the device, then kernels and operators against the CPU, and some of
+# them under sanitizers, which may be missing or refuse the device. Then all other tests, and measurements. The first
+# test that fails ends it. All steps together take POOLGRAD_GPU_CHECK_SECONDS (570): one for which there is no time is
+# said, and the check has not passed if it is a test. What every step printed is kept in ROOT/build/gpu/report, and the
+# tables come last, also where it ends before. POOLGRAD_SANITIZED and POOLGRAD_SANITIZED_OPERATORS are filters of the
+# tests that run under sanitizers, none where they are empty. POOLGRAD_BENCHMARK_SMALL=1 measures nothing of use, and
+# takes no time.
 set -uo pipefail
 
 root=$1
@@ -13,6 +15,13 @@ sanitized=${POOLGRAD_SANITIZED-CudaBlock.*:*CudaUnary*/gelu:*CudaBinary*/add:Cud
 CudaSoftmax.RunsOver*:CudaScan.RunsOver*:CudaIndexing.SlicesThat*:CudaIndexing.ManyIndices*:\
 CudaAttentionForward.OfNothingNew*:CudaAttentionBackward.HasTheSameBits*:\
 MmaAttentionForward.OfNothingNew*:MmaAttentionBackward.HasTheSameBits*}
+in_each=Cuda/OperatorTest.GivesInEveryFloatingDtype*
+sanitized_operators=${POOLGRAD_SANITIZED_OPERATORS-$in_each/where:$in_each/dropout:$in_each/layer_norm:\
+$in_each/softmax:$in_each/cumsum:$in_each/sort:$in_each/embedding:$in_each/index_add:$in_each/scatter_add:\
+$in_each/unfold}
+# A tool's line that names a fault of a kernel.
+fault='^=+ *((error|warning|fatal): *)?(race reported|potential |invalid |uninitialized |barrier error|warpgroup mma'
+fault+='|malloc/free error|program hit|hardware exception)'
 command -v compute-sanitizer >/dev/null || PATH=$PATH:/usr/local/cuda/bin
 export OMP_WAIT_POLICY=passive POOLGRAD_GOLDEN=$root/tests/golden
 rm -rf "$report"
@@ -22,12 +31,18 @@ say() { printf 'poolgrad: gpu-check: %s\n' "$*"; }
 
 left() { echo $((limit - SECONDS)); }
 
-# What became of each step, for the table.
+# What became of each step, for the table; how many tests have not come to their end.
 outcomes=()
+unfinished=0
 child=
 outcome() {
   outcomes+=("$(printf '%-11s %4s s  %s' "$1" "$2" "$3")")
   say "$1 after $2 s: $3"
+}
+
+skip() {  # WHAT WHY
+  outcomes+=("$(printf '%-11s %4s s  %s' skipped 0 "$1: $2")")
+  say "skipped: $1: $2"
 }
 
 # attempt SECONDS NAME COMMAND...: its output goes to NAME.txt, and its status is returned: 124 where the time is over.
@@ -51,38 +66,56 @@ fail() {
   exit 1
 }
 
-# check NAME WHAT COMMAND...: what has to work.
+# check NAME WHAT COMMAND...: what has to work; false where the time for all ends before.
 check() {
+  local status=0 seconds=240
+  [ "$(left)" -ge $seconds ] || seconds=$(left)
+  if [ $seconds -lt 1 ]; then
+    skip "$2" "the $limit s are over"
+    unfinished=$((unfinished + 1))
+    return 1
+  fi
   say "$2"
-  local status=0
-  attempt 240 "$1" "${@:3}" || status=$?
-  [ $status = 0 ] || fail "$1" $status "$2$([ $status != 124 ] || echo ', which took more than 240 s')"
+  attempt $seconds "$1" "${@:3}" || status=$?
+  if [ $status = 124 ] && [ "$(left)" -lt 1 ]; then
+    outcome unfinished $seconds "$2"
+    unfinished=$((unfinished + 1))
+    return 1
+  fi
+  [ $status = 0 ] || fail "$1" $status "$2$([ $status != 124 ] || echo ", which took more than $seconds s")"
   outcome passed $((SECONDS - before)) "$2"
 }
 
-# tests PROGRAM: some of its tests have to run, too, which they do not where they find no device.
+# tests NAME PROGRAM [options]: some of its tests have to run, too, which they do not where they find no device.
 tests() {
-  check "$1" "tests of $1" "$programs/$1" --gtest_brief=1
-  grep -q '^\[  PASSED  \] [1-9]' "$report/$1.txt" || fail "$1" 0 "tests of $1, of which none has run"
+  local what="tests of $2${3:+ $3}"
+  check "$1" "$what" "$programs/$2" --gtest_brief=1 "${@:3}" || return 0
+  grep -q '^\[  PASSED  \] [1-9]' "$report/$1.txt" || fail "$1" 0 "$what, of which none has run"
   grep -E 'tests? from .* ran|^\[  (PASSED|SKIPPED )' "$report/$1.txt" | head -n 3
 }
 
-# sanitize TOOL: false where the tool refuses the device.
+# sanitize SECONDS TOOL WHAT PROGRAM FILTER: false where the tool refuses the device. What the driver refuses is no fault:
+# some of it is asked for to see whether it can be had.
 sanitize() {
-  local what="compute-sanitizer $1 over some of the kernels" status=0 refusal
+  local name=$2_$3 what="compute-sanitizer $2 over some of the $3" status=0 refusal refuses said
+  there_is_time "$1" "$what" || return 0
   say "$what"
-  attempt 60 "$1" compute-sanitizer --tool "$1" --error-exitcode 9 "$programs/kernels_cuda_gpu_test" --gtest_brief=1 \
-    --gtest_filter="$sanitized" || status=$?
-  [ $status != 9 ] || fail "$1" $status "$what, which found something"
-  if refusal=$(grep -m 1 -iE '^=+ .*(not supported|unsupported|unable to|failed to|internal .*error)' "$report/$1.txt"); then
+  attempt "$1" "$name" compute-sanitizer --tool "$2" --report-api-errors no --error-exitcode 9 "$programs/$4" \
+    --gtest_brief=1 --gtest_filter="$5" || status=$?
+  said=$report/$name.txt refuses='^=+ .*(not supported|unsupported|unable to|failed to|internal .*error)'
+  if [ $status = 9 ] || grep -qiE "$fault" "$said"; then
+    fail "$name" $status "$what, which found something"
+  elif refusal=$(grep -m 1 -iE "$refuses" "$said"); then
     outcome refused $((SECONDS - before)) "compute-sanitizer refuses this device: $refusal"
     return 1
+  elif [ $status != 0 ] && [ $status != 124 ]; then
+    fail "$name" $status "$what"
+  elif grep -qE '^=+ .*SUMMARY: [1-9]' "$said"; then
+    fail "$name" $status "$what, which found something"
   elif [ $status = 124 ]; then
-    outcome unfinished 60 "$what; nothing was found until then"
-  elif [ $status != 0 ]; then
-    fail "$1" $status "$what"
-  elif ! grep -q '^\[  PASSED  \] [1-9]' "$report/$1.txt"; then
-    fail "$1" 0 "$what, of which none has run"
+    outcome unfinished "$1" "$what; nothing was found until then"
+  elif ! grep -q '^\[  PASSED  \] [1-9]' "$said"; then
+    fail "$name" 0 "$what, of which none has run"
   else
     outcome passed $((SECONDS - before)) "$what"
   fi
@@ -91,8 +124,7 @@ sanitize() {
 # there_is_time SECONDS WHAT
 there_is_time() {
   [ "$(left)" -lt "$1" ] || return 0
-  outcomes+=("$(printf '%-11s %4s s  %s' skipped 0 "$2: it may take $1 s, and $(left) s of $limit are left")")
-  say "skipped: $2: it may take $1 s, and $(left) s of $limit are left"
+  skip "$2" "it may take $1 s, and $(left) s of $limit are left"
   return 1
 }
 
@@ -139,46 +171,63 @@ finish() {
   shown train headline sdpa sdpa_mma step
   echo
   printf '%s\n' "${outcomes[@]}"
-  say "$([ $status = 0 ] && echo passed || echo FAILED) in $SECONDS s; what every step printed is in $report"
+  local how=passed
+  if [ $status = 0 ] && [ $unfinished != 0 ]; then
+    how="UNFINISHED, with no time for $unfinished of the tests" status=1
+  elif [ $status != 0 ]; then
+    how=FAILED
+  fi
+  say "$how in $SECONDS s; what every step printed is in $report"
   exit $status
 }
 trap finish EXIT
 trap '[ -z "$child" ] || kill "$child"; say "ended from outside"; exit 143' INT TERM
 
-# cuBLASLt, where the loader does not know it: that of a toolkit, or of Python's packages.
-if ! ldconfig -p 2>/dev/null | grep -q 'libcublasLt\.so'; then
-  cublas=$(compgen -G '/usr/local/cuda/lib64/libcublasLt.so.*' || python3 -c 'if True:
+# cuBLASLt of the CUDA that the programs were built with, where the loader does not know it: that of a toolkit, or of
+# Python's packages.
+cuda=$(ldd "$programs/kernels_cuda_gpu_test" 2>/dev/null | sed -nE 's/^\s*libcudart\.so\.([0-9]+).*/\1/p')
+library=libcublasLt.so.$cuda
+if [ -n "$cuda" ] && ! grep -qF "$library " <<<"$(ldconfig -p 2>/dev/null)"; then
+  cublas=$(compgen -G "/usr/local/cuda*/lib64/$library" || python3 -c 'if True:
     import glob, sys
-    print(*(f for path in sys.path for f in glob.glob(path + "/nvidia/*/lib/libcublasLt.so.*")), sep="\n")' 2>/dev/null)
+    print(*(f for path in sys.path for f in glob.glob(path + "/nvidia/*/lib/" + sys.argv[1])), sep="\n")' \
+    "$library" 2>/dev/null)
   if [ -n "$cublas" ]; then
     cublas=$(dirname "$(head -n 1 <<<"$cublas")")
     export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$cublas
     say "cuBLASLt is that of $cublas"
   else
-    say "no cuBLASLt is found on this machine, which products need"
+    say "no $library is found on this machine, which products need"
   fi
 fi
 
 check facts "the device and what the programs are compiled for" "$programs/device_check" facts
 cat "$report/facts.txt"
-for test in allocator_gpu_device kernels_cuda_gpu autograd_gpu autograd_memory_gpu attention_gpu nn_gpu golden_gpu \
-  examples_gpu gpu; do
-  tests "${test}_test"
-done
-check pool "the pool: hits, steady steps, accounts" "$programs/device_check" pool
-check train "training on poolgrad's own text" "$programs/train" --device cuda --steps 200 --report 100 \
-  --text "$root/allocator" "$root/kernels"
-check latency "the calls of the driver: a table for the simulator" "$programs/device_check" latency cuda "$root/build/gpu"
+differences='*ThatDifferencesGive*'  # gradcheck
+tests allocator allocator_gpu_device_test
+tests kernels kernels_cuda_gpu_test
+tests operators autograd_gpu_test "--gtest_filter=-$differences"
 
-if [ -z "$sanitized" ]; then
-  say "POOLGRAD_SANITIZED is empty, so kernels are not run under compute-sanitizer"
+if [ -z "$sanitized$sanitized_operators" ]; then
+  say "POOLGRAD_SANITIZED is empty, so nothing is run under compute-sanitizer"
 elif ! command -v compute-sanitizer >/dev/null; then
-  say "no compute-sanitizer on this machine, so kernels are not run under it"
+  say "no compute-sanitizer on this machine, so nothing is run under it"
 else
-  for tool in memcheck racecheck synccheck initcheck; do
-    sanitize $tool || break
+  for tool in memcheck racecheck initcheck synccheck; do
+    [ -z "$sanitized" ] || sanitize 40 $tool kernels kernels_cuda_gpu_test "$sanitized" || break
+    [ -z "$sanitized_operators" ] || sanitize 20 $tool operators autograd_gpu_test "$sanitized_operators" || break
   done
 fi
+
+tests stress gpu_test
+tests gradients autograd_gpu_test "--gtest_filter=$differences"
+for test in autograd_memory_gpu attention_gpu nn_gpu golden_gpu examples_gpu; do
+  tests $test ${test}_test
+done
+check train "training on poolgrad's own text" "$programs/train" --device cuda --steps 200 --report 100 \
+  --text "$root/allocator" "$root/kernels"
+check pool "the pool: hits, steady steps, accounts" "$programs/device_check" pool
+check latency "the calls of the driver: a table for the simulator" "$programs/device_check" latency cuda "$root/build/gpu"
 
 if [ "${POOLGRAD_BENCHMARK_SMALL:-}" = 1 ]; then
   every=0.0001 attention='/(dense|causal|window_256|dilated_causal)/'

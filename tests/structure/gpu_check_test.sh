@@ -12,11 +12,12 @@ mkdir -p "$folder/tools" "$folder/benchmarks" "$folder/build/gpu/gpu" "$folder/t
 cp "$1/run" "$folder"
 cp -r "$1/benchmarks/gpu_check.sh" "$1/benchmarks/gpu_table.awk" "$folder/benchmarks"
 export PATH=$folder/tools:$PATH NOTES=$folder/notes FAULTS=$folder/faults
-unset POOLGRAD_CMAKE_OPTIONS POOLGRAD_SANITIZED POOLGRAD_GPU_CHECK_SECONDS POOLGRAD_MMA
+unset POOLGRAD_CMAKE_OPTIONS POOLGRAD_SANITIZED POOLGRAD_SANITIZED_OPERATORS POOLGRAD_GPU_CHECK_SECONDS POOLGRAD_MMA
 
 tool() { cat >"$folder/$1" && chmod +x "$folder/$1"; }
 tool tools/nvidia-smi <<<$'#!/bin/sh\necho "GPU 0: one"'
-tool tools/ldconfig <<<$'#!/bin/sh\necho "libcublasLt.so.13 (libc6,x86-64) => /lib/libcublasLt.so.13"'
+tool tools/ldconfig <<<$'#!/bin/sh\necho "\tlibcublasLt.so.13 (libc6,x86-64) => /lib/libcublasLt.so.13"'
+tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.13 => /lib/libcudart.so.13 (0x00007f2a)\\n"'
 # What every other program is: it notes how it was called, and does what a file of its name in faults says.
 tool told <<'PROGRAM'
 #!/bin/sh
@@ -118,20 +119,25 @@ in_order "all is well" <<'ORDER'
 device_check facts
 allocator_gpu_device_test --gtest_brief=1
 kernels_cuda_gpu_test --gtest_brief=1
-autograd_gpu_test --gtest_brief=1
+autograd_gpu_test --gtest_brief=1 --gtest_filter=-*ThatDifferencesGive*
+compute-sanitizer --tool memcheck --report-api-errors
+compute-sanitizer --tool memcheck --report-api-errors
+compute-sanitizer --tool racecheck --report-api-errors
+compute-sanitizer --tool racecheck --report-api-errors
+compute-sanitizer --tool initcheck --report-api-errors
+compute-sanitizer --tool initcheck --report-api-errors
+compute-sanitizer --tool synccheck --report-api-errors
+compute-sanitizer --tool synccheck --report-api-errors
+gpu_test --gtest_brief=1
+autograd_gpu_test --gtest_brief=1 --gtest_filter=*ThatDifferencesGive*
 autograd_memory_gpu_test --gtest_brief=1
 attention_gpu_test --gtest_brief=1
 nn_gpu_test --gtest_brief=1
 golden_gpu_test --gtest_brief=1
 examples_gpu_test --gtest_brief=1
-gpu_test --gtest_brief=1
-device_check pool
 train --device cuda --steps
+device_check pool
 device_check latency cuda build/gpu
-compute-sanitizer --tool memcheck --error-exitcode
-compute-sanitizer --tool racecheck --error-exitcode
-compute-sanitizer --tool synccheck --error-exitcode
-compute-sanitizer --tool initcheck --error-exitcode
 kernels_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
 gemm_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
 attention_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
@@ -160,22 +166,27 @@ SAYS
 tail -n 1 "$folder/said" | grep -q '^poolgrad: gpu-check: passed in ' || fail "the outcome is not its last line"
 [ -s "$folder/build/gpu/report/products.json" ] || fail "the report has no figures"
 
-# What sanitizers are to run is there.
-patterns=$(sed -n 's/^compute-sanitizer .*--gtest_filter=//p; T; q' "$NOTES" | tr : ' ')
+# What sanitizers are to run is there, of kernels and of operators, and what the driver refuses is none of theirs.
+calls '^compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 .*/kernels_cuda_gpu_test '
+calls '^compute-sanitizer --tool synccheck --report-api-errors no --error-exitcode 9 .*/autograd_gpu_test '
+patterns=$(sed -n 's/^compute-sanitizer --tool memcheck .*--gtest_filter=//p' "$NOTES" | tr ':\n' '  ')
+[[ $patterns == *CudaAttention*OperatorTest* ]] || fail "not all that is to run is in '$patterns'"
 for pattern in $patterns; do
-  [[ $pattern =~ ^\*?([A-Za-z]+)(\.([A-Za-z]*))? ]] || fail "the pattern '$pattern' is of no kind that is known"
-  grep -rqE "^TEST(_[FP])?\(${BASH_REMATCH[1]}, ${BASH_REMATCH[3]}" "$1/tests/kernels/cuda" ||
+  [[ $pattern =~ ^(Cuda/|\*)?([A-Za-z]+)(\.([A-Za-z]*))? ]] || fail "the pattern '$pattern' is of no kind that is known"
+  grep -rqE "^TEST(_[FP])?\(${BASH_REMATCH[2]}, ${BASH_REMATCH[4]}" "$1/tests/kernels/cuda" "$1/tests/autograd" ||
     fail "no test is called '$pattern'"
+  [[ $pattern != *OperatorTest* ]] || grep -qE "(name = |one_input\(|unary\()\"${pattern##*/}\"" \
+    "$1"/tests/autograd/operator_table*.cpp || fail "no operator is called '$pattern'"
 done
 
 # The first test that fails ends it; what was done until then is in the tables, and what it said before them.
-fault autograd_gpu_test 'echo "Actual: 1"; exit 1'
+fault kernels_cuda_gpu_test 'echo "Actual: 1"; exit 1'
 checked 1
-calls '^kernels_cuda_gpu_test'
-calls_not '^attention_gpu_test|^compute-sanitizer|_benchmark|^python3'
+calls '^allocator_gpu_device_test'
+calls_not '^autograd_gpu_test|^compute-sanitizer|_benchmark|^python3'
 says '^Actual: 1$'
-says '^passed +[0-9]+ s  tests of kernels_cuda_gpu_test'
-says '^FAILED +[0-9]+ s  tests of autograd_gpu_test \(status 1\)'
+says '^passed +[0-9]+ s  tests of allocator_gpu_device_test'
+says '^FAILED +[0-9]+ s  tests of kernels_cuda_gpu_test \(status 1\)'
 tail -n 1 "$folder/said" | grep -q '^poolgrad: gpu-check: FAILED in ' || fail "the outcome is not its last line"
 
 # So do tests that find no device, and accounts that differ.
@@ -185,7 +196,7 @@ says 'tests of attention_gpu_test, of which none has run'
 fault device_check '[ $1 != pool ] || { echo "device_check: the accounts differ"; exit 1; }'
 checked 1
 says '^device_check: the accounts differ$'
-calls_not '^train'
+calls_not '^device_check latency'
 
 # A sanitizer that refuses the device is asked once, and ends nothing; one that finds something ends it.
 fault compute-sanitizer 'echo "========= Error: Device not supported. Please refer to the documentation"; exit 1'
@@ -193,16 +204,36 @@ checked 0
 says 'compute-sanitizer refuses this device: =+ Error: Device not supported'
 [ "$(grep -c '^compute-sanitizer' "$NOTES")" = 1 ] || fail "other tools were tried"
 calls '^kernels_benchmark'
-fault compute-sanitizer '[ $2 != racecheck ] || { echo "========= Race reported"; exit 9; }'
+fault compute-sanitizer '[ $2 != racecheck ] || { echo "========= RACECHECK SUMMARY: 1 hazard"; exit 9; }'
 checked 1
-says '^========= Race reported$'
+says '^========= RACECHECK SUMMARY: 1 hazard$'
 says '^FAILED .*compute-sanitizer racecheck over some of the kernels, which found something'
-calls_not '^kernels_benchmark'
+calls_not '^gpu_test|^kernels_benchmark'
+fault compute-sanitizer 'case $* in *autograd_gpu_test*) echo "========= ERROR SUMMARY: 2 errors" ;; esac'
+checked 1
+says '^FAILED .*compute-sanitizer memcheck over some of the operators, which found something \(status 0\)'
+# One that is not through in time has found what it has said until then. (So has `timeout`, which waits for no minute.)
+tool tools/timeout <<<$'#!/bin/sh\nshift 2\ncase $1 in compute-sanitizer) "$@"; exit 124 ;; esac\nexec "$@"'
+for line in 'Invalid __global__ read of size 4 bytes' 'Uninitialized __global__ memory read of size 4 bytes' \
+  'Error: Race reported between Write access at a()+0xf0' 'Warning: Race reported between Read access at a()+0xf0' \
+  'Barrier error detected. Divergent thread(s) in block' 'ERROR SUMMARY: 3 errors'; do
+  fault compute-sanitizer "echo '========= $line'"
+  checked 1
+  says "^FAILED .*compute-sanitizer memcheck over some of the kernels, which found something \(status 124\)"
+done
+fault compute-sanitizer 'echo "========= COMPUTE-SANITIZER"; echo "Invalid"; echo "========= ERROR SUMMARY: 0 errors"'
+checked 0
+says '^unfinished +40 s  compute-sanitizer memcheck over some of the kernels; nothing was found until then$'
+calls '^compute-sanitizer --tool synccheck'
+rm "$folder/tools/timeout"
 fault compute-sanitizer 'echo "[  PASSED  ] 0 tests."; exit 0'
 checked 1
 says 'of which none has run'
 fault
 POOLGRAD_SANITIZED='' checked 0
+calls '^compute-sanitizer .*autograd_gpu_test'
+calls_not '^compute-sanitizer .*kernels_cuda_gpu_test'
+POOLGRAD_SANITIZED='' POOLGRAD_SANITIZED_OPERATORS='' checked 0
 calls_not '^compute-sanitizer'
 
 # What is measured besides may fail, poolgrad's own programs may not.
@@ -218,21 +249,37 @@ fault gemm_benchmark 'echo "out of memory"; exit 1'
 checked 1
 says '^FAILED .*products; the largest is the ceiling \(status 1\)'
 
-# cuBLASLt is looked for where the loader does not know of one.
-tool tools/ldconfig <<<$'#!/bin/sh\n'
-fault python3 'case $2 in *libcublasLt*) echo /some/where/libcublasLt.so.13 && exit ;; esac'
+# cuBLASLt of the CUDA that the programs were built with is looked for where the loader does not know it.
+tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.97 => /lib/libcudart.so.97 (0x00007f2a)\\n"'
+fault python3 'case $2 in *libcublasLt*|*nvidia*) echo "/some/where/$3" && exit ;; esac'
 checked 0
-says 'cuBLASLt is that of (/some/where|/usr/local/cuda/lib64)$'
+says 'cuBLASLt is that of /some/where$'
+calls ' libcublasLt\.so\.97$'
 calls '^kernels_cuda_gpu_test'
-
-# Tests are run however little time is left, measurements are not.
+fault python3 'case $2 in *nvidia*) exit ;; esac'
+checked 0
+says 'no libcublasLt\.so\.97 is found on this machine'
+# It is known among any number of libraries.
+tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.13 => /lib/libcudart.so.13 (0x00007f2a)\\n"'
+tool tools/ldconfig <<<$'#!/bin/sh\necho "\tlibcublasLt.so.13 (libc6,x86-64) => /lib/libcublasLt.so.13"\nseq 100000'
 fault
+checked 0
+says_not 'libcublasLt|cuBLASLt'
+
+# Time is shared out among all: what there is none for is said, and a check without its tests has not passed.
 POOLGRAD_GPU_CHECK_SECONDS=70 checked 0
-calls '^gpu_test'
+calls '^examples_gpu_test'
 says '^poolgrad: gpu-check: skipped: attention: it may take 75 s, and [0-9]+ s of 70 are left$'
 says '^skipped +0 s  headline rows: it may take 90 s'
 calls '^kernels_benchmark'
 calls_not '^attention_benchmark'
+fault kernels_cuda_gpu_test 'exec sleep 100'
+POOLGRAD_GPU_CHECK_SECONDS=3 checked 1
+says '^unfinished +[1-3] s  tests of kernels_cuda_gpu_test$'
+says '^skipped +0 s  compute-sanitizer memcheck over some of the operators: it may take 20 s, and -?[0-9]+ s of 3 are left$'
+says '^skipped +0 s  tests of examples_gpu_test: the 3 s are over$'
+says '^poolgrad: gpu-check: UNFINISHED, with no time for 12 of the tests in [3-9] s'
+calls_not '^autograd_gpu_test|^compute-sanitizer|^examples_gpu_test|_benchmark'
 
 # Whoever ends it has the tables, too, and what it was doing ends with it.
 fault train 'echo $$ >"$NOTES.train"; exec sleep 100'
@@ -243,7 +290,7 @@ while [ ! -s "$NOTES.train" ]; do sleep 0.05; done
 kill "$check"
 wait "$check" && fail "it passes though it was ended"
 says '^poolgrad: gpu-check: ended from outside$'
-says '^passed +[0-9]+ s  tests of gpu_test'
+says '^passed +[0-9]+ s  tests of examples_gpu_test'
 for _ in $(seq 100); do kill -0 "$(cat "$NOTES.train")" 2>/dev/null || break; sleep 0.05; done
 ! kill -0 "$(cat "$NOTES.train")" 2>/dev/null || fail "the command goes on"
 
