@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "allocator/error.h"
 #include "kernels/view.h"
@@ -12,23 +13,29 @@
 namespace poolgrad {
 namespace {
 
-/// True if two indices may share an element: sorted by stride, each dimension has to step over all smaller ones.
-bool may_overlap(const Geometry& geometry) {
-  std::vector<std::pair<std::int64_t, std::int64_t>> dims;  // stride, size
-  for (int d = 0; d < geometry.shape.rank(); ++d)
-    if (geometry.shape[d] > 1) dims.emplace_back(std::abs(geometry.strides[d]), geometry.shape[d]);
-  std::sort(dims.begin(), dims.end());
-  std::int64_t reach = 0;  // of the smaller dimensions
-  for (const auto& [stride, size] : dims) {
-    if (stride <= reach) return true;
-    reach += stride * (size - 1);
-  }
-  return false;
+std::int64_t place_of(const Geometry& geometry, std::int64_t index) {
+  std::int64_t place = geometry.offset;
+  const Dims at = unravel(index, geometry.shape);
+  for (int d = 0; d < geometry.shape.rank(); ++d) place += at[d] * geometry.strides[d];
+  return place;
+}
+
+/// Where the elements lie in the storage, in ascending order: few, since each of them costs calls of the function.
+std::vector<std::int64_t> places(const Tensor& x) {
+  std::vector<std::int64_t> result;
+  for (std::int64_t i = 0; i < x.count(); ++i) result.push_back(place_of(x.geometry(), i));
+  std::ranges::sort(result);
+  return result;
+}
+
+bool repeats_a_place(const Tensor& x) {
+  const std::vector<std::int64_t> all = places(x);
+  return std::ranges::adjacent_find(all) != all.end();
 }
 
 Tensor copy_with_strides(const Tensor& x) {
   const Geometry& geometry = x.geometry();
-  if (x.count() == 0 || may_overlap(geometry)) return x.copy();
+  if (x.count() == 0 || repeats_a_place(x)) return x.copy();
   const Extent touched = extent(geometry);
   Tensor copy = Tensor::empty({touched.last - touched.first + 1}, x.options()).fill(0.0);
   copy = copy.alias({geometry.shape, geometry.strides, geometry.offset - touched.first});
@@ -40,21 +47,17 @@ void append(std::vector<double>& all, const Tensor& tensor) {
   all.insert(all.end(), values.begin(), values.end());
 }
 
-Tensor element(const Tensor& x, std::int64_t index) {
-  const Geometry& geometry = x.geometry();
-  std::int64_t offset = geometry.offset;
-  const Dims at = unravel(index, geometry.shape);
-  for (int d = 0; d < x.rank(); ++d) offset += at[d] * geometry.strides[d];
-  return x.alias({{}, {}, offset});
-}
+Tensor element(const Tensor& x, std::int64_t index) { return x.alias({{}, {}, place_of(x.geometry(), index)}); }
 
 double step(double x, double epsilon) { return epsilon * std::max(1.0, std::abs(x)); }
 
-/// True if a step of an element of `a` may be one of an element of `b` as well.
-bool may_share_elements(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined() || a.count() == 0 || b.count() == 0 || !a.shares_storage_with(b)) return false;
-  const Extent left = extent(a.geometry()), right = extent(b.geometry());
-  return left.first <= right.last && right.first <= left.last;
+/// True if a step of an element of `a` is one of an element of `b` as well.
+bool share_elements(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined() || !a.shares_storage_with(b)) return false;
+  const std::vector<std::int64_t> left = places(a), right = places(b);
+  std::vector<std::int64_t> both;
+  std::ranges::set_intersection(left, right, std::back_inserter(both));
+  return !both.empty();
 }
 
 /// Writes an element, and the number that was there again at the end, whatever happens in between.
@@ -93,8 +96,8 @@ FiniteDifference::FiniteDifference(const TensorFunction& function, const std::ve
     : function_(function), point_(inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
-    bool shared = may_overlap(inputs[i].geometry());
-    for (const Tensor& other : inputs) shared |= !other.is_same(inputs[i]) && may_share_elements(inputs[i], other);
+    bool shared = repeats_a_place(inputs[i]);
+    for (const Tensor& other : inputs) shared |= !other.is_same(inputs[i]) && share_elements(inputs[i], other);
     if (!shared) continue;
     const auto first =
         std::find_if(inputs.begin(), inputs.end(), [&](const Tensor& x) { return x.is_same(inputs[i]); });

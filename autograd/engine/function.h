@@ -51,7 +51,8 @@ class Function {
  public:
   virtual ~Function() = default;
   /// Runs with grad mode off. An input that is returned as it is counts as a view of itself, and so does a tensor that
-  /// the function keeps: the caller gets another handle on the same memory.
+  /// the function keeps: the caller gets another handle on the same memory. Keep inputs by context.save(): in a member
+  /// of a function that is applied to its own results they would hold the graph that holds the function.
   virtual Tensor forward(FunctionContext& context, const std::vector<Tensor>& inputs) = 0;
   /// One gradient per input (undefined: none). Use differentiable operators if second derivatives are wanted.
   virtual Gradients backward(FunctionContext& context, const Tensor& gradient) = 0;

@@ -168,6 +168,23 @@ TEST(Gradcheck, PerturbsParametersWhereTheFunctionReadsThem) {
   }
 }
 
+TEST(Gradcheck, PerturbsParametersThatLieBetweenEachOther) {
+  const Tensor both = random({3, 4}, 26);
+  const Tensor left = slice(both, 1, 0, 2).detach().set_requires_grad();
+  const Tensor right = slice(both, 1, 2, 4).detach().set_requires_grad();
+  const TensorFunction function = [&](const Tensors&) { return Tensors{left * exp(right)}; };
+  const GradcheckReport report = gradcheck(function, {left, right});
+  EXPECT_TRUE(report) << report.text;
+}
+
+TEST(Gradcheck, FailsWhereTheFunctionReturnsNoElements) {
+  const Tensor x = random({3}, 27);
+  const GradcheckReport report = gradcheck([](const Tensors& in) { return Tensors{slice(in[0], 0, 0, 0)}; }, {x});
+  EXPECT_FALSE(report);
+  EXPECT_THAT(report.text, HasSubstr("no output depends on input 0 (3,) f64 on cpu: there is nothing to compare"));
+  EXPECT_TRUE(gradcheck([](const Tensors& in) { return Tensors{in[0] * 2.0}; }, {random({0}, 28)}));
+}
+
 TEST(Gradcheck, PutsAnElementBackAlsoWhereTheFunctionThrows) {
   const Tensor x = random({3}, 23), before = x.detach().copy();
   int calls = 0;

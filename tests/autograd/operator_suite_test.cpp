@@ -78,7 +78,7 @@ std::uint64_t bytes_apart(const Tensors& tensors, const Tensors& others) {
 
 TEST_P(OperatorTest, HasTheGradientThatDifferencesGive) {
   for (const OperatorCase& example : entry().cases) {
-    const GradcheckReport report = gradcheck(there_and_back(), leaves_of(example.inputs), entry().gradcheck);
+    const GradcheckReport report = gradcheck(there_and_back(), leaves_of(example.inputs), checks_of(example));
     EXPECT_TRUE(report) << where(example);
   }
 }
@@ -91,7 +91,7 @@ TEST_P(OperatorTest, HasTheSecondDerivativeThatDifferencesGiveOrRefusesIt) {
                   ::testing::HasSubstr(entry().no_second_derivative));
       continue;
     }
-    const GradcheckReport report = gradgradcheck(there_and_back(), leaves_of(example.inputs), entry().gradcheck);
+    const GradcheckReport report = gradgradcheck(there_and_back(), leaves_of(example.inputs), checks_of(example));
     EXPECT_TRUE(report) << where(example);
   }
 }
@@ -167,7 +167,7 @@ Tensor with_gaps(const Tensor& x) {
   if (x.rank() == 0) return x;
   Shape wide = x.shape();
   wide[x.rank() - 1] *= 2;
-  Tensor view = slice(Tensor::empty(wide, x.options()).fill(3.0), -1, 1, std::numeric_limits<std::int64_t>::max(), 2);
+  Tensor view = slice(Tensor::empty(wide, x.options()).fill(1.0), -1, 1, std::numeric_limits<std::int64_t>::max(), 2);
   return view.copy_from(x);
 }
 
