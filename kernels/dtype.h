@@ -41,6 +41,20 @@ constexpr std::size_t size_of(DType dtype) {
   }
 }
 constexpr bool is_floating(DType dtype) { return dtype <= DType::bf16; }
+
+/// Floating dtypes round whatever there is; integers and bools have whole numbers of their range alone.
+constexpr bool has_number(DType dtype, double number) {
+  const auto within = [&](double low, double high) {  // [low, high)
+    return number >= low && number < high && static_cast<double>(static_cast<std::int64_t>(number)) == number;
+  };
+  switch (dtype) {
+    case DType::i64: return within(-0x1p63, 0x1p63);
+    case DType::i32: return within(-0x1p31, 0x1p31);
+    case DType::u8: return within(0.0, 256.0);
+    case DType::boolean: return within(0.0, 2.0);
+    default: return true;
+  }
+}
 /// f64 stays f64; every other floating type computes in f32.
 constexpr DType compute_dtype(DType dtype) { return dtype == DType::f64 ? DType::f64 : DType::f32; }
 

@@ -15,6 +15,8 @@ namespace poolgrad {
 namespace {
 Tensor filled(const Shape& shape, double value, TensorOptions options,
               std::source_location at = std::source_location::current()) {
+  if (!has_number(options.dtype, value))
+    throw ValueError(fmt::format("[full] {} is no {}", value, to_string(options.dtype)));
   Tensor out = Tensor::empty(shape, options, at);
   kernels::fill(current_stream(options.device), out.view(), value);
   return out;

@@ -279,6 +279,8 @@ Tensor& Tensor::copy_from(const Tensor& source) {
 
 Tensor& Tensor::fill(double value) {
   check_writable("fill", *this);
+  if (!has_number(dtype(), value))
+    throw ValueError(fmt::format("[fill] {} is no {}: {}", value, to_string(dtype()), describe(*this)));
   kernels::fill(current_stream(device()), view(), value);
   bump_version();
   return *this;

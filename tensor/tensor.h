@@ -116,6 +116,7 @@ class Tensor {
   /// in grad mode (pass source.detach(), or use a NoGradGuard). Throws ShapeError where the shapes do not fit or the
   /// destination is itself a broadcast.
   Tensor& copy_from(const Tensor& source);
+  /// Throws ValueError where the dtype is one of integers or bools and `value` is none of them.
   Tensor& fill(double value);
   /// Advances the version counter by hand, after writing through data().
   void bump_version();

@@ -191,7 +191,7 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   if (broadcast_operands("masked_fill", operands) != x.shape())
     fail<ShapeError>("masked_fill", "the mask does not broadcast to x", operands);
   Tensor out = Tensor::empty_like(x);
-  const Tensor filling = full({}, value, x.options());
+  const Tensor filling = number_beside("masked_fill", x, value);
   kernels::where(current_stream(x.device()), out.view(), broadcast_view(mask, x.shape()),
                  broadcast_view(filling, x.shape()), x.view());
   if (wants_gradient({x})) {

@@ -60,17 +60,14 @@ Shape broadcast_operands(const char* op, Operands operands) {
   return shape;
 }
 
-Tensor number_beside(const char* op, const Tensor& x, double value) {
+void check_number(const char* op, const Tensor& x, double value) {
   check_devices(op, {{"x", x}});
-  bool fits = is_floating(x.dtype()) || value == std::floor(value);
-  switch (x.dtype()) {
-    case DType::i64: fits = fits && value >= -0x1p63 && value < 0x1p63; break;
-    case DType::i32: fits = fits && value >= -0x1p31 && value < 0x1p31; break;
-    case DType::u8: fits = fits && value >= 0.0 && value < 256.0; break;
-    case DType::boolean: fits = fits && (value == 0.0 || value == 1.0); break;
-    default: break;
-  }
-  if (!fits) fail<ValueError>(op, fmt::format("{} is no {}", value, to_string(x.dtype())), {{"x", x}});
+  if (!has_number(x.dtype(), value))
+    fail<ValueError>(op, fmt::format("{} is no {}", value, to_string(x.dtype())), {{"x", x}});
+}
+
+Tensor number_beside(const char* op, const Tensor& x, double value) {
+  check_number(op, x, value);
   return full({}, value, x.options());
 }
 

@@ -46,7 +46,9 @@ Shape broadcast_operands(const char* op, Operands operands);
 /// `x` as a kernel sees it when broadcast to `shape`.
 View broadcast_view(const Tensor& x, const Shape& shape);
 
-/// `value` as a 0-dimensional tensor like x. ValueError where x has integers or bools and `value` is none of them.
+/// ValueError where x has integers or bools and `value` is none of them.
+void check_number(const char* op, const Tensor& x, double value);
+/// `value` as a 0-dimensional tensor like x. Throws as check_number().
 Tensor number_beside(const char* op, const Tensor& x, double value);
 
 // The shared body of elementwise operators of one tensor.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -162,6 +163,17 @@ Tensor gelu(const Tensor& x, GeluKind kind) {
 Tensor clamp(const Tensor& x, double low, double high) {
   if (!(low <= high))
     fail<ValueError>("clamp", fmt::format("the lower bound {} is above the upper {}", low, high), {{"x", x}});
+  if (x.defined() && !is_floating(x.dtype())) {
+    // Integers are compared as i64, which has no infinity, and whose largest number no double is.
+    low = std::max(low, -0x1p63);
+    if (std::isinf(high)) {
+      if (x.dtype() == DType::i64) return maximum(x, low);
+      high = 0x1p62;
+    }
+    for (const double bound : {low, high})
+      if (!has_number(DType::i64, bound))
+        fail<ValueError>("clamp", fmt::format("integers take whole numbers only, not {}", bound), {{"x", x}});
+  }
   return record_unary("clamp", UnaryOp::clamp, x, low, high, Domain::numbers);
 }
 

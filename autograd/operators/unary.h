@@ -45,7 +45,7 @@ Tensor gelu(const Tensor& x, GeluKind kind = GeluKind::exact);
 /// x * sigmoid(x).
 Tensor silu(const Tensor& x);
 Tensor softplus(const Tensor& x);
-/// Gradient 1 inside [low, high] and 0 outside.
+/// Gradient 1 inside [low, high] and 0 outside. An infinite bound is none.
 Tensor clamp(const Tensor& x, double low, double high);
 /// Gradient 0.
 Tensor floor(const Tensor& x);

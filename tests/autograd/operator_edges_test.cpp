@@ -86,6 +86,23 @@ TEST(Rope, OfAPartOfASequenceTurnsByThePositionsOfTheMap) {
   EXPECT_THROW(rope(whole, kernels::PositionMap::contiguous(5)), ShapeError);
 }
 
+TEST(Clamp, OfIntegersMayHaveASideWithoutABound) {
+  using Integers = std::vector<std::int64_t>;
+  for (const DType dtype : {DType::i64, DType::i32, DType::u8}) {
+    const Tensor x = arange(0, 6, 1, {.dtype = dtype});
+    const auto clamped = [&](double low, double high) { return clamp(x, low, high).to_vector<std::int64_t>(); };
+    EXPECT_EQ(clamped(2, infinity), (Integers{2, 2, 2, 3, 4, 5})) << to_string(dtype);
+    EXPECT_EQ(clamped(-infinity, 3), (Integers{0, 1, 2, 3, 3, 3})) << to_string(dtype);
+    EXPECT_EQ(clamped(-infinity, infinity), (Integers{0, 1, 2, 3, 4, 5})) << to_string(dtype);
+    EXPECT_EQ(clamped(-1000, 1000), (Integers{0, 1, 2, 3, 4, 5})) << to_string(dtype);
+  }
+  constexpr auto largest = std::numeric_limits<std::int64_t>::max();  // which no double is
+  Tensor x = zeros({1}, {.dtype = DType::i64});
+  *x.data<std::int64_t>() = largest;
+  EXPECT_EQ(clamp(x, 0, infinity).to_vector<std::int64_t>(), Integers{largest});
+  EXPECT_EQ(clamp(x, 0, 9e18).to_vector<std::int64_t>(), Integers{9'000'000'000'000'000'000});
+}
+
 TEST(Kinks, HaveTheGradientsTheHeadersPromise) {
   EXPECT_EQ(slopes(abs, {0.0, -0.0}), (Doubles{0, 0}));
   EXPECT_EQ(slopes(relu, {0.0}), (Doubles{0}));

@@ -165,6 +165,9 @@ TEST(OperatorErrors, OfJoining) {
               stack({f32({2}), f32({3})});
             }),
             "[stack] shapes differ: tensor 0 (2,) f32 on cpu, tensor 1 (3,) f32 on cpu");
+  EXPECT_EQ(text_of<IndexError>([] { stack({f32({2})}, 9); }),
+            "[stack] dimension 9 is out of range: tensor 0 (2,) f32 on cpu");
+  EXPECT_EQ(stack({f32({2})}, -2).shape(), (Shape{1, 2}));
   EXPECT_EQ(text_of<ShapeError>([] {
               split(f32({2, 7}), 3, 1);
             }),
@@ -188,7 +191,17 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
   EXPECT_EQ(refused([](const Tensor& x) { x * 1.5; }), "[mul] " + whole);
   EXPECT_EQ(refused([](const Tensor& x) { 1.5 * x; }), "[mul] " + whole);
   EXPECT_EQ(refused([](const Tensor& x) { x / 1.5; }), "[div] " + whole);
-  EXPECT_EQ(refused([](const Tensor& x) { x > 1.5; }), "[greater] 1.5 is no i64: x (2,) i64 on cpu");
+  EXPECT_EQ(refused([](const Tensor& x) { clamp(x, 0.0, 1.5); }), "[clamp] " + whole);
+  EXPECT_EQ(refused([](const Tensor& x) { x + INFINITY; }),
+            "[add] integers take whole numbers only, not inf: x (2,) i64 on cpu");
+  EXPECT_EQ(refused([](const Tensor& x) { x * 1e30; }),
+            "[mul] integers take whole numbers only, not 1e+30: x (2,) i64 on cpu");
+  const std::string none = "1.5 is no i64: x (2,) i64 on cpu";
+  EXPECT_EQ(refused([](const Tensor& x) { x > 1.5; }), "[greater] " + none);
+  EXPECT_EQ(refused([](const Tensor& x) { masked_fill(x, x > 0.0, 1.5); }), "[masked_fill] " + none);
+  EXPECT_EQ(refused([](const Tensor& x) { pad(x, 0, 1, 1, 1.5); }), "[pad] " + none);
+  EXPECT_EQ(text_of<ValueError>([] { ones({2}, {DType::u8}).fill(-1.0); }), "[fill] -1 is no u8: (2,) u8 on cpu");
+  EXPECT_EQ(text_of<ValueError>([] { full({2}, 0.5, {DType::i32}); }), "[full] 0.5 is no i32");
   EXPECT_EQ(text_of<DTypeError>([] { boolean({2}) + 1.0; }), "[add] bool is no number: x (2,) bool on cpu");
   EXPECT_EQ(text_of<ValueError>([] { Tensor() * 2.0; }), "[mul] x is undefined");
   EXPECT_EQ(text_of<Error>([] { Tensor().item(); }), "[item] the tensor is undefined");
