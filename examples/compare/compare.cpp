@@ -84,6 +84,7 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
   app.add_option("--text", o.train.text,
                  "Files or folders to read, or PATH=WEIGHT (default: the C++ sources of Eigen)");
   add_training_options(app, o.train);
+  app.remove_option(app.get_option("--sample"));  // a comparison writes no text
   app.get_option("--attention")->description("Kinds to compare, with commas: causal, window, dilated, ...");
   app.get_option("--steps")->description("So many steps of each, in place of --time")->default_str("");
   auto* time = app.add_option("--time", o.time, "Time to train each, such as 90s, 4min or 1h");
@@ -253,6 +254,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
 
 std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& out, bool live) {
   options.check();
+  for (const std::string& path : {options.json, options.html}) nn::check_writable(path, "compare");
   TrainOptions base = options.train;
   const Device device = parse_device(base.device, "compare", "nothing is learned");
   base.device = to_string(device);

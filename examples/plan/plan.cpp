@@ -283,6 +283,8 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
 void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
   const bool prints = !options.quiet && options.json != "-";
   Progress progress(out, live && prints);
+  for (const std::string& path : {options.json, options.html, options.svg})
+    if (path != "-") nn::check_writable(path, "plan");
   const auto write = [&](const std::string& path, const std::string& text) {
     if (path == "-")
       out << text << std::flush;

@@ -306,6 +306,7 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
 
 std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {
   options.check();
+  for (const std::string& path : {options.json, options.csv}) nn::check_writable(path, "recall");
   const Device device = parse_device(options.device, "recall", "nothing is learned");
   options.device = to_string(device);
   const InterruptGuard interrupts;

@@ -81,6 +81,7 @@ class Session {
       if (line.empty() && !begun) continue;
       if (!line.empty()) writer_.start_anew();
       begun = true;
+      InterruptGuard::forget();
       const Written written = write(line);
       streams_.out << std::endl;
       streams_.notes << summary(written) << std::endl;

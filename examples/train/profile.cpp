@@ -193,6 +193,7 @@ std::string profile_text(const StepProfile& p) {
 }
 
 void profile(const TrainOptions& options, std::ostream& out) {
+  nn::check_writable(options.profile_trace, "train");
   const StepProfile profile = profile_steps(options);
   if (!options.quiet) out << profile_text(profile) << std::flush;
   if (options.profile_trace.empty()) return;

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 #include <ostream>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -22,10 +25,19 @@ namespace poolgrad::nn {
 namespace {
 
 volatile std::sig_atomic_t stop_requested = 0;
+int guards = 0;
 
 void request_stop(int signal) {
   stop_requested = 1;
   std::signal(signal, SIG_DFL);
+}
+
+void handle_stops(void (*handler)(int)) {
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, handler);
+}
+
+FileError cannot_write(const std::string& path, const std::string& operation) {
+  return FileError("[" + operation + "] cannot write " + path + ": " + std::generic_category().message(errno));
 }
 
 }  // namespace
@@ -145,22 +157,32 @@ void Progress::clear() {
 void write_text(const std::string& path, const std::string& text, const std::string& operation) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
   if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0)
-    throw FileError("[" + operation + "] cannot write " + path);
+    throw cannot_write(path, operation);
+}
+
+void check_writable(const std::string& path, const std::string& operation) {
+  std::error_code unknown;
+  const auto kind = std::filesystem::status(path, unknown).type();
+  if (path.empty() || kind == std::filesystem::file_type::fifo) return;  // opening a fifo waits for its reader
+  std::FILE* const file = std::fopen(path.c_str(), "ab");
+  if (file == nullptr) throw cannot_write(path, operation);
+  std::fclose(file);
+  if (kind == std::filesystem::file_type::not_found) std::filesystem::remove(path, unknown);
 }
 
 InterruptGuard::InterruptGuard() {
-  stop_requested = 0;
-  std::signal(SIGINT, request_stop);
-  std::signal(SIGTERM, request_stop);
-  std::signal(SIGUSR1, request_stop);
+  if (guards++ == 0) forget();
 }
 
 InterruptGuard::~InterruptGuard() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
-  std::signal(SIGUSR1, SIG_DFL);
+  if (--guards == 0) handle_stops(SIG_DFL);
 }
 
 bool InterruptGuard::interrupted() { return stop_requested != 0; }
+
+void InterruptGuard::forget() {
+  stop_requested = 0;
+  handle_stops(request_stop);
+}
 
 }  // namespace poolgrad::nn

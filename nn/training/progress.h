@@ -64,11 +64,16 @@ class ScopeStatus {
   ScopeStatus& operator=(const ScopeStatus&) = delete;
 };
 
-/// Writes the file whole. Throws FileError, "[operation] cannot write path".
+/// Writes the file whole. Throws FileError, "[operation] cannot write path: why".
 void write_text(const std::string& path, const std::string& text, const std::string& operation);
 
-/// Ctrl-C as a request to stop cleanly: while alive, the first SIGINT, SIGTERM or SIGUSR1 (which mpirun passes on to
-/// its ranks) only sets a flag; a second one ends the program as usual.
+/// Before the work whose result is to go there. Leaves no file behind and a file that is there as it is. An empty path
+/// is none. Throws FileError as write_text().
+void check_writable(const std::string& path, const std::string& operation);
+
+/// Ctrl-C as a request to stop cleanly: while one is alive, the first SIGINT, SIGTERM or SIGUSR1 (which mpirun passes
+/// on to its ranks) only sets a flag; a second one ends the program as usual. One within another shares its flag, so
+/// that what stops the inner work stops the outer, too.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -77,6 +82,8 @@ class InterruptGuard {
   InterruptGuard& operator=(const InterruptGuard&) = delete;
 
   static bool interrupted();
+  /// What was asked until now counts no more.
+  static void forget();
 };
 
 }  // namespace poolgrad::nn

@@ -328,6 +328,8 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
   if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
+  if (leads(trainer)) check_writable(options.save, "train");
+  for (const std::string& path : {options.json, options.csv}) check_writable(path, "train");
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
   TrainResult result;

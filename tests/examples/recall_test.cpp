@@ -180,7 +180,8 @@ TEST_F(Recall, ReportsInJsonAndCsv) {
   const std::string csv = read_bytes(options_.csv);
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 13);
   options_.json = "/nowhere/report.json";
-  EXPECT_EQ(error_of<FileError>([&] { run(); }), "[recall] cannot write /nowhere/report.json");
+  EXPECT_EQ(error_of<FileError>([&] { run(); }),
+            "[recall] cannot write /nowhere/report.json: No such file or directory");
 }
 
 TEST_F(Recall, LeavesNothingInThePool) {

@@ -2,11 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
+#include <string>
 #include <string_view>
 #include <thread>
 
+#include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "tests/tensor/support.h"
 
 namespace poolgrad::nn {
 namespace {
@@ -92,6 +98,53 @@ TEST(ScopeStatus, PassesScopesOnToWhoWasToldBefore) {
   { const MemoryScope scope("b"); }
   EXPECT_EQ(listen_to_scopes(before), &names);
   EXPECT_EQ(names.began, "a;b;");
+}
+
+TEST(InterruptGuard, WithinAnotherSharesItsRequest) {
+  const InterruptGuard outer;
+  {
+    const InterruptGuard inner;
+    EXPECT_FALSE(InterruptGuard::interrupted());
+    std::raise(SIGINT);
+    EXPECT_TRUE(InterruptGuard::interrupted());
+  }
+  EXPECT_TRUE(InterruptGuard::interrupted()) << "what stopped the inner work stops the outer, too";
+  { const InterruptGuard next; }
+  EXPECT_TRUE(InterruptGuard::interrupted()) << "work that begins afterwards";
+}
+
+TEST(InterruptGuard, StillListensAfterOneWithinItHasEnded) {
+  const InterruptGuard outer;
+  { const InterruptGuard inner; }
+  std::raise(SIGTERM);  // ends the process where nobody listens
+  EXPECT_TRUE(InterruptGuard::interrupted());
+  InterruptGuard::forget();
+  EXPECT_FALSE(InterruptGuard::interrupted());
+  std::raise(SIGTERM);
+  EXPECT_TRUE(InterruptGuard::interrupted()) << "as the first one";
+}
+
+TEST(CheckWritable, LeavesEverythingAsItIs) {
+  const testing_support::TemporaryFolder folder;
+  const std::string there = folder.file("there"), absent = folder.file("absent");
+  std::ofstream(there) << "kept";
+  check_writable(there, "train");
+  check_writable(absent, "train");
+  check_writable("", "train");
+  std::string text;
+  std::getline(std::ifstream(there), text);
+  EXPECT_EQ(text, "kept");
+  EXPECT_FALSE(std::filesystem::exists(absent));
+}
+
+TEST(CheckWritable, SaysWhyAFileCannotBe) {
+  const testing_support::TemporaryFolder folder;
+  const auto why = [](const std::string& path) {
+    return testing_support::error_of<FileError>([&] { check_writable(path, "train"); });
+  };
+  const std::string nowhere = folder.file("nowhere/model"), itself = folder.file("");
+  EXPECT_EQ(why(nowhere), "[train] cannot write " + nowhere + ": No such file or directory");
+  EXPECT_EQ(why(itself), "[train] cannot write " + itself + ": Is a directory");
 }
 
 }  // namespace
