@@ -126,6 +126,7 @@ Tensor Module::constant_parameter(const std::string& name, const Shape& shape, d
 
 void Module::share_parameter(const std::string& name, const Tensor& parameter) {
   check_name(name);
+  if (!parameter.defined()) throw ValueError("[module] the parameter '" + name + "' is undefined");
   parameters_.emplace_back(name, parameter);
 }
 

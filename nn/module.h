@@ -69,7 +69,8 @@ class Module {
   Tensor normal_parameter(const std::string& name, const Shape& shape, double deviation,
                           const ParameterOptions& options);
   Tensor constant_parameter(const std::string& name, const Shape& shape, double value, const ParameterOptions& options);
-  /// An existing tensor, shared with another module (tied weights).
+  /// An existing tensor: one of your own, or another module's (tied weights). Only one that requires a gradient is
+  /// trained. Throws ValueError for an undefined one.
   void share_parameter(const std::string& name, const Tensor& parameter);
   /// Makes `tensor` a buffer, and returns it: running statistics, tables. Of any dtype, without a gradient (Error).
   /// Write into it (copy_from); a member that is assigned another tensor is no longer the buffer.

@@ -33,7 +33,8 @@ struct Recurrent : nn::Module {
 int main(int argc, char** argv) try {
   std::string text;
   for (int verse = 0; verse < 60; ++verse) text += "the quick brown fox jumps over the lazy dog,\nand over it again;\n";
-  if (std::ifstream file(argc > 1 ? argv[1] : ""); file) text.assign(std::istreambuf_iterator<char>(file), {});
+  if (argc > 1) text.assign(std::istreambuf_iterator<char>(std::ifstream(argv[1]).rdbuf()), {});
+  if (text.size() <= 40) throw Error("char_rnn needs a FILE with more than 40 bytes");
   const nn::Text bytes(std::vector<std::uint8_t>(text.begin(), text.end()));
   Recurrent model;
   nn::AdamW optimizer(model.named_parameters(), {.learning_rate = 3e-3});

@@ -159,6 +159,11 @@ std::map<std::string, std::string> TrainOptions::configuration() const {
 }
 
 void TrainOptions::adopt(const std::map<std::string, std::string>& configuration) {
+  if (!configuration.contains("context"))
+    throw FileError(
+        "[train] the checkpoint does not say what model it is of, as those of ./run train do; the program that made "
+        "the "
+        "model loads it with nn::load_trained_model()");
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     const auto entry = configuration.find(name);
     const std::string there(entry == configuration.end() ? value_before(name) : entry->second);
@@ -188,7 +193,8 @@ nn::LanguageModelConfig TrainOptions::model() const {
 
 DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::string_view gemm_backend) {
   if (!on_cpu) return {DType::f32, "bf16 is chosen on CPUs alone"};
-  if (instruction_set != "amx" && instruction_set != "avx512_bf16") return {DType::f32, "no amx here to multiply bf16"};
+  if (instruction_set != "amx" && instruction_set != "avx512_bf16")
+    return {DType::f32, fmt::format("{} has no fast products of bf16", instruction_set)};
   if (gemm_backend.find("oneDNN") == std::string_view::npos) return {DType::f32, "no oneDNN here to multiply bf16"};
   return {DType::bf16, fmt::format("{} multiplies it", instruction_set)};
 }

@@ -24,19 +24,36 @@ constexpr std::int64_t most_searched = std::int64_t{1} << 30;
 constexpr std::int64_t most_hashed = std::int64_t{4} << 30;
 constexpr const char* spread_prefix = "spread:";
 
-void find_files(const fs::path& path, std::vector<fs::path>& files) {
-  std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    if (!fs::is_regular_file(path, error)) throw FileError("[train] no text at " + path.string());
-    files.push_back(path);
-    return;
+struct FoundFile {
+  fs::path path;
+  bool named = false;  // by the user, and not found in a folder
+};
+
+/// What lies below a folder, by name; links to folders are not followed, which may lead back up.
+void find_files_in(const fs::path& folder, std::vector<FoundFile>& files) {
+  std::vector<fs::directory_entry> entries;
+  for (const auto& entry : fs::directory_iterator(folder)) entries.push_back(entry);
+  std::ranges::sort(entries, {}, [](const auto& entry) { return entry.path(); });
+  for (const auto& entry : entries) {
+    std::error_code broken;
+    if (entry.path().filename().string().starts_with('.')) continue;
+    if (entry.is_directory(broken) && !entry.is_symlink(broken))
+      find_files_in(entry.path(), files);
+    else if (entry.is_regular_file(broken))
+      files.push_back({entry.path()});
   }
-  std::vector<fs::path> entries;
-  for (const auto& entry : fs::directory_iterator(path)) entries.push_back(entry.path());
-  std::sort(entries.begin(), entries.end());
-  for (const fs::path& entry : entries)
-    if (!entry.filename().string().starts_with('.') && (fs::is_directory(entry) || fs::is_regular_file(entry)))
-      find_files(entry, files);
+}
+
+void find_files(const fs::path& path, std::vector<FoundFile>& files) try {
+  std::error_code error;
+  if (fs::is_regular_file(path, error))
+    files.push_back({path, true});
+  else if (fs::is_directory(path, error))
+    find_files_in(path, files);
+  else
+    throw FileError("[train] no text at " + path.string());
+} catch (const fs::filesystem_error& unreadable) {
+  throw FileError("[train] cannot read " + unreadable.path1().string() + ": " + unreadable.code().message());
 }
 
 bool has_zero(const Text& text) {
@@ -49,18 +66,23 @@ bool has_zero(const Text& text) {
   return found;
 }
 
-/// The texts in the files, in their order, without those that are empty or none.
-std::vector<Text> read_files(const std::vector<fs::path>& files) {
+/// The texts in the files, in their order, without those of folders that are empty or none. FileError for one that the
+/// user named.
+std::vector<Text> read_files(const std::vector<FoundFile>& files) {
   struct Place {
     Text text;  // empty for a small file: bytes of the spool
     std::int64_t begin = 0, end = 0;
   };
   std::vector<Place> places;
   Spool small_files;
-  for (const fs::path& file : files) {
+  for (const auto& [file, named] : files) {
     const std::shared_ptr<const ByteSource> mapped = mapped_file(file.string());
     const Text text(mapped);
-    if (text.empty() || has_zero(text)) continue;
+    if (text.empty() || has_zero(text)) {
+      if (!named) continue;
+      throw FileError(fmt::format("[train] no text in {}: {}", file.string(),
+                                  text.empty() ? "it is empty" : "it has a 0 byte, as binary files and UTF-16 have"));
+    }
     if (mapped->size() > largest_copied_file) {
       places.push_back({text});
       continue;
@@ -177,11 +199,13 @@ Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed) 
   for (const std::string& source : sources) parsed.push_back(TextSource::parse(source));
   corpus.weighted = std::ranges::any_of(parsed, [](const TextSource& source) { return source.weight.has_value(); });
 
-  std::vector<fs::path> files;
+  std::vector<FoundFile> files;
   std::string names;
   const auto take = [&](double weight) {
     std::vector<Text> texts = read_files(files);
-    if (texts.empty()) throw FileError("[train] no text in " + names);
+    if (texts.empty())
+      throw FileError(fmt::format("[train] no text in {}: {}", names,
+                                  files.empty() ? "no file is there" : "every file is empty or has a 0 byte"));
     corpus.files += std::ssize(texts);
     corpus.texts.push_back(divided(std::move(texts), seed));
     corpus.texts.back().weight = weight;

@@ -186,7 +186,11 @@ TEST(TrainOptions, ChooseHalfPrecisionWhereTheCpuMultipliesItAndSayWhy) {
   EXPECT_EQ(choose_dtype(true, "avx512_bf16", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::bf16);
   EXPECT_EQ(choose_dtype(true, "avx512_bf16", "poolgrad, bf16: oneDNN 2.6.3").reason, "avx512_bf16 multiplies it");
   EXPECT_EQ(choose_dtype(true, "amx", "poolgrad").dtype, DType::f32);
-  EXPECT_EQ(choose_dtype(true, "avx512", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::f32);
+  for (const char* set : {"avx2", "avx512", "emulated_bf16"}) {
+    const DTypeChoice choice = choose_dtype(true, set, "poolgrad, bf16: oneDNN 2.6.3");
+    EXPECT_EQ(choice.dtype, DType::f32);
+    EXPECT_EQ(choice.reason, std::string(set) + " has no fast products of bf16");
+  }
   EXPECT_EQ(choose_dtype(false, "amx", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::f32);
   const DType here = choose_dtype(true, kernels::instruction_set(), kernels::gemm_backend()).dtype;
   EXPECT_EQ(parse({}).model().dtype, here);
@@ -333,6 +337,12 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
             "[train] the checkpoint's layers is malformed: two");
   broken.erase("layers");
   EXPECT_EQ(error_of<FileError>([&] { TrainOptions().adopt(broken); }), "[train] the checkpoint has no layers");
+  EXPECT_EQ(
+      error_of<FileError>([&] {
+        TrainOptions().adopt({{"text", "1234"}});
+      }),
+      "[train] the checkpoint does not say what model it is of, as those of ./run train do; the program that made "
+      "the model loads it with nn::load_trained_model()");
 }
 
 TEST(DefaultText, IsTheSourcesOfEigen) {

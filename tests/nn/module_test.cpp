@@ -63,6 +63,7 @@ TEST(Module, RefusesANameThatIsTakenOrIsNoStepOfAPath) {
     Linear layer{2, 2};
     void part(const std::string& name) { add_module(name, layer); }
     void own(const std::string& name) { share_parameter(name, layer.weight()); }
+    void nothing(const std::string& name) { share_parameter(name, Tensor()); }
   } module;
   module.part("a");
   module.own("b");
@@ -70,6 +71,7 @@ TEST(Module, RefusesANameThatIsTakenOrIsNoStepOfAPath) {
   EXPECT_EQ(error_of<ValueError>([&] { module.part("a"); }), taken + "a' already");
   EXPECT_EQ(error_of<ValueError>([&] { module.own("b"); }), taken + "b' already");
   EXPECT_EQ(error_of<ValueError>([&] { module.own("a"); }), taken + "a' already");
+  EXPECT_EQ(error_of<ValueError>([&] { module.nothing("d"); }), "[module] the parameter 'd' is undefined");
   EXPECT_THAT(error_of<ValueError>([&] { module.part("c.d"); }),
               HasSubstr("which separates the names of a path: 'c.d'"));
   EXPECT_THAT(error_of<ValueError>([&] { module.part(""); }), HasSubstr("must not be empty"));

@@ -58,7 +58,30 @@ TEST(Corpus, RefusesPathsWithoutText) {
   const std::string missing = folder.file("missing"), empty = folder.file("empty");
   std::filesystem::create_directory(empty);
   EXPECT_EQ(error_of<FileError>([&] { read_corpus({missing}, 1); }), "[train] no text at " + missing);
-  EXPECT_EQ(error_of<FileError>([&] { read_corpus({empty}, 1); }), "[train] no text in " + empty);
+  EXPECT_EQ(error_of<FileError>([&] { read_corpus({empty}, 1); }),
+            "[train] no text in " + empty + ": no file is there");
+  const std::string zeros = folder.file("empty/wide"), nothing = folder.file("nothing");
+  write_bytes(zeros, std::string("w\0i\0d\0e\0", 8));
+  write_bytes(nothing, "");
+  EXPECT_EQ(error_of<FileError>([&] { read_corpus({empty}, 1); }),
+            "[train] no text in " + empty + ": every file is empty or has a 0 byte");
+  write_bytes(folder.file("text"), "0123456789");
+  EXPECT_EQ(error_of<FileError>([&] {
+              read_corpus({folder.file("text"), zeros}, 1);
+            }),
+            "[train] no text in " + zeros + ": it has a 0 byte, as binary files and UTF-16 have")
+      << "one that is asked for by name is not left out in silence";
+  EXPECT_EQ(error_of<FileError>([&] { read_corpus({nothing}, 1); }), "[train] no text in " + nothing + ": it is empty");
+}
+
+TEST(Corpus, DoesNotFollowLinksToFolders) {
+  const TemporaryFolder folder;
+  write_bytes(folder.file("text"), "0123456789");
+  std::filesystem::create_directory(folder.file("below"));
+  write_bytes(folder.file("below/more"), "abcdefghij");
+  std::filesystem::create_directory_symlink(folder.file(""), folder.file("below/back_up"));
+  std::filesystem::create_symlink(folder.file("nowhere"), folder.file("below/broken"));
+  EXPECT_EQ(read_corpus({folder.file("")}, 1).files, 2);
 }
 
 TEST(Corpus, OfWeightsHasATextForEachSource) {
