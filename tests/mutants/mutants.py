@@ -3,8 +3,8 @@
 
 usage: ./run mutants [FLOOR] [--only TEXT] [--list] [--check]
 
-Each mutant of tests/mutants/FLOOR.txt is a small fault with a meaning (an edge off by one, a wrong sign, a missing wait)
-and names the test that must fail with it. An entry is a paragraph:
+Each mutant of tests/mutants/FLOOR.txt is a small fault with a meaning (an edge off by one, a wrong sign, a missing
+wait) and names the test that must fail with it. An entry is a paragraph:
 
     what: of two pending blocks that fit the larger is taken
     file: allocator/pool/streams.cpp
@@ -14,13 +14,17 @@ and names the test that must fail with it. An entry is a paragraph:
 
 `find` occurs once in the file (--check says where it does not; the suite runs that too); where it is several lines,
 they come after `find:`, each with a | before it, and so do those of `replace`. `test` is a program, and what of it is
-run; with mpirun before it, of three ranks. A test that does not end counts as failed; a mutant that does not compile counts as none.
+run; with mpirun before it, of three ranks. A test that does not end counts as failed; a mutant that does not compile
+counts as none.
 
-The copy and its build are in build/mutants; the tree itself is only read. Fails where a mutant survives.
+The copies and their builds are in build/mutants, one for each core, or for each of POOLGRAD_JOBS; the tree itself is
+only read. A compiler cache serves a file without its mutant, and the second copy. Fails where a mutant survives.
 """
 import argparse
+import concurrent.futures
 import os
 import pathlib
+import queue
 import re
 import resource
 import shutil
@@ -32,9 +36,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 LISTS = ROOT / "tests" / "mutants"
 FLOORS = ["allocator", "kernels", "tensor", "autograd", "nn", "attention", "parallel", "examples"]
 KEYS = ["what", "file", "find", "replace", "test"]
-COPY = ROOT / "build" / "mutants" / "tree"
-BUILD = ROOT / "build" / "mutants" / "build"
-JOBS = os.environ.get("POOLGRAD_JOBS") or str(os.cpu_count())
+JOBS = int(os.environ.get("POOLGRAD_JOBS") or os.cpu_count())
 
 
 def read_list(floor):
@@ -99,101 +101,139 @@ def run(command, **options):
     return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
 
-def copy_tree():
-    """Brings the copy up to date; what is equal keeps its time, so that a second run builds little."""
-    listed = run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True).stdout.split("\0")
-    names = {name for name in listed if name and (ROOT / name).is_file()}
-    for path in [path for path in COPY.rglob("*") if path.is_file()] if COPY.exists() else []:
-        if str(path.relative_to(COPY)) not in names:
-            path.unlink()
-    for name in names:
-        source, target = ROOT / name, COPY / name
-        # The warnings about what a mutant leaves unused are no matter here.
-        text = source.read_bytes()
-        if name == "cmake/PoolgradOptions.cmake":
-            text = text.replace(b" -Werror", b"")
-        if not target.exists() or target.read_bytes() != text:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(text)
-            shutil.copymode(source, target)
-
-
-def configure():
-    # Files alone, so that a mutant costs one of them; optimised less, since more is compiled here than run.
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DPOOLGRAD_UNITY=OFF",
-               "-DPOOLGRAD_BUILD_BENCHMARKS=OFF", "-DPOOLGRAD_CUDA=OFF"]
-    if shutil.which("ccache") and "CMAKE_CXX_COMPILER_LAUNCHER" not in os.environ:
-        options.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
-    options += os.environ.get("POOLGRAD_CMAKE_OPTIONS", "").split()
-    result = run(["cmake", "-G", "Ninja", "-S", str(COPY), "-B", str(BUILD), *options])
-    if result.returncode != 0:
-        sys.exit(result.stdout)
-
-
-def build(targets):
-    return run(["cmake", "--build", str(BUILD), "--parallel", JOBS, "--target", *targets])
-
-
 def limit_memory():
     resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, 8 << 30))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def run_test(test, seconds):
-    """'passed', 'failed' or 'hung', and what it said."""
-    program, *filters = test.removeprefix("mpirun ").split()
-    folder = next(BUILD.joinpath("tests").rglob(program)).parent
-    command = [f"./{program}", "--gtest_brief=1", *(f"--gtest_filter={f}" for f in filters)]
-    # A seed, so that a run can be repeated; attention's tests take one thread, as under ctest.
-    environment = {"POOLGRAD_TEST_SEED": "20261121", **os.environ}
-    if program.startswith(("attention_", "parallel_")):
-        environment["POOLGRAD_THREADS"] = "1"
-    if test.startswith("mpirun "):
-        command = ["mpirun", "-n", "3", *command]
-        environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-                        "OMPI_MCA_rmaps_base_oversubscribe": "1", "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                               text=True, errors="replace", preexec_fn=limit_memory, start_new_session=True)
-    try:
-        said = process.communicate(timeout=seconds)[0]
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        return "hung", process.communicate()[0]
-    if process.returncode == 0 and not re.search(r"\[  PASSED  \] [1-9]", said):
-        return "failed", f"no test of {test} ran\n{said}"
-    return "passed" if process.returncode == 0 else "failed", said
+class Workplace:
+    """A copy of the tree and its build, where one mutant at a time is planted."""
+
+    def __init__(self, number):
+        self.root = ROOT / "build" / "mutants" / str(number)
+        self.tree, self.build = self.root / "tree", self.root / "build"
+        # Paths below the root count relative to it, so that what one workplace compiled serves the others.
+        self.environment = {"CCACHE_BASEDIR": str(self.root), "CCACHE_NOHASHDIR": "1", **os.environ}
+
+    def copy_tree(self):
+        """Brings the copy up to date; what is equal keeps its time, so that a second run builds little."""
+        listed = run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, check=True).stdout.split("\0")
+        names = {name for name in listed if name and (ROOT / name).is_file()}
+        for path in [path for path in self.tree.rglob("*") if path.is_file()] if self.tree.exists() else []:
+            if str(path.relative_to(self.tree)) not in names:
+                path.unlink()
+        for name in names:
+            source, target = ROOT / name, self.tree / name
+            # The warnings about what a mutant leaves unused are no matter here.
+            text = source.read_bytes()
+            if name == "cmake/PoolgradOptions.cmake":
+                text = text.replace(b" -Werror", b"")
+            if not target.exists() or target.read_bytes() != text:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(text)
+                shutil.copymode(source, target)
+
+    def configure(self):
+        # Files alone, so that a mutant costs one of them; optimised less, since more is compiled here than run; tests
+        # by program, which then need not be asked for their names after every link.
+        options = ["-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O1", "-DPOOLGRAD_UNITY=OFF",
+                   "-DPOOLGRAD_BUILD_BENCHMARKS=OFF", "-DPOOLGRAD_CUDA=OFF", "-DPOOLGRAD_TESTS_BY_PROGRAM=ON"]
+        if shutil.which("ccache") and "CMAKE_CXX_COMPILER_LAUNCHER" not in os.environ:
+            options.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+        options += os.environ.get("POOLGRAD_CMAKE_OPTIONS", "").split()
+        result = run(["cmake", "-G", "Ninja", "-S", str(self.tree), "-B", str(self.build), *options])
+        if result.returncode != 0:
+            sys.exit(result.stdout)
+
+    def make(self, programs, jobs):
+        return run(["cmake", "--build", str(self.build), "--parallel", str(jobs), "--target", *programs],
+                   env=self.environment)
+
+    def run_test(self, test, seconds):
+        """'passed', 'failed' or 'hung', and what it said."""
+        program, *filters = test.removeprefix("mpirun ").split()
+        folder = next(self.build.joinpath("tests").rglob(program)).parent
+        command = [f"./{program}", "--gtest_brief=1", *(f"--gtest_filter={f}" for f in filters)]
+        # A seed, so that a run can be repeated; attention's tests take one thread, as under ctest.
+        environment = {"POOLGRAD_TEST_SEED": "20261121", **os.environ}
+        if program.startswith(("attention_", "parallel_")):
+            environment["POOLGRAD_THREADS"] = "1"
+        if test.startswith("mpirun "):
+            command = ["mpirun", "-n", "3", *command]
+            environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                            "OMPI_MCA_rmaps_base_oversubscribe": "1",
+                            "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT, text=True, errors="replace", preexec_fn=limit_memory,
+                                   start_new_session=True)
+        try:
+            said = process.communicate(timeout=seconds)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            return "hung", process.communicate()[0]
+        if process.returncode == 0 and not re.search(r"\[  PASSED  \] [1-9]", said):
+            return "failed", f"no test of {test} ran\n{said}"
+        return "passed" if process.returncode == 0 else "failed", said
+
+    def plant(self, entry, seconds):
+        """'caught', 'hung', 'survived' or 'does not compile', and what was said."""
+        path = self.tree / entry["file"]
+        text = path.read_text()
+        try:
+            path.write_text(text.replace(entry["find"], entry["replace"]))
+            built = self.make([program_of(entry["test"])], 1)
+            if built.returncode != 0:
+                return "does not compile", built.stdout
+            outcome, said = self.run_test(entry["test"], 20 + 10 * seconds)
+            return {"failed": "caught", "hung": "hung", "passed": "survived"}[outcome], said
+        finally:
+            path.write_text(text)
 
 
-def baseline(entries):
-    """Builds and runs the tests without any mutant; their seconds. Ends the program where one fails."""
-    tests = sorted({entry["test"] for entry in entries})
-    print(f"building {len({program_of(test) for test in tests})} test programs without mutants", flush=True)
-    built = build(sorted({program_of(test) for test in tests}))
-    if built.returncode != 0:
-        sys.exit(built.stdout[-4000:])
+def prepare(workplaces, tests):
+    """Builds the tests everywhere, runs them in one place, all without any mutant; their seconds. Ends the program
+    where one fails."""
+    programs = sorted({program_of(test) for test in tests})
+    print(f"building {len(programs)} test programs without mutants, {len(workplaces)} times", flush=True)
+    for workplace in workplaces:
+        workplace.copy_tree()
+        workplace.configure()
+        built = workplace.make(programs, JOBS)
+        if built.returncode != 0:
+            sys.exit(built.stdout[-4000:])
     seconds = {}
     for test in tests:
         start = time.monotonic()
-        outcome, said = run_test(test, 600)
+        outcome, said = workplaces[0].run_test(test, 600)
         if outcome != "passed":
             sys.exit(f"{test} {outcome} without a mutant:\n{said[-4000:]}")
         seconds[test] = time.monotonic() - start
     return seconds
 
 
-def plant(entry, seconds):
-    """'caught', 'hung', 'survived' or 'does not compile'."""
-    path = COPY / entry["file"]
-    text = path.read_text()
-    try:
-        path.write_text(text.replace(entry["find"], entry["replace"]))
-        built = build([program_of(entry["test"])])
-        if built.returncode != 0:
-            return "does not compile", built.stdout
-        outcome, said = run_test(entry["test"], 20 + 10 * seconds)
-        return {"failed": "caught", "hung": "hung", "passed": "survived"}[outcome], said
-    finally:
-        path.write_text(text)
+def plant_all(entries):
+    """Plants each of the entries and says what came of it, in their order; the outcomes."""
+    workplaces = [Workplace(number) for number in range(min(JOBS, max(1, len(entries) // 4)))]
+    seconds = prepare(workplaces, sorted({entry["test"] for entry in entries}))
+    free = queue.SimpleQueue()
+    for workplace in workplaces:
+        free.put(workplace)
+
+    def plant(entry):
+        workplace = free.get()
+        try:
+            return workplace.plant(entry, seconds[entry["test"]])
+        finally:
+            free.put(workplace)
+
+    outcomes = []
+    with concurrent.futures.ThreadPoolExecutor(len(workplaces)) as pool:
+        for entry, (outcome, said) in zip(entries, pool.map(plant, entries)):
+            print(f"{outcome}: {entry['floor']}: {entry['what']}", flush=True)
+            if outcome == "does not compile":
+                print(said[-2000:])
+            outcomes.append(outcome)
+    return outcomes
 
 
 def main():
@@ -223,30 +263,19 @@ def main():
                 print(f"{floor}: {entry['what']} ({entry['file']})")
         return
 
-    copy_tree()
-    configure()
-    seconds = baseline([entry for entries in lists.values() for entry in entries])
-    scores, weak = {}, []
-    for floor, entries in lists.items():
-        caught = 0
-        for entry in entries:
-            outcome, said = plant(entry, seconds[entry["test"]])
-            print(f"{outcome}: {floor}: {entry['what']}", flush=True)
-            if outcome in ("caught", "hung"):
-                caught += 1
-            else:
-                weak.append((outcome, entry))
-                if outcome == "does not compile":
-                    print(said[-2000:])
-        if entries:
-            scores[floor] = (caught, len(entries))
+    entries = [entry | {"floor": floor} for floor, entries in lists.items() for entry in entries]
+    outcomes = plant_all(entries)
     print()
-    for outcome, entry in weak:
-        print(f"{outcome}: {entry['what']} ({entry['at']}), by {entry['test']}")
-    for floor, (caught, of) in scores.items():
-        print(f"{floor:10} {caught} of {of} caught")
-    print(f"{'in all':10} {sum(c for c, _ in scores.values())} of {sum(n for _, n in scores.values())} caught")
-    sys.exit(bool(weak))
+    caught = {floor: 0 for floor, entries in lists.items() if entries}
+    for entry, outcome in zip(entries, outcomes):
+        if outcome in ("caught", "hung"):
+            caught[entry["floor"]] += 1
+        else:
+            print(f"{outcome}: {entry['what']} ({entry['at']}), by {entry['test']}")
+    for floor, count in caught.items():
+        print(f"{floor:10} {count} of {len(lists[floor])} caught")
+    print(f"{'in all':10} {sum(caught.values())} of {len(entries)} caught")
+    sys.exit(sum(caught.values()) < len(entries))
 
 
 if __name__ == "__main__":
