@@ -451,7 +451,6 @@ void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const 
 
 /// As kernels/cuda/attention/gradients.cu: the program, and the transposed one.
 void ask_as_gpu_backward(Stream stream, const AttentionSchedule& schedule, const View& q, const AttentionGradients& g) {
-  if (q.shape[0] == 0 || q.shape[2] == 0) return;
   const std::int64_t rows = gpu_tile_rows(compute_dtype(q.dtype));
   if (g.dq.data || g.dbias.data) program_on_device(stream, schedule, rows);
   if (g.dk.data || g.dv.data) program_on_device(stream, schedule.transposed(), rows);
@@ -481,6 +480,11 @@ void attention_delta(Stream stream, const View& out, const View& grad_out, const
 void attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
                         const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
                         const AttentionGradients& gradients) {
+  if (q.shape[0] == 0 || q.shape[2] == 0) {  // nobody asks for the keys that there may be
+    for (const View* keys : {&gradients.dk, &gradients.dv})
+      if (keys->data && !gradients.accumulate) fill(stream, *keys, 0);
+    return;
+  }
   if (const auto kernel = kernel_for(stream, "attention backward", &KernelTable::attention_backward))
     return kernel(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients);
   const AttentionGradients& g = gradients;

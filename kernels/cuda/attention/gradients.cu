@@ -215,7 +215,6 @@ void on_cuda::attention_delta(Stream stream, const View& out, const View& grad_o
 void on_cuda::attention_backward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores,
                                  const View& q, const View& k, const View& v, const View& lse, const View& delta,
                                  const View& grad_out, const AttentionGradients& gradients) {
-  if (q.shape[0] == 0 || q.shape[2] == 0) return;
   cuda::check_views("attention backward", stream,
                     {&q, &k, &v, &lse, &delta, &grad_out, &gradients.dq, &gradients.dk, &gradients.dv, &gradients.dbias,
                      &scores.bias, &scores.alibi});

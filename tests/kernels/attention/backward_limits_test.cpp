@@ -19,6 +19,20 @@ TEST(AttentionBackwardLimits, LengthsOfNothing) {
   expect_definition(e);
 }
 
+TEST(AttentionBackwardLimits, WithoutQueryHeadsKeysAndValuesHaveZeros) {
+  BackwardExample e = causal(5);
+  e.q_heads = e.schedule.heads = 0;
+  expect_definition(e);
+  const BackwardCheck check(e, DType::f32);
+  BackwardCheck::Result sum(e, DType::f32);
+  for (std::int64_t i = 0; i < sum.dk.count(); ++i) sum.dk.set(i, 2.0), sum.dv.set(i, 3.0);
+  check.run(e.schedule, sum.views(true));  // added to what is there
+  for (std::int64_t i = 0; i < sum.dk.count(); ++i) {
+    ASSERT_EQ(sum.dk[i], 2.0);
+    ASSERT_EQ(sum.dv[i], 3.0);
+  }
+}
+
 TEST(AttentionBackwardLimits, HeadsOfNoWidth) {
   for (const auto& [depth, v_depth] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {0, 5}, {5, 0}}) {
     BackwardExample e = causal(50);

@@ -55,6 +55,7 @@ TEST(AttentionForwardLimits, OfNoQueriesNoHeadsOrNoKeysAreNoErrors) {
   for (std::int64_t i = 0; i < no_keys.lse->count(); ++i) EXPECT_EQ((*no_keys.lse)[i], -infinity);
   ForwardProblem(DType::f32, {2, 0, 9, 2, 1, 8, 8}).run();
   ForwardProblem(DType::f32, {0, 9, 9, 2, 1, 8, 8}).run();
+  for (const std::int64_t queries : {1, 9}) ForwardProblem(DType::f32, {2, queries, 9, 0, 2, 8, 8}).run();
 }
 
 TEST(AttentionForwardLimits, RowsThatSeeNothingAreZeroWhateverLiesThere) {

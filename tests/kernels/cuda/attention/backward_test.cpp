@@ -28,6 +28,9 @@ TEST(CudaAttentionBackward, FollowsTheDefinitionForEverySize) {
 TEST(CudaAttentionBackward, OfNothingIsZero) {
   for (const auto& [queries, keys] : {std::pair{5, 0}, {0, 5}})
     expect_definition_there(banded(PositionMap::contiguous(queries), PositionMap::contiguous(keys), unbounded, 0));
+  BackwardExample without_heads = banded(5, 5, unbounded, 0);
+  without_heads.q_heads = without_heads.schedule.heads = 0;
+  expect_definition_there(without_heads);
 }
 
 TEST(CudaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
