@@ -161,6 +161,7 @@ void SparsePatternConfig::validate() const {
 
 Pattern SparsePatternConfig::pattern(std::int64_t length, bool causal) const {
   validate();
+  if (sparsity_ratio == 1.0) return Pattern::dense();
   if (sparsity_ratio) return of_density(*this, length, causal, *sparsity_ratio);
   switch (pattern_type) {
     case SparsePatternType::local_window: return Pattern::local_window(block_size, window_size);

@@ -46,10 +46,18 @@ TEST(BlockSparseDilatedAttention, ComputesTheSoftmaxOverAllBlocksOfARow) {
 }
 
 TEST(BlockSparseDilatedAttention, IsDenseWithAllBlocks) {
-  BlockSparseDilatedAttention all({.block_size = 16, .sparsity_ratio = 1.0});
-  for (const bool causal : {false, true}) {
-    EXPECT_EQ(against_definition(all, of_length(70), oracle::dense(), causal), "");
-    EXPECT_DOUBLE_EQ(all.density(70, causal), 1.0);
+  for (const SparsePatternType type :
+       {SparsePatternType::local_window, SparsePatternType::dilated_sparse, SparsePatternType::global_local,
+        SparsePatternType::strided, SparsePatternType::axial, SparsePatternType::random}) {
+    BlockSparseDilatedAttention all({.pattern_type = type, .block_size = 16, .sparsity_ratio = 1.0});
+    for (const bool causal : {false, true}) {
+      for (const auto& [queries, keys] : {std::pair{70, 70}, {300, 70}, {90, 5}, {5, 70}}) {
+        SCOPED_TRACE(to_string(type) + (causal ? " causal " : " ") + std::to_string(queries) + " queries");
+        const ModuleSizes sizes{.batch = 1, .queries = queries, .keys = keys, .heads = 2, .kv_heads = 1};
+        EXPECT_EQ(against_definition(all, sizes, oracle::dense(), causal), "");
+      }
+      EXPECT_DOUBLE_EQ(all.density(70, causal), 1.0);
+    }
   }
 }
 
