@@ -7,6 +7,7 @@
 
 #include "allocator/error.h"
 #include "attention/attend_call.h"
+#include "autograd/autocast.h"
 #include "autograd/operators.h"
 
 namespace poolgrad::attention {
@@ -31,6 +32,8 @@ Tensor DilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor&
 /// sum_b alpha_b out_b, alpha_b = exp(lse_b) / sum_c exp(lse_c) without a gradient.
 Tensor DilatedAttention::mix_detached(const Tensor& q, const Tensor& k, const Tensor& v,
                                       const AttentionCall& call) const {
+  if (const auto cast = autocast("attend", {q, k, v}); !cast.empty())
+    return mix_detached(cast[0], cast[1], cast[2], call);
   AttendOptions options = attend_options(call);
   check_attend(q, k, v, options);
   pattern().check_length(call.key_positions.length(k.size(1)));

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "allocator/caching_allocator.h"
+#include "autograd/autocast.h"
 #include "autograd/gradcheck.h"
 #include "tests/attention/modules/gathered_dilated.h"
 #include "tests/attention/modules/module_support.h"
@@ -258,6 +259,16 @@ TEST(DilatedCompatibility, ReproducesMixingWithConstantWeights) {
   const Tensor out = sum(softmax(stack(lses).detach(), 0) * stack(outs), {0});
   out.backward(inputs.grad_out);
   EXPECT_EQ(difference(got, {out.detach(), q.grad(), k.grad(), v.grad()}), "");
+}
+
+TEST(DilatedCompatibility, MixesOperandsOfSeveralTypesWhereAScopeCastsThem) {
+  const ModuleInputs inputs = make_inputs(of_length(16));
+  DilatedAttention exact({4, 8}, {1, 1}), detached({4, 8}, {1, 1}, {}, {}, {.detach_mix = true});
+  const Tensor q = to(inputs.q, DType::f32), k = to(inputs.k, DType::bf16), v = to(inputs.v, DType::bf16);
+  const AutocastScope scope(DType::bf16);
+  const Tensor got = detached(q, k, v), want = exact(q, k, v);
+  EXPECT_EQ(got.dtype(), DType::bf16);
+  EXPECT_TRUE(all_close(to(got, DType::f32), to(want, DType::f32), 0.02, 0.02));
 }
 
 TEST(DilatedCompatibility, MixesEveryKindOfBranchesWithConstantWeights) {
