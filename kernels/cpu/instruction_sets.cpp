@@ -136,7 +136,7 @@ AutomaticSet automatic_instruction_set(const std::vector<std::string_view>& avai
 
 std::string_view forced_instruction_set() {
   const char* name = std::getenv("POOLGRAD_ISA");
-  return name ? name : "auto";
+  return name && *name ? name : "auto";
 }
 
 const InstructionSet& instruction_set_in_use() {

@@ -228,6 +228,14 @@ TEST_F(InstructionSetTest, AutoFollowsTheRuleOnTheCpuAtHand) {
   EXPECT_EQ(instruction_set_in_use().products != nullptr, best.name == "amx" || best.name == "avx512_bf16");
 }
 
+TEST_F(InstructionSetTest, AnEmptyNameInTheEnvironmentIsNone) {
+  force("");
+  set_instruction_set("auto");
+  const AutomaticSet best = automatic_instruction_set(instruction_sets(), cpu_family());
+  EXPECT_EQ(instruction_set(), best.name);
+  EXPECT_EQ(instruction_set_reason(), best.reason);
+}
+
 TEST_F(InstructionSetTest, SaysWhoNamedIt) {
   set_instruction_set("emulated_bf16");
   EXPECT_EQ(instruction_set_reason(), "named by the program");
