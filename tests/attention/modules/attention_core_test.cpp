@@ -50,6 +50,16 @@ std::vector<Named> every_core(const CoreOptions& options) {
   return all;
 }
 
+/// Sees all blocks, and its gate is shut: the coarse branch, which knows nothing of scores, adds 0.
+std::shared_ptr<AttentionCore> adaptive_of_all_blocks(const CoreOptions& options) {
+  const BlockSelectionOptions all{.block_size = 16, .sparsity_ratio = 1.0};
+  auto core =
+      std::make_shared<AdaptiveBlockSparseAttention>(4, all, options, nn::ParameterOptions{.dtype = DType::f64});
+  for (const auto& [name, parameter] : core->named_parameters())
+    if (name == "gate_bias") Tensor(parameter.detach()).fill(-1000.0);
+  return core;
+}
+
 /// (B, N): padding behind a length for each batch entry, and one key in the middle.
 Tensor some_padding(std::int64_t length, const std::vector<std::int64_t>& lengths) {
   std::vector<double> padding;
@@ -67,7 +77,9 @@ TEST(AttentionCore, EveryModuleTakesSoftcapSlopesSinksAndKeyPadding) {
   const Tensor padding = some_padding(length, {41, 20, 0});  // the last entry sees nothing
   const Tensor bias =
       masked_fill(zeros({3, 1, 1, length}, {.dtype = DType::f64}), reshape(padding, {3, 1, 1, length}), -infinity);
-  for (const Named& one : every_core({.scale = 0.6, .softcap = 0.9}))
+  std::vector<Named> cores = every_core({.scale = 0.6, .softcap = 0.9});
+  cores.push_back({"adaptive, all blocks", adaptive_of_all_blocks({.scale = 0.6, .softcap = 0.9}), Pattern::dense()});
+  for (const Named& one : cores)
     for (const bool causal : {false, true}) {
       const auto without_lse = [](const Tensor& out) { return Attended{out, zeros({1}, {.dtype = DType::f64})}; };
       const RingOutcome got = outcome_of(in, sinks, [&](const auto& q, const auto& k, const auto& v, const auto& s) {
