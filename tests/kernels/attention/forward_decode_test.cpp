@@ -94,6 +94,29 @@ TEST(AttentionForwardDecode, FollowsTheDefinitionWhereKeysAreSharedOut) {
     }
 }
 
+/// Scratch of a call of one query, in f32: every part of the keys has a result of its own there, two or more.
+std::int64_t scratch_of(std::int64_t heads, std::int64_t keys) {
+  const TestArray q(DType::f32, {1, 1, heads, 16}), one(DType::f32, {1, 1, heads, 16});
+  View k = one;
+  k.shape[1] = keys;
+  return attention_forward_scratch(q, k, k);
+}
+
+TEST(AttentionForwardDecode, SharesOutKeysAmongAsManyPartsAsThereIsWorkFor) {
+  for (const std::int64_t heads : {1, 4, 16}) {
+    const std::int64_t whole = scratch_of(heads, two_parts - 1), two = scratch_of(heads, two_parts) - whole;
+    EXPECT_EQ(whole, scratch_of(heads, 1)) << "one part";
+    EXPECT_GE(two, 2 * heads * (16 + 1) * std::int64_t{sizeof(float)}) << heads << " heads: results and lse of two";
+    const auto parts = [&](std::int64_t keys) {
+      return 2.0 * static_cast<double>(scratch_of(heads, keys) - whole) / static_cast<double>(two);
+    };
+    const double most = 32.0 / static_cast<double>(heads);  // that all cores have work
+    EXPECT_EQ(parts(3 * two_parts / 2), std::min(3.0, most)) << heads << " heads";
+    EXPECT_EQ(parts(100 * two_parts), most) << heads << " heads";
+  }
+  EXPECT_EQ(scratch_of(32, 100 * two_parts), scratch_of(32, 1)) << "enough heads";
+}
+
 TEST(AttentionForwardDecode, JoinsPartsWhoseMaximaDiffer) {
   // From part to part scores rise, or fall, by more than an exponential in f32 spans in all: one part decides.
   for (const DType dtype : {DType::f32, DType::bf16})
