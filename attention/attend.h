@@ -27,10 +27,11 @@ struct AttendOptions {
   KeyPositions key_positions = {};
   /// c of c tanh(s / c), applied to the scaled product before any bias; off where absent.
   std::optional<double> softcap = std::nullopt;
-  /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable.
+  /// Added to the scores: (B or 1, Hq or 1, Nq or 1, Nk or 1), floating; differentiable. -infinity takes a pair away,
+  /// as a pattern does.
   Tensor bias = {};
   /// (B, Nk) bool, true for padding: keys that no query of the batch entry sees, whatever the pattern says. Positions
-  /// count them as before; their keys and values must be finite.
+  /// count them as before; what lies in their rows of k and v, NaN included, has no effect.
   Tensor key_padding = {};
   /// ALiBi: -slopes[h] |i - j| by absolute positions; (Hq), floating, no gradient. See alibi_slopes().
   Tensor alibi = {};
@@ -59,7 +60,8 @@ struct Attended {
 /// s = mod(scale <q_i, k_j>) + bias, Z_i = sum_j m_h(i, j) e^s + e^sink_h, out_i = sum_j m e^s v_j / Z_i, lse_i = log
 /// Z_i for q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv), Hq a multiple of Hkv (query head h uses key head
 /// floor(h / (Hq / Hkv))). A query that sees no key and no sink gives out 0, lse -infinity and zero gradients. Both
-/// results are differentiable, twice as well; only the second derivative needs O(Nq Nk) memory. Any strides with
+/// results are differentiable, twice as well; only the second derivative needs O(Nq Nk) memory. What a row does not see
+/// has no effect on it, NaN and infinity included; with create_graph only what nobody sees has none. Any strides with
 /// stride 1 in the last dimension are used without a copy, so q, k and v may be slices of one packed projection. Throws
 /// ShapeError, DTypeError (not floating, or mixed), DeviceError, ValueError.
 Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern = Pattern::dense(),

@@ -158,9 +158,25 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
   const std::int64_t batch = x.batch(), heads = x.heads(), queries = x.queries(), keys = x.keys();
   const std::int64_t group = heads / x.k.size(2);
 
-  Tensor scores =
-      matmul(permute(to(x.q, compute), {0, 2, 1, 3}), transpose(repeated_for_queries(to(x.k, compute), group), 2, 3)) *
-      call.scale;
+  const Tensor lowest = full({}, -std::numeric_limits<double>::infinity(), options);
+  // A pair that counts m times is one with log m added; log 0 = -infinity.
+  const Tensor log_multiplicity = tabulated({1, heads, queries, keys}, options, [&](auto, auto h, auto i, auto j) {
+    return std::log(static_cast<double>(call.pattern.multiplicity(h, heads, i + call.q_offset, call.keys.position(j))));
+  });
+  Tensor hidden = equal(log_multiplicity, lowest);
+  if (x.bias.defined()) hidden = logical_or(hidden, equal(x.bias.detach(), lowest));
+  // Rows of which no pair counts are zeros: 0 times NaN would be NaN.
+  const Tensor counted = masked_fill(ones(hidden.shape(), options), hidden, 0.0);
+  const auto without_pairs = [&](int others) {
+    const Tensor pairs = unsqueeze(sum(counted, {others}), 3);
+    return equal(pairs, zeros_like(pairs));
+  };
+  const Tensor lonely_queries = without_pairs(3), lonely_keys = without_pairs(2);
+  const Tensor q = masked_fill(permute(to(x.q, compute), {0, 2, 1, 3}), lonely_queries, 0.0),
+               k = masked_fill(repeated_for_queries(to(x.k, compute), group), lonely_keys, 0.0),
+               v = masked_fill(repeated_for_queries(to(x.v, compute), group), lonely_keys, 0.0);
+
+  Tensor scores = matmul(q, transpose(k, 2, 3)) * call.scale;
   if (call.softcap > 0.0) scores = call.softcap * tanh(scores / call.softcap);
   if (x.bias.defined()) scores = scores + x.bias;
   if (x.alibi.defined()) {
@@ -169,11 +185,7 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
     });
     scores = scores - reshape(x.alibi, {1, heads, 1, 1}) * distance;
   }
-  // A pair that counts m times is one with log m added; log 0 = -infinity.
-  scores = scores + tabulated({1, heads, queries, keys}, options, [&](auto, auto h, auto i, auto j) {
-             return std::log(
-                 static_cast<double>(call.pattern.multiplicity(h, heads, i + call.q_offset, call.keys.position(j))));
-           });
+  scores = masked_fill(scores + log_multiplicity, hidden, -std::numeric_limits<double>::infinity());
   if (x.sinks.defined())
     scores = cat({scores, expand(reshape(x.sinks, {1, heads, 1, 1}), {batch, heads, queries, 1})}, 3);
 
@@ -186,7 +198,7 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
                            : 0.0;
               });
   }
-  const Tensor out = permute(matmul(weights, repeated_for_queries(to(x.v, compute), group)), {0, 2, 1, 3});
+  const Tensor out = permute(masked_fill(matmul(weights, v), lonely_queries, 0.0), {0, 2, 1, 3});
   return {to(out, x.q.dtype()), log_sum_exp(scores, -1)};
 }
 

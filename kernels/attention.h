@@ -17,7 +17,7 @@
 namespace poolgrad::kernels {
 
 /// What becomes of a product of a query and a key: s = mod(scale <q, k>) + bias - slope |i - j|, with mod(x) = x or
-/// softcap tanh(x / softcap). Views without data are absent.
+/// softcap tanh(x / softcap). A pair of bias -infinity does not count. Views without data are absent.
 struct AttentionScores {
   double scale = 1.0;
   double softcap = 0.0;   // 0: off

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/attend.h"
+#include "autograd/engine/engine.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
 #include "kernels/instruction_sets.h"
@@ -100,6 +101,40 @@ TEST(AttendGradient, IsTakenOnlyWhereItIsWanted) {
     for (std::size_t i = 0; i < 3; ++i) {
       ASSERT_EQ(x[i].grad().defined(), (wanted >> i & 1) != 0);
       EXPECT_TRUE(!x[i].grad().defined() || bit_equal(x[i].grad(), expected[i])) << wanted << " " << i;
+    }
+  }
+}
+
+/// Rows of k and v that no query sees, and those of q and the gradients of queries that see no key.
+TEST(AttendGradient, ThatIsRecordedIsUntouchedByRowsThatNobodySees) {
+  const std::int64_t keys = 20, queries = 24;  // the first four queries come before every key
+  Call call = make_call({2, queries, keys, 4, 2, 4, 3});
+  call.options.softcap = 2.0;
+  call.options.key_padding = less(normal({2, keys}, 8), full({2, keys}, 0.2, {.dtype = DType::f64}));
+  call.options.bias = normal({1, 4, queries, keys}, 9);
+  slice(call.options.bias, 3, 7, 9).fill(-testing_support::infinity);
+  const Pattern pattern = Pattern::causal();
+  const auto gradients = [&](const Call& of, bool recorded) {
+    std::vector<Tensor> x;
+    for (const Tensor& operand : {of.q, of.k, of.v, of.options.bias}) x.push_back(operand.detach().set_requires_grad());
+    AttendOptions options = of.options;
+    options.bias = x[3];
+    const auto [out, lse] = attend(x[0], x[1], x[2], pattern, options);
+    return grad({out, lse}, x, {of.grad_out, of.grad_lse}, {.create_graph = recorded});
+  };
+  const std::vector<Tensor> want = gradients(call, false);
+  const Tensor padded = reshape(call.options.key_padding, {2, keys, 1, 1});
+  for (const double evil : {testing_support::infinity, std::nan("")}) {
+    Call bad = call;
+    bad.k = masked_fill(call.k, padded, evil);
+    bad.v = masked_fill(call.v, padded, evil);
+    for (Tensor* x : {&bad.q, &bad.grad_out}) *x = x->copy(), slice(*x, 1, 0, 4).fill(evil);
+    for (Tensor* x : {&bad.k, &bad.v}) slice(*x, 1, 7, 9).fill(evil);
+    for (const bool recorded : {false, true}) {
+      const std::vector<Tensor> got = gradients(bad, recorded);
+      for (std::size_t i = 0; i < want.size(); ++i)
+        EXPECT_TRUE(all_close(got[i], want[i], 1e-12, 1e-13))
+            << evil << (recorded ? ", recorded" : "") << ", operand " << i;
     }
   }
 }

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "autograd/operators.h"
 #include "tensor/compare.h"
 #include "tests/attention/attend_support.h"
@@ -110,6 +112,27 @@ TEST_P(AttendScoresOn, LeaveOutPaddedKeys) {
       call.options.key_padding = less(normal(by_key, 8), full(by_key, -0.3, {.dtype = DType::f64}));
       if (biased) call.options.bias = normal({1, sizes.heads, sizes.queries, 1}, 3);
       expect_definitions(call, to_string(sizes) + (biased ? ", biased" : ""));
+    }
+}
+
+/// With and without a bias, of few queries and of many.
+TEST_P(AttendScoresOn, DoNotDependOnWhatLiesInTheRowsOfPaddedKeys) {
+  for (const Sizes& sizes : {square, cross, Sizes{2, 3, 71, 4, 2, 8, 5}})
+    for (const bool biased : {false, true}) {
+      Call clean = make_call(sizes);
+      const Shape by_key{sizes.batch, sizes.keys};
+      clean.options.key_padding = less(normal(by_key, 8), full(by_key, -0.3, {.dtype = DType::f64}));
+      if (biased) clean.options.bias = normal({1, sizes.heads, sizes.queries, 1}, 3);
+      const Tensor rows = reshape(clean.options.key_padding, {sizes.batch, sizes.keys, 1, 1});
+      double evil = infinity;
+      for (const Case& one : some_cases()) {
+        Call call = clean;
+        call.k = masked_fill(clean.k, rows, evil);
+        call.v = masked_fill(clean.v, rows, evil);
+        EXPECT_EQ(difference(run(call, one.pattern), defined(clean, one.m), 1e-12), "")
+            << evil << " " << to_string(sizes) << (biased ? ", biased" : "") << " " << one.name;
+        evil = std::isnan(evil) ? -infinity : evil < 0 ? infinity : std::nan("");
+      }
     }
 }
 

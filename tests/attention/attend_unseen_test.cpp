@@ -1,5 +1,5 @@
-// A row that does not see another does not depend on what lies there, NaN and infinity included: patterns of every kind
-// with rows of k, v, q and the gradient of out poisoned at random.
+// A row that does not see another does not depend on what lies there, NaN and infinity included: patterns of every
+// kind, padding and biases of -infinity with rows of k, v, q and the gradient of out poisoned at random.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -80,6 +80,8 @@ class UnseenRows {
       : one_(one), sizes_(sizes), random_(random), clean_(rounded(make_call(sizes, DType::f64), dtype)) {
     what_ = one.name + " " + to_string(sizes) + " " + std::string(poolgrad::to_string(dtype));
     if (random() % 4 == 0) clean_.options.softcap = 3.0;
+    if (random() % 3 == 0) pad();
+    if (random() % 3 == 0) hide_pairs();
   }
 
   void expect_no_effect() {
@@ -87,7 +89,7 @@ class UnseenRows {
     {
       Call call = clean_;
       Rows bad_keys(sizes_.keys, sizes_.kv_heads), bad_values = bad_keys, touched(sizes_.queries, sizes_.heads),
-                                                   reached = touched;
+                                                   of_values = touched;
       for (int n = 0; n < 3; ++n) {
         poison_row(call.k, bad_keys);
         poison_row(call.v, bad_values);
@@ -95,31 +97,69 @@ class UnseenRows {
       for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
         const std::int64_t g = h / group();
         if (bad_keys(j, g) || bad_values(j, g)) touched.mark(i, h);
-        if (bad_values(j, g)) reached.mark(i, h);
+        if (bad_values(j, g)) of_values.mark(i, h);
+      });
+      Rows of_touched(sizes_.keys, sizes_.kv_heads);
+      for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
+        if (touched(i, h)) of_touched.mark(j, h / group());
       });
       const Outcome got = attended(call, one_.pattern);
       expect_untouched(got.out, clean.out, touched, what_ + " out");
       expect_untouched(got.dq, clean.dq, touched, what_ + " dq");
-      expect_reached(got.out, reached, what_ + " out");
+      expect_untouched(got.dk, clean.dk, of_touched, what_ + " dk");
+      expect_untouched(got.dv, clean.dv, of_touched, what_ + " dv");
+      expect_reached(got.out, of_values, what_ + " out");  // a key of score -infinity weighs nothing
+      expect_reached(got.dq, touched, what_ + " dq");
     }
     Call call = clean_;
-    Rows bad(sizes_.queries, sizes_.heads), touched(sizes_.keys, sizes_.kv_heads);
+    Rows bad_queries(sizes_.queries, sizes_.heads), bad_gradients = bad_queries, bad = bad_queries,
+                                                    touched(sizes_.keys, sizes_.kv_heads), of_gradients = touched;
     for (int n = 0; n < 2; ++n) {
-      poison_row(call.q, bad);
-      poison_row(call.grad_out, bad);
+      poison_row(call.q, bad_queries);
+      poison_row(call.grad_out, bad_gradients);
     }
     for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
-      if (bad(i, h)) touched.mark(j, h / group());
+      const std::int64_t g = h / group();
+      if (bad_queries(i, h) || bad_gradients(i, h)) touched.mark(j, g);
+      if (bad_gradients(i, h) && !bad_queries(i, h)) of_gradients.mark(j, g);
     });
+    for (std::int64_t h = 0; h < sizes_.heads; ++h)
+      for (std::int64_t i = 0; i < sizes_.queries; ++i)
+        if (bad_queries(i, h) || bad_gradients(i, h)) bad.mark(i, h);
     const Outcome got = attended(call, one_.pattern);
     expect_untouched(got.out, clean.out, bad, what_ + " out");
     expect_untouched(got.dq, clean.dq, bad, what_ + " dq");
     expect_untouched(got.dk, clean.dk, touched, what_ + " dk");
     expect_untouched(got.dv, clean.dv, touched, what_ + " dv");
+    expect_reached(got.dk, touched, what_ + " dk");
+    expect_reached(got.dv, of_gradients, what_ + " dv");  // a query of scores of -infinity alone has none
   }
 
  private:
   std::int64_t group() const { return sizes_.heads / sizes_.kv_heads; }
+  /// A third of the keys, and all from some key on.
+  void pad() {
+    const std::int64_t end = sizes_.keys - static_cast<std::int64_t>(random_() % 3) * sizes_.keys / 4;
+    std::vector<double> padding;
+    for (std::int64_t j = 0; j < sizes_.keys; ++j) padding.push_back(j >= end || random_() % 3 == 0);
+    padded_ = padding;
+    clean_.options.key_padding = to(from_data(padding, {1, sizes_.keys}), DType::boolean);
+    what_ += " padded";
+  }
+  /// By a bias of -infinity: an eighth of the pairs, in all heads or in each its own.
+  void hide_pairs() {
+    bias_heads_ = random_() % 2 ? 1 : sizes_.heads;
+    std::normal_distribution<double> normal;
+    for (std::int64_t n = 0; n < bias_heads_ * sizes_.queries * sizes_.keys; ++n)
+      bias_.push_back(random_() % 8 == 0 ? -std::numeric_limits<double>::infinity() : normal(random_));
+    clean_.options.bias = to(from_data(bias_, {1, bias_heads_, sizes_.queries, sizes_.keys}), clean_.grad_lse.dtype());
+    what_ += " biased";
+  }
+  bool hidden(std::int64_t h, std::int64_t i, std::int64_t j) const {
+    if (!padded_.empty() && padded_[static_cast<std::size_t>(j)] != 0) return true;
+    if (bias_.empty()) return false;
+    return std::isinf(bias_[static_cast<std::size_t>((h % bias_heads_ * sizes_.queries + i) * sizes_.keys + j)]);
+  }
   void poison_row(Tensor& x, Rows& rows) {
     const auto below = [&](std::int64_t n) {
       return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(n));
@@ -134,7 +174,7 @@ class UnseenRows {
     for (std::int64_t h = 0; h < sizes_.heads; ++h)
       for (std::int64_t i = 0; i < sizes_.queries; ++i)
         for (std::int64_t j = 0; j < sizes_.keys; ++j)
-          if (one_.m(h, sizes_.heads, i + sizes_.keys - sizes_.queries, j) > 0) f(h, i, j);
+          if (!hidden(h, i, j) && one_.m(h, sizes_.heads, i + sizes_.keys - sizes_.queries, j) > 0) f(h, i, j);
   }
 
   const Case& one_;
@@ -142,6 +182,8 @@ class UnseenRows {
   std::mt19937_64& random_;
   Call clean_;
   std::string what_;
+  std::vector<double> padded_, bias_;
+  std::int64_t bias_heads_ = 1;
 };
 
 class AttendUnseen : public ::testing::TestWithParam<std::string> {

@@ -6,6 +6,7 @@
 
 #include "kernels/attention.h"
 #include "kernels/cpu/attention/pairs.h"
+#include "kernels/cpu/attention/scores.h"
 #include "kernels/cpu/attention/tiles.h"
 #include "kernels/schedule/program.h"
 
@@ -159,9 +160,10 @@ struct TilePair {
   Progression keys, queries;
   const AttentionProgram* program;  // whose rows are keys
   const AttentionRun* run;          // that the queries are a part of
+  const ScoreRules<T>* rules;       // of the head
   std::int64_t batch, head;
   bool want_keys;    // gradients of keys and values
-  bool full = true;  // every key sees every query
+  bool full = true;  // every pair counts
   T first[owned_keys] = {}, last[owned_keys] = {};
   struct Block {
     std::int64_t begin, end;            // lanes that some key of the block sees
@@ -175,7 +177,7 @@ struct TilePair {
 
   /// `seen` has an interval of steps for every key, counted from `base` steps before the first of `queries`.
   void set_intervals(const Interval* seen, std::int64_t base) {
-    full = !masked();
+    full = !hides_pairs();
     for (std::int64_t b = 0; b < blocks; ++b) {
       Block& all = block[b] = {queries.count, 0, 0, queries.count};
       for (std::int64_t k = b * rows_step; k < std::min<std::int64_t>((b + 1) * rows_step, keys.count); ++k) {
@@ -194,10 +196,13 @@ struct TilePair {
     }
   }
   bool masked() const { return run->has(AttentionRun::masked); }
+  /// Whether single pairs may not count.
+  bool hides_pairs() const { return masked() || rules->bias; }
   /// Whether the pair counts; `h` is the head of the schedule.
   bool counts(std::int64_t h, std::int64_t key, std::int64_t lane) const {
-    return sees(key, lane, 1) && (!masked() || program->keeps(*run, h, keys.position + key * keys.step,
-                                                              queries.position + lane * queries.step));
+    return sees(key, lane, 1) && !rules->hides(queries.row + lane * queries.stride, keys.row + key * keys.stride) &&
+           (!masked() ||
+            program->keeps(*run, h, keys.position + key * keys.step, queries.position + lane * queries.step));
   }
 };
 

@@ -72,8 +72,9 @@ template <bool Plain, bool Masked, class T>
 
 /// dS * scale of pairs from dP in s.scores and P in s.weights: dropout, dbias, softcap and scale.
 template <class T>
-void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
-                  ScoreBlock<T> block, std::int64_t lane) {
+void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, ScoreBlock<T> block,
+                  std::int64_t lane) {
+  const ScoreRules<T>& rules = *pair.rules;
   const Progression queries = part_of(pair.queries, lane, std::min(block.lanes, pair.queries.count - lane));
   const auto finish = [&](std::int64_t key, std::int64_t i, Vec<T> factor) {
     const std::int64_t at = key * query_tile<T> + lane + i;
@@ -98,13 +99,13 @@ void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScra
 
 /// What becomes of products in base 2 before they are weights: rules, and pairs that the schedule takes out.
 template <class T>
-void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s,
-                     const ScoreRules<T>& rules, ScoreBlock<T> block, std::int64_t lane, T factor) {
+void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, ScoreBlock<T> block,
+                     std::int64_t lane, T factor) {
   for (std::int64_t key = block.begin; key < block.end && factor != 1; ++key)
     for (std::int64_t i = 0; i < block.lanes; i += lanes<T>)
       simd::store(block.row(key) + i, factor * simd::load<T>(block.row(key) + i));
   const Progression queries = part_of(pair.queries, lane, std::min(block.lanes, pair.queries.count - lane));
-  modify_scores(rules, pair.keys, queries, block, s.derivative ? s.derivative + lane : nullptr);
+  modify_scores(*pair.rules, pair.keys, queries, block, s.derivative ? s.derivative + lane : nullptr);
   if (pair.masked())
     hide_counted_by_key(*pair.program->schedule, *pair.run, p.scores.first_head + pair.head, pair.keys, queries, block);
 }
@@ -139,14 +140,14 @@ void multiply_group(const BackwardCall& p, const TilePair<T>& pair, const TileSc
 
 /// s.weights = P (with dropout) and s.scores = dS * scale, for lanes [lane, lane + group_lanes) of the pair.
 template <class T>
-void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, const ScoreRules<T>& rules,
-                 std::int64_t lane) {
+void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, std::int64_t lane) {
+  const ScoreRules<T>& rules = *pair.rules;
   constexpr std::int64_t width = query_tile<T>, group = group_lanes<T>;
   const std::int64_t keys = pair.keys.count, members = std::min(group, pair.queries.count - lane);
   const auto sees = [&](std::int64_t key) { return pair.block[key / rows_step].sees(lane, group); };
   const auto masks = [&](std::int64_t key) {
     const auto& block = pair.block[key / rows_step];
-    return block.full_begin > lane || block.full_end < lane + members || pair.masked();
+    return block.full_begin > lane || block.full_end < lane + members || pair.hides_pairs();
   };
   if (!s.pairs.product) multiply_group(p, pair, s, lane);
   constexpr decltype(&weigh_rows<true, true, T>) weigh[2][2] = {
@@ -163,11 +164,11 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
     const bool masked = masks(key);
     while (end < keys && sees(end) && masks(end) == masked) end += rows_step;
     const ScoreBlock<T> block{s.weights + lane, width, key, std::min(end, keys), group};
-    if (modified) modify_products(p, pair, s, rules, block, lane, factor);
+    if (modified) modify_products(p, pair, s, block, lane, factor);
     const std::int64_t at = key * width + lane;
     weigh[plain][masked](end - key, s.weights + at, s.scores + at, s.lse + lane, s.delta + lane,
                          modified ? T(1) : factor, scale, {pair.first + key, pair.last + key, lane});
-    if (!plain) finish_block(p, pair, s, rules, block, lane);
+    if (!plain) finish_block(p, pair, s, block, lane);
   }
 }
 
@@ -215,7 +216,7 @@ void load_query_rows(const BackwardCall& p, const TilePair<T>& pair, const TileS
   }
 }
 
-/// Rows of Q and dO that are not finite count as 0 in sums over queries, unless all keys see them.
+/// Rows of Q and dO that are not finite count as 0 in sums over queries, unless every pair counts.
 template <class T>
 void hide_wild_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s) {
   const auto hide = [&](const View& from, WildRows& wild, T* rows, std::int64_t padded, std::uint32_t* pairs) {

@@ -215,7 +215,7 @@ void attend_rows(const Problem& p, std::int64_t batch, std::int64_t head, const 
       log_multiplicities(visited.program, of, run, t.multiplicity, round_up(run.count, rows_step));
     }
     if (!visit.direct) load_keys<S>(p, k, v, run, t);
-    if (!visit.full || visit.masked()) {
+    if (!visit.full || visit.hides_pairs()) {
       find_wild_rows(gather(v, run), run.count, p.shape.v_depth, visit.wild);
       if (!visit.direct) hide_wild_values(t, visit);
     }

@@ -381,6 +381,7 @@ class Backward {
     const auto rules = ScoreRules<T>::make(p_.scores, item.batch, head);
     TilePair<T> pair;
     pair.keys = keys;
+    pair.rules = &rules;
     pair.program = &program;
     pair.run = &run;
     pair.batch = item.batch;
@@ -393,7 +394,7 @@ class Backward {
       load_queries(p_, pair, s);
       if constexpr (std::is_same_v<T, float>)
         if (s.pairs.product) s.pairs.score(s.weights, s.scores, keys.count, pair.queries.count);
-      for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) score_group(p_, pair, s, rules, lane);
+      for (std::int64_t lane = 0; lane < count; lane += group_lanes<T>) score_group(p_, pair, s, lane);
       if (s.pairs.product) clear_unseen(pair, s);
       if (item.want_keys) {
         add_key_gradients(p_, pair, s);
@@ -431,10 +432,6 @@ void POOLGRAD_VARIANT::attention_backward(Stream stream, const AttentionSchedule
                                           const AttentionScores& scores, const View& q, const View& k, const View& v,
                                           const View& lse, const View& delta, const View& grad_out,
                                           const AttentionGradients& gradients, const on_cpu::Instead& instead) {
-  if (q.shape[0] == 0 || q.shape[2] == 0) {
-    if (instead) instead();
-    return;
-  }
   const BackwardCall call = make_call(scores, q, k, v, lse, delta, grad_out, gradients);
   const AttentionSchedule by_key = schedule.transposed();
   with_floating_compute_type(q.dtype, [&]<class T>(T) { Backward<T>(stream, by_key, call).run(instead); });

@@ -241,6 +241,10 @@ struct ScoreRules {
     return rules;
   }
   bool modifies() const { return softcap != 0 || slope != 0 || bias; }
+  /// Whether a bias of -infinity takes away the pair of these rows of q and k.
+  bool hides(std::int64_t query, std::int64_t key) const {
+    return bias && bias[query * bias_query + key * bias_key] == -std::numeric_limits<T>::infinity();
+  }
 };
 
 /// out[t] = log_multiplicity of step t of a part of a run, in base 2, up to `padded` >= keys.count; the rest 0.
@@ -269,7 +273,8 @@ simd::Vec<T> load_bias(const T* of_key, std::int64_t stride, std::int64_t lane, 
 }
 }  // namespace detail
 
-/// softcap, bias and ALiBi, in this order, of keys [begin, end), which must be steps of `keys`. Where `derivative` is
+/// softcap, bias and ALiBi, in this order, of keys [begin, end), which must be steps of `keys`; a bias of -infinity
+/// makes it the score, whatever that was. Where `derivative` is
 /// not null and there is a softcap, its derivative by the product goes there, in the layout of the scores.
 template <class T>
 void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Progression& queries, ScoreBlock<T> block,
@@ -277,6 +282,7 @@ void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Pr
   using V = simd::Vec<T>;
   V steps;
   for (int i = 0; i < simd::lanes<T>; ++i) steps[i] = static_cast<T>(i);
+  const V nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
   const T inverse = rules.softcap != 0 ? 1 / rules.softcap : T{}, step = static_cast<T>(queries.step);
   for (std::int64_t key = block.begin; key < block.end; ++key) {
     T* row = block.row(key);
@@ -291,9 +297,10 @@ void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Pr
         if (derivative) simd::store(derivative + key * block.stride + lane, T(1) - t * t);
         score = rules.softcap * t;
       }
-      if (bias)
-        score += static_cast<T>(std::numbers::log2e) *
-                 detail::load_bias(bias, rules.bias_query * queries.stride, lane, queries.count);
+      if (bias) {
+        const V added = detail::load_bias(bias, rules.bias_query * queries.stride, lane, queries.count);
+        score = added == nothing ? nothing : score + static_cast<T>(std::numbers::log2e) * added;
+      }
       if (rules.slope != 0)
         score -= rules.slope * simd::detail::abs<T>(static_cast<T>(distance + lane * queries.step) + steps * step);
       simd::store(row + lane, score);

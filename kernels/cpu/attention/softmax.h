@@ -80,15 +80,18 @@ struct Visit {
   bool full = true;     // every row sees every key; else first[row] <= step < last[row]
   const ScoreRules<T>* rules = nullptr;
   bool multiplicities = false;  // in SoftmaxTile::multiplicity
-  WildRows wild = {};           // values; empty where all keys are seen by all
+  WildRows wild = {};           // values; empty where every pair counts
 
   bool masked() const { return of.has(AttentionRun::masked); }
+  /// Whether single pairs may not count.
+  bool hides_pairs() const { return masked() || (rules && rules->bias); }
   bool modified() const { return (rules && rules->modifies()) || masked(); }
   /// The steps that a row sees, pairs that are masked aside.
   Interval seen_by(std::int64_t row) const { return program.steps_seen(of, run, rows.position + row * rows.step); }
   /// Whether a row sees a key.
   bool sees(const SoftmaxTile<T>& t, std::int64_t row, std::int64_t key) const {
     if (!full && (static_cast<T>(key) < t.first[row] || static_cast<T>(key) >= t.last[row])) return false;
+    if (rules && rules->hides(rows.row + row * rows.stride, run.row + key * run.stride)) return false;
     return !masked() || program.keeps(of, head, rows.position + row * rows.step, run.position + key * run.step);
   }
 };

@@ -40,7 +40,8 @@ struct ScoreRules {
     return rules;
   }
 
-  /// The score of a product; `slope`: its derivative by the scaled product.
+  /// The score of a product; `slope`: its derivative by the scaled product. A bias of -infinity is the score, whatever
+  /// the product.
   __device__ T score(T product, std::int64_t batch, std::int64_t head, const Pair& pair, T& slope) const {
     T x = product * scale;
     slope = T(1);
@@ -49,9 +50,11 @@ struct ScoreRules {
       slope = T(1) - t * t;
       x = softcap * t;
     }
-    if (bias)
-      x += bias[batch * bias_strides[0] + head * bias_strides[1] + pair.query * bias_strides[2] +
-                pair.key * bias_strides[3]];
+    if (bias) {
+      const T added = bias[batch * bias_strides[0] + head * bias_strides[1] + pair.query * bias_strides[2] +
+                           pair.key * bias_strides[3]];
+      x = added == -std::numeric_limits<T>::infinity() ? added : x + added;
+    }
     if (alibi) {
       const std::int64_t apart = pair.query_position - pair.key_position;
       x -= alibi[head * alibi_stride] * static_cast<T>(apart < 0 ? -apart : apart);
