@@ -44,7 +44,9 @@ struct Thread {
 
 struct Warp {
   int arrived = 0;                    // lanes that wait for the collective
+  bool orders = false;                // it is __syncwarp
   std::uint32_t passed = 0;           // collectives so far
+  std::uint32_t ordered = 0;          // ... of which __syncwarp
   std::uint64_t words[2][warp_size];  // of this collective and of the one before, which lanes may still read
   std::uint64_t order[2];             // tokens, see wait()
 };
@@ -106,12 +108,12 @@ class Scheduler {
 
   void barrier(Where where) { wait(State::at_barrier, "__syncthreads", where); }
 
-  const std::uint64_t* collective(const char* name, std::uint64_t word, Where where) {
-    const std::uint64_t* const words = give_word(name, word, where);
+  const std::uint64_t* collective(const char* name, std::uint64_t word, Where where, bool orders = false) {
+    const std::uint64_t* const words = give_word(name, word, where, orders);
     wait(State::at_collective, name, where);
     return words;
   }
-  const std::uint64_t* give_word(const char* name, std::uint64_t word, Where where) {
+  const std::uint64_t* give_word(const char* name, std::uint64_t word, Where where, bool orders) {
     const Unobserved emulation;
     if (threads_.size() % warp_size != 0)
       fail(std::string(name) + " at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
@@ -119,6 +121,7 @@ class Scheduler {
     Warp& warp = warps_[current_ / warp_size];
     std::uint64_t* words = warp.words[warp.passed % 2];
     words[current_ % warp_size] = word;
+    warp.orders = orders;
     ++warp.arrived;
     return words;
   }
@@ -160,7 +163,7 @@ class Scheduler {
     }
     use.reader = current();
     use.read = barriers_;
-    use.warp_read = warp.passed;
+    use.warp_read = warp.ordered;
   }
 
   void write(const SharedArray& array, std::int64_t index, Where where) {
@@ -235,7 +238,7 @@ class Scheduler {
   void written_now(SharedUse& use) const {
     use.writer = current();
     use.written = barriers_;
-    use.warp_written = warps_[current_ / warp_size].passed;
+    use.warp_written = warps_[current_ / warp_size].ordered;
   }
   void refuse_under_way(const char* verb, const SharedUse& use, const SharedArray& array, std::int64_t index,
                         const Where& where) const {
@@ -243,11 +246,11 @@ class Scheduler {
       fail(access(verb, array, index, where) + ", to which a copy is under way that thread " +
            std::to_string(use.writer) + " has not waited for");
   }
-  /// Whether what a thread did after so many barriers of its block and collectives of its warp is over for this one.
-  bool ordered(int thread, std::uint32_t barriers, std::uint32_t collectives) const {
+  /// Whether what a thread did after so many barriers of its block and __syncwarp of its warp is over for this one.
+  bool ordered(int thread, std::uint32_t barriers, std::uint32_t of_warp) const {
     if (barriers != barriers_) return true;
     const std::size_t warp = current_ / warp_size;
-    return static_cast<std::size_t>(thread / warp_size) == warp && collectives != warps_[warp].passed;
+    return static_cast<std::size_t>(thread / warp_size) == warp && of_warp != warps_[warp].ordered;
   }
 
   void run_block(std::int64_t number) {
@@ -259,7 +262,7 @@ class Scheduler {
     threads_.assign(count, {});
     copies_.assign(count, {});
     warps_.resize((count + warp_size - 1) / warp_size);
-    for (Warp& warp : warps_) warp.arrived = 0, warp.passed = 0;
+    for (Warp& warp : warps_) warp.arrived = 0, warp.passed = 0, warp.ordered = 0;
     arrays_.clear();
     shared_bytes_ = shape_.shared_bytes;
     barriers_ = 0;
@@ -351,6 +354,7 @@ class Scheduler {
            " at " + threads_[i].waits_for + " of " + place_of(threads_[i].where));
     }
     warp.arrived = 0;
+    warp.ordered += warp.orders;
     ++warp.passed;
     for (std::size_t i = first; i < first + warp_size; ++i) ready_.push_back(i);
   }
@@ -457,6 +461,7 @@ void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint6
 }
 
 void block_barrier(Where where) { running().barrier(where); }
+void warp_barrier(Where where) { running().collective("__syncwarp", 0, where, /*orders=*/true); }
 const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where) {
   return running().collective(collective, word, where);
 }

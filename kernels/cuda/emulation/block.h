@@ -41,7 +41,10 @@ void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint6
 
 /// __syncthreads().
 void block_barrier(Where where);
+/// __syncwarp().
+void warp_barrier(Where where);
 /// A collective of the whole warp: every lane gives a word, and when all have, sees them all until its next collective.
+/// It orders no memory, as in PTX: what other lanes have written is theirs until a barrier.
 const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where);
 /// The caller's lane in its warp.
 int lane();
@@ -52,7 +55,7 @@ struct SharedUse {
   bool many_readers = false;                      // of several warps
   bool under_way = false;                         // a copy to it, by `writer`, which has not waited for it
   std::uint32_t written = 0, read = 0;            // the block's barriers before that
-  std::uint32_t warp_written = 0, warp_read = 0;  // the warp's
+  std::uint32_t warp_written = 0, warp_read = 0;  // the warp's, __syncwarp
 };
 struct SharedArray {
   const char* name;

@@ -36,12 +36,16 @@ using emulation::Where;
 inline void __syncthreads(Where where = Where::current()) { emulation::block_barrier(where); }
 
 /// Collectives of all lanes: a kernel of ours has no others.
-inline const std::uint64_t* all_lanes(unsigned mask, const char* collective, std::uint64_t word, Where where) {
+inline void check_mask(unsigned mask, const char* collective) {
   if (mask != 0xffffffffu) throw CudaError("[" + std::string(collective) + "] needs all lanes of the warp");
+}
+inline const std::uint64_t* all_lanes(unsigned mask, const char* collective, std::uint64_t word, Where where) {
+  check_mask(mask, collective);
   return emulation::exchange(collective, word, where);
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu, Where where = Where::current()) {
-  all_lanes(mask, "__syncwarp", 0, where);
+  check_mask(mask, "__syncwarp");
+  emulation::warp_barrier(where);
 }
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = emulation::warp_size, Where where = Where::current()) {

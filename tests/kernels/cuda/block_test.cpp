@@ -10,6 +10,7 @@
 #include "allocator/error.h"
 #include "kernels/cuda/collectives.cuh"
 #include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/mma/mma.cuh"
 #include "tests/kernels/cuda/device_array.h"
 #include "tests/test_seed.h"
 
@@ -125,6 +126,48 @@ TEST(KernelMutants, LanesAtTwoCollectivesAreNamed) {
   EXPECT_THAT(error_of_fault<Fault::other_collective>(),
               AllOf(HasSubstr("lanes of a warp are at different collectives: thread "),
                     HasSubstr(" at __shfl_xor_sync of block_test.cpp:")));
+}
+
+/// What lies between a lane's write to shared memory and another lane's read.
+enum class Between { syncwarp, shuffle, ballot, product, shuffle_and_syncwarp };
+
+template <Between between>
+__global__ void swap_neighbours(float* x) {
+  POOLGRAD_SHARED(float, staged, 32);
+  const int i = static_cast<int>(threadIdx.x);
+  staged[i] = x[i];
+  if (between == Between::shuffle || between == Between::shuffle_and_syncwarp) __shfl_xor_sync(0xffffffffu, i, 1);
+  if (between == Between::ballot) __ballot_sync(0xffffffffu, i % 2 == 0);
+  if (between == Between::product) {
+    FragmentC sums{};
+    mma_m16n8k16<Half>(sums, {}, 0, 0);
+  }
+  if (between == Between::syncwarp || between == Between::shuffle_and_syncwarp) __syncwarp();
+  x[i] = staged[i ^ 1];
+}
+
+template <Between between>
+std::string error_of_swap() {
+  std::vector<float> values(32);
+  std::iota(values.begin(), values.end(), 0.0f);
+  const DeviceArray<float> x(values);
+  launch("swap", &swap_neighbours<between>, {{1}, {32}}, cuda0, x.data());
+  try {
+    synchronize(cuda0);
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+  for (std::size_t i = 0; i < values.size(); i += 2) std::swap(values[i], values[i + 1]);
+  return x.read() == values ? "no error" : "wrong values";
+}
+
+TEST(KernelMutants, ACollectiveOfAWarpIsNoBarrier) {
+  EXPECT_EQ(error_of_swap<Between::syncwarp>(), "no error");
+  EXPECT_EQ(error_of_swap<Between::shuffle_and_syncwarp>(), "no error");
+  for (const std::string& error :
+       {error_of_swap<Between::shuffle>(), error_of_swap<Between::ballot>(), error_of_swap<Between::product>()})
+    EXPECT_THAT(error, AllOf(HasSubstr("[swap] thread "), HasSubstr(" reads shared staged["),
+                             HasSubstr("has written with no barrier in between")));
 }
 
 __global__ void move_packs(float* to, const float* from) {
