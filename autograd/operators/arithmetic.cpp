@@ -342,9 +342,10 @@ Tensor assigned(const char* op, BinaryOp kernel, Tensor (*function)(const Tensor
   });
 }
 
-Tensor assigned(const char* op, UnaryOp kernel, const Tensor& x, double a, double b) {
+/// x = kernel(x, a, b), which stands for x `op` number.
+Tensor assigned(const char* op, UnaryOp kernel, const Tensor& x, double number, double a, double b) {
   if (x.defined() && x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"lhs", x}});
-  check_whole(op, x, {a, b});
+  check_whole(op, x, {number, a, b});
   return assigned(
       op, x, {}, [&] { return record_unary(kernel == UnaryOp::affine ? "affine" : "div", kernel, x, a, b); },
       [&] { kernels::unary(current_stream(x.device()), kernel, x.view(), x.view(), a, b); });
@@ -356,9 +357,9 @@ Tensor operator+=(const Tensor& x, const Tensor& y) { return assigned("+=", Bina
 Tensor operator-=(const Tensor& x, const Tensor& y) { return assigned("-=", BinaryOp::sub, sub, x, y); }
 Tensor operator*=(const Tensor& x, const Tensor& y) { return assigned("*=", BinaryOp::mul, mul, x, y); }
 Tensor operator/=(const Tensor& x, const Tensor& y) { return assigned("/=", BinaryOp::div, div, x, y); }
-Tensor operator+=(const Tensor& x, double y) { return assigned("+=", UnaryOp::affine, x, 1.0, y); }
-Tensor operator-=(const Tensor& x, double y) { return assigned("-=", UnaryOp::affine, x, 1.0, -y); }
-Tensor operator*=(const Tensor& x, double y) { return assigned("*=", UnaryOp::affine, x, y, 0.0); }
-Tensor operator/=(const Tensor& x, double y) { return assigned("/=", UnaryOp::quotient, x, y, 0.0); }
+Tensor operator+=(const Tensor& x, double y) { return assigned("+=", UnaryOp::affine, x, y, 1.0, y); }
+Tensor operator-=(const Tensor& x, double y) { return assigned("-=", UnaryOp::affine, x, y, 1.0, -y); }
+Tensor operator*=(const Tensor& x, double y) { return assigned("*=", UnaryOp::affine, x, y, y, 0.0); }
+Tensor operator/=(const Tensor& x, double y) { return assigned("/=", UnaryOp::quotient, x, y, y, 0.0); }
 
 }  // namespace poolgrad

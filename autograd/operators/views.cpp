@@ -411,7 +411,10 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
   check_list("stack", tensors);
   for (const Tensor& tensor : tensors)
     if (tensor.shape() != tensors[0].shape()) fail_list<ShapeError>("stack", "shapes differ", tensors);
-  const std::int64_t axis = dim < 0 ? dim + tensors[0].rank() + 1 : dim;
+  const int rank = tensors[0].rank();
+  if (dim < -rank - 1 || dim > rank)
+    fail_list<IndexError>("stack", "dimension " + std::to_string(dim) + " is out of range", tensors);
+  const std::int64_t axis = dim < 0 ? dim + rank + 1 : dim;
   std::vector<Tensor> rows;
   for (const Tensor& tensor : tensors) rows.push_back(unsqueeze(tensor, axis));
   return cat(rows, axis);
