@@ -304,6 +304,8 @@ TEST(Assignment, RefusesWhatDoesNotFitAndChangesNothing) {
             "[+=] several elements of the left side share one place: lhs (2, 2) f64 on cpu");
   EXPECT_EQ(error_of<ValueError>([&] { to(x, DType::i64) += 0.5; }),
             "[+=] integers take whole numbers only, not 0.5: x (3,) i64 on cpu");
+  EXPECT_EQ(error_of<ValueError>([&] { to(x, DType::i64) -= 0.5; }),
+            "[-=] integers take whole numbers only, not 0.5: x (3,) i64 on cpu");
   EXPECT_EQ(numbers_of(x), (Doubles{0, 1, 2}));
   EXPECT_EQ(x.storage()->version(), 0u);
 }
