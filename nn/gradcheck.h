@@ -1,6 +1,6 @@
 // gradcheck() of a module: its inputs and all its parameters in one call.
 //
-//   nn::Linear layer(4, 3, true, {.dtype = DType::f64});
+//   nn::Linear layer(4, 3, {}, {.dtype = DType::f64});
 //   EXPECT_TRUE(gradcheck(layer, x));
 #pragma once
 

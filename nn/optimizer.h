@@ -167,7 +167,7 @@ class AdamW : public Optimizer {
 };
 
 struct LionOptions {
-  double learning_rate = 1e-4;  // a third to a tenth of AdamW's, with as much more decay
+  double learning_rate = 1e-4;  // a tenth of AdamW's, with as much more decay; small models: usual_learning_rate()
   double beta1 = 0.9, beta2 = 0.99;
   double weight_decay = 0.1;
   bool decay_matrices_only = false;
@@ -224,7 +224,7 @@ enum class OptimizerKind { adamw, sgd, lion, muon };
 OptimizerKind parse_optimizer(const std::string& text);
 std::string to_string(OptimizerKind kind);
 /// The peak rate that a small language model learns well with: Muon 2e-2, AdamW and Lion 3e-3, SGD 0.1
-/// (docs/training.md has the runs).
+/// (docs/measurements.md has the runs).
 double usual_learning_rate(OptimizerKind kind);
 
 /// sqrt of the sum of squares of all gradients, accumulated in f64; parameters without one count as 0. 0 on sim.

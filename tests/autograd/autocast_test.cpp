@@ -5,8 +5,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
@@ -108,12 +114,44 @@ TEST_P(AutocastTest, LeavesF64Alone) {
 
 INSTANTIATE_TEST_SUITE_P(Table, AutocastTest, ::testing::ValuesIn(entries_with_numbers()), name_of_entry);
 
+const std::set<std::string>& all_recorded() {
+  static const std::set<std::string> names =
+      recorded_names({POOLGRAD_SOURCE_DIR "/autograd", POOLGRAD_SOURCE_DIR "/nn", POOLGRAD_SOURCE_DIR "/attention"});
+  return names;
+}
+
 TEST(AutocastTable, HasAClassForEveryOperatorThatTheSourcesRecord) {
-  for (const std::string& name :
-       recorded_names({POOLGRAD_SOURCE_DIR "/autograd", POOLGRAD_SOURCE_DIR "/nn", POOLGRAD_SOURCE_DIR "/attention"}))
-    EXPECT_NO_THROW(autocast_class(name)) << name;
+  for (const std::string& name : all_recorded()) EXPECT_NO_THROW(autocast_class(name)) << name;
   EXPECT_EQ(error_of<ValueError>([] { autocast_class("transmogrify"); }),
             "[autocast] no class is known of the operator transmogrify");
+}
+
+/// The names in the last cell of a row of docs/nn.md: | `low` | what becomes of operands | `matmul`, `linear` |
+std::set<std::string> operators_in_row(const std::string& class_name) {
+  std::ifstream page(POOLGRAD_SOURCE_DIR "/docs/nn.md");
+  std::string line;
+  while (std::getline(page, line) && !line.starts_with("| `" + class_name + "` |")) {
+  }
+  std::set<std::string> names;
+  const std::regex quoted("`(\\w+)`");
+  const std::string cell = line.substr(std::min(line.size(), line.rfind(" | ")));
+  for (std::sregex_iterator name(cell.begin(), cell.end(), quoted), end; name != end; ++name) names.insert((*name)[1]);
+  return names;
+}
+
+TEST(AutocastTable, IsThatOfThePage) {
+  const std::pair<const char*, AutocastClass> rows[] = {{"low", AutocastClass::low},
+                                                        {"wide", AutocastClass::wide},
+                                                        {"widest", AutocastClass::widest},
+                                                        {"as_given", AutocastClass::as_given}};
+  for (const auto& [name, kind] : rows) {
+    const std::set<std::string> said = operators_in_row(name);
+    EXPECT_FALSE(said.empty()) << name;
+    for (const std::string& op : said) EXPECT_EQ(autocast_class(op), kind) << op << " is not " << name;
+    if (kind == AutocastClass::as_given) continue;  // most of which the page does not name
+    for (const std::string& op : all_recorded())
+      EXPECT_TRUE(autocast_class(op) != kind || said.contains(op)) << op << " is missing in the row of " << name;
+  }
 }
 
 Tensor leaf(const Shape& shape, std::uint64_t seed) {
