@@ -13,6 +13,7 @@
 #include <iostream>
 #include <iterator>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -331,6 +332,47 @@ TEST_F(CommandRuns, OfTrainingGoThroughTheSameAllocations) {
     return;
   }
   FAIL() << "docs/training.md trains nothing on sim:8GiB";
+}
+
+/// What stands between ` in a text, as words.
+Words quoted_words(const std::string& text) {
+  Words words;
+  for (std::size_t open = text.find('`'); open != std::string::npos;) {
+    const std::size_t close = text.find('`', open + 1);
+    std::istringstream in(text.substr(open + 1, close - open - 1));
+    for (std::string word; in >> word;) words.push_back(word);
+    open = text.find('`', close + 1);
+  }
+  return words;
+}
+
+TEST_F(CommandRuns, OfTrainingReportInJsonWhatThePageSays) {
+  for (const char* name : {"a", "b"}) std::ofstream(name) << std::string(2000, *name);
+  examples::TrainOptions options;
+  options.text = {"a=1", "b=2"};
+  options.context = 32, options.layers = 1, options.width = 8, options.heads = 1, options.steps = 1, options.sample = 1;
+  options.checkpoint = "selective", options.report = 1;
+  options.json = "report.json", options.quiet = true;
+  std::ostringstream out;
+  examples::train(options, out, false);
+  const auto report = nlohmann::json::parse(std::ifstream(options.json));
+  std::set<std::string> found, said;
+  for (const auto& [key, value] : report.items()) found.insert(key);
+  std::ifstream page(fs::path(POOLGRAD_SOURCE_DIR) / "docs/training.md");
+  std::string line;
+  while (std::getline(page, line) && line != "## JSON") {
+  }
+  while (std::getline(page, line)) {
+    const std::size_t cell = line.find(" | ");
+    if (!line.starts_with("| `") || cell == std::string::npos) continue;
+    for (const std::string& key : quoted_words(line.substr(0, cell))) {
+      said.insert(key);
+      const auto& value = report.value(key, nlohmann::json());
+      for (const std::string& inner : quoted_words(line.substr(cell)))
+        EXPECT_TRUE((value.is_array() && !value.empty() ? value[0] : value).contains(inner)) << key << ": " << inner;
+    }
+  }
+  EXPECT_EQ(said, found);
 }
 
 /// Each number as a #: which ones there are, not what they are.
