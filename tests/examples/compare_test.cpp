@@ -137,6 +137,14 @@ TEST(Compare, ABudgetIsOfTimeOrOfMemoryByItsUnit) {
   EXPECT_EQ(refused({"--budget", "1GiB,512MiB"}), "[compare] the budget of memory is given twice: --budget 512MiB");
 }
 
+TEST(Compare, HasNoOptionOfTheSampleThatItDoesNotWrite) {
+  const std::vector<const char*> arguments{"compare", "--sample", "100"};
+  CompareOptions o;
+  ::testing::internal::CaptureStderr();
+  EXPECT_GT(parse_compare_options(static_cast<int>(arguments.size()), arguments.data(), o), 0);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("--sample"));
+}
+
 /// Removes a file at the first line that is written.
 class Removing : public std::stringbuf {
  public:
