@@ -17,6 +17,15 @@ Tensor places(const Tensor& x, std::initializer_list<std::int64_t> values) {
 /// An index, or what chooses, made of y.
 Tensor as_index(const Tensor& y) { return to(y, DType::i64); }
 Tensor as_truth(const Tensor& y) { return to(y, DType::boolean); }
+/// Of x's dtype, on its device.
+Tensor from_values(const Tensor& x) {
+  switch (x.dtype()) {
+    case DType::i64: return from_data<std::int64_t>({1, 0, 2}, 3, x.device());
+    case DType::i32: return from_data<std::int32_t>({1, 0, 2}, 3, x.device());
+    case DType::u8: return from_data<std::uint8_t>({1, 0, 2}, 3, x.device());
+    default: return from_data<bool>({true, false, true}, 3, x.device());
+  }
+}
 /// So few elements that their product does not overflow.
 Tensor three_rows(const Tensor& x) { return slice(x, 0, 0, 3); }
 Tensor changed(const Tensor& x, const std::function<void(Tensor&)>& change) {
@@ -31,6 +40,34 @@ const std::vector<IntegerOperators>& integer_operators() {
   using enum Takes;
   using T = Tensor;  // NOLINT: a table
   static const std::vector<IntegerOperators> table = {
+      {{"zeros", "ones", "full"},
+       everything,
+       [](const T& x, const T&) -> Tensors {
+         return {zeros({2, 3}, x.options()), ones({2, 3}, x.options()), full({5}, 1.0, x.options())};
+       }},
+      {{"zeros_like", "ones_like"},
+       everything,
+       [](const T& x, const T&) -> Tensors {
+         return {zeros_like(x), ones_like(x)};
+       }},
+      {{"scalar"}, everything, [](const T& x, const T&) -> Tensors { return {scalar(1.0, x.options())}; }},
+      {{"from_data"}, everything, [](const T& x, const T&) -> Tensors { return {from_values(x)}; }},
+      {{"arange", "linspace"},
+       everything,
+       [](const T& x, const T&) -> Tensors {
+         return {arange(0, 9, 2, x.options()), linspace(0, 200, 41, x.options()), linspace(7, 1, 4, x.options())};
+       }},
+      {{"eye"},
+       everything,
+       [](const T& x, const T&) -> Tensors {
+         return {eye(70, 70, 0, x.options()), eye(2, 3, 1, x.options()), eye(3, 2, -2, x.options())};
+       }},
+      {{"randint"},
+       everything,
+       [](const T& x, const T&) -> Tensors {
+         Generator generator(3);
+         return {randint(0, 2, {37, 5}, x.options(), generator)};
+       }},
       {{"add", "sub", "mul", "operator+", "operator*"},
        numbers,
        [](const T& x, const T& y) -> Tensors {

@@ -61,7 +61,7 @@ const std::filesystem::path root = POOLGRAD_SOURCE_DIR;
 
 TEST(OperatorReference, HasARowForEveryPublicOperatorAndNoOther) {
   const std::string umbrella = text_of_file(root / "autograd/operators.h");
-  std::set<std::string> declared;
+  std::set<std::string> declared = functions_in(text_of_file(root / "tensor/creation.h"));
   for (const auto& entry : std::filesystem::directory_iterator(root / "autograd/operators"))
     if (umbrella.find(entry.path().filename().string() + "\"") != std::string::npos)
       declared.merge(functions_in(text_of_file(entry.path())));
@@ -93,6 +93,14 @@ std::string dtypes_of(const std::string& page, const std::string& name) {
 TEST(OperatorReference, SaysWhichDtypesAnOperatorTakes) {
   const Tensor places = from_data<std::int64_t>({0, 1}, 2), grid = from_data<std::int64_t>({0, 1, 1, 0}, {2, 2});
   const std::vector<std::pair<std::string, Call>> calls = {
+      {"zeros", [](const Tensor& x) { return full({2}, 1.0, x.options()); }},
+      {"zeros_like", [](const Tensor& x) { return zeros_like(ones_like(x)); }},
+      {"scalar", [](const Tensor& x) { return scalar(1.0, x.options()); }},
+      {"arange", [](const Tensor& x) { return linspace(0, 1, arange(0, 2, 1, x.options()).count(), x.options()); }},
+      {"eye", [](const Tensor& x) { return eye(2, 2, 0, x.options()); }},
+      {"randint", [](const Tensor& x) { return randint(0, 2, {2}, x.options()); }},
+      {"randn", [](const Tensor& x) { return randn({2}, x.options()); }},
+      {"uniform", [](const Tensor& x) { return uniform({2}, 0.0, 1.0, x.options()); }},
       {"add", [](const Tensor& x) { return x + 1.0; }},
       {"div", [](const Tensor& x) { return x / x; }},
       {"pow", [](const Tensor& x) { return pow(x, x); }},

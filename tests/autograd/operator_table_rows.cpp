@@ -289,12 +289,14 @@ void add_rows(std::vector<Operator>& table) {
   add(one_input("rope", {"rope"}, [](const Tensor& x) { return rope(x, 3, 100.0); },
                 {{2, 3, 2, 4}, {1, 5, 1, 6}, {2, 0, 2, 4}}));
   table.back().rounding = 4.0;
-  add(one_input("rope, stretched", {"rope"},
-                [](const Tensor& x) {
-                  return rope(x, 3, {100.0, RopeScaling::yarn, 4.0, 30});
-                },
-                {{2, 3, 2, 4}, {1, 5, 1, 6}}));
-  table.back().rounding = 4.0;
+  const auto stretched = [&](const std::string& how, const RopeOptions& options) {
+    add(one_input("rope, " + how, {"rope"}, [options](const Tensor& x) { return rope(x, 3, options); },
+                  {{2, 3, 2, 4}, {1, 5, 1, 6}}));
+    table.back().rounding = 4.0;
+  };
+  stretched("linear", {100.0, RopeScaling::linear, 4.0});
+  stretched("ntk", {100.0, RopeScaling::ntk, 4.0});
+  stretched("yarn", {100.0, RopeScaling::yarn, 4.0, 30});
 }
 
 void add_attention(std::vector<Operator>& table) {
