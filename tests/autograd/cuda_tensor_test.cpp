@@ -35,6 +35,17 @@ TEST(CudaTensor, IsMadeFilledAndReadAsOnTheCpu) {
 }
 
 TEST(CudaTensor, ViewsAreCopiedInAnyLayout) {
+TEST(CudaTensor, LinspaceAndEyeHaveTheBitsOfTheCpu) {
+  for (const DType dtype : every_dtype) {
+    for (const std::int64_t elements : {0, 1, 4, 1000})
+      EXPECT_TRUE(bit_equal(linspace(0, 99.9, elements, {dtype, gpu}), linspace(0, 99.9, elements, {dtype})))
+          << elements << " of " << to_string(dtype);
+    for (const std::int64_t offset : {-40, 0, 1, 99})
+      EXPECT_TRUE(bit_equal(eye(41, 37, offset, {dtype, gpu}), eye(41, 37, offset, {dtype})))
+          << "diagonal " << offset << " of " << to_string(dtype);
+  }
+}
+
   const Tensor x = arange(0, 60, 1).alias({{3, 4, 5}, {20, 5, 1}, 0});
   const Tensor there = moved(x, gpu);
   const auto turned = [](const Tensor& tensor) { return tensor.alias({{5, 4}, {1, 5}, 20}); };
