@@ -10,7 +10,8 @@
 
 namespace poolgrad {
 
-/// One value everywhere, converted to the dtype; row-major. All throw ShapeError, OutOfMemoryError.
+/// One value everywhere, rounded to a floating dtype; row-major. All throw ShapeError, OutOfMemoryError, and ValueError
+/// where the dtype is one of integers or bools and the value is none of them.
 Tensor zeros(const Shape& shape, TensorOptions options = {}, CallSite = {});
 Tensor ones(const Shape& shape, TensorOptions options = {}, CallSite = {});
 Tensor full(const Shape& shape, double value, TensorOptions options = {}, CallSite = {});

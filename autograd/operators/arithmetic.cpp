@@ -184,7 +184,7 @@ namespace {
 void check_whole(const char* op, const Tensor& x, std::initializer_list<double> numbers) {
   if (!x.defined() || is_floating(x.dtype())) return;
   for (const double number : numbers)
-    if (number != std::floor(number))
+    if (!has_number(DType::i64, number))
       fail<ValueError>(op, fmt::format("integers take whole numbers only, not {}", number), {{"x", x}});
 }
 

@@ -423,6 +423,7 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
 Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t after, double value, CallSite) {
   check_devices("pad", {{"x", x}});
   if (before < 0 || after < 0) fail<ValueError>("pad", "a width is negative", {{"x", x}});
+  check_number("pad", x, value);
   const int axis = normalize_dim("pad", dim, x.shape());
   Shape shape = x.shape();
   shape[axis] += before + after;
