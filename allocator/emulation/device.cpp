@@ -1,21 +1,18 @@
 #include "allocator/emulation/device.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "allocator/emulation/faults.h"
 #include "allocator/error.h"
 #include "allocator/stream.h"
 
@@ -30,54 +27,12 @@ void demand(bool kept, const char* call, const char* rule) {
   if (!kept) throw CudaError("[" + std::string(call) + "] " + rule);
 }
 
-// Address ranges of devices, for the handler of faults, which must not lock.
-struct Range {
-  std::atomic<std::uintptr_t> begin{0}, end{0};
-  std::atomic<int> device{0};
-};
-std::array<Range, 256> ranges;
-struct sigaction previous_action;
-
-const Range* range_of(std::uintptr_t address) {
-  for (const Range& range : ranges)
-    if (range.begin.load() <= address && address < range.end.load()) return &range;
-  return nullptr;
-}
-
-void report_fault(int, siginfo_t* fault, void*) {
-  const auto address = reinterpret_cast<std::uintptr_t>(fault->si_addr);
-  if (const Range* range = range_of(address)) {
-    char text[300];
-    const int length =
-        activity.op ? std::snprintf(
-                          text, sizeof(text),
-                          "[%s] thread %lld of block %lld uses address 0x%llx of cuda:%d, where there is no memory\n",
-                          activity.op, static_cast<long long>(activity.thread), static_cast<long long>(activity.block),
-                          static_cast<unsigned long long>(address), range->device.load())
-                    : std::snprintf(text, sizeof(text),
-                                    "[emulation] the host uses address 0x%llx, which is memory of cuda:%d\n",
-                                    static_cast<unsigned long long>(address), range->device.load());
-    if (length > 0 && write(STDERR_FILENO, text, static_cast<std::size_t>(length)) < 0) std::abort();
-  }
-  sigaction(SIGSEGV, &previous_action, nullptr);  // the access is made again, and is whoever's was before
-}
-
-void handle_faults() {
-  static const bool once = [] {
-    struct sigaction action {};
-    action.sa_sigaction = &report_fault;
-    action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
-    sigemptyset(&action.sa_mask);
-    return sigaction(SIGSEGV, &action, &previous_action) == 0;
-  }();
-  demand(once, "emulation", "no handler of faults can be set");
-}
-
 // Each thread has a per-thread stream of its own.
+constexpr std::uint64_t per_thread_bit = std::uint64_t{1} << 63;
 std::uint64_t own(std::uint64_t stream) {
   static std::atomic<std::uint64_t> threads{0};
   thread_local const std::uint64_t number = ++threads;
-  return stream == per_thread_stream ? (std::uint64_t{1} << 63) + number : stream;
+  return stream == per_thread_stream ? per_thread_bit + number : stream;
 }
 
 }  // namespace
@@ -90,7 +45,7 @@ Device::Device(int index, std::size_t capacity, std::shared_ptr<Schedule> schedu
       mutex_(schedule_->mutex),
       streams_(schedule_->streams) {
   demand(file_ >= 0, "emulation", "there is no file in memory");
-  handle_faults();
+  demand(handle_faults(), "emulation", "no handler of faults can be set");
   const std::lock_guard lock(mutex_);
   schedule_->devices.push_back(this);
 }
@@ -142,7 +97,14 @@ constexpr int device_shift = 52;
 }
 
 std::uint64_t Device::key(std::uint64_t stream) const {
+  demand(stream <= first_own_stream || stream > last_stream_ || made_streams_.contains(stream), "stream",
+         "cudaErrorInvalidResourceHandle: the stream is destroyed");
   return own(stream) ^ static_cast<std::uint64_t>(index_) << device_shift;
+}
+
+bool Device::is_per_thread(std::uint64_t key) const {
+  constexpr std::uint64_t of_device = per_thread_bit - (std::uint64_t{1} << device_shift);
+  return (key & per_thread_bit) != 0 && (key & of_device) >> device_shift == static_cast<std::uint64_t>(index_);
 }
 
 std::uint64_t Device::named(std::uint64_t event) const {
@@ -165,10 +127,10 @@ void Device::enqueue(const char* op, std::uint64_t stream, Streams::Work work, c
   });
 }
 
-void Device::synchronize(std::uint64_t stream) {
+void Device::synchronize(std::uint64_t stream, const char* call) {
   {
     const std::lock_guard lock(mutex_);
-    working([&] { streams_.synchronize_stream(key(stream)); });
+    working([&] { streams_.synchronize_stream(key(stream), call); });
   }
   take_failure();
 }
@@ -179,6 +141,11 @@ void Device::wait(std::uint64_t stream, const Device& other, std::uint64_t earli
   streams_.record(event, other.key(earlier));
   streams_.wait(key(stream), event);
   streams_.destroy_event(event);
+}
+
+bool Device::is_recorded(std::uint64_t stream) const {
+  const std::lock_guard lock(mutex_);
+  return streams_.is_captured(key(stream));
 }
 
 std::shared_ptr<bool> Device::hold(std::uint64_t stream) {
@@ -265,12 +232,7 @@ class Driver : public CudaDriver {
     void* mapped = mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) return 0;
     const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(mapped) + alignment - 1) / alignment * alignment;
-    const auto unused = std::find_if(ranges.begin(), ranges.end(), [](const Range& range) { return range.end == 0; });
-    if (unused != ranges.end()) {
-      unused->device = on_.index_;
-      unused->begin = begin;
-      unused->end = begin + bytes;
-    }
+    name_addresses(on_.index_, begin, bytes);
     on_.reserved_[begin] = {bytes, mapped, bytes + alignment};
     return begin;
   }
@@ -278,8 +240,7 @@ class Driver : public CudaDriver {
     const std::lock_guard lock(on_.mutex_);
     const auto entry = on_.reserved_.find(address);
     demand(entry != on_.reserved_.end() && entry->second.bytes == bytes, "cuMemAddressFree", "no such reservation");
-    for (Range& range : ranges)
-      if (range.begin == address) range.end = 0;
+    forget_addresses(address);
     munmap(entry->second.mapped, entry->second.mapped_bytes);
     on_.reserved_.erase(entry);
   }
@@ -437,6 +398,8 @@ class Driver : public CudaDriver {
   void event_record(std::uint64_t event, std::uint64_t stream) override {
     const std::lock_guard lock(on_.mutex_);
     demand(on_.named(of_any_device(event)) == event, "cudaEventRecord", "the event is of another device");
+    if (stream == 0)  // the legacy default stream waits for the per-thread streams of all threads
+      on_.streams_.wait_for_all(on_.key(0), [this](std::uint64_t key) { return on_.is_per_thread(key); });
     on_.streams_.record(of_any_device(event), on_.key(stream));
   }
   bool event_query(std::uint64_t event) override {
@@ -454,15 +417,20 @@ class Driver : public CudaDriver {
 
   std::uint64_t stream_create() override {
     const std::lock_guard lock(on_.mutex_);
-    return ++on_.last_stream_;
+    on_.made_streams_.insert(++on_.last_stream_);
+    return on_.last_stream_;
   }
-  void stream_destroy(std::uint64_t) override {}
+  void stream_destroy(std::uint64_t stream) override {
+    const std::lock_guard lock(on_.mutex_);
+    demand(on_.made_streams_.erase(stream) == 1, "cudaStreamDestroy", "there is no such stream");
+  }
   void stream_synchronize(std::uint64_t stream) override { on_.synchronize(stream); }
   void begin_capture(std::uint64_t stream) override {
     demand(stream != 0, "cudaStreamBeginCapture", "the default stream cannot be recorded");
     const std::lock_guard lock(on_.mutex_);
     on_.streams_.begin_capture(on_.key(stream));
   }
+  bool is_captured(std::uint64_t stream) override { return on_.is_recorded(stream); }
   std::uint64_t end_capture(std::uint64_t stream) override {
     const std::lock_guard lock(on_.mutex_);
     on_.graphs_[on_.last_graph_ + 1] = on_.streams_.end_capture(on_.key(stream));

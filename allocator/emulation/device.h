@@ -79,8 +79,11 @@ class Device {
   void copy(std::uint64_t stream, void* to, const void* from, std::size_t bytes);
   /// How many copies have gone from memory of the device to the host's.
   std::uint64_t copies_to_host() const { return copies_to_host_.load(std::memory_order_relaxed); }
-  /// Returns once all work of the stream is done; throws CudaError if any work has failed, of whichever stream.
-  void synchronize(std::uint64_t stream);
+  /// Returns once all work of the stream is done; throws CudaError if any work has failed, of whichever stream. `call`
+  /// is whose error it is where that waits for a stream which is held or recorded.
+  void synchronize(std::uint64_t stream, const char* call = "synchronize");
+  /// Whether what is queued on the stream now is recorded, and not run.
+  bool is_recorded(std::uint64_t stream) const;
   /// Throws the first failure that nobody has heard of, as the next launch on a GPU would, and forgets it.
   void take_failure();
   std::uint64_t next_seed();
@@ -117,8 +120,10 @@ class Device {
 
   friend struct Schedule;
 
-  /// The name that the scheduler has for a stream of this device: ids are below 2^52, or per_thread_stream.
+  /// The name that the scheduler has for a stream of this device: ids are below 2^52, or per_thread_stream. Throws
+  /// CudaError for a stream that is destroyed.
   std::uint64_t key(std::uint64_t stream) const;
+  bool is_per_thread(std::uint64_t key) const;
   /// Names of events are the scheduler's, and of which device they are.
   std::uint64_t named(std::uint64_t event) const;
   // All with the mutex held.
@@ -146,6 +151,7 @@ class Device {
   std::map<std::uintptr_t, Reservation> reserved_;
   std::map<std::uintptr_t, std::size_t> registered_;  // memory of the host; bytes by address
   std::uint64_t last_stream_ = first_own_stream;
+  std::set<std::uint64_t> made_streams_;  // those that are there
   std::map<std::uint64_t, std::shared_ptr<const Streams::Recording>> graphs_;
   std::uint64_t last_graph_ = 0;
 };

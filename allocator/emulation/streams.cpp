@@ -143,6 +143,16 @@ void Streams::run_in_some_order(const Recording& recording) {
   }
 }
 
+void Streams::wait_for_all(std::uint64_t stream, const std::function<bool(std::uint64_t)>& earlier) {
+  std::vector<Mark> marks;
+  for (auto& [other, queue] : queues_)
+    if (other != stream && !queue.entries.empty() && earlier(other)) {
+      marks.push_back(std::make_shared<bool>(false));
+      push(other, Record{marks.back()});
+    }
+  for (const Mark& mark : marks) push(stream, Wait{mark});
+}
+
 std::shared_ptr<bool> Streams::hold(std::uint64_t stream) {
   auto mark = std::make_shared<bool>(false);
   push(stream, Wait{mark});
@@ -199,10 +209,10 @@ void Streams::synchronize(std::uint64_t event) {
   demand_end(run_until([&] { return *mark; }), "event_synchronize");
 }
 
-void Streams::synchronize_stream(std::uint64_t stream) {
-  if (is_captured(stream)) refuse_captured(stream, "synchronize", "the stream is being recorded");
+void Streams::synchronize_stream(std::uint64_t stream, const char* call) {
+  if (is_captured(stream)) refuse_captured(stream, call, "the stream is being recorded");
   const Queue& queue = queues_[stream];
-  demand_end(run_until([&] { return queue.entries.empty(); }), "synchronize");
+  demand_end(run_until([&] { return queue.entries.empty(); }), call);
 }
 
 void Streams::synchronize_all() {

@@ -36,15 +36,17 @@ class Streams {
   void record(std::uint64_t event, std::uint64_t stream);
   /// What is queued on the stream from now on runs after what the event marks now; nothing where it was never recorded.
   void wait(std::uint64_t stream, std::uint64_t event);
+  /// ... after what is queued now on all streams for which earlier(stream) is true.
+  void wait_for_all(std::uint64_t stream, const std::function<bool(std::uint64_t)>& earlier);
   /// What is queued on the stream from now on runs once the result is set to true, by other work or between calls: as
   /// after a kernel that waits for one of another device.
   std::shared_ptr<bool> hold(std::uint64_t stream);
   /// Runs some work, or none, of any stream; whether the event is done then. Who asks often enough hears that it is.
   bool query(std::uint64_t event);
   /// Runs work, of any stream, until the event, all of a stream's work, or everything is done. Throws CudaError where
-  /// that waits for a stream which is held: nobody could let it go meanwhile.
+  /// that waits for a stream which is held: nobody could let it go meanwhile. `call` is whose error it is.
   void synchronize(std::uint64_t event);
-  void synchronize_stream(std::uint64_t stream);
+  void synchronize_stream(std::uint64_t stream, const char* call = "synchronize");
   void synchronize_all();
 
   std::size_t queued() const { return queued_; }
