@@ -1,5 +1,6 @@
 // Gathers: a thread for each access of what is read. Scatters are in scatter.cu.
 #include <array>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <new>
@@ -43,7 +44,7 @@ __global__ void find_index_fault(const __grid_constant__ Elements<1> index, cons
     if (is_within(value, fault.limit)) continue;
     std::int64_t before = 0;
     while (before < i && is_within(cuda::index_at(index, before), fault.limit)) ++before;
-    if (before < i || record->found) return;
+    if (before < i || cuda::is_set(&record->found)) return;
     IndexFault& told = record->fault;
     told.op = fault.op;
     told.what = fault.what;
@@ -52,7 +53,7 @@ __global__ void find_index_fault(const __grid_constant__ Elements<1> index, cons
     for (int d = 0; d < fault.rank; ++d) told.shape[d] = fault.shape[d];
     told.value = value;
     told.position = i;
-    record->found = 1;
+    cuda::set_flag(&record->found);
     return;
   }
 }
@@ -141,9 +142,13 @@ void select_slices(const char* op, Stream stream, const View& out_slice, const V
 
 void cuda::throw_index_fault(int device) {
   FaultRecord* const record = fault_record(device, /*make=*/false);
-  if (record == nullptr || !*static_cast<volatile int*>(&record->found)) return;
+  if (record == nullptr) return;
+  static auto& mutex = *new std::mutex;  // one thread hears of it
+  const std::lock_guard lock(mutex);
+  const std::atomic_ref<int> found(record->found);
+  if (found.load(std::memory_order_acquire) == 0) return;
   const std::string text = record->fault.describe();
-  record->found = 0;
+  found.store(0, std::memory_order_release);
   throw IndexError(text);
 }
 

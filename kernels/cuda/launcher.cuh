@@ -2,19 +2,25 @@
 // Under nvcc this is CUDA; the host compiler takes the same text for the emulated device (kernels/cuda/emulation).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <map>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
 #else
+#include <atomic>
 #include <cstring>
 
 #include "allocator/emulation/device.h"
 #include "kernels/cuda/emulation/language.h"
+#include "kernels/cuda/emulation/shared_limit.h"
 #endif
 
 #include "allocator/base/environment.h"
@@ -27,7 +33,7 @@ namespace poolgrad::kernels::cuda {
 /// Bytes of arguments that every architecture takes.
 inline constexpr std::size_t max_argument_bytes = 4096;
 
-/// POOLGRAD_SYNC=1: every launch is waited for, so that an error is that of its own operator.
+/// POOLGRAD_SYNC=1: every launch, product and copy is waited for, so that an error is that of its own operator.
 inline bool synchronous() {
   static const bool wanted = switched_on("POOLGRAD_SYNC");
   return wanted;
@@ -80,11 +86,12 @@ class Shared {
 /// Stream ids are the driver's handles; 0 is the default stream.
 inline cudaStream_t native(Stream stream) { return reinterpret_cast<cudaStream_t>(stream.id); }
 
-/// Returns once the work queued on the stream is done. Throws CudaError of any work before, and IndexError.
-inline void synchronize(Stream stream) {
+/// Whether what is queued on the stream now is recorded, and not run.
+inline bool is_recorded(Stream stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
-  POOLGRAD_CUDA_CHECK(cudaStreamSynchronize(native(stream)));
-  throw_index_fault(stream.device.index);
+  POOLGRAD_CUDA_CHECK(cudaStreamIsCapturing(native(stream), &status));
+  return status != cudaStreamCaptureStatusNone;
 }
 
 /// Memory of the host that kernels of a device may write to.
@@ -94,9 +101,16 @@ inline void* shared_with_host(int device, std::size_t bytes) {
   POOLGRAD_CUDA_CHECK(cudaHostAlloc(&memory, bytes, cudaHostAllocPortable | cudaHostAllocMapped));
   return memory;
 }
+/// Of a flag in such memory. Whoever finds it set finds what the thread that has set it wrote before, the host too.
+__device__ inline void set_flag(int* flag) {
+  __threadfence_system();
+  *static_cast<volatile int*>(flag) = 1;
+}
+__device__ inline bool is_set(const int* flag) { return *static_cast<const volatile int*>(flag) != 0; }
 
 /// Waits for an operator that was queued just now: an error that is met is its own.
 inline void wait_for(const char* op, Stream stream) {
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   check(cudaStreamSynchronize(native(stream)), op, "");
   throw_index_fault(stream.device.index);
 }
@@ -113,16 +127,12 @@ inline void order(Stream later, Stream earlier) {
   POOLGRAD_CUDA_CHECK(waits);
 }
 
-/// Queues a copy of bytes to another device, on a stream of the one that has them. Memory that is mapped for one device
-/// only is copied by this call alone, through the host where there is no other way.
-inline void copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
+inline void queue_copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   POOLGRAD_CUDA_CHECK(cudaMemcpyPeerAsync(to, device, from, stream.device.index, bytes, native(stream)));
 }
 
-/// Queues a copy of bytes, each side memory of the stream's device or of the host. Memory of the host that is pageable
-/// has been read, or written, when this returns; memory of PinnedMemory is read, or written, in stream order.
-inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
+inline void queue_copy(Stream stream, void* to, const void* from, std::size_t bytes) {
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
   POOLGRAD_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, native(stream)));
 }
@@ -135,6 +145,13 @@ inline int device_of(Stream stream, const void* address) {
   return attributes.type == cudaMemoryTypeDevice ? attributes.device : -1;
 }
 
+/// Sets how much dynamic shared memory a kernel may be launched with on a device, by whichever thread.
+inline void set_shared_limit(int device, const void* kernel, std::int64_t bytes) {
+  POOLGRAD_CUDA_CHECK(cudaSetDevice(device));
+  POOLGRAD_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+}
+
 /// The driver itself finds out where an address is not the device's.
 inline void check_operand(std::string_view, Stream, const void*) {}
 
@@ -145,11 +162,6 @@ void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& sha
     return dim3(static_cast<unsigned>(e.x), static_cast<unsigned>(e.y), static_cast<unsigned>(e.z));
   };
   POOLGRAD_CUDA_CHECK(cudaSetDevice(stream.device.index));
-  if (shape.shared_bytes > 0) {  // with the static part that may be 48 KiB
-    POOLGRAD_CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                             cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shape.shared_bytes)));
-  }
   kernel<<<extent(shape.grid), extent(shape.block), static_cast<std::size_t>(shape.shared_bytes), native(stream)>>>(
       arguments...);
   check(cudaGetLastError(), op, synchronous() ? "" : ", here or in work before: POOLGRAD_SYNC=1 tells");
@@ -157,26 +169,28 @@ void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& sha
 
 #else
 
-inline void synchronize(Stream stream) {
-  emulation::device(stream.device.index).synchronize(stream.id);
-  throw_index_fault(stream.device.index);
-}
+inline bool is_recorded(Stream stream) { return emulation::device(stream.device.index).is_recorded(stream.id); }
 
 inline void* shared_with_host(int, std::size_t bytes) { return std::malloc(bytes); }
+inline void set_flag(int* flag) { std::atomic_ref(*flag).store(1, std::memory_order_release); }
+inline bool is_set(int* flag) { return std::atomic_ref(*flag).load(std::memory_order_acquire) != 0; }
 
-inline void wait_for(const char*, Stream stream) { synchronize(stream); }
+inline void wait_for(const char* op, Stream stream) {
+  emulation::device(stream.device.index).synchronize(stream.id, op);
+  throw_index_fault(stream.device.index);
+}
 
 inline void order(Stream later, Stream earlier) {
   emulation::device(later.device.index).wait(later.id, emulation::device(earlier.device.index), earlier.id);
 }
 
-inline void copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
+inline void queue_copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
   emulation::device(stream.device.index)
       .enqueue(
           "cudaMemcpyPeerAsync", stream.id, [=] { std::memcpy(to, from, bytes); }, &emulation::device(device));
 }
 
-inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
+inline void queue_copy(Stream stream, void* to, const void* from, std::size_t bytes) {
   emulation::device(stream.device.index).copy(stream.id, to, from, bytes);
 }
 
@@ -195,18 +209,59 @@ inline void check_operand(std::string_view op, Stream stream, const void* addres
                     to_string(stream.device));
 }
 
+using emulation::set_shared_limit;
+
 template <class... Parameters>
 void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
            const Parameters&... arguments) {
   emulation::Device& device = emulation::device(stream.device.index);
   device.take_failure();
+  const std::int64_t most_shared =
+      emulation::most_shared_bytes(op, stream.device.index, reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   const std::uint64_t seed = device.next_seed();
   device.enqueue(op, stream.id, [=, copies = std::tuple<Parameters...>(arguments...)] {
-    emulation::run_grid(op, shape, seed, [&] { std::apply(kernel, copies); });
+    emulation::run_grid(
+        op, shape, seed, [&] { std::apply(kernel, copies); }, most_shared);
   });
 }
 
 #endif
+
+/// Returns once the work queued on the stream is done. Throws CudaError of any work before, IndexError, and DeviceError
+/// where the stream is being recorded.
+inline void synchronize(Stream stream) {
+  if (is_recorded(stream)) throw DeviceError("[synchronize] the stream is being recorded");
+  wait_for("synchronize", stream);
+}
+
+/// Queues a copy of bytes to another device, on a stream of the one that has them. Memory that is mapped for one device
+/// only is copied by this call alone, through the host where there is no other way.
+inline void copy_to_device(Stream stream, void* to, int device, const void* from, std::size_t bytes) {
+  queue_copy_to_device(stream, to, device, from, bytes);
+  if (synchronous()) wait_for("copy", stream);
+}
+
+/// Queues a copy of bytes, each side memory of the stream's device or of the host. Memory of the host that is pageable
+/// has been read, or written, when this returns; memory of PinnedMemory is read, or written, in stream order.
+inline void copy_bytes(Stream stream, void* to, const void* from, std::size_t bytes) {
+  queue_copy(stream, to, from, bytes);
+  if (synchronous()) wait_for("copy", stream);
+}
+
+/// Lets a kernel be launched with so many bytes of dynamic shared memory. What is set holds for all launches of the
+/// kernel on the device, those of other threads too: it is only ever raised. Without, static and dynamic memory
+/// together stay below 48 KiB; as the static part is not known here, the first launch with a dynamic one sets 48 KiB,
+/// and only launches of more than any before set anything after that.
+inline void allow_shared_bytes(int device, const void* kernel, std::int64_t bytes) {
+  static auto& mutex = *new std::mutex;
+  static auto& limits = *new std::map<std::pair<int, const void*>, std::int64_t>;
+  const std::lock_guard lock(mutex);
+  std::int64_t& limit = limits[{device, kernel}];
+  if (bytes <= limit) return;
+  const std::int64_t raised = std::max(bytes, large_shared_bytes);
+  set_shared_limit(device, kernel, raised);
+  limit = raised;
+}
 
 /// Queues a kernel on a stream; its arguments are copied. Throws ValueError, `[op] reason: the whole shape`, where a
 /// GPU would refuse the launch (kernels/launch.h), and CudaError where it fails: of a launch before, too, unless
@@ -217,6 +272,8 @@ void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& sh
   static_assert((std::is_trivially_copyable_v<Parameters> && ...), "arguments are copied as bytes");
   static_assert((std::size_t{0} + ... + ((sizeof(Parameters) + 15) / 16 * 16)) <= max_argument_bytes);
   check_launch(op, shape);
+  if (shape.shared_bytes > 0)
+    allow_shared_bytes(stream.device.index, reinterpret_cast<const void*>(kernel), shape.shared_bytes);
   start<Parameters...>(op, kernel, shape, stream, arguments...);
   if (synchronous()) wait_for(op, stream);
 }

@@ -85,9 +85,10 @@ struct Order {
 class Scheduler {
  public:
   void run(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
-           const std::function<void()>& kernel) {
+           const std::function<void()>& kernel, std::int64_t most_shared) {
     const Unobserved emulation;
     op_ = op;
+    most_shared_ = most_shared;
     kernel_ = &kernel;
     shape_ = shape;
     random_.seed(seed);
@@ -126,16 +127,17 @@ class Scheduler {
     return words;
   }
 
-  SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where) {
+  SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where, bool fixed = true) {
     const Unobserved emulation;
     for (DeclaredArray& known : arrays_)
       if (same_place(known.where, where) && std::strcmp(known.array.name, name) == 0 &&
           std::strcmp(known.where.function_name(), where.function_name()) == 0)  // of one instance of a template
         return known.array;
-    shared_bytes_ += static_cast<std::int64_t>(element) * count;
-    if (shared_bytes_ > kernels::max_shared_bytes)
+    if (fixed) shared_bytes_ += static_cast<std::int64_t>(element) * count;
+    if (shared_bytes_ > most_shared_)
       fail("the shared array " + std::string(name) + " at " + place_of(where) + " makes it " +
-           std::to_string(shared_bytes_) + " bytes of shared memory, and a block has at most 232448");
+           std::to_string(shared_bytes_) + " bytes of shared memory, and a block has at most " +
+           std::to_string(most_shared_));
     DeclaredArray& made = arrays_.emplace_back();
     made.where = where;
     made.bytes.assign(element * static_cast<std::size_t>(count), std::byte{0xff});
@@ -144,7 +146,7 @@ class Scheduler {
     return made.array;
   }
   SharedArray& dynamic(const char* name, std::size_t element, Where where) {
-    return declared(name, element, shape_.shared_bytes / static_cast<std::int64_t>(element), where);
+    return declared(name, element, shape_.shared_bytes / static_cast<std::int64_t>(element), where, false);
   }
 
   void read(const SharedArray& array, std::int64_t index, Where where) {
@@ -405,7 +407,7 @@ class Scheduler {
   std::vector<Copies> copies_;
   std::vector<Warp> warps_;
   std::deque<DeclaredArray> arrays_;
-  std::int64_t shared_bytes_ = 0;
+  std::int64_t shared_bytes_ = 0, most_shared_ = 0;
   std::uint32_t barriers_ = 0;
   std::size_t begun_ = 0, finished_ = 0, current_ = 0;
   std::vector<std::size_t> ready_;
@@ -453,11 +455,11 @@ Scheduler& running() {
 }  // namespace
 
 void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
-              const std::function<void()>& kernel) {
+              const std::function<void()>& kernel, std::int64_t most_shared) {
   [[maybe_unused]] static thread_local const EndOfThread end;
   if (!scheduler) scheduler = new Scheduler;
   note_launch(op);
-  scheduler->run(op, shape, seed, kernel);
+  scheduler->run(op, shape, seed, kernel, most_shared);
 }
 
 void block_barrier(Where where) { running().barrier(where); }

@@ -35,9 +35,10 @@ extern thread_local Coordinates here;
 
 using Where = std::source_location;
 
-/// Runs the kernel once for every thread of the grid. Its dynamic shared memory is poisoned, as all shared memory is.
+/// Runs the kernel once for every thread of the grid. Its dynamic shared memory is poisoned, as all shared memory is;
+/// with the static arrays a block has `most_shared` bytes of it at most (shared_limit.h).
 void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint64_t seed,
-              const std::function<void()>& kernel);
+              const std::function<void()>& kernel, std::int64_t most_shared = kernels::max_shared_bytes);
 
 /// __syncthreads().
 void block_barrier(Where where);

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <numeric>
+#include <thread>
 
 #include "allocator/error.h"
 #include "kernels/cuda/collectives.cuh"
@@ -241,21 +242,80 @@ TEST(KernelMutantsDeathTest, ARaceInGlobalMemoryIsSeenByTheThreadSanitizer) {
 }
 #endif
 
+// Limits of shared memory, of kernels with 16 KiB of static one, each with a limit of its own.
+
+template <int Number>
+__global__ void fill_shared(float* x) {
+  POOLGRAD_SHARED(double, fixed, 2048);
+  POOLGRAD_DYNAMIC_SHARED(float, staged);
+  fixed[threadIdx.x] = 1.0;
+  staged[threadIdx.x] = 1.0f;
+  x[threadIdx.x] = static_cast<float>(fixed[threadIdx.x]) + staged[threadIdx.x];
+}
 __global__ void declare_much(float*) {
-  POOLGRAD_SHARED(double, large, 20000);
-  large[0] = 1.0;
-  POOLGRAD_SHARED(double, larger, 20000);
-  larger[0] = 1.0;
+  POOLGRAD_SHARED(double, fixed, 2048);
+  POOLGRAD_SHARED(double, large, 4097);
+  fixed[threadIdx.x] = large[threadIdx.x] = 1.0;
+}
+using SharedKernel = void (*)(float*);
+constexpr std::int64_t kib = 1024;
+
+/// What a launch with so much dynamic shared memory, by the launcher or without its help, says.
+std::string error_of_shared(SharedKernel kernel, std::int64_t bytes, bool by_launcher = true) {
+  const DeviceArray<float> x(std::vector<float>(32));
+  try {
+    const LaunchShape shape{{1}, {32}, bytes};
+    by_launcher ? launch("fill", kernel, shape, cuda0, x.data())
+                : start<float*>("fill", kernel, shape, cuda0, x.data());
+    EXPECT_EQ(x.read(), std::vector<float>(32, 2.0f));
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+std::int64_t limit_of(SharedKernel kernel) { return emulation::shared_limit(0, reinterpret_cast<const void*>(kernel)); }
+
+TEST(Launch, RaisesTheLimitOfSharedMemoryForWhatStaticAndDynamicMemoryAreTogether) {
+  const SharedKernel kernel = &fill_shared<0>;
+  EXPECT_EQ(error_of_shared(kernel, 31 * kib, false), "no error") << "which needs no limit";
+  EXPECT_THAT(error_of_shared(kernel, 32 * kib, false),
+              AllOf(HasSubstr("[fill] the shared array fixed at block_test.cpp:"),
+                    HasSubstr("makes it 49152 bytes of shared memory, and a block has at most 49151")));
+  EXPECT_EQ(error_of_shared(kernel, 32 * kib), "no error");
+  EXPECT_EQ(error_of_shared(kernel, 100 * kib), "no error");
+  EXPECT_THAT(error_of_shared(kernel, 212 * kib), HasSubstr("and a block has at most 232448"));
 }
 
-TEST(Launch, StaticSharedMemoryCountsToo) {
-  launch("large", &declare_much, {{1}, {32}}, cuda0, static_cast<float*>(nullptr));
-  try {
-    synchronize(cuda0);
-    FAIL();
-  } catch (const CudaError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("the shared array larger at block_test.cpp"));
-  }
+TEST(Launch, NeverLowersTheLimitOfSharedMemory) {
+  const SharedKernel kernel = &fill_shared<1>;
+  EXPECT_EQ(error_of_shared(kernel, kib), "no error");
+  EXPECT_EQ(limit_of(kernel), 48 * kib);
+  EXPECT_EQ(error_of_shared(kernel, 100 * kib), "no error");
+  EXPECT_EQ(error_of_shared(kernel, 60 * kib), "no error");
+  EXPECT_EQ(limit_of(kernel), 100 * kib) << "another thread may have been promised that, and launch next";
+}
+
+TEST(Launch, ThreadsThatNeedDifferentAmountsOfSharedMemoryTakeNoneFromEachOther) {
+  const SharedKernel kernel = &fill_shared<2>;
+  std::vector<std::thread> threads;
+  for (const std::int64_t bytes : {80 * kib, 50 * kib})
+    threads.emplace_back([=] {
+      for (int repeat = 0; repeat < 100; ++repeat) EXPECT_EQ(error_of_shared(kernel, bytes), "no error");
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(KernelMutants, MoreSharedMemoryThanTheKernelsLimitIsNamed) {
+  const SharedKernel kernel = &fill_shared<3>;
+  emulation::set_shared_limit(0, reinterpret_cast<const void*>(kernel), 17 * kib);
+  EXPECT_EQ(error_of_shared(kernel, 34 * kib, false),
+            "[fill] a launch with 34816 bytes of dynamic shared memory, and the kernel's limit is 17408");
+}
+
+TEST(KernelMutants, MoreStaticSharedMemoryThanNvccTakesIsNamed) {
+  EXPECT_THAT(error_of_shared(&declare_much, 0),
+              AllOf(HasSubstr("[fill] the shared array large at block_test.cpp:"),
+                    HasSubstr("makes it 49160 bytes of shared memory, and a block has at most 49152")));
 }
 
 TEST(Launch, AnErrorOfAnEarlierLaunchIsHeardOfOnceAndTheNextCallWorks) {

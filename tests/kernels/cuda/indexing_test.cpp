@@ -5,7 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
+#include <thread>
 
 #include "allocator/error.h"
 #include "kernels/definition/indexing.h"
@@ -238,6 +240,32 @@ TEST(CudaIndexFault, IsHeardOfWhereTheHostReads) {
   EXPECT_EQ(index_error_of([&] { copy(cuda0, host, twin.on_device()); }),
             "[gather] index 2 at position (2,) is outside [0, 2)");
   EXPECT_EQ(index_error_of([&] { copy(cuda0, host, twin.on_device()); }), "no error");
+}
+
+TEST(CudaIndexFault, IsHeardOfAsAWholeByWhicheverThreadWaits) {
+  TestArray index(DType::i64, {3});
+  const Twin twin(index.fill([](std::int64_t i) { return static_cast<double>(i); }));
+  twin.bytes();  // it is there
+  const Stream own{cuda0.device, per_thread_stream};
+  std::atomic<int> heard{0};
+  std::atomic<bool> over{false};
+  const auto wait = [&] {
+    const std::string said = index_error_of([&] { cuda::synchronize(own); });
+    if (said == "no error") return;
+    ++heard;
+    EXPECT_EQ(said, "[gather] index 2 at position (2,) is outside [0, 2)");
+  };
+  std::thread listener([&] {
+    while (!over) wait();
+  });
+  for (int repeat = 0; repeat < 100; ++repeat) {
+    check_indices(own, "gather", "index", twin.on_device(), 2);
+    wait();
+  }
+  over = true;
+  listener.join();
+  EXPECT_GE(heard, 1);
+  EXPECT_LE(heard, 100);
 }
 
 /// What a kernel leaves where some indices are outside.

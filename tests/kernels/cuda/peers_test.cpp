@@ -46,6 +46,20 @@ TEST(CudaPeers, AKernelReadsWhatItWasGivenAccessTo) {
       << "access is for one direction";
 }
 
+__global__ void fill_much(float* x) {
+  POOLGRAD_DYNAMIC_SHARED(float, staged);
+  staged[0] = 1.0f;
+  x[0] = staged[0];
+}
+
+TEST(CudaPeers, AKernelsLimitOfSharedMemoryIsRaisedOnEachDevice) {
+  for (const Stream stream : {cuda0, cuda1}) {
+    const DeviceArray<float> x(std::vector<float>(1), stream);
+    cuda::launch("fill", &fill_much, {{1}, {1}, 100 * 1024}, stream, x.data());
+    EXPECT_EQ(x.read(), std::vector<float>(1, 1.0f));
+  }
+}
+
 TEST(CudaPeers, ACopyGivesTheSourceAccessToItsTarget) {
   const DeviceArray<float> there({1, 2, 3}, cuda1), here({0, 0, 0}, cuda0);
   copy(cuda0, all_of(here), all_of(there));

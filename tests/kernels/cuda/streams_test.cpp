@@ -4,6 +4,7 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "kernels/elementwise.h"
+#include "kernels/gemm.h"
 #include "kernels/reduce.h"
 #include "kernels/rows.h"
 #include "tests/kernels/cuda/twin.h"
@@ -79,6 +80,34 @@ TEST(EarlierLaunch, IsNamedWithItsOperator) {
   EXPECT_EQ(found.rfind("[broken] thread ", 0), 0u) << own << "; " << later;
   EXPECT_EQ(cuda::synchronous() ? later : own, "no error");
   EXPECT_EQ(x.read().size(), 32u) << "the next call works";
+}
+
+TEST(EarlierLaunch, IsWaitedForByItsOperatorWhateverItIs) {
+  const std::vector<float> ones(16, 1.0f);
+  const Stream held{cuda0.device, 21};
+  const DeviceArray<float> x(ones, held), y(ones, held), z(ones, held);
+  cuda::synchronize(held);
+  emulation::Device& device = emulation::device(0);
+  const auto error_while_held = [&](const auto& run) -> std::string {
+    const std::shared_ptr<bool> mark = device.hold(held.id);
+    std::string error = "no error";
+    try {
+      run();
+    } catch (const CudaError& caught) {
+      error = caught.what();
+    }
+    device.let_go(*mark);
+    cuda::synchronize(held);
+    return error;
+  };
+  const auto expected = [](const std::string& op) {
+    return cuda::synchronous() ? "[" + op + "] the work waits for a stream that is held" : "no error";
+  };
+  const Gemm product{.m = 4, .n = 4, .k = 4, .lda = 4, .ldb = 4, .ldc = 4};
+  EXPECT_EQ(error_while_held([&] { gemm(held, product, x.data(), y.data(), z.data()); }), expected("gemm"));
+  EXPECT_EQ(error_while_held([&] { cuda::copy_bytes(held, z.data(), ones.data(), 64); }), expected("copy"));
+  EXPECT_EQ(error_while_held([&] { cuda::copy_to_device(held, z.data(), 0, y.data(), 64); }), expected("copy"));
+  EXPECT_EQ(z.read(), ones);
 }
 
 }  // namespace
