@@ -247,7 +247,7 @@ class Product {
     repeat(out_, g.stride_c);
   }
 
-  /// False where cuBLASLt has no algorithm that makes the sums of rows, too.
+  /// False where cuBLASLt has no algorithm that adds the bias, or makes the sums of rows, too.
   bool run() const {
     const Handle handle(problem_.device);
     const std::optional<cublasLtMatmulAlgo_t> algorithm = chosen(handle);
@@ -298,13 +298,15 @@ class Product {
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, problem_.alignment_b);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, problem_.alignment_a);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, problem_.alignment_c);
-    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, problem_.alignment_c);
+    // There is no preference for the vector of the epilogue: algorithms take it to be aligned as D is.
+    preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+                   std::min(problem_.alignment_c, problem_.alignment_of_vector));
     cublasLtMatmulHeuristicResult_t best{};
     int count = 0;
     const cublasStatus_t status = cublaslt().MatmulAlgoGetHeuristic(handle, operation_, first_, second_, out_, out_,
                                                                     preference, 1, &best, &count);
     const bool none = status == CUBLAS_STATUS_NOT_SUPPORTED || (status == CUBLAS_STATUS_SUCCESS && count == 0);
-    if (none && problem_.row_sums) return std::nullopt;
+    if (none && (problem_.bias || problem_.row_sums)) return std::nullopt;
     if (none)
       throw CudaError("[gemm] cuBLASLt has no algorithm for (" + std::to_string(g_.m) + ", " + std::to_string(g_.k) +
                       ") x (" + std::to_string(g_.k) + ", " + std::to_string(g_.n) + ") " +
@@ -324,7 +326,8 @@ class Product {
   Matrix first_, second_, out_;
 };
 
-/// C = beta * C + bias, without cuBLASLt: all that there is where k is 0.
+/// C = beta * C + bias, without cuBLASLt: all that there is where k is 0, and what a product is added to where cuBLASLt
+/// has no epilogue for the bias.
 void scale_and_shift(Stream stream, const Gemm& g, void* c) {
   View out{.data = c, .dtype = g.out_dtype(), .rank = 3};
   const std::int64_t shape[] = {g.batch, g.m, g.n}, strides[] = {g.stride_c, g.ldc, 1};
@@ -354,31 +357,32 @@ void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* 
 
   Gemm g = shape;
   const bool sums = sums_rows_in_epilogue(g);
-  if (!sums) g.row_sums = nullptr;
-  if (g.bias && g.dtype == DType::f64) {  // cuBLASLt adds none to products in f64
-    scale_and_shift(stream, g, c);
-    g.beta = 1.0;
-    g.bias = nullptr;
-  }
+  if (!sums || alignment_of(g.row_sums) < 16) g.row_sums = nullptr;
   std::optional<Workspace<std::byte>> workspace;
   if (const std::int64_t bytes = gemm_workspace(g)) workspace.emplace(stream, "gemm", bytes, gemm_workspace_alignment);
   use_device(stream.device.index);
   constexpr std::int64_t most = max_grid_yz;  // matrices in a call: what a grid takes
   for (std::int64_t first = 0; first < shape.batch; first += most) {
     g.batch = std::min(most, shape.batch - first);
+    g.beta = shape.beta, g.bias = shape.bias;
+    void* const to = const_cast<void*>(advanced(c, first * g.stride_c, g.out_dtype()));
     const auto run = [&] {
-      return Product(stream, g, advanced(a, first * g.stride_a, g.dtype), advanced(b, first * g.stride_b, g.dtype),
-                     const_cast<void*>(advanced(c, first * g.stride_c, g.out_dtype())),
+      return Product(stream, g, advanced(a, first * g.stride_a, g.dtype), advanced(b, first * g.stride_b, g.dtype), to,
                      workspace ? workspace->data() : nullptr)
           .run();
     };
-    if (run()) continue;
+    const bool in_f64 = g.dtype == DType::f64;  // which has no epilogue
+    if (!(g.bias && in_f64) && run()) continue;
+    if (g.bias) {
+      scale_and_shift(stream, g, to);
+      g.beta = 1.0, g.bias = nullptr;
+    }
     g.row_sums = nullptr;
     run();
   }
+  if (cuda::synchronous()) cuda::wait_for("gemm", stream);
   workspace.reset();
   if (sums) sum_rows_of(stream, shape, a, /*asks_alone=*/g.row_sums != nullptr);
-  if (cuda::synchronous()) cuda::synchronize(stream);
 }
 
 }  // namespace poolgrad::kernels

@@ -156,7 +156,6 @@ struct Algorithm {
   std::uint64_t fingerprint, parts, workspace;
   std::uint32_t rounds_parts;  // to the type of D
   std::array<std::uint32_t, 4> alignments;
-  std::uint32_t bias_alignment;
 };
 static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t));
 
@@ -407,13 +406,13 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
       const bool aligned = std::ranges::all_of(preference->alignments, [](std::uint32_t bytes) { return bytes >= 16; });
       if (!aligned || d->rows * size_of(d->type) % 16 != 0) throw NoAlgorithm();
     }
+    if (product.has_bias() && preference->alignments[3] < 4) throw NoAlgorithm();
     ++counters.choices;
     Algorithm chosen{.fingerprint = product.fingerprint(handle->device),
                      .parts = std::min<std::uint64_t>(4, product.terms()),
                      .workspace = 0,
                      .rounds_parts = preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE,
-                     .alignments = preference->alignments,
-                     .bias_alignment = std::min(16u, alignment_of(operation->bias))};
+                     .alignments = preference->alignments};
     for (std::uint32_t& alignment : chosen.alignments) alignment = std::min(alignment, 16u);
     const std::uint64_t sums = d->rows * d->columns * (product.in_f64() ? 8 : 4);
     if (chosen.parts * sums > preference->workspace) chosen.parts = 1;
@@ -442,7 +441,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t oper
     check_memory("C", handle->device, c, *of_c, how.alignments[2]);
     check_memory("D", handle->device, d, *of_d, how.alignments[3]);
     if (product.has_bias() || product.sums_columns())
-      check_memory("the bias", handle->device, operation->bias, product.vector(), how.bias_alignment);
+      check_memory("the bias", handle->device, operation->bias, product.vector(), how.alignments[3]);
     demand(workspace_bytes >= how.workspace, "the algorithm needs a workspace of " + std::to_string(how.workspace) +
                                                  " bytes, it has " + std::to_string(workspace_bytes));
     if (workspace_bytes > 0) {

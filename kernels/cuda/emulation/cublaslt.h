@@ -4,9 +4,10 @@
 //
 //  - descriptors: known attributes, whose sizes are theirs; as many destroyed as made
 //  - types: products in f64 are of f64 alone and take no bias, others accumulate in f32, alpha and beta with them
-//  - epilogues: a bias for each row of D, or (BGRADB) sums of op(B) over its terms for each column of D. There is no
-//    algorithm for the latter, which is CUBLAS_STATUS_NOT_SUPPORTED, unless all matrices are aligned to 16 bytes and D
-//    has as many rows as a pack of 16 bytes has elements, or a multiple: who asks must have another way
+//  - epilogues: a bias for each row of D, or (BGRADB) sums of op(B) over its terms for each column of D, a vector that
+//    is aligned as D is said to be. There is no algorithm for a bias, which is CUBLAS_STATUS_NOT_SUPPORTED, unless D is
+//    aligned to 4 bytes; nor for sums unless all matrices are to 16 and D has as many rows as a pack of 16 bytes has
+//    elements, or a multiple: who asks must have another way
 //  - layouts: leading dimensions reach over a column, op(A), op(B), C and D fit, batches are alike
 //  - the algorithm: chosen for this very problem, on this device, and given the alignments and workspace it asked for
 //  - addresses: memory of the device, from the first to the last element, and of one block of its pool, which a leading

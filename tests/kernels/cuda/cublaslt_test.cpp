@@ -11,6 +11,7 @@
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
+#include "kernels/cuda/emulation/launch_log.h"
 #include "kernels/dispatch.h"
 #include "kernels/gemm.h"
 #include "kernels/profile.h"
@@ -113,13 +114,13 @@ std::pair<std::size_t, std::uint64_t> reductions_and_requests(Device device, Gem
 TEST(CublasLt, SumsOfRowsCostNoPassWhereItHasAnEpilogueForThem) {
   const DeviceArray<double> a(std::vector<double>(9000)), b(std::vector<double>(9600)), c(std::vector<double>(400)),
       sums(std::vector<double>(20));
-  const auto reductions = [&](DType dtype, std::int64_t n, std::int64_t at) {
+  const auto reductions = [&](DType dtype, std::int64_t n, std::int64_t at, std::int64_t sums_at = 0) {
     Gemm g = dense(16, n, 400);
     g.transpose_a = true, g.lda = 16, g.dtype = dtype;
-    const auto there = reductions_and_requests(cuda0.device, g, reinterpret_cast<const char*>(a.data()) + at, b.data(),
-                                               c.data(), sums.data());
-    EXPECT_EQ(there.second,
-              reductions_and_requests({DeviceType::sim, 0}, g, nullptr, nullptr, nullptr, sums.data()).second)
+    void* const to = reinterpret_cast<char*>(sums.data()) + sums_at;
+    const auto there =
+        reductions_and_requests(cuda0.device, g, reinterpret_cast<const char*>(a.data()) + at, b.data(), c.data(), to);
+    EXPECT_EQ(there.second, reductions_and_requests({DeviceType::sim, 0}, g, nullptr, nullptr, nullptr, to).second)
         << to_string(dtype) << n << at;
     return there.first;
   };
@@ -127,9 +128,25 @@ TEST(CublasLt, SumsOfRowsCostNoPassWhereItHasAnEpilogueForThem) {
     EXPECT_EQ(reductions(dtype, 24, 0), 0u);
     EXPECT_EQ(reductions(dtype, 23, 0), 1u) << "no algorithm has it for rows that are not whole packs";
     EXPECT_EQ(reductions(dtype, 24, 2), 1u) << "nor for operands that do not begin with one";
+    EXPECT_EQ(reductions(dtype, 24, 0, 2), 1u) << "nor is it asked for sums that do not";
   }
   EXPECT_EQ(reductions(DType::f32, 24, 0), 1u);
   EXPECT_EQ(reductions(DType::f64, 24, 0), 1u);
+}
+
+TEST(CublasLt, AddsABiasInItsProductWhereItsAlgorithmsTakeIt) {
+  const DeviceArray<double> a(std::vector<double>(300)), b(std::vector<double>(300)), c(std::vector<double>(300)),
+      bias(std::vector<double>(20));
+  const auto copies = [&](std::int64_t at) {
+    Gemm g = dense(16, 24, 20);
+    g.dtype = DType::bf16, g.bias = reinterpret_cast<char*>(bias.data()) + at;
+    const emulation::LaunchLog log;
+    gemm(cuda0, g, a.data(), b.data(), c.data());
+    cuda::synchronize(cuda0);
+    return log.operators().size();
+  };
+  for (const std::int64_t at : {0, 4, 8}) EXPECT_EQ(copies(at), 0u) << at;
+  EXPECT_EQ(copies(2), 1u) << "it has none: C is the bias, to which the product is added";
 }
 
 TEST(CublasLt, SumsOfRowsAreThoseOfOneProductWithoutABias) {

@@ -16,7 +16,8 @@ namespace {
 using namespace testing;
 
 /// A product, (m, k) x (k, n) of size m, n, k, and how its operands lie: rows are `gap` elements longer than they need,
-/// and begin `offset` elements after where an allocation does. Operands that are repeated have a batch stride of 0.
+/// and begin `offset` elements after where an allocation does, the bias `bias_offset`. Operands that are repeated have
+/// a batch stride of 0.
 struct ProductCase {
   std::array<std::int64_t, 3> size;
   bool transpose_a = false, transpose_b = false;
@@ -25,6 +26,7 @@ struct ProductCase {
   double alpha = 1, beta = 0;
   bool bias = false, f32_out = false;
   int repeats = 1;
+  std::int64_t bias_offset = 0;
 };
 
 /// Sums of k products in another order, and one rounding to the dtype of C.
@@ -36,8 +38,8 @@ void expect_product(DType dtype, const ProductCase& x, std::mt19937_64& random) 
   const std::int64_t m = x.size[0], n = x.size[1], k = x.size[2];
   SCOPED_TRACE(::testing::Message() << to_string(dtype) << " " << m << " x " << n << " x " << k << ", transposed "
                                     << x.transpose_a << x.transpose_b << ", gap " << x.gap << ", offset " << x.offset
-                                    << ", batch " << x.batch << ", beta " << x.beta << ", bias " << x.bias
-                                    << ", to f32 " << x.f32_out << "; seed " << test_seed());
+                                    << ", batch " << x.batch << ", beta " << x.beta << ", bias " << x.bias << " at "
+                                    << x.bias_offset << ", to f32 " << x.f32_out << "; seed " << test_seed());
   Gemm g{.m = m, .n = n, .k = k, .transpose_a = x.transpose_a, .transpose_b = x.transpose_b};
   g.batch = x.batch, g.alpha = x.alpha, g.beta = x.beta, g.dtype = dtype, g.f32_out = x.f32_out;
   const std::int64_t rows_a = x.transpose_a ? k : m, rows_b = x.transpose_b ? n : k;
@@ -51,20 +53,20 @@ void expect_product(DType dtype, const ProductCase& x, std::mt19937_64& random) 
   }
   TestArray a(dtype, {x.offset + (x.repeat_a ? 1 : x.batch) * rows_a * g.lda}),
       b(dtype, {x.offset + (x.repeat_b ? 1 : x.batch) * rows_b * g.ldb}),
-      c(g.out_dtype(), {x.offset + x.batch * m * g.ldc}), bias(g.out_dtype(), {x.offset + n});
+      c(g.out_dtype(), {x.offset + x.batch * m * g.ldc}), bias(g.out_dtype(), {x.bias_offset + n});
   a.random(random);
   b.random(random);
   bias.random(random);
   if (x.beta != 0) c.random(random);
-  const auto from = [&](const View& view) {
-    return view.as<char>() + x.offset * static_cast<std::int64_t>(size_of(view.dtype));
+  const auto from = [](const View& view, std::int64_t offset) {
+    return view.as<char>() + offset * static_cast<std::int64_t>(size_of(view.dtype));
   };
   expect_same(
       slack_of_product(c.dtype(), k), {&c}, {&a, &b, &bias},
       [&](Stream stream, const std::vector<View>& operands) {
         Gemm call = g;
-        if (x.bias) call.bias = from(operands[3]);
-        gemm(stream, call, from(operands[1]), from(operands[2]), from(operands[0]));
+        if (x.bias) call.bias = from(operands[3], x.bias_offset);
+        gemm(stream, call, from(operands[1], x.offset), from(operands[2], x.offset), from(operands[0], x.offset));
       },
       x.repeats);
 }
@@ -192,10 +194,38 @@ TEST(CudaGemm, GivesTheSumsOfRowsBesides) {
 
 TEST(CudaGemm, TakesOperandsOfAnyAlignment) {
   std::mt19937_64 random(test_seed());
-  for (const std::int64_t offset : {1, 2, 4})
+  const auto expect = [&](std::int64_t offset, std::int64_t bias_offset, double beta) {
     for_each_pair_of_types([&](DType dtype, bool to_f32) {
-      expect_product(dtype, {.size = {16, 24, 32}, .offset = offset, .bias = true, .f32_out = to_f32}, random);
+      ProductCase shape{.size = {16, 24, 32}, .offset = offset, .batch = 2, .beta = beta, .bias = true};
+      shape.f32_out = to_f32, shape.bias_offset = bias_offset;
+      expect_product(dtype, shape, random);
     });
+  };
+  for (const std::int64_t offset : {1, 2, 4}) {
+    expect(offset, offset, 0);
+    expect(0, offset, 0);
+    expect(offset, 0, 0);
+  }
+  expect(4, 1, 0.5);
+  expect(4, 2, 0.5);
+}
+
+TEST(CudaGemm, GivesTheSumsOfRowsAtAnyAlignment) {
+  std::mt19937_64 random(test_seed());
+  const std::int64_t m = 24, n = 16, k = 40;
+  for (const std::int64_t offset : {0, 1, 4})
+    for (const DType dtype : {DType::f16, DType::bf16}) {
+      TestArray a(dtype, {k * m}), b(dtype, {k * n}), c(dtype, {m * n}), sums(dtype, {offset + m});
+      for (TestArray* x : {&a, &b}) x->random(random);
+      SCOPED_TRACE(::testing::Message() << to_string(dtype) << ", sums at " << offset << "; seed " << test_seed());
+      expect_same(slack_of_product(dtype, k), {&sums, &c}, {&a, &b},
+                  [&](Stream stream, const std::vector<View>& operands) {
+                    Gemm call{.m = m, .n = n, .k = k, .transpose_a = true, .lda = m, .ldb = n, .ldc = n};
+                    call.dtype = dtype;
+                    call.row_sums = operands[0].as<std::uint16_t>() + offset;
+                    gemm(stream, call, operands[2].data, operands[3].data, operands[1].data);
+                  });
+    }
 }
 
 }  // namespace
