@@ -43,8 +43,10 @@ class PrivatePool {
   PrivatePool(const PrivatePool&) = delete;
   PrivatePool& operator=(const PrivatePool&) = delete;
 
-  /// Whoever replays on a stream may read there what the replay has made.
+  /// Whoever replays on a stream may read there what the replay has made. The per-thread streams of all threads are
+  /// waited for by the legacy default stream.
   void is_read_on(Stream stream) {
+    if (stream.id == per_thread_stream) stream.id = 0;
     if (std::find(readers_.begin(), readers_.end(), stream) == readers_.end()) readers_.push_back(stream);
   }
   /// The pool, which may have what is left of the device's budget until settle() is called.
@@ -84,14 +86,20 @@ class PrivatePool {
  private:
   /// Pages must not go while queued work reads them. Errors of that work are for others to hear.
   void wait_for_readers() noexcept {
-    try {
-      for (const Stream reader : readers_) {
-        const std::uint64_t event = driver_->event_create();
+    const auto wait_for = [&](Stream reader) {
+      const std::uint64_t event = driver_->event_create();
+      try {
         driver_->event_record(event, reader.id);
         driver_->event_synchronize(event);
-        driver_->event_destroy(event);
+      } catch (const Error&) {  // the stream is gone: the others are waited for all the same
       }
-    } catch (const Error&) {  // the device is lost
+      driver_->event_destroy(event);
+    };
+    for (const Stream reader : readers_) {
+      try {
+        wait_for(reader);
+      } catch (const Error&) {  // the device is lost
+      }
     }
   }
   void give_budget_back() {

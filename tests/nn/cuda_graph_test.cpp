@@ -5,8 +5,11 @@
 
 #include <cstdlib>
 #include <functional>
+#include <future>
+#include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
@@ -204,6 +207,46 @@ TEST(Graph, MemoryThatQueuedWorkReadsStaysUntilThatIsDone) {
   }
 }
 
+/// y, of a graph's memory, is read on streams that its replays were queued from; then all of that is let go of.
+TEST(Graph, MemoryThatOneStreamReadsStaysThoughAnotherReaderIsGone) {
+  const std::unique_ptr<CudaDriver> driver = make_cuda_driver(0);
+  const Stream gone{gpu, driver->stream_create()}, reader{gpu, 78};
+  Tensor y, result;
+  std::optional<Graph> graph(std::in_place, gpu);
+  graph->capture([&] { y = full({1000}, 3.0, {DType::f32, gpu}) * 2.0; });
+  for (const Stream stream : {gone, reader}) {
+    const StreamGuard guard(stream);
+    graph->replay();
+    if (stream == reader) result = y + 1.0;
+  }
+  allocator_for(gpu).stream_destroyed(gone);
+  driver->stream_destroy(gone.id);
+  y = Tensor();
+  graph.reset();
+  const StreamGuard guard(reader);
+  EXPECT_TRUE(bit_equal(result, full({1000}, 7.0)));
+}
+
+TEST(Graph, MemoryThatTheOwnStreamOfAnotherThreadReadsStaysUntilThatIsDone) {
+  Tensor y;
+  std::optional<Graph> graph(std::in_place, gpu);
+  graph->capture([&] { y = full({1000}, 3.0, {DType::f32, gpu}) * 2.0; });
+  std::promise<void> queued, gone;
+  std::thread reader([&] {
+    const StreamGuard guard({gpu, per_thread_stream});
+    graph->replay();
+    const Tensor result = y + 1.0;
+    y = Tensor();
+    queued.set_value();
+    gone.get_future().wait();
+    EXPECT_TRUE(bit_equal(result, full({1000}, 7.0)));
+  });
+  queued.get_future().wait();
+  graph.reset();
+  gone.set_value();
+  reader.join();
+}
+
 TEST(Graph, WhatTheStepLetsGoOfIsKeptForIt) {
   CachingAllocator& shared = allocator_for(gpu);
   Tensor x = full({1000}, 3.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});
@@ -287,8 +330,7 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
   EXPECT_EQ(error_when_recorded([&] { second.capture([] {}); }),
             "[graph] a step is being recorded in this thread already");
   EXPECT_EQ(error_when_recorded([&] { allocator_for(gpu).trim(); }), "no exception");
-  EXPECT_EQ(error_when_recorded([&] { emulation::device(0).synchronize(graph.stream().id); }),
-            "[synchronize] the stream is being recorded");
+  EXPECT_EQ(error_when_recorded([&] { synchronize(gpu); }), "[synchronize] the stream is being recorded");
   EXPECT_NE(error_when_recorded([&] {
               zeros({std::int64_t{1} << 34}, {DType::f32, gpu});
             }).find("out of memory"),
@@ -300,6 +342,27 @@ TEST(Graph, WhatCannotBeRecordedIsASentence) {
   EXPECT_EQ(error_of([&] { Graph(Device{}); }), "[graph] only CUDA devices record work, got cpu");
   EXPECT_EQ(error_when_recorded([&] { x + x; }), "no exception");
   graph.replay();
+}
+
+TEST(Graph, AWaitThatIsRefusedLeavesTheRecordingWhole) {
+  const Tensor x = full({1000}, 2.0, {DType::f32, gpu}), out = zeros({1000}, {DType::f32, gpu});
+  const Stream side{gpu, 77};
+  Graph graph(gpu);
+  int refused = 0;
+  const auto wait = [&](Stream stream) {
+    const StreamGuard guard(stream);
+    refused += error_of([&] { synchronize(gpu); }) == "[synchronize] the stream is being recorded" ? 1 : 0;
+  };
+  graph.capture([&] {
+    CachingAllocator& pool = allocator_for(gpu);
+    pool.order(side, graph.stream());
+    for (const Stream stream : {graph.stream(), side}) wait(stream);
+    Tensor(out).copy_from(x * 3.0);
+    pool.order(graph.stream(), side);
+  });
+  EXPECT_EQ(refused, 2) << "when it is recorded";
+  graph.replay();
+  EXPECT_TRUE(bit_equal(out, full({1000}, 6.0)));
 }
 
 TEST(Graph, TakesBackTheCachedMemoryOfTheEagerStepForItsOwnPool) {
