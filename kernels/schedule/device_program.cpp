@@ -1,6 +1,7 @@
 #include "kernels/schedule/device_program.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 #include <string>
@@ -74,6 +75,14 @@ std::size_t packed_bytes(const AttentionProgram& program) {
   return packing.size();
 }
 
+/// Which stream it really is: per_thread_stream is another in each thread, and nothing orders the work of two of them.
+/// (Their names in pools go on to later threads, these numbers do not.)
+std::uint64_t thread_of(Stream stream) {
+  static std::atomic<std::uint64_t> threads{0};
+  thread_local const std::uint64_t number = ++threads;
+  return stream.device.is_cuda() && stream.id == per_thread_stream ? number : 0;
+}
+
 /// The copies on one device.
 class KeptPrograms final : public ReclaimClient {
  public:
@@ -91,9 +100,12 @@ class KeptPrograms final : public ReclaimClient {
   }
 
   std::shared_ptr<const DeviceProgram> get(Stream stream, const std::shared_ptr<const WholeProgram>& whole) {
-    const auto is_it = [&](const Copy& copy) { return copy.of->whole() == whole && copy.of->stream().id == stream.id; };
-    const std::uint64_t hash = mix(reinterpret_cast<std::uintptr_t>(whole.get()) + mix(stream.id));
-    return copies_.get(hash, is_it, [&] { return Copy{std::make_shared<DeviceProgram>(stream, whole)}; }).of;
+    const std::uint64_t thread = thread_of(stream);
+    const auto is_it = [&](const Copy& copy) {
+      return copy.of->whole() == whole && copy.of->stream() == stream && copy.thread == thread;
+    };
+    const std::uint64_t hash = mix(reinterpret_cast<std::uintptr_t>(whole.get()) + mix(stream.id + mix(thread)));
+    return copies_.get(hash, is_it, [&] { return Copy{std::make_shared<DeviceProgram>(stream, whole), thread}; }).of;
   }
 
   std::string name() const override { return "attention programs"; }
@@ -108,6 +120,7 @@ class KeptPrograms final : public ReclaimClient {
  private:
   struct Copy {
     std::shared_ptr<const DeviceProgram> of;
+    std::uint64_t thread;
     std::size_t bytes() const { return of->bytes(); }
   };
   Lru<Copy> copies_{std::size_t{64} << 20, 256};

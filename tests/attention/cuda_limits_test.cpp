@@ -1,13 +1,19 @@
-// attend() on two emulated devices: what it refuses, in the CPU's words, and what is left where memory runs out.
+// attend() on two emulated devices: what it refuses, in the CPU's words, what threads have of each other's programs,
+// and what is left where memory runs out.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <memory>
+#include <thread>
+#include <utility>
 
 #include "allocator/caching_allocator.h"
+#include "allocator/emulation/device.h"
 #include "allocator/error.h"
 #include "attention/attend.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
+#include "kernels/schedule/device_program.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
 #include "tests/tensor/support.h"
@@ -125,6 +131,54 @@ struct SmallMemory {
     pool.set_budget(0);
   }
 };
+
+constexpr Stream own_stream{first_gpu, per_thread_stream};
+
+/// A call with operands that are there.
+struct CallOnGpu {
+  Tensor q = to(normal_of(1), first_gpu), k = to(normal_of(2), first_gpu), v = to(normal_of(3), first_gpu);
+  Pattern pattern;
+  Attended found;
+
+  explicit CallOnGpu(Pattern of) : pattern(std::move(of)) { synchronize(first_gpu); }
+  static Tensor normal_of(std::uint64_t seed) {
+    Generator generator(seed);
+    return randn({1, 70, 2, 8}, {}, generator);
+  }
+  void run() { found = attend(q, k, v, pattern); }
+  void expect_definition() const {
+    EXPECT_TRUE(all_close(to(found.out, cpu), attend(to(q, cpu), to(k, cpu), to(v, cpu), pattern).out, 1e-5, 1e-5));
+  }
+};
+
+TEST(CudaAttendOnOwnStreams, ThreadsDoNotUseProgramsThatOthersHaveNotCopiedYet) {
+  const Pattern pattern = Pattern::dilated({16, 64}, {1, 2});
+  emulation::Device& device = emulation::device(0);
+  const StreamGuard guard(own_stream);
+  CallOnGpu call(pattern);
+  const std::shared_ptr<bool> held = device.hold(own_stream.id);
+  call.run();
+  std::thread([&] {
+    const StreamGuard own(own_stream);
+    CallOnGpu there(pattern);
+    there.run();
+    there.expect_definition();
+  }).join();
+  device.let_go(*held);
+  call.expect_definition();
+}
+
+TEST(CudaAttendOnOwnStreams, ALaterThreadDoesNotUseTheProgramsOfOneThatHasEnded) {
+  kernels::AttentionSchedule schedule;
+  schedule.queries = schedule.keys = kernels::PositionMap::contiguous(70);
+  const auto program = [&] { return kernels::program_on_device(own_stream, schedule, 64); };
+  std::shared_ptr<const kernels::DeviceProgram> ended;
+  std::thread([&] {
+    ended = program();
+    EXPECT_EQ(program(), ended);
+  }).join();
+  std::thread([&] { EXPECT_NE(program(), ended); }).join();
+}
 
 TEST(CudaMemoryRunsOut, InTheBackwardOfAttentionAndASmallerBatchTrainsOn) {
   SmallMemory{3, [](const std::vector<Tensor>& x) { return attend(x[0], x[1], x[2], Pattern::window(9, 0)).out; }}
