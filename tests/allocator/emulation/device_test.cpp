@@ -169,6 +169,44 @@ TEST(EmulatedDevice, EachThreadHasAPerThreadStreamOfItsOwn) {
   EXPECT_EQ(here, 1);
 }
 
+TEST(EmulatedDevice, AnEventOfTheDefaultStreamIsBehindThePerThreadStreamsOfAllThreads) {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    emulation::Device device(0, std::size_t{8} << 20, seed);
+    const std::unique_ptr<CudaDriver> driver = device.driver();
+    const std::uint64_t event = driver->event_create();
+    bool here = false, there = false;
+    device.enqueue("here", per_thread_stream, [&] { here = true; });
+    std::thread([&] { device.enqueue("there", per_thread_stream, [&] { there = true; }); }).join();
+    driver->event_record(event, 0);
+    driver->event_synchronize(event);
+    EXPECT_TRUE(here && there) << seed;
+  }
+}
+
+TEST(EmulatedDevice, AStreamThatIsDestroyedFinishesItsWorkAndTakesNothingMore) {
+  emulation::Device device(0, std::size_t{8} << 20, test_seed());
+  const std::unique_ptr<CudaDriver> driver = device.driver();
+  const std::uint64_t stream = driver->stream_create(), event = driver->event_create();
+  bool done = false;
+  device.enqueue("before", stream, [&] { done = true; });
+  driver->event_record(event, stream);
+  driver->stream_destroy(stream);
+  const auto error_of = [](const auto& run) -> std::string {
+    try {
+      run();
+    } catch (const CudaError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string gone = "[stream] cudaErrorInvalidResourceHandle: the stream is destroyed";
+  EXPECT_EQ(error_of([&] { device.enqueue("after", stream, [] {}); }), gone);
+  EXPECT_EQ(error_of([&] { driver->event_record(event, stream); }), gone);
+  EXPECT_EQ(error_of([&] { driver->stream_destroy(stream); }), "[cudaStreamDestroy] there is no such stream");
+  driver->event_synchronize(event);
+  EXPECT_TRUE(done);
+}
+
 // Several devices of one machine.
 
 struct TwoDevices {
