@@ -304,6 +304,17 @@ class Driver : public CudaDriver {
     const Current context = current();
     POOLGRAD_CUDA_CHECK(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeRelaxed));
   }
+  bool is_captured(std::uint64_t stream) override {
+    const Current context = current();
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const cudaError_t asked = cudaStreamIsCapturing(stream_of(stream), &status);
+    if (asked == cudaErrorStreamCaptureImplicit) {  // the legacy default stream would wait for one that is
+      cudaGetLastError();
+      return true;
+    }
+    POOLGRAD_CUDA_CHECK(asked);
+    return status != cudaStreamCaptureStatusNone;
+  }
   std::uint64_t end_capture(std::uint64_t stream) override {
     const Current context = current();
     cudaGraph_t recorded = nullptr;

@@ -22,7 +22,7 @@ template <typename Function>
 void quietly(const Function& function) noexcept {
   try {
     function();
-  } catch (const Error&) {
+  } catch (...) {  // even want of memory for the text of an error
   }
 }
 
@@ -260,18 +260,23 @@ CudaStreams::~CudaStreams() {
 
 namespace {
 
-/// A recording's events are its own pool's, which it needs to join streams; nothing is asked or waited for meanwhile.
+/// Nothing is asked or waited for meanwhile.
 void refuse_while_recording(const char* call) {
   throw DeviceError("[" + std::string(call) + "] a step is being recorded: nothing that is queued can be waited for");
 }
 
 }  // namespace
 
+/// A recording's events are its own pool's, which it needs to join streams. Any other event would not happen, and to
+/// wait for what is not recorded breaks a recording, another's too (PyTorch's).
+void CudaStreams::refuse_if_recorded(Stream stream, const char* call) const {
+  if (!driver_->is_captured(ThreadCaches::handle_of(stream))) return;
+  const StreamCapture* const own = StreamCapture::current();
+  if (own == nullptr || !own->has_events_of(*this)) refuse_while_recording(call);
+}
+
 EventId CudaStreams::record_event(Stream stream) {
-  if (StreamCapture::covers(stream)) {
-    const StreamCapture* const own = StreamCapture::current();
-    if (own == nullptr || !own->has_events_of(*this)) refuse_while_recording("record_event");
-  }
+  refuse_if_recorded(stream, "record_event");
   std::uint64_t event = 0;
   {
     const std::lock_guard lock(events_mutex_);
@@ -305,9 +310,10 @@ bool CudaStreams::event_finished(EventId event) {
 }
 
 void CudaStreams::stream_wait(Stream stream, EventId event) {
-  if (const std::uint64_t known = event_of(event); known != 0) {
-    driver_->stream_wait(ThreadCaches::handle_of(stream), known);
-  }
+  const std::uint64_t known = event_of(event);
+  if (known == 0) return;
+  refuse_if_recorded(stream, "stream_wait");
+  driver_->stream_wait(ThreadCaches::handle_of(stream), known);
 }
 
 void CudaStreams::synchronize(EventId event) {

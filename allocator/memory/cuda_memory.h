@@ -83,6 +83,8 @@ class CudaDriver {
   /// cudaStreamBeginCapture: what is queued on the stream, and on those that wait for its events, is recorded and not
   /// run. Calls that are not about streams do what they do.
   virtual void begin_capture(std::uint64_t /*stream*/) { no_streams(); }
+  /// cudaStreamIsCapturing: whether what is queued on the stream now is recorded, by whomever.
+  virtual bool is_captured(std::uint64_t /*stream*/) { return false; }
   /// What was recorded, as a graph that can be launched. Throws CudaError, and nothing is recorded any more, where a
   /// rule was broken meanwhile.
   virtual std::uint64_t end_capture(std::uint64_t /*stream*/) { no_streams(); }
@@ -133,6 +135,7 @@ class CudaStreams : public DeviceMemory {
 
  private:
   std::uint64_t event_of(EventId event) const;  // 0 if it is spent, or was done from the start
+  void refuse_if_recorded(Stream stream, const char* call) const;
 
   const Device device_;
   const std::unique_ptr<CudaDriver> driver_;

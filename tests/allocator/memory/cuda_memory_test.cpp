@@ -118,9 +118,12 @@ TEST_F(CudaMemoryTest, UndoesAMoveThatFails) {
 }
 
 TEST_F(CudaMemoryTest, ReleasesAHandleEvenIfItCannotBeUnmapped) {
-  ASSERT_TRUE(memory_->commit(range_, page));
-  driver_->fail_call(1, Failure::error);
-  EXPECT_THAT(calls_of([&] { memory_->decommit(range_, page); }), ElementsAre("unmap", "release"));
+  for (const Failure failure : {Failure::error, Failure::no_text}) {
+    unsigned char* const place = range_ + (failure == Failure::error ? 0 : page);
+    ASSERT_TRUE(memory_->commit(place, page));
+    driver_->fail_call(1, failure);
+    EXPECT_THAT(calls_of([&] { memory_->decommit(place, page); }), ElementsAre("unmap", "release"));
+  }
 }
 
 TEST_F(CudaMemoryTest, UsesEventsAgain) {

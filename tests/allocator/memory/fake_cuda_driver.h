@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
 #include <string>
 #include <vector>
@@ -21,7 +22,8 @@ namespace poolgrad::testing {
 class FakeCudaDriver : public CudaDriver {
  public:
   static constexpr std::size_t page = std::size_t{2} << 20;
-  enum class Failure { out_of_memory, error };
+  /// Of the device; of the host, where the text of an error was to be made.
+  enum class Failure { out_of_memory, error, no_text };
 
   explicit FakeCudaDriver(std::size_t capacity, std::size_t granularity = page)
       : capacity_(capacity), granularity_(granularity), file_(memfd_create("fake_cuda", 0)) {}
@@ -225,6 +227,7 @@ class FakeCudaDriver : public CudaDriver {
     calls_.emplace_back(name);
     if (countdown_ == 0 || --countdown_ != 0) return true;
     if (failure_ == Failure::error) throw CudaError("[" + std::string(name) + "] failed on request");
+    if (failure_ == Failure::no_text) throw std::bad_alloc();
     return false;
   }
   void known(const char* name, std::uint64_t event) {
