@@ -4,22 +4,19 @@
 
 #include <cxxabi.h>
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
-#include <unordered_map>
+#include <typeinfo>
 #include <utility>
-#include <vector>
 
-#include "allocator/base/fork.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/front/thread_cache.h"
+#include "allocator/private_pools.h"
 #include "allocator/trace/trace_file.h"
 
 namespace {
@@ -102,100 +99,7 @@ std::size_t checked_size(ssize_t size, const char* function) {
   return static_cast<std::size_t>(size);
 }
 
-bool operator==(const poolgrad_pool_id& a, const poolgrad_pool_id& b) {
-  return a.first == b.first && a.second == b.second;
-}
-
-// Pools that keep what was allocated for them: a graph that was recorded will use its addresses again and again. While
-// there are none, they cost one load.
-class PrivatePools {
- public:
-  using Filter = std::function<bool(void*)>;
-
-  void begin(CachingAllocator& pool, poolgrad_pool_id id, Filter filter) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    open_.push_back({&pool, id, std::move(filter)});
-    used_.store(true, std::memory_order_release);
-  }
-  void end(CachingAllocator& pool, poolgrad_pool_id id) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    std::erase_if(open_, [&](const Open& open) { return open.pool == &pool && open.id == id; });
-  }
-  void release(CachingAllocator& pool, poolgrad_pool_id id) {
-    std::vector<std::pair<void*, Block>> free;
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      std::erase_if(blocks_, [&](const auto& entry) {
-        const Block& block = entry.second;
-        if (block.pool != &pool || !(block.id == id)) return false;
-        if (!block.live) free.push_back(entry);
-        return true;
-      });
-      used_.store(!blocks_.empty() || !open_.empty(), std::memory_order_release);
-    }
-    for (const auto& [pointer, block] : free) pool.deallocate(pointer, block.bytes, block.alignment, block.stream);
-  }
-
-  void* allocate(CachingAllocator& pool, std::size_t bytes, std::size_t alignment, Stream stream) {
-    if (!used_.load(std::memory_order_acquire)) return pool.allocate(bytes, alignment, stream);
-    const std::lock_guard<std::mutex> lock(mutex_);
-    const auto open = std::ranges::find_if(open_, [&](const Open& candidate) {
-      return candidate.pool == &pool &&
-             (!candidate.filter || candidate.filter(reinterpret_cast<void*>(ThreadCaches::handle_of(stream))));
-    });
-    if (open == open_.end()) return pool.allocate(bytes, alignment, stream);
-    for (auto& [pointer, block] : blocks_) {
-      if (block.live || block.pool != &pool || !(block.id == open->id)) continue;
-      if (block.bytes != bytes || block.stream != stream) continue;
-      block.live = true;
-      return pointer;
-    }
-    void* pointer = pool.allocate(bytes, alignment, stream);
-    try {
-      blocks_.emplace(pointer, Block{&pool, open->id, bytes, alignment, stream, true});
-    } catch (...) {
-      pool.deallocate(pointer, bytes, alignment, stream);
-      throw;
-    }
-    return pointer;
-  }
-  void deallocate(CachingAllocator& pool, void* pointer, std::size_t bytes, std::size_t alignment, Stream stream) {
-    if (used_.load(std::memory_order_acquire)) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      const auto entry = blocks_.find(pointer);
-      if (entry != blocks_.end() && entry->second.pool == &pool && entry->second.live && entry->second.bytes == bytes) {
-        entry->second.live = false;
-        return;
-      }
-    }
-    pool.deallocate(pointer, bytes, alignment, stream);
-  }
-
- private:
-  struct Open {
-    CachingAllocator* pool;
-    poolgrad_pool_id id;
-    Filter filter;
-  };
-  struct Block {
-    CachingAllocator* pool;
-    poolgrad_pool_id id;
-    std::size_t bytes;
-    std::size_t alignment;
-    Stream stream;
-    bool live;
-  };
-
-  std::atomic<bool> used_ = false;
-  ForkMutex mutex_;  // held while a pool is used
-  std::vector<Open> open_;
-  std::unordered_map<void*, Block> blocks_;
-};
-
-PrivatePools& private_pools() {
-  static auto* instance = new PrivatePools;  // never destroyed, like the pools
-  return *instance;
-}
+PrivatePools::Id id_of(poolgrad_pool_id id) { return {id.first, id.second}; }
 
 void* allocate(int kind, ssize_t size, int index, void* stream) {
   const std::size_t bytes = checked_size(size, "allocate");
@@ -216,7 +120,8 @@ void* allocate_or_null(int kind, ssize_t size, int index, void* stream) noexcept
   return guarded(static_cast<void*>(nullptr), [&] { return allocate(kind, size, index, stream); });
 }
 
-// c10::OutOfMemoryError, made by PyTorch's own constructor where the program has loaded it. Returns if it has not.
+// c10::OutOfMemoryError, made where the program has loaded PyTorch. Returns if it has not. It is a c10::Error, whose
+// constructor is in libc10.so, with a table of functions of its own; not every version has its own constructor there.
 void throw_torch_out_of_memory(const std::string& text) {
   struct SourceLocation {
     const char* function;
@@ -225,23 +130,24 @@ void throw_torch_out_of_memory(const std::string& text) {
   };
   using Construct = void (*)(void* self, SourceLocation where, std::string what);
   using Destroy = void (*)(void* self);
-  void* library = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  void* library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);  // finds what is in libc10.so, too
   if (library == nullptr) return;
-  const auto construct = reinterpret_cast<Construct>(dlsym(
-      library, "_ZN3c1016OutOfMemoryErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
+  const auto construct_base = reinterpret_cast<Construct>(
+      dlsym(library, "_ZN3c105ErrorC2ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"));
   auto* type = static_cast<std::type_info*>(dlsym(library, "_ZTIN3c1016OutOfMemoryErrorE"));
-  // After its offset and its type, the first function of a table is the destructor.
   auto** table = static_cast<void**>(dlsym(library, "_ZTVN3c1016OutOfMemoryErrorE"));
-  if (construct == nullptr || type == nullptr || table == nullptr) return;
+  if (construct_base == nullptr || type == nullptr || table == nullptr) return;
+  void** functions = table + 2;  // after the object's offset and its type; the first is the destructor
   constexpr std::size_t large_enough = 1024;
   void* error = abi::__cxa_allocate_exception(large_enough);
   try {
-    construct(error, {"poolgrad_torch_malloc", __FILE__, __LINE__}, text);
+    construct_base(error, {"poolgrad_torch_malloc", __FILE__, __LINE__}, text);
   } catch (...) {
     abi::__cxa_free_exception(error);
     throw;
   }
-  abi::__cxa_throw(error, type, reinterpret_cast<Destroy>(table[2]));
+  *static_cast<void***>(error) = functions;
+  abi::__cxa_throw(error, type, reinterpret_cast<Destroy>(functions[0]));
 }
 
 // For functions that PyTorch calls: what went wrong is thrown.
@@ -312,8 +218,9 @@ void poolgrad_torch_memory_fraction(double fraction, int device) {
 }
 
 void poolgrad_torch_begin_pool(int device, poolgrad_pool_id id, void* filter) {
-  thrown_if_failed(done(
-      [&] { private_pools().begin(pool_of(POOLGRAD_CUDA, device), id, *static_cast<PrivatePools::Filter*>(filter)); }));
+  thrown_if_failed(done([&] {
+    private_pools().begin(pool_of(POOLGRAD_CUDA, device), id_of(id), *static_cast<PrivatePools::Filter*>(filter));
+  }));
 }
 
 void poolgrad_torch_end_pool(int device, poolgrad_pool_id id) {
@@ -328,16 +235,16 @@ int poolgrad_begin_pool(int kind, int index, poolgrad_pool_id id, int (*filter)(
   return done([&] {
     PrivatePools::Filter accepts;
     if (filter != nullptr) accepts = [=](void* stream) { return filter(stream, context) != 0; };
-    private_pools().begin(pool_of(kind, index), id, std::move(accepts));
+    private_pools().begin(pool_of(kind, index), id_of(id), std::move(accepts));
   });
 }
 
 int poolgrad_end_pool(int kind, int index, poolgrad_pool_id id) {
-  return done([&] { private_pools().end(pool_of(kind, index), id); });
+  return done([&] { private_pools().end(pool_of(kind, index), id_of(id)); });
 }
 
 int poolgrad_release_pool(int kind, int index, poolgrad_pool_id id) {
-  return done([&] { private_pools().release(pool_of(kind, index), id); });
+  return done([&] { private_pools().release(pool_of(kind, index), id_of(id)); });
 }
 
 int poolgrad_use(int kind, int index, void* pointer, void* stream) {

@@ -69,8 +69,7 @@ POOLGRAD_API int poolgrad_configure_sim(int device, size_t capacity);
 
 /* What PyTorch calls, see above; on CUDA pools. They throw std::runtime_error.
  *
- * `stream` uses the block too: after poolgrad_free() it is not reused before that work is done. Pointers of others are
- * left alone. */
+ * `stream` uses the block too, as by poolgrad_use(). Pointers of others are left alone. */
 POOLGRAD_API void poolgrad_torch_record_stream(void* pointer, void* stream);
 /* Returns the cached pages of all CUDA devices. */
 POOLGRAD_API void poolgrad_torch_empty_cache(void);
@@ -87,20 +86,27 @@ POOLGRAD_API void poolgrad_torch_release_pool(int device, struct poolgrad_pool_i
 
 /* The functions below name a device by kind (enum poolgrad_device_kind) and index. */
 
-/* `stream` uses the live block too: it is not reused before that work is done. */
+/* `stream` uses the live block too: once given back, it is not reused before what is queued there by then is done.
+ * poolgrad_order(the block's own stream, `stream`) ends the uses so far: what `stream` queues after that is waited for
+ * only if it is told of anew. */
 POOLGRAD_API int poolgrad_use(int kind, int index, void* pointer, void* stream);
-/* Work queued on `later` from now on waits for what is queued on `earlier` now. */
+/* Work queued on `later` from now on waits for what is queued on `earlier` now. An error while one of them is being
+ * recorded into a graph. */
 POOLGRAD_API int poolgrad_order(int kind, int index, void* later, void* earlier);
 /* The stream is about to be destroyed; its handle may come again for another. */
 POOLGRAD_API int poolgrad_stream_destroyed(int kind, int index, void* stream);
 
 /* From now on until poolgrad_end_pool(), what is allocated on streams that `filter` accepts (NULL: all) belongs to the
  * private pool `id`: when it is given back it is kept for that pool, for requests of exactly the same size on the same
- * stream, whatever work is queued, as a recorded graph that uses it again and again needs it. */
+ * stream, as a recorded graph needs it that uses its address again and again. What another stream uses too is reused
+ * behind that stream's work, as ever, and not while the stream is being recorded: a graph waits for nothing outside.
+ * `filter` may be called by several threads at once, until poolgrad_end_pool() returns. */
 POOLGRAD_API int poolgrad_begin_pool(int kind, int index, struct poolgrad_pool_id id,
                                      int (*filter)(void* stream, void* context), void* context);
 POOLGRAD_API int poolgrad_end_pool(int kind, int index, struct poolgrad_pool_id id);
-/* The private pool's blocks become ordinary ones; those in use when they are given back. */
+/* The counterpart of one poolgrad_begin_pool(), for the graph that was recorded then: its work is done, or what is
+ * queued next comes after it. With the last, the private pool's blocks become ordinary ones; those in use when they are
+ * given back. */
 POOLGRAD_API int poolgrad_release_pool(int kind, int index, struct poolgrad_pool_id id);
 
 /* Returns cached pages to the device until `bytes` (SIZE_MAX: all) are released; `released`, if not NULL, says how many

@@ -33,6 +33,10 @@ void CachingAllocator::use(void* pointer, Stream stream, Access access, std::sou
   pool_->use(pointer, ThreadCaches::named(stream), access, location);
 }
 
+bool CachingAllocator::hand_on(void* pointer, Stream stream) {
+  return pool_->hand_on(pointer, ThreadCaches::named(stream));
+}
+
 void CachingAllocator::order(Stream later, Stream earlier) {
   pool_->order(ThreadCaches::named(later), ThreadCaches::named(earlier));
 }

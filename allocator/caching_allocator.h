@@ -150,10 +150,15 @@ class CachingAllocator {
   /// rest back. False, changing nothing, if there is no room. deallocate() then takes `wanted`.
   bool expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream);
 
-  /// `stream` uses the live block too, beside the stream it was allocated on: it is not reused before both are done. A
-  /// race detector hears of it.
+  /// `stream` uses the live block too, beside the stream it was allocated on: once given back, it is not reused before
+  /// what is queued on both by then is done. order(its own stream, `stream`) ends the uses so far, and what `stream`
+  /// queues after that is waited for only if it is told of anew. A race detector hears of it.
   void use(void* pointer, Stream stream, Access access = Access::reads,
            std::source_location location = std::source_location::current());
+  /// The live block is `stream`'s from now on, as if it had been given back and was handed out anew: what is queued on
+  /// the stream from now on waits for what is queued now where use() has told of, and on the block's former stream.
+  /// False, with the block as it was, where the device refuses to wait, as for a stream that is being recorded.
+  bool hand_on(void* pointer, Stream stream);
   /// Work queued on `later` from now on waits for what is queued on `earlier` now. Through this the pool learns which
   /// streams may take each other's blocks without waiting.
   void order(Stream later, Stream earlier);

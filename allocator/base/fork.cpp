@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <new>
+#include <variant>
 #include <vector>
 
 #include "allocator/base/owner_flag.h"
@@ -14,17 +15,25 @@ namespace {
 
 /// In the order in which they were made.
 struct ForkMutexes {
+  using Any = std::variant<std::mutex*, std::shared_mutex*>;
   std::mutex mutex;
-  std::vector<ForkMutex*> all;
+  std::vector<Any> all;
 };
 ForkMutexes& fork_mutexes() {
   static auto* const mutexes = new ForkMutexes;  // outlives every one of them
   return *mutexes;
 }
 
+// In the child this thread has another id, and glibc took it for a reader, not for the owner: a lock as new.
+void unlock(std::shared_mutex& mutex, bool in_child) {
+  mutex.unlock();
+  if (in_child) ::new (static_cast<void*>(&mutex)) std::shared_mutex;
+}
+void unlock(std::mutex& mutex, bool) { mutex.unlock(); }
+
 void before_fork() {
   fork_mutexes().mutex.lock();
-  for (ForkMutex* mutex : fork_mutexes().all) mutex->lock();
+  for (const auto& any : fork_mutexes().all) std::visit([](auto* mutex) { mutex->lock(); }, any);
   registry_mutex().lock();
   ThreadCaches::hold_still();
   scopes_mutex().lock();
@@ -33,12 +42,10 @@ void before_fork() {
 
 void after_fork(bool in_child) {
   places_mutex().unlock();
-  scopes_mutex().unlock();
-  // In the child this thread has another id, and glibc took it for a reader, not for the owner: a lock as new.
-  if (in_child) ::new (static_cast<void*>(&scopes_mutex())) std::shared_mutex;
+  unlock(scopes_mutex(), in_child);
   ThreadCaches::go_on(in_child);
   registry_mutex().unlock();
-  for (ForkMutex* mutex : fork_mutexes().all) mutex->unlock();
+  for (const auto& any : fork_mutexes().all) std::visit([&](auto* mutex) { unlock(*mutex, in_child); }, any);
   fork_mutexes().mutex.unlock();
 }
 
@@ -49,16 +56,21 @@ void in_child() {
 
 }  // namespace
 
-ForkMutex::ForkMutex() {
+template <class Mutex>
+HeldOverForks<Mutex>::HeldOverForks() {
   hold_pools_still_over_forks();
   const std::lock_guard lock(fork_mutexes().mutex);
-  fork_mutexes().all.push_back(this);
+  fork_mutexes().all.push_back(static_cast<Mutex*>(this));
 }
 
-ForkMutex::~ForkMutex() {
+template <class Mutex>
+HeldOverForks<Mutex>::~HeldOverForks() {
   const std::lock_guard lock(fork_mutexes().mutex);
-  std::erase(fork_mutexes().all, this);
+  std::erase(fork_mutexes().all, ForkMutexes::Any(static_cast<Mutex*>(this)));
 }
+
+template class HeldOverForks<std::mutex>;
+template class HeldOverForks<std::shared_mutex>;
 
 void hold_pools_still_over_forks() {
   static const int installed = pthread_atfork(

@@ -14,11 +14,14 @@ void hold_pools_still_over_forks();
 
 /// A mutex that pools know nothing of and that nobody holds while the process forks: what it guards is whole in the
 /// child. Whoever holds it may use pools; of two that one thread holds, the older is to be locked first.
-class ForkMutex : public std::mutex {
+template <class Mutex>
+class HeldOverForks : public Mutex {
  public:
-  ForkMutex();
-  ~ForkMutex();
+  HeldOverForks();
+  ~HeldOverForks();
 };
+using ForkMutex = HeldOverForks<std::mutex>;
+using ForkSharedMutex = HeldOverForks<std::shared_mutex>;
 
 /// Of the whole process, in the order in which they are taken.
 std::mutex& registry_mutex();

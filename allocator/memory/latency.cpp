@@ -59,16 +59,16 @@ std::string key_list() {
   return list;
 }
 
-double nanoseconds(const std::string& word, const std::string& path, std::size_t line) {
+double nanoseconds(const std::string& text, const std::string& path, std::size_t line) {
   std::size_t used = 0;
   double value = -1;
   try {
-    value = std::stod(word, &used);
+    value = std::stod(text, &used);
   } catch (const std::exception&) {
     used = 0;
   }
-  if (used == 0 || used != word.size() || !(value >= 0 && value <= longest)) {
-    fail(path, line, "nanoseconds from 0 to 1e12 expected, got " + shown(word));
+  if (used == 0 || used != text.size() || !(value >= 0 && value <= longest)) {
+    fail(path, line, "nanoseconds from 0 to 1e12 expected, got " + shown(text));
   }
   return value;
 }

@@ -43,7 +43,7 @@ PoolSettings::PoolSettings(DeviceMemory& memory, const AllocatorConfig& wanted)
   }
 }
 
-void PoolSettings::die(const char* what, const void* pointer, const std::string& detail) const noexcept {
+void die_of_misuse(const char* what, const void* pointer, Device device, const std::string& detail) noexcept {
   std::fprintf(stderr, "[deallocate] %s %p on %s: %s\n", what, pointer, to_string(device).c_str(), detail.c_str());
   std::abort();
 }

@@ -18,6 +18,10 @@
 
 namespace poolgrad {
 
+/// The program has misused `pointer`, and memory is already corrupt: says so and ends it.
+[[noreturn]] void die_of_misuse(const char* what, const void* pointer, Device device,
+                                const std::string& detail) noexcept;
+
 /// What never changes.
 struct PoolSettings {
   PoolSettings(DeviceMemory& memory, const AllocatorConfig& config);
@@ -25,8 +29,9 @@ struct PoolSettings {
   std::size_t rounded(std::size_t bytes) const { return round_up(bytes != 0 ? bytes : 1, granule); }
   /// The calling thread's cache of the pool, if it has one.
   ThreadCache* own_cache() const noexcept { return ThreadCaches::known(id, place); }
-  /// The program has misused `pointer`, and memory is already corrupt: says so and ends it.
-  [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept;
+  [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept {
+    die_of_misuse(what, pointer, device, detail);
+  }
 
   const std::uint64_t id;        // never the same for two pools
   std::size_t place = SIZE_MAX;  // never the same for two pools at the same time, and small; known once the pool is

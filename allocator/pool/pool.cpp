@@ -342,6 +342,19 @@ void Pool::use(void* pointer, Stream stream, Access access, std::source_location
   if (settings().races) memory().touch(pointer, bytes, stream, location, access);
 }
 
+bool Pool::hand_on(void* pointer, Stream stream) {
+  check_stream("hand_on", stream);
+  PoolLock lock(ground_.mutex);
+  Block* block = arenas_.unpacked(pointer);
+  if (block == nullptr) {
+    throw ValueError("[hand_on] not the start of a live block of the pool of " + to_string(settings().device));
+  }
+  ledger_.revive(stream);
+  if (block->stream == stream.id && !block->used_elsewhere) return true;
+  front_.disturb();
+  return ledger_.hand_on(lock, plan_.leave(block), stream);
+}
+
 void Pool::order(Stream later, Stream earlier) {
   check_stream("order", later);
   check_stream("order", earlier);

@@ -58,6 +58,7 @@ class Pool {
   std::size_t budget();
   void begin_step();
   void use(void* pointer, Stream stream, Access access, std::source_location location);
+  bool hand_on(void* pointer, Stream stream);
   void order(Stream later, Stream earlier);
   void stream_destroyed(Stream stream);
   /// As new: no memory held, all counters zero. Returns false, changing nothing, while memory is live.

@@ -343,6 +343,17 @@ void StreamLedger::use(Block* block, Stream stream) {
   ground_.recorder.record_block(TraceKind::stream_use, *block, now(stream.id));
 }
 
+bool StreamLedger::hand_on(PoolLock& lock, Block* block, Stream stream) {
+  std::vector<Stamp> stamps{now(block->stream)};
+  for (const Stamp& use : uses_[block]) stamps.push_back(now(use.stream));
+  block->used_elsewhere = true;  // so that it stays the block that it is while the lock is given up
+  if (!settle(lock, stream.id, stamps)) return false;
+  uses_.erase(block);
+  block->used_elsewhere = false;
+  block->stream = stream.id;
+  return true;
+}
+
 void StreamLedger::order(PoolLock& lock, Stream later, Stream earlier) {
   order_.revive(later.id);
   order_.revive(earlier.id);

@@ -69,8 +69,9 @@ class StreamLedger {
   std::size_t take_from_other_streams(PoolLock& lock, Need& need, Arena& arena);
   std::size_t take_across_streams(PoolLock& lock, Need& need, Arena& arena);
 
-  /// See CachingAllocator. use() is for a block that lies in no plan.
+  /// See CachingAllocator. use() and hand_on() are for a block that lies in no plan.
   void use(Block* block, Stream stream);
+  bool hand_on(PoolLock& lock, Block* block, Stream stream);
   void order(PoolLock& lock, Stream later, Stream earlier);
   /// `quietly` calls the function that it is given while no magazine has a block of the stream, nor gets one.
   using Quietly = std::function<void(const std::function<void()>& rename)>;

@@ -221,6 +221,35 @@ TEST_F(CInterface, KeepsThePrivatePoolsOfGraphs) {
   EXPECT_EQ(statistics(POOLGRAD_SIM, 9)["allocation.all.current"], 3);
 }
 
+TEST_F(CInterface, LetsNobodyWaitWhomNoPrivatePoolTakes) {
+  const poolgrad_pool_id graph{0, 9};
+  struct Filter {
+    std::atomic<bool> inside = false, goes_on = false;
+    static int accepts(void* stream, void* context) {
+      if (stream == nullptr) return 0;
+      auto& self = *static_cast<Filter*>(context);
+      self.inside = true;
+      while (!self.goes_on) std::this_thread::yield();
+      return 1;
+    }
+  } filter;
+  ASSERT_EQ(CALL(poolgrad_begin_pool)(POOLGRAD_SIM, 10, graph, Filter::accepts, &filter), 0) << last_error();
+  std::thread taken([&] { CALL(poolgrad_sim_malloc)(5000, 10, &filter); });
+  while (!filter.inside) std::this_thread::yield();
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    CALL(poolgrad_sim_free)(CALL(poolgrad_sim_malloc)(5000, 10, nullptr), 5000, 10, nullptr);
+    done = true;
+  });
+  for (int waited = 0; waited < 3000 && !done; ++waited) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  EXPECT_TRUE(done) << "it waits for a call of another stream's";
+  filter.goes_on = true;
+  taken.join();
+  other.join();
+  EXPECT_EQ(CALL(poolgrad_end_pool)(POOLGRAD_SIM, 10, graph), 0);
+  EXPECT_EQ(CALL(poolgrad_release_pool)(POOLGRAD_SIM, 10, graph), 0);
+}
+
 TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside) {
   const poolgrad_pool_id graph{0, 8};
   struct Filter {
@@ -254,7 +283,9 @@ TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside)
     void* again = allocate(5000, 0, nullptr);
     const bool kept = again == block;
     release(again, 5000, 0, nullptr);
-    _exit(kept && CALL(poolgrad_release_pool)(POOLGRAD_CPU, 0, graph) == 0 ? 0 : 1);
+    const bool over = CALL(poolgrad_end_pool)(POOLGRAD_CPU, 0, graph) == 0 &&
+                      CALL(poolgrad_release_pool)(POOLGRAD_CPU, 0, graph) == 0;
+    _exit(kept && over ? 0 : 1);
   }
   int status = 0;
   pid_t ended = 0;
@@ -341,6 +372,18 @@ TEST_F(CInterface, ServesManyThreads) {
 TEST_F(CInterface, EndsTheProgramOnAWrongFree) {
   int local = 0;
   EXPECT_DEATH(CALL(poolgrad_host_free)(&local, 4, 0, nullptr), "foreign pointer");
+}
+
+TEST_F(CInterface, EndsTheProgramOnAWrongFreeOfAPrivateBlock) {
+  const poolgrad_pool_id graph{0, 10};
+  ASSERT_EQ(CALL(poolgrad_begin_pool)(POOLGRAD_SIM, 11, graph, nullptr, nullptr), 0) << last_error();
+  const auto release = CALL(poolgrad_sim_free);
+  void* block = CALL(poolgrad_sim_malloc)(5000, 11, nullptr);
+  EXPECT_DEATH(release(block, 5001, 11, nullptr), "wrong size for .* on sim:11: it has 5000 bytes, not 5001");
+  release(block, 5000, 11, nullptr);
+  EXPECT_DEATH(release(block, 5000, 11, nullptr), "double free of .* on sim:11: the private pool");
+  EXPECT_EQ(CALL(poolgrad_end_pool)(POOLGRAD_SIM, 11, graph), 0);
+  EXPECT_EQ(CALL(poolgrad_release_pool)(POOLGRAD_SIM, 11, graph), 0);
 }
 
 }  // namespace

@@ -177,6 +177,30 @@ TEST_P(StreamOrderTest, TakesAUseThatTheOwnerHasWaitedForAsOver) {
   EXPECT_EQ(device_->waits(), 1u);
 }
 
+TEST_P(StreamOrderTest, HandsALiveBlockOnBehindAllThatUseIt) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1))) << "to its own stream";
+  EXPECT_EQ(pool_->statistics().events_recorded, 0u);
+  pool_->use(block, stream_of(*pool_, 2));
+  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1)));
+  EXPECT_EQ(device_->waits(), 1u);
+  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 3)));
+  EXPECT_EQ(device_->waits(), 2u) << "for stream 1, which has waited for stream 2";
+  deallocate(*pool_, block, page, 3);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, 0u) << "stream 3's own";
+  EXPECT_THROW(pool_->hand_on(block, stream_of(*pool_, 3)), ValueError);
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamOrderTest, HandsABlockOfADestroyedStreamOnToTheNewOneOfItsName) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->stream_destroyed(stream_of(*pool_, 1));
+  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 1)));
+  EXPECT_EQ(device_->waits(), 1u);
+  deallocate(*pool_, block, page, 1);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+}
+
 // Does something when an event has been recorded, and knows which streams exist.
 class HookedMemory : public MemoryAdaptor {
  public:

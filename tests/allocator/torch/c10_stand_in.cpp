@@ -9,13 +9,12 @@ namespace {
 std::atomic<int> errors = 0;
 }
 
-OutOfMemoryError::OutOfMemoryError(SourceLocation where, std::string what)
-    : function_(where.function), what_(std::move(what)) {
-  ++errors;
-}
+Error::Error(SourceLocation where, std::string what) : function_(where.function), what_(std::move(what)) { ++errors; }
 
-OutOfMemoryError::~OutOfMemoryError() { --errors; }
+Error::~Error() { --errors; }
 
-int OutOfMemoryError::alive() { return errors; }
+const char* Error::what() const noexcept { return what_.c_str(); }
+
+int Error::alive() { return errors; }
 
 }  // namespace c10

@@ -1,4 +1,4 @@
-// What the C interface looks for in PyTorch's libc10.so, as a library of the same name has it in tests.
+// What the C interface looks for in PyTorch's libraries, as libraries of the same names have it in tests.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ struct SourceLocation {
   std::uint32_t line;
 };
 
-class OutOfMemoryError : public std::exception {
+/// In libc10.so.
+class Error : public std::exception {
  public:
-  OutOfMemoryError(SourceLocation where, std::string what);
-  OutOfMemoryError(const OutOfMemoryError&) = delete;
-  ~OutOfMemoryError() override;
+  Error(SourceLocation where, std::string what);
+  Error(const Error&) = delete;
+  ~Error() override;
 
-  const char* what() const noexcept override { return what_.c_str(); }
+  const char* what() const noexcept override;
   const char* function() const { return function_.c_str(); }
   /// Errors that live now.
   static int alive();
@@ -27,5 +28,13 @@ class OutOfMemoryError : public std::exception {
  private:
   std::string function_, what_;
 };
+
+/// As PyTorch has it: in no library but those that throw or catch it, and without a constructor that others can find.
+class OutOfMemoryError : public Error {
+  using Error::Error;
+};
+
+/// In libc10_cuda.so, which throws it.
+void throw_out_of_memory();
 
 }  // namespace c10

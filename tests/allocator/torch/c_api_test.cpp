@@ -7,8 +7,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <typeinfo>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/emulation/device.h"
@@ -107,12 +109,14 @@ TEST_F(TorchInterface, MakesAPartOfTheMemoryTheBudget) {
 }
 
 TEST_F(TorchInterface, ThrowsTheErrorOfTheLibraryThatIsLoadedWhereMemoryIsOut) {
+  ASSERT_THROW(c10::throw_out_of_memory(), c10::OutOfMemoryError);
   ASSERT_EQ(c10::OutOfMemoryError::alive(), 0);
   try {
     poolgrad_torch_malloc(2 * capacity, 0, nullptr);
     FAIL() << "there is not so much";
   } catch (const c10::OutOfMemoryError& error) {
     EXPECT_EQ(c10::OutOfMemoryError::alive(), 1);
+    EXPECT_EQ(typeid(error), typeid(c10::OutOfMemoryError)) << "not its base, with whose constructor it was made";
     EXPECT_THAT(error.what(), StartsWith("[allocate] out of memory on cuda:0: 128.00 MiB"));
     EXPECT_EQ(std::string(error.what()), poolgrad_last_error());
     EXPECT_STREQ(error.function(), "poolgrad_torch_malloc");
@@ -151,6 +155,101 @@ TEST_F(TorchInterface, KeepsWhatAGraphWasRecordedWithInAPoolOfItsOwn) {
   release(outside, 2);
   release(later, 1);
   EXPECT_THROW(poolgrad_torch_begin_pool(9, graph, &filter), std::runtime_error);
+}
+
+/// A private pool for what is allocated on any stream.
+void begin_pool(poolgrad_pool_id id) {
+  std::function<bool(void*)> all;
+  poolgrad_torch_begin_pool(0, id, &all);
+}
+
+TEST_F(TorchInterface, ReusesNoBlockOfAPrivatePoolBeforeOtherStreamsAreDone) {
+  for (const bool recorded : {true, false}) {
+    SCOPED_TRACE(recorded ? "recorded" : "given back on the other stream");
+    const poolgrad_pool_id pool{0, 1};
+    begin_pool(pool);
+    emulation::Device& device = emulation::device(0);
+    void* block = poolgrad_torch_malloc(4 * MiB, 0, stream(1));
+    const auto busy = device.hold(2);
+    std::string done;
+    device.enqueue("read", 2, [&] { done += "read "; });
+    if (recorded) poolgrad_torch_record_stream(block, stream(2));
+    poolgrad_free(block, 4 * MiB, 0, stream(recorded ? 1 : 2));
+    void* next = poolgrad_torch_malloc(4 * MiB, 0, stream(1));
+    EXPECT_EQ(next, block) << "at once, for what is queued from now on";
+    device.enqueue("write", 1, [&] { done += "write "; });
+    EXPECT_THROW(device.synchronize(1), CudaError) << "it waits for stream 2, which is held";
+    device.let_go(*busy);
+    for (const std::uint64_t id : {1u, 2u}) device.synchronize(id);
+    EXPECT_EQ(done, "read write ");
+    poolgrad_free(next, 4 * MiB, 0, stream(1));
+    poolgrad_torch_end_pool(0, pool);
+    poolgrad_torch_release_pool(0, pool);
+  }
+}
+
+/// What is queued on stream 1, and on stream 2 which waits for it, is recorded by another than the pools' owner.
+class ForeignRecording {
+ public:
+  ForeignRecording() {
+    driver_->begin_capture(1);
+    join(2, 1);
+  }
+  /// Throws where a rule was broken.
+  void finish() {
+    join(1, 2);
+    driver_->graph_destroy(driver_->end_capture(1));
+  }
+
+ private:
+  void join(std::uint64_t later, std::uint64_t earlier) {
+    const std::uint64_t event = driver_->event_create();
+    driver_->event_record(event, earlier);
+    driver_->stream_wait(later, event);
+  }
+
+  const std::unique_ptr<CudaDriver> driver_ = emulation::device(0).driver();
+};
+
+TEST_F(TorchInterface, WaitsForNothingWhileAGraphIsRecorded) {
+  const poolgrad_pool_id graph{0, 2};
+  const auto allocate = [](std::uintptr_t id) { return poolgrad_torch_malloc(4 * MiB, 0, stream(id)); };
+  const auto release = [](void* block, std::uintptr_t id) { poolgrad_free(block, 4 * MiB, 0, stream(id)); };
+  void* elsewhere = allocate(3);
+  release(elsewhere, 3);
+  begin_pool(graph);
+  ForeignRecording recording;
+  void* shared = allocate(1);
+  EXPECT_NE(shared, elsewhere) << "the work of stream 3 is not recorded";
+  poolgrad_torch_record_stream(shared, stream(2));
+  release(shared, 1);
+  void* own = allocate(1);
+  EXPECT_NE(own, shared) << "what stream 2 uses is not reused";
+  release(own, 1);
+  EXPECT_EQ(allocate(1), own);
+  EXPECT_EQ(poolgrad_order(POOLGRAD_CUDA, 0, stream(1), stream(3)), -1);
+  EXPECT_NO_THROW(recording.finish());
+  EXPECT_EQ(allocate(1), shared) << "afterwards it is, behind the work of stream 2";
+  for (void* block : {own, shared}) release(block, 1);
+  poolgrad_torch_end_pool(0, graph);
+  poolgrad_torch_release_pool(0, graph);
+}
+
+TEST_F(TorchInterface, KeepsAPoolForAsLongAsOneOfItsGraphs) {
+  const poolgrad_pool_id graphs{0, 3};
+  void* block = nullptr;
+  for (int graph = 0; graph < 2; ++graph) {
+    begin_pool(graphs);
+    block = poolgrad_torch_malloc(4 * MiB, 0, stream(1));
+    poolgrad_free(block, 4 * MiB, 0, stream(1));
+    poolgrad_torch_end_pool(0, graphs);
+  }
+  poolgrad_torch_release_pool(0, graphs);
+  void* other = poolgrad_torch_malloc(4 * MiB, 0, stream(1));
+  EXPECT_NE(other, block) << "the second graph still writes there";
+  poolgrad_torch_release_pool(0, graphs);
+  EXPECT_EQ(poolgrad_torch_malloc(4 * MiB, 0, stream(1)), block);
+  for (void* mine : {block, other}) poolgrad_free(mine, 4 * MiB, 0, stream(1));
 }
 
 }  // namespace
