@@ -449,17 +449,6 @@ TEST_F(Train, StopsCleanlyAtCtrlC) {
   EXPECT_TRUE(load_safetensors(options_.save).contains("model.head.weight"));
 }
 
-TEST_F(Train, RefusesAFileThatItCouldNotWriteBeforeTheFirstStep) {
-  for (std::string TrainOptions::*const file : {&TrainOptions::save, &TrainOptions::json, &TrainOptions::csv}) {
-    TrainOptions options = options_;
-    options.*file = folder_.file("nowhere/file");
-    std::ostringstream out;
-    EXPECT_EQ(error_of<FileError>([&] { train(options, out); }),
-              "[train] cannot write " + options.*file + ": No such file or directory");
-    EXPECT_THAT(out.str(), Not(HasSubstr("step 1")));
-  }
-}
-
 TEST_F(Train, AsksASimulatedDeviceForTheSameMemory) {
   const TrainResult real = run();
   options_.device = "sim:1GiB";

@@ -1,4 +1,5 @@
-// What a run reads: tokens of several bytes, and texts with weights; on every device and in every program.
+// What a run reads: tokens of several bytes, and texts with weights; on every device and in every program. And what it
+// could not write.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -208,6 +209,15 @@ TEST_F(TrainText, APlanOfTokensIsToTheByteWhatTheRunReserves) {
   ASSERT_FALSE(simulated.contains("error")) << simulated;
   for (const char* name : {"peak_live_bytes", "peak_reserved_bytes", "bytes_by_category", "allocation_hash"})
     EXPECT_EQ(simulated[name], real[name]) << name;
+}
+
+TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
+  for (std::string TrainOptions::*const file : {&TrainOptions::save, &TrainOptions::json, &TrainOptions::csv}) {
+    TrainOptions options = options_;
+    options.*file = folder_.file("nowhere/file");
+    EXPECT_EQ(refusal<FileError>(options), "[train] cannot write " + options.*file + ": No such file or directory");
+    EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step 1")));
+  }
 }
 
 }  // namespace
