@@ -6,7 +6,7 @@ shift
 "$@" 2>"$object.said"
 status=$?
 report='^ptxas info\|^ *[0-9]* bytes stack frame'
-grep "$report" "$object.said" >"$object.ptxas"
+grep "$report\|^ptxas warning" "$object.said" >"$object.ptxas"
 grep -v "$report" "$object.said" >&2
 rm -f "$object.said"
 exit $status

@@ -30,7 +30,7 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
   for (std::int64_t n = blockIdx.x; n < items; n += gridDim.x) {
     const TileItems::Item item = call.items.at(program, n);
     if (!item.exists) continue;
-    const Progression tile = program.tile[item.tile];
+    const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
     if (tile.count == 0) continue;
     const std::int64_t kv_head = item.head / call.group, scheduled = call.items.first_head + item.head;
     const bool works = at.first_row < tile.count;

@@ -30,7 +30,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   for (std::int64_t n = blockIdx.x; n < items; n += gridDim.x) {
     const TileItems::Item item = call.items.at(program, n);
     if (!item.exists) continue;
-    const Progression tile = program.tile[item.tile];
+    const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
     if (tile.count == 0) continue;
     const std::int64_t kv_head = item.head / call.group;
     const bool works = at.first_row < tile.count;

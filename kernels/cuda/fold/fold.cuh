@@ -223,7 +223,8 @@ __global__ __launch_bounds__(fold_threads, 4) void fold_columns(const __grid_con
   for (std::int64_t item = blockIdx.x; item < items; item += gridDim.x) {
     const std::int64_t at = item / blocks, outer = at / chunks.count, chunk = at - outer * chunks.count;
     const std::int64_t column_of_block = (item - at * blocks) * width;
-    const std::int64_t column = column_of_block + side * wide<T>, left = x.inner - column;
+    const std::int64_t column = column_of_block + side * wide<T>;
+    const int left = x.inner - column < wide<T> ? static_cast<int>(x.inner - column) : wide<T>;
     Part parts[wide<T>];
     POOLGRAD_UNROLL
     for (int e = 0; e < wide<T>; ++e) parts[e] = Fold::identity();

@@ -2,23 +2,30 @@
 """Holds every kernel to what ptxas said of it when the table was written: no stack, no spills, no more registers.
 
 usage: device_code_report.py --sources FOLDER --table FILE --nvcc VERSION [--write] OBJECT...
+       device_code_report.py --sources FOLDER --compile NVCC --architecture sm_80
 
 Beside each object lies OBJECT.ptxas, what `ptxas -v` said (cmake/keep_ptxas_report.sh). Every .cu file below FOLDER must
-have an object. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take
-more. Another version of nvcc gives out registers in another way, and may name instances otherwise: where the table is of
+have an object. Where ptxas says that it has serialised wgmma or ignored setmaxnreg (C7508, C7510 to C7515), that is a
+fault. The table has a row for each kernel; --write writes it anew, and a change shows which kernels now take more.
+Another version of nvcc gives out registers in another way, and may name instances otherwise: where the table is of
 another one (or of another architecture), kernels are only held to no stack and no spills, and the output says so.
+
+--compile compiles every .cu file for an architecture of which the build has only PTX, so that ptxas has said nothing of
+it, and holds the kernels to no stack and no spills.
 """
 import argparse
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 from typing import NamedTuple
 
 ENTRY = re.compile(r"ptxas info\s*: Compiling entry function '(\w+)' for '(\w+)'")
 FUNCTION = re.compile(r"ptxas info\s*: Function properties for (\w+)")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"ptxas info\s*: Used (\d+) registers")
+LOST = re.compile(r"ptxas \w+\s*: (\(C75(?:08|1[0-5])\).*)")
 HEAD = ("# What ptxas says of every kernel. Written by the target device_code_table, held to by the test\n"
         "# DeviceCode.TakesNoMoreThanItsTable (tests/kernels/cuda/device_code_report.py).\n")
 
@@ -48,6 +55,11 @@ def read_report(text):
     return found
 
 
+def read_lost(text):
+    """What ptxas says of the asynchronous products that it has made synchronous."""
+    return [match.group(1) for line in text.splitlines() if (match := LOST.match(line))]
+
+
 def without_arguments(name):
     """Less the arguments of a function, which its template arguments tell again."""
     depth = 0
@@ -73,23 +85,51 @@ def readable(mangled):
 
 
 def read_objects(sources, objects):
-    """architecture -> (file, kernel) -> Taken; and sentences about files that are not compiled."""
-    kernels, missing = {}, []
+    """architecture -> (file, kernel) -> Taken; and sentences about files that are not compiled, or not as written."""
+    kernels, faults = {}, []
     left = list(objects)
     for source in sorted(sources.rglob("*.cu")):
         file = source.relative_to(sources).as_posix()
         of_file = [o for o in left if o.endswith("/" + file + ".o")]
         if not of_file:
-            missing.append(f"{file} is not compiled: it is not among POOLGRAD_CUDA_SOURCES")
+            faults.append(f"{file} is not compiled: it is not among POOLGRAD_CUDA_SOURCES")
             continue
         shortest = min(of_file, key=len)
         left.remove(shortest)
-        for architecture, functions in read_report(pathlib.Path(shortest + ".ptxas").read_text()).items():
-            names, own = readable(list(functions)), kernels.setdefault(architecture, {})
-            for mangled, taken in functions.items():
-                key = (file, names[mangled])
-                own[(file, mangled) if key in own else key] = taken  # two names that read alike
-    return kernels, missing
+        text = pathlib.Path(shortest + ".ptxas").read_text()
+        faults += [f"{file}: {line}" for line in read_lost(text)]
+        add_report(kernels, file, text)
+    return kernels, faults
+
+
+def add_report(kernels, file, text):
+    for architecture, functions in read_report(text).items():
+        names, own = readable(list(functions)), kernels.setdefault(architecture, {})
+        for mangled, taken in functions.items():
+            key = (file, names[mangled])
+            own[(file, mangled) if key in own else key] = taken  # two names that read alike
+
+
+def compile_sources(sources, nvcc, architecture):
+    """As read_objects(), of what is compiled now, for one architecture."""
+    kernels, faults = {}, []
+    with tempfile.TemporaryDirectory() as folder:
+        for source in sorted(sources.rglob("*.cu")):
+            file = source.relative_to(sources).as_posix()
+            command = [nvcc, "-std=c++20", "-O3", "-DNDEBUG", "--expt-relaxed-constexpr", "-Xptxas=-v", "-cubin",
+                       "-gencode", f"arch={architecture.replace('sm_', 'compute_')},code={architecture}",
+                       "-I" + str(sources.parents[1]), "-o", folder + "/cubin", str(source)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+            if done.returncode:
+                faults.append(f"{file} does not compile:\n{done.stdout}")
+            add_report(kernels, file, done.stdout)
+    return kernels, faults
+
+
+def with_memory(kernels):
+    """Sentences about kernels with a stack or spills."""
+    return [f"{file}: {name} has a stack of {taken.stack} bytes and {taken.spills} bytes of spills"
+            for (file, name), taken in sorted(kernels.items()) if taken.stack or taken.spills]
 
 
 def read_table(text):
@@ -125,8 +165,7 @@ def findings(version, kernels, table):
     of_nvcc, of_architecture, rows = table
     faults, notes = [], []
     for architecture, own in sorted(kernels.items()):
-        bad = [f"{file}: {name} has a stack of {taken.stack} bytes and {taken.spills} bytes of spills"
-               for (file, name), taken in sorted(own.items()) if taken.stack or taken.spills]
+        bad = with_memory(own)
         own = {key: taken for key, taken in own.items() if taken.registers}
         if architecture != of_architecture:
             notes.append(f"{architecture}: {len(own)} kernels, {len(bad)} with a stack or spills, which the table, of "
@@ -158,20 +197,28 @@ def findings(version, kernels, table):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--sources", type=pathlib.Path, required=True)
-    parser.add_argument("--table", type=pathlib.Path, required=True)
-    parser.add_argument("--nvcc", required=True)
-    parser.add_argument("--architecture", default="sm_90a", help="of the table that is written")
+    parser.add_argument("--table", type=pathlib.Path)
+    parser.add_argument("--nvcc", default="", help="its version")
+    parser.add_argument("--architecture", default="sm_90a", help="of the table that is written, or to compile for")
     parser.add_argument("--write", action="store_true")
-    parser.add_argument("objects", nargs="+")
+    parser.add_argument("--compile", metavar="NVCC")
+    parser.add_argument("objects", nargs="*")
     given = parser.parse_args()
-    version = ".".join(given.nvcc.split(".")[:2])
-    kernels, missing = read_objects(given.sources, given.objects)
-    if given.write:
-        given.table.write_text(written_table(version, given.architecture, kernels[given.architecture]))
-    faults, notes = findings(version, kernels, read_table(given.table.read_text()))
-    for line in notes + missing + faults:
+    if given.compile:
+        kernels, faults = compile_sources(given.sources, given.compile, given.architecture)
+        own = kernels.get(given.architecture, {})
+        notes = [f"{given.architecture}: {sum(taken.registers > 0 for taken in own.values())} kernels"]
+        faults += with_memory(own)
+    else:
+        version = ".".join(given.nvcc.split(".")[:2])
+        kernels, lost = read_objects(given.sources, given.objects)
+        if given.write:
+            given.table.write_text(written_table(version, given.architecture, kernels[given.architecture]))
+        faults, notes = findings(version, kernels, read_table(given.table.read_text()))
+        faults = lost + faults
+    for line in notes + faults:
         print(line)
-    return 1 if faults or missing else 0
+    return 1 if faults else 0
 
 
 if __name__ == "__main__":

@@ -110,5 +110,30 @@ class DeviceCodeReport(unittest.TestCase):
         self.assertIn("nothing was compiled for sm_90a, which the table is for\n", self.fault())
 
 
+    def test_products_that_ptxas_has_serialised_fail_by_file(self):
+        for code in ("C7508", "C7510", "C7515"):
+            self.report("rows/copy.cu", said(COPY, 20) + f"ptxas info    : ({code}) Potential Performance Loss: wgmma\n")
+            self.assertIn(f"rows/copy.cu: ({code}) Potential Performance Loss: wgmma\n", self.fault())
+        self.report("rows/copy.cu", said(COPY, 20) + "ptxas info    : (C7509) is another thing\n")
+        self.assertEqual(self.run_script()[0], 0)
+
+    def compiled(self, said_of_copy):
+        """The status and output for sm_80, with an nvcc that says what is said here."""
+        nvcc, said_of_add = self.root / "nvcc", said(ADD.format("3313e3a1"), 42, architecture="sm_80")
+        nvcc.write_text(f"#!/bin/sh\ncase $* in\n*rows/copy.cu) printf '%s' \"{said_of_copy}\" ;;\n"
+                        f"*arch=compute_80,code=sm_80*binary.cu) printf '%s' \"{said_of_add}\" ;;\n"
+                        "*) exit 1 ;;\nesac\n")
+        nvcc.chmod(0o755)
+        done = subprocess.run([sys.executable, SCRIPT, "--sources", self.root / "sources", "--compile", nvcc,
+                               "--architecture", "sm_80"], stdout=subprocess.PIPE, text=True)
+        return done.returncode, done.stdout
+
+    def test_an_architecture_of_ptx_alone_is_compiled_and_held_to_no_stack_and_no_spills(self):
+        self.assertEqual(self.compiled(said(COPY, 255, architecture="sm_80")), (0, "sm_80: 2 kernels\n"))
+        status, output = self.compiled(said(COPY, 255, 16, 16, 16, architecture="sm_80"))
+        self.assertEqual(status, 1)
+        self.assertIn("rows/copy.cu: copy_word<long> has a stack of 16 bytes and 32 bytes of spills\n", output)
+
+
 if __name__ == "__main__":
     unittest.main()
