@@ -224,21 +224,27 @@ tests gradients autograd_gpu_test "--gtest_filter=$differences"
 for test in autograd_memory_gpu attention_gpu nn_gpu golden_gpu examples_gpu; do
   tests $test ${test}_test
 done
+for test in nn_devices_gpu attention_ring_devices_gpu parallel_devices_gpu; do
+  check $test "tests of ${test}_test, which are skipped where there is one GPU" "$programs/${test}_test" --gtest_brief=1 &&
+    grep -E '^\[  (PASSED|SKIPPED )' "$report/$test.txt"
+done
 check train "training on poolgrad's own text" "$programs/train" --device cuda --steps 200 --report 100 \
   --text "$root/allocator" "$root/kernels"
 check pool "the pool: hits, steady steps, accounts" "$programs/device_check" pool
 check latency "the calls of the driver: a table for the simulator" "$programs/device_check" latency cuda "$root/build/gpu"
 
 if [ "${POOLGRAD_BENCHMARK_SMALL:-}" = 1 ]; then
-  every=0.0001 attention='/(dense|causal|window_256|dilated_causal)/'
+  every=0.0001 sizes=
 else
-  every=0.05 attention='/(dense|causal|window_256|dilated_causal)/.*/queries:(4096/.*/heads:16|16384/.*/heads:4)/'
+  every=0.05 sizes='queries:(4096/.*/heads:16|16384/.*/heads:4)/'
 fi
+patterns='(dense|causal|window_256|dilated_causal)'
 bench 60 kernels "kernels, against the driver's own copies" kernels_benchmark
 bench 60 products "products; the largest is the ceiling" gemm_benchmark
-bench 75 attention "attention" attention_benchmark --benchmark_filter="/(f32|bf16)$attention"
+bench 75 attention "attention" attention_benchmark \
+  --benchmark_filter="/((f32|bf16)/$patterns/.*|f16/$patterns/forward/.*)$sizes"
 POOLGRAD_MMA=1 bench 45 attention_mma "attention by tensor cores" attention_benchmark \
-  --benchmark_filter="/bf16$attention"
+  --benchmark_filter="/(bf16/$patterns/.*|f16/$patterns/forward/.*)$sizes"
 bench 45 steps "training steps" step_benchmark
 POOLGRAD_MMA=1 bench 30 steps_mma "training steps with attention by tensor cores" step_benchmark \
   --benchmark_filter=bf16

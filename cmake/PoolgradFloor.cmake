@@ -68,17 +68,17 @@ function(poolgrad_emulated_part name)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
 endfunction()
 
-# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] [NEEDS_GPU] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...]
+# poolgrad_tests(<folder> [AS <part>] [OPTIMIZED] [EMULATED] [NVCC] [NEEDS_GPU [TWO]] SOURCES <names> [LIBRARIES ...] [DEFINITIONS ...]
 # [LABELS ...] [ENVIRONMENT ...]) makes one GoogleTest program of tests/<folder>/<name>_test.cpp, <folder>_test with _ for / or
 # <folder>_<part>_test, and registers each of its tests with ctest (under sanitizers the program as one), labelled with the
 # first folder, which also says the floor that it is linked with, and with LABELS. The targets gpu_tests and core_tests build
 # those labelled gpu and core. What takes time is compiling tests, most of it what each of them instantiates of GoogleTest and
 # of the standard library: they are compiled several at a time, at -O0, or at -O1 where they compute much (OPTIMIZED). Names in
 # anonymous namespaces are therefore unique in a program. NVCC: they launch kernels themselves. NEEDS_GPU: made where
-# POOLGRAD_CUDA is ON, labelled gpu, and skipped with the reason where there is no device. Programs labelled gpu are put together
-# in gpu/, from where ./run gpu-check runs them.
+# POOLGRAD_CUDA is ON, labelled gpu, and skipped with the reason where there is no device, or (TWO) no second one. Programs
+# labelled gpu are put together in gpu/, from where ./run gpu-check runs them.
 function(poolgrad_tests folder)
-  cmake_parse_arguments(TEST "OPTIMIZED;EMULATED;NVCC;NEEDS_GPU" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(TEST "OPTIMIZED;EMULATED;NVCC;NEEDS_GPU;TWO" "AS" "SOURCES;LIBRARIES;DEFINITIONS;LABELS;ENVIRONMENT" ${ARGN})
   string(REGEX REPLACE "/.*" "" floor ${folder})
   string(REPLACE "/" "_" name ${folder})
   if(TEST_AS)
@@ -93,6 +93,7 @@ function(poolgrad_tests folder)
       return()
     endif()
     list(APPEND TEST_LABELS gpu)
+    list(APPEND TEST_DEFINITIONS POOLGRAD_GPUS_NEEDED=$<IF:$<BOOL:${TEST_TWO}>,2,1>)
     set(skips ${PROJECT_SOURCE_DIR}/tests/gpu/needs_gpu.cpp)
   endif()
   add_executable(${name} ${TEST_SOURCES} ${skips})

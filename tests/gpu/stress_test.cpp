@@ -14,9 +14,12 @@
 #include "kernels/cpu/workspace.h"
 #include "kernels/elementwise.h"
 #include "kernels/random.h"
+#include "tests/gpu/own_stream.h"
 
 namespace poolgrad::kernels {
 namespace {
+
+using testing_support::OwnStream;
 
 constexpr Device gpu{DeviceType::cuda, 0};
 constexpr std::int64_t queries_of_tiles = POOLGRAD_STRESS_ROWS;
@@ -29,22 +32,6 @@ CudaDriver& driver() {
 void wait_for(Stream stream) {
   if (stream.device.is_cuda()) driver().stream_synchronize(stream.id);
 }
-
-/// A stream of the driver's own, for as long as it lives.
-class OwnStream {
- public:
-  OwnStream() : stream_{gpu, driver().stream_create()} {}
-  ~OwnStream() {
-    driver().stream_synchronize(stream_.id);
-    driver().stream_destroy(stream_.id);
-  }
-  OwnStream(const OwnStream&) = delete;
-  OwnStream& operator=(const OwnStream&) = delete;
-  operator Stream() const { return stream_; }
-
- private:
-  Stream stream_;
-};
 
 /// ||found - expected|| / ||expected||
 template <class T, class Value>
@@ -83,6 +70,25 @@ void contend(Stream stream, std::int64_t count) {
   fill(stream, vector_of(x.data(), count), 1);
   for (int round = 0; round < 8; ++round)
     binary(stream, BinaryOp::add, vector_of(y.data(), count), vector_of(x.data(), count), vector_of(x.data(), count));
+}
+
+TEST(Stress, AnEventOrdersWorkOnTwoStreams) {
+  const OwnStream first, second;
+  CachingAllocator& pool = allocator_for(gpu);
+  const std::int64_t count = (std::int64_t{1} << 18) + 3;
+  for (int repeat = 0; repeat < POOLGRAD_STRESS_REPEATS; ++repeat) {
+    Workspace<float> x(first, "stress", count), y(first, "stress", count);
+    fill(first, vector_of(x.data(), count), repeat);
+    unary(first, UnaryOp::affine, vector_of(y.data(), count), vector_of(x.data(), count), 2, 0);
+    pool.order(second, first);
+    unary(second, UnaryOp::affine, vector_of(y.data(), count), vector_of(y.data(), count), 1, 1);
+    pool.order(first, second);
+    unary(first, UnaryOp::affine, vector_of(y.data(), count), vector_of(y.data(), count), 3, 0);
+    std::vector<float> found(static_cast<std::size_t>(count));
+    copy(first, vector_of(found.data(), count), vector_of(y.data(), count));
+    wait_for(first);
+    ASSERT_EQ(found, std::vector<float>(found.size(), 6.0f * static_cast<float>(repeat) + 3)) << repeat;
+  }
 }
 
 TEST(Stress, AChainOfKernelsHasTheSameBitsUnderContention) {

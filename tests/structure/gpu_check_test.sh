@@ -53,7 +53,7 @@ figures step_benchmark <<<'      "name": "training_step/bf16/B:8/T:512/C:256/L:6
       "items_per_second": 1.6384e+06'
 for name in tools/compute-sanitizer tools/python3; do cp "$folder/told" "$folder/$name"; done
 tests=(allocator_gpu_device kernels_cuda_gpu autograd_gpu autograd_memory_gpu attention_gpu nn_gpu golden_gpu
-  examples_gpu gpu)
+  examples_gpu gpu {nn,attention_ring,parallel}_devices_gpu)
 for name in "${tests[@]/%/_test}" device_check train headline {kernels,gemm,attention,step}_benchmark; do
   cp "$folder/told" "$folder/build/gpu/gpu/$name"
 done
@@ -103,7 +103,7 @@ if [ $# -gt 1 ]; then
   for dtype in f32 bf16 f16 f64; do says "^$dtype weight_gradient +[0-9.]+"; done
   for pattern in dense causal window_256 dilated_causal; do
     says "^f32 $pattern forward_backward, 48 of 2 heads +[0-9.]+"
-    says "^bf16 $pattern forward, 48 of 2 heads +[0-9.]+ +[0-9.]+"
+    for dtype in bf16 f16; do says "^$dtype $pattern forward, 48 of 2 heads +[0-9.]+ +[0-9.]+"; done
   done
   says '^training_step/f32 +\(1, 16, 32, 1, 2, 16\) +[0-9.]+ ms'
   says '^training_step/f32/recorded +\(1, 16, 32, 1, 2, 16\) +[0-9.]+ ms'
@@ -135,6 +135,9 @@ attention_gpu_test --gtest_brief=1
 nn_gpu_test --gtest_brief=1
 golden_gpu_test --gtest_brief=1
 examples_gpu_test --gtest_brief=1
+nn_devices_gpu_test --gtest_brief=1
+attention_ring_devices_gpu_test --gtest_brief=1
+parallel_devices_gpu_test --gtest_brief=1
 train --device cuda --steps
 device_check pool
 device_check latency cuda build/gpu
@@ -189,7 +192,10 @@ says '^passed +[0-9]+ s  tests of allocator_gpu_device_test'
 says '^FAILED +[0-9]+ s  tests of kernels_cuda_gpu_test \(status 1\)'
 tail -n 1 "$folder/said" | grep -q '^poolgrad: gpu-check: FAILED in ' || fail "the outcome is not its last line"
 
-# So do tests that find no device, and accounts that differ.
+# So do tests that find no device, and accounts that differ. Where there is one GPU, tests of two end nothing.
+fault nn_devices_gpu_test 'echo "[  PASSED  ] 0 tests."; echo "[  SKIPPED ] 9 tests."; exit 0'
+checked 0
+says '^\[  SKIPPED \] 9 tests'
 fault attention_gpu_test 'echo "[  PASSED  ] 0 tests."; echo "[  SKIPPED ] 3 tests."; exit 0'
 checked 1
 says 'tests of attention_gpu_test, of which none has run'
@@ -278,7 +284,7 @@ POOLGRAD_GPU_CHECK_SECONDS=3 checked 1
 says '^unfinished +[1-3] s  tests of kernels_cuda_gpu_test$'
 says '^skipped +0 s  compute-sanitizer memcheck over some of the operators: it may take 20 s, and -?[0-9]+ s of 3 are left$'
 says '^skipped +0 s  tests of examples_gpu_test: the 3 s are over$'
-says '^poolgrad: gpu-check: UNFINISHED, with no time for 12 of the tests in [3-9] s'
+says '^poolgrad: gpu-check: UNFINISHED, with no time for 15 of the tests in [3-9] s'
 calls_not '^autograd_gpu_test|^compute-sanitizer|^examples_gpu_test|_benchmark'
 
 # Whoever ends it has the tables, too, and what it was doing ends with it.

@@ -1,5 +1,5 @@
-// A ring whose ranks live on two emulated devices, or on one and the host, under a race detector: the bits of a ring on
-// one device, and what must not be done in one sentence.
+// A ring whose ranks live on two devices, GPUs or emulated ones, or on one and the host, under a race detector: the
+// bits of a ring on one device, and what must not be done in one sentence.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

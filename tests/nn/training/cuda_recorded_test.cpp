@@ -1,5 +1,5 @@
-// Training steps that are recorded once and replayed have the bits of eager ones, on the emulated device: what they
-// clip, skip and draw, whatever the optimiser, and beside all that runs eagerly.
+// Training steps that are recorded once and replayed have the bits of eager ones, on a GPU or the emulated device: what
+// they clip, skip and draw, whatever the optimiser, and beside all that runs eagerly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "allocator/caching_allocator.h"
-#include "allocator/emulation/device.h"
 #include "allocator/error.h"
-#include "autograd/autocast.h"
 #include "autograd/operators.h"
 #include "nn/layers.h"
 #include "nn/training/trainer.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/nn/training/recorded_regression.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::nn {
@@ -27,74 +26,6 @@ namespace {
 using ::testing::HasSubstr;
 using testing_support::error_of;
 using testing_support::TemporaryFolder;
-
-constexpr Device emulated{DeviceType::cuda, 0};
-constexpr std::int64_t rows = 6;
-
-std::unique_ptr<Optimizer> optimizer_of(OptimizerKind kind, const NamedTensors& parameters) {
-  switch (kind) {
-    case OptimizerKind::sgd:
-      return std::make_unique<SGD>(parameters, SGDOptions{.momentum = 0.9, .weight_decay = 0.01, .nesterov = true});
-    case OptimizerKind::lion: return std::make_unique<Lion>(parameters, LionOptions{});
-    case OptimizerKind::muon: return std::make_unique<Muon>(parameters, MuonOptions{});
-    case OptimizerKind::adamw: break;
-  }
-  return std::make_unique<AdamW>(parameters, AdamWOptions{.decay_matrices_only = true});
-}
-
-/// Two layers with dropout between them on a batch that is fixed tensors; `gain` multiplies the loss.
-struct Regression : Module {
-  explicit Regression(OptimizerKind kind, bool half = false)
-      : half_(half),
-        up_(12, 33, {}, {.device = emulated, .generator = &generator_}),
-        down_(33, 7, {}, {.device = emulated, .generator = &generator_}) {
-    add_module("up", up_);
-    add_module("down", down_);
-    optimizer = optimizer_of(kind, named_parameters());
-  }
-  void next_batch(int number) {
-    Generator data(5, static_cast<std::uint64_t>(number));
-    x_.copy_from(randn({rows, 12}, {}, data));
-    y_.copy_from(randn({rows, 7}, {}, data));
-  }
-  Tensor loss() {
-    const AutocastScope scope(half_ ? std::optional(DType::f16) : std::nullopt);
-    ++calls;
-    return sum(square(down_(dropout(gelu(up_(x_)), 0.25, generator_)) - y_)) * gain;
-  }
-  std::vector<Tensor> numbers() const {
-    std::vector<Tensor> all = parameters();
-    for (const auto& [name, tensor] : optimizer->state()) all.push_back(tensor);
-    return all;
-  }
-
-  std::unique_ptr<Optimizer> optimizer;
-  Tensor gain = ones({}, {DType::f32, emulated});
-  int calls = 0;
-
- private:
-  const bool half_;
-  Generator generator_{3};
-  Linear up_, down_;
-  Tensor x_ = zeros({rows, 12}, {DType::f32, emulated}), y_ = zeros({rows, 7}, {DType::f32, emulated});
-};
-
-/// A regression and its step, eager or recorded.
-struct Training {
-  Training(OptimizerKind kind, bool recorded, double clip = 0.5, std::optional<LossScalerOptions> scale = {})
-      : model(kind, scale.has_value()) {
-    if (scale) scaler.emplace(emulated, *scale);
-    step.emplace(model, *model.optimizer, clip, "regression", scaler ? &*scaler : nullptr);
-    if (recorded) step->record();
-  }
-  StepRecord run(int number) {
-    return step->run(
-        0.02 / (1 + number % 4), rows, [&] { model.next_batch(number); }, [&] { return model.loss(); });
-  }
-  Regression model;
-  std::optional<LossScaler> scaler;
-  std::optional<TrainingStep> step;
-};
 
 void expect_alike(const StepRecord& found, const StepRecord& expected, const std::string& what) {
   EXPECT_EQ(found.step, expected.step) << what;
@@ -169,15 +100,6 @@ TEST(RecordedStepWithAScaler, SkipsWhatAnEagerStepSkips) {
   }
 }
 
-TEST(RecordedStep, IsReadByTheHostOnce) {
-  Training recorded(OptimizerKind::muon, true);
-  for (int i = 0; i < 5; ++i) {
-    const std::uint64_t before = emulation::device(0).copies_to_host();
-    recorded.run(i);
-    EXPECT_EQ(emulation::device(0).copies_to_host() - before, 1u) << "step " << i;
-  }
-}
-
 TEST(RecordedStep, AsksItsPoolsForNothingFromTheThirdOn) {
   Training recorded(OptimizerKind::adamw, true);
   for (int i = 0; i < 3; ++i) recorded.run(i);
@@ -229,7 +151,7 @@ struct Language {
               auto model = std::make_unique<LanguageModel>(
                   LanguageModelConfig{.context = 24, .layers = 2, .width = 16, .dropout = 0.1},
                   [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
-                  ParameterOptions{.device = emulated, .generator = &generator});
+                  ParameterOptions{.device = training_device, .generator = &generator});
               model->set_checkpointing(checkpointing);
               return model;
             }(),

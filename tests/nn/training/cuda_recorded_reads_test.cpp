@@ -1,0 +1,20 @@
+// How often the host reads what a recorded step computes, as the emulated device counts it.
+#include <gtest/gtest.h>
+
+#include "allocator/emulation/device.h"
+#include "tests/nn/training/recorded_regression.h"
+
+namespace poolgrad::nn {
+namespace {
+
+TEST(RecordedStepOnTheEmulatedDevice, IsReadByTheHostOnce) {
+  Training recorded(OptimizerKind::muon, true);
+  for (int i = 0; i < 5; ++i) {
+    const std::uint64_t before = emulation::device(0).copies_to_host();
+    recorded.run(i);
+    EXPECT_EQ(emulation::device(0).copies_to_host() - before, 1u) << "step " << i;
+  }
+}
+
+}  // namespace
+}  // namespace poolgrad::nn
