@@ -2,7 +2,8 @@
 // `bytes_per_second` counts what is read plus written, to be compared with the benchmark Copy of the same size. Run
 // with --benchmark_repetitions=5 and read the medians; POOLGRAD_THREADS sets the threads. --device=cuda:0 runs them on
 // a GPU, at 64 and 256 MiB an array, where `of_copy` is the share of what the driver's own copies between two such
-// arrays reach; operators that have no kernel there say so. POOLGRAD_BENCHMARK_SMALL=1: tiny sizes.
+// arrays reach; as many sets of operands take turns as the cache has no room for, of both. Operators that have no
+// kernel there say so. POOLGRAD_BENCHMARK_SMALL=1: tiny sizes.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -53,19 +54,21 @@ class Arrays {
 /// none.
 double copy_ceiling(std::int64_t elements) {
   if (!on.device.is_cuda() || !has_driver_copy()) return 0;
-  Arrays a(1, elements, 2);
   const std::size_t bytes = static_cast<std::size_t>(elements) * sizeof(float);
+  const int sets = sets_of_operands(on.device, 2 * static_cast<std::int64_t>(bytes));
+  Arrays a(1, elements, 2 * sets);
   std::vector<double> seconds;
   for (int round = 0; round < 21; ++round)
     seconds.push_back(seconds_of([&] {
-      for (int i = 0; i < calls_at_once(on.device); ++i) driver_copy(a[0].data, a[1].data, bytes);
+      for (int i = 0; i < calls_at_once(on.device); ++i)
+        driver_copy(a[2 * (i % sets)].data, a[2 * (i % sets) + 1].data, bytes);
       poolgrad::synchronize(on.device);
     }));
   return calls_at_once(on.device) * 2 * static_cast<double>(bytes) / median(seconds);
 }
 
-/// Registers a benchmark: `prepare(rows, columns)` makes the operands and returns the call that is timed, which reads
-/// and writes `arrays` arrays of that shape.
+/// Registers a benchmark: `prepare(rows, columns)` makes a set of operands and returns the call that is timed, which
+/// reads and writes `arrays` arrays of that shape.
 template <class Prepare>
 void add(const std::string& name, int arrays, Prepare prepare) {
   auto* benchmark = benchmark::RegisterBenchmark(name.c_str(), [=](benchmark::State& state) {
@@ -73,8 +76,11 @@ void add(const std::string& name, int arrays, Prepare prepare) {
     const double ceiling = copy_ceiling(elements);
     double seconds = 0;
     try {
-      auto call = prepare(state.range(0), state.range(1));
-      seconds = time_calls(state, on.device, [&] { call(); });
+      std::vector<decltype(prepare(1, 1))> calls;
+      for (int set = 0; set < sets_of_operands(on.device, arrays * 4 * elements); ++set)
+        calls.push_back(prepare(state.range(0), state.range(1)));
+      std::size_t turn = 0;
+      seconds = time_calls(state, on.device, [&] { calls[turn++ % calls.size()](); });
     } catch (const Error& error) {
       return state.SkipWithError(error.what());
     }

@@ -2,8 +2,8 @@
 // attention, GELU (tanh), biases, tied head; activations in f32 and in bf16, parameters in f32. --device=cuda:0
 // measures a GPU, and a long context besides, and each step a second time as a recorded one (tensor/graph.h).
 //
-//   step_benchmark                              the four, as Google Benchmark shows them
-//   step_benchmark --serve B T C L H V [dtype]  waits for lines; answers each with the milliseconds of one step
+//   step_benchmark                                         the four, as Google Benchmark shows them
+//   step_benchmark --serve B T C L H V [dtype [recorded]]  waits for lines; answers each with a step's milliseconds
 //
 // benchmarks/peers/step.py uses the second form to alternate with PyTorch.
 #include <cstdlib>
@@ -47,16 +47,25 @@ class Step {
         tokens_(randint(0, s.vocabulary, {s.batch, s.context}, {DType::i64, device})),
         targets_(randint(0, s.vocabulary, {s.batch, s.context}, {DType::i64, device})) {}
 
-  void run() {
+  void run() { graph_ ? graph_->replay() : run_eagerly(); }
+  /// From now on run() replays what is recorded here.
+  void record() {
+    graph_.emplace(device).capture([&] { run_eagerly(); });
+  }
+  /// Memory that the recorded step has for itself.
+  std::size_t recorded_bytes() const { return graph_ ? graph_->statistics().reserved_bytes.current : 0; }
+
+ private:
+  void run_eagerly() {
     model_->loss(tokens_, targets_).backward();
     optimizer_.step();
     optimizer_.zero_grad();
   }
 
- private:
   std::unique_ptr<nn::LanguageModel> model_;
   nn::AdamW optimizer_;
   Tensor tokens_, targets_;
+  std::optional<Graph> graph_;
 };
 
 void training_step(benchmark::State& state, DType dtype, bool recorded) {
@@ -65,13 +74,11 @@ void training_step(benchmark::State& state, DType dtype, bool recorded) {
   for (int i = 0; i < 3; ++i) step.run();
   CachingAllocator& pool = allocator_for(device);
   pool.reset_peaks();
-  std::optional<Graph> graph;
-  if (recorded) graph.emplace(device).capture([&] { step.run(); });
-  time_calls(state, device, [&] { graph ? graph->replay() : step.run(); });
+  if (recorded) step.record();
+  time_calls(state, device, [&] { step.run(); });
   state.SetItemsProcessed(state.iterations() * shape.batch * shape.context);
   state.counters["peak_live_MiB"] = static_cast<double>(pool.statistics().allocated_bytes.peak) / (1 << 20);
-  if (graph)
-    state.counters["recorded_MiB"] = static_cast<double>(graph->statistics().reserved_bytes.current) / (1 << 20);
+  if (recorded) state.counters["recorded_MiB"] = static_cast<double>(step.recorded_bytes()) / (1 << 20);
 }
 
 void four_models(benchmark::internal::Benchmark* benchmark) {
@@ -108,11 +115,12 @@ double resident_mebibytes(const std::string& field) {
   return 0;
 }
 
-int serve(char** numbers, const char* dtype) {
+int serve(char** numbers, const char* dtype, bool recorded) {
   std::int64_t s[6];
   for (int i = 0; i < 6; ++i) s[i] = std::atoll(numbers[i]);
   const double before = resident_mebibytes("VmRSS");
   Step step({s[0], s[1], s[2], s[3], s[4], s[5]}, parse_dtype(dtype));
+  if (recorded) step.record();
   return serve_lines(
       [&] {
         step.run();
@@ -120,9 +128,8 @@ int serve(char** numbers, const char* dtype) {
       },
       [&] {
         char memory[64];
-        const Statistics statistics = allocator_for(device).statistics();
-        std::snprintf(memory, sizeof memory, " %.1f %.1f",
-                      static_cast<double>(statistics.allocated_bytes.peak) / (1 << 20),
+        const std::size_t peak = allocator_for(device).statistics().allocated_bytes.peak + step.recorded_bytes();
+        std::snprintf(memory, sizeof memory, " %.1f %.1f", static_cast<double>(peak) / (1 << 20),
                       resident_mebibytes("VmHWM") - before);
         return std::string(memory);
       });
@@ -132,8 +139,8 @@ int serve(char** numbers, const char* dtype) {
 
 int main(int argc, char** argv) {
   device = take_device(argc, argv);
-  if ((argc == 8 || argc == 9) && std::strcmp(argv[1], "--serve") == 0)
-    return serve(argv + 2, argc == 9 ? argv[8] : "f32");
+  if (argc >= 8 && argc <= 10 && std::strcmp(argv[1], "--serve") == 0)
+    return serve(argv + 2, argc > 8 ? argv[8] : "f32", argc > 9 && std::strcmp(argv[9], "recorded") == 0);
   register_all();
   return run_benchmarks(argc, argv);
 }

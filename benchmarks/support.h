@@ -50,6 +50,13 @@ inline Device take_device(int& argc, char** argv) {
 /// Calls that are queued at a time where a device works while the host goes on.
 inline int calls_at_once(Device device) { return device.is_cpu() ? 1 : 16; }
 
+/// How many sets of operands, of so many bytes each, are used in turn: on a GPU so many that none finds in the cache
+/// what was there before.
+inline int sets_of_operands(Device device, std::int64_t bytes) {
+  constexpr std::int64_t uncached = std::int64_t{512} << 20;  // several times the L2 cache of any GPU
+  return device.is_cpu() || small_sizes() ? 1 : static_cast<int>(std::max<std::int64_t>(1, (uncached - 1) / bytes + 1));
+}
+
 /// Times a call, after a first one that is not; returns the seconds of all.
 template <class Call>
 double time_calls(benchmark::State& state, Device device, const Call& call) {

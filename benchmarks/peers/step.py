@@ -6,9 +6,9 @@ Usage: python3 benchmarks/peers/step.py [--device=cuda] path/to/step_benchmark [
 PyTorch runs each eager and through torch.compile, in bf16 under autocast (parameters stay f32, as poolgrad's do). Prints
 the medians, PyTorch / poolgrad in the same dtype (above 1: poolgrad is faster; in brackets the middle half of the pairs),
 and what each step needs at most beyond its process at rest: poolgrad's pool and resident memory, PyTorch's resident
-memory, in f32 also with attention as matrix products. On a GPU a long context is measured too, and in bf16 poolgrad's
-attention by tensor cores, and of PyTorch's memory what its allocator handed out. What cannot be measured is said in a
-few words: what has no memory, or is not compiled within COMPILE_SECONDS, and everything else goes on.
+memory, in f32 also with attention as matrix products. On a GPU a long context is measured too, and poolgrad's recorded
+steps, in bf16 also its attention by tensor cores, and of PyTorch's memory what its allocator handed out. What cannot be
+measured is said in a few words: what has no memory, or is not compiled within COMPILE_SECONDS, and everything else goes on.
 """
 import itertools
 import os
@@ -20,6 +20,8 @@ import time
 
 DTYPES = ["f32", "bf16"]
 CONFIGURATIONS = [(12, 64, 128, 4, 4, 65), (8, 256, 192, 4, 6, 256), (1, 2048, 128, 4, 4, 256), (8, 512, 256, 6, 4, 256)]
+VARIANTS = DTYPES  # of poolgrad
+ON_A_GPU = [dtype + recorded for dtype in ["f32", "bf16", "bf16, tensor cores"] for recorded in ["", ", recorded"]]
 DEVICE = "cpu"
 COMPILE_SECONDS = 30  # on a GPU; elsewhere as long as it takes
 
@@ -113,8 +115,10 @@ def torch_memory(number, dtype, math_attention=False):
 
 class Poolgrad:
     def __init__(self, program, configuration, variant):
-        arguments = [program, "--device=" + DEVICE, "--serve", *map(str, configuration), variant.split()[0]]
-        environment = os.environ | ({"POOLGRAD_MMA": "1"} if "tensor cores" in variant else {})
+        dtype, *how = variant.split(", ")
+        arguments = [program, "--device=" + DEVICE, "--serve", *map(str, configuration), dtype]
+        arguments += ["recorded"] if "recorded" in how else []
+        environment = os.environ | ({"POOLGRAD_MMA": "1"} if "tensor cores" in how else {})
         self.process = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
@@ -174,8 +178,8 @@ def measure(program, repeats, number):
     configuration = CONFIGURATIONS[number]
     print(f"(B,T,C,L,H,V) = {configuration}", flush=True)
     steps, servers = {}, []
-    for variant in DTYPES + (["bf16, tensor cores"] if DEVICE == "cuda" else []):
-        servers.append(Poolgrad(program, configuration, variant.replace(",", "")))
+    for variant in VARIANTS:
+        servers.append(Poolgrad(program, configuration, variant))
         steps[f"{variant} poolgrad"] = servers[-1].step
     for dtype, mode in itertools.product(DTYPES, ["eager", "compiled"]):
         steps[f"{dtype} PyTorch {mode}"] = torch_step(configuration, dtype, compiled=mode == "compiled")
@@ -223,15 +227,16 @@ def against(theirs, ours):
     text = f"{statistics.median(theirs):.2f} ms (best {min(theirs):.2f})"
     for name, times in ours.items():
         ratios = sorted(t / o for o, t in zip(times, theirs))
+        how = ", ".join(name.removesuffix(" poolgrad").split(", ")[1:])
         text += (f", ratio {statistics.median(theirs) / statistics.median(times):.2f} ({ratios[len(ratios) // 4]:.2f} to "
-                 f"{ratios[-1 - len(ratios) // 4]:.2f})" + (" to tensor cores" if "tensor cores" in name else ""))
+                 f"{ratios[-1 - len(ratios) // 4]:.2f})" + (f" to {how}" if how else ""))
     return text
 
 
 if __name__ == "__main__":
     if "--device=cuda" in sys.argv:
         sys.argv.remove("--device=cuda")
-        DEVICE = "cuda"
+        DEVICE, VARIANTS = "cuda", ON_A_GPU
         CONFIGURATIONS.append((1, 16384, 512, 6, 8, 256))
     elif "--device=cpu" in sys.argv:
         sys.argv.remove("--device=cpu")

@@ -142,7 +142,8 @@ if attention:
 for number, line in enumerate(sys.stdin):
     if "{mortal}" in sys.argv and number == 2:
         sys.exit(3)
-    print("1.5" if attention else "1.5 10 20" if cores == "portable" else "0.5 7 8", flush=True)
+    step = "0.75 12 22" if "recorded" in sys.argv else "1.5 10 20"
+    print("1.5" if attention else step if cores == "portable" else "0.5 7 8", flush=True)
 '''
 
 
@@ -180,7 +181,9 @@ def main(root):
 
         text = said("step.py", "--device=cuda", "PROGRAM", "2", "3")
         expect(text, "(B,T,C,L,H,V) = (8, 512, 256, 6, 4, 256)", "  f32 poolgrad 1.50 ms (best 1.50), peak 10 MiB in the pool",
-               "  bf16, tensor cores poolgrad 0.50 ms", "PyTorch compiled not compiled within 1 s", "to tensor cores",
+               "  f32, recorded poolgrad 0.75 ms (best 0.75), peak 12 MiB in the pool", " to recorded\n",
+               "  bf16, tensor cores poolgrad 0.50 ms", "  bf16, tensor cores, recorded poolgrad 0.50 ms",
+               "PyTorch compiled not compiled within 1 s", " to tensor cores, ", " to tensor cores, recorded\n",
                "PyTorch eager 5 MiB, with math attention out of memory")
         text = said("step.py", "--device=cuda", "PROGRAM", "2", "3", mortal="bf16")
         expect(text, "  f32 poolgrad 1.50 ms", "  bf16 poolgrad: ended with status 3", "       PyTorch eager 0.0")
