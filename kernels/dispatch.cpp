@@ -449,13 +449,6 @@ void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const 
   apart(own_lse, lse, lse.data == carry_lse.data);
 }
 
-/// As kernels/cuda/attention/gradients.cu: the program, and the transposed one.
-void ask_as_gpu_backward(Stream stream, const AttentionSchedule& schedule, const View& q, const AttentionGradients& g) {
-  const std::int64_t rows = gpu_tile_rows(compute_dtype(q.dtype));
-  if (g.dq.data || g.dbias.data) program_on_device(stream, schedule, rows);
-  if (g.dk.data || g.dv.data) program_on_device(stream, schedule.transposed(), rows);
-}
-
 }  // namespace
 
 void attention_forward(Stream stream, const AttentionSchedule& schedule, const AttentionScores& scores, const View& q,
@@ -492,8 +485,10 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
   // Each side has the scores anew where it is asked for alone.
   const double products = (g.dq.data || g.dbias.data ? 3.0 : 0.0) + (g.dk.data || g.dv.data ? 4.0 : 0.0);
   cost.operations = attention_operations(schedule, products, q, v);
-  if (is_like_gpu(stream)) {
-    ask_as_gpu_backward(stream, schedule, q, g);
+  if (is_like_gpu(stream)) {  // as kernels/cuda/attention/gradients.cu: the program, and the transposed one
+    const std::int64_t rows = gpu_tile_rows(compute_dtype(q.dtype));
+    if (g.dq.data || g.dbias.data) program_on_device(stream, schedule, rows);
+    if (g.dk.data || g.dv.data) program_on_device(stream, schedule.transposed(), rows);
     return charge(stream, cost);
   }
   on_cpu::plan_attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients,
