@@ -46,8 +46,8 @@ class Graph {
   /// The first of these calls alone, and the second, which needs one before.
   void rehearse(const std::function<void()>& step);
   void record(const std::function<void()>& step);
-  /// Queues the recorded work, behind that of the current stream and before whatever is queued there then. Throws Error
-  /// where nothing is recorded.
+  /// Queues the recorded work, behind that of the current stream and before whatever is queued there then. That stream
+  /// may read the results until the graph is gone, and must outlive it. Throws Error where nothing is recorded.
   void replay();
 
   /// Its own, on which steps run.

@@ -207,29 +207,8 @@ TEST(Graph, MemoryThatQueuedWorkReadsStaysUntilThatIsDone) {
   }
 }
 
-/// y, of a graph's memory, is read on streams that its replays were queued from; then all of that is let go of.
-TEST(Graph, MemoryThatOneStreamReadsStaysThoughAnotherReaderIsGone) {
-  const std::unique_ptr<CudaDriver> driver = make_cuda_driver(0);
-  const testing_support::OwnStream own;
-  const Stream gone{gpu, driver->stream_create()}, reader = own;
-  Tensor y, result;
-  std::optional<Graph> graph(std::in_place, gpu);
-  graph->capture([&] { y = full({1000}, 3.0, {DType::f32, gpu}) * 2.0; });
-  for (const Stream stream : {gone, reader}) {
-    const StreamGuard guard(stream);
-    graph->replay();
-    if (stream == reader) result = y + 1.0;
-  }
-  allocator_for(gpu).stream_destroyed(gone);
-  driver->stream_destroy(gone.id);
-  y = Tensor();
-  graph.reset();
-  const StreamGuard guard(reader);
-  EXPECT_TRUE(bit_equal(result, full({1000}, 7.0)));
-}
-
 TEST(Graph, MemoryThatTheOwnStreamOfAnotherThreadReadsStaysUntilThatIsDone) {
-  for (int repeat = 0; repeat < 20; ++repeat) {
+  for (int repeat = 0; repeat < 10; ++repeat) {
     Tensor y;
     std::optional<Graph> graph(std::in_place, gpu);
     graph->capture([&] { y = full({1000}, 3.0, {DType::f32, gpu}) * 2.0; });
