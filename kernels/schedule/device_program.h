@@ -53,9 +53,9 @@ class DeviceProgram {
   AttentionProgram program_;
 };
 
-/// The program of a schedule in tiles of `limit` rows. Each stream has a copy of its own, so that none waits for
-/// another; copies are kept within 64 MiB a device, and given up when its pool is trimmed or short of memory. Throws
-/// ValueError for a program of more than 1 GiB.
+/// The program of a schedule in tiles of `limit` rows. Each stream has a copy of its own, of per_thread_stream that of
+/// each thread, so that none waits for another; copies are kept within 64 MiB a device, and given up when its pool is
+/// trimmed or short of memory. Throws ValueError for a program of more than 1 GiB.
 std::shared_ptr<const DeviceProgram> program_on_device(Stream stream, const AttentionSchedule& schedule,
                                                        std::int64_t limit);
 
