@@ -62,7 +62,7 @@ struct AllocatorConfig {
   bool deterministic = false;
   /// Cached pages that were not used for this many allocations and frees go back to the device; 0: they stay. Looked at
   /// when memory is asked for: each time that the pool's mutex is taken, and at every 1024th hit in front of it, or
-  /// after `decay` of them where that is less.
+  /// after `decay` of them where that is less. So a pool that nobody asks keeps its pages, until trim().
   std::size_t decay = 0;
   /// The same for milliseconds, rounded up by a sixteenth; 0: they stay. Alone, it leaves hits as fast as they are.
   std::size_t decay_ms = 0;

@@ -43,6 +43,8 @@ class Plan {
   /// What a slab consists of.
   std::vector<Block> pieces_of(const Block* slab) const;
   void count(Statistics& statistics) const;
+  /// Bytes of the program's heap.
+  std::size_t bookkeeping_bytes() const { return planner_ != nullptr ? planner_->bookkeeping_bytes() : 0; }
 
  private:
   /// A plan that could not be carried out: what was found for its slabs is free again.

@@ -384,6 +384,7 @@ std::size_t Pool::trim(std::size_t bytes) {
   front_.tidy();
   packer_.tidy();
   releaser_.tidy();
+  ledger_.tidy();
   return released;
 }
 

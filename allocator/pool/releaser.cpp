@@ -85,7 +85,8 @@ bool Releaser::decay_is_due() {
   if (config.decay != 0 && tick >= decay_due_) return true;
   if (config.decay_ms == 0) return false;
   const auto now = std::chrono::steady_clock::now();
-  const auto age = std::chrono::milliseconds(std::min<std::size_t>(config.decay_ms, std::size_t{1} << 40));
+  const std::chrono::nanoseconds age =  // of which a sixteenth is more than nothing
+      std::chrono::milliseconds(std::min<std::size_t>(config.decay_ms, std::size_t{1} << 40));
   const auto far = [&](std::size_t from_end) {
     const std::size_t marks = tick_marks_.size();
     const auto later = from_end == 0 ? now : tick_marks_[marks - from_end].time;

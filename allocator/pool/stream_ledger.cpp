@@ -419,10 +419,15 @@ void StreamLedger::begin_event(StreamEvents& events, std::uint64_t stream) {
 
 std::size_t StreamLedger::bookkeeping_bytes() const {
   const auto node = 2 * sizeof(void*);  // of a list or a table, beside what it holds
-  std::size_t bytes = uses_.bucket_count() * sizeof(void*);
+  std::size_t bytes = order_.bookkeeping_bytes() + uses_.bucket_count() * sizeof(void*);
   for (const Pending& pending : pending_) bytes += node + sizeof(Pending) + pending.stamps.capacity() * sizeof(Stamp);
   for (const auto& use : uses_) bytes += node + sizeof(use) + use.second.capacity() * sizeof(Stamp);
   return bytes;
+}
+
+void StreamLedger::tidy() noexcept {
+  order_.tidy();
+  if (uses_.empty()) decltype(uses_)().swap(uses_);
 }
 
 }  // namespace poolgrad

@@ -77,8 +77,9 @@ class StreamLedger {
   using Quietly = std::function<void(const std::function<void()>& rename)>;
   void destroy(PoolLock& lock, Stream stream, const Quietly& quietly);
 
-  /// Bytes of the program's heap.
+  /// Bytes of the program's heap; gives back what is not needed now.
   std::size_t bookkeeping_bytes() const;
+  void tidy() noexcept;
 
  private:
   struct Pending {

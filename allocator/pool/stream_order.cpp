@@ -115,6 +115,22 @@ void StreamOrder::destroy(std::uint64_t stream) {
   if (!std::exchange(gone.destroyed, true)) ++destroyed_;
 }
 
+std::size_t StreamOrder::bookkeeping_bytes() const {
+  std::size_t bytes = states_.capacity() * sizeof(State);
+  for (const State& state : states_) bytes += state.clock.capacity() * sizeof(Stamp);
+  const std::size_t node = 2 * sizeof(void*) + sizeof(StreamEvent);
+  for (const StreamEvent& event : events_) bytes += node + event.clock.capacity() * sizeof(Stamp);
+  return bytes;
+}
+
+void StreamOrder::tidy() noexcept {
+  for (State& state : states_) {
+    std::erase_if(state.clock, [&](const Stamp& known) { return finished(known); });
+    state.clock.shrink_to_fit();
+  }
+  states_.shrink_to_fit();
+}
+
 std::optional<std::uint64_t> StreamOrder::take_finished_retired() noexcept {
   const auto done = [](const State& state) { return is_retired(state.stream) && state.finished >= state.ticket; };
   const auto found = std::ranges::find_if(states_, done);

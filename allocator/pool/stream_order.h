@@ -92,6 +92,9 @@ class StreamOrder {
     const State* known = find(stream);
     return known != nullptr && known->destroyed;
   }
+  /// Bytes of the program's heap; gives back what is known of work that is over: finished() says so without it.
+  std::size_t bookkeeping_bytes() const;
+  void tidy() noexcept;
   /// A new stream has the name, or still the old one.
   void revive(std::uint64_t stream) noexcept {
     if (!is_destroyed(stream)) return;

@@ -12,6 +12,7 @@ namespace {
 class Occupancy {
  public:
   void resize(std::size_t pieces) { words_.assign(pieces / 64 + 1, 0); }
+  std::size_t bytes() const { return words_.capacity() * sizeof(std::uint64_t); }
 
   bool any(std::uint32_t begin, std::uint32_t end) const {
     bool result = false;
@@ -85,10 +86,19 @@ std::vector<StepPlanner::Slab> StepPlanner::slabs() const {
   return result;
 }
 
-void StepPlanner::start_recording() {
-  state_ = State::recording;
-  recorded_.clear();
-  open_.clear();
+std::size_t StepPlanner::bookkeeping_bytes() const {
+  constexpr std::size_t node = sizeof(void*) + sizeof(decltype(open_)::value_type);
+  std::size_t bytes = recorded_.capacity() * sizeof(Recorded) + open_.bucket_count() * sizeof(void*) +
+                      open_.size() * node + sequences_.capacity() * sizeof(void*);
+  for (const auto& sequence : sequences_)
+    bytes += sizeof(Sequence) + sequence->places.capacity() * sizeof(Place) + sequence->occupancy.bytes();
+  return bytes;
+}
+
+// Clearing, or assigning {}, would keep the memory.
+void StepPlanner::forget_recording() {
+  decltype(recorded_)().swap(recorded_);
+  decltype(open_)().swap(open_);
 }
 
 bool StepPlanner::begin_step() {
@@ -100,7 +110,7 @@ bool StepPlanner::begin_step() {
       if (rest_ != 0) {
         --rest_;
       } else {
-        start_recording();
+        state_ = State::recording;
       }
       return false;
     case State::recording:
@@ -163,14 +173,14 @@ bool StepPlanner::make_plan() {
       place.end_piece = piece(place.offset + place.size);
     }
     sequence->occupancy.resize(ends.size());
+    sequence->places.shrink_to_fit();
   }
   std::erase_if(sequences_, [](const auto& sequence) { return sequence->bytes == 0; });
   if (sequences_.empty()) {
     drop(true);
     return false;
   }
-  recorded_ = {};
-  open_ = {};
+  forget_recording();
   state_ = State::planned;
   return true;
 }
@@ -204,8 +214,7 @@ std::vector<Block*> StepPlanner::live_in(const Block* slab) const {
 void StepPlanner::drop(bool useless) {
   constexpr std::uint32_t most_patience = 64;
   sequences_.clear();
-  recorded_.clear();
-  open_.clear();
+  forget_recording();
   state_ = State::idle;
   stale_ = false;
   rest_ = useless ? patience_ - 1 : 0;

@@ -67,6 +67,8 @@ class StepPlanner {
   /// Requests that a plan did not foresee, or whose place was taken.
   std::uint64_t divergences() const { return divergences_; }
   std::uint64_t plans() const { return plans_; }
+  /// Bytes of the program's heap: a recorded step, a plan.
+  std::size_t bookkeeping_bytes() const;
 
  private:
   enum class State : std::uint8_t {
@@ -88,7 +90,7 @@ class StepPlanner {
   };
 
   bool make_plan();
-  void start_recording();
+  void forget_recording();
   Sequence* sequence_for(std::uint64_t stream) const;
   Sequence* sequence_of(std::uintptr_t address) const;
 

@@ -15,7 +15,7 @@ Statistics Inspector::statistics() const {
   survey(statistics);
   statistics.bookkeeping_bytes = arenas_.bookkeeping_bytes() + ledger_.bookkeeping_bytes() +
                                  front_.bookkeeping_bytes() + releaser_.bookkeeping_bytes() +
-                                 packer_.bookkeeping_bytes();
+                                 plan_.bookkeeping_bytes() + packer_.bookkeeping_bytes();
   plan_.count(statistics);
   return statistics;
 }

@@ -134,31 +134,84 @@ TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
 }
 
+void expect_counted(const CachingAllocator& pool, std::size_t heap) {
+  const auto counted = static_cast<double>(pool.statistics().bookkeeping_bytes);
+  // Pages of tables do not come from the heap, what malloc() rounds up is not counted.
+  EXPECT_NEAR(counted, static_cast<double>(heap), 0.05 * counted + 64 * KiB);
+}
+
 TEST(Bookkeeping, IsWhatThePoolTakesOfTheHeap) {
-  const auto check = [](const CachingAllocator& pool, std::size_t heap) {
-    const auto counted = static_cast<double>(pool.statistics().bookkeeping_bytes);
-    // Pages of tables do not come from the heap, what malloc() rounds up is not counted.
-    EXPECT_NEAR(counted, static_cast<double>(heap), 0.05 * counted + 64 * KiB);
-  };
   const std::size_t before = heap_bytes;
   for (const bool packed : {false, true}) {
     CachingAllocator counted(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30),
                              {.routines = false, .packing = packed});
     std::vector<Held> held = fill(counted, {512, 2 * KiB, 100000}, 5);
     const std::size_t own = held.capacity() * sizeof(Held);
-    check(counted, heap_bytes - before - own);
+    expect_counted(counted, heap_bytes - before - own);
     const Statistics full = counted.statistics();
     EXPECT_EQ(full.bookkeeping_bytes > full.reserved_bytes.current / 10, !packed);
     for (std::size_t i = 0; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
-    check(counted, heap_bytes - before - own);
+    expect_counted(counted, heap_bytes - before - own);
     counted.trim();
-    check(counted, heap_bytes - before - own);
+    expect_counted(counted, heap_bytes - before - own);
     for (std::size_t i = 1; i < held.size(); i += 2) deallocate(counted, held[i].pointer, held[i].bytes);
     counted.trim();
-    check(counted, heap_bytes - before - own);
+    expect_counted(counted, heap_bytes - before - own);
     EXPECT_LE(counted.statistics().bookkeeping_bytes, floor_bytes);
     EXPECT_LE(heap_bytes - before - own, floor_bytes);
   }
+}
+
+TEST(Bookkeeping, OfARecordedStepAndItsPlanIsCounted) {
+  constexpr std::size_t requests = 50000;
+  std::vector<Held> held;
+  held.reserve(requests);
+  const std::size_t before = heap_bytes;
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30), {.mode = AllocatorMode::planned});
+  const auto allocate_all = [&] {
+    while (held.size() < requests) held.push_back({allocate(pool, 512), 512});
+  };
+  const auto free_all = [&] {
+    for (; !held.empty(); held.pop_back()) deallocate(pool, held.back().pointer, held.back().bytes);
+  };
+  const auto bookkeeping = [&] { return pool.statistics().bookkeeping_bytes; };
+  pool.begin_step();
+  allocate_all();
+  expect_counted(pool, heap_bytes - before);
+  free_all();
+  const std::uint64_t recorded = bookkeeping();
+  expect_counted(pool, heap_bytes - before);
+  pool.begin_step();
+  allocate_all();
+  ASSERT_EQ(pool.statistics().planned_hits, requests);
+  expect_counted(pool, heap_bytes - before);
+  // A place for each request, and an entry of the live map; what was recorded is gone.
+  EXPECT_LE(bookkeeping(), requests * (sizeof(Block) + 64 + 48) + floor_bytes);
+  free_all();
+  pool.trim();
+  expect_counted(pool, heap_bytes - before);
+  EXPECT_LE(bookkeeping(), floor_bytes);
+  EXPECT_GT(recorded, requests * 2 * sizeof(std::uint64_t)) << "a size and a time for each request";
+}
+
+TEST(Bookkeeping, OfManyStreamsIsCounted) {
+  constexpr std::uint64_t streams = 300;
+  const std::size_t before = heap_bytes;
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{8} << 30),
+                        {.magazines = false, .routines = false});
+  for (std::uint64_t id = 0; id < streams; ++id)
+    deallocate(pool, allocate(pool, 100, Category::activation, id), 100, id);
+  expect_counted(pool, heap_bytes - before);
+  const std::uint64_t alone = pool.statistics().bookkeeping_bytes;
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint64_t id = 0; id < streams; ++id) pool.order(stream_of(pool, (id + 1) % streams), stream_of(pool, id));
+  }
+  expect_counted(pool, heap_bytes - before);
+  EXPECT_GT(pool.statistics().bookkeeping_bytes - alone, streams * streams * 2 * sizeof(std::uint64_t))
+      << "each stream is behind all others";
+  pool.trim();
+  expect_counted(pool, heap_bytes - before);
+  EXPECT_LE(pool.statistics().bookkeeping_bytes, alone + floor_bytes) << "what is over need not be known";
 }
 
 TEST(Bookkeeping, OfThreadsAndStreamsGoesWithThem) {
@@ -174,6 +227,18 @@ TEST(Bookkeeping, OfThreadsAndStreamsGoesWithThem) {
   }).join();
   pool.trim();
   EXPECT_EQ(pool.statistics().bookkeeping_bytes, before);
+}
+
+TEST(Bookkeeping, OfAgesInMillisecondsIsAFewMarksOfTheClock) {
+  for (const std::size_t age : {1u, 10u, 15u, 1000u}) {
+    CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 64 * MiB),
+                          {.magazines = false, .routines = false, .decay_ms = age});
+    const auto request = [&] { deallocate(pool, allocate(pool, 100), 100); };
+    request();
+    const std::uint64_t before = pool.statistics().bookkeeping_bytes;
+    for (int i = 0; i < 20000; ++i) request();
+    EXPECT_LE(pool.statistics().bookkeeping_bytes, before + 2 * KiB) << "decay_ms:" << age;
+  }
 }
 
 TEST(Bookkeeping, IsInTheNamedStatistics) {

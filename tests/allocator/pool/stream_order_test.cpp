@@ -428,6 +428,20 @@ TEST(StreamOrder, TakesTheFirstEventThatCoversAStamp) {
   EXPECT_EQ(taken.size(), 2u);
 }
 
+TEST(StreamOrder, ForgetsOfWhatAStreamHasWaitedForOnlyWhatIsOver) {
+  StreamOrder order;
+  const StreamEvent over = order.begin_event(1);
+  const StreamEvent queued = order.begin_event(2);
+  order.wait(3, over);
+  order.wait(3, queued);
+  order.finish(over);
+  const std::size_t before = order.bookkeeping_bytes();
+  order.tidy();
+  EXPECT_LT(order.bookkeeping_bytes(), before);
+  EXPECT_TRUE(order.finished(over.covers));
+  EXPECT_TRUE(order.covered(3, queued.covers));
+}
+
 TEST(SimulatedStreams, WaitOnTheVirtualClock) {
   auto memory = std::make_unique<SimulatedMemory>(0, 8 * page);
   SimulatedMemory* device = memory.get();
