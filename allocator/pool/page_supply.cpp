@@ -25,11 +25,15 @@ constexpr std::size_t most_idle = std::size_t{64} << 20;
 constexpr std::size_t most_idle_share = 32;  // of what is reserved
 
 // A call to the device costs the same for any number of bytes, so the fewer the better: until the budget comes near,
-// where handles that a small block pins, and pages ahead of need, are what a request may lack.
+// where handles that a small block pins, and pages ahead of need, are what a request may lack. What lives long pins its
+// handles whatever their size.
 constexpr std::size_t most_handle = std::size_t{256} << 20;
 constexpr std::size_t most_ahead = std::size_t{128} << 20;
 constexpr std::size_t most_ahead_share = 64;  // of what is reserved
-constexpr std::size_t near_budget = 512;      // parts of what is unused
+// Of the unused budget, a handle and pages ahead of need are at most
+constexpr std::size_t near_budget = 512;      // one of so many parts, or
+constexpr std::size_t far_from_budget = 256;  // of so many: pages ahead of what lives long, and handles until one of
+constexpr std::size_t far_share = 7;          // so many parts of the budget is reserved.
 
 }  // namespace
 
@@ -80,14 +84,18 @@ std::size_t PageSupply::growth_step(const Need& need) const {
   const std::size_t large =
       std::clamp(std::bit_floor(reserved / large_page_share), ground_.settings.page, ground_.settings.large_page);
   // A transient block that fills its pages has them to itself, so that they can go when it goes.
-  const bool alone = !is_long_lived(need.tag.category) && arenas_.of(need.tag).fills_pages(need.size);
+  const bool long_lived = is_long_lived(need.tag.category);
+  const bool alone = !long_lived && arenas_.of(need.tag).fills_pages(need.size);
   if (alone || ground_.settings.config.mode == AllocatorMode::none) return large;
   return std::max(large, std::min({most_ahead, std::bit_floor(reserved / most_ahead_share),
-                                   std::bit_floor(unused_budget() / near_budget)}));
+                                   std::bit_floor(unused_budget() / (long_lived ? far_from_budget : near_budget))}));
 }
 
-std::size_t PageSupply::largest_handle() const {
-  return std::clamp(round_down(unused_budget() / near_budget, ground_.settings.page), ground_.settings.page,
+std::size_t PageSupply::largest_handle(const Need& need) const {
+  const bool far = ground_.accounts.reserved_bytes.current <= budget_ / far_share;
+  const std::size_t allowed =
+      is_long_lived(need.tag.category) ? most_handle : unused_budget() / (far ? far_from_budget : near_budget);
+  return std::clamp(round_down(allowed, ground_.settings.page), ground_.settings.page,
                     std::max(ground_.settings.page, most_handle));
 }
 
@@ -160,7 +168,7 @@ bool PageSupply::commit_growth(PoolLock& lock, Need& need, Arena& arena, const A
     arena.uncommit(block);
   });
   const std::vector<std::size_t> sizes =
-      ground_.memory->divisible() ? std::vector{growth.bytes} : handle_sizes(growth.bytes, largest_handle());
+      ground_.memory->divisible() ? std::vector{growth.bytes} : handle_sizes(growth.bytes, largest_handle(need));
   need.device_full = true;
   if (!call.timed(ground_.accounts, sizes.size(), [&] { return commit_handles(block->address, sizes); })) return false;
   call.done();

@@ -33,7 +33,7 @@ class PageSupply {
   bool add_window(PoolLock& lock, Arena& arena, const Need& need);
   /// What the end of a growth is rounded up to.
   std::size_t growth_step(const Need& need) const;
-  std::size_t largest_handle() const;
+  std::size_t largest_handle(const Need& need) const;
   bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes);
   /// Memory behind the planned pages, which are free then. False if the device has none.
   bool commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth);

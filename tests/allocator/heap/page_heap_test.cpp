@@ -104,14 +104,26 @@ TEST(Handles, AreSmallerTheNearerTheBudgetIs) {
     calls.commits.clear();
     allocate(pool, 512 * MiB);
     unused -= 512 * MiB;
-    for (const std::size_t handle : calls.commits) EXPECT_LE(handle, std::max(page, unused / 512));
+    const std::size_t parts = unused >= 8192 * MiB / 7 * 6 ? 256 : 512;
+    for (const std::size_t handle : calls.commits) EXPECT_LE(handle, std::max(page, unused / parts));
   }
   EXPECT_EQ(*std::ranges::max_element(calls.commits), page);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 8192 * MiB);
 }
 
+TEST(Handles, OfWhatLivesLongAreLargeUpToTheBudget) {
+  Calls calls;
+  CachingAllocator pool(std::make_unique<Watch>(make_memory("sim", 64 * 1024 * MiB), calls, true),
+                        {.budget = 8192 * MiB});
+  for (std::size_t i = 1; i <= 32; ++i) {
+    allocate(pool, 256 * MiB, Category::parameter);
+    EXPECT_THAT(calls.commits, ElementsAre(256 * MiB)) << i;
+    calls.commits.clear();
+  }
+}
+
 TEST(Handles, AreGivenBackWhole) {
-  CachingAllocator pool(make_memory("sim", 4352 * MiB));
+  CachingAllocator pool(make_memory("sim", 2304 * MiB));
   void* block = allocate(pool, 64 * page);  // handles of four pages
   deallocate(pool, block, 64 * page);
   void* wall = allocate(pool, 100);
