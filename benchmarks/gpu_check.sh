@@ -34,7 +34,6 @@ left() { echo $((limit - SECONDS)); }
 # What became of each step, for the table; how many tests have not come to their end.
 outcomes=()
 unfinished=0
-child=
 outcome() {
   outcomes+=("$(printf '%-11s %4s s  %s' "$1" "$2" "$3")")
   say "$1 after $2 s: $3"
@@ -50,10 +49,8 @@ skip() {  # WHAT WHY
 attempt() {
   before=$SECONDS
   timeout --kill-after=5 "$1" "${@:3}" >"$report/$2.txt" 2>&1 </dev/null &
-  child=$!
   local status=0
-  wait "$child" || status=$?
-  child=
+  wait $! || status=$?
   if [ $status = 137 ] && [ $((SECONDS - before)) -ge "$1" ]; then status=124; fi  # it has not heard the first signal
   return $status
 }
@@ -181,7 +178,16 @@ finish() {
   exit $status
 }
 trap finish EXIT
-trap '[ -z "$child" ] || kill "$child"; say "ended from outside"; exit 143' INT TERM
+# What is running is asked of the shell, which knows of it from its first instant on.
+ended() {
+  local running
+  running=$(jobs -rp)
+  # shellcheck disable=SC2086 # none or several
+  [ -z "$running" ] || { kill $running && wait $running; }
+  say "ended from outside"
+  exit 143
+}
+trap ended INT TERM
 
 # cuBLASLt of the CUDA that the programs were built with, where the loader does not know it: that of a toolkit, or of
 # Python's packages.
