@@ -27,9 +27,9 @@ namespace poolgrad::kernels::cuda {
 template <std::size_t Operands>
 struct Elements {
   std::int64_t count = 0;
-  std::int64_t packs =
-      0;  // so many times pack<T> elements from the first on lie one after another, aligned, in all operands
-  bool narrow = true;  // indices and offsets fit in 32 bits
+  std::int64_t packs = 0;  // so many times pack<T> elements lie one after another, aligned, from the first on, in all
+  bool in_pairs = false;   // two packs are 16 bytes at most in every operand, aligned for one access
+  bool narrow = true;      // indices and offsets fit in 32 bits
   int rank = 0;
   std::int64_t shape[max_rank] = {};
   std::int64_t strides[Operands][max_rank] = {};
@@ -40,6 +40,11 @@ struct Elements {
 /// Elements that are computed in T and taken at once: 16 bytes of them.
 template <class T>
 inline constexpr int pack = static_cast<int>(16 / sizeof(T));
+
+/// Packs that a thread of map_elements() has under way at once. Of f32 there are two, which are one access where all
+/// operands are of half types, or truth: 16 bytes of bf16 as of f32.
+template <class T>
+inline constexpr int packs_at_once = std::is_same_v<T, float> ? 2 : 1;
 
 /// N elements in one access, or in several of 16 bytes.
 template <class S, std::size_t N>
@@ -157,34 +162,81 @@ POOLGRAD_HD inline std::int64_t index_at(const Elements<1>& index, std::int64_t 
   return reinterpret_cast<const std::int64_t*>(index.data[0])[offset[0]];
 }
 
+/// The pack number that is part `part` of what thread p takes at once: packs in pairs lie one after another, others
+/// half of all packs apart, so that either way neighbouring threads access neighbouring memory.
+template <class T, std::size_t Operands>
+POOLGRAD_HD std::int64_t pack_of(const Elements<Operands>& all, std::int64_t p, int part) {
+  if constexpr (packs_at_once<T> == 1)
+    return p;
+  else
+    return all.in_pairs ? p * packs_at_once<T> + part : p + part * (all.packs / packs_at_once<T>);
+}
+
+template <class T, class S>
+using PacksOf = Pack<S, static_cast<std::size_t>(pack<T>* packs_at_once<T>)>;
+
+/// A pair of packs of S is one access.
+template <class T, class S>
+inline constexpr bool may_be_whole = packs_at_once<T> == 2 && sizeof(PacksOf<T, S>) <= 16;
+
+template <class T, class S, std::size_t Operands>
+POOLGRAD_HD PacksOf<T, S> load_packs(const Elements<Operands>& all, const std::byte* data, std::int64_t p) {
+  using One = Pack<S, static_cast<std::size_t>(pack<T>)>;
+  if constexpr (may_be_whole<T, S>)
+    if (all.in_pairs) return load_whole<PacksOf<T, S>>(reinterpret_cast<const PacksOf<T, S>*>(data) + p);
+  PacksOf<T, S> loaded;
+  POOLGRAD_UNROLL
+  for (int part = 0; part < packs_at_once<T>; ++part) {
+    const auto one = load_whole<One>(reinterpret_cast<const One*>(data) + pack_of<T>(all, p, part));
+    POOLGRAD_UNROLL
+    for (int e = 0; e < pack<T>; ++e) loaded.value[part * pack<T> + e] = one.value[e];
+  }
+  return loaded;
+}
+
+template <class T, class S, std::size_t Operands>
+POOLGRAD_HD void store_packs(const Elements<Operands>& all, std::byte* data, std::int64_t p,
+                             const PacksOf<T, S>& stored) {
+  using One = Pack<S, static_cast<std::size_t>(pack<T>)>;
+  if constexpr (may_be_whole<T, S>)
+    if (all.in_pairs) return store_whole(reinterpret_cast<PacksOf<T, S>*>(data) + p, stored);
+  POOLGRAD_UNROLL
+  for (int part = 0; part < packs_at_once<T>; ++part) {
+    One one;
+    POOLGRAD_UNROLL
+    for (int e = 0; e < pack<T>; ++e) one.value[e] = stored.value[part * pack<T> + e];
+    store_whole(reinterpret_cast<One*>(data) + pack_of<T>(all, p, part), one);
+  }
+}
+
 /// Calls body(i, in, out) for every element i: in[k] is input k as a T, out[k] is to be set. Outputs come before inputs
 /// among the operands, and may be the same memory as inputs, element for element. `AnyOutput`: of any dtype.
 template <class T, std::size_t Outputs, std::size_t Inputs, bool AnyOutput, class Body>
 __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> all,
                              const __grid_constant__ Body body) {
-  const std::int64_t first = grid_thread(), threads = grid_threads();
-  for (std::int64_t p = first; p < all.packs; p += threads) {
-    constexpr std::size_t n = pack<T>;
-    T in[n][Inputs + 1] = {}, out[n][Outputs];
+  const std::int64_t first = grid_thread(), threads = grid_threads(), rounds = all.packs / packs_at_once<T>;
+  for (std::int64_t p = first; p < rounds; p += threads) {
+    constexpr int n = pack<T> * packs_at_once<T>;
+    T in[std::size_t{n}][Inputs + 1] = {}, out[std::size_t{n}][Outputs];
     POOLGRAD_UNROLL
     for (std::size_t k = 0; k != Inputs; ++k)
       with_element<T, false>(all.dtype[Outputs + k], [&]<class S>(S) {
-        const auto loaded = load_whole<Pack<S, n>>(reinterpret_cast<const Pack<S, n>*>(all.data[Outputs + k]) + p);
+        const auto loaded = load_packs<T, S>(all, all.data[Outputs + k], p);
         POOLGRAD_UNROLL
-        for (std::size_t e = 0; e < n; ++e) in[e][k] = widened<T>(loaded.value[e]);
+        for (int e = 0; e < n; ++e) in[e][k] = widened<T>(loaded.value[e]);
       });
     POOLGRAD_UNROLL
-    for (std::size_t e = 0; e < n; ++e) body(p * pack<T> + static_cast<std::int64_t>(e), in[e], out[e]);
+    for (int e = 0; e < n; ++e) body(pack_of<T>(all, p, e / pack<T>) * pack<T> + e % pack<T>, in[e], out[e]);
     POOLGRAD_UNROLL
     for (std::size_t k = 0; k != Outputs; ++k)
       with_element<T, AnyOutput>(all.dtype[k], [&]<class S>(S) {
-        Pack<S, n> stored;
+        PacksOf<T, S> stored;
         POOLGRAD_UNROLL
-        for (std::size_t e = 0; e < n; ++e) stored.value[e] = narrowed<S>(out[e][k]);
-        store_whole(reinterpret_cast<Pack<S, n>*>(all.data[k]) + p, stored);
+        for (int e = 0; e < n; ++e) stored.value[e] = narrowed<S>(out[e][k]);
+        store_packs<T, S>(all, all.data[k], p, stored);
       });
   }
-  for (std::int64_t i = all.packs * pack<T> + first; i < all.count; i += threads) {
+  for (std::int64_t i = rounds * packs_at_once<T> * pack<T> + first; i < all.count; i += threads) {
     T in[Inputs + 1] = {}, out[Outputs];
     std::int64_t offset[Outputs + Inputs];
     offsets_at(all, i, offset);
@@ -212,6 +264,7 @@ Elements<Operands> elements_of(std::array<View, Operands> views, bool row_major 
   merge_dimensions(views);
   all.rank = views[0].rank;
   bool dense = all.rank <= 1;
+  all.in_pairs = packs_at_once<T> == 2;
   constexpr std::int64_t most = std::numeric_limits<std::int32_t>::max();
   all.narrow = all.count <= most;
   for (std::size_t k = 0; k < Operands; ++k) {
@@ -225,8 +278,10 @@ Elements<Operands> elements_of(std::array<View, Operands> views, bool row_major 
       reach += (view.shape[d] - 1) * std::abs(view.strides[d]);
     }
     all.narrow &= reach <= most;
-    const std::size_t access = std::min<std::size_t>(16, size_of(view.dtype) * static_cast<std::size_t>(pack<T>));
-    dense &= (all.rank == 0 || view.strides[0] == 1) && reinterpret_cast<std::uintptr_t>(view.data) % access == 0;
+    const std::size_t bytes = size_of(view.dtype) * static_cast<std::size_t>(pack<T>);
+    const auto address = reinterpret_cast<std::uintptr_t>(view.data);
+    dense &= (all.rank == 0 || view.strides[0] == 1) && address % std::min<std::size_t>(16, bytes) == 0;
+    all.in_pairs &= 2 * bytes <= 16 && address % (2 * bytes) == 0;
   }
   all.packs = dense ? all.count / pack<T> : 0;
   return all;
@@ -268,8 +323,10 @@ void for_each_element(std::string_view op, Stream stream, const std::array<View,
   const auto all = elements_of<T>(views);
   if (all.count == 0) return;
   for (const View& view : views) check_operand(op, stream, view.data);
+  const std::int64_t rounds = all.packs / packs_at_once<T>;
   launch(op.data(), &map_elements<T, Outputs, Inputs, AnyOutput, MapBody<T, Body>>,
-         grid_stride_shape(std::max(all.packs, all.count - all.packs * pack<T>)), stream, all, MapBody<T, Body>(body));
+         grid_stride_shape(std::max(rounds, all.count - rounds * packs_at_once<T> * pack<T>)), stream, all,
+         MapBody<T, Body>(body));
 }
 
 }  // namespace poolgrad::kernels::cuda

@@ -2,9 +2,9 @@
 // of the program that they are part of: the CPU, or cuda:0, a GPU or the emulated device.
 #pragma once
 
-#include <algorithm>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <vector>

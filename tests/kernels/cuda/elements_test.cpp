@@ -279,6 +279,38 @@ TEST(CudaElements, WhatIsNotAlignedForAPackIsRightToo) {
     }
 }
 
+TEST(CudaElements, HalfTypesAreTaken16BytesAtOnce) {
+  alignas(16) std::byte memory[64] = {};
+  const auto of = [&](DType dtype, std::ptrdiff_t from = 0, std::int64_t count = 16) {
+    return View{memory + from, dtype, 1, {count}, {1}};
+  };
+  const auto in_pairs = [&](const View& a, const View& b) {
+    return cuda::elements_of<float>(std::array{a, b}).in_pairs;
+  };
+  EXPECT_TRUE(in_pairs(of(DType::bf16), of(DType::bf16)));
+  EXPECT_TRUE(in_pairs(of(DType::boolean), of(DType::f16)));
+  EXPECT_TRUE(in_pairs(of(DType::boolean, 8), of(DType::f16, 16)));
+  EXPECT_FALSE(in_pairs(of(DType::bf16, 8), of(DType::bf16))) << "aligned for four, not for eight";
+  EXPECT_FALSE(in_pairs(of(DType::bf16), of(DType::f32))) << "four of f32 are 16 bytes";
+  EXPECT_FALSE(cuda::elements_of<double>(std::array{of(DType::boolean), of(DType::boolean)}).in_pairs);
+}
+
+TEST(CudaElements, PacksInPairsAndApartLeaveNoElementOut) {
+  std::mt19937_64 random(test_seed());
+  for (const DType from : {DType::f32, DType::bf16, DType::f16})
+    for (const DType to : {DType::f32, DType::bf16, DType::boolean})
+      for (std::int64_t count = 1; count < 70; ++count) {
+        TestArray x(from, {count}), out(to, {count});
+        x.random(random, -1, 2).fill([&](std::int64_t i) { return std::floor(x[i]); });
+        expect_same(bits, {&out}, {&x}, [&](Stream stream, const std::vector<View>& operands) {
+          if (to == DType::boolean)
+            unary(stream, UnaryOp::logical_not, operands[0], operands[1]);
+          else
+            copy(stream, operands[0], operands[1]);
+        });
+      }
+}
+
 TEST(CudaElements, IndicesOf64BitsAreTakenWhereThoseOf32DoNotReach) {
   float nothing = 0;
   const auto narrow = [&](const View& a, const View& b) { return cuda::elements_of<float>(std::array{a, b}).narrow; };
