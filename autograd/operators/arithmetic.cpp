@@ -196,6 +196,21 @@ Tensor with_number(const char* op, const Tensor& x, double number, double scale,
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
+Tensor divided_by_number(const Tensor& a, double b) {
+  check_whole("div", a, {b});
+  return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
+}
+Tensor number_divided(double a, const Tensor& b) {
+  return is_floating(b.dtype()) ? affine(reciprocal(b), a, 0.0) : div(full({}, a, b.options()), b);
+}
+
+/// What a symbol does, put down to the line that it stands in.
+template <class Operator, class... Arguments>
+Tensor at_line_of(const Written& symbol, const Operator& apply, const Arguments&... arguments) {
+  const CallSite here(symbol.line);
+  return apply(arguments...);
+}
+
 }  // namespace
 
 Tensor affine(const Tensor& x, double scale, double shift) {
@@ -203,24 +218,19 @@ Tensor affine(const Tensor& x, double scale, double shift) {
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
-Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
-Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
-Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
-Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
-Tensor operator+(const Tensor& a, double b) { return with_number("add", a, b, 1.0, b); }
-Tensor operator+(double a, const Tensor& b) { return with_number("add", b, a, 1.0, a); }
-Tensor operator-(const Tensor& a, double b) { return with_number("sub", a, b, 1.0, -b); }
-Tensor operator-(double a, const Tensor& b) { return with_number("sub", b, a, -1.0, a); }
-Tensor operator*(const Tensor& a, double b) { return with_number("mul", a, b, b, 0.0); }
-Tensor operator*(double a, const Tensor& b) { return with_number("mul", b, a, a, 0.0); }
-Tensor operator/(const Tensor& a, double b) {
-  check_whole("div", a, {b});
-  return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
-}
-Tensor operator/(double a, const Tensor& b) {
-  return is_floating(b.dtype()) ? affine(reciprocal(b), a, 0.0) : div(full({}, a, b.options()), b);
-}
-Tensor operator-(const Tensor& x) { return neg(x); }
+Tensor operator+(Written a, Written b) { return at_line_of(a, add, a, b); }
+Tensor operator-(Written a, Written b) { return at_line_of(a, sub, a, b); }
+Tensor operator*(Written a, Written b) { return at_line_of(a, mul, a, b); }
+Tensor operator/(Written a, Written b) { return at_line_of(a, div, a, b); }
+Tensor operator+(Written a, double b) { return at_line_of(a, with_number, "add", a, b, 1.0, b); }
+Tensor operator+(double a, Written b) { return at_line_of(b, with_number, "add", b, a, 1.0, a); }
+Tensor operator-(Written a, double b) { return at_line_of(a, with_number, "sub", a, b, 1.0, -b); }
+Tensor operator-(double a, Written b) { return at_line_of(b, with_number, "sub", b, a, -1.0, a); }
+Tensor operator*(Written a, double b) { return at_line_of(a, with_number, "mul", a, b, b, 0.0); }
+Tensor operator*(double a, Written b) { return at_line_of(b, with_number, "mul", b, a, a, 0.0); }
+Tensor operator/(Written a, double b) { return at_line_of(a, divided_by_number, a, b); }
+Tensor operator/(double a, Written b) { return at_line_of(b, number_divided, a, b); }
+Tensor operator-(Written x) { return at_line_of(x, neg, x); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
@@ -244,6 +254,11 @@ Tensor compared(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
   return computed(name, op, a, b, DType::boolean, at);
 }
 
+Tensor compared_with_number(const char* name, Tensor (*compare)(const Tensor&, const Tensor&), const Tensor& a,
+                            double b) {
+  return compare(a, number_beside(name, a, b));
+}
+
 }  // namespace
 
 Tensor equal(const Tensor& a, const Tensor& b) { return compared("equal", BinaryOp::eq, a, b); }
@@ -253,24 +268,26 @@ Tensor less_equal(const Tensor& a, const Tensor& b) { return compared("less_equa
 Tensor greater(const Tensor& a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
 Tensor greater_equal(const Tensor& a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
 
-Tensor operator==(const Tensor& a, const Tensor& b) { return equal(a, b); }
-Tensor operator!=(const Tensor& a, const Tensor& b) { return not_equal(a, b); }
-Tensor operator<(const Tensor& a, const Tensor& b) { return less(a, b); }
-Tensor operator<=(const Tensor& a, const Tensor& b) { return less_equal(a, b); }
-Tensor operator>(const Tensor& a, const Tensor& b) { return greater(a, b); }
-Tensor operator>=(const Tensor& a, const Tensor& b) { return greater_equal(a, b); }
-Tensor operator==(const Tensor& a, double b) { return equal(a, number_beside("equal", a, b)); }
-Tensor operator!=(const Tensor& a, double b) { return not_equal(a, number_beside("not_equal", a, b)); }
-Tensor operator<(const Tensor& a, double b) { return less(a, number_beside("less", a, b)); }
-Tensor operator<=(const Tensor& a, double b) { return less_equal(a, number_beside("less_equal", a, b)); }
-Tensor operator>(const Tensor& a, double b) { return greater(a, number_beside("greater", a, b)); }
-Tensor operator>=(const Tensor& a, double b) { return greater_equal(a, number_beside("greater_equal", a, b)); }
-Tensor operator==(double a, const Tensor& b) { return b == a; }
-Tensor operator!=(double a, const Tensor& b) { return b != a; }
-Tensor operator<(double a, const Tensor& b) { return b > a; }
-Tensor operator<=(double a, const Tensor& b) { return b >= a; }
-Tensor operator>(double a, const Tensor& b) { return b < a; }
-Tensor operator>=(double a, const Tensor& b) { return b <= a; }
+Tensor operator==(Written a, Written b) { return at_line_of(a, equal, a, b); }
+Tensor operator!=(Written a, Written b) { return at_line_of(a, not_equal, a, b); }
+Tensor operator<(Written a, Written b) { return at_line_of(a, less, a, b); }
+Tensor operator<=(Written a, Written b) { return at_line_of(a, less_equal, a, b); }
+Tensor operator>(Written a, Written b) { return at_line_of(a, greater, a, b); }
+Tensor operator>=(Written a, Written b) { return at_line_of(a, greater_equal, a, b); }
+Tensor operator==(Written a, double b) { return at_line_of(a, compared_with_number, "equal", equal, a, b); }
+Tensor operator!=(Written a, double b) { return at_line_of(a, compared_with_number, "not_equal", not_equal, a, b); }
+Tensor operator<(Written a, double b) { return at_line_of(a, compared_with_number, "less", less, a, b); }
+Tensor operator<=(Written a, double b) { return at_line_of(a, compared_with_number, "less_equal", less_equal, a, b); }
+Tensor operator>(Written a, double b) { return at_line_of(a, compared_with_number, "greater", greater, a, b); }
+Tensor operator>=(Written a, double b) {
+  return at_line_of(a, compared_with_number, "greater_equal", greater_equal, a, b);
+}
+Tensor operator==(double a, Written b) { return b == a; }
+Tensor operator!=(double a, Written b) { return b != a; }
+Tensor operator<(double a, Written b) { return b > a; }
+Tensor operator<=(double a, Written b) { return b >= a; }
+Tensor operator>(double a, Written b) { return b < a; }
+Tensor operator>=(double a, Written b) { return b <= a; }
 
 Tensor logical_and(const Tensor& a, const Tensor& b) {
   return computed("logical_and", BinaryOp::logical_and, a, b, DType::boolean);
@@ -289,17 +306,17 @@ void check_bools(const char* op, Operands operands) {
 
 }  // namespace
 
-Tensor operator&(const Tensor& a, const Tensor& b) {
+Tensor operator&(Written a, Written b) {
   check_bools("&", {{"lhs", a}, {"rhs", b}});
-  return logical_and(a, b);
+  return at_line_of(a, logical_and, a, b);
 }
-Tensor operator|(const Tensor& a, const Tensor& b) {
+Tensor operator|(Written a, Written b) {
   check_bools("|", {{"lhs", a}, {"rhs", b}});
-  return logical_or(a, b);
+  return at_line_of(a, logical_or, a, b);
 }
-Tensor operator~(const Tensor& x) {
+Tensor operator~(Written x) {
   check_bools("~", {{"x", x}});
-  return logical_not(x);
+  return at_line_of(x, logical_not, x);
 }
 
 // In place.
@@ -328,8 +345,8 @@ Tensor assigned(const char* op, Tensor x, const Tensor& y, const Compute& comput
   return x;
 }
 
-Tensor assigned(const char* op, BinaryOp kernel, Tensor (*function)(const Tensor&, const Tensor&), const Tensor& x,
-                const Tensor& y) {
+Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(const Tensor&, const Tensor&),
+                       const Tensor& x, const Tensor& y) {
   if (!y.defined()) fail<ValueError>(op, "the right side is undefined", {{"lhs", x}});
   const auto compute = [&] { return function(x, y); };
   return assigned(op, x, y, compute, [&] {
@@ -343,7 +360,7 @@ Tensor assigned(const char* op, BinaryOp kernel, Tensor (*function)(const Tensor
 }
 
 /// x = kernel(x, a, b), which stands for x `op` number.
-Tensor assigned(const char* op, UnaryOp kernel, const Tensor& x, double number, double a, double b) {
+Tensor assigned_number(const char* op, UnaryOp kernel, const Tensor& x, double number, double a, double b) {
   if (x.defined() && x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"lhs", x}});
   check_whole(op, x, {number, a, b});
   return assigned(
@@ -353,13 +370,13 @@ Tensor assigned(const char* op, UnaryOp kernel, const Tensor& x, double number, 
 
 }  // namespace
 
-Tensor operator+=(const Tensor& x, const Tensor& y) { return assigned("+=", BinaryOp::add, add, x, y); }
-Tensor operator-=(const Tensor& x, const Tensor& y) { return assigned("-=", BinaryOp::sub, sub, x, y); }
-Tensor operator*=(const Tensor& x, const Tensor& y) { return assigned("*=", BinaryOp::mul, mul, x, y); }
-Tensor operator/=(const Tensor& x, const Tensor& y) { return assigned("/=", BinaryOp::div, div, x, y); }
-Tensor operator+=(const Tensor& x, double y) { return assigned("+=", UnaryOp::affine, x, y, 1.0, y); }
-Tensor operator-=(const Tensor& x, double y) { return assigned("-=", UnaryOp::affine, x, y, 1.0, -y); }
-Tensor operator*=(const Tensor& x, double y) { return assigned("*=", UnaryOp::affine, x, y, y, 0.0); }
-Tensor operator/=(const Tensor& x, double y) { return assigned("/=", UnaryOp::quotient, x, y, y, 0.0); }
+Tensor operator+=(Written x, Written y) { return at_line_of(x, assigned_tensor, "+=", BinaryOp::add, add, x, y); }
+Tensor operator-=(Written x, Written y) { return at_line_of(x, assigned_tensor, "-=", BinaryOp::sub, sub, x, y); }
+Tensor operator*=(Written x, Written y) { return at_line_of(x, assigned_tensor, "*=", BinaryOp::mul, mul, x, y); }
+Tensor operator/=(Written x, Written y) { return at_line_of(x, assigned_tensor, "/=", BinaryOp::div, div, x, y); }
+Tensor operator+=(Written x, double y) { return at_line_of(x, assigned_number, "+=", UnaryOp::affine, x, y, 1.0, y); }
+Tensor operator-=(Written x, double y) { return at_line_of(x, assigned_number, "-=", UnaryOp::affine, x, y, 1.0, -y); }
+Tensor operator*=(Written x, double y) { return at_line_of(x, assigned_number, "*=", UnaryOp::affine, x, y, y, 0.0); }
+Tensor operator/=(Written x, double y) { return at_line_of(x, assigned_number, "/=", UnaryOp::quotient, x, y, y, 0.0); }
 
 }  // namespace poolgrad

@@ -4,6 +4,8 @@
 // or chosen they are first rounded to the dtype.
 #pragma once
 
+#include <source_location>
+
 #include "tensor/tensor.h"
 
 namespace poolgrad {
@@ -29,33 +31,43 @@ Tensor minimum(double a, const Tensor& b);
 /// divides.
 Tensor affine(const Tensor& x, double scale, double shift);
 
-Tensor operator+(const Tensor& a, const Tensor& b);
-Tensor operator-(const Tensor& a, const Tensor& b);
-Tensor operator*(const Tensor& a, const Tensor& b);
-Tensor operator/(const Tensor& a, const Tensor& b);
-Tensor operator+(const Tensor& a, double b);
-Tensor operator+(double a, const Tensor& b);
-Tensor operator-(const Tensor& a, double b);
-Tensor operator-(double a, const Tensor& b);
-Tensor operator*(const Tensor& a, double b);
-Tensor operator*(double a, const Tensor& b);
-Tensor operator/(const Tensor& a, double b);
-Tensor operator/(double a, const Tensor& b);
-Tensor operator-(const Tensor& x);
+/// A tensor beside a symbol, and the line that this stands in, which its memory is put down to (see CallSite).
+struct Written {
+  const Tensor& tensor;
+  std::source_location line;
+
+  Written(const Tensor& x, std::source_location at = std::source_location::current())  // NOLINT: made from it
+      : tensor(x), line(at) {}
+  operator const Tensor&() const { return tensor; }  // NOLINT: taken for it
+};
+
+Tensor operator+(Written a, Written b);
+Tensor operator-(Written a, Written b);
+Tensor operator*(Written a, Written b);
+Tensor operator/(Written a, Written b);
+Tensor operator+(Written a, double b);
+Tensor operator+(double a, Written b);
+Tensor operator-(Written a, double b);
+Tensor operator-(double a, Written b);
+Tensor operator*(Written a, double b);
+Tensor operator*(double a, Written b);
+Tensor operator/(Written a, double b);
+Tensor operator/(double a, Written b);
+Tensor operator-(Written x);
 
 /// x becomes x + y, in its own shape and dtype, y broadcast; returns x. In place, seen through every view, where no
 /// gradient is recorded; what a backward has kept of x then notices by the version counter. Where one is, all handles
 /// of this very tensor come to mean the sum, which is on the tape. Error if that would lose a gradient or go unseen: x
 /// is a leaf that requires grad, or a view or a backward shares its memory. The handle itself does not change and may
 /// be const or a temporary: x[0] += 1.0.
-Tensor operator+=(const Tensor& x, const Tensor& y);
-Tensor operator-=(const Tensor& x, const Tensor& y);
-Tensor operator*=(const Tensor& x, const Tensor& y);
-Tensor operator/=(const Tensor& x, const Tensor& y);
-Tensor operator+=(const Tensor& x, double y);
-Tensor operator-=(const Tensor& x, double y);
-Tensor operator*=(const Tensor& x, double y);
-Tensor operator/=(const Tensor& x, double y);
+Tensor operator+=(Written x, Written y);
+Tensor operator-=(Written x, Written y);
+Tensor operator*=(Written x, Written y);
+Tensor operator/=(Written x, Written y);
+Tensor operator+=(Written x, double y);
+Tensor operator-=(Written x, double y);
+Tensor operator*=(Written x, double y);
+Tensor operator/=(Written x, double y);
 
 /// Comparisons are elementwise, give bool tensors and carry no gradient. (Whether two handles are the same tensor is
 /// what Tensor::is_same says.)
@@ -65,32 +77,32 @@ Tensor less(const Tensor& a, const Tensor& b);
 Tensor less_equal(const Tensor& a, const Tensor& b);
 Tensor greater(const Tensor& a, const Tensor& b);
 Tensor greater_equal(const Tensor& a, const Tensor& b);
-Tensor operator==(const Tensor& a, const Tensor& b);
-Tensor operator!=(const Tensor& a, const Tensor& b);
-Tensor operator<(const Tensor& a, const Tensor& b);
-Tensor operator<=(const Tensor& a, const Tensor& b);
-Tensor operator>(const Tensor& a, const Tensor& b);
-Tensor operator>=(const Tensor& a, const Tensor& b);
-Tensor operator==(const Tensor& a, double b);
-Tensor operator!=(const Tensor& a, double b);
-Tensor operator<(const Tensor& a, double b);
-Tensor operator<=(const Tensor& a, double b);
-Tensor operator>(const Tensor& a, double b);
-Tensor operator>=(const Tensor& a, double b);
-Tensor operator==(double a, const Tensor& b);
-Tensor operator!=(double a, const Tensor& b);
-Tensor operator<(double a, const Tensor& b);
-Tensor operator<=(double a, const Tensor& b);
-Tensor operator>(double a, const Tensor& b);
-Tensor operator>=(double a, const Tensor& b);
+Tensor operator==(Written a, Written b);
+Tensor operator!=(Written a, Written b);
+Tensor operator<(Written a, Written b);
+Tensor operator<=(Written a, Written b);
+Tensor operator>(Written a, Written b);
+Tensor operator>=(Written a, Written b);
+Tensor operator==(Written a, double b);
+Tensor operator!=(Written a, double b);
+Tensor operator<(Written a, double b);
+Tensor operator<=(Written a, double b);
+Tensor operator>(Written a, double b);
+Tensor operator>=(Written a, double b);
+Tensor operator==(double a, Written b);
+Tensor operator!=(double a, Written b);
+Tensor operator<(double a, Written b);
+Tensor operator<=(double a, Written b);
+Tensor operator>(double a, Written b);
+Tensor operator>=(double a, Written b);
 /// Of every dtype; what is not 0 is true.
 Tensor logical_and(const Tensor& a, const Tensor& b);
 Tensor logical_or(const Tensor& a, const Tensor& b);
 Tensor logical_not(const Tensor& x);
 /// The same of bool tensors: (x > 0.0) & ~(x > y). DTypeError for others.
-Tensor operator&(const Tensor& a, const Tensor& b);
-Tensor operator|(const Tensor& a, const Tensor& b);
-Tensor operator~(const Tensor& x);
+Tensor operator&(Written a, Written b);
+Tensor operator|(Written a, Written b);
+Tensor operator~(Written x);
 
 /// Sums `x` over the dimensions that broadcasting `shape` to x.shape() added: the gradient of expand. x itself where
 /// the shapes are equal.

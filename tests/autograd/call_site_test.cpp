@@ -59,16 +59,33 @@ TEST(CallSiteOfAnOperator, IsThatOfTheForwardWhereItsBackwardRanOut) {
   EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by matmul backward at "), HasSubstr("/" + at_line(line) + "\n")));
 }
 
-TEST(CallSiteOfAnOperator, WrittenAsASymbolIsTheOneThatIsDeclared) {
+TEST(CallSiteOfAnOperator, WrittenAsASymbolIsTheLineOfTheSymbol) {
+  const Device small = device_of(10 * mebibyte, 81);
+  const Tensor a = square(small), b = square(small);
+  const auto reported = [](const auto& symbol) {
+    const auto [line, use] = symbol;
+    const std::string report = error_of<OutOfMemoryError>(use);
+    EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
+  };
+#define POOLGRAD_SYMBOL(expression) std::pair(unsigned{__LINE__}, [&] { expression; })
+  reported(POOLGRAD_SYMBOL(a + b));
+  reported(POOLGRAD_SYMBOL(a - 1.0));
+  reported(POOLGRAD_SYMBOL(2.0 * b));
+  reported(POOLGRAD_SYMBOL(2.0 / b));
+  reported(POOLGRAD_SYMBOL(-a));
+  reported(POOLGRAD_SYMBOL(Tensor(a.copy()) += 1.0));
+#undef POOLGRAD_SYMBOL
+}
+
+TEST(CallSiteOfAnOperator, WithoutOneOfItsOwnIsTheOneThatIsDeclared) {
   const Device small = device_of(10 * mebibyte, 81);
   const Tensor a = square(small), b = square(small);
   const CallSite here;
   const unsigned line = __LINE__ - 1;
-  const std::string report = error_of<OutOfMemoryError>([&] { a + b; });
+  const std::string report = error_of<OutOfMemoryError>([&] { exp(a); });
   EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
 }
 
-/// A device whose pool hears of everything that is used, by streams 0 and 7.
 class CallSiteOfARace : public ::testing::Test {
  protected:
   static Device racing_device() {

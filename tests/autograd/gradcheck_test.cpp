@@ -6,6 +6,7 @@
 
 #include <stdexcept>
 
+#include "autograd/operators.h"
 #include "tensor/print.h"
 #include "tests/autograd/local_operators.h"
 
