@@ -1,6 +1,7 @@
 // A forward attention call and its definition: a plain loop over pairs in f64, on the values that the kernel reads.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -93,8 +94,9 @@ struct ForwardProblem {
     std::copy_n(whole, 4, scores.bias.shape);
     return *this;
   }
+  /// Of both signs, and so that a bias of many keys is no number whose rounding in f32 is more than what is compared.
   ForwardProblem& with_alibi() {
-    alibi = values(compute_dtype(), {shape.q_heads}, 0.1);
+    alibi = values(compute_dtype(), {shape.q_heads}, std::min(0.1, 16.0 / static_cast<double>(shape.keys)));
     scores.alibi = *alibi;
     return *this;
   }
