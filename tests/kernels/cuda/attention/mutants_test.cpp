@@ -138,8 +138,9 @@ TEST(AttentionMutants, ARightKernelHasNoError) {
   EXPECT_EQ(found_wrong<TileFault::none>(), "") << "seed " << test_seed();
 }
 
-TEST(AttentionMutants, AWrongEdgeOfTheMaskIsSeenInTheFirstQuery) {
-  EXPECT_THAT(found_wrong<TileFault::wrong_mask_edge>(), HasSubstr("query 0, column "));
+TEST(AttentionMutants, AWrongEdgeOfTheMaskIsSeen) {
+  // In the first query whose score of the key beyond its edge is more than what 91 roundings may come to.
+  EXPECT_THAT(found_wrong<TileFault::wrong_mask_edge>(), HasSubstr("query ")) << "seed " << test_seed();
 }
 
 TEST(AttentionMutants, SwappedLanesAreSeenInTheFirstQuery) {
