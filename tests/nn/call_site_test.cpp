@@ -51,18 +51,24 @@ TEST(CallSites, NameTheOperatorAndTheLineThatCalledIt) {
   EXPECT_THAT(places([&] { y = a.copy(); }), ElementsAre(here(__LINE__, "poolgrad::Tensor::copy")));
 }
 
-TEST(CallSites, NameAnOperatorThatIsWrittenAsASymbolAndTakeItsLineFromTheSiteAroundIt) {
+TEST(CallSites, NameWhatIsWrittenAsASymbolAndItsLine) {
   const Tensor a = ones({8, 9});
   Tensor y;
-  const auto [file, line, name] = *places([&] { y = a + a; }).begin();
-  EXPECT_EQ(file, "arithmetic.cpp") << "without a site, the operator's own line";
-  EXPECT_EQ(name, "poolgrad::add");
+  EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(__LINE__, "poolgrad::add")));
+  EXPECT_THAT(places([&] { y = 2.0 * -a; }), Contains(here(__LINE__, "poolgrad::neg")));
+}
+
+TEST(CallSites, OfWhatTakesNoneAreThoseAroundIt) {
+  const Tensor a = ones({8, 9});
+  Tensor y;
+  const auto [file, line, name] = *places([&] { y = exp(a); }).begin();
+  EXPECT_EQ(file, "unary.cpp") << "without a site, the operator's own line";
+  EXPECT_EQ(name, "poolgrad::exp");
   const CallSite site;
   const unsigned declared = __LINE__ - 1;
-  EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(declared, "poolgrad::add")));
   EXPECT_THAT(places([&] { y = exp(a); }), ElementsAre(here(declared, "poolgrad::exp")));
-  EXPECT_THAT(places([&] { y = matmul(a, transpose(a, 0, 1)); }), ElementsAre(here(declared, "poolgrad::matmul")))
-      << "the outermost counts";
+  EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(declared, "poolgrad::add"))) << "the outermost counts";
+  EXPECT_THAT(places([&] { y = matmul(a, transpose(a, 0, 1)); }), ElementsAre(here(declared, "poolgrad::matmul")));
 }
 
 TEST(CallSites, PutTheWorkOfAModuleDownToTheLineThatCalledIt) {
