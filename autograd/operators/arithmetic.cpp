@@ -196,14 +196,6 @@ Tensor with_number(const char* op, const Tensor& x, double number, double scale,
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
-Tensor divided_by_number(const Tensor& a, double b) {
-  check_whole("div", a, {b});
-  return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
-}
-Tensor number_divided(double a, const Tensor& b) {
-  return is_floating(b.dtype()) ? affine(reciprocal(b), a, 0.0) : div(full({}, a, b.options()), b);
-}
-
 /// What a symbol does, put down to the line that it stands in.
 template <class Operator, class... Arguments>
 Tensor at_line_of(const Written& symbol, const Operator& apply, const Arguments&... arguments) {
@@ -228,8 +220,16 @@ Tensor operator-(Written a, double b) { return at_line_of(a, with_number, "sub",
 Tensor operator-(double a, Written b) { return at_line_of(b, with_number, "sub", b, a, -1.0, a); }
 Tensor operator*(Written a, double b) { return at_line_of(a, with_number, "mul", a, b, b, 0.0); }
 Tensor operator*(double a, Written b) { return at_line_of(b, with_number, "mul", b, a, a, 0.0); }
-Tensor operator/(Written a, double b) { return at_line_of(a, divided_by_number, a, b); }
-Tensor operator/(double a, Written b) { return at_line_of(b, number_divided, a, b); }
+Tensor operator/(Written a, double b) {
+  const CallSite here(a.line);
+  check_whole("div", a, {b});
+  return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
+}
+Tensor operator/(double a, Written b) {
+  const CallSite here(b.line);
+  const Tensor& x = b;
+  return is_floating(x.dtype()) ? affine(reciprocal(x), a, 0.0) : div(full({}, a, x.options()), x);
+}
 Tensor operator-(Written x) { return at_line_of(x, neg, x); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {

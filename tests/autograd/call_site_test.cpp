@@ -86,6 +86,7 @@ TEST(CallSiteOfAnOperator, WithoutOneOfItsOwnIsTheOneThatIsDeclared) {
   EXPECT_THAT(report, AllOf(HasSubstr("\n  asked for by poolgrad::"), HasSubstr("/" + at_line(line) + "\n")));
 }
 
+/// A device whose pool hears of everything that is used, by streams 0 and 7.
 class CallSiteOfARace : public ::testing::Test {
  protected:
   static Device racing_device() {

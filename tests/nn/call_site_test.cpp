@@ -56,6 +56,7 @@ TEST(CallSites, NameWhatIsWrittenAsASymbolAndItsLine) {
   Tensor y;
   EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(__LINE__, "poolgrad::add")));
   EXPECT_THAT(places([&] { y = 2.0 * -a; }), Contains(here(__LINE__, "poolgrad::neg")));
+  EXPECT_THAT(places([&] { y = a / 2.0; }), ElementsAre(here(__LINE__, "poolgrad::operator/")));
 }
 
 TEST(CallSites, OfWhatTakesNoneAreThoseAroundIt) {
