@@ -132,11 +132,13 @@ double FiniteDifference::slope(const Sample& high, const Sample& low) const {
 FiniteDifference::Derivative FiniteDifference::central(std::size_t input, std::int64_t index, double epsilon) {
   const double x = element(point_[input], index).item();
   const Sample high = at(input, index, x + step(x, epsilon)), low = at(input, index, x - step(x, epsilon));
-  double rounding = 0.0;
-  for (std::size_t i = 0; i < weights_.size(); ++i)
-    if (high.outputs[i] != low.outputs[i])
-      rounding += std::abs(weights_[i]) * roundoff_[i] * (std::abs(high.outputs[i]) + std::abs(low.outputs[i]));
-  return {slope(high, low), rounding / (high.x - low.x)};
+  double rounding = 0.0, hidden = 0.0;
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const double one = std::abs(weights_[i]) * roundoff_[i] * (std::abs(high.outputs[i]) + std::abs(low.outputs[i]));
+    hidden += one;
+    if (high.outputs[i] != low.outputs[i]) rounding += one;
+  }
+  return {slope(high, low), rounding / (high.x - low.x), hidden / (high.x - low.x)};
 }
 
 std::pair<double, double> FiniteDifference::one_sided(std::size_t input, std::int64_t index, double epsilon) {

@@ -18,7 +18,8 @@ class FiniteDifference {
  public:
   struct Derivative {
     double value;
-    double rounding;  // how far off the rounding of the outputs to f32, f16 or bf16 may put it; 0 in f64
+    double rounding;  // how far off the rounding to f32, f16 or bf16 of the outputs that moved may put it; 0 in f64
+    double hidden;    // the same of all outputs: what it could be although none moved
   };
 
   /// `weights`: one per floating output of `function`, in order.

@@ -92,13 +92,18 @@ Tensor expanded_constant(const Tensor& like, double value) {
 /// Options for tensors of one unit roundoff.
 struct Tolerance {
   double relative, absolute;
+  bool grows;  // the absolute one, with the gradient up to 1: no small gradient is hidden by it
 
   Tolerance(const GradcheckOptions& options, double roundoff) {
     const bool exact = roundoff <= unit_roundoff(DType::f64);
     const double left = std::pow(roundoff, 2.0 / 3.0);
     relative = options.relative.value_or(exact ? 1e-5 : 4.0 * left);
     absolute = options.absolute.value_or(exact ? 1e-7 : left);
+    grows = !exact && !options.absolute;
   }
+
+  /// Of an input whose largest numeric derivative is `steepest`.
+  double absolute_beside(double steepest) const { return grows ? absolute * std::min(1.0, steepest) : absolute; }
 };
 
 double coarsest(const Tensors& tensors) {
@@ -226,11 +231,28 @@ class Check {
     std::string wrong_by_input;
     for (std::size_t k = 0; k < checked_.size(); ++k) {
       const std::vector<double> values = analytic[k].to_vector<double>();
+      std::vector<FiniteDifference::Derivative> slopes;
+      double steepest = 0.0;
+      bool is_flat = true, is_lost = true;
+      for (std::size_t e = 0; e < values.size(); ++e) {
+        slopes.push_back(difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(checked_[k])));
+        const auto [numeric, rounding, hidden] = slopes.back();
+        steepest = std::max(steepest, std::abs(numeric));
+        is_flat = is_flat && numeric == 0.0 && values[e] == 0.0;
+        is_lost = is_lost && hidden > 0.0 && std::abs(numeric) <= rounding && std::abs(values[e]) <= hidden;
+      }
+      if (is_lost && !values.empty() && !(is_flat && options_.allow_unused)) {
+        fail(fmt::format("{} {} is too coarse to tell its gradient from zero: every difference may be the outputs' "
+                         "rounding; check in f64, or a function of fewer elements",
+                         label(checked_[k]), describe(inputs_[checked_[k]])));
+        return;
+      }
+      const double absolute = tolerance_.absolute_beside(steepest);
       std::int64_t wrong = 0;
       for (std::size_t e = 0; e < values.size(); ++e) {
-        const auto [numeric, rounding] =
-            difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(checked_[k]));
-        double excess = std::abs(values[e] - numeric) / (allowed(numeric) + rounding);
+        const auto [numeric, rounding, hidden] = slopes[e];
+        const double allowed = absolute + tolerance_.relative * std::abs(numeric) + rounding;
+        double excess = values[e] == numeric ? 0.0 : std::abs(values[e] - numeric) / allowed;
         if (std::isnan(excess)) excess = std::numeric_limits<double>::infinity();
         if (excess > 1.0) ++wrong;
         if (excess <= worst) continue;
@@ -240,6 +262,7 @@ class Check {
         report_.analytic = values[e];
         report_.numeric = numeric;
         rounding_ = rounding;
+        absolute_ = absolute;
       }
       elements += analytic[k].count();
       wrong_elements += wrong;
@@ -270,7 +293,7 @@ class Check {
         "  one-sided       {:.10g} from the right, {:.10g} from the left: {}\n"
         "  wrong elements  {}",
         name_, place(), report_.analytic, report_.numeric, epsilon(input), relative_error_of_worst(),
-        tolerance_.absolute, tolerance_.relative, of_rounding, right, left,
+        absolute_, tolerance_.relative, of_rounding, right, left,
         kink ? "they disagree, a kink or jump is near; check at another point" : "they agree, no kink is near",
         wrong_by_input);
   }
@@ -281,7 +304,6 @@ class Check {
   }
   std::string label(std::size_t input) const { return input_label(options_, input); }
   const Tensor& input() const { return inputs_[static_cast<std::size_t>(report_.input)]; }
-  double allowed(double numeric) const { return tolerance_.absolute + tolerance_.relative * std::abs(numeric); }
   double epsilon(std::size_t input) const {
     const DType dtype = inputs_[input].dtype();
     return options_.epsilon.value_or(dtype == DType::f64 ? 1e-6 : std::cbrt(unit_roundoff(dtype)));
@@ -297,6 +319,7 @@ class Check {
   const GradcheckOptions options_;
   Tolerance tolerance_;
   double rounding_ = 0.0;  // of the worst element
+  double absolute_ = 0.0;  // of its input
   std::vector<std::size_t> checked_;
   GradcheckReport report_;
 };

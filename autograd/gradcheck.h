@@ -20,7 +20,8 @@
 namespace poolgrad {
 
 /// What is left out fits the dtype: in f64 a step of 1e-6, 1e-5 and 1e-7; in f32, f16 and bf16, of unit roundoff u, a
-/// step of u^(1/3), 4 u^(2/3) and u^(2/3), which is what such a step and its rounding leave of a difference.
+/// step of u^(1/3), 4 u^(2/3) and u^(2/3), which is what such a step and its rounding leave of a difference; the last
+/// times the largest numeric derivative of the input where that is below 1, so that a small gradient is no zero.
 struct GradcheckOptions {
   std::optional<double> epsilon = {};   // step of the central difference, times max(1, |x|)
   std::optional<double> relative = {};  // |analytic - numeric| <= absolute + relative * |numeric|, and in f32, f16 and
@@ -46,9 +47,10 @@ using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tenso
 /// ones. They may be tensors that `function` holds besides, such as the parameters of a module: elements are moved in
 /// place and put back (which advances versions), and `.grad()` is left alone. Fails where it would compare nothing with
 /// nothing: no floating output, an input on which no output depends (unless `allow_unused`), a device without
-/// arithmetic. Also checks that gradients have the shape of their inputs, that two runs and two backward passes over
-/// one graph give equal bits, and that strided and expanded output gradients give the same as dense ones. What
-/// `function` throws goes through.
+/// arithmetic, and in less than f64 an input whose differences are all within the rounding of the outputs (a gradient
+/// of zero passes there with `allow_unused`). Also checks that gradients have the shape of their inputs, that two runs
+/// and two backward passes over one graph give equal bits, and that strided and expanded output gradients give the same
+/// as dense ones. What `function` throws goes through.
 GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           GradcheckOptions options = {});
 /// The same for the gradient itself, as a function of the inputs and the output gradient (double backward). Also checks

@@ -105,7 +105,9 @@ Tensor Tensor::alias(const Geometry& geometry) const {
   if (elements > 0 && (touched.first < 0 || touched.last >= available))
     throw ShapeError("[alias] shape " + to_string(geometry.shape) + " with strides " + to_string(geometry.strides) +
                      " from " + std::to_string(geometry.offset) + " reaches beyond the storage of " + describe(*this));
-  return Tensor(std::make_shared<Impl>(x.storage, geometry, x.dtype, elements, geometry.contiguous()));
+  Geometry inside = geometry;
+  if (elements == 0) inside.offset = 0;  // nothing is anywhere
+  return Tensor(std::make_shared<Impl>(x.storage, inside, x.dtype, elements, inside.contiguous()));
 }
 
 Tensor whole_storage(const Tensor& tensor) {

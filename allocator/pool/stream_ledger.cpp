@@ -1,6 +1,7 @@
 #include "allocator/pool/stream_ledger.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -24,9 +25,11 @@ struct Passage {
   bool refused = false;  // some, which are where they were
 };
 
-// Records those that are not recorded yet. Those of which pass(id) is true go to `into.passed`.
+// Records those that are not recorded yet. Those of which pass(id) is true go to `into.passed`. An exception that is no
+// Error is thrown when all have had their turn: what is waited for before memory goes must be, as far as it can.
 template <class Pass>
 void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass pass) {
+  std::exception_ptr foreign;
   for (auto event = events.begin(); event != events.end();) {
     const auto next = std::next(event);
     try {
@@ -37,9 +40,12 @@ void pass_each(DeviceMemory& memory, StreamEvents& events, Passage& into, Pass p
       if (pass(event->id)) into.passed.splice(into.passed.end(), events, event);
     } catch (const Error&) {
       into.refused = true;
+    } catch (...) {
+      foreign = std::current_exception();
     }
     event = next;
   }
+  if (foreign) std::rethrow_exception(foreign);
 }
 
 }  // namespace
@@ -344,12 +350,19 @@ void StreamLedger::use(Block* block, Stream stream) {
 }
 
 bool StreamLedger::hand_on(PoolLock& lock, Block* block, Stream stream) {
+  block->used_elsewhere = true;  // so that it stays the block that it is while the lock is given up
   std::vector<Stamp> stamps{now(block->stream)};
   for (const Stamp& use : uses_[block]) stamps.push_back(now(use.stream));
-  block->used_elsewhere = true;  // so that it stays the block that it is while the lock is given up
   if (!settle(lock, stream.id, stamps)) return false;
-  uses_.erase(block);
-  block->used_elsewhere = false;
+  // A use that was noted while the lock was given up is not behind those events.
+  const auto over = [&](const Stamp& use) {
+    return use.stream == stream.id || std::ranges::any_of(stamps, [&](const Stamp& settled) {
+             return settled.stream == use.stream && use.ticket <= settled.ticket;
+           });
+  };
+  std::erase_if(uses_[block], over);
+  block->used_elsewhere = !uses_[block].empty();
+  if (!block->used_elsewhere) uses_.erase(block);
   block->stream = stream.id;
   return true;
 }

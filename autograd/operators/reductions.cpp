@@ -286,16 +286,24 @@ Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
 
 namespace {
 
-/// The square root of the sum of all squares, 0-dimensional.
-Tensor length_of(const Tensor& x) {
+/// The sum of the squares over `dims`, which stay as 1, in f64: it holds the squares of every other dtype.
+Tensor sum_of_squares(const Tensor& x, const Dims& dims) {
+  const NoGradGuard guard;
+  if (!dims.empty()) return sum(square(to(x, DType::f64)), dims, /*keep=*/true);
+  Tensor squares = zeros(Shape::filled(x.rank(), 1), {DType::f64, x.device()});
+  kernels::add_sum_of_squares(current_stream(x.device()), squares.alias(contiguous_geometry({})).view(), x.view());
+  return squares;
+}
+
+/// The square root of that, in x's dtype.
+Tensor length_of(const Tensor& x, const Dims& dims) {
   const Stream stream = current_stream(x.device());
-  const Tensor squares = zeros({}, {DType::f64, x.device()});
-  kernels::add_sum_of_squares(stream, squares.view(), x.view());
+  const Tensor squares = sum_of_squares(x, dims);
   kernels::unary(stream, kernels::UnaryOp::sqrt, squares.view(), squares.view());
-  Tensor out = Tensor::empty({}, x.options());
+  Tensor out = Tensor::empty(squares.shape(), x.options());
   kernels::copy(stream, out.view(), squares.view());
   if (wants_gradient({x}))
-    record("norm", {x}, {out}, recipe([](const Tensor& input) { return length_of(input); }),
+    record("norm", {x}, {out}, recipe([dims](const Tensor& input) { return length_of(input, dims); }),
            [x = SavedTensor(x), out = SavedTensor::output(out)](const BackwardCall& call) -> Gradients {
              const Tensor length = out.unpack();
              const Tensor nonzero = masked_fill(length, length == 0.0, 1.0);
@@ -311,9 +319,9 @@ Tensor norm(const Tensor& x, double p, const Dims& dims, Keep keep) {
   check_floating("norm", {{"x", x}});
   if (p == std::numeric_limits<double>::infinity()) return max(abs(x), dims, keep);
   if (p != 1.0 && p != 2.0) fail<ValueError>("norm", "p is none of 1, 2 and inf", {{"x", x}});
-  if (p == 2.0 && dims.empty()) return keep ? reshape(length_of(x), Shape::filled(x.rank(), 1)) : length_of(x);
-  const Tensor wide = to(x, compute_dtype(x.dtype()));
-  return to(p == 1.0 ? sum(abs(wide), dims, keep) : root(sum(square(wide), dims, keep)), x.dtype());
+  if (p == 1.0) return to(sum(abs(to(x, compute_dtype(x.dtype()))), dims, keep), x.dtype());
+  const Tensor length = length_of(x, dims);
+  return keep ? length : reshape(length, ReducedDims("norm", x, dims).dropped);
 }
 
 }  // namespace poolgrad

@@ -262,6 +262,44 @@ TEST(Gradcheck, InLowPrecisionTakesAStepThatFitsTheType) {
     }
 }
 
+Tensor scaled_mean(const Tensor& x, double factor) {
+  Tensor out = Tensor::empty({1}, x.options());
+  kernels::reduce({}, kernels::ReduceOp::mean, out.view(), x.view());
+  if (wants_gradient({x}))
+    record("scaled_mean", {x}, {out}, [factor, like = x.detach()](const BackwardCall& call) -> Gradients {
+      const double each = factor * call.gradient().item() / static_cast<double>(like.count());
+      return {full(like.shape(), each, like.options())};
+    });
+  return out;
+}
+
+TEST(Gradcheck, InLowPrecisionSeesThatASmallGradientIsNoZero) {
+  Generator generator(29);
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+    const Tensor x = uniform({100}, -1, 1, {.dtype = dtype}, generator).set_requires_grad();
+    const auto check = [&](double factor) {
+      return gradcheck([=](const Tensors& inputs) { return Tensors{scaled_mean(inputs[0], factor)}; }, {x},
+                       {.allow_low_precision = true});
+    };
+    EXPECT_TRUE(check(1.0)) << to_string(dtype);
+    for (const double factor : {0.0, 2.0, -1.0}) EXPECT_FALSE(check(factor)) << to_string(dtype) << " " << factor;
+  }
+}
+
+TEST(Gradcheck, InLowPrecisionSaysThatItCannotTellAGradientFromZero) {
+  // One element of 3000 moves the mean of bf16 numbers near 1 by less than their distance.
+  const Tensor x = full({3000}, 1.0, {.dtype = DType::bf16}).set_requires_grad();
+  const auto check = [&](double factor, bool allow_unused) {
+    return gradcheck([=](const Tensors& inputs) { return Tensors{scaled_mean(inputs[0], factor)}; }, {x},
+                     {.allow_low_precision = true, .allow_unused = allow_unused});
+  };
+  for (const double factor : {0.0, 1.0})
+    EXPECT_THAT(check(factor, false).text,
+                HasSubstr("input 0 (3000,) bf16 on cpu is too coarse to tell its gradient from zero"));
+  EXPECT_TRUE(check(0.0, true)) << "a step function's is zero, and the user says that it is meant";
+  EXPECT_FALSE(check(1.0, true));
+}
+
 TEST(Gradcheck, DividesByTheStepThatTheTypeCouldTake) {
   // Near 1000 the numbers of bf16 are 4 apart: a step of 5 is one of 4.
   const Tensor x = full({2}, 1000, {.dtype = DType::bf16}).set_requires_grad();

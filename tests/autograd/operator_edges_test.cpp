@@ -226,6 +226,16 @@ TEST(Norm, TakesSquaresThatTheDtypeCannotHold) {
   }
 }
 
+TEST(Norm, OfRowsTakesSquaresThatTheDtypeCannotHold) {
+  for (const double value : {1e20, 1e-30}) {
+    const Tensor x = full({2, 4}, value).set_requires_grad();
+    const Tensor lengths = norm(x, 2.0, 1);
+    EXPECT_EQ(lengths.shape(), (Shape{2}));
+    for (const double length : lengths.to_vector<double>()) EXPECT_FLOAT_EQ(length, 2 * value);
+    EXPECT_EQ(grad({sum(lengths)}, {x})[0].to_vector<double>(), Doubles(8, 0.5));
+  }
+}
+
 /// One rounding of the true quotient, which x * (1 / b) is not.
 TEST(Division, ByANumberRoundsOnce) {
   Generator generator(12);

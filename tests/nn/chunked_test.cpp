@@ -197,5 +197,15 @@ TEST(ChunkedLoss, NoticesParametersThatWereWrittenAndHasNoSecondDerivative) {
             "[chunked_loss] has no second derivative");
 }
 
+TEST(ChunkedLoss, NoticesTokensAndTargetsThatWereWritten) {
+  ChunkedSteps steps;
+  for (Tensor* written : {&steps.tokens, &steps.targets}) {
+    const Tensor loss = steps.chunked(10);
+    written->fill(1e9);
+    EXPECT_THAT(error_of<Error>([&] { loss.backward(); }), HasSubstr("was written in place"));
+    written->fill(1.0);
+  }
+}
+
 }  // namespace
 }  // namespace poolgrad::nn

@@ -118,6 +118,13 @@ TEST(Tensor, AliasStaysInsideItsStorage) {
   EXPECT_NO_THROW(x.alias({{0, 3}, {3, 1}, 6})) << "nothing is touched";
 }
 
+TEST(Tensor, AliasOfNothingIsAtNoPlaceThatItsNumbersSay) {
+  const Tensor x = zeros({2, 3});
+  const Tensor nothing = x.alias({{0}, {1}, INT64_MAX});
+  EXPECT_EQ(nothing.view().data, x.view().data) << "INT64_MAX elements would not fit in 64 bits";
+  EXPECT_EQ(nothing.alias({{0, 2}, {INT64_MAX, 1}, INT64_MIN}).to_vector<double>(), std::vector<double>());
+}
+
 TEST(Tensor, AliasRefusesWhatWrapsAroundSixtyFourBits) {
   const Tensor x = zeros({9});
   constexpr std::int64_t far = std::int64_t{1} << 61;

@@ -174,6 +174,16 @@ class AnyExceptionTest : public PoolTest {
         if (step >= 3 && i % 5 == 0 && !live.empty()) {
           attempt([&] { pool.use(live.back().pointer, stream((id + 1) % 3)); });
         }
+        if (step >= 3 && i % 8 == 6 && !live.empty()) {
+          Live& block = live.back();
+          const std::uint64_t next = (block.stream + 1) % 3;
+          attempt([&] { block.stream = pool.hand_on(block.pointer, stream(next)) ? next : block.stream; });
+          const std::size_t wanted = block.bytes + granularity;
+          attempt([&] {
+            const Stream own = stream(block.stream);
+            block.bytes = pool.expand_in_place(block.pointer, block.bytes, wanted, own) ? wanted : block.bytes;
+          });
+        }
         if (step >= 3 && i % 7 == 0) attempt([&] { pool.order(stream(1), stream(2)); });
         if (live.size() > 8) give_back(pool, live, step < 3 ? 0 : random());
         // Each takes longer than the step.

@@ -215,6 +215,7 @@ class HookedMemory : public MemoryAdaptor {
   }
   bool event_finished(EventId event) override { return !unfinished && inner().event_finished(event); }
   void synchronize(EventId event) override {
+    if (streams.at(event) == broken) throw 42;
     inner().synchronize(event);
     log->push_back("stream " + std::to_string(streams.at(event)) + " is done");
   }
@@ -224,6 +225,7 @@ class HookedMemory : public MemoryAdaptor {
   }
 
   bool unfinished = false;
+  std::uint64_t broken = UINT64_MAX;  // a stream of which nothing can be waited for
   std::set<std::uint64_t> destroyed;
   std::function<void()> after_record;
   std::map<EventId, std::uint64_t> streams;
@@ -254,6 +256,26 @@ TEST_P(StreamHooksTest, AnOrderForgetsNoUseThatCameAfterItsEvent) {
   EXPECT_EQ(pool_->statistics().active_bytes.current, page);
   deallocate(*pool_, block, page, 1);
   EXPECT_EQ(pool_->statistics().active_bytes.current, page) << "the use after the event is not over";
+}
+
+TEST_P(StreamHooksTest, ABlockThatIsHandedOnForgetsNoUseThatCameMeanwhile) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 3));
+  device_->after_record = [&] { pool_->use(block, stream_of(*pool_, 3)); };
+  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 2)));
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, page) << "the use after the event is not over";
+  expect_invariants(*pool_);
+}
+
+TEST_P(StreamHooksTest, ABlockThatIsHandedOnIsFreeOnItsNewStreamAlone) {
+  void* block = allocate(*pool_, page, Category::activation, 1);
+  pool_->use(block, stream_of(*pool_, 2));
+  pool_->use(block, stream_of(*pool_, 3));
+  EXPECT_TRUE(pool_->hand_on(block, stream_of(*pool_, 2)));
+  deallocate(*pool_, block, page, 2);
+  EXPECT_EQ(pool_->statistics().active_bytes.current, 0u);
+  expect_invariants(*pool_);
 }
 
 TEST_P(StreamHooksTest, ABlockThatOutlivesItsStreamComesBack) {
@@ -295,6 +317,17 @@ TEST_P(StreamHooksTest, APoolWaitsForAllWorkBeforeItsMemoryGoes) {
   const std::vector<std::string> waits(log->begin(), log->begin() + 3);
   EXPECT_THAT(waits, ::testing::UnorderedElementsAre("stream 1 is done", "stream 2 is done", "stream 3 is done"));
   EXPECT_EQ((*log)[3], "decommit");
+}
+
+TEST_P(StreamHooksTest, APoolWaitsForTheOthersWhereOneStreamIsBroken) {
+  for (std::uint64_t stream = 1; stream <= 3; ++stream) allocate(*pool_, page, Category::activation, stream);
+  device_->broken = 2;
+  const auto log = device_->log;
+  pool_.reset();
+  ASSERT_GE(log->size(), 3u);
+  const std::vector<std::string> waits(log->begin(), log->begin() + 2);
+  EXPECT_THAT(waits, ::testing::UnorderedElementsAre("stream 1 is done", "stream 3 is done"));
+  EXPECT_EQ((*log)[2], "decommit");
 }
 
 TEST_P(StreamHooksTest, OfTwoPendingBlocksThatFitTheSmallerIsTaken) {

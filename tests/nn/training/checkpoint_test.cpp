@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "autograd/operators.h"
 #include "nn/layers.h"
@@ -43,6 +45,36 @@ struct SmallRun {
   AdamW optimizer;
   std::int64_t done = 0;
 };
+
+/// The file with `name`, or another tensor more, of a dtype that poolgrad has none of.
+void make_foreign(const std::string& path, const std::string& name) {
+  SafetensorsFile file = load_safetensors(path);
+  file.unsupported.clear();
+  std::erase_if(file.tensors, [&](const auto& entry) { return entry.first == name; });
+  file.tensors.emplace_back(name, zeros({2}, {.dtype = DType::i32}));
+  save_safetensors(path, file);
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes(std::istreambuf_iterator<char>(in), {});
+  bytes.replace(bytes.find("I32"), 3, "U32");
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+TEST(TrainingState, AModelThatIsUsedPassesOverForeignDtypesOfWhatItDoesNotRead) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun whole(1), other(2);
+  whole.step();
+  whole.save(path);
+  make_foreign(path, "statistics.of.another.program");
+  load_trained_model(path, other.model);
+  EXPECT_TRUE(bit_equal(other.model.parameters()[0], whole.model.parameters()[0]));
+  EXPECT_THAT(error_of<FileError>([&] { load_training_state(path, other.model, other.optimizer); }),
+              HasSubstr("'statistics.of.another.program' was left out: its dtype U32"))
+      << "a run that goes on would lose it";
+  make_foreign(path, "model.weight");
+  EXPECT_THAT(error_of<FileError>([&] { load_trained_model(path, other.model); }),
+              HasSubstr("'model.weight' was left out: its dtype U32"));
+}
 
 TEST(TrainingState, ContinuesBitForBit) {
   const TemporaryFolder folder;
