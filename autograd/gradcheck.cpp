@@ -242,9 +242,10 @@ class Check {
         is_lost = is_lost && hidden > 0.0 && std::abs(numeric) <= rounding && std::abs(values[e]) <= hidden;
       }
       if (is_lost && !values.empty() && !(is_flat && options_.allow_unused)) {
-        fail(fmt::format("{} {} is too coarse to tell its gradient from zero: every difference may be the outputs' "
-                         "rounding; check in f64, or a function of fewer elements",
-                         label(checked_[k]), describe(inputs_[checked_[k]])));
+        fail(
+            fmt::format("{} {} is too coarse to tell its gradient from zero: every difference may be the outputs' "
+                        "rounding; check in f64, or a function of fewer elements",
+                        label(checked_[k]), describe(inputs_[checked_[k]])));
         return;
       }
       const double absolute = tolerance_.absolute_beside(steepest);
@@ -292,8 +293,8 @@ class Check {
         "  relative error  {:.3g}  (allowed: {:g} + {:g} |numeric|{})\n"
         "  one-sided       {:.10g} from the right, {:.10g} from the left: {}\n"
         "  wrong elements  {}",
-        name_, place(), report_.analytic, report_.numeric, epsilon(input), relative_error_of_worst(),
-        absolute_, tolerance_.relative, of_rounding, right, left,
+        name_, place(), report_.analytic, report_.numeric, epsilon(input), relative_error_of_worst(), absolute_,
+        tolerance_.relative, of_rounding, right, left,
         kink ? "they disagree, a kink or jump is near; check at another point" : "they agree, no kink is near",
         wrong_by_input);
   }

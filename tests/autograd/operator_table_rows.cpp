@@ -167,8 +167,7 @@ void add_reductions(std::vector<Operator>& table) {
   add(one_input(
       "norm", {"norm"}, [](const Tensor& x) { return norm(x); }, some));
   add(one_input("norm, 1", {"abs", "sum"}, [](const Tensor& x) { return norm(x, 1.0, {0}); }, {{3, 4}, {2, 3, 2}}));
-  add(one_input("norm, 2", {"norm"}, [](const Tensor& x) { return norm(x, 2.0, -1, true); },
-                {{3, 4}, {2, 3, 2}}));
+  add(one_input("norm, 2", {"norm"}, [](const Tensor& x) { return norm(x, 2.0, -1, true); }, {{3, 4}, {2, 3, 2}}));
   add(one_input("norm, inf", {"abs", "max"},
                 [](const Tensor& x) {
                   return norm(x, std::numeric_limits<double>::infinity(), {0, -1});

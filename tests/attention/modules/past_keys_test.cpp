@@ -11,6 +11,7 @@
 #include "allocator/caching_allocator.h"
 #include "attention/modules/factory.h"
 #include "attention/modules/multihead.h"
+#include "autograd/operators.h"
 #include "nn/chunked.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
