@@ -91,8 +91,9 @@ std::string scope_name(std::uint32_t scope);
 
 /// The line of the program that what this thread allocates is put down to in traces and reports, and by the race
 /// detector, as long as it lives. What a program calls takes one as its last parameter, `CallSite = {}`, which is the
-/// line of the call. The outermost one alive counts, so that the operators inside a module or an operator are put down
-/// to the line that called it. A program may also declare one: `const CallSite here;`.
+/// line of the call, or with its first tensor (Argument). The outermost one alive counts, so that the operators inside
+/// a module or an operator are put down to the line that called it. A program may also declare one: `const CallSite
+/// here;`.
 class CallSite {
  public:
   CallSite(std::source_location at = std::source_location::current());  // NOLINT: made from {}

@@ -188,7 +188,7 @@ class Sequential : public Layer {
   Layer& add(std::unique_ptr<Layer> layer, const std::string& name = "");
   Layer& add(std::function<Tensor(const Tensor&)> function, const std::string& name = "");
   /// gelu itself, of its usual kind.
-  Layer& add(Tensor (*function)(const Tensor&, GeluKind), const std::string& name = "");
+  Layer& add(Tensor (*function)(Argument, GeluKind), const std::string& name = "");
 
   Tensor forward(const Tensor& x) override;
 

@@ -150,6 +150,25 @@ class Tensor {
   std::shared_ptr<Impl> impl_;
 };
 
+/// A tensor that an operator is called with, and the line of that call, which the operator's memory is put down to (see
+/// CallSite). Made where a tensor is passed and gone with the call; so an operator that takes it can be passed around
+/// as a function of a tensor.
+class Argument {
+ public:
+  Argument(const Tensor& tensor, std::source_location line = std::source_location::current())  // NOLINT: made from it
+      : tensor_(tensor), site_(line) {}
+  Argument(const Argument&) = delete;
+  Argument& operator=(const Argument&) = delete;
+
+  operator const Tensor&() const { return tensor_; }  // NOLINT: taken for it
+  const Tensor& operator*() const { return tensor_; }
+  const Tensor* operator->() const { return &tensor_; }
+
+ private:
+  const Tensor& tensor_;
+  CallSite site_;
+};
+
 /// Exchanges what two tensors are, for all handles of either: memory, geometry, dtype and gradient record. Graphs that
 /// were made with them stay as they are. Both must be defined (Error). Not while another thread uses either.
 void swap_tensors(const Tensor& a, const Tensor& b);

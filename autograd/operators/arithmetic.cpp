@@ -45,12 +45,12 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
 
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b) {
+Tensor add(Argument a, const Tensor& b) {
   if (const auto cast = autocast("add", {a, b}); !cast.empty()) return add(cast[0], cast[1]);
   Tensor out = computed("add", BinaryOp::add, a, b);
   if (wants_gradient({a, b}))
     record("add", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return add(x, y); }),
-           [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
+           [left = a->shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
              Gradients gradients(2);
              if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
              if (call.needs(1)) gradients[1] = sum_to(call.gradient(), right);
@@ -59,12 +59,12 @@ Tensor add(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor sub(const Tensor& a, const Tensor& b) {
+Tensor sub(Argument a, const Tensor& b) {
   if (const auto cast = autocast("sub", {a, b}); !cast.empty()) return sub(cast[0], cast[1]);
   Tensor out = computed("sub", BinaryOp::sub, a, b);
   if (wants_gradient({a, b}))
     record("sub", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return sub(x, y); }),
-           [left = a.shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
+           [left = a->shape(), right = b.shape()](const BackwardCall& call) -> Gradients {
              Gradients gradients(2);
              if (call.needs(0)) gradients[0] = sum_to(call.gradient(), left);
              if (call.needs(1)) gradients[1] = neg(sum_to(call.gradient(), right));
@@ -73,12 +73,12 @@ Tensor sub(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor mul(const Tensor& a, const Tensor& b) {
+Tensor mul(Argument a, const Tensor& b) {
   if (const auto cast = autocast("mul", {a, b}); !cast.empty()) return mul(cast[0], cast[1]);
   Tensor out = computed("mul", BinaryOp::mul, a, b);
   if (wants_gradient({a, b}))
     record("mul", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return mul(x, y); }),
-           [left = a.shape(), right = b.shape(), a = kept_for(b, a), b = kept_for(a, b)](const BackwardCall& call) {
+           [left = a->shape(), right = b.shape(), a = kept_for(b, a), b = kept_for(a, b)](const BackwardCall& call) {
              Gradients gradients(2);
              if (call.needs(0)) gradients[0] = sum_to(call.gradient() * b.unpack(), left);
              if (call.needs(1)) gradients[1] = sum_to(call.gradient() * a.unpack(), right);
@@ -87,12 +87,12 @@ Tensor mul(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor div(const Tensor& a, const Tensor& b) {
+Tensor div(Argument a, const Tensor& b) {
   if (const auto cast = autocast("div", {a, b}); !cast.empty()) return div(cast[0], cast[1]);
   Tensor out = computed("div", BinaryOp::div, a, b);
   if (wants_gradient({a, b}))
     record("div", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return div(x, y); }),
-           [left = a.shape(), right = b.shape(), a = kept_for(b, a), b = SavedTensor(b)](const BackwardCall& call) {
+           [left = a->shape(), right = b.shape(), a = kept_for(b, a), b = SavedTensor(b)](const BackwardCall& call) {
              Gradients gradients(2);
              const Tensor divisor = b.unpack(), ratio = call.gradient() / divisor;
              if (call.needs(0)) gradients[0] = sum_to(ratio, left);
@@ -102,7 +102,7 @@ Tensor div(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor pow(const Tensor& a, const Tensor& b) {
+Tensor pow(Argument a, const Tensor& b) {
   if (const auto cast = autocast("pow", {a, b}); !cast.empty()) return pow(cast[0], cast[1]);
   Tensor out = computed("pow", BinaryOp::pow, a, b);
   if (wants_gradient({a, b}))
@@ -125,18 +125,18 @@ Tensor pow(const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor pow(double base, const Tensor& exponent) { return pow(number_beside("pow", exponent, base), exponent); }
+Tensor pow(double base, Argument exponent) { return pow(number_beside("pow", exponent, base), exponent); }
 
-Tensor maximum(const Tensor& a, const Tensor& b) {
+Tensor maximum(Argument a, const Tensor& b) {
   return record_extremum("maximum", BinaryOp::maximum, BinaryOp::gt, BinaryOp::ge, a, b);
 }
-Tensor minimum(const Tensor& a, const Tensor& b) {
+Tensor minimum(Argument a, const Tensor& b) {
   return record_extremum("minimum", BinaryOp::minimum, BinaryOp::lt, BinaryOp::le, a, b);
 }
-Tensor maximum(const Tensor& a, double b) { return maximum(a, number_beside("maximum", a, b)); }
-Tensor maximum(double a, const Tensor& b) { return maximum(number_beside("maximum", b, a), b); }
-Tensor minimum(const Tensor& a, double b) { return minimum(a, number_beside("minimum", a, b)); }
-Tensor minimum(double a, const Tensor& b) { return minimum(number_beside("minimum", b, a), b); }
+Tensor maximum(Argument a, double b) { return maximum(*a, number_beside("maximum", a, b)); }
+Tensor maximum(double a, Argument b) { return maximum(number_beside("maximum", b, a), b); }
+Tensor minimum(Argument a, double b) { return minimum(*a, number_beside("minimum", a, b)); }
+Tensor minimum(double a, Argument b) { return minimum(number_beside("minimum", b, a), b); }
 
 namespace {
 
@@ -173,8 +173,8 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
 
 }  // namespace
 
-Tensor pow(const Tensor& a, double exponent) {
-  if (!is_floating(a.dtype()) && exponent != std::floor(exponent))
+Tensor pow(Argument a, double exponent) {
+  if (!is_floating(a->dtype()) && exponent != std::floor(exponent))
     fail<ValueError>("pow", fmt::format("exponent {} of an integer is no whole number", exponent), {{"x", a}});
   return record_unary("power", UnaryOp::power, a, exponent, 0.0, Domain::numbers);
 }
@@ -189,48 +189,39 @@ void check_whole(const char* op, const Tensor& x, std::initializer_list<double> 
 }
 
 /// scale * x + shift, which stands for x `op` number.
-Tensor with_number(const char* op, const Tensor& x, double number, double scale, double shift) {
+Tensor with_number(const char* op, const Tensor& x, double number, double scale, double shift,
+                   std::source_location at = std::source_location::current()) {
   check_devices(op, {{"x", x}});
   if (x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"x", x}});
   check_whole(op, x, {number});
-  return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
-}
-
-/// What a symbol does, put down to the line that it stands in.
-template <class Operator, class... Arguments>
-Tensor at_line_of(const Written& symbol, const Operator& apply, const Arguments&... arguments) {
-  const CallSite here(symbol.line);
-  return apply(arguments...);
+  return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers, at);
 }
 
 }  // namespace
 
-Tensor affine(const Tensor& x, double scale, double shift) {
+Tensor affine(Argument x, double scale, double shift) {
   check_whole("affine", x, {scale, shift});
   return record_unary("affine", UnaryOp::affine, x, scale, shift, Domain::numbers);
 }
 
-Tensor operator+(Written a, Written b) { return at_line_of(a, add, a, b); }
-Tensor operator-(Written a, Written b) { return at_line_of(a, sub, a, b); }
-Tensor operator*(Written a, Written b) { return at_line_of(a, mul, a, b); }
-Tensor operator/(Written a, Written b) { return at_line_of(a, div, a, b); }
-Tensor operator+(Written a, double b) { return at_line_of(a, with_number, "add", a, b, 1.0, b); }
-Tensor operator+(double a, Written b) { return at_line_of(b, with_number, "add", b, a, 1.0, a); }
-Tensor operator-(Written a, double b) { return at_line_of(a, with_number, "sub", a, b, 1.0, -b); }
-Tensor operator-(double a, Written b) { return at_line_of(b, with_number, "sub", b, a, -1.0, a); }
-Tensor operator*(Written a, double b) { return at_line_of(a, with_number, "mul", a, b, b, 0.0); }
-Tensor operator*(double a, Written b) { return at_line_of(b, with_number, "mul", b, a, a, 0.0); }
-Tensor operator/(Written a, double b) {
-  const CallSite here(a.line);
+Tensor operator+(Argument a, const Tensor& b) { return add(*a, b); }
+Tensor operator-(Argument a, const Tensor& b) { return sub(*a, b); }
+Tensor operator*(Argument a, const Tensor& b) { return mul(*a, b); }
+Tensor operator/(Argument a, const Tensor& b) { return div(*a, b); }
+Tensor operator+(Argument a, double b) { return with_number("add", a, b, 1.0, b); }
+Tensor operator+(double a, Argument b) { return with_number("add", b, a, 1.0, a); }
+Tensor operator-(Argument a, double b) { return with_number("sub", a, b, 1.0, -b); }
+Tensor operator-(double a, Argument b) { return with_number("sub", b, a, -1.0, a); }
+Tensor operator*(Argument a, double b) { return with_number("mul", a, b, b, 0.0); }
+Tensor operator*(double a, Argument b) { return with_number("mul", b, a, a, 0.0); }
+Tensor operator/(Argument a, double b) {
   check_whole("div", a, {b});
   return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
 }
-Tensor operator/(double a, Written b) {
-  const CallSite here(b.line);
-  const Tensor& x = b;
-  return is_floating(x.dtype()) ? affine(reciprocal(x), a, 0.0) : div(full({}, a, x.options()), x);
+Tensor operator/(double a, Argument b) {
+  return is_floating(b->dtype()) ? affine(reciprocal(*b), a, 0.0) : div(full({}, a, b->options()), b);
 }
-Tensor operator-(Written x) { return at_line_of(x, neg, x); }
+Tensor operator-(Argument x) { return neg(*x); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   if (x.shape() == shape) return x;
@@ -254,48 +245,45 @@ Tensor compared(const char* name, BinaryOp op, const Tensor& a, const Tensor& b,
   return computed(name, op, a, b, DType::boolean, at);
 }
 
-Tensor compared_with_number(const char* name, Tensor (*compare)(const Tensor&, const Tensor&), const Tensor& a,
-                            double b) {
+Tensor compared_with_number(const char* name, Tensor (*compare)(Argument, const Tensor&), const Tensor& a, double b) {
   return compare(a, number_beside(name, a, b));
 }
 
 }  // namespace
 
-Tensor equal(const Tensor& a, const Tensor& b) { return compared("equal", BinaryOp::eq, a, b); }
-Tensor not_equal(const Tensor& a, const Tensor& b) { return compared("not_equal", BinaryOp::ne, a, b); }
-Tensor less(const Tensor& a, const Tensor& b) { return compared("less", BinaryOp::lt, a, b); }
-Tensor less_equal(const Tensor& a, const Tensor& b) { return compared("less_equal", BinaryOp::le, a, b); }
-Tensor greater(const Tensor& a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
-Tensor greater_equal(const Tensor& a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
+Tensor equal(Argument a, const Tensor& b) { return compared("equal", BinaryOp::eq, a, b); }
+Tensor not_equal(Argument a, const Tensor& b) { return compared("not_equal", BinaryOp::ne, a, b); }
+Tensor less(Argument a, const Tensor& b) { return compared("less", BinaryOp::lt, a, b); }
+Tensor less_equal(Argument a, const Tensor& b) { return compared("less_equal", BinaryOp::le, a, b); }
+Tensor greater(Argument a, const Tensor& b) { return compared("greater", BinaryOp::gt, a, b); }
+Tensor greater_equal(Argument a, const Tensor& b) { return compared("greater_equal", BinaryOp::ge, a, b); }
 
-Tensor operator==(Written a, Written b) { return at_line_of(a, equal, a, b); }
-Tensor operator!=(Written a, Written b) { return at_line_of(a, not_equal, a, b); }
-Tensor operator<(Written a, Written b) { return at_line_of(a, less, a, b); }
-Tensor operator<=(Written a, Written b) { return at_line_of(a, less_equal, a, b); }
-Tensor operator>(Written a, Written b) { return at_line_of(a, greater, a, b); }
-Tensor operator>=(Written a, Written b) { return at_line_of(a, greater_equal, a, b); }
-Tensor operator==(Written a, double b) { return at_line_of(a, compared_with_number, "equal", equal, a, b); }
-Tensor operator!=(Written a, double b) { return at_line_of(a, compared_with_number, "not_equal", not_equal, a, b); }
-Tensor operator<(Written a, double b) { return at_line_of(a, compared_with_number, "less", less, a, b); }
-Tensor operator<=(Written a, double b) { return at_line_of(a, compared_with_number, "less_equal", less_equal, a, b); }
-Tensor operator>(Written a, double b) { return at_line_of(a, compared_with_number, "greater", greater, a, b); }
-Tensor operator>=(Written a, double b) {
-  return at_line_of(a, compared_with_number, "greater_equal", greater_equal, a, b);
-}
-Tensor operator==(double a, Written b) { return b == a; }
-Tensor operator!=(double a, Written b) { return b != a; }
-Tensor operator<(double a, Written b) { return b > a; }
-Tensor operator<=(double a, Written b) { return b >= a; }
-Tensor operator>(double a, Written b) { return b < a; }
-Tensor operator>=(double a, Written b) { return b <= a; }
+Tensor operator==(Argument a, const Tensor& b) { return equal(*a, b); }
+Tensor operator!=(Argument a, const Tensor& b) { return not_equal(*a, b); }
+Tensor operator<(Argument a, const Tensor& b) { return less(*a, b); }
+Tensor operator<=(Argument a, const Tensor& b) { return less_equal(*a, b); }
+Tensor operator>(Argument a, const Tensor& b) { return greater(*a, b); }
+Tensor operator>=(Argument a, const Tensor& b) { return greater_equal(*a, b); }
+Tensor operator==(Argument a, double b) { return compared_with_number("equal", equal, a, b); }
+Tensor operator!=(Argument a, double b) { return compared_with_number("not_equal", not_equal, a, b); }
+Tensor operator<(Argument a, double b) { return compared_with_number("less", less, a, b); }
+Tensor operator<=(Argument a, double b) { return compared_with_number("less_equal", less_equal, a, b); }
+Tensor operator>(Argument a, double b) { return compared_with_number("greater", greater, a, b); }
+Tensor operator>=(Argument a, double b) { return compared_with_number("greater_equal", greater_equal, a, b); }
+Tensor operator==(double a, Argument b) { return *b == a; }
+Tensor operator!=(double a, Argument b) { return *b != a; }
+Tensor operator<(double a, Argument b) { return *b > a; }
+Tensor operator<=(double a, Argument b) { return *b >= a; }
+Tensor operator>(double a, Argument b) { return *b < a; }
+Tensor operator>=(double a, Argument b) { return *b <= a; }
 
-Tensor logical_and(const Tensor& a, const Tensor& b) {
+Tensor logical_and(Argument a, const Tensor& b) {
   return computed("logical_and", BinaryOp::logical_and, a, b, DType::boolean);
 }
-Tensor logical_or(const Tensor& a, const Tensor& b) {
+Tensor logical_or(Argument a, const Tensor& b) {
   return computed("logical_or", BinaryOp::logical_or, a, b, DType::boolean);
 }
-Tensor logical_not(const Tensor& x) { return unary_test("logical_not", kernels::UnaryOp::logical_not, x); }
+Tensor logical_not(Argument x) { return unary_test("logical_not", kernels::UnaryOp::logical_not, x); }
 
 namespace {
 
@@ -306,17 +294,17 @@ void check_bools(const char* op, Operands operands) {
 
 }  // namespace
 
-Tensor operator&(Written a, Written b) {
+Tensor operator&(Argument a, const Tensor& b) {
   check_bools("&", {{"lhs", a}, {"rhs", b}});
-  return at_line_of(a, logical_and, a, b);
+  return logical_and(*a, b);
 }
-Tensor operator|(Written a, Written b) {
+Tensor operator|(Argument a, const Tensor& b) {
   check_bools("|", {{"lhs", a}, {"rhs", b}});
-  return at_line_of(a, logical_or, a, b);
+  return logical_or(*a, b);
 }
-Tensor operator~(Written x) {
+Tensor operator~(Argument x) {
   check_bools("~", {{"x", x}});
-  return at_line_of(x, logical_not, x);
+  return logical_not(*x);
 }
 
 // In place.
@@ -345,8 +333,8 @@ Tensor assigned(const char* op, Tensor x, const Tensor& y, const Compute& comput
   return x;
 }
 
-Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(const Tensor&, const Tensor&),
-                       const Tensor& x, const Tensor& y) {
+Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(Argument, const Tensor&), const Tensor& x,
+                       const Tensor& y) {
   if (!y.defined()) fail<ValueError>(op, "the right side is undefined", {{"lhs", x}});
   const auto compute = [&] { return function(x, y); };
   return assigned(op, x, y, compute, [&] {
@@ -360,23 +348,25 @@ Tensor assigned_tensor(const char* op, BinaryOp kernel, Tensor (*function)(const
 }
 
 /// x = kernel(x, a, b), which stands for x `op` number.
-Tensor assigned_number(const char* op, UnaryOp kernel, const Tensor& x, double number, double a, double b) {
+Tensor assigned_number(const char* op, UnaryOp kernel, const Tensor& x, double number, double a, double b,
+                       std::source_location at = std::source_location::current()) {
   if (x.defined() && x.dtype() == DType::boolean) fail<DTypeError>(op, "bool is no number", {{"lhs", x}});
   check_whole(op, x, {number, a, b});
   return assigned(
-      op, x, {}, [&] { return record_unary(kernel == UnaryOp::affine ? "affine" : "div", kernel, x, a, b); },
+      op, x, {},
+      [&] { return record_unary(kernel == UnaryOp::affine ? "affine" : "div", kernel, x, a, b, Domain::floating, at); },
       [&] { kernels::unary(current_stream(x.device()), kernel, x.view(), x.view(), a, b); });
 }
 
 }  // namespace
 
-Tensor operator+=(Written x, Written y) { return at_line_of(x, assigned_tensor, "+=", BinaryOp::add, add, x, y); }
-Tensor operator-=(Written x, Written y) { return at_line_of(x, assigned_tensor, "-=", BinaryOp::sub, sub, x, y); }
-Tensor operator*=(Written x, Written y) { return at_line_of(x, assigned_tensor, "*=", BinaryOp::mul, mul, x, y); }
-Tensor operator/=(Written x, Written y) { return at_line_of(x, assigned_tensor, "/=", BinaryOp::div, div, x, y); }
-Tensor operator+=(Written x, double y) { return at_line_of(x, assigned_number, "+=", UnaryOp::affine, x, y, 1.0, y); }
-Tensor operator-=(Written x, double y) { return at_line_of(x, assigned_number, "-=", UnaryOp::affine, x, y, 1.0, -y); }
-Tensor operator*=(Written x, double y) { return at_line_of(x, assigned_number, "*=", UnaryOp::affine, x, y, y, 0.0); }
-Tensor operator/=(Written x, double y) { return at_line_of(x, assigned_number, "/=", UnaryOp::quotient, x, y, y, 0.0); }
+Tensor operator+=(Argument x, const Tensor& y) { return assigned_tensor("+=", BinaryOp::add, add, x, y); }
+Tensor operator-=(Argument x, const Tensor& y) { return assigned_tensor("-=", BinaryOp::sub, sub, x, y); }
+Tensor operator*=(Argument x, const Tensor& y) { return assigned_tensor("*=", BinaryOp::mul, mul, x, y); }
+Tensor operator/=(Argument x, const Tensor& y) { return assigned_tensor("/=", BinaryOp::div, div, x, y); }
+Tensor operator+=(Argument x, double y) { return assigned_number("+=", UnaryOp::affine, x, y, 1.0, y); }
+Tensor operator-=(Argument x, double y) { return assigned_number("-=", UnaryOp::affine, x, y, 1.0, -y); }
+Tensor operator*=(Argument x, double y) { return assigned_number("*=", UnaryOp::affine, x, y, y, 0.0); }
+Tensor operator/=(Argument x, double y) { return assigned_number("/=", UnaryOp::quotient, x, y, y, 0.0); }
 
 }  // namespace poolgrad

@@ -32,61 +32,61 @@ Tensor repeated(const Tensor& x, std::int64_t times, int axis, bool elementwise)
 
 }  // namespace
 
-Tensor tril(const Tensor& x, std::int64_t offset) { return masked_fill(x, above_diagonal("tril", x, offset), 0.0); }
-Tensor triu(const Tensor& x, std::int64_t offset) {
-  return masked_fill(x, logical_not(above_diagonal("triu", x, offset - 1)), 0.0);
+Tensor tril(Argument x, std::int64_t offset) { return masked_fill(*x, above_diagonal("tril", x, offset), 0.0); }
+Tensor triu(Argument x, std::int64_t offset) {
+  return masked_fill(*x, logical_not(above_diagonal("triu", x, offset - 1)), 0.0);
 }
 
-Tensor diag(const Tensor& x, std::int64_t offset) {
+Tensor diag(Argument x, std::int64_t offset) {
   check_devices("diag", {{"x", x}});
-  if (x.rank() == 2) return diagonal(x, offset);
-  if (x.rank() != 1) fail<ShapeError>("diag", "needs a vector or a matrix", {{"x", x}});
-  const std::int64_t size = x.count() + std::abs(offset);
+  if (x->rank() == 2) return diagonal(*x, offset);
+  if (x->rank() != 1) fail<ShapeError>("diag", "needs a vector or a matrix", {{"x", x}});
+  const std::int64_t size = x->count() + std::abs(offset);
   return placed_on_diagonal(x, {size, size}, offset, 0, 1);
 }
 
-Tensor outer(const Tensor& a, const Tensor& b) {
+Tensor outer(Argument a, const Tensor& b) {
   const Operands operands = {{"lhs", a}, {"rhs", b}};
   check_devices("outer", operands);
-  if (a.rank() != 1 || b.rank() != 1) fail<ShapeError>("outer", "needs two vectors", operands);
-  return unsqueeze(a, 1) * b;
+  if (a->rank() != 1 || b.rank() != 1) fail<ShapeError>("outer", "needs two vectors", operands);
+  return unsqueeze(*a, 1) * b;
 }
 
-Tensor one_hot(const Tensor& index, std::int64_t classes, DType dtype) {
+Tensor one_hot(Argument index, std::int64_t classes, DType dtype) {
   const Operands operands = {{"index", index}};
   check_devices("one_hot", operands);
   check_dtype("one_hot", index, DType::i64, "indices must be i64", operands);
   check_index_range("one_hot", "index", index, classes);
-  return to(equal(unsqueeze(index, -1), arange(0.0, static_cast<double>(classes), 1.0, index.options())), dtype);
+  return to(equal(unsqueeze(*index, -1), arange(0.0, static_cast<double>(classes), 1.0, index->options())), dtype);
 }
 
-Tensor roll(const Tensor& x, std::int64_t shift, std::int64_t dim) {
+Tensor roll(Argument x, std::int64_t shift, std::int64_t dim) {
   check_devices("roll", {{"x", x}});
-  const int axis = normalize_dim("roll", dim, x.shape());
-  const std::int64_t size = x.shape()[axis];
+  const int axis = normalize_dim("roll", dim, x->shape());
+  const std::int64_t size = x->shape()[axis];
   if (size == 0 || shift % size == 0) return x;
   const std::int64_t cut = size - (shift % size + size) % size;
-  return cat({slice(x, axis, cut), slice(x, axis, 0, cut)}, axis);
+  return cat({slice(*x, axis, cut), slice(*x, axis, 0, cut)}, axis);
 }
 
-Tensor flip(const Tensor& x, const Dims& dims) {
+Tensor flip(Argument x, const Dims& dims) {
   check_devices("flip", {{"x", x}});
   Tensor out = x;
   for (const std::int64_t dim : dims) {
-    const int axis = normalize_dim("flip", dim, x.shape());
-    const auto last = static_cast<double>(x.shape()[axis] - 1);
-    out = index_select(out, axis, arange(last, -1.0, -1.0, {DType::i64, x.device()}));
+    const int axis = normalize_dim("flip", dim, x->shape());
+    const auto last = static_cast<double>(x->shape()[axis] - 1);
+    out = index_select(out, axis, arange(last, -1.0, -1.0, {DType::i64, x->device()}));
   }
   return out;
 }
 
-Tensor repeat(const Tensor& x, std::int64_t times, std::int64_t dim) {
+Tensor repeat(Argument x, std::int64_t times, std::int64_t dim) {
   check_devices("repeat", {{"x", x}});
   if (times < 0) fail<ValueError>("repeat", "a number of times is negative", {{"x", x}});
-  return repeated(x, times, normalize_dim("repeat", dim, x.shape()), /*elementwise=*/true);
+  return repeated(x, times, normalize_dim("repeat", dim, x->shape()), /*elementwise=*/true);
 }
 
-Tensor tile(const Tensor& x, const Dims& counts) {
+Tensor tile(Argument x, const Dims& counts) {
   check_devices("tile", {{"x", x}});
   for (const std::int64_t times : counts)
     if (times < 0) fail<ValueError>("tile", "a number of times is negative", {{"x", x}});

@@ -9,24 +9,24 @@
 namespace poolgrad {
 
 /// x (..., m, n) with zeros above (tril) or below (triu) the diagonal (i, i + offset). Every dtype.
-Tensor tril(const Tensor& x, std::int64_t offset = 0);
-Tensor triu(const Tensor& x, std::int64_t offset = 0);
+Tensor tril(Argument x, std::int64_t offset = 0);
+Tensor triu(Argument x, std::int64_t offset = 0);
 /// A vector (n) on the diagonal (i, i + offset) of a square matrix of zeros; of a matrix, diagonal().
-Tensor diag(const Tensor& x, std::int64_t offset = 0);
+Tensor diag(Argument x, std::int64_t offset = 0);
 /// a (m) and b (n): a b^T (m, n).
-Tensor outer(const Tensor& a, const Tensor& b);
+Tensor outer(Argument a, const Tensor& b);
 /// index (...) i64 within [0, classes) -> (..., classes) with a 1 at each index. No gradient. IndexError names the
 /// first index outside and its position.
-Tensor one_hot(const Tensor& index, std::int64_t classes, DType dtype = DType::f32);
+Tensor one_hot(Argument index, std::int64_t classes, DType dtype = DType::f32);
 
 /// Elements move `shift` places along dim; what leaves at one end comes in at the other.
-Tensor roll(const Tensor& x, std::int64_t shift, std::int64_t dim);
+Tensor roll(Argument x, std::int64_t shift, std::int64_t dim);
 /// In reverse order along each of the dims.
-Tensor flip(const Tensor& x, const Dims& dims);
+Tensor flip(Argument x, const Dims& dims);
 /// Each element `times` times in a row along dim (NumPy's repeat, PyTorch's repeat_interleave).
-Tensor repeat(const Tensor& x, std::int64_t times, std::int64_t dim);
+Tensor repeat(Argument x, std::int64_t times, std::int64_t dim);
 /// All of x counts[d] times along dimension d (NumPy's tile, PyTorch's repeat); the shorter of shape and counts is
 /// filled up with ones in front.
-Tensor tile(const Tensor& x, const Dims& counts);
+Tensor tile(Argument x, const Dims& counts);
 
 }  // namespace poolgrad

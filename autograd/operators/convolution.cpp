@@ -234,7 +234,7 @@ constexpr double minus_infinity = -std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options, CallSite) {
+Tensor conv2d(Argument x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
   if (const auto cast = autocast("conv2d", {x, weight, bias}); !cast.empty())
     return conv2d(cast[0], cast[1], cast[2], options);
   check_floats("conv2d", x, weight, bias);
@@ -243,7 +243,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
       x, weight, bias, options.groups);
 }
 
-Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const ConvOptions& options, CallSite) {
+Tensor conv1d(Argument x, const Tensor& weight, const Tensor& bias, const ConvOptions& options) {
   if (const auto cast = autocast("conv2d", {x, weight, bias}); !cast.empty())
     return conv1d(cast[0], cast[1], cast[2], options);
   check_floats("conv1d", x, weight, bias);
@@ -255,16 +255,16 @@ Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias, const C
       2);
 }
 
-Tensor max_pool2d(const Tensor& x, const Dims& size, const Dims& stride, const Dims& padding, CallSite) {
+Tensor max_pool2d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
   return max(pooling_windows("max_pool2d", 2, x, size, stride, padding, minus_infinity), {-2, -1});
 }
-Tensor avg_pool2d(const Tensor& x, const Dims& size, const Dims& stride, const Dims& padding, CallSite) {
+Tensor avg_pool2d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
   return mean(pooling_windows("avg_pool2d", 2, x, size, stride, padding, 0.0), {-2, -1});
 }
-Tensor max_pool1d(const Tensor& x, const Dims& size, const Dims& stride, const Dims& padding, CallSite) {
+Tensor max_pool1d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
   return max(pooling_windows("max_pool1d", 1, x, size, stride, padding, minus_infinity), {2, -2, -1});
 }
-Tensor avg_pool1d(const Tensor& x, const Dims& size, const Dims& stride, const Dims& padding, CallSite) {
+Tensor avg_pool1d(Argument x, const Dims& size, const Dims& stride, const Dims& padding) {
   return mean(pooling_windows("avg_pool1d", 1, x, size, stride, padding, 0.0), {2, -2, -1});
 }
 

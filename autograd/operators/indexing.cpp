@@ -49,20 +49,20 @@ int check_scatter(const char* op, const Tensor& x, std::int64_t dim, const Tenso
 
 }  // namespace
 
-Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
+Tensor index_select(Argument x, std::int64_t dim, const Tensor& index) {
   const Operands operands = {{"x", x}, {"index", index}};
   const int axis = check_index("index_select", x, dim, index, operands);
   if (index.rank() != 1) fail<ShapeError>("index_select", "index is not one-dimensional", operands);
-  check_index_range("index_select", "index", index, x.shape()[axis]);
-  Shape shape = x.shape();
+  check_index_range("index_select", "index", index, x->shape()[axis]);
+  Shape shape = x->shape();
   shape[axis] = index.count();
-  Tensor out = Tensor::empty(shape, x.options());
-  kernels::index_select(current_stream(x.device()), out.view(), x.view(), axis, index.view());
+  Tensor out = Tensor::empty(shape, x->options());
+  kernels::index_select(current_stream(x->device()), out.view(), x->view(), axis, index.view());
   if (wants_gradient({x})) {
     const SavedTensor kept(index);
     record("index_select", {x}, {out},
            recipe([axis, kept](const Tensor& input) { return index_select(input, axis, kept.unpack()); }),
-           [axis, index = kept, before = x.shape()](const BackwardCall& call) -> Gradients {
+           [axis, index = kept, before = x->shape()](const BackwardCall& call) -> Gradients {
              const Tensor& grad = call.gradient();
              return {index_add(zeros(before, grad.options()), axis, index.unpack(), grad)};
            });
@@ -70,17 +70,17 @@ Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index) {
   return out;
 }
 
-Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   if (const auto cast = autocast("index_add", {x, source}); !cast.empty())
     return index_add(cast[0], dim, index, cast[1]);
   const Operands operands = {{"x", x}, {"index", index}, {"source", source}};
   const int axis = check_index("index_add", x, dim, index, operands);
-  check_dtype("index_add", source, x.dtype(), "operands differ in dtype", operands);
+  check_dtype("index_add", source, x->dtype(), "operands differ in dtype", operands);
   if (index.rank() != 1) fail<ShapeError>("index_add", "index is not one-dimensional", operands);
-  Shape expected = x.shape();
+  Shape expected = x->shape();
   expected[axis] = index.count();
   if (source.shape() != expected) fail<ShapeError>("index_add", "source does not have one slice per index", operands);
-  check_index_range("index_add", "index", index, x.shape()[axis]);
+  check_index_range("index_add", "index", index, x->shape()[axis]);
   Tensor out = updated(kernels::index_add, x, axis, index, source);
   if (wants_gradient({x, source})) {
     const SavedTensor kept(index);
@@ -94,18 +94,18 @@ Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const T
   return out;
 }
 
-Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
+Tensor gather(Argument x, std::int64_t dim, const Tensor& index) {
   const Operands operands = {{"x", x}, {"index", index}};
   const int axis = check_index("gather", x, dim, index, operands);
   check_aligned("gather", x, axis, index, operands);
-  check_index_range("gather", "index", index, x.shape()[axis]);
-  Tensor out = Tensor::empty(index.shape(), x.options());
-  kernels::gather(current_stream(x.device()), out.view(), x.view(), axis, index.view());
+  check_index_range("gather", "index", index, x->shape()[axis]);
+  Tensor out = Tensor::empty(index.shape(), x->options());
+  kernels::gather(current_stream(x->device()), out.view(), x->view(), axis, index.view());
   if (wants_gradient({x})) {
     const SavedTensor kept(index);
     record("gather", {x}, {out},
            recipe([axis, kept](const Tensor& input) { return gather(input, axis, kept.unpack()); }),
-           [axis, index = kept, before = x.shape()](const BackwardCall& call) -> Gradients {
+           [axis, index = kept, before = x->shape()](const BackwardCall& call) -> Gradients {
              const Tensor& grad = call.gradient();
              return {scatter_add(zeros(before, grad.options()), axis, index.unpack(), grad)};
            });
@@ -113,7 +113,7 @@ Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index) {
   return out;
 }
 
-Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   if (const auto cast = autocast("scatter_add", {x, source}); !cast.empty())
     return scatter_add(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter_add", x, dim, index, source);
@@ -130,7 +130,7 @@ Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const
   return out;
 }
 
-Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source) {
+Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source) {
   if (const auto cast = autocast("scatter", {x, source}); !cast.empty()) return scatter(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter", x, dim, index, source);
   Tensor out = updated(kernels::scatter, x, axis, index, source);
@@ -156,8 +156,8 @@ Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Ten
   return out;
 }
 
-Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
-  if (const auto cast = autocast("where", {a, b}); !cast.empty()) return where(cond, cast[0], cast[1]);
+Tensor where(Argument cond, const Tensor& a, const Tensor& b) {
+  if (const auto cast = autocast("where", {a, b}); !cast.empty()) return where(*cond, cast[0], cast[1]);
   const Operands operands = {{"cond", cond}, {"a", a}, {"b", b}};
   check_devices("where", operands);
   check_dtype("where", cond, DType::boolean, "the condition must be bool", operands);
@@ -181,19 +181,19 @@ Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-Tensor where(const Tensor& cond, const Tensor& a, double b) { return where(cond, a, number_beside("where", a, b)); }
-Tensor where(const Tensor& cond, double a, const Tensor& b) { return where(cond, number_beside("where", b, a), b); }
+Tensor where(Argument cond, const Tensor& a, double b) { return where(*cond, a, number_beside("where", a, b)); }
+Tensor where(Argument cond, double a, const Tensor& b) { return where(*cond, number_beside("where", b, a), b); }
 
-Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
+Tensor masked_fill(Argument x, const Tensor& mask, double value) {
   const Operands operands = {{"x", x}, {"mask", mask}};
   check_devices("masked_fill", operands);
   check_dtype("masked_fill", mask, DType::boolean, "the mask must be bool", operands);
-  if (broadcast_operands("masked_fill", operands) != x.shape())
+  if (broadcast_operands("masked_fill", operands) != x->shape())
     fail<ShapeError>("masked_fill", "the mask does not broadcast to x", operands);
   Tensor out = Tensor::empty_like(x);
   const Tensor filling = number_beside("masked_fill", x, value);
-  kernels::where(current_stream(x.device()), out.view(), broadcast_view(mask, x.shape()),
-                 broadcast_view(filling, x.shape()), x.view());
+  kernels::where(current_stream(x->device()), out.view(), broadcast_view(mask, x->shape()),
+                 broadcast_view(filling, x->shape()), x->view());
   if (wants_gradient({x})) {
     const SavedTensor kept(mask);
     record("masked_fill", {x}, {out},
@@ -205,37 +205,37 @@ Tensor masked_fill(const Tensor& x, const Tensor& mask, double value) {
   return out;
 }
 
-Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding, CallSite) {
+Tensor embedding(Argument table, const Tensor& index, std::int64_t padding) {
   const Operands operands = {{"table", table}, {"index", index}};
   check_devices("embedding", operands);
-  if (!is_floating(table.dtype())) fail<DTypeError>("embedding", "the table needs a floating dtype", operands);
+  if (!is_floating(table->dtype())) fail<DTypeError>("embedding", "the table needs a floating dtype", operands);
   check_dtype("embedding", index, DType::i64, "indices must be i64", operands);
-  if (table.rank() != 2) fail<ShapeError>("embedding", "the table is not (rows, columns)", operands);
-  check_index_range("embedding", "index", index, table.shape()[0]);
+  if (table->rank() != 2) fail<ShapeError>("embedding", "the table is not (rows, columns)", operands);
+  check_index_range("embedding", "index", index, table->shape()[0]);
 
   Shape shape = index.shape();
-  shape.append(table.shape()[1]);
-  Tensor out = Tensor::empty(shape, table.options());
+  shape.append(table->shape()[1]);
+  Tensor out = Tensor::empty(shape, table->options());
   const Tensor rows = dense(index);
-  kernels::embedding(current_stream(table.device()), out.view(), dense(table).view(), rows.view());
+  kernels::embedding(current_stream(table->device()), out.view(), dense(table).view(), rows.view());
   if (wants_gradient({table})) {
     const SavedTensor kept(rows);
-    record(
-        "embedding", {table}, {out},
-        recipe([kept](const Tensor& entries) { return embedding(entries, kept.unpack()); }),
-        [rows = kept, padding, like = table.shape(), options = table.options()](const BackwardCall& call) -> Gradients {
-          const Tensor &grad = call.gradient(), looked_up = rows.unpack();
-          if (grad_enabled()) {
-            const Tensor skipped = looked_up == static_cast<double>(padding);
-            const Tensor counted = masked_fill(grad, unsqueeze(skipped, -1), 0.0);
-            return {index_add(zeros(like, options), 0, reshape(looked_up, {looked_up.count()}),
-                              reshape(counted, {looked_up.count(), like[1]}))};
-          }
-          Tensor dtable = zeros(like, options);
-          kernels::embedding_backward(current_stream(grad.device()), dtable.view(), dense(grad).view(),
-                                      looked_up.view(), padding);
-          return {dtable};
-        });
+    record("embedding", {table}, {out},
+           recipe([kept](const Tensor& entries) { return embedding(entries, kept.unpack()); }),
+           [rows = kept, padding, like = table->shape(),
+            options = table->options()](const BackwardCall& call) -> Gradients {
+             const Tensor &grad = call.gradient(), looked_up = rows.unpack();
+             if (grad_enabled()) {
+               const Tensor skipped = looked_up == static_cast<double>(padding);
+               const Tensor counted = masked_fill(grad, unsqueeze(skipped, -1), 0.0);
+               return {index_add(zeros(like, options), 0, reshape(looked_up, {looked_up.count()}),
+                                 reshape(counted, {looked_up.count(), like[1]}))};
+             }
+             Tensor dtable = zeros(like, options);
+             kernels::embedding_backward(current_stream(grad.device()), dtable.view(), dense(grad).view(),
+                                         looked_up.view(), padding);
+             return {dtable};
+           });
   }
   return out;
 }

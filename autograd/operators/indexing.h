@@ -9,24 +9,24 @@
 namespace poolgrad {
 
 /// out[..., i, ...] = x[..., index[i], ...] along dim; index one-dimensional.
-Tensor index_select(const Tensor& x, std::int64_t dim, const Tensor& index);
+Tensor index_select(Argument x, std::int64_t dim, const Tensor& index);
 /// x with source added at rows `index` along dim, deterministic.
-Tensor index_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
 /// out[i, j] = x[index[i, j], j] for dim 0, and so on.
-Tensor gather(const Tensor& x, std::int64_t dim, const Tensor& index);
+Tensor gather(Argument x, std::int64_t dim, const Tensor& index);
 /// x with out[index[i, j], j] = source[i, j] for dim 0; of equal indices the last wins, and only it gets the gradient.
-Tensor scatter(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
-Tensor scatter_add(const Tensor& x, std::int64_t dim, const Tensor& index, const Tensor& source);
+Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
+Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
 /// cond ? a : b with broadcasting; cond bool.
-Tensor where(const Tensor& cond, const Tensor& a, const Tensor& b);
-Tensor where(const Tensor& cond, const Tensor& a, double b);
-Tensor where(const Tensor& cond, double a, const Tensor& b);
+Tensor where(Argument cond, const Tensor& a, const Tensor& b);
+Tensor where(Argument cond, const Tensor& a, double b);
+Tensor where(Argument cond, double a, const Tensor& b);
 /// x with `value` where mask (bool, broadcast to x) is true.
-Tensor masked_fill(const Tensor& x, const Tensor& mask, double value);
+Tensor masked_fill(Argument x, const Tensor& mask, double value);
 
 // Table lookup.
 
 /// out = table[index]: index (...) i64, table (V, C) -> (..., C). Rows equal to `padding` get no gradient.
-Tensor embedding(const Tensor& table, const Tensor& index, std::int64_t padding = -1, CallSite = {});
+Tensor embedding(Argument table, const Tensor& index, std::int64_t padding = -1);
 
 }  // namespace poolgrad

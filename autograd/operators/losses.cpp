@@ -83,18 +83,18 @@ void check_pair(const char* op, Operands operands) {
 
 }  // namespace
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOptions options, CallSite) {
+Tensor cross_entropy(Argument logits, const Tensor& targets, CrossEntropyOptions options) {
   const Operands operands = {{"logits", logits}, {"targets", targets}};
   check_devices("cross_entropy", operands);
-  if (!is_floating(logits.dtype())) fail<DTypeError>("cross_entropy", "logits need a floating dtype", operands);
-  if (logits.rank() == 0 || targets.shape() != row_shape(logits))
+  if (!is_floating(logits->dtype())) fail<DTypeError>("cross_entropy", "logits need a floating dtype", operands);
+  if (logits->rank() == 0 || targets.shape() != row_shape(logits))
     fail<ShapeError>("cross_entropy", "needs logits (..., V) and targets (...)", operands);
-  const ClassTargets wanted("cross_entropy", targets, logits.shape().back(), options, operands);
+  const ClassTargets wanted("cross_entropy", targets, logits->shape().back(), options, operands);
 
-  const TensorOptions statistics{compute_dtype(logits.dtype()), logits.device()};
+  const TensorOptions statistics{compute_dtype(logits->dtype()), logits->device()};
   Tensor losses = Tensor::empty(targets.shape(), statistics);
   const Tensor lse = Tensor::empty(targets.shape(), statistics);
-  kernels::cross_entropy(current_stream(logits.device()), losses.view(), lse.view(), dense(logits).view(),
+  kernels::cross_entropy(current_stream(logits->device()), losses.view(), lse.view(), dense(logits).view(),
                          wanted.rows.view(), options.ignore_index, options.label_smoothing);
   if (wants_gradient({logits}))
     record("cross_entropy", {logits}, {losses},
@@ -122,58 +122,58 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets, CrossEntropyOp
   }
 }
 
-Tensor nll_loss(const Tensor& log_probabilities, const Tensor& targets, CrossEntropyOptions options, CallSite) {
+Tensor nll_loss(Argument log_probabilities, const Tensor& targets, CrossEntropyOptions options) {
   const Operands operands = {{"log_probabilities", log_probabilities}, {"targets", targets}};
   check_devices("nll_loss", operands);
-  if (!is_floating(log_probabilities.dtype()))
+  if (!is_floating(log_probabilities->dtype()))
     fail<DTypeError>("nll_loss", "log_probabilities need a floating dtype", operands);
-  if (log_probabilities.rank() == 0 || targets.shape() != row_shape(log_probabilities))
+  if (log_probabilities->rank() == 0 || targets.shape() != row_shape(log_probabilities))
     fail<ShapeError>("nll_loss", "needs log_probabilities (..., V) and targets (...)", operands);
-  const ClassTargets wanted("nll_loss", targets, log_probabilities.shape().back(), options, operands);
-  const DType wide = compute_dtype(log_probabilities.dtype());
-  const Tensor losses = target_losses(to(log_probabilities, wide), {}, wanted, options);
+  const ClassTargets wanted("nll_loss", targets, log_probabilities->shape().back(), options, operands);
+  const DType wide = compute_dtype(log_probabilities->dtype());
+  const Tensor losses = target_losses(to(*log_probabilities, wide), {}, wanted, options);
   if (options.reduction == Reduction::mean) return sum(losses) * wanted.inverse_count(wide);
   return reduced(losses, options.reduction);
 }
 
-Tensor binary_cross_entropy_with_logits(const Tensor& logits, const Tensor& targets, Reduction reduction, CallSite) {
+Tensor binary_cross_entropy_with_logits(Argument logits, const Tensor& targets, Reduction reduction) {
   if (const auto cast = autocast("binary_cross_entropy_with_logits", {logits, targets}); !cast.empty())
     return binary_cross_entropy_with_logits(cast[0], cast[1], reduction);
   check_pair("binary_cross_entropy_with_logits", {{"logits", logits}, {"targets", targets}});
-  const DType wide = compute_dtype(logits.dtype());
-  const Tensor x = to(logits, wide), t = to(targets, wide);
+  const DType wide = compute_dtype(logits->dtype());
+  const Tensor x = to(*logits, wide), t = to(targets, wide);
   return reduced(t * softplus(-x) + (1.0 - t) * softplus(x), reduction);
 }
 
-Tensor kl_div(const Tensor& log_q, const Tensor& p, Reduction reduction, CallSite) {
+Tensor kl_div(Argument log_q, const Tensor& p, Reduction reduction) {
   if (const auto cast = autocast("kl_div", {log_q, p}); !cast.empty()) return kl_div(cast[0], cast[1], reduction);
   check_pair("kl_div", {{"log_q", log_q}, {"p", p}});
   if (p.rank() == 0) fail<ShapeError>("kl_div", "needs rows (..., V)", {{"log_q", log_q}, {"p", p}});
   const DType wide = compute_dtype(p.dtype());
   const Tensor weights = to(p, wide), none = weights == 0.0;  // where neither logarithm counts, infinite as it may be
-  const Tensor ratio = log(masked_fill(weights, none, 1.0)) - masked_fill(to(log_q, wide), none, 0.0);
+  const Tensor ratio = log(masked_fill(weights, none, 1.0)) - masked_fill(to(*log_q, wide), none, 0.0);
   return reduced(sum(weights * ratio, -1), reduction);
 }
 
-Tensor mse_loss(const Tensor& a, const Tensor& b, Reduction reduction, CallSite) {
+Tensor mse_loss(Argument a, const Tensor& b, Reduction reduction) {
   if (const auto cast = autocast("mse_loss", {a, b}); !cast.empty()) return mse_loss(cast[0], cast[1], reduction);
   check_pair("mse_loss", {{"a", a}, {"b", b}});
-  return reduced(square(a - b), reduction);
+  return reduced(square(*a - b), reduction);
 }
 
-Tensor l1_loss(const Tensor& a, const Tensor& b, Reduction reduction, CallSite) {
+Tensor l1_loss(Argument a, const Tensor& b, Reduction reduction) {
   if (const auto cast = autocast("l1_loss", {a, b}); !cast.empty()) return l1_loss(cast[0], cast[1], reduction);
   check_pair("l1_loss", {{"a", a}, {"b", b}});
-  return reduced(abs(a - b), reduction);
+  return reduced(abs(*a - b), reduction);
 }
 
-Tensor huber_loss(const Tensor& a, const Tensor& b, double delta, Reduction reduction, CallSite) {
+Tensor huber_loss(Argument a, const Tensor& b, double delta, Reduction reduction) {
   if (const auto cast = autocast("huber_loss", {a, b}); !cast.empty())
     return huber_loss(cast[0], cast[1], delta, reduction);
   check_pair("huber_loss", {{"a", a}, {"b", b}});
   if (!(delta > 0.0))
     fail<ValueError>("huber_loss", fmt::format("delta {} is not positive", delta), {{"a", a}, {"b", b}});
-  const Tensor difference = a - b, bounded = clamp(difference, -delta, delta);
+  const Tensor difference = *a - b, bounded = clamp(difference, -delta, delta);
   return reduced(bounded * (difference - bounded * 0.5), reduction);
 }
 
@@ -269,29 +269,28 @@ void scale_in_place(const Tensor& x, const Tensor& scale) {
 
 }  // namespace
 
-Tensor linear_cross_entropy(const Tensor& x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options,
-                            CallSite) {
+Tensor linear_cross_entropy(Argument x, const Tensor& weight, const Tensor& targets, CrossEntropyOptions options) {
   const char* const op = "linear_cross_entropy";
   const Operands operands = {{"x", x}, {"weight", weight}, {"targets", targets}};
   check_devices(op, operands);
   check_floating(op, {{"x", x}});
-  const std::optional<DType> low = x.dtype() == DType::f64 ? std::nullopt : AutocastScope::current();
-  const bool fits = weight.dtype() == x.dtype() || weight.dtype() == compute_dtype(x.dtype()) ||
+  const std::optional<DType> low = x->dtype() == DType::f64 ? std::nullopt : AutocastScope::current();
+  const bool fits = weight.dtype() == x->dtype() || weight.dtype() == compute_dtype(x->dtype()) ||
                     (low && (weight.dtype() == DType::f32 || is_half(weight.dtype())));
   if (!fits) fail<DTypeError>(op, "operands differ in dtype", operands);
-  if (x.rank() == 0 || weight.rank() != 2 || weight.shape()[1] != x.shape().back() || targets.shape() != row_shape(x))
+  if (x->rank() == 0 || weight.rank() != 2 || weight.shape()[1] != x->shape().back() || targets.shape() != row_shape(x))
     fail<ShapeError>(op, "needs x (..., C), weight (V, C) and targets (...)", operands);
   if (options.reduction == Reduction::none) fail<ValueError>(op, "has no losses per row; use mean or sum", operands);
   const ClassTargets wanted(op, targets, weight.shape()[0], options, operands);
 
-  const DType dtype = compute_dtype(x.dtype());
+  const DType dtype = compute_dtype(x->dtype());
   const Tensor scale =
-      options.reduction == Reduction::sum ? ones({}, {dtype, x.device()}) : wanted.inverse_count(dtype);
+      options.reduction == Reduction::sum ? ones({}, {dtype, x->device()}) : wanted.inverse_count(dtype);
   const bool recording = wants_gradient({x, weight});
   WantedGradients want;
-  if (recording && x.requires_grad()) want.dx = x.dtype();
+  if (recording && x->requires_grad()) want.dx = x->dtype();
   if (recording && weight.requires_grad()) want.dweight = weight.dtype();
-  const DType products = low.value_or(x.dtype());
+  const DType products = low.value_or(x->dtype());
   const auto run = [=](const Tensor& input, const Tensor& table, const Tensor& classes, const Tensor& each) {
     const NoGradGuard no_grad;
     const Shape flat{classes.count(), table.shape()[1]};

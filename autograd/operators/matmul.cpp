@@ -64,25 +64,25 @@ Tensor gradient_of_right(const Tensor& grad, const Tensor& a, const Shape& shape
 
 }  // namespace
 
-Tensor matmul(const Tensor& a, const Tensor& b, CallSite) {
+Tensor matmul(Argument a, const Tensor& b) {
   if (const auto cast = autocast("matmul", {a, b}); !cast.empty()) return matmul(cast[0], cast[1]);
   const Operands operands = {{"lhs", a}, {"rhs", b}};
   check_floating("matmul", operands);
-  if (a.rank() == 0 || b.rank() == 0) fail<ShapeError>("matmul", "an operand has no dimensions", operands);
-  if (a.rank() == 1 || b.rank() == 1) {
-    if (a.shape().back() != b.shape()[std::max(b.rank() - 2, 0)])
+  if (a->rank() == 0 || b.rank() == 0) fail<ShapeError>("matmul", "an operand has no dimensions", operands);
+  if (a->rank() == 1 || b.rank() == 1) {
+    if (a->shape().back() != b.shape()[std::max(b.rank() - 2, 0)])
       fail<ShapeError>("matmul", "inner dimensions differ", operands);
-    if (b.rank() == 1) return squeeze(matmul(a, unsqueeze(b, 1)), -1);
-    return squeeze(matmul(unsqueeze(a, 0), b), -2);
+    if (b.rank() == 1) return squeeze(matmul(*a, unsqueeze(b, 1)), -1);
+    return squeeze(matmul(unsqueeze(*a, 0), b), -2);
   }
-  Tensor out = Tensor::empty(product_shape(a, b, operands), a.options());
+  Tensor out = Tensor::empty(product_shape(a, b, operands), a->options());
   product(out, a, b);
   if (wants_gradient({a, b}))
     record("matmul", {a, b}, {out},
            recipe([](const Tensor& left, const Tensor& right) { return matmul(left, right); },
-                  flops(out, a.shape().back())),
-           [left = a.shape(), right = b.shape(), a = b.requires_grad() ? SavedTensor(a) : SavedTensor(),
-            b = a.requires_grad() ? SavedTensor(b) : SavedTensor()](const BackwardCall& call) {
+                  flops(out, a->shape().back())),
+           [left = a->shape(), right = b.shape(), a = b.requires_grad() ? SavedTensor(a) : SavedTensor(),
+            b = a->requires_grad() ? SavedTensor(b) : SavedTensor()](const BackwardCall& call) {
              Gradients gradients(2);
              if (call.needs(1)) gradients[1] = gradient_of_right(call.gradient(), a.unpack(), right);
              if (call.needs(0)) gradients[0] = sum_to(matmul(call.gradient(), swapped(b.unpack())), left);
@@ -91,7 +91,7 @@ Tensor matmul(const Tensor& a, const Tensor& b, CallSite) {
   return out;
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, CallSite) {
+Tensor linear(Argument x, const Tensor& weight, const Tensor& bias) {
   if (const auto cast = autocast("linear", {x, weight, bias}); !cast.empty()) return linear(cast[0], cast[1], cast[2]);
   const Operands operands = {{"x", x}, {"weight", weight}, {"bias", bias}};
   if (bias.defined()) {
@@ -99,25 +99,25 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias, CallSit
   } else {
     check_floating("linear", {{"x", x}, {"weight", weight}});
   }
-  if (x.rank() == 0 || weight.rank() != 2)
+  if (x->rank() == 0 || weight.rank() != 2)
     fail<ShapeError>("linear", "needs x (..., in) and weight (out, in)", operands);
-  if (x.shape().back() != weight.shape()[1]) fail<ShapeError>("linear", "inner dimensions differ", operands);
+  if (x->shape().back() != weight.shape()[1]) fail<ShapeError>("linear", "inner dimensions differ", operands);
   if (bias.defined() && bias.shape() != Shape{weight.shape()[0]})
     fail<ShapeError>("linear", "bias is not (out)", operands);
-  if (x.rank() == 1) return squeeze(linear(unsqueeze(x, 0), weight, bias), 0);
+  if (x->rank() == 1) return squeeze(linear(unsqueeze(*x, 0), weight, bias), 0);
 
-  Shape shape = x.shape();
-  shape[x.rank() - 1] = weight.shape()[0];
-  Tensor out = Tensor::empty(shape, x.options());
+  Shape shape = x->shape();
+  shape[x->rank() - 1] = weight.shape()[0];
+  Tensor out = Tensor::empty(shape, x->options());
   const Tensor dense_bias = !bias.defined() || bias.is_contiguous() ? bias : bias.copy();
   product(out, x, weight.alias(transposed(weight.geometry(), 0, 1)), 0.0, dense_bias);
   if (wants_gradient({x, weight, bias}))
     record(
         "linear", {x, weight, bias}, {out},
         recipe([](const Tensor& rows, const Tensor& table, const Tensor& shift) { return linear(rows, table, shift); },
-               flops(out, x.shape().back())),
+               flops(out, x->shape().back())),
         [x = weight.requires_grad() ? SavedTensor(x) : SavedTensor(),
-         weight = x.requires_grad() ? SavedTensor(weight) : SavedTensor(),
+         weight = x->requires_grad() ? SavedTensor(weight) : SavedTensor(),
          out_features = weight.shape()[0]](const BackwardCall& call) {
           Gradients gradients(3);
           const Tensor& grad = call.gradient();

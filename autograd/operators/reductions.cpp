@@ -156,38 +156,38 @@ Tensor position_of(const char* name, Search search, const Tensor& x, std::int64_
 
 }  // namespace
 
-Tensor sum(const Tensor& x, const Dims& dims, Keep keep) {
+Tensor sum(Argument x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("sum", {x}); !cast.empty()) return sum(cast[0], dims, keep);
   check_devices("sum", {{"x", x}});
   const ReducedDims reduction("sum", x, dims);
-  Tensor out = computed(ReduceOp::sum, x, reduction, keep, sum_dtype(x.dtype()));
+  Tensor out = computed(ReduceOp::sum, x, reduction, keep, sum_dtype(x->dtype()));
   if (wants_gradient({x}))
     record("sum", {x}, {out}, recipe([dims, keep](const Tensor& input) { return sum(input, dims, keep); }),
-           [kept = reduction.kept, before = x.shape()](const BackwardCall& call) -> Gradients {
+           [kept = reduction.kept, before = x->shape()](const BackwardCall& call) -> Gradients {
              return {expand(reshape(call.gradient(), kept), before)};
            });
   return out;
 }
 
-Tensor mean(const Tensor& x, const Dims& dims, Keep keep) {
+Tensor mean(Argument x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("mean", {x}); !cast.empty()) return mean(cast[0], dims, keep);
   check_floating("mean", {{"x", x}});
   const ReducedDims reduction("mean", x, dims);
-  Tensor out = computed(ReduceOp::mean, x, reduction, keep, x.dtype());
+  Tensor out = computed(ReduceOp::mean, x, reduction, keep, x->dtype());
   if (wants_gradient({x}))
     record("mean", {x}, {out}, recipe([dims, keep](const Tensor& input) { return mean(input, dims, keep); }),
-           [kept = reduction.kept, before = x.shape(),
+           [kept = reduction.kept, before = x->shape(),
             scale = 1.0 / static_cast<double>(reduction.elements)](const BackwardCall& call) -> Gradients {
              return {expand(reshape(call.gradient() * scale, kept), before)};
            });
   return out;
 }
 
-Tensor variance(const Tensor& x, const Dims& dims, Keep keep, double correction) {
+Tensor variance(Argument x, const Dims& dims, Keep keep, double correction) {
   if (const auto cast = autocast("variance", {x}); !cast.empty()) return variance(cast[0], dims, keep, correction);
   check_floating("variance", {{"x", x}});
   const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
-  return sum(square(x - mean(x, dims, true)), dims, keep) * (1.0 / (elements - correction));
+  return sum(square(*x - mean(*x, dims, true)), dims, keep) * (1.0 / (elements - correction));
 }
 
 namespace {
@@ -200,16 +200,16 @@ Tensor root(const Tensor& x) {
 
 }  // namespace
 
-Tensor stddev(const Tensor& x, const Dims& dims, Keep keep, double correction) {
+Tensor stddev(Argument x, const Dims& dims, Keep keep, double correction) {
   check_floating("stddev", {{"x", x}});
-  return root(variance(x, dims, keep, correction));
+  return root(variance(*x, dims, keep, correction));
 }
 
-Tensor prod(const Tensor& x, const Dims& dims, Keep keep) {
+Tensor prod(Argument x, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("prod", {x}); !cast.empty()) return prod(cast[0], dims, keep);
   check_devices("prod", {{"x", x}});
   const ReducedDims reduction("prod", x, dims);
-  Tensor out = computed(ReduceOp::product, x, reduction, keep, sum_dtype(x.dtype()));
+  Tensor out = computed(ReduceOp::product, x, reduction, keep, sum_dtype(x->dtype()));
   if (wants_gradient({x}))
     record("prod", {x}, {out}, recipe([dims, keep](const Tensor& input) { return prod(input, dims, keep); }),
            [x = SavedTensor(x), reduction](const BackwardCall& call) -> Gradients {
@@ -222,39 +222,31 @@ Tensor prod(const Tensor& x, const Dims& dims, Keep keep) {
   return out;
 }
 
-Tensor max(const Tensor& x, const Dims& dims, Keep keep) {
-  return record_extremum("max", ReduceOp::maximum, x, dims, keep);
-}
-Tensor min(const Tensor& x, const Dims& dims, Keep keep) {
-  return record_extremum("min", ReduceOp::minimum, x, dims, keep);
-}
+Tensor max(Argument x, const Dims& dims, Keep keep) { return record_extremum("max", ReduceOp::maximum, x, dims, keep); }
+Tensor min(Argument x, const Dims& dims, Keep keep) { return record_extremum("min", ReduceOp::minimum, x, dims, keep); }
 
-Tensor any(const Tensor& x, const Dims& dims, Keep keep) {
+Tensor any(Argument x, const Dims& dims, Keep keep) {
   check_devices("any", {{"x", x}});
   return computed(ReduceOp::any, x, ReducedDims("any", x, dims), keep, DType::boolean);
 }
-Tensor all(const Tensor& x, const Dims& dims, Keep keep) {
+Tensor all(Argument x, const Dims& dims, Keep keep) {
   check_devices("all", {{"x", x}});
   return computed(ReduceOp::all, x, ReducedDims("all", x, dims), keep, DType::boolean);
 }
-Tensor argmax(const Tensor& x, std::int64_t dim, Keep keep) {
-  return position_of("argmax", kernels::argmax, x, dim, keep);
-}
-Tensor argmin(const Tensor& x, std::int64_t dim, Keep keep) {
-  return position_of("argmin", kernels::argmin, x, dim, keep);
-}
+Tensor argmax(Argument x, std::int64_t dim, Keep keep) { return position_of("argmax", kernels::argmax, x, dim, keep); }
+Tensor argmin(Argument x, std::int64_t dim, Keep keep) { return position_of("argmin", kernels::argmin, x, dim, keep); }
 
-Tensor log_sum_exp(const Tensor& x, std::int64_t dim, Keep keep) {
+Tensor log_sum_exp(Argument x, std::int64_t dim, Keep keep) {
   if (const auto cast = autocast("log_sum_exp", {x}); !cast.empty()) return log_sum_exp(cast[0], dim, keep);
   check_floating("log_sum_exp", {{"x", x}});
-  if (x.rank() == 0) fail<ShapeError>("log_sum_exp", "x has no dimensions", {{"x", x}});
-  const int axis = normalize_dim("log_sum_exp", dim, x.shape());
-  if (axis != x.rank() - 1 || keep) {
+  if (x->rank() == 0) fail<ShapeError>("log_sum_exp", "x has no dimensions", {{"x", x}});
+  const int axis = normalize_dim("log_sum_exp", dim, x->shape());
+  if (axis != x->rank() - 1 || keep) {
     const Tensor rows = log_sum_exp(moved_to_end(x, axis));
     return keep ? unsqueeze(rows, axis) : rows;
   }
-  Tensor out = Tensor::empty(row_shape(x), x.options());
-  kernels::log_sum_exp(current_stream(x.device()), out.view(), dense(x).view());
+  Tensor out = Tensor::empty(row_shape(x), x->options());
+  kernels::log_sum_exp(current_stream(x->device()), out.view(), dense(x).view());
   if (wants_gradient({x}))
     record("log_sum_exp", {x}, {out}, recipe([](const Tensor& input) { return log_sum_exp(input); }),
            [x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
@@ -263,22 +255,22 @@ Tensor log_sum_exp(const Tensor& x, std::int64_t dim, Keep keep) {
   return out;
 }
 
-Tensor cumsum(const Tensor& x, std::int64_t dim) {
+Tensor cumsum(Argument x, std::int64_t dim) {
   if (const auto cast = autocast("cumsum", {x}); !cast.empty()) return cumsum(cast[0], dim);
   check_devices("cumsum", {{"x", x}});
-  if (x.rank() == 0) fail<ShapeError>("cumsum", "x has no dimensions", {{"x", x}});
-  const int axis = normalize_dim("cumsum", dim, x.shape());
-  if (axis == x.rank() - 1) return running_sum(x, /*reverse=*/false);
+  if (x->rank() == 0) fail<ShapeError>("cumsum", "x has no dimensions", {{"x", x}});
+  const int axis = normalize_dim("cumsum", dim, x->shape());
+  if (axis == x->rank() - 1) return running_sum(x, /*reverse=*/false);
   return moved_from_end(running_sum(moved_to_end(x, axis), /*reverse=*/false), axis);
 }
 
-Tensor cumprod(const Tensor& x, std::int64_t dim) {
+Tensor cumprod(Argument x, std::int64_t dim) {
   if (const auto cast = autocast("cumprod", {x}); !cast.empty()) return cumprod(cast[0], dim);
   check_devices("cumprod", {{"x", x}});
   return record_defined("cumprod", running_product, x, dim);
 }
 
-Tensor logcumsumexp(const Tensor& x, std::int64_t dim) {
+Tensor logcumsumexp(Argument x, std::int64_t dim) {
   if (const auto cast = autocast("logcumsumexp", {x}); !cast.empty()) return logcumsumexp(cast[0], dim);
   check_floating("logcumsumexp", {{"x", x}});
   return record_defined("logcumsumexp", running_log_sum_exp, x, dim);
@@ -314,12 +306,12 @@ Tensor length_of(const Tensor& x, const Dims& dims) {
 
 }  // namespace
 
-Tensor norm(const Tensor& x, double p, const Dims& dims, Keep keep) {
+Tensor norm(Argument x, double p, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0], p, dims, keep);
   check_floating("norm", {{"x", x}});
-  if (p == std::numeric_limits<double>::infinity()) return max(abs(x), dims, keep);
+  if (p == std::numeric_limits<double>::infinity()) return max(abs(*x), dims, keep);
   if (p != 1.0 && p != 2.0) fail<ValueError>("norm", "p is none of 1, 2 and inf", {{"x", x}});
-  if (p == 1.0) return to(sum(abs(to(x, compute_dtype(x.dtype()))), dims, keep), x.dtype());
+  if (p == 1.0) return to(sum(abs(to(*x, compute_dtype(x->dtype()))), dims, keep), x->dtype());
   const Tensor length = length_of(x, dims);
   return keep ? length : reshape(length, ReducedDims("norm", x, dims).dropped);
 }

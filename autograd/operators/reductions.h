@@ -24,35 +24,35 @@ class Keep {
 };
 
 /// Integers and bools sum to i64, here, in prod and in cumsum.
-Tensor sum(const Tensor& x, const Dims& dims = {}, Keep keep = false);
+Tensor sum(Argument x, const Dims& dims = {}, Keep keep = false);
 /// Floating dtypes; NaN where there is nothing to average.
-Tensor mean(const Tensor& x, const Dims& dims = {}, Keep keep = false);
+Tensor mean(Argument x, const Dims& dims = {}, Keep keep = false);
 /// Divides by n - correction.
-Tensor variance(const Tensor& x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
+Tensor variance(Argument x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
 /// sqrt(variance); gradient 0 where that is 0.
-Tensor stddev(const Tensor& x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
+Tensor stddev(Argument x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
 /// Exact gradients even where factors are 0.
-Tensor prod(const Tensor& x, const Dims& dims = {}, Keep keep = false);
+Tensor prod(Argument x, const Dims& dims = {}, Keep keep = false);
 /// Ties share the gradient equally. An empty reduction throws ShapeError.
-Tensor max(const Tensor& x, const Dims& dims = {}, Keep keep = false);
-Tensor min(const Tensor& x, const Dims& dims = {}, Keep keep = false);
+Tensor max(Argument x, const Dims& dims = {}, Keep keep = false);
+Tensor min(Argument x, const Dims& dims = {}, Keep keep = false);
 /// log(sum(exp(x))) along one dimension, stable; a slice of -inf gives -inf and zero gradients.
-Tensor log_sum_exp(const Tensor& x, std::int64_t dim = -1, Keep keep = false);
+Tensor log_sum_exp(Argument x, std::int64_t dim = -1, Keep keep = false);
 /// Running sum, the element itself included.
-Tensor cumsum(const Tensor& x, std::int64_t dim);
+Tensor cumsum(Argument x, std::int64_t dim);
 /// Running product; exact gradients even where factors are 0. A tree of log2(n) passes over x, forwards and backwards,
 /// as in logcumsumexp.
-Tensor cumprod(const Tensor& x, std::int64_t dim);
+Tensor cumprod(Argument x, std::int64_t dim);
 /// log(cumsum(exp(x))), stable; -inf at the beginning gives -inf and zero gradients. Floating dtypes.
-Tensor logcumsumexp(const Tensor& x, std::int64_t dim);
+Tensor logcumsumexp(Argument x, std::int64_t dim);
 /// bool / i64 results, no gradient. argmax and argmin give the first of equals.
-Tensor any(const Tensor& x, const Dims& dims = {}, Keep keep = false);
-Tensor all(const Tensor& x, const Dims& dims = {}, Keep keep = false);
-Tensor argmax(const Tensor& x, std::int64_t dim = -1, Keep keep = false);
-Tensor argmin(const Tensor& x, std::int64_t dim = -1, Keep keep = false);
+Tensor any(Argument x, const Dims& dims = {}, Keep keep = false);
+Tensor all(Argument x, const Dims& dims = {}, Keep keep = false);
+Tensor argmax(Argument x, std::int64_t dim = -1, Keep keep = false);
+Tensor argmin(Argument x, std::int64_t dim = -1, Keep keep = false);
 /// The p-norm of the elements along dims, p = 1, 2 or inf (ValueError): norm(x), norm(x, 2.0, -1). For p = 2 the
 /// gradient is 0 at 0, and the squares of all elements are taken and added in f64; for inf, ties share the gradient
 /// equally. Along dims, half types are added in f32.
-Tensor norm(const Tensor& x, double p = 2.0, const Dims& dims = {}, Keep keep = false);
+Tensor norm(Argument x, double p = 2.0, const Dims& dims = {}, Keep keep = false);
 
 }  // namespace poolgrad

@@ -41,10 +41,10 @@ Tensor gradient(RowBackwardKernel kernel, const Tensor& grad, const Tensor& out)
 
 }  // namespace
 
-Tensor softmax(const Tensor& x, std::int64_t dim, CallSite) {
+Tensor softmax(Argument x, std::int64_t dim) {
   if (const auto cast = autocast("softmax", {x}); !cast.empty()) return softmax(cast[0], dim);
   const int axis = checked_dim("softmax", x, dim);
-  if (axis != x.rank() - 1) return moved_from_end(softmax(moved_to_end(x, axis)), axis);
+  if (axis != x->rank() - 1) return moved_from_end(softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::softmax, x);
   if (wants_gradient({x}))
     record("softmax", {x}, {out}, recipe([](const Tensor& rows) { return computed(kernels::softmax, rows); }),
@@ -56,10 +56,10 @@ Tensor softmax(const Tensor& x, std::int64_t dim, CallSite) {
   return out;
 }
 
-Tensor log_softmax(const Tensor& x, std::int64_t dim, CallSite) {
+Tensor log_softmax(Argument x, std::int64_t dim) {
   if (const auto cast = autocast("log_softmax", {x}); !cast.empty()) return log_softmax(cast[0], dim);
   const int axis = checked_dim("log_softmax", x, dim);
-  if (axis != x.rank() - 1) return moved_from_end(log_softmax(moved_to_end(x, axis)), axis);
+  if (axis != x->rank() - 1) return moved_from_end(log_softmax(moved_to_end(x, axis)), axis);
   Tensor out = computed(kernels::log_softmax, x);
   if (wants_gradient({x}))
     record("log_softmax", {x}, {out}, recipe([](const Tensor& rows) { return computed(kernels::log_softmax, rows); }),
@@ -103,14 +103,14 @@ Tensor scaled(const Tensor& x, const Tensor& weight, const Tensor& bias = {}) {
 
 }  // namespace
 
-Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double epsilon, CallSite) {
+Tensor layer_norm(Argument x, const Tensor& weight, const Tensor& bias, double epsilon) {
   if (const auto cast = autocast("layer_norm", {x, weight, bias}); !cast.empty())
     return layer_norm(cast[0], cast[1], cast[2], epsilon);
   check_norm("layer_norm", x, weight, bias);
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight), dense_bias = dense_or_undefined(bias);
   Tensor out = Tensor::empty_like(x);
   const Tensor mean_of_rows = statistics_like(x), rstd = statistics_like(x);
-  kernels::layer_norm(current_stream(x.device()), out.view(), mean_of_rows.view(), rstd.view(), input.view(),
+  kernels::layer_norm(current_stream(x->device()), out.view(), mean_of_rows.view(), rstd.view(), input.view(),
                       view_or_null(dense_weight), view_or_null(dense_bias), epsilon);
   if (wants_gradient({x, weight, bias}))
     record("layer_norm", {x, weight, bias}, {out},
@@ -140,13 +140,13 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, dou
   return out;
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight, double epsilon, CallSite) {
+Tensor rms_norm(Argument x, const Tensor& weight, double epsilon) {
   if (const auto cast = autocast("rms_norm", {x, weight}); !cast.empty()) return rms_norm(cast[0], cast[1], epsilon);
   check_norm("rms_norm", x, weight, {});
   const Tensor input = dense(x), dense_weight = dense_or_undefined(weight);
   Tensor out = Tensor::empty_like(x);
   const Tensor rstd = statistics_like(x);
-  kernels::rms_norm(current_stream(x.device()), out.view(), rstd.view(), input.view(), view_or_null(dense_weight),
+  kernels::rms_norm(current_stream(x->device()), out.view(), rstd.view(), input.view(), view_or_null(dense_weight),
                     epsilon);
   if (wants_gradient({x, weight}))
     record("rms_norm", {x, weight}, {out},
@@ -246,22 +246,21 @@ void check_positions(const Tensor& x, const kernels::PositionMap& positions) {
 
 }  // namespace
 
-Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position, const RopeOptions& options,
-                        CallSite) {
+Tensor rope_first_heads(Argument x, std::int64_t heads, std::int64_t position, const RopeOptions& options) {
   return checked_rope(x, heads, position, options);
 }
 
-Tensor rope_first_heads(const Tensor& x, std::int64_t heads, const kernels::PositionMap& positions,
-                        const RopeOptions& options, CallSite) {
+Tensor rope_first_heads(Argument x, std::int64_t heads, const kernels::PositionMap& positions,
+                        const RopeOptions& options) {
   check_positions(x, positions);
   return checked_rope(x, heads, positions, options);
 }
 
-Tensor rope(const Tensor& x, std::int64_t position, const RopeOptions& options, CallSite) {
+Tensor rope(Argument x, std::int64_t position, const RopeOptions& options) {
   return checked_rope(x, all_heads(x), position, options);
 }
 
-Tensor rope(const Tensor& x, const kernels::PositionMap& positions, const RopeOptions& options, CallSite) {
+Tensor rope(Argument x, const kernels::PositionMap& positions, const RopeOptions& options) {
   check_positions(x, positions);
   return checked_rope(x, all_heads(x), positions, options);
 }

@@ -10,17 +10,16 @@
 namespace poolgrad {
 
 /// exp(x) / sum(exp(x)) along dim, stable.
-Tensor softmax(const Tensor& x, std::int64_t dim = -1, CallSite = {});
+Tensor softmax(Argument x, std::int64_t dim = -1);
 /// x - log(sum(exp(x))) along dim, stable.
-Tensor log_softmax(const Tensor& x, std::int64_t dim = -1, CallSite = {});
+Tensor log_softmax(Argument x, std::int64_t dim = -1);
 
 // Normalisation over the last dimension; statistics in f32 (f64 for f64).
 
 /// (x - mean) / sqrt(var + epsilon) * weight + bias (Ba et al. 2016); weight and bias (C), each may be undefined.
-Tensor layer_norm(const Tensor& x, const Tensor& weight = {}, const Tensor& bias = {}, double epsilon = 1e-5,
-                  CallSite = {});
+Tensor layer_norm(Argument x, const Tensor& weight = {}, const Tensor& bias = {}, double epsilon = 1e-5);
 /// x / sqrt(mean(x^2) + epsilon) * weight (Zhang & Sennrich 2019); weight (C) may be undefined.
-Tensor rms_norm(const Tensor& x, const Tensor& weight = {}, double epsilon = 1e-6, CallSite = {});
+Tensor rms_norm(Argument x, const Tensor& weight = {}, double epsilon = 1e-6);
 
 // Rotary position embedding (Su et al. 2021).
 
@@ -46,15 +45,14 @@ struct RopeOptions {
 /// Rotates the pairs (d, d + D/2) of x (B, T, H, D) by (position + t) * base^(-2 d / D), or as the options scale it. D
 /// even. The gradient is the inverse rotation. Throws ValueError for a base that is not positive, a factor below 1, and
 /// yarn without a trained context.
-Tensor rope(const Tensor& x, std::int64_t position = 0, const RopeOptions& options = {}, CallSite = {});
+Tensor rope(Argument x, std::int64_t position = 0, const RopeOptions& options = {});
 /// The same by positions.position(t) in place of position + t, for a part of a sequence. ShapeError where the map has
 /// another number of rows than x has steps.
-Tensor rope(const Tensor& x, const kernels::PositionMap& positions, const RopeOptions& options = {}, CallSite = {});
+Tensor rope(Argument x, const kernels::PositionMap& positions, const RopeOptions& options = {});
 /// The same for the first `heads` heads of x, 0 <= heads <= H; the others are passed on. So that queries, keys and
 /// values of one projection stay in one memory and the projection itself can go.
-Tensor rope_first_heads(const Tensor& x, std::int64_t heads, std::int64_t position = 0, const RopeOptions& options = {},
-                        CallSite = {});
-Tensor rope_first_heads(const Tensor& x, std::int64_t heads, const kernels::PositionMap& positions,
-                        const RopeOptions& options = {}, CallSite = {});
+Tensor rope_first_heads(Argument x, std::int64_t heads, std::int64_t position = 0, const RopeOptions& options = {});
+Tensor rope_first_heads(Argument x, std::int64_t heads, const kernels::PositionMap& positions,
+                        const RopeOptions& options = {});
 
 }  // namespace poolgrad

@@ -29,25 +29,25 @@ Tensor first_places(const Tensor& x, int axis, std::int64_t count, bool descendi
 
 }  // namespace
 
-Sorted sort(const Tensor& x, std::int64_t dim, bool descending) {
+Sorted sort(Argument x, std::int64_t dim, bool descending) {
   const int axis = sorted_axis("sort", x, dim);
-  const Tensor indices = first_places(x, axis, x.shape()[axis], descending);
-  return {gather(x, axis, indices), indices};
+  const Tensor indices = first_places(x, axis, x->shape()[axis], descending);
+  return {gather(*x, axis, indices), indices};
 }
 
-Tensor argsort(const Tensor& x, std::int64_t dim, bool descending) {
+Tensor argsort(Argument x, std::int64_t dim, bool descending) {
   const int axis = sorted_axis("argsort", x, dim);
-  return first_places(x, axis, x.shape()[axis], descending);
+  return first_places(x, axis, x->shape()[axis], descending);
 }
 
-Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim, bool largest) {
+Sorted topk(Argument x, std::int64_t k, std::int64_t dim, bool largest) {
   const int axis = sorted_axis("topk", x, dim);
-  if (k < 0 || k > x.shape()[axis])
+  if (k < 0 || k > x->shape()[axis])
     fail<ValueError>(
         "topk", "there are no " + std::to_string(k) + " elements to choose along dimension " + std::to_string(axis),
         {{"x", x}});
   const Tensor indices = first_places(x, axis, k, largest);
-  return {gather(x, axis, indices), indices};
+  return {gather(*x, axis, indices), indices};
 }
 
 }  // namespace poolgrad

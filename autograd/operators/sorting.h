@@ -16,10 +16,10 @@ struct Sorted {
 };
 
 /// const auto [values, indices] = sort(x); of every dtype.
-Sorted sort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+Sorted sort(Argument x, std::int64_t dim = -1, bool descending = false);
 /// The places alone: gather(x, dim, argsort(x, dim)) is in order.
-Tensor argsort(const Tensor& x, std::int64_t dim = -1, bool descending = false);
+Tensor argsort(Argument x, std::int64_t dim = -1, bool descending = false);
 /// The k largest (or smallest) along the dimension, the best first. ValueError unless 0 <= k <= its size.
-Sorted topk(const Tensor& x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
+Sorted topk(Argument x, std::int64_t k, std::int64_t dim = -1, bool largest = true);
 
 }  // namespace poolgrad

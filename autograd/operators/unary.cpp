@@ -123,51 +123,51 @@ Tensor unary_test(const char* name, UnaryOp op, const Tensor& x, std::source_loc
 
 using kernels::UnaryOp;
 
-Tensor neg(const Tensor& x) { return record_unary("neg", UnaryOp::neg, x, 0, 0, Domain::numbers); }
-Tensor abs(const Tensor& x) { return record_unary("abs", UnaryOp::abs, x, 0, 0, Domain::numbers); }
-Tensor sign(const Tensor& x) { return record_unary("sign", UnaryOp::sign, x, 0, 0, Domain::numbers); }
-Tensor square(const Tensor& x) { return record_unary("square", UnaryOp::square, x, 0, 0, Domain::numbers); }
-Tensor sqrt(const Tensor& x) { return record_unary("sqrt", UnaryOp::sqrt, x); }
-Tensor rsqrt(const Tensor& x) { return record_unary("rsqrt", UnaryOp::rsqrt, x); }
-Tensor reciprocal(const Tensor& x) { return record_unary("reciprocal", UnaryOp::reciprocal, x); }
-Tensor exp(const Tensor& x) { return record_unary("exp", UnaryOp::exp, x); }
-Tensor expm1(const Tensor& x) { return record_unary("expm1", UnaryOp::expm1, x); }
-Tensor log(const Tensor& x) { return record_unary("log", UnaryOp::log, x); }
-Tensor log1p(const Tensor& x) { return record_unary("log1p", UnaryOp::log1p, x); }
-Tensor log2(const Tensor& x) { return record_unary("log2", UnaryOp::log2, x); }
-Tensor sin(const Tensor& x) { return record_unary("sin", UnaryOp::sin, x); }
-Tensor cos(const Tensor& x) { return record_unary("cos", UnaryOp::cos, x); }
-Tensor tan(const Tensor& x) { return record_unary("tan", UnaryOp::tan, x); }
-Tensor asin(const Tensor& x) { return record_unary("asin", UnaryOp::asin, x); }
-Tensor acos(const Tensor& x) { return record_unary("acos", UnaryOp::acos, x); }
-Tensor atan(const Tensor& x) { return record_unary("atan", UnaryOp::atan, x); }
-Tensor sinh(const Tensor& x) { return record_unary("sinh", UnaryOp::sinh, x); }
-Tensor cosh(const Tensor& x) { return record_unary("cosh", UnaryOp::cosh, x); }
-Tensor tanh(const Tensor& x) { return record_unary("tanh", UnaryOp::tanh, x); }
-Tensor sigmoid(const Tensor& x) { return record_unary("sigmoid", UnaryOp::sigmoid, x); }
-Tensor erf(const Tensor& x) { return record_unary("erf", UnaryOp::erf, x); }
-Tensor relu(const Tensor& x) { return record_unary("relu", UnaryOp::relu, x); }
-Tensor leaky_relu(const Tensor& x, double slope) { return record_unary("leaky_relu", UnaryOp::leaky_relu, x, slope); }
-Tensor silu(const Tensor& x) { return record_unary("silu", UnaryOp::silu, x); }
-Tensor softplus(const Tensor& x) { return record_unary("softplus", UnaryOp::softplus, x); }
-Tensor floor(const Tensor& x) { return record_unary("floor", UnaryOp::floor, x, 0, 0, Domain::numbers); }
-Tensor ceil(const Tensor& x) { return record_unary("ceil", UnaryOp::ceil, x, 0, 0, Domain::numbers); }
-Tensor round(const Tensor& x) { return record_unary("round", UnaryOp::round, x, 0, 0, Domain::numbers); }
-Tensor is_nan(const Tensor& x) { return unary_test("is_nan", UnaryOp::is_nan, x); }
-Tensor is_finite(const Tensor& x) { return unary_test("is_finite", UnaryOp::is_finite, x); }
+Tensor neg(Argument x) { return record_unary("neg", UnaryOp::neg, x, 0, 0, Domain::numbers); }
+Tensor abs(Argument x) { return record_unary("abs", UnaryOp::abs, x, 0, 0, Domain::numbers); }
+Tensor sign(Argument x) { return record_unary("sign", UnaryOp::sign, x, 0, 0, Domain::numbers); }
+Tensor square(Argument x) { return record_unary("square", UnaryOp::square, x, 0, 0, Domain::numbers); }
+Tensor sqrt(Argument x) { return record_unary("sqrt", UnaryOp::sqrt, x); }
+Tensor rsqrt(Argument x) { return record_unary("rsqrt", UnaryOp::rsqrt, x); }
+Tensor reciprocal(Argument x) { return record_unary("reciprocal", UnaryOp::reciprocal, x); }
+Tensor exp(Argument x) { return record_unary("exp", UnaryOp::exp, x); }
+Tensor expm1(Argument x) { return record_unary("expm1", UnaryOp::expm1, x); }
+Tensor log(Argument x) { return record_unary("log", UnaryOp::log, x); }
+Tensor log1p(Argument x) { return record_unary("log1p", UnaryOp::log1p, x); }
+Tensor log2(Argument x) { return record_unary("log2", UnaryOp::log2, x); }
+Tensor sin(Argument x) { return record_unary("sin", UnaryOp::sin, x); }
+Tensor cos(Argument x) { return record_unary("cos", UnaryOp::cos, x); }
+Tensor tan(Argument x) { return record_unary("tan", UnaryOp::tan, x); }
+Tensor asin(Argument x) { return record_unary("asin", UnaryOp::asin, x); }
+Tensor acos(Argument x) { return record_unary("acos", UnaryOp::acos, x); }
+Tensor atan(Argument x) { return record_unary("atan", UnaryOp::atan, x); }
+Tensor sinh(Argument x) { return record_unary("sinh", UnaryOp::sinh, x); }
+Tensor cosh(Argument x) { return record_unary("cosh", UnaryOp::cosh, x); }
+Tensor tanh(Argument x) { return record_unary("tanh", UnaryOp::tanh, x); }
+Tensor sigmoid(Argument x) { return record_unary("sigmoid", UnaryOp::sigmoid, x); }
+Tensor erf(Argument x) { return record_unary("erf", UnaryOp::erf, x); }
+Tensor relu(Argument x) { return record_unary("relu", UnaryOp::relu, x); }
+Tensor leaky_relu(Argument x, double slope) { return record_unary("leaky_relu", UnaryOp::leaky_relu, x, slope); }
+Tensor silu(Argument x) { return record_unary("silu", UnaryOp::silu, x); }
+Tensor softplus(Argument x) { return record_unary("softplus", UnaryOp::softplus, x); }
+Tensor floor(Argument x) { return record_unary("floor", UnaryOp::floor, x, 0, 0, Domain::numbers); }
+Tensor ceil(Argument x) { return record_unary("ceil", UnaryOp::ceil, x, 0, 0, Domain::numbers); }
+Tensor round(Argument x) { return record_unary("round", UnaryOp::round, x, 0, 0, Domain::numbers); }
+Tensor is_nan(Argument x) { return unary_test("is_nan", UnaryOp::is_nan, x); }
+Tensor is_finite(Argument x) { return unary_test("is_finite", UnaryOp::is_finite, x); }
 
-Tensor gelu(const Tensor& x, GeluKind kind) {
+Tensor gelu(Argument x, GeluKind kind) {
   return record_unary("gelu", kind == GeluKind::exact ? UnaryOp::gelu : UnaryOp::gelu_tanh, x);
 }
 
-Tensor clamp(const Tensor& x, double low, double high) {
+Tensor clamp(Argument x, double low, double high) {
   if (!(low <= high))
     fail<ValueError>("clamp", fmt::format("the lower bound {} is above the upper {}", low, high), {{"x", x}});
-  if (x.defined() && !is_floating(x.dtype())) {
+  if (x->defined() && !is_floating(x->dtype())) {
     // Integers are compared as i64, which has no infinity, and whose largest number no double is.
     low = std::max(low, -0x1p63);
     if (std::isinf(high)) {
-      if (x.dtype() == DType::i64) return maximum(x, low);
+      if (x->dtype() == DType::i64) return maximum(*x, low);
       high = 0x1p62;
     }
     for (const double bound : {low, high})
@@ -177,12 +177,12 @@ Tensor clamp(const Tensor& x, double low, double high) {
   return record_unary("clamp", UnaryOp::clamp, x, low, high, Domain::numbers);
 }
 
-Tensor silu_mul(const Tensor& gate, const Tensor& up) {
+Tensor silu_mul(Argument gate, const Tensor& up) {
   if (const auto cast = autocast("silu_mul", {gate, up}); !cast.empty()) return silu_mul(cast[0], cast[1]);
   check_floating("silu_mul", {{"gate", gate}, {"up", up}});
-  if (gate.shape() != up.shape()) fail<ShapeError>("silu_mul", "shapes differ", {{"gate", gate}, {"up", up}});
+  if (gate->shape() != up.shape()) fail<ShapeError>("silu_mul", "shapes differ", {{"gate", gate}, {"up", up}});
   Tensor out = Tensor::empty_like(gate);
-  kernels::silu_mul(current_stream(gate.device()), out.view(), gate.view(), up.view());
+  kernels::silu_mul(current_stream(gate->device()), out.view(), gate->view(), up.view());
   if (wants_gradient({gate, up}))
     record("silu_mul", {gate, up}, {out}, recipe([](const Tensor& g, const Tensor& u) { return silu_mul(g, u); }),
            [gate = SavedTensor(gate), up = SavedTensor(up)](const BackwardCall& call) -> Gradients {
@@ -246,30 +246,30 @@ void check_dropout(const Tensor& x, double p) {
 
 }  // namespace
 
-Tensor dropout(const Tensor& x, double p, Generator& generator, CallSite) {
+Tensor dropout(Argument x, double p, Generator& generator) {
   check_dropout(x, p);
   if (p == 0.0) return x;
-  return dropped(x, p, generator.take(x.count()), {});
+  return dropped(x, p, generator.take(x->count()), {});
 }
 
-Tensor dropout(const Tensor& x, double p, Generator& generator, SequencePart part, CallSite) {
+Tensor dropout(Argument x, double p, Generator& generator, SequencePart part) {
   check_dropout(x, p);
-  const std::int64_t rows = x.rank() < 2 || part.rows > 0 ? part.rows : x.size(0);
-  const kernels::PositionMap map = part.map(x.rank() < 2 ? 0 : x.size(1));
-  if (x.rank() < 2 || map.count != x.size(1) || map.position(0) < 0 ||
+  const std::int64_t rows = x->rank() < 2 || part.rows > 0 ? part.rows : x->size(0);
+  const kernels::PositionMap map = part.map(x->rank() < 2 ? 0 : x->size(1));
+  if (x->rank() < 2 || map.count != x->size(1) || map.position(0) < 0 ||
       (map.count > 0 && map.position(map.count - 1) >= part.whole))
     fail<ShapeError>("dropout",
                      "dimension 1 does not lie from position " + std::to_string(map.position(0)) + " on within " +
                          std::to_string(part.whole),
                      {{"x", x}});
-  if (part.first_row < 0 || part.first_row + x.size(0) > rows)
+  if (part.first_row < 0 || part.first_row + x->size(0) > rows)
     fail<ShapeError>(
         "dropout",
         "dimension 0 does not lie from row " + std::to_string(part.first_row) + " on within " + std::to_string(rows),
         {{"x", x}});
   if (p == 0.0) return x;
   std::int64_t numbers = rows * part.whole;
-  for (std::int64_t d = 2; d < x.rank(); ++d) numbers *= x.size(static_cast<int>(d));
+  for (std::int64_t d = 2; d < x->rank(); ++d) numbers *= x->size(static_cast<int>(d));
   return dropped(x, p, generator.take(numbers), part);
 }
 

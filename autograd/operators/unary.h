@@ -10,58 +10,58 @@
 
 namespace poolgrad {
 
-Tensor neg(const Tensor& x);
+Tensor neg(Argument x);
 /// Subgradient 0 at 0.
-Tensor abs(const Tensor& x);
+Tensor abs(Argument x);
 /// Gradient 0.
-Tensor sign(const Tensor& x);
-Tensor square(const Tensor& x);
-Tensor sqrt(const Tensor& x);
-Tensor rsqrt(const Tensor& x);
-Tensor reciprocal(const Tensor& x);
-Tensor exp(const Tensor& x);
-Tensor expm1(const Tensor& x);
-Tensor log(const Tensor& x);
-Tensor log1p(const Tensor& x);
-Tensor log2(const Tensor& x);
-Tensor sin(const Tensor& x);
-Tensor cos(const Tensor& x);
-Tensor tan(const Tensor& x);
+Tensor sign(Argument x);
+Tensor square(Argument x);
+Tensor sqrt(Argument x);
+Tensor rsqrt(Argument x);
+Tensor reciprocal(Argument x);
+Tensor exp(Argument x);
+Tensor expm1(Argument x);
+Tensor log(Argument x);
+Tensor log1p(Argument x);
+Tensor log2(Argument x);
+Tensor sin(Argument x);
+Tensor cos(Argument x);
+Tensor tan(Argument x);
 /// NaN outside [-1, 1], infinite gradient at its ends; so has acos.
-Tensor asin(const Tensor& x);
-Tensor acos(const Tensor& x);
-Tensor atan(const Tensor& x);
-Tensor sinh(const Tensor& x);
-Tensor cosh(const Tensor& x);
-Tensor tanh(const Tensor& x);
-Tensor sigmoid(const Tensor& x);
-Tensor erf(const Tensor& x);
+Tensor asin(Argument x);
+Tensor acos(Argument x);
+Tensor atan(Argument x);
+Tensor sinh(Argument x);
+Tensor cosh(Argument x);
+Tensor tanh(Argument x);
+Tensor sigmoid(Argument x);
+Tensor erf(Argument x);
 /// Subgradient 0 at 0.
-Tensor relu(const Tensor& x);
-Tensor leaky_relu(const Tensor& x, double negative_slope = 0.01);
+Tensor relu(Argument x);
+Tensor leaky_relu(Argument x, double negative_slope = 0.01);
 /// GELU (Hendrycks & Gimpel 2016): x * Phi(x), exact by erf or its tanh approximation.
 enum class GeluKind { exact, tanh };
-Tensor gelu(const Tensor& x, GeluKind kind = GeluKind::exact);
+Tensor gelu(Argument x, GeluKind kind = GeluKind::exact);
 /// x * sigmoid(x).
-Tensor silu(const Tensor& x);
-Tensor softplus(const Tensor& x);
+Tensor silu(Argument x);
+Tensor softplus(Argument x);
 /// Gradient 1 inside [low, high] and 0 outside. An infinite bound is none.
-Tensor clamp(const Tensor& x, double low, double high);
+Tensor clamp(Argument x, double low, double high);
 /// Gradient 0.
-Tensor floor(const Tensor& x);
-Tensor ceil(const Tensor& x);
-Tensor round(const Tensor& x);
+Tensor floor(Argument x);
+Tensor ceil(Argument x);
+Tensor round(Argument x);
 /// bool tensors, no gradient.
-Tensor is_nan(const Tensor& x);
-Tensor is_finite(const Tensor& x);
+Tensor is_nan(Argument x);
+Tensor is_finite(Argument x);
 /// SwiGLU's product silu(gate) * up in one pass (Shazeer 2020). Equal shapes.
-Tensor silu_mul(const Tensor& gate, const Tensor& up);
+Tensor silu_mul(Argument gate, const Tensor& up);
 
 // Dropout by counter.
 
 /// Zeroes each element with probability p in [0, 1) and scales the rest by 1 / (1 - p). The mask is a function of the
 /// generator's range, so nothing is stored and recomputation gives the same bits. p == 0 returns x.
-Tensor dropout(const Tensor& x, double p, Generator& generator = default_generator(), CallSite = {});
+Tensor dropout(Argument x, double p, Generator& generator = default_generator());
 
 /// Which part of a batch of sequences a tensor (B, n, ...) holds: positions [begin, begin + n) of `whole`, or those of
 /// the map where it has any, in the sequences [first_row, first_row + B) of `rows` (0: of B).
@@ -77,6 +77,6 @@ struct SequencePart {
 };
 /// What dropout() does to this part of the whole (rows, whole, ...) with a generator in the same state, which hands out
 /// the range of the whole. Throws ShapeError where x is no such part.
-Tensor dropout(const Tensor& x, double p, Generator& generator, SequencePart part, CallSite = {});
+Tensor dropout(Argument x, double p, Generator& generator, SequencePart part);
 
 }  // namespace poolgrad

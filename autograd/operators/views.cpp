@@ -19,100 +19,100 @@ void check_defined(const char* op, const Tensor& x) { check_devices(op, {{"x", x
 
 }  // namespace
 
-Tensor reshape(const Tensor& x, const Shape& shape) {
+Tensor reshape(Argument x, const Shape& shape) {
   check_defined("reshape", x);
-  const Shape wanted = infer_shape("reshape", shape, x.shape());
-  const std::optional<Geometry> geometry = reshaped(x.geometry(), wanted);
-  if (!geometry) return reshape(clone(x), wanted);
-  Tensor out = x.alias(*geometry);
+  const Shape wanted = infer_shape("reshape", shape, x->shape());
+  const std::optional<Geometry> geometry = reshaped(x->geometry(), wanted);
+  if (!geometry) return reshape(clone(*x), wanted);
+  Tensor out = x->alias(*geometry);
   if (wants_gradient({x}))
     record("reshape", {x}, {out},
-           [before = x.shape()](const BackwardCall& call) -> Gradients { return {reshape(call.gradient(), before)}; });
+           [before = x->shape()](const BackwardCall& call) -> Gradients { return {reshape(call.gradient(), before)}; });
   return out;
 }
 
-Tensor flatten(const Tensor& x, std::int64_t first, std::int64_t last) {
+Tensor flatten(Argument x, std::int64_t first, std::int64_t last) {
   check_defined("flatten", x);
-  if (x.rank() == 0) return reshape(x, {1});
-  const int begin = normalize_dim("flatten", first, x.shape()), end = normalize_dim("flatten", last, x.shape());
+  if (x->rank() == 0) return reshape(*x, {1});
+  const int begin = normalize_dim("flatten", first, x->shape()), end = normalize_dim("flatten", last, x->shape());
   if (begin > end) fail<IndexError>("flatten", "the first dimension comes after the last", {{"x", x}});
   Shape shape;
-  for (int d = 0; d < x.rank(); ++d) {
+  for (int d = 0; d < x->rank(); ++d) {
     if (d > begin && d <= end) {
-      shape[begin] *= x.shape()[d];
+      shape[begin] *= x->shape()[d];
     } else {
-      shape.append(x.shape()[d]);
+      shape.append(x->shape()[d]);
     }
   }
-  return reshape(x, shape);
+  return reshape(*x, shape);
 }
 
-Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1) {
+Tensor transpose(Argument x, std::int64_t dim0, std::int64_t dim1) {
   check_defined("transpose", x);
-  Tensor out = x.alias(transposed(x.geometry(), dim0, dim1));
+  Tensor out = x->alias(transposed(x->geometry(), dim0, dim1));
   if (wants_gradient({x}))
     record("transpose", {x}, {out},
            [dim0, dim1](const BackwardCall& call) -> Gradients { return {transpose(call.gradient(), dim0, dim1)}; });
   return out;
 }
 
-Tensor permute(const Tensor& x, const Dims& order) {
+Tensor permute(Argument x, const Dims& order) {
   check_defined("permute", x);
-  Tensor out = x.alias(permuted(x.geometry(), order));
+  Tensor out = x->alias(permuted(x->geometry(), order));
   if (wants_gradient({x})) {
     Dims inverse = order;
-    for (int d = 0; d < order.rank(); ++d) inverse[normalize_dim("permute", order[d], x.shape())] = d;
+    for (int d = 0; d < order.rank(); ++d) inverse[normalize_dim("permute", order[d], x->shape())] = d;
     record("permute", {x}, {out},
            [inverse](const BackwardCall& call) -> Gradients { return {permute(call.gradient(), inverse)}; });
   }
   return out;
 }
 
-Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
+Tensor slice(Argument x, std::int64_t dim, std::int64_t start, std::int64_t stop, std::int64_t step) {
   check_defined("slice", x);
-  const Geometry geometry = sliced(x.geometry(), dim, start, stop, step);
-  Tensor out = x.alias(geometry);
+  const Geometry geometry = sliced(x->geometry(), dim, start, stop, step);
+  Tensor out = x->alias(geometry);
   if (wants_gradient({x})) {
-    const int axis = normalize_dim("slice", dim, x.shape());
-    const std::int64_t size = x.shape()[axis];
+    const int axis = normalize_dim("slice", dim, x->shape());
+    const std::int64_t size = x->shape()[axis];
     const std::int64_t first = std::clamp<std::int64_t>(start < 0 ? start + size : start, 0, size);
-    record("slice", {x}, {out}, [axis, first, step, before = x.shape()](const BackwardCall& call) -> Gradients {
+    record("slice", {x}, {out}, [axis, first, step, before = x->shape()](const BackwardCall& call) -> Gradients {
       return {place({call.gradient()}, before, axis, {first}, step)};
     });
   }
   return out;
 }
 
-Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index) {
+Tensor select(Argument x, std::int64_t dim, std::int64_t index) {
   check_defined("select", x);
-  Tensor out = x.alias(selected(x.geometry(), dim, index));
+  Tensor out = x->alias(selected(x->geometry(), dim, index));
   if (wants_gradient({x})) {
-    const int axis = normalize_dim("select", dim, x.shape());
-    const std::int64_t first = index < 0 ? index + x.shape()[axis] : index;
-    record("select", {x}, {out}, [axis, first, before = x.shape()](const BackwardCall& call) -> Gradients {
+    const int axis = normalize_dim("select", dim, x->shape());
+    const std::int64_t first = index < 0 ? index + x->shape()[axis] : index;
+    record("select", {x}, {out}, [axis, first, before = x->shape()](const BackwardCall& call) -> Gradients {
       return {place({unsqueeze(call.gradient(), axis)}, before, axis, {first})};
     });
   }
   return out;
 }
 
-Tensor expand(const Tensor& x, const Shape& shape) {
+Tensor expand(Argument x, const Shape& shape) {
   check_defined("expand", x);
-  Tensor out = x.alias(expanded(x.geometry(), shape));
+  Tensor out = x->alias(expanded(x->geometry(), shape));
   if (wants_gradient({x}))
     record("expand", {x}, {out},
-           [before = x.shape()](const BackwardCall& call) -> Gradients { return {sum_to(call.gradient(), before)}; });
+           [before = x->shape()](const BackwardCall& call) -> Gradients { return {sum_to(call.gradient(), before)}; });
   return out;
 }
 
-Tensor squeeze(const Tensor& x, std::int64_t dim) {
+Tensor squeeze(Argument x, std::int64_t dim) {
   check_defined("squeeze", x);
-  return reshape(x, squeezed(x.geometry(), dim).shape);
+  return reshape(*x, squeezed(x->geometry(), dim).shape);
 }
 
-Tensor unsqueeze(const Tensor& x, std::int64_t dim) {
+Tensor unsqueeze(Argument x, std::int64_t dim) {
   check_defined("unsqueeze", x);
-  return reshape(x, unsqueezed(x.geometry(), dim).shape);
+  return reshape(*x, unsqueezed(x->geometry(), dim).shape);
 }
 
 namespace {
@@ -138,10 +138,10 @@ std::vector<Tensor> pieces_of(const Tensor& x, int axis, const std::vector<std::
 
 }  // namespace
 
-std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim) {
+std::vector<Tensor> split(Argument x, std::int64_t parts, std::int64_t dim) {
   check_defined("split", x);
-  const int axis = normalize_dim("split", dim, x.shape());
-  const std::int64_t size = x.shape()[axis];
+  const int axis = normalize_dim("split", dim, x->shape());
+  const std::int64_t size = x->shape()[axis];
   if (parts < 1 || size % parts != 0)
     fail<ShapeError>(
         "split",
@@ -150,10 +150,10 @@ std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim)
   return pieces_of(x, axis, std::vector(static_cast<std::size_t>(parts), size / parts));
 }
 
-std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
+std::vector<Tensor> split(Argument x, const std::vector<std::int64_t>& sizes, std::int64_t dim) {
   check_defined("split", x);
-  const int axis = normalize_dim("split", dim, x.shape());
-  std::int64_t rest = x.shape()[axis];
+  const int axis = normalize_dim("split", dim, x->shape());
+  std::int64_t rest = x->shape()[axis];
   bool fits = true;
   for (const std::int64_t size : sizes) {
     fits = fits && size >= 0 && size <= rest;
@@ -165,15 +165,15 @@ std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& size
   return pieces_of(x, axis, sizes);
 }
 
-std::vector<Tensor> split(const Tensor& x, std::initializer_list<std::int64_t> sizes, std::int64_t dim) {
-  return split(x, std::vector(sizes), dim);
+std::vector<Tensor> split(Argument x, std::initializer_list<std::int64_t> sizes, std::int64_t dim) {
+  return split(*x, std::vector(sizes), dim);
 }
 
-std::vector<Tensor> chunk(const Tensor& x, std::int64_t parts, std::int64_t dim) {
+std::vector<Tensor> chunk(Argument x, std::int64_t parts, std::int64_t dim) {
   check_defined("chunk", x);
-  const int axis = normalize_dim("chunk", dim, x.shape());
+  const int axis = normalize_dim("chunk", dim, x->shape());
   if (parts < 1) fail<ValueError>("chunk", "the number of parts is below 1", {{"x", x}});
-  const std::int64_t size = x.shape()[axis], each = std::max<std::int64_t>((size - 1) / parts + 1, 1);
+  const std::int64_t size = x->shape()[axis], each = std::max<std::int64_t>((size - 1) / parts + 1, 1);
   std::vector<std::int64_t> sizes;
   for (std::int64_t start = 0; start < size || sizes.empty(); start += each)
     sizes.push_back(std::min(each, size - start));
@@ -216,25 +216,25 @@ Tensor folded(const Tensor& windows, std::int64_t length, int axis, std::int64_t
 
 }  // namespace
 
-Tensor diagonal(const Tensor& x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1) {
+Tensor diagonal(Argument x, std::int64_t offset, std::int64_t dim0, std::int64_t dim1) {
   check_defined("diagonal", x);
-  Tensor out = x.alias(diagonal_of(x.geometry(), offset, dim0, dim1));
+  Tensor out = x->alias(diagonal_of(x->geometry(), offset, dim0, dim1));
   if (wants_gradient({x})) {
-    const int a = normalize_dim("diagonal", dim0, x.shape()), b = normalize_dim("diagonal", dim1, x.shape());
-    record("diagonal", {x}, {out}, [before = x.shape(), offset, a, b](const BackwardCall& call) -> Gradients {
+    const int a = normalize_dim("diagonal", dim0, x->shape()), b = normalize_dim("diagonal", dim1, x->shape());
+    record("diagonal", {x}, {out}, [before = x->shape(), offset, a, b](const BackwardCall& call) -> Gradients {
       return {placed_on_diagonal(call.gradient(), before, offset, a, b)};
     });
   }
   return out;
 }
 
-Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation) {
+Tensor unfold(Argument x, std::int64_t dim, std::int64_t size, std::int64_t step, std::int64_t dilation) {
   check_defined("unfold", x);
-  Tensor out = x.alias(unfolded(x.geometry(), dim, size, step, dilation));
+  Tensor out = x->alias(unfolded(x->geometry(), dim, size, step, dilation));
   if (wants_gradient({x})) {
-    const int axis = normalize_dim("unfold", dim, x.shape());
+    const int axis = normalize_dim("unfold", dim, x->shape());
     record("unfold", {x}, {out},
-           [axis, length = x.shape()[axis], step, dilation](const BackwardCall& call) -> Gradients {
+           [axis, length = x->shape()[axis], step, dilation](const BackwardCall& call) -> Gradients {
              return {folded(call.gradient(), length, axis, step, dilation)};
            });
   }
@@ -279,14 +279,14 @@ const Tensor Tensor::operator[](const Indices& indices) const {
   return out;
 }
 
-Tensor contiguous(const Tensor& x) {
+Tensor contiguous(Argument x) {
   check_defined("contiguous", x);
-  return x.is_contiguous() ? x : clone(x);
+  return x->is_contiguous() ? *x : clone(*x);
 }
 
-Tensor clone(const Tensor& x) {
+Tensor clone(Argument x) {
   check_defined("clone", x);
-  Tensor out = x.copy();
+  Tensor out = x->copy();
   if (wants_gradient({x}))
     record("clone", {x}, {out}, recipe([](const Tensor& input) { return input.copy(); }),
            [](const BackwardCall& call) -> Gradients { return {call.gradient()}; });
@@ -420,28 +420,28 @@ Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim, CallSite) {
   return cat(rows, axis);
 }
 
-Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t after, double value, CallSite) {
+Tensor pad(Argument x, std::int64_t dim, std::int64_t before, std::int64_t after, double value) {
   check_devices("pad", {{"x", x}});
   if (before < 0 || after < 0) fail<ValueError>("pad", "a width is negative", {{"x", x}});
   check_number("pad", x, value);
-  const int axis = normalize_dim("pad", dim, x.shape());
-  Shape shape = x.shape();
+  const int axis = normalize_dim("pad", dim, x->shape());
+  Shape shape = x->shape();
   shape[axis] += before + after;
   Tensor out = assembled({x}, shape, axis, {before}, 1, value);
   if (wants_gradient({x}))
     record("pad", {x}, {out}, recipe([shape, axis, before, value](const Tensor& input) {
              return assembled({input}, shape, axis, {before}, 1, value);
            }),
-           [axis, before, size = x.shape()[axis]](const BackwardCall& call) -> Gradients {
+           [axis, before, size = x->shape()[axis]](const BackwardCall& call) -> Gradients {
              return slices_of(call, axis, {before}, {size});
            });
   return out;
 }
 
-Tensor to(const Tensor& x, DType dtype, CallSite) {
+Tensor to(Argument x, DType dtype) {
   check_devices("to", {{"x", x}});
-  if (x.dtype() == dtype) return x;
-  return recorded_cast(x, Tensor::empty(x.shape(), {dtype, x.device()}).copy_from(x.detach()));
+  if (x->dtype() == dtype) return x;
+  return recorded_cast(x, Tensor::empty(x->shape(), {dtype, x->device()}).copy_from(x->detach()));
 }
 
 Tensor recorded_cast(const Tensor& x, const Tensor& out) {
@@ -452,13 +452,13 @@ Tensor recorded_cast(const Tensor& x, const Tensor& out) {
   return out;
 }
 
-Tensor to(const Tensor& x, Device device, CallSite) {
+Tensor to(Argument x, Device device) {
   check_devices("to", {{"x", x}});
-  if (x.device() == device) return x;
-  Tensor out = Tensor::empty(x.shape(), {x.dtype(), device}).copy_from(x.detach());
+  if (x->device() == device) return x;
+  Tensor out = Tensor::empty(x->shape(), {x->dtype(), device}).copy_from(x->detach());
   if (wants_gradient({x}))
     record("move", {x}, {out}, recipe([device](const Tensor& input) { return to(input, device); }),
-           [before = x.device()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });
+           [before = x->device()](const BackwardCall& call) -> Gradients { return {to(call.gradient(), before)}; });
   return out;
 }
 

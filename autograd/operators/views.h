@@ -12,38 +12,38 @@
 namespace poolgrad {
 
 /// A view where possible, else a copy; one size may be -1.
-Tensor reshape(const Tensor& x, const Shape& shape);
+Tensor reshape(Argument x, const Shape& shape);
 /// Merges dimensions [first, last].
-Tensor flatten(const Tensor& x, std::int64_t first = 0, std::int64_t last = -1);
-Tensor transpose(const Tensor& x, std::int64_t dim0, std::int64_t dim1);
-Tensor permute(const Tensor& x, const Dims& order);
+Tensor flatten(Argument x, std::int64_t first = 0, std::int64_t last = -1);
+Tensor transpose(Argument x, std::int64_t dim0, std::int64_t dim1);
+Tensor permute(Argument x, const Dims& order);
 /// [start, stop) with a positive step, NumPy semantics.
-Tensor slice(const Tensor& x, std::int64_t dim, std::int64_t start,
+Tensor slice(Argument x, std::int64_t dim, std::int64_t start,
              std::int64_t stop = std::numeric_limits<std::int64_t>::max(), std::int64_t step = 1);
 /// x[..., index, ...] without that dimension.
-Tensor select(const Tensor& x, std::int64_t dim, std::int64_t index);
+Tensor select(Argument x, std::int64_t dim, std::int64_t index);
 /// Broadcast without a copy; -1 keeps a size.
-Tensor expand(const Tensor& x, const Shape& shape);
-Tensor squeeze(const Tensor& x, std::int64_t dim);
-Tensor unsqueeze(const Tensor& x, std::int64_t dim);
+Tensor expand(Argument x, const Shape& shape);
+Tensor squeeze(Argument x, std::int64_t dim);
+Tensor unsqueeze(Argument x, std::int64_t dim);
 /// `parts` equal pieces along dim (views); throws ShapeError where it does not divide.
-std::vector<Tensor> split(const Tensor& x, std::int64_t parts, std::int64_t dim);
+std::vector<Tensor> split(Argument x, std::int64_t parts, std::int64_t dim);
 /// Pieces of these sizes along dim (views); throws ShapeError where they do not add up.
-std::vector<Tensor> split(const Tensor& x, const std::vector<std::int64_t>& sizes, std::int64_t dim);
-std::vector<Tensor> split(const Tensor& x, std::initializer_list<std::int64_t> sizes, std::int64_t dim);
+std::vector<Tensor> split(Argument x, const std::vector<std::int64_t>& sizes, std::int64_t dim);
+std::vector<Tensor> split(Argument x, std::initializer_list<std::int64_t> sizes, std::int64_t dim);
 /// At most `parts` pieces along dim, all of one size but for a smaller last one (views).
-std::vector<Tensor> chunk(const Tensor& x, std::int64_t parts, std::int64_t dim = 0);
+std::vector<Tensor> chunk(Argument x, std::int64_t parts, std::int64_t dim = 0);
 /// Elements (i, i + offset) of dim0 and dim1, which disappear, as a new last dimension (a view): batches of matrices
 /// are diagonal(x, 0, -2, -1). The gradient is zero elsewhere.
-Tensor diagonal(const Tensor& x, std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1);
+Tensor diagonal(Argument x, std::int64_t offset = 0, std::int64_t dim0 = 0, std::int64_t dim1 = 1);
 /// Windows of `size` elements of dim, `dilation` apart, which begin every `step` elements (a view, as PyTorch's
 /// unfold): their number takes the place of dim, their elements are a new last dimension. The gradient of an element is
 /// the sum over its windows, rounded once for half types.
-Tensor unfold(const Tensor& x, std::int64_t dim, std::int64_t size, std::int64_t step = 1, std::int64_t dilation = 1);
+Tensor unfold(Argument x, std::int64_t dim, std::int64_t size, std::int64_t step = 1, std::int64_t dilation = 1);
 /// Row-major: x itself if it already is, else a copy.
-Tensor contiguous(const Tensor& x);
+Tensor contiguous(Argument x);
 /// A differentiable row-major copy.
-Tensor clone(const Tensor& x);
+Tensor clone(Argument x);
 
 // Several tensors into one; the gradients of the parts are views of the whole one.
 
@@ -52,13 +52,12 @@ Tensor cat(const std::vector<Tensor>& tensors, std::int64_t dim = 0, CallSite = 
 /// Along a new dimension; all shapes equal.
 Tensor stack(const std::vector<Tensor>& tensors, std::int64_t dim = 0, CallSite = {});
 /// `before` and `after` elements of `value` around dimension dim.
-Tensor pad(const Tensor& x, std::int64_t dim, std::int64_t before, std::int64_t after, double value = 0.0,
-           CallSite = {});
+Tensor pad(Argument x, std::int64_t dim, std::int64_t before, std::int64_t after, double value = 0.0);
 
 // Changes of dtype and device; the gradient is cast or moved back.
 
 /// x itself when nothing changes.
-Tensor to(const Tensor& x, DType dtype, CallSite = {});
-Tensor to(const Tensor& x, Device device, CallSite = {});
+Tensor to(Argument x, DType dtype);
+Tensor to(Argument x, Device device);
 
 }  // namespace poolgrad

@@ -192,7 +192,7 @@ class Workplace:
 
 def prepare(workplaces, tests):
     """Builds the tests everywhere, runs them in one place, all without any mutant; their seconds. Ends the program
-    where one fails."""
+    where some fail."""
     programs = sorted({program_of(test) for test in tests})
     print(f"building {len(programs)} test programs without mutants, {len(workplaces)} times", flush=True)
     for workplace in workplaces:
@@ -201,13 +201,15 @@ def prepare(workplaces, tests):
         built = workplace.make(programs, JOBS)
         if built.returncode != 0:
             sys.exit(built.stdout[-4000:])
-    seconds = {}
+    seconds, failures = {}, []
     for test in tests:
         start = time.monotonic()
         outcome, said = workplaces[0].run_test(test, 600)
         if outcome != "passed":
-            sys.exit(f"{test} {outcome} without a mutant:\n{said[-4000:]}")
+            failures.append(f"{test} {outcome} without a mutant:\n{said[-4000:]}")
         seconds[test] = time.monotonic() - start
+    if failures:
+        sys.exit("\n".join(failures))
     return seconds
 
 

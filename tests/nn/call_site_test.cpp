@@ -17,9 +17,13 @@
 namespace poolgrad::nn {
 namespace {
 
+using ::testing::_;
 using ::testing::Contains;
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::FieldsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 /// File name, line, operator.
 using Place = std::tuple<std::string, unsigned, std::string>;
@@ -55,20 +59,40 @@ TEST(CallSites, NameWhatIsWrittenAsASymbolAndItsLine) {
   const Tensor a = ones({8, 9});
   Tensor y;
   EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(__LINE__, "poolgrad::add")));
-  EXPECT_THAT(places([&] { y = 2.0 * -a; }), Contains(here(__LINE__, "poolgrad::neg")));
+  EXPECT_THAT(places([&] { y = a + 1.0; }), ElementsAre(here(__LINE__, "poolgrad::operator+")));
   EXPECT_THAT(places([&] { y = a / 2.0; }), ElementsAre(here(__LINE__, "poolgrad::operator/")));
+  EXPECT_THAT(places([&] { y = 2.0 * -a; }),
+              UnorderedElementsAre(here(__LINE__ - 1, "poolgrad::neg"), here(__LINE__ - 1, "poolgrad::operator*")));
+  const Tensor leaf = ones({8, 9}).set_requires_grad();
+  Tensor sum = leaf * 1.0;
+  EXPECT_THAT(places([&] { sum += 1.0; }), ElementsAre(here(__LINE__, "poolgrad::operator+=")));
 }
 
-TEST(CallSites, OfWhatTakesNoneAreThoseAroundIt) {
+TEST(CallSites, NameTheLineOfEveryKindOfOperator) {
+  const Tensor a = ones({8, 9}), index = zeros({8, 9}, {.dtype = DType::i64});
+  Tensor y;
+  EXPECT_THAT(places([&] { y = exp(a); }), ElementsAre(here(__LINE__, "poolgrad::exp")));
+  EXPECT_THAT(places([&] { y = gelu(a); }), ElementsAre(here(__LINE__, "poolgrad::gelu")));
+  EXPECT_THAT(places([&] { y = sum(a, 1); }), ElementsAre(here(__LINE__, "poolgrad::sum")));
+  EXPECT_THAT(places([&] { y = max(a, 1); }), ElementsAre(here(__LINE__, "poolgrad::max")));
+  EXPECT_THAT(places([&] { y = where(a > 0.5, a, a); }), Contains(here(__LINE__, "poolgrad::where")));
+  EXPECT_THAT(places([&] { y = gather(a, 1, index); }), ElementsAre(here(__LINE__, "poolgrad::gather")));
+  EXPECT_THAT(places([&] { y = clone(a); }), ElementsAre(here(__LINE__, "poolgrad::Tensor::copy")));
+  EXPECT_THAT(places([&] { y = roll(a, 1, 0); }), Each(FieldsAre("call_site_test.cpp", __LINE__, _)));
+  EXPECT_THAT(places([&] { y = sort(a).values; }), Each(FieldsAre("call_site_test.cpp", __LINE__, _)));
+  EXPECT_THAT(places([&] { y = cat({a, a}); }), ElementsAre(here(__LINE__, "poolgrad::cat")));
+}
+
+TEST(CallSites, OfWhatIsPassedAroundAreWhereItIsCalledAndTheOutermostCounts) {
   const Tensor a = ones({8, 9});
   Tensor y;
-  const auto [file, line, name] = *places([&] { y = exp(a); }).begin();
-  EXPECT_EQ(file, "unary.cpp") << "without a site, the operator's own line";
-  EXPECT_EQ(name, "poolgrad::exp");
+  const auto apply = [&](Tensor (*function)(Argument)) { y = function(a); };
+  const unsigned called = __LINE__ - 1;
+  EXPECT_THAT(places([&] { apply(exp); }), ElementsAre(here(called, "poolgrad::exp")));
   const CallSite site;
   const unsigned declared = __LINE__ - 1;
-  EXPECT_THAT(places([&] { y = exp(a); }), ElementsAre(here(declared, "poolgrad::exp")));
-  EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(declared, "poolgrad::add"))) << "the outermost counts";
+  EXPECT_THAT(places([&] { apply(exp); }), ElementsAre(here(declared, "poolgrad::exp")));
+  EXPECT_THAT(places([&] { y = a + a; }), ElementsAre(here(declared, "poolgrad::add")));
   EXPECT_THAT(places([&] { y = matmul(a, transpose(a, 0, 1)); }), ElementsAre(here(declared, "poolgrad::matmul")));
 }
 
