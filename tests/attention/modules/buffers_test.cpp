@@ -54,17 +54,18 @@ TEST(PreallocateBuffers, LeavesNoDeviceAllocationToTheFirstCall) {
 }
 
 /// No device allocation in a call of attend() after its buffers were made.
-void expect_enough(std::int64_t queries, std::int64_t keys, std::int64_t width, DType dtype, bool training) {
+void expect_enough(std::int64_t queries, std::int64_t keys, std::int64_t width, DType dtype, bool training,
+                   const Pattern& pattern = Pattern::causal()) {
   allocator_for(cpu).trim();
   preallocate_buffers(1, queries, 4, width, dtype, cpu, {.kv_heads = 1, .key_length = keys, .training = training});
   const std::uint64_t warm = device_allocations();
   const auto made = [&](std::int64_t length, std::int64_t heads) {
     return Tensor::empty({1, length, heads, width}, {.dtype = dtype}).fill(0.1).set_requires_grad(training);
   };
-  const Tensor out = attend(made(queries, 4), made(keys, 1), made(keys, 1), Pattern::causal()).out;
+  const Tensor out = attend(made(queries, 4), made(keys, 1), made(keys, 1), pattern).out;
   if (training) out.backward(ones_like(out));
   EXPECT_EQ(device_allocations(), warm) << describe(out) << (training ? " training " : " ")
-                                        << kernels::instruction_set();
+                                        << kernels::instruction_set() << " " << pattern.to_string();
 }
 
 TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthDtypeAndInstructionSet) {
@@ -78,6 +79,15 @@ TEST(PreallocateBuffers, ReckonsWithTheScratchOfEveryWidthDtypeAndInstructionSet
       }
   }
   kernels::set_instruction_set("auto");
+}
+
+TEST(PreallocateBuffers, ReckonsWithTheScratchOfPatternsOfOnePass) {
+  const std::int64_t length = 600;
+  for (const Pattern& pattern :
+       {Pattern::dense(), Pattern::window(64, 0), Pattern::dilated({128}, {4}), Pattern::dilated_sparse(32),
+        Pattern::random_blocks(32, 0.3), Pattern::causal() & Pattern::global_local(32, 64, 2)})
+    for (const bool training : {false, true})
+      for (const DType dtype : {DType::f32, DType::bf16}) expect_enough(length, length, 32, dtype, training, pattern);
 }
 
 TEST(PreallocateBuffers, IsNeededForThat) {
