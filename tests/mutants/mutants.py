@@ -153,7 +153,7 @@ class Workplace:
         """'passed', 'failed' or 'hung', and what it said."""
         program, *filters = test.removeprefix("mpirun ").split()
         folder = next(self.build.joinpath("tests").rglob(program)).parent
-        command = [f"./{program}", "--gtest_brief=1", *(f"--gtest_filter={f}" for f in filters)]
+        command = [f"./{program}", "--gtest_brief=1", "--gtest_color=no", *(f"--gtest_filter={f}" for f in filters)]
         # A seed, so that a run can be repeated; attention's tests take one thread, as under ctest.
         environment = {"POOLGRAD_TEST_SEED": "20261121", **os.environ}
         if program.startswith(("attention_", "parallel_")):
