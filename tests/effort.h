@@ -7,7 +7,7 @@
 namespace poolgrad {
 
 /// POOLGRAD_TESTS=brief, as continuous integration has it, or sanitizers, which are told of every switch of a fiber: of
-/// what is tested on the emulated device by many cases that are alike, a part.
+/// many cases that are alike, such as those of the emulated device, a part.
 inline bool is_brief() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return true;

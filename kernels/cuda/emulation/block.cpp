@@ -9,7 +9,6 @@
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -29,9 +28,27 @@ namespace {
 std::string place_of(const Where& where) {
   return std::filesystem::path(where.file_name()).filename().string() + ":" + std::to_string(where.line());
 }
+/// Mostly one and the same literal.
+bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
 bool same_place(const Where& a, const Where& b) {
-  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
+  return a.line() == b.line() && a.column() == b.column() && same_text(a.file_name(), b.file_name());
 }
+
+/// SplitMix64 (Steele, Lea & Flood 2014): a number is drawn at every switch between threads.
+struct Random {
+  std::uint64_t state = 0;
+
+  std::uint64_t operator()() {
+    std::uint64_t x = state += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+  }
+  /// In [0, n).
+  std::uint64_t below(std::uint64_t n) {
+    return static_cast<std::uint64_t>(static_cast<unsigned __int128>((*this)()) * n >> 64);
+  }
+};
 
 enum class State : std::uint8_t { not_begun, ready, at_barrier, at_collective, done };
 
@@ -72,14 +89,18 @@ struct DeclaredArray {
   std::vector<SharedUse> uses;
 };
 
-// A permutation of [0, n) in no memory: i -> (i * factor + shift) mod n.
+// The numbers of [0, n), n > 0, one after another in a random order that takes no memory: `factor` apart, modulo n.
 struct Order {
-  std::uint64_t n, factor, shift;
-  Order(std::uint64_t count, std::mt19937_64& random) : n(count), factor(1), shift(random() % count) {
-    do factor = random() % n + (n == 1);
+  std::uint64_t n, factor, place;
+  Order(std::uint64_t count, Random& random) : n(count), factor(0), place(random.below(count)) {
+    do factor = random.below(n) + (n == 1);
     while (std::gcd(factor, n) != 1);
   }
-  std::uint64_t operator[](std::uint64_t i) const { return (static_cast<unsigned __int128>(i) * factor + shift) % n; }
+  std::uint64_t next() {
+    const std::uint64_t at = place;
+    place += factor < n - place ? factor : factor - n;
+    return at;
+  }
 };
 
 class Scheduler {
@@ -91,20 +112,24 @@ class Scheduler {
     most_shared_ = most_shared;
     kernel_ = &kernel;
     shape_ = shape;
-    random_.seed(seed);
+    random_.state = seed;
     const auto size = [](const kernels::Extent& e) {
       return Index3{static_cast<unsigned>(e.x), static_cast<unsigned>(e.y), static_cast<unsigned>(e.z)};
     };
     here.block_size = size(shape.block);
     here.grid_size = size(shape.grid);
+    coordinates_.clear();
+    for (unsigned z = 0; z < here.block_size.z; ++z)
+      for (unsigned y = 0; y < here.block_size.y; ++y)
+        for (unsigned x = 0; x < here.block_size.x; ++x) coordinates_.push_back({x, y, z});
     const auto blocks = static_cast<std::uint64_t>(shape.grid.x * shape.grid.y * shape.grid.z);
-    const Order order(blocks, random_);
+    Order order(blocks, random_);
     struct Grid {  // comes after what this thread did, and before what it will do
       explicit Grid(Scheduler& of) : scheduler(of) { happens_before(&scheduler.grid_begins_); }
       ~Grid() { happens_after(&scheduler.grid_ends_); }
       Scheduler& scheduler;
     } grid(*this);
-    for (std::uint64_t b = 0; b < blocks; ++b) run_block(static_cast<std::int64_t>(order[b]));
+    for (std::uint64_t b = 0; b < blocks; ++b) run_block(static_cast<std::int64_t>(order.next()));
   }
 
   void barrier(Where where) { wait(State::at_barrier, "__syncthreads", where); }
@@ -130,8 +155,8 @@ class Scheduler {
   SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where, bool fixed = true) {
     const Unobserved emulation;
     for (DeclaredArray& known : arrays_)
-      if (same_place(known.where, where) && std::strcmp(known.array.name, name) == 0 &&
-          std::strcmp(known.where.function_name(), where.function_name()) == 0)  // of one instance of a template
+      if (same_place(known.where, where) && same_text(known.array.name, name) &&
+          same_text(known.where.function_name(), where.function_name()))  // of one instance of a template
         return known.array;
     if (fixed) shared_bytes_ += static_cast<std::int64_t>(element) * count;
     if (shared_bytes_ > most_shared_)
@@ -274,8 +299,8 @@ class Scheduler {
     order_.emplace(count, random_);
     while (finished_ < count) {
       const bool may_begin = begun_ < count;
-      if (!ready_.empty() && (!may_begin || random_() % 4 != 0)) {
-        std::swap(ready_[random_() % ready_.size()], ready_.back());
+      if (!ready_.empty() && (!may_begin || random_.below(4) != 0)) {
+        std::swap(ready_[random_.below(ready_.size())], ready_.back());
         const std::size_t thread = ready_.back();
         ready_.pop_back();
         make_current(thread);
@@ -302,19 +327,17 @@ class Scheduler {
 
   void make_current(std::size_t thread) {
     current_ = thread;
-    const kernels::Extent& block = shape_.block;
-    const auto i = static_cast<std::int64_t>(thread);
-    here.thread = {static_cast<unsigned>(i % block.x), static_cast<unsigned>(i / block.x % block.y),
-                   static_cast<unsigned>(i / (block.x * block.y))};
+    here.thread = coordinates_[thread];
     activity.block = block_;
-    activity.thread = i;
+    activity.thread = static_cast<std::int64_t>(thread);
   }
 
   // On the stack of a thread that begins, and ends.
   bool begin_next() {
     const Unobserved emulation;
     if (begun_ == threads_.size() || failure_) return false;
-    const std::size_t thread = (*order_)[begun_++];
+    ++begun_;
+    const std::size_t thread = order_->next();
     make_current(thread);
     threads_[thread].state = State::ready;
     return true;
@@ -395,7 +418,8 @@ class Scheduler {
   std::string op_;
   const std::function<void()>* kernel_ = nullptr;
   kernels::LaunchShape shape_;
-  std::mt19937_64 random_;
+  std::vector<Index3> coordinates_;  // of the threads of a block
+  Random random_;
   jmp_buf place_{};  // where the scheduler goes on
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
