@@ -314,22 +314,23 @@ TEST(EmulatedCopies, OfPinnedMemoryAreLateAndOfPageableMemoryAreNot) {
   memory.unreserve(there, emulation::Device::page);
 }
 
-/// The host writes a pinned block, lets a device copy it, gives it back, and has one for something else. Whether the
-/// copy ever had that, in 40 orders.
+/// The host writes a pinned block, which is all that the pool may have, lets a device copy it, gives it back, and has
+/// one for something else. Whether the copy ever had that, in 40 orders.
 bool host_overtakes_copy(bool told) {
   bool wrong = false;
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     auto made = std::make_unique<EmulatedPinned>(std::size_t{8} << 20, seed);
     emulation::Device& device = *made->own;
-    CachingAllocator pool(std::move(made));
+    const std::size_t all = made->granularity();
+    CachingAllocator pool(std::move(made), {.budget = all});
     const Stream host{pool.device(), poolgrad::PinnedMemory::host_stream}, copies{pool.device(), 1};
     unsigned char found = 0;
     for (const unsigned char value : {1, 2}) {
-      auto* const block = static_cast<unsigned char*>(pool.allocate(4096, 64, host));
+      auto* const block = static_cast<unsigned char*>(pool.allocate(all, 64, host));
       *block = value;
       if (value == 1) device.enqueue("copy", copies.id, [&found, block] { found = *block; });
       if (value == 1 && told) pool.use(block, copies);
-      pool.deallocate(block, 4096, 64, host);
+      pool.deallocate(block, all, 64, host);
     }
     device.synchronize(copies.id);
     wrong |= found != 1;

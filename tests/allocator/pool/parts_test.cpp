@@ -129,6 +129,14 @@ TEST(UnlockedCall, HasEndedForThoseWhoWaitForIt) {
   other.join();
 }
 
+TEST(PoolSettings, LookAtTheAgeOfPagesBehindAtMostAThousandHitsAndNotAtEach) {
+  SimulatedMemory memory({DeviceType::sim, 0}, std::size_t{1} << 20);
+  EXPECT_EQ(PoolSettings(memory, {.decay_ms = 20}).hits_between_looks, 1024u) << "the clock is dear";
+  EXPECT_EQ(PoolSettings(memory, {.decay = 30, .decay_ms = 20}).hits_between_looks, 30u);
+  EXPECT_EQ(PoolSettings(memory, {.decay = 5000}).hits_between_looks, 1024u);
+  EXPECT_FALSE(PoolSettings(memory, {}).decays);
+}
+
 TEST(PoolMutex, InterruptsAFollowerBeforeTheNextIsIn) {
   PoolMutex mutex;
   CountsInterruptions follower;
