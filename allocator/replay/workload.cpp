@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "allocator/error.h"
+#include "allocator/trace/internal/salted_map.h"
 
 namespace poolgrad {
 
@@ -57,7 +57,7 @@ class Importer {
 
   /// For each free_requested, the event that completes it; 0 if none does, or the next event does.
   void find_completions() {
-    std::unordered_map<std::uint64_t, std::size_t> open;
+    SaltedMap<std::size_t> open;
     completions_.assign(trace_.events.size(), 0);
     for (std::size_t i = 0; i < trace_.events.size(); ++i) {
       const TraceEvent& e = trace_.events[i];
@@ -238,10 +238,10 @@ class Importer {
   std::uint64_t now_ = 0;
   std::uint64_t think_ = 0;
   std::vector<std::size_t> completions_;
-  std::unordered_map<std::size_t, Operation> held_;  // frees, by the event at which they happen
-  std::unordered_map<std::uint64_t, std::uint16_t> streams_;
-  std::unordered_map<std::uint64_t, std::uint32_t> by_number_;
-  std::unordered_map<std::uint64_t, std::uint32_t> by_address_;
+  SaltedMap<Operation> held_;  // frees, by the event at which they happen
+  SaltedMap<std::uint16_t> streams_;
+  SaltedMap<std::uint32_t> by_number_;
+  SaltedMap<std::uint32_t> by_address_;
   std::vector<Block> blocks_;
   std::vector<Operation> operations_;
 };

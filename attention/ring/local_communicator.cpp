@@ -62,6 +62,7 @@ class LocalGroup::Room {
     ++generation_;
     for (Lane& lane : lanes_) lane = {};
     gave_up_.assign(static_cast<std::size_t>(size), false);
+    says_why_ = false;
     waits_for_.assign(static_cast<std::size_t>(size), runs);
   }
 
@@ -72,6 +73,11 @@ class LocalGroup::Room {
     const std::lock_guard lock(mutex_);
     admit(rank);
     if (!failure_.empty()) throw Error("[exchange] " + failure_);
+  }
+  /// Until reset(), whoever runs the ranks calls fail() with the exception that ends one.
+  void says_why() {
+    const std::lock_guard lock(mutex_);
+    says_why_ = true;
   }
   /// The first failure is the one that all ranks hear of.
   void fail(const std::string& reason) {
@@ -109,7 +115,8 @@ class LocalGroup::Room {
   std::string failure_;
   std::uint64_t generation_ = 0;  // posts of an earlier one are nobody's business any more
   std::vector<Lane> lanes_;
-  std::vector<bool> gave_up_;   // ranks that gave up an exchange as an exception passed, which will say why
+  std::vector<bool> gave_up_;   // ranks that gave up an exchange
+  bool says_why_ = false;       // an exception that passes as one does so will be heard of
   std::vector<int> waits_for_;  // the rank whose message each rank waits for, or runs, or ended
 };
 
@@ -209,7 +216,7 @@ void LocalGroup::Room::give_up(int rank, int to, Post& out, int from, Post& in) 
   std::erase(lane(rank, to).sends, &out);
   std::erase(lane(from, rank).receives, &in);
   gave_up_[static_cast<std::size_t>(rank)] = true;
-  if (std::uncaught_exceptions() == 0) admit(rank);
+  if (!says_why_ || std::uncaught_exceptions() == 0) admit(rank);
 }
 
 class LocalGroup::Exchange final : public Transfer {
@@ -298,6 +305,7 @@ void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& b
       }
       room_->end(rank.rank());
     };
+    room_->says_why();
     std::vector<std::jthread> threads;
     try {
       for (const auto& rank : ranks_) threads.emplace_back([&] { run_rank(*rank); });

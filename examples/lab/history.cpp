@@ -5,9 +5,9 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <unordered_map>
 
 #include "allocator/error.h"
+#include "allocator/trace/internal/salted_map.h"
 
 namespace poolgrad::examples {
 
@@ -85,7 +85,7 @@ class BlockHistory {
 
   Moment last_;
   std::vector<BlockLife> blocks_;
-  std::unordered_map<std::uint64_t, std::size_t> open_;  // by address
+  SaltedMap<std::size_t> open_;  // by address
 };
 
 /// Disjoint ranges of pages with the moment since when they are committed.

@@ -1,13 +1,13 @@
 // From addresses to values, for the blocks that live at one moment of a trace: a hash table with linear probing and no
-// tombstones. Files are hostile now and then: where an address goes depends on a number that nobody knows beforehand.
-// The order of for_each() does, too.
+// tombstones. Salted, as in salted_map.h, and so is the order of for_each().
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <random>
 #include <utility>
 #include <vector>
+
+#include "allocator/trace/internal/salted_map.h"
 
 namespace poolgrad {
 
@@ -60,15 +60,7 @@ class AddressMap {
   };
 
   std::size_t mask() const { return slots_.size() - 1; }
-  // The high half of a product depends on every bit of what is multiplied.
-  std::size_t home(std::uint64_t address) const {
-    const std::uint64_t mixed = (address ^ secret_) * 0x9e3779b97f4a7c15ull;
-    return static_cast<std::size_t>(((mixed ^ mixed >> 29) * (secret_ | 1)) >> 32) & mask();
-  }
-  static std::uint64_t random_bits() {
-    std::random_device device;
-    return std::uint64_t{device()} << 32 | device();
-  }
+  std::size_t home(std::uint64_t address) const { return SaltedHash()(address) & mask(); }
   void place(std::uint64_t address, Value value) {
     std::size_t i = home(address);
     while (slots_[i].used) i = (i + 1) & mask();
@@ -82,7 +74,6 @@ class AddressMap {
 
   std::vector<Slot> slots_;  // a power of two, at most half full
   std::size_t size_ = 0;
-  std::uint64_t secret_ = random_bits();
 };
 
 }  // namespace poolgrad

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/trace/internal/salted_map.h"
 #include "allocator/trace/trace.h"
 
 namespace poolgrad {
@@ -43,7 +44,7 @@ class TraceNames {
 
  private:
   Trace& trace_;
-  std::unordered_map<std::uint64_t, std::uint32_t> streams_;
+  SaltedMap<std::uint32_t> streams_;
   std::unordered_map<std::string, std::uint32_t> scopes_;
   std::map<std::pair<std::pair<std::string, std::string>, std::uint32_t>, std::uint64_t> locations_;
 };

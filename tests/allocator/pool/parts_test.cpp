@@ -130,7 +130,7 @@ TEST(UnlockedCall, HasEndedForThoseWhoWaitForIt) {
 }
 
 TEST(PoolSettings, LookAtTheAgeOfPagesBehindAtMostAThousandHitsAndNotAtEach) {
-  SimulatedMemory memory({DeviceType::sim, 0}, std::size_t{1} << 20);
+  SimulatedMemory memory(0, std::size_t{1} << 20);
   EXPECT_EQ(PoolSettings(memory, {.decay_ms = 20}).hits_between_looks, 1024u) << "the clock is dear";
   EXPECT_EQ(PoolSettings(memory, {.decay = 30, .decay_ms = 20}).hits_between_looks, 30u);
   EXPECT_EQ(PoolSettings(memory, {.decay = 5000}).hits_between_looks, 1024u);

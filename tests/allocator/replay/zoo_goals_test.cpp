@@ -43,13 +43,13 @@ std::map<std::string, double> device_time_of(const PolicyEntry& policy, std::siz
   });
 }
 
-TEST(ZooGoals, UtilisationIs95PercentOnAverageAnd90AtWorst) {
+TEST(ZooGoals, UtilisationIsMoreThan98PercentOnAverageAnd90AtWorst) {
   const auto utilisation = of_the_zoo([](const Workload& workload) { return replay(workload, pool()).utilisation(); });
-  EXPECT_GE(average(utilisation), 0.95);
+  EXPECT_GE(average(utilisation), 0.982);
   for (const auto& [name, found] : utilisation) EXPECT_GE(found, 0.90) << name;
 }
 
-TEST(ZooGoals, SmallestCapacityIsWithin5PercentOfTheLowerBoundOnAverageAndOnePercentOfAnyOtherOnlinePolicy) {
+TEST(ZooGoals, SmallestCapacityIsWithinHalfAPercentOfTheLowerBoundOnAverageAndOnePercentOfAnyOtherOnlinePolicy) {
   std::map<std::string, std::string> beaten_by;
   const auto smallest = of_the_zoo([&](const Workload& workload) {
     const std::size_t needed = smallest_capacity(workload, pool());
@@ -63,7 +63,7 @@ TEST(ZooGoals, SmallestCapacityIsWithin5PercentOfTheLowerBoundOnAverageAndOnePer
     }
     return static_cast<double>(needed) / static_cast<double>(workload.lower_bound());
   });
-  EXPECT_LE(average(smallest), 1.05);
+  EXPECT_LE(average(smallest), 1.005);
   for (const auto& [name, others] : beaten_by) ADD_FAILURE() << name << ":" << others;
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <latch>
 #include <thread>
 
@@ -130,6 +131,28 @@ TEST(LocalGroup, HearsWhyAnExchangeWasGivenUpByARankThatFailed) {
       group.run(1, body);
     EXPECT_EQ(heard, says_why ? "[exchange] rank 1 failed: no such thing" : "[exchange] rank 1 gave up an exchange");
   }
+}
+
+TEST(LocalGroup, HearsOfAnExchangeThatAThreadOfTheUserGaveUpAsItFailed) {
+  LocalGroup group(3);
+  std::vector<Mailbox> mail(2);
+  const auto first = group.communicator(0), second = group.communicator(1);
+  std::promise<std::string> said;
+  std::future<std::string> heard = said.get_future();
+  const std::jthread waits([&] {
+    said.set_value(error_of<Error>([&] { first->start({}, 1, message(mail[0].out), 1, message(mail[0].in))->wait(); }));
+  });
+  std::jthread([&] {
+    try {
+      const auto under_way = second->start({}, 2, message(mail[1].out), 2, message(mail[1].in));
+      throw ValueError("no such thing");
+    } catch (const ValueError&) {
+      // The thread ends here, and nobody says what it was.
+    }
+  }).join();
+  EXPECT_EQ(heard.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "rank 0 waits for ever";
+  EXPECT_THROW(second->start({}, 2, {}, 2, {}), Error);  // which rank 0 would hear
+  EXPECT_EQ(heard.get(), "[exchange] rank 1 gave up an exchange");
 }
 
 TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome) {
