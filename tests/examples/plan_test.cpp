@@ -53,19 +53,21 @@ class PlanTest : public ::testing::Test {
 
 TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
   const Threads two(2);  // whose scratch cannot be dropped
-  options_.train.context = 1500;
-  TrainOptions within = options_.train;
-  within.budget = "1MiB";
-  const std::size_t least = smallest_budget(within, std::size_t{1} << 20);
-  EXPECT_LT(least, dry_run(options_.train, no_limit).peak_reserved / 2);
-  const auto trains = [&](std::size_t bytes) {
-    TrainOptions options = options_.train;
-    options.checkpoint = "budget";
-    options.budget = std::to_string(bytes);
-    return dry_run(options, bytes).fits;
-  };
-  EXPECT_TRUE(trains(least));
-  EXPECT_FALSE(trains(least - (std::size_t{1} << 20)));
+  for (const std::int64_t context : {1100, 1500, 1900}) {
+    options_.train.context = context;
+    TrainOptions within = options_.train;
+    within.budget = "1MiB";
+    const std::size_t least = smallest_budget(within, std::size_t{1} << 20);
+    EXPECT_LT(least, dry_run(options_.train, no_limit).peak_reserved / 2);
+    const auto trains = [&](std::size_t bytes) {
+      TrainOptions options = options_.train;
+      options.checkpoint = "budget";
+      options.budget = std::to_string(bytes);
+      return dry_run(options, bytes).fits;
+    };
+    EXPECT_TRUE(trains(least)) << context;
+    EXPECT_FALSE(trains(least - (std::size_t{1} << 20))) << context;
+  }
 }
 
 TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {

@@ -306,13 +306,17 @@ TEST(Optimizer, RefusesAParameterWhoseElementsShareAPlace) {
             "[optimizer] several elements of a parameter share one place: w (2, 3) f32 on cpu");
 }
 
-/// A parameter that has a gradient only in later steps is updated as one that the optimiser meets then.
+/// A parameter that has a gradient only in later steps is updated as one that the optimiser meets then, and another
+/// one as by itself.
 template <class Optimizer, class Options>
 void expect_own_steps(const Options& options) {
-  Tensor late = start(), always = start(), fresh = start();
-  Optimizer optimizer({{"late", late}, {"always", always}}, options), beginning({{"fresh", fresh}}, options);
+  Tensor late = start(), always = start(), fresh = start(), alone = start();
+  Optimizer optimizer({{"late", late}, {"always", always}}, options), beginning({{"fresh", fresh}}, options),
+      own({{"alone", alone}}, options);
   for (int step = 0; step < 4; ++step) {
     always.set_grad(gradient(step));
+    alone.set_grad(gradient(step));
+    own.step();
     if (step >= 2) {
       late.set_grad(gradient(step));
       fresh.set_grad(gradient(step));
@@ -321,6 +325,7 @@ void expect_own_steps(const Options& options) {
     optimizer.step();
   }
   EXPECT_TRUE(bit_equal(late.detach(), fresh.detach())) << to_string(late, {.precision = 17});
+  EXPECT_TRUE(bit_equal(always.detach(), alone.detach())) << to_string(always, {.precision = 17});
   EXPECT_EQ(optimizer.steps(), 4);
   EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(2, 4));
 }

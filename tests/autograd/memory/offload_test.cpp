@@ -615,6 +615,16 @@ TEST(OffloadStream, ReusesNoBlockUnderACopy) {
   EXPECT_GT(allocator_for(device).statistics().events_recorded, 0u);
 }
 
+TEST(OffloadStream, KeepsABlockUntilItsCopyIsOver) {
+  const Device device = racing_device(75);
+  const Rematerialisation policy({.offload_folder = offload_folder(), .offload_all = true, .device = device});
+  const Tensor x = Tensor::empty({512, 512}, {DType::f32, device}).set_requires_grad();
+  const Tensor loss = sum(tanh(tanh(x)));
+  ASSERT_GT(policy.statistics().offloaded, 0u);
+  const Statistics pool = allocator_for(device).statistics();
+  EXPECT_GE(pool.active_bytes.current, pool.allocated_bytes.current + 1_MiB) << "given back, and still read";
+}
+
 TEST(OffloadStream, LeavesMemoryOfAnotherStreamInOrderToo) {
   const Device device = racing_device(72);
   const Rematerialisation policy({.offload_folder = offload_folder(), .device = device});
