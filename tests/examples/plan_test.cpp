@@ -53,7 +53,7 @@ class PlanTest : public ::testing::Test {
 
 TEST_F(PlanTest, FindsTheLeastBudgetThatTrains) {
   const Threads two(2);  // whose scratch cannot be dropped
-  for (const std::int64_t context : {1100, 1500, 1900}) {
+  for (std::int64_t context = 1300; context <= 2900; context += 200) {
     options_.train.context = context;
     TrainOptions within = options_.train;
     within.budget = "1MiB";
