@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -127,6 +128,17 @@ TEST(PageData, SaysWhoHoldsMemoryAtThePeak) {
   EXPECT_EQ(peak[0]["blocks"], 2);
   EXPECT_EQ(peak[1]["scope"], "head");
   EXPECT_EQ(peak[1]["location"], "tensor/creation.cpp:41 zeros");
+}
+
+TEST(PageData, CountsWhatAPolicyRoundsUpAsWaste) {
+  TraceBuilder trace;
+  trace.map(0, lab_page).allocate(0, lab_page / 2, Category::activation).free(0, lab_page / 2);
+  for (TraceEvent& event : trace->events)
+    if (event.kind != TraceKind::segment_map) event.slack = lab_page / 2;
+  const Json data = data_of(*trace);
+  const auto utilisation = std::ranges::find_if(data["tiles"], [](const Json& row) { return row[0] == "utilisation"; });
+  ASSERT_NE(utilisation, data["tiles"].end());
+  EXPECT_EQ((*utilisation)[1], format_percent(0.5));
 }
 
 TEST(PageData, LeavesOutTheLeastAndSaysSo) {
