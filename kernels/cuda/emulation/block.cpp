@@ -7,7 +7,6 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -18,6 +17,7 @@
 #include "allocator/error.h"
 #include "kernels/cuda/emulation/fiber.h"
 #include "kernels/cuda/emulation/launch_log.h"
+#include "kernels/cuda/emulation/random_order.h"
 
 namespace poolgrad::emulation {
 
@@ -33,22 +33,6 @@ bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b
 bool same_place(const Where& a, const Where& b) {
   return a.line() == b.line() && a.column() == b.column() && same_text(a.file_name(), b.file_name());
 }
-
-/// SplitMix64 (Steele, Lea & Flood 2014): a number is drawn at every switch between threads.
-struct Random {
-  std::uint64_t state = 0;
-
-  std::uint64_t operator()() {
-    std::uint64_t x = state += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-  }
-  /// In [0, n).
-  std::uint64_t below(std::uint64_t n) {
-    return static_cast<std::uint64_t>(static_cast<unsigned __int128>((*this)()) * n >> 64);
-  }
-};
 
 enum class State : std::uint8_t { not_begun, ready, at_barrier, at_collective, done };
 
@@ -87,20 +71,6 @@ struct DeclaredArray {
   Where where;
   std::vector<std::byte> bytes;
   std::vector<SharedUse> uses;
-};
-
-// The numbers of [0, n), n > 0, one after another in a random order that takes no memory: `factor` apart, modulo n.
-struct Order {
-  std::uint64_t n, factor, place;
-  Order(std::uint64_t count, Random& random) : n(count), factor(0), place(random.below(count)) {
-    do factor = random.below(n) + (n == 1);
-    while (std::gcd(factor, n) != 1);
-  }
-  std::uint64_t next() {
-    const std::uint64_t at = place;
-    place += factor < n - place ? factor : factor - n;
-    return at;
-  }
 };
 
 class Scheduler {
