@@ -224,8 +224,9 @@ void check_layout(const InputFile& file, std::uint64_t data, const std::vector<S
 
 bool SafetensorsFile::contains(const std::string& name) const { return find(*this, name) != nullptr; }
 
-void SafetensorsFile::check_complete() const {
-  if (!unsupported.empty()) at(unsupported.begin()->first);
+void SafetensorsFile::check_complete(std::string_view start) const {
+  const auto odd = unsupported.lower_bound(std::string(start));
+  if (odd != unsupported.end() && odd->first.starts_with(start)) at(odd->first);
 }
 
 const Tensor& SafetensorsFile::at(const std::string& name) const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,8 +23,8 @@ struct SafetensorsFile {
   const Tensor& at(const std::string& name) const;
   /// True if at() has it.
   bool contains(const std::string& name) const;
-  /// Throws FileError, as at() does, if a tensor was left out.
-  void check_complete() const;
+  /// Throws FileError, as at() does, if a tensor was left out whose name begins so.
+  void check_complete(std::string_view start = "") const;
 };
 
 /// A file whose tensors are read one at a time into memory that is there already, so that no model is in memory twice.

@@ -360,9 +360,10 @@ bool StreamLedger::hand_on(PoolLock& lock, Block* block, Stream stream) {
              return settled.stream == use.stream && use.ticket <= settled.ticket;
            });
   };
-  std::erase_if(uses_[block], over);
-  block->used_elsewhere = !uses_[block].empty();
-  if (!block->used_elsewhere) uses_.erase(block);
+  std::vector<Stamp>& uses = uses_[block];
+  std::erase_if(uses, over);
+  block->used_elsewhere = !uses.empty();
+  if (uses.empty()) uses_.erase(block);
   block->stream = stream.id;
   return true;
 }

@@ -51,8 +51,8 @@ Tensor all(Argument x, const Dims& dims = {}, Keep keep = false);
 Tensor argmax(Argument x, std::int64_t dim = -1, Keep keep = false);
 Tensor argmin(Argument x, std::int64_t dim = -1, Keep keep = false);
 /// The p-norm of the elements along dims, p = 1, 2 or inf (ValueError): norm(x), norm(x, 2.0, -1). For p = 2 the
-/// gradient is 0 at 0, and the squares of all elements are taken and added in f64; for inf, ties share the gradient
-/// equally. Along dims, half types are added in f32.
+/// gradient is 0 at 0, and squares are taken and added in f64; for inf, ties share the gradient equally. For p = 1 half
+/// types are added in f32.
 Tensor norm(Argument x, double p = 2.0, const Dims& dims = {}, Keep keep = false);
 
 }  // namespace poolgrad

@@ -176,8 +176,7 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
   const SafetensorsReader reader(path);
   check_format(path, reader.outline());
   // What else the file has may be of dtypes that poolgrad has none of.
-  for (const auto& [name, dtype] : reader.outline().unsupported)
-    if (name.starts_with("model.") || name.starts_with(averages_key)) reader.outline().at(name);
+  for (const char* read : {"model.", averages_key}) reader.outline().check_complete(read);
   model.check(with_prefix(reader.outline(), "model."));
   read_model(reader, model);
   // Last, as not all that a model has is averaged; averages of half types are f32.

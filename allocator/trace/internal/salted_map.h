@@ -12,8 +12,8 @@ namespace poolgrad {
 struct SaltedHash {
   std::size_t operator()(std::uint64_t number) const {
     // The high half of a product depends on every bit of what is multiplied.
-    const std::uint64_t mixed = (number ^ salt()) * 0x9e3779b97f4a7c15u;
-    return static_cast<std::size_t>(((mixed ^ mixed >> 29) * (salt() | 1)) >> 32);
+    const std::uint64_t secret = salt(), mixed = (number ^ secret) * 0x9e3779b97f4a7c15u;
+    return static_cast<std::size_t>(((mixed ^ mixed >> 29) * (secret | 1)) >> 32);
   }
 
  private:

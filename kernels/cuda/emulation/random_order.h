@@ -5,18 +5,15 @@
 #include <cstdint>
 #include <numeric>
 
+#include "kernels/definition/attention_term.h"
+
 namespace poolgrad::emulation {
 
 /// SplitMix64 (Steele, Lea & Flood 2014): a number is drawn at every switch between threads.
 struct Random {
   std::uint64_t state = 0;
 
-  std::uint64_t operator()() {
-    std::uint64_t x = state += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-  }
+  std::uint64_t operator()() { return kernels::mix(state += 0x9e3779b97f4a7c15u); }
   /// In [0, n).
   std::uint64_t below(std::uint64_t n) {
     return static_cast<std::uint64_t>(static_cast<unsigned __int128>((*this)()) * n >> 64);
