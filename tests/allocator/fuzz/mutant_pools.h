@@ -26,6 +26,10 @@ class OverlappingPool : public CachingAllocator {
     if (pointer == last_) last_ = nullptr;
     CachingAllocator::deallocate(pointer, bytes, alignment, stream);
   }
+  bool expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
+    if (pointer == last_) last_ = nullptr;  // what it gives up is no part of a live block any more
+    return CachingAllocator::expand_in_place(pointer, bytes, wanted, stream);
+  }
 
  private:
   std::size_t calls_ = 0;
