@@ -14,6 +14,16 @@ struct RowState {
   float maximum, sum;
 };
 
+/// The weights of a thread in place of its scores, but of pairs that do not count.
+__device__ void set_aside_counted(const Shared<float>& aside, const Scores& weights) {
+  POOLGRAD_UNROLL
+  for (int e = 0; e < scores_of_lane; ++e) {
+    const int place = e * mma_threads + static_cast<int>(threadIdx.x);
+    const bool counted = aside[place] != -std::numeric_limits<float>::infinity();
+    aside[place] = counted ? weights[e / elements_of_c].value[e % elements_of_c] : uncounted<float>;
+  }
+}
+
 /// Rows of queries, of keys and of values lie one after another. The next keys are copied while those before are
 /// weighed, and values while products are made.
 template <class S, int Depth>
@@ -27,8 +37,8 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
   const LaneOfTile at;
   const std::int64_t items = call.items.count(program);
   POOLGRAD_ROLLED
-  for (std::int64_t n = blockIdx.x; n < items; n += gridDim.x) {
-    const TileItems::Item item = call.items.at(program, n);
+  for (Turns turn(items); turn.are_left(); turn.next()) {
+    const TileItems::Item item = call.items.at(program, turn.item());
     if (!item.exists) continue;
     const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
     if (tile.count == 0) continue;
@@ -78,7 +88,8 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
           const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
                                    columns_seen(program, keys, tile, at.row(1))};
           std::uint32_t dropped = 0;  // a bit for each score
-          if (__all_sync(all_threads_of_warp, seen[0].are_all() && seen[1].are_all() && only_scales(rules, run))) {
+          const bool plain = seen[0].are_all() && seen[1].are_all() && only_scales(rules, run);
+          if (__all_sync(all_threads_of_warp, plain && !turn.with_care())) {
             POOLGRAD_UNROLL
             for (FragmentC& part : scores) {
               POOLGRAD_UNROLL
@@ -127,10 +138,14 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
             scale_row(results, half, factor);
           }
           round_weights<S>(weights, scores);
+          if (turn.with_care()) set_aside_counted(aside, scores);
         }
         cp_async_wait<1>();
         __syncthreads();  // values are there
-        if (works) add_weighted_staged<S, Depth>(results, weights, staged, v, call.v.depth, keys.count, at);
+        if (works && turn.with_care())
+          add_weighted_pairs<S, Depth>(results, aside, staged, v, call.v.depth, keys.count);
+        else if (works)
+          add_weighted_staged<S, Depth>(results, weights, staged, v, call.v.depth, keys.count, at);
         __syncthreads();  // values have been read
       }
       if (next.count == 0) break;
@@ -143,6 +158,10 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
       __syncthreads();  // keys have been read
     }
 
+    if (!turn.with_care() && any_is_not_finite(results)) {
+      turn.again();
+      continue;
+    }
     POOLGRAD_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float total = warp_reduce<reductions::Sum>(state[half].sum, lanes_of_fragment_row);

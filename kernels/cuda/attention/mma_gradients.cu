@@ -27,8 +27,8 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
       call.own_out.depth < call.visited_out.depth ? call.own_out.depth : call.visited_out.depth;
   const std::int64_t items = call.items.count(program);
   POOLGRAD_ROLLED
-  for (std::int64_t n = blockIdx.x; n < items; n += gridDim.x) {
-    const TileItems::Item item = call.items.at(program, n);
+  for (Turns turn(items); turn.are_left(); turn.next()) {
+    const TileItems::Item item = call.items.at(program, turn.item());
     if (!item.exists) continue;
     const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
     if (tile.count == 0) continue;
@@ -75,13 +75,12 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
 
         const Columns seen[2] = {columns_seen(program, now, tile, at.row(0)),
                                  columns_seen(program, now, tile, at.row(1))};
-        const bool plain = __all_sync(all_threads_of_warp,
-                                      seen[0].are_all() && seen[1].are_all() && only_scales(rules, run) && !call.dbias);
+        const bool plain = seen[0].are_all() && seen[1].are_all() && only_scales(rules, run) && !call.dbias;
         Scores scores, products;
         multiply_staged<S, Depth>(scores, staged, own, visited, call.own.depth, now.count, at);
         if (!call.of_weights)
           multiply_staged<S, Depth>(products, staged, own_out, visited_out, depth_of_products, now.count, at);
-        if (plain) {
+        if (__all_sync(all_threads_of_warp, plain && !turn.with_care())) {
           POOLGRAD_UNROLL
           for (int f = 0; f < score_fragments; ++f) {
             POOLGRAD_UNROLL
@@ -98,7 +97,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
             const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
             const std::int64_t step = now.first + column, own_row = tile.row + at.row(half) * tile.stride;
             const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
-            float result = 0;
+            float result = uncounted<float>;
             if (row.contain(column) && visit.keeps(step)) {
               const std::int64_t other_row = run.keys.row + step * run.keys.stride, position = visit.position(step);
               const Pair pair = call.by_keys ? Pair{other_row, own_row, position, visit.row_position}
@@ -110,25 +109,34 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
               const float weight = exp2_approx((whole - lse_of[query]) * log2_e),
                           kept = rules.kept_of(item.batch, head, pair);
               if (call.of_weights) {
-                result = weight * kept;
+                if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts
               } else if (whole != nothing) {
                 const float gradient =
                     weight * (products_aside[e * mma_threads + static_cast<int>(threadIdx.x)] * kept - delta_of[query]);
-                if (call.dbias)
+                if (call.dbias && !turn.with_care())
                   call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
                              pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
-                result = gradient * slope * rules.scale;
+                result = gradient * slope * rules.scale + 0.0f;
               }
             }
             score = result;
           });
         }
         if (!call.result.data) continue;
-        Weights weights;
-        round_weights<S>(weights, scores);
-        add_weighted_staged<S, Depth>(results, weights, staged, call.of_weights ? visited_out : visited,
-                                      call.of_weights ? call.visited_out.depth : call.visited.depth, now.count, at);
+        const StagedTile<Depth> weighed = call.of_weights ? visited_out : visited;
+        const std::int64_t depth = call.of_weights ? call.visited_out.depth : call.visited.depth;
+        if (turn.with_care()) {
+          add_weighted_pairs<S, Depth>(results, scores_aside, staged, weighed, depth, now.count);
+        } else {
+          Weights weights;
+          round_weights<S>(weights, scores);
+          add_weighted_staged<S, Depth>(results, weights, staged, weighed, depth, now.count, at);
+        }
       }
+    }
+    if (!turn.with_care() && any_is_not_finite(results)) {
+      turn.again();
+      continue;
     }
     if (call.result.data)
       store_results<S>(call.result, item.batch, call.by_keys ? kv_head : item.head, tile, results, call.accumulate, at);

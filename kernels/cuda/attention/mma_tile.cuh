@@ -4,6 +4,9 @@
 //   scores    16 x 64 a warp, in eight fragments of C: the products of its rows with the rows that are visited
 //   weights   scores, rounded to the stored type: as fragments of A they are where they were as fragments of C
 //   results   16 x depth a warp, in fragments of C, += weights * visited rows
+//
+// What a row does not see has no effect on it, though a weight of 0 would not hide a NaN or an infinity: a tile whose
+// results are not finite is done again with care, and then pairs of rows that not all see are weighed one by one.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +22,21 @@ inline constexpr int score_fragments = mma_rows / 8, scores_of_lane = score_frag
 inline constexpr int set_aside_count = scores_of_lane * mma_threads;
 inline constexpr int weight_fragments = mma_rows / 16, lanes_of_fragment_row = 4;
 inline constexpr float log2_e = 1.44269504088896340736f;
+
+/// The items of a block in turn; one that is asked for again comes once more, with care. It is one number: registers
+/// are scarce.
+class Turns {
+ public:
+  __device__ explicit Turns(std::int64_t items) : state_(4 * std::int64_t{blockIdx.x}), end_(4 * items) {}
+  __device__ bool are_left() const { return state_ < end_; }
+  __device__ std::int64_t item() const { return state_ / 4; }
+  __device__ bool with_care() const { return state_ & 2; }
+  __device__ void again() { state_ |= 1; }
+  __device__ void next() { state_ = state_ & 1 ? state_ + 1 : (state_ / 4 + gridDim.x) * 4; }
+
+ private:
+  std::int64_t state_, end_;
+};
 
 /// What a lane has of a warp's rows.
 template <int Columns>
@@ -105,6 +123,47 @@ __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Weights& w
       mma_m16n8k16<S>(results[2 * c + 1], weights[w], b.word[2], b.word[3]);
     }
   }
+}
+
+/// The same, pair by pair, with weights that have been set aside: one that does not count (`uncounted`) is multiplied
+/// with nothing. A NaN or an infinity then does not reach the rows that do not see it, as it does through the product
+/// of fragments, where 0 times it is NaN.
+template <class S, int Depth>
+__device__ void add_weighted_pairs(FragmentsC<Depth>& results, const Shared<float>& aside, const Shared<Chunk>& staged,
+                                   StagedTile<Depth> visited, std::int64_t depth, int visited_count) {
+  const int own = thread_of_block();
+  const int quad = own % lanes_of_fragment_row, first_thread = own - quad;
+  POOLGRAD_ROLLED
+  for (int j = 0; j < visited_count; ++j) {
+    POOLGRAD_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int element = j / 8 * elements_of_c + 2 * half + j % 2, thread = first_thread + j % 8 / 2;
+      float weight = aside[element * mma_threads + thread];
+      if (!counts(weight)) continue;
+      weight = widened<float>(narrowed<S>(weight));
+      POOLGRAD_UNROLL
+      for (int f = 0; f < Depth / elements_of_chunk; ++f) {
+        if (elements_of_chunk * f >= static_cast<int>(depth)) continue;
+        const std::uint32_t pair = word_of_chunk(staged, visited.at(j, f), quad);
+        POOLGRAD_UNROLL
+        for (int i = 0; i < 2; ++i)
+          results[f].value[2 * half + i] +=
+              weight * widened<float>(std::bit_cast<S>(static_cast<std::uint16_t>(pair >> (16 * i))));
+      }
+    }
+  }
+}
+
+/// Whether the results of any thread of the block hold a NaN or an infinity.
+template <std::size_t Fragments>
+__device__ bool any_is_not_finite(const FragmentC (&results)[Fragments]) {
+  bool found = false;
+  POOLGRAD_UNROLL
+  for (const FragmentC& part : results) {
+    POOLGRAD_UNROLL
+    for (const float value : part.value) found |= value - value != 0;
+  }
+  return block_reduce<reductions::Maximum, mma_threads>(found ? 1.0f : 0.0f) != 0;
 }
 
 /// Rows of one run that a tile visits together.

@@ -33,7 +33,20 @@ struct FragmentC {
   float value[elements_of_c];
 };
 
+/// Two neighbouring elements of a chunk.
+__device__ inline std::uint32_t word_of_chunk(const Shared<Chunk>& memory, int index, int word) {
+  const Chunk& chunk = memory[index];
+  return chunk.word[word];
+}
+
 #if defined(__CUDACC__)
+
+/// threadIdx.x, read where it is asked for: what follows from it is not kept in registers all through a kernel.
+__device__ inline int thread_of_block() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 
 __device__ inline std::uint32_t shared_address(const Shared<Chunk>& memory, int index) {
   return static_cast<std::uint32_t>(__cvta_generic_to_shared(&memory[index]));
@@ -108,6 +121,8 @@ __device__ std::uint32_t packed_pair(float first, float second) {
 }
 
 #else
+
+inline int thread_of_block() { return static_cast<int>(threadIdx.x); }
 
 /// f(of), where of(lane) is what that lane of the warp gives. Nobody goes on before all have seen everything.
 template <class T, class F>

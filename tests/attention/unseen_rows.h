@@ -1,0 +1,204 @@
+// A row that does not see another does not depend on what lies there, NaN and infinity included: what holds however
+// attend() is computed, on a CPU, by a device, in a ring, or by its definition where second derivatives are wanted.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "autograd/operators/views.h"
+#include "tests/attention/attend_support.h"
+#include "tests/test_seed.h"
+
+namespace poolgrad::attention::testing_support {
+
+/// Rows of one batch entry of length n, by head.
+class Rows {
+ public:
+  Rows(std::int64_t n, std::int64_t heads) : n_(n), marked_(static_cast<std::size_t>(n * heads)) {}
+  bool operator()(std::int64_t i, std::int64_t h) const { return marked_[static_cast<std::size_t>(h * n_ + i)]; }
+  void mark(std::int64_t i, std::int64_t h) { marked_[static_cast<std::size_t>(h * n_ + i)] = true; }
+
+ private:
+  std::int64_t n_;
+  std::vector<bool> marked_;
+};
+
+/// A NaN or an infinity in some element of the row, in head h of (1, N, H, D): whether a NaN.
+inline bool poison(Tensor& x, std::int64_t i, std::int64_t h, std::mt19937_64& random) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  const double evil[] = {std::nan(""), infinity, -infinity};
+  std::vector<double> values = x.to_vector<double>();
+  const std::int64_t width = x.size(3), at = (i * x.size(2) + h) * width;
+  const double chosen = evil[random() % 3];
+  values[static_cast<std::size_t>(at) + random() % static_cast<std::size_t>(width)] = chosen;
+  x = to(from_data(values, x.shape()), x.dtype());
+  return std::isnan(chosen);
+}
+
+/// Rows that are not `touched` are the same in both, but for rounding: which way a group of queries takes may depend on
+/// what some of them see.
+inline void expect_untouched(const Tensor& got, const Tensor& clean, const Rows& touched, const std::string& what) {
+  const std::vector<double> a = got.to_vector<double>(), b = clean.to_vector<double>();
+  const std::int64_t heads = got.size(2), width = got.size(3);
+  const double tolerance = got.dtype() == DType::f64 ? 1e-11 : got.dtype() == DType::f32 ? 1e-4 : 0.03;
+  for (std::int64_t row = 0; row < std::ssize(a) / width; ++row) {
+    if (touched(row / heads, row % heads)) continue;
+    for (std::int64_t d = 0; d < width; ++d) {
+      const auto at = static_cast<std::size_t>(row * width + d);
+      if (a[at] == b[at]) continue;  // be it -infinity, the lse of a query that sees nothing
+      ASSERT_LE(std::abs(a[at] - b[at]), tolerance * (1 + std::abs(b[at])))
+          << a[at] << " instead of " << b[at] << ": " << what << " row " << row / heads << " head " << row % heads
+          << "; seed " << test_seed();
+    }
+  }
+}
+/// Rows that are `reached` hold something that is not finite.
+inline void expect_reached(const Tensor& got, const Rows& reached, const std::string& what) {
+  const std::vector<double> a = got.to_vector<double>();
+  const std::int64_t heads = got.size(2), width = got.size(3);
+  for (std::int64_t row = 0; row < std::ssize(a) / width; ++row) {
+    if (!reached(row / heads, row % heads)) continue;
+    const auto first = a.begin() + row * width;
+    ASSERT_FALSE(std::all_of(first, first + width, [](double x) { return std::isfinite(x); }))
+        << what << " row " << row / heads << " head " << row % heads << "; seed " << test_seed();
+  }
+}
+
+/// A call with rows of k, v, q and the gradient of out poisoned at random; half of the time padded or biased too.
+class UnseenRows {
+ public:
+  using Run = std::function<Outcome(const Call&, const Pattern&)>;
+  UnseenRows(
+      const Case& one, const Sizes& sizes, DType dtype, std::mt19937_64& random,
+      Run run = [](const Call& call, const Pattern& pattern) { return attended(call, pattern); })
+      : one_(one),
+        sizes_(sizes),
+        random_(random),
+        run_(std::move(run)),
+        clean_(rounded(make_call(sizes, DType::f64), dtype)) {
+    what_ = one.name + " " + to_string(sizes) + " " + std::string(poolgrad::to_string(dtype));
+    if (random() % 4 == 0) clean_.options.softcap = 3.0;
+    if (random() % 3 == 0) pad();
+    if (random() % 3 == 0) hide_pairs();
+  }
+
+  void expect_no_effect() {
+    const Outcome clean = run_(clean_, one_.pattern);
+    {
+      Call call = clean_;
+      Rows bad_keys(sizes_.keys, sizes_.kv_heads), nan_keys = bad_keys, bad_values = bad_keys, nan_values = bad_keys,
+                                                   touched(sizes_.queries, sizes_.heads), reached = touched;
+      for (int n = 0; n < 3; ++n) {
+        poison_row(call.k, bad_keys, nan_keys);
+        poison_row(call.v, bad_values, nan_values);
+      }
+      for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
+        const std::int64_t g = h / group();
+        if (bad_keys(j, g) || bad_values(j, g)) touched.mark(i, h);
+        if (nan_keys(j, g) || (bad_values(j, g) && !bad_keys(j, g))) reached.mark(i, h);
+      });
+      Rows of_touched(sizes_.keys, sizes_.kv_heads);
+      for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
+        if (touched(i, h)) of_touched.mark(j, h / group());
+      });
+      const Outcome got = run_(call, one_.pattern);
+      expect_untouched(got.out, clean.out, touched, what_ + " out");
+      expect_untouched(by_query(got.lse), by_query(clean.lse), touched, what_ + " lse");
+      expect_untouched(got.dq, clean.dq, touched, what_ + " dq");
+      expect_untouched(got.dk, clean.dk, of_touched, what_ + " dk");
+      expect_untouched(got.dv, clean.dv, of_touched, what_ + " dv");
+      expect_reached(got.out, reached, what_ + " out");
+      expect_reached(got.dq, reached, what_ + " dq");
+    }
+    Call call = clean_;
+    Rows bad_queries(sizes_.queries, sizes_.heads), nan_queries = bad_queries, bad_gradients = bad_queries,
+                                                    nan_gradients = bad_queries, bad = bad_queries,
+                                                    touched(sizes_.keys, sizes_.kv_heads), reached = touched;
+    for (int n = 0; n < 2; ++n) {
+      poison_row(call.q, bad_queries, nan_queries);
+      poison_row(call.grad_out, bad_gradients, nan_gradients);
+    }
+    for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
+      const std::int64_t g = h / group();
+      if (bad_queries(i, h) || bad_gradients(i, h)) touched.mark(j, g);
+      if (nan_queries(i, h) || (bad_gradients(i, h) && !bad_queries(i, h))) reached.mark(j, g);
+    });
+    for (std::int64_t h = 0; h < sizes_.heads; ++h)
+      for (std::int64_t i = 0; i < sizes_.queries; ++i)
+        if (bad_queries(i, h) || bad_gradients(i, h)) bad.mark(i, h);
+    const Outcome got = run_(call, one_.pattern);
+    expect_untouched(got.out, clean.out, bad, what_ + " out");
+    expect_untouched(by_query(got.lse), by_query(clean.lse), bad, what_ + " lse");
+    expect_untouched(got.dq, clean.dq, bad, what_ + " dq");
+    expect_untouched(got.dk, clean.dk, touched, what_ + " dk");
+    expect_untouched(got.dv, clean.dv, touched, what_ + " dv");
+    expect_reached(got.dk, reached, what_ + " dk");
+    expect_reached(got.dv, reached, what_ + " dv");
+  }
+
+ private:
+  /// (1, H, N) as (1, N, H, 1).
+  static Tensor by_query(const Tensor& lse) { return unsqueeze(transpose(lse, 1, 2), -1); }
+  std::int64_t group() const { return sizes_.heads / sizes_.kv_heads; }
+  /// A third of the keys, and all from some key on.
+  void pad() {
+    const std::int64_t end = sizes_.keys - static_cast<std::int64_t>(random_() % 3) * sizes_.keys / 4;
+    std::vector<double> padding;
+    for (std::int64_t j = 0; j < sizes_.keys; ++j) padding.push_back(j >= end || random_() % 3 == 0);
+    padded_ = padding;
+    clean_.options.key_padding = to(from_data(padding, {1, sizes_.keys}), DType::boolean);
+    what_ += " padded";
+  }
+  /// By a bias of -infinity: an eighth of the pairs, in all heads or in each its own.
+  void hide_pairs() {
+    bias_heads_ = random_() % 2 ? 1 : sizes_.heads;
+    std::normal_distribution<double> normal;
+    for (std::int64_t n = 0; n < bias_heads_ * sizes_.queries * sizes_.keys; ++n)
+      bias_.push_back(random_() % 8 == 0 ? -std::numeric_limits<double>::infinity() : normal(random_));
+    clean_.options.bias = to(from_data(bias_, {1, bias_heads_, sizes_.queries, sizes_.keys}), clean_.grad_lse.dtype());
+    what_ += " biased";
+  }
+  bool hidden(std::int64_t h, std::int64_t i, std::int64_t j) const {
+    if (!padded_.empty() && padded_[static_cast<std::size_t>(j)] != 0) return true;
+    if (bias_.empty()) return false;
+    return std::isinf(bias_[static_cast<std::size_t>((h % bias_heads_ * sizes_.queries + i) * sizes_.keys + j)]);
+  }
+  /// Which rows are bad, and which of them hold a NaN, that reaches all who see it: a pair of score -infinity need not
+  /// be looked at.
+  void poison_row(Tensor& x, Rows& bad, Rows& nan) {
+    const auto below = [&](std::int64_t n) {
+      return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(n));
+    };
+    // Half of the time a row at an end, where tiles are partly seen.
+    const std::int64_t i = random_() % 2 ? below(x.size(1)) : random_() % 2 ? x.size(1) - 1 : 0, h = below(x.size(2));
+    if (bad(i, h)) return;
+    bad.mark(i, h);
+    if (poison(x, i, h, random_)) nan.mark(i, h);
+  }
+  template <class F>
+  void for_each_pair(const F& f) const {
+    for (std::int64_t h = 0; h < sizes_.heads; ++h)
+      for (std::int64_t i = 0; i < sizes_.queries; ++i)
+        for (std::int64_t j = 0; j < sizes_.keys; ++j)
+          if (!hidden(h, i, j) && one_.m(h, sizes_.heads, i + sizes_.keys - sizes_.queries, j) > 0) f(h, i, j);
+  }
+
+  const Case& one_;
+  const Sizes sizes_;
+  std::mt19937_64& random_;
+  const Run run_;
+  Call clean_;
+  std::string what_;
+  std::vector<double> padded_, bias_;
+  std::int64_t bias_heads_ = 1;
+};
+
+}  // namespace poolgrad::attention::testing_support
