@@ -4,7 +4,10 @@
 
 #include <algorithm>
 
+#include "autograd/engine/engine.h"
+#include "autograd/operators.h"
 #include "kernels/instruction_sets.h"
+#include "tensor/compare.h"
 #include "tests/attention/unseen_rows.h"
 
 namespace poolgrad::attention::testing_support {
@@ -46,6 +49,45 @@ TEST_P(AttendUnseen, RowsHaveNoEffect) {
 INSTANTIATE_TEST_SUITE_P(InstructionSets, AttendUnseen,
                          ::testing::Values("avx2", "avx512", "avx512_bf16", "amx", "emulated_bf16"),
                          [](const auto& test) { return test.param; });
+
+/// attend() and its gradients with a graph of their own.
+Outcome attended_with_graph(const Call& call, const Pattern& pattern) {
+  const auto leaf = [](const Tensor& x) { return x.detach().set_requires_grad(); };
+  const std::vector<Tensor> leaves = {leaf(call.q), leaf(call.k), leaf(call.v)};
+  const Attended result = attend(leaves[0], leaves[1], leaves[2], pattern, call.options);
+  std::vector<Tensor> gradients =
+      grad({result.out, result.lse}, leaves, {call.grad_out, call.grad_lse}, {.create_graph = true});
+  for (Tensor& x : gradients) x = x.detach();
+  return {result.out.detach(), result.lse.detach(), gradients[0], gradients[1], gradients[2], {}, {}};
+}
+
+TEST(AttendUnseenByDefinition, RowsHaveNoEffect) {
+  std::mt19937_64 random(test_seed());
+  for (const Case& one : cases_with("")) {
+    const Sizes sizes = random() % 2 ? Sizes{1, 29, 71, 4, 2, 5, 3} : Sizes{1, 71, 29, 4, 4, 3, 5};
+    UnseenRows(one, sizes, random() % 2 ? DType::f64 : DType::f32, random, attended_with_graph).expect_no_effect();
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(AttendUnseenByDefinition, TheLastKeyHasNoEffectOnSecondDerivativesOfEarlierQueries) {
+  constexpr std::int64_t n = 9;
+  Call call = make_call({1, n, n, 2, 2, 4, 4});
+  call.options.softcap = 3.0;
+  const auto second = [&] {
+    const Tensor q = call.q.detach().set_requires_grad(), k = call.k.detach().set_requires_grad();
+    const Tensor out = attend(q, k, call.v, Pattern::causal(), call.options).out;
+    const std::vector<Tensor> first = grad({out}, {q, k}, {call.grad_out}, {.create_graph = true});
+    return slice(grad({sum(slice(first[0] * first[0], 1, 0, n - 1))}, {q})[0], 1, 0, n - 1);
+  };
+  const Tensor clean = second();
+  std::mt19937_64 random(test_seed());
+  for (std::int64_t h = 0; h < 2; ++h) {
+    poison(call.k, n - 1, h, random);
+    poison(call.v, n - 1, h, random);
+  }
+  EXPECT_TRUE(all_close(second(), clean, 1e-12, 1e-12));
+}
 
 }  // namespace
 }  // namespace poolgrad::attention::testing_support

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/attention/ring/ring_support.h"
+#include "tests/attention/unseen_rows.h"
 #include "tests/test_seed.h"
 
 namespace poolgrad::attention::testing_support {
@@ -85,6 +86,28 @@ TEST(RingFuzz, AnyRingIsOneDevice) {
         << "round " << round << ": " << pattern.to_string() << ", " << text_of(sizes) << ", " << ranks << " ranks, "
         << to_string(layout) << (exchange == Exchange::ring ? "" : ", all-gather")
         << (alignment == Alignment::top_left ? ", top left" : "");
+  }
+}
+
+/// What a row does not see has no effect on it, be it at home or on its way.
+TEST(RingUnseen, RowsHaveNoEffect) {
+  std::mt19937_64 random(test_seed());
+  for (const Case& one : cases_with("")) {
+    Draw draw(random());
+    const auto ranks = static_cast<int>(draw.between(2, 5));
+    const auto layout = static_cast<Layout>(draw.between(0, 2));
+    const auto exchange = draw.coin() ? Exchange::ring : Exchange::all_gather;
+    SCOPED_TRACE(std::to_string(ranks) + " ranks, " + to_string(layout) +
+                 (exchange == Exchange::ring ? "" : ", all-gather"));
+    const UnseenRows::Run run = [&](const Call& call, const Pattern& pattern) {
+      return outcome_of(call, [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
+        return ring_attend_all(q, k, v, pattern, ranks, {.attend = options, .layout = layout, .exchange = exchange});
+      });
+    };
+    const Sizes sizes = draw.coin() ? Sizes{1, 71, 71, 4, 2, 8, 8} : Sizes{1, 29, 71, 4, 4, 5, 3};
+    const DType dtypes[] = {DType::f64, DType::f32, DType::bf16};
+    UnseenRows(one, sizes, dtypes[draw.between(0, 2)], random, run, /*may_be_biased=*/false).expect_no_effect();
+    if (HasFatalFailure()) return;
   }
 }
 

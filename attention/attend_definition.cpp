@@ -1,0 +1,147 @@
+// attend() by its definition, with every score in memory: what second derivatives are made of.
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <vector>
+
+#include "attention/attend_call.h"
+#include "autograd/engine/record.h"
+#include "autograd/operators.h"
+#include "kernels/definition/attention_dropout.h"
+#include "tensor/creation.h"
+
+namespace poolgrad::attention {
+
+namespace {
+
+/// A constant of attention: value(h, i, j) for every head and every pair of indices, in the compute dtype.
+template <class Value>
+Tensor tabulated(const Shape& shape, const TensorOptions& options, const Value& value) {
+  std::vector<double> table;
+  table.reserve(static_cast<std::size_t>(shape[0] * shape[1] * shape[2] * shape[3]));
+  for (std::int64_t b = 0; b < shape[0]; ++b)
+    for (std::int64_t h = 0; h < shape[1]; ++h)
+      for (std::int64_t i = 0; i < shape[2]; ++i)
+        for (std::int64_t j = 0; j < shape[3]; ++j) table.push_back(value(b, h, i, j));
+  return to(to(from_data(table, shape), options.dtype), options.device);
+}
+
+/// (B, N, Hkv, D) -> (B, Hkv * group, N, D): every key head once per query head that uses it.
+Tensor repeated_for_queries(const Tensor& x, std::int64_t group) {
+  const std::int64_t batch = x.size(0), length = x.size(1), heads = x.size(2), width = x.size(3);
+  const Tensor repeated = expand(unsqueeze(permute(x, {0, 2, 1, 3}), 2), {batch, heads, group, length, width});
+  return reshape(repeated, {batch, heads * group, length, width});
+}
+
+/// Which queries see which keys, and the two products over them. What a row does not see has no effect on it, nor on
+/// any derivative: a pair that does not count would be multiplied with 0, and 0 times NaN or infinity is NaN.
+class Pairs {
+ public:
+  /// `hidden`: (B or 1, H, N, M), true where a pair does not count.
+  Pairs(const Tensor& hidden, const TensorOptions& options)
+      : Pairs(hidden, masked_fill(ones(hidden.shape(), options), hidden, 0.0)) {}
+
+  /// a_i b_j of pairs that count, 0 of others: (B, H, N, D), (B, H, M, D) -> (B, H, N, M).
+  Tensor products(const Tensor& a, const Tensor& b) const {
+    Tensor out;
+    {
+      const NoGradGuard no_grad;
+      out = masked_fill(matmul(a, transpose(b, 2, 3)), hidden_, 0.0);
+    }
+    if (wants_gradient({a, b}))
+      record("products of pairs", {a, b}, {out},
+             [saved = Saved(*this), a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) -> Gradients {
+               const Tensor grad = call.gradient();
+               const Pairs pairs = saved.unpack();
+               return {call.needs(0) ? pairs.sums(grad, b.unpack()) : Tensor(),
+                       call.needs(1) ? pairs.swapped().sums(transpose(grad, 2, 3), a.unpack()) : Tensor()};
+             });
+    return out;
+  }
+  /// The sum of w_ij x_j over the pairs that count: (B, H, N, M), (B, H, M, D) -> (B, H, N, D). NaN where a row sees
+  /// what is not finite.
+  Tensor sums(const Tensor& w, const Tensor& x) const {
+    Tensor out;
+    {
+      const NoGradGuard no_grad;
+      const Tensor bad = logical_not(is_finite(x)), seen = matmul(counted_, to(bad, counted_.dtype()));
+      out = masked_fill(matmul(masked_fill(w, hidden_, 0.0), masked_fill(x, bad, 0.0)), greater(seen, zeros_like(seen)),
+                        std::numeric_limits<double>::quiet_NaN());
+    }
+    if (wants_gradient({w, x}))
+      record("sums over pairs", {w, x}, {out},
+             [saved = Saved(*this), w = SavedTensor(w), x = SavedTensor(x)](const BackwardCall& call) -> Gradients {
+               const Tensor grad = call.gradient();
+               const Pairs pairs = saved.unpack();
+               return {call.needs(0) ? pairs.products(grad, x.unpack()) : Tensor(),
+                       call.needs(1) ? pairs.swapped().sums(transpose(w.unpack(), 2, 3), grad) : Tensor()};
+             });
+    return out;
+  }
+
+ private:
+  struct Saved {
+    explicit Saved(const Pairs& pairs) : hidden(pairs.hidden_), counted(pairs.counted_) {}
+    Pairs unpack() const { return {hidden.unpack(), counted.unpack()}; }
+    SavedTensor hidden, counted;
+  };
+  Pairs(const Tensor& hidden, const Tensor& counted) : hidden_(hidden), counted_(counted) {}
+  /// The same of keys and queries.
+  Pairs swapped() const { return {transpose(hidden_, 2, 3), transpose(counted_, 2, 3)}; }
+
+  Tensor hidden_, counted_;
+};
+
+}  // namespace
+
+Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
+  const DType compute = compute_dtype(x.q.dtype());
+  const TensorOptions options{compute, x.q.device()};
+  const std::int64_t batch = x.batch(), heads = x.heads(), queries = x.queries(), keys = x.keys();
+  const std::int64_t group = heads / x.k.size(2);
+
+  const Tensor lowest = full({}, -std::numeric_limits<double>::infinity(), options);
+  // A pair that counts m times is one with log m added; log 0 = -infinity.
+  const Tensor log_multiplicity = tabulated({1, heads, queries, keys}, options, [&](auto, auto h, auto i, auto j) {
+    return std::log(static_cast<double>(call.pattern.multiplicity(h, heads, i + call.q_offset, call.keys.position(j))));
+  });
+  Tensor hidden = equal(log_multiplicity, lowest);
+  if (x.bias.defined()) hidden = logical_or(hidden, equal(x.bias.detach(), lowest));
+  const Pairs pairs(hidden, options);
+  const Tensor q = permute(to(x.q, compute), {0, 2, 1, 3}), k = repeated_for_queries(to(x.k, compute), group),
+               v = repeated_for_queries(to(x.v, compute), group);
+
+  Tensor scores = pairs.products(q, k) * call.scale;
+  if (call.softcap > 0.0) scores = call.softcap * tanh(scores / call.softcap);
+  if (x.bias.defined()) scores = scores + x.bias;
+  if (x.alibi.defined()) {
+    const Tensor distance = tabulated({1, 1, queries, keys}, options, [&](auto, auto, auto i, auto j) {
+      return static_cast<double>(std::abs(i + call.q_offset - call.keys.position(j)));
+    });
+    scores = scores - reshape(x.alibi, {1, heads, 1, 1}) * distance;
+  }
+  scores = masked_fill(scores + log_multiplicity, hidden, -std::numeric_limits<double>::infinity());
+  if (x.sinks.defined())
+    scores = cat({scores, expand(reshape(x.sinks, {1, heads, 1, 1}), {batch, heads, queries, 1})}, 3);
+
+  Tensor weights = slice(softmax(scores, -1), 3, 0, keys);
+  if (call.dropout > 0.0) {
+    const auto dropout = kernels::AttentionDropout::make(call.dropout_key, call.dropout);
+    weights = weights * tabulated({batch, heads, queries, keys}, options, [&](auto b, auto h, auto i, auto j) {
+                return dropout.keeps(call.first_batch + b, h, i + call.q_offset, call.keys.position(j))
+                           ? 1.0 / (1.0 - call.dropout)
+                           : 0.0;
+              });
+  }
+  const Tensor out = permute(pairs.sums(weights, v), {0, 2, 1, 3});
+  return {to(out, x.q.dtype()), log_sum_exp(scores, -1)};
+}
+
+Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
+                              const AttendOptions& options) {
+  check_attend(q, k, v, options);
+  const AttendOperands x = prepare_operands(q, k, v, options);
+  return attend_by_definition(x, prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options));
+}
+
+}  // namespace poolgrad::attention
