@@ -1,4 +1,4 @@
-// attend(): the forward pass, and forward and backward together.
+// attend(): the forward pass, and forward and backward together; the plans of rings.
 //
 //   attention_benchmark                                           as Google Benchmark shows it
 //   attention_benchmark --serve DTYPE PATTERN PASS B NQ NK H D    waits for lines; answers each with the milliseconds
@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "attention/attend.h"
+#include "attention/ring/plan.h"
 #include "autograd/engine/engine.h"
 #include "benchmarks/support.h"
 #include "tensor/creation.h"
@@ -98,7 +99,28 @@ void measure(benchmark::State& state, DType dtype, const Case& of, bool backward
   }
 }
 
+/// The plan of a ring of so many ranks with 64 tokens each, and what one rank asks of it: a call's first cost.
+void register_plans() {
+  using attention::Layout;
+  for (const auto& [name, of] : cases())
+    for (const Layout layout : {Layout::contiguous, Layout::zigzag, Layout::striped}) {
+      const auto run = [pattern = of.pattern, layout](benchmark::State& state) {
+        const auto ranks = static_cast<int>(state.range(0));
+        for ([[maybe_unused]] auto _ : state) {
+          const attention::RingPlan plan(pattern, layout, ranks, 8, 64 * ranks, 64 * ranks, 0);
+          for (const int step : plan.visited()) benchmark::DoNotOptimize(plan.computes(ranks - 1, step));
+        }
+      };
+      if (of.dropout == 0)
+        benchmark::RegisterBenchmark(("RingPlan/" + name + "/" + attention::to_string(layout)).c_str(), run)
+            ->ArgName("ranks")
+            ->Arg(small_sizes() ? 8 : 512)
+            ->Unit(benchmark::kMillisecond);
+    }
+}
+
 void register_all() {
+  if (!device.is_cuda()) register_plans();
   for (const auto& [dtype_name, dtype] : dtypes)
     for (const auto& [case_name, of] : cases())
       for (const bool backward : {false, true}) {

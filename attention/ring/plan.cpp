@@ -313,36 +313,48 @@ RingPlan::RingPlan(const Pattern& pattern, Layout layout, int ranks, std::int64_
       queries_(queries),
       keys_(keys),
       q_offset_(q_offset),
-      computes_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {
-  std::vector<AttentionSchedule> passes = compile(0, 0).passes;
-  passes_ = passes.size();
-  for (int rank = 0; rank < ranks; ++rank) plan_row(rank, passes);
-  for (int step = 0; step < ranks; ++step) {
-    bool wanted = false;
-    for (int rank = 0; rank < ranks && !wanted; ++rank) wanted = computes(rank, step);
-    if (wanted) visited_.push_back(step);
-  }
+      any_(compile(0, 0)),
+      known_(static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks)) {
+  // Of most patterns one of the two ranks at the ends has something to compute in every step that is visited.
+  std::vector<bool> found(static_cast<std::size_t>(ranks));
+  found[0] = true;
+  visited_ = {0};
+  find_steps(ranks - 1, found);
+  for (int rank = 0; rank + 1 < ranks && std::ssize(visited_) < ranks; ++rank) find_steps(rank, found);
+  std::sort(visited_.begin(), visited_.end());
 }
 
-/// `passes` may be those of any rank and step: they differ in positions only, which are set here.
-void RingPlan::plan_row(int rank, std::vector<AttentionSchedule>& passes) {
-  const auto row = computes_.begin() + static_cast<std::ptrdiff_t>(rank) * ranks_;
-  row[0] = true;
+void RingPlan::find_steps(int rank, std::vector<bool>& found) {
   const kernels::PositionMap queries = queries_of(rank);
-  for (AttentionSchedule& pass : passes) {
-    pass.queries = queries;
+  for (const AttentionSchedule& pass : any_.passes)
     for (int n = 0; n < 2; ++n) {
       const auto piece = queries.piece(n);
       if (piece.count <= 0) continue;
       const auto [begin, end] = reach(pass, range_of(queries, piece));
       for (const int other : shard_owners(layout_, keys_, ranks_, begin, end)) {
         const int step = owner(rank, other);  // the way is as long as back
-        if (row[step]) continue;
-        pass.keys = keys_of(other);
-        row[step] = visits_anything(pass);
+        if (found[static_cast<std::size_t>(step)] || !computes(rank, step)) continue;
+        found[static_cast<std::size_t>(step)] = true;
+        visited_.push_back(step);
       }
     }
+}
+
+bool RingPlan::computes(int rank, int step) const {
+  if (step == 0) return true;
+  enum : std::uint8_t { unknown, no, yes };
+  std::atomic<std::uint8_t>& known = known_[static_cast<std::size_t>(rank * ranks_ + step)];
+  if (known == unknown) {  // all who look find the same
+    const auto queries = queries_of(rank), keys = keys_of(owner(rank, step));
+    known = std::any_of(any_.passes.begin(), any_.passes.end(),
+                        [&](AttentionSchedule pass) {
+                          pass.queries = queries, pass.keys = keys;
+                          return computes_anything(pass);
+                        })
+                ? yes
+                : no;
   }
+  return known == yes;
 }
 
 bool RingPlan::is_of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
@@ -355,7 +367,7 @@ std::shared_ptr<const RingPlan> RingPlan::of(const Pattern& pattern, Layout layo
                                              std::int64_t queries, std::int64_t keys, std::int64_t q_offset) {
   struct Kept {
     std::shared_ptr<const RingPlan> plan;
-    std::size_t bytes() const { return plan->computes_.size() / 8; }
+    std::size_t bytes() const { return plan->known_.size(); }
   };
   static auto* const plans = new Lru<Kept>(std::size_t{64} << 20, 16);
   std::uint64_t hash = 0;

@@ -2,6 +2,7 @@
 // lengths, without asking the others.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -42,23 +43,25 @@ class RingPlan {
   /// What `rank` computes in `step`.
   Pattern::Compiled compile(int rank, int step) const;
   /// How many passes that takes, whatever the rank and the step.
-  std::size_t passes() const { return passes_; }
-  /// Whether that is anything; only step 0 is computed in any case.
-  bool computes(int rank, int step) const { return computes_[static_cast<std::size_t>(rank * ranks_ + step)]; }
+  std::size_t passes() const { return any_.passes.size(); }
+  /// Whether that is anything; only step 0 is computed in any case. Looked at when it is first asked: a rank asks of
+  /// its own steps and those of its neighbours, not of all pairs. Any thread.
+  bool computes(int rank, int step) const;
 
   /// The plan that the constructor makes of these.
   bool is_of(const Pattern& pattern, Layout layout, int ranks, std::int64_t heads, std::int64_t queries,
              std::int64_t keys, std::int64_t q_offset) const;
 
  private:
-  void plan_row(int rank, std::vector<kernels::AttentionSchedule>& passes);
+  /// Adds the steps in which `rank` computes to visited_, but those that have been found.
+  void find_steps(int rank, std::vector<bool>& found);
 
   Pattern pattern_;
   Layout layout_;
   int ranks_;
   std::int64_t heads_, queries_, keys_, q_offset_;
-  std::size_t passes_ = 0;
-  std::vector<bool> computes_;  // [rank * ranks + step]
+  Pattern::Compiled any_;                                 // of a rank and a step: others differ in positions alone
+  mutable std::vector<std::atomic<std::uint8_t>> known_;  // [rank * ranks + step]
   std::vector<int> visited_;
 };
 

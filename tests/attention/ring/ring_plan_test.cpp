@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "tests/attention/ring/ring_support.h"
 
 namespace poolgrad::attention {
@@ -117,6 +119,19 @@ TEST(RingPlan, PlansThousandsOfRanksThatSeeTheirNeighbours) {
   }
   const RingPlan segments(Pattern::dilated({64, 256}, {1, 4}), Layout::contiguous, ranks, 8, 1 << 20, 1 << 20, 0);
   EXPECT_THAT(segments.visited(), ::testing::ElementsAre(0));
+}
+
+/// Of 16 million pairs of ranks only those are looked at that a rank asks about: all of them take ten seconds.
+TEST(RingPlan, PlansThousandsOfStripesWithoutALookAtEveryPair) {
+  constexpr int ranks = 4096;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Pattern& pattern :
+       {Pattern::causal(), Pattern::causal() & Pattern::window(5000, 0), Pattern::dilated_sparse(64)}) {
+    const RingPlan plan(pattern, Layout::striped, ranks, 8, 1 << 20, 1 << 20, 0);
+    EXPECT_EQ(plan.visited().size(), std::size_t{ranks});
+    EXPECT_TRUE(plan.computes(7, 1));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
 }
 
 TEST(RingPlan, PlansSequencesOfAnyLengthAtOnce) {
