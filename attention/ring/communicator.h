@@ -77,8 +77,9 @@ class LocalGroup {
   /// row; in turns, all ranks' step 0, then all ranks' step 1, and so on. So a step may wait for what every rank
   /// started in steps before it; in threads also for what they start in the same one. If a rank throws, the others get
   /// an Error that names it from their next start() or wait(), and its exception is rethrown here; the group is then as
-  /// new. All ranks draw the same numbers from default_generator(), from its state on the calling thread, which goes on
-  /// from where rank 0 ends.
+  /// new. Of a rank that catches the exception itself they hear after two seconds that it gave an exchange up. All
+  /// ranks draw the same numbers from default_generator(), from its state on the calling thread, which goes on from
+  /// where rank 0 ends.
   void run(int steps, const std::function<void(Communicator&, int)>& body);
 
  private:

@@ -1,10 +1,12 @@
 #include "attention/ring/communicator.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -102,7 +104,8 @@ class LocalGroup::Room {
   };
   Lane& lane(int from, int to) { return lanes_[static_cast<std::size_t>(from * size + to)]; }
   void find_deadlock();
-  /// Called with the mutex held: a rank that goes on after it has given up an exchange has nothing else to say of it.
+  /// Called with the mutex held: a rank that goes on after it has given up an exchange, or says nothing of it for
+  /// `patience`, has nothing else to say.
   void admit(int rank) {
     if (!gave_up_[static_cast<std::size_t>(rank)] || !failure_.empty()) return;
     failure_ = name(rank) + " gave up an exchange";
@@ -110,6 +113,7 @@ class LocalGroup::Room {
   }
 
   static constexpr int runs = -1, ended = -2;
+  static constexpr std::chrono::seconds patience{2};
   std::mutex mutex_;
   std::condition_variable changed_;
   std::string failure_;
@@ -169,6 +173,7 @@ void LocalGroup::Room::post(int from, int to, Post& mine, bool sends) {
 void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const Post& in) {
   std::unique_lock lock(mutex_);
   admit(rank);
+  std::optional<std::chrono::steady_clock::time_point> heard_by;
   for (;;) {
     const bool sent = out.state == Post::State::done, received = in.state == Post::State::done;
     if (sent && received) return;
@@ -188,7 +193,16 @@ void LocalGroup::Room::wait(int rank, int to, const Post& out, int from, const P
       find_deadlock();
       if (!failure_.empty()) continue;
     }
-    changed_.wait(lock);
+    const auto is_silent = [&](const Post& post, int peer) {
+      return post.state == Post::State::open && gave_up_[static_cast<std::size_t>(peer)];
+    };
+    const int silent = is_silent(out, to) ? to : is_silent(in, from) ? from : runs;
+    if (silent == runs || !failure_.empty()) {
+      changed_.wait(lock);
+    } else {
+      if (!heard_by) heard_by = std::chrono::steady_clock::now() + patience;
+      if (changed_.wait_until(lock, *heard_by) == std::cv_status::timeout) admit(silent);
+    }
     waits_for_[static_cast<std::size_t>(rank)] = runs;
   }
 }
