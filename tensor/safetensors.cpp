@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/base/salted_map.h"
 #include "allocator/error.h"
 #include "tensor/host_bytes.h"
 #include "tensor/input_file.h"
@@ -139,7 +139,7 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
   }
 
   State state_ = State::outside;
-  std::unordered_set<std::string> names_, keys_;
+  SaltedTexts names_, keys_;
   std::string key_;
   int offsets_ = 0;
 };
@@ -280,7 +280,7 @@ struct SafetensorsReader::Impl {
     std::size_t index;    // in the outline
     std::uint64_t begin;  // in the file
   };
-  std::unordered_map<std::string, Place> places;
+  SaltedTextMap<Place> places;
 };
 
 SafetensorsReader::SafetensorsReader(const std::string& path) : impl_(std::make_unique<const Impl>(path)) {}

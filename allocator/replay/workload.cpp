@@ -4,8 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "allocator/base/salted_map.h"
 #include "allocator/error.h"
-#include "allocator/trace/internal/salted_map.h"
 
 namespace poolgrad {
 

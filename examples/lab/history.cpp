@@ -6,8 +6,8 @@
 #include <numeric>
 #include <set>
 
+#include "allocator/base/salted_map.h"
 #include "allocator/error.h"
-#include "allocator/trace/internal/salted_map.h"
 
 namespace poolgrad::examples {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "allocator/trace/internal/salted_map.h"
+#include "allocator/base/salted_map.h"
 
 namespace poolgrad {
 

@@ -6,11 +6,10 @@
 #include <map>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
-#include "allocator/trace/internal/salted_map.h"
+#include "allocator/base/salted_map.h"
 #include "allocator/trace/trace.h"
 
 namespace poolgrad {
@@ -45,7 +44,7 @@ class TraceNames {
  private:
   Trace& trace_;
   SaltedMap<std::uint32_t> streams_;
-  std::unordered_map<std::string, std::uint32_t> scopes_;
+  SaltedTextMap<std::uint32_t> scopes_;
   std::map<std::pair<std::pair<std::string, std::string>, std::uint32_t>, std::uint64_t> locations_;
 };
 

@@ -8,8 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
+
+#include "allocator/base/salted_map.h"
 
 namespace poolgrad {
 
@@ -56,13 +57,9 @@ class ValueTree {
     std::vector<Value> items;
     bool visited = false;
   };
-  struct Hash {
-    using is_transparent = void;
-    std::size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
-  };
 
   std::vector<Container> containers_;
-  std::unordered_map<std::string, std::uint64_t, Hash, std::equal_to<>> numbers_;
+  SaltedTextMap<std::uint64_t> numbers_;
   std::vector<std::string_view> texts_;  // keys of numbers_
   std::size_t most_containers_;
 };
