@@ -414,7 +414,10 @@ class Scheduler {
 /// makes one anew.
 thread_local Scheduler* scheduler = nullptr;
 struct EndOfThread {
-  ~EndOfThread() { delete std::exchange(scheduler, nullptr); }
+  ~EndOfThread() {
+    const Unobserved emulation;  // threads of a kernel that failed have told nobody that they are over
+    delete std::exchange(scheduler, nullptr);
+  }
 };
 
 void Scheduler::fiber_body() {

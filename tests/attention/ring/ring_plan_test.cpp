@@ -121,7 +121,8 @@ TEST(RingPlan, PlansThousandsOfRanksThatSeeTheirNeighbours) {
   EXPECT_THAT(segments.visited(), ::testing::ElementsAre(0));
 }
 
-/// Of 16 million pairs of ranks only those are looked at that a rank asks about: all of them take ten seconds.
+/// Of 16 million pairs of ranks only those are looked at that a rank asks about: all of them take over ten seconds, and
+/// under the thread sanitizer these take two.
 TEST(RingPlan, PlansThousandsOfStripesWithoutALookAtEveryPair) {
   constexpr int ranks = 4096;
   const auto begin = std::chrono::steady_clock::now();
@@ -131,7 +132,7 @@ TEST(RingPlan, PlansThousandsOfStripesWithoutALookAtEveryPair) {
     EXPECT_EQ(plan.visited().size(), std::size_t{ranks});
     EXPECT_TRUE(plan.computes(7, 1));
   }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(6));
 }
 
 TEST(RingPlan, PlansSequencesOfAnyLengthAtOnce) {
