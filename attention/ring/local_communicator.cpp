@@ -230,6 +230,7 @@ void LocalGroup::Room::give_up(int rank, int to, Post& out, int from, Post& in) 
   std::erase(lane(rank, to).sends, &out);
   std::erase(lane(from, rank).receives, &in);
   gave_up_[static_cast<std::size_t>(rank)] = true;
+  changed_.notify_all();  // whoever waits for it already waits no longer than `patience`
   if (!says_why_ || std::uncaught_exceptions() == 0) admit(rank);
 }
 

@@ -157,23 +157,27 @@ TEST(LocalGroup, HearsOfAnExchangeThatAThreadOfTheUserGaveUpAsItFailed) {
 
 /// It then waits by other means for the rank that waits for it.
 TEST(LocalGroup, HearsOfAnExchangeThatARankGaveUpWhoseExceptionIsCaught) {
-  LocalGroup group(2);
-  std::vector<Mailbox> mail(2);
-  std::promise<std::string> said;
-  std::future<std::string> heard = said.get_future();
-  group.run(1, [&](Communicator& rank, int) {
-    if (rank.rank() == 0) {
-      said.set_value(error_of<Error>([&] { rank.start({}, 1, message(mail[0].out), 1, message(mail[0].in))->wait(); }));
-      return;
-    }
-    try {
-      const auto under_way = rank.start({}, 0, message(mail[1].out), 1, {});
-      throw ValueError("no such thing");
-    } catch (const ValueError&) {
-      EXPECT_EQ(heard.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "rank 0 waits for ever";
-    }
-  });
-  EXPECT_EQ(heard.get(), "[exchange] rank 1 gave up an exchange");
+  for (const int late : {0, 300}) {
+    LocalGroup group(2);
+    std::vector<Mailbox> mail(2);
+    std::promise<std::string> said;
+    std::future<std::string> heard = said.get_future();
+    group.run(1, [&](Communicator& rank, int) {
+      if (rank.rank() == 0) {
+        said.set_value(
+            error_of<Error>([&] { rank.start({}, 1, message(mail[0].out), 1, message(mail[0].in))->wait(); }));
+        return;
+      }
+      try {
+        const auto under_way = rank.start({}, 0, message(mail[1].out), 1, {});
+        std::this_thread::sleep_for(std::chrono::milliseconds(late));  // rank 0 may wait already
+        throw ValueError("no such thing");
+      } catch (const ValueError&) {
+        EXPECT_EQ(heard.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "rank 0 waits for ever";
+      }
+    });
+    EXPECT_EQ(heard.get(), "[exchange] rank 1 gave up an exchange");
+  }
 }
 
 TEST(LocalGroup, HearsOfAFailureWhileOneMessageIsCopiedAndTheOtherIsStillToCome) {
