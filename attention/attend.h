@@ -61,9 +61,9 @@ struct Attended {
 /// Z_i for q (B, Nq, Hq, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv), Hq a multiple of Hkv (query head h uses key head
 /// floor(h / (Hq / Hkv))). A query that sees no key and no sink gives out 0, lse -infinity and zero gradients. Both
 /// results are differentiable, twice as well; only the second derivative needs O(Nq Nk) memory. What a row does not see
-/// has no effect on it, NaN and infinity included; with create_graph only what nobody sees has none. Any strides with
-/// stride 1 in the last dimension are used without a copy, so q, k and v may be slices of one packed projection. Throws
-/// ShapeError, DTypeError (not floating, or mixed), DeviceError, ValueError.
+/// has no effect on it, NaN and infinity included. Any strides with stride 1 in the last dimension are used without a
+/// copy, so q, k and v may be slices of one packed projection. Throws ShapeError, DTypeError (not floating, or mixed),
+/// DeviceError, ValueError.
 Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern = Pattern::dense(),
                 const AttendOptions& options = {}, CallSite = {});
 
@@ -73,7 +73,8 @@ Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options = {});
 // Attention as its definition says it, from primitive operators: O(Nq Nk) memory. Serves second derivatives and tests.
 
 /// What attend() computes, with every score in memory; differentiable any number of times. Drops the same weights as
-/// attend() does with a generator in the same state; the two options about memory are ignored. Throws like attend().
+/// attend() does with a generator in the same state; the two options about memory are ignored. Where a row sees an
+/// infinity, NaN. Throws like attend().
 Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v,
                               const Pattern& pattern = Pattern::dense(), const AttendOptions& options = {});
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "attention/attend_call.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/record.h"
 #include "autograd/operators.h"
 #include "kernels/definition/attention_dropout.h"
@@ -95,6 +96,7 @@ class Pairs {
 }  // namespace
 
 Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
+  const AutocastScope as_is(autocast_off);  // the operands have been cast, and what follows has one dtype
   const DType compute = compute_dtype(x.q.dtype());
   const TensorOptions options{compute, x.q.device()};
   const std::int64_t batch = x.batch(), heads = x.heads(), queries = x.queries(), keys = x.keys();
@@ -139,6 +141,8 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
 
 Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
                               const AttendOptions& options) {
+  if (const auto cast = autocast("attend", {q, k, v}); !cast.empty())
+    return attend_by_definition(cast[0], cast[1], cast[2], pattern, options);
   check_attend(q, k, v, options);
   const AttendOperands x = prepare_operands(q, k, v, options);
   return attend_by_definition(x, prepare_call(x.q.size(3), x.queries(), x.keys(), pattern, options));

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/attend.h"
+#include "autograd/autocast.h"
 #include "autograd/engine/engine.h"
 #include "autograd/gradcheck.h"
 #include "autograd/operators.h"
@@ -85,6 +86,19 @@ TEST(AttendGradient, IsThatOfTheDefinitionInPrimitiveOperators) {
     });
     EXPECT_EQ(difference(attended(call, one.pattern), want, 1e-12), "") << one.name;
   }
+}
+
+TEST(AttendGradient, OfTheDefinitionIsThatOfACallUnderAutocastToo) {
+  const Call call = make_call({1, 16, 20, 4, 2, 16, 16}, DType::f32);
+  const auto run = [&](bool defined) {
+    return outcome_of(call, [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttendOptions& options) {
+      const AutocastScope scope(DType::bf16);
+      const Attended result = defined ? attend_by_definition(q, k, v, Pattern::causal(), options)
+                                      : attend(q, k, v, Pattern::causal(), options);
+      return Attended{to(result.out, DType::f32), result.lse};
+    });
+  };
+  EXPECT_EQ(difference(run(true), run(false), 0.02), "");
 }
 
 TEST(AttendGradient, IsTakenOnlyWhereItIsWanted) {

@@ -114,6 +114,7 @@ class UnseenRows {
       expect_untouched(got.out, clean.out, touched, what_ + " out");
       expect_untouched(by_query(got.lse), by_query(clean.lse), touched, what_ + " lse");
       expect_untouched(got.dq, clean.dq, touched, what_ + " dq");
+      expect_untouched_bias(got, clean, touched);
       expect_untouched(got.dk, clean.dk, of_touched, what_ + " dk");
       expect_untouched(got.dv, clean.dv, of_touched, what_ + " dv");
       expect_reached(got.out, reached, what_ + " out");
@@ -139,6 +140,7 @@ class UnseenRows {
     expect_untouched(got.out, clean.out, bad, what_ + " out");
     expect_untouched(by_query(got.lse), by_query(clean.lse), bad, what_ + " lse");
     expect_untouched(got.dq, clean.dq, bad, what_ + " dq");
+    expect_untouched_bias(got, clean, bad);
     expect_untouched(got.dk, clean.dk, touched, what_ + " dk");
     expect_untouched(got.dv, clean.dv, touched, what_ + " dv");
     expect_reached(got.dk, reached, what_ + " dk");
@@ -148,6 +150,11 @@ class UnseenRows {
  private:
   /// (1, H, N) as (1, N, H, 1).
   static Tensor by_query(const Tensor& lse) { return unsqueeze(transpose(lse, 1, 2), -1); }
+  /// Where each head has a bias of its own, its gradient belongs to rows of queries.
+  void expect_untouched_bias(const Outcome& got, const Outcome& clean, const Rows& touched) const {
+    if (!got.dbias.defined() || bias_heads_ != sizes_.heads) return;
+    expect_untouched(transpose(got.dbias, 1, 2), transpose(clean.dbias, 1, 2), touched, what_ + " dbias");
+  }
   std::int64_t group() const { return sizes_.heads / sizes_.kv_heads; }
   /// A third of the keys, and all from some key on.
   void pad() {

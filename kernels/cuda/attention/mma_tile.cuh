@@ -6,7 +6,7 @@
 //   results   16 x depth a warp, in fragments of C, += weights * visited rows
 //
 // What a row does not see has no effect on it, though a weight of 0 would not hide a NaN or an infinity: a tile whose
-// results are not finite is done again with care, and then pairs of rows that not all see are weighed one by one.
+// results are not finite is done again with care, and then the pairs that count are weighed one by one.
 #pragma once
 
 #include <cstdint>
