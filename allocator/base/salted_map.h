@@ -24,7 +24,7 @@ struct SaltedHash {
     return static_cast<std::size_t>(((mixed ^ mixed >> 29) * (secret | 1)) >> 32);
   }
   /// A polynomial at a secret point, modulo a prime: two texts of n bytes are taken for one another at n / 7 of 2^61
-  /// points at most. What std::hash takes for the same is easily written, whatever is added to it.
+  /// points at most, rounded up. What std::hash takes for the same is easily written, whatever is added to it.
   std::size_t operator()(std::string_view text) const {
     constexpr std::uint64_t prime = (std::uint64_t{1} << 61) - 1;
     __extension__ using Wide = unsigned __int128;

@@ -343,7 +343,7 @@ void RingPlan::find_steps(int rank, std::vector<bool>& found) {
 bool RingPlan::computes(int rank, int step) const {
   if (step == 0) return true;
   enum : std::uint8_t { unknown, no, yes };
-  std::atomic<std::uint8_t>& known = known_[static_cast<std::size_t>(rank * ranks_ + step)];
+  std::atomic<std::uint8_t>& known = known_[static_cast<std::size_t>(std::int64_t{rank} * ranks_ + step)];
   if (known == unknown) {  // all who look find the same
     const auto queries = queries_of(rank), keys = keys_of(owner(rank, step));
     known = std::any_of(any_.passes.begin(), any_.passes.end(),

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <random>
 #include <string>
 #include <utility>
@@ -31,9 +30,14 @@ class Rows {
   std::vector<bool> marked_;
 };
 
+/// Rows that were poisoned; and those that hold a NaN, which reaches all who see it: a pair of score -infinity need not
+/// be looked at.
+struct Poisoned {
+  Rows bad, nan;
+};
+
 /// A NaN or an infinity in some element of the row, in head h of (1, N, H, D): whether a NaN.
 inline bool poison(Tensor& x, std::int64_t i, std::int64_t h, std::mt19937_64& random) {
-  constexpr double infinity = std::numeric_limits<double>::infinity();
   const double evil[] = {std::nan(""), infinity, -infinity};
   std::vector<double> values = x.to_vector<double>();
   const std::int64_t width = x.size(3), at = (i * x.size(2) + h) * width;
@@ -95,54 +99,34 @@ class UnseenRows {
     const Outcome clean = run_(clean_, one_.pattern);
     {
       Call call = clean_;
-      Rows bad_keys(sizes_.keys, sizes_.kv_heads), nan_keys = bad_keys, bad_values = bad_keys, nan_values = bad_keys,
-                                                   touched(sizes_.queries, sizes_.heads), reached = touched;
-      for (int n = 0; n < 3; ++n) {
-        poison_row(call.k, bad_keys, nan_keys);
-        poison_row(call.v, bad_values, nan_values);
-      }
+      const Poisoned keys = poisoned(call.k, 3), values = poisoned(call.v, 3);
+      Rows touched(sizes_.queries, sizes_.heads), reached = touched, of_touched(sizes_.keys, sizes_.kv_heads);
       for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
         const std::int64_t g = h / group();
-        if (bad_keys(j, g) || bad_values(j, g)) touched.mark(i, h);
-        if (nan_keys(j, g) || (bad_values(j, g) && !bad_keys(j, g))) reached.mark(i, h);
+        if (keys.bad(j, g) || values.bad(j, g)) touched.mark(i, h);
+        if (keys.nan(j, g) || (values.bad(j, g) && !keys.bad(j, g))) reached.mark(i, h);
       });
-      Rows of_touched(sizes_.keys, sizes_.kv_heads);
       for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
         if (touched(i, h)) of_touched.mark(j, h / group());
       });
       const Outcome got = run_(call, one_.pattern);
-      expect_untouched(got.out, clean.out, touched, what_ + " out");
-      expect_untouched(by_query(got.lse), by_query(clean.lse), touched, what_ + " lse");
-      expect_untouched(got.dq, clean.dq, touched, what_ + " dq");
-      expect_untouched_bias(got, clean, touched);
-      expect_untouched(got.dk, clean.dk, of_touched, what_ + " dk");
-      expect_untouched(got.dv, clean.dv, of_touched, what_ + " dv");
+      expect_untouched_but(got, clean, touched, of_touched);
       expect_reached(got.out, reached, what_ + " out");
       expect_reached(got.dq, reached, what_ + " dq");
     }
     Call call = clean_;
-    Rows bad_queries(sizes_.queries, sizes_.heads), nan_queries = bad_queries, bad_gradients = bad_queries,
-                                                    nan_gradients = bad_queries, bad = bad_queries,
-                                                    touched(sizes_.keys, sizes_.kv_heads), reached = touched;
-    for (int n = 0; n < 2; ++n) {
-      poison_row(call.q, bad_queries, nan_queries);
-      poison_row(call.grad_out, bad_gradients, nan_gradients);
-    }
-    for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
-      const std::int64_t g = h / group();
-      if (bad_queries(i, h) || bad_gradients(i, h)) touched.mark(j, g);
-      if (nan_queries(i, h) || (bad_gradients(i, h) && !bad_queries(i, h))) reached.mark(j, g);
-    });
+    const Poisoned queries = poisoned(call.q, 2), gradients = poisoned(call.grad_out, 2);
+    Rows bad = queries.bad, touched(sizes_.keys, sizes_.kv_heads), reached = touched;
     for (std::int64_t h = 0; h < sizes_.heads; ++h)
       for (std::int64_t i = 0; i < sizes_.queries; ++i)
-        if (bad_queries(i, h) || bad_gradients(i, h)) bad.mark(i, h);
+        if (gradients.bad(i, h)) bad.mark(i, h);
+    for_each_pair([&](std::int64_t h, std::int64_t i, std::int64_t j) {
+      const std::int64_t g = h / group();
+      if (bad(i, h)) touched.mark(j, g);
+      if (queries.nan(i, h) || (gradients.bad(i, h) && !queries.bad(i, h))) reached.mark(j, g);
+    });
     const Outcome got = run_(call, one_.pattern);
-    expect_untouched(got.out, clean.out, bad, what_ + " out");
-    expect_untouched(by_query(got.lse), by_query(clean.lse), bad, what_ + " lse");
-    expect_untouched(got.dq, clean.dq, bad, what_ + " dq");
-    expect_untouched_bias(got, clean, bad);
-    expect_untouched(got.dk, clean.dk, touched, what_ + " dk");
-    expect_untouched(got.dv, clean.dv, touched, what_ + " dv");
+    expect_untouched_but(got, clean, bad, touched);
     expect_reached(got.dk, reached, what_ + " dk");
     expect_reached(got.dv, reached, what_ + " dv");
   }
@@ -150,10 +134,16 @@ class UnseenRows {
  private:
   /// (1, H, N) as (1, N, H, 1).
   static Tensor by_query(const Tensor& lse) { return unsqueeze(transpose(lse, 1, 2), -1); }
-  /// Where each head has a bias of its own, its gradient belongs to rows of queries.
-  void expect_untouched_bias(const Outcome& got, const Outcome& clean, const Rows& touched) const {
-    if (!got.dbias.defined() || bias_heads_ != sizes_.heads) return;
-    expect_untouched(transpose(got.dbias, 1, 2), transpose(clean.dbias, 1, 2), touched, what_ + " dbias");
+  /// Everything but these rows of queries and of keys is as it was. The gradient of a bias belongs to rows of queries
+  /// where each head has one of its own.
+  void expect_untouched_but(const Outcome& got, const Outcome& clean, const Rows& queries, const Rows& keys) const {
+    expect_untouched(got.out, clean.out, queries, what_ + " out");
+    expect_untouched(by_query(got.lse), by_query(clean.lse), queries, what_ + " lse");
+    expect_untouched(got.dq, clean.dq, queries, what_ + " dq");
+    if (got.dbias.defined() && bias_heads_ == sizes_.heads)
+      expect_untouched(transpose(got.dbias, 1, 2), transpose(clean.dbias, 1, 2), queries, what_ + " dbias");
+    expect_untouched(got.dk, clean.dk, keys, what_ + " dk");
+    expect_untouched(got.dv, clean.dv, keys, what_ + " dv");
   }
   std::int64_t group() const { return sizes_.heads / sizes_.kv_heads; }
   /// A third of the keys, and all from some key on.
@@ -170,7 +160,7 @@ class UnseenRows {
     bias_heads_ = random_() % 2 ? 1 : sizes_.heads;
     std::normal_distribution<double> normal;
     for (std::int64_t n = 0; n < bias_heads_ * sizes_.queries * sizes_.keys; ++n)
-      bias_.push_back(random_() % 8 == 0 ? -std::numeric_limits<double>::infinity() : normal(random_));
+      bias_.push_back(random_() % 8 == 0 ? -infinity : normal(random_));
     clean_.options.bias = to(from_data(bias_, {1, bias_heads_, sizes_.queries, sizes_.keys}), clean_.grad_lse.dtype());
     what_ += " biased";
   }
@@ -179,17 +169,20 @@ class UnseenRows {
     if (bias_.empty()) return false;
     return std::isinf(bias_[static_cast<std::size_t>((h % bias_heads_ * sizes_.queries + i) * sizes_.keys + j)]);
   }
-  /// Which rows are bad, and which of them hold a NaN, that reaches all who see it: a pair of score -infinity need not
-  /// be looked at.
-  void poison_row(Tensor& x, Rows& bad, Rows& nan) {
+  /// Poisons so many rows, or fewer where one is drawn again.
+  Poisoned poisoned(Tensor& x, int count) {
     const auto below = [&](std::int64_t n) {
       return static_cast<std::int64_t>(random_() % static_cast<std::uint64_t>(n));
     };
-    // Half of the time a row at an end, where tiles are partly seen.
-    const std::int64_t i = random_() % 2 ? below(x.size(1)) : random_() % 2 ? x.size(1) - 1 : 0, h = below(x.size(2));
-    if (bad(i, h)) return;
-    bad.mark(i, h);
-    if (poison(x, i, h, random_)) nan.mark(i, h);
+    Poisoned rows{{x.size(1), x.size(2)}, {x.size(1), x.size(2)}};
+    for (int n = 0; n < count; ++n) {
+      // Half of the time a row at an end, where tiles are partly seen.
+      const std::int64_t i = random_() % 2 ? below(x.size(1)) : random_() % 2 ? x.size(1) - 1 : 0, h = below(x.size(2));
+      if (rows.bad(i, h)) continue;
+      rows.bad.mark(i, h);
+      if (poison(x, i, h, random_)) rows.nan.mark(i, h);
+    }
+    return rows;
   }
   template <class F>
   void for_each_pair(const F& f) const {
