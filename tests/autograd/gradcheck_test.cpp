@@ -186,6 +186,18 @@ TEST(Gradcheck, FailsWhereTheFunctionReturnsNoElements) {
   EXPECT_TRUE(gradcheck([](const Tensors& in) { return Tensors{in[0] * 2.0}; }, {random({0}, 28)}));
 }
 
+TEST(Gradcheck, FailsWhereAnInputReachesOnlyOutputsWithoutElements) {
+  const Tensor x = random({3}, 29), y = random({2}, 30);
+  const TensorFunction function = [](const Tensors& in) { return Tensors{slice(in[0], 0, 0, 0), exp(in[1])}; };
+  using Check = GradcheckReport (*)(const TensorFunction&, const Tensors&, GradcheckOptions);
+  for (const Check check : {Check(gradcheck), Check(gradgradcheck)}) {
+    const GradcheckReport report = check(function, {x, y}, {});
+    EXPECT_FALSE(report);
+    EXPECT_THAT(report.text, HasSubstr("no output depends on input 0 (3,) f64 on cpu: there is nothing to compare"));
+    EXPECT_TRUE(check(function, {x, y}, {.allow_unused = true}));
+  }
+}
+
 TEST(Gradcheck, PutsAnElementBackAlsoWhereTheFunctionThrows) {
   const Tensor x = random({3}, 23), before = x.detach().copy();
   int calls = 0;
