@@ -129,14 +129,15 @@ double FiniteDifference::slope(const Sample& high, const Sample& low) const {
   return sum / (high.x - low.x);
 }
 
-FiniteDifference::Derivative FiniteDifference::central(std::size_t input, std::int64_t index, double epsilon) {
+FiniteDifference::Derivative FiniteDifference::central(std::size_t input, std::int64_t index, double epsilon,
+                                                       const std::vector<bool>& depends) {
   const double x = element(point_[input], index).item();
   const Sample high = at(input, index, x + step(x, epsilon)), low = at(input, index, x - step(x, epsilon));
   double rounding = 0.0, hidden = 0.0;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     const double one = std::abs(weights_[i]) * roundoff_[i] * (std::abs(high.outputs[i]) + std::abs(low.outputs[i]));
     hidden += one;
-    if (high.outputs[i] != low.outputs[i]) rounding += one;
+    if (high.outputs[i] != low.outputs[i] || (i < depends.size() && depends[i])) rounding += one;
   }
   return {slope(high, low), rounding / (high.x - low.x), hidden / (high.x - low.x)};
 }

@@ -27,8 +27,9 @@ class FiniteDifference {
                    const std::vector<Tensor>& weights);
 
   /// (f(x + h) - f(x - h)) / 2h for element `index` (row-major) of an input, h = epsilon * max(1, |x|); both points as
-  /// the input's dtype holds them.
-  Derivative central(std::size_t input, std::int64_t index, double epsilon);
+  /// the input's dtype holds them. Where `depends` says of a number that the function gives that it depends on the
+  /// element, it is taken for one that moved: rounding may have hidden it.
+  Derivative central(std::size_t input, std::int64_t index, double epsilon, const std::vector<bool>& depends = {});
   /// (f(x + h) - f(x)) / h and (f(x) - f(x - h)) / h. They disagree near a kink.
   std::pair<double, double> one_sided(std::size_t input, std::int64_t index, double epsilon);
 

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <stdexcept>
 
 #include "autograd/operators.h"
@@ -296,6 +297,56 @@ TEST(Gradcheck, InLowPrecisionSeesThatASmallGradientIsNoZero) {
     EXPECT_TRUE(check(1.0)) << to_string(dtype);
     for (const double factor : {0.0, 2.0, -1.0}) EXPECT_FALSE(check(factor)) << to_string(dtype) << " " << factor;
   }
+}
+
+TEST(Gradcheck, InLowPrecisionTellsRightFromWrongWhereRoundingHidesWhatMoves) {
+  struct Operator {
+    const char* name;
+    std::size_t inputs;
+    double wide;  // how far from zero: differences of such steps need functions that do not bend too much
+    TensorFunction run;
+  };
+  const std::vector<Operator> operators = {
+      {"tanh", 1, 2, [](const Tensors& x) { return Tensors{tanh(x[0])}; }},
+      {"exp", 1, 1.5, [](const Tensors& x) { return Tensors{exp(x[0])}; }},
+      {"square", 1, 4, [](const Tensors& x) { return Tensors{square(x[0])}; }},
+      {"sigmoid", 1, 4, [](const Tensors& x) { return Tensors{sigmoid(x[0])}; }},
+      {"gelu", 1, 2, [](const Tensors& x) { return Tensors{gelu(x[0])}; }},
+      {"quotient", 1, 2, [](const Tensors& x) { return Tensors{x[0] / (square(x[0]) + 1.0)}; }},
+      {"logarithm", 1, 2, [](const Tensors& x) { return Tensors{log(square(x[0]) + 3.0)}; }},
+      {"product", 2, 4, [](const Tensors& x) { return Tensors{x[0] * x[1]}; }},
+      {"sum", 1, 2, [](const Tensors& x) { return Tensors{sum(x[0])}; }},
+      {"mean", 1, 2, [](const Tensors& x) { return Tensors{mean(x[0])}; }},
+      {"norm", 1, 4, [](const Tensors& x) { return Tensors{norm(x[0])}; }},
+      {"matmul", 1, 2, [](const Tensors& x) { return Tensors{matmul(x[0], transpose(x[0], 0, 1))}; }},
+      {"linear", 2, 4, [](const Tensors& x) { return Tensors{linear(x[0], x[1])}; }},
+      {"softmax", 1, 2, [](const Tensors& x) { return Tensors{softmax(x[0])}; }},
+      {"log_softmax", 1, 4, [](const Tensors& x) { return Tensors{log_softmax(x[0], -1)}; }},
+      {"layer_norm", 2, 4, [](const Tensors& x) { return Tensors{layer_norm(x[0], x[1][0])}; }}};
+  for (const DType dtype : {DType::f32, DType::f16, DType::bf16})
+    for (std::uint64_t seed = 1; seed <= 5; ++seed)
+      for (const Operator& op : operators) {
+        Generator generator(seed);
+        Tensors points{uniform({4, 5}, -op.wide, op.wide, {.dtype = dtype}, generator).set_requires_grad(),
+                       randn({4, 5}, {.dtype = dtype}, generator).set_requires_grad()};
+        points.resize(op.inputs);
+        const auto check = [&](double factor) {
+          const TensorFunction function = [&](const Tensors& inputs) {
+            Tensors all = inputs;
+            all[0] = with_backward(inputs[0], [factor](const BackwardCall& call) -> Gradients {
+              return {scaled(call.gradient(), factor)};
+            });
+            return op.run(all);
+          };
+          // Sums in f32 are rounded on the way, not only at their end.
+          const auto relative = dtype == DType::f32 ? std::optional(1e-3) : std::nullopt;
+          return gradcheck(function, points, {.relative = relative, .allow_low_precision = true, .seed = seed});
+        };
+        SCOPED_TRACE(std::string(op.name) + " in " + std::string(to_string(dtype)) + ", seed " + std::to_string(seed));
+        const GradcheckReport right = check(1.0);
+        EXPECT_TRUE(right);
+        for (const double factor : {0.0, 0.5, 2.0}) EXPECT_FALSE(check(factor)) << "times " << factor;
+      }
 }
 
 TEST(Gradcheck, InLowPrecisionSaysThatItCannotTellAGradientFromZero) {
