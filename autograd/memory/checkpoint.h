@@ -18,7 +18,9 @@ namespace poolgrad {
 /// function(inputs), run again by the first backward that needs something which its nodes saved, up to the last thing
 /// that is needed; with the same random numbers, memory tags and grad mode, on the same bits. Inputs may be undefined
 /// or of any dtype; they are given to the SavedTensorPolicy in force, so that checkpoints nest. What the function
-/// captures is used as it then is, and must live as long as the graph. With grad mode off the function simply runs.
+/// captures is used as it then is, and must live as long as the graph; a leaf that it captured by value is held by the
+/// graph, and never freed while its own .grad() leads there (backward() with create_graph): capture by reference, make
+/// it an input, or drop that gradient. With grad mode off the function simply runs.
 /// Throws what the function throws. Backward throws Error where the function, when it is run again, does other
 /// operations, on other shapes or dtypes, or with other counts of random numbers, and where one of its inputs or a
 /// tensor that it captured was written in place since. What was recomputed is let go with the nodes that saved it, at

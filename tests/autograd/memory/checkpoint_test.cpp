@@ -155,6 +155,34 @@ TEST_F(Checkpoint, HasSecondDerivatives) {
   expect_same(second([&](const Tensor& x) { return checkpoint(function(), x); }), expected);
 }
 
+TEST_F(Checkpoint, DoesNotKeepItsLeavesUnlessTheFunctionOwnsThemAndTheirDifferentiableGradients) {
+  const auto product = [](const Tensor& x, const Tensor& w) { return sum(tanh(matmul(x, w))); };
+  enum class Way { by_reference, as_input, by_grad, by_value_and_dropped };
+  for (const Way way : {Way::by_reference, Way::as_input, Way::by_grad, Way::by_value_and_dropped}) {
+    const std::int64_t nodes = live_node_count();
+    const std::uint64_t bytes = requested_bytes();
+    {
+      const Tensor x = parameter({4, 8}, 5);
+      Tensor w = parameter({8, 8}, 6);
+      Tensor y;
+      if (way == Way::by_reference)
+        y = checkpoint([&](const Tensor& at) { return product(at, w); }, x);
+      else if (way == Way::as_input)
+        y = checkpoint([&](const Tensors& at) { return Tensors{product(at[0], at[1])}; }, Tensors{x, w})[0];
+      else
+        y = checkpoint([=](const Tensor& at) { return product(at, w); }, x);
+      if (way == Way::by_grad)
+        EXPECT_TRUE(grad({y}, {w}, {}, {.create_graph = true})[0].requires_grad());
+      else
+        y.backward({}, false, /*create_graph=*/true);
+      EXPECT_EQ(w.grad().defined(), way != Way::by_grad);
+      if (way == Way::by_value_and_dropped) w.set_grad({});
+    }
+    EXPECT_EQ(live_node_count(), nodes) << "way " << static_cast<int>(way);
+    EXPECT_EQ(requested_bytes(), bytes) << "way " << static_cast<int>(way);
+  }
+}
+
 TEST_F(Checkpoint, TheFunctionMayTakeGradientsItself) {
   const auto penalty = [&](const Tensor& x) {
     ++calls_;
