@@ -47,6 +47,7 @@ void throw_index_fault(int device);
 
 /// Before a loop whose index must be known where registers are named by it.
 #define POOLGRAD_UNROLL _Pragma("unroll")
+#define POOLGRAD_UNROLL_TWO _Pragma("unroll 2")
 /// Before a loop that would become much code.
 #define POOLGRAD_ROLLED _Pragma("unroll 1")
 

@@ -24,13 +24,19 @@ __device__ void set_aside_counted(const Shared<float>& aside, const Scores& weig
   }
 }
 
-/// Rows of queries, of keys and of values lie one after another. The next keys are copied while those before are
-/// weighed, and values while products are made.
+/// Of blocks on a multiprocessor: as many as registers and shared memory have room for.
+template <int Depth>
+inline constexpr int forward_blocks = Depth <= 32 ? 3 : 2;
+
+/// In shared memory lie rows of queries, then two tiles of keys and two of values: while keys are weighed, the next are
+/// copied to where those before them were.
 template <class S, int Depth>
-__global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __grid_constant__ ForwardCall<float> call) {
+__global__ __launch_bounds__(mma_threads, forward_blocks<Depth>) void attend_by_fragments(
+    const __grid_constant__ ForwardCall<float> call) {
   constexpr float nothing = -std::numeric_limits<float>::infinity();
-  constexpr StagedTile<Depth> q{0}, k{q.count}, v{2 * q.count};
+  using Tile = StagedTile<Depth>;
   POOLGRAD_SHARED(float, aside, set_aside_count);
+  POOLGRAD_SHARED(float, terms, 2 * mma_rows);  // of columns
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const AttentionProgram& program = call.program;
   const ScoreRules<float>& rules = call.rules;
@@ -45,9 +51,6 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
     const std::int64_t kv_head = item.head / call.group, scheduled = call.items.first_head + item.head;
     const bool works = at.first_row < tile.count;
     const auto query_of = [&](int half) { return tile.row + at.row(half) * tile.stride; };
-    const auto visited_part = [&](const Operand& x, const VisitedRows& rows) {
-      return rows_of(x, item.batch, kv_head, program.run[rows.run].keys, rows.first, rows.count);
-    };
 
     RowState state[2] = {{nothing, 0}, {nothing, 0}};
     FragmentsC<Depth> results = {};
@@ -68,97 +71,115 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
       }
     }
 
-    Scores scores;
+    OwnRows<Depth> own(Tile{0}, at);
+    int buffer = 0;
+    const auto keys_in = [&](int i) { return Tile{(1 + i) * Tile::count}; };
+    const auto values_in = [&](int i) { return Tile{(3 + i) * Tile::count}; };
+    const auto stage = [&](const VisitedRows& keys, int i) {
+      stage_rows_async<Depth>(staged, keys_in(i), call.k, keys.of(call.k, item.batch, kv_head));
+      stage_rows_async<Depth>(staged, values_in(i), call.v, keys.of(call.v, item.batch, kv_head));
+      cp_async_commit();
+    };
     Visits visits(program, tile, program.of(scheduled, item.tile));
-    bool begun = false;
-    POOLGRAD_ROLLED
-    while (true) {
-      const VisitedRows keys = visits.now(), next = visits.next();
-      if (next.count > 0) {
-        if (!begun)
-          stage_rows_async<Depth>(staged, q, call.q,
-                                  rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count)));
-        stage_rows_async<Depth>(staged, k, call.k, visited_part(call.k, next));
-      }
+    VisitedRows next = visits.next();
+    if (next.count > 0) {
+      __syncthreads();  // what was staged for the tile before has been read
+      stage_rows_async<Depth>(staged, Tile{0}, call.q,
+                              rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count)));
       cp_async_commit();
-      if (begun) {
-        Weights weights;
-        if (works) {
-          const AttentionRun& run = program.run[keys.run];
-          const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
-                                   columns_seen(program, keys, tile, at.row(1))};
-          std::uint32_t dropped = 0;  // a bit for each score
-          const bool plain = seen[0].are_all() && seen[1].are_all() && only_scales(rules, run);
-          if (__all_sync(all_threads_of_warp, plain && !turn.with_care())) {
-            POOLGRAD_UNROLL
-            for (FragmentC& part : scores) {
-              POOLGRAD_UNROLL
-              for (float& score : part.value) score *= rules.scale;
-            }
-          } else {
-            for_each_score(scores, aside, at, [&](int e, int half, int column, float& score) {
-              const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
-              const std::int64_t step = keys.first + column;
-              const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
-              if (row.contain(column) && visit.keeps(step)) {
-                const Pair pair{query_of(half), run.keys.row + step * run.keys.stride, visit.row_position,
-                                visit.position(step)};
-                float slope;
-                score = rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
-                if (rules.kept_of(item.batch, item.head, pair) == 0) dropped |= std::uint32_t{1} << e;
-              } else {
-                score = nothing;
-              }
-            });
-          }
-          POOLGRAD_UNROLL
-          for (int half = 0; half < 2; ++half) {
-            RowState& row = state[half];
-            float highest = row.maximum;
-            POOLGRAD_UNROLL
-            for (const FragmentC& part : scores) {
-              POOLGRAD_UNROLL
-              for (int i = 2 * half; i < 2 * half + 2; ++i)
-                highest = reductions::Maximum::combine(highest, part.value[i]);
-            }
-            highest = warp_reduce<reductions::Maximum>(highest, lanes_of_fragment_row);
-            const float shift = highest == nothing ? 0 : highest, factor = exp2_approx((row.maximum - shift) * log2_e);
-            row.maximum = highest;
-            row.sum *= factor;
-            POOLGRAD_UNROLL
-            for (int f = 0; f < score_fragments; ++f) {
-              POOLGRAD_UNROLL
-              for (int i = 2 * half; i < 2 * half + 2; ++i) {
-                float& weight = scores[f].value[i];
-                weight = exp2_approx((weight - shift) * log2_e);
-                row.sum += weight;
-                if (rules.drops) weight = dropped >> (elements_of_c * f + i) & 1 ? 0 : weight * rules.kept;
-              }
-            }
-            scale_row(results, half, factor);
-          }
-          round_weights<S>(weights, scores);
-          if (turn.with_care()) set_aside_counted(aside, scores);
-        }
-        cp_async_wait<1>();
-        __syncthreads();  // values are there
-        if (works && turn.with_care())
-          add_weighted_pairs<S, Depth>(results, aside, staged, v, call.v.depth, keys.count);
-        else if (works)
-          add_weighted_staged<S, Depth>(results, weights, staged, v, call.v.depth, keys.count, at);
-        __syncthreads();  // values have been read
-      }
-      if (next.count == 0) break;
-      begun = true;
-      stage_rows_async<Depth>(staged, v, call.v, visited_part(call.v, next));
-      cp_async_commit();
+      stage(next, buffer);
       cp_async_wait<1>();
-      __syncthreads();  // queries and keys are there
-      if (works) multiply_staged<S, Depth>(scores, staged, q, k, call.q.depth, next.count, at);
-      __syncthreads();  // keys have been read
+      __syncthreads();  // queries are there
+      own.take(staged);
+    }
+    POOLGRAD_ROLLED
+    for (; next.count > 0; buffer ^= 1) {
+      const VisitedRows keys = next;
+      if (const int i = thread_of_block(); keys.period > 0 && i < mma_rows)
+        terms[buffer * mma_rows + i] = i < keys.count ? term_of_column(program, keys, i) : 0;
+      cp_async_wait<0>();
+      __syncthreads();  // keys and values are there, and those before them have been read
+      next = visits.next();
+      if (next.count > 0) stage(next, buffer ^ 1);
+      if (!works) continue;
+
+      Scores scores;
+      multiply_staged<S, Depth>(scores, staged, own, keys_in(buffer), at);
+      std::uint32_t dropped = 0;  // a bit for each score
+      const bool simple = only_scales(rules, keys) && !turn.with_care();
+      if (simple) {
+        POOLGRAD_UNROLL
+        for (FragmentC& part : scores) {
+          POOLGRAD_UNROLL
+          for (float& score : part.value) score *= rules.scale;
+        }
+        if (keys.period > 0) add_terms(scores, terms, buffer * mma_rows, at);
+        if (!keys.whole) cut(scores, program, keys, tile, nothing, at);
+      } else {
+        const AttentionRun& run = program.run[keys.run];
+        const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
+                                 columns_seen(program, keys, tile, at.row(1))};
+        for_each_score(scores, aside, at, [&](int e, int half, int column, float& score) {
+          const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
+          const std::int64_t step = keys.first + column;
+          const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
+          if (row.contain(column) && visit.keeps(step)) {
+            const Pair pair{query_of(half), run.keys.row + step * run.keys.stride, visit.row_position,
+                            visit.position(step)};
+            float slope;
+            score = rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
+            if (rules.kept_of(item.batch, item.head, pair) == 0) dropped |= std::uint32_t{1} << e;
+          } else {
+            score = nothing;
+          }
+        });
+      }
+      float factor[2];
+      POOLGRAD_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        RowState& row = state[half];
+        float highest = row.maximum;
+        POOLGRAD_UNROLL
+        for (const FragmentC& part : scores)
+          highest = larger(highest, larger(part.value[2 * half], part.value[2 * half + 1]));
+        highest = larger(highest, shuffle_xor(highest, 2));
+        highest = larger(highest, shuffle_xor(highest, 1));
+        const float shift = highest == nothing ? 0 : highest;
+        factor[half] = exp2_approx((row.maximum - shift) * log2_e);
+        row.maximum = highest;
+        row.sum *= factor[half];
+        POOLGRAD_UNROLL
+        for (FragmentC& part : scores) {
+          POOLGRAD_UNROLL
+          for (int i = 2 * half; i < 2 * half + 2; ++i) {
+            part.value[i] = exp2_approx((part.value[i] - shift) * log2_e);
+            row.sum += part.value[i];
+          }
+        }
+      }
+      if (!simple && rules.drops) {
+        POOLGRAD_UNROLL
+        for (int e = 0; e < scores_of_lane; ++e) {
+          float& weight = scores[e / elements_of_c].value[e % elements_of_c];
+          weight = dropped >> e & 1 ? 0 : weight * rules.kept;
+        }
+      }
+      if (!__all_sync(all_threads_of_warp, factor[0] == 1 && factor[1] == 1)) {
+        scale_row(results, 0, factor[0]);
+        scale_row(results, 1, factor[1]);
+      }
+      if (turn.with_care()) {
+        set_aside_counted(aside, scores);
+        __syncwarp();  // neighbours read them
+        add_weighted_pairs<S, Depth>(results, aside, staged, values_in(buffer), call.v.depth, keys.count);
+      } else {
+        Weights weights;
+        round_weights<S>(weights, scores);
+        add_weighted_staged<S, Depth>(results, weights, staged, values_in(buffer), at);
+      }
     }
 
-    if (!turn.with_care() && any_is_not_finite(results)) {
+    if (!turn.with_care() && any_is_not_finite(results, tile.count, at)) {
       turn.again();
       continue;
     }
@@ -175,14 +196,10 @@ __global__ __launch_bounds__(mma_threads, 2) void attend_by_fragments(const __gr
 
 template <class S>
 void launch_by_fragments(Stream stream, const ForwardCall<float>& call, std::int64_t items) {
-  const auto run = [&]<int Depth>(std::integral_constant<int, Depth>) {
-    const std::int64_t bytes = 3 * StagedTile<Depth>::count * std::int64_t{sizeof(Chunk)};
+  with_staged_depth({call.q.depth, call.v.depth}, [&]<int Depth>(std::integral_constant<int, Depth>) {
+    const std::int64_t bytes = 5 * StagedTile<Depth>::count * std::int64_t{sizeof(Chunk)};
     launch("attention", &attend_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream, call);
-  };
-  if (call.q.depth <= 64 && call.v.depth <= 64)
-    run(std::integral_constant<int, 64>{});
-  else
-    run(std::integral_constant<int, 128>{});
+  });
 }
 
 }  // namespace

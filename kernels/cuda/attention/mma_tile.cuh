@@ -9,7 +9,11 @@
 // results are not finite is done again with care, and then the pairs that count are weighed one by one.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <initializer_list>
+#include <type_traits>
 
 #include "kernels/cuda/attention/calls.cuh"
 #include "kernels/cuda/mma/mma.cuh"
@@ -46,6 +50,17 @@ using Weights = FragmentAB[weight_fragments];
 
 template <int Depth>
 using StagedTile = StagedRows<mma_rows, Depth>;
+/// f(the columns that rows are staged with, a constant), for operands of so many at most.
+template <class F>
+void with_staged_depth(std::initializer_list<std::int64_t> depths, const F& f) {
+  const std::int64_t most = std::max(depths);
+  if (most <= 32)
+    f(std::integral_constant<int, 32>{});
+  else if (most <= 64)
+    f(std::integral_constant<int, 64>{});
+  else
+    f(std::integral_constant<int, 128>{});
+}
 
 /// Where a thread is, and the rows of the tile that it has elements of: row(0) and row(1).
 struct LaneOfTile {
@@ -57,39 +72,77 @@ struct LaneOfTile {
   __device__ int column(int f, int i) const { return 8 * f + place_in_c(lane, i).column; }
 };
 
-/// Begins to copy rows of an operand; rows that are not there are zeros.
+/// Begins to copy rows of an operand, whole tiles: rows and columns that are not there are zeros.
 template <int Depth>
 __device__ void stage_rows_async(const Shared<Chunk>& staged, StagedTile<Depth> to, const Operand& x,
                                  const TileRows& rows) {
-  constexpr int chunks = StagedTile<Depth>::chunks;
-  const auto* data = reinterpret_cast<const std::uint16_t*>(x.data);
-  const int chunk = static_cast<int>(threadIdx.x) % chunks, column = chunk * elements_of_chunk;
-  POOLGRAD_ROLLED
-  for (int row = static_cast<int>(threadIdx.x) / chunks; row < mma_rows; row += mma_threads / chunks) {
-    if (column >= static_cast<int>(x.depth)) continue;
-    const bool exists = row < rows.count;
-    cp_async_16(staged, to.at(row, chunk), exists ? data + rows.first + row * rows.step + column : data, exists);
+  constexpr int chunks = StagedTile<Depth>::chunks, rows_at_once = mma_threads / chunks;
+  const int first_row = static_cast<int>(threadIdx.x) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
+  const int count = chunk * elements_of_chunk < static_cast<int>(x.depth) ? rows.count : 0;
+  const auto* from = reinterpret_cast<const std::uint16_t*>(x.data) + rows.first + first_row * rows.step +
+                     chunk * elements_of_chunk;
+  POOLGRAD_UNROLL
+  for (int row = 0; row < mma_rows; row += rows_at_once) {
+    cp_async_16(staged, to.at(first_row + row, chunk), from, first_row + row < count);
+    from += rows_at_once * rows.step;
   }
 }
 
-/// scores = rows of the warp * visited rows, of the first `visited_count` of which the scores are needed.
+/// Rows of the warp as fragments of A, one for 16 columns. Where there are few they stay in registers.
+template <int Depth>
+class OwnRows {
+ public:
+  static constexpr int count = Depth / 16;
+  static constexpr bool kept = Depth == 64;
+
+  __device__ OwnRows(StagedTile<Depth> tile, const LaneOfTile& at) : tile_(tile), at_(at) {}
+  /// Once the rows are staged.
+  __device__ void take(const Shared<Chunk>& staged) {
+    if constexpr (kept) {
+      POOLGRAD_UNROLL
+      for (int f = 0; f < count; ++f) fragment_[f] = load(staged, f);
+    }
+  }
+  __device__ FragmentAB at(const Shared<Chunk>& staged, int f) const {
+    if constexpr (kept)
+      return fragment_[f];
+    else
+      return load(staged, f);
+  }
+
+ private:
+  __device__ FragmentAB load(const Shared<Chunk>& staged, int f) const {
+    const Place place = rows_before_columns(at_.lane);
+    return ldmatrix_x4<false>(staged, tile_.at(at_.first_row + place.row, 2 * f ^ place.column));
+  }
+
+  StagedTile<Depth> tile_;
+  const LaneOfTile& at_;
+  FragmentAB fragment_[static_cast<std::size_t>(kept ? count : 1)];
+};
+
+/// scores = rows of the warp * visited rows.
 template <class S, int Depth>
-__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, StagedTile<Depth> own,
-                                StagedTile<Depth> visited, std::int64_t depth, int visited_count,
-                                const LaneOfTile& at) {
-  const Place a_place = rows_before_columns(at.lane), b_place = columns_before_rows(at.lane);
+__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, const OwnRows<Depth>& own,
+                                StagedTile<Depth> visited, const LaneOfTile& at) {
+  const Place place = columns_before_rows(at.lane);
   POOLGRAD_UNROLL
   for (auto& fragment : scores) fragment = {};
-  POOLGRAD_ROLLED
-  for (int chunk = 0; chunk < static_cast<int>(depth) / elements_of_chunk; chunk += 2) {
-    const FragmentAB a = ldmatrix_x4<false>(staged, own.at(at.first_row + a_place.row, chunk + a_place.column));
+  const auto add = [&](int f) {
+    const FragmentAB a = own.at(staged, f);
     POOLGRAD_UNROLL
     for (int w = 0; w < weight_fragments; ++w) {
-      if (16 * w >= visited_count) continue;
-      const FragmentAB b = ldmatrix_x4<false>(staged, visited.at(16 * w + b_place.row, chunk + b_place.column));
+      const FragmentAB b = ldmatrix_x4<false>(staged, visited.at(16 * w + place.row, 2 * f ^ place.column));
       mma_m16n8k16<S>(scores[2 * w], a, b.word[0], b.word[1]);
       mma_m16n8k16<S>(scores[2 * w + 1], a, b.word[2], b.word[3]);
     }
+  };
+  if constexpr (OwnRows<Depth>::kept) {
+    POOLGRAD_UNROLL
+    for (int f = 0; f < OwnRows<Depth>::count; ++f) add(f);
+  } else {
+    POOLGRAD_UNROLL_TWO  // all at once would take registers
+    for (int f = 0; f < OwnRows<Depth>::count; ++f) add(f);
   }
 }
 
@@ -106,19 +159,16 @@ __device__ void round_weights(Weights& weights, const Scores& scores) {
   }
 }
 
-/// results += weights * the first `depth` columns of the first `visited_count` visited rows.
+/// results += weights * visited rows.
 template <class S, int Depth>
 __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Weights& weights, const Shared<Chunk>& staged,
-                                    StagedTile<Depth> visited, std::int64_t depth, int visited_count,
-                                    const LaneOfTile& at) {
+                                    StagedTile<Depth> visited, const LaneOfTile& at) {
   const Place place = rows_before_columns(at.lane);
   POOLGRAD_UNROLL
   for (int w = 0; w < weight_fragments; ++w) {
-    if (16 * w >= visited_count) continue;
     POOLGRAD_UNROLL
     for (int c = 0; c < Depth / 16; ++c) {
-      if (16 * c >= static_cast<int>(depth)) continue;
-      const FragmentAB b = ldmatrix_x4<true>(staged, visited.at(16 * w + place.row, 2 * c + place.column));
+      const FragmentAB b = ldmatrix_x4<true>(staged, visited.at(16 * w + place.row, 2 * c ^ place.column));
       mma_m16n8k16<S>(results[2 * c], weights[w], b.word[0], b.word[1]);
       mma_m16n8k16<S>(results[2 * c + 1], weights[w], b.word[2], b.word[3]);
     }
@@ -154,53 +204,81 @@ __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const Shared<floa
   }
 }
 
-/// Whether the results of any thread of the block hold a NaN or an infinity.
+/// Whether the results of any thread of the block hold a NaN or an infinity, in the tile's first `count` rows.
 template <std::size_t Fragments>
-__device__ bool any_is_not_finite(const FragmentC (&results)[Fragments]) {
-  bool found = false;
+__device__ bool any_is_not_finite(const FragmentC (&results)[Fragments], std::int64_t count, const LaneOfTile& at) {
+  bool found[2] = {};
   POOLGRAD_UNROLL
   for (const FragmentC& part : results) {
     POOLGRAD_UNROLL
-    for (const float value : part.value) found |= value - value != 0;
+    for (int i = 0; i < elements_of_c; ++i) found[i / 2] |= part.value[i] - part.value[i] != 0;
   }
-  return block_reduce<reductions::Maximum, mma_threads>(found ? 1.0f : 0.0f) != 0;
+  const bool counts = (found[0] && at.row(0) < count) || (found[1] && at.row(1) < count);
+  return block_reduce<reductions::Maximum, mma_threads>(counts ? 1.0f : 0.0f) != 0;
 }
 
-/// Rows of one run that a tile visits together.
+/// Rows of one run that a tile visits together, and what all of them share.
 struct VisitedRows {
-  std::int64_t run, first;  // of the program; step of the run
-  int count;
+  std::int64_t first = 0;            // step of the run
+  std::int64_t row = 0, stride = 0;  // of the first in the tensors, and from one to the next
+  std::int32_t run = 0, count = 0;   // of the program, which has less than 2^31
+  bool whole = false;  // they are mma_rows, and every row of the tile sees all of them
+  std::uint8_t flags = 0, period = 0;
+
+  __device__ TileRows of(const Operand& x, std::int64_t batch, std::int64_t head) const {
+    return {offset_of(x, batch, head, row), stride * x.row, count};
+  }
 };
 /// All that a tile visits, in the order of the program.
 class Visits {
  public:
   __device__ Visits(const AttentionProgram& program, const Progression& tile, std::int64_t number)
-      : program_(program),
-        tile_(tile),
-        end_(program.tile_begin[number + 1]),
-        now_{program.tile_begin[number] - 1, 0, 0} {}
+      : program_(program), tile_(tile), end_(static_cast<std::int32_t>(program.tile_begin[number + 1])) {
+    now_.run = static_cast<std::int32_t>(program.tile_begin[number]) - 1;
+  }
 
-  /// Count is 0 before the first and behind the last.
-  __device__ const VisitedRows& now() const { return now_; }
-  __device__ const VisitedRows& next() {
+  /// Count is 0 behind the last.
+  __device__ VisitedRows next() {
     now_.first += now_.count;
+    now_.row += now_.count * now_.stride;
     while (now_.first >= steps_end_) {
       if (++now_.run >= end_) {
         now_.count = 0;
         return now_;
       }
-      const Interval steps = steps_of_tile(program_, program_.run[now_.run], tile_);
-      now_.first = steps.begin;
-      steps_end_ = steps.end;
+      begin(program_.run[now_.run]);
     }
-    now_.count = static_cast<int>(steps_end_ - now_.first < mma_rows ? steps_end_ - now_.first : mma_rows);
+    now_.count = static_cast<std::int32_t>(steps_end_ - now_.first < mma_rows ? steps_end_ - now_.first : mma_rows);
+    now_.whole = now_.count == mma_rows && all_see_.begin <= now_.first && now_.first + mma_rows <= all_see_.end;
     return now_;
   }
 
  private:
+  /// No end of what a row sees decreases from row to row: the first and the last row say what any and what all see.
+  __device__ void begin(const AttentionRun& run) {
+    Interval first{0, run.keys.count}, last = first;
+    if (!run.has(AttentionRun::whole)) {
+      first = last = {0, 0};
+      if (!run.rows.empty()) {
+        first = program_.steps_seen(run, run.keys, tile_.position + run.rows.begin * tile_.step);
+        last = program_.steps_seen(run, run.keys, tile_.position + (run.rows.end - 1) * tile_.step);
+      }
+    }
+    steps_end_ = last.end;
+    all_see_ = {last.begin, first.end};
+    if (!run.has(AttentionRun::whole) && (run.rows.begin > 0 || run.rows.end < tile_.count)) all_see_ = {0, 0};
+    now_.first = first.begin;
+    now_.stride = run.keys.stride;
+    now_.row = run.keys.row + now_.first * now_.stride;
+    now_.flags = run.flags;
+    now_.period = run.period;
+  }
+
   const AttentionProgram& program_;
   const Progression& tile_;
-  std::int64_t end_, steps_end_ = 0;
+  std::int32_t end_;
+  std::int64_t steps_end_ = 0;
+  Interval all_see_{0, 0};
   VisitedRows now_;
 };
 
@@ -209,7 +287,6 @@ struct Columns {
   int begin, end;
 
   __device__ bool contain(int column) const { return begin <= column && column < end; }
-  __device__ bool are_all() const { return begin <= 0 && end >= mma_rows; }
 };
 __device__ inline Columns columns_seen(const AttentionProgram& program, const VisitedRows& visited,
                                        const Progression& tile, int i) {
@@ -221,10 +298,37 @@ __device__ inline Columns columns_seen(const AttentionProgram& program, const Vi
   return {column(steps.begin), column(steps.end)};
 }
 
-/// Whether only the scale changes products: no option asks about pairs.
-__device__ inline bool only_scales(const ScoreRules<float>& rules, const AttentionRun& run) {
-  return rules.softcap == 0 && !rules.bias && !rules.alibi && !rules.drops && run.period == 0 &&
-         !run.has(AttentionRun::masked);
+/// Whether products are only scaled, but for a term of each column: no option asks about pairs.
+__device__ inline bool only_scales(const ScoreRules<float>& rules, const VisitedRows& visited) {
+  return rules.softcap == 0 && !rules.bias && !rules.alibi && !rules.drops && !(visited.flags & AttentionRun::masked);
+}
+/// What is added to the scores of a column: the logarithm of how often its pairs count.
+__device__ inline float term_of_column(const AttentionProgram& program, const VisitedRows& visited, int column) {
+  const AttentionRun& run = program.run[visited.run];
+  return Visit{program, run, 0, 0}.log_multiplicity<float>(visited.first + column);
+}
+
+/// Adds terms of columns, from `first` on.
+__device__ inline void add_terms(Scores& scores, const Shared<float>& terms, int first, const LaneOfTile& at) {
+  POOLGRAD_UNROLL
+  for (int f = 0; f < score_fragments; ++f) {
+    POOLGRAD_UNROLL
+    for (int i = 0; i < elements_of_c; ++i) scores[f].value[i] += terms[first + at.column(f, i)];
+  }
+}
+/// Sets scores of pairs that do not count to `value`: those outside of what their rows see.
+__device__ inline void cut(Scores& scores, const AttentionProgram& program, const VisitedRows& visited,
+                           const Progression& tile, float value, const LaneOfTile& at) {
+  POOLGRAD_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const Columns seen = columns_seen(program, visited, tile, at.row(half));
+    POOLGRAD_UNROLL
+    for (int f = 0; f < score_fragments; ++f) {
+      POOLGRAD_UNROLL
+      for (int i = 2 * half; i < 2 * half + 2; ++i)
+        if (!seen.contain(at.column(f, i))) scores[f].value[i] = value;
+    }
+  }
 }
 
 /// Element e of a thread to [e * mma_threads + threadIdx.x], where it can be had by its number.
@@ -249,6 +353,15 @@ __device__ void for_each_score(Scores& scores, const Shared<float>& aside, const
   POOLGRAD_UNROLL
   for (int e = 0; e < scores_of_lane; ++e)
     scores[e / elements_of_c].value[e % elements_of_c] = aside[e * mma_threads + own];
+}
+
+/// A NaN is not the larger one: what it is a maximum of shows it in a sum.
+__device__ inline float larger(float a, float b) {
+#if defined(__CUDACC__)
+  return fmaxf(a, b);
+#else
+  return std::fmax(a, b);
+#endif
 }
 
 template <std::size_t Fragments>

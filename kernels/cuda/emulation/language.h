@@ -15,6 +15,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define POOLGRAD_UNROLL
+#define POOLGRAD_UNROLL_TWO
 #define POOLGRAD_ROLLED
 #define threadIdx (::poolgrad::emulation::here.thread)
 #define blockIdx (::poolgrad::emulation::here.block)

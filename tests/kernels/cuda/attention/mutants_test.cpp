@@ -40,20 +40,18 @@ __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, 
   const LaneOfTile pointing{swaps ? at.lane ^ 24 : at.lane, at.first_row};
   FragmentsC<tile_depth> results = {};
   Visits visits(program, tile, blockIdx.x);
-  while (visits.next().count > 0) {
-    const VisitedRows now = visits.now();
-    const auto part = [&](const Operand& x) {
-      return rows_of(x, 0, 0, program.run[now.run].keys, now.first, now.count);
-    };
+  for (VisitedRows now = visits.next(); now.count > 0; now = visits.next()) {
     if (fault != TileFault::overtaken_read) __syncthreads();  // what was staged before has been read
     stage_rows_async<tile_depth>(staged, own, q, rows_of(q, 0, 0, tile, 0, static_cast<int>(tile.count)));
-    stage_rows_async<tile_depth>(staged, keys, k, part(k));
-    stage_rows_async<tile_depth>(staged, values, v, part(v));
+    stage_rows_async<tile_depth>(staged, keys, k, now.of(k, 0, 0));
+    stage_rows_async<tile_depth>(staged, values, v, now.of(v, 0, 0));
     cp_async_commit();
     if (fault != TileFault::missing_wait) cp_async_wait<0>();
     if (fault != TileFault::missing_barrier) __syncthreads();
     Scores scores;
-    multiply_staged<BFloat16, tile_depth>(scores, staged, own, keys, tile_depth, now.count, pointing);
+    OwnRows<tile_depth> rows(own, pointing);
+    rows.take(staged);
+    multiply_staged<BFloat16, tile_depth>(scores, staged, rows, keys, at);
     for (int e = 0; e < scores_of_lane; ++e) {
       const int f = e / elements_of_c, i = e % elements_of_c, column = at.column(f, i);
       const Columns seen = columns_seen(program, now, tile, at.row(i / 2));
@@ -63,7 +61,7 @@ __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, 
     }
     Weights weights;
     round_weights<BFloat16>(weights, scores);
-    add_weighted_staged<BFloat16, tile_depth>(results, weights, staged, values, tile_depth, now.count, at);
+    add_weighted_staged<BFloat16, tile_depth>(results, weights, staged, values, at);
   }
   for (int e = 0; e < tile_depth / 8 * elements_of_c; ++e) {
     const int f = e / elements_of_c, i = e % elements_of_c, row = at.row(i / 2);
