@@ -56,8 +56,7 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
                         const AttentionGradients& gradients);
 
 /// Whether a GPU may use its tensor cores (mma.sync) for attention in f16 and bf16, for which weights, and gradients of
-/// scores, are rounded to that type; values of keys that a query does not see must be finite then. Off unless
-/// POOLGRAD_MMA=1; nothing to other dtypes and devices.
+/// scores, are rounded to that type, as products are. On unless POOLGRAD_MMA=0; nothing to other dtypes and devices.
 void allow_mma(bool allowed);
 bool mma_allowed();
 /// What attention is computed by on a device: the instruction set of the CPU, "cuda cores", or "cuda cores, f16 and

@@ -377,7 +377,7 @@ std::atomic<bool>& tf32() {
   return allowed;
 }
 std::atomic<bool>& mma() {
-  static std::atomic<bool> allowed{switched_on("POOLGRAD_MMA")};
+  static std::atomic<bool> allowed{switched_on("POOLGRAD_MMA", true)};
   return allowed;
 }
 

@@ -192,7 +192,7 @@ nn::LanguageModelConfig TrainOptions::model() const {
 }
 
 DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::string_view gemm_backend) {
-  if (!on_cpu) return {DType::f32, "bf16 is chosen on CPUs alone"};
+  if (!on_cpu) return {DType::bf16, "tensor cores multiply it"};
   if (instruction_set != "amx" && instruction_set != "avx512_bf16")
     return {DType::f32, fmt::format("{} has no fast products of bf16", instruction_set)};
   if (gemm_backend.find("oneDNN") == std::string_view::npos) return {DType::f32, "no oneDNN here to multiply bf16"};

@@ -191,11 +191,12 @@ TEST(TrainOptions, ChooseHalfPrecisionWhereTheCpuMultipliesItAndSayWhy) {
     EXPECT_EQ(choice.dtype, DType::f32);
     EXPECT_EQ(choice.reason, std::string(set) + " has no fast products of bf16");
   }
-  EXPECT_EQ(choose_dtype(false, "amx", "poolgrad, bf16: oneDNN 2.6.3").dtype, DType::f32);
+  EXPECT_EQ(choose_dtype(false, "avx2", "poolgrad").dtype, DType::bf16);
+  EXPECT_EQ(choose_dtype(false, "avx2", "poolgrad").reason, "tensor cores multiply it");
   const DType here = choose_dtype(true, kernels::instruction_set(), kernels::gemm_backend()).dtype;
   EXPECT_EQ(parse({}).model().dtype, here);
   EXPECT_EQ(parse({"--device", "sim:8GiB,like=cpu"}).model().dtype, here) << "a plan is of the same run";
-  EXPECT_EQ(parse({"--device", "sim:8GiB"}).model().dtype, DType::f32) << "like a GPU";
+  EXPECT_EQ(parse({"--device", "sim:8GiB"}).model().dtype, DType::bf16) << "like a GPU";
   EXPECT_EQ(parse({"--autocast", "bf16"}).model().dtype, DType::f32);
   EXPECT_NO_THROW(parse({"--autocast", "bf16"}).check());
   EXPECT_EQ(parse({"--dtype", "f64"}).activations().reason, "");

@@ -15,6 +15,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/random.h"
 #include "tests/gpu/own_stream.h"
+#include "tests/mma_allowed.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -165,12 +166,14 @@ void expect_same_attention(std::int64_t queries, std::int64_t keys) {
 }
 
 TEST(Stress, TensorCoresAndTheirAsynchronousCopiesHaveTheSameBits) {
-  allow_mma(true);
+  const MmaAllowed allowed;
   expect_same_attention(queries_of_tiles, queries_of_tiles + 200);
-  allow_mma(false);
 }
 
-TEST(Stress, TilesHaveTheSameBits) { expect_same_attention(queries_of_tiles, queries_of_tiles + 200); }
+TEST(Stress, TilesHaveTheSameBits) {
+  const MmaAllowed allowed(false);
+  expect_same_attention(queries_of_tiles, queries_of_tiles + 200);
+}
 
 TEST(Stress, PartsOfTheKeysHaveTheSameBits) { expect_same_attention(1, 10 * queries_of_tiles); }
 
