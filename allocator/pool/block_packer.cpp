@@ -50,7 +50,8 @@ void BlockPacker::note_newcomer(const Newcomer& newcomer) noexcept {
 }
 
 // Blocks that come in the place of packed ones are packed again, one by one, if they stay: a pass would take time for
-// all blocks of the region around each. Some at a time, for the sake of other threads.
+// all blocks of the region around each. Some at a time, for the sake of other threads. What a hit has handed out is
+// young once more, for nobody knows since when it is live: steps whose blocks come from magazines are left alone.
 void BlockPacker::pack_again() noexcept {
   const std::size_t few = young();
   const bool too_much = arenas_.noted_bytes() > most_noted();
@@ -59,10 +60,15 @@ void BlockPacker::pack_again() noexcept {
   if (front_.repeats()) return;
   const Standstill standstill(front_);
   bool any = false;
-  for (; newcomers_ > few; --newcomers_, ++oldest_) {
-    const Newcomer& newcomer = ring_[oldest_ & (ring_.size() - 1)];
-    any |=
-        arenas_.pack_again(newcomer.address, newcomer.number, [this](const Block* block) { return may_pack(block); });
+  for (std::size_t old = newcomers_ - few; old > 0; --old) {
+    const Newcomer newcomer = ring_[oldest_++ & (ring_.size() - 1)];
+    --newcomers_;
+    if (newcomer.number != whichever) {
+      any |=
+          arenas_.pack_again(newcomer.address, newcomer.number, [this](const Block* block) { return may_pack(block); });
+    } else if (const Block* block = arenas_.live(reinterpret_cast<const void*>(newcomer.address))) {
+      note(block);
+    }
   }
   if (any) front_.resettle();
 }

@@ -21,6 +21,12 @@ class BlockPacker {
   void note(const Block* block) noexcept {
     if (Tiling::is_among_packed(block)) note_newcomer({block->address, block->number});
   }
+  /// A magazine keeps the block, which a hit may hand out: nobody hears of that.
+  void note_kept(const Block* block) noexcept {
+    if (!Tiling::is_among_packed(block)) return;
+    note_newcomer({block->address, whichever});
+    keep_small();
+  }
   /// Packs live blocks if what is noted about them is too much, and packing will not be in vain.
   void keep_small() noexcept {
     if (newcomers_ > pack_again_above_) pack_again();
@@ -36,6 +42,7 @@ class BlockPacker {
     std::uintptr_t address;
     std::uint64_t number;
   };
+  static constexpr std::uint64_t whichever = UINT64_MAX;  // number, where a hit may have handed the block out since
 
   std::size_t most_noted() const noexcept;
   /// How many blocks are young: those that came last.

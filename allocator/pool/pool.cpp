@@ -229,6 +229,7 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (own && front_.keep(cache, block)) {
     forbid_access(settings().device, pointer, block->size);
     ground_.accounts.no_longer_active(block->size);
+    packer_.note_kept(block);
     return;
   }
   Arena::clear_live(block);

@@ -57,12 +57,14 @@ namespace {
 
 // One thread, one stream, whatever the sizes: indices of free blocks, caches, first pages of tables.
 constexpr std::size_t floor_bytes = 128 * KiB;
+constexpr std::size_t each_further_stream = 20 * KiB;
 // A pool of less is small: this takes a good part of 2 % of it.
 constexpr std::size_t small_bytes = 48 * MiB;
 
 struct Held {
   void* pointer;
   std::size_t bytes;
+  std::uint64_t stream = 0;
 };
 
 struct Sizes {
@@ -82,45 +84,80 @@ std::vector<Held> fill(CachingAllocator& pool, const Sizes& sizes, std::uint64_t
   return held;
 }
 
-class BookkeepingTest : public ::testing::TestWithParam<Sizes> {
+// What is asked for, and how.
+struct Load {
+  Sizes sizes;
+  std::uint64_t streams = 1;  // which take turns
+  std::size_t alignment = 64;
+  Category category = Category::parameter;
+  AllocatorMode mode = AllocatorMode::standard;
+};
+
+std::string name_of(const Load& load) {
+  std::string name = std::to_string(load.sizes.blocks) + "of" + std::to_string(load.sizes.least) + "to" +
+                     std::to_string(load.sizes.most);
+  if (load.streams != 1) name += "on" + std::to_string(load.streams) + "streams";
+  if (load.alignment != 64) name += "at" + std::to_string(load.alignment);
+  if (load.category != Category::parameter) name += "as" + std::string(to_string(load.category));
+  if (load.mode != AllocatorMode::standard) name += "lightweight";
+  return name;
+}
+
+class BookkeepingTest : public ::testing::TestWithParam<Load> {
  protected:
+  Held allocate_one(CachingAllocator& pool, std::uint64_t stream) {
+    const auto& [sizes, streams, alignment, category, mode] = GetParam();
+    const std::size_t bytes = sizes.least + random_() % (sizes.most - sizes.least + 1);
+    return {allocate(pool, bytes, category, stream, alignment), bytes, stream};
+  }
+
   // 2 %; of sizes from 1 to 64 bytes 2.5, for their roundings alone are 6 bits each, and of those up to 256 where
   // blocks were replaced: numbers without order and holes come on top.
   static void expect_little(const CachingAllocator& pool, bool replaced) {
     const Statistics statistics = pool.statistics();
     const std::uint64_t reserved = statistics.reserved_bytes.current;
-    const bool rounded = GetParam().least < 64 && (replaced || GetParam().most <= 64);
+    const Sizes& sizes = GetParam().sizes;
+    const bool rounded = sizes.least < 64 && (replaced || sizes.most <= 64);
     const std::uint64_t share = rounded ? reserved / 40 : reserved / 50;
-    ASSERT_LE(statistics.bookkeeping_bytes, share + (reserved < small_bytes ? floor_bytes : 0));
+    const std::size_t least = floor_bytes + (GetParam().streams - 1) * each_further_stream;
+    ASSERT_LE(statistics.bookkeeping_bytes, share + (reserved < small_bytes ? least : 0));
   }
+
+  std::mt19937_64 random_{test_seed()};
 };
 INSTANTIATE_TEST_SUITE_P(Sizes, BookkeepingTest,
-                         ::testing::Values(Sizes{64, 64, 1000000}, Sizes{1, 64, 1000000}, Sizes{65, 128, 200000},
-                                           Sizes{1, 256, 500000}, Sizes{256, 256, 50000}, Sizes{256, 256, 500000},
-                                           Sizes{512, 512, 200000}, Sizes{512, 2 * KiB, 200000},
-                                           Sizes{2 * KiB, 16 * KiB, 50000}, Sizes{16 * KiB, 128 * KiB, 20000},
-                                           Sizes{1 * MiB, 2 * MiB, 1000}),
-                         [](const auto& test) {
-                           return std::to_string(test.param.blocks) + "of" + std::to_string(test.param.least) + "to" +
-                                  std::to_string(test.param.most);
-                         });
+                         ::testing::Values(Load{{64, 64, 1000000}}, Load{{1, 64, 1000000}}, Load{{65, 128, 200000}},
+                                           Load{{1, 256, 500000}}, Load{{256, 256, 50000}}, Load{{256, 256, 500000}},
+                                           Load{{512, 512, 200000}}, Load{{512, 2 * KiB, 200000}},
+                                           Load{{2 * KiB, 16 * KiB, 50000}}, Load{{16 * KiB, 128 * KiB, 20000}},
+                                           Load{{1 * MiB, 2 * MiB, 1000}}),
+                         [](const auto& test) { return name_of(test.param); });
+INSTANTIATE_TEST_SUITE_P(
+    Transients, BookkeepingTest,
+    ::testing::Values(Load{{64, 64, 500000}, 1, 64, Category::unknown},
+                      Load{{512, 512, 100000}, 1, 64, Category::unknown},
+                      Load{{512, 512, 100000}, 1, 64, Category::activation},
+
+                      Load{{512, 512, 100000}, 1, 64, Category::parameter, AllocatorMode::lightweight}),
+    [](const auto& test) { return name_of(test.param); });
 
 TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
-  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{64} << 30));
+  const auto& [sizes, streams, alignment, category, mode] = GetParam();
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{64} << 30), {.mode = mode});
+  const auto free_one = [&](const Held& block) {
+    pool.deallocate(block.pointer, block.bytes, alignment, stream_of(pool, block.stream));
+  };
   std::vector<Held> held;
-  for (std::uint64_t part = 0; part < 20; ++part) {
-    Sizes some = GetParam();
-    some.blocks /= 20;
-    for (const Held& block : fill(pool, some, test_seed() + part)) held.push_back(block);
+  while (held.size() < sizes.blocks) {
+    held.push_back(allocate_one(pool, held.size() % streams));
+    if (held.size() % (sizes.blocks / 20) != 0) continue;
     ASSERT_NO_FATAL_FAILURE(expect_little(pool, false)) << held.size();
   }
   // Where a fifth is replaced, block by block.
-  std::mt19937_64 random(test_seed());
   for (std::size_t i = 1; i <= held.size() / 5; ++i) {
-    Held& block = held[random() % held.size()];
-    deallocate(pool, block.pointer, block.bytes);
-    block.bytes = GetParam().least + random() % (GetParam().most - GetParam().least + 1);
-    block.pointer = allocate(pool, block.bytes, Category::parameter);
+    Held& block = held[random_() % held.size()];
+    free_one(block);
+    block = allocate_one(pool, block.stream);
     if (i % (held.size() / 100) != 0) continue;
     ASSERT_NO_FATAL_FAILURE(expect_little(pool, true)) << i << " replaced";
   }
@@ -128,9 +165,9 @@ TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
   pool.trim();
   ASSERT_NO_FATAL_FAILURE(expect_little(pool, true)) << "trimmed";
   ASSERT_NO_FATAL_FAILURE(expect_invariants(pool));
-  for (const Held& block : held) deallocate(pool, block.pointer, block.bytes);
+  for (const Held& block : held) free_one(block);
   pool.trim();
-  EXPECT_LE(pool.statistics().bookkeeping_bytes, floor_bytes);
+  EXPECT_LE(pool.statistics().bookkeeping_bytes, floor_bytes + (streams - 1) * each_further_stream);
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
 }
 
@@ -253,7 +290,7 @@ TEST(Bookkeeping, IsInTheNamedStatistics) {
 // Two pools, one of which packs, do the same at random: all that can be asked about them is the same at every moment.
 class PackingTwins {
  public:
-  PackingTwins(std::uint64_t seed, AllocatorConfig config) : random_(seed) {
+  PackingTwins(std::uint64_t seed, AllocatorConfig config) : turns_(seed % 5 < 2 ? 1 : 10), random_(seed) {
     config.deterministic = true;  // both wait for the same
     for (const bool packing : {true, false}) {
       config.packing = packing;
@@ -301,7 +338,7 @@ class PackingTwins {
   void allocate_one() {
     // Small blocks, many of them alike, and now and then a large one.
     const std::size_t bytes = one_in(200) ? random_() % (512 * KiB) : one_in(8) ? random_() % (8 * KiB) : 512;
-    Pair pair{{}, bytes, one_in(10) ? random_() % 3 : 0};
+    Pair pair{{}, bytes, one_in(turns_) ? random_() % 3 : 0};
     const auto category = static_cast<Category>(one_in(3) ? random_() % category_count : 10);
     const std::size_t alignment = one_in(20) ? 4096 : 64;
     std::string refusals[2];
@@ -414,6 +451,7 @@ class PackingTwins {
     EXPECT_EQ(compared != 0, pools_[0]->config().trace != 0);
   }
 
+  const std::uint64_t turns_;  // one request in so many may be of any stream
   std::mt19937_64 random_;
   std::vector<std::unique_ptr<CachingAllocator>> pools_;
   std::vector<Pair> held_;
