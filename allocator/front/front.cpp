@@ -184,9 +184,10 @@ void Front::catch_up(const ThreadCache& cache) noexcept {
     if (act.is_free()) continue;
     count_hits(act, rounds);
     count_rounds(accounts.allocation, 1);
-    count_rounds(accounts.allocated_bytes, settings.rounded(act.bytes()));
+    const std::size_t size = settings.rounded(act.bytes(), act.alignment());
+    count_rounds(accounts.allocated_bytes, size);
     count_rounds(accounts.requested_bytes, act.bytes());
-    count_rounds(accounts.active_bytes, settings.rounded(act.bytes()));
+    count_rounds(accounts.active_bytes, size);
     if (settings.tags) count_rounds(accounts.category_bytes[static_cast<std::size_t>(act.category())], act.bytes());
   }
   accounts.tick += rounds * length;
@@ -209,7 +210,8 @@ void Front::catch_up(const ThreadCache& cache) noexcept {
     } else {
       ++accounts.tick;
       count_hits(act, 1);
-      Block* block = arenas_.of(act.tag()).take(settings.rounded(act.bytes()), act.alignment(), routine_.stream().id);
+      const std::size_t size = settings.rounded(act.bytes(), act.alignment());
+      Block* block = arenas_.of(act.tag()).take(size, act.alignment(), routine_.stream().id);
       if (block == nullptr || block->address != act.address) {
         settings.die("lost track of", pointer, "a routine does not repeat itself");
       }

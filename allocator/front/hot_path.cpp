@@ -83,7 +83,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
     allow_access(settings.device, pointer, bytes);
     if (cache.ring != nullptr) [[unlikely]]
       record_hit(*cache.ring, TraceKind::allocate,
-                 {number, act->address, settings.rounded(bytes), bytes, tag, cache.routine->ticket,
+                 {number, act->address, settings.rounded(bytes, alignment), bytes, tag, cache.routine->ticket,
                   cache.routine->trace_stream},
                  CallSite::of(location));
     return pointer;
@@ -93,7 +93,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
     return nullptr;
   }
   Magazine* magazine = cache.find(stream.id);
-  Block* block = magazine == nullptr ? nullptr : magazine->pop(settings.rounded(bytes), alignment);
+  Block* block = magazine == nullptr ? nullptr : magazine->pop(settings.rounded(bytes, alignment), alignment);
   if (block == nullptr) return nullptr;
   block->state = BlockState::live;
   block->requested = bytes;
@@ -120,12 +120,12 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
     const Category category = act->category();
     const std::uint64_t number = cache.sequence.last(category) - act->age;
     if (settings.tags) cache.sequence.release(number, category);
-    forbid_access(settings.device, pointer, settings.rounded(bytes));
+    forbid_access(settings.device, pointer, settings.rounded(bytes, act->alignment()));
     if (cache.ring != nullptr) [[unlikely]]
       record_hit(*cache.ring, TraceKind::free_requested,
                  {number,
                   act->address,
-                  settings.rounded(bytes),
+                  settings.rounded(bytes, act->alignment()),
                   bytes,
                   {category, act->scope},
                   cache.routine->ticket,

@@ -24,7 +24,7 @@ namespace poolgrad {
 /// The history of one thread's acts, and the routine in it. Guarded as the fields of ThreadCache.
 class Routine {
  public:
-  /// An allocation, or the free of a block.
+  /// An allocation, or the free of a block, of which the alignment says how it was rounded.
   struct Act {
     std::uintptr_t address = 0;
     std::uint64_t what = 0;  // bytes (48 bits), category (8), log2 of the alignment (7), whether it is a free (1)
@@ -37,8 +37,11 @@ class Routine {
       const auto log = static_cast<std::uint64_t>(std::countr_zero(alignment));
       return {address, bytes | static_cast<std::uint64_t>(tag.category) << 48 | log << 56, tag.scope, 0};
     }
-    static Act free(std::uintptr_t address, std::size_t bytes, Tag tag, std::uint32_t age) {
-      return {address, bytes | static_cast<std::uint64_t>(tag.category) << 48 | free_bit, tag.scope, age};
+    static Act free(std::uintptr_t address, std::size_t bytes, std::size_t alignment, Tag tag, std::uint32_t age) {
+      Act act = allocation(address, bytes, alignment, tag);
+      act.what |= free_bit;
+      act.age = age;
+      return act;
     }
     bool is_free() const { return (what & free_bit) != 0; }
     std::size_t bytes() const { return what & most_bytes; }

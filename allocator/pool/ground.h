@@ -2,6 +2,7 @@
 // about: a need, and what was yielded for it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,7 +27,18 @@ namespace poolgrad {
 struct PoolSettings {
   PoolSettings(DeviceMemory& memory, const AllocatorConfig& config);
 
-  std::size_t rounded(std::size_t bytes) const { return round_up(bytes != 0 ? bytes : 1, granule); }
+  /// What a block of so many bytes takes. Up to the alignment, if that is small: what would be left over is little, and
+  /// more to keep account of than it is worth.
+  std::size_t rounded(std::size_t bytes, std::size_t alignment = 1) const {
+    return round_up(bytes != 0 ? bytes : 1, std::max(granule, alignment <= most_rounding ? alignment : 1));
+  }
+  static constexpr std::size_t most_rounding = 512;
+  /// The smallest alignment for which so many bytes take a block of `size`.
+  std::size_t alignment_of(std::size_t bytes, std::size_t size) const {
+    std::size_t alignment = 1;
+    while (alignment < most_rounding && rounded(bytes, alignment) != size) alignment *= 2;
+    return alignment;
+  }
   /// The calling thread's cache of the pool, if it has one.
   ThreadCache* own_cache() const noexcept { return ThreadCaches::known(id, place); }
   [[noreturn]] void die(const char* what, const void* pointer, const std::string& detail) const noexcept {
@@ -64,7 +76,7 @@ struct Ground {
 struct Need {
   Need() {}  // member by member: an aggregate would be zeroed by `rep stos`, a fiftieth of what a miss costs
   std::size_t requested = 0;  // bytes asked for
-  std::size_t size = 0;       // rounded to the granule
+  std::size_t size = 0;       // rounded
   std::size_t alignment = 0;
   Stream stream;
   Tag tag;

@@ -70,7 +70,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
   check_stream("allocate", need.stream);
   // What no device can have would overflow when rounded up; this much cannot be had either.
   constexpr std::size_t most = std::size_t{1} << 60;
-  need.size = settings().rounded(std::min(request.bytes, most));
+  need.size = settings().rounded(std::min(request.bytes, most), need.alignment);
   need.alignment = std::min(need.alignment, most);
 
   ThreadCache* cache = own_cache();
@@ -223,7 +223,8 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   const bool observed = front_.observes(cache) && own;
   if (!observed) front_.disturb();
   const std::uint64_t age = front_.sequence_of(cache).last(block->tag.category) - block->number;
-  const auto act = Routine::Act::free(block->address, bytes, block->tag, static_cast<std::uint32_t>(age));
+  const auto act = Routine::Act::free(block->address, bytes, settings().alignment_of(bytes, block->size), block->tag,
+                                      static_cast<std::uint32_t>(age));
   const std::uint64_t before = arenas_.changes();
   withdraw(block, stream, cache, own);
   if (own && front_.keep(cache, block)) {

@@ -70,7 +70,9 @@ inline void expect_invariants(CachingAllocator& pool) {
       live += block.size;
       by_category[static_cast<std::size_t>(block.tag.category)] += block.requested;
       ASSERT_GE(block.size, block.requested);
-      ASSERT_LE(block.size - block.requested, granule);
+      // Rounded up to the granule, or to an alignment of up to 512 bytes, which the address has.
+      const std::size_t alignment = block.address & -block.address;
+      ASSERT_LE(block.size - block.requested, std::max<std::size_t>(granule, std::min<std::size_t>(alignment, 512)));
     }
     if (block.state == BlockState::free || block.state == BlockState::magazine) cached += block.size;
     if (block.state == BlockState::pending) pending += block.size;

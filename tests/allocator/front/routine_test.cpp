@@ -25,7 +25,7 @@ std::size_t acts_until_known(Routine& routine, const std::vector<Act>& acts, std
 }
 
 Act allocation(std::uintptr_t address) { return Act::allocation(address, 100, 64, {Category::activation, 3}); }
-Act release(std::uintptr_t address) { return Act::free(address, 100, {Category::activation, 3}, 0); }
+Act release(std::uintptr_t address) { return Act::free(address, 100, 64, {Category::activation, 3}, 0); }
 
 std::vector<Act> repeated(const std::vector<Act>& acts, std::size_t times) {
   std::vector<Act> all;
@@ -228,11 +228,15 @@ TEST_P(RoutinesTest, LeaveMagazinesToSeveralThreads) {
 TEST_P(RoutinesTest, AreInTracesLikeEverythingElse) {
   CachingAllocator pool(memory());
   pool.start_trace();
-  for (int i = 0; i < 300; ++i) deallocate(pool, allocate(pool, 1000), 1000);
+  for (int i = 0; i < 300; ++i) deallocate(pool, allocate(pool, 1100, Category::activation, 0, 256), 1100);
   ASSERT_GT(pool.statistics().routine_hits, 0u);
   std::uint64_t allocations = 0;
   std::uint64_t frees = 0;
   for (const poolgrad::TraceEvent& event : pool.trace().events) {
+    if (event.allocation != 0) {
+      EXPECT_EQ(event.size, 1100u);
+      EXPECT_EQ(event.slack, 1280u - 1100u) << "rounded up to the alignment";
+    }
     if (event.kind == TraceKind::allocate) {
       EXPECT_EQ(event.allocation, ++allocations);
     } else if (event.kind == TraceKind::free_completed) {
@@ -269,6 +273,7 @@ class Twins {
     std::size_t slot;
     std::size_t bytes;  // 0: free
     Category category;
+    std::size_t alignment;
   };
   using Step = std::vector<Deed>;
   struct Held {
@@ -287,19 +292,21 @@ class Twins {
     for (std::size_t slot = 0; slot < blocks || !live.empty();) {
       if (slot < blocks && (live.empty() || !one_in(2))) {
         const std::size_t bytes = 1 + random_() % (std::size_t{64} << random_() % 17);
-        step.push_back({slot, bytes, static_cast<Category>(random_() % category_count)});
+        const std::size_t alignment = one_in(4) ? std::size_t{16} << random_() % 8 : 64;
+        step.push_back({slot, bytes, static_cast<Category>(random_() % category_count), alignment});
         live.push_back(slot++);
       } else {
         const std::size_t which = random_() % live.size();
-        step.push_back({live[which], 0, {}});
+        step.push_back({live[which], 0, {}, 0});
         live.erase(live.begin() + static_cast<std::ptrdiff_t>(which));
       }
     }
     return step;
   }
 
-  void allocate_both(std::size_t bytes, Category category, std::uint64_t stream, Held& held) {
-    for (int i = 0; i < 2; ++i) held.pointers[i] = allocate(pool(i), bytes, category, stream);
+  void allocate_both(std::size_t bytes, Category category, std::uint64_t stream, Held& held,
+                     std::size_t alignment = 64) {
+    for (int i = 0; i < 2; ++i) held.pointers[i] = allocate(pool(i), bytes, category, stream, alignment);
     held.bytes = bytes;
     held.stream = stream;
     ASSERT_EQ(held.pointers[0], held.pointers[1]);
@@ -310,7 +317,7 @@ class Twins {
 
   void perform(const Deed& deed) {
     if (held_.size() <= deed.slot) held_.resize(deed.slot + 1);
-    if (deed.bytes != 0) return allocate_both(deed.bytes, deed.category, 0, held_[deed.slot]);
+    if (deed.bytes != 0) return allocate_both(deed.bytes, deed.category, 0, held_[deed.slot], deed.alignment);
     free_both(held_[deed.slot], 0);
     held_[deed.slot] = {};
   }

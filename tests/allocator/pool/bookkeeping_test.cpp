@@ -132,6 +132,10 @@ INSTANTIATE_TEST_SUITE_P(Sizes, BookkeepingTest,
                                            Load{{2 * KiB, 16 * KiB, 50000}}, Load{{16 * KiB, 128 * KiB, 20000}},
                                            Load{{1 * MiB, 2 * MiB, 1000}}),
                          [](const auto& test) { return name_of(test.param); });
+INSTANTIATE_TEST_SUITE_P(Alignments, BookkeepingTest,
+                         ::testing::Values(Load{{64, 64, 500000}, 1, 256}, Load{{4000, 4000, 50000}, 1, 256},
+                                           Load{{1, 2 * KiB, 100000}, 1, 512}),
+                         [](const auto& test) { return name_of(test.param); });
 INSTANTIATE_TEST_SUITE_P(
     Transients, BookkeepingTest,
     ::testing::Values(Load{{64, 64, 500000}, 1, 64, Category::unknown},
@@ -340,7 +344,7 @@ class PackingTwins {
     const std::size_t bytes = one_in(200) ? random_() % (512 * KiB) : one_in(8) ? random_() % (8 * KiB) : 512;
     Pair pair{{}, bytes, one_in(turns_) ? random_() % 3 : 0};
     const auto category = static_cast<Category>(one_in(3) ? random_() % category_count : 10);
-    const std::size_t alignment = one_in(20) ? 4096 : 64;
+    const std::size_t alignment = one_in(20) ? 4096 : one_in(20) ? 256 : 64;
     std::string refusals[2];
     for (std::size_t i = 0; i < 2; ++i) {
       const auto result = pools_[i]->try_allocate({.bytes = bytes,
