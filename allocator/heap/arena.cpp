@@ -235,6 +235,7 @@ std::size_t Arena::bookkeeping_bytes() const noexcept {
 void Arena::rename_stream(std::uint64_t from, std::uint64_t to) noexcept {
   for (const auto& window : windows_) {
     for (Block* block = window->first; block != nullptr; block = block->next) {
+      if (block->state == BlockState::live && block->packed != nullptr) block->packed->rename_stream(from, to);
       if (block->stream != from || block->state == BlockState::uncommitted) continue;
       const bool free = block->state == BlockState::free;
       if (free) remove_free(block);
@@ -250,7 +251,9 @@ bool Arena::knows_stream(std::uint64_t stream) const {
   if (free_bytes(stream) != 0) return true;
   for (const auto& window : windows_) {
     for (const Block* block = window->first; block != nullptr; block = block->next) {
-      if (block->stream == stream && block->state != BlockState::uncommitted) return true;
+      bool known = false;
+      for_each_stream_of(block, [&](std::uint64_t one) { known |= one == stream; });
+      if (known && block->state != BlockState::uncommitted) return true;
     }
   }
   return false;

@@ -59,7 +59,7 @@ struct alignas(64) Block {
   std::uint64_t epoch = 0;   // allocation tick at which it was last given back
   std::uint64_t ticket = 0;  // of `stream` when it was last given back, see StreamOrder
   union {
-    PackedBlocks* packed = nullptr;  // has the live blocks, all next to each other, that this one stands for
+    PackedBlocks* packed = nullptr;  // has the live blocks, next to each other, of any streams, that this stands for
     Block* worse;                    // of a free block
   };
   BlockChunk* chunk = nullptr;  // where it lies; see BlockStore

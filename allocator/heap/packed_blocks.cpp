@@ -56,13 +56,29 @@ void move_up(unsigned char* bits, std::size_t from, std::size_t to, unsigned by)
 
 }  // namespace
 
-PackedBlocks::Values PackedBlocks::values_of(const LiveBlock& block, std::uintptr_t region, unsigned granule_bits) {
+PackedBlocks::Values PackedBlocks::values_of(const LiveBlock& block, std::size_t stream, std::uintptr_t region,
+                                             unsigned granule_bits) {
   return {(block.address - region) >> granule_bits,
           block.size - block.requested,
           block.number & count_mask,
           block.number >> count_bits,
           static_cast<std::uint64_t>(block.tag.category),
-          block.tag.scope};
+          block.tag.scope,
+          stream};
+}
+
+PackedBlocks::Values PackedBlocks::values_of(const LiveBlock& block) const noexcept {
+  const auto stream = static_cast<std::size_t>(std::ranges::find(streams(), block.stream) - streams().begin());
+  return values_of(block, stream, region_, granule_bits_);
+}
+
+PackedBlocks::Owner PackedBlocks::make_empty(std::size_t streams, std::size_t bits) {
+  const std::size_t bytes = sizeof(PackedBlocks) + streams * sizeof(std::uint64_t) + bits / 8 + word;
+  Owner made(new (::operator new(bytes)) PackedBlocks);
+  std::memset(static_cast<void*>(made.get() + 1), 0, bytes - sizeof(PackedBlocks));
+  made->bytes_ = static_cast<std::uint32_t>(bytes);
+  made->streams_ = static_cast<std::uint16_t>(streams);
+  return made;
 }
 
 PackedBlocks::Numbers PackedBlocks::most_on_a_line(std::span<const LiveBlock> blocks) {
@@ -112,8 +128,18 @@ PackedBlocks::Numbers PackedBlocks::most_on_a_line(std::span<const LiveBlock> bl
 
 PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::uintptr_t region,
                                        unsigned granule_bits) {
-  const Values first = values_of(blocks.front(), region, granule_bits);
-  const Values last = values_of(blocks.back(), region, granule_bits);
+  std::vector<std::uint64_t> streams;
+  std::vector<Values> values;
+  values.reserve(blocks.size());
+  for (std::size_t stream = 0; const LiveBlock& block : blocks) {
+    if (stream == streams.size() || streams[stream] != block.stream) {
+      stream = static_cast<std::size_t>(std::ranges::find(streams, block.stream) - streams.begin());
+      if (stream == streams.size()) streams.push_back(block.stream);
+    }
+    values.push_back(values_of(block, stream, region, granule_bits));
+  }
+  const Values& first = values.front();
+  const Values& last = values.back();
   // Level lines, and those from the first to the last value.
   std::array<std::array<Line, fields>, 2> lines{};
   for (std::size_t i = 0; i < fields; ++i) {
@@ -125,9 +151,8 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
     std::array<std::int64_t, fields> least{}, most{};  // from the line through the first value
     for (std::size_t i = 0; i < fields; ++i) kind[i].base = first[i];
     for (std::size_t index = 0; index < blocks.size(); ++index) {
-      const Values values = values_of(blocks[index], region, granule_bits);
       for (std::size_t i = 0; i < fields; ++i) {
-        const auto above = static_cast<std::int64_t>(values[i] - kind[i].at(index));
+        const auto above = static_cast<std::int64_t>(values[index][i] - kind[i].at(index));
         least[i] = std::min(least[i], above);
         most[i] = std::max(most[i], above);
       }
@@ -151,30 +176,28 @@ PackedBlocks::Owner PackedBlocks::make(std::span<const LiveBlock> blocks, std::u
   for (const Line& line : lines[0]) stride += line.width;
   std::size_t bits_in_all = blocks.size() * stride;
   if (numbers.rare_width != 0) bits_in_all += numbers.bits - blocks.size() * numbers.line.width;
-  const std::size_t bytes = sizeof(PackedBlocks) + bits_in_all / 8 + word;
-  Owner packed(new (::operator new(bytes)) PackedBlocks);
+  Owner packed = make_empty(streams.size(), bits_in_all);
+  std::ranges::copy(streams, packed->streams().begin());
   packed->region_ = region;
   packed->lines_ = lines[0];
   packed->rare_base_ = numbers.rare_base;
   packed->rare_width_ = static_cast<std::uint8_t>(numbers.rare_width);
   packed->stride_ = static_cast<std::uint32_t>(stride);
-  packed->bytes_ = static_cast<std::uint32_t>(bytes);
   packed->count_ = packed->left_ = static_cast<std::uint16_t>(blocks.size());
   packed->granule_bits_ = static_cast<std::uint8_t>(granule_bits);
   unsigned char* const bits = packed->bits();
-  std::memset(bits, 0, bytes - sizeof(PackedBlocks));
   std::size_t at = 0;
   std::size_t rare_at = packed->rare_bits() + blocks.size();
   for (std::size_t index = 0; index < blocks.size(); ++index) {
-    const Values values = values_of(blocks[index], region, granule_bits);
     for (std::size_t i = 0; i < fields; ++i) {
       const Line& line = packed->lines_[i];
-      const std::uint64_t above = values[i] - line.at(index);
+      const std::uint64_t value = values[index][i];
+      const std::uint64_t above = value - line.at(index);
       if (above >> line.width == 0) {
         write(bits, at, above);
       } else {
         write(bits, packed->rare_bits() + index, 1);
-        write(bits, rare_at, values[i] - numbers.rare_base);
+        write(bits, rare_at, value - numbers.rare_base);
         rare_at += numbers.rare_width;
         ++packed->rare_;
       }
@@ -209,7 +232,8 @@ bool PackedBlocks::put_rare(std::size_t index, std::uint64_t number) noexcept {
   if (rare_width_ == 0 || (number - rare_base_) >> rare_width_ != 0) return false;
   const std::size_t at = rare_at(rare_before(index));
   if (!is_rare(index)) {
-    if (rare_at(rare_ + std::size_t{1}) > 8 * (bytes_ - sizeof(PackedBlocks) - word)) return false;
+    const auto before_bits = static_cast<std::size_t>(bits() - reinterpret_cast<const unsigned char*>(this));
+    if (rare_at(rare_ + std::size_t{1}) > 8 * (bytes_ - before_bits - word)) return false;
     move_up(bits(), at, rare_at(rare_), rare_width_);
     overwrite(bits(), rare_bits() + index, 1, 1);
     ++rare_;
@@ -226,7 +250,8 @@ bool PackedBlocks::is_alike(std::size_t index, const Values& values) const noexc
 }
 
 bool PackedBlocks::put(std::size_t index, const LiveBlock& block) noexcept {
-  const Values values = values_of(block, region_, granule_bits_);
+  const Values values = values_of(block);
+  if (values[stream_field] == streams_) return false;
   const bool rare = is_rare(index) || !is_on_line(number_field, index, values[number_field]);
   if (!is_alike(index, values) || (rare && !put_rare(index, values[number_field]))) return false;
   std::size_t at = index * stride_;
@@ -240,8 +265,8 @@ bool PackedBlocks::put(std::size_t index, const LiveBlock& block) noexcept {
 }
 
 PackedBlocks::Owner PackedBlocks::with_room_for(std::size_t index, const LiveBlock& block) const {
-  const Values values = values_of(block, region_, granule_bits_);
-  if (!is_alike(index, values)) return nullptr;
+  const Values values = values_of(block);
+  if (values[stream_field] == streams_ || !is_alike(index, values)) return nullptr;
   std::uint64_t least = values[number_field], most = least;
   for (std::size_t i = 0; i < rare_; ++i) {
     least = std::min(least, rare(i));
@@ -251,20 +276,18 @@ PackedBlocks::Owner PackedBlocks::with_room_for(std::size_t index, const LiveBlo
   const std::uint32_t width = std::max(least_width, static_cast<std::uint32_t>(std::bit_width(most - least)));
   const std::size_t room = rare_ + rare_ / 16 + std::size_t{4};
   const std::size_t flags = rare_bits() + count_;
-  const std::size_t bytes = sizeof(PackedBlocks) + (flags + room * width) / 8 + word;
-  Owner copy(new (::operator new(bytes)) PackedBlocks);
+  Owner copy = make_empty(streams_, flags + room * width);
+  std::ranges::copy(streams(), copy->streams().begin());
   copy->nodes = nodes;
   copy->region_ = region_;
   copy->lines_ = lines_;
   copy->rare_base_ = least;
   copy->stride_ = stride_;
-  copy->bytes_ = static_cast<std::uint32_t>(bytes);
   copy->count_ = count_;
   copy->left_ = left_;
   copy->rare_ = rare_;
   copy->granule_bits_ = granule_bits_;
   copy->rare_width_ = static_cast<std::uint8_t>(width);
-  std::memset(copy->bits(), 0, bytes - sizeof(PackedBlocks));
   const std::size_t same = rare_width_ != 0 ? flags : rare_bits();
   std::memcpy(copy->bits(), bits(), same / 8);
   write(copy->bits(), same / 8 * 8, read(bits(), same / 8 * 8, same % 8));
@@ -295,6 +318,7 @@ LiveBlock PackedBlocks::at(std::size_t index, const Block* node) const noexcept 
   block.requested = block.size - values[1];
   block.number = values[2] | values[3] << count_bits;
   block.tag = {static_cast<Category>(values[4]), static_cast<std::uint32_t>(values[5])};
+  block.stream = streams()[values[stream_field]];
   return block;
 }
 

@@ -2,9 +2,12 @@
 // entry in the live map take hundreds.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "allocator/heap/block.h"
@@ -18,10 +21,11 @@ struct LiveBlock {
   std::size_t requested = 0;
   std::uint64_t number = 0;
   Tag tag;
+  std::uint64_t stream = 0;
 
   std::uintptr_t end() const { return address + size; }
   static LiveBlock of(const Block& block) {
-    return {block.address, block.size, block.requested, block.number, block.tag};
+    return {block.address, block.size, block.requested, block.number, block.tag, block.stream};
   }
 };
 
@@ -30,7 +34,8 @@ struct LiveBlock {
 /// one needs (Goldstein et al. 1998, "frame of reference"): of what is alike, or grows steadily, nothing is left. Sizes
 /// are not noted, for a block ends where the next one starts or where the Block that stands for them ends. Numbers that
 /// are far off the line of most, as those of blocks that came in the place of others, are noted apart, and a bit says
-/// of which blocks they are (Zukowski et al. 2006, "patched frame of reference").
+/// of which blocks they are (Zukowski et al. 2006, "patched frame of reference"). Streams are counted in the order in
+/// which they come, and named once.
 class PackedBlocks {
  public:
   struct Delete {
@@ -62,6 +67,12 @@ class PackedBlocks {
   /// The same blocks in memory where put() of this one is possible, and of some after it; nullptr if the block is too
   /// unlike the others. The nodes are in it, too, but still know this.
   Owner with_room_for(std::size_t index, const LiveBlock& block) const;
+  /// That of all blocks that went in, if it is one.
+  std::optional<std::uint64_t> only_stream() const noexcept {
+    return streams_ == 1 ? std::optional(streams().front()) : std::nullopt;
+  }
+  /// What is of stream `from` is of stream `to`.
+  void rename_stream(std::uint64_t from, std::uint64_t to) noexcept { std::ranges::replace(streams(), from, to); }
   /// One of them is gone, and its node; false if it was the last one.
   bool forget_one() noexcept { return --left_ != 0; }
 
@@ -78,8 +89,9 @@ class PackedBlocks {
   }
 
  private:
-  static constexpr std::size_t fields = 6;
+  static constexpr std::size_t fields = 7;
   static constexpr std::size_t number_field = 2;
+  static constexpr std::size_t stream_field = 6;
   using Values = std::array<std::uint64_t, fields>;
   /// Of the value at an index, base + index * slope is known, and the rest takes so many bits.
   struct Line {
@@ -101,9 +113,21 @@ class PackedBlocks {
 
   PackedBlocks() = default;
   static bool before(const Block* a, const Block* b) { return a->address < b->address; }
-  static Values values_of(const LiveBlock& block, std::uintptr_t region, unsigned granule_bits);
-  unsigned char* bits() noexcept { return reinterpret_cast<unsigned char*>(this + 1); }
-  const unsigned char* bits() const noexcept { return reinterpret_cast<const unsigned char*>(this + 1); }
+  /// `stream` is the index of the block's.
+  static Values values_of(const LiveBlock& block, std::size_t stream, std::uintptr_t region, unsigned granule_bits);
+  /// For so many streams and bits.
+  static Owner make_empty(std::size_t streams, std::size_t bits);
+  // The streams follow, then the bits.
+  std::span<std::uint64_t> streams() noexcept { return {reinterpret_cast<std::uint64_t*>(this + 1), streams_}; }
+  std::span<const std::uint64_t> streams() const noexcept {
+    return {reinterpret_cast<const std::uint64_t*>(this + 1), streams_};
+  }
+  unsigned char* bits() noexcept { return reinterpret_cast<unsigned char*>(streams().data() + streams_); }
+  const unsigned char* bits() const noexcept {
+    return reinterpret_cast<const unsigned char*>(streams().data() + streams_);
+  }
+  /// The values of a block that may come in; of a stream that is none of these, an index that is none.
+  Values values_of(const LiveBlock& block) const noexcept;
   /// The value of a field whose bits start at `at`, if it is on the line.
   std::uint64_t value(std::size_t field, std::size_t index, std::size_t at) const noexcept;
   /// Where the bits for rare numbers start: one for each block, then these numbers.
@@ -129,6 +153,7 @@ class PackedBlocks {
   std::uint16_t count_ = 0;
   std::uint16_t left_ = 0;  // that are not gone
   std::uint16_t rare_ = 0;  // numbers
+  std::uint16_t streams_ = 0;
   std::uint8_t granule_bits_ = 0;
   std::uint8_t rare_width_ = 0;  // 0: no number is rare
 };

@@ -66,9 +66,7 @@ struct Tiling::Packing {
   std::vector<LiveBlock> blocks;
 
   // Whether a run of packed blocks goes on from one piece to the next.
-  static bool joined(const Block* piece, const Block* next) {
-    return piece->next == next && piece->stream == next->stream;
-  }
+  static bool joined(const Block* piece, const Block* next) { return piece->next == next; }
 };
 
 void Tiling::pack(const std::function<bool(const Block*)>& may_pack, Packed& packed) {
@@ -128,7 +126,6 @@ void Tiling::pack(Window& window, std::size_t region, Packing& packing) {
       node = store_.make_last();
       node->address = (*first)->address;
       node->size = (*last)->end() - node->address;
-      node->stream = (*first)->stream;
       node->state = BlockState::live;
       node->window = &window;
       node->previous = (*first)->previous;
@@ -163,10 +160,10 @@ bool Tiling::pack_again(Block* block) {
   block->requested = 0;
   block->number = 0;
   block->tag = {};
+  block->stream = 0;
   block->epoch = block->ticket = 0;
   const auto goes_on = [&](const Block* node) {
-    return node != nullptr && node->state == BlockState::live && node->packed == packed &&
-           node->stream == block->stream;
+    return node != nullptr && node->state == BlockState::live && node->packed == packed;
   };
   if (goes_on(block->previous)) {
     block = block->previous;
@@ -199,6 +196,7 @@ Block Tiling::copy_of(const Block* node, std::size_t index) {
   block.requested = live.requested;
   block.number = live.number;
   block.tag = live.tag;
+  block.stream = live.stream;
   block.packed = nullptr;
   return block;
 }
@@ -241,6 +239,7 @@ Block* Tiling::take_out(std::uintptr_t address) noexcept {
   block->requested = live.requested;
   block->number = live.number;
   block->tag = live.tag;
+  block->stream = live.stream;
   if (!packed->forget_one()) block->window->live.set_packed(address - block->window->address, nullptr);
   return block;
 }

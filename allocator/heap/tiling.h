@@ -163,6 +163,14 @@ class Tiling {
       visit(copy_of(block, i));
     }
   }
+  /// Calls visit(stream) for that of the block, or for those of all that it stands for, once or more often.
+  template <class Visit>
+  static void for_each_stream_of(const Block* block, Visit visit) {
+    if (block->state == BlockState::live && block->packed != nullptr) {
+      if (const std::optional<std::uint64_t> only = block->packed->only_stream()) return visit(*only);
+    }
+    for_each_of(block, [&](const Block& one) { visit(one.stream); });
+  }
   /// Calls visit(const Block&) for all live blocks.
   template <class Visit>
   void for_each_live(Visit visit) const {

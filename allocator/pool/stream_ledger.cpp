@@ -184,20 +184,30 @@ bool StreamLedger::wait_for(PoolLock& lock, const std::vector<Stamp>& uses, Stre
   return over;
 }
 
-void StreamLedger::finish_all(PoolLock& lock) noexcept {
-  try {
-    std::vector<Stamp> stamps = pending_stamps();
-    for (const auto& [block, uses] : uses_) stamps.insert(stamps.end(), uses.begin(), uses.end());
-    for (const Arena& arena : arenas_) {
-      for (const auto& window : arena.windows()) {
-        for (const Block* block = window->first; block != nullptr; block = block->next) {
-          if (block->state == BlockState::uncommitted) continue;
-          const bool given_back = block->state == BlockState::free || block->state == BlockState::pending;
-          const Stamp stamp{block->stream, given_back ? block->ticket : order_.now(block->stream)};
-          if (!order_.finished(stamp)) stamps.push_back(stamp);
-        }
+template <class Visit>
+void StreamLedger::for_each_unfinished(Visit visit) const {
+  const auto consider = [&](const Stamp& stamp) {
+    if (!order_.finished(stamp)) visit(stamp);
+  };
+  for (const Pending& pending : pending_) std::ranges::for_each(pending.stamps, consider);
+  for (const auto& [block, uses] : uses_) std::ranges::for_each(uses, consider);
+  for (const Arena& arena : arenas_) {
+    for (const auto& window : arena.windows()) {
+      for (const Block* block = window->first; block != nullptr; block = block->next) {
+        if (block->state == BlockState::uncommitted) continue;
+        const bool given_back = block->state == BlockState::free || block->state == BlockState::pending;
+        Arena::for_each_stream_of(block, [&](std::uint64_t stream) {
+          consider({stream, given_back ? block->ticket : order_.now(stream)});
+        });
       }
     }
+  }
+}
+
+void StreamLedger::finish_all(PoolLock& lock) noexcept {
+  try {
+    std::vector<Stamp> stamps;
+    for_each_unfinished([&](const Stamp& stamp) { note_latest(stamps, stamp); });
     finish(lock, stamps);
   } catch (...) {
     // The device cannot say any more when its work is over.

@@ -97,6 +97,9 @@ class StreamLedger {
     return order_.covered(stream, stamp) || order_.finished(stamp);
   }
   bool knows(std::uint64_t stream) const;
+  /// Calls visit(stamp) for all work that may still touch memory of the pool, and is not known to be over.
+  template <class Visit>
+  void for_each_unfinished(Visit visit) const;
   std::vector<Stamp> pending_stamps() const;
   void rename(std::uint64_t from, std::uint64_t to) noexcept;
   void forget_finished_streams() noexcept;

@@ -44,7 +44,8 @@ void Inspector::survey(Statistics& statistics) const {
                 piece.size;
           }
         }
-        if (state == BlockState::live) stream_of(*block).live_bytes += block->size;
+        if (state == BlockState::live)
+          Arena::for_each_of(block, [&](const Block& one) { stream_of(one).live_bytes += one.size; });
         if (state == BlockState::pending) {
           statistics.pending_bytes += block->size;
           stream_of(*block).pending_bytes += block->size;

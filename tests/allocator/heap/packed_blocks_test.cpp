@@ -20,10 +20,10 @@ struct Row {
   std::vector<LiveBlock> blocks;
   Block node;
 
-  void add(std::size_t granules, std::size_t slack, std::uint64_t number, Tag tag) {
+  void add(std::size_t granules, std::size_t slack, std::uint64_t number, Tag tag, std::uint64_t stream = 0) {
     const std::uintptr_t address = blocks.empty() ? region : blocks.back().end();
     const std::size_t size = granules << granule_bits;
-    blocks.push_back({address, size, size - slack, number, tag});
+    blocks.push_back({address, size, size - slack, number, tag, stream});
     node.address = region;
     node.size = blocks.back().end() - region;
   }
@@ -36,6 +36,7 @@ void expect_equal(const LiveBlock& one, const LiveBlock& other) {
   ASSERT_EQ(one.number, other.number);
   ASSERT_EQ(one.tag.category, other.tag.category);
   ASSERT_EQ(one.tag.scope, other.tag.scope);
+  ASSERT_EQ(one.stream, other.stream);
 }
 
 TEST(PackedBlocks, GiveBackWhatWentIn) {
@@ -46,6 +47,8 @@ TEST(PackedBlocks, GiveBackWhatWentIn) {
     const std::uint64_t spread = random() % 64;
     const std::uint64_t off_percent = random() % 2 * (random() % 60);  // whose numbers are anywhere
     const std::uint64_t step = random() % 3 * (random() % (std::uint64_t{1} << spread));
+    std::vector<std::uint64_t> streams(1 + random() % 2 * (random() % 20));  // handles, which may be anything
+    for (std::uint64_t& stream : streams) stream = random();
     for (std::size_t left = 1024; left > 0;) {
       const std::size_t granules = std::min<std::size_t>(left, 1 + random() % 40);
       left -= granules;
@@ -56,7 +59,8 @@ TEST(PackedBlocks, GiveBackWhatWentIn) {
       const std::uint64_t way = round % 2 == 0 ? row.blocks.size() : left;
       const std::uint64_t off = random() % 100 < off_percent ? random() % (std::uint64_t{1} << 40) : any(63);
       const std::uint64_t number = (off + way * step) & ((std::uint64_t{1} << 63) - 1);
-      row.add(granules, any(6), number, {static_cast<Category>(any(4)), static_cast<std::uint32_t>(any(32))});
+      row.add(granules, any(6), number, {static_cast<Category>(any(4)), static_cast<std::uint32_t>(any(32))},
+              streams[random() % streams.size()]);
     }
     row.blocks.back().size += std::size_t{5} << 20;  // the last one may end far outside
     row.node.size += std::size_t{5} << 20;
@@ -151,6 +155,40 @@ TEST(PackedBlocks, KnowWhoHasAPlaceAmongThem) {
   other.tag.scope = 8;
   EXPECT_FALSE(packed->put(1, other)) << "all others have scope 7: there are no bits for it";
   EXPECT_EQ(packed->with_room_for(1, other), nullptr);
+  LiveBlock elsewhere = row.blocks[1];
+  elsewhere.stream = 9;
+  EXPECT_FALSE(packed->put(1, elsewhere)) << "all others are of stream 0";
+  EXPECT_EQ(packed->with_room_for(1, elsewhere), nullptr);
+}
+
+TEST(PackedBlocks, KnowTheirStreamsByTheirPresentNames) {
+  Row row;
+  for (std::uint64_t i = 0; i < 90; ++i) row.add(2, 0, i, {}, 1000 + i % 3);
+  PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
+  EXPECT_FALSE(packed->only_stream());
+  const auto rename = [&](std::uint64_t from, std::uint64_t to) {
+    packed->rename_stream(from, to);
+    for (LiveBlock& block : row.blocks) {
+      if (block.stream == from) block.stream = to;
+    }
+    for (std::size_t i = 0; i < row.blocks.size(); ++i) expect_equal(packed->at(i, &row.node), row.blocks[i]);
+  };
+  rename(1001, std::uint64_t{1} << 63);
+  rename(1002, std::uint64_t{1} << 63);
+  rename(7, 8);  // nobody's
+  // Others in the place of those that are gone.
+  for (std::size_t i = 0; i < 90; i += 7) {
+    row.blocks[i].stream = i % 2 == 0 ? 1000 : std::uint64_t{1} << 63;
+    row.blocks[i].number = 1000000 + i;
+    ASSERT_TRUE(packed->forget_one());
+    if (packed->put(i, row.blocks[i])) continue;
+    packed = packed->with_room_for(i, row.blocks[i]);
+    ASSERT_TRUE(packed->put(i, row.blocks[i]));
+  }
+  rename(1000, 5);
+  Row alone;
+  for (std::uint64_t i = 0; i < 3; ++i) alone.add(2, 0, i, {}, 4);
+  EXPECT_EQ(PackedBlocks::make(alone.blocks, region, granule_bits)->only_stream(), 4u);
 }
 
 // The bytes that blocks take beyond those of a single one.
@@ -159,7 +197,7 @@ std::size_t bytes_of(std::size_t blocks, const std::function<LiveBlock(std::size
     Row row;
     for (std::size_t i = 0; i < count; ++i) {
       const LiveBlock one = block(i);
-      row.add(one.size, one.size - one.requested, one.number, one.tag);
+      row.add(one.size, one.size - one.requested, one.number, one.tag, one.stream);
     }
     return PackedBlocks::make(row.blocks, region, granule_bits)->bytes();
   };
@@ -178,6 +216,8 @@ TEST(PackedBlocks, TakeNothingWhereAllAreAlikeAndBitsWhereTheyAreNot) {
   EXPECT_EQ(bytes_of(800, two_categories), 100u);
   const auto slack = [&](std::size_t i) { return LiveBlock{0, 1, 1 - i % 64, i, tag}; };
   EXPECT_EQ(bytes_of(800, slack), 600u);
+  const auto two_streams = [&](std::size_t i) { return LiveBlock{0, 1, 1, i, tag, (i % 2) << 40}; };
+  EXPECT_EQ(bytes_of(800, two_streams), 100u + sizeof(std::uint64_t)) << "a bit each, and their name";
 }
 
 TEST(PackedBlocks, TakeABitMoreEachWhereSomeHaveReplacedOthers) {

@@ -132,16 +132,21 @@ INSTANTIATE_TEST_SUITE_P(Sizes, BookkeepingTest,
                                            Load{{2 * KiB, 16 * KiB, 50000}}, Load{{16 * KiB, 128 * KiB, 20000}},
                                            Load{{1 * MiB, 2 * MiB, 1000}}),
                          [](const auto& test) { return name_of(test.param); });
+INSTANTIATE_TEST_SUITE_P(Streams, BookkeepingTest,
+                         ::testing::Values(Load{{64, 64, 500000}, 2}, Load{{1000, 1000, 100000}, 2},
+                                           Load{{512, 2 * KiB, 100000}, 2}, Load{{256, 256, 200000}, 5}),
+                         [](const auto& test) { return name_of(test.param); });
 INSTANTIATE_TEST_SUITE_P(Alignments, BookkeepingTest,
                          ::testing::Values(Load{{64, 64, 500000}, 1, 256}, Load{{4000, 4000, 50000}, 1, 256},
-                                           Load{{1, 2 * KiB, 100000}, 1, 512}),
+                                           Load{{1000, 1000, 100000}, 2, 256}, Load{{1, 2 * KiB, 100000}, 1, 512}),
                          [](const auto& test) { return name_of(test.param); });
 INSTANTIATE_TEST_SUITE_P(
     Transients, BookkeepingTest,
     ::testing::Values(Load{{64, 64, 500000}, 1, 64, Category::unknown},
                       Load{{512, 512, 100000}, 1, 64, Category::unknown},
                       Load{{512, 512, 100000}, 1, 64, Category::activation},
-
+                      Load{{64, 64, 500000}, 2, 64, Category::activation},
+                      Load{{1000, 1000, 100000}, 2, 256, Category::activation},
                       Load{{512, 512, 100000}, 1, 64, Category::parameter, AllocatorMode::lightweight}),
     [](const auto& test) { return name_of(test.param); });
 
