@@ -209,12 +209,40 @@ void StreamLedger::finish_all(PoolLock& lock) noexcept {
     std::vector<Stamp> stamps;
     for_each_unfinished([&](const Stamp& stamp) { note_latest(stamps, stamp); });
     finish(lock, stamps);
+  } catch (const std::bad_alloc&) {
+    finish_one_by_one(lock);
   } catch (...) {
     // The device cannot say any more when its work is over.
   }
   StreamEvents events;
   order_.take_events(events);
   for (const StreamEvent& event : events) ground_.memory->discard_event(event.id);
+}
+
+void StreamLedger::finish_one_by_one(PoolLock& lock) noexcept {
+  std::uint64_t least = 0;
+  do {
+    std::optional<Stamp> next;  // of the first stream from there on
+    for_each_unfinished([&](const Stamp& stamp) {
+      if (stamp.stream < least || (next && stamp.stream > next->stream)) return;
+      const bool same = next && stamp.stream == next->stream;
+      next = {stamp.stream, same ? std::max(stamp.ticket, next->ticket) : stamp.ticket};
+    });
+    if (!next) return;
+    least = next->stream + 1;
+    StreamEvents events;
+    const bool recorded = order_.take_event(*next, events);
+    if (!recorded && StreamOrder::is_retired(next->stream)) continue;
+    UnlockedCall call(lock);
+    call([&] {
+      try {
+        const Stream stream{ground_.settings.device, next->stream};
+        ground_.memory->synchronize(recorded ? events.front().id : ground_.memory->record_event(stream));
+      } catch (...) {
+        // The device cannot say any more when its work is over.
+      }
+    });
+  } while (least != 0);
 }
 
 std::vector<Stamp> StreamLedger::pending_stamps() const {

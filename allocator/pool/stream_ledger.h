@@ -100,6 +100,8 @@ class StreamLedger {
   /// Calls visit(stamp) for all work that may still touch memory of the pool, and is not known to be over.
   template <class Visit>
   void for_each_unfinished(Visit visit) const;
+  /// The part of finish_all() that is the calls to the device, where there is no memory for anything else.
+  void finish_one_by_one(PoolLock& lock) noexcept;
   std::vector<Stamp> pending_stamps() const;
   void rename(std::uint64_t from, std::uint64_t to) noexcept;
   void forget_finished_streams() noexcept;

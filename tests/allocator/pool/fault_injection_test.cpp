@@ -1,9 +1,11 @@
 // Every call to the device fails once, in every place, by a refusal or by an exception of any type, and so does every
 // request for memory of the program's own: nothing leaks, and the next call works.
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <new>
 #include <random>
+#include <utility>
 
 #include "allocator/memory/memory_adaptor.h"
 #include "tests/allocator/pool_testing.h"
@@ -13,9 +15,11 @@ namespace {
 
 // Which call of operator new from now on throws, in this thread; 0: none.
 thread_local std::uint64_t failing_new = 0;
+thread_local bool all_fail = false;  // from then on
 
 void* counted_new(std::size_t bytes, std::size_t alignment) {
   if (failing_new != 0 && --failing_new == 0) throw std::bad_alloc();
+  if (all_fail && failing_new == 0) throw std::bad_alloc();
   void* memory = nullptr;
   if (posix_memalign(&memory, alignment, bytes) != 0) throw std::bad_alloc();
   return memory;
@@ -42,6 +46,63 @@ void* counted_new(std::size_t bytes, std::size_t alignment) {
 
 namespace poolgrad::testing {
 namespace {
+
+// A device whose events take no memory of the program's, and which knows whose work was over when memory went.
+class WatchedMemory : public MemoryAdaptor {
+ public:
+  struct Seen {
+    std::array<bool, 8> waited{};  // by stream
+    std::array<bool, 8> before_memory_went{};
+    bool memory_went = false;
+  };
+  WatchedMemory(std::unique_ptr<DeviceMemory> memory, Seen& seen) : MemoryAdaptor(std::move(memory)), seen_(seen) {}
+
+  EventId record_event(Stream stream) override { return 1 + stream.id; }
+  bool event_finished(EventId) override { return false; }
+  void stream_wait(Stream, EventId) override {}
+  void synchronize(EventId event) override { seen_.waited.at(event - 1) = true; }
+  void discard_event(EventId) noexcept override {}
+  void decommit(void* address, std::size_t bytes) noexcept override {
+    failing_new = 0;
+    all_fail = false;
+    if (!std::exchange(seen_.memory_went, true)) seen_.before_memory_went = seen_.waited;
+    MemoryAdaptor::decommit(address, bytes);
+  }
+
+ private:
+  Seen& seen_;
+};
+
+TEST(WatchedPool, WaitsForAllWorkThoughThereIsNoMemoryForThat) {
+  for (std::uint64_t k = 1, last = 12; k <= last; ++k) {
+    for (const bool all : {false, true}) {
+      SCOPED_TRACE("request " + std::to_string(k) + (all ? " and all after it fail" : " fails"));
+      WatchedMemory::Seen seen;
+      auto pool =
+          std::make_unique<CachingAllocator>(std::make_unique<WatchedMemory>(make_memory("sim", 64 * page), seen));
+      const auto of = [&](std::uint64_t stream) { return allocate(*pool, page, Category::activation, stream); };
+      of(2);
+      void* in_use = of(0);
+      pool->use(in_use, stream_of(*pool, 4));
+      of(5);
+      pool->stream_destroyed(stream_of(*pool, 5));
+      for (std::uint64_t i = 0; i < 4000; ++i) allocate(*pool, 64, Category::parameter, 6 + i % 2);
+      pool->trim(0);
+      EXPECT_LT(pool->statistics().bookkeeping_bytes, 4000 * 64) << "those are packed";
+      void* free = of(1);
+      void* pending = of(0);
+      deallocate(*pool, free, page, 1);
+      pool->use(pending, stream_of(*pool, 3));
+      deallocate(*pool, pending, page, 0);
+      seen.waited = {};
+      failing_new = k;
+      all_fail = all;
+      pool.reset();
+      ASSERT_TRUE(seen.memory_went);
+      for (std::size_t stream = 0; stream < 8; ++stream) EXPECT_TRUE(seen.before_memory_went[stream]) << stream;
+    }
+  }
+}
 
 class FaultInjectionTest : public PoolTest {
  protected:
