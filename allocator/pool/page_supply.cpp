@@ -129,7 +129,7 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
            std::exchange(alignment, need.alignment) != need.alignment;
   };
   const auto refuse = [&] {
-    if (!std::exchange(need.refused, true)) ++ground_.accounts.num_alloc_retries;
+    note_refused(need);
     return std::size_t{0};
   };
   while (true) {
@@ -203,17 +203,19 @@ std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
   // committed, as much is moved as there is.
   const std::size_t allowed = need.device_full ? 0 : unused_budget() & ~(ground_.settings.page - 1);
   std::size_t idle = 0;
+  bool all_allowed = false;
   Arena::Growth growth;
   for (const std::size_t alignment : {arena.preferred_alignment(need.size, need.alignment), need.alignment}) {
     growth = arena.plan_growth(need.size, alignment, need.stream.id, ground_.settings.page);
     if (growth.hole == nullptr) return 0;
-    const bool all_allowed = allowed >= growth.bytes;
+    all_allowed = allowed >= growth.bytes;
     if (!all_allowed) growth.bytes -= allowed;
     idle = arenas_.releasable_bytes(growth.bytes);
     if (all_allowed) growth.bytes = std::min(growth.bytes, round_down(idle, ground_.settings.page));
     if (growth.bytes <= idle) break;
   }
   if (growth.bytes > idle) return 0;
+  if (!all_allowed) note_refused(need);
   arenas_.store().reserve(3);
   Block* const spare = arenas_.store().make();  // so that what was moved can be kept, whatever happens then
   Block* target = arena.begin_growth(growth, need.stream.id);

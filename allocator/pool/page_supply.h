@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "allocator/pool/stream_ledger.h"
@@ -30,6 +31,10 @@ class PageSupply {
   std::size_t stitch(PoolLock& lock, Need& need);
 
  private:
+  /// The budget or the device refuses new memory to the need, so what is cached has to go or to move.
+  void note_refused(Need& need) const {
+    if (!std::exchange(need.refused, true)) ++ground_.accounts.num_alloc_retries;
+  }
   bool add_window(PoolLock& lock, Arena& arena, const Need& need);
   /// What the end of a growth is rounded up to.
   std::size_t growth_step(const Need& need) const;

@@ -54,6 +54,42 @@ TEST_P(StatisticsTest, ARetryIsARequestThatNewMemoryWasRefusedTo) {
   deallocate(pool, wall, page);
 }
 
+std::uint64_t bytes_moved(const CachingAllocator& pool) {
+  const Statistics statistics = pool.statistics();
+  const auto stitch = std::ranges::find(statistics.rungs, to_string(RungId::stitch), &RungStatistics::name);
+  return stitch == statistics.rungs.end() ? 0 : stitch->bytes;
+}
+
+TEST_P(StatisticsTest, ARetryIsOneWhereWhatIsCachedMovesInPlaceOfGoing) {
+  constexpr std::size_t part = 8 * MiB;  // the least that is moved
+  CachingAllocator pool(memory(), {.budget = 4 * part});
+  void* low = allocate(pool, 2 * part);
+  void* wall = allocate(pool, part);
+  deallocate(pool, low, 2 * part);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 0u);
+  void* large = allocate(pool, 3 * part);  // one part is new, two are moved
+  EXPECT_EQ(bytes_moved(pool), 2 * part);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 1u);
+  EXPECT_THROW(allocate(pool, part), OutOfMemoryError);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 2u);
+  deallocate(pool, large, 3 * part);
+  deallocate(pool, wall, part);
+}
+
+TEST_P(StatisticsTest, MovingWhatLiesIdleByChoiceIsNoRetry) {
+  // Every other one of these goes: they are more than a pool leaves idle.
+  constexpr std::size_t part = 8 * MiB;
+  CachingAllocator pool(memory());
+  std::vector<void*> parts;
+  for (int i = 0; i < 24; ++i) parts.push_back(allocate(pool, part));
+  for (std::size_t i = 0; i < parts.size(); i += 2) deallocate(pool, parts[i], part);
+  void* large = allocate(pool, 4 * part);
+  EXPECT_GT(bytes_moved(pool), 0u);
+  EXPECT_EQ(pool.statistics().num_alloc_retries, 0u) << "new memory would have been there";
+  deallocate(pool, large, 4 * part);
+  for (std::size_t i = 1; i < parts.size(); i += 2) deallocate(pool, parts[i], part);
+}
+
 TEST_P(StatisticsTest, CountHitsAndMissesByCategory) {
   CachingAllocator pool(memory(), {.routines = false});
   for (int i = 0; i < 5; ++i) deallocate(pool, allocate(pool, 1000, Category::scores), 1000);
