@@ -29,8 +29,8 @@ std::string text_of(const std::string& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::size_t available_memory() {
-  return std::min(physical_memory(), memory_limit_of_groups(text_of("/proc/self/cgroup")));
+std::size_t available_memory(const ControlGroups& groups) {
+  return std::min(physical_memory(), memory_limit_of_groups(text_of(groups.of_process), groups.mounted));
 }
 
 // Moves the pages of one mapping and leaves fresh, untouched ones in their place: a hole there could be taken by any
@@ -79,8 +79,8 @@ std::size_t memory_limit_of_groups(const std::string& groups, const std::string&
   return least;
 }
 
-HostMemory::HostMemory(std::size_t total, std::size_t granularity)
-    : total_(total != 0 ? total : available_memory()), granularity_(granularity) {}
+HostMemory::HostMemory(std::size_t total, std::size_t granularity, const ControlGroups& groups)
+    : total_(total != 0 ? total : available_memory(groups)), granularity_(granularity) {}
 
 MemoryInfo HostMemory::info() const {
   const std::size_t committed = committed_.load();

@@ -15,6 +15,12 @@ namespace poolgrad {
 /// `mounted` the folder under which the groups are found.
 std::size_t memory_limit_of_groups(const std::string& groups, const std::string& mounted = "/sys/fs/cgroup");
 
+/// Where a process finds what its control groups are, and their limits.
+struct ControlGroups {
+  std::string of_process = "/proc/self/cgroup";
+  std::string mounted = "/sys/fs/cgroup";
+};
+
 /// Committed in steps of 64 KiB, so that little is reserved that is not used, yet backed by huge pages where 2 MiB are
 /// committed in one piece. Work on the CPU runs at once, so events are finished when recorded.
 class HostMemory : public DeviceMemory {
@@ -28,7 +34,8 @@ class HostMemory : public DeviceMemory {
   /// Memory is anonymous rather than a file of memfd_create(): the kernel backs it with huge pages (files in memory
   /// have them only where the administrator allows it), and mremap() moves its page tables as mmap() would map a file
   /// anew.
-  explicit HostMemory(std::size_t total = 0, std::size_t granularity = default_granularity);
+  explicit HostMemory(std::size_t total = 0, std::size_t granularity = default_granularity,
+                      const ControlGroups& groups = {});
 
   Device device() const override { return cpu; }
   std::size_t granularity() const override { return granularity_; }

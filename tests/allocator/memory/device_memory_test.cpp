@@ -164,6 +164,23 @@ TEST(HostMemory, HasNoMoreThanItsControlGroupsAllow) {
   EXPECT_EQ(memory_limit_of_groups("3:memory:/\n", mounted), 9223372036854771712u);
   EXPECT_EQ(memory_limit_of_groups("3:memory:/job\n0::/\n", mounted), 2048u);
   EXPECT_EQ(memory_limit_of_groups("nonsense\n3:pids:/job\n", mounted), SIZE_MAX);
+  // What is asked for, and what is there, where that is less.
+  write("of_process", "0::/job/7\n");
+  const ControlGroups groups{(root / "of_process").string(), mounted};
+  EXPECT_EQ(HostMemory(0, 4096, groups).info().total, 4096u);
+  write("memory.max", "max\n");
+  EXPECT_EQ(HostMemory(0, 4096, groups).info().total, 65536u);
+  HostMemory memory(0, 4096, groups);
+  void* range = memory.reserve(std::size_t{1} << 20);
+  EXPECT_TRUE(memory.commit(range, 65536));
+  EXPECT_FALSE(memory.commit(static_cast<char*>(range) + 65536, 4096)) << "all that the group leaves is in use";
+  memory.decommit(range, 65536);
+  memory.unreserve(range, std::size_t{1} << 20);
+  EXPECT_EQ(HostMemory(131072, 4096, groups).info().total, 131072u) << "whoever says how much knows";
+  write("job/memory.max", "max\n");
+  write("job/7/memory.max", std::to_string(std::size_t{1} << 62) + "\n");
+  EXPECT_EQ(HostMemory(0, 4096, groups).info().total, HostMemory(0, 4096, {"", mounted}).info().total)
+      << "there is less than the group may have";
   std::filesystem::remove_all(root);
 }
 
