@@ -426,10 +426,15 @@ TEST_P(PageHeapTest, GivesPagesBackWithTime) {
   deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
   EXPECT_EQ(pool_->statistics().reserved_bytes.current, page);
   deallocate(*pool_, wall, page / 2);
-  make_pool({.magazines = false, .decay_ms = 3'600'000});
-  deallocate(*pool_, allocate(*pool_, 8 * page), 8 * page);
-  deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
-  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 8 * page);
+  for (const std::size_t age : {std::size_t{3'600'000}, SIZE_MAX / 1'000'000, SIZE_MAX}) {
+    make_pool({.magazines = false, .decay = age, .decay_ms = age});
+    for (int i = 0; i < 3; ++i) {
+      deallocate(*pool_, allocate(*pool_, 8 * page), 8 * page);
+      deallocate(*pool_, allocate(*pool_, 1 * KiB), 1 * KiB);
+      EXPECT_EQ(pool_->statistics().reserved_bytes.current, 8 * page) << age;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
 }
 
 TEST_P(PageHeapTest, GivesPagesBackWithTimeWhileMagazinesOrARoutineServeNearlyEverything) {
