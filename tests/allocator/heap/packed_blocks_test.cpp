@@ -166,6 +166,10 @@ TEST(PackedBlocks, KnowTheirStreamsByTheirPresentNames) {
   for (std::uint64_t i = 0; i < 90; ++i) row.add(2, 0, i, {}, 1000 + i % 3);
   PackedBlocks::Owner packed = PackedBlocks::make(row.blocks, region, granule_bits);
   EXPECT_FALSE(packed->only_stream());
+  LiveBlock stranger = row.blocks[4];
+  stranger.stream = 77;
+  EXPECT_FALSE(packed->put(4, stranger)) << "a fourth one would fit into two bits, but has no name there";
+  EXPECT_EQ(packed->with_room_for(4, stranger), nullptr);
   const auto rename = [&](std::uint64_t from, std::uint64_t to) {
     packed->rename_stream(from, to);
     for (LiveBlock& block : row.blocks) {
