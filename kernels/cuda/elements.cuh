@@ -3,8 +3,9 @@
 //
 // A kernel is made for an operation and a compute type T (float, double, int64_t), not for every dtype: a thread asks
 // which dtype it loads, a question that all threads of a launch answer alike. Elements that all operands have one after
-// another are loaded and stored several at a time, in one access of up to 16 bytes; all others one by one, by index
-// arithmetic in 32 bits where all indices and offsets fit, else in 64.
+// another are loaded and stored several at a time, in one access of up to 16 bytes, also where only rows of them do, or
+// where an input has one element for all of a row; all others one by one, by index arithmetic in 32 bits where all
+// indices and offsets fit, else in 64.
 #pragma once
 
 #include <algorithm>
@@ -29,6 +30,8 @@ struct Elements {
   std::int64_t count = 0;
   std::int64_t packs = 0;  // so many times pack<T> elements lie one after another, aligned, from the first on, in all
   bool in_pairs = false;   // two packs are 16 bytes at most in every operand, aligned for one access
+  bool in_rows = false;    // packs lie so in rows only, or are one element (take_packs_of_rows)
+  unsigned repeated = 0;   // operands that have one element for all of a pack, a bit for each
   bool narrow = true;      // indices and offsets fit in 32 bits
   int rank = 0;
   std::int64_t shape[max_rank] = {};
@@ -172,6 +175,25 @@ POOLGRAD_HD std::int64_t pack_of(const Elements<Operands>& all, std::int64_t p, 
     return all.in_pairs ? p * packs_at_once<T> + part : p + part * (all.packs / packs_at_once<T>);
 }
 
+/// Where the packs begin that a thread takes at once, in elements of every operand.
+template <class T, std::size_t Operands>
+struct PackPlaces {
+  std::int64_t at[packs_at_once<T>][Operands];
+
+  POOLGRAD_HD PackPlaces(const Elements<Operands>& all, std::int64_t p) {
+    POOLGRAD_UNROLL
+    for (int part = 0; part < packs_at_once<T>; ++part) {
+      const std::int64_t first = pack_of<T>(all, p, part) * pack<T>;
+      if (all.in_rows) {
+        offsets_of<std::int32_t>(all, first, at[part]);
+      } else {
+        POOLGRAD_UNROLL
+        for (std::size_t k = 0; k < Operands; ++k) at[part][k] = first;
+      }
+    }
+  }
+};
+
 template <class T, class S>
 using PacksOf = Pack<S, static_cast<std::size_t>(pack<T>* packs_at_once<T>)>;
 
@@ -179,15 +201,27 @@ using PacksOf = Pack<S, static_cast<std::size_t>(pack<T>* packs_at_once<T>)>;
 template <class T, class S>
 inline constexpr bool may_be_whole = packs_at_once<T> == 2 && sizeof(PacksOf<T, S>) <= 16;
 
+/// Of operand k.
 template <class T, class S, std::size_t Operands>
-POOLGRAD_HD PacksOf<T, S> load_packs(const Elements<Operands>& all, const std::byte* data, std::int64_t p) {
+POOLGRAD_HD PacksOf<T, S> load_packs(const Elements<Operands>& all, std::size_t k,
+                                     const PackPlaces<T, Operands>& places) {
   using One = Pack<S, static_cast<std::size_t>(pack<T>)>;
-  if constexpr (may_be_whole<T, S>)
-    if (all.in_pairs) return load_whole<PacksOf<T, S>>(reinterpret_cast<const PacksOf<T, S>*>(data) + p);
+  const S* const data = reinterpret_cast<const S*>(all.data[k]);
   PacksOf<T, S> loaded;
+  if (all.repeated >> k & 1) {
+    POOLGRAD_UNROLL
+    for (int part = 0; part < packs_at_once<T>; ++part) {
+      const S element = data[places.at[part][k]];
+      POOLGRAD_UNROLL
+      for (int e = 0; e < pack<T>; ++e) loaded.value[part * pack<T> + e] = element;
+    }
+    return loaded;
+  }
+  if constexpr (may_be_whole<T, S>)
+    if (all.in_pairs) return load_whole<PacksOf<T, S>>(data + places.at[0][k]);
   POOLGRAD_UNROLL
   for (int part = 0; part < packs_at_once<T>; ++part) {
-    const auto one = load_whole<One>(reinterpret_cast<const One*>(data) + pack_of<T>(all, p, part));
+    const auto one = load_whole<One>(data + places.at[part][k]);
     POOLGRAD_UNROLL
     for (int e = 0; e < pack<T>; ++e) loaded.value[part * pack<T> + e] = one.value[e];
   }
@@ -195,17 +229,18 @@ POOLGRAD_HD PacksOf<T, S> load_packs(const Elements<Operands>& all, const std::b
 }
 
 template <class T, class S, std::size_t Operands>
-POOLGRAD_HD void store_packs(const Elements<Operands>& all, std::byte* data, std::int64_t p,
+POOLGRAD_HD void store_packs(const Elements<Operands>& all, std::size_t k, const PackPlaces<T, Operands>& places,
                              const PacksOf<T, S>& stored) {
   using One = Pack<S, static_cast<std::size_t>(pack<T>)>;
+  S* const data = reinterpret_cast<S*>(all.data[k]);
   if constexpr (may_be_whole<T, S>)
-    if (all.in_pairs) return store_whole(reinterpret_cast<PacksOf<T, S>*>(data) + p, stored);
+    if (all.in_pairs) return store_whole(data + places.at[0][k], stored);
   POOLGRAD_UNROLL
   for (int part = 0; part < packs_at_once<T>; ++part) {
     One one;
     POOLGRAD_UNROLL
     for (int e = 0; e < pack<T>; ++e) one.value[e] = stored.value[part * pack<T> + e];
-    store_whole(reinterpret_cast<One*>(data) + pack_of<T>(all, p, part), one);
+    store_whole(data + places.at[part][k], one);
   }
 }
 
@@ -217,11 +252,12 @@ __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> 
   const std::int64_t first = grid_thread(), threads = grid_threads(), rounds = all.packs / packs_at_once<T>;
   for (std::int64_t p = first; p < rounds; p += threads) {
     constexpr int n = pack<T> * packs_at_once<T>;
+    const PackPlaces<T, Outputs + Inputs> places(all, p);
     T in[std::size_t{n}][Inputs + 1] = {}, out[std::size_t{n}][Outputs];
     POOLGRAD_UNROLL
     for (std::size_t k = 0; k != Inputs; ++k)
       with_element<T, false>(all.dtype[Outputs + k], [&]<class S>(S) {
-        const auto loaded = load_packs<T, S>(all, all.data[Outputs + k], p);
+        const auto loaded = load_packs<T, S>(all, Outputs + k, places);
         POOLGRAD_UNROLL
         for (int e = 0; e < n; ++e) in[e][k] = widened<T>(loaded.value[e]);
       });
@@ -233,7 +269,7 @@ __global__ void map_elements(const __grid_constant__ Elements<Outputs + Inputs> 
         PacksOf<T, S> stored;
         POOLGRAD_UNROLL
         for (int e = 0; e < n; ++e) stored.value[e] = narrowed<S>(out[e][k]);
-        store_packs<T, S>(all, all.data[k], p, stored);
+        store_packs<T, S>(all, k, places, stored);
       });
   }
   for (std::int64_t i = rounds * packs_at_once<T> * pack<T> + first; i < all.count; i += threads) {
@@ -287,6 +323,36 @@ Elements<Operands> elements_of(std::array<View, Operands> views, bool row_major 
   return all;
 }
 
+/// Finds packs where elements_of() has found none: along the last dimension, whose rows may lie anywhere, of operands
+/// that have neighbours there or, the first `Outputs` excepted, one element for a whole row. Where they are found,
+/// accesses of an operand that is repeated are of one element, and places of packs take index arithmetic in 32 bits.
+template <class T, std::size_t Outputs, std::size_t Operands>
+void take_packs_of_rows(Elements<Operands>& all) {
+  const int last = all.rank - 1;
+  if (all.packs > 0 || last < 0 || !all.narrow) return;
+  const std::int64_t columns = all.shape[last];
+  bool fit = last == 0 || columns % pack<T> == 0;
+  bool in_pairs = packs_at_once<T> == 2 && (last == 0 || columns % (2 * pack<T>) == 0);
+  unsigned repeated = 0;
+  for (std::size_t k = 0; k < Operands; ++k) {
+    const std::int64_t(&strides)[max_rank] = all.strides[k];
+    if (k >= Outputs && strides[last] == 0) {
+      repeated |= 1u << k;
+      continue;
+    }
+    const std::size_t size = size_of(all.dtype[k]), bytes = size * static_cast<std::size_t>(pack<T>);
+    std::size_t places = reinterpret_cast<std::uintptr_t>(all.data[k]);  // all of them, as to powers of two
+    for (int d = 0; d < last; ++d) places |= static_cast<std::size_t>(std::abs(strides[d])) * size;
+    fit &= strides[last] == 1 && places % std::min<std::size_t>(16, bytes) == 0;
+    in_pairs &= 2 * bytes <= 16 && places % (2 * bytes) == 0;
+  }
+  if (!fit) return;
+  all.packs = all.count / pack<T>;
+  all.in_rows = true;
+  all.in_pairs = in_pairs;
+  all.repeated = repeated;
+}
+
 #if defined(__CUDACC__)
 template <class T, class Body>
 using MapBody = Body;
@@ -320,8 +386,9 @@ void for_each_element(std::string_view op, Stream stream, const std::array<View,
   std::array<View, Outputs + Inputs> views;
   std::copy(outputs.begin(), outputs.end(), views.begin());
   std::copy(inputs.begin(), inputs.end(), views.begin() + static_cast<std::ptrdiff_t>(Outputs));
-  const auto all = elements_of<T>(views);
+  auto all = elements_of<T>(views);
   if (all.count == 0) return;
+  take_packs_of_rows<T, Outputs>(all);
   for (const View& view : views) check_operand(op, stream, view.data);
   const std::int64_t rounds = all.packs / packs_at_once<T>;
   launch(op.data(), &map_elements<T, Outputs, Inputs, AnyOutput, MapBody<T, Body>>,

@@ -12,18 +12,49 @@ using cuda::Elements;
 /// A thread makes the numbers of one block of words after another: as many elements as the block has words for.
 /// number(words, in) is one element of them; elements are numbered in row-major order.
 template <class T, int Words, std::size_t Inputs, class Number>
-__global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, const __grid_constant__ RandomKey given,
-                           const __grid_constant__ Number number) {
+__global__ __launch_bounds__(256, 4) void map_random(const __grid_constant__ Elements<1 + Inputs> all,
+                                                     const __grid_constant__ RandomKey given,
+                                                     const __grid_constant__ Number number) {
   const RandomKey key = stream_of_words(key_of_replay(given), Words);
   constexpr int each = 4 / Words;  // elements
   constexpr std::size_t n = each;
   const auto skip = static_cast<std::int64_t>(key.offset % each);  // elements of the first block that are others'
   const std::int64_t blocks = (all.count + skip + each - 1) / each;
-  for (std::int64_t b = cuda::grid_thread(); b < blocks; b += cuda::grid_threads()) {
+  std::int64_t taken = 0;
+  if constexpr (each == cuda::pack<T> && cuda::packs_at_once < T >> 1) {
+    // A pack has the words of a block: as many packs as elements.cuh takes at once, of which all are loaded first.
+    constexpr int at_once = cuda::packs_at_once<T>;
+    const std::int64_t rounds = skip == 0 ? all.packs / at_once : 0;
+    for (std::int64_t p = cuda::grid_thread(); p < rounds; p += cuda::grid_threads()) {
+      const cuda::PackPlaces<T, 1 + Inputs> places(all, p);
+      T in[n * at_once] = {}, out[n * at_once];
+      if constexpr (Inputs == 1)
+        cuda::with_element<T, false>(all.dtype[1], [&]<class S>(S) {
+          const auto loaded = cuda::load_packs<T, S>(all, 1, places);
+          POOLGRAD_UNROLL
+          for (std::size_t e = 0; e < n * at_once; ++e) in[e] = cuda::widened<T>(loaded.value[e]);
+        });
+      POOLGRAD_UNROLL
+      for (int part = 0; part < at_once; ++part) {
+        const auto block = static_cast<std::uint64_t>(cuda::pack_of<T>(all, p, part));
+        const PhiloxWords drawn = philox_block(key.seed, key.use, key.offset / each + block);
+        POOLGRAD_UNROLL
+        for (int e = 0; e < each; ++e) out[part * each + e] = number(&drawn.word[e * Words], in[part * each + e]);
+      }
+      cuda::with_element<T, false>(all.dtype[0], [&]<class S>(S) {
+        cuda::PacksOf<T, S> stored;
+        POOLGRAD_UNROLL
+        for (std::size_t e = 0; e < n * at_once; ++e) stored.value[e] = cuda::narrowed<S>(out[e]);
+        cuda::store_packs<T, S>(all, 0, places, stored);
+      });
+    }
+    taken = rounds * at_once;
+  }
+  for (std::int64_t b = taken + cuda::grid_thread(); b < blocks; b += cuda::grid_threads()) {
     const std::int64_t first = b * each - skip;
     const PhiloxWords drawn =
         philox_block(key.seed, key.use, (key.offset + static_cast<std::uint64_t>(first)) * Words / 4);
-    if (all.packs > 0 && skip == 0 && first + each <= all.count) {
+    if (all.packs > 0 && !all.in_rows && skip == 0 && first + each <= all.count) {
       T in[n] = {}, out[n];
       if constexpr (Inputs == 1)
         cuda::with_element<T, false>(all.dtype[1], [&]<class S>(S) {
@@ -63,8 +94,9 @@ __global__ void map_random(const __grid_constant__ Elements<1 + Inputs> all, con
 template <class T, std::size_t Inputs, class Number>
 void launch_random(const char* op, Stream stream, const RandomKey& key, const std::array<View, 1 + Inputs>& views,
                    const Number& number) {
-  const auto all = cuda::elements_of<T>(views, /*row_major=*/true);
+  auto all = cuda::elements_of<T>(views, /*row_major=*/true);
   if (all.count == 0) return;
+  if constexpr (4 / Number::words == cuda::pack<T>) cuda::take_packs_of_rows<T, 1>(all);
   for (const View& view : views) cuda::check_operand(op, stream, view.data);
   cuda::launch(op, &map_random<T, Number::words, Inputs, Number>, grid_stride_shape(all.count * Number::words / 4 + 1),
                stream, all, key, number);

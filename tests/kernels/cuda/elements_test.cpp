@@ -311,6 +311,44 @@ TEST(CudaElements, PacksInPairsAndApartLeaveNoElementOut) {
       }
 }
 
+TEST(CudaElements, PacksOfRowsTakeWhatIsRepeatedOrLiesApart) {
+  std::mt19937_64 random(test_seed());
+  for (const auto& [dtype, truth] : {std::pair{DType::f32, false},
+                                     {DType::bf16, false},
+                                     {DType::f64, false},
+                                     {DType::i64, false},
+                                     {DType::f32, true},
+                                     {DType::f16, true}})
+    for (const Shape& shape : {Shape{3, 5, 8}, Shape{7, 3, 4}, Shape{2, 9, 24}, Shape{3, 5, 7}, Shape{1, 1, 333}})
+      // Which dimensions y has one element for, a bit each; rows of x lie apart by so many elements more than they
+      // have.
+      for (const int once : {0, 1, 3, 4, 5, 6, 7})
+        for (const std::int64_t gap : {0, 8, 1}) {
+          TestArray x(dtype, {shape[0], shape[1], shape[2] + gap}), y(dtype, shape),
+              out(truth ? DType::boolean : dtype, shape);
+          x.random(random, -3, 4);
+          y.random(random, -3, 4);
+          std::array<View, 3> views = {out.view(), y.view(), x.view()};
+          const auto laid_out = [&](std::vector<View> operands) {
+            operands[2].shape[2] = shape[2];
+            for (int d = 0; d < 3; ++d)
+              if (once >> d & 1) operands[1].strides[d] = 0;
+            return operands;
+          };
+          expect_same(bits, {&out}, {&y, &x}, [&](Stream stream, const std::vector<View>& operands) {
+            const std::vector<View> o = laid_out(operands);
+            binary(stream, truth ? BinaryOp::lt : BinaryOp::add, o[0], o[2], o[1]);
+          });
+          if (dtype != DType::f32 || truth) continue;
+          const std::vector<View> o = laid_out({views.begin(), views.end()});
+          auto all = cuda::elements_of<float>(std::array{o[0], o[2], o[1]});
+          cuda::take_packs_of_rows<float, 1>(all);
+          const bool rows = shape[0] * shape[1] > 1, even = shape[2] % 4 == 0 && gap != 1;
+          const bool one_row = !rows || (gap == 0 && (once == 0 || once == 7));
+          EXPECT_EQ(all.packs, even || one_row ? out.count() / 4 : 0) << once << ' ' << gap << ' ' << shape[2];
+        }
+}
+
 TEST(CudaElements, IndicesOf64BitsAreTakenWhereThoseOf32DoNotReach) {
   float nothing = 0;
   const auto narrow = [&](const View& a, const View& b) { return cuda::elements_of<float>(std::array{a, b}).narrow; };
