@@ -3,8 +3,8 @@
 // have the bits of the CPU.
 //
 // A key is an index and the position that it stands at, in one number: all keys differ, and any order that sorts them
-// is the stable one. Tiles are sorted by counting who is smaller; then sorted runs are merged two by two, each key
-// finding its place by binary search in the other run.
+// is the stable one. Tiles are sorted in shared memory; then sorted runs are merged eight at a time, each key finding
+// its place by binary search in all of them.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -12,6 +12,7 @@
 #include "allocator/error.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/workspace.h"
+#include "kernels/cuda/collectives.cuh"
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/kernels.h"
 #include "kernels/definition/indexing.h"
@@ -46,41 +47,93 @@ struct ElementKey {
   }
 };
 
-constexpr int tile = 256;
+constexpr int tile = 2048, sorting_threads = 1024;
+constexpr std::size_t ways = 8;  // runs that are merged at once
 
-template <class Key>
-__global__ void sort_tiles(const __grid_constant__ Key key_of, std::int64_t n, int shift, std::int64_t* keys) {
-  POOLGRAD_SHARED(std::int64_t, staged, tile);
-  const std::int64_t tiles = (n + tile - 1) / tile;
-  for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
-    const std::int64_t position = t * tile + threadIdx.x;
-    const int size = static_cast<int>(n - t * tile < tile ? n - t * tile : tile);
-    const bool real = position < n;
-    const std::int64_t key = real ? key_of(position) << shift | position : 0;
-    __syncthreads();  // the tile before has been read
-    if (real) staged[threadIdx.x] = key;
-    __syncthreads();
-    int rank = 0;
-    for (int i = 0; i < size; ++i) rank += staged[i] < key;
-    if (real) keys[t * tile + rank] = key;
+/// How many of the first `count` keys are smaller than each `key`, in order as they are: all searches go on at once.
+/// `width` is a power of two, not less than any count.
+template <std::size_t Searches, class Keys>
+__device__ void count_smaller(const Keys& keys, const std::int64_t (&begin)[Searches],
+                              const std::int64_t (&count)[Searches], const std::int64_t (&key)[Searches],
+                              std::int64_t width, std::int64_t (&smaller)[Searches]) {
+  POOLGRAD_UNROLL
+  for (std::size_t s = 0; s < Searches; ++s) smaller[s] = 0;
+  POOLGRAD_ROLLED
+  for (std::int64_t step = width; step > 0; step /= 2) {
+    POOLGRAD_UNROLL
+    for (std::size_t s = 0; s < Searches; ++s) {
+      const std::int64_t more = smaller[s] + step;
+      if (more <= count[s] && keys[begin[s] + more - 1] < key[s]) smaller[s] = more;
+    }
   }
 }
 
-/// Runs of `width` keys become runs of twice as many.
+/// A block sorts a tile: runs of 32 by counting who is smaller, then runs are merged two by two.
+template <class Key>
+__global__ __launch_bounds__(sorting_threads) void sort_tiles(const __grid_constant__ Key key_of, std::int64_t n,
+                                                              int shift, std::int64_t* keys) {
+  constexpr std::size_t each = tile / sorting_threads;
+  constexpr int lanes = threads_per_warp;
+  POOLGRAD_SHARED(std::int64_t, staged, 2 * tile);  // where keys are taken from, and where they are put
+  const std::int64_t tiles = (n + tile - 1) / tile;
+  for (std::int64_t t = blockIdx.x; t < tiles; t += gridDim.x) {
+    const int size = static_cast<int>(n - t * tile < tile ? n - t * tile : tile);
+    int from = 0, to = tile;
+    std::int64_t begin[each], count[each], key[each], smaller[each];
+    __syncthreads();  // the tile before has been read
+    POOLGRAD_UNROLL
+    for (int k = 0; k < int{each}; ++k) {
+      const int i = k * sorting_threads + static_cast<int>(threadIdx.x);
+      const std::int64_t position = t * tile + i;
+      key[k] = i < size ? key_of(position) << shift | position : std::numeric_limits<std::int64_t>::max();
+      staged[i] = key[k];
+    }
+    __syncthreads();
+    POOLGRAD_UNROLL
+    for (int k = 0; k < int{each}; ++k) {
+      const int i = k * sorting_threads + static_cast<int>(threadIdx.x), run = i / lanes * lanes;
+      int place = run;
+      for (int other = run; other < run + lanes; ++other)
+        place += staged[other] < key[k] || (other < i && staged[other] == key[k]);
+      staged[to + place] = key[k];
+    }
+    for (int width = lanes; width < size; width *= 2) {
+      std::swap(from, to);
+      __syncthreads();
+      POOLGRAD_UNROLL
+      for (int k = 0; k < int{each}; ++k) {
+        const int i = k * sorting_threads + static_cast<int>(threadIdx.x), other = (i / width ^ 1) * width;
+        begin[k] = from + other;
+        count[k] = other < size ? (size - other < width ? size - other : width) : 0;
+        key[k] = staged[from + i];
+      }
+      count_smaller(staged, begin, count, key, width, smaller);
+      POOLGRAD_UNROLL
+      for (int k = 0; k < int{each}; ++k) {
+        const int i = k * sorting_threads + static_cast<int>(threadIdx.x);
+        if (i < size) staged[to + i / width / 2 * 2 * width + i % width + smaller[k]] = key[k];
+      }
+    }
+    __syncthreads();
+    for (int i = static_cast<int>(threadIdx.x); i < size; i += sorting_threads) keys[t * tile + i] = staged[to + i];
+  }
+}
+
+/// Every `ways` runs of `width` keys become one.
 __global__ void merge_runs(const std::int64_t* from, std::int64_t* to, std::int64_t n, std::int64_t width) {
   for (std::int64_t i = grid_thread(); i < n; i += grid_threads()) {
-    const std::int64_t run = i / width, pair = run / 2 * 2 * width, key = from[i];
-    const std::int64_t other = (run ^ 1) * width;
-    std::int64_t low = other < n ? other : n, high = other + width < n ? other + width : n;
-    const std::int64_t begin = low;
-    while (low < high) {
-      const std::int64_t middle = (low + high) / 2;
-      if (from[middle] < key)
-        low = middle + 1;
-      else
-        high = middle;
+    const std::int64_t group = i / (width * int{ways}) * (width * int{ways});
+    std::int64_t begin[ways], count[ways], key[ways], smaller[ways], place = group;
+    POOLGRAD_UNROLL
+    for (int w = 0; w < int{ways}; ++w) {
+      begin[w] = group + w * width;
+      count[w] = begin[w] < n ? (n - begin[w] < width ? n - begin[w] : width) : 0;
+      key[w] = from[i];
     }
-    to[pair + (i - run * width) + (low - begin)] = key;
+    count_smaller(from, begin, count, key, width, smaller);
+    POOLGRAD_UNROLL
+    for (int w = 0; w < int{ways}; ++w) place += smaller[w];  // of its own run, too: those before it
+    to[place] = key[0];
   }
 }
 
@@ -91,9 +144,10 @@ struct Sorted {
   int shift;
 
   POOLGRAD_HD std::int64_t target(std::int64_t i) const { return keys[i] >> shift; }
-  POOLGRAD_HD std::int64_t position(std::int64_t i) const {
-    return keys[i] & ((static_cast<std::int64_t>(1) << shift) - 1);
+  POOLGRAD_HD std::int64_t position_of(std::int64_t key) const {
+    return key & ((static_cast<std::int64_t>(1) << shift) - 1);
   }
+  POOLGRAD_HD std::int64_t position(std::int64_t i) const { return position_of(keys[i]); }
   /// Whether a run of equal targets begins, or ends, here.
   POOLGRAD_HD bool begins(std::int64_t i) const { return i == 0 || target(i - 1) != target(i); }
   POOLGRAD_HD bool ends(std::int64_t i) const { return i + 1 == n || target(i + 1) != target(i); }
@@ -110,8 +164,9 @@ Sorted sort_keys(const char* op, Stream stream, const Key& key, std::int64_t n, 
   auto* from = reinterpret_cast<std::int64_t*>(scratch);
   auto* to = from + n;
   const std::int64_t tiles = (n + tile - 1) / tile;
-  cuda::launch(op, &sort_tiles<Key>, {{std::min<std::int64_t>(tiles, 4096)}, {tile}}, stream, key, n, shift, from);
-  for (std::int64_t width = tile; width < n; width *= 2) {
+  cuda::launch(op, &sort_tiles<Key>, {{std::min<std::int64_t>(tiles, 4096)}, {sorting_threads}}, stream, key, n, shift,
+               from);
+  for (std::int64_t width = tile; width < n; width *= int{ways}) {
     cuda::launch(op, &merge_runs, grid_stride_shape(n), stream, from, to, n, width);
     std::swap(from, to);
   }
@@ -120,55 +175,119 @@ Sorted sort_keys(const char* op, Stream stream, const Key& key, std::int64_t n, 
 
 // Adding slices.
 
-/// A warp for 32 packs of a slice that is added to.
+/// Elements of a slice that a lane has.
 template <class T>
-__global__ void add_slices(const __grid_constant__ Sorted sorted, const __grid_constant__ Elements<2> slice,
-                           const __grid_constant__ Elements<1> lead, std::int64_t stride, bool packed) {
-  constexpr int n = cuda::pack<T>, lanes = 32;
-  const std::int64_t chunks = (slice.count + lanes * n - 1) / (lanes * n);
-  const std::int64_t warps = static_cast<std::int64_t>(gridDim.x) * (blockDim.x / lanes);
-  const auto lane = static_cast<std::int64_t>(threadIdx.x % lanes);
-  for (std::int64_t item = static_cast<std::int64_t>(blockIdx.x) * (blockDim.x / lanes) + threadIdx.x / lanes;
-       item < sorted.n * chunks; item += warps) {
-    const std::int64_t first = item / chunks, begin = item % chunks * (lanes * n), target = sorted.target(first);
-    if (target == sorted.none || !sorted.begins(first)) continue;
-    const auto each_row = [&](const auto& body) {
-      for (std::int64_t i = first; i < sorted.n && sorted.target(i) == target; ++i) {
-        std::int64_t row[1];
-        offsets_at(lead, sorted.position(i), row);
-        body(row[0]);
+constexpr std::size_t of_lane = 8 / sizeof(T);
+
+/// Elements of a slice that a warp adds to, those of a lane one access each where it is `Packed`; and what it has added
+/// up for the target that it is at.
+template <class T, class S, bool Packed>
+struct AddedChunk {
+  static constexpr std::size_t accesses = Packed ? 1 : of_lane<T>, each = of_lane<T> / accesses;
+  static constexpr std::size_t rows = Packed ? 8 : 4;  // that are added at once
+  using Access = cuda::Pack<S, each>;
+  S* out;
+  const S* x;
+  bool there[accesses];
+  std::int64_t at[accesses][2];
+  T sum[accesses][each] = {};
+
+  __device__ AddedChunk(const Elements<2>& slice, std::int64_t begin)
+      : out(reinterpret_cast<S*>(slice.data[0])), x(reinterpret_cast<const S*>(slice.data[1])) {
+    const int lane = static_cast<int>(threadIdx.x) % threads_per_warp;
+    POOLGRAD_UNROLL
+    for (int a = 0; a < int{accesses}; ++a) {
+      const std::int64_t element = begin + (a * threads_per_warp + lane) * int{each};
+      there[a] = element < slice.count;
+      at[a][0] = at[a][1] = element;
+      if (!Packed && there[a]) offsets_at(slice, element, at[a]);
+    }
+  }
+
+  /// Adds those of `rows` rows, one of a lane from `first` on, that are in `found`. They, and what is kept of targets
+  /// that begin there, are all loaded before any is added. A lane knows where its row and its target lie.
+  __device__ void add(int first, unsigned found, unsigned begins, unsigned ends, std::int64_t row,
+                      std::int64_t target) {
+    Access added[rows][accesses] = {}, kept[rows][accesses] = {};
+    POOLGRAD_UNROLL
+    for (int r = 0; r < int{rows}; ++r) {
+      const std::int64_t from = __shfl_sync(all_threads_of_warp, row, first + r);
+      const std::int64_t to = __shfl_sync(all_threads_of_warp, target, first + r);
+      POOLGRAD_UNROLL
+      for (int a = 0; a < int{accesses}; ++a) {
+        if (found >> (first + r) & there[a]) added[r][a] = cuda::load_whole<Access>(x + from + at[a][1]);
+        if (begins >> (first + r) & there[a]) kept[r][a] = cuda::load_whole<Access>(out + to + at[a][0]);
       }
-    };
+    }
+    POOLGRAD_UNROLL
+    for (int r = 0; r < int{rows}; ++r) {
+      POOLGRAD_UNROLL
+      for (int a = 0; a < int{accesses}; ++a) {
+        POOLGRAD_UNROLL
+        for (int e = 0; e < int{each}; ++e) {
+          if (begins >> (first + r) & 1) sum[a][e] = cuda::widened<T>(kept[r][a].value[e]);
+          if (found >> (first + r) & 1) sum[a][e] += cuda::widened<T>(added[r][a].value[e]);
+        }
+      }
+      const std::int64_t to = __shfl_sync(all_threads_of_warp, target, first + r);
+      if (!(ends >> (first + r) & 1)) continue;
+      POOLGRAD_UNROLL
+      for (int a = 0; a < int{accesses}; ++a) {
+        Access result;
+        POOLGRAD_UNROLL
+        for (int e = 0; e < int{each}; ++e) result.value[e] = cuda::narrowed<S>(sum[a][e]);
+        if (there[a]) cuda::store_whole(out + to + at[a][0], result);
+      }
+    }
+  }
+};
+
+/// Makes the additions of the runs that begin at keys [first, first + 32) to the chunk of the slice at `begin`.
+template <class T, class S, bool Packed>
+__device__ void add_runs(const Sorted& sorted, const Elements<2>& slice, const Elements<1>& lead, std::int64_t stride,
+                         std::int64_t first, std::int64_t begin) {
+  AddedChunk<T, S, Packed> chunk(slice, begin);
+  constexpr unsigned rows_of_one = (1u << AddedChunk<T, S, Packed>::rows) - 1;
+  std::int64_t i = first + threadIdx.x % threads_per_warp;
+  unsigned begins =
+      __ballot_sync(all_threads_of_warp, i < sorted.n && sorted.target(i) != sorted.none && sorted.begins(i));
+  if (begins == 0) return;
+  std::int64_t run = -1;  // what lasts from the keys before
+  unsigned found = 0, ends = 0;
+  do {
+    const bool real = i < sorted.n;
+    const std::int64_t key = real ? sorted.keys[i] : -1, target = key >> sorted.shift;
+    const unsigned earlier = (2u << (threadIdx.x % threads_per_warp)) - 1;  // and its own
+    const bool taken = real && target != sorted.none && ((begins & earlier) != 0 || target == run);
+    std::int64_t row[1] = {};
+    if (taken) offsets_at(lead, sorted.position_of(key), row);
+    found = __ballot_sync(all_threads_of_warp, taken);
+    ends = __ballot_sync(all_threads_of_warp, taken && sorted.ends(i));
+    POOLGRAD_ROLLED
+    for (int at = 0; at < threads_per_warp; at += int{AddedChunk<T, S, Packed>::rows})
+      if ((found >> at & rows_of_one) != 0) chunk.add(at, found, begins, ends, row[0], target * stride);
+    run = __shfl_sync(all_threads_of_warp, target, threads_per_warp - 1);
+    begins = 0;
+    i += threads_per_warp;
+  } while ((found & ~ends) >> (threads_per_warp - 1) != 0);  // the last has not ended
+}
+
+/// A warp has 32 keys and a chunk of the slice.
+template <class T>
+__global__ __launch_bounds__(256, 2) void add_slices(const __grid_constant__ Sorted sorted,
+                                                     const __grid_constant__ Elements<2> slice,
+                                                     const __grid_constant__ Elements<1> lead, std::int64_t stride,
+                                                     bool packed) {
+  constexpr int lanes = threads_per_warp, chunk = lanes * int{of_lane<T>};
+  const std::int64_t chunks = (slice.count + chunk - 1) / chunk, items = (sorted.n + lanes - 1) / lanes * chunks;
+  POOLGRAD_ROLLED
+  for (std::int64_t item = grid_thread() / lanes; item < items; item += grid_threads() / lanes) {
+    const std::int64_t keys = item / chunks, begin = (item - keys * chunks) * chunk;
     cuda::with_element<T, false>(slice.dtype[0], [&]<class S>(S) {
-      S* const out = reinterpret_cast<S*>(slice.data[0]) + target * stride;
-      const S* const x = reinterpret_cast<const S*>(slice.data[1]);
-      using Packed = cuda::Pack<S, static_cast<std::size_t>(n)>;
-      if (packed) {
-        const std::int64_t e = begin + lane * n;
-        if (e >= slice.count) return;
-        auto kept = cuda::load_whole<Packed>(out + e);
-        T sum[static_cast<std::size_t>(n)];
-        POOLGRAD_UNROLL
-        for (int k = 0; k < n; ++k) sum[k] = cuda::widened<T>(kept.value[k]);
-        each_row([&](std::int64_t row) {
-          const auto added = cuda::load_whole<Packed>(x + row + e);
-          POOLGRAD_UNROLL
-          for (int k = 0; k < n; ++k) sum[k] += cuda::widened<T>(added.value[k]);
-        });
-        POOLGRAD_UNROLL
-        for (int k = 0; k < n; ++k) kept.value[k] = cuda::narrowed<S>(sum[k]);
-        cuda::store_whole(out + e, kept);
-        return;
-      }
-      for (int k = 0; k < n; ++k) {
-        const std::int64_t e = begin + k * lanes + lane;
-        if (e >= slice.count) return;
-        std::int64_t offset[2];
-        offsets_at(slice, e, offset);
-        T sum = cuda::widened<T>(out[offset[0]]);
-        each_row([&](std::int64_t row) { sum += cuda::widened<T>(x[row + offset[1]]); });
-        out[offset[0]] = cuda::narrowed<S>(sum);
-      }
+      if (packed)
+        add_runs<T, S, true>(sorted, slice, lead, stride, keys * lanes, begin);
+      else
+        add_runs<T, S, false>(sorted, slice, lead, stride, keys * lanes, begin);
     });
   }
 }
@@ -185,11 +304,12 @@ void add_at(const char* op, Stream stream, const View& out_slice, std::int64_t s
   const Sorted sorted = sort_keys(op, stream, key, n, scratch.data());
   const auto rows = cuda::elements_of<std::int64_t>(std::array{lead}, true);
   with_compute_type(out_slice.dtype, [&]<class T>(T) {
-    constexpr std::int64_t width = cuda::pack<T>;
+    constexpr std::int64_t width = cuda::pack<T>, chunk = threads_per_warp * int{of_lane<T>};
     const auto slice = cuda::elements_of<T>(std::array{out_slice, x_slice});
     bool packed = slice.packs * width == slice.count && stride % width == 0;
     for (int d = 0; d < rows.rank; ++d) packed &= rows.strides[0][d] % width == 0;
-    const std::int64_t items = n * ((slice.count + 32 * width - 1) / (32 * width));
+    const std::int64_t windows = (n + threads_per_warp - 1) / threads_per_warp,
+                       items = windows * ((slice.count + chunk - 1) / chunk);
     cuda::launch(op, &add_slices<T>, {{std::min<std::int64_t>((items + 7) / 8, 65536)}, {256}}, stream, sorted, slice,
                  rows, stride, packed);
   });

@@ -157,7 +157,7 @@ TEST(CudaIndexing, EmbeddingsAndTheirGradientsAreThoseOfTheCpu) {
 
 TEST(CudaIndexing, ManyIndicesAreSortedStably) {
   std::mt19937_64 random(test_seed());
-  constexpr std::int64_t n = 5000, rows = 1500;
+  constexpr std::int64_t n = 17000, rows = 1500;  // nine tiles: two merges
   TestArray grad(DType::f32, {n, 3}), index(DType::i64, {n}), dtable(DType::f32, {rows, 3});
   grad.random(random);
   const std::function<double(std::int64_t)> orders[] = {
@@ -170,6 +170,33 @@ TEST(CudaIndexing, ManyIndicesAreSortedStably) {
       embedding_backward(stream, views[0], views[1], views[2], -1);
     });
   }
+}
+
+TEST(CudaIndexing, LongAndShortRunsAreAddedInTheOrderOfTheCpu) {
+  std::mt19937_64 random(test_seed());
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f64})
+    for (const std::int64_t columns : {3, 64, 132})
+      for (const std::int64_t skip : {-1, 1}) {
+        TestArray grad(dtype, {300, columns}), index(DType::i64, {300}), dtable(dtype, {40, columns});
+        grad.random(random);
+        // Runs of 120, 33, 32, 31, 8 and 1 keys, and more of one.
+        index.fill([&](std::int64_t i) {
+          const std::int64_t at = (i * 7) % 300;
+          return static_cast<double>(at < 120   ? 3
+                                     : at < 153 ? 1
+                                     : at < 185 ? 20
+                                     : at < 216 ? 21
+                                     : at < 224 ? 39
+                                                : at % 38);
+        });
+        dtable.random(random);
+        expect_same(
+            bits, {&dtable}, {&grad, &index},
+            [&](Stream stream, const std::vector<View>& views) {
+              embedding_backward(stream, views[0], views[1], views[2], skip);
+            },
+            2);
+      }
 }
 
 TEST(CudaIndexing, SlicesThatAreNotAlignedAreRightToo) {
