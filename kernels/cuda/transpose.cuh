@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "kernels/cpu/strided.h"
-#include "kernels/cuda/launcher.cuh"
+#include "kernels/cuda/elements.cuh"
 #include "kernels/view.h"
 
 namespace poolgrad::kernels::cuda {
@@ -79,13 +79,90 @@ __global__ __launch_bounds__(transposing_threads) void transpose_tiles(Word* out
   }
 }
 
+/// Words of one access of whole tiles, and how many rows and columns these have.
+template <class Word>
+inline constexpr int words_at_once = sizeof(Word) == 8 ? 2 : 4;
+inline constexpr int whole_edge = 64;
+
+/// The same by tiles of 64 x 64, for operands whose rows, columns and places are multiples of words_at_once: a thread
+/// reads squares of so many words a side, turns them in its registers, and all accesses are of several words. A row of
+/// the staged tile has its pieces at places that depend on the row, so that neighbouring threads use different banks.
+template <class Word>
+__global__ __launch_bounds__(transposing_threads) void transpose_whole_tiles(
+    Word* out, const Word* from, const __grid_constant__ Transposition all) {
+  constexpr int n = words_at_once<Word>, edge = whole_edge, pieces = edge / n;
+  constexpr int lines = transposing_threads / pieces;  // that are accessed together
+  constexpr int squares = pieces * pieces / transposing_threads;
+  using Piece = Pack<Word, std::size_t{n}>;
+  POOLGRAD_SHARED(Piece, staged, edge * pieces);
+  const int piece = static_cast<int>(threadIdx.x) % pieces, line = static_cast<int>(threadIdx.x) / pieces;
+  const auto place = [](int row, int at) { return row * pieces + (at ^ (row / n % 8)); };
+  // No memory has 2^32 tiles: they are counted in 32 bits, in which divisions are short.
+  const auto down = static_cast<std::uint32_t>((all.rows + edge - 1) / edge),
+             across = static_cast<std::uint32_t>((all.columns + edge - 1) / edge);
+  const std::uint32_t tiles = static_cast<std::uint32_t>(all.outer) * down * across;
+  for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const std::uint32_t above = tile / across;
+    std::uint32_t rest = above / down;
+    const std::int64_t column = static_cast<std::int64_t>(tile - above * across) * edge;
+    const std::int64_t row = static_cast<std::int64_t>(above - rest * down) * edge;
+    std::int64_t at_out = 0, at_from = 0;
+    for (int d = all.outer_rank - 1; d >= 0; --d) {
+      const auto size = static_cast<std::uint32_t>(all.shape[d]);
+      at_out += rest % size * all.out_strides[d];
+      at_from += rest % size * all.from_strides[d];
+      rest /= size;
+    }
+    Piece read[std::size_t{squares}][std::size_t{n}] = {};
+    POOLGRAD_UNROLL
+    for (int s = 0; s < squares; ++s) {
+      const std::int64_t c = column + (s * lines + line) * n, r = row + piece * n;
+      if (r >= all.rows || c >= all.columns) continue;
+      POOLGRAD_UNROLL
+      for (int k = 0; k < n; ++k) read[s][k] = load_whole<Piece>(from + at_from + (c + k) * all.from_column + r);
+    }
+    __syncthreads();  // the tile before has been read
+    POOLGRAD_UNROLL
+    for (int s = 0; s < squares; ++s) {
+      POOLGRAD_UNROLL
+      for (int r = 0; r < n; ++r) {
+        Piece turned;
+        POOLGRAD_UNROLL
+        for (int k = 0; k < n; ++k) turned.value[k] = read[s][k].value[r];
+        staged[place(piece * n + r, s * lines + line)] = turned;
+      }
+    }
+    __syncthreads();
+    POOLGRAD_UNROLL
+    for (int r = line; r < edge; r += lines)
+      if (row + r < all.rows && column + piece * n < all.columns)
+        store_whole(out + at_out + (row + r) * all.out_row + column + piece * n,
+                    static_cast<Piece>(staged[place(r, piece)]));
+  }
+}
+
+/// Whether all that is accessed lies where transpose_whole_tiles() can.
+template <class Word>
+bool has_whole_tiles(const View& out, const View& from, const Transposition& all) {
+  constexpr std::int64_t n = words_at_once<Word>;
+  bool whole = all.rows % n == 0 && all.columns % n == 0 && all.rows >= whole_edge && all.columns >= whole_edge &&
+               all.out_row % n == 0 && all.from_column % n == 0;
+  for (int d = 0; d < all.outer_rank; ++d) whole &= all.out_strides[d] % n == 0 && all.from_strides[d] % n == 0;
+  for (const View* view : {&out, &from})
+    whole &= reinterpret_cast<std::uintptr_t>(view->data) % (std::size_t{n} * sizeof(Word)) == 0;
+  return whole;
+}
+
 /// Queues the copy of words.
 template <class Word>
 void transpose(Stream stream, const View& out, const View& from, const Transposition& all) {
   for (const View* view : {&out, &from}) check_operand("copy", stream, view->data);
   constexpr std::int64_t enough_blocks = 4096;
-  launch("copy", &transpose_tiles<Word>, {{std::min(all.tiles(), enough_blocks)}, {transposing_threads}}, stream,
-         out.as<Word>(), from.as<const Word>(), all);
+  const bool whole = has_whole_tiles<Word>(out, from, all);
+  const std::int64_t edge = whole ? whole_edge : Transposition::edge;
+  const std::int64_t tiles = all.outer * ((all.rows + edge - 1) / edge) * ((all.columns + edge - 1) / edge);
+  launch("copy", whole ? &transpose_whole_tiles<Word> : &transpose_tiles<Word>,
+         {{std::min(tiles, enough_blocks)}, {transposing_threads}}, stream, out.as<Word>(), from.as<const Word>(), all);
 }
 
 }  // namespace poolgrad::kernels::cuda

@@ -218,7 +218,8 @@ TEST(CudaCopy, MovesBitsWhereTheDtypeIsTheSame) {
 TEST(CudaCopy, TransposesTilesOfEveryWord) {
   std::mt19937_64 random(test_seed());
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16, DType::u8})
-    for (const Shape& shape : {Shape{1, 1, 33, 70}, Shape{2, 3, 64, 32}, Shape{3, 40, 5, 101}, Shape{1, 2, 600, 4}})
+    for (const Shape& shape : {Shape{1, 1, 33, 70}, Shape{2, 3, 64, 32}, Shape{3, 40, 5, 101}, Shape{1, 2, 600, 4},
+                               Shape{2, 1, 132, 68}, Shape{1, 2, 64, 192}})
       for (const std::array<int, 4>& order : {std::array{0, 1, 3, 2}, {3, 0, 2, 1}, {0, 3, 1, 2}, {3, 2, 1, 0}}) {
         const auto turned = [&](const View& x) {
           View view = x;
