@@ -23,13 +23,16 @@ struct CrossEntropyRow {
   template <int Threads>
   __device__ void row(const RowShape& shape, std::int64_t row) const {
     const S* x = logits + row * shape.columns;
+    // The target's logit is asked for before the row is: behind the folds it would be two more waits for memory.
+    const std::int64_t target = targets[row];
+    const bool counts = target != ignore && is_within(target, shape.columns);  // else check_indices() has told
+    const T wanted = counts ? cuda::widened<T>(x[target]) : T{};
     const RowPart<S, Threads> part(shape, x);
     const cuda::ExpSum<T> of = cuda::exp_sum(part);
     const T log_sum = Math<T>::log(of.sum);
-    const std::int64_t target = targets[row];
     T value{};
-    if (target != ignore && is_within(target, shape.columns)) {  // else check_indices() has told
-      value = log_sum - (cuda::widened<T>(x[target]) - of.shift);
+    if (counts) {
+      value = log_sum - (wanted - of.shift);
       if (smoothing != T{}) {
         const T total = part.template fold<reductions::Sum>([&](T logit) { return logit - of.shift; });
         value = (T(1) - smoothing) * value + smoothing * (log_sum - total / static_cast<T>(shape.columns));
