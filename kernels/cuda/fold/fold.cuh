@@ -290,14 +290,10 @@ void launch_rows(const char* op, Stream stream, const FoldInput& x, const FoldOu
 template <class Fold, class T>
 void launch_columns(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out,
                     const RowChunks& chunks) {
-  constexpr std::int64_t enough_blocks = 256;
-  int across = power_of_two((x.inner + wide<T> - 1) / wide<T>, threads_per_warp);
-  const auto blocks = [&] {
-    const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>;
-    return x.rows * chunks.count * ((x.inner + width - 1) / width);
-  };
-  while (across > 4 && blocks() < enough_blocks) across /= 2;  // fewer columns, more of their rows at once
-  launch(op, &fold_columns<Fold, T>, fold_shape(blocks(), 1), stream, x, out, chunks, across);
+  const int across = power_of_two((x.inner + wide<T> - 1) / wide<T>, threads_per_warp);
+  const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>;
+  launch(op, &fold_columns<Fold, T>, fold_shape(x.rows * chunks.count * ((x.inner + width - 1) / width), 1), stream, x,
+         out, chunks, across);
 }
 
 /// Partial results, [outer][parts][inner], as something to be folded again; parts are `apart` elements apart.

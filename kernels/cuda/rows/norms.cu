@@ -63,38 +63,10 @@ struct NormGradient {
 template <class S, int Threads>
 using GradientPart = RowPart<S, Threads, 2>;
 
-/// The same, and its statistics.
-template <class S, int Threads, bool Centered>
-struct LoadedRow {
-  using T = Compute<S>;
-  GradientPart<S, Threads> part;
-  T center{}, factor{};
-
-  explicit __device__ LoadedRow(const RowShape& shape) : part(shape) {}
-  __device__ void take(const NormGradient<S>& all, const RowShape& shape, std::int64_t row) {
-    part.take(all.grad + row * shape.columns, all.x + row * shape.columns);
-    if (Centered) center = all.mean[row];
-    factor = all.rstd[row];
-  }
-};
-
-/// Two sums that are taken together.
-template <class T>
-struct alignas(2 * sizeof(T)) TwoSums {
-  T first, second;
-};
-struct AddTwo {
-  template <class T>
-  static __device__ TwoSums<T> combine(const TwoSums<T>& a, const TwoSums<T>& b) {
-    return {a.first + b.first, a.second + b.second};
-  }
-};
-
 /// With h = (x - mean) * rstd and u = grad * weight: dx = rstd * (u - mean(u) - h * mean(u * h)), dweight = sum(grad *
 /// h), dbias = sum(grad); RMSNorm has neither mean(u) nor dbias. A block has a chunk of rows. The sums of a thread stay
 /// in registers from row to row, those of columns beyond in `partial`; warps with rows of their own add theirs up last.
-/// A launch has at most 256 chunks, two for a multiprocessor, so a thread may have more than 64 registers: a row is
-/// loaded while the one before is folded.
+/// A launch has at most 256 chunks, two for a multiprocessor, so a thread may have more than 64 registers.
 template <class S, int Threads, bool Centered, bool Sums>
 __global__ __launch_bounds__(block_of_rows<Threads>,
                              1) void norm_gradient(const __grid_constant__ RowShape shape,
@@ -106,7 +78,6 @@ __global__ __launch_bounds__(block_of_rows<Threads>,
   const std::int64_t n = shape.columns;
   const T inverse_n = T(1) / static_cast<T>(n);
   const int rows_at_once = static_cast<int>(blockDim.x) / Threads, own = static_cast<int>(threadIdx.x) / Threads;
-  LoadedRow<S, Threads, Centered> next(shape);
   for (std::int64_t chunk = blockIdx.x; chunk < chunks.count; chunk += gridDim.x) {
     T weight_sum[Part::held][width<S>] = {}, bias_sum[Part::held][width<S>] = {};
     T* const partial = Sums ? all.partial + chunk * 2 * n : nullptr;
@@ -114,13 +85,9 @@ __global__ __launch_bounds__(block_of_rows<Threads>,
       for (std::int64_t c = Part::column(Part::held); c < n; c += Part::step)
         for (int e = 0; e < width<S>; ++e)
           if (c + e < n) partial[c + e] = partial[n + c + e] = T{};
-    const std::int64_t first = chunks.begin(chunk) + own, end = chunks.end(chunk);
-    if (first < end) next.take(all, shape, first);
-    for (std::int64_t row = first; row < end; row += rows_at_once) {
-      const LoadedRow<S, Threads, Centered> now = next;
-      if (row + rows_at_once < end) next.take(all, shape, row + rows_at_once);
-      const Part& part = now.part;
-      const T center = now.center, factor = now.factor;
+    for (std::int64_t row = chunks.begin(chunk) + own; row < chunks.end(chunk); row += rows_at_once) {
+      const Part part(shape, all.grad + row * n, all.x + row * n);
+      const T center = Centered ? all.mean[row] : T{}, factor = all.rstd[row];
       T sum_u{}, sum_uh{};
       part.for_each_pack([&](std::int64_t column, int held, const auto& in) {
         T scale[width<S>];
@@ -142,13 +109,8 @@ __global__ __launch_bounds__(block_of_rows<Threads>,
           }
         }
       });
-      T mean_u{}, mean_uh;
-      if constexpr (Centered) {
-        const auto sums = block_reduce<AddTwo, Threads>(TwoSums<T>{sum_u, sum_uh});
-        mean_u = sums.first * inverse_n, mean_uh = sums.second * inverse_n;
-      } else {
-        mean_uh = block_reduce<reductions::Sum, Threads>(sum_uh) * inverse_n;
-      }
+      const T mean_u = Centered ? block_reduce<reductions::Sum, Threads>(sum_u) * inverse_n : T{};
+      const T mean_uh = block_reduce<reductions::Sum, Threads>(sum_uh) * inverse_n;
       S* to = all.dx + row * n;
       part.for_each_pack([&](std::int64_t column, int, const auto& in) {
         T scale[width<S>], result[width<S>];

@@ -23,7 +23,7 @@ struct Rotations {
   RotaryFrequencies frequencies;
   double sign;
 };
-constexpr std::int64_t vectors_each = 16;
+constexpr std::int64_t vectors_each = 8;
 
 /// Pairs are far apart, half a vector: two packs, each one access where `shape` is packed.
 template <class S>

@@ -79,10 +79,7 @@ class RowPart {
   static constexpr std::size_t held = 64 / sizeof(T) / width<S> / Operands;
   static constexpr std::int64_t step = Threads * width<S>, capacity = step * static_cast<std::int64_t>(held);
 
-  __device__ RowPart(const RowShape& shape, const S* a, const S* b = nullptr) : RowPart(shape) { take(a, b); }
-  /// Of no row yet.
-  explicit __device__ RowPart(const RowShape& shape) : shape_(shape), from_{} {}
-  __device__ void take(const S* a, const S* b = nullptr) {
+  __device__ RowPart(const RowShape& shape, const S* a, const S* b = nullptr) : shape_(shape), from_{} {
     from_[0] = a;
     if constexpr (Operands > 1) from_[1] = b;
     POOLGRAD_UNROLL
