@@ -7,7 +7,7 @@ Usage: python3 benchmarks/peers/sdpa.py path/to/attention_benchmark [--repeats 7
 Prints the medians of both in ms and GFLOP/s, counted on the pairs that the pattern admits (forward 4 D, backward 10 D),
 and PyTorch / poolgrad (above 1: poolgrad is faster): of the medians, and the quartiles over neighbouring pairs. On a GPU
 that is for each of PyTorch's kernels by name, or why there is no figure of one. The last lines are the geometric means of
-the ratios to the fastest of them. POOLGRAD_MMA=1 lets poolgrad use tensor cores.
+the ratios to the fastest of them. POOLGRAD_MMA=0 keeps poolgrad from tensor cores.
 """
 import argparse
 import math

@@ -118,7 +118,7 @@ class Poolgrad:
         dtype, *how = variant.split(", ")
         arguments = [program, "--device=" + DEVICE, "--serve", *map(str, configuration), dtype]
         arguments += ["recorded"] if "recorded" in how else []
-        environment = os.environ | ({"POOLGRAD_MMA": "1"} if "tensor cores" in how else {})
+        environment = os.environ | {"POOLGRAD_MMA": str(int("tensor cores" in how))}
         self.process = subprocess.Popen(
             arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 

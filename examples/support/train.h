@@ -26,8 +26,8 @@ struct DTypeChoice {
   DType dtype = DType::f32;
   std::string reason = {};
 };
-/// bf16 where it pays, which is on GPUs, and on CPUs whose instruction set multiplies it (amx, or avx512_bf16 where that
-/// is in use), through oneDNN; else f32. `instruction_set` and `gemm_backend` as in kernels/.
+/// bf16 where it pays, which is on GPUs, and on CPUs whose instruction set multiplies it (amx, or avx512_bf16 where
+/// that is in use), through oneDNN; else f32. `instruction_set` and `gemm_backend` as in kernels/.
 DTypeChoice choose_dtype(bool on_cpu, std::string_view instruction_set, std::string_view gemm_backend);
 
 /// A name for a few settings.

@@ -22,7 +22,7 @@ tool tools/ldd <<<$'#!/bin/sh\nprintf "\\tlibcudart.so.13 => /lib/libcudart.so.1
 tool told <<'PROGRAM'
 #!/bin/sh
 name=${0##*/}
-echo "${POOLGRAD_MMA:+mma }$name $*" >>"$NOTES"
+echo "${POOLGRAD_MMA:+portable }$name $*" >>"$NOTES"
 if [ -f "$FAULTS/$name" ]; then . "$FAULTS/$name"; fi
 for option; do
   case $option in --benchmark_out=*) cat "${FAULTS%/*}/$name.json" >"${option#*=}" ;; esac
@@ -143,14 +143,14 @@ device_check pool
 device_check latency cuda build/gpu
 kernels_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
 gemm_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
-attention_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
-mma attention_benchmark --device=cuda:0 --benchmark_min_time=0.05
-step_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
-mma step_benchmark --device=cuda:0 --benchmark_min_time=0.05
+portable attention_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
+attention_benchmark --device=cuda:0 --benchmark_min_time=0.05
+portable step_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
+step_benchmark --device=cuda:0 --benchmark_min_time=0.05
 python3 -c import torch;
 python3 benchmarks/peers/step.py --device=cuda build/gpu/gpu/step_benchmark
-python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark --device
-mma python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark
+portable python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark --device
+python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark
 headline --device cuda --row-seconds
 ORDER
 while read -r line; do says "$line"; done <<'SAYS'
@@ -246,7 +246,7 @@ calls_not '^compute-sanitizer'
 fault python3 '[ "${1##*/}" != step.py ] || { echo "CUDA error"; exit 1; }'
 checked 0
 says '^no result +[0-9]+ s  training steps, PyTorch beside: CUDA error'
-calls '^mma python3'
+calls '^portable python3'
 fault python3 '[ $1 != -c ] || exit 1'
 checked 0
 says 'no PyTorch with a GPU here'

@@ -135,7 +135,7 @@ def sdpa_kernel(kernel):
 PROGRAM = '''#!{python}
 import os, sys
 
-cores = "tensor cores" if os.environ.get("POOLGRAD_MMA") else "portable"
+cores = "portable" if os.environ.get("POOLGRAD_MMA") == "0" else "tensor cores"
 attention = any(word.startswith("forward") for word in sys.argv)
 if attention:
     print("1e9", flush=True)

@@ -79,8 +79,8 @@ __device__ void stage_rows_async(const Shared<Chunk>& staged, StagedTile<Depth> 
   constexpr int chunks = StagedTile<Depth>::chunks, rows_at_once = mma_threads / chunks;
   const int first_row = static_cast<int>(threadIdx.x) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
   const int count = chunk * elements_of_chunk < static_cast<int>(x.depth) ? rows.count : 0;
-  const auto* from = reinterpret_cast<const std::uint16_t*>(x.data) + rows.first + first_row * rows.step +
-                     chunk * elements_of_chunk;
+  const auto* from =
+      reinterpret_cast<const std::uint16_t*>(x.data) + rows.first + first_row * rows.step + chunk * elements_of_chunk;
   POOLGRAD_UNROLL
   for (int row = 0; row < mma_rows; row += rows_at_once) {
     cp_async_16(staged, to.at(first_row + row, chunk), from, first_row + row < count);
@@ -142,7 +142,7 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, con
     for (int f = 0; f < OwnRows<Depth>::count; ++f) add(f);
   } else {
     POOLGRAD_UNROLL_TWO  // all at once would take registers
-    for (int f = 0; f < OwnRows<Depth>::count; ++f) add(f);
+        for (int f = 0; f < OwnRows<Depth>::count; ++f) add(f);
   }
 }
 
@@ -222,7 +222,7 @@ struct VisitedRows {
   std::int64_t first = 0;            // step of the run
   std::int64_t row = 0, stride = 0;  // of the first in the tensors, and from one to the next
   std::int32_t run = 0, count = 0;   // of the program, which has less than 2^31
-  bool whole = false;  // they are mma_rows, and every row of the tile sees all of them
+  bool whole = false;                // they are mma_rows, and every row of the tile sees all of them
   std::uint8_t flags = 0, period = 0;
 
   __device__ TileRows of(const Operand& x, std::int64_t batch, std::int64_t head) const {

@@ -59,5 +59,9 @@ TEST_P(DeviceFailures, AreSurvivedWithoutThePool) {
   expect_survival({.device = GetParam(), .granularity = 64 * KiB, .config = {.mode = AllocatorMode::none}}, 4);
 }
 
+TEST(Isolation, WhatAChildThrowsIsSaidAndEndsIt) {
+  EXPECT_EQ(in_child([]() -> std::string { throw std::runtime_error("no driver"); }), "threw: no driver");
+}
+
 }  // namespace
 }  // namespace poolgrad::testing

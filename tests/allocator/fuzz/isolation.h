@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -26,7 +27,13 @@ inline std::string in_child(const std::function<std::string()>& work, unsigned s
     close(ends[0]);
     dup2(ends[1], STDERR_FILENO);
     alarm(seconds);
-    const std::string text = work();
+    const std::string text = [&]() -> std::string {
+      try {
+        return work();
+      } catch (const std::exception& error) {  // the child must not go on with the tests of its parent
+        return "threw: " + std::string(error.what());
+      }
+    }();
     std::size_t written = 0;
     while (written < text.size()) {
       const ssize_t n = write(ends[1], text.data() + written, text.size() - written);

@@ -33,7 +33,7 @@ TEST_F(CudaDevice, KeepsTheBytesOfBlocksOnFourStreams) {
 
 TEST_F(CudaDevice, AgreesWithTheShadowOfTheFuzzer) {
   const auto make = [](std::size_t bytes) { return std::make_unique<MappedStreams>(device(bytes), device_streams(4)); };
-  fuzz_pool_on(make, 10, 2000);
+  fuzz_pool_on(make, 10, 2000, Isolation::none);
 }
 
 TEST_F(CudaDevice, TakesFromTheDriverWhatItCommits) {
