@@ -261,7 +261,7 @@ void check_out_over_q(const AttendCall& call, const AttendOperands& x, bool want
     if (other->defined() && other->shares_storage_with(x.q)) refuse("needs queries apart from bias and sinks");
 }
 
-Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options) {
+Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options, CallSite) {
   if (heads < 1) throw ValueError("[alibi_slopes] heads must be at least 1, but are " + std::to_string(heads));
   std::int64_t power = 1;  // the largest that is not above `heads`
   while (2 * power <= heads) power *= 2;

@@ -68,7 +68,7 @@ Attended attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern
                 const AttendOptions& options = {}, CallSite = {});
 
 /// 2^(-8 (h + 1) / H) for powers of two, interpolated as in the paper otherwise (Press et al. 2021); (heads) f32.
-Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options = {});
+Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options = {}, CallSite = {});
 
 // Attention as its definition says it, from primitive operators: O(Nq Nk) memory. Serves second derivatives and tests.
 
@@ -76,6 +76,7 @@ Tensor alibi_slopes(std::int64_t heads, const TensorOptions& options = {});
 /// attend() does with a generator in the same state; the two options about memory are ignored. Where a row sees an
 /// infinity, NaN. Throws like attend().
 Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v,
-                              const Pattern& pattern = Pattern::dense(), const AttendOptions& options = {});
+                              const Pattern& pattern = Pattern::dense(), const AttendOptions& options = {},
+                              CallSite = {});
 
 }  // namespace poolgrad::attention

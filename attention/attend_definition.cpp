@@ -153,7 +153,7 @@ Attended attend_by_definition(const AttendOperands& x, const AttendCall& call) {
 }
 
 Attended attend_by_definition(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
-                              const AttendOptions& options) {
+                              const AttendOptions& options, CallSite) {
   if (const auto cast = autocast("attend", {q, k, v}); !cast.empty())
     return attend_by_definition(cast[0], cast[1], cast[2], pattern, options);
   check_attend(q, k, v, options);

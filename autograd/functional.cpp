@@ -126,14 +126,14 @@ std::pair<Tensor, Tensor> first_of(const std::pair<Tensors, Tensors>& results) {
 }  // namespace
 
 std::pair<Tensors, Tensors> vjp(const TensorFunction& f, const Tensors& inputs, const Tensors& vectors,
-                                bool create_graph) {
+                                bool create_graph, CallSite) {
   const Derivable of = evaluate("vjp", f, inputs, create_graph);
   check_vectors("vjp", vectors, "output", of.outputs);
   return {of.results(create_graph), gradients_of(of.outputs, vectors, of.arguments, {.create_graph = create_graph})};
 }
 
 std::pair<Tensors, Tensors> jvp(const TensorFunction& f, const Tensors& inputs, const Tensors& vectors,
-                                bool create_graph) {
+                                bool create_graph, CallSite) {
   check_all_floating("jvp", "input", inputs);
   check_vectors("jvp", vectors, "input", inputs);
   const Derivable of = evaluate("jvp", f, inputs, create_graph);
@@ -143,14 +143,14 @@ std::pair<Tensors, Tensors> jvp(const TensorFunction& f, const Tensors& inputs, 
   return {of.results(create_graph), gradients_of(products, vectors, weights, {.create_graph = create_graph})};
 }
 
-std::vector<Tensors> jacobian(const TensorFunction& f, const Tensors& inputs, bool create_graph) {
+std::vector<Tensors> jacobian(const TensorFunction& f, const Tensors& inputs, bool create_graph, CallSite) {
   const Derivable of = evaluate("jacobian", f, inputs, create_graph);
   std::vector<Tensors> result;
   for (const Tensor& output : of.outputs) result.push_back(jacobian_of(output, of.arguments, create_graph));
   return result;
 }
 
-std::vector<Tensors> hessian(const TensorFunction& f, const Tensors& inputs, bool create_graph) {
+std::vector<Tensors> hessian(const TensorFunction& f, const Tensors& inputs, bool create_graph, CallSite) {
   const Derivable of = evaluate("hessian", f, inputs, create_graph);
   std::vector<Tensors> result;
   for (const Tensor& gradient : value_and_gradient("hessian", of).second)
@@ -159,7 +159,7 @@ std::vector<Tensors> hessian(const TensorFunction& f, const Tensors& inputs, boo
 }
 
 std::pair<Tensor, Tensors> hessian_vector_product(const TensorFunction& f, const Tensors& inputs,
-                                                  const Tensors& vectors, bool create_graph) {
+                                                  const Tensors& vectors, bool create_graph, CallSite) {
   const char* const op = "hessian_vector_product";
   check_all_floating(op, "input", inputs);
   check_vectors(op, vectors, "input", inputs);
@@ -168,29 +168,31 @@ std::pair<Tensor, Tensors> hessian_vector_product(const TensorFunction& f, const
   return {of.results(create_graph)[0], gradients_of(gradient, vectors, of.arguments, {.create_graph = create_graph})};
 }
 
-std::pair<Tensor, Tensor> vjp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph) {
+std::pair<Tensor, Tensor> vjp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph,
+                              CallSite) {
   return first_of(vjp(of_one(f), Tensors{x}, Tensors{vector}, create_graph));
 }
 
-std::pair<Tensor, Tensor> jvp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph) {
+std::pair<Tensor, Tensor> jvp(const UnaryFunction& f, const Tensor& x, const Tensor& vector, bool create_graph,
+                              CallSite) {
   return first_of(jvp(of_one(f), Tensors{x}, Tensors{vector}, create_graph));
 }
 
-Tensor jacobian(const UnaryFunction& f, const Tensor& x, bool create_graph) {
+Tensor jacobian(const UnaryFunction& f, const Tensor& x, bool create_graph, CallSite) {
   return jacobian(of_one(f), Tensors{x}, create_graph)[0][0];
 }
 
-Tensor hessian(const UnaryFunction& f, const Tensor& x, bool create_graph) {
+Tensor hessian(const UnaryFunction& f, const Tensor& x, bool create_graph, CallSite) {
   return hessian(of_one(f), Tensors{x}, create_graph)[0][0];
 }
 
 std::pair<Tensor, Tensor> hessian_vector_product(const UnaryFunction& f, const Tensor& x, const Tensor& vector,
-                                                 bool create_graph) {
+                                                 bool create_graph, CallSite) {
   const auto [value, products] = hessian_vector_product(of_one(f), Tensors{x}, Tensors{vector}, create_graph);
   return {value, products[0]};
 }
 
-Tensors vmap(const TensorFunction& f, const Tensors& inputs, std::int64_t dim, std::int64_t out_dim) {
+Tensors vmap(const TensorFunction& f, const Tensors& inputs, std::int64_t dim, std::int64_t out_dim, CallSite) {
   std::int64_t slices = -1;
   std::string found;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -218,7 +220,7 @@ Tensors vmap(const TensorFunction& f, const Tensors& inputs, std::int64_t dim, s
   return stacked;
 }
 
-Tensor vmap(const UnaryFunction& f, const Tensor& x, std::int64_t dim, std::int64_t out_dim) {
+Tensor vmap(const UnaryFunction& f, const Tensor& x, std::int64_t dim, std::int64_t out_dim, CallSite) {
   return vmap(of_one(f), Tensors{x}, dim, out_dim)[0];
 }
 

@@ -206,7 +206,7 @@ Tensor Draw::lay_out(const Shape& shape, DType dtype, const std::vector<LayoutKi
   return result;
 }
 
-Tensor Draw::tensor(const Shape& shape, const TensorDraw& options) {
+Tensor Draw::tensor(const Shape& shape, const TensorDraw& options, CallSite) {
   if (!(options.low <= options.high))
     throw ValueError(fmt::format("[Draw] there is no number in [{:g}, {:g})", options.low, options.high));
   const DType dtype = one_of(options.dtypes);
@@ -227,7 +227,7 @@ Tensor Draw::tensor(const Shape& shape, const TensorDraw& options) {
   return result;
 }
 
-Tensor Draw::indices(const Shape& shape, std::int64_t limit) {
+Tensor Draw::indices(const Shape& shape, std::int64_t limit, CallSite) {
   return lay_out(shape, DType::i64, TensorDraw{}.layouts, fmt::format(", indices below {}", limit), [&] {
     return static_cast<double>(choose(static_cast<std::uint64_t>(std::max<std::int64_t>(limit, 0))));
   });

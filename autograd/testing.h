@@ -61,9 +61,9 @@ class Draw {
   /// f64, f32, f16 or bf16.
   DType dtype();
   /// A leaf on the CPU.
-  Tensor tensor(const Shape& shape, const TensorDraw& options = {});
+  Tensor tensor(const Shape& shape, const TensorDraw& options = {}, CallSite = {});
   /// i64 in [0, limit), in any layout.
-  Tensor indices(const Shape& shape, std::int64_t limit);
+  Tensor indices(const Shape& shape, std::int64_t limit, CallSite = {});
 
   const std::vector<std::uint64_t>& choices() const { return choices_; }
   /// What integer(), tensor() and indices() gave, with all numbers.

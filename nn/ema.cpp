@@ -21,7 +21,8 @@ const Tensor& entry_of(const NamedTensors& state, const std::string& name) {
 
 }  // namespace
 
-EMA::EMA(const Module& module, EMAOptions options) : parameters_(module.named_parameters()), options_(options) {
+EMA::EMA(const Module& module, EMAOptions options, CallSite)
+    : parameters_(module.named_parameters()), options_(options) {
   if (!(options.decay >= 0 && options.decay < 1))
     throw ValueError("[ema] the decay must be in [0, 1), but is " + std::to_string(options.decay));
   const MemoryScope scope("ema", Category::optimizer_state);
@@ -32,7 +33,7 @@ EMA::EMA(const Module& module, EMAOptions options) : parameters_(module.named_pa
   updates_ = zeros({}, {.dtype = DType::i64});
 }
 
-void EMA::update() {
+void EMA::update(CallSite) {
   const NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [name, parameter] = parameters_[i];
@@ -55,7 +56,7 @@ void EMA::update() {
   updates_.fill(static_cast<double>(n));
 }
 
-NamedTensors EMA::tensors() const {
+NamedTensors EMA::tensors(CallSite) const {
   NamedTensors result;
   for (std::size_t i = 0; i < averages_.size(); ++i)
     result.emplace_back(averages_[i].first, to(averages_[i].second, parameters_[i].second.dtype()));

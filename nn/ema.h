@@ -27,17 +27,17 @@ class EMA {
  public:
   /// Begins with copies of the parameters, tagged Category::optimizer_state. Throws ValueError for a decay outside
   /// [0, 1).
-  explicit EMA(const Module& module, EMAOptions options = {});
+  explicit EMA(const Module& module, EMAOptions options = {}, CallSite = {});
   EMA(const EMA&) = delete;
   EMA& operator=(const EMA&) = delete;
 
   /// After a step. Throws DeviceError or DTypeError, changing nothing, where the module was moved or cast meanwhile.
-  void update();
+  void update(CallSite = {});
   std::int64_t updates() const { return static_cast<std::int64_t>(updates_.item()); }
 
   /// The averages under their parameters' names and in their dtypes, for Substitution and functional_call(), or to be
   /// loaded into a module. They share memory with this, but for half types.
-  NamedTensors tensors() const;
+  NamedTensors tensors(CallSite = {}) const;
 
   /// What is to be saved (save_safetensors(path, {average.state(), {}})): the averages, "updates" with them (i64).
   /// Shares memory with this.

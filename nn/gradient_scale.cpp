@@ -41,12 +41,12 @@ double clip_scale(double norm, double limit) {
   return limit == 0 || norm <= limit ? 1.0 : limit / norm;
 }
 
-Tensor clip_scale(const Tensor& norm, double limit) {
+Tensor clip_scale(Argument norm, double limit) {
   check_limit(limit);
   const NoGradGuard no_grad;
   const MemoryScope scope("clip_scale", Category::workspace);
-  const Tensor nothing = norm - norm;  // 0, or NaN
-  return limit == 0 ? nothing + 1.0 : minimum(full({}, limit, norm.options()) / norm, 1.0) + nothing;
+  const Tensor nothing = *norm - *norm;  // 0, or NaN
+  return limit == 0 ? nothing + 1.0 : minimum(full({}, limit, norm->options()) / *norm, 1.0) + nothing;
 }
 
 }  // namespace poolgrad::nn

@@ -29,6 +29,6 @@ class GradientScale {
 /// means no clipping. Throws ValueError for a negative limit.
 double clip_scale(double norm, double limit);
 /// The same number, to the bit, of an f64 norm on a device; NaN where the norm is not finite.
-Tensor clip_scale(const Tensor& norm, double limit);
+Tensor clip_scale(Argument norm, double limit);
 
 }  // namespace poolgrad::nn

@@ -50,7 +50,7 @@ std::unique_ptr<Layer> make_norm(NormKind kind, std::int64_t width, bool bias, c
 
 TransformerBlock::TransformerBlock(std::int64_t width, std::unique_ptr<SequenceMixer> mixer,
                                    std::unique_ptr<Layer> feed_forward, TransformerBlockOptions options,
-                                   const ParameterOptions& parameters)
+                                   const ParameterOptions& parameters, CallSite)
     : norm1_(make_norm(options.norm, width, options.bias, parameters)),
       mixer_(std::move(mixer)),
       norm2_(make_norm(options.norm, width, options.bias, parameters)),
@@ -64,7 +64,7 @@ TransformerBlock::TransformerBlock(std::int64_t width, std::unique_ptr<SequenceM
   add_module("dropout", dropout_);
 }
 
-Tensor TransformerBlock::forward(const Tensor& x, SequenceState* state) {
+Tensor TransformerBlock::forward(const Tensor& x, SequenceState* state, CallSite) {
   const SequencePart part = next_part(state, part_);
   Tensor mixed;
   {
@@ -81,7 +81,7 @@ void TransformerBlock::set_part(const SequencePart& part) {
   part_ = part;
 }
 
-Tensor TransformerBlock::mixing_weights(const Tensor& x) { return mixer_->weights((*norm1_)(x)); }
+Tensor TransformerBlock::mixing_weights(const Tensor& x, CallSite) { return mixer_->weights((*norm1_)(x)); }
 
 void LanguageModelConfig::check() const {
   const auto fail = [](const std::string& reason) { throw ValueError("[language_model] " + reason); };
@@ -108,7 +108,8 @@ std::int64_t LanguageModelConfig::hidden_units() const {
   return static_cast<std::int64_t>(std::ceil(units / 8.0)) * 8;
 }
 
-LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options)
+LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options,
+                             CallSite)
     : config_(checked(config)),
       embedding_(config.vocabulary, config.width, embedding_deviation(config),
                  options = with_dtype(options, config.parameter_dtype())),
@@ -158,7 +159,7 @@ Tensor LanguageModel::embed(const Tensor& tokens, std::int64_t seen, const Seque
   return dropout_.forward(to(x, config_.dtype), part);
 }
 
-Tensor LanguageModel::hidden(const Tensor& tokens, State* state) {
+Tensor LanguageModel::hidden(const Tensor& tokens, State* state, CallSite) {
   const std::int64_t seen = state ? state->at(0).length : 0;
   if (tokens.rank() != 2 || tokens.size(1) > config_.context || (positions_ && seen + tokens.size(1) > config_.context))
     throw ShapeError("[language_model] tokens must be (B, T) with at most " + std::to_string(config_.context) +
@@ -180,7 +181,7 @@ void LanguageModel::set_part(const SequencePart& part) {
   part_ = part;
 }
 
-Tensor LanguageModel::logits_of(const Tensor& x) {
+Tensor LanguageModel::logits_of(const Tensor& x, CallSite) {
   const MemoryScope scope("head", Category::activation);
   return linear(x, parameter_for("linear", head_weight(), x));
 }
@@ -209,7 +210,7 @@ Tensor LanguageModel::losses(const Tensor& tokens, const Tensor& targets, State*
   return result;
 }
 
-std::vector<Tensor> LanguageModel::mixing_weights(const Tensor& tokens) {
+std::vector<Tensor> LanguageModel::mixing_weights(const Tensor& tokens, CallSite) {
   const NoGradGuard no_grad;
   const MemoryScope scope("mixing_weights", Category::weights);
   std::vector<Tensor> result;

@@ -27,11 +27,11 @@ struct TransformerBlockOptions {
 class TransformerBlock : public Module {
  public:
   TransformerBlock(std::int64_t width, std::unique_ptr<SequenceMixer> mixer, std::unique_ptr<Layer> feed_forward,
-                   TransformerBlockOptions options = {}, const ParameterOptions& parameters = {});
+                   TransformerBlockOptions options = {}, const ParameterOptions& parameters = {}, CallSite = {});
 
-  Tensor forward(const Tensor& x, SequenceState* state = nullptr);
+  Tensor forward(const Tensor& x, SequenceState* state = nullptr, CallSite = {});
   /// The mixer's weights() where the block is given x.
-  Tensor mixing_weights(const Tensor& x);
+  Tensor mixing_weights(const Tensor& x, CallSite = {});
   /// See LanguageModel::set_part().
   void set_part(const SequencePart& part);
 
@@ -81,7 +81,8 @@ using MixerFactory = std::function<std::unique_ptr<SequenceMixer>(const Language
 /// config.parameter_dtype(); options.generator feeds dropout and must outlive the model.
 class LanguageModel : public Module {
  public:
-  LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options = {});
+  LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options = {},
+                CallSite = {});
 
   /// What all blocks remember.
   using State = std::vector<SequenceState>;
@@ -90,9 +91,9 @@ class LanguageModel : public Module {
 
   /// tokens (B, T) i64 -> (B, T, width) after the final norm. ShapeError where T (with the state's positions, if
   /// positions are learned) exceeds the context.
-  Tensor hidden(const Tensor& tokens, State* state = nullptr);
+  Tensor hidden(const Tensor& tokens, State* state = nullptr, CallSite = {});
   /// hidden (..., width), all positions of it or some -> (..., vocabulary).
-  Tensor logits_of(const Tensor& hidden);
+  Tensor logits_of(const Tensor& hidden, CallSite = {});
   /// tokens (B, T) -> (B, T, vocabulary).
   Tensor logits(const Tensor& tokens, State* state = nullptr, CallSite = {});
   /// Mean (or sum) over all positions of -log p(target | tokens so far), in nats; targets (B, T) i64. The logits are
@@ -104,7 +105,7 @@ class LanguageModel : public Module {
   Tensor losses(const Tensor& tokens, const Tensor& targets, State* state = nullptr, CallSite = {});
   /// tokens (B, T) -> for each block the weights() of its mixer, (B, heads, T, T), where it has any. Without a
   /// gradient.
-  std::vector<Tensor> mixing_weights(const Tensor& tokens);
+  std::vector<Tensor> mixing_weights(const Tensor& tokens, CallSite = {});
 
   /// Over embedding, blocks and final norm, each a stage; the results stay the same bits. With a state all is kept.
   void set_checkpointing(Checkpointing policy) { checkpointing_ = policy; }

@@ -12,7 +12,8 @@
 
 namespace poolgrad::nn {
 
-Linear::Linear(std::int64_t inputs, std::int64_t outputs, LinearOptions options, const ParameterOptions& parameters) {
+Linear::Linear(std::int64_t inputs, std::int64_t outputs, LinearOptions options, const ParameterOptions& parameters,
+               CallSite) {
   const double deviation = options.deviation < 0
                                ? 1.0 / std::sqrt(static_cast<double>(std::max<std::int64_t>(inputs, 1)))
                                : options.deviation;
@@ -24,12 +25,13 @@ Tensor Linear::forward(const Tensor& x) {
   return linear(x, parameter_for("linear", weight_, x), parameter_for("linear", bias_, x));
 }
 
-Embedding::Embedding(std::int64_t entries, std::int64_t width, double deviation, const ParameterOptions& parameters)
+Embedding::Embedding(std::int64_t entries, std::int64_t width, double deviation, const ParameterOptions& parameters,
+                     CallSite)
     : weight_(normal_parameter("weight", {entries, width}, deviation, parameters)) {}
 
 Tensor Embedding::forward(const Tensor& index) { return embedding(weight_, index); }
 
-LayerNorm::LayerNorm(std::int64_t width, bool bias, double epsilon, const ParameterOptions& parameters)
+LayerNorm::LayerNorm(std::int64_t width, bool bias, double epsilon, const ParameterOptions& parameters, CallSite)
     : weight_(constant_parameter("weight", {width}, 1.0, parameters)), epsilon_(epsilon) {
   if (bias) bias_ = constant_parameter("bias", {width}, 0.0, parameters);
 }
@@ -38,7 +40,7 @@ Tensor LayerNorm::forward(const Tensor& x) {
   return layer_norm(x, parameter_for("layer_norm", weight_, x), parameter_for("layer_norm", bias_, x), epsilon_);
 }
 
-RMSNorm::RMSNorm(std::int64_t width, double epsilon, const ParameterOptions& parameters)
+RMSNorm::RMSNorm(std::int64_t width, double epsilon, const ParameterOptions& parameters, CallSite)
     : weight_(constant_parameter("weight", {width}, 1.0, parameters)), epsilon_(epsilon) {}
 
 Tensor RMSNorm::forward(const Tensor& x) { return rms_norm(x, parameter_for("rms_norm", weight_, x), epsilon_); }
@@ -49,13 +51,13 @@ Dropout::Dropout(double p, Generator& generator) : p_(p), generator_(&generator)
 
 Tensor Dropout::forward(const Tensor& x) { return forward(x, {}); }
 
-Tensor Dropout::forward(const Tensor& x, SequencePart part) {
+Tensor Dropout::forward(const Tensor& x, SequencePart part, CallSite) {
   if (!training() || p_ == 0.0) return x;
   return part.whole > 0 ? dropout(x, p_, *generator_, part) : dropout(x, p_, *generator_);
 }
 
 FeedForward::FeedForward(std::int64_t width, std::int64_t hidden, FeedForwardOptions options,
-                         const ParameterOptions& parameters)
+                         const ParameterOptions& parameters, CallSite)
     : kind_(options.kind),
       up_(width, hidden, {.bias = options.bias}, parameters),
       down_(hidden, width, {.bias = options.bias, .deviation = options.down_deviation}, parameters) {

@@ -26,8 +26,8 @@ struct LinearOptions {
 /// cast to the dtype of x where it differs, so f32 parameters serve bf16 activations.
 class Linear : public Layer {
  public:
-  Linear(std::int64_t inputs, std::int64_t outputs, LinearOptions options = {},
-         const ParameterOptions& parameters = {});
+  Linear(std::int64_t inputs, std::int64_t outputs, LinearOptions options = {}, const ParameterOptions& parameters = {},
+         CallSite = {});
 
   Tensor forward(const Tensor& x) override;
 
@@ -42,7 +42,8 @@ class Linear : public Layer {
 /// i64 (...) -> (..., width): row `index` of weight (entries, width), which starts normal with the given deviation.
 class Embedding : public Layer {
  public:
-  Embedding(std::int64_t entries, std::int64_t width, double deviation = 1.0, const ParameterOptions& parameters = {});
+  Embedding(std::int64_t entries, std::int64_t width, double deviation = 1.0, const ParameterOptions& parameters = {},
+            CallSite = {});
 
   /// IndexError for an index outside [0, entries).
   Tensor forward(const Tensor& index) override;
@@ -58,7 +59,7 @@ class Embedding : public Layer {
 class LayerNorm : public Layer {
  public:
   explicit LayerNorm(std::int64_t width, bool bias = true, double epsilon = 1e-5,
-                     const ParameterOptions& parameters = {});
+                     const ParameterOptions& parameters = {}, CallSite = {});
 
   Tensor forward(const Tensor& x) override;
 
@@ -70,7 +71,7 @@ class LayerNorm : public Layer {
 /// x / sqrt(mean(x^2) + epsilon) * weight over the last dimension (Zhang & Sennrich 2019). weight starts at 1.
 class RMSNorm : public Layer {
  public:
-  explicit RMSNorm(std::int64_t width, double epsilon = 1e-6, const ParameterOptions& parameters = {});
+  explicit RMSNorm(std::int64_t width, double epsilon = 1e-6, const ParameterOptions& parameters = {}, CallSite = {});
 
   Tensor forward(const Tensor& x) override;
 
@@ -89,7 +90,7 @@ class Dropout : public Layer {
   Tensor forward(const Tensor& x) override;
   /// x (B, n, ...) as a part of a sequence, of which the same elements are zeroed as by one call for the whole; by
   /// itself where the part's `whole` is 0.
-  Tensor forward(const Tensor& x, SequencePart part);
+  Tensor forward(const Tensor& x, SequencePart part, CallSite = {});
 
  private:
   double p_;
@@ -111,7 +112,7 @@ struct FeedForwardOptions {
 class FeedForward : public Layer {
  public:
   FeedForward(std::int64_t width, std::int64_t hidden, FeedForwardOptions options = {},
-              const ParameterOptions& parameters = {});
+              const ParameterOptions& parameters = {}, CallSite = {});
 
   Tensor forward(const Tensor& x) override;
 

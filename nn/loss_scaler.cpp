@@ -31,20 +31,20 @@ const LossScalerOptions& checked(const LossScalerOptions& o) {
 
 }  // namespace
 
-LossScaler::LossScaler(Device device, LossScalerOptions options) : options_(checked(options)) {
+LossScaler::LossScaler(Device device, LossScalerOptions options, CallSite) : options_(checked(options)) {
   const MemoryScope scope("loss_scale", Category::optimizer_state);
   scale_ = Tensor::empty({}, {.dtype = DType::f32, .device = device});
   set_scale(options_.initial);
 }
 
-Tensor LossScaler::scaled(const Tensor& loss) const { return loss * to(scale_, loss.dtype()); }
+Tensor LossScaler::scaled(const Tensor& loss, CallSite) const { return loss * to(scale_, loss.dtype()); }
 
-bool LossScaler::step(Optimizer& optimizer, double scaled_norm, double clip_norm) {
+bool LossScaler::step(Optimizer& optimizer, double scaled_norm, double clip_norm, CallSite) {
   if (std::isfinite(scaled_norm)) optimizer.step(clip_scale(scaled_norm / state_.scale, clip_norm) / state_.scale);
   return settle(scaled_norm);
 }
 
-Tensor LossScaler::gradient_scale(const Tensor& scaled_norm, double clip_norm) const {
+Tensor LossScaler::gradient_scale(const Tensor& scaled_norm, double clip_norm, CallSite) const {
   const NoGradGuard no_grad;
   const Tensor scale = to(scale_, DType::f64);
   return clip_scale(scaled_norm / scale, clip_norm) / scale;

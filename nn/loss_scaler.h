@@ -26,22 +26,22 @@ class LossScaler {
  public:
   /// The scale is a number on `device`, () f32, and always one of f32. Throws ValueError for options that do not fit
   /// together.
-  explicit LossScaler(Device device = cpu, LossScalerOptions options = {});
+  explicit LossScaler(Device device = cpu, LossScalerOptions options = {}, CallSite = {});
   LossScaler(const LossScaler&) = delete;
   LossScaler& operator=(const LossScaler&) = delete;
 
   /// loss * scale, differentiable, in the dtype of the loss.
-  Tensor scaled(const Tensor& loss) const;
+  Tensor scaled(const Tensor& loss, CallSite = {}) const;
   /// The scale that gradients carry until the next step().
   double scale() const { return state_.scale; }
   /// Takes the optimiser's step with the gradients divided by the scale and clipped at the global norm `clip_norm` (0:
   /// never); `scaled_norm` is that of the gradients as they are. Where it is not finite, the step is skipped and the
   /// scale lowered; returns whether it was taken. Throws ValueError, changing nothing, where the scale can go no lower.
-  bool step(Optimizer& optimizer, double scaled_norm, double clip_norm = 0.0);
+  bool step(Optimizer& optimizer, double scaled_norm, double clip_norm = 0.0, CallSite = {});
   /// The same in two halves, for steps that the device takes before anybody reads the norm: what it multiplies
   /// gradients by, NaN for a step to be skipped; and what the norm, once it was read, means for the scale. The
   /// optimiser is told of a skipped step by whoever has read.
-  Tensor gradient_scale(const Tensor& scaled_norm, double clip_norm = 0.0) const;
+  Tensor gradient_scale(const Tensor& scaled_norm, double clip_norm = 0.0, CallSite = {}) const;
   bool settle(double scaled_norm);
 
   /// What a checkpoint holds.

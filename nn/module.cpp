@@ -80,9 +80,9 @@ void Module::load(const NamedTensors& state) {
   for (auto& [name, tensor] : named_tensors()) tensor.copy_from(named(state, name)->second);
 }
 
-void Module::save_file(const std::string& path) const { save_safetensors(path, {named_tensors(), {}}); }
+void Module::save_file(const std::string& path, CallSite) const { save_safetensors(path, {named_tensors(), {}}); }
 
-void Module::load_file(const std::string& path) {
+void Module::load_file(const std::string& path, CallSite) {
   const SafetensorsReader file(path);
   file.outline().check_complete();
   check(file.outline().tensors);
@@ -106,7 +106,7 @@ void Module::set_trainable(bool on) {
 }
 
 Tensor Module::normal_parameter(const std::string& name, const Shape& shape, double deviation,
-                                const ParameterOptions& options) {
+                                const ParameterOptions& options, CallSite) {
   Tensor parameter = constant_parameter(name, shape, 0.0, options);
   if (deviation != 0.0)
     kernels::normal(current_stream(options.device), options.generator->take(parameter.count()), parameter.view(), 0.0,
@@ -115,7 +115,7 @@ Tensor Module::normal_parameter(const std::string& name, const Shape& shape, dou
 }
 
 Tensor Module::constant_parameter(const std::string& name, const Shape& shape, double value,
-                                  const ParameterOptions& options) {
+                                  const ParameterOptions& options, CallSite) {
   const MemoryScope scope(name, Category::parameter);
   Tensor parameter = Tensor::empty(shape, {options.dtype, options.device});
   parameter.fill(value);
@@ -179,11 +179,11 @@ void replace_tensors(const Module& module, const std::function<Tensor(const Tens
 
 }  // namespace
 
-void to(Module& module, Device device) {
+void to(Module& module, Device device, CallSite) {
   replace_tensors(module, [device](const Tensor& tensor) { return poolgrad::to(tensor, device); });
 }
 
-void to(Module& module, DType dtype) {
+void to(Module& module, DType dtype, CallSite) {
   if (!is_floating(dtype))
     throw DTypeError("[to] parameters are floating, which " + std::string(to_string(dtype)) + " is not");
   replace_tensors(module, [dtype](const Tensor& tensor) {
@@ -219,7 +219,8 @@ Substitution::~Substitution() {
   for (auto pair = swapped_.rbegin(); pair != swapped_.rend(); ++pair) swap_tensors(pair->first, pair->second);
 }
 
-Tensor functional_call(const Module& module, const NamedTensors& tensors, const std::function<Tensor()>& call) {
+Tensor functional_call(const Module& module, const NamedTensors& tensors, const std::function<Tensor()>& call,
+                       CallSite) {
   const Substitution substitution(module, tensors);
   return call();
 }

@@ -48,8 +48,8 @@ class Module {
   void check(const NamedTensors& state) const;
   /// To and from a safetensors file. Throw FileError; load_file() also what load() throws. A disk that fails while
   /// parameters are read may leave some of them changed.
-  void save_file(const std::string& path) const;
-  void load_file(const std::string& path);
+  void save_file(const std::string& path, CallSite = {}) const;
+  void load_file(const std::string& path, CallSite = {});
 
   /// Training mode switches dropout on; new modules are in training mode. Includes submodules.
   void train(bool on = true);
@@ -67,8 +67,9 @@ class Module {
   Module() = default;
   /// A parameter of normal numbers with mean 0, or of one value; registered under `name`, tagged Category::parameter.
   Tensor normal_parameter(const std::string& name, const Shape& shape, double deviation,
-                          const ParameterOptions& options);
-  Tensor constant_parameter(const std::string& name, const Shape& shape, double value, const ParameterOptions& options);
+                          const ParameterOptions& options, CallSite = {});
+  Tensor constant_parameter(const std::string& name, const Shape& shape, double value, const ParameterOptions& options,
+                            CallSite = {});
   /// An existing tensor: one of your own, or another module's (tied weights). Only one that requires a gradient is
   /// trained. Throws ValueError for an undefined one.
   void share_parameter(const std::string& name, const Tensor& parameter);
@@ -93,9 +94,9 @@ class Module {
 /// the same ones, with their hooks, wherever somebody holds them, and tied weights stay tied; only what they consist of
 /// is new. Changes nothing where memory does not suffice (OutOfMemoryError). An optimiser that was made before refuses
 /// its next step, as its state is what the parameters were: move a module before it has one.
-void to(Module& module, Device device);
+void to(Module& module, Device device, CallSite = {});
 /// Throws DTypeError for a dtype that is not floating.
-void to(Module& module, DType dtype);
+void to(Module& module, DType dtype, CallSite = {});
 
 /// While alive, the module's parameters and buffers of these names are the given tensors: gradients flow to those, and
 /// those without a gradient record are constants. Names may be left out; the module then uses its own.
@@ -124,12 +125,14 @@ class Substitution {
 /// call() under a Substitution: a module as a function of its parameters.
 ///
 ///   const Tensor loss = functional_call(model, weights, [&] { return model.loss(tokens, targets); });
-Tensor functional_call(const Module& module, const NamedTensors& tensors, const std::function<Tensor()>& call);
+Tensor functional_call(const Module& module, const NamedTensors& tensors, const std::function<Tensor()>& call,
+                       CallSite = {});
 
 /// A module from one tensor to one tensor.
 class Layer : public Module {
  public:
   virtual Tensor forward(const Tensor& x) = 0;
+  /// How a layer is called: its memory is put down to the line of the call, which forward() cannot know.
   Tensor operator()(const Tensor& x, CallSite = {}) { return forward(x); }
 };
 
@@ -153,6 +156,7 @@ class SequenceMixer : public Module {
  public:
   /// With a state, x holds the positions that follow the `state->length` ones seen before; the state is extended.
   virtual Tensor forward(const Tensor& x, SequenceState* state = nullptr) = 0;
+  Tensor operator()(const Tensor& x, SequenceState* state = nullptr, CallSite = {}) { return forward(x, state); }
   /// x (B, T, width) -> (B, heads, T, T): how much position i of a whole sequence takes of position j, in row i. Of
   /// attention: its probabilities. A mixer that has no such weights returns an undefined tensor.
   virtual Tensor weights(const Tensor&) { return {}; }

@@ -48,7 +48,7 @@ void refuse_outside(const std::string& op, std::initializer_list<Option> options
 
 }  // namespace
 
-Optimizer::Optimizer(NamedTensors parameters, const Common& common)
+Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
     : parameters_(std::move(parameters)),
       masters_(parameters_.size()),
       learning_rate_(common.learning_rate),
@@ -161,7 +161,7 @@ void Optimizer::zero_grad() {
   for (auto& [name, parameter] : parameters_) parameter.set_grad({});
 }
 
-Tensor Optimizer::add_state(std::size_t index, const std::string& what) {
+Tensor Optimizer::add_state(std::size_t index, const std::string& what, CallSite) {
   const auto& [name, parameter] = parameters_[index];
   const MemoryScope scope(what, Category::optimizer_state);
   Tensor state = zeros(parameter.shape(), {compute_dtype(parameter.dtype()), parameter.device()});
@@ -218,7 +218,7 @@ void for_each_alike(const Items& items, const Kind& kind, const F& f) {
 
 }  // namespace
 
-SGD::SGD(NamedTensors parameters, SGDOptions options)
+SGD::SGD(NamedTensors parameters, SGDOptions options, CallSite)
     : Optimizer(std::move(parameters),
                 {options.learning_rate, options.weight_decay, false, options.master_weights, options.groups}),
       options_(options) {
@@ -281,7 +281,7 @@ void SGD::update(std::span<const Update> updates, const GradientScale& scale) {
       });
 }
 
-AdamW::AdamW(NamedTensors parameters, AdamWOptions options)
+AdamW::AdamW(NamedTensors parameters, AdamWOptions options, CallSite)
     : AdamW(std::move(parameters), options, [](const std::string&, const Tensor&) { return true; }) {}
 
 AdamW::AdamW(NamedTensors parameters, AdamWOptions options, const ParameterPredicate& takes)
@@ -322,7 +322,7 @@ void AdamW::update(std::span<const Update> updates, const GradientScale& scale) 
   });
 }
 
-Lion::Lion(NamedTensors parameters, LionOptions options)
+Lion::Lion(NamedTensors parameters, LionOptions options, CallSite)
     : Optimizer(std::move(parameters), {options.learning_rate, options.weight_decay, options.decay_matrices_only,
                                         options.master_weights, options.groups}),
       options_(options) {
@@ -358,7 +358,7 @@ ParameterPredicate taken_by_adamw(const ParameterPredicate& left_to_adamw) {
 
 }  // namespace
 
-Muon::Muon(NamedTensors parameters, MuonOptions options)
+Muon::Muon(NamedTensors parameters, MuonOptions options, CallSite)
     : AdamW(std::move(parameters), options.adamw, taken_by_adamw(options.left_to_adamw)), options_(options) {
   refuse_outside("muon", {{"momentum", options.momentum}});
   if (options.newton_schulz_steps < 1)
@@ -399,7 +399,7 @@ void Muon::update(std::span<const Update> updates, const GradientScale& scale) {
   AdamW::update(others, scale);
 }
 
-Tensor newton_schulz(const Tensor& x, int steps) {
+Tensor newton_schulz(const Tensor& x, int steps, CallSite) {
   if (x.rank() != 2) throw ShapeError("[newton_schulz] x must be a matrix: x " + describe(x));
   constexpr double a = 3.4445, b = -4.7750, c = 2.0315;
   const bool tall = x.size(0) > x.size(1);  // the smaller of the two products
@@ -444,7 +444,7 @@ double usual_learning_rate(OptimizerKind kind) {
   return 0;
 }
 
-Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
+Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite) {
   const MemoryScope scope("gradient_norm", Category::workspace);
   const auto zero_on = [](Device device) { return zeros({}, {.dtype = DType::f64, .device = device}); };
   const Tensor total = zero_on(parameters.empty() ? cpu : parameters.front().device());
@@ -465,6 +465,8 @@ Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters) {
   return total;
 }
 
-double gradient_norm(const std::vector<Tensor>& parameters) { return gradient_norm_tensor(parameters).item(); }
+double gradient_norm(const std::vector<Tensor>& parameters, CallSite) {
+  return gradient_norm_tensor(parameters).item();
+}
 
 }  // namespace poolgrad::nn

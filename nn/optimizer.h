@@ -72,7 +72,7 @@ class Optimizer {
   /// Throws ValueError where there are no parameters and for a group that has no predicate or a negative number, and
   /// ShapeError for a parameter whose elements share places (a broadcast). Frozen parameters may learn later. With
   /// `master_weights` parameters of a half type have their f32 value among the state, "<parameter>.master".
-  Optimizer(NamedTensors parameters, const Common& common);
+  Optimizer(NamedTensors parameters, const Common& common, CallSite = {});
   /// Of one parameter, by its group.
   struct Pace {
     double rate, weight_decay;  // the rate times that of the optimiser
@@ -80,7 +80,7 @@ class Optimizer {
   };
   const Pace& pace(std::size_t index) const { return paces_[index]; }
   /// Zeros shaped like parameter `index` in its compute dtype, tagged Category::optimizer_state.
-  Tensor add_state(std::size_t index, const std::string& what);
+  Tensor add_state(std::size_t index, const std::string& what, CallSite = {});
   const NamedTensors& parameters() const { return parameters_; }
   /// Parameter `index`, whose own steps, this one included, number `step`. Both tensors are row-major.
   struct Update {
@@ -129,7 +129,7 @@ struct SGDOptions {
 class SGD : public Optimizer {
  public:
   /// Throws ValueError for negative options, and for Nesterov without momentum or with dampening.
-  explicit SGD(NamedTensors parameters, SGDOptions options = {});
+  explicit SGD(NamedTensors parameters, SGDOptions options = {}, CallSite = {});
 
  private:
   void update(std::span<const Update> updates, const GradientScale& scale) override;
@@ -154,7 +154,7 @@ struct AdamWOptions {
 class AdamW : public Optimizer {
  public:
   /// Throws ValueError for negative options and betas outside [0, 1).
-  explicit AdamW(NamedTensors parameters, AdamWOptions options = {});
+  explicit AdamW(NamedTensors parameters, AdamWOptions options = {}, CallSite = {});
 
  protected:
   /// Moments of those parameters alone for which `takes` holds.
@@ -180,7 +180,7 @@ struct LionOptions {
 class Lion : public Optimizer {
  public:
   /// Throws ValueError for negative options and betas outside [0, 1).
-  explicit Lion(NamedTensors parameters, LionOptions options = {});
+  explicit Lion(NamedTensors parameters, LionOptions options = {}, CallSite = {});
 
  private:
   void update(std::span<const Update> updates, const GradientScale& scale) override;
@@ -205,7 +205,7 @@ struct MuonOptions {
 class Muon : public AdamW {
  public:
   /// Throws ValueError as AdamW, for a momentum outside [0, 1), and for less than one step of Newton and Schulz.
-  explicit Muon(NamedTensors parameters, MuonOptions options = {});
+  explicit Muon(NamedTensors parameters, MuonOptions options = {}, CallSite = {});
 
  private:
   void update(std::span<const Update> updates, const GradientScale& scale) override;
@@ -217,7 +217,7 @@ class Muon : public AdamW {
 /// x (m, n), floating, with singular values near 1 in place of its own: `steps` rounds of y = a y + (b G + c G^2) y
 /// with G = y y^T, a = 3.4445, b = -4.7750, c = 2.0315 (Jordan et al. 2024), from y = x / |x|. After five, values above
 /// 1/500 of the norm are between 0.68 and 1.21, and those below stay smaller. Throws ShapeError unless x is a matrix.
-Tensor newton_schulz(const Tensor& x, int steps = 5);
+Tensor newton_schulz(const Tensor& x, int steps = 5, CallSite = {});
 
 enum class OptimizerKind { adamw, sgd, lion, muon };
 /// "adamw", "sgd", "lion" or "muon". Throws ValueError.
@@ -228,8 +228,8 @@ std::string to_string(OptimizerKind kind);
 double usual_learning_rate(OptimizerKind kind);
 
 /// sqrt of the sum of squares of all gradients, accumulated in f64; parameters without one count as 0. 0 on sim.
-double gradient_norm(const std::vector<Tensor>& parameters);
+double gradient_norm(const std::vector<Tensor>& parameters, CallSite = {});
 /// The same as a one-element f64 tensor where the parameters are, which nobody waits for.
-Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters);
+Tensor gradient_norm_tensor(const std::vector<Tensor>& parameters, CallSite = {});
 
 }  // namespace poolgrad::nn

@@ -53,7 +53,7 @@ std::string element_text(const Tensor& x, std::int64_t number) {
 
 }  // namespace
 
-bool all_close(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan) {
+bool all_close(const Tensor& a, const Tensor& b, double relative, double absolute, bool equal_nan, CallSite) {
   if (a.shape() != b.shape()) return false;
   bool close = true;
   for_each_pair(a, b, [&](double x, double y, double difference) {
@@ -67,13 +67,13 @@ bool all_close(const Tensor& a, const Tensor& b, double relative, double absolut
   return close;
 }
 
-bool bit_equal(const Tensor& a, const Tensor& b) {
-  if (a.shape() != b.shape() || a.dtype() != b.dtype()) return false;
-  const Tensor x = a.on_host(), y = b.on_host();
+bool bit_equal(Argument a, const Tensor& b) {
+  if (a->shape() != b.shape() || a->dtype() != b.dtype()) return false;
+  const Tensor x = a->on_host(), y = b.on_host();
   return std::memcmp(x.view().data, y.view().data, static_cast<std::size_t>(x.count()) * size_of(x.dtype())) == 0;
 }
 
-double max_difference(const Tensor& a, const Tensor& b) {
+double max_difference(Argument a, const Tensor& b) {
   check_shapes("max_difference", a, b);
   double largest = 0;
   for_each_pair(a, b, [&](double x, double y, double difference) {
@@ -83,7 +83,7 @@ double max_difference(const Tensor& a, const Tensor& b) {
   return largest;
 }
 
-double relative_error(const Tensor& a, const Tensor& b) {
+double relative_error(Argument a, const Tensor& b) {
   check_shapes("relative_error", a, b);
   double scale = 0;  // keeps the squares away from overflow and underflow
   for_each_pair(a, b, [&](double x, double y, double) {
@@ -100,7 +100,7 @@ double relative_error(const Tensor& a, const Tensor& b) {
 
 std::ostream& operator<<(std::ostream& stream, const Verdict& verdict) { return stream << verdict.text; }
 
-Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& options) {
+Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& options, CallSite) {
   for (const Tensor* x : {&a, &b}) {
     const char* side = x == &a ? "lhs" : "rhs";
     if (!x->defined()) return {false, fmt::format("tensors cannot be compared: {} is undefined", side)};
@@ -142,7 +142,7 @@ Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& option
                              describe(b), worst_difference, absolute, relative)};
 }
 
-Verdict tensors_near(const Tensor& a, const Tensor& b, double absolute) {
+Verdict tensors_near(const Tensor& a, const Tensor& b, double absolute, CallSite) {
   return tensors_near(a, b, {.absolute = absolute, .relative = 0.0});
 }
 

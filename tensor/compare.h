@@ -16,15 +16,15 @@ namespace poolgrad {
 
 /// Same shape and |a - b| <= absolute + relative * |b| everywhere; equal infinities are close, and NaN is equal only to
 /// NaN when `equal_nan`. Integers compare exactly before the tolerance is looked at.
-bool all_close(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8,
-               bool equal_nan = false);
+bool all_close(const Tensor& a, const Tensor& b, double relative = 1e-5, double absolute = 1e-8, bool equal_nan = false,
+               CallSite = {});
 /// Same shape, dtype and bits.
-bool bit_equal(const Tensor& a, const Tensor& b);
+bool bit_equal(Argument a, const Tensor& b);
 /// max |a - b|, 0 for empty tensors; NaN where either has one. Throws ShapeError for different shapes.
-double max_difference(const Tensor& a, const Tensor& b);
+double max_difference(Argument a, const Tensor& b);
 /// ||a - b|| / ||b|| in f64, 0 for equal tensors; NaN never passes a comparison. Throws ShapeError for different
 /// shapes.
-double relative_error(const Tensor& a, const Tensor& b);
+double relative_error(Argument a, const Tensor& b);
 
 /// What a check found: a bool and a text for any test framework. Assertions print the text by themselves:
 /// EXPECT_TRUE(verdict) of GoogleTest, CHECK(verdict) of Catch2 and of doctest.
@@ -51,8 +51,8 @@ struct NearOptions {
 /// all_close() that says what is not: how many elements, and of the worst one where it is, both numbers and their
 /// difference. Fails, and does not throw, where a tensor is undefined or on sim, where there are no numbers, and where
 /// shapes differ; dtypes may differ.
-Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& options = {});
+Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& options = {}, CallSite = {});
 /// |a - b| <= absolute.
-Verdict tensors_near(const Tensor& a, const Tensor& b, double absolute);
+Verdict tensors_near(const Tensor& a, const Tensor& b, double absolute, CallSite = {});
 
 }  // namespace poolgrad

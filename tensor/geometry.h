@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <limits>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
@@ -143,18 +144,22 @@ class Index {
   std::int64_t start = 0, stop = 0, step = 1;
 };
 
-/// What stands in x[...]: one entry, or several in braces.
+/// What stands in x[...]: one entry, or several in braces; and the line where it stands.
 class Indices {
  public:
-  Indices(std::initializer_list<Index> list) : list_(list) {}
+  Indices(std::initializer_list<Index> list, std::source_location line = std::source_location::current())
+      : list_(list), line_(line) {}
   template <std::convertible_to<Index> One>
-  Indices(const One& one) : list_{Index(one)} {}
+  Indices(const One& one, std::source_location line = std::source_location::current())
+      : list_{Index(one)}, line_(line) {}
 
   auto begin() const { return list_.begin(); }
   auto end() const { return list_.end(); }
+  std::source_location line() const { return line_; }
 
  private:
   std::vector<Index> list_;
+  std::source_location line_;
 };
 
 /// [start, stop) of a dimension, NumPy semantics; slice() is all of it.

@@ -155,7 +155,7 @@ std::string npy_header(DType dtype, const Shape& shape) {
 
 }  // namespace
 
-Tensor load_npy(const std::string& path) {
+Tensor load_npy(const std::string& path, CallSite) {
   const InputFile file("load_npy", path);
   const std::string magic = file.read_text(0, 8);
   if (!magic.starts_with("\x93NUMPY")) file.fail_at(0, "not an npy file");
@@ -192,7 +192,7 @@ Tensor load_npy(const std::string& path) {
   return transposed.alias(permuted(transposed.geometry(), order)).copy();
 }
 
-void save_npy(const std::string& path, const Tensor& tensor) {
+void save_npy(const std::string& path, const Tensor& tensor, CallSite) {
   const std::string header = npy_header(tensor.dtype(), tensor.shape());
   AtomicFile file(path);
   file.write(header);

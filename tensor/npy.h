@@ -9,8 +9,8 @@
 namespace poolgrad {
 
 /// f2 f4 f8 i4 i8 u1 b1. Throws FileError with path and offset.
-Tensor load_npy(const std::string& path);
+Tensor load_npy(const std::string& path, CallSite = {});
 /// Version 1.0, C order; bf16 has no npy dtype and throws DTypeError.
-void save_npy(const std::string& path, const Tensor& tensor);
+void save_npy(const std::string& path, const Tensor& tensor, CallSite = {});
 
 }  // namespace poolgrad

@@ -267,7 +267,7 @@ class Layout {
 
 }  // namespace
 
-std::string to_string(const Tensor& tensor, const PrintOptions& options) {
+std::string to_string(const Tensor& tensor, const PrintOptions& options, CallSite) {
   if (!tensor.defined()) return "undefined";
   std::string text;
   if (tensor.count() == 0) {

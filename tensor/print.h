@@ -19,7 +19,7 @@ struct PrintOptions {
 /// NumPy's layout: aligned columns, "..." for long dimensions; then the shape of an empty tensor of several dimensions,
 /// the dtype where it is not f32, and the device where it is not the CPU: "[1 2 3] i64", "[0. 0.] on sim:0". An
 /// undefined tensor is "undefined".
-std::string to_string(const Tensor& tensor, const PrintOptions& options = {});
+std::string to_string(const Tensor& tensor, const PrintOptions& options = {}, CallSite = {});
 std::ostream& operator<<(std::ostream& stream, const Tensor& tensor);
 /// What is first printed of a tensor: "(2, 3)", "f32", "cuda:0".
 std::ostream& operator<<(std::ostream& stream, const Dims& dims);

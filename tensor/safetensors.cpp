@@ -283,13 +283,13 @@ struct SafetensorsReader::Impl {
   SaltedTextMap<Place> places;
 };
 
-SafetensorsReader::SafetensorsReader(const std::string& path) : impl_(std::make_unique<const Impl>(path)) {}
+SafetensorsReader::SafetensorsReader(const std::string& path, CallSite) : impl_(std::make_unique<const Impl>(path)) {}
 
 SafetensorsReader::~SafetensorsReader() = default;
 
 const SafetensorsFile& SafetensorsReader::outline() const { return impl_->outline; }
 
-void SafetensorsReader::read(const std::string& name, Tensor into) const {
+void SafetensorsReader::read(const std::string& name, Tensor into, CallSite) const {
   const auto place = impl_->places.find(name);
   if (place == impl_->places.end()) outline().at(name);  // throws
   const Tensor& there = outline().tensors[place->second.index].second;
@@ -300,7 +300,7 @@ void SafetensorsReader::read(const std::string& name, Tensor into) const {
   into.bump_version();
 }
 
-SafetensorsFile load_safetensors(const std::string& path, Device device) {
+SafetensorsFile load_safetensors(const std::string& path, Device device, CallSite) {
   const SafetensorsReader reader(path);
   SafetensorsFile out = reader.outline();
   for (auto& [name, tensor] : out.tensors) {
@@ -310,7 +310,7 @@ SafetensorsFile load_safetensors(const std::string& path, Device device) {
   return out;
 }
 
-void save_safetensors(const std::string& path, const SafetensorsFile& file) {
+void save_safetensors(const std::string& path, const SafetensorsFile& file, CallSite) {
   file.check_complete();
   // Wide types first: with a header of a multiple of 8 bytes every tensor is then aligned to its element size.
   std::vector<const std::pair<std::string, Tensor>*> order;

@@ -31,7 +31,7 @@ struct SafetensorsFile {
 class SafetensorsReader {
  public:
   /// Reads and checks all but the tensors' bytes. Throws FileError.
-  explicit SafetensorsReader(const std::string& path);
+  explicit SafetensorsReader(const std::string& path, CallSite = {});
   ~SafetensorsReader();
   SafetensorsReader(const SafetensorsReader&) = delete;
   SafetensorsReader& operator=(const SafetensorsReader&) = delete;
@@ -40,7 +40,7 @@ class SafetensorsReader {
   const SafetensorsFile& outline() const;
   /// Into a tensor of the same shape and dtype, whose version counter advances; one of a simulated device stays as it
   /// is. Throws FileError, after which some of its elements may have been written, and ValueError before.
-  void read(const std::string& name, Tensor into) const;
+  void read(const std::string& name, Tensor into, CallSite = {}) const;
 
  private:
   struct Impl;
@@ -49,8 +49,8 @@ class SafetensorsReader {
 
 /// Throws FileError: path, reason, and offset where there is one. Tensors of dtypes that poolgrad has none of are left
 /// out.
-SafetensorsFile load_safetensors(const std::string& path, Device device = cpu);
+SafetensorsFile load_safetensors(const std::string& path, Device device = cpu, CallSite = {});
 /// Throws FileError, and ValueError for what could not be read again.
-void save_safetensors(const std::string& path, const SafetensorsFile& file);
+void save_safetensors(const std::string& path, const SafetensorsFile& file, CallSite = {});
 
 }  // namespace poolgrad

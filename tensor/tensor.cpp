@@ -244,7 +244,7 @@ Tensor Tensor::copy(CallSite) const {
   return out;
 }
 
-Tensor Tensor::on_host() const {
+Tensor Tensor::on_host(CallSite) const {
   if (device().is_cpu()) return is_contiguous() ? detach() : copy();
   Tensor out = empty(shape(), {dtype(), cpu});
   use_on_current_stream(*this, Access::reads);
@@ -252,7 +252,7 @@ Tensor Tensor::on_host() const {
   return out;
 }
 
-Tensor& Tensor::copy_from(const Tensor& source) {
+Tensor& Tensor::copy_from(const Tensor& source, CallSite) {
   check_writable("copy_from", *this);
   if (!source.defined()) throw Error("[copy_from] the source is undefined: destination " + describe(*this));
   if (grad_enabled() && source.requires_grad())
@@ -290,7 +290,7 @@ Tensor& Tensor::fill(double value) {
 
 void Tensor::bump_version() { storage()->bump_version(); }
 
-double Tensor::item() const {
+double Tensor::item(CallSite) const {
   checked("item");
   if (count() != 1) throw ShapeError("[item] needs exactly one element: " + describe(*this));
   if (device().is_sim()) return 0.0;
@@ -299,7 +299,7 @@ double Tensor::item() const {
 }
 
 template <class T>
-std::vector<T> Tensor::to_vector() const {
+std::vector<T> Tensor::to_vector(CallSite) const {
   // Straight into the vector: reading a tensor leaves no trace in the pool.
   const auto elements = static_cast<std::size_t>(count());
   std::vector<T> out;
@@ -316,14 +316,14 @@ std::vector<T> Tensor::to_vector() const {
   return out;
 }
 
-template std::vector<double> Tensor::to_vector<double>() const;
-template std::vector<float> Tensor::to_vector<float>() const;
-template std::vector<Half> Tensor::to_vector<Half>() const;
-template std::vector<BFloat16> Tensor::to_vector<BFloat16>() const;
-template std::vector<std::int64_t> Tensor::to_vector<std::int64_t>() const;
-template std::vector<std::int32_t> Tensor::to_vector<std::int32_t>() const;
-template std::vector<std::uint8_t> Tensor::to_vector<std::uint8_t>() const;
-template std::vector<bool> Tensor::to_vector<bool>() const;
+template std::vector<double> Tensor::to_vector<double>(CallSite) const;
+template std::vector<float> Tensor::to_vector<float>(CallSite) const;
+template std::vector<Half> Tensor::to_vector<Half>(CallSite) const;
+template std::vector<BFloat16> Tensor::to_vector<BFloat16>(CallSite) const;
+template std::vector<std::int64_t> Tensor::to_vector<std::int64_t>(CallSite) const;
+template std::vector<std::int32_t> Tensor::to_vector<std::int32_t>(CallSite) const;
+template std::vector<std::uint8_t> Tensor::to_vector<std::uint8_t>(CallSite) const;
+template std::vector<bool> Tensor::to_vector<bool>(CallSite) const;
 
 void synchronize(Device device) { kernels::synchronize(current_stream(device)); }
 

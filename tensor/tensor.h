@@ -88,7 +88,7 @@ class Tensor {
   /// True if this handle is the only one and the storage has no other owner: its memory may be reused in place.
   bool is_sole_owner() const;
   /// The tensor itself if it is row-major on the CPU, else a row-major copy there (zeros from sim). No gradient record.
-  Tensor on_host() const;
+  Tensor on_host(CallSite = {}) const;
 
   /// What kernels take: pointer to the first element, shape and strides. On sim the pointer must not be read.
   View view() const;
@@ -96,10 +96,10 @@ class Tensor {
   template <class T>
   T* data() const;
   /// The value of a one-element tensor as f64 (0 on sim). Throws ShapeError otherwise.
-  double item() const;
+  double item(CallSite = {}) const;
   /// All elements in row-major order, converted to T.
   template <class T>
-  std::vector<T> to_vector() const;
+  std::vector<T> to_vector(CallSite = {}) const;
 
   /// Another tensor on the same storage; no gradient record. The primitive under every view operator. Throws ShapeError
   /// if the geometry reaches beyond the storage.
@@ -115,7 +115,7 @@ class Tensor {
   /// Source and destination may overlap. No gradient flows through it: a source that requires one is refused with Error
   /// in grad mode (pass source.detach(), or use a NoGradGuard). Throws ShapeError where the shapes do not fit or the
   /// destination is itself a broadcast.
-  Tensor& copy_from(const Tensor& source);
+  Tensor& copy_from(const Tensor& source, CallSite = {});
   /// Throws ValueError where the dtype is one of integers or bools and `value` is none of them.
   Tensor& fill(double value);
   /// Advances the version counter by hand, after writing through data().

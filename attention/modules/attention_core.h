@@ -58,7 +58,7 @@ class AttentionCore : public nn::Module {
   /// q (B, Nq, H, D), k (B, Nk, Hkv, D), v (B, Nk, Hkv, Dv) -> (B, Nq, H, Dv) in the dtype of the inputs.
   /// Differentiable in q, k, v, the bias and the sinks. Throws ShapeError, DTypeError, DeviceError, ValueError.
   virtual Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) = 0;
-  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) {
+  Tensor operator()(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}, CallSite = {}) {
     return forward(q, k, v, call);
   }
   /// Throws ValueError where this many heads cannot be served, so that wrappers refuse at construction.

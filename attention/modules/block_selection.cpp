@@ -78,7 +78,7 @@ void append_best(const double* scores, std::int32_t candidates, std::int32_t own
 }  // namespace
 
 BlockSelection::BlockSelection(std::int64_t head_dim, const BlockSelectionOptions& options,
-                               const nn::ParameterOptions& parameters)
+                               const nn::ParameterOptions& parameters, CallSite)
     : options_(options) {
   const auto refuse = [](const char* reason, auto value) {
     throw ValueError(fmt::format("[block_selection] {}: {}", reason, value));
@@ -110,7 +110,7 @@ BlockSelection::Projected BlockSelection::project(const Tensor& q, const Tensor&
 }
 
 Tensor BlockSelection::summary_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                                         const Tensor& key_padding) {
+                                         const Tensor& key_padding, CallSite) {
   const MemoryScope scope("summaries", Category::temp);
   const Projected projected = project(q, k, key_padding);
   const Tensor values = block_means(v, options_.block_size, key_padding);
@@ -133,7 +133,8 @@ Tensor BlockSelection::summary_attention(const Tensor& q, const Tensor& k, const
   return slice(reshape(back, {batch, blocks * block, heads, width}), 1, 0, length);
 }
 
-std::vector<Pattern> BlockSelection::select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding) {
+std::vector<Pattern> BlockSelection::select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding,
+                                            CallSite) {
   const NoGradGuard no_grad;
   const MemoryScope scope("selection", Category::temp);
   const Projected projected = project(q, k, key_padding);

@@ -28,19 +28,20 @@ class BlockSelection : public nn::Module {
  public:
   /// For heads of `head_dim`. ValueError: sizes below 1, block size, density.
   explicit BlockSelection(std::int64_t head_dim, const BlockSelectionOptions& options = {},
-                          const nn::ParameterOptions& parameters = {});
+                          const nn::ParameterOptions& parameters = {}, CallSite = {});
 
   /// The coarse result (B, N, H, Dv): every query attends to the summaries of all blocks, or, causal, of the blocks
   /// before its own (none: 0). Differentiable in everything. Shapes as for attend(), with as many queries as keys. Keys
   /// that are padding (AttendOptions::key_padding) are in no summary, and blocks of nothing else are no keys.
   Tensor summary_attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
-                           const Tensor& key_padding = {});
+                           const Tensor& key_padding = {}, CallSite = {});
 
   /// The chosen blocks, one pattern for each batch entry, with a list for each query head; heads that share keys have
   /// equal lists. A block of queries is scored by its mean or, causal, by its first query, since a later one must not
   /// decide what an earlier one sees; then only blocks up to its own are chosen. Its own block always is. Of equal
   /// scores the earlier block wins.
-  std::vector<Pattern> select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding = {});
+  std::vector<Pattern> select(const Tensor& q, const Tensor& k, bool causal, const Tensor& key_padding = {},
+                              CallSite = {});
 
   const BlockSelectionOptions& options() const { return options_; }
 

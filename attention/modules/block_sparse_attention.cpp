@@ -82,7 +82,7 @@ Pattern HierarchicalBlockSparse::pattern(std::int64_t, bool) const {
 AdaptiveBlockSparseAttention::AdaptiveBlockSparseAttention(std::int64_t head_dim,
                                                            const BlockSelectionOptions& selection,
                                                            const CoreOptions& options,
-                                                           const nn::ParameterOptions& parameters)
+                                                           const nn::ParameterOptions& parameters, CallSite)
     : AttentionCore(options, choose_memory_mode(0, true, options.memory_mode)),
       selection_(head_dim, selection, parameters),
       gate_weight_(constant_parameter("gate_weight", {1, head_dim}, 0.0, parameters)),

@@ -81,7 +81,8 @@ class AdaptiveBlockSparseAttention : public AttentionCore {
  public:
   /// For heads of `head_dim`. ValueError as BlockSelection.
   explicit AdaptiveBlockSparseAttention(std::int64_t head_dim, const BlockSelectionOptions& selection = {},
-                                        const CoreOptions& options = {}, const nn::ParameterOptions& parameters = {});
+                                        const CoreOptions& options = {}, const nn::ParameterOptions& parameters = {},
+                                        CallSite = {});
 
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
 

@@ -23,7 +23,7 @@ View shaped(const Shape& shape, DType dtype) {
 }  // namespace
 
 std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t dim,
-                                DType dtype, Device device, const BufferOptions& wanted) {
+                                DType dtype, Device device, const BufferOptions& wanted, CallSite) {
   for (const std::int64_t size : {batch, length, heads, dim, wanted.kv_heads, wanted.key_length, wanted.value_width})
     if (size < 0) throw ValueError(fmt::format("[preallocate_buffers] sizes must not be negative: {}", size));
   if (!is_floating(dtype))

@@ -28,7 +28,8 @@ struct BufferOptions {
 /// (AllocatorMode::none) does nothing and returns 0. Throws ValueError for sizes below 0 and heads that are not a
 /// multiple of kv_heads, DTypeError for integers, ShapeError for sizes that overflow, OutOfMemoryError.
 std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::int64_t heads, std::int64_t dim,
-                                DType dtype = DType::f32, Device device = cpu, const BufferOptions& options = {});
+                                DType dtype = DType::f32, Device device = cpu, const BufferOptions& options = {},
+                                CallSite = {});
 
 /// The ten kinds of attention buffers, in the order of Category.
 inline constexpr std::array<Category, 10> buffer_kinds{

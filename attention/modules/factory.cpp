@@ -113,7 +113,7 @@ nn::MixerFactory causal_mixer(Create* create, const std::string& name, const Opt
   multihead.causal = true;
   return [=](const nn::LanguageModelConfig& config,
              const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
-    return create(name, config.width, config.heads, options, as_mixer(multihead, config), parameters);
+    return create(name, config.width, config.heads, options, as_mixer(multihead, config), parameters, {});
   };
 }
 
@@ -132,7 +132,8 @@ std::string choose_attention_type(const Workload& workload, int ranks, bool spar
   return ring ? "ring" : "improved";
 }
 
-std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type, const DilatedFactoryOptions& options) {
+std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type, const DilatedFactoryOptions& options,
+                                                        CallSite) {
   const std::string name = type == "auto" ? choose_attention_type(options.workload, ModuleRing(options.ring).size(),
                                                                   options.sparse.has_value())
                                           : type;
@@ -145,7 +146,7 @@ std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::st
                                                                    std::int64_t num_heads,
                                                                    DilatedFactoryOptions options,
                                                                    const MultiheadOptions& multihead,
-                                                                   const nn::ParameterOptions& parameters) {
+                                                                   const nn::ParameterOptions& parameters, CallSite) {
   complete(options.workload, embed_dim, num_heads, parameters);
   return std::make_unique<MultiheadShell>(embed_dim, num_heads, create_dilated_attention(type, options), multihead,
                                           parameters);
@@ -157,7 +158,7 @@ nn::MixerFactory dilated_mixer(const std::string& type, const DilatedFactoryOpti
 }
 
 std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& variant,
-                                                             const BlockSparseFactoryOptions& given) {
+                                                             const BlockSparseFactoryOptions& given, CallSite) {
   BlockSparseFactoryOptions options = given;
   std::string name = variant == "auto" ? automatic(options) : variant, known = "auto";
   const auto* preset =
@@ -174,11 +175,9 @@ std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& 
   throw ValueError(block_sparse_op + ("unknown variant '" + variant) + "'; known are " + known);
 }
 
-std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(const std::string& variant,
-                                                                        std::int64_t embed_dim, std::int64_t num_heads,
-                                                                        BlockSparseFactoryOptions options,
-                                                                        const MultiheadOptions& multihead,
-                                                                        const nn::ParameterOptions& parameters) {
+std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(
+    const std::string& variant, std::int64_t embed_dim, std::int64_t num_heads, BlockSparseFactoryOptions options,
+    const MultiheadOptions& multihead, const nn::ParameterOptions& parameters, CallSite) {
   complete(options.workload, embed_dim, num_heads, parameters);
   options.parameters = parameters;
   return std::make_unique<MultiheadShell>(embed_dim, num_heads, create_block_sparse_attention(variant, options),

@@ -43,15 +43,13 @@ std::string choose_attention_type(const Workload& workload, int ranks, bool spar
 /// BlockSparseDilatedAttention. block_sparse_ring: BlockSparseRingDilatedAttention. auto: choose_attention_type().
 /// ValueError for any other, listing these. The block-sparse types take their blocks alone, no segments.
 std::unique_ptr<AttentionCore> create_dilated_attention(const std::string& type = "auto",
-                                                        const DilatedFactoryOptions& options = {});
+                                                        const DilatedFactoryOptions& options = {}, CallSite = {});
 
 /// The same core inside a MultiheadShell; `workload` takes heads, width and dtype from here.
-std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(const std::string& type = "auto",
-                                                                   std::int64_t embed_dim = 768,
-                                                                   std::int64_t num_heads = 12,
-                                                                   DilatedFactoryOptions options = {},
-                                                                   const MultiheadOptions& multihead = {},
-                                                                   const nn::ParameterOptions& parameters = {});
+std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(
+    const std::string& type = "auto", std::int64_t embed_dim = 768, std::int64_t num_heads = 12,
+    DilatedFactoryOptions options = {}, const MultiheadOptions& multihead = {},
+    const nn::ParameterOptions& parameters = {}, CallSite = {});
 
 /// The same as the mixers of an nn::LanguageModel: causal, see as_mixer().
 nn::MixerFactory dilated_mixer(const std::string& type = "auto", const DilatedFactoryOptions& options = {},
@@ -80,16 +78,15 @@ struct BlockSparseFactoryOptions {
 ///
 /// ValueError for any other name, listing these.
 std::unique_ptr<AttentionCore> create_block_sparse_attention(const std::string& variant = "auto",
-                                                             const BlockSparseFactoryOptions& options = {});
+                                                             const BlockSparseFactoryOptions& options = {},
+                                                             CallSite = {});
 
 /// The variant "multihead": any of the above inside a MultiheadShell; `workload` takes heads, width and dtype from
 /// here.
-std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(const std::string& variant = "auto",
-                                                                        std::int64_t embed_dim = 768,
-                                                                        std::int64_t num_heads = 12,
-                                                                        BlockSparseFactoryOptions options = {},
-                                                                        const MultiheadOptions& multihead = {},
-                                                                        const nn::ParameterOptions& parameters = {});
+std::unique_ptr<MultiheadShell> create_multihead_block_sparse_attention(
+    const std::string& variant = "auto", std::int64_t embed_dim = 768, std::int64_t num_heads = 12,
+    BlockSparseFactoryOptions options = {}, const MultiheadOptions& multihead = {},
+    const nn::ParameterOptions& parameters = {}, CallSite = {});
 
 /// The same as the mixers of an nn::LanguageModel, see dilated_mixer().
 nn::MixerFactory block_sparse_mixer(const std::string& variant = "auto", const BlockSparseFactoryOptions& options = {},

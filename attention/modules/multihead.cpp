@@ -56,7 +56,7 @@ kernels::PositionMap positions_from(std::int64_t first, const Tensor& x) {
 }  // namespace
 
 MultiheadShell::MultiheadShell(std::int64_t width, std::int64_t heads, std::unique_ptr<AttentionCore> core,
-                               const MultiheadOptions& options, const nn::ParameterOptions& parameters)
+                               const MultiheadOptions& options, const nn::ParameterOptions& parameters, CallSite)
     : core_(std::move(core)),
       options_(completed(options, heads)),
       heads_(heads),
@@ -197,7 +197,8 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   return merge_heads(attend_heads(projected, call));
 }
 
-Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call) {
+Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call,
+                               CallSite) {
   const kernels::PositionMap keys = positions_from(0, key);
   const kernels::PositionMap queries = positions_from(keys.count - positions_from(0, query).count, query);
   return merge_heads(attend_heads(project(query, key, value, queries, keys), call));
@@ -226,7 +227,7 @@ nn::MixerFactory attention_mixer(const Pattern& pattern, const MultiheadOptions&
 }
 
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
-                                                       const nn::ParameterOptions& parameters) {
+                                                       const nn::ParameterOptions& parameters, CallSite) {
   return std::make_unique<nn::LanguageModel>(config, attention_mixer(pattern), parameters);
 }
 

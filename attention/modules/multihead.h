@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <utility>
 #include <vector>
 
@@ -45,7 +46,7 @@ class MultiheadShell : public nn::SequenceMixer {
   /// Throws ValueError where width does not divide by heads or heads by kv_heads, where sizes are below 1, for an odd
   /// head width with rope, for both norms at once, and what the core's check_heads() refuses.
   MultiheadShell(std::int64_t width, std::int64_t heads, std::unique_ptr<AttentionCore> core,
-                 const MultiheadOptions& options = {}, const nn::ParameterOptions& parameters = {});
+                 const MultiheadOptions& options = {}, const nn::ParameterOptions& parameters = {}, CallSite = {});
 
   /// Self-attention, causal as the options say. With a state, keys and values of earlier positions are kept there and
   /// attended to; positions go on counting. What comes out is what one call for the whole sequence gives, if nobody
@@ -60,7 +61,14 @@ class MultiheadShell : public nn::SequenceMixer {
   void set_part(const SequencePart& part) override;
   /// Attention of `query` (B, Nq, width) to `key` and `value` (B, Nk, width). What is the very same tensor is projected
   /// in one product. The call's slopes and sinks win over the module's.
-  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {});
+  Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {},
+                 CallSite = {});
+
+  using nn::SequenceMixer::operator();
+  Tensor operator()(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {},
+                    CallSite = {}) {
+    return forward(query, key, value, call);
+  }
 
   AttentionCore& core() { return *core_; }
   const AttentionCore& core() const { return *core_; }
@@ -88,14 +96,23 @@ class MultiheadShell : public nn::SequenceMixer {
   SequencePart part_;
 };
 
+/// A width, and the line of the call that it is given in, as Argument has for a tensor: nothing can follow a pack.
+struct Width {
+  Width(std::int64_t width, std::source_location line = std::source_location::current())  // NOLINT: made from it
+      : value(width), site(line) {}
+
+  std::int64_t value;
+  CallSite site;
+};
+
 /// The shell around a core of a known class, which is made of the arguments from `core_arguments` on.
 template <class Core>
 class Multihead : public MultiheadShell {
  public:
   template <class... Arguments>
-  Multihead(std::int64_t width, std::int64_t heads, const MultiheadOptions& options,
+  Multihead(const Width& width, std::int64_t heads, const MultiheadOptions& options,
             const nn::ParameterOptions& parameters, Arguments&&... core_arguments)
-      : MultiheadShell(width, heads, std::make_unique<Core>(std::forward<Arguments>(core_arguments)...), options,
+      : MultiheadShell(width.value, heads, std::make_unique<Core>(std::forward<Arguments>(core_arguments)...), options,
                        parameters) {}
 
   Core& core() { return static_cast<Core&>(MultiheadShell::core()); }
@@ -127,6 +144,6 @@ nn::MixerFactory attention_mixer(const Pattern& pattern,
 
 /// nn::LanguageModel with attention_mixer().
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
-                                                       const nn::ParameterOptions& parameters = {});
+                                                       const nn::ParameterOptions& parameters = {}, CallSite = {});
 
 }  // namespace poolgrad::attention

@@ -7,11 +7,13 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "allocator/error.h"
+#include "allocator/memory_scope.h"
 #include "kernels/elementwise.h"
 #include "tensor/generator.h"
 
@@ -305,12 +307,14 @@ void LocalGroup::run(int steps, const std::function<void(Communicator&, int)>& b
     }
   } else {
     std::mutex mutex;
+    const std::source_location line = CallSite::current();
     const auto failed = [&](const std::string& reason) {  // where an exception is handled
       const std::lock_guard lock(mutex);
       if (!error) error = std::current_exception();
       room_->fail(reason);
     };
     const auto run_rank = [&](Communicator& rank) {
+      const CallSite site(line);
       try {
         for (int step = 0; step < steps; ++step) take_step(rank, step);
       } catch (const std::exception& exception) {

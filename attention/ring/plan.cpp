@@ -80,7 +80,7 @@ std::vector<int> shard_owners(Layout layout, std::int64_t length, int ranks, std
   return owners;
 }
 
-Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim) {
+Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim, CallSite) {
   const kernels::PositionMap map = shard_map(layout, whole.size(dim), rank, ranks);
   Shape shape = whole.shape();
   shape[dim] = map.count;
@@ -91,7 +91,7 @@ Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int d
   return shard;
 }
 
-Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim) {
+Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim, CallSite) {
   if (shards.empty()) throw ValueError("[join_shards] no shards");
   const int ranks = static_cast<int>(shards.size());
   Shape shape = shards[0].shape();

@@ -73,7 +73,7 @@ RingStatistics& RingStatistics::operator+=(const RingStatistics& other) {
 }
 
 Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
-                     const std::shared_ptr<Communicator>& communicator, const RingOptions& options) {
+                     const std::shared_ptr<Communicator>& communicator, const RingOptions& options, CallSite) {
   if (const auto cast = autocast("ring_attend", {q, k, v}); !cast.empty())
     return ring_attend(cast[0], cast[1], cast[2], pattern, communicator, options);
   const int ranks = communicator->size(), rank = communicator->rank();
@@ -201,7 +201,7 @@ Gradients gradients(const Ring& ring, const AttendOperands& x, const Attended& f
 }  // namespace
 
 Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, int ranks,
-                         const RingOptions& options, LocalGroup::Progress progress) {
+                         const RingOptions& options, LocalGroup::Progress progress, CallSite) {
   if (const auto cast = autocast("ring_attend_all", {q, k, v}); !cast.empty())
     return ring_attend_all(cast[0], cast[1], cast[2], pattern, ranks, options, progress);
   const bool differentiable =

@@ -35,10 +35,10 @@ kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int
 std::vector<int> shard_owners(Layout layout, std::int64_t length, int ranks, std::int64_t begin, std::int64_t end);
 
 /// A rank's part of a tensor whose dimension `dim` is the sequence: a copy of its rows, in order. No gradient record.
-Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim = 1);
+Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim = 1, CallSite = {});
 /// All parts together; the inverse of take_shard. Throws ShapeError where the parts are not those of one sequence. No
 /// gradient record.
-Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim = 1);
+Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim = 1, CallSite = {});
 
 /// What a rank did, forward and backward added up.
 struct RingStatistics {
@@ -79,13 +79,14 @@ struct RingOptions {
 /// attend()'s by rounding only, the dropped weights not at all; equal calls give equal bits. Throws what attend()
 /// throws, ShapeError where a part has another length than the layout says, and Error where another rank failed.
 Attended ring_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern,
-                     const std::shared_ptr<Communicator>& communicator, const RingOptions& options = {});
+                     const std::shared_ptr<Communicator>& communicator, const RingOptions& options = {}, CallSite = {});
 
 /// attend() of whole tensors by a ring of `ranks` within this process: splits, runs all ranks (on a thread each, or in
 /// turns on this one, which gives the same bits) and joins. Differentiable like attend(), twice as well. Its statistics
 /// are the sum over the ranks.
 Attended ring_attend_all(const Tensor& q, const Tensor& k, const Tensor& v, const Pattern& pattern, int ranks,
-                         const RingOptions& options = {}, LocalGroup::Progress progress = LocalGroup::Progress::turns);
+                         const RingOptions& options = {}, LocalGroup::Progress progress = LocalGroup::Progress::turns,
+                         CallSite = {});
 
 /// Bytes of the message that carries keys and values (batch, tokens, heads, width and value_width): what a rank sends
 /// for each hop forward.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <queue>
+#include <source_location>
 #include <unordered_map>
 #include <utility>
 
@@ -214,13 +215,13 @@ class PassGuard {
 };
 
 /// The gradient to start from: `given`, or 1 for a one-element output.
-Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given) {
+Tensor seed(const char* op, std::size_t position, const Tensor& output, const Tensor& given, std::source_location at) {
   if (!given.defined()) {
     if (output.count() != 1)
       throw ShapeError(
           fmt::format("[{}] output {} has {} elements, not one: it needs a gradient of its shape, or sum() before: {}",
                       op, position, output.count(), describe(output)));
-    return Tensor::empty(output.shape(), output.options()).fill(1.0);
+    return Tensor::empty(output.shape(), output.options(), at).fill(1.0);
   }
   if (TensorMeta(output).matches(given)) return given;
   const std::string text = fmt::format("[{}] the gradient is unlike output {}: gradient {}, output {}", op, position,
@@ -231,7 +232,8 @@ Tensor seed(const char* op, std::size_t position, const Tensor& output, const Te
 }
 
 std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients,
-                             const std::vector<Edge>* targets, BackwardOptions options) {
+                             const std::vector<Edge>* targets, BackwardOptions options,
+                             std::source_location at = std::source_location::current()) {
   if (!gradients.empty() && gradients.size() != outputs.size())
     throw ValueError(fmt::format("[{}] {} gradients for {} outputs", op, gradients.size(), outputs.size()));
   options.retain_graph |= options.create_graph;
@@ -244,7 +246,7 @@ std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs,
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     Edge root = gradient_edge(outputs[i]);
     if (root.node == nullptr) continue;
-    seeds.push_back(seed(op, i, outputs[i], gradients.empty() ? Tensor() : gradients[i]));
+    seeds.push_back(seed(op, i, outputs[i], gradients.empty() ? Tensor() : gradients[i], at));
     roots.push_back(std::move(root));
   }
   if (roots.empty())
@@ -258,12 +260,13 @@ std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs,
 
 }  // namespace
 
-void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients, BackwardOptions options) {
+void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients, BackwardOptions options,
+              CallSite) {
   run_pass("backward", outputs, gradients, nullptr, options);
 }
 
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
-                         const std::vector<Tensor>& gradients, BackwardOptions options, bool allow_unused) {
+                         const std::vector<Tensor>& gradients, BackwardOptions options, bool allow_unused, CallSite) {
   std::vector<Edge> targets;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     targets.push_back(gradient_edge(inputs[i]));

@@ -22,14 +22,14 @@ struct BackwardOptions {
 /// graph was freed before. Whatever is allocated meanwhile is tagged Category::gradient. If an operator throws, leaves
 /// visited before keep what they got, and the graph is freed as after success.
 void backward(const std::vector<Tensor>& outputs, const std::vector<Tensor>& gradients = {},
-              BackwardOptions options = {});
+              BackwardOptions options = {}, CallSite = {});
 
 /// The gradients of sum_i <gradients_i, outputs_i> with respect to `inputs`, leaves or not, without touching any
 /// `.grad()`; only nodes on the way to them are run (and freed). An input that did not contribute gets an undefined
 /// tensor if `allow_unused`, else Error names its position.
 std::vector<Tensor> grad(const std::vector<Tensor>& outputs, const std::vector<Tensor>& inputs,
                          const std::vector<Tensor>& gradients = {}, BackwardOptions options = {},
-                         bool allow_unused = false);
+                         bool allow_unused = false, CallSite = {});
 
 /// Calls `hook` with the gradient of `tensor` when it is complete (before accumulation, for a leaf); a defined result,
 /// of the same shape, dtype and device, replaces the gradient. Hooks run in the order of registration, with grad mode

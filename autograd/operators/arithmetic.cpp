@@ -223,18 +223,18 @@ Tensor operator/(double a, Argument b) {
 }
 Tensor operator-(Argument x) { return neg(*x); }
 
-Tensor sum_to(const Tensor& x, const Shape& shape) {
-  if (x.shape() == shape) return x;
-  const int lead = x.rank() - shape.rank();
+Tensor sum_to(Argument x, const Shape& shape) {
+  if (x->shape() == shape) return *x;
+  const int lead = x->rank() - shape.rank();
   Dims dims;
-  for (int d = 0; d < x.rank(); ++d) {
-    if (d < lead || (shape[d - lead] == 1 && x.shape()[d] != 1)) {
+  for (int d = 0; d < x->rank(); ++d) {
+    if (d < lead || (shape[d - lead] == 1 && x->shape()[d] != 1)) {
       dims.append(d);
-    } else if (shape[d - lead] != x.shape()[d]) {
-      fail<ShapeError>("sum_to", "does not broadcast from " + to_string(shape), {{"x", x}});
+    } else if (shape[d - lead] != x->shape()[d]) {
+      fail<ShapeError>("sum_to", "does not broadcast from " + to_string(shape), {{"x", *x}});
     }
   }
-  return reshape(sum(x, dims, /*keep=*/true), shape);
+  return reshape(sum(*x, dims, /*keep=*/true), shape);
 }
 
 namespace {

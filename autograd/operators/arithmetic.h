@@ -94,6 +94,6 @@ Tensor operator~(Argument x);
 
 /// Sums `x` over the dimensions that broadcasting `shape` to x.shape() added: the gradient of expand. x itself where
 /// the shapes are equal.
-Tensor sum_to(const Tensor& x, const Shape& shape);
+Tensor sum_to(Argument x, const Shape& shape);
 
 }  // namespace poolgrad

@@ -242,6 +242,7 @@ Tensor unfold(Argument x, std::int64_t dim, std::int64_t size, std::int64_t step
 }
 
 const Tensor Tensor::operator[](const Indices& indices) const {
+  const CallSite site(indices.line());
   check_defined("index", *this);
   int named = 0, ellipses = 0;
   for (const Index& index : indices) {

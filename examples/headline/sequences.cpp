@@ -172,14 +172,14 @@ Outcome run(const MakeCore& make, std::int64_t tokens, bool multihead, bool bloc
     auto shell =
         std::make_shared<MultiheadShell>(width, heads, make(tokens), MultiheadOptions{},
                                          nn::ParameterOptions{.device = bench.device, .generator = &generator});
-    call = [shell, x = uniform({1, tokens, width}, -1, 1, options, generator)] { return shell->forward(x); };
+    call = [shell, x = uniform({1, tokens, width}, -1, 1, options, generator)] { return (*shell)(x); };
     module = shell;
   } else {
     std::shared_ptr<AttentionCore> core = make(tokens);
     const Shape shape{1, tokens, heads, head_dim};
     const Tensor q = uniform(shape, -1, 1, options, generator), k = uniform(shape, -1, 1, options, generator),
                  v = uniform(shape, -1, 1, options, generator);
-    call = [=] { return core->forward(q, k, v); };
+    call = [=] { return (*core)(q, k, v); };
     module = core;
   }
   module->eval();

@@ -15,7 +15,7 @@
 
 namespace poolgrad::nn {
 
-TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device) {
+TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device, CallSite) {
   const MemoryScope scope("batch", Category::input);
   const std::int64_t width = places.empty() ? 1 : places.front().text->width();
   const auto row_bytes = static_cast<std::size_t>((length + 1) * width);
@@ -41,7 +41,8 @@ TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t leng
   return {to(slice(narrow, 1, 0, length), DType::i64), to(slice(narrow, 1, 1, length + 1), DType::i64)};
 }
 
-TextWindows windows_of(const Text& text, const std::vector<std::int64_t>& starts, std::int64_t length, Device device) {
+TextWindows windows_of(const Text& text, const std::vector<std::int64_t>& starts, std::int64_t length, Device device,
+                       CallSite) {
   std::vector<WindowPlace> places;
   for (const std::int64_t start : starts) places.push_back({&text, start});
   return windows_of(places, length, device);

@@ -20,10 +20,10 @@ struct WindowPlace {
 };
 /// The windows at these places of texts of one width, tagged Category::input. IndexError where one, with the token
 /// behind it, does not lie within its text.
-TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device = cpu);
+TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device = cpu, CallSite = {});
 /// Those of one text.
 TextWindows windows_of(const Text& text, const std::vector<std::int64_t>& starts, std::int64_t length,
-                       Device device = cpu);
+                       Device device = cpu, CallSite = {});
 
 /// Which windows of a corpus, which must outlive it, are drawn in training, and which are held-out batches.
 class WindowPlan {

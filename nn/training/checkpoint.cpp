@@ -101,7 +101,7 @@ std::vector<std::int64_t> of_these(const std::string& path, const std::vector<st
 }  // namespace
 
 void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
-                         const TrainingState& state) {
+                         const TrainingState& state, CallSite) {
   SafetensorsFile file;
   file.metadata = state.metadata;
   file.metadata[format_key] = format_value;
@@ -133,13 +133,13 @@ void save_training_state(const std::string& path, const Module& model, const Opt
 }
 
 void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
-                         const TrainingState& state) {
+                         const TrainingState& state, CallSite) {
   save_training_state(path, model, OptimizerState{optimizer.state(), optimizer.steps(), optimizer.parameter_steps()},
                       state);
 }
 
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
-                                  const std::optional<std::vector<std::size_t>>& own, EMA* averages) {
+                                  const std::optional<std::vector<std::size_t>>& own, EMA* averages, CallSite) {
   const SafetensorsReader reader(path);
   const SafetensorsFile& file = reader.outline();
   check_format(path, file);
@@ -172,7 +172,7 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   return state;
 }
 
-std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model) {
+std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite) {
   const SafetensorsReader reader(path);
   check_format(path, reader.outline());
   // What else the file has may be of dtypes that poolgrad has none of.
@@ -191,7 +191,7 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
   return callers_metadata(reader.outline());
 }
 
-Tokenizer load_tokenizer(const std::string& path) {
+Tokenizer load_tokenizer(const std::string& path, CallSite) {
   const SafetensorsReader reader(path);
   check_format(path, reader.outline());
   if (!reader.outline().contains(merges_key)) return Tokenizer();
@@ -214,7 +214,7 @@ Tokenizer load_tokenizer(const std::string& path) {
   }
 }
 
-std::map<std::string, std::string> read_training_metadata(const std::string& path) {
+std::map<std::string, std::string> read_training_metadata(const std::string& path, CallSite) {
   const SafetensorsReader reader(path);
   check_format(path, reader.outline());
   return callers_metadata(reader.outline());

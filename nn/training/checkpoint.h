@@ -38,23 +38,23 @@ struct OptimizerState {
 
 /// Writes atomically: on a full disk the old file survives. Throws FileError.
 void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
-                         const TrainingState& state);
+                         const TrainingState& state, CallSite = {});
 void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
-                         const TrainingState& state);
+                         const TrainingState& state, CallSite = {});
 /// Reads the metadata, the counters and the tensors of model and optimiser; model and optimiser change only if
 /// everything fits. Throws FileError for a malformed file and ValueError for one of another model. A disk that fails
 /// while tensors are read may leave some of them changed. An optimiser of some of the model's parameters (`own`, their
 /// numbers) takes theirs. `averages`, if given, are read with the rest, and ValueError if there are none.
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
                                   const std::optional<std::vector<std::size_t>>& own = std::nullopt,
-                                  EMA* averages = nullptr);
+                                  EMA* averages = nullptr, CallSite = {});
 /// The parameters alone, or in their place the averages where the file has them, for a model that is to be used;
 /// returns the caller's metadata. Throws as load_training_state().
-std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model);
+std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite = {});
 /// The tokenizer alone; that of bytes where the file has none. Throws FileError, also for merges that make no
 /// tokenizer.
-Tokenizer load_tokenizer(const std::string& path);
+Tokenizer load_tokenizer(const std::string& path, CallSite = {});
 /// The caller's metadata alone. Throws FileError.
-std::map<std::string, std::string> read_training_metadata(const std::string& path);
+std::map<std::string, std::string> read_training_metadata(const std::string& path, CallSite = {});
 
 }  // namespace poolgrad::nn

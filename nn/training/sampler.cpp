@@ -108,7 +108,7 @@ void TextWriter::read(std::string_view text) { read(tokenizer_->encode(text)); }
 
 void TextWriter::read(std::span<const std::int64_t> tokens) { text_.insert(text_.end(), tokens.begin(), tokens.end()); }
 
-std::string_view TextWriter::write() {
+std::string_view TextWriter::write(CallSite) {
   if (text_.empty()) throw ValueError("[text_writer] there is nothing to go on from");
   const NoGradGuard no_grad;
   const std::int64_t context = model_.config().context;
@@ -156,7 +156,8 @@ std::size_t TextWriter::cache_bytes() const {
 }
 
 std::string sample_text(LanguageModel& model, std::span<const std::int64_t> prompt, std::int64_t tokens,
-                        const SamplerOptions& options, Device device, std::shared_ptr<const Tokenizer> tokenizer) {
+                        const SamplerOptions& options, Device device, std::shared_ptr<const Tokenizer> tokenizer,
+                        CallSite) {
   if (prompt.empty()) throw ValueError("[sample_text] the prompt must not be empty");
   TextWriter writer(model, options, device, std::move(tokenizer));
   writer.read(prompt);
@@ -167,7 +168,7 @@ std::string sample_text(LanguageModel& model, std::span<const std::int64_t> prom
 }
 
 std::string sample_text(LanguageModel& model, const std::string& prompt, std::int64_t bytes,
-                        const SamplerOptions& options, Device device) {
+                        const SamplerOptions& options, Device device, CallSite) {
   return sample_text(model, Tokenizer().encode(prompt), bytes, options, device);
 }
 

@@ -68,7 +68,7 @@ class TextWriter {
   /// The bytes of the next token, which may begin or end within a character. Throws ValueError where there is nothing
   /// yet to go on from, and what the model throws; the text is then as before. The same number of operators runs on
   /// every device.
-  std::string_view write();
+  std::string_view write(CallSite = {});
 
   /// Positions whose keys and values are kept.
   std::int64_t positions() const { return known_; }
@@ -95,9 +95,9 @@ class TextWriter {
 /// for an empty prompt and for options that Sampler refuses.
 std::string sample_text(LanguageModel& model, std::span<const std::int64_t> prompt, std::int64_t tokens,
                         const SamplerOptions& options = {}, Device device = cpu,
-                        std::shared_ptr<const Tokenizer> tokenizer = nullptr);
+                        std::shared_ptr<const Tokenizer> tokenizer = nullptr, CallSite = {});
 /// The same of a model of bytes.
 std::string sample_text(LanguageModel& model, const std::string& prompt, std::int64_t bytes,
-                        const SamplerOptions& options = {}, Device device = cpu);
+                        const SamplerOptions& options = {}, Device device = cpu, CallSite = {});
 
 }  // namespace poolgrad::nn

@@ -138,7 +138,7 @@ std::uint64_t Trainer::optimizer_bytes() const {
   return bytes;
 }
 
-void Trainer::resume(const std::string& path, bool other_text) {
+void Trainer::resume(const std::string& path, bool other_text, CallSite) {
   const std::map<std::string, std::string> metadata = read_training_metadata(path);
   const auto entry = [&](const std::string& name, const std::string& otherwise) {
     return metadata.contains(name) ? metadata.at(name) : otherwise;
@@ -189,7 +189,7 @@ OptimizerState Trainer::whole_optimizer_state() const {
   return whole;
 }
 
-void Trainer::save(const std::string& path, std::map<std::string, std::string> metadata) const {
+void Trainer::save(const std::string& path, std::map<std::string, std::string> metadata, CallSite) const {
   metadata["text"] = corpus_.fingerprint();
   if (corpus_.weighted) metadata["text_weights"] = corpus_.describe_weights();
   if (!corpus_.of_bytes()) metadata["merges"] = corpus_.tokenizer->fingerprint();

@@ -75,10 +75,10 @@ class Trainer {
   /// bytes), that of the text ("text"), its weights ("text_weights", where it has some), "optimizer",
   /// "schedule" and "ema".
   /// Rank 0 writes it, whole.
-  void save(const std::string& path, std::map<std::string, std::string> metadata = {}) const;
+  void save(const std::string& path, std::map<std::string, std::string> metadata = {}, CallSite = {}) const;
   /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, tokenizer, optimiser or
   /// average, of another text or other weights (unless `other_text`), or beyond the last step, and FileError.
-  void resume(const std::string& path, bool other_text = false);
+  void resume(const std::string& path, bool other_text = false, CallSite = {});
 
   std::int64_t steps_done() const { return step_.steps(); }
   const TrainerOptions& options() const { return options_; }

@@ -2,47 +2,42 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
+#include <filesystem>
+#include <memory>
 #include <set>
 #include <string>
-#include <tuple>
+#include <utility>
+#include <vector>
 
-#include "allocator/caching_allocator.h"
 #include "allocator/memory_scope.h"
+#include "autograd/engine/engine.h"
+#include "autograd/functional.h"
 #include "autograd/operators.h"
+#include "nn/ema.h"
+#include "nn/language_model.h"
 #include "nn/layers.h"
+#include "nn/loss_scaler.h"
 #include "nn/optimizer.h"
+#include "nn/text/windows.h"
+#include "nn/training/sampler.h"
 #include "tensor/creation.h"
+#include "tensor/safetensors.h"
+#include "tests/call_sites.h"
 
 namespace poolgrad::nn {
 namespace {
 
 using ::testing::_;
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::FieldsAre;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
-
-/// File name, line, operator.
-using Place = std::tuple<std::string, unsigned, std::string>;
-
-/// Where the tensors that `body` makes come from; scratch of kernels is left out.
-std::set<Place> places(const std::function<void()>& body) {
-  CachingAllocator& pool = allocator_for(cpu);
-  pool.start_trace();
-  body();
-  pool.stop_trace();
-  const Trace trace = pool.trace();
-  std::set<Place> found;
-  for (const TraceEvent& event : trace.events) {
-    if (event.kind != TraceKind::allocate || event.category == Category::workspace) continue;
-    const TraceLocation& at = trace.locations[event.location];
-    found.emplace(at.file.substr(at.file.rfind('/') + 1), at.line, function_name(at.function));
-  }
-  return found;
-}
+using testing_support::expect_this_line;
+using testing_support::Place;
+using testing_support::places;
 
 Place here(unsigned line, const std::string& name) { return {"call_site_test.cpp", line, name}; }
 
@@ -81,6 +76,7 @@ TEST(CallSites, NameTheLineOfEveryKindOfOperator) {
   EXPECT_THAT(places([&] { y = roll(a, 1, 0); }), Each(FieldsAre("call_site_test.cpp", __LINE__, _)));
   EXPECT_THAT(places([&] { y = sort(a).values; }), Each(FieldsAre("call_site_test.cpp", __LINE__, _)));
   EXPECT_THAT(places([&] { y = cat({a, a}); }), ElementsAre(here(__LINE__, "poolgrad::cat")));
+  EXPECT_THAT(places([&] { y = sum_to(a, {9}); }), Each(FieldsAre("call_site_test.cpp", __LINE__, _)));
 }
 
 TEST(CallSites, OfWhatIsPassedAroundAreWhereItIsCalledAndTheOutermostCounts) {
@@ -118,6 +114,15 @@ TEST(CallSites, NameTheBackwardOfAnOperatorAndTheLineOfItsForward) {
   }
 }
 
+TEST(CallSites, NameTheBackwardOfAnIndexAndItsLine) {
+  const Tensor a = ones({8, 9}).set_requires_grad();
+  const unsigned line = __LINE__ + 1;
+  const Tensor row = a[0], some = a[{slice(1, 3), -1}];
+  const Tensor loss = sum(row) + sum(some);
+  EXPECT_THAT(places([&] { loss.backward(); }),
+              AllOf(Contains(here(line, "select backward")), Contains(here(line, "slice backward"))));
+}
+
 TEST(CallSites, AreThoseOfTheStepInAnOptimizer) {
   const Tensor wide = ones({4, 6});
   Tensor parameter = transpose(wide, 0, 1).detach().set_requires_grad();
@@ -130,18 +135,159 @@ TEST(CallSites, AreThoseOfTheStepInAnOptimizer) {
   }
 }
 
+/// A layer as a user writes one.
+class OwnLayer : public Layer {
+ public:
+  explicit OwnLayer(std::int64_t width) : factor_(constant_parameter("factor", {width}, 2.0, {})) {}
+  static constexpr unsigned makes = __LINE__ - 1;
+
+  Tensor forward(const Tensor& x) override { return x * factor_; }
+  static constexpr unsigned computes = __LINE__ - 1;
+
+ private:
+  Tensor factor_;
+};
+
+/// A mixer that needs no attention.
+class RunningSum : public SequenceMixer {
+ public:
+  Tensor forward(const Tensor& x, SequenceState*) override { return cumsum(x, 1); }
+};
+
+std::unique_ptr<SequenceMixer> running_sum(const LanguageModelConfig&, const ParameterOptions&) {
+  return std::make_unique<RunningSum>();
+}
+
+Tensor squared(const Tensor& x) { return x * x; }
+
+const LanguageModelConfig two_blocks{
+    .vocabulary = 10, .context = 8, .layers = 2, .width = 8, .heads = 2, .kv_heads = 2};
+
 TEST(CallSites, AreNeverThoseOfTheFloorsBelow) {
+  const std::set<Place> found = places(
+      [] {
+        Linear layer(9, 7);
+        OwnLayer own(7);
+        to(layer, DType::f64);
+        to(layer, DType::f32);
+        AdamW optimizer(layer.named_parameters());
+        const Tensor x = randn({8, 9});
+        const Tensor loss = mean(square(gelu(own(layer(x))) - 1.0));
+        backward({loss});
+        optimizer.step(1.0 / gradient_norm(layer.parameters()));
+        jacobian([&](const Tensor& a) { return layer(a); }, x);
+      },
+      true);
+  EXPECT_GT(found.size(), 8u);
+  EXPECT_THAT(found, Each(FieldsAre("call_site_test.cpp", _, _)));
+}
+
+TEST(CallSites, OfAModuleAreWhereItIsMade) {
+  auto mixer = std::make_unique<RunningSum>();
+  auto feed_forward = std::make_unique<Lambda>(squared);
+  expect_this_line([] { const Linear layer(9, 7); });
+  expect_this_line([] { const Embedding layer(9, 7); });
+  expect_this_line([] { const LayerNorm layer(7); });
+  expect_this_line([] { const RMSNorm layer(7); });
+  expect_this_line([] { const FeedForward layer(9, 7, {.kind = FeedForwardKind::swiglu}); });
+  expect_this_line([&] { const TransformerBlock block(8, std::move(mixer), std::move(feed_forward)); });
+  expect_this_line([] { const LanguageModel model(two_blocks, running_sum); });
+  EXPECT_THAT(places([] { const OwnLayer layer(7); }),
+              ElementsAre(here(OwnLayer::makes, "poolgrad::nn::Module::constant_parameter")));
+  const CallSite site;  // what the standard library makes is made in a file of its own
+  const unsigned line = __LINE__ - 1;
+  EXPECT_THAT(places([] { std::make_unique<Linear>(9, 7); }), Each(FieldsAre("call_site_test.cpp", line, _)));
+}
+
+TEST(CallSites, OfAModuleAreWhereItIsMovedSavedAndRead) {
+  Sequential model(std::make_unique<Linear>(9, 7), GELU(), std::make_unique<Linear>(7, 9));
+  const std::string path = ::testing::TempDir() + "call_site.safetensors";
+  expect_this_line([&] { to(model, DType::f64); });
+  model.save_file(path);
+  expect_this_line([&] { load_safetensors(path); });
+  expect_this_line([&] { model.load_file(path); });
+  std::filesystem::remove(path);
+}
+
+TEST(CallSites, OfAModuleAreWhereItIsCalled) {
+  LanguageModel model(two_blocks, running_sum);
+  RunningSum mixer;
+  const Tensor x = randn({8, 9}), rows = randn({2, 8, 9}), tokens = zeros({2, 8}, {.dtype = DType::i64});
+  const std::unique_ptr<Layer> layer = std::make_unique<Linear>(9, 7);
+  TransformerBlock block(9, std::make_unique<RunningSum>(), std::make_unique<Linear>(9, 9));
+  TextWriter writer(model);
+  writer.read(std::vector<std::int64_t>{1, 2});
+  expect_this_line([&] { (*layer)(x); });
+  expect_this_line([&] { mixer(rows); });
+  expect_this_line([&] { block.forward(rows); });
+  expect_this_line([&] { functional_call(*layer, layer->named_parameters(), x); });
+  expect_this_line([&] { model.hidden(tokens); });
+  expect_this_line([&] { model.logits(tokens); });
+  expect_this_line([&] { model.loss(tokens, tokens).backward(); });
+  expect_this_line([&] { writer.write(); });
+}
+
+TEST(CallSites, OfForwardItselfAreThoseOfWhatItCalls) {
+  OwnLayer scale(9);
   Linear layer(9, 7);
   const Tensor x = randn({8, 9});
-  const std::set<Place> found = places([&] {
-    const Tensor loss = mean(square(gelu(layer(x)) - 1.0));
-    loss.backward();
-  });
-  EXPECT_GT(found.size(), 4u);
-  for (const auto& [file, line, name] : found) {
-    EXPECT_NE(file, "tensor.cpp") << name;
-    EXPECT_NE(file, "caching_allocator.cpp") << name;
-  }
+  EXPECT_THAT(places([&] { scale.forward(x); }), ElementsAre(here(OwnLayer::computes, "poolgrad::mul")));
+  const CallSite site;
+  const unsigned line = __LINE__ - 1;
+  EXPECT_THAT(places([&] { layer.forward(x); }), ElementsAre(here(line, "poolgrad::linear")));
+}
+
+TEST(CallSites, OfGradientsAreWhereTheyAreAskedFor) {
+  const Tensor x = randn({3}).set_requires_grad(), direction = ones({3});
+  const UnaryFunction f = [](const Tensor& a) { return a * a * a; };
+  const UnaryFunction g = [](const Tensor& a) { return sum(a * a * a); };
+  const Tensor y = g(x);
+  unsigned line = 0;
+  const auto are_of = [&](const char* name) {  // the nodes' own, and that of the gradient of y itself, 1
+    return AllOf(Contains(here(line, name)), Each(FieldsAre("call_site_test.cpp", _, _)));
+  };
+  line = __LINE__ + 1;
+  EXPECT_THAT(places([&] { grad({y}, {x}, {}, {.retain_graph = true}); }, true), are_of("poolgrad::grad"));
+  line = __LINE__ + 1;
+  EXPECT_THAT(places([&] { backward({y}); }, true), are_of("poolgrad::backward"));
+  expect_this_line([&] { jacobian(f, x); });
+  expect_this_line([&] { hessian(g, x); });
+  expect_this_line([&] { vjp(f, x, direction); });
+  expect_this_line([&] { jvp(f, x, direction); });
+  expect_this_line([&] { hessian_vector_product(g, x, direction); });
+  expect_this_line([&] { vmap(f, x); });
+}
+
+TEST(CallSites, OfStateAreWhereItsOwnerIsMade) {
+  const NamedTensors parameters{{"wide", ones({6, 4}).set_requires_grad()},
+                                {"half", ones({6, 4}, {.dtype = DType::bf16}).set_requires_grad()}};
+  const Linear layer(9, 7);
+  expect_this_line([&] { const SGD optimizer(parameters, {.momentum = 0.9}); });
+  expect_this_line([&] { const AdamW optimizer(parameters); });
+  expect_this_line([&] { const Lion optimizer(parameters); });
+  expect_this_line([&] { const Muon optimizer(parameters); });
+  expect_this_line([&] { const EMA average(layer); });
+  expect_this_line([&] { const LossScaler scaler; });
+}
+
+TEST(CallSites, OfATrainingStepAreThoseOfItsParts) {
+  Linear layer(9, 7);
+  const Tensor x = randn({8, 9});
+  Muon optimizer(layer.named_parameters());
+  LossScaler scaler;
+  Tensor loss, norm, scale;
+  double number = 0;
+  loss = mean(layer(x));
+  expect_this_line([&] { loss = scaler.scaled(loss); });
+  loss.backward();
+  expect_this_line([&] { norm = gradient_norm_tensor(layer.parameters()); });
+  expect_this_line([&] { number = gradient_norm(layer.parameters()); });
+  expect_this_line([&] { scale = clip_scale(norm, 1.0); });
+  expect_this_line([&] { scaler.gradient_scale(norm, 1.0); });
+  expect_this_line([&] { optimizer.step(scale); });
+  expect_this_line([&] { scaler.step(optimizer, number); });
+  expect_this_line([&] { newton_schulz(x); });
+  expect_this_line([&] { windows_of(Text(std::vector<std::uint8_t>(8)), {0, 1}, 4); });
 }
 
 }  // namespace

@@ -13,7 +13,7 @@
 namespace poolgrad::attention {
 namespace {
 
-using testing_support::error_of;
+using poolgrad::testing_support::error_of;
 
 TEST(Heads, AreViewsOfThePackedTensor) {
   const Tensor packed = arange(0, 2 * 3 * 4 * 2);
