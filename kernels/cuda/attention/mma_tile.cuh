@@ -88,7 +88,8 @@ __device__ void stage_rows_async(const Shared<Chunk>& staged, StagedTile<Depth> 
   }
 }
 
-/// Rows of the warp as fragments of A, one for 16 columns. Where there are few they stay in registers.
+/// Rows of the warp as fragments of A, one for 16 columns. Those of 64 columns stay in registers; of 128 there are too
+/// many, and with 32 a third block on a multiprocessor is worth more.
 template <int Depth>
 class OwnRows {
  public:

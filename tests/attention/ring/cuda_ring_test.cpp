@@ -178,9 +178,12 @@ TEST(RingOnDevices, ByTensorCoresIsTheWholeWithinItsRounding) {
   const oracle::Multiplicity m = oracle::both(oracle::causal(), oracle::window(120, 0));
   const Outcome want = defined(call, m), rounding = rounding_of(call, m, DType::bf16);
   for (const Layout layout : layouts) {
-    const Outcome portable = run(layout, first, {});
+    const auto by = [&](bool mma) {
+      const MmaAllowed allowed(mma);
+      return run(layout, first, {});
+    };
+    const Outcome portable = by(false), one = by(true);
     const MmaAllowed allowed;
-    const Outcome one = run(layout, first, {});
     EXPECT_FALSE(same(one, portable)) << to_string(layout) << ": weights are rounded";
     EXPECT_EQ(difference(one, want, 2e-5, rounding, 0x1p-8), "") << to_string(layout);
     EXPECT_TRUE(same(run(layout, first, {first, second}), one)) << to_string(layout);
