@@ -143,14 +143,14 @@ device_check pool
 device_check latency cuda build/gpu
 kernels_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
 gemm_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
-portable attention_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
-attention_benchmark --device=cuda:0 --benchmark_min_time=0.05
-portable step_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
-step_benchmark --device=cuda:0 --benchmark_min_time=0.05
+portable attention_benchmark --device=cuda:0 --benchmark_min_time=0.05
+attention_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
+portable step_benchmark --device=cuda:0 --benchmark_min_time=0.05
+step_benchmark --device=cuda:0 --benchmark_min_time=0.05 --benchmark_color=false
 python3 -c import torch;
 python3 benchmarks/peers/step.py --device=cuda build/gpu/gpu/step_benchmark
-portable python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark --device
-python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark
+portable python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark
+python3 benchmarks/peers/sdpa.py build/gpu/gpu/attention_benchmark --device
 headline --device cuda --row-seconds
 ORDER
 while read -r line; do says "$line"; done <<'SAYS'
