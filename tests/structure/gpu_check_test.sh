@@ -275,10 +275,10 @@ says_not 'libcublasLt|cuBLASLt'
 # Time is shared out among all: what there is none for is said, and a check without its tests has not passed.
 POOLGRAD_GPU_CHECK_SECONDS=70 checked 0
 calls '^examples_gpu_test'
-says '^poolgrad: gpu-check: skipped: attention: it may take 75 s, and [0-9]+ s of 70 are left$'
+says '^poolgrad: gpu-check: skipped: attention by portable kernels: it may take 75 s, and [0-9]+ s of 70 are left$'
 says '^skipped +0 s  headline rows: it may take 90 s'
 calls '^kernels_benchmark'
-calls_not '^attention_benchmark'
+calls_not '^portable attention_benchmark'
 fault kernels_cuda_gpu_test 'exec sleep 100'
 POOLGRAD_GPU_CHECK_SECONDS=3 checked 1
 says '^unfinished +[1-3] s  tests of kernels_cuda_gpu_test$'
