@@ -69,8 +69,7 @@ struct Statistics {
   std::uint64_t routine_hits = 0;                               // of these, from memory of what came before
   std::uint64_t num_device_alloc = 0;                           // commits
   std::uint64_t num_device_free = 0;                            // decommits
-  std::uint64_t num_alloc_retries =
-      0;  // requests that new memory was refused to, so that what is cached had to go or to move
+  std::uint64_t num_alloc_retries = 0;  // requests that were refused new memory: what is cached had to go or to move
   std::uint64_t num_ooms = 0;
   std::uint64_t num_client_failures = 0;  // exceptions out of clients, which were passed over
   std::uint64_t events_recorded = 0;
