@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "allocator/caching_allocator.h"
@@ -36,33 +37,47 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
   const std::int64_t keys = wanted.key_length ? wanted.key_length : length;
   const std::int64_t value_width = wanted.value_width ? wanted.value_width : dim;
   const TensorOptions options{dtype, device}, compute{compute_dtype(dtype), device};
+  const Shape q{batch, length, heads, dim}, k{batch, keys, kv_heads, dim}, v{batch, keys, kv_heads, value_width};
+  const Shape out{batch, length, heads, value_width}, rows{batch, heads, length};
+  const View views[] = {shaped(q, dtype), shaped(k, dtype), shaped(v, dtype)};
 
   std::vector<Tensor> held;
-  std::size_t bytes = 0;
   const auto hold = [&](Category category, const Shape& shape, const TensorOptions& of) {
     const MemoryScope scope("preallocate", category);
     held.push_back(Tensor::empty(shape, of));
-    bytes += static_cast<std::size_t>(held.back().count()) * size_of(of.dtype);
+    return static_cast<std::size_t>(held.back().count()) * size_of(of.dtype);
   };
-  const Shape q{batch, length, heads, dim}, k{batch, keys, kv_heads, dim}, v{batch, keys, kv_heads, value_width};
-  const Shape out{batch, length, heads, value_width}, rows{batch, heads, length};
-  hold(Category::query, q, options);
-  hold(Category::key, k, options);
-  hold(Category::value, v, options);
-  hold(Category::output, out, options);
-  hold(Category::output, rows, compute);  // lse
-  if (wanted.training) {
-    for (const Shape& shape : {q, k, v, out}) hold(Category::gradient, shape, options);
-    hold(Category::temp, rows, compute);  // delta
+  const auto scratch = [&](std::int64_t size) { hold(Category::workspace, {size}, {DType::u8, device}); };
+  // The requests of a call; scratch goes back after each pass unless all is kept. Returns their bytes.
+  enum class Order { queries_first, values_first };  // as arguments are evaluated
+  const auto rehearse = [&](Order order, bool keep) {
+    std::vector<std::pair<Category, Shape>> operands{{Category::query, q}, {Category::key, k}, {Category::value, v}};
+    if (order == Order::values_first) std::ranges::reverse(operands);
+    std::size_t bytes = 0;
+    for (const auto& [category, shape] : operands) bytes += hold(category, shape, options);
+    bytes += hold(Category::output, out, options) + hold(Category::output, rows, compute);  // lse
+    const std::size_t kept = held.size();
+    if (bytes > 0) scratch(kernels::attention_forward_scratch(views[0], views[1], views[2]));
+    if (!keep) held.resize(kept);
+    if (wanted.training) {
+      bytes += hold(Category::gradient, out, options) + hold(Category::temp, rows, compute);  // delta
+      for (const Shape& shape : {q, k, v}) bytes += hold(Category::gradient, shape, options);
+      if (bytes > 0)
+        for (const std::int64_t size : kernels::attention_backward_scratch(views[0], views[1], views[2])) scratch(size);
+    }
+    held.clear();
+    return bytes;
+  };
+  // All at once is enough for most calls. Blocks of earlier ones lie in between, so it is also tried out, until a call
+  // finds its places in what there is; other threads may take what is made here.
+  const std::size_t bytes = rehearse(Order::queries_first, true);
+  const auto made = [&] { return allocator_for(device).statistics().num_device_alloc; };
+  for (int tries = 0; tries < 8; ++tries) {
+    const std::uint64_t before = made();
+    rehearse(Order::queries_first, false);
+    rehearse(Order::values_first, false);
+    if (made() == before) break;
   }
-  if (bytes == 0) return 0;
-  const View views[] = {shaped(q, dtype), shaped(k, dtype), shaped(v, dtype)};
-  std::vector<std::int64_t> scratch{kernels::attention_forward_scratch(views[0], views[1], views[2])};
-  if (wanted.training)
-    for (const std::int64_t size : kernels::attention_backward_scratch(views[0], views[1], views[2]))
-      scratch.push_back(size);
-  const MemoryScope scope("preallocate", Category::workspace);
-  for (const std::int64_t size : scratch) held.push_back(Tensor::empty({size}, {DType::u8, device}));
   return bytes;
 }
 

@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <random>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "attention/attend.h"
@@ -14,6 +17,7 @@
 #include "tensor/grad_mode.h"
 #include "tests/attention/modules/gathered_dilated.h"
 #include "tests/tensor/support.h"
+#include "tests/test_seed.h"
 
 namespace poolgrad::attention {
 namespace {
@@ -88,6 +92,45 @@ TEST(PreallocateBuffers, ReckonsWithTheScratchOfPatternsOfOnePass) {
         Pattern::random_blocks(32, 0.3), Pattern::causal() & Pattern::global_local(32, 64, 2)})
     for (const bool training : {false, true})
       for (const DType dtype : {DType::f32, DType::bf16}) expect_enough(length, length, 32, dtype, training, pattern);
+}
+
+/// Small calls, where a page more or less shows: the pool has learnt that keys come often, other blocks lie between its
+/// free ones, and operands are made in either order.
+void expect_enough_for_random_calls(std::uint64_t seed) {
+  std::mt19937_64 draw(seed);
+  const auto from = [&](std::int64_t low, std::int64_t high) {
+    return low + static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(high - low + 1));
+  };
+  for (int call = 0; call < 600; ++call) {
+    const std::int64_t batch = from(1, 2), kv_heads = from(1, 2), heads = kv_heads * from(1, 4), width = 8 * from(1, 3);
+    const std::int64_t queries = from(1, 300), keys = draw() % 2 ? queries : from(1, 300);
+    const bool training = draw() % 2;
+    const DType dtype = std::array{DType::f64, DType::f32, DType::bf16}[draw() % 3];
+    std::vector<Tensor> earlier;
+    for (std::int64_t n = from(0, 200); n > 0; --n) Tensor::empty({batch, keys, kv_heads, width}, {.dtype = dtype});
+    for (std::int64_t n = from(0, 3); n > 0; --n) earlier.push_back(Tensor::empty({from(1, 30000)}, {}));
+    if (draw() % 2) earlier.clear();
+    allocator_for(cpu).trim();
+    preallocate_buffers(batch, queries, heads, width, dtype, cpu,
+                        {.kv_heads = kv_heads, .key_length = keys, .training = training});
+    const std::uint64_t warm = device_allocations();
+    std::array<Tensor, 3> operands;
+    const Shape shapes[] = {
+        {batch, queries, heads, width}, {batch, keys, kv_heads, width}, {batch, keys, kv_heads, width}};
+    const bool values_first = draw() % 2;
+    for (std::size_t n = 0; n < 3; ++n) {
+      const std::size_t i = values_first ? 2 - n : n;
+      operands[i] = Tensor::empty(shapes[i], {.dtype = dtype}).fill(0.1).set_requires_grad(training);
+    }
+    const Tensor out = attend(operands[0], operands[1], operands[2], Pattern::causal()).out;
+    if (training) out.backward(ones_like(out));
+    ASSERT_EQ(device_allocations(), warm)
+        << describe(operands[0]) << describe(operands[2]) << ", call " << call << ", seed " << seed;
+  }
+}
+
+TEST(PreallocateBuffers, IsEnoughAmongBlocksOfEarlierCallsAndInEitherOrderOfTheOperands) {
+  for (const std::uint64_t seed : {std::uint64_t{2723410310}, test_seed()}) expect_enough_for_random_calls(seed);
 }
 
 TEST(PreallocateBuffers, IsNeededForThat) {
