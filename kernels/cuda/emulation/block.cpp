@@ -44,12 +44,14 @@ struct Thread {
 };
 
 struct Warp {
-  int arrived = 0;                    // lanes that wait for the collective
-  bool orders = false;                // it is __syncwarp
-  std::uint32_t passed = 0;           // collectives so far
-  std::uint32_t ordered = 0;          // ... of which __syncwarp
-  std::uint64_t words[2][warp_size];  // of this collective and of the one before, which lanes may still read
-  std::uint64_t order[2];             // tokens, see wait()
+  int arrived = 0;            // lanes that wait for the collective
+  bool orders = false;        // it is __syncwarp
+  std::uint32_t passed = 0;   // collectives so far
+  std::uint32_t ordered = 0;  // ... of which __syncwarp
+  // Of this collective and of the one before, which lanes may still read.
+  std::uint64_t words[2][warp_size];
+  LaneValue values[2][warp_size];
+  std::uint64_t order[2];  // tokens, see wait()
 };
 
 // The asynchronous copies of a thread.
@@ -109,17 +111,32 @@ class Scheduler {
     wait(State::at_collective, name, where);
     return words;
   }
+  const LaneValue* collective(const char* name, const void* value, std::size_t size, Where where) {
+    const LaneValue* values = nullptr;
+    {
+      const Unobserved emulation;
+      Warp& warp = meet(name, where, false);
+      values = warp.values[warp.passed % 2];
+      std::memcpy(warp.values[warp.passed % 2][current_ % warp_size].bytes, value, size);
+    }
+    wait(State::at_collective, name, where);
+    return values;
+  }
   const std::uint64_t* give_word(const char* name, std::uint64_t word, Where where, bool orders) {
     const Unobserved emulation;
+    Warp& warp = meet(name, where, orders);
+    std::uint64_t* words = warp.words[warp.passed % 2];
+    words[current_ % warp_size] = word;
+    return words;
+  }
+  Warp& meet(const char* name, Where where, bool orders) {
     if (threads_.size() % warp_size != 0)
       fail(std::string(name) + " at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
            " threads, which is no multiple of 32");
     Warp& warp = warps_[current_ / warp_size];
-    std::uint64_t* words = warp.words[warp.passed % 2];
-    words[current_ % warp_size] = word;
     warp.orders = orders;
     ++warp.arrived;
-    return words;
+    return warp;
   }
 
   SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where, bool fixed = true) {
@@ -144,20 +161,25 @@ class Scheduler {
     return declared(name, element, shape_.shared_bytes / static_cast<std::int64_t>(element), where, false);
   }
 
-  void read(const SharedArray& array, std::int64_t index, Where where) {
+  void read(const SharedArray& array, std::int64_t index, Where where, ReadFor who) {
     const Unobserved emulation;
     SharedUse& use = checked(array, index, where);
     if (use.writer < 0) fail(access("reads", array, index, where) + ", which nobody has written");
     refuse_under_way("reads", use, array, index, where);
-    if (use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
+    if ((use.writer != current() || who == ReadFor::others) && !ordered(use.writer, use.written, use.warp_written))
       fail(access("reads", array, index, where) + ", which thread " + std::to_string(use.writer) +
            " has written with no barrier in between");
     const Warp& warp = warps_[current_ / warp_size];
-    if (use.reader >= 0 && use.read == barriers_ && use.reader != current()) {
-      use.many_readers |= use.reader / warp_size != current() / warp_size;
-    } else if (use.read != barriers_ || use.reader < 0) {
-      use.many_readers = false;
-    }
+    const bool same_warp = use.reader >= 0 && use.reader / warp_size == current() / warp_size;
+    if (use.reader < 0 || use.read != barriers_)
+      use.many_readers = use.many_lanes = false;
+    else if (!same_warp)
+      use.many_readers = true;
+    else if (use.warp_read != warp.ordered)
+      use.many_lanes = false;
+    else if (use.reader != current())
+      use.many_lanes = true;
+    if (who == ReadFor::others) use.many_lanes = true;
     use.reader = current();
     use.read = barriers_;
     use.warp_read = warp.ordered;
@@ -170,7 +192,7 @@ class Scheduler {
     if (use.writer >= 0 && use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
       fail(access("writes", array, index, where) + ", as thread " + std::to_string(use.writer) +
            " has with no barrier in between");
-    const bool read_by_others = use.reader >= 0 && (use.many_readers || use.reader != current());
+    const bool read_by_others = use.reader >= 0 && (use.many_readers || use.many_lanes || use.reader != current());
     if (read_by_others && use.read == barriers_ && (use.many_readers || !ordered(use.reader, use.read, use.warp_read)))
       fail(access("writes", array, index, where) + ", which thread " + std::to_string(use.reader) +
            " has read with no barrier in between");
@@ -464,6 +486,9 @@ void warp_barrier(Where where) { running().collective("__syncwarp", 0, where, /*
 const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where) {
   return running().collective(collective, word, where);
 }
+const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where) {
+  return running().collective(collective, value, size, where);
+}
 int lane() { return static_cast<int>(here.thread.x % warp_size); }
 
 SharedArray& shared_array(const char* name, std::size_t element, std::int64_t count, Where where) {
@@ -472,8 +497,8 @@ SharedArray& shared_array(const char* name, std::size_t element, std::int64_t co
 SharedArray& dynamic_shared_array(const char* name, std::size_t element, Where where) {
   return running().dynamic(name, element, where);
 }
-void check_shared_read(const SharedArray& array, std::int64_t index, Where where) {
-  running().read(array, index, where);
+void check_shared_read(const SharedArray& array, std::int64_t index, Where where, ReadFor who) {
+  running().read(array, index, where, who);
 }
 void check_shared_write(const SharedArray& array, std::int64_t index, Where where) {
   running().write(array, index, where);

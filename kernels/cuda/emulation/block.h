@@ -47,6 +47,11 @@ void warp_barrier(Where where);
 /// A collective of the whole warp: every lane gives a word, and when all have, sees them all until its next collective.
 /// It orders no memory, as in PTX: what other lanes have written is theirs until a barrier.
 const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where);
+/// The same with values of several words.
+struct alignas(8) LaneValue {
+  std::byte bytes[64];
+};
+const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where);
 /// The caller's lane in its warp.
 int lane();
 
@@ -54,6 +59,7 @@ int lane();
 struct SharedUse {
   std::int16_t writer = -1, reader = -1;          // threads
   bool many_readers = false;                      // of several warps
+  bool many_lanes = false;                        // of the last reader's warp
   bool under_way = false;                         // a copy to it, by `writer`, which has not waited for it
   std::uint32_t written = 0, read = 0;            // the block's barriers before that
   std::uint32_t warp_written = 0, warp_read = 0;  // the warp's, __syncwarp
@@ -68,7 +74,9 @@ struct SharedArray {
 SharedArray& shared_array(const char* name, std::size_t element, std::int64_t count, Where where);
 /// The block's dynamic shared memory as elements of a type.
 SharedArray& dynamic_shared_array(const char* name, std::size_t element, Where where);
-void check_shared_read(const SharedArray& array, std::int64_t index, Where where);
+/// For the caller itself, or for lanes of its warp that take from it what it reads.
+enum class ReadFor : bool { itself, others };
+void check_shared_read(const SharedArray& array, std::int64_t index, Where where, ReadFor who = ReadFor::itself);
 void check_shared_write(const SharedArray& array, std::int64_t index, Where where);
 
 /// cp.async: an element of 16 bytes becomes the first `bytes` of those at `from`, and zeros, when the thread has waited
@@ -103,8 +111,9 @@ class SharedElement {
  public:
   SharedElement(const SharedArray& array, std::int64_t index, Where where)
       : array_(array), index_(index), where_(where) {}
-  operator T() const {
-    check_shared_read(array_, index_, where_);
+  operator T() const { return read(ReadFor::itself); }
+  T read(ReadFor who) const {
+    check_shared_read(array_, index_, where_, who);
     T value;
     std::memcpy(static_cast<void*>(&value), address(), sizeof(T));
     return value;

@@ -124,19 +124,28 @@ __device__ std::uint32_t packed_pair(float first, float second) {
 
 inline int thread_of_block() { return static_cast<int>(threadIdx.x); }
 
-/// f(of), where of(lane) is what that lane of the warp gives. Nobody goes on before all have seen everything.
-template <class T, class F>
-void with_lanes(const char* collective, const T& own, Where where, const F& f) {
-  const std::uint64_t* words = emulation::exchange(collective, emulation::to_word(&own), where);
-  f([&](int lane) -> const T& { return *emulation::from_word<const T*>(words[lane]); });
-  emulation::exchange(collective, 0, where);
-}
+/// What each lane of the warp gives.
+template <class T>
+class Lanes {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(emulation::LaneValue));
 
+ public:
+  Lanes(const char* collective, const T& own, Where where)
+      : values_(emulation::exchange(collective, &own, sizeof(T), where)) {}
+  const T& operator[](int lane) const { return *reinterpret_cast<const T*>(values_[lane].bytes); }
+
+ private:
+  const emulation::LaneValue* values_;
+};
+
+/// Elements 2 n and 2 n + 1 of what a lane has, from its n-th word.
 template <class S>
-float element_of(const std::uint32_t* words, int i) {
-  S element;
-  element.bits = static_cast<std::uint16_t>(words[i / 2] >> (i % 2 * 16));
-  return static_cast<float>(element);
+void put_elements(float* elements, int n, std::uint32_t word) {
+  for (int half = 0; half < 2; ++half) {
+    S element;
+    element.bits = static_cast<std::uint16_t>(word >> (half * 16));
+    elements[2 * n + half] = static_cast<float>(element);
+  }
 }
 
 /// Which lane has an element of a matrix, and as which of its own: the inverse of a function of fragments.h.
@@ -160,36 +169,36 @@ void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint
   static constexpr auto in_a = holders_of<16, 16, elements_of_a>(place_in_a);
   static constexpr auto in_b = holders_of<16, 8, elements_of_b>(place_in_b);
   struct Operands {
-    FragmentAB a;
-    std::uint32_t b[2];
-  };
-  with_lanes("mma_m16n8k16", Operands{a, {b0, b1}}, where, [&](const auto& of) {
-    for (int i = 0; i < elements_of_c; ++i) {
-      const Place place = place_in_c(emulation::lane(), i);
-      double sum = c.value[i];
-      for (std::size_t k = 0; k < 16; ++k) {
-        const Holder x = in_a[static_cast<std::size_t>(place.row)][k],
-                     y = in_b[k][static_cast<std::size_t>(place.column)];
-        sum +=
-            static_cast<double>(element_of<S>(of(x.lane).a.word, x.element)) * element_of<S>(of(y.lane).b, y.element);
-      }
-      c.value[i] = static_cast<float>(sum);
+    float a[elements_of_a], b[elements_of_b];
+  } own;
+  for (int n = 0; n < elements_of_a / 2; ++n) put_elements<S>(own.a, n, a.word[n]);
+  for (int n = 0; n < elements_of_b / 2; ++n) put_elements<S>(own.b, n, n == 0 ? b0 : b1);
+  const Lanes<Operands> of("mma_m16n8k16", own, where);
+  for (int i = 0; i < elements_of_c; ++i) {
+    const Place place = place_in_c(emulation::lane(), i);
+    double sum = c.value[i];
+    for (std::size_t k = 0; k < 16; ++k) {
+      const Holder x = in_a[static_cast<std::size_t>(place.row)][k],
+                   y = in_b[k][static_cast<std::size_t>(place.column)];
+      sum += static_cast<double>(of[x.lane].a[x.element]) * of[y.lane].b[y.element];
     }
-  });
+    c.value[i] = static_cast<float>(sum);
+  }
 }
 
+/// A lane reads the row that it points to, and takes its elements from those of others.
 template <bool Transposed>
 FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index, Where where = Where::current()) {
+  const Chunk own = memory[Shared<Chunk>::Position(index, where)].read(emulation::ReadFor::others);
+  const Lanes<Chunk> of("ldmatrix_x4", own, where);
   FragmentAB result{};
-  with_lanes("ldmatrix_x4", index, where, [&](const auto& of) {
-    for (int matrix = 0; matrix < 4; ++matrix)
-      for (int i = 0; i < 2; ++i) {
-        const Place place = place_in_matrix(emulation::lane(), i);
-        const int row = Transposed ? place.column : place.row, column = Transposed ? place.row : place.column;
-        const Chunk chunk = memory[Shared<Chunk>::Position(of(lane_of_matrix_row(matrix, row)), where)];
-        result.word[matrix] |= (chunk.word[column / 2] >> (column % 2 * 16) & 0xffffu) << (i * 16);
-      }
-  });
+  for (int matrix = 0; matrix < 4; ++matrix)
+    for (int i = 0; i < 2; ++i) {
+      const Place place = place_in_matrix(emulation::lane(), i);
+      const int row = Transposed ? place.column : place.row, column = Transposed ? place.row : place.column;
+      const Chunk& chunk = of[lane_of_matrix_row(matrix, row)];
+      result.word[matrix] |= (chunk.word[column / 2] >> (column % 2 * 16) & 0xffffu) << (i * 16);
+    }
   return result;
 }
 

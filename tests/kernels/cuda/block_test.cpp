@@ -171,6 +171,59 @@ TEST(KernelMutants, ACollectiveOfAWarpIsNoBarrier) {
                              HasSubstr("has written with no barrier in between")));
 }
 
+/// What of ldmatrix is wrong: its row is written by the lane that points to it, before or after, with no barrier.
+enum class RowWritten { before, after, properly };
+
+template <RowWritten when>
+__global__ void read_rows(float* x) {
+  POOLGRAD_SHARED(Chunk, staged, 32);
+  const int i = static_cast<int>(threadIdx.x);
+  staged[i] = Chunk{};
+  if (when != RowWritten::before) __syncwarp();
+  const FragmentAB rows = ldmatrix_x4<false>(staged, i);
+  if (when == RowWritten::properly) __syncwarp();
+  if (when != RowWritten::before) staged[i] = Chunk{};
+  x[i] = static_cast<float>(rows.word[0]);
+}
+
+/// All lanes read one element; the last of them writes it.
+template <bool waits>
+__global__ void read_and_write(float* x) {
+  POOLGRAD_SHARED(float, staged, 1);
+  const int i = static_cast<int>(threadIdx.x);
+  if (i == 0) staged[0] = 1.0f;
+  __syncwarp();
+  x[i] = staged[0];
+  __shfl_xor_sync(0xffffffffu, i, 1);
+  if (waits) __syncwarp();
+  x[i] += staged[0];
+  if (waits) __syncwarp();
+  if (i == 3) staged[0] = 2.0f;
+}
+
+std::string error_of_kernel(void (*kernel)(float*)) {
+  const DeviceArray<float> x(std::vector<float>(32));
+  launch("rows", kernel, {{1}, {32}}, cuda0, x.data());
+  try {
+    synchronize(cuda0);
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(KernelMutants, RowsOfLdmatrixAreReadByOtherLanes) {
+  EXPECT_EQ(error_of_kernel(&read_rows<RowWritten::properly>), "no error");
+  EXPECT_THAT(error_of_kernel(&read_rows<RowWritten::before>), HasSubstr("has written with no barrier in between"));
+  EXPECT_THAT(error_of_kernel(&read_rows<RowWritten::after>), HasSubstr("has read with no barrier in between"));
+}
+
+TEST(KernelMutants, OneOfSeveralLanesThatReadMayNotWriteAtOnce) {
+  EXPECT_EQ(error_of_kernel(&read_and_write<true>), "no error");
+  for (int repeat = 0; repeat < 40; ++repeat)  // where the lane that writes was the last to read
+    EXPECT_THAT(error_of_kernel(&read_and_write<false>), HasSubstr("has read with no barrier in between"));
+}
+
 __global__ void move_packs(float* to, const float* from) {
   const unsigned at = 4 * threadIdx.x;
   store_whole(to + at, load_whole<Pack<float, 4>>(from + at));
