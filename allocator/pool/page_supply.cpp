@@ -15,6 +15,8 @@ namespace {
 
 // Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule.
 constexpr std::size_t largest_window = std::size_t{64} << 30;
+// Where the device does not give so many (ulimit -v), so that others and the program's own memory have some, too.
+constexpr std::size_t scarce_window = std::size_t{256} << 20;
 // What no device has is not asked for.
 constexpr std::size_t most_addresses = std::size_t{1} << 42;
 // Below it, releasing and committing pages costs no more than moving them.
@@ -54,8 +56,12 @@ bool PageSupply::add_window(PoolLock& lock, Arena& arena, const Need& need) {
   });
   call([&] {
     const std::size_t usual = std::min(round_up(ground_.memory->info().total, ground_.settings.page), largest_window);
-    size = std::max(round_up(need.size + slack, ground_.settings.page), usual);
-    address = ground_.memory->reserve(size);
+    const std::size_t least = round_up(need.size + slack, ground_.settings.page);
+    for (const std::size_t window : {usual, std::min(usual, scarce_window), least}) {
+      if (address != nullptr || size == std::max(least, window)) continue;
+      size = std::max(least, window);
+      address = ground_.memory->reserve(size);
+    }
   });
   if (address == nullptr) return false;
   try {

@@ -204,6 +204,37 @@ TEST(PageSupply, LeavesNothingReservedWhereTheDeviceRefuses) {
   EXPECT_EQ(parts.arenas.free_bytes(), 0u);
 }
 
+// A device whose addresses are limited, as those of a process are by ulimit -v.
+class FewAddresses : public MemoryAdaptor {
+ public:
+  FewAddresses(std::unique_ptr<DeviceMemory> memory, std::size_t addresses)
+      : MemoryAdaptor(std::move(memory)), addresses_(addresses) {}
+  void* reserve(std::size_t bytes) override {
+    if (bytes > addresses_) return nullptr;
+    addresses_ -= bytes;
+    return MemoryAdaptor::reserve(bytes);
+  }
+  std::size_t left() const { return addresses_; }
+
+ private:
+  std::size_t addresses_;
+};
+
+TEST(PageSupply, TakesSmallWindowsWhereAddressesAreScarce) {
+  const std::size_t mib = std::size_t{1} << 20;
+  auto few = std::make_unique<FewAddresses>(device(2048), 520 * mib);
+  FewAddresses& memory = *few;
+  Parts parts(std::move(few));
+  PoolLock lock(parts.ground.mutex);
+  parts.commit(lock, page);
+  EXPECT_EQ(memory.left(), 264 * mib) << "the device has more than there are addresses";
+  parts.commit(lock, page, Category::parameter);
+  EXPECT_EQ(memory.left(), 8 * mib);
+  parts.commit(lock, 254 * mib);  // the rest of the first window
+  parts.commit(lock, 2 * page);
+  EXPECT_EQ(memory.left(), 4 * mib);
+}
+
 TEST(PageSupply, LeavesNothingReservedWhateverTheDeviceThrows) {
   auto failing = std::make_unique<FailingMemory>(device(8));
   FailingMemory& memory = *failing;
