@@ -22,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t largest_copied_file = std::size_t{1} << 20;
 constexpr std::int64_t most_searched = std::int64_t{1} << 30;
 constexpr std::int64_t most_hashed = std::int64_t{4} << 30;
+constexpr double least_held_out = 0.01, most_held_out = 0.75;  // of the text
 constexpr const char* spread_prefix = "spread:";
 
 struct FoundFile {
@@ -100,20 +101,23 @@ std::vector<Text> read_files(const std::vector<FoundFile>& files) {
   return texts;
 }
 
-/// A tenth of the files, or of the only one, is held out.
+/// A tenth of the files is held out; of the only one, and where that would be next to nothing or nearly all, the last
+/// tenth of the text.
 CorpusText divided(std::vector<Text> texts, std::uint64_t seed) {
-  CorpusText result;
-  if (texts.size() == 1) {
-    const std::int64_t cut = texts[0].size() / 10 * 9;
-    result.train = texts[0].part(0, cut);
-    result.validation = texts[0].part(cut, texts[0].size());
-  } else {
-    for (std::size_t i = texts.size(); i > 1; --i)  // Fisher-Yates
-      std::swap(texts[i - 1], texts[random_below(seed, i, i)]);
-    const std::size_t held_out = std::max<std::size_t>(1, texts.size() / 10);
-    for (std::size_t i = 0; i < texts.size(); ++i)
-      (i + held_out < texts.size() ? result.train : result.validation).append(texts[i]);
+  for (std::size_t i = texts.size(); i > 1; --i)  // Fisher-Yates
+    std::swap(texts[i - 1], texts[random_below(seed, i, i)]);
+  const std::size_t held_out = std::max<std::size_t>(1, texts.size() / 10);
+  Text all;
+  std::int64_t cut = 0;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    if (i + held_out == texts.size()) cut = all.size();
+    all.append(texts[i]);
   }
+  const double share = static_cast<double>(all.size() - cut) / static_cast<double>(all.size());
+  if (share < least_held_out || share > most_held_out) cut = all.size() / 10 * 9;
+  CorpusText result;
+  result.train = all.part(0, cut);
+  result.validation = all.part(cut, all.size());
   result.train_tokens = result.train;
   result.validation_tokens = result.validation;
   return result;
