@@ -41,27 +41,20 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr))
 dl div { border-bottom: 1px solid var(--line); padding: .15rem 0; } dt { color: var(--quiet); } dd { margin: 0; }
 )";
 
-/// A byte as it can be read.
-std::string visible_byte(char c) {
-  if (c == '\n') return "\\n";
-  const auto byte = static_cast<unsigned char>(c);
-  return byte >= 0x20 && byte < 0x7f ? std::string(1, c) : fmt::format("\\x{:02x}", byte);
-}
+/// A byte that is not printable.
+std::string visible_byte(char c) { return c == '\n' ? "\\n" : fmt::format("\\x{:02x}", static_cast<unsigned char>(c)); }
 
 /// A token, of which at most so many bytes: on one line.
 std::string visible_token(const std::string& token, std::size_t most = std::string::npos) {
-  std::string result;
-  for (const char c : token.substr(0, most)) result += visible_byte(c);
-  return result;
+  return nn::visible_text(token.substr(0, most), visible_byte);
 }
 
 std::string shown_token(const std::string& token) { return escaped(visible_token(token)); }
 
 /// Text of bytes, which may be no UTF-8.
 std::string shown_text(const std::string& text) {
-  std::string result;
-  for (const char c : text) result += c == '\n' || c == '\t' ? std::string(1, c) : visible_byte(c);
-  return escaped(result);
+  return escaped(
+      nn::visible_text(text, [](char c) { return c == '\n' || c == '\t' ? std::string(1, c) : visible_byte(c); }));
 }
 
 Points points_of(const nn::TrainResult& result, double nn::StepRecord::*field) {

@@ -34,6 +34,7 @@ void request_stop(int signal) {
 
 void handle_stops(void (*handler)(int)) {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, handler);
+  if (std::signal(SIGHUP, handler) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // under nohup
 }
 
 FileError cannot_write(const std::string& path, const std::string& operation) {
@@ -71,6 +72,37 @@ std::string sparkline(const std::vector<double>& values, std::size_t width) {
   for (const double mean : means)
     text += levels[range > 0 ? static_cast<std::size_t>(std::clamp((mean - *low) / range * 7.999, 0.0, 7.0)) : 0];
   return text;
+}
+
+namespace {
+
+/// Bytes of the printable character of UTF-8 that a text begins with; 0: there is none.
+std::size_t character_length(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (first < 0x80) return first >= 0x20 && first != 0x7f ? 1 : 0;
+  const std::size_t length = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
+  if (first < 0xc2 || first > 0xf4 || text.size() < length) return 0;
+  std::uint32_t code = first & (0x7fu >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    const auto next = static_cast<unsigned char>(text[i]);
+    if ((next & 0xc0) != 0x80) return 0;
+    code = code << 6 | (next & 0x3fu);
+  }
+  constexpr std::uint32_t least[] = {0xa0, 0x800, 0x10000};  // from 0x80 on: control characters
+  const bool surrogate = code >= 0xd800 && code < 0xe000;
+  return code < least[length - 2] || code > 0x10ffff || surrogate ? 0 : length;
+}
+
+}  // namespace
+
+std::string visible_text(std::string_view text, const std::function<std::string(char)>& otherwise) {
+  std::string result;
+  for (std::size_t i = 0; i < text.size();) {
+    const std::size_t length = character_length(text.substr(i));
+    result += length > 0 ? std::string(text.substr(i, length)) : otherwise(text[i]);
+    i += std::max<std::size_t>(length, 1);
+  }
+  return result;
 }
 
 std::string bar(double fraction, int width) {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace poolgrad::nn {
@@ -16,6 +18,9 @@ std::string format_count(double value);
 std::string sparkline(const std::vector<double>& values, std::size_t width = 60);
 /// "[######------]" for a fraction in [0, 1].
 std::string bar(double fraction, int width = 24);
+/// Text for people: printable UTF-8 as it is, and what `otherwise` makes of each other byte, such as control
+/// characters.
+std::string visible_text(std::string_view text, const std::function<std::string(char)>& otherwise);
 
 /// Wall-clock time since it was made.
 class Stopwatch {
@@ -71,9 +76,13 @@ void write_text(const std::string& path, const std::string& text, const std::str
 /// is none. Throws FileError as write_text().
 void check_writable(const std::string& path, const std::string& operation);
 
-/// Ctrl-C as a request to stop cleanly: while one is alive, the first SIGINT, SIGTERM or SIGUSR1 (which mpirun passes
-/// on to its ranks) only sets a flag; a second one ends the program as usual. One within another shares its flag, so
-/// that what stops the inner work stops the outer, too.
+/// The same where an AtomicFile is to be: besides, what is there must be a regular file.
+void check_replaceable(const std::string& path, const std::string& operation);
+
+/// Ctrl-C as a request to stop cleanly: while one is alive, the first SIGINT, SIGTERM, SIGHUP (of a terminal that
+/// is closed, unless it is ignored) or SIGUSR1 (which mpirun passes on to its ranks) only sets a flag; a second one
+/// ends the program as usual. One within another shares its flag, so that what stops the inner work stops the outer,
+/// too.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -102,18 +102,12 @@ std::string csv_report(const TrainResult& result) {
   return header + "\n" + lines;
 }
 
-/// Text as a terminal can show it, line breaks and printable ASCII, behind a margin.
+/// Text as a terminal can show it, behind a margin.
 std::string shown(const std::string& text) {
-  std::string result = "  | ";
-  for (const char c : text) {
-    if (c == '\n')
-      result += "\n  | ";
-    else if (c == '\t' || (c >= 0x20 && c < 0x7f))
-      result += c;
-    else if (c != '\r')
-      result += '?';
-  }
-  return result;
+  return "  | " + visible_text(text, [](char c) -> std::string {
+           if (c == '\n') return "\n  | ";
+           return c == '\t' ? "\t" : c == '\r' ? "" : "?";
+         });
 }
 
 /// "  scale 32768, 3 skipped"; nothing for a loss that is not scaled.

@@ -178,6 +178,21 @@ TEST_F(TrainText, ThePageShowsTokens) {
                     HasSubstr("What heads look at"), HasSubstr("' takes "), HasSubstr("<dd>bpe:300</dd>")));
 }
 
+TEST_F(TrainText, OfUtf8IsShownAsSuch) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += "Gr\u00fc\u00dfe aus K\u00f6ln\x01\n";
+  write_bytes(folder_.file("verse"), text);
+  options_.text = {folder_.file("verse")};
+  options_.tokenizer = "bytes";
+  options_.html = folder_.file("run.html");
+  options_.steps = 1;
+  train(options_, out_, false, [&](const Json& config, nn::Trainer& trainer, nn::TrainResult& result, bool finished) {
+    write_run_page(options_.html, config, trainer, result, finished, false);
+  });
+  EXPECT_THAT(out_.str(), HasSubstr("  | Gr\u00fc\u00dfe aus K\u00f6ln?\n  | "));
+  EXPECT_THAT(read_bytes(options_.html), HasSubstr("<pre><i>Gr\u00fc\u00dfe aus K\u00f6ln\\x01\n"));
+}
+
 TEST_F(TrainText, KindsOfAttentionAreComparedInTokens) {
   CompareOptions compare;
   compare.train = options_;
