@@ -1,5 +1,6 @@
 // The run of examples/train: what it is told, made complete; what it says of itself; its steps.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -171,7 +172,7 @@ nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const Run
                                       .reported = reported});
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
-      out << "go on    with --resume " << path << std::endl;
+      out << "go on    with " << text << "--resume " << path << std::endl;
   return result;
 }
 

@@ -144,7 +144,8 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
     return metadata.contains(name) ? metadata.at(name) : otherwise;
   };
   if (!other_text && !corpus_.has_fingerprint(entry("text", "")))
-    throw ValueError("[train] the checkpoint " + path + " was trained on another text (--other-text allows it)");
+    throw ValueError("[train] the checkpoint " + path +
+                     " was trained on another text: --text names its own, --other-text goes on with this one");
   if (const std::string there = entry("text_weights", ""), here = corpus_.describe_weights();
       !other_text && there != here)
     throw ValueError(fmt::format("[train] the checkpoint {} was trained on texts of weights {}, not {}", path,

@@ -673,7 +673,8 @@ TEST_F(Train, RefusesCheckpointsThatAreNone) {
   write_bytes(folder_.file("other"), std::string(5000, 'x'));
   o.text = {folder_.file("other")};
   EXPECT_EQ(refusal<ValueError>(o),
-            "[train] the checkpoint " + o.resume + " was trained on another text (--other-text allows it)");
+            "[train] the checkpoint " + o.resume +
+                " was trained on another text: --text names its own, --other-text goes on with this one");
 }
 
 TEST_F(Train, AFullDiskLeavesTheOldCheckpoint) {
