@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <istream>
 #include <iterator>
@@ -25,9 +26,9 @@ std::string rest_of(std::istream& in) { return {std::istreambuf_iterator<char>(i
 
 std::string contents_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  std::string text = rest_of(file);
-  if (!file.is_open() || file.bad()) throw FileError("[sample] cannot read the prompt " + path);
-  return text;
+  if (!file.is_open() || std::filesystem::is_directory(path))
+    throw FileError("[sample] cannot read the prompt " + path);
+  return rest_of(file);
 }
 
 /// A byte as a terminal can show it: line breaks, tabs, printable ASCII and UTF-8.
@@ -193,7 +194,7 @@ int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
   app.add_option("checkpoint", o.checkpoint, "Checkpoint of train --save")->required();
   auto* prompt = app.add_option("--prompt", o.prompt, "Text to go on from; it is written out, too");
   app.add_option("--prompt-file", o.prompt_file, "File with the text to go on from")->excludes(prompt);
-  app.add_option("--bytes", o.bytes, "Bytes to write")->check(CLI::NonNegativeNumber);
+  app.add_option("--bytes", o.bytes, "Bytes to write");
   app.add_option("--temperature", o.sampler.temperature, "Logits are divided by it; 0: always the most probable token");
   app.add_option("--top-k", o.sampler.top_k, "Only so many of the most probable tokens (0: all)");
   app.add_option("--top-p", o.sampler.top_p, "Only the most probable tokens that have this probability together");
@@ -208,6 +209,8 @@ int parse_sample_options(int argc, const char* const* argv, SampleOptions& o) {
 }
 
 void sample(const SampleOptions& options, const SampleStreams& streams) {
+  if (options.bytes < 0)
+    throw ValueError(fmt::format("[sample] --bytes must not be negative, but is {}", options.bytes));
   const bool by_lines = !options.prompt && options.prompt_file.empty() && streams.in_terminal;
   if (by_lines && options.json)
     throw ValueError("[sample] --json needs a text to go on from: --prompt, --prompt-file or standard input");

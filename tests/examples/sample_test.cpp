@@ -215,6 +215,13 @@ TEST_F(SampleTest, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
   options_.prompt = "a";
   options_.sampler.top_p = 2;
   EXPECT_EQ(refusal<ValueError>(options_), "[sampler] the top_p must be in (0, 1], but is 2");
+  options_.bytes = -1;
+  EXPECT_EQ(refusal<ValueError>(options_), "[sample] --bytes must not be negative, but is -1");
+  options_.bytes = 1;
+  options_.prompt.reset();
+  options_.prompt_file = folder_->file("");
+  EXPECT_EQ(refusal<FileError>(options_), "[sample] cannot read the prompt " + options_.prompt_file);
+  options_.prompt = "a";
   options_.checkpoint = folder_->file("missing.safetensors");
   EXPECT_THAT(refusal<FileError>(options_), HasSubstr("missing.safetensors"));
   options_.checkpoint = folder_->file("text");
