@@ -15,5 +15,6 @@
 #include "examples/support/console.h"
 
 int main(int argc, char** argv) {
-  return poolgrad::examples::run_lab(argc, argv, std::cout, std::cerr, poolgrad::examples::Progress::is_terminal());
+  using namespace poolgrad::examples;
+  return code_of_output(run_lab(argc, argv, std::cout, std::cerr, Progress::is_terminal()));
 }

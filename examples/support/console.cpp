@@ -106,11 +106,17 @@ int run_program(const std::function<int()>& parse, const std::function<void(std:
   try {
     const int code = parse();
     if (code < 0) run(std::cout, Progress::is_terminal());
-    return std::max(code, 0);
+    return code_of_output(std::max(code, 0));
   } catch (const std::exception& error) {
     if (*error.what() != '\0') std::cerr << error.what() << std::endl;
     return exit_error;
   }
+}
+
+int code_of_output(int code) {
+  if (std::cout.flush()) return code;
+  std::cerr << "cannot write all of the answer to standard output" << std::endl;
+  return exit_error;
 }
 
 }  // namespace poolgrad::examples

@@ -80,4 +80,7 @@ class Table {
 /// any, on standard error.
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run);
 
+/// A program's exit code: `code`, or exit_error, and a sentence, where standard output did not take all of the answer.
+int code_of_output(int code);
+
 }  // namespace poolgrad::examples
