@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <string_view>
 
 #include "allocator/error.h"
@@ -89,6 +90,27 @@ std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const 
   return memory;
 }
 
+namespace {
+
+/// A file that is written twice would be lost, and so would one of the text.
+void check_files(const TrainOptions& o) {
+  std::vector<std::pair<std::string, std::string>> written;  // option, path
+  for (const auto& [name, path] : {std::pair<const char*, const std::string&>{"--save", o.save},
+                                   {"--json", o.json},
+                                   {"--csv", o.csv},
+                                   {"--html", o.html}}) {
+    if (path.empty() || (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))) continue;
+    for (const auto& [other, its_path] : written)
+      if (path == its_path) throw ValueError(fmt::format("[train] {} and {} are both {}", other, name, path));
+    for (const std::string& text : o.text)
+      if (path == nn::TextSource::parse(text).path)
+        throw ValueError(fmt::format("[train] {} {} would replace the text", name, path));
+    written.emplace_back(name, path);
+  }
+}
+
+}  // namespace
+
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
   const std::pair<const char*, std::int64_t> sizes[] = {
@@ -114,6 +136,7 @@ void TrainOptions::check() const {
   loss_scaler();
   nn::parse_optimizer(optimizer);
   nn::Schedule::parse(schedule);
+  check_files(*this);
   if (shard_optimizer && parallel == "none") refuse("--shard-optimizer divides among ranks: it needs --parallel");
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))

@@ -284,6 +284,19 @@ TEST(TrainOptions, RefuseInOneSentence) {
               o.save = "x";
             }),
             "[train] --device sim:1GiB has no bytes to save or resume");
+  EXPECT_EQ(train_refusal([](auto& o) { o.save = o.json = "a"; }), "[train] --save and --json are both a");
+  EXPECT_EQ(train_refusal([](auto& o) { o.csv = o.html = "a"; }), "[train] --csv and --html are both a");
+  const testing_support::TemporaryFolder folder;
+  const std::string book = folder.file("book");
+  testing_support::write_bytes(book, "text");
+  EXPECT_EQ(train_refusal([&](auto& o) {
+              o.text = {"other", book + "=2"};
+              o.save = book;
+            }),
+            "[train] --save " + book + " would replace the text");
+  TrainOptions devices;
+  devices.json = devices.csv = "/dev/null";
+  EXPECT_NO_THROW(devices.check());
 }
 
 TEST(TrainOptions, HeadsOfThePageAreNamedByBlockAndHead) {
