@@ -285,7 +285,7 @@ void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) 
     return;
   }
   for (const std::string& path : {options.json, options.html})
-    if (path != "-") nn::check_writable(path, "headline");
+    if (path != "-") nn::check_replaceable(path, "headline");
   const InterruptGuard interrupt;
   Progress progress(out, live && tables);
   Bench bench = make_bench(options, progress);

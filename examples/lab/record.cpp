@@ -16,6 +16,7 @@
 #include "autograd/operators.h"
 #include "examples/lab/lab.h"
 #include "examples/support/train.h"
+#include "nn/training/progress.h"
 #include "nn/training/random.h"
 #include "nn/training/sampler.h"
 #include "tensor/creation.h"
@@ -147,6 +148,7 @@ void make_relative(std::vector<TraceLocation>& locations) {
 
 int record(const RecordOptions& options, Console& console) {
   if (options.steps < 1) throw ValueError(fmt::format("[record] --steps must be at least 1, but is {}", options.steps));
+  nn::check_replaceable(options.output, "record");
   const Device device = parse_device(options.device == "sim" ? "sim:8GiB" : options.device, "record");
   const Recording recording(device, options.budget, options.events);
   std::string failure;

@@ -318,8 +318,13 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
     if (results.back().interrupted) break;
   }
   if (!options.quiet) progress.line(describe_results(options, results));
-  if (!options.json.empty()) write_recall_json(options.json, options, results);
-  if (!options.csv.empty()) write_recall_csv(options.csv, results);
+  const auto write = [&](const char* what, const std::string& path, const auto& f) {
+    if (path.empty()) return;
+    f();
+    if (!options.quiet) progress.line(fmt::format("wrote    {} {}", what, path));
+  };
+  write("report", options.json, [&] { write_recall_json(options.json, options, results); });
+  write("steps", options.csv, [&] { write_recall_csv(options.csv, results); });
   return results;
 }
 

@@ -157,10 +157,7 @@ std::string describe_results(const RecallOptions& options, const std::vector<Rec
       text += fmt::format("{:>8}  {:<12} {} {:>5.1f} %\n",
                           &r == &results.front() ? std::to_string(r.scores[row].distance) : "", r.attention,
                           plot_bar(r.scores[row].accuracy(), chance), 100 * r.scores[row].accuracy());
-  text += fmt::format("{:>21}  ┊ chance", "");
-  for (const auto& [what, path] : {std::pair{"report", options.json}, std::pair{"steps", options.csv}})
-    if (!path.empty()) text += fmt::format("\nwrote    {} {}", what, path);
-  return text;
+  return text + fmt::format("{:>21}  ┊ chance", "");
 }
 
 void write_recall_json(const std::string& path, const RecallOptions& options,

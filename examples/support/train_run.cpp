@@ -146,6 +146,7 @@ PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
 }
 
 nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const RunWatcher& watcher) {
+  if (!told.ranks || told.ranks->rank() == 0) nn::check_replaceable(told.html, "train");
   std::optional<nn::Progress> preparing(std::in_place, out, live && !told.quiet);
   const PreparedRun run(std::move(told),
                         [&](const std::string& what, double done) { preparing->status(nn::bar(done) + " " + what); });
@@ -170,6 +171,7 @@ nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const Run
                                       .memory = run.memory.get(),
                                       .trace_step = static_cast<bool>(watcher),
                                       .reported = reported});
+  const std::string text = options.given.count("text") ? fmt::format("--text {} ", fmt::join(options.text, " ")) : "";
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
       out << "go on    with " << text << "--resume " << path << std::endl;

@@ -322,9 +322,9 @@ void write_run_page(const std::string& path, const Json& config, nn::Trainer& tr
     const auto heads = config.value("html_head", std::vector<std::string>());
     page.maps = attention_maps(trainer, tokens, parse_heads(heads, trainer.model().config()));
     for (const std::int64_t token : tokens) page.map_tokens.emplace_back(trainer.corpus().tokenizer->bytes_of(token));
-    result.written.emplace_back("page", path);
   }
   write_file_atomically(path, run_page_html(page));
+  if (finished) result.written.emplace_back("page", path);
 }
 
 }  // namespace poolgrad::examples

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 
@@ -200,6 +201,12 @@ void check_writable(const std::string& path, const std::string& operation) {
   if (file == nullptr) throw cannot_write(path, operation);
   std::fclose(file);
   if (kind == std::filesystem::file_type::not_found) std::filesystem::remove(path, unknown);
+}
+
+void check_replaceable(const std::string& path, const std::string& operation) {
+  check_writable(path, operation);
+  if (path.empty()) return;
+  const AtomicFile attempt(path);
 }
 
 InterruptGuard::InterruptGuard() {

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <exception>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -274,7 +276,10 @@ HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& pr
     if (reports && options.reported) {
       result.seconds = watch.seconds();
       result.tokens_per_second = tokens / milliseconds * 1e3;
-      options.reported(result, false);
+      try {
+        options.reported(result, false);
+      } catch (const FileError&) {  // no reason to end a run, and told at its end
+      }
     }
     if (!reports) progress.status(describe_status(record, steps, eta));
   }
@@ -306,7 +311,7 @@ void judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
   result.by_position = in_octaves(held_out);
   result.by_text = held_out.by_text;
   result.validation_bytes = held_out.bytes;
-  if (!leads(trainer)) return;
+  if (!leads(trainer) || !std::isfinite(held_out.loss)) return;  // a model that has diverged writes nothing
   const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
   result.prompt = trainer.corpus().tokenizer->decode(prompt);
   const auto averages = trainer.averaged();
@@ -322,7 +327,7 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
   if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
-  if (leads(trainer)) check_writable(options.save, "train");
+  if (leads(trainer)) check_replaceable(options.save, "train");
   for (const std::string& path : {options.json, options.csv}) check_writable(path, "train");
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
@@ -331,10 +336,23 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   const HeldOutLoss last = take_steps(trainer, options, progress, result);
   if (options.save.empty() && result.interrupted && !trainer.device().is_sim() && options.stop_after == 0)
     options.save = "poolgrad-train.safetensors";
-  if (!options.save.empty()) {
-    trainer.save(options.save, options.metadata);
-    if (leads(trainer)) result.written.emplace_back("checkpoint", options.save);
-  }
+  // A file that cannot be written leaves the others, and what is printed: the first reason comes when all is done.
+  std::exception_ptr unwritten;
+  const auto attempt = [&](const auto& f) {
+    try {
+      f();
+    } catch (const FileError&) {
+      if (!unwritten) unwritten = std::current_exception();
+    }
+  };
+  const auto write = [&](const char* what, const std::string& path, const auto& f) {
+    if (path.empty()) return;
+    attempt([&] {
+      f();
+      if (leads(trainer)) result.written.emplace_back(what, path);
+    });
+  };
+  write("checkpoint", options.save, [&] { trainer.save(options.save, options.metadata); });
   if (!result.interrupted) {
     judge(trainer, options.sample, result);
   } else {
@@ -348,16 +366,12 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
     result.offload_failure = options.memory->offload_failure();
   }
   result.seconds = watch.seconds();
-  if (!options.json.empty()) {
-    result.written.emplace_back("report", options.json);
-    write_text(options.json, json_report(result, config, trainer.corpus()), "train");
-  }
-  if (!options.csv.empty()) {
-    result.written.emplace_back("steps", options.csv);
-    write_text(options.csv, csv_report(result), "train");
-  }
-  if (options.reported) options.reported(result, true);
+  write("report", options.json,
+        [&] { write_text(options.json, json_report(result, config, trainer.corpus()), "train"); });
+  write("steps", options.csv, [&] { write_text(options.csv, csv_report(result), "train"); });
+  if (options.reported) attempt([&] { options.reported(result, true); });
   if (!options.quiet) progress.line(describe_result(result, trainer.corpus()));
+  if (unwritten) std::rethrow_exception(unwritten);
   return result;
 }
 

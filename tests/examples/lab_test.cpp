@@ -309,7 +309,9 @@ TEST_F(Lab, RefusesOutputThatCannotBeWritten) {
   const std::string nowhere = folder_.file("no/such/folder/file");
   EXPECT_THAT(lab({"report", recording(), "-o", nowhere, "--no-policies"}).sentence(), HasSubstr(nowhere));
   EXPECT_THAT(lab({"export", recording(), "-o", nowhere}).sentence(), HasSubstr(nowhere));
-  EXPECT_THAT(lab({"record", "--size", "small", "--steps", "1", "-o", nowhere}).sentence(), HasSubstr(nowhere));
+  EXPECT_THAT(lab({"record", "--size", "small", "--steps", "1", "-o", nowhere}).sentence(),
+              HasSubstr("[record] cannot write " + nowhere))
+      << "before anything is recorded";
 }
 
 TEST_F(Lab, RefusesTruncatedAndForeignFiles) {

@@ -227,12 +227,43 @@ TEST_F(TrainText, APlanOfTokensIsToTheByteWhatTheRunReserves) {
 }
 
 TEST_F(TrainText, IsNotTrainedOnWhereAFileCouldNotBeWrittenAtTheEnd) {
-  for (std::string TrainOptions::*const file : {&TrainOptions::save, &TrainOptions::json, &TrainOptions::csv}) {
-    TrainOptions options = options_;
+  TrainOptions options = options_;
+  options.save = "/dev/null";  // where no checkpoint can be
+  EXPECT_EQ(refusal<FileError>(options), "[write] /dev/null: not a regular file");
+  EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step ")));
+  for (std::string TrainOptions::*const file :
+       {&TrainOptions::save, &TrainOptions::json, &TrainOptions::csv, &TrainOptions::html}) {
+    options = options_;
     options.*file = folder_.file("nowhere/file");
     EXPECT_EQ(refusal<FileError>(options), "[train] cannot write " + options.*file + ": No such file or directory");
-    EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step 1")));
+    EXPECT_THAT(out_.str(), ::testing::Not(HasSubstr("step ")));
   }
+}
+
+TEST_F(TrainText, AFileThatCannotBeWrittenLeavesTheOthersAndWhatIsPrinted) {
+  options_.json = "/dev/full";
+  options_.csv = folder_.file("steps.csv");
+  EXPECT_EQ(refusal<FileError>(options_), "[train] cannot write /dev/full: No space left on device");
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("held out"), HasSubstr("steps.csv"), ::testing::Not(HasSubstr("/dev/full"))));
+  EXPECT_THAT(read_bytes(options_.csv), HasSubstr("\n20,"));
+}
+
+TEST_F(TrainText, APageThatCannotBeWrittenAtALineEndsNoRun) {
+  int lines = 0;
+  const auto full = [&](const auto&, nn::Trainer&, nn::TrainResult&, bool finished) {
+    if (!finished && ++lines == 1) throw FileError("full");
+  };
+  EXPECT_EQ(train(options_, out_, false, full).steps.size(), 20u);
+  EXPECT_GT(lines, 1);
+}
+
+TEST_F(TrainText, ReportsARunThatDivergesAtItsEnd) {
+  options_.optimizer = "muon";
+  options_.lr = 1e30;
+  options_.steps = 2;
+  const nn::TrainResult result = run(options_);
+  EXPECT_TRUE(std::isnan(result.validation_loss));
+  EXPECT_EQ(result.sample, "");
 }
 
 }  // namespace

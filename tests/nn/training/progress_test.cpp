@@ -176,6 +176,9 @@ TEST(CheckWritable, SaysWhyAFileCannotBe) {
   const std::string nowhere = folder.file("nowhere/model"), itself = folder.file("");
   EXPECT_EQ(why(nowhere), "[train] cannot write " + nowhere + ": No such file or directory");
   EXPECT_EQ(why(itself), "[train] cannot write " + itself + ": Is a directory");
+  check_writable("/dev/null", "train");
+  EXPECT_EQ(testing_support::error_of<FileError>([] { check_replaceable("/dev/null", "train"); }),
+            "[write] /dev/null: not a regular file");
 }
 
 }  // namespace
