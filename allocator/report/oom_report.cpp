@@ -76,7 +76,8 @@ std::string oom_report(const OomFacts& facts) {
   std::string text =
       "[allocate] out of memory on " + to_string(facts.device) + ": " + exact(facts.requested) + for_what(facts.tag);
   if (!facts.requester.empty()) text += "\n  asked for by " + facts.requester;
-  text += "\n  rounded to " + exact(facts.rounded);
+  if (facts.rounded >= facts.requested)
+    text += "\n  rounded to " + exact(facts.rounded);  // else: beyond what is rounded
   text += "\n  budget " + exact(facts.budget) + ", reserved " + format_bytes(facts.reserved) + ", free on the device " +
           format_bytes(facts.device_free);
   text += "\n  live " + format_bytes(facts.live) + ", rounding waste " + format_bytes(facts.rounding) +

@@ -9,6 +9,7 @@
 namespace poolgrad::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -64,6 +65,12 @@ TEST(OomReport, NamesTheFunctionAndTheLineThatAskedAndNoCategoryThatNobodyGave) 
     EXPECT_THAT(error.what(), HasSubstr("8.00 MiB (8388608 B)\n  asked for by "));
     EXPECT_THAT(error.what(), HasSubstr("oom_report_test.cpp:" + std::to_string(line) + "\n  rounded to"));
   }
+}
+
+TEST(OomReport, DoesNotRoundWhatNoDeviceCanHave) {
+  CachingAllocator pool(make_memory("sim", 64 * MiB));
+  EXPECT_THAT(failing_report(pool, std::size_t{1} << 62),
+              AllOf(HasSubstr("4.00 EiB (4611686018427387904 B)"), Not(HasSubstr("rounded to"))));
 }
 
 TEST(OomReport, HasOneNumberOfLiveBytes) {
