@@ -175,6 +175,11 @@ class Check {
       if (is_checked(inputs[i])) checked_.push_back(i);
     if (checked_.empty())
       throw ValueError(fmt::format("[{}] no input requires a gradient: set_requires_grad() says which to check", name));
+    if (options.epsilon && !(*options.epsilon > 0))
+      throw ValueError(fmt::format("[{}] epsilon must be positive, but is {}", name, *options.epsilon));
+    for (const std::optional<double>& tolerance : {options.relative, options.absolute})
+      if (tolerance && !(*tolerance >= 0))
+        throw ValueError(fmt::format("[{}] a tolerance must not be negative, but is {}", name, *tolerance));
     for (std::size_t i : checked_)
       if (inputs[i].dtype() != DType::f64 && !options.allow_low_precision)
         throw DTypeError(

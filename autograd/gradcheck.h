@@ -44,14 +44,14 @@ struct GradcheckReport : Verdict {
 using TensorFunction = std::function<std::vector<Tensor>(const std::vector<Tensor>&)>;
 
 /// Checks d<w, f(inputs)>/d inputs for every input that requires grad, w random; integer outputs are passed over.
-/// f64 inputs only (DTypeError otherwise; ValueError if none requires grad). Inputs may be views, also overlapping
-/// ones. They may be tensors that `function` holds besides, such as the parameters of a module: elements are moved in
-/// place and put back (which advances versions), and `.grad()` is left alone. Fails where it would compare nothing with
-/// nothing: no floating output, an input on which no output with elements depends (unless `allow_unused`), a device
-/// without arithmetic, and in less than f64 an input whose differences are all within the rounding of the outputs (a
-/// gradient of zero passes there with `allow_unused`). Also checks that gradients have the shape of their inputs, that
-/// two runs and two backward passes over one graph give equal bits, and that strided and expanded output gradients give
-/// the same as dense ones. What `function` throws goes through.
+/// f64 inputs only (DTypeError otherwise; ValueError if none requires grad, or for options that make no sense). Inputs
+/// may be views, also overlapping ones. They may be tensors that `function` holds besides, such as the parameters of a
+/// module: elements are moved in place and put back (which advances versions), and `.grad()` is left alone. Fails where
+/// it would compare nothing with nothing: no floating output, an input on which no output with elements depends (unless
+/// `allow_unused`), a device without arithmetic, and in less than f64 an input whose differences are all within the
+/// rounding of the outputs (a gradient of zero passes there with `allow_unused`). Also checks that gradients have the
+/// shape of their inputs, that two runs and two backward passes over one graph give equal bits, and that strided and
+/// expanded output gradients give the same as dense ones. What `function` throws goes through.
 GradcheckReport gradcheck(const TensorFunction& function, const std::vector<Tensor>& inputs,
                           GradcheckOptions options = {});
 /// The same for the gradient itself, as a function of the inputs and the output gradient (double backward). Also checks

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <optional>
 #include <stdexcept>
 
@@ -119,6 +120,17 @@ TEST(Gradcheck, SaysThatAKinkIsNear) {
   EXPECT_FALSE(report);
   EXPECT_EQ(report.index, (Shape{1}));
   EXPECT_THAT(report.text, HasSubstr("they disagree, a kink or jump is near"));
+}
+
+TEST(Gradcheck, RefusesStepsAndTolerancesThatAreNone) {
+  const Tensor x = full({2}, 0.5, {.dtype = DType::f64}).set_requires_grad();
+  const TensorFunction function = [](const Tensors& inputs) { return Tensors{scaled(inputs[0], 2)}; };
+  const auto refusal = [&](const GradcheckOptions& options) {
+    return message_of<ValueError>([&] { gradcheck(function, {x}, options); });
+  };
+  EXPECT_EQ(refusal({.epsilon = 0}), "[gradcheck] epsilon must be positive, but is 0");
+  EXPECT_EQ(refusal({.relative = -1}), "[gradcheck] a tolerance must not be negative, but is -1");
+  EXPECT_EQ(refusal({.absolute = NAN}), "[gradcheck] a tolerance must not be negative, but is nan");
 }
 
 TEST(Gradcheck, RefusesLowPrecisionUnlessAllowed) {

@@ -221,6 +221,9 @@ TEST(Property, IsRepeatedByTheSeedThatItPrints) {
   const std::string kept = before == nullptr ? "" : before;
   setenv("POOLGRAD_TEST_SEED", seed.c_str(), 1);
   const std::string again = check_property(property).text;
+  setenv("POOLGRAD_TEST_SEED", "12x", 1);
+  EXPECT_EQ(local::message_of<ValueError>([&] { check_property(property); }),
+            "[check_property] POOLGRAD_TEST_SEED must be a whole number, but is 12x");
   before == nullptr ? unsetenv("POOLGRAD_TEST_SEED") : setenv("POOLGRAD_TEST_SEED", kept.c_str(), 1);
   EXPECT_THAT(again, StartsWith("property failed in case 1 of 100"));
   EXPECT_EQ(again.substr(again.find('\n')), text.substr(text.find('\n')));
