@@ -1,10 +1,14 @@
 #include "kernels/parallel.h"
 
+#include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,12 +18,22 @@
 namespace poolgrad::kernels {
 namespace {
 
+constexpr int most_threads_of_environment = 1024;
+
 int threads_from_environment() {
-  for (const char* name : {"POOLGRAD_THREADS", "OMP_NUM_THREADS"}) {
-    const char* text = std::getenv(name);
-    if (text && std::atoi(text) > 0) return std::atoi(text);
+  if (const char* const text = std::getenv("POOLGRAD_THREADS"); text && *text) {
+    int threads = 0;
+    const char* const last = text + std::strlen(text);
+    const auto [end, error] = std::from_chars(text, last, threads);
+    if (error != std::errc() || end != last || threads < 1 || threads > most_threads_of_environment)
+      throw ValueError("[POOLGRAD_THREADS] must be a whole number from 1 to " +
+                       std::to_string(most_threads_of_environment) + ", but is " + text);
+    return threads;
   }
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const char* const text = std::getenv("OMP_NUM_THREADS");  // which may be a list
+  const int threads = text ? std::atoi(text) : 0;
+  return std::clamp(threads > 0 ? threads : static_cast<int>(std::thread::hardware_concurrency()), 1,
+                    most_threads_of_environment);
 }
 
 std::atomic<int>& thread_count() {

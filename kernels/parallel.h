@@ -6,7 +6,8 @@
 
 namespace poolgrad::kernels {
 
-/// Threads that kernels use on the CPU: POOLGRAD_THREADS, else OMP_NUM_THREADS, else the cores of the machine.
+/// Threads that kernels use on the CPU: POOLGRAD_THREADS, else OMP_NUM_THREADS, else the cores of the machine, at most
+/// 1024. Throws ValueError where POOLGRAD_THREADS is no such number.
 int num_threads();
 /// Sets it for the process; throws ValueError below 1.
 void set_num_threads(int threads);
