@@ -24,7 +24,8 @@ const dnnl::engine& engine() {
   return cpu_engine;
 }
 
-/// A matrix of the batch, `rows` by `columns` as the product sees it; a batch stride of 0 broadcasts.
+/// A matrix of the batch, `rows` by `columns` as the product sees it; a batch stride of 0 broadcasts. Empty where
+/// oneDNN has no word for it: matrices that overlap.
 memory::desc describe(const Gemm& g, DType dtype, std::int64_t rows, std::int64_t columns, bool transposed,
                       std::int64_t leading, std::int64_t batch_stride) {
   const auto type = dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
@@ -32,8 +33,19 @@ memory::desc describe(const Gemm& g, DType dtype, std::int64_t rows, std::int64_
   const std::int64_t stride = repeats ? std::max(rows, columns) * leading : batch_stride;
   return {{repeats ? 1 : g.batch, rows, columns},
           type,
-          transposed ? memory::dims{stride, 1, leading} : memory::dims{stride, leading, 1}};
+          transposed ? memory::dims{stride, 1, leading} : memory::dims{stride, leading, 1},
+          /*allow_empty=*/true};
 }
+
+/// The operands of a product, and its result.
+struct Matrices {
+  memory::desc a, b, c;
+
+  explicit Matrices(const Gemm& g)
+      : a(describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a)),
+        b(describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b)),
+        c(describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c)) {}
+};
 
 memory wrap(const memory::desc& description, const void* data) {
   return memory(description, engine(), const_cast<void*>(data));
@@ -49,15 +61,11 @@ dnnl::cpu_isa best_isa() {
 }
 
 /// The primitive of a product, and what it is of.
-struct Product {
-  memory::desc a, b, c, bias;
+struct Product : Matrices {
+  memory::desc bias;
   dnnl::matmul::primitive_desc primitive;
 
-  explicit Product(const Gemm& g)
-      : a(describe(g, g.dtype, g.m, g.k, g.transpose_a, g.lda, g.stride_a)),
-        b(describe(g, g.dtype, g.k, g.n, g.transpose_b, g.ldb, g.stride_b)),
-        c(describe(g, g.out_dtype(), g.m, g.n, false, g.ldc, g.stride_c)),
-        bias({1, 1, g.n}, c.data_type(), memory::dims{g.n, g.n, 1}) {
+  explicit Product(const Gemm& g) : Matrices(g), bias({1, 1, g.n}, c.data_type(), memory::dims{g.n, g.n, 1}) {
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (g.alpha != 1.0) attributes.set_output_scales(0, {static_cast<float>(g.alpha)});
@@ -98,7 +106,9 @@ bool onednn_takes(const Gemm& g) {
   const bool scales_bias = g.bias && g.alpha != 1.0;  // oneDNN's scale would apply to the bias, too
   const bool repeats_both = g.batch > 1 && g.stride_a == 0 && g.stride_b == 0;
   const bool has_dtype = g.dtype == DType::f32 || (g.dtype == DType::bf16 && has_bf16);
-  return has_dtype && g.k > 0 && !scales_bias && !repeats_both;
+  if (!has_dtype || g.k == 0 || scales_bias || repeats_both) return false;
+  const Matrices matrices(g);
+  return !matrices.a.is_zero() && !matrices.b.is_zero() && !matrices.c.is_zero();
 }
 
 std::int64_t gemm_onednn_scratch(const Gemm& g) {

@@ -229,6 +229,28 @@ TEST(Gemm, BatchesRepeatOperandsOfStrideZero) {
   }
 }
 
+/// As those of windows over a sequence do.
+TEST(Gemm, BatchesOfAnOperandMayOverlap) {
+  for (const std::string& name : backends()) {
+    const Backend backend(name);
+    for (const bool transposed : {false, true}) {
+      SCOPED_TRACE(testing::Message() << name << " transposed " << transposed);
+      Gemm g = product(20, 33, 18, transposed, transposed);
+      g.batch = 7;
+      const auto check = [&]<class S>(S, double tolerance, double rounding) {
+        Case<S> left(g, 2, false), right(g, 2, false);
+        left.shape.stride_a = left.shape.lda;
+        left.expect_definition(tolerance, rounding);
+        right.shape.stride_b = 3 * right.shape.ldb;
+        right.expect_definition(tolerance, rounding);
+      };
+      check(float{}, f32_error, 0);
+      check(double{}, f64_error, 0);
+      check(BFloat16{}, f32_error, 1.0 / 256);
+    }
+  }
+}
+
 TEST(Gemm, NoTermsGiveBetaTimesCPlusBias) {
   for (const std::string& name : backends()) {
     SCOPED_TRACE(name);
