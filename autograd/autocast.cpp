@@ -27,8 +27,8 @@ constexpr std::string_view wide_operators[] = {"acos",        "asin",        "bi
                                                "pow",         "power",       "prod",
                                                "reciprocal",  "rms_norm",    "rsqrt",
                                                "sinh",        "softmax",     "softplus",
-                                               "square",      "sum",         "tan",
-                                               "variance"};
+                                               "square",      "stddev",      "sum",
+                                               "tan",         "variance"};
 
 constexpr std::string_view widest_operators[] = {"add",           "cat",       "div",       "equal",      "greater",
                                                  "greater_equal", "index_add", "less",      "less_equal", "maximum",

@@ -1,5 +1,6 @@
 #include "autograd/operators/reductions.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "allocator/error.h"
@@ -186,8 +187,9 @@ Tensor mean(Argument x, const Dims& dims, Keep keep) {
 Tensor variance(Argument x, const Dims& dims, Keep keep, double correction) {
   if (const auto cast = autocast("variance", {x}); !cast.empty()) return variance(cast[0], dims, keep, correction);
   check_floating("variance", {{"x", x}});
+  if (is_half(x->dtype())) return to(variance(to(*x, DType::f32), dims, keep, correction), x->dtype());
   const auto elements = static_cast<double>(ReducedDims("variance", x, dims).elements);
-  return sum(square(*x - mean(*x, dims, true)), dims, keep) * (1.0 / (elements - correction));
+  return sum(square(*x - mean(*x, dims, true)), dims, keep) * (1.0 / std::max(elements - correction, 0.0));
 }
 
 namespace {
@@ -201,7 +203,9 @@ Tensor root(const Tensor& x) {
 }  // namespace
 
 Tensor stddev(Argument x, const Dims& dims, Keep keep, double correction) {
+  if (const auto cast = autocast("stddev", {x}); !cast.empty()) return stddev(cast[0], dims, keep, correction);
   check_floating("stddev", {{"x", x}});
+  if (is_half(x->dtype())) return to(stddev(to(*x, DType::f32), dims, keep, correction), x->dtype());
   return root(variance(*x, dims, keep, correction));
 }
 
@@ -216,7 +220,10 @@ Tensor prod(Argument x, const Dims& dims, Keep keep) {
              const Tensor input = x.unpack();
              if (input.count() == 0) return {zeros_like(input)};
              return differentiable_gradients(
-                 [&](const std::vector<Tensor>& in) -> std::vector<Tensor> { return {product_of(in[0], reduction)}; },
+                 [&](const std::vector<Tensor>& in) -> std::vector<Tensor> {
+                   const DType dtype = in[0].dtype();
+                   return {to(product_of(to(in[0], compute_dtype(dtype)), reduction), dtype)};
+                 },
                  {input}, {reshape(call.gradient(), reduction.kept)});
            });
   return out;

@@ -27,16 +27,16 @@ class Keep {
 Tensor sum(Argument x, const Dims& dims = {}, Keep keep = false);
 /// Floating dtypes; NaN where there is nothing to average.
 Tensor mean(Argument x, const Dims& dims = {}, Keep keep = false);
-/// Divides by n - correction.
+/// Divides by n - correction, or by 0 where that is negative. Half types compute in f32.
 Tensor variance(Argument x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
-/// sqrt(variance); gradient 0 where that is 0.
+/// sqrt(variance), which half types need not hold; gradient 0 where that is 0.
 Tensor stddev(Argument x, const Dims& dims = {}, Keep keep = false, double correction = 1.0);
 /// Exact gradients even where factors are 0.
 Tensor prod(Argument x, const Dims& dims = {}, Keep keep = false);
 /// Ties share the gradient equally. An empty reduction throws ShapeError.
 Tensor max(Argument x, const Dims& dims = {}, Keep keep = false);
 Tensor min(Argument x, const Dims& dims = {}, Keep keep = false);
-/// log(sum(exp(x))) along one dimension, stable; a slice of -inf gives -inf and zero gradients.
+/// log(sum(exp(x))) along one dimension, stable; a slice of -inf gives -inf and zero gradients, one with inf gives inf.
 Tensor log_sum_exp(Argument x, std::int64_t dim = -1, Keep keep = false);
 /// Running sum, the element itself included.
 Tensor cumsum(Argument x, std::int64_t dim);

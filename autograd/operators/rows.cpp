@@ -124,9 +124,10 @@ Tensor layer_norm(Argument x, const Tensor& weight, const Tensor& bias, double e
              if (grad_enabled())
                return differentiable_gradients(
                    [epsilon](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-                     const Tensor centred = in[0] - mean(in[0], {-1}, true);
+                     const Tensor wide = to(in[0], compute_dtype(in[0].dtype()));
+                     const Tensor centred = wide - mean(wide, {-1}, true);
                      const Tensor deviation = rsqrt(mean(square(centred), {-1}, true) + epsilon);
-                     return {scaled(centred * deviation, in[1], in[2])};
+                     return {scaled(to(centred * deviation, in[0].dtype()), in[1], in[2])};
                    },
                    inputs, {call.gradient()});
              const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);
@@ -157,7 +158,9 @@ Tensor rms_norm(Argument x, const Tensor& weight, double epsilon) {
              if (grad_enabled())
                return differentiable_gradients(
                    [epsilon](const std::vector<Tensor>& in) -> std::vector<Tensor> {
-                     return {scaled(in[0] * rsqrt(mean(square(in[0]), {-1}, true) + epsilon), in[1])};
+                     const Tensor wide = to(in[0], compute_dtype(in[0].dtype()));
+                     const Tensor rows = wide * rsqrt(mean(square(wide), {-1}, true) + epsilon);
+                     return {scaled(to(rows, in[0].dtype()), in[1])};
                    },
                    inputs, {call.gradient()});
              const Tensor values = dense(inputs[0]), gain = dense_or_undefined(inputs[1]);

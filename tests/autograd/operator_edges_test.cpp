@@ -141,6 +141,66 @@ TEST(EmptyReductions, GiveTheNeutralElement) {
   EXPECT_EQ(all(x).item(), 1.0);
 }
 
+TEST(HalfTypes, HaveTheirGradientsWhereSquaresAndProductsOverflow) {
+  const auto check = [](const char* name, const auto& function, const Tensor& at) {
+    const auto gradients = [&](DType dtype, bool create_graph) {
+      const Tensor x = to(at, dtype).detach().set_requires_grad();
+      return grad({function(x)}, {x}, {to(arange(1, 5), dtype)}, {.create_graph = create_graph})[0].detach();
+    };
+    const Tensor exact = gradients(DType::f64, false);
+    for (const bool create_graph : {false, true})
+      EXPECT_LT(relative_error(gradients(DType::f16, create_graph), exact), 3e-3) << name << create_graph;
+  };
+  const Tensor large = f64({300, -500, 10, 2}), alike = f64({1, 1, 1, 1.0009765625});
+  check(
+      "gelu", [](const Tensor& x) { return gelu(x); }, large);
+  check(
+      "gelu tanh", [](const Tensor& x) { return gelu(x, GeluKind::tanh); }, large);
+  check(
+      "silu", [](const Tensor& x) { return silu(x); }, large);
+  check(
+      "rms_norm", [](const Tensor& x) { return rms_norm(x); }, large);
+  check(
+      "layer_norm", [](const Tensor& x) { return layer_norm(x); }, large);
+  check(
+      "layer_norm", [](const Tensor& x) { return layer_norm(x); }, alike);
+  check(
+      "prod", [](const Tensor& x) { return expand(prod(x), {4}); }, f64({400, 0.0078125, 200, 0.03125}));
+}
+
+TEST(Variance, OfHalfTypesHasSquaresThatTheyCannotHold) {
+  for (const double spread : {3.0, 300.0}) {  // a variance that f16 holds, and one that it does not
+    const Tensor signs = repeat(f64({1, -1}), 40'000, 0), x = to(signs * spread, DType::f16).set_requires_grad();
+    const double deviation = stddev(x, {}, false, 0.0).item();
+    EXPECT_EQ(deviation, spread);
+    EXPECT_EQ(variance(x, {}, false, 0.0).item(), spread < 256 ? spread * spread : infinity);
+    for (const double slope : grad({stddev(slice(x, 0, 39'998, 40'002), {}, false, 0.0)}, {x})[0].to_vector<double>())
+      ASSERT_TRUE(std::abs(slope) == 0.25 || slope == 0) << slope;
+  }
+}
+
+TEST(Variance, WithoutDegreesOfFreedomIsNoNumber) {
+  for (const double correction : {2.0, 3.0}) {
+    EXPECT_EQ(variance(f64({1, 2}), {}, false, correction).item(), infinity);
+    EXPECT_TRUE(std::isnan(variance(f64({1, 1}), {}, false, correction).item()));
+  }
+}
+
+TEST(LogSumExp, OfInfinityIsInfinity) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Tensor rows = from_data({0.0, infinity, 1.0, infinity, -infinity, infinity, infinity, nan, 0.0}, {3, 3});
+  for (const DType dtype : {DType::f64, DType::f32, DType::f16, DType::bf16})
+    for (const std::int64_t more : {0, 40}) {
+      const Tensor x = to(pad(rows, 1, 0, more), dtype);
+      const Doubles sums = log_sum_exp(x).to_vector<double>();
+      EXPECT_EQ(sums[0], infinity) << to_string(dtype) << more;
+      EXPECT_EQ(sums[1], infinity) << to_string(dtype) << more;
+      EXPECT_TRUE(std::isnan(sums[2])) << to_string(dtype) << more;
+      const Tensor running = slice(logcumsumexp(select(x, 0, 0), 0), 0, 0, 3);
+      EXPECT_EQ(running.to_vector<double>(), (Doubles{0, infinity, infinity}));
+    }
+}
+
 TEST(Integers, AddMultiplyAndReduceExactly) {
   const Tensor a = from_data<std::int64_t>({7, -7, (std::int64_t{1} << 60) + 1}, {3});
   const Tensor b = from_data<std::int64_t>({2, 2, 1}, {3});

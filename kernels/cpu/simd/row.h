@@ -82,15 +82,16 @@ inline T max_row(const S* x, std::int64_t n) {
 }
 
 /// log(sum(exp(x))) as shift + log(sum): `shift` is the maximum, or 0 where that is -infinity, so that such a row has
-/// sum 0 and no NaN arises.
+/// sum 0 and no NaN arises; with `infinite` also where it is infinity, whose row then has that for its sum.
 template <class T>
 struct ExpSum {
   T shift, sum;
 };
 template <class T, class S>
-inline ExpSum<T> exp_sum(const S* x, std::int64_t n) {
+inline ExpSum<T> exp_sum(const S* x, std::int64_t n, bool infinite = false) {
   constexpr T lowest = -std::numeric_limits<T>::infinity();
-  const T largest = max_row<T>(x, n), shift = largest == lowest ? T{} : largest;
+  const T largest = max_row<T>(x, n);
+  const T shift = largest == lowest || (infinite && largest == -lowest) ? T{} : largest;
   const T sum = sum_row<T>(n, [&](std::int64_t i, std::int64_t count) {
     return simd::exp(simd::load_partial<T>(x + i, count, lowest) - shift);
   });

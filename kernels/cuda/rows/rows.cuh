@@ -148,15 +148,16 @@ class RowPart {
 };
 
 /// log(sum(exp(x))) as shift + log(sum): `shift` is the maximum, or 0 where that is -infinity, so that such a row has
-/// sum 0 and no NaN arises.
+/// sum 0 and no NaN arises; with `infinite` also where it is infinity, whose row then has that for its sum.
 template <class T>
 struct ExpSum {
   T shift, sum;
 };
 template <class Part, class T = typename Part::T>
-__device__ ExpSum<T> exp_sum(const Part& row) {
+__device__ ExpSum<T> exp_sum(const Part& row, bool infinite = false) {
+  constexpr T infinity = std::numeric_limits<T>::infinity();
   const T largest = row.template fold<reductions::Maximum>([](T x) { return x; });
-  const T shift = largest == -std::numeric_limits<T>::infinity() ? T{} : largest;
+  const T shift = largest == -infinity || (infinite && largest == infinity) ? T{} : largest;
   return {shift, row.template fold<reductions::Sum>([&](T x) { return Math<T>::exp(x - shift); })};
 }
 

@@ -54,7 +54,7 @@ struct LogSumExpRow {
   template <int Threads>
   __device__ void row(const RowShape& shape, std::int64_t row) const {
     const RowPart<S, Threads> part(shape, x + row * shape.columns);
-    const cuda::ExpSum<T> of = cuda::exp_sum(part);
+    const cuda::ExpSum<T> of = cuda::exp_sum(part, /*infinite=*/true);
     const T lse = of.shift + Math<T>::log(of.sum);
     if (!part.first_thread()) return;
     if (wide)
