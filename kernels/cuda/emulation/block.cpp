@@ -44,14 +44,12 @@ struct Thread {
 };
 
 struct Warp {
-  int arrived = 0;            // lanes that wait for the collective
-  bool orders = false;        // it is __syncwarp
-  std::uint32_t passed = 0;   // collectives so far
-  std::uint32_t ordered = 0;  // ... of which __syncwarp
-  // Of this collective and of the one before, which lanes may still read.
-  std::uint64_t words[2][warp_size];
-  LaneValue values[2][warp_size];
-  std::uint64_t order[2];  // tokens, see wait()
+  int arrived = 0;                 // lanes that wait for the collective
+  bool orders = false;             // it is __syncwarp
+  std::uint32_t passed = 0;        // collectives so far
+  std::uint32_t ordered = 0;       // ... of which __syncwarp
+  LaneValue values[2][warp_size];  // of this collective and of the one before, which lanes may still read
+  std::uint64_t order[2];          // tokens, see wait()
 };
 
 // The asynchronous copies of a thread.
@@ -106,37 +104,22 @@ class Scheduler {
 
   void barrier(Where where) { wait(State::at_barrier, "__syncthreads", where); }
 
-  const std::uint64_t* collective(const char* name, std::uint64_t word, Where where, bool orders = false) {
-    const std::uint64_t* const words = give_word(name, word, where, orders);
-    wait(State::at_collective, name, where);
-    return words;
-  }
-  const LaneValue* collective(const char* name, const void* value, std::size_t size, Where where) {
-    const LaneValue* values = nullptr;
-    {
-      const Unobserved emulation;
-      Warp& warp = meet(name, where, false);
-      values = warp.values[warp.passed % 2];
-      std::memcpy(warp.values[warp.passed % 2][current_ % warp_size].bytes, value, size);
-    }
+  const LaneValue* collective(const char* name, const void* value, std::size_t size, Where where, bool orders = false) {
+    const LaneValue* const values = give(name, value, size, where, orders);
     wait(State::at_collective, name, where);
     return values;
   }
-  const std::uint64_t* give_word(const char* name, std::uint64_t word, Where where, bool orders) {
+  const LaneValue* give(const char* name, const void* value, std::size_t size, Where where, bool orders) {
     const Unobserved emulation;
-    Warp& warp = meet(name, where, orders);
-    std::uint64_t* words = warp.words[warp.passed % 2];
-    words[current_ % warp_size] = word;
-    return words;
-  }
-  Warp& meet(const char* name, Where where, bool orders) {
     if (threads_.size() % warp_size != 0)
       fail(std::string(name) + " at " + place_of(where) + " in a block of " + std::to_string(threads_.size()) +
            " threads, which is no multiple of 32");
     Warp& warp = warps_[current_ / warp_size];
+    LaneValue* const values = warp.values[warp.passed % 2];
+    std::memcpy(values[current_ % warp_size].bytes, value, size);
     warp.orders = orders;
     ++warp.arrived;
-    return warp;
+    return values;
   }
 
   SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where, bool fixed = true) {
@@ -482,10 +465,7 @@ void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint6
 }
 
 void block_barrier(Where where) { running().barrier(where); }
-void warp_barrier(Where where) { running().collective("__syncwarp", 0, where, /*orders=*/true); }
-const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where) {
-  return running().collective(collective, word, where);
-}
+void warp_barrier(Where where) { running().collective("__syncwarp", &where, 0, where, /*orders=*/true); }
 const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where) {
   return running().collective(collective, value, size, where);
 }

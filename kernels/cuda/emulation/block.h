@@ -44,14 +44,24 @@ void run_grid(std::string_view op, const kernels::LaunchShape& shape, std::uint6
 void block_barrier(Where where);
 /// __syncwarp().
 void warp_barrier(Where where);
-/// A collective of the whole warp: every lane gives a word, and when all have, sees them all until its next collective.
-/// It orders no memory, as in PTX: what other lanes have written is theirs until a barrier.
-const std::uint64_t* exchange(const char* collective, std::uint64_t word, Where where);
-/// The same with values of several words.
 struct alignas(8) LaneValue {
   std::byte bytes[64];
 };
+/// A collective of the whole warp: every lane gives a value, and when all have, sees them all until its next
+/// collective. It orders no memory, as in PTX: what other lanes have written is theirs until a barrier.
 const LaneValue* exchange(const char* collective, const void* value, std::size_t size, Where where);
+/// What each lane has given.
+template <class T>
+class Lanes {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(LaneValue));
+
+ public:
+  Lanes(const char* collective, const T& own, Where where) : values_(exchange(collective, &own, sizeof(T), where)) {}
+  const T& operator[](int lane) const { return *reinterpret_cast<const T*>(values_[lane].bytes); }
+
+ private:
+  const LaneValue* values_;
+};
 /// The caller's lane in its warp.
 int lane();
 
@@ -89,21 +99,6 @@ void wait_for_copies(std::int64_t pending);
 
 /// Ends the kernel: an access of global memory at an address that is no multiple of what a GPU takes at once.
 [[noreturn]] void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple);
-
-/// A word that holds a value of up to eight bytes.
-template <class T>
-std::uint64_t to_word(T value) {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
-  std::uint64_t word = 0;
-  std::memcpy(&word, &value, sizeof(T));
-  return word;
-}
-template <class T>
-T from_word(std::uint64_t word) {
-  T value;
-  std::memcpy(static_cast<void*>(&value), &word, sizeof(T));
-  return value;
-}
 
 /// An element of a shared array: reading and writing it are checked.
 template <class T>

@@ -40,9 +40,10 @@ inline void __syncthreads(Where where = Where::current()) { emulation::block_bar
 inline void check_mask(unsigned mask, const char* collective) {
   if (mask != 0xffffffffu) throw CudaError("[" + std::string(collective) + "] needs all lanes of the warp");
 }
-inline const std::uint64_t* all_lanes(unsigned mask, const char* collective, std::uint64_t word, Where where) {
+template <class T>
+emulation::Lanes<T> all_lanes(unsigned mask, const char* collective, const T& own, Where where) {
   check_mask(mask, collective);
-  return emulation::exchange(collective, word, where);
+  return {collective, own, where};
 }
 inline void __syncwarp(unsigned mask = 0xffffffffu, Where where = Where::current()) {
   check_mask(mask, "__syncwarp");
@@ -51,33 +52,29 @@ inline void __syncwarp(unsigned mask = 0xffffffffu, Where where = Where::current
 template <class T>
 T __shfl_sync(unsigned mask, T value, int from, int width = emulation::warp_size, Where where = Where::current()) {
   const int first = emulation::lane() / width * width;
-  return emulation::from_word<T>(
-      all_lanes(mask, "__shfl_sync", emulation::to_word(value), where)[first + (from & (width - 1))]);
+  return all_lanes(mask, "__shfl_sync", value, where)[first + (from & (width - 1))];
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T value, int lanes, int width = emulation::warp_size, Where where = Where::current()) {
   const int lane = emulation::lane(), other = lane ^ lanes;
-  const std::uint64_t* words = all_lanes(mask, "__shfl_xor_sync", emulation::to_word(value), where);
-  return emulation::from_word<T>(words[other < (lane / width + 1) * width ? other : lane]);
+  return all_lanes(mask, "__shfl_xor_sync", value, where)[other < (lane / width + 1) * width ? other : lane];
 }
 template <class T>
 T __shfl_down_sync(unsigned mask, T value, unsigned by, int width = emulation::warp_size,
                    Where where = Where::current()) {
   const int lane = emulation::lane(), other = lane + static_cast<int>(by);
-  const std::uint64_t* words = all_lanes(mask, "__shfl_down_sync", emulation::to_word(value), where);
-  return emulation::from_word<T>(words[other < (lane / width + 1) * width ? other : lane]);
+  return all_lanes(mask, "__shfl_down_sync", value, where)[other < (lane / width + 1) * width ? other : lane];
 }
 template <class T>
 T __shfl_up_sync(unsigned mask, T value, unsigned by, int width = emulation::warp_size,
                  Where where = Where::current()) {
   const int lane = emulation::lane(), other = lane - static_cast<int>(by);
-  const std::uint64_t* words = all_lanes(mask, "__shfl_up_sync", emulation::to_word(value), where);
-  return emulation::from_word<T>(words[other >= lane / width * width ? other : lane]);
+  return all_lanes(mask, "__shfl_up_sync", value, where)[other >= lane / width * width ? other : lane];
 }
 inline unsigned __ballot_sync(unsigned mask, bool vote, Where where = Where::current()) {
-  const std::uint64_t* words = all_lanes(mask, "__ballot_sync", vote, where);
+  const emulation::Lanes<bool> all = all_lanes(mask, "__ballot_sync", vote, where);
   unsigned votes = 0;
-  for (int i = 0; i < emulation::warp_size; ++i) votes |= static_cast<unsigned>(words[i]) << i;
+  for (int i = 0; i < emulation::warp_size; ++i) votes |= static_cast<unsigned>(all[i]) << i;
   return votes;
 }
 inline bool __any_sync(unsigned mask, bool vote, Where where = Where::current()) {

@@ -124,20 +124,6 @@ __device__ std::uint32_t packed_pair(float first, float second) {
 
 inline int thread_of_block() { return static_cast<int>(threadIdx.x); }
 
-/// What each lane of the warp gives.
-template <class T>
-class Lanes {
-  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(emulation::LaneValue));
-
- public:
-  Lanes(const char* collective, const T& own, Where where)
-      : values_(emulation::exchange(collective, &own, sizeof(T), where)) {}
-  const T& operator[](int lane) const { return *reinterpret_cast<const T*>(values_[lane].bytes); }
-
- private:
-  const emulation::LaneValue* values_;
-};
-
 /// Elements 2 n and 2 n + 1 of what a lane has, from its n-th word.
 template <class S>
 void put_elements(float* elements, int n, std::uint32_t word) {
@@ -173,7 +159,7 @@ void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint
   } own;
   for (int n = 0; n < elements_of_a / 2; ++n) put_elements<S>(own.a, n, a.word[n]);
   for (int n = 0; n < elements_of_b / 2; ++n) put_elements<S>(own.b, n, n == 0 ? b0 : b1);
-  const Lanes<Operands> of("mma_m16n8k16", own, where);
+  const emulation::Lanes<Operands> of("mma_m16n8k16", own, where);
   for (int i = 0; i < elements_of_c; ++i) {
     const Place place = place_in_c(emulation::lane(), i);
     double sum = c.value[i];
@@ -190,7 +176,7 @@ void mma_m16n8k16(FragmentC& c, const FragmentAB& a, std::uint32_t b0, std::uint
 template <bool Transposed>
 FragmentAB ldmatrix_x4(const Shared<Chunk>& memory, int index, Where where = Where::current()) {
   const Chunk own = memory[Shared<Chunk>::Position(index, where)].read(emulation::ReadFor::others);
-  const Lanes<Chunk> of("ldmatrix_x4", own, where);
+  const emulation::Lanes<Chunk> of("ldmatrix_x4", own, where);
   FragmentAB result{};
   for (int matrix = 0; matrix < 4; ++matrix)
     for (int i = 0; i < 2; ++i) {
