@@ -41,9 +41,9 @@ struct Axis {
   }
 };
 
-/// About `count` round numbers in the range.
-std::vector<double> round_numbers(const Range& range, double count) {
-  const double rough = std::max((range.high - range.low) / count, 1e-12);
+/// About `count` round numbers in the range, `least` or more from one to the next.
+std::vector<double> round_numbers(const Range& range, double count, double least = 1e-12) {
+  const double rough = std::max((range.high - range.low) / count, least);
   const double power = std::pow(10, std::floor(std::log10(rough)));
   double step = 10 * power;
   for (const double m : {5.0, 2.0, 1.0})
@@ -126,7 +126,8 @@ class Drawing {
           "<line class=\"grid\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
           "<text class=\"end quiet\" x=\"{3}\" y=\"{4:.1f}\">{5}</text>\n",
           left, left + wide, y(t), left - 7, y(t) + 4, y_text(t));
-    for (const double t : x_.log ? powers(x_.range, 2, wide / 60) : round_numbers(x_.range, wide / 80))
+    for (const double t :
+         x_.log ? powers(x_.range, 2, wide / 60) : round_numbers(x_.range, wide / 80, chart_.whole_x ? 1 : 1e-12))
       text += fmt::format(
           "<line class=\"grid\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
           "<text class=\"middle quiet\" x=\"{0:.1f}\" y=\"{3}\">{4}</text>\n",

@@ -39,6 +39,7 @@ struct Chart {
   bool log_x = false;  // powers of two
   bool log_y = false;  // powers of ten
   bool from_zero = false;
+  bool whole_x = false;                                         // x are whole numbers, and so are those at the axis
   double width = 560, height = 250;                             // of the drawing; a page scales it
   std::function<std::string(double)> x_text = {}, y_text = {};  // numbers as they are where there is none
 };

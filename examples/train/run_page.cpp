@@ -88,6 +88,7 @@ std::string loss_chart(const nn::TrainResult& r, double width, double height) {
                                {fmt::format("mean of {}", window), running_mean(losses, window), 0},
                                {"held out", held_out, 1, Series::Kind::dots}},
                     .levels = levels_of(r.baselines),
+                    .whole_x = true,
                     .width = width,
                     .height = height,
                     .x_text = step_text,
@@ -114,6 +115,7 @@ std::string step_chart(const nn::TrainResult& r, double nn::StepRecord::*field, 
                     .series = {{name, points_of(r, field), colour}},
                     .log_y = log_y,
                     .from_zero = from_zero,
+                    .whole_x = true,
                     .x_text = step_text,
                     .y_text = text});
 }

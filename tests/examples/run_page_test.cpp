@@ -208,6 +208,13 @@ TEST(Chart, PutsEqualRatiosAtEqualDistancesOnALogarithmicAxis) {
   for (const char* tick : {">1</text>", ">10</text>", ">100</text>", ">4</text>"}) EXPECT_THAT(svg, HasSubstr(tick));
 }
 
+TEST(Chart, HasWholeNumbersAtTheAxisOfWholeNumbers) {
+  Chart chart{.x_name = "step", .series = {{"", {{1, 5}, {2, 6}}}}};
+  EXPECT_THAT(chart_svg(chart), HasSubstr(">1.2</text>"));
+  chart.whole_x = true;
+  EXPECT_THAT(chart_svg(chart), AllOf(HasSubstr(">1</text>"), HasSubstr(">2</text>"), Not(HasSubstr(">1.2</text>"))));
+}
+
 TEST(Chart, ThinsToMeansAndSmoothsBackwards) {
   const Points points{{0, 1}, {1, 3}, {2, 5}, {3, 11}};
   EXPECT_EQ(thinned(points, 2), (Points{{0.5, 2}, {2.5, 8}}));
