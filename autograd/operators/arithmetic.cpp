@@ -109,16 +109,18 @@ Tensor pow(Argument a, const Tensor& b) {
     record("pow", {a, b}, {out}, recipe([](const Tensor& x, const Tensor& y) { return pow(x, y); }),
            [a = SavedTensor(a), b = SavedTensor(b)](const BackwardCall& call) {
              Gradients gradients(2);
-             const Tensor base = a.unpack(), exponent = b.unpack();
+             const DType dtype = call.gradient().dtype(), wide = compute_dtype(dtype);
+             const Tensor grad = to(call.gradient(), wide), base = to(a.unpack(), wide),
+                          exponent = to(b.unpack(), wide);
              const Tensor zero = zeros({}, base.options());
              if (call.needs(0)) {  // exponent 0 gives 0 even at base 0, where base^-1 is infinite
                const Tensor flat = logical_and(equal(base, zero), equal(exponent, zero));
                const Tensor slope = exponent * pow(where(flat, ones({}, base.options()), base), exponent - 1.0);
-               gradients[0] = sum_to(call.gradient() * slope, base.shape());
+               gradients[0] = to(sum_to(grad * slope, base.shape()), dtype);
              }
              if (call.needs(1)) {
-               const Tensor logarithm = log(masked_fill(base, equal(base, zero), 1.0));
-               gradients[1] = sum_to(call.gradient() * pow(base, exponent) * logarithm, exponent.shape());
+               const Tensor nonzero = masked_fill(base, equal(base, zero), 1.0);
+               gradients[1] = to(sum_to(grad * pow(nonzero, exponent) * log(nonzero), exponent.shape()), dtype);
              }
              return gradients;
            });

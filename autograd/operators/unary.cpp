@@ -27,9 +27,10 @@ Tensor zero_where(const Tensor& condition, const Tensor& x) { return masked_fill
 /// grad * op'(x) in differentiable operators: what create_graph needs. Reads x or y = op(x) as the kernel does.
 Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor& y, double a, double b) {
   constexpr double pi = std::numbers::pi;
-  const bool has_cubes = op == UnaryOp::gelu || op == UnaryOp::gelu_tanh || op == UnaryOp::silu;
-  if (has_cubes && is_half(grad.dtype()))  // which f16 need not hold
-    return to(derivative(op, to(grad, DType::f32), to(x, DType::f32), y, a, b), grad.dtype());
+  if (is_half(grad.dtype()) && (x.defined() || y.defined())) {  // f16 need not hold what comes in between
+    const auto wide = [](const Tensor& operand) { return operand.defined() ? to(operand, DType::f32) : operand; };
+    return to(derivative(op, wide(grad), wide(x), wide(y), a, b), grad.dtype());
+  }
   switch (op) {
     case UnaryOp::neg: return -grad;
     case UnaryOp::affine: return grad * a;

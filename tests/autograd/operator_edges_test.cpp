@@ -113,7 +113,7 @@ TEST(Kinks, HaveTheGradientsTheHeadersPromise) {
   EXPECT_EQ(slopes([](const Tensor& x) { return norm(x); }, {0, 0, 0}), (Doubles{0, 0, 0}));
   EXPECT_EQ(slopes([](const Tensor& x) { return pow(x, 0.0); }, {0, 2}), (Doubles{0, 0}));
   EXPECT_EQ(slopes([](const Tensor& x) { return pow(x, f64({0, 1, 2})); }, {0, 0, 0}), (Doubles{0, 1, 0}));
-  EXPECT_EQ(slopes([](const Tensor& b) { return pow(f64({0, 0}), b); }, {2, 0}), (Doubles{0, 0}));
+  EXPECT_EQ(slopes([](const Tensor& b) { return pow(f64({0, 0, 0}), b); }, {2, 0, -1}), (Doubles{0, 0, 0}));
 }
 
 TEST(FullyMaskedRows, GiveNumbersAndNoNan) {
@@ -166,6 +166,16 @@ TEST(HalfTypes, HaveTheirGradientsWhereSquaresAndProductsOverflow) {
       "layer_norm", [](const Tensor& x) { return layer_norm(x); }, alike);
   check(
       "prod", [](const Tensor& x) { return expand(prod(x), {4}); }, f64({400, 0.0078125, 200, 0.03125}));
+  constexpr double tiny = 0x1p-10;
+  const Tensor small = f64({0x1p-10, 0x1p-12, 0.5, 2});
+  check(
+      "reciprocal", [](const Tensor& x) { return reciprocal(x) * tiny; }, small);
+  check(
+      "rsqrt", [](const Tensor& x) { return rsqrt(x) * tiny; }, small);
+  check(
+      "power", [](const Tensor& x) { return pow(x, -0.5) * tiny; }, small);
+  check(
+      "pow", [](const Tensor& x) { return pow(x, full({4}, -1.0, x.options())) * tiny; }, small);
 }
 
 TEST(Variance, OfHalfTypesHasSquaresThatTheyCannotHold) {
