@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "allocator/error.h"
 #include "kernels/cuda/mma/mma.cuh"
 #include "tests/kernels/cuda/device_array.h"
 
@@ -14,6 +13,7 @@ namespace {
 
 using testing::cuda0;
 using testing::DeviceArray;
+using testing::error_of_kernels;
 using ::testing::HasSubstr;
 
 /// Chunks reversed within the block by asynchronous copies in two groups; each kind but the first has one fault.
@@ -48,12 +48,7 @@ template <CopyFault fault>
 std::string error_of_copy_fault() {
   const DeviceArray<Chunk> x(counted(64)), y(counted(128));
   launch("reverse", &reverse_chunks<fault>, {{1}, {64}}, cuda0, x.data(), y.data());
-  try {
-    synchronize(cuda0);
-  } catch (const CudaError& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of_kernels();
 }
 
 TEST(AsyncCopy, IsThereAfterTheWaitAndABarrier) {

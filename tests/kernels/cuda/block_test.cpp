@@ -21,6 +21,7 @@ namespace {
 using ::testing::AllOf;
 using testing::cuda0;
 using testing::DeviceArray;
+using testing::error_of_kernels;
 using ::testing::HasSubstr;
 
 /// x reversed within the block, through shared memory; each kind but the first has one fault.
@@ -63,12 +64,7 @@ std::string error_of_fault() {
   const DeviceArray<float> x(std::vector<float>(64, 1.0f));
   const std::int64_t bytes = fault == Fault::too_little ? 63 * 4 : 64 * 4;
   launch("reverse", &reverse_block<fault>, {{1}, {64}, bytes}, cuda0, x.data());
-  try {
-    synchronize(cuda0);
-  } catch (const CudaError& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of_kernels();
 }
 
 TEST(KernelMutants, ARightKernelHasNoError) {
@@ -153,13 +149,9 @@ std::string error_of_swap() {
   std::iota(values.begin(), values.end(), 0.0f);
   const DeviceArray<float> x(values);
   launch("swap", &swap_neighbours<between>, {{1}, {32}}, cuda0, x.data());
-  try {
-    synchronize(cuda0);
-  } catch (const CudaError& error) {
-    return error.what();
-  }
+  const std::string error = error_of_kernels();
   for (std::size_t i = 0; i < values.size(); i += 2) std::swap(values[i], values[i + 1]);
-  return x.read() == values ? "no error" : "wrong values";
+  return error != "no error" || x.read() == values ? error : "wrong values";
 }
 
 TEST(KernelMutants, ACollectiveOfAWarpIsNoBarrier) {
@@ -204,12 +196,7 @@ __global__ void read_and_write(float* x) {
 std::string error_of_kernel(void (*kernel)(float*)) {
   const DeviceArray<float> x(std::vector<float>(32));
   launch("rows", kernel, {{1}, {32}}, cuda0, x.data());
-  try {
-    synchronize(cuda0);
-  } catch (const CudaError& error) {
-    return error.what();
-  }
-  return "no error";
+  return error_of_kernels();
 }
 
 TEST(KernelMutants, RowsOfLdmatrixAreReadByOtherLanes) {
@@ -233,12 +220,7 @@ TEST(KernelMutants, AnAccessOfSeveralElementsThatIsNotAlignedIsNamed) {
   const DeviceArray<float> from(std::vector<float>(36, 1.0f)), to(std::vector<float>(36));
   const auto error_of_move = [&](std::int64_t shift_to, std::int64_t shift_from) -> std::string {
     launch("move", &move_packs, {{1}, {8}}, cuda0, to.data() + shift_to, from.data() + shift_from);
-    try {
-      synchronize(cuda0);
-    } catch (const CudaError& error) {
-      return error.what();
-    }
-    return "no error";
+    return error_of_kernels();
   };
   EXPECT_EQ(error_of_move(0, 4), "no error");
   EXPECT_THAT(error_of_move(0, 1), ::testing::ContainsRegex(R"(\[move\] thread [0-7] loads 16 bytes at 0x[0-9a-f]*4, )"

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
+#include "allocator/error.h"
 #include "kernels/cpu/workspace.h"
 #include "kernels/cuda/launcher.cuh"
 
@@ -31,5 +33,15 @@ class DeviceArray {
   std::size_t count_;
   Workspace<T> memory_;
 };
+
+/// What the kernels that were launched on cuda:0 ended with.
+inline std::string error_of_kernels() {
+  try {
+    synchronize(cuda0);
+  } catch (const CudaError& error) {
+    return error.what();
+  }
+  return "no error";
+}
 
 }  // namespace poolgrad::kernels::testing
