@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "allocator/base/number.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 
@@ -96,9 +97,7 @@ std::size_t read_bytes(std::string_view, std::string_view value) { return parse_
 
 // A plain number of events or allocations.
 std::size_t read_count(std::string_view key, std::string_view value) {
-  std::size_t count = 0;
-  const auto [stop, error] = std::from_chars(value.data(), value.data() + value.size(), count);
-  if (error == std::errc() && stop == value.data() + value.size() && !value.empty()) return count;
+  if (const auto count = number_in<std::size_t>(value)) return *count;
   throw ValueError("[allocator] " + std::string(key) + " must be a whole number, got '" + std::string(value) + "'");
 }
 

@@ -1,8 +1,8 @@
 #include "allocator/device.h"
 
-#include <charconv>
 #include <vector>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/stream.h"
 
@@ -24,10 +24,9 @@ Device Device::parse(std::string_view text) {
   if (kind != "cuda" && kind != "sim") refuse(text);
   Device device{kind == "cuda" ? DeviceType::cuda : DeviceType::sim, 0};
   if (colon == std::string_view::npos) return device;
-  const std::string_view digits = text.substr(colon + 1);
-  const char* end = digits.data() + digits.size();
-  const auto [stop, error] = std::from_chars(digits.data(), end, device.index);
-  if (error != std::errc() || stop != end) refuse(text);
+  const auto index = number_in<std::uint8_t>(text.substr(colon + 1));
+  if (!index) refuse(text);
+  device.index = *index;
   return device;
 }
 

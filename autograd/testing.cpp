@@ -4,15 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 #include <exception>
 #include <initializer_list>
 #include <limits>
 #include <random>
-#include <string_view>
-#include <system_error>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "kernels/definition/philox.h"
 #include "tensor/creation.h"
@@ -140,14 +138,10 @@ class Shrinker {
 };
 
 std::uint64_t seed_of_environment() {
-  const char* const variable = std::getenv("POOLGRAD_TEST_SEED");
-  const std::string_view text = variable == nullptr ? "" : variable;
-  if (text.empty()) return std::random_device{}();
-  std::uint64_t seed = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seed);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw ValueError(fmt::format("[check_property] POOLGRAD_TEST_SEED must be a whole number, but is {}", text));
-  return seed;
+  const char* const text = std::getenv("POOLGRAD_TEST_SEED");
+  if (text == nullptr || *text == '\0') return std::random_device{}();
+  if (const auto seed = number_in<std::uint64_t>(text)) return *seed;
+  throw ValueError(fmt::format("[check_property] POOLGRAD_TEST_SEED must be a whole number, but is {}", text));
 }
 
 /// Every line moved to the right.

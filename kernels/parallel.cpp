@@ -2,17 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 
 namespace poolgrad::kernels {
@@ -22,13 +20,11 @@ constexpr int most_threads_of_environment = 1024;
 
 int threads_from_environment() {
   if (const char* const text = std::getenv("POOLGRAD_THREADS"); text && *text) {
-    int threads = 0;
-    const char* const last = text + std::strlen(text);
-    const auto [end, error] = std::from_chars(text, last, threads);
-    if (error != std::errc() || end != last || threads < 1 || threads > most_threads_of_environment)
+    const auto threads = number_in<int>(text);
+    if (!threads || *threads < 1 || *threads > most_threads_of_environment)
       throw ValueError("[POOLGRAD_THREADS] must be a whole number from 1 to " +
                        std::to_string(most_threads_of_environment) + ", but is " + text);
-    return threads;
+    return *threads;
   }
   const char* const text = std::getenv("OMP_NUM_THREADS");  // which may be a list
   const int threads = text ? std::atoi(text) : 0;

@@ -1,11 +1,11 @@
 #include "nn/checkpoint_sequential.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "autograd/memory/checkpoint.h"
 
@@ -82,11 +82,9 @@ Checkpointing Checkpointing::parse(const std::string& text) {
   const std::size_t colon = text.find(':');
   for (const auto& [kind, name] : checkpointing_names) {
     if (text.substr(0, colon) != name) continue;
-    Checkpointing result{kind, 0};
-    if (colon == std::string::npos) return result;
-    const char* end = text.data() + text.size();
-    const auto [stop, error] = std::from_chars(text.data() + colon + 1, end, result.slots);
-    if (kind == Kind::revolve && error == std::errc() && stop == end && result.slots > 0) return result;
+    if (colon == std::string::npos) return {kind, 0};
+    const auto slots = number_in<std::int64_t>(std::string_view(text).substr(colon + 1));
+    if (kind == Kind::revolve && slots && *slots > 0) return {kind, *slots};
   }
   throw ValueError("[checkpoint] the policy must be none, block, sqrt, revolve or revolve:SLOTS, but is " + text);
 }

@@ -3,13 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <thread>
 #include <tuple>
 #include <utility>
+
+#include "allocator/base/number.h"
 
 namespace poolgrad::parallel {
 
@@ -39,12 +39,9 @@ class Pause {
 MpiOptions resolved(MpiOptions options) {
   if (!options.timeout) {
     const char* const text = std::getenv("POOLGRAD_MPI_TIMEOUT");
-    double& seconds = options.timeout.emplace(600);
-    if (text != nullptr) {
-      const auto [end, error] = std::from_chars(text, text + std::strlen(text), seconds);
-      if (error != std::errc() || *end != '\0' || !(seconds >= 0))
-        throw ValueError(fmt::format("[mpi] POOLGRAD_MPI_TIMEOUT must be a number of seconds, but is {}", text));
-    }
+    options.timeout = text == nullptr ? 600 : number_in<double>(text);
+    if (!options.timeout || !(*options.timeout >= 0))
+      throw ValueError(fmt::format("[mpi] POOLGRAD_MPI_TIMEOUT must be a number of seconds, but is {}", text));
   }
   const auto refuse = [](const std::string& reason) { throw ValueError("[mpi] " + reason); };
   if (!(*options.timeout >= 0)) refuse(fmt::format("timeout must be 0 s or more, but is {}", *options.timeout));

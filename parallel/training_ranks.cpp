@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "kernels/elementwise.h"
@@ -32,9 +32,8 @@ Grid Grid::parse(const std::string& text, int ranks) {
     if ((name != "ring" && name != "data") || count != 0) refuse("is none of these");
     count = rest;
     if (name.size() < one.size()) {
-      const char* const last = one.data() + one.size();
-      const auto [stop, error] = std::from_chars(one.data() + name.size() + 1, last, count);
-      if (error != std::errc() || stop != last || count < 1) refuse("is none of these");
+      count = number_in<int>(std::string_view(one).substr(name.size() + 1)).value_or(0);
+      if (count < 1) refuse("is none of these");
     }
     begin = end + 1;
   }

@@ -1,10 +1,10 @@
 #include "allocator/replay/policies/model_policy.h"
 
 #include <algorithm>
-#include <charconv>
 #include <mutex>
 #include <optional>
 
+#include "allocator/base/number.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/replay/policy.h"
@@ -115,18 +115,7 @@ std::size_t PolicyContext::bytes(std::string_view parameter, std::size_t otherwi
   return bytes;
 }
 
-namespace {
-
-// The whole text as a number of this type.
-template <class Number>
-std::optional<Number> number_in(const std::string& text) {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-}  // namespace
+namespace {}  // namespace
 
 std::size_t PolicyContext::count(std::string_view parameter, std::size_t otherwise) const {
   const auto given = parameters.find(parameter);

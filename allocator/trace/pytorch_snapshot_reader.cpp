@@ -1,12 +1,12 @@
 #include "allocator/trace/trace_file.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/trace/internal/trace_parts.h"
 #include "allocator/trace/internal/value_tree.h"
@@ -219,10 +219,8 @@ class SnapshotReader {
       const Value annotation = in_.dictionary(item);
       const std::string_view name = in_.text(annotation, "name", "");
       if (!name.starts_with("step ") || in_.text(annotation, "stage", "") != "START") return;
-      std::uint64_t number = 0;
-      const auto [end, error] = std::from_chars(name.data() + 5, name.data() + name.size(), number);
-      if (error != std::errc() || end != name.data() + name.size()) return;
-      device(in_.number(annotation, "device", 0)).steps.emplace_back(in_.number(annotation, "time_us", 0), number);
+      if (const auto number = number_in<std::uint64_t>(name.substr(5)))
+        device(in_.number(annotation, "device", 0)).steps.emplace_back(in_.number(annotation, "time_us", 0), *number);
     });
   }
 

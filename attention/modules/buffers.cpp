@@ -69,10 +69,11 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
     return bytes;
   };
   // All at once is enough for most calls. Blocks of earlier ones lie in between, so it is also tried out, until a call
-  // finds its places in what there is; other threads may take what is made here.
+  // finds its places in what there is; not for ever, for other threads may take what is made here.
+  constexpr int most_tries = 8;
   const std::size_t bytes = rehearse(Order::queries_first, true);
   const auto made = [&] { return allocator_for(device).statistics().num_device_alloc; };
-  for (int tries = 0; tries < 8; ++tries) {
+  for (int tries = 0; tries < most_tries; ++tries) {
     const std::uint64_t before = made();
     rehearse(Order::queries_first, false);
     rehearse(Order::values_first, false);

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <exception>
 #include <limits>
 #include <mutex>
 #include <thread>
 
+#include "allocator/base/number.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "examples/support/console.h"
@@ -95,13 +95,11 @@ std::optional<Goal> replay_goal(const Comparison& comparison, bool real) {
 
 Capacity Capacity::parse(const std::string& text) {
   if (!text.ends_with('x')) return {.bytes = parse_bytes(text)};
-  double factor = 0;
-  const char* end = text.data() + text.size() - 1;
-  const auto [read, error] = std::from_chars(text.data(), end, factor);
-  if (error != std::errc() || read != end || !(factor > 0) || factor > 1e6)
+  const auto factor = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
+  if (!factor || !(*factor > 0) || *factor > 1e6)
     throw ValueError("[lab] a capacity is a size such as 8GiB or a multiple of the lower bound such as 1.05x, but is " +
                      text);
-  return {.factor = factor};
+  return {.factor = *factor};
 }
 
 std::size_t Capacity::of(std::size_t lower_bound) const {

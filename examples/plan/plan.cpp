@@ -5,11 +5,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <ostream>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "examples/lab/page.h"
 #include "examples/plan/scale.h"
@@ -94,13 +94,11 @@ std::vector<PlanRow> rows_of(const PlanOptions& options) {
 /// "8GiB", or "50%" of what `row` reserves with everything kept.
 std::size_t memory_for(const std::string& text, const PlanRow& row) {
   if (!text.ends_with('%')) return parse_memory(text, "--memory");
-  double percent = 0;
-  const char* const end = text.data() + text.size() - 1;
-  if (const auto [stop, error] = std::from_chars(text.data(), end, percent);
-      error != std::errc() || stop != end || !(percent > 0) || percent > 1000)
+  const auto percent = number_in<double>(std::string_view(text).substr(0, text.size() - 1));
+  if (!percent || !(*percent > 0) || *percent > 1000)
     throw ValueError("[plan] a share of --memory must be above 0 % and at most 1000 %, but is " + text);
   const DryRun run = dry_run(with_policy(row.options, "none"), no_limit);
-  const double bytes = percent / 100 * static_cast<double>(run.peak_reserved);
+  const double bytes = *percent / 100 * static_cast<double>(run.peak_reserved);
   return std::clamp(static_cast<std::size_t>(bytes), smallest_memory, no_limit);
 }
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "examples/support/train_settings.h"
 #include "kernels/gemm.h"
@@ -28,9 +29,9 @@ std::string to_text(const std::vector<std::int64_t>& values) { return fmt::forma
 void from_text(const std::string&, const std::string& text, std::string& value) { value = text; }
 template <class T>
 void from_text(const std::string& name, const std::string& text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size())
-    throw FileError("[train] the checkpoint's " + name + " is malformed: " + text.substr(0, 40));
+  const auto number = number_in<T>(text);
+  if (!number) throw FileError("[train] the checkpoint's " + name + " is malformed: " + text.substr(0, 40));
+  value = *number;
 }
 void from_text(const std::string& name, const std::string& text, std::vector<std::int64_t>& values) {
   values.clear();
@@ -248,14 +249,14 @@ std::optional<nn::LossScalerOptions> TrainOptions::loss_scaler() const {
   if (loss_scale == "none" || (loss_scale == "auto" && !has_f16)) return std::nullopt;
   nn::LossScalerOptions options;
   if (loss_scale == "auto") return options;
-  const char* const last = loss_scale.data() + loss_scale.size();
-  const auto [end, error] = std::from_chars(loss_scale.data(), last, options.initial);
-  if (error != std::errc() || end != last || !(options.initial >= 1 && options.initial <= 0x1p64))
+  const auto initial = number_in<double>(loss_scale);
+  if (!initial || !(*initial >= 1 && *initial <= 0x1p64))
     throw ValueError("[train] --loss-scale must be auto, none or a number from 1 to 2^64, but is " + loss_scale);
   if (!has_f16)
     throw ValueError(
         fmt::format("[train] --loss-scale {} serves f16 alone, and neither --dtype {} nor --autocast {} is", loss_scale,
                     dtype, autocast));
+  options.initial = *initial;
   return options;
 }
 

@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <cstdlib>
-#include <cstring>
 #include <exception>
 #include <fstream>
 #include <iostream>
 
 #include "allocator/base/fnv1a.h"
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "parallel/mpi.h"
@@ -29,12 +28,8 @@ class Told : public std::exception {
 /// The number that one of these variables of the environment has; -1 where none has one.
 int number_in_environment(std::initializer_list<const char*> names) {
   for (const char* const name : names)
-    if (const char* const text = std::getenv(name)) {
-      int number = 0;
-      const char* const last = text + std::strlen(text);
-      if (const auto [end, error] = std::from_chars(text, last, number); error == std::errc() && end == last)
-        return number;
-    }
+    if (const char* const text = std::getenv(name))
+      if (const auto number = number_in<int>(text)) return *number;
   return -1;
 }
 

@@ -4,11 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <utility>
 
 #include "allocator/base/fnv1a.h"
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "nn/text/byte_source.h"
 #include "nn/training/random.h"
@@ -187,11 +187,9 @@ std::string Corpus::describe_weights() const {
 TextSource TextSource::parse(const std::string& text) {
   const std::size_t divider = text.rfind('=');
   if (divider == std::string::npos || exists(text) || !exists(text.substr(0, divider))) return {text};
-  TextSource source{text.substr(0, divider), 0.0};
   const std::string number = text.substr(divider + 1);
-  const char* const last = number.data() + number.size();
-  const auto [end, error] = std::from_chars(number.data(), last, *source.weight);
-  if (error != std::errc() || end != last || !(*source.weight >= 1e-9 && *source.weight <= 1e9))
+  TextSource source{text.substr(0, divider), number_in<double>(number)};
+  if (!source.weight || !(*source.weight >= 1e-9 && *source.weight <= 1e9))
     throw ValueError(fmt::format("[train] the weight of the text {} must be a number from 1e-9 to 1e9, but is {}",
                                  source.path, number));
   return source;

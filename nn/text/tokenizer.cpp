@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
 #include "allocator/base/fnv1a.h"
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "nn/text/byte_source.h"
 #include "nn/text/text.h"
@@ -35,12 +35,9 @@ std::uint64_t key_of(std::int32_t left, std::int32_t right) {
 
 std::int64_t parse_tokenizer(const std::string& name) {
   if (name == "bytes") return byte_tokens;
-  std::int64_t vocabulary = 0;
-  const char* const last = name.data() + name.size();
   if (name.starts_with("bpe:")) {
-    const auto [end, error] = std::from_chars(name.data() + 4, last, vocabulary);
-    if (error == std::errc() && end == last && vocabulary > byte_tokens && vocabulary <= Tokenizer::most_tokens)
-      return vocabulary;
+    const auto vocabulary = number_in<std::int64_t>(std::string_view(name).substr(4));
+    if (vocabulary && *vocabulary > byte_tokens && *vocabulary <= Tokenizer::most_tokens) return *vocabulary;
   }
   throw ValueError(fmt::format("[train] --tokenizer must be bytes, or bpe:N with N from {} to {}, but is {}",
                                byte_tokens + 1, Tokenizer::most_tokens, name));

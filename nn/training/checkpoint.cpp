@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <string_view>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -24,11 +24,10 @@ constexpr const char* averages_key = "ema.";
 
 template <class Number>
 Number parsed(const std::string& path, const std::string& name, std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !(value >= Number{0}))
+  const auto value = number_in<Number>(text);
+  if (!value || !(*value >= Number{0}))
     throw FileError("[load] " + path + ": " + name + " is no count: " + std::string(text.substr(0, 40)));
-  return value;
+  return *value;
 }
 
 template <class Number>
