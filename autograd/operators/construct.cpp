@@ -1,6 +1,9 @@
 #include "autograd/operators/construct.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <limits>
+#include <string>
 
 #include "allocator/error.h"
 #include "autograd/operators/arithmetic.h"
@@ -12,11 +15,15 @@
 namespace poolgrad {
 namespace {
 
+/// Of a diagonal's offset: a matrix that has one further out has more than 2^62 elements.
+constexpr std::int64_t widest = std::int64_t{1} << 31;
+
 /// bool (m, n) for the last two dimensions of x: column - row > offset.
 Tensor above_diagonal(const char* op, const Tensor& x, std::int64_t offset) {
   check_devices(op, {{"x", x}});
   if (x.rank() < 2) fail<ShapeError>(op, "x is no matrix", {{"x", x}});
   const TensorOptions numbers{DType::i64, x.device()};
+  offset = std::clamp(offset, -x.size(-2), x.size(-1));  // all of it, or nothing
   const Tensor rows = arange(0.0, static_cast<double>(x.size(-2)), 1.0, numbers);
   const Tensor columns = arange(0.0, static_cast<double>(x.size(-1)), 1.0, numbers);
   return greater(columns, unsqueeze(rows + static_cast<double>(offset), 1));
@@ -34,13 +41,17 @@ Tensor repeated(const Tensor& x, std::int64_t times, int axis, bool elementwise)
 
 Tensor tril(Argument x, std::int64_t offset) { return masked_fill(*x, above_diagonal("tril", x, offset), 0.0); }
 Tensor triu(Argument x, std::int64_t offset) {
-  return masked_fill(*x, logical_not(above_diagonal("triu", x, offset - 1)), 0.0);
+  return masked_fill(
+      *x, logical_not(above_diagonal("triu", x, offset - (offset > std::numeric_limits<std::int64_t>::min()))), 0.0);
 }
 
 Tensor diag(Argument x, std::int64_t offset) {
   check_devices("diag", {{"x", x}});
   if (x->rank() == 2) return diagonal(*x, offset);
   if (x->rank() != 1) fail<ShapeError>("diag", "needs a vector or a matrix", {{"x", x}});
+  if (offset < -widest || offset > widest)
+    fail<ShapeError>("diag", "an offset of " + std::to_string(offset) + " makes a matrix of too many elements",
+                     {{"x", x}});
   const std::int64_t size = x->count() + std::abs(offset);
   return placed_on_diagonal(x, {size, size}, offset, 0, 1);
 }

@@ -33,8 +33,9 @@ Tensor reshape(Argument x, const Shape& shape) {
 
 Tensor flatten(Argument x, std::int64_t first, std::int64_t last) {
   check_defined("flatten", x);
-  if (x->rank() == 0) return reshape(*x, {1});
-  const int begin = normalize_dim("flatten", first, x->shape()), end = normalize_dim("flatten", last, x->shape());
+  const Shape as_a_vector = x->rank() == 0 ? Shape{1} : x->shape();  // of a scalar
+  const int begin = normalize_dim("flatten", first, as_a_vector), end = normalize_dim("flatten", last, as_a_vector);
+  if (x->rank() == 0) return reshape(*x, as_a_vector);
   if (begin > end) fail<IndexError>("flatten", "the first dimension comes after the last", {{"x", x}});
   Shape shape;
   for (int d = 0; d < x->rank(); ++d) {

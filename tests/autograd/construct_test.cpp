@@ -44,6 +44,11 @@ TEST(Triangles, KeepTheirSideOfTheDiagonalInEveryDtype) {
   for (const DType dtype : all_dtypes)
     EXPECT_EQ(elements_of(tril(ones({2, 2}, {.dtype = dtype}))), (Doubles{1, 0, 1, 1}));
   EXPECT_EQ(elements_of(triu(full({2, 2}, std::nan("")), 5)), Doubles(4, 0.0)) << "what is cut off leaves no trace";
+  constexpr auto least = std::numeric_limits<std::int64_t>::min(), most = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(elements_of(tril(from_one({2, 3}), most)), (Doubles{1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(elements_of(tril(from_one({2, 3}), least)), Doubles(6, 0.0));
+  EXPECT_EQ(elements_of(triu(from_one({2, 3}), most)), Doubles(6, 0.0));
+  EXPECT_EQ(elements_of(triu(from_one({2, 3}), least)), (Doubles{1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(error_of<ShapeError>([] { tril(ones(3)); }), "[tril] x is no matrix: x (3,) f32 on cpu");
 }
 
@@ -64,6 +69,8 @@ TEST(Diagonals, AreViewsOfMatricesAndMatricesOfVectors) {
               diag(ones({1, 1, 1}));
             }),
             "[diag] needs a vector or a matrix: x (1, 1, 1) f32 on cpu");
+  EXPECT_EQ(error_of<ShapeError>([] { diag(ones(3), std::numeric_limits<std::int64_t>::min()); }),
+            "[diag] an offset of -9223372036854775808 makes a matrix of too many elements: x (3,) f32 on cpu");
   EXPECT_EQ(error_of<IndexError>([&] { diagonal(x, 0, 1, -1); }),
             "[diagonal] dimension 1 is named twice for shape (2, 3)");
 }

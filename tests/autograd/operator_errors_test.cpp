@@ -107,6 +107,9 @@ TEST(OperatorErrors, OfIndicesNameTheFirstOneAndItsPosition) {
               index_select(f32({2, 2}), 0, from_data<std::int64_t>({1, 9}, {2}));
             }),
             "[index_select] index 9 at position (1,) is outside [0, 2)");
+  EXPECT_EQ(flatten(f32({}), 0, -1).shape(), Shape{1});
+  EXPECT_EQ(text_of<IndexError>([&] { flatten(f32({}), 0, 1); }),
+            "[flatten] dimension 1 is out of range for shape (1,)");
   EXPECT_EQ(text_of<IndexError>([&] { softmax(f32({2, 2}), 2); }).substr(0, 9), "[softmax]");
 }
 
