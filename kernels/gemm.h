@@ -1,8 +1,8 @@
 // The one seam through which matrix products go: row-major, transposes, leading dimensions, batch strides, alpha, beta
 // and bias. CPU back ends: "poolgrad", our own packed kernel, is always there and gives equal bits for any number of
-// threads; "eigen" is always there; "onednn" where the build found it. POOLGRAD_GEMM names the one to use; "auto", the
-// default, is poolgrad for all but bf16, which goes to oneDNN where it was found and the CPU has bf16 products. On a
-// GPU products are cuBLASLt's.
+// threads, and takes what the others do not; "eigen", for f32, is always there; "onednn" where the build found it.
+// POOLGRAD_GEMM names the one to use; "auto", the default, is poolgrad for all but bf16, which goes to oneDNN where it
+// was found and the CPU has bf16 products. On a GPU products are cuBLASLt's.
 #pragma once
 
 #include <cstdint>

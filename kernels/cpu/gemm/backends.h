@@ -13,7 +13,7 @@ void gemm_native(const Gemm& shape, const void* a, const void* b, void* c);
 /// Bytes that gemm_native() asks the pool for.
 std::int64_t gemm_native_scratch(const Gemm& shape);
 
-/// f64 and f32 with k > 0.
+/// f32 with k > 0.
 void gemm_eigen(const Gemm& shape, const void* a, const void* b, void* c);
 std::string_view eigen_version();
 

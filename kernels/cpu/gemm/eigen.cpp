@@ -12,23 +12,19 @@
 namespace poolgrad::kernels {
 namespace {
 
-template <class T>
-using Matrix = Eigen::Matrix<T, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-template <class T>
-using Operand = Eigen::Map<const Matrix<T>, Eigen::Unaligned, Eigen::OuterStride<>>;
+using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Operand = Eigen::Map<const Matrix, Eigen::Unaligned, Eigen::OuterStride<>>;
 
-template <class T>
-void multiply_one(const Gemm& g, const T* a, const T* b, T* c) {
-  const Operand<T> x(a, g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, Eigen::OuterStride<>(g.lda));
-  const Operand<T> y(b, g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, Eigen::OuterStride<>(g.ldb));
-  Eigen::Map<Matrix<T>, Eigen::Unaligned, Eigen::OuterStride<>> out(c, g.m, g.n, Eigen::OuterStride<>(g.ldc));
+void multiply_one(const Gemm& g, const float* a, const float* b, float* c) {
+  const Operand x(a, g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, Eigen::OuterStride<>(g.lda));
+  const Operand y(b, g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, Eigen::OuterStride<>(g.ldb));
+  Eigen::Map<Matrix, Eigen::Unaligned, Eigen::OuterStride<>> out(c, g.m, g.n, Eigen::OuterStride<>(g.ldc));
   if (g.beta == 0.0)
     out.setZero();
   else if (g.beta != 1.0)
-    out *= static_cast<T>(g.beta);
-  if (g.bias)
-    out.rowwise() += Eigen::Map<const Eigen::Matrix<T, 1, Eigen::Dynamic>>(static_cast<const T*>(g.bias), g.n);
-  const T alpha = static_cast<T>(g.alpha);
+    out *= static_cast<float>(g.beta);
+  if (g.bias) out.rowwise() += Eigen::Map<const Eigen::RowVectorXf>(static_cast<const float*>(g.bias), g.n);
+  const float alpha = static_cast<float>(g.alpha);
   if (g.transpose_a && g.transpose_b)
     out.noalias() += alpha * x.transpose() * y.transpose();
   else if (g.transpose_a)
@@ -39,24 +35,17 @@ void multiply_one(const Gemm& g, const T* a, const T* b, T* c) {
     out.noalias() += alpha * x * y;
 }
 
-template <class T>
-void multiply(const Gemm& g, const T* a, const T* b, T* c) {
+}  // namespace
+
+void gemm_eigen(const Gemm& g, const void* a, const void* b, void* c) {
   const auto one = [&](std::int64_t i, int) {
-    multiply_one(g, a + i * g.stride_a, b + i * g.stride_b, c + i * g.stride_c);
+    multiply_one(g, static_cast<const float*>(a) + i * g.stride_a, static_cast<const float*>(b) + i * g.stride_b,
+                 static_cast<float*>(c) + i * g.stride_c);
   };
   // Eigen runs alone on its thread inside a parallel region.
   Eigen::setNbThreads(num_threads());
   if (g.batch >= num_threads()) return parallel_items(g.batch, one);
   for (std::int64_t i = 0; i < g.batch; ++i) one(i, 0);
-}
-
-}  // namespace
-
-void gemm_eigen(const Gemm& shape, const void* a, const void* b, void* c) {
-  if (shape.dtype == DType::f64)
-    multiply(shape, static_cast<const double*>(a), static_cast<const double*>(b), static_cast<double*>(c));
-  else
-    multiply(shape, static_cast<const float*>(a), static_cast<const float*>(b), static_cast<float*>(c));
 }
 
 std::string_view eigen_version() {

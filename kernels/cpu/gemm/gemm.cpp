@@ -46,8 +46,7 @@ std::atomic<Backend>& chosen_backend() {
 /// The back end for one product: the native kernel takes what the chosen one cannot do.
 Backend backend_for(const Gemm& shape) {
   const Backend chosen = chosen_backend();
-  const bool real = shape.dtype == DType::f64 || shape.dtype == DType::f32;
-  if (chosen == Backend::eigen && real && shape.k > 0) return Backend::eigen;
+  if (chosen == Backend::eigen && shape.dtype == DType::f32 && shape.k > 0) return Backend::eigen;
   const bool wants_onednn = chosen == Backend::onednn || (chosen == Backend::automatic && shape.dtype == DType::bf16);
   if (wants_onednn && onednn_takes(shape)) return Backend::onednn;
   return Backend::native;
