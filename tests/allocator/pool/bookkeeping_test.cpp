@@ -2,6 +2,7 @@
 // packed.
 #include <malloc.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <new>
@@ -10,6 +11,7 @@
 
 #include "allocator/heap/block.h"
 #include "tests/allocator/pool_testing.h"
+#include "tests/effort.h"
 #include "tests/test_seed.h"
 
 namespace {
@@ -157,9 +159,10 @@ TEST_P(BookkeepingTest, TakesAFiftiethOfWhatIsReservedAtAnyTime) {
     pool.deallocate(block.pointer, block.bytes, alignment, stream_of(pool, block.stream));
   };
   std::vector<Held> held;
-  while (held.size() < sizes.blocks) {
+  const std::size_t blocks = is_brief() ? std::min<std::size_t>(sizes.blocks, 100000) : sizes.blocks;
+  while (held.size() < blocks) {
     held.push_back(allocate_one(pool, held.size() % streams));
-    if (held.size() % (sizes.blocks / 20) != 0) continue;
+    if (held.size() % (blocks / 20) != 0) continue;
     ASSERT_NO_FATAL_FAILURE(expect_little(pool, false)) << held.size();
   }
   // Where a fifth is replaced, block by block.
@@ -471,7 +474,7 @@ class PackingTwins {
 TEST(PackingTwins, CannotBeToldApart) {
   const std::uint64_t first = test_seed();
   std::uint64_t least = 100;
-  for (std::uint64_t seed = first; seed < first + 6 && !::testing::Test::HasFailure(); ++seed) {
+  for (std::uint64_t seed = first; seed < first + (is_brief() ? 3 : 6) && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     AllocatorConfig config{.budget = (1 + seed % 3) * 8 * MiB};
     config.magazines = seed % 2 == 0;
