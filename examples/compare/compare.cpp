@@ -33,12 +33,7 @@ double CompareOptions::seconds() const {
 void CompareOptions::check() const {
   const std::vector<std::string> all = kinds();
   if (all.empty()) throw ValueError("[compare] --attention lists nothing");
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    check_attention_name(all[i], "compare", "--attention");
-    if (std::find(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(i), all[i]) !=
-        all.begin() + static_cast<std::ptrdiff_t>(i))
-      throw ValueError(fmt::format("[compare] --attention names {} twice", all[i]));
-  }
+  check_attention_names(all, "compare", "--attention");
   seconds();
   if (train.steps < 1) throw ValueError(fmt::format("[compare] --steps must be at least 1: {}", train.steps));
   for (const std::string& kind : all) {
@@ -94,7 +89,7 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
                  "Of time, such as 4min, the same as --time; of memory, such as 512MiB, a hard limit of the pool; or "
                  "both, with a comma")
       ->delimiter(',');
-  app.add_option("--json", o.json, "Report to write, as JSON");
+  app.add_option("--json", o.json, "Report to write, as JSON; - for standard output, which then has nothing else");
   app.add_option("--html", o.html, "Page to write, with curves over time and by position");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   const int code = parse_command_line(app, argc, argv);
@@ -260,7 +255,8 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   base.device = to_string(device);
   const double seconds = options.seconds();
   const InterruptGuard interrupts;  // also between two runs
-  Progress progress(out, live && !options.quiet);
+  const bool prints = !options.quiet && options.json != "-";
+  Progress progress(out, live && prints);
   base.corpus = std::make_shared<const nn::Corpus>(
       read_text(base, [&](const std::string& what, double done) { progress.status(nn::bar(done) + " " + what); }));
   std::vector<Compared> all;
@@ -275,17 +271,16 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
       one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one)));
     found.steps = one.steps;
     one.report = std::max<std::int64_t>(1, one.steps / 20);
-    if (!options.quiet)
-      progress.line(fmt::format("{} of {}: {}, {} steps", i + 1, kinds.size(), found.pattern, one.steps));
+    if (prints) progress.line(fmt::format("{} of {}: {}, {} steps", i + 1, kinds.size(), found.pattern, one.steps));
     one.quiet = true;
     found.result = train(one, out, false);
-    if (!options.quiet)
+    if (prints)
       progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,
                                 format_duration(found.result.seconds)));
     all.push_back(std::move(found));
   }
   if (all.empty()) return all;
-  if (!options.quiet) out << "\n" << table_of(options, all) << std::endl;
+  if (prints) out << "\n" << table_of(options, all) << std::endl;
   if (!options.json.empty()) write_text(options.json, json_of(options, all).dump(2) + "\n", "compare");
   if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare");
   return all;

@@ -270,8 +270,7 @@ int parse_headline_options(int argc, const char* const* argv, HeadlineOptions& o
   app.add_option("--json", o.json, "File to write as JSON; - for standard output");
   app.add_option("--html", o.html, "Page to write");
   app.add_flag("--quiet", o.quiet, "Print no tables");
-  const int code = parse_command_line(app, argc, argv);
-  return code > 0 ? exit_usage : code;
+  return parse_command_line(app, argc, argv);
 }
 
 void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) {

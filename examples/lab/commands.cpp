@@ -25,6 +25,7 @@
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
 #include "examples/lab/page.h"
+#include "examples/support/options.h"
 
 namespace poolgrad::examples {
 
@@ -278,7 +279,7 @@ int run_lab(int argc, const char* const* argv, std::ostream& out, std::ostream& 
     commands.back().app->add_flag("--quiet", options.quiet, "Print nothing but errors (and JSON, where asked for)");
   }
   try {
-    app.parse(argc, argv);
+    read_command_line(app, argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error, out, errors) == 0 ? exit_good : exit_usage;
   }

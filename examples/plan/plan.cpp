@@ -275,14 +275,13 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
   if (o.measure > 0 && !o.policies.empty() && o.vary.empty() && app.count("--attention") == 0)
     o.vary = {"attention=window,dilated,causal"};
   if (app.count("--ranks") > 0 && app.count("--context") == 0) o.train.context *= o.ranks;
-  return code > 0 ? exit_usage : code;
+  return code;
 }
 
 void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
   const bool prints = !options.quiet && options.json != "-";
   Progress progress(out, live && prints);
-  for (const std::string& path : {options.json, options.html, options.svg})
-    if (path != "-") nn::check_writable(path, "plan");
+  for (const std::string& path : {options.json, options.html, options.svg}) nn::check_writable(path, "plan");
   const auto write = [&](const std::string& path, const std::string& text) {
     if (path == "-")
       out << text << std::flush;

@@ -14,9 +14,9 @@
 namespace poolgrad::examples {
 
 std::string describe_model(const TrainOptions& o) {
-  return fmt::format("{} layers, width {}, {} heads ({} for keys), context {}, {}, {}{}{}", o.layers, o.width, o.heads,
-                     o.model().kv_heads, o.context, o.attention.describe(o.context), to_string(o.model().dtype),
-                     o.autocast == "none" ? "" : " with products in " + o.autocast,
+  return fmt::format("{}, width {}, {} ({} for keys), context {}, {}, {}{}{}", plural(o.layers, "layer"), o.width,
+                     plural(o.heads, "head"), o.model().kv_heads, o.context, o.attention.describe(o.context),
+                     to_string(o.model().dtype), o.autocast == "none" ? "" : " with products in " + o.autocast,
                      o.batch > 1 ? fmt::format(", batch {}", o.batch) : "");
 }
 

@@ -19,9 +19,10 @@ std::vector<std::string> scale_lines(const Scale& scale) {
   const attention::RingMemory& ring = scale.rows.front().memory;
   const Link& link = scale.cluster.link;
   return {
-      fmt::format("{} of {} tokens each, {} in all: {} layers, width {}, {} heads ({} for keys), {}, attention in {}",
-                  integer_text(scale.ranks), integer_text(scale.tokens()), integer_text(o.context), o.layers, o.width,
-                  o.heads, o.model().kv_heads, o.attention.describe(o.context), to_string(scale.dtype)),
+      fmt::format("{} of {} tokens each, {} in all: {}, width {}, {} ({} for keys), {}, attention in {}",
+                  integer_text(scale.ranks), integer_text(scale.tokens()), integer_text(o.context),
+                  plural(o.layers, "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads,
+                  o.attention.describe(o.context), to_string(scale.dtype)),
       fmt::format(
           "{}: {:.2f} TB/s, {:.0f} Tflop/s{}; link {:.4g} GB/s, {}; a forecast by these peaks, nothing measured",
           scale.device.name, 1e-3 * scale.cluster.device.bytes, 1e-3 * scale.cluster.device.operations,

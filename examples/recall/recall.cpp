@@ -262,7 +262,7 @@ void RecallOptions::check() const {
   if (steps == 0 && seconds == 0) refuse("--steps 0 runs until --seconds are over, and needs them");
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
   model().check();
-  for (const std::string& name : compare) check_attention_name(name, "recall", "--compare");
+  check_attention_names(compare, "recall", "--compare");
   for (const std::string& name : contenders()) contender(name).pattern(task().length(), "recall");
 }
 
@@ -298,14 +298,15 @@ int parse_recall_options(int argc, const char* const* argv, RecallOptions& o) {
   app.add_option("--seed", o.seed, "Decides the sequences and the initial weights");
   app.add_option("--device", o.device, computing_device_help);
   app.add_option("--report", o.report, "Steps between lines");
-  app.add_option("--json", o.json, "Report to write, as JSON");
-  app.add_option("--csv", o.csv, "Steps to write, as CSV");
+  app.add_option("--json", o.json, "Report to write, as JSON; - for standard output, which then has nothing else");
+  app.add_option("--csv", o.csv, "Steps to write, as CSV; - as for --json");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   return parse_command_line(app, argc, argv);
 }
 
 std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, bool live) {
   options.check();
+  options.quiet |= options.json == "-" || options.csv == "-";
   for (const std::string& path : {options.json, options.csv}) nn::check_writable(path, "recall");
   const Device device = parse_device(options.device, "recall", "nothing is learned");
   options.device = to_string(device);

@@ -17,10 +17,6 @@ namespace {
 
 constexpr int plot_width = 40;
 
-std::string plural(std::int64_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
-
 /// Filled to the fraction, with a mark where mere guessing would be.
 std::string plot_bar(double fraction, double chance) {
   const int filled = static_cast<int>(std::lround(fraction * plot_width));

@@ -93,9 +93,9 @@ class Session {
  private:
   std::string description() const {
     const TrainOptions& o = trained_.options;
-    return fmt::format("{} parameters, {} layers, width {}, context {}, {}{}",
-                       nn::format_count(static_cast<double>(trained_.model->parameter_count())), o.layers, o.width,
-                       o.context, o.attention.describe(o.context),
+    return fmt::format("{} parameters, {}, width {}, context {}, {}{}",
+                       nn::format_count(static_cast<double>(trained_.model->parameter_count())),
+                       plural(o.layers, "layer"), o.width, o.context, o.attention.describe(o.context),
                        o.tokenizer == "bytes" ? "" : ", tokens of " + o.tokenizer);
   }
 

@@ -11,9 +11,11 @@
 #include <string_view>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory/cuda_memory.h"
 #include "attention/modules/multihead.h"
+#include "examples/support/console.h"
 #include "kernels/attention.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
@@ -36,6 +38,15 @@ void check_attention_name(const std::string& name, const std::string& program, c
   if (std::find(names.begin(), names.end(), name) == names.end())
     throw ValueError(
         fmt::format("[{}] {} must be one of {}, but is {}", program, option, fmt::join(names, ", "), name));
+}
+
+void check_attention_names(const std::vector<std::string>& names, const std::string& program,
+                           const std::string& option) {
+  for (auto name = names.begin(); name != names.end(); ++name) {
+    check_attention_name(*name, program, option);
+    if (std::find(names.begin(), name, *name) != name)
+      throw ValueError(fmt::format("[{}] {} names {} twice", program, option, *name));
+  }
 }
 
 std::vector<std::int64_t> AttentionOptions::segments_for(std::int64_t context) const {
@@ -106,11 +117,29 @@ nn::MixerFactory AttentionOptions::mixer(std::int64_t context, const std::string
       {.layer_norm = false, .post_norm = false, .rope = rope_base, .output_deviation = output_deviation}, {}, ring);
 }
 
+void read_command_line(CLI::App& app, int argc, const char* const* argv) {
+  app.parse(argc, argv);
+  std::vector<const CLI::App*> commands{&app};
+  for (const CLI::App* const command : app.get_subcommands()) commands.push_back(command);
+  for (const CLI::App* const command : commands)
+    for (const CLI::Option* const option : command->get_options())
+      for (const std::string& text : option->results()) {
+        const std::string type = option->get_type_name();
+        const bool held = type.starts_with("UINT")    ? number_in<std::uint64_t>(text).has_value()
+                          : type.starts_with("INT")   ? number_in<std::int64_t>(text).has_value()
+                          : type.starts_with("FLOAT") ? number_in<double>(text).has_value()
+                                                      : true;
+        if (!held)
+          throw CLI::ValidationError(option->get_name(), text + " is no number that it could be" +
+                                                             (type.starts_with("UINT") ? ", from 0 to 2^64 - 1" : ""));
+      }
+}
+
 int parse_command_line(CLI::App& app, int argc, const char* const* argv) {
   try {
-    app.parse(argc, argv);
+    read_command_line(app, argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    return app.exit(error) == 0 ? exit_good : exit_usage;
   }
   return -1;
 }
@@ -165,7 +194,7 @@ Engines engines_of(Device device) {
   const std::string attention(kernels::attention_backend(device));
   if (device.is_cuda()) return {cuda_device_description(device.index), "cuBLASLt", attention};
   const int threads = kernels::num_threads();
-  return {fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"), std::string(kernels::gemm_backend()), attention,
+  return {plural(threads, "thread"), std::string(kernels::gemm_backend()), attention,
           kernels::instruction_set_reason()};
 }
 

@@ -51,6 +51,9 @@ struct AttentionOptions {
 const std::vector<std::string>& attention_names();
 /// Throws ValueError that lists the names.
 void check_attention_name(const std::string& name, const std::string& program, const std::string& option);
+/// The same for several to compare, of which each is named once.
+void check_attention_names(const std::vector<std::string>& names, const std::string& program,
+                           const std::string& option);
 
 /// Calls f(name, member, help) for every option but --attention itself, which is described by its names; Options may be
 /// const.
@@ -82,7 +85,10 @@ auto setting_adder(App& app) {
   };
 }
 
-/// Reads a command line. Returns the exit code if the program is to end at once (--help, a fault), else -1.
+/// Reads a command line as CLI::App::parse() does, which takes the nearest number for one that a type does not hold:
+/// throws CLI::ParseError for such, too.
+void read_command_line(CLI::App& app, int argc, const char* const* argv);
+/// The same, saying what is wrong. Returns the exit code if the program is to end at once (--help, a fault), else -1.
 int parse_command_line(CLI::App& app, int argc, const char* const* argv);
 
 /// "90s", "4min", "1.5h", "250ms", "3us", "20ns" -> seconds, not negative; nothing for what is no time.

@@ -58,6 +58,9 @@ std::string_view value_before(std::string_view name) {
 /// Nanoseconds a byte: norms, activations and sums cost less, products of the widths that are trained here more.
 constexpr double selective_price = 1.0;
 
+/// A step. The host has a place in the text for each.
+constexpr std::int64_t most_sequences = 1 << 20;
+
 /// The part of a policy that cuts the model into checkpoints.
 nn::Checkpointing stages_of(const std::string& policy) {
   if (policy == "selective" || policy == "budget") return {};
@@ -118,6 +121,8 @@ void TrainOptions::check() const {
       {"batch", batch}, {"report", report}, {"store-every", store_every}};
   for (const auto& [name, size] : sizes)
     if (size < 1) refuse(fmt::format("--{} must be at least 1, but is {}", name, size));
+  if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
+  if (!budget.empty() && parse_bytes(budget) == 0) refuse("--budget 0 leaves no memory; without it there is no limit");
   if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
   if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
   if (!(lr >= 0)) refuse(fmt::format("--lr must not be negative, but is {}", lr));

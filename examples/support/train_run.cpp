@@ -8,6 +8,7 @@
 #include <ostream>
 
 #include "allocator/error.h"
+#include "examples/support/console.h"
 #include "examples/support/train_settings.h"
 #include "kernels/parallel.h"
 #include "nn/training/progress.h"
@@ -49,13 +50,14 @@ std::string describe_run(const PreparedRun& run) {
   std::string paths;
   for (const std::string& path : o.text) paths += " " + path;
   return fmt::format(
-      "text     {} files, {} to train on, {} held out:{}\n"
+      "text     {}, {} to train on, {} held out:{}\n"
       "{}"
-      "model    {} parameters: {} layers, width {}, {} heads ({} for keys), context {}, {}\n"
+      "model    {} parameters: {}, width {}, {} ({} for keys), context {}, {}\n"
       "device   {}, {}{}{}{}, {}, by {}{}{}{}{}{}{}{}{}{}",
-      corpus.files, format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
-      describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())), o.layers,
-      o.width, o.heads, o.model().kv_heads, o.context, o.attention.describe(o.context), o.device, o.dtype,
+      plural(corpus.files, "file"), format_bytes(corpus.train_bytes()), format_bytes(corpus.held_out_bytes()), paths,
+      describe_corpus(o, corpus), nn::format_count(static_cast<double>(trainer.model().parameter_count())),
+      plural(o.layers, "layer"), o.width, plural(o.heads, "head"), o.model().kv_heads, o.context,
+      o.attention.describe(o.context), o.device, o.dtype,
       run.dtype_reason.empty() ? "" : fmt::format(" (auto: {})", run.dtype_reason),
       o.autocast == "none" ? "" : " with products in " + o.autocast,
       o.loss_scaler() ? fmt::format(", loss scaled by {} at first", o.loss_scaler()->initial) : "",
@@ -146,6 +148,7 @@ PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
 }
 
 nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const RunWatcher& watcher) {
+  told.quiet |= told.json == "-" || told.csv == "-";
   if (!told.ranks || told.ranks->rank() == 0) nn::check_replaceable(told.html, "train");
   std::optional<nn::Progress> preparing(std::in_place, out, live && !told.quiet);
   const PreparedRun run(std::move(told),

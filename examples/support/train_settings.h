@@ -64,8 +64,8 @@ void for_each_run_setting(Options& o, F&& f) {
   f("other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
   f("stop-after", o.stop_after, "Save and stop after this step (0: never)");
   f("report", o.report, "Steps between lines");
-  f("json", o.json, "Report to write, as JSON");
-  f("csv", o.csv, "Steps to write, as CSV");
+  f("json", o.json, "Report to write, as JSON; - for standard output, which then has nothing else");
+  f("csv", o.csv, "Steps to write, as CSV; - as for --json");
   f("html", o.html, "Page to write at the end: curves, memory, attention, all options");
   f("html-head", o.html_heads,
     "BLOCK:HEAD, such as 1:3, counted from 0: a large map of what this head looks at, also of several, with commas");

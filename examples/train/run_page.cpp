@@ -289,11 +289,12 @@ std::string run_page_html(const RunPage& page) {
   const auto norms = points_of(r, &nn::StepRecord::gradient_norm);
   const auto [least, most] = std::ranges::minmax_element(norms, {}, &Points::value_type::second);
   const bool wide = !norms.empty() && least->second > 0 && most->second > 30 * least->second;
-  std::string html = fmt::format(
-      "<h1>Training run</h1>\n<p>{} layers, width {}, {} heads, context {}, {}, {}; {} parameters. {}, {}: {}.</p>\n",
-      c.value("layers", 0), c.value("width", 0), c.value("heads", 0), c.value("context", 0),
-      escaped(c.value("pattern", "")), escaped(c.value("dtype", "")), count_text(c.value("parameters", 0.0)),
-      escaped(c.value("device", "")), escaped(c.value("machine", "")), state_of(page));
+  std::string html =
+      fmt::format("<h1>Training run</h1>\n<p>{}, width {}, {}, context {}, {}, {}; {} parameters. {}, {}: {}.</p>\n",
+                  plural(c.value("layers", 0), "layer"), c.value("width", 0), plural(c.value("heads", 0), "head"),
+                  c.value("context", 0), escaped(c.value("pattern", "")), escaped(c.value("dtype", "")),
+                  count_text(c.value("parameters", 0.0)), escaped(c.value("device", "")),
+                  escaped(c.value("machine", "")), state_of(page));
   html += tiles(page);
   html += section("Loss", "Nats per byte, of what is trained on and of what is held out; dashed: counting n-grams.",
                   "<div class=\"wider\">" + loss_chart(r, 1100, 360) + "</div><div class=\"narrower\">" +

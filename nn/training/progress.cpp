@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
+#include <iostream>
 #include <memory>
 #include <ostream>
 #include <system_error>
@@ -188,6 +189,10 @@ void Progress::clear() {
 }
 
 void write_text(const std::string& path, const std::string& text, const std::string& operation) {
+  if (path == "-") {
+    if (!(std::cout << text << std::flush)) throw cannot_write("to standard output", operation);
+    return;
+  }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
   if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0)
     throw cannot_write(path, operation);
@@ -196,7 +201,8 @@ void write_text(const std::string& path, const std::string& text, const std::str
 void check_writable(const std::string& path, const std::string& operation) {
   std::error_code unknown;
   const auto kind = std::filesystem::status(path, unknown).type();
-  if (path.empty() || kind == std::filesystem::file_type::fifo) return;  // opening a fifo waits for its reader
+  if (path.empty() || path == "-" || kind == std::filesystem::file_type::fifo)
+    return;  // opening a fifo waits for its reader
   std::FILE* const file = std::fopen(path.c_str(), "ab");
   if (file == nullptr) throw cannot_write(path, operation);
   std::fclose(file);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -235,7 +236,14 @@ bool leads(const Trainer& trainer) {
   return trainer.options().ranks == nullptr || trainer.options().ranks->rank() == 0;
 }
 
-/// On any rank: all stop after the same step.
+/// What replaces no file: "stem.extension", "stem-2.extension", ...
+std::string unused_name(const std::string& stem, const std::string& extension) {
+  std::string name = stem + extension;
+  for (int i = 2; std::filesystem::exists(name); ++i) name = fmt::format("{}-{}{}", stem, i, extension);
+  return name;
+}
+
+/// On any rank: all stop after the same step, or batch.
 bool interrupted_anywhere(const Trainer& trainer) {
   double interrupted = InterruptGuard::interrupted() ? 1 : 0;
   if (Ranks* const ranks = trainer.options().ranks) ranks->sum({&interrupted, 1});
@@ -302,22 +310,24 @@ std::vector<PositionLoss> in_octaves(const HeldOutLoss& held_out) {
   return result;
 }
 
-/// Held-out loss and a sample, of a run that was not stopped.
-void judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
+/// Held-out loss and a sample, of a run that was not stopped; false where it is now.
+bool judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
   // A short run is not held up by a long text: at most a quarter of the bytes that were trained on.
   const std::int64_t batches = std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
-  const HeldOutLoss held_out = trainer.loss_by_position(batches);
+  const HeldOutLoss held_out = trainer.loss_by_position(batches, [&] { return interrupted_anywhere(trainer); });
+  if (held_out.bytes == 0) return false;
   result.validation_loss = held_out.loss;
   result.by_position = in_octaves(held_out);
   result.by_text = held_out.by_text;
   result.validation_bytes = held_out.bytes;
-  if (!leads(trainer) || !std::isfinite(held_out.loss)) return;  // a model that has diverged writes nothing
+  if (!leads(trainer) || !std::isfinite(held_out.loss)) return true;  // a model that has diverged writes nothing
   const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
   result.prompt = trainer.corpus().tokenizer->decode(prompt);
   const auto averages = trainer.averaged();
   trainer.model().eval();
   result.sample = sample_text(trainer.model(), prompt, sample, {.seed = trainer.options().seed}, trainer.device(),
                               trainer.corpus().tokenizer);
+  return true;
 }
 
 }  // namespace
@@ -327,6 +337,7 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
   if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
+  options.quiet |= options.json == "-" || options.csv == "-";
   if (leads(trainer)) check_replaceable(options.save, "train");
   for (const std::string& path : {options.json, options.csv}) check_writable(path, "train");
   const InterruptGuard interrupts;
@@ -335,7 +346,7 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   if (leads(trainer)) result.baselines = ngram_baselines(trainer.corpus());
   const HeldOutLoss last = take_steps(trainer, options, progress, result);
   if (options.save.empty() && result.interrupted && !trainer.device().is_sim() && options.stop_after == 0)
-    options.save = "poolgrad-train.safetensors";
+    options.save = unused_name("poolgrad-train", ".safetensors");
   // A file that cannot be written leaves the others, and what is printed: the first reason comes when all is done.
   std::exception_ptr unwritten;
   const auto attempt = [&](const auto& f) {
@@ -353,9 +364,8 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
     });
   };
   write("checkpoint", options.save, [&] { trainer.save(options.save, options.metadata); });
-  if (!result.interrupted) {
-    judge(trainer, options.sample, result);
-  } else {
+  if (result.interrupted || !judge(trainer, options.sample, result)) {
+    result.interrupted = true;
     result.validation_loss = last.loss;
     result.by_text = last.by_text;
     result.validation_bytes = last.bytes;

@@ -273,7 +273,7 @@ Tensor Trainer::loss_of(const TextWindows& batch) {
                       {.chunk = options_.chunk, .store_every = options_.store_every});
 }
 
-HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& add) {
+HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& add, const std::function<bool()>& stop) {
   const NoGradGuard no_grad;
   const auto averages = averaged();
   HeldOutSums sums(corpus_);
@@ -282,6 +282,7 @@ HeldOutLoss Trainer::for_held_out(std::int64_t batches, const HeldOutVisitor& ad
   for (const auto& [text, places, length] : windows_.held_out(batches)) {
     add(share_of(places, length), length, sums.nats(text));
     sums.add_bytes(text, windows_.target_bytes(places, length));
+    if (stop && stop()) return {};
   }
   if (options_.ranks != nullptr)
     for (std::size_t text = 0; text < corpus_.texts.size(); ++text) options_.ranks->sum(sums.nats(text));
@@ -295,8 +296,8 @@ HeldOutLoss Trainer::validate(std::int64_t batches) {
   });
 }
 
-HeldOutLoss Trainer::loss_by_position(std::int64_t batches) {
-  return for_held_out(batches, [&](const TextWindows& batch, std::int64_t length, std::vector<double>& nats) {
+HeldOutLoss Trainer::loss_by_position(std::int64_t batches, const std::function<bool()>& stop) {
+  const auto add = [&](const TextWindows& batch, std::int64_t length, std::vector<double>& nats) {
     nats.resize(static_cast<std::size_t>(length));
     const kernels::PositionMap positions = share(length).positions;
     const std::int64_t chunk = options_.chunk > 0 ? options_.chunk : length;
@@ -311,7 +312,8 @@ HeldOutLoss Trainer::loss_by_position(std::int64_t batches) {
       for (std::int64_t i = 0; i < std::ssize(losses); ++i)
         nats[static_cast<std::size_t>(positions.position(begin + i % steps))] += losses[static_cast<std::size_t>(i)];
     }
-  });
+  };
+  return for_held_out(batches, add, stop);
 }
 
 }  // namespace poolgrad::nn

@@ -66,8 +66,8 @@ class Trainer {
   std::unique_ptr<Substitution> averaged() const;
   /// On the batches of WindowPlan::held_out(). Without dropout, by the averages where there are any.
   HeldOutLoss validate(std::int64_t batches);
-  /// The same with the loss by position.
-  HeldOutLoss loss_by_position(std::int64_t batches);
+  /// The same with the loss by position. Of nothing (0 bytes) where `stop` says so after a batch, on all ranks alike.
+  HeldOutLoss loss_by_position(std::int64_t batches, const std::function<bool()>& stop = {});
   /// How many batches the held-out text holds.
   std::int64_t validation_batches() const { return windows_.held_out_batches(); }
 
@@ -102,7 +102,7 @@ class Trainer {
   OptimizerState whole_optimizer_state() const;
   /// Calls add(batch, length, nats) for held-out batches, without gradients and dropout: adds to the nats of the text.
   using HeldOutVisitor = std::function<void(const TextWindows&, std::int64_t length, std::vector<double>& nats)>;
-  HeldOutLoss for_held_out(std::int64_t batches, const HeldOutVisitor& add);
+  HeldOutLoss for_held_out(std::int64_t batches, const HeldOutVisitor& add, const std::function<bool()>& stop = {});
   /// Sum over the batch, in nats.
   Tensor loss_of(const TextWindows& batch);
 
@@ -172,8 +172,9 @@ struct TrainResult {
 
 /// Takes the steps that the trainer has left, printing a line to `out` after the first one, after every `report` and
 /// after the last; then validates, writes a sample and the files, and prints the report. SIGINT and SIGTERM finish the
-/// step, save (without a name to "poolgrad-train.safetensors"; on sim never) and end the run. Throws what the steps
-/// throw, FileError, and, before the first step, ValueError for a config that is no JSON.
+/// step, save (without a name to "poolgrad-train.safetensors", or a number after it where there is one; on sim never)
+/// and end the run. Throws what the steps throw, FileError, and, before the first step, ValueError for a config that is
+/// no JSON.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
 
 }  // namespace poolgrad::nn

@@ -234,24 +234,44 @@ TEST(TrainOptions, ReadTheCommandLine) {
   EXPECT_FALSE(options.given.contains("width"));
 }
 
-TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithACode) {
+TEST(TrainOptions, AnswerFaultsOfTheCommandLineWithTheCodeOfUsage) {
   TrainOptions options;
-  const char* unknown[] = {"train", "--wdith", "3"};
-  const char* word[] = {"train", "--width", "three"};
+  const auto code = [&](std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "train");
+    return parse_train_options(static_cast<int>(arguments.size()), arguments.data(), options);
+  };
   ::testing::internal::CaptureStderr();
-  EXPECT_GT(parse_train_options(3, unknown, options), 0);
-  EXPECT_GT(parse_train_options(3, word, options), 0);
-  const char* preset[] = {"train", "--preset", "huge"};
-  EXPECT_GT(parse_train_options(3, preset, options), 0);
-  const char* needle[] = {"train", "--preset", "needle"};
-  EXPECT_GT(parse_train_options(3, needle, options), 0);
-  const char* no_page[] = {"train", "--html-head", "0:0"};
-  EXPECT_GT(parse_train_options(3, no_page, options), 0);
-  const char* resumed[] = {"train", "--preset", "tiny", "--resume", "a"};
-  EXPECT_GT(parse_train_options(5, resumed, options), 0);
+  EXPECT_EQ(code({"--wdith", "3"}), 2);
+  EXPECT_EQ(code({"--width", "three"}), 2);
+  EXPECT_EQ(code({"--preset", "huge"}), 2);
+  EXPECT_EQ(code({"--preset", "needle"}), 2);
+  EXPECT_EQ(code({"--html-head", "0:0"}), 2);
+  EXPECT_EQ(code({"--preset", "tiny", "--resume", "a"}), 2);
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, HasSubstr("--wdith"));
   EXPECT_THAT(said, HasSubstr("needle is a task of its own: ./run recall --preset needle"));
+}
+
+TEST(TrainOptions, AreNumbersThatTheirTypesHold) {
+  EXPECT_EQ(parse({"--seed", "18446744073709551615"}).seed, ~std::uint64_t{0});
+  EXPECT_EQ(parse({"--segments", "16,64"}).attention.segments, (std::vector<std::int64_t>{16, 64}));
+  const std::pair<const char*, const char*> wrong[] = {{"--seed", "-1"},
+                                                       {"--seed", "18446744073709551616"},
+                                                       {"--seed", "1e3"},
+                                                       {"--seed", "one"},
+                                                       {"--seed", ""},
+                                                       {"--steps", "9223372036854775808"},
+                                                       {"--steps", "0x10"},
+                                                       {"--segments", "16,4e"},
+                                                       {"--segments", "16,9223372036854775808"},
+                                                       {"--lr", "1e999"}};
+  for (const auto& [name, text] : wrong) {
+    TrainOptions options;
+    const char* arguments[] = {"train", name, text};
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(parse_train_options(3, arguments, options), 2) << name << " " << text;
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(name)) << text;
+  }
 }
 
 TEST(TrainOptions, RefuseInOneSentence) {
@@ -264,6 +284,10 @@ TEST(TrainOptions, RefuseInOneSentence) {
             "[language_model] 4 heads are not a multiple of 3 kv-heads");
   EXPECT_THAT(train_refusal([](auto& o) { o.dtype = "f8"; }), HasSubstr("f8"));
   EXPECT_EQ(train_refusal([](auto& o) { o.batch = 0; }), "[train] --batch must be at least 1, but is 0");
+  EXPECT_EQ(train_refusal([](auto& o) { o.batch = 1000000000; }),
+            "[train] --batch must be at most 1048576, but is 1000000000");
+  EXPECT_EQ(train_refusal([](auto& o) { o.budget = "0"; }),
+            "[train] --budget 0 leaves no memory; without it there is no limit");
   EXPECT_EQ(train_refusal([](auto& o) { o.lr = -1; }), "[train] --lr must not be negative, but is -1");
   EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),

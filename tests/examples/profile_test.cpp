@@ -107,7 +107,7 @@ TEST(Profile, PrintsItsTablesAndWritesKernelsAboveMemory) {
   std::ostringstream out;
   profile(options, out);
   for (const char* part :
-       {"kernel, of a step", "GFLOP/s", "GB/s", "% of GFLOP/s", "% of GB/s", "gemm", "between kernels", "a step",
+       {"kernel, of a step", "GFLOP/s", "GB/s", "of the ceiling", "% of GB/s", "gemm", "between kernels", "a step",
         "100.0 %", "this machine", "part of the program", "wrote    trace "})
     EXPECT_THAT(out.str(), HasSubstr(part));
   const Json trace = Json::parse(read_bytes(options.profile_trace));

@@ -89,7 +89,7 @@ TEST_F(Recall, TwoRunsAndAnyNumberOfThreadsGiveEqualBits) {
 }
 
 TEST_F(Recall, ContendersGetTheSameSequencesAndNumberOfSteps) {
-  options_.compare = {"dilated", "dilated", "window"};
+  options_.compare = {"causal", "dense", "window"};  // two names of one
   const auto results = run();
   ASSERT_EQ(results.size(), 3u);
   EXPECT_EQ(numbers({results[0]}), numbers({results[1]}));
@@ -197,6 +197,10 @@ TEST_F(Recall, RefusesInOneSentence) {
             }),
             "[recall] --compare must be one of causal, dense, window, dilated, block_sparse, global_local, strided, "
             "random, ring, but is cross");
+  EXPECT_EQ(refusal([](auto& o) {
+              o.compare = {"causal", "window", "causal"};
+            }),
+            "[recall] --compare names causal twice");
   EXPECT_EQ(refusal([](auto& o) { o.tokens = 0; }), "[recall] --tokens must be at least 1, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.steps = 0; }), "[recall] --steps 0 runs until --seconds are over, and needs them");
   EXPECT_EQ(refusal([](auto& o) { o.lr = 0; }), "[recall] --lr must be positive, but is 0");

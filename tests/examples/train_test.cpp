@@ -4,7 +4,6 @@
 #include <sys/resource.h>
 
 #include <cmath>
-#include <csignal>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -19,7 +18,7 @@
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
 #include "tensor/safetensors.h"
-#include "tests/tensor/support.h"
+#include "tests/examples/small_run.h"
 
 namespace poolgrad::examples {
 namespace {
@@ -31,52 +30,7 @@ using testing_support::read_bytes;
 using testing_support::TemporaryFolder;
 using testing_support::write_bytes;
 
-class Train : public ::testing::Test {
- protected:
-  Train() {
-    std::string text;
-    for (int i = 0; i < 2000; ++i)
-      text += "int f" + std::to_string(i * i % 97) + "() { return " + std::to_string(i) + "; }\n";
-    write_bytes(folder_.file("text"), text);
-    options_.text = {folder_.file("text")};
-    options_.context = 96;
-    options_.layers = 1;
-    options_.width = 32;
-    options_.heads = 4;
-    options_.kv_heads = 2;
-    options_.attention.window = 24;
-    options_.batch = 2;
-    options_.steps = 20;
-    options_.report = 5;
-    options_.sample = 16;
-    options_.dropout = 0.1;
-  }
-
-  TrainResult run(const TrainOptions& options) {
-    out_.str("");
-    return train(options, out_);
-  }
-  TrainResult run() { return run(options_); }
-  /// How to go on with such a run: the configuration comes from its checkpoint.
-  TrainOptions stopped_after_step_9() {
-    options_.save = folder_.file("half.safetensors");
-    options_.stop_after = 9;
-    run();
-    TrainOptions resumed;
-    resumed.text = options_.text;
-    resumed.resume = options_.save;
-    resumed.sample = 16;
-    return resumed;
-  }
-  template <class E>
-  std::string refusal(const TrainOptions& options) {
-    return error_of<E>([&] { run(options); });
-  }
-
-  TemporaryFolder folder_;
-  TrainOptions options_;
-  std::ostringstream out_;
-};
+class Train : public SmallRun {};
 
 /// Losses, norms and validation as they are, times left out.
 std::vector<double> numbers(const TrainResult& result, std::size_t from = 0) {
@@ -428,27 +382,6 @@ TEST(SampleText, WritesNoMoreThanThePromptLeavesOfTheContext) {
     }
 }
 
-TEST_F(Train, StopsCleanlyAtCtrlC) {
-  options_.save = folder_.file("stopped.safetensors");
-  options_.steps = 1000000;
-  options_.report = 1;
-  struct Interrupting : std::stringbuf {
-    int sync() override {
-      if (str().find("step") != std::string::npos && !raised) {
-        raised = true;
-        std::raise(SIGINT);
-      }
-      return 0;
-    }
-    bool raised = false;
-  } buffer;
-  std::ostream out(&buffer);
-  const TrainResult result = train(options_, out);
-  EXPECT_TRUE(result.interrupted);
-  EXPECT_EQ(result.steps.size(), 2u);
-  EXPECT_TRUE(load_safetensors(options_.save).contains("model.head.weight"));
-}
-
 TEST_F(Train, AsksASimulatedDeviceForTheSameMemory) {
   const TrainResult real = run();
   options_.device = "sim:1GiB";
@@ -489,6 +422,15 @@ TEST_F(Train, ReportsInJsonAndCsv) {
   const std::string csv = read_bytes(options_.csv);
   EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 21);
   EXPECT_THAT(out_.str(), HasSubstr("wrote    report " + options_.json));
+}
+
+TEST_F(Train, ReportsOnStandardOutputAlone) {
+  options_.json = "-";
+  ::testing::internal::CaptureStdout();
+  const TrainResult result = run();
+  const auto report = nlohmann::json::parse(::testing::internal::GetCapturedStdout());
+  EXPECT_EQ(report["steps"].size(), result.steps.size());
+  EXPECT_EQ(out_.str(), "");
 }
 
 TEST_F(Train, PrintsALinePerIntervalAndNothingWhenQuiet) {
