@@ -14,7 +14,7 @@ constexpr Device gpu{DeviceType::cuda, 0};
 void expect_no_effect(std::initializer_list<DType> dtypes, std::initializer_list<Sizes> all_sizes) {
   std::mt19937_64 random(test_seed());
   for (const Case& one : cases_with("")) {
-    if (random() % (is_brief() ? 10 : 2) != 0) continue;
+    if (random() % (is_brief() ? 20 : 2) != 0) continue;
     const DType dtype = dtypes.begin()[random() % dtypes.size()];
     const Sizes& sizes = all_sizes.begin()[random() % all_sizes.size()];
     UnseenRows(one, sizes, dtype, random, [](const Call& call, const Pattern& pattern) {

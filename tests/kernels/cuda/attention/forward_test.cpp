@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "allocator/caching_allocator.h"
+#include "tests/effort.h"
 #include "tests/kernels/cuda/attention/operands.h"
 
 namespace poolgrad::kernels::testing {
@@ -44,7 +45,7 @@ TEST(CudaAttentionForward, HasBandsOfEveryWidthAndOffset) {
 }
 
 TEST(CudaAttentionForward, FollowsEveryPattern) {
-  for (const Named& pattern : patterns())
+  for (const Named& pattern : some_of(patterns()))
     for (const bool causal : {false, true}) {
       const PositionMap few = PositionMap::contiguous(61), many = PositionMap::contiguous(140);
       expect_definition_there(of_pattern(DType::f64, pattern, few, few, causal), pattern.name);
@@ -54,7 +55,7 @@ TEST(CudaAttentionForward, FollowsEveryPattern) {
 
 TEST(CudaAttentionForward, FollowsEveryPatternOnShards) {
   const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
-  for (const Named& pattern : patterns())
+  for (const Named& pattern : some_of(patterns()))
     for (const PositionMap& queries : {zigzag, striped})
       for (const PositionMap& keys : {zigzag, striped})
         expect_definition_there(of_pattern(DType::f32, pattern, queries, keys, true), pattern.name);

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "tests/effort.h"
 #include "tests/kernels/cuda/attention/operands.h"
 #include "tests/mma_allowed.h"
 
@@ -86,7 +87,7 @@ TEST_F(MmaAttentionForward, HasBandsOfEveryWidthAndOffset) {
 
 TEST_F(MmaAttentionForward, FollowsEveryPattern) {
   const PositionMap many = PositionMap::contiguous(140);
-  for (const Named& pattern : patterns())
+  for (const Named& pattern : some_of(patterns()))
     for (const bool causal : {false, true})
       expect_rounded_definition(of_pattern(causal ? DType::bf16 : DType::f16, pattern, many, many, causal, 32, 48),
                                 pattern.name);
@@ -94,7 +95,7 @@ TEST_F(MmaAttentionForward, FollowsEveryPattern) {
 
 TEST_F(MmaAttentionForward, FollowsEveryPatternOnShards) {
   const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
-  for (const Named& pattern : patterns())
+  for (const Named& pattern : some_of(patterns()))
     for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}, {zigzag, zigzag}})
       expect_rounded_definition(of_pattern(DType::f16, pattern, queries, keys, true, 32, 32), pattern.name);
 }
@@ -303,7 +304,7 @@ TEST_F(MmaAttentionBackward, KeepsDocumentsApart) {
   const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3}, n = PositionMap::contiguous(140);
   for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}})
     expect_rounded_definition(aligned(with_documents(banded(queries, keys, unbounded, 0), uneven_documents)));
-  for (const Named& pattern : patterns()) {
+  for (const Named& pattern : some_of(patterns())) {
     SCOPED_TRACE(pattern.name);
     expect_rounded_definition(aligned(with_documents(example(pattern, n, n, true), uneven_documents)), {DType::bf16});
   }
@@ -311,7 +312,7 @@ TEST_F(MmaAttentionBackward, KeepsDocumentsApart) {
 
 TEST_F(MmaAttentionBackward, FollowsEveryPattern) {
   const PositionMap many = PositionMap::contiguous(140), zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
-  for (const Named& pattern : patterns()) {
+  for (const Named& pattern : some_of(patterns())) {
     SCOPED_TRACE(pattern.name);
     expect_rounded_definition(aligned(example(pattern, many, many, true)), {DType::f16});
     expect_rounded_definition(aligned(example(pattern, zigzag, striped, true)), {DType::bf16});
