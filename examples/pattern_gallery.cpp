@@ -32,7 +32,7 @@ void draw(const std::string& output, const std::string& only) {
       return;
     }
     const std::string path = (std::filesystem::path(output) / (name + ".svg")).string();
-    write_text(path, svg, "pattern_gallery");
+    write_text(path, svg, "pattern_gallery", std::cout);
     fmt::print("{:<40} {:>6} bytes  {}\n", path, svg.size(), of);
   };
   for (const PatternPicture& picture : pattern_pictures())

@@ -281,8 +281,8 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   }
   if (all.empty()) return all;
   if (prints) out << "\n" << table_of(options, all) << std::endl;
-  if (!options.json.empty()) write_text(options.json, json_of(options, all).dump(2) + "\n", "compare");
-  if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare");
+  if (!options.json.empty()) write_text(options.json, json_of(options, all).dump(2) + "\n", "compare", out);
+  if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare", out);
   return all;
 }
 

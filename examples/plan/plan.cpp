@@ -283,10 +283,7 @@ void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
   Progress progress(out, live && prints);
   for (const std::string& path : {options.json, options.html, options.svg}) nn::check_writable(path, "plan");
   const auto write = [&](const std::string& path, const std::string& text) {
-    if (path == "-")
-      out << text << std::flush;
-    else if (!path.empty())
-      nn::write_text(path, text, "plan");
+    if (!path.empty()) nn::write_text(path, text, "plan", out);
   };
   const auto write_json = [&](const Json& json) {
     write(options.json, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");

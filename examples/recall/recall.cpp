@@ -324,8 +324,8 @@ std::vector<RecallResult> run_recall(RecallOptions options, std::ostream& out, b
     f();
     if (!options.quiet) progress.line(fmt::format("wrote    {} {}", what, path));
   };
-  write("report", options.json, [&] { write_recall_json(options.json, options, results); });
-  write("steps", options.csv, [&] { write_recall_csv(options.csv, results); });
+  write("report", options.json, [&] { write_recall_json(options.json, options, results, out); });
+  write("steps", options.csv, [&] { write_recall_csv(options.csv, results, out); });
   return results;
 }
 

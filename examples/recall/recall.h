@@ -102,7 +102,8 @@ std::string describe_end(const RecallResult& result);
 std::string describe_results(const RecallOptions& options, const std::vector<RecallResult>& results);
 
 /// Throw FileError where the file cannot be written.
-void write_recall_json(const std::string& path, const RecallOptions& options, const std::vector<RecallResult>& results);
-void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results);
+void write_recall_json(const std::string& path, const RecallOptions& options, const std::vector<RecallResult>& results,
+                       std::ostream& out);
+void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results, std::ostream& out);
 
 }  // namespace poolgrad::examples

@@ -156,20 +156,20 @@ std::string describe_results(const RecallOptions& options, const std::vector<Rec
   return text + fmt::format("{:>21}  ┊ chance", "");
 }
 
-void write_recall_json(const std::string& path, const RecallOptions& options,
-                       const std::vector<RecallResult>& results) {
+void write_recall_json(const std::string& path, const RecallOptions& options, const std::vector<RecallResult>& results,
+                       std::ostream& out) {
   Json contenders = Json::array();
   for (const RecallResult& result : results) contenders.push_back(contender(result));
-  write_text(path, Json{{"config", configuration(options)}, {"results", contenders}}.dump(2) + "\n", "recall");
+  write_text(path, Json{{"config", configuration(options)}, {"results", contenders}}.dump(2) + "\n", "recall", out);
 }
 
-void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results) {
+void write_recall_csv(const std::string& path, const std::vector<RecallResult>& results, std::ostream& out) {
   std::string text = "attention,step,distance,pairs,loss,accuracy,milliseconds\n";
   for (const RecallResult& r : results)
     for (const RecallRecord& s : r.records)
       text += fmt::format("{},{},{},{},{},{},{}\n", r.attention, s.step, s.distance, s.pairs, s.loss, s.accuracy,
                           s.milliseconds);
-  write_text(path, text, "recall");
+  write_text(path, text, "recall", out);
 }
 
 }  // namespace poolgrad::examples

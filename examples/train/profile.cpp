@@ -197,7 +197,7 @@ void profile(const TrainOptions& options, std::ostream& out) {
   const StepProfile profile = profile_steps(options);
   if (!options.quiet) out << profile_text(profile) << std::flush;
   if (options.profile_trace.empty()) return;
-  write_text(options.profile_trace, profile.trace, "train");
+  write_text(options.profile_trace, profile.trace, "train", out);
   if (!options.quiet) out << "wrote    trace " << options.profile_trace << std::endl;
 }
 

@@ -11,7 +11,6 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <iostream>
 #include <memory>
 #include <ostream>
 #include <system_error>
@@ -188,9 +187,9 @@ void Progress::clear() {
   drawn_ = false;
 }
 
-void write_text(const std::string& path, const std::string& text, const std::string& operation) {
+void write_text(const std::string& path, const std::string& text, const std::string& operation, std::ostream& out) {
   if (path == "-") {
-    if (!(std::cout << text << std::flush)) throw cannot_write("to standard output", operation);
+    if (!(out << text << std::flush)) throw cannot_write("to standard output", operation);
     return;
   }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);

@@ -69,11 +69,11 @@ class ScopeStatus {
   ScopeStatus& operator=(const ScopeStatus&) = delete;
 };
 
-/// Writes the file whole; "-" is standard output. Throws FileError, "[operation] cannot write path: why".
-void write_text(const std::string& path, const std::string& text, const std::string& operation);
+/// Writes the file whole; "-" is `out`. Throws FileError, "[operation] cannot write path: why".
+void write_text(const std::string& path, const std::string& text, const std::string& operation, std::ostream& out);
 
 /// Before the work whose result is to go there. Leaves no file behind and a file that is there as it is. An empty path
-/// is none, and "-" is standard output. Throws FileError as write_text().
+/// is none, and "-" is there always. Throws FileError as write_text().
 void check_writable(const std::string& path, const std::string& operation);
 
 /// The same where an AtomicFile is to be: besides, what is there must be a regular file.

@@ -377,8 +377,8 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   }
   result.seconds = watch.seconds();
   write("report", options.json,
-        [&] { write_text(options.json, json_report(result, config, trainer.corpus()), "train"); });
-  write("steps", options.csv, [&] { write_text(options.csv, csv_report(result), "train"); });
+        [&] { write_text(options.json, json_report(result, config, trainer.corpus()), "train", out); });
+  write("steps", options.csv, [&] { write_text(options.csv, csv_report(result), "train", out); });
   if (options.reported) attempt([&] { options.reported(result, true); });
   if (!options.quiet) progress.line(describe_result(result, trainer.corpus()));
   if (unwritten) std::rethrow_exception(unwritten);
