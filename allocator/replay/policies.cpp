@@ -115,8 +115,6 @@ std::size_t PolicyContext::bytes(std::string_view parameter, std::size_t otherwi
   return bytes;
 }
 
-namespace {}  // namespace
-
 std::size_t PolicyContext::count(std::string_view parameter, std::size_t otherwise) const {
   const auto given = parameters.find(parameter);
   if (given == parameters.end()) return otherwise;
