@@ -1,4 +1,4 @@
-// A training run as a whole, at a small size.
+// Training runs as a whole, and one of a small size.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,7 +11,25 @@
 
 namespace poolgrad::examples {
 
-class SmallRun : public ::testing::Test {
+/// Runs of options_, and what the last one printed.
+class TrainRuns : public ::testing::Test {
+ protected:
+  nn::TrainResult run(const TrainOptions& options) {
+    out_.str("");
+    return train(options, out_);
+  }
+  nn::TrainResult run() { return run(options_); }
+  template <class E>
+  std::string refusal(const TrainOptions& options) {
+    return testing_support::error_of<E>([&] { run(options); });
+  }
+
+  testing_support::TemporaryFolder folder_;
+  TrainOptions options_;
+  std::ostringstream out_;
+};
+
+class SmallRun : public TrainRuns {
  protected:
   SmallRun() {
     std::string text;
@@ -31,31 +49,6 @@ class SmallRun : public ::testing::Test {
     options_.sample = 16;
     options_.dropout = 0.1;
   }
-
-  nn::TrainResult run(const TrainOptions& options) {
-    out_.str("");
-    return train(options, out_);
-  }
-  nn::TrainResult run() { return run(options_); }
-  /// How to go on with such a run: the configuration comes from its checkpoint.
-  TrainOptions stopped_after_step_9() {
-    options_.save = folder_.file("half.safetensors");
-    options_.stop_after = 9;
-    run();
-    TrainOptions resumed;
-    resumed.text = options_.text;
-    resumed.resume = options_.save;
-    resumed.sample = 16;
-    return resumed;
-  }
-  template <class E>
-  std::string refusal(const TrainOptions& options) {
-    return testing_support::error_of<E>([&] { run(options); });
-  }
-
-  testing_support::TemporaryFolder folder_;
-  TrainOptions options_;
-  std::ostringstream out_;
 };
 
 }  // namespace poolgrad::examples

@@ -25,12 +25,24 @@ namespace {
 
 using nn::StepRecord, nn::Trainer, nn::TrainResult;
 using ::testing::HasSubstr;
-using testing_support::error_of;
 using testing_support::read_bytes;
 using testing_support::TemporaryFolder;
 using testing_support::write_bytes;
 
-class Train : public SmallRun {};
+class Train : public SmallRun {
+ protected:
+  /// How to go on with such a run: the configuration comes from its checkpoint.
+  TrainOptions stopped_after_step_9() {
+    options_.save = folder_.file("half.safetensors");
+    options_.stop_after = 9;
+    run();
+    TrainOptions resumed;
+    resumed.text = options_.text;
+    resumed.resume = options_.save;
+    resumed.sample = 16;
+    return resumed;
+  }
+};
 
 /// Losses, norms and validation as they are, times left out.
 std::vector<double> numbers(const TrainResult& result, std::size_t from = 0) {

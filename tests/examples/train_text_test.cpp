@@ -13,6 +13,7 @@
 #include "examples/plan/plan.h"
 #include "examples/sample/sample.h"
 #include "examples/train/run_page.h"
+#include "tests/examples/small_run.h"
 #include "tests/examples/train_program.h"
 
 namespace poolgrad::examples {
@@ -21,12 +22,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
-using testing_support::error_of;
 using testing_support::read_bytes;
-using testing_support::TemporaryFolder;
 using testing_support::write_bytes;
 
-class TrainText : public ::testing::Test {
+class TrainText : public TrainRuns {
  protected:
   TrainText() {
     std::string code, verse;
@@ -50,14 +49,6 @@ class TrainText : public ::testing::Test {
     options_.seed = 3;
   }
 
-  nn::TrainResult run(const TrainOptions& options) {
-    out_.str("");
-    return train(options, out_);
-  }
-  template <class E>
-  std::string refusal(const TrainOptions& options) {
-    return error_of<E>([&] { run(options); });
-  }
   std::string sampled(const std::string& prompt, std::int64_t bytes, bool json = false) {
     SampleOptions o;
     o.checkpoint = options_.save;
@@ -69,10 +60,6 @@ class TrainText : public ::testing::Test {
     sample(o, {in, out, notes});
     return out.str();
   }
-
-  TemporaryFolder folder_;
-  TrainOptions options_;
-  std::ostringstream out_;
 };
 
 TEST_F(TrainText, TokensOfSeveralBytesAreLearnedAndLossesAreThoseOfBytes) {
