@@ -2,6 +2,7 @@
 // arithmetic).
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -23,7 +24,10 @@ struct Device {
   bool is_cuda() const { return type == DeviceType::cuda; }
   bool is_sim() const { return type == DeviceType::sim; }
 
-  friend bool operator==(const Device&, const Device&) = default;
+  /// Of both bytes at once, where compilers would compare one after the other.
+  friend bool operator==(Device a, Device b) {
+    return std::bit_cast<std::uint16_t>(a) == std::bit_cast<std::uint16_t>(b);
+  }
 };
 
 inline constexpr Device cpu{};

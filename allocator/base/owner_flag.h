@@ -22,7 +22,7 @@ class OwnerFlag {
  public:
   /// By the owner. False while the state is taken away; then nothing was entered.
   bool enter() noexcept {
-    if (asymmetric_) {
+    if (asymmetric_) [[likely]] {
       inside_.store(true, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
@@ -48,13 +48,13 @@ class OwnerFlag {
   /// Whether the system call is there; asked once.
   static bool has_barrier() noexcept;
 
+  std::atomic<bool> inside_ = false;
+  std::atomic<bool> revoked_ = false;
 #ifdef POOLGRAD_THREAD_SANITIZER
   static constexpr bool asymmetric_ = false;
 #else
   const bool asymmetric_ = has_barrier();
 #endif
-  std::atomic<bool> inside_ = false;
-  std::atomic<bool> revoked_ = false;
 };
 
 }  // namespace poolgrad

@@ -143,6 +143,7 @@ void Front::observe(ThreadCache& cache, const Routine::Act& act, Stream stream, 
   routine_.trace_stream = ground_.recorder.stream_index(stream.id);
   routine_.ticket = ledger_.now(stream.id).ticket;
   cache.routine = &routine_;
+  if (cache.ring == nullptr && ground_.settings.tags && !ground_.settings.decays) cache.answers = &routine_;
   follower_ = &cache;
   ground_.mutex.follow(*this);
 }
@@ -156,6 +157,7 @@ void Front::interrupt() noexcept {
     cache.flag.wait();
   }
   cache.routine = nullptr;
+  cache.answers = nullptr;
   catch_up(cache);
   if (!own) cache.flag.restore();
 }
@@ -184,11 +186,11 @@ void Front::catch_up(const ThreadCache& cache) noexcept {
     if (act.is_free()) continue;
     count_hits(act, rounds);
     count_rounds(accounts.allocation, 1);
-    const std::size_t size = settings.rounded(act.bytes(), act.alignment());
+    const std::size_t size = settings.rounded(act.bytes, act.alignment);
     count_rounds(accounts.allocated_bytes, size);
-    count_rounds(accounts.requested_bytes, act.bytes());
+    count_rounds(accounts.requested_bytes, act.bytes);
     count_rounds(accounts.active_bytes, size);
-    if (settings.tags) count_rounds(accounts.category_bytes[static_cast<std::size_t>(act.category())], act.bytes());
+    if (settings.tags) count_rounds(accounts.category_bytes[static_cast<std::size_t>(act.category())], act.bytes);
   }
   accounts.tick += rounds * length;
 
@@ -210,12 +212,12 @@ void Front::catch_up(const ThreadCache& cache) noexcept {
     } else {
       ++accounts.tick;
       count_hits(act, 1);
-      const std::size_t size = settings.rounded(act.bytes(), act.alignment());
-      Block* block = arenas_.of(act.tag()).take(size, act.alignment(), routine_.stream().id);
+      const std::size_t size = settings.rounded(act.bytes, act.alignment);
+      Block* block = arenas_.of(act.tag()).take(size, act.alignment, routine_.stream().id);
       if (block == nullptr || block->address != act.address) {
         settings.die("lost track of", pointer, "a routine does not repeat itself");
       }
-      hand_out(block, act.bytes(), act.tag(), cache.sequence.last(act.category()) - --later[kind(act)]);
+      hand_out(block, act.bytes, act.tag(), cache.sequence.last(act.category()) - --later[kind(act)]);
     }
   }
   routine_.caught_up(arenas_.changes());

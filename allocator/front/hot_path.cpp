@@ -66,7 +66,7 @@ class Inside {
 inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
                                     std::source_location location) noexcept {
   const PoolSettings& settings = ground_.settings;
-  const ThreadState::KnownCache known = thread_state.cache_of(settings.place);
+  const ThreadState::KnownCache& known = thread_state.cache_of(settings.place);
   if (known.pool != settings.id) return nullptr;
   ThreadCache& cache = *known.cache;
   if (settings.decays && ++cache.hits % settings.hits_between_looks == 0) [[unlikely]]
@@ -109,7 +109,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
 
 inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept {
   const PoolSettings& settings = ground_.settings;
-  const ThreadState::KnownCache known = thread_state.cache_of(settings.place);
+  const ThreadState::KnownCache& known = thread_state.cache_of(settings.place);
   if (known.pool != settings.id) return false;
   ThreadCache& cache = *known.cache;
   const Inside inside(cache.flag);
@@ -120,12 +120,12 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
     const Category category = act->category();
     const std::uint64_t number = cache.sequence.last(category) - act->age;
     if (settings.tags) cache.sequence.release(number, category);
-    forbid_access(settings.device, pointer, settings.rounded(bytes, act->alignment()));
+    forbid_access(settings.device, pointer, settings.rounded(bytes, act->alignment));
     if (cache.ring != nullptr) [[unlikely]]
       record_hit(*cache.ring, TraceKind::free_requested,
                  {number,
                   act->address,
-                  settings.rounded(bytes, act->alignment()),
+                  settings.rounded(bytes, act->alignment),
                   bytes,
                   {category, act->scope},
                   cache.routine->ticket,
@@ -148,16 +148,87 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
   return true;
 }
 
-void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream,
-                                 std::source_location location) {
+// A request goes through functions that end in a call of the next one, so that each saves only what itself needs:
+// whether the thread has a routine that answers, what the routine says, and all the rest.
+namespace {
+
+/// The calling thread's cache, if a routine answers there.
+inline ThreadCache* answering(const Pool& pool) noexcept {
+  const PoolSettings& settings = pool.settings();
+  const ThreadState::KnownCache& known = thread_state.cache_of(settings.place);
+  return known.pool == settings.id && known.cache->answers != nullptr ? known.cache : nullptr;
+}
+
+[[gnu::noinline]] void* allocate_otherwise(Pool& pool, std::size_t bytes, std::size_t alignment, Stream stream,
+                                           std::source_location location) {
   stream = ThreadCaches::named(stream);
-  if (void* hit = pool_->allocate_at_once(bytes, alignment, stream, thread_state.tag, location)) return hit;
-  auto result = pool_->allocate({.bytes = bytes, .alignment = alignment, .stream = stream, .location = location});
+  if (void* hit = pool.allocate_at_once(bytes, alignment, stream, thread_state.tag, location)) return hit;
+  auto result = pool.allocate({.bytes = bytes, .alignment = alignment, .stream = stream, .location = location});
   if (void** pointer = std::get_if<void*>(&result)) return *pointer;
   throw OutOfMemoryError(std::get<std::string>(result));
 }
 
+inline void* answer(ThreadCache& cache, std::size_t bytes, std::size_t alignment, Stream stream, Tag tag) noexcept {
+  const Inside inside(cache.flag);
+  Routine* const routine = cache.answers;
+  if (!inside || routine == nullptr) return nullptr;
+  const Routine::Act* act = routine->allocation(bytes, alignment, stream, tag);
+  if (act == nullptr) return nullptr;
+  cache.sequence.number(tag.category);
+  cache.sequence.request(bytes, tag.category);
+  void* pointer = reinterpret_cast<void*>(act->address);
+  allow_access(stream.device, pointer, bytes);
+  return pointer;
+}
+
+[[gnu::noinline]] void* allocate_by_routine(ThreadCache& cache, std::size_t bytes, std::size_t alignment, Stream stream,
+                                            std::source_location location) {
+  if (void* pointer = answer(cache, bytes, alignment, stream, thread_state.tag)) [[likely]]
+    return pointer;
+  return allocate_otherwise(cache.pool(), bytes, alignment, stream, location);
+}
+
+[[gnu::noinline]] void deallocate_otherwise(Pool& pool, void* pointer, std::size_t bytes, Stream stream) noexcept {
+  stream = ThreadCaches::named(stream);
+  if (!pool.deallocate_at_once(pointer, bytes, stream)) pool.deallocate(pointer, bytes, stream);
+}
+
+inline bool answer(ThreadCache& cache, void* pointer, std::size_t bytes, Stream stream) noexcept {
+  const Inside inside(cache.flag);
+  Routine* const routine = cache.answers;
+  if (!inside || routine == nullptr) return false;
+  const Routine::Act* act = routine->free(pointer, bytes, stream);
+  if (act == nullptr) return false;
+  const Category category = act->category();
+  cache.sequence.release(cache.sequence.last(category) - act->age, category);
+  forbid_access(stream.device, pointer, cache.pool().settings().rounded(bytes, act->alignment));
+  return true;
+}
+
+[[gnu::noinline]] void free_by_routine(ThreadCache& cache, void* pointer, std::size_t bytes, Stream stream) noexcept {
+  if (!answer(cache, pointer, bytes, stream)) [[unlikely]]
+    deallocate_otherwise(cache.pool(), pointer, bytes, stream);
+}
+
+}  // namespace
+
+void* CachingAllocator::allocate(std::size_t bytes, std::size_t alignment, Stream stream,
+                                 std::source_location location) {
+  if (ThreadCache* cache = answering(*pool_)) [[likely]]
+    return allocate_by_routine(*cache, bytes, alignment, stream, location);
+  return allocate_otherwise(*pool_, bytes, alignment, stream, location);
+}
+
+void CachingAllocator::deallocate(void* pointer, std::size_t bytes, std::size_t, Stream stream) noexcept {
+  if (ThreadCache* cache = answering(*pool_)) [[likely]]
+    return free_by_routine(*cache, pointer, bytes, stream);
+  deallocate_otherwise(*pool_, pointer, bytes, stream);
+}
+
 std::variant<void*, std::string> CachingAllocator::try_allocate(const AllocationRequest& request) {
+  if (ThreadCache* cache = answering(*pool_)) [[likely]] {
+    if (void* pointer = answer(*cache, request.bytes, request.alignment, request.stream, request.tag)) return pointer;
+  }
   const Stream stream = ThreadCaches::named(request.stream);
   if (void* hit = pool_->allocate_at_once(request.bytes, request.alignment, stream, request.tag, request.location)) {
     return hit;
@@ -167,11 +238,6 @@ std::variant<void*, std::string> CachingAllocator::try_allocate(const Allocation
   AllocationRequest named = request;
   named.stream = stream;
   return pool_->allocate(named);
-}
-
-void CachingAllocator::deallocate(void* pointer, std::size_t bytes, std::size_t, Stream stream) noexcept {
-  stream = ThreadCaches::named(stream);
-  if (!pool_->deallocate_at_once(pointer, bytes, stream)) pool_->deallocate(pointer, bytes, stream);
 }
 
 }  // namespace poolgrad

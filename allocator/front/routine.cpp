@@ -13,7 +13,8 @@ constexpr std::uint64_t acts_per_note = 8;
 
 std::uint64_t hash_of(const Routine::Act& act) {
   // Addresses in a row would meet others in a row, were they multiplied only once.
-  const std::uint64_t hash = (act.address ^ std::rotl(act.what, 32)) * 0x9E3779B97F4A7C15u;
+  const std::uint64_t what = act.bytes ^ std::uint64_t{act.kind} << 56;
+  const std::uint64_t hash = (act.address ^ std::rotl(what, 32)) * 0x9E3779B97F4A7C15u;
   return (hash ^ hash >> 32) * 0x9E3779B97F4A7C15u;
 }
 
@@ -35,8 +36,8 @@ void note(std::vector<std::uint32_t>& notes, const Routine::Act& act, std::uint6
 
 bool Routine::grow() noexcept {
   const std::uint64_t size = size_ == 0 ? least_acts : 2 * size_;
-  capacity_ = std::clamp<std::uint64_t>(std::bit_floor(most_bytes_ / (sizeof(Act) + sizeof(std::uint32_t))), least_acts,
-                                        most_acts);
+  constexpr std::size_t bytes_of_a_note = sizeof(std::uint32_t) + acts_per_note * sizeof(Act);  // and of its acts
+  capacity_ = std::clamp(std::bit_floor(most_bytes_ / bytes_of_a_note * acts_per_note), least_acts, most_acts);
   if (size > capacity_) return false;
   try {
     if (acts_ == nullptr) acts_.reset(static_cast<Act*>(std::malloc(most_acts * sizeof(Act))));
@@ -88,17 +89,18 @@ void Routine::leave() noexcept {
   patience_ = std::min(static_cast<std::int64_t>(4 * capacity_),
                        patience_ + static_cast<std::int64_t>(std::min<std::uint64_t>(answered_in_all_, 4 * capacity_)) -
                            static_cast<std::int64_t>(length_));
-  for (std::uint64_t i = 0; i < cursor_; ++i) append(Act(at(first_ + i)));
+  const std::uint64_t followed = cursor();
+  for (std::uint64_t i = 0; i < followed; ++i) append(Act(at(first_ + i)));
   match_ = here_ - length_;
-  length_ = cursor_ = answered_in_all_ = 0;
+  length_ = answered_in_all_ = left_ = catch_up_after_ = 0;
 }
 
 bool Routine::observe(const Act& act, Stream stream, std::uint64_t before, std::uint64_t after) noexcept {
   const bool undisturbed = before == changes_ && stream == stream_;
   changes_ = after;
   if (length_ != 0) {
-    if (undisturbed && at(first_ + cursor_) == act) {
-      if (++cursor_ == length_) cursor_ = 0;
+    if (undisturbed && *next_ == act) {
+      step();
       return true;
     }
     leave();
@@ -118,9 +120,11 @@ bool Routine::observe(const Act& act, Stream stream, std::uint64_t before, std::
   }
   length_ = distance;
   first_ = here_ - distance;
-  cursor_ = 0;
+  next_ = &at(first_);
+  end_ = &at(first_ + length_);
+  ring_end_ = acts_.get() + size_;
   patience_ += static_cast<std::int64_t>(length_);  // leave() takes it back
-  catch_up_after_ = std::max(std::uint64_t{1} << 16, 64 * length_);
+  left_ = catch_up_after_ = std::max(std::uint64_t{1} << 16, 64 * length_);
   return true;
 }
 
@@ -140,7 +144,7 @@ bool Routine::wakes(std::uint64_t now) noexcept {
 void Routine::forget() noexcept {
   acts_.reset();
   std::vector<std::uint32_t>().swap(notes_);
-  size_ = first_ = cursor_ = length_ = answered_ = answered_in_all_ = match_ = run_ = 0;
+  size_ = first_ = length_ = left_ = catch_up_after_ = answered_in_all_ = match_ = run_ = 0;
   here_ = since_ = settled_ = 1;
   least_run_ = least_run;
   patience_ = 0;

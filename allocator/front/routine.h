@@ -24,63 +24,65 @@ namespace poolgrad {
 /// The history of one thread's acts, and the routine in it. Guarded as the fields of ThreadCache.
 class Routine {
  public:
-  /// An allocation, or the free of a block, of which the alignment says how it was rounded.
+  /// An allocation, or the free of a block, of which the alignment says how it was rounded. What is compared with a
+  /// request lies apart, so that nothing need be taken to pieces for it.
   struct Act {
     std::uintptr_t address = 0;
-    std::uint64_t what = 0;  // bytes (48 bits), category (8), log2 of the alignment (7), whether it is a free (1)
+    std::size_t bytes = 0;
+    std::uint32_t alignment = 0;
     std::uint32_t scope = 0;
     std::uint32_t age = 0;  // of a block that is freed: allocations of its kind since its own
+    std::uint8_t kind = 0;  // its category, and whether it is a free
 
-    static constexpr std::uint64_t most_bytes = (std::uint64_t{1} << 48) - 1;
+    static constexpr std::size_t most_alignment = std::size_t{1} << 31;
 
     static Act allocation(std::uintptr_t address, std::size_t bytes, std::size_t alignment, Tag tag) {
-      const auto log = static_cast<std::uint64_t>(std::countr_zero(alignment));
-      return {address, bytes | static_cast<std::uint64_t>(tag.category) << 48 | log << 56, tag.scope, 0};
+      return {address,   bytes, static_cast<std::uint32_t>(alignment),
+              tag.scope, 0,     static_cast<std::uint8_t>(tag.category)};
     }
     static Act free(std::uintptr_t address, std::size_t bytes, std::size_t alignment, Tag tag, std::uint32_t age) {
       Act act = allocation(address, bytes, alignment, tag);
-      act.what |= free_bit;
+      act.kind |= free_bit;
       act.age = age;
       return act;
     }
-    bool is_free() const { return (what & free_bit) != 0; }
-    std::size_t bytes() const { return what & most_bytes; }
-    std::size_t alignment() const { return std::size_t{1} << (what >> 56 & 63); }
-    Category category() const { return static_cast<Category>(what >> 48 & 0xFF); }
+    bool is_free() const { return (kind & free_bit) != 0; }
+    Category category() const { return static_cast<Category>(kind & ~free_bit); }
     Tag tag() const { return {category(), scope}; }
 
     friend bool operator==(const Act&, const Act&) = default;
 
    private:
-    static constexpr std::uint64_t free_bit = std::uint64_t{1} << 63;
+    static constexpr std::uint8_t free_bit = 0x80;
   };
 
   /// While it is followed: the next act, if this is it; nullptr if it is not, or if the pool should catch up.
   const Act* allocation(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag) noexcept {
-    const Act& act = at(first_ + cursor_);
-    const bool same = act.bytes() == bytes && !act.is_free() && act.alignment() == alignment &&
-                      act.category() == tag.category && act.scope == tag.scope && stream_ == stream;
+    const Act& act = *next_;
+    const bool same = act.bytes == bytes && act.alignment == alignment &&
+                      act.kind == static_cast<std::uint8_t>(tag.category) && act.scope == tag.scope &&
+                      stream_ == stream;
     return same ? advance(act) : nullptr;
   }
   const Act* free(const void* pointer, std::size_t bytes, Stream stream) noexcept {
-    const Act& act = at(first_ + cursor_);
-    const bool same = act.address == reinterpret_cast<std::uintptr_t>(pointer) && act.is_free() &&
-                      act.bytes() == bytes && stream_ == stream;
+    const Act& act = *next_;
+    const bool same = act.address == reinterpret_cast<std::uintptr_t>(pointer) && act.bytes == bytes && act.is_free() &&
+                      stream_ == stream;
     return same ? advance(act) : nullptr;
   }
 
   /// Acts that were answered from memory since the pool last caught up.
-  std::uint64_t count_answered() const { return answered_; }
+  std::uint64_t count_answered() const { return catch_up_after_ - left_; }
   std::uint64_t length() const { return length_; }
   /// Whether there is a routine, or the last acts were those of another time.
   bool repeats() const { return length_ != 0 || run_ >= least_run / 4; }
   Stream stream() const { return stream_; }
   /// The act that was answered `back` acts ago, from 1: the newest.
-  const Act& answered(std::uint64_t back) const { return at(first_ + (cursor_ + length_ - back % length_) % length_); }
+  const Act& answered(std::uint64_t back) const { return at(first_ + (cursor() + length_ - back % length_) % length_); }
   /// The pool has carried out what was answered. `changes` as for observe().
   void caught_up(std::uint64_t changes) noexcept {
-    answered_in_all_ += answered_;
-    answered_ = 0;
+    answered_in_all_ += count_answered();
+    left_ = catch_up_after_;
     changes_ = changes;
   }
 
@@ -112,13 +114,18 @@ class Routine {
   static constexpr std::uint64_t most_acts = std::uint64_t{1} << 16;
   static constexpr std::uint64_t least_acts = std::uint64_t{1} << 11;
 
-  const Act* advance(const Act& act) noexcept {
-    // Now and then the pool catches up, so that its ages and counts go on.
-    if (answered_ == catch_up_after_) return nullptr;
-    ++answered_;
-    if (++cursor_ == length_) cursor_ = 0;
+  [[gnu::always_inline]] const Act* advance(const Act& act) noexcept {
+    if (left_ == 0) return nullptr;
+    --left_;
+    step();
     return &act;
   }
+  [[gnu::always_inline]] void step() noexcept {
+    if (++next_ == ring_end_) next_ = acts_.get();
+    if (next_ == end_) next_ = &at(first_);
+  }
+  /// How much of the routine was followed this time.
+  std::uint64_t cursor() const noexcept { return static_cast<std::uint64_t>(next_ - &at(first_)) & (size_ - 1); }
   bool wakes(std::uint64_t now) noexcept;
   Act& at(std::uint64_t position) const noexcept { return acts_.get()[position & (size_ - 1)]; }
   bool is_kept(std::uint64_t position) const noexcept { return position < here_ && here_ - position <= size_; }
@@ -134,11 +141,13 @@ class Routine {
   std::unique_ptr<Act, Free> acts_;  // a ring; at its largest from the start, for the system gives what is touched
   std::uint64_t size_ = 0;           // of the ring, a power of two: the act at position i is at i % size_
   std::uint64_t first_ = 0;          // of the routine
-  std::uint64_t cursor_ = 0;         // in it
   std::uint64_t length_ = 0;         // 0: there is none
-  std::uint64_t answered_ = 0;
+  const Act* next_ = nullptr;        // of it,
+  const Act* end_ = nullptr;         // where the first follows instead; and behind the last of the ring, the ring's
+  const Act* ring_end_ = nullptr;
   Stream stream_;
-  std::uint64_t catch_up_after_ = 0;
+  std::uint64_t left_ = 0;             // acts that may be answered until the pool catches up,
+  std::uint64_t catch_up_after_ = 0;   // as it does so often, so that its ages and counts go on
   std::uint64_t answered_in_all_ = 0;  // of this routine
 
   std::vector<std::uint32_t> notes_;  // by hash of an act, where one in a few was last

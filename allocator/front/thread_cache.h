@@ -47,12 +47,15 @@ struct ThreadState {
   /// The caches have been given back and no new ones may be made.
   bool ended = false;
 
-  KnownCache cache_of(std::size_t place) const {
+  const KnownCache& cache_of(std::size_t place) const {
     if (place < caches.size()) [[likely]]
       return caches[place];
-    return place - caches.size() < more ? more_caches[place - caches.size()] : KnownCache{};
+    return place - caches.size() < more ? more_caches[place - caches.size()] : none;
   }
+  static const KnownCache none;
 };
+
+inline constexpr ThreadState::KnownCache ThreadState::none{};
 
 extern constinit thread_local ThreadState thread_state __attribute__((tls_model("initial-exec")));
 
@@ -125,6 +128,8 @@ class alignas(64) ThreadCache {
   explicit ThreadCache(Pool& pool, std::uint64_t index) : sequence(index), pool_(&pool) {}
   ~ThreadCache();
 
+  /// Whose this is, while it lives.
+  Pool& pool() const noexcept { return *pool_; }
   /// The magazine of a stream; nullptr if there is none.
   Magazine* find(std::uint64_t stream) noexcept {
     Magazine* known = recent_[slot(stream)];
@@ -155,6 +160,9 @@ class alignas(64) ThreadCache {
   bool keeps_blocks = false;
   /// What is being followed; nullptr if nothing is.
   Routine* routine = nullptr;
+  /// The same where an answer is all that is asked of it: nothing is recorded, tags count and pages do not age. The
+  /// owner may look at any time, and again inside.
+  Relaxed<Routine*> answers = nullptr;
   /// Where this thread records; nullptr while nothing is recorded.
   std::unique_ptr<TraceRing> ring;
 

@@ -100,7 +100,7 @@ std::variant<void*, std::string> Pool::allocate(const AllocationRequest& request
     if (need.block != nullptr) {
       ground_.accounts.hit(need.tag.category);
       hand_over();
-      if (observed && request.bytes <= Routine::Act::most_bytes) {
+      if (observed && request.alignment <= Routine::Act::most_alignment) {
         front_.observe(*cache, Routine::Act::allocation(address, request.bytes, request.alignment, need.tag),
                        request.stream, before);
       }

@@ -41,6 +41,13 @@ told() {
   [ "$options" = "$2" ] || fail "$1: expected '$2', found '$options'"
 }
 
+for command in '' test bench gpu-check sanitize format; do
+  # shellcheck disable=SC2086 # none is no word
+  help=$("$folder/run" $command --help 2>&1) || fail "./run $command --help failed"
+  [[ $help == "usage: ./run COMMAND"* ]] || fail "./run $command --help said '$help'"
+  [ ! -e "$NOTES" ] || fail "./run $command --help builds"
+done
+
 told "the first build, without a GPU" POOLGRAD_CUDA=OFF train
 told "the second" never train
 touch "$GPU"

@@ -27,6 +27,13 @@ std::size_t acts_until_known(Routine& routine, const std::vector<Act>& acts, std
 Act allocation(std::uintptr_t address) { return Act::allocation(address, 100, 64, {Category::activation, 3}); }
 Act release(std::uintptr_t address) { return Act::free(address, 100, 64, {Category::activation, 3}, 0); }
 
+/// Whether the act comes next in what is followed.
+bool follow(Routine& routine, const Act& act) {
+  const Act* next = act.is_free() ? routine.free(reinterpret_cast<void*>(act.address), act.bytes, Stream{})
+                                  : routine.allocation(act.bytes, act.alignment, Stream{}, act.tag());
+  return next != nullptr && *next == act;
+}
+
 std::vector<Act> repeated(const std::vector<Act>& acts, std::size_t times) {
   std::vector<Act> all;
   for (std::size_t i = 0; i < times; ++i) all.insert(all.end(), acts.begin(), acts.end());
@@ -54,6 +61,47 @@ TEST(Routine, IsFoundSoonHoweverLongItIs) {
   EXPECT_GE(known, 60000u);
   EXPECT_LT(known, 60100u);
   EXPECT_EQ(routine.length(), 30000u);
+}
+
+/// A routine of step_of(200), found behind `earlier` acts that do not repeat themselves; Stream{} is its stream.
+std::unique_ptr<Routine> routine_behind(std::size_t earlier) {
+  std::vector<Act> acts;
+  for (std::size_t i = 0; i < earlier; ++i) acts.push_back(Act::allocation(64 * i, 64 + i, 64, {}));
+  const std::vector<Act> steps = repeated(step_of(200), 3);
+  acts.insert(acts.end(), steps.begin(), steps.end());
+  auto routine = std::make_unique<Routine>();
+  const std::size_t known = acts_until_known(*routine, acts);
+  if (known != 0) {
+    for (std::size_t i = known; i < acts.size(); ++i) follow(*routine, acts[i]);
+  }
+  return routine;
+}
+
+TEST(Routine, GoesRoundWhereverItsHistoryEnds) {
+  const std::vector<Act> step = step_of(200);
+  for (std::size_t earlier = 0; earlier < 2048; earlier += 100) {
+    const std::unique_ptr<Routine> routine = routine_behind(earlier);
+    ASSERT_EQ(routine->length(), 400u) << earlier;
+    for (std::size_t i = 0; i < 2 * step.size(); ++i) {
+      ASSERT_EQ(follow(*routine, step[i % step.size()]), true) << earlier << " acts, then " << i;
+      ASSERT_EQ(routine->answered(1), step[i % step.size()]);
+    }
+  }
+}
+
+TEST(Routine, LetsThePoolCatchUpNowAndThen) {
+  const std::vector<Act> step = step_of(200);
+  const std::unique_ptr<Routine> routine = routine_behind(0);
+  routine->caught_up(0);
+  std::size_t next = 0;
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_EQ(routine->count_answered(), 0u);
+    while (follow(*routine, step[next % step.size()])) ++next;
+    EXPECT_EQ(routine->count_answered(), std::uint64_t{1} << 16);
+    EXPECT_FALSE(follow(*routine, step[next % step.size()]));
+    routine->caught_up(0);
+  }
+  EXPECT_EQ(next, std::size_t{2} << 16);
 }
 
 TEST(Routine, IsNotWhatOnlyHasTheSameSizes) {
@@ -165,6 +213,16 @@ TEST_P(RoutinesTest, AreFollowedUnderAnyAlignmentThatPyTorchWants) {
     pool.deallocate(block, 1000, 256, stream_of(pool));
   }
   EXPECT_GT(pool.statistics().routine_hits, 800u);
+}
+
+TEST_P(RoutinesTest, AreFollowedWhereTagsDoNotCount) {
+  CachingAllocator pool(memory(), {.mode = AllocatorMode::lightweight});
+  const std::uint64_t hash = pool.sequence_hash();
+  for (const Category category : {Category::gradient, Category::unknown}) {
+    for (int i = 0; i < 1000; ++i) deallocate(pool, allocate(pool, 1000, category), 1000);
+  }
+  EXPECT_GT(pool.statistics().routine_hits, 1600u);
+  EXPECT_EQ(pool.sequence_hash(), hash);
 }
 
 TEST_P(RoutinesTest, EndWhereAnotherStreamComesToUseABlock) {
