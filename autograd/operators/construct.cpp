@@ -31,6 +31,14 @@ Tensor above_diagonal(const char* op, const Tensor& x, std::int64_t offset) {
 
 /// Dimension `axis` of x `times` times, each element in a row with itself, or all of the dimension again and again.
 Tensor repeated(const Tensor& x, std::int64_t times, int axis, bool elementwise) {
+  if (x.rank() == max_rank) {  // the dimensions before it or behind it become one, so that there is room for another
+    const bool before = axis > 1;
+    const Tensor fewer = before ? flatten(x, 0, axis - 1) : flatten(x, axis + 1, max_rank - 1);
+    const Tensor out = repeated(fewer, times, before ? 1 : axis, elementwise);
+    Shape shape = x.shape();
+    shape[axis] *= times;
+    return reshape(out, shape);
+  }
   const int at = elementwise ? axis + 1 : axis;
   Shape wide = x.shape();
   wide.insert(at, times);

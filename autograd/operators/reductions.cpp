@@ -69,8 +69,9 @@ Tensor record_extremum(const char* name, ReduceOp op, const Tensor& x, const Dim
            [x = SavedTensor(x), out = SavedTensor::output(out), dims,
             kept = reduction.kept](const BackwardCall& call) -> Gradients {
              const Tensor input = x.unpack().detach(), best = out.unpack().detach();
-             const Tensor winners = to(equal(input, reshape(best, kept)), input.dtype());
-             return {reshape(call.gradient(), kept) * (winners / sum(winners, dims, true))};
+             const Tensor winners = equal(input, reshape(best, kept));
+             const Tensor share = 1.0 / to(sum(winners, dims, true), compute_dtype(input.dtype()));
+             return {reshape(call.gradient(), kept) * (to(winners, input.dtype()) * to(share, input.dtype()))};
            });
   return out;
 }
@@ -110,11 +111,11 @@ template <class Combine>
 Tensor prefixes_of(const Tensor& x, const Combine& combine) {
   const DType dtype = sum_dtype(x.dtype()), wide = is_half(dtype) ? DType::f32 : dtype;
   const std::int64_t n = x.shape().back();
-  Tensor out = n < 2 || x.count() == 0 ? clone(x) : x;
+  Tensor out = n < 2 || x.count() == 0 ? clone(x) : reshape(x, {x.count() / n, n});
   if (out.dtype() != wide) out = to(out, wide);
   for (std::int64_t step = 1; step < n && x.count() > 0; step *= 2)
     out = cat({slice(out, -1, 0, step), combine(slice(out, -1, 0, n - step), slice(out, -1, step))}, -1);
-  return dtype == wide ? out : to(out, dtype);
+  return reshape(dtype == wide ? out : to(out, dtype), x.shape());
 }
 Tensor running_product(const Tensor& x) {
   return prefixes_of(x, [](const Tensor& before, const Tensor& own) { return before * own; });

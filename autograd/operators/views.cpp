@@ -254,6 +254,7 @@ const Tensor Tensor::operator[](const Indices& indices) const {
   if (named > rank()) fail<IndexError>("index", std::to_string(named) + " indices are too many", {{"x", *this}});
   Tensor out = *this;
   int dim = 0, own = 0;  // of out, and of this tensor
+  std::vector<int> added;
   for (const Index& index : indices) switch (index.kind) {
       case Index::Kind::one: {
         const std::int64_t size = shape()[own];
@@ -276,8 +277,9 @@ const Tensor Tensor::operator[](const Indices& indices) const {
         dim += rank() - named;
         own += rank() - named;
         break;
-      case Index::Kind::new_axis: out = unsqueeze(out, dim++); break;
+      case Index::Kind::new_axis: added.push_back(dim + static_cast<int>(added.size())); break;
     }
+  for (const int axis : added) out = unsqueeze(out, axis);  // there is room once the others are gone
   return out;
 }
 

@@ -103,6 +103,8 @@ void check_files(const TrainOptions& o) {
                                    {"--json", o.json},
                                    {"--csv", o.csv},
                                    {"--html", o.html}}) {
+    if (path == "-" && (name == std::string_view("--save") || name == std::string_view("--html")))
+      throw ValueError(fmt::format("[train] {} needs a file, which is replaced as the run goes on", name));
     if (path.empty() || (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))) continue;
     for (const auto& [other, its_path] : written)
       if (path == its_path) throw ValueError(fmt::format("[train] {} and {} are both {}", other, name, path));

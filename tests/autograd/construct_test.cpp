@@ -198,6 +198,34 @@ TEST(Losses, AreExactInTheTails) {
     for (const double g : elements_of(gradient)) EXPECT_TRUE(std::isfinite(g));
 }
 
+TEST(Construct, WorksOnEveryDimensionOfEight) {
+  const Tensor x = reshape(arange(0.0, 48.0, 1.0, real), {2, 1, 3, 1, 2, 1, 4, 1}).set_requires_grad();
+  for (int d = 0; d < 8; ++d) {
+    std::vector<std::int64_t> each, again;
+    for (std::int64_t i = 0; i < x.size(d); ++i) each.insert(each.end(), {i, i, i});
+    Dims counts = Dims::filled(8, 1);
+    counts[d] = 3;
+    const Tensor repeated = index_select(x, d, from_data(each, {3 * x.size(d)}));
+    EXPECT_EQ(elements_of(repeat(x, 3, d)), elements_of(repeated)) << d;
+    EXPECT_EQ(repeat(x, 3, d).shape(), repeated.shape());
+    EXPECT_EQ(elements_of(tile(x, counts)), elements_of(cat({x, x, x}, d))) << d;
+    EXPECT_EQ(repeat(x, 0, d).count(), 0);
+    EXPECT_EQ(elements_of(grad({sum(repeat(x, 3, d))}, {x})[0]), Doubles(48, 3.0));
+    EXPECT_TRUE(all_close(logcumsumexp(x, d), log(cumsum(exp(x - 40.0), d)) + 40.0, 1e-14, 1e-12)) << d;
+  }
+  EXPECT_EQ((x[{new_axis, 1, ellipsis, new_axis, 0}]).shape(), (Shape{1, 1, 3, 1, 2, 1, 4, 1}));
+  EXPECT_EQ(elements_of(x[{new_axis, 1, ellipsis, new_axis, 0}]), elements_of(x[1]));
+  EXPECT_EQ((x[{slice(0, 1), new_axis, 0, new_axis, 2}]).shape(), (Shape{1, 1, 1, 1, 2, 1, 4, 1}));
+}
+
+TEST(Construct, SharesAGradientAmongMoreTiesThanAHalfTypeCounts) {
+  for (const DType dtype : {DType::f16, DType::bf16, DType::f32}) {
+    const Tensor x = zeros(70000, {.dtype = dtype}).set_requires_grad();
+    for (const double g : elements_of(grad({max(x)}, {x})[0])) ASSERT_NEAR(g, 1.0 / 70000, 6e-8) << to_string(dtype);
+    for (const double g : elements_of(grad({min(x)}, {x})[0])) ASSERT_NEAR(g, 1.0 / 70000, 6e-8) << to_string(dtype);
+  }
+}
+
 TEST(Losses, OfHalfTypesAreF32WhereTheyAreEntropies) {
   const Tensor a = full({2, 3}, -0.5, {.dtype = DType::bf16}), b = full({2, 3}, 0.5, {.dtype = DType::bf16});
   EXPECT_EQ(binary_cross_entropy_with_logits(a, b).dtype(), DType::f32);

@@ -309,6 +309,10 @@ TEST(TrainOptions, RefuseInOneSentence) {
             }),
             "[train] --device sim:1GiB has no bytes to save or resume");
   EXPECT_EQ(train_refusal([](auto& o) { o.save = o.json = "a"; }), "[train] --save and --json are both a");
+  EXPECT_EQ(train_refusal([](auto& o) { o.html = "-"; }),
+            "[train] --html needs a file, which is replaced as the run goes on");
+  EXPECT_EQ(train_refusal([](auto& o) { o.save = "-"; }),
+            "[train] --save needs a file, which is replaced as the run goes on");
   EXPECT_EQ(train_refusal([](auto& o) { o.csv = o.html = "a"; }), "[train] --csv and --html are both a");
   const testing_support::TemporaryFolder folder;
   const std::string book = folder.file("book");
