@@ -9,7 +9,7 @@ namespace {
 
 // What may be noted about blocks before any are packed: this share of what is reserved, and a little.
 constexpr std::size_t most_share = 64;
-constexpr std::size_t least = std::size_t{64} << 10;
+constexpr std::size_t least = std::size_t{48} << 10;
 
 }  // namespace
 
@@ -74,9 +74,9 @@ void BlockPacker::pack_again() noexcept {
 }
 
 // A pass takes time for every block that is not packed and for those around it, and what was packed in vain costs more
-// when it is given back. So there is none before an eighth as many requests and frees have come as the last one has
-// touched blocks. And where much of what was packed has come out again, as in training steps, blocks come and go:
-// before the next pass, twice as much may be noted.
+// when it is given back. So there is none before a sixteenth as many requests and frees have come as the last one
+// has touched blocks. And where much of what was packed has come out again, a part of all that is live, as in training
+// steps, blocks come and go: before the next pass, twice as much may be noted.
 void BlockPacker::pack_or_wait() noexcept {
   pack_above_ = std::max(most_noted(), patience_);
   // A routine needs what it had, see Routine::resettle().
@@ -85,7 +85,8 @@ void BlockPacker::pack_or_wait() noexcept {
     return;
   // Those whose place was taken by blocks that are packed again are not among them, but for the young ones.
   const auto come_out = static_cast<std::ptrdiff_t>(arenas_.unpacked_blocks() - unpacked_then_);
-  if (come_out > static_cast<std::ptrdiff_t>(std::max(packed_ / 4, 4 * young()))) {
+  const std::size_t live = ground_.accounts.allocation.current;
+  if (come_out > static_cast<std::ptrdiff_t>(std::max({packed_ / 4, 4 * young(), live / 8}))) {
     patience_ = regret_ = 2 * arenas_.noted_bytes();
     packed_ = 0;
     unpacked_then_ = arenas_.unpacked_blocks();
@@ -102,7 +103,7 @@ void BlockPacker::pack() noexcept {
   unpacked_then_ = arenas_.unpacked_blocks();
   const Tiling::Packed packed = arenas_.pack([this](const Block* block) { return may_pack(block); });
   packed_ = packed.blocks;
-  rests_until_ = ground_.accounts.tick + packed.touched / 8;
+  rests_until_ = ground_.accounts.tick + packed.touched / 16;
   const std::size_t noted = arenas_.noted_bytes();
   patience_ = std::max(noted + std::max(noted / 8, least / 2), regret_);
 }

@@ -129,10 +129,10 @@ class BookkeepingTest : public ::testing::TestWithParam<Load> {
 };
 INSTANTIATE_TEST_SUITE_P(Sizes, BookkeepingTest,
                          ::testing::Values(Load{{64, 64, 1000000}}, Load{{1, 64, 1000000}}, Load{{65, 128, 200000}},
-                                           Load{{1, 256, 500000}}, Load{{256, 256, 50000}}, Load{{256, 256, 500000}},
-                                           Load{{512, 512, 200000}}, Load{{512, 2 * KiB, 200000}},
-                                           Load{{2 * KiB, 16 * KiB, 50000}}, Load{{16 * KiB, 128 * KiB, 20000}},
-                                           Load{{1 * MiB, 2 * MiB, 1000}}),
+                                           Load{{1, 256, 500000}}, Load{{100, 1000, 100000}}, Load{{256, 256, 50000}},
+                                           Load{{256, 256, 500000}}, Load{{512, 512, 200000}},
+                                           Load{{512, 2 * KiB, 200000}}, Load{{2 * KiB, 16 * KiB, 50000}},
+                                           Load{{16 * KiB, 128 * KiB, 20000}}, Load{{1 * MiB, 2 * MiB, 1000}}),
                          [](const auto& test) { return name_of(test.param); });
 INSTANTIATE_TEST_SUITE_P(Streams, BookkeepingTest,
                          ::testing::Values(Load{{64, 64, 500000}, 2}, Load{{1000, 1000, 100000}, 2},
