@@ -66,15 +66,15 @@ class Inside {
 inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, Stream stream, Tag tag,
                                     std::source_location location) noexcept {
   const PoolSettings& settings = ground_.settings;
-  const ThreadState::KnownCache& known = thread_state.cache_of(settings.place);
-  if (known.pool != settings.id) return nullptr;
-  ThreadCache& cache = *known.cache;
+  ThreadCache* const own = settings.own_cache();
+  if (own == nullptr) return nullptr;
+  ThreadCache& cache = *own;
   if (settings.decays && ++cache.hits % settings.hits_between_looks == 0) [[unlikely]]
     return nullptr;  // what is cached behind the hot path gets older, too
   const Inside inside(cache.flag);
   if (!inside) return nullptr;
   if (!settings.tags) tag = {};
-  if (cache.routine != nullptr) [[likely]] {
+  if (cache.routine != nullptr) {
     const Routine::Act* act = cache.routine->allocation(bytes, alignment, stream, tag);
     if (act == nullptr) return nullptr;
     const std::uint64_t number = cache.sequence.number(tag.category);
@@ -109,12 +109,12 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
 
 inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream stream) noexcept {
   const PoolSettings& settings = ground_.settings;
-  const ThreadState::KnownCache& known = thread_state.cache_of(settings.place);
-  if (known.pool != settings.id) return false;
-  ThreadCache& cache = *known.cache;
+  ThreadCache* const own = settings.own_cache();
+  if (own == nullptr) return false;
+  ThreadCache& cache = *own;
   const Inside inside(cache.flag);
   if (!inside) return false;
-  if (cache.routine != nullptr) [[likely]] {
+  if (cache.routine != nullptr) {
     const Routine::Act* act = cache.routine->free(pointer, bytes, stream);
     if (act == nullptr) return false;
     const Category category = act->category();
@@ -154,9 +154,8 @@ namespace {
 
 /// The calling thread's cache, if a routine answers there.
 inline ThreadCache* answering(const Pool& pool) noexcept {
-  const PoolSettings& settings = pool.settings();
-  const ThreadState::KnownCache& known = thread_state.cache_of(settings.place);
-  return known.pool == settings.id && known.cache->answers != nullptr ? known.cache : nullptr;
+  ThreadCache* const own = pool.settings().own_cache();
+  return own != nullptr && own->answers != nullptr ? own : nullptr;
 }
 
 [[gnu::noinline]] void* allocate_otherwise(Pool& pool, std::size_t bytes, std::size_t alignment, Stream stream,

@@ -142,9 +142,9 @@ class Routine {
   std::uint64_t size_ = 0;           // of the ring, a power of two: the act at position i is at i % size_
   std::uint64_t first_ = 0;          // of the routine
   std::uint64_t length_ = 0;         // 0: there is none
-  const Act* next_ = nullptr;        // of it,
-  const Act* end_ = nullptr;         // where the first follows instead; and behind the last of the ring, the ring's
-  const Act* ring_end_ = nullptr;
+  const Act* next_ = nullptr;        // of the routine; at
+  const Act* end_ = nullptr;         // its first follows, at
+  const Act* ring_end_ = nullptr;    // the first of the ring
   Stream stream_;
   std::uint64_t left_ = 0;             // acts that may be answered until the pool catches up,
   std::uint64_t catch_up_after_ = 0;   // as it does so often, so that its ages and counts go on

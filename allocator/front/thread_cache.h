@@ -186,7 +186,7 @@ class ThreadCaches {
   static ThreadCache* make_own(Pool& pool) noexcept;
   /// The calling thread's cache of a pool, if it has one; nullptr otherwise.
   static ThreadCache* known(std::uint64_t pool_id, std::size_t place) noexcept {
-    const ThreadState::KnownCache known = thread_state.cache_of(place);
+    const ThreadState::KnownCache& known = thread_state.cache_of(place);
     return known.pool == pool_id ? known.cache : nullptr;
   }
   /// What pools call a stream, whichever thread asks: itself, but for per_thread_stream, which has a name for each

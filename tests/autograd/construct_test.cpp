@@ -201,7 +201,7 @@ TEST(Losses, AreExactInTheTails) {
 TEST(Construct, WorksOnEveryDimensionOfEight) {
   const Tensor x = reshape(arange(0.0, 48.0, 1.0, real), {2, 1, 3, 1, 2, 1, 4, 1}).set_requires_grad();
   for (int d = 0; d < 8; ++d) {
-    std::vector<std::int64_t> each, again;
+    std::vector<std::int64_t> each;
     for (std::int64_t i = 0; i < x.size(d); ++i) each.insert(each.end(), {i, i, i});
     Dims counts = Dims::filled(8, 1);
     counts[d] = 3;

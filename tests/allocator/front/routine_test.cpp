@@ -83,7 +83,7 @@ TEST(Routine, GoesRoundWhereverItsHistoryEnds) {
     const std::unique_ptr<Routine> routine = routine_behind(earlier);
     ASSERT_EQ(routine->length(), 400u) << earlier;
     for (std::size_t i = 0; i < 2 * step.size(); ++i) {
-      ASSERT_EQ(follow(*routine, step[i % step.size()]), true) << earlier << " acts, then " << i;
+      ASSERT_TRUE(follow(*routine, step[i % step.size()])) << earlier << " acts, then " << i;
       ASSERT_EQ(routine->answered(1), step[i % step.size()]);
     }
   }
