@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 
@@ -59,6 +60,10 @@ bool share_elements(const Tensor& a, const Tensor& b) {
   std::ranges::set_intersection(left, right, std::back_inserter(both));
   return !both.empty();
 }
+
+/// How often a number may have been rounded: those in f16 and bf16 come from f32 and are rounded once, and functions in
+/// f32 are off by up to two units in the last place.
+double roundings(double roundoff) { return roundoff == unit_roundoff(DType::f32) ? 4.0 : 1.0; }
 
 /// Writes an element, and the number that was there again at the end, whatever happens in between.
 class Perturbation {
@@ -123,10 +128,14 @@ FiniteDifference::Sample FiniteDifference::at(std::size_t input, std::int64_t in
   return sample;
 }
 
-double FiniteDifference::slope(const Sample& high, const Sample& low) const {
+double FiniteDifference::rise(const Sample& high, const Sample& low) const {
   double sum = 0.0;
   for (std::size_t i = 0; i < weights_.size(); ++i) sum += weights_[i] * (high.outputs[i] - low.outputs[i]);
-  return sum / (high.x - low.x);
+  return sum;
+}
+
+double FiniteDifference::slope(const Sample& high, const Sample& low) const {
+  return rise(high, low) / (high.x - low.x);
 }
 
 FiniteDifference::Derivative FiniteDifference::central(std::size_t input, std::int64_t index, double epsilon,
@@ -135,11 +144,13 @@ FiniteDifference::Derivative FiniteDifference::central(std::size_t input, std::i
   const Sample high = at(input, index, x + step(x, epsilon)), low = at(input, index, x - step(x, epsilon));
   double rounding = 0.0, hidden = 0.0;
   for (std::size_t i = 0; i < weights_.size(); ++i) {
-    const double one = std::abs(weights_[i]) * roundoff_[i] * (std::abs(high.outputs[i]) + std::abs(low.outputs[i]));
+    const double one = std::abs(weights_[i]) * roundings(roundoff_[i]) * roundoff_[i] *
+                       (std::abs(high.outputs[i]) + std::abs(low.outputs[i]));
     hidden += one;
     if (high.outputs[i] != low.outputs[i] || (i < depends.size() && depends[i])) rounding += one;
   }
-  return {slope(high, low), rounding / (high.x - low.x), hidden / (high.x - low.x)};
+  const double distance = high.x - low.x;
+  return {rise(high, low) / distance, rounding / distance, hidden / distance, distance};
 }
 
 std::pair<double, double> FiniteDifference::one_sided(std::size_t input, std::int64_t index, double epsilon) {
@@ -147,6 +158,37 @@ std::pair<double, double> FiniteDifference::one_sided(std::size_t input, std::in
   const Sample high = at(input, index, x + step(x, epsilon)), low = at(input, index, x - step(x, epsilon));
   const Sample here = at(input, index, x);
   return {slope(high, here), slope(here, low)};
+}
+
+double FiniteDifference::noise(std::size_t input, std::int64_t index, double epsilon) {
+  constexpr std::size_t points = 9;
+  constexpr std::array<double, 5> coefficients{1, -4, 6, -4, 1};
+  constexpr std::size_t differences = points - coefficients.size() + 1;
+  constexpr double variance = 1 + 16 + 36 + 16 + 1;  // of a difference of numbers whose own is 1
+  const double x = element(point_[input], index).item(), spacing = step(x, epsilon) / 4;
+  std::vector<Sample> samples;
+  for (std::size_t i = 0; i < points; ++i)
+    samples.push_back(at(input, index, x + (static_cast<double>(i) - points / 2) * spacing));
+  // The points are where the dtype has a number: what the slope makes of that is no noise.
+  const double slope = this->slope(samples.back(), samples.front());
+  std::array<double, points> values;
+  for (std::size_t i = 0; i < points; ++i)
+    values[i] = rise(samples[i], samples[0]) - slope * (samples[i].x - samples[0].x - static_cast<double>(i) * spacing);
+  double squares = 0.0;
+  for (std::size_t i = 0; i < differences; ++i) {
+    double difference = 0.0;
+    for (std::size_t k = 0; k < coefficients.size(); ++k) difference += coefficients[k] * values[i + k];
+    squares += difference * difference;
+  }
+  double of_outputs = 0.0;  // evenly spread over a unit in the last place
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    const bool moves = samples.front().outputs[i] != samples.back().outputs[i];
+    const double half_unit =
+        moves ? weights_[i] * roundoff_[i] * std::exp2(std::ilogb(samples.front().outputs[i])) : 0.0;
+    of_outputs += half_unit * half_unit / 3.0;
+  }
+  const double found = squares / (variance * static_cast<double>(differences));
+  return found > 4.0 * of_outputs ? found - of_outputs : 0.0;
 }
 
 }  // namespace poolgrad

@@ -275,6 +275,79 @@ class Check {
                          label(checked_[i]), max_difference(found[i], expected[i])));
   }
 
+  /// The gradient of one input, and the differences that it is held against.
+  struct Compared {
+    std::size_t input;
+    std::vector<double> values;
+    std::vector<FiniteDifference::Derivative> slopes;
+    double relative, absolute;
+
+    double off(std::size_t e) const { return std::abs(values[e] - slopes[e].value); }
+    double tolerated(std::size_t e) const { return absolute + relative * std::abs(slopes[e].value); }
+    /// In parts of what is allowed.
+    double excess(std::size_t e) const {
+      if (values[e] == slopes[e].value) return 0.0;
+      const double parts = off(e) / (tolerated(e) + slopes[e].rounding);
+      return std::isnan(parts) ? std::numeric_limits<double>::infinity() : parts;
+    }
+    bool agrees(std::size_t e) const { return excess(e) <= 1.0; }
+    bool all_agree() const {
+      for (std::size_t e = 0; e < values.size(); ++e)
+        if (!agrees(e)) return false;
+      return true;
+    }
+    /// Whether every difference may be rounding, and so may the gradient.
+    bool is_lost() const {
+      for (std::size_t e = 0; e < values.size(); ++e) {
+        const auto& [numeric, rounding, hidden, distance] = slopes[e];
+        if (!(hidden > 0.0 && std::abs(numeric) <= rounding && std::abs(values[e]) <= hidden)) return false;
+      }
+      return !values.empty();
+    }
+    bool is_flat() const {
+      for (std::size_t e = 0; e < values.size(); ++e)
+        if (slopes[e].value != 0.0 || values[e] != 0.0) return false;
+      return true;
+    }
+  };
+
+  Compared compared(FiniteDifference& difference, std::size_t input, const Tensor& gradient) const {
+    Compared result{input, gradient.to_vector<double>(), {}, tolerance_.relative, 0.0};
+    double steepest = 0.0;
+    for (std::size_t e = 0; e < result.values.size(); ++e) {
+      result.slopes.push_back(difference.central(input, static_cast<std::int64_t>(e), epsilon(input)));
+      steepest = std::max(steepest, std::abs(result.slopes.back().value));
+    }
+    result.absolute = tolerance_.absolute_beside(steepest);
+    return result;
+  }
+
+  /// Outputs in less than f64 are off by more than their own rounding where the function rounds on its way to them. By
+  /// how much is measured at every element, for one answer alone may be small by chance.
+  void allow_for_noise(FiniteDifference& difference, Compared& compared) const {
+    double variance = 0.0;
+    for (std::size_t e = 0; e < compared.values.size(); ++e)
+      variance += difference.noise(compared.input, static_cast<std::int64_t>(e), epsilon(compared.input));
+    variance /= static_cast<double>(compared.values.size());
+    if (!(variance > 0.0)) return;
+    constexpr double deviations = 6.0;
+    for (auto& [numeric, rounding, hidden, distance] : compared.slopes) {
+      rounding += deviations * std::sqrt(2.0 * variance) / distance;
+      hidden = std::max(hidden, rounding);
+    }
+  }
+
+  /// What an element is held against in less than f64 where it does not agree: without the third derivative, which the
+  /// steps there leave in a difference (Richardson's extrapolation), if that is nearer to it.
+  void extrapolate(FiniteDifference& difference, Compared& compared, std::size_t e) const {
+    const auto wide = difference.central(compared.input, static_cast<std::int64_t>(e), 2.0 * epsilon(compared.input));
+    Compared better = compared;
+    auto& [numeric, rounding, hidden, distance] = better.slopes[e];
+    numeric = (4.0 * numeric - wide.value) / 3.0;
+    rounding *= 1.5;  // (4 + 1 / 2) / 3
+    if (better.agrees(e)) compared = std::move(better);
+  }
+
   void compare(const Tensors& analytic, const Tensors& weights) {
     FiniteDifference difference(function_, inputs_, weights);
     Dependences dependences(function_, inputs_);
@@ -283,49 +356,41 @@ class Check {
     std::int64_t worst_index = 0;
     std::string wrong_by_input;
     for (std::size_t k = 0; k < checked_.size(); ++k) {
-      const std::vector<double> values = analytic[k].to_vector<double>();
-      std::vector<FiniteDifference::Derivative> slopes;
-      double steepest = 0.0;
-      bool is_flat = true, is_lost = true;
-      for (std::size_t e = 0; e < values.size(); ++e) {
-        slopes.push_back(difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(checked_[k])));
-        const auto [numeric, rounding, hidden] = slopes.back();
-        steepest = std::max(steepest, std::abs(numeric));
-        is_flat = is_flat && numeric == 0.0 && values[e] == 0.0;
-        is_lost = is_lost && hidden > 0.0 && std::abs(numeric) <= rounding && std::abs(values[e]) <= hidden;
-      }
-      if (is_lost && !values.empty() && !(is_flat && options_.allow_unused)) {
+      Compared compared = this->compared(difference, checked_[k], analytic[k]);
+      const bool coarse = std::ranges::any_of(compared.slopes, [](const auto& slope) { return slope.hidden > 0.0; });
+      if (coarse && !compared.all_agree()) allow_for_noise(difference, compared);
+      if (compared.is_lost() && !(compared.is_flat() && options_.allow_unused)) {
         fail(
             fmt::format("{} {} is too coarse to tell its gradient from zero: every difference may be the outputs' "
                         "rounding; check in f64, or a function of fewer elements",
                         label(checked_[k]), describe(inputs_[checked_[k]])));
         return;
       }
-      const double absolute = tolerance_.absolute_beside(steepest);
       std::int64_t wrong = 0;
-      for (std::size_t e = 0; e < values.size(); ++e) {
-        const double off = std::abs(values[e] - slopes[e].value);
-        const double tolerated = absolute + tolerance_.relative * std::abs(slopes[e].value);
+      for (std::size_t e = 0; e < compared.values.size(); ++e) {
+        FiniteDifference::Derivative& slope = compared.slopes[e];
         // An output that stood still for its rounding takes part like one that moved, one that stands still does not.
-        if (off > tolerated + slopes[e].rounding && off <= tolerated + slopes[e].hidden)
-          slopes[e] =
-              difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(checked_[k]), dependences.of(k, e));
-        const auto [numeric, rounding, hidden] = slopes[e];
-        double excess = values[e] == numeric ? 0.0 : off / (tolerated + rounding);
-        if (std::isnan(excess)) excess = std::numeric_limits<double>::infinity();
+        if (!compared.agrees(e) && compared.off(e) <= compared.tolerated(e) + slope.hidden)
+          slope.rounding = std::max(
+              slope.rounding,
+              difference.central(checked_[k], static_cast<std::int64_t>(e), epsilon(checked_[k]), dependences.of(k, e))
+                  .rounding);
+        if (coarse && !compared.agrees(e)) extrapolate(difference, compared, e);
+        const double excess = compared.excess(e);
         if (excess > 1.0) ++wrong;
         if (excess <= worst) continue;
         worst = excess;
         worst_index = static_cast<std::int64_t>(e);
         report_.input = static_cast<int>(checked_[k]);
-        report_.analytic = values[e];
-        report_.numeric = numeric;
-        rounding_ = rounding;
-        absolute_ = absolute;
+        report_.analytic = compared.values[e];
+        report_.numeric = compared.slopes[e].value;
+        rounding_ = compared.slopes[e].rounding;
+        absolute_ = compared.absolute;
       }
       elements += analytic[k].count();
       wrong_elements += wrong;
-      wrong_by_input += fmt::format("{}{} of {} of {}", k == 0 ? "" : ", ", wrong, values.size(), label(checked_[k]));
+      wrong_by_input +=
+          fmt::format("{}{} of {} of {}", k == 0 ? "" : ", ", wrong, compared.values.size(), label(checked_[k]));
     }
     if (elements == 0) {
       report_.text = fmt::format("{} passed: the inputs are empty", name_);

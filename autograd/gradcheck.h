@@ -23,10 +23,12 @@ namespace poolgrad {
 /// step of u^(1/3), 4 u^(2/3) and u^(2/3), which is what such a step and its rounding leave of a difference; the last
 /// times the largest numeric derivative of the input where that is below 1, so that a small gradient is no zero. An
 /// output takes part if the step moves it, or if the tape says that it depends on the element: rounding may hide that.
+/// Where that does not do, what the function rounds on its way is measured (by nine more points for each element of the
+/// input) and allowed for, and the third derivative extrapolated away.
 struct GradcheckOptions {
   std::optional<double> epsilon = {};   // step of the central difference, times max(1, |x|)
   std::optional<double> relative = {};  // |analytic - numeric| <= absolute + relative * |numeric|, and in f32, f16 and
-  std::optional<double> absolute = {};  // bf16 what half a unit in the last place of each output that takes part adds
+  std::optional<double> absolute = {};  // bf16 what the rounding of each output that takes part adds
   bool allow_low_precision = false;     // less than f64 is refused otherwise: coarse differences miss small mistakes
   std::uint64_t seed = 0;               // of the random output gradient
   bool allow_unused = false;            // an input on which no output depends is passed over, as in grad()
