@@ -53,7 +53,11 @@ KeysInReach take_chunk(nn::SequenceState& state, const Tensor& k, const Tensor& 
   std::int64_t rows = 0, next = 0;
   std::vector<Tensor> keys, values;
   for (const Piece& piece : pieces) {
-    if (piece.at.begin > next) result.positions.gap_begin = rows, result.positions.gap = piece.at.begin - next;
+    if (piece.at.begin > next) {
+      if (result.positions.gap != 0)
+        throw ValueError("[chunks] more than one stretch of keys was dropped by " + pattern.to_string());
+      result.positions.gap_begin = rows, result.positions.gap = piece.at.begin - next;
+    }
     rows += piece.at.end - piece.at.begin;
     next = piece.at.end;
     keys.push_back(piece.k);

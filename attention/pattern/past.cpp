@@ -57,6 +57,9 @@ Past cut_before(const Past& past, std::int64_t from) {
   return {0, past.first > from ? from : std::max(past.recent, from)};
 }
 
+/// As a band does that moves on: the first keys stay until all of them are behind it, so that there is one gap.
+Past cut_by_band(const Past& past, std::int64_t from) { return past.first > from ? past : cut_before(past, from); }
+
 /// Where a band that reaches `left` keys back begins.
 std::int64_t reach_of(std::int64_t position, std::int64_t left) {
   return left == Pattern::unbounded ? 0 : position - left;
@@ -66,10 +69,10 @@ std::int64_t reach_of(std::int64_t position, std::int64_t left) {
 
 Pattern::Past Pattern::past(std::int64_t position) const {
   Past all{0, terms_ && !terms_->terms.empty() ? position : 0};
-  std::int64_t begin = reach_of(position, left_);
+  std::int64_t begin = 0;
   if (terms_) {
     for (const PatternTerms::Term& term : terms_->terms) {
-      const Past one = cut_before(past_of(term, position), reach_of(position, term.term.left));
+      const Past one = cut_by_band(past_of(term, position), reach_of(position, term.term.left));
       all = {std::max(all.first, one.first), std::min(all.recent, one.recent)};
     }
     if (terms_->documents) {
@@ -78,7 +81,7 @@ Pattern::Past Pattern::past(std::int64_t position) const {
       begin = std::max(begin, next == bounds.end() ? position : *(next - 1));
     }
   }
-  all = cut_before(all, begin);
+  all = cut_by_band(cut_before(all, begin), reach_of(position, left_));
   all.recent = std::clamp<std::int64_t>(all.recent, 0, position);
   if (all.first >= all.recent && all.first > 0) return {0, 0};
   return all;

@@ -107,6 +107,7 @@ std::vector<NamedMixer> mixers_of_every_pattern() {
       {"global and window", attention_mixer((window | Pattern::global_tokens(6)) & causal)},
       {"global and window, ALiBi", attention_mixer((window | Pattern::global_tokens(6)) & causal, rich)},
       {"global and blocks", attention_mixer(Pattern::global_local(16, 32, 7) & causal)},
+      {"global and blocks in a window", attention_mixer(Pattern::global_local(16, 32, 12) & Pattern::window(40, 0))},
       {"documents", attention_mixer(Pattern::documents({0, 13, 50, 90}) & causal)},
       {"sinks and window in documents",
        attention_mixer((window | Pattern::sink_tokens(5)) & Pattern::documents({0, 40, 100}) & causal)},

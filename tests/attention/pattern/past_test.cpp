@@ -15,24 +15,28 @@ using Named = std::pair<std::string, Pattern>;
 
 std::vector<Named> patterns_with_a_past() {
   const Pattern causal = Pattern::causal(), window = Pattern::window(11, 0);
-  return {{"causal", causal},
-          {"window", window},
-          {"window and sinks", (window | Pattern::sink_tokens(3)) & causal},
-          {"window and global tokens", (window | Pattern::global_tokens(5)) & causal},
-          {"blocks and global tokens", Pattern::global_local(16, 32, 7) & causal},
-          {"documents", Pattern::documents({0, 13, 13, 50, 90}) & causal},
-          {"window and sinks in documents",
-           (window | Pattern::sink_tokens(20)) & Pattern::documents({0, 17, 60, 100}) & causal},
-          {"dilated", Pattern::dilated({16, 48}, {1, 3}) & causal},
-          {"grouped", Pattern::dilated({16, 48}, {1, 3}, {.mode = DilatedMode::grouped}) & causal},
-          {"axial", Pattern::axial(12) & causal},
-          {"strided", Pattern::strided(8) & causal},
-          {"offsets", Pattern::block_offsets(16, {0, -1, -3}) & causal},
-          {"offsets by head", Pattern::block_offsets(16, {std::vector<std::int64_t>{0}, {0, -2}}) & causal},
-          {"spaced", Pattern::spaced_blocks(16, 2, 4) & causal},
-          {"random", Pattern::random_blocks(16, 0.3, 4) & causal},
-          {"listed", Pattern::blocks(16, {0, 1, 2, 4, 5, 5}, {0, 1, 1, 2, 2}) & causal},
-          {"sum", (Pattern::dilated({16}, {1}) + Pattern::window(3, 3)) & causal}};
+  return {
+      {"causal", causal},
+      {"window", window},
+      {"window and sinks", (window | Pattern::sink_tokens(3)) & causal},
+      {"window and global tokens", (window | Pattern::global_tokens(5)) & causal},
+      {"window and sinks in a wider window", (Pattern::window(2, 0) | Pattern::sink_tokens(4)) & window},
+      {"the same beside another", ((Pattern::window(2, 0) | Pattern::sink_tokens(4)) & window) | Pattern::window(1, 0)},
+      {"blocks and global tokens", Pattern::global_local(16, 32, 7) & causal},
+      {"blocks and global tokens in a window", Pattern::global_local(16, 32, 12) & Pattern::window(40, 0)},
+      {"documents", Pattern::documents({0, 13, 13, 50, 90}) & causal},
+      {"window and sinks in documents",
+       (window | Pattern::sink_tokens(20)) & Pattern::documents({0, 17, 60, 100}) & causal},
+      {"dilated", Pattern::dilated({16, 48}, {1, 3}) & causal},
+      {"grouped", Pattern::dilated({16, 48}, {1, 3}, {.mode = DilatedMode::grouped}) & causal},
+      {"axial", Pattern::axial(12) & causal},
+      {"strided", Pattern::strided(8) & causal},
+      {"offsets", Pattern::block_offsets(16, {0, -1, -3}) & causal},
+      {"offsets by head", Pattern::block_offsets(16, {std::vector<std::int64_t>{0}, {0, -2}}) & causal},
+      {"spaced", Pattern::spaced_blocks(16, 2, 4) & causal},
+      {"random", Pattern::random_blocks(16, 0.3, 4) & causal},
+      {"listed", Pattern::blocks(16, {0, 1, 2, 4, 5, 5}, {0, 1, 1, 2, 2}) & causal},
+      {"sum", (Pattern::dilated({16}, {1}) + Pattern::window(3, 3)) & causal}};
 }
 
 bool remembers(const Pattern::Past& past, std::int64_t key) { return key < past.first || key >= past.recent; }
