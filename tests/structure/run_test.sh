@@ -21,7 +21,7 @@ echo "$*" >>"$NOTES"
 mkdir -p build/release/bin
 touch build/release/build.ninja
 for program in train mlp; do
-  printf '#!/bin/sh\necho %s "$@"\n' $program >build/release/bin/$program
+  printf '#!/bin/sh\necho %s "$@" $GOMP_SPINCOUNT\n' $program >build/release/bin/$program
   chmod +x build/release/bin/$program
 done
 CMAKE
@@ -73,7 +73,11 @@ mkdir -p "$folder/examples/first_steps"
 echo 'int main(int argc, char** argv) {}' | tee "$folder/examples/train.cpp" >"$folder/examples/first_steps/mlp.cpp"
 echo 'int helper();' >"$folder/examples/picture.cpp"
 : >"$NOTES"
-[ "$("$folder/run" example mlp --seed 3 2>/dev/null)" = "mlp --seed 3" ] || fail "example mlp does not run it as told"
+spun() { [ "$("${@:2}" "$folder/run" example mlp --seed 3 2>/dev/null)" = "mlp --seed 3$1" ]; }
+unset OMP_WAIT_POLICY GOMP_SPINCOUNT
+spun ' 10000' env || fail "example mlp does not run as told, with threads that spin briefly"
+spun ' 5' env GOMP_SPINCOUNT=5 || fail "example mlp does not spin as the user says"
+spun '' env OMP_WAIT_POLICY=passive || fail "example mlp does not wait as the user says"
 grep -q -e '--target mlp$' "$NOTES" || fail "example mlp does not build it alone"
 : >"$NOTES"
 for name in '' picture ../train; do
