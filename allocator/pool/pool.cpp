@@ -276,13 +276,20 @@ std::size_t Pool::usable_size(const void* pointer) {
   throw ValueError("[usable_size] not the start of a live block of the pool of " + to_string(settings().device));
 }
 
+// A block that comes out of a pack takes what was set aside for what a routine answers.
+Block* Pool::unpacked(const void* pointer) {
+  if (Block* block = arenas_.live(pointer)) return block;
+  front_.disturb();
+  return arenas_.unpacked(pointer);
+}
+
 bool Pool::expand_in_place(void* pointer, std::size_t bytes, std::size_t wanted, Stream stream) {
   if (stream.device != settings().device || wanted > (std::size_t{1} << 60)) return false;
   ThreadCache* cache = own_cache();
   const PoolLock lock(ground_.mutex);
   front_.add_up(cache);
   ledger_.revive(stream);
-  Block* block = arenas_.unpacked(pointer);
+  Block* block = unpacked(pointer);
   if (block == nullptr || block->requested != bytes) {
     throw ValueError("[expand_in_place] not a live block of " + std::to_string(bytes) + " bytes of the pool of " +
                      to_string(settings().device));
@@ -329,7 +336,7 @@ void Pool::use(void* pointer, Stream stream, Access access, std::source_location
   std::size_t bytes = 0;
   {
     const PoolLock lock(ground_.mutex);
-    Block* block = arenas_.unpacked(pointer);
+    Block* block = unpacked(pointer);
     if (block == nullptr) {
       throw ValueError("[use] not the start of a live block of the pool of " + to_string(settings().device));
     }
@@ -347,7 +354,7 @@ void Pool::use(void* pointer, Stream stream, Access access, std::source_location
 bool Pool::hand_on(void* pointer, Stream stream) {
   check_stream("hand_on", stream);
   PoolLock lock(ground_.mutex);
-  Block* block = arenas_.unpacked(pointer);
+  Block* block = unpacked(pointer);
   if (block == nullptr) {
     throw ValueError("[hand_on] not the start of a live block of the pool of " + to_string(settings().device));
   }

@@ -124,6 +124,7 @@ class Pool {
   void withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed);
   void give_back(void* pointer, std::size_t bytes, Stream stream) noexcept;
   bool outlives(const void* pointer, Stream stream);
+  Block* unpacked(const void* pointer);
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
   void check_stream(const char* function, Stream stream) const {
     if (stream.device != settings().device) refuse_stream(function, stream);
