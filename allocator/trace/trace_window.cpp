@@ -89,7 +89,7 @@ class PoolState {
       block.requested = std::min(block.requested, block.size);
       block.tag = known(block.tag);
       if (block.state != BlockState::uncommitted) committed_.add(block.address, block_end);
-      if (block.is_held()) held_.insert(block.address, {block});
+      if (block.is_held()) hold({block});
     }
   }
 
@@ -121,6 +121,16 @@ class PoolState {
   }
 
  private:
+  void hold(const Held& held) {
+    held_.insert(held.block.address, held);
+    held_ends_[held.block.address] = held.block.address + held.block.size;
+  }
+  /// Whether any of these bytes is a block's.
+  bool is_held(std::uint64_t begin, std::uint64_t end) const {
+    const auto after = held_ends_.lower_bound(end);
+    return after != held_ends_.begin() && std::prev(after)->second > begin;
+  }
+
   Tag known(Tag tag) const {
     return {static_cast<std::size_t>(tag.category) < category_count ? tag.category : Category::unknown,
             tag.scope < trace_.scopes.size() ? tag.scope : 0};
@@ -141,8 +151,9 @@ class PoolState {
         if (!live) return false;
         if (ended != nullptr) *ended = *held;
         held_.erase(event.address);
+        held_ends_.erase(event.address);
         return true;
-      case TraceKind::segment_map: return committed_.remove(event.address, end);
+      case TraceKind::segment_map: return !is_held(event.address, end) && committed_.remove(event.address, end);
       case TraceKind::segment_unmap: return committed_.add(event.address, end);
       case TraceKind::rung:
       case TraceKind::out_of_memory:
@@ -156,7 +167,7 @@ class PoolState {
   bool take_back_completion(const TraceEvent& event, std::size_t index) {
     const std::uint64_t size = std::max<std::uint64_t>(event.size + event.slack, 1);
     const std::uint64_t end = event.size > size ? 0 : end_of(event.address, size);
-    if (!committed_.contains(event.address, end)) return false;
+    if (!committed_.contains(event.address, end) || is_held(event.address, end)) return false;
     const BlockSnapshot block{.address = event.address,
                               .size = size,
                               .state = BlockState::pending,
@@ -164,7 +175,7 @@ class PoolState {
                               .number = event.allocation,
                               .requested = event.size,
                               .tag = known({event.category, event.scope})};
-    held_.insert(event.address, {.block = block, .free_completed = index});
+    hold({.block = block, .free_completed = index});
     return true;
   }
 
@@ -198,6 +209,7 @@ class PoolState {
   std::vector<BlockSnapshot> final_;     // by address
   std::vector<CommittedPiece> windows_;  // by address
   AddressMap<Held> held_;
+  std::map<std::uint64_t, std::uint64_t> held_ends_;  // of the same blocks, by their addresses
   AddressRanges committed_;
   bool changed_ = false;
 };

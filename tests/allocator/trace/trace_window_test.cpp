@@ -155,9 +155,35 @@ TEST(CutTrace, LeavesOutWhatContradictsTheRest) {
   trace.events.back().size = UINT64_MAX;
   expect_one_left_out(trace, "a block that wraps around");
   trace = good;
+  TraceEvent within = good.events[live];
+  within.address += within.size / 2;
+  within.size = 1, within.slack = 0;
+  within.kind = TraceKind::free_completed;
+  trace.events.push_back(within);
+  expect_one_left_out(trace, "a block within a live one");
+  trace = good;
   trace.events.push_back({});
   trace.events.back().kind = static_cast<TraceKind>(99);
   expect_one_left_out(trace, "an unknown kind");
+}
+
+TEST(CutTrace, LeavesOutPagesThatComeUnderALiveBlock) {
+  constexpr std::uint64_t at = 2 << 20;
+  Trace trace;
+  trace.streams = {0};
+  trace.scopes = {""};
+  trace.locations = {{}};
+  const auto add = [&](TraceKind kind, std::uint64_t size) {
+    trace.events.push_back({.time = trace.events.size(), .address = at, .size = size, .kind = kind});
+  };
+  add(TraceKind::allocate, 64);
+  add(TraceKind::segment_map, at);
+  add(TraceKind::free_requested, 64);
+  add(TraceKind::free_completed, 64);
+  trace.blocks = {{.address = at, .size = at, .state = BlockState::free}};
+  const WindowedTrace cut = cut_trace(trace);
+  EXPECT_GE(cut.contradictions, 1u);
+  EXPECT_EQ(cut_trace(cut.trace).contradictions, 0u);
 }
 
 TEST(CutTrace, PutsIndicesAndTimesInOrder) {
