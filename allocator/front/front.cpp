@@ -52,6 +52,12 @@ void Front::absorb(ThreadCache& cache) noexcept {
   ground_.recorder.keep(std::move(cache.ring));
 }
 
+std::vector<ThreadCache*> Front::forget_caches() noexcept {
+  const PoolLock lock(ground_.mutex);  // which ends the routine that one of them may follow
+  const std::lock_guard caches_lock(caches_mutex_);
+  return std::exchange(caches_, {});
+}
+
 void Front::keep_only_own() noexcept {
   ThreadCache* const own = ground_.settings.own_cache();
   for (ThreadCache* cache : caches_) {
@@ -280,7 +286,7 @@ void Front::restart() {
   retired_hash_ = RequestSequence::start;
   sequence_.restart();
   for (ThreadCache* cache : caches_) cache->sequence.restart();
-  routine_.forget();
+  routine_.restart();
 }
 
 }  // namespace poolgrad

@@ -22,6 +22,8 @@ class Front final : public Follower {
   std::unique_ptr<ThreadCache> make_cache(Pool& pool);
   void retire(ThreadCache& cache) noexcept;
   const std::vector<ThreadCache*>& caches() const { return caches_; }
+  /// The caches that there were, which are their threads' alone from now on. Takes the pool's mutex.
+  std::vector<ThreadCache*> forget_caches() noexcept;
   /// In the child of a fork: what other threads kept for themselves comes back to the pool.
   void keep_only_own() noexcept;
   /// No cache is added or removed, and nobody looks at them, as long as the lock is held.

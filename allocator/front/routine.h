@@ -102,6 +102,11 @@ class Routine {
   }
   /// Forgets everything and takes no memory.
   void forget() noexcept;
+  /// The same, where ticks are counted anew.
+  void restart() noexcept {
+    forget();
+    rests_until_ = 0;
+  }
   std::size_t bookkeeping_bytes() const { return size_ * sizeof(Act) + notes_.capacity() * sizeof(std::uint32_t); }
 
   /// For traces: the stream's index there and its present ticket.

@@ -153,7 +153,7 @@ std::size_t ThreadCaches::enter(Pool& pool) {
 
 void ThreadCaches::forget(Pool& pool) noexcept {
   const std::lock_guard lock(ties());
-  for (ThreadCache* cache : pool.front().caches()) cache->pool_ = nullptr;
+  for (ThreadCache* cache : pool.front().forget_caches()) cache->pool_ = nullptr;
   all_pools().pools[pool.settings().place] = nullptr;
 }
 

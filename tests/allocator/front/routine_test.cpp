@@ -169,6 +169,20 @@ TEST(Routine, IsNotSoughtForEver) {
   EXPECT_LT(observed, 100'000u);
 }
 
+TEST(Routine, IsSoughtAtOnceWhereTicksBeginAnew) {
+  const auto learns = [](Routine& routine) {
+    for (std::uint64_t tick = 0; tick < 2'000; ++tick)
+      if (routine.attentive(tick, 0)) return true;
+    return false;
+  };
+  Routine routine;
+  for (std::uint64_t i = 0; i < 1'000'000; ++i)
+    if (routine.attentive(i, 0)) routine.observe(allocation(64 * i), Stream{}, i, i + 1);
+  ASSERT_FALSE(learns(routine)) << "there is a rest from so many in vain";
+  routine.restart();
+  EXPECT_TRUE(learns(routine));
+}
+
 class RoutinesTest : public PoolTest {
  protected:
   void train(CachingAllocator& pool, TrainingTrace& trace, int steps) {

@@ -78,6 +78,27 @@ TEST_P(ThreadsTest, GiveBackBlocksWhoseStreamIsRenamedMeanwhile) {
   EXPECT_EQ(pool.statistics().reserved_bytes.current, 0u);
 }
 
+// A thread that has used a pool goes on with others, whose caches push its old one out, or ends, while the pool goes.
+TEST_P(ThreadsTest, MayDropTheirCacheOfAPoolThatGoes) {
+  constexpr int rounds = 60;
+  CachingAllocator other(memory(4 * page));
+  for (int round = 0; round < rounds; ++round) {
+    auto pool = std::make_unique<CachingAllocator>(memory(64 * page));
+    for (int i = 0; i < 20'000; ++i) allocate(*pool, 1000);  // what it has to go through at its end
+    std::atomic<bool> is_done = false;
+    std::thread user([&, used = pool.get()] {
+      deallocate(*used, allocate(*used, 500), 500);
+      is_done = true;
+      for (int i = 0; i < 100 * (round % 30); ++i) std::atomic_thread_fence(std::memory_order_seq_cst);
+      if (round % 2 == 0) deallocate(other, allocate(other, 500), 500);
+    });
+    while (!is_done) std::this_thread::yield();
+    pool.reset();
+    user.join();
+  }
+  EXPECT_EQ(other.statistics().allocated_bytes.current, 0u);
+}
+
 TEST_P(ThreadsTest, NeverShareABlock) {
   CachingAllocator pool(memory(64 * page));
   const bool host = pool.device().is_cpu();
