@@ -60,6 +60,20 @@ namespace {
 void check_floating(const char* op, const Tensor& out) {
   if (!is_floating(out.dtype())) throw DTypeError("[" + std::string(op) + "] needs a floating dtype: " + describe(out));
 }
+/// Whether the dtype has every whole number from `least` to `most`.
+bool holds_all(DType dtype, std::int64_t least, std::int64_t most) {
+  const auto within = [&](int digits) {
+    const std::int64_t bound = std::int64_t{1} << digits;
+    return -bound <= least && most <= bound;
+  };
+  switch (dtype) {
+    case DType::f64: return within(53);
+    case DType::f32: return within(24);
+    case DType::f16: return within(11);
+    case DType::bf16: return within(8);
+    default: return has_number(dtype, static_cast<double>(least)) && has_number(dtype, static_cast<double>(most));
+  }
+}
 }  // namespace
 
 Tensor randn(const Shape& shape, TensorOptions options, Generator& generator, CallSite) {
@@ -72,6 +86,9 @@ Tensor randn(const Shape& shape, TensorOptions options, Generator& generator, Ca
 Tensor uniform(const Shape& shape, double low, double high, TensorOptions options, Generator& generator, CallSite) {
   Tensor out = Tensor::empty(shape, options);
   check_floating("uniform", out);
+  if (!(low <= high && std::isfinite(high - low)))
+    throw ValueError("[uniform] needs low <= high, finite and no further apart than a double goes: low " +
+                     std::to_string(low) + ", high " + std::to_string(high));
   kernels::uniform(current_stream(options.device), generator.take(out.count()), out.view(), low, high);
   return out;
 }
@@ -82,6 +99,9 @@ Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOp
   if (low >= high || low < -limit || high > limit)
     throw ValueError("[randint] needs low < high within +-2^52: low " + std::to_string(low) + ", high " +
                      std::to_string(high));
+  if (!holds_all(options.dtype, low, high - 1))
+    throw ValueError("[randint] " + std::string(to_string(options.dtype)) + " does not hold every whole number from " +
+                     std::to_string(low) + " to " + std::to_string(high - 1));
   const Stream stream = current_stream(options.device);
   Tensor out = Tensor::empty(shape, options);
   const Tensor real = Tensor::empty(shape, {DType::f64, options.device});

@@ -26,12 +26,14 @@ Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions 
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, std::int64_t offset = 0, TensorOptions options = {},
            CallSite = {});
 /// Normal and uniform [low, high) numbers from `generator`, row-major order, the same on every device; other
-/// dtypes get roundings of the same numbers. Throws DTypeError unless the dtype is floating.
+/// dtypes get roundings of the same numbers. Throws DTypeError unless the dtype is floating, ValueError unless
+/// low <= high are finite and high - low is, too.
 Tensor randn(const Shape& shape, TensorOptions options = {}, Generator& generator = default_generator(), CallSite = {});
 Tensor uniform(const Shape& shape, double low = 0.0, double high = 1.0, TensorOptions options = {},
                Generator& generator = default_generator(), CallSite = {});
 /// Whole numbers in [low, high), within +-2^52; i64 unless the options say otherwise. Made of 53 random bits each: no
-/// value is more likely than another by more than a fraction (high - low) / 2^53. Throws ValueError.
+/// value is more likely than another by more than a fraction (high - low) / 2^53. Throws ValueError, also where the
+/// dtype does not hold all of them: in f32 within +-2^24, in f16 2^11, in bf16 2^8.
 Tensor randint(std::int64_t low, std::int64_t high, const Shape& shape, TensorOptions options = {.dtype = DType::i64},
                Generator& generator = default_generator(), CallSite = {});
 /// A tensor of dtype_of<T> with a copy of `values`, whose number must be that of `shape`; moved to `device`.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -113,8 +114,10 @@ Tensor pow(Argument a, const Tensor& b) {
              const Tensor grad = to(call.gradient(), wide), base = to(a.unpack(), wide),
                           exponent = to(b.unpack(), wide);
              const Tensor zero = zeros({}, base.options());
-             if (call.needs(0)) {  // exponent 0 gives 0 even at base 0, where base^-1 is infinite
-               const Tensor flat = logical_and(equal(base, zero), equal(exponent, zero));
+             if (call.needs(0)) {  // exponent 0 gives 0 even where base^-1 is infinite, or no number
+               const double least = wide == DType::f64 ? 1.0 / std::numeric_limits<double>::max()
+                                                       : 1.0 / std::numeric_limits<float>::max();
+               const Tensor flat = logical_and(logical_not(abs(base) >= least), equal(exponent, zero));
                const Tensor slope = exponent * pow(where(flat, ones({}, base.options()), base), exponent - 1.0);
                gradients[0] = to(sum_to(grad * slope, base.shape()), dtype);
              }
@@ -176,8 +179,8 @@ Tensor record_extremum(const char* name, BinaryOp op, BinaryOp strict, BinaryOp 
 }  // namespace
 
 Tensor pow(Argument a, double exponent) {
-  if (!is_floating(a->dtype()) && exponent != std::floor(exponent))
-    fail<ValueError>("pow", fmt::format("exponent {} of an integer is no whole number", exponent), {{"x", a}});
+  if (!is_floating(a->dtype()) && !has_number(DType::i64, exponent))
+    fail<ValueError>("pow", fmt::format("exponent {} of an integer is no whole number of i64", exponent), {{"x", a}});
   return record_unary("power", UnaryOp::power, a, exponent, 0.0, Domain::numbers);
 }
 
@@ -214,14 +217,15 @@ Tensor operator+(Argument a, double b) { return with_number("add", a, b, 1.0, b)
 Tensor operator+(double a, Argument b) { return with_number("add", b, a, 1.0, a); }
 Tensor operator-(Argument a, double b) { return with_number("sub", a, b, 1.0, -b); }
 Tensor operator-(double a, Argument b) { return with_number("sub", b, a, -1.0, a); }
-Tensor operator*(Argument a, double b) { return with_number("mul", a, b, b, 0.0); }
-Tensor operator*(double a, Argument b) { return with_number("mul", b, a, a, 0.0); }
+// Times a number: 0 added to -0 would be 0, and -0 leaves all as it is.
+Tensor operator*(Argument a, double b) { return with_number("mul", a, b, b, -0.0); }
+Tensor operator*(double a, Argument b) { return with_number("mul", b, a, a, -0.0); }
 Tensor operator/(Argument a, double b) {
   check_whole("div", a, {b});
   return record_unary("div", UnaryOp::quotient, a, b, 0.0, Domain::numbers);
 }
 Tensor operator/(double a, Argument b) {
-  return is_floating(b->dtype()) ? affine(reciprocal(*b), a, 0.0) : div(full({}, a, b->options()), b);
+  return is_floating(b->dtype()) ? affine(reciprocal(*b), a, -0.0) : div(full({}, a, b->options()), b);
 }
 Tensor operator-(Argument x) { return neg(*x); }
 
@@ -368,7 +372,7 @@ Tensor operator*=(Argument x, const Tensor& y) { return assigned_tensor("*=", Bi
 Tensor operator/=(Argument x, const Tensor& y) { return assigned_tensor("/=", BinaryOp::div, div, x, y); }
 Tensor operator+=(Argument x, double y) { return assigned_number("+=", UnaryOp::affine, x, y, 1.0, y); }
 Tensor operator-=(Argument x, double y) { return assigned_number("-=", UnaryOp::affine, x, y, 1.0, -y); }
-Tensor operator*=(Argument x, double y) { return assigned_number("*=", UnaryOp::affine, x, y, y, 0.0); }
+Tensor operator*=(Argument x, double y) { return assigned_number("*=", UnaryOp::affine, x, y, y, -0.0); }
 Tensor operator/=(Argument x, double y) { return assigned_number("/=", UnaryOp::quotient, x, y, y, 0.0); }
 
 }  // namespace poolgrad

@@ -26,6 +26,13 @@
 namespace poolgrad {
 namespace {
 
+/// rows != number, exactly, whatever a double makes of it.
+Tensor not_class(const Tensor& rows, std::int64_t number) {
+  constexpr std::int64_t exact = std::int64_t{1} << 53;
+  if (-exact <= number && number <= exact) return rows != static_cast<double>(number);
+  return not_equal(rows, from_data<std::int64_t>({number}, {}, rows.device()));
+}
+
 /// The targets of a classification loss: which count, and checks.
 struct ClassTargets {
   Tensor rows;     // i64, row-major: what a backward keeps, as a SavedTensor, to make these again
@@ -45,7 +52,7 @@ ClassTargets::ClassTargets(const char* op, const Tensor& targets, std::int64_t c
   if (!(options.label_smoothing >= 0.0 && options.label_smoothing <= 1.0))
     fail<ValueError>(op, "label smoothing is outside [0, 1]", operands);
   rows = dense(targets);
-  counted = rows != static_cast<double>(options.ignore_index);
+  counted = not_class(rows, options.ignore_index);
   safe = where(counted, rows, 0.0);
   check_index_range(op, "target", safe, classes);
 }

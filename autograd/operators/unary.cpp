@@ -58,7 +58,7 @@ Tensor derivative(UnaryOp op, const Tensor& grad, const Tensor& x, const Tensor&
     case UnaryOp::erf: return grad * exp(-square(x)) * (2.0 / std::sqrt(pi));
     case UnaryOp::softplus: return grad * sigmoid(x);
     case UnaryOp::power: return a == 0.0 ? zeros_like(grad) : grad * pow(x, a - 1.0) * a;
-    case UnaryOp::relu: return zero_where(~(x > 0.0), grad);
+    case UnaryOp::relu: return zero_where(x <= 0.0, grad);
     case UnaryOp::leaky_relu: return where(x > 0.0, grad, grad * a);
     case UnaryOp::clamp: return zero_where((x < a) | (x > b), grad);
     case UnaryOp::gelu: {

@@ -93,6 +93,14 @@ TEST(Jacobian, HasARowForEveryOutputElement) {
   }
 }
 
+TEST(Jacobian, HasAsManyDimensionsAsATensorMayHave) {
+  const Shape eight{2, 1, 2, 1, 1, 1, 1, 2};
+  const Tensor x = reshape(arange(0, 8, 1, {.dtype = DType::f64}), eight);
+  const Tensor found = jacobian([](const Tensor& in) { return sum(square(in)); }, x);
+  EXPECT_EQ(found.shape(), eight);
+  EXPECT_THAT(found.to_vector<double>(), ElementsAre(0, 2, 4, 6, 8, 10, 12, 14));
+}
+
 TEST(Jacobian, OfALinearMapIsItsMatrix) {
   const Tensor a = randn({4, 3}, {.dtype = DType::f64});
   EXPECT_TRUE(bit_equal(jacobian([&](const Tensor& x) { return matmul(a, x); }, numbers({1, 2, 3})), a));

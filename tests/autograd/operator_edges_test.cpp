@@ -650,6 +650,50 @@ TEST(Casting, MovesGradientsBackToTheDeviceAndDtypeOfTheInput) {
   EXPECT_TRUE(to(x, DType::f16).is_same(x));
 }
 
+TEST(ClassLosses, CompareWithAnIgnoredIndexThatNoDoubleHolds) {
+  constexpr std::int64_t even = std::int64_t{1} << 53;
+  const Tensor scores = ones({2, 3});
+  const auto loss = [&](std::int64_t target, std::int64_t ignored) {
+    const Tensor targets = from_data<std::int64_t>({0, target}, {2});
+    EXPECT_EQ(nll_loss(scores, targets, {.ignore_index = ignored}).item(), -1.0);
+    return cross_entropy(scores, targets, {.ignore_index = ignored}).item();
+  };
+  for (const std::int64_t ignored : {even + 1, std::numeric_limits<std::int64_t>::max()}) {
+    EXPECT_NEAR(loss(ignored, ignored), std::log(3.0), 1e-6);
+    EXPECT_THROW(loss(even, ignored), IndexError);
+  }
+}
+
+TEST(Arithmetic, KeepsTheSignOfZeroTimesANumber) {
+  Tensor x = f64({-0.0, 0.0});
+  const auto signs = [](const Tensor& y) {
+    const Doubles values = y.to_vector<double>();
+    return std::vector<bool>{std::signbit(values[0]), std::signbit(values[1])};
+  };
+  const std::vector<bool> kept{true, false}, turned{false, true};
+  EXPECT_EQ(signs(x * 2.0), kept);
+  EXPECT_EQ(signs(-2.0 * x), turned);
+  EXPECT_EQ(signs(2.0 / f64({-infinity, infinity})), kept);
+  x *= 2.0;
+  EXPECT_EQ(signs(x), kept);
+}
+
+TEST(Power, OfZeroHasNoSlopeHoweverSmallItsBase) {
+  for (const DType dtype : {DType::f64, DType::f32}) {
+    const Tensor tiny = full({2}, dtype == DType::f64 ? 1e-309 : 1e-39, {.dtype = dtype}).set_requires_grad();
+    EXPECT_EQ(grad({sum(pow(tiny, zeros({2}, {.dtype = dtype})))}, {tiny})[0].to_vector<double>(), (Doubles{0, 0}));
+  }
+  EXPECT_EQ(slopes([](const Tensor& x) { return pow(x, zeros({1}, x.options())); }, {std::nan("")}), Doubles{0});
+  for (const double exponent : {1e19, 1e30, infinity})
+    EXPECT_THROW(pow(from_data<std::int64_t>({2, 3}, {2}), exponent), ValueError);
+}
+
+TEST(Relu, HasOneSlopeOfWhatIsNoNumber) {
+  const Tensor x = f64({std::nan("")}).set_requires_grad();
+  for (const bool create_graph : {false, true})
+    EXPECT_EQ(grad({relu(x)}, {x}, {ones({1}, x.options())}, {.create_graph = create_graph})[0].item(), 1.0);
+}
+
 TEST(Views, ShareTheirStorage) {
   const Tensor x = arange(0, 24);
   const Tensor y = reshape(x, {2, 3, 4});

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
+#include <utility>
 
 #include "kernels/parallel.h"
 #include "tensor/compare.h"
@@ -155,7 +157,41 @@ TEST(Random, RandintStaysBelowTheLargestBounds) {
   EXPECT_EQ(error_of<ValueError>([] { randint(3, 3, {1}); }),
             "[randint] needs low < high within +-2^52: low 3, high 3");
   EXPECT_THROW(randint(0, limit + 1, {1}), ValueError);
+  EXPECT_EQ(error_of<ValueError>([] { randint(0, 300, {1}, {.dtype = DType::bf16}); }),
+            "[randint] bf16 does not hold every whole number from 0 to 299");
+  const auto holds = [](DType dtype, std::int64_t low, std::int64_t high) {
+    try {
+      return randint(low, high, {1}, {.dtype = dtype}).count() == 1;
+    } catch (const ValueError&) {
+      return false;
+    }
+  };
+  const auto expect_last = [&](DType dtype, std::int64_t least, std::int64_t most) {
+    EXPECT_TRUE(holds(dtype, least, most + 1)) << to_string(dtype);
+    EXPECT_FALSE(holds(dtype, least - 1, most + 1)) << to_string(dtype);
+    EXPECT_FALSE(holds(dtype, least, most + 2)) << to_string(dtype);
+  };
+  expect_last(DType::bf16, -256, 256);
+  expect_last(DType::f16, -2048, 2048);
+  expect_last(DType::f32, -(1 << 24), 1 << 24);
+  expect_last(DType::u8, 0, 255);
+  expect_last(DType::boolean, 0, 1);
+  expect_last(DType::i32, -(std::int64_t{1} << 31), (std::int64_t{1} << 31) - 1);
   EXPECT_THROW(randint(-limit - 1, 0, {1}), ValueError);
+}
+
+TEST(Uniform, RefusesBoundsThatItCannotServe) {
+  constexpr double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(error_of<ValueError>([] { uniform({1}, 2, 1); }),
+            "[uniform] needs low <= high, finite and no further apart than a double goes: low 2.000000, high 1.000000");
+  for (const auto& [low, high] : {std::pair{-1e308, 1e308},
+                                  {0.0, infinity},
+                                  {-infinity, infinity},
+                                  {infinity, infinity},
+                                  {std::nan(""), 1.0},
+                                  {0.0, std::nan("")}})
+    EXPECT_THROW(uniform({1}, low, high, {.dtype = DType::f64}), ValueError) << low << " " << high;
+  EXPECT_EQ(uniform({1}, 3, 3).item(), 3.0);
 }
 
 TEST(Random, NeedsAFloatingDtype) {

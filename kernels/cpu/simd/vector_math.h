@@ -169,7 +169,8 @@ inline Vec<T> expm1(Vec<T> x) {
 }
 inline SineCosine<Vec<double>> sine_cosine(Vec<double> x) {
   SineCosine<Vec<double>> result = trigonometry::of_near(x);
-  if (max_lane<double>(abs<double>(x)) > trigonometry::near) [[unlikely]]
+  const Vec<double> numbers = x == x ? x : Vec<double>{};  // a NaN is near: it would hide what is far in other lanes
+  if (max_lane<double>(abs<double>(numbers)) > trigonometry::near) [[unlikely]]
     replace_far(x, result);
   return result;
 }

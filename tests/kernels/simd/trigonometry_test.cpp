@@ -56,6 +56,18 @@ TEST(Trigonometry, AngleAndItsNegativeDifferInTheSignOfTheSineOnly) {
   }
 }
 
+TEST(Trigonometry, OfALaneDoesNotHangOnANaNBesideIt) {
+  using V = simd::Vec<double>;
+  for (int far = 0; far < simd::lanes<double>; ++far)
+    for (int nan = 0; nan < simd::lanes<double>; ++nan) {
+      if (nan == far) continue;
+      V x{};
+      x[far] = 1e22;
+      x[nan] = std::numeric_limits<double>::quiet_NaN();
+      EXPECT_EQ(Math<V>::sin(x)[far], Math<double>::sin(1e22)) << far << " " << nan;
+    }
+}
+
 TEST(Trigonometry, LanesOfVectorsHaveTheBitsOfNumbers) {
   using V = simd::Vec<double>;
   const std::vector<double> all = numbers();
