@@ -96,7 +96,26 @@ std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const 
 
 namespace {
 
-/// A file that is written twice would be lost, and so would one of the text.
+/// Whether two paths lead to one file, which may not be there yet.
+bool same_file(const std::string& a, const std::string& b) {
+  namespace fs = std::filesystem;
+  std::error_code unknown;
+  if (fs::equivalent(a, b, unknown)) return true;
+  return a == b || fs::weakly_canonical(fs::absolute(a), unknown) == fs::weakly_canonical(fs::absolute(b), unknown);
+}
+
+/// Whether `path` is the text, or a file in the folder that is.
+bool is_of_text(const std::string& path, const std::string& text) {
+  namespace fs = std::filesystem;
+  if (same_file(path, text)) return true;
+  std::error_code unknown;
+  if (!fs::is_regular_file(path, unknown) || !fs::is_directory(text, unknown)) return false;
+  const fs::path within = fs::canonical(path, unknown).lexically_relative(fs::canonical(text, unknown));
+  return !within.empty() && *within.begin() != ".." &&
+         std::ranges::none_of(within, [](const fs::path& part) { return part.native().starts_with('.'); });
+}
+
+/// A file that is written twice would be lost, and so would one of the text, and the checkpoint to go on from.
 void check_files(const TrainOptions& o) {
   std::vector<std::pair<std::string, std::string>> written;  // option, path
   for (const auto& [name, path] : {std::pair<const char*, const std::string&>{"--save", o.save},
@@ -107,9 +126,11 @@ void check_files(const TrainOptions& o) {
       throw ValueError(fmt::format("[train] {} needs a file, which is replaced as the run goes on", name));
     if (path.empty() || (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))) continue;
     for (const auto& [other, its_path] : written)
-      if (path == its_path) throw ValueError(fmt::format("[train] {} and {} are both {}", other, name, path));
+      if (same_file(path, its_path)) throw ValueError(fmt::format("[train] {} and {} are both {}", other, name, path));
+    if (name != std::string_view("--save") && !o.resume.empty() && same_file(path, o.resume))
+      throw ValueError(fmt::format("[train] {} {} would replace the checkpoint of --resume", name, path));
     for (const std::string& text : o.text)
-      if (path == nn::TextSource::parse(text).path)
+      if (is_of_text(path, nn::TextSource::parse(text).path))
         throw ValueError(fmt::format("[train] {} {} would replace the text", name, path));
     written.emplace_back(name, path);
   }

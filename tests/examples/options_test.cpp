@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 
 #include "examples/support/train.h"
 #include "kernels/gemm.h"
@@ -322,6 +323,28 @@ TEST(TrainOptions, RefuseInOneSentence) {
               o.save = book;
             }),
             "[train] --save " + book + " would replace the text");
+  const std::string alias = folder.file("alias"), state = folder.file("state"), absent = folder.file("absent");
+  std::filesystem::create_symlink(book, alias);
+  testing_support::write_bytes(state, "state");
+  const auto replaces = [&](const std::string& text, const std::string& path) {
+    return train_refusal([&](auto& o) {
+      o.text = {text};
+      o.csv = path;
+    });
+  };
+  for (const std::string& path : {folder.file("./book"), alias})
+    EXPECT_EQ(replaces(book, path), "[train] --csv " + path + " would replace the text");
+  EXPECT_EQ(replaces(folder.file(""), state), "[train] --csv " + state + " would replace the text");
+  EXPECT_EQ(train_refusal([&](auto& o) {
+              o.resume = state;
+              o.json = folder.file("./state");
+            }),
+            "[train] --json " + folder.file("./state") + " would replace the checkpoint of --resume");
+  EXPECT_EQ(train_refusal([&](auto& o) {
+              o.json = absent;
+              o.csv = folder.file("./absent");
+            }),
+            "[train] --json and --csv are both " + folder.file("./absent"));
   TrainOptions devices;
   devices.json = devices.csv = "/dev/null";
   EXPECT_NO_THROW(devices.check());
