@@ -345,7 +345,7 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   TrainResult result;
   if (leads(trainer)) result.baselines = ngram_baselines(trainer.corpus());
   const HeldOutLoss last = take_steps(trainer, options, progress, result);
-  if (options.save.empty() && result.interrupted && !trainer.device().is_sim() && options.stop_after == 0)
+  if (options.save.empty() && result.interrupted && !trainer.device().is_sim())
     options.save = unused_name("poolgrad-train", ".safetensors");
   // A file that cannot be written leaves the others, and what is printed: the first reason comes when all is done.
   std::exception_ptr unwritten;

@@ -248,6 +248,20 @@ TEST(Trainer, PutsTheCallersConfigurationIntoTheReport) {
   EXPECT_EQ(out.str(), "");
 }
 
+TEST(Trainer, SavesUnderANameOfItsOwnWhereItStopsAfterAStep) {
+  const TemporaryFolder folder;
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder.file(""));
+  std::ostringstream out;
+  SmallTraining half, rest;
+  const TrainResult result = train(half.trainer, out, {.stop_after = 5});
+  EXPECT_TRUE(result.interrupted);
+  EXPECT_TRUE(std::filesystem::exists("poolgrad-train.safetensors"));
+  rest.trainer.resume("poolgrad-train.safetensors");
+  EXPECT_EQ(rest.trainer.steps_done(), 5);
+  std::filesystem::current_path(before);
+}
+
 TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
   const TemporaryFolder folder;
   std::ostringstream out;
