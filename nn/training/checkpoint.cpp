@@ -57,8 +57,9 @@ void read_model(const SafetensorsReader& reader, Module& model) {
 
 void check_format(const std::string& path, const SafetensorsFile& file) {
   const auto format = file.metadata.find(format_key);
-  if (format == file.metadata.end() || format->second != format_value)
-    throw FileError("[load] " + path + ": not a training state of poolgrad");
+  if (format != file.metadata.end() && format->second != format_value)
+    throw FileError("[load] " + path + ": a training state of another version, " + format->second.substr(0, 40));
+  if (format == file.metadata.end()) throw FileError("[load] " + path + ": not a training state of poolgrad");
 }
 
 std::map<std::string, std::string> callers_metadata(const SafetensorsFile& file) {

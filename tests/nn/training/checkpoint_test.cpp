@@ -169,6 +169,8 @@ TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
 
   run.model.save_file(path);
   EXPECT_THAT(error_of<FileError>(load), HasSubstr("not a training state of poolgrad"));
+  save_safetensors(path, {run.model.named_tensors(), {{"poolgrad.format", "training-state-2"}}});
+  EXPECT_THAT(error_of<FileError>(load), HasSubstr("a training state of another version, training-state-2"));
 
   SmallRun other(2);
   other.step();
