@@ -192,6 +192,14 @@ void write_text(const std::string& path, const std::string& text, const std::str
     if (!(out << text << std::flush)) throw cannot_write("to standard output", operation);
     return;
   }
+  std::error_code unknown;
+  const auto kind = std::filesystem::status(path, unknown).type();
+  if (kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found) {
+    AtomicFile whole(path);
+    whole.write(text);
+    whole.commit();
+    return;
+  }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "wb"), std::fclose);
   if (!file || std::fwrite(text.data(), 1, text.size(), file.get()) != text.size() || std::fflush(file.get()) != 0)
     throw cannot_write(path, operation);
@@ -206,6 +214,8 @@ void check_writable(const std::string& path, const std::string& operation) {
   if (file == nullptr) throw cannot_write(path, operation);
   std::fclose(file);
   if (kind == std::filesystem::file_type::not_found) std::filesystem::remove(path, unknown);
+  if (kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found)
+    const AtomicFile attempt(path);
 }
 
 void check_replaceable(const std::string& path, const std::string& operation) {

@@ -168,6 +168,19 @@ TEST(CheckWritable, LeavesEverythingAsItIs) {
   EXPECT_FALSE(std::filesystem::exists(absent));
 }
 
+TEST(WriteText, ReplacesAFileInOneStepAndWritesToOthers) {
+  const testing_support::TemporaryFolder folder;
+  const std::string path = folder.file("report"), older = folder.file("older");
+  std::ostringstream out;
+  std::ofstream(path) << "old";
+  std::filesystem::create_hard_link(path, older);
+  write_text(path, "new", "train", out);
+  EXPECT_EQ(testing_support::read_bytes(path), "new");
+  EXPECT_EQ(testing_support::read_bytes(older), "old") << "the older file itself is never cut short";
+  write_text("/dev/null", "new", "train", out);
+  EXPECT_THROW(write_text("/dev/full", "new", "train", out), FileError);
+}
+
 TEST(CheckWritable, SaysWhyAFileCannotBe) {
   const testing_support::TemporaryFolder folder;
   const auto why = [](const std::string& path) {
