@@ -10,9 +10,11 @@
 #include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <ostream>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -180,7 +182,10 @@ ScopeStatus::ScopeStatus(Progress& progress, std::string what, double patience) 
 
 ScopeStatus::~ScopeStatus() { scope_watch().stop(); }
 
-bool Progress::is_terminal() { return isatty(STDOUT_FILENO) == 1; }
+bool Progress::is_terminal() {
+  const char* const term = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) == 1 && (term == nullptr || std::string_view(term) != "dumb");
+}
 
 void Progress::clear() {
   if (drawn_) out_ << "\r\x1b[K" << std::flush;

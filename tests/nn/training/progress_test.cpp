@@ -1,8 +1,11 @@
 #include "nn/training/progress.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -153,6 +156,24 @@ TEST(InterruptGuard, StillListensAfterOneWithinItHasEnded) {
   EXPECT_FALSE(InterruptGuard::interrupted());
   std::raise(SIGTERM);
   EXPECT_TRUE(InterruptGuard::interrupted()) << "as the first one";
+}
+
+TEST(Progress, IsNotLiveOnADumbTerminal) {
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY), before = dup(STDOUT_FILENO);
+  ASSERT_TRUE(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
+  const int end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+  const char* const term = std::getenv("TERM");
+  const std::string old = term != nullptr ? term : "";
+  dup2(end, STDOUT_FILENO);
+  setenv("TERM", "xterm", 1);
+  const bool live = Progress::is_terminal();
+  setenv("TERM", "dumb", 1);
+  const bool dumb = Progress::is_terminal();
+  dup2(before, STDOUT_FILENO);
+  term != nullptr ? setenv("TERM", old.c_str(), 1) : unsetenv("TERM");
+  for (const int each : {terminal, before, end}) close(each);
+  EXPECT_TRUE(live);
+  EXPECT_FALSE(dumb);
 }
 
 TEST(CheckWritable, LeavesEverythingAsItIs) {
