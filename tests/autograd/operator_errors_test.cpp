@@ -1,6 +1,8 @@
 // What operators say when they are called wrongly: the same text on every device, before anything is allocated.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include <cmath>
 
 #include "allocator/caching_allocator.h"
@@ -261,6 +263,20 @@ TEST(OperatorErrors, OfOrders) {
   EXPECT_EQ(text_of<DTypeError>([] { logcumsumexp(i64({3}), 0); }),
             "[logcumsumexp] needs a floating dtype: x (3,) i64 on cpu");
   EXPECT_EQ(text_of<ShapeError>([] { cumprod(f32({}), 0); }), "[cumprod] x has no dimensions: x () f32 on cpu");
+}
+
+TEST(ClassLosses, CompareWithAnIgnoredIndexThatNoDoubleHolds) {
+  constexpr std::int64_t even = std::int64_t{1} << 53;
+  const Tensor scores = ones({2, 3});
+  const auto loss = [&](std::int64_t target, std::int64_t ignored) {
+    const Tensor targets = from_data<std::int64_t>({0, target}, {2});
+    EXPECT_EQ(nll_loss(scores, targets, {.ignore_index = ignored}).item(), -1.0);
+    return cross_entropy(scores, targets, {.ignore_index = ignored}).item();
+  };
+  for (const std::int64_t ignored : {even + 1, std::numeric_limits<std::int64_t>::max()}) {
+    EXPECT_NEAR(loss(ignored, ignored), std::log(3.0), 1e-6);
+    EXPECT_THROW(loss(even, ignored), IndexError);
+  }
 }
 
 }  // namespace
