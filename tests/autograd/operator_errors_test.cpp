@@ -1,9 +1,8 @@
 // What operators say when they are called wrongly: the same text on every device, before anything is allocated.
 #include <gtest/gtest.h>
 
-#include <limits>
-
 #include <cmath>
+#include <limits>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
