@@ -139,6 +139,7 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
 LanguageModel::State LanguageModel::new_state(std::int64_t whole) const {
   SequenceState empty;
   empty.whole = whole;
+  empty.context = config_.context;
   return State(blocks_.size(), empty);
 }
 

@@ -86,7 +86,8 @@ class LanguageModel : public Module {
 
   /// What all blocks remember.
   using State = std::vector<SequenceState>;
-  /// One empty SequenceState per block; `whole` positions will come chunk by chunk (0: in any other way).
+  /// One empty SequenceState per block, of the model's context; `whole` positions will come chunk by chunk (0: in any
+  /// other way).
   State new_state(std::int64_t whole = 0) const;
 
   /// tokens (B, T) i64 -> (B, T, width) after the final norm. ShapeError where T (with the state's positions, if

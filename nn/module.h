@@ -144,8 +144,10 @@ Tensor functional_call(Layer& layer, const NamedTensors& tensors, const Tensor& 
 /// only what later ones still see, in tensors that it never writes to again: copies of the state share them. With grad
 /// mode on they are differentiable functions of the chunk and of the tensors before.
 struct SequenceState {
-  std::int64_t length = 0;              // positions seen
-  std::int64_t whole = 0;               // 0: not in chunks
+  std::int64_t length = 0;  // positions seen
+  std::int64_t whole = 0;   // 0: not in chunks
+  /// Longest sequence, whose length mixers go by that treat every length differently; 0: not known.
+  std::int64_t context = 0;
   std::vector<Tensor> tensors;          // the mixer's own: keys and values
   std::vector<std::int64_t> positions;  // the mixer's own: where they lie
 };

@@ -68,6 +68,10 @@ class AttentionCore : public nn::Module {
   /// be gone through in chunks, with the keys of earlier ones that are still seen.
   virtual std::optional<Pattern> fixed_pattern(std::int64_t /*length*/, bool /*causal*/) const { return std::nullopt; }
 
+  /// Throws ValueError where fixed_pattern() differs from length to length and there will be more than `longest` keys:
+  /// a sequence is continued by the pattern of its longest length.
+  virtual void check_continued(std::int64_t /*keys*/, std::int64_t /*longest*/) const {}
+
   /// Whether the ranks of a communicator share sequences here.
   virtual bool divides_sequences() const { return false; }
 

@@ -40,6 +40,14 @@ Pattern BlockSparseDilatedAttention::pattern(std::int64_t length, bool causal) c
   return blocks | Pattern::dilated(segment_lengths_, dilation_rates_, {.unite = true});
 }
 
+void BlockSparseDilatedAttention::check_continued(std::int64_t keys, std::int64_t longest) const {
+  if (config_.follows_length() && keys > longest)
+    throw ValueError(
+        fmt::format("[block_sparse] sparsity_ratio makes another pattern for every length, so a sequence is continued "
+                    "up to the context of its state: {} positions, context {}",
+                    keys, longest));
+}
+
 namespace {
 
 constexpr std::int64_t any_distance = -1;

@@ -38,6 +38,7 @@ class BlockSparseDilatedAttention : public BlockSparseCore {
                                        const std::vector<std::int64_t>& dilation_rates = {});
 
   Pattern pattern(std::int64_t length, bool causal = false) const override;
+  void check_continued(std::int64_t keys, std::int64_t longest) const override;
 
  private:
   SparsePatternConfig config_;

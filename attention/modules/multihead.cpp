@@ -188,6 +188,8 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
     projected.v = std::move(keys.v);
     call.key_positions = keys.positions;
   } else if (state) {
+    core_->check_continued(position + x.size(1), state->context);
+    call.key_positions.whole = state->context;
     const MemoryScope scope("state", Category::cache);
     state->tensors.resize(2);
     projected.k = append_positions(state->tensors[0], position, projected.k);

@@ -174,6 +174,10 @@ Pattern SparsePatternConfig::pattern(std::int64_t length, bool causal) const {
   return Pattern::random_blocks(block_size, random_density, seed);
 }
 
+bool SparsePatternConfig::follows_length() const {
+  return sparsity_ratio && *sparsity_ratio != 1.0 && pattern_type != SparsePatternType::random;
+}
+
 double SparsePatternConfig::density(std::int64_t length, bool causal) const {
   return pattern(length, causal).causally(causal).density(1, length, length);
 }

@@ -37,6 +37,8 @@ struct SparsePatternConfig {
   /// The pattern for sequences of `length`; the length, and whether it will be used causally, matter only where
   /// sparsity_ratio is given (or random, whose density is then 0.1). Not itself causal. ValueError as validate().
   Pattern pattern(std::int64_t length, bool causal = false) const;
+  /// Whether pattern() may differ from length to length.
+  bool follows_length() const;
   /// Pairs that pattern(length, causal) admits, over all or, causal, over those with j <= i.
   double density(std::int64_t length, bool causal = false) const;
 };

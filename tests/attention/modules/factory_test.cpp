@@ -245,6 +245,41 @@ TEST(Mixers, MakeLanguageModelsThatContinueASequenceFromItsState) {
     }
 }
 
+TEST(Mixers, OfADensityContinueASequenceByThePatternOfTheContext) {
+  const NoGradGuard no_grad;
+  for (const auto type : {SparsePatternType::local_window, SparsePatternType::dilated_sparse,
+                          SparsePatternType::strided, SparsePatternType::random})
+    for (const std::string variant : {"base", "ring"}) {
+      BlockSparseFactoryOptions options;
+      options.sparse = {.pattern_type = type, .block_size = 16, .sparsity_ratio = 0.6};
+      nn::LanguageModel model(tiny_model(nn::Positions::rope), block_sparse_mixer(variant, options));
+      Generator generator(6);
+      for (Tensor parameter : model.parameters())
+        parameter.copy_from(randn(parameter.shape(), parameter.options(), generator) * 0.5);
+      const Tensor tokens = randint(0, 11, {2, 64}, {.dtype = DType::i64}, generator), whole = model.logits(tokens);
+      auto state = model.new_state();
+      std::vector<Tensor> pieces;
+      for (const auto& [begin, end] : {std::pair{0, 20}, {20, 21}, {21, 40}, {40, 41}, {41, 64}})
+        pieces.push_back(model.logits(slice(tokens, 1, begin, end), &state));
+      EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-9, 1e-10)) << to_string(type) << " " << variant;
+    }
+}
+
+TEST(CreateMultiheadBlockSparseAttention, OfADensityContinuesNothingBeyondTheContextOfItsState) {
+  const auto layer = create_multihead_block_sparse_attention("ultra_sparse", 16, 4, {}, {.causal = true});
+  const auto refusal = [&](std::int64_t context) {
+    nn::SequenceState state;
+    state.context = context;
+    return error_of<ValueError>([&] { layer->forward(zeros({1, 9, 16}), &state); });
+  };
+  EXPECT_EQ(
+      refusal(0),
+      "[block_sparse] sparsity_ratio makes another pattern for every length, so a sequence is continued up to the "
+      "context of its state: 9 positions, context 0");
+  EXPECT_THAT(refusal(8), HasSubstr("9 positions, context 8"));
+  EXPECT_EQ(refusal(9), "no exception");
+}
+
 TEST(Mixers, TrainAModelWithEveryBlockSparseVariant) {
   for (const std::string variant : {"base", "hierarchical", "adaptive", "ring"}) {
     BlockSparseFactoryOptions options;
