@@ -113,7 +113,9 @@ nn::MixerFactory causal_mixer(Create* create, const std::string& name, const Opt
   multihead.causal = true;
   return [=](const nn::LanguageModelConfig& config,
              const nn::ParameterOptions& parameters) -> std::unique_ptr<nn::SequenceMixer> {
-    return create(name, config.width, config.heads, options, as_mixer(multihead, config), parameters, {});
+    Options of_model = options;
+    if (!of_model.core.generator) of_model.core.generator = parameters.generator;
+    return create(name, config.width, config.heads, of_model, as_mixer(multihead, config), parameters, {});
   };
 }
 

@@ -51,7 +51,8 @@ std::unique_ptr<MultiheadShell> create_multihead_dilated_attention(
     DilatedFactoryOptions options = {}, const MultiheadOptions& multihead = {},
     const nn::ParameterOptions& parameters = {}, CallSite = {});
 
-/// The same as the mixers of an nn::LanguageModel: causal, see as_mixer().
+/// The same as the mixers of an nn::LanguageModel: causal, see as_mixer(). Weights are dropped by the parameters'
+/// generator where `core` has none, as in attention_mixer().
 nn::MixerFactory dilated_mixer(const std::string& type = "auto", const DilatedFactoryOptions& options = {},
                                const MultiheadOptions& multihead = {});
 

@@ -280,6 +280,35 @@ TEST(CreateMultiheadBlockSparseAttention, OfADensityContinuesNothingBeyondTheCon
   EXPECT_EQ(refusal(9), "no exception");
 }
 
+TEST(Mixers, DropWeightsByTheGeneratorOfTheParametersUnlessTheyHaveTheirOwn) {
+  const CoreOptions dropping{.dropout = 0.5};
+  const BlockSelectionOptions small{.block_size = 16};
+  DilatedFactoryOptions dilated = short_segments();
+  dilated.core = dropping;
+  const std::pair<const char*, nn::MixerFactory> mixers[] = {
+      {"attention", attention_mixer(Pattern::causal(), {}, dropping)},
+      {"dilated", dilated_mixer("improved", dilated)},
+      {"block-sparse", block_sparse_mixer("base", {.core = dropping})},
+      {"adaptive", block_sparse_mixer("adaptive", {.selection = small, .core = dropping})}};
+  const Tensor tokens = randint(0, 11, {2, 40});
+  for (const auto& [name, mixer] : mixers) {
+    Generator generator(3);
+    nn::LanguageModel model(tiny_model(nn::Positions::rope), mixer, {.generator = &generator});
+    const std::uint64_t others = default_generator().state().offset, before = generator.state().offset;
+    model.logits(tokens);
+    EXPECT_GT(generator.state().offset, before) << name;
+    EXPECT_EQ(default_generator().state().offset, others) << name;
+  }
+  Generator own(4), generator(3);
+  dilated.core.generator = &own;
+  nn::LanguageModel model(tiny_model(nn::Positions::rope), dilated_mixer("improved", dilated),
+                          {.generator = &generator});
+  const std::uint64_t before = generator.state().offset;
+  model.logits(tokens);
+  EXPECT_EQ(generator.state().offset, before);
+  EXPECT_GT(own.state().offset, 0u);
+}
+
 TEST(Mixers, TrainAModelWithEveryBlockSparseVariant) {
   for (const std::string variant : {"base", "hierarchical", "adaptive", "ring"}) {
     BlockSparseFactoryOptions options;
