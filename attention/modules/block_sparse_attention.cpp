@@ -8,6 +8,7 @@
 #include "allocator/error.h"
 #include "autograd/autocast.h"
 #include "autograd/operators.h"
+#include "tensor/generator.h"
 
 namespace poolgrad::attention {
 
@@ -104,15 +105,18 @@ Tensor AdaptiveBlockSparseAttention::forward(const Tensor& q, const Tensor& k, c
   const Tensor coarse = selection_.summary_attention(q, k, v, call.causal, call.key_padding);
   const std::vector<Pattern> patterns = selection_.select(q, k, call.causal, call.key_padding);
   std::vector<Tensor> entries;
+  RandomLog numbers;  // one range for all entries, each of which drops its part, as in one call
+  if (q.size(0) == 0) entries.push_back(attend_by(Pattern::dense(), q, k, v, call));
   for (std::int64_t b = 0; b < q.size(0); ++b) {
+    const RandomLogGuard drawn(numbers, b == 0 ? RandomLogGuard::records : RandomLogGuard::replays);
     const auto entry = [&](const Tensor& x) { return slice(x, 0, b, b + 1); };
     AttentionCall own = call;
+    own.first_batch += b;
     if (own.key_padding.defined()) own.key_padding = entry(call.key_padding);
     entries.push_back(attend_by(patterns[static_cast<std::size_t>(b)], entry(q), entry(k), entry(v), own));
   }
   const Tensor gate = sigmoid(
       linear(q, parameter_for("linear", gate_weight_, q), parameter_for("linear", gate_bias_, q)));  // (B, N, H, 1)
-  if (entries.empty()) return gate * coarse;
   return (entries.size() == 1 ? entries[0] : cat(entries, 0)) + gate * coarse;
 }
 

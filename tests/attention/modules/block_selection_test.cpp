@@ -245,6 +245,27 @@ TEST(BlockSelection, SaysWhatIsWrong) {
               HasSubstr("[block_selection] q and k differ in batch or length"));
 }
 
+// Ranks that share a batch drop what one process drops, and their generators stay together.
+TEST(AdaptiveBlockSparse, DropsInAPartOfABatchWhatItDropsInTheWhole) {
+  Generator generator(5);
+  AdaptiveBlockSparseAttention module(5, {.block_size = block, .selected = 2},
+                                      {.dropout = 0.5, .generator = &generator}, f64);
+  const ModuleInputs inputs = make_inputs({.batch = 4, .queries = 40, .keys = 40});
+  const auto part = [&](std::int64_t begin, std::int64_t end) {
+    generator = Generator(5);
+    const auto of = [&](const Tensor& x) { return slice(x, 0, begin, end); };
+    const Tensor out = module(of(inputs.q), of(inputs.k), of(inputs.v), {.causal = true, .first_batch = begin});
+    EXPECT_EQ(generator.state().offset, 1u) << begin << " to " << end;
+    return out;
+  };
+  const Tensor whole = part(0, 4);
+  EXPECT_EQ(max_difference(cat({part(0, 1), part(1, 4), part(4, 4)}, 0), whole), 0.0);
+  const Tensor same = expand(slice(inputs.q, 0, 0, 1), {2, 40, 4, 5});
+  generator = Generator(5);
+  const Tensor out = module(same, same, same, {.causal = true});
+  EXPECT_GT(max_difference(slice(out, 0, 0, 1), slice(out, 0, 1)), 1e-3) << "entries drop different weights";
+}
+
 TEST(AdaptiveBlockSparse, WorksForShortAndEmptySequences) {
   AdaptiveBlockSparseAttention module(5, {.block_size = block, .selected = 2}, {}, f64);
   for (const std::int64_t length : {0, 1, 15, 16, 17})
