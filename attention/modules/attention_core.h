@@ -74,6 +74,10 @@ class AttentionCore : public nn::Module {
 
   /// Whether the ranks of a communicator share sequences here.
   virtual bool divides_sequences() const { return false; }
+  /// Where `rows` queries lie that end with the last of `keys` keys, in calls that are not told that they are a part.
+  virtual kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const {
+    return kernels::PositionMap::contiguous(rows, keys - rows);
+  }
 
   /// The allocator mode that suits this module. A report for whoever configures the pool: there is one pool for each
   /// device, and modules never make another.

@@ -48,10 +48,8 @@ void scale_rows(const Tensor& weight, std::int64_t begin, double factor) {
   rows.copy_from(rows * factor);
 }
 
-/// Of x (B, N, width) from `first` on; of none where x is something else, which project() refuses.
-kernels::PositionMap positions_from(std::int64_t first, const Tensor& x) {
-  return kernels::PositionMap::contiguous(x.defined() && x.rank() == 3 ? x.size(1) : 0, first);
-}
+/// Of x (B, N, width); none where x is something else, which project() refuses.
+std::int64_t steps_of(const Tensor& x) { return x.defined() && x.rank() == 3 ? x.size(1) : 0; }
 
 }  // namespace
 
@@ -155,7 +153,7 @@ Tensor MultiheadShell::merge_heads(const Tensor& heads) {
 }
 
 Tensor MultiheadShell::weights(const Tensor& x) {
-  const kernels::PositionMap positions = positions_from(0, x);
+  const kernels::PositionMap positions = kernels::PositionMap::contiguous(steps_of(x));
   Projected projected = project(x, x, x, positions, positions);
   const std::int64_t length = x.size(1);
   std::vector<double> units(static_cast<std::size_t>(length * length));
@@ -171,11 +169,16 @@ void MultiheadShell::set_part(const SequencePart& part) {
   part_ = part;
 }
 
+kernels::PositionMap MultiheadShell::positions_of(const Tensor& x, const Tensor& keys) const {
+  return part_.positions.count > 0 ? part_.positions : core_->positions(steps_of(x), steps_of(keys));
+}
+
 Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   const bool divided = part_.positions.count > 0;
   if (divided && state) throw ValueError("[multihead] a part of a sequence is not gone through in chunks");
   const std::int64_t position = state ? state->length : 0;
-  const kernels::PositionMap positions = divided ? part_.positions : positions_from(position, x);
+  const kernels::PositionMap positions =
+      state ? kernels::PositionMap::contiguous(steps_of(x), position) : positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
   AttentionCall call{.causal = options_.causal, .whole = divided ? part_.whole : 0, .first_batch = part_.first_row};
   if (state && state->whole > 0) {
@@ -201,9 +204,10 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call,
                                CallSite) {
-  const kernels::PositionMap keys = positions_from(0, key);
-  const kernels::PositionMap queries = positions_from(keys.count - positions_from(0, query).count, query);
-  return merge_heads(attend_heads(project(query, key, value, queries, keys), call));
+  AttentionCall own = call;
+  if (own.whole == 0 && part_.positions.count > 0) own.whole = part_.whole;
+  if (own.first_batch == 0) own.first_batch = part_.first_row;
+  return merge_heads(attend_heads(project(query, key, value, positions_of(query, key), positions_of(key, key)), own));
 }
 
 MultiheadOptions as_mixer(MultiheadOptions options, const nn::LanguageModelConfig& config) {

@@ -28,7 +28,7 @@ struct MultiheadOptions {
   /// MAGNETO's gain: factor of the initial weights of the value and output projections, not of queries and keys.
   double gamma_init = 1.0;
   /// Rotary positions on queries and keys, after their norms: keys count from 0, the last query sits at the last key.
-  /// None where absent.
+  /// Of a rank that takes its part of every sequence, they count in the whole. None where absent.
   std::optional<RopeOptions> rope = std::nullopt;
   bool alibi = false;  // AttendOptions::alibi with alibi_slopes()
   bool sinks = false;  // AttendOptions::sinks, learned; they start at 0
@@ -57,11 +57,11 @@ class MultiheadShell : public nn::SequenceMixer {
   /// Attention of every position to its own unit vector: whatever the core does, what comes out are its weights. Takes
   /// T values of width T.
   Tensor weights(const Tensor& x) override;
-  /// Of forward(x): rotary positions are those of the part, and the core is told how long the whole is. With positions
-  /// there is no state (ValueError). Throws ValueError for positions where the core has no communicator.
+  /// Rotary positions are those of the part, of queries and of keys, and the core is told how long the whole is. With
+  /// positions there is no state (ValueError). Throws ValueError for positions where the core has no communicator.
   void set_part(const SequencePart& part) override;
   /// Attention of `query` (B, Nq, width) to `key` and `value` (B, Nk, width). What is the very same tensor is projected
-  /// in one product. The call's slopes and sinks win over the module's.
+  /// in one product. The call's slopes, sinks, whole and first_batch win over the module's and the part's.
   Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call = {},
                  CallSite = {});
 
@@ -83,6 +83,8 @@ class MultiheadShell : public nn::SequenceMixer {
   Projected project(const Tensor& query, const Tensor& key, const Tensor& value, const kernels::PositionMap& queries,
                     const kernels::PositionMap& keys);
   std::vector<Tensor> project_heads(const Tensor& x, std::int64_t first, const std::vector<std::int64_t>& heads);
+  /// Of queries that end with the last key: those of the part, or what the core says.
+  kernels::PositionMap positions_of(const Tensor& x, const Tensor& keys) const;
   Tensor rotated(const Tensor& heads, const kernels::PositionMap& positions) const;
   Tensor attend_heads(const Projected& projected, AttentionCall call);
   Tensor merge_heads(const Tensor& heads);

@@ -38,6 +38,8 @@ class ModuleRing {
   bool has_communicator() const { return setup_.communicator != nullptr; }
   /// Of a whole sequence of which the module is given `part`, where the call says `told`.
   std::int64_t whole_length(std::int64_t part, std::int64_t told) const;
+  /// AttentionCore::positions(): those of this rank's part, where every call takes one.
+  kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const;
   /// `pattern`, where this process holds whole sequences.
   std::optional<Pattern> of_one_process(const Pattern& pattern) const;
   /// One rank does it all where there are fewer queries than ranks in this process, as when a sequence is continued,
@@ -65,6 +67,9 @@ class RingAttention : public AttentionCore {
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
   bool divides_sequences() const override { return ring_.has_communicator(); }
+  kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
+    return ring_.positions(rows, keys);
+  }
   const ModuleRing& ring() const { return ring_; }
 
  private:
@@ -87,6 +92,9 @@ class RingDilatedAttention : public DilatedCore {
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern()); }
   bool divides_sequences() const override { return ring_.has_communicator(); }
+  kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
+    return ring_.positions(rows, keys);
+  }
   const ModuleRing& ring() const { return ring_; }
 
  private:
@@ -111,6 +119,9 @@ class BlockSparseRingDilatedAttention : public BlockSparseDilatedAttention {
     return ring_.of_one_process(pattern(length, causal));
   }
   bool divides_sequences() const override { return ring_.has_communicator(); }
+  kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
+    return ring_.positions(rows, keys);
+  }
   const ModuleRing& ring() const { return ring_; }
 
  private:

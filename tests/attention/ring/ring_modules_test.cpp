@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "attention/modules/dilated_attention.h"
 #include "attention/modules/multihead.h"
 #include "attention/modules/ring_attention.h"
@@ -131,6 +133,60 @@ TEST(RingAttention, IsAttendForAnyPattern) {
   EXPECT_TRUE(all_close(ring(in.q, in.k, in.v), attend(in.q, in.k, in.v, pattern).out, 1e-12, 1e-12));
   EXPECT_TRUE(all_close(ring(in.q, in.k, in.v, {.causal = true}),
                         attend(in.q, in.k, in.v, pattern & Pattern::causal()).out, 1e-12, 1e-12));
+}
+
+/// What ranks of a ring find together, each with its part of x, which it is told of or not.
+using OfParts = std::function<Tensor(MultiheadAttention& layer, const std::function<Tensor(const Tensor&)>& mine)>;
+Tensor of_ranks(int ranks, Layout layout, std::int64_t length, bool told, const OfParts& call) {
+  LocalGroup group(ranks);
+  std::vector<Tensor> parts(static_cast<std::size_t>(ranks));
+  group.run(1, [&](Communicator& c, int) {
+    Generator generator(6);
+    MultiheadAttention layer(
+        16, 4, {.rope = 100.0, .causal = true}, {.dtype = DType::f64, .generator = &generator}, Pattern::dense(),
+        RingSetup{.layout = layout, .communicator = group.communicator(c.rank()), .parts_are_told = told});
+    if (told) layer.set_part({.whole = length, .positions = shard_map(layout, length, c.rank(), ranks)});
+    parts[static_cast<std::size_t>(c.rank())] =
+        call(layer, [&](const Tensor& x) { return take_shard(x, layout, c.rank(), ranks); });
+  });
+  return join_shards(parts, layout);
+}
+
+TEST(RingAttention, RotatesByThePositionsOfTheWholeSequence) {
+  Generator generator(6), other(7);
+  MultiheadAttention single(16, 4, {.rope = 100.0, .causal = true}, {.dtype = DType::f64, .generator = &generator},
+                            Pattern::dense());
+  const NoGradGuard no_grad;
+  for (const Layout layout : layouts)
+    for (const auto& [ranks, length] : {std::pair{2, 40}, {3, 27}, {4, 32}}) {
+      SCOPED_TRACE(to_string(layout) + " of " + std::to_string(ranks));
+      const Tensor x = randn({2, length, 16}, {.dtype = DType::f64}, other), y = randn(x.shape(), x.options(), other);
+      for (const bool told : {false, true}) {
+        const Tensor self = of_ranks(ranks, layout, length, told,
+                                     [&](MultiheadAttention& layer, const auto& mine) { return layer(mine(x)); });
+        EXPECT_TRUE(all_close(self, single(x), 1e-12, 1e-12)) << told;
+        const Tensor cross = of_ranks(ranks, layout, length, told, [&](MultiheadAttention& layer, const auto& mine) {
+          return layer(mine(y), mine(x), mine(x), {.causal = true});
+        });
+        EXPECT_TRUE(all_close(cross, single(y, x, x, {.causal = true}), 1e-12, 1e-12)) << told;
+      }
+      const Tensor last = slice(y, 1, length - 2 * ranks);  // the last of the whole sequence
+      const Tensor of_last = of_ranks(ranks, layout, length, false, [&](MultiheadAttention& layer, const auto& mine) {
+        return layer(mine(last), mine(x), mine(x), {.causal = true});
+      });
+      EXPECT_TRUE(all_close(of_last, single(last, x, x, {.causal = true}), 1e-12, 1e-12));
+    }
+}
+
+TEST(MultiheadAttention, DropsInThePartOfABatchThatItIsToldWhatItDropsInTheWhole) {
+  Generator drawn(5), generator(6);
+  MultiheadAttention layer(16, 4, {}, {.dtype = DType::f64, .generator = &generator}, Pattern::dense(), RingSetup{},
+                           CoreOptions{.dropout = 0.5, .generator = &drawn});
+  const Tensor x = randn({4, 9, 16}, {.dtype = DType::f64}, generator), whole = layer(x, x, x);
+  layer.set_part({.first_row = 2, .rows = 4});
+  drawn = Generator(5);
+  const Tensor half = slice(x, 0, 2, 4);
+  EXPECT_EQ(max_difference(layer(half, half, half), slice(whole, 0, 2, 4)), 0.0);
 }
 
 TEST(RingAttention, RefusesWhatCannotBe) {
