@@ -136,6 +136,10 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
                head_.emplace(config.width, config.vocabulary, LinearOptions{.bias = false, .deviation = 0.0}, options));
 }
 
+bool LanguageModel::continues() const {
+  return std::all_of(blocks_.begin(), blocks_.end(), [](const auto& block) { return block->continues(); });
+}
+
 LanguageModel::State LanguageModel::new_state(std::int64_t whole) const {
   SequenceState empty;
   empty.whole = whole;

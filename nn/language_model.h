@@ -30,6 +30,7 @@ class TransformerBlock : public Module {
                    TransformerBlockOptions options = {}, const ParameterOptions& parameters = {}, CallSite = {});
 
   Tensor forward(const Tensor& x, SequenceState* state = nullptr, CallSite = {});
+  bool continues() const { return mixer_->continues(); }
   /// The mixer's weights() where the block is given x.
   Tensor mixing_weights(const Tensor& x, CallSite = {});
   /// See LanguageModel::set_part().
@@ -86,6 +87,8 @@ class LanguageModel : public Module {
 
   /// What all blocks remember.
   using State = std::vector<SequenceState>;
+  /// Whether the mixers of all blocks take a state.
+  bool continues() const;
   /// One empty SequenceState per block, of the model's context; `whole` positions will come chunk by chunk (0: in any
   /// other way).
   State new_state(std::int64_t whole = 0) const;

@@ -159,6 +159,8 @@ class SequenceMixer : public Module {
   /// With a state, x holds the positions that follow the `state->length` ones seen before; the state is extended.
   virtual Tensor forward(const Tensor& x, SequenceState* state = nullptr) = 0;
   Tensor operator()(const Tensor& x, SequenceState* state = nullptr, CallSite = {}) { return forward(x, state); }
+  /// Whether forward() takes a state; where not, x is always a whole sequence.
+  virtual bool continues() const { return true; }
   /// x (B, T, width) -> (B, heads, T, T): how much position i of a whole sequence takes of position j, in row i. Of
   /// attention: its probabilities. A mixer that has no such weights returns an undefined tensor.
   virtual Tensor weights(const Tensor&) { return {}; }

@@ -86,6 +86,7 @@ class AdaptiveBlockSparseAttention : public AttentionCore {
                                         CallSite = {});
 
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
+  bool continues() const override { return false; }
 
   BlockSelection& selection() { return selection_; }
 

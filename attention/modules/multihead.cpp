@@ -191,6 +191,8 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
     projected.v = std::move(keys.v);
     call.key_positions = keys.positions;
   } else if (state) {
+    if (!continues())
+      throw ValueError("[multihead] this attention needs the whole sequence at once and cannot continue one");
     core_->check_continued(position + x.size(1), state->context);
     call.key_positions.whole = state->context;
     const MemoryScope scope("state", Category::cache);

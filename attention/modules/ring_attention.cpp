@@ -23,13 +23,13 @@ std::int64_t ModuleRing::whole_length(std::int64_t part, std::int64_t told) cons
 }
 
 kernels::PositionMap ModuleRing::positions(std::int64_t rows, std::int64_t keys) const {
-  if (!takes_parts(0)) return kernels::PositionMap::contiguous(rows, keys - rows);
+  if (has_whole()) return kernels::PositionMap::contiguous(rows, keys - rows);
   const int ranks = size();
   return shard_map(setup_.layout, rows * ranks, setup_.communicator->rank(), ranks, (keys - rows) * ranks);
 }
 
 std::optional<Pattern> ModuleRing::of_one_process(const Pattern& pattern) const {
-  return takes_parts(0) ? std::nullopt : std::optional(pattern);
+  return has_whole() ? std::optional(pattern) : std::nullopt;
 }
 
 Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor& k, const Tensor& v,

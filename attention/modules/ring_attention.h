@@ -36,6 +36,8 @@ class ModuleRing {
 
   int size() const;
   bool has_communicator() const { return setup_.communicator != nullptr; }
+  /// Whether calls that say nothing else have whole sequences.
+  bool has_whole() const { return !takes_parts(0); }
   /// Of a whole sequence of which the module is given `part`, where the call says `told`.
   std::int64_t whole_length(std::int64_t part, std::int64_t told) const;
   /// AttentionCore::positions(): those of this rank's part, where every call takes one.
@@ -66,6 +68,7 @@ class RingAttention : public AttentionCore {
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
+  bool continues() const override { return ring_.has_whole(); }
   bool divides_sequences() const override { return ring_.has_communicator(); }
   kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
     return ring_.positions(rows, keys);
@@ -91,6 +94,7 @@ class RingDilatedAttention : public DilatedCore {
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern()); }
+  bool continues() const override { return ring_.has_whole(); }
   bool divides_sequences() const override { return ring_.has_communicator(); }
   kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
     return ring_.positions(rows, keys);
@@ -118,6 +122,7 @@ class BlockSparseRingDilatedAttention : public BlockSparseDilatedAttention {
   std::optional<Pattern> fixed_pattern(std::int64_t length, bool causal) const override {
     return ring_.of_one_process(pattern(length, causal));
   }
+  bool continues() const override { return ring_.has_whole(); }
   bool divides_sequences() const override { return ring_.has_communicator(); }
   kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
     return ring_.positions(rows, keys);

@@ -125,8 +125,9 @@ std::string_view TextWriter::write(CallSite) {
       const MemoryScope scope("sample", Category::input);
       tokens = from_data(unread, {1, length}, device_);
     }
-    const Tensor logits = model_.logits(tokens, &state_);
-    known_ += length;
+    const bool continues = model_.continues();
+    const Tensor logits = model_.logits(tokens, continues ? &state_ : nullptr);
+    if (continues) known_ += length;
     std::vector<double> row = select(select(logits, 1, length - 1), 0, 0).to_vector<double>();
     row.resize(std::min(row.size(), static_cast<std::size_t>(tokenizer_->size())));
     text_.push_back(sampler_.next(std::move(row), text_));

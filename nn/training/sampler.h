@@ -51,7 +51,8 @@ class Sampler {
 };
 
 /// Text by a model of tokens, each drawn after all that was read and written before. Keys and values are kept, in the
-/// model's pool. Where the context is full, the newer half of the text is read again from its beginning, as the start
+/// model's pool; a model that does not continue sequences (LanguageModel::continues()) reads all again for every token.
+/// Where the context is full, the newer half of the text is read again from its beginning, as the start
 /// of a text, and writing goes on from there: any attention and any kind of positions can do that.
 class TextWriter {
  public:

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/modules/multihead.h"
+#include "nn/training/sampler.h"
 #include "tensor/grad_mode.h"
 #include "tests/attention/modules/module_support.h"
 #include "tests/tensor/support.h"
@@ -278,6 +279,19 @@ TEST(CreateMultiheadBlockSparseAttention, OfADensityContinuesNothingBeyondTheCon
       "context of its state: 9 positions, context 0");
   EXPECT_THAT(refusal(8), HasSubstr("9 positions, context 8"));
   EXPECT_EQ(refusal(9), "no exception");
+}
+
+TEST(Mixers, WithBlocksByContentWriteText) {
+  nn::LanguageModelConfig config = tiny_model(nn::Positions::rope);
+  config.vocabulary = 256;
+  nn::LanguageModel model(config, block_sparse_mixer("adaptive", {.selection = {.block_size = 16}}));
+  EXPECT_FALSE(model.continues());
+  EXPECT_EQ(nn::sample_text(model, "what was read", 20).size(), 20u);
+  auto state = model.new_state();
+  EXPECT_EQ(error_of<ValueError>([&] {
+              model.logits(zeros({1, 3}, {.dtype = DType::i64}), &state);
+            }),
+            "[multihead] this attention needs the whole sequence at once and cannot continue one");
 }
 
 TEST(Mixers, DropWeightsByTheGeneratorOfTheParametersUnlessTheyHaveTheirOwn) {

@@ -172,6 +172,8 @@ class MeanSoFar : public SequenceMixer {
  public:
   Tensor forward(const Tensor& x, SequenceState* state) override {
     if (fails_in > 0 && --fails_in == 0) throw Error("[mean] as told");
+    SequenceState own;
+    if (!state) state = &own;
     const std::int64_t seen = state->length, length = x.size(1);
     Tensor sums = cumsum(x, 1);
     if (seen > 0) sums = sums + state->tensors.at(0);
@@ -236,6 +238,41 @@ TEST(TextWriter, WritesWhatReadingEverythingAgainWouldBeyondTheContextToo) {
       EXPECT_LE(writer.positions(), 24);
       EXPECT_EQ(writer.cache_bytes(), 2 * 16 * sizeof(float)) << "a mean of each block";
     }
+}
+
+/// The same, of whole sequences alone.
+class MeanOfWhole : public SequenceMixer {
+ public:
+  Tensor forward(const Tensor& x, SequenceState* state) override {
+    if (state) throw ValueError("[mean] takes no state");
+    SequenceState own;
+    return mean_.forward(x, &own);
+  }
+  bool continues() const override { return false; }
+
+ private:
+  MeanSoFar mean_;
+};
+
+TEST(TextWriter, ReadsEverythingAgainWhereTheModelDoesNotContinueSequences) {
+  WritingModel with;
+  Generator generator(5);
+  int made = 0;  // one block of either kind
+  LanguageModel without(with.model.config(),
+                        [&](const auto&, const auto&) -> std::unique_ptr<SequenceMixer> {
+                          if (made++ == 0) return std::make_unique<MeanSoFar>();
+                          return std::make_unique<MeanOfWhole>();
+                        },
+                        {.generator = &generator});
+  without.load(with.model.named_parameters());
+  without.eval();
+  EXPECT_TRUE(with.model.continues());
+  EXPECT_FALSE(without.continues());
+  TextWriter cached(with.model, {.temperature = 0.0}), writer(without, {.temperature = 0.0});
+  EXPECT_EQ(written(writer, "ab", 60), written(cached, "ab", 60));
+  EXPECT_EQ(writer.restarts(), cached.restarts());
+  EXPECT_EQ(writer.positions(), 0);
+  EXPECT_EQ(writer.cache_bytes(), 0u);
 }
 
 TEST(TextWriter, ReadsOnInTheMiddleAndStartsAnew) {
