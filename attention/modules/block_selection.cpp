@@ -45,19 +45,21 @@ Tensor empty_blocks(const Tensor& padding, std::int64_t block) {
 }
 
 /// (B, N, H, D) -> (B, blocks, H, D), over positions that are no padding; 0 where there are none. The last block may be
-/// short.
+/// short. Sums may be more than the dtype holds where means are not.
 Tensor block_means(const Tensor& x, std::int64_t block, const Tensor& padding) {
+  const DType exact = compute_dtype(x.dtype());
   if (padding.defined()) {
     const Tensor kept = masked_fill(x, reshape(padding, {x.size(0), x.size(1), 1, 1}), 0.0);
-    const Tensor counts = kept_positions(padding, block, x.dtype());
+    const Tensor counts = kept_positions(padding, block, exact);
     const Tensor divisors = maximum(counts, ones_like(counts));
-    return sum(in_blocks(kept, block), {2}) / reshape(divisors, {x.size(0), divisors.size(1), 1, 1});
+    const Tensor sums = sum(in_blocks(to(kept, exact), block), {2});
+    return to(sums / reshape(divisors, {x.size(0), divisors.size(1), 1, 1}), x.dtype());
   }
   const std::int64_t length = x.size(1), blocks = kernels::ceil_div(length, block);
   std::vector<double> factors(static_cast<std::size_t>(blocks), 1.0 / static_cast<double>(block));
   if (length % block != 0) factors.back() = 1.0 / static_cast<double>(length % block);
-  const Tensor weights = to(from_data(factors, {blocks, 1, 1}, x.device()), x.dtype());
-  return sum(in_blocks(x, block), {2}) * weights;
+  const Tensor weights = to(from_data(factors, {blocks, 1, 1}, x.device()), exact);
+  return to(sum(in_blocks(to(x, exact), block), {2}) * weights, x.dtype());
 }
 
 /// The `count` best of scores[0 .. own], `own` always among them; ascending.

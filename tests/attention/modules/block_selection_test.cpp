@@ -100,6 +100,19 @@ TEST(BlockSelection, AttendsToSummariesOfWholeBlocks) {
   }
 }
 
+TEST(BlockSelection, SummariesHoldWhatTheDtypeHoldsThoughSumsOfABlockDoNot) {
+  BlockSelection selection(5, {.block_size = 64});
+  const auto inputs = make_inputs({.batch = 1, .queries = 150, .keys = 150}, DType::f16);
+  const Tensor v = full(inputs.v.shape(), 2000.0, {.dtype = DType::f16});
+  for (const Tensor& padding : {Tensor(), zeros({1, 150}, {.dtype = DType::boolean})})
+    for (const bool causal : {false, true}) {
+      const Tensor out = selection.summary_attention(inputs.q, inputs.k, v, causal, padding);
+      const Tensor rows = slice(out, 1, causal ? 64 : 0);  // the first block sees none before it
+      EXPECT_EQ(out.dtype(), DType::f16);
+      EXPECT_TRUE(all_close(rows, full(rows.shape(), 2000.0, rows.options()), 2e-3)) << causal;
+    }
+}
+
 TEST(BlockSelection, GivesTheScorerTheGradientsOfCentralDifferences) {
   for (const bool causal : {false, true}) {
     BlockSelection selection(2, {.block_size = block, .projection = 3}, f64);
