@@ -180,13 +180,15 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
   const kernels::PositionMap positions =
       state ? kernels::PositionMap::contiguous(steps_of(x), position) : positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
+  nn::SequenceState chunk_seen;  // the state behind the chunk, once that has been gone through
   AttentionCall call{.causal = options_.causal, .whole = divided ? part_.whole : 0, .first_batch = part_.first_row};
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
     if (!pattern)
       throw ValueError(
           "[multihead] this attention needs the whole sequence at once and cannot go through it in chunks");
-    KeysInReach keys = take_chunk(*state, projected.k, projected.v, pattern->causally(options_.causal));
+    chunk_seen = *state;
+    KeysInReach keys = take_chunk(chunk_seen, projected.k, projected.v, pattern->causally(options_.causal));
     projected.k = std::move(keys.k);
     projected.v = std::move(keys.v);
     call.key_positions = keys.positions;
@@ -199,9 +201,13 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
     state->tensors.resize(2);
     projected.k = append_positions(state->tensors[0], position, projected.k);
     projected.v = append_positions(state->tensors[1], position, projected.v);
-    state->length += x.size(1);
   }
-  return merge_heads(attend_heads(projected, call));
+  const Tensor result = merge_heads(attend_heads(projected, call));
+  if (state && state->whole > 0)
+    *state = std::move(chunk_seen);
+  else if (state)
+    state->length += x.size(1);  // what was appended counts from here on
+  return result;
 }
 
 Tensor MultiheadShell::forward(const Tensor& query, const Tensor& key, const Tensor& value, const AttentionCall& call,

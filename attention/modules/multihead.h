@@ -51,8 +51,9 @@ class MultiheadShell : public nn::SequenceMixer {
   /// Self-attention, causal as the options say. With a state, keys and values of earlier positions are kept there and
   /// attended to; positions go on counting. What comes out is what one call for the whole sequence gives, if nobody
   /// looks ahead; where the pattern follows from the length, for a sequence as long as the state's `context`, beyond
-  /// which ValueError is thrown. A core that does not continue sequences takes no state (ValueError). In chunks (a state with `whole`), take_chunk() keeps what is still seen, and ValueError is thrown for
-  /// a pattern that looks ahead or follows from the content.
+  /// which ValueError is thrown. A core that does not continue sequences takes no state (ValueError). A
+  /// call that throws leaves the state as it was. In chunks (a state with `whole`), take_chunk() keeps what is still
+  /// seen, and ValueError is thrown for a pattern that looks ahead or follows from the content.
   Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
   bool continues() const override { return core_->continues(); }
   /// Attention of every position to its own unit vector: whatever the core does, what comes out are its weights. Takes

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <utility>
 
 #include "attention/attend.h"
 #include "autograd/operators.h"
@@ -373,6 +374,17 @@ TEST(MultiheadAttention, DropsWeightsInTrainingModeAlone) {
   EXPECT_TRUE(bit_equal(layer.forward(x), layer.forward(x)));
 }
 
+/// Fails once where it is told to.
+class FailsWhenTold : public RingAttention {
+ public:
+  using RingAttention::RingAttention;
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) override {
+    if (std::exchange(fails, false)) throw Error("[core] as told");
+    return RingAttention::forward(q, k, v, call);
+  }
+  bool fails = false;
+};
+
 /// Every causal pattern, every option: what is remembered is all that a later position needs.
 TEST(MultiheadAttention, ContinuesASequenceFromItsState) {
   const NoGradGuard no_grad;
@@ -393,6 +405,24 @@ TEST(MultiheadAttention, ContinuesASequenceFromItsState) {
       EXPECT_EQ(state.length, 61);
       EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-11, 1e-12)) << one.name;
     }
+}
+
+TEST(MultiheadAttention, LeavesItsStateWhereACallThrows) {
+  const NoGradGuard no_grad;
+  Multihead<FailsWhenTold> layer(16, 4, modern({.causal = true}), {.dtype = DType::f64}, Pattern::causal());
+  const Tensor x = input_of(12, 16), whole = layer.forward(x);
+  for (const std::int64_t in_chunks_of : {0, 12}) {
+    nn::SequenceState state;
+    state.whole = in_chunks_of;
+    std::vector<Tensor> pieces;
+    for (const auto& [begin, end] : {std::pair{0, 5}, {5, 6}, {6, 12}}) {
+      layer.core().fails = true;
+      EXPECT_EQ(error_of<Error>([&] { layer.forward(slice(x, 1, begin, 12), &state); }), "[core] as told");
+      EXPECT_EQ(state.length, begin);
+      pieces.push_back(layer.forward(slice(x, 1, begin, end), &state));
+    }
+    EXPECT_TRUE(all_close(cat(pieces, 1), whole, 1e-11, 1e-12)) << in_chunks_of;
+  }
 }
 
 TEST(MultiheadAttention, TakesGradientsThroughItsState) {
