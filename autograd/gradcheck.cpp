@@ -338,14 +338,14 @@ class Check {
   }
 
   /// What an element is held against in less than f64 where it does not agree: without the third derivative, which the
-  /// steps there leave in a difference (Richardson's extrapolation), if that is nearer to it.
+  /// steps there leave in a difference (Richardson's extrapolation), if that agrees.
   void extrapolate(FiniteDifference& difference, Compared& compared, std::size_t e) const {
     const auto wide = difference.central(compared.input, static_cast<std::int64_t>(e), 2.0 * epsilon(compared.input));
-    Compared better = compared;
-    auto& [numeric, rounding, hidden, distance] = better.slopes[e];
-    numeric = (4.0 * numeric - wide.value) / 3.0;
-    rounding *= 1.5;  // (4 + 1 / 2) / 3
-    if (better.agrees(e)) compared = std::move(better);
+    FiniteDifference::Derivative& slope = compared.slopes[e];
+    const FiniteDifference::Derivative before = slope;
+    slope.value = (4.0 * before.value - wide.value) / 3.0;
+    slope.rounding = 1.5 * before.rounding;  // (4 + 1 / 2) / 3
+    if (!compared.agrees(e)) slope = before;
   }
 
   void compare(const Tensors& analytic, const Tensors& weights) {

@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "allocator/trace/internal/address_map.h"
 #include "allocator/trace/internal/trace_parts.h"
 
 namespace poolgrad {
@@ -116,19 +115,18 @@ class PoolState {
   }
 
   template <typename Visit>
-  void for_each_held(Visit visit) const {
-    held_.for_each([&](std::uint64_t, const Held& held) { visit(held); });
+  void for_each_held(Visit visit) const {  // by address
+    for (const auto& [address, held] : held_) visit(held);
   }
 
  private:
-  void hold(const Held& held) {
-    held_.insert(held.block.address, held);
-    held_ends_[held.block.address] = held.block.address + held.block.size;
-  }
+  void hold(const Held& held) { held_.emplace(held.block.address, held); }
   /// Whether any of these bytes is a block's.
   bool is_held(std::uint64_t begin, std::uint64_t end) const {
-    const auto after = held_ends_.lower_bound(end);
-    return after != held_ends_.begin() && std::prev(after)->second > begin;
+    const auto after = held_.lower_bound(end);
+    if (after == held_.begin()) return false;
+    const BlockSnapshot& last = std::prev(after)->second.block;
+    return last.address + last.size > begin;
   }
 
   Tag known(Tag tag) const {
@@ -137,7 +135,8 @@ class PoolState {
   }
 
   bool take_back(const TraceEvent& event, std::size_t index, Held* ended) {
-    Held* held = held_.find(event.address);
+    const auto at = held_.find(event.address);
+    Held* const held = at == held_.end() ? nullptr : &at->second;
     const bool live = held != nullptr && held->block.state == BlockState::live;
     const std::uint64_t end = end_of(event.address, event.size);
     switch (event.kind) {
@@ -150,8 +149,7 @@ class PoolState {
       case TraceKind::allocate:
         if (!live) return false;
         if (ended != nullptr) *ended = *held;
-        held_.erase(event.address);
-        held_ends_.erase(event.address);
+        held_.erase(at);
         return true;
       case TraceKind::segment_map: return !is_held(event.address, end) && committed_.remove(event.address, end);
       case TraceKind::segment_unmap: return committed_.add(event.address, end);
@@ -208,8 +206,7 @@ class PoolState {
   const Trace& trace_;
   std::vector<BlockSnapshot> final_;     // by address
   std::vector<CommittedPiece> windows_;  // by address
-  AddressMap<Held> held_;
-  std::map<std::uint64_t, std::uint64_t> held_ends_;  // of the same blocks, by their addresses
+  std::map<std::uint64_t, Held> held_;   // by address
   AddressRanges committed_;
   bool changed_ = false;
 };
@@ -241,7 +238,6 @@ std::vector<char> select(const Trace& trace, std::size_t from, std::size_t to, s
     else
       result.before.push_back(held.block);
   });
-  std::ranges::sort(result.before, {}, &BlockSnapshot::address);
   result.reserved_before = state.committed_bytes();
   return keep;
 }

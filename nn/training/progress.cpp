@@ -192,14 +192,21 @@ void Progress::clear() {
   drawn_ = false;
 }
 
+namespace {
+/// Whether what is written there becomes a file, which replaces an older one as a whole; devices and FIFOs are written
+/// to.
+bool is_replaced(std::filesystem::file_type kind) {
+  return kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found;
+}
+}  // namespace
+
 void write_text(const std::string& path, const std::string& text, const std::string& operation, std::ostream& out) {
   if (path == "-") {
     if (!(out << text << std::flush)) throw cannot_write("to standard output", operation);
     return;
   }
   std::error_code unknown;
-  const auto kind = std::filesystem::status(path, unknown).type();
-  if (kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found) {
+  if (is_replaced(std::filesystem::status(path, unknown).type())) {
     AtomicFile whole(path);
     whole.write(text);
     whole.commit();
@@ -219,8 +226,7 @@ void check_writable(const std::string& path, const std::string& operation) {
   if (file == nullptr) throw cannot_write(path, operation);
   std::fclose(file);
   if (kind == std::filesystem::file_type::not_found) std::filesystem::remove(path, unknown);
-  if (kind == std::filesystem::file_type::regular || kind == std::filesystem::file_type::not_found)
-    const AtomicFile attempt(path);
+  if (is_replaced(kind)) const AtomicFile attempt(path);
 }
 
 void check_replaceable(const std::string& path, const std::string& operation) {
