@@ -297,13 +297,16 @@ std::vector<Yield> Ladder::climb(Need& need) {
     PoolLock lock(ground_.mutex);
     releaser_.release_decayed(lock);
   }
-  const auto observe = [this](const Rung& rung, std::size_t bytes, std::uint64_t nanoseconds) {
+  const auto observe = [&](const Rung& rung, std::size_t bytes, std::uint64_t nanoseconds) {
     {
       const PoolLock lock(ground_.mutex);
       ground_.accounts.ran(rung.id, bytes, nanoseconds);
     }
-    ground_.recorder.record(
-        {.address = nanoseconds, .size = bytes, .kind = TraceKind::rung, .rung = static_cast<std::uint8_t>(rung.id)});
+    ground_.recorder.record({.address = nanoseconds,
+                             .size = bytes,
+                             .stream = ground_.recorder.stream_index(need.stream.id),
+                             .kind = TraceKind::rung,
+                             .rung = static_cast<std::uint8_t>(rung.id)});
   };
   const auto search_again = [this](Need& n) { search(n); };
   if (!need.may_reclaim) return EmergencyLadder::climb(own_rungs_, need, search_again, observe);

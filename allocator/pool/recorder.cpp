@@ -145,6 +145,7 @@ Trace Recorder::collect(std::vector<const TraceRing*> running, std::vector<Block
   Interned scopes(trace.scopes);
   Interned locations(trace.locations);
   const auto name_scope = [](std::uint64_t id) { return scope_name(static_cast<std::uint32_t>(id)); };
+  const auto stream_of = [this](std::uint64_t index) { return index < streams_.size() ? streams_[index] : 0; };
   scopes(0, name_scope);
   locations(0, location_of);
   trace.events.reserve(merged.events.size() * 3 / 2);
@@ -154,8 +155,8 @@ Trace Recorder::collect(std::vector<const TraceRing*> running, std::vector<Block
       continue;
     }
     event.time = scale(event.time);
-    event.stream = static_cast<std::uint32_t>(
-        streams(event.stream, [this](std::uint64_t index) { return index < streams_.size() ? streams_[index] : 0; }));
+    if (names_stream(event.kind)) event.stream = static_cast<std::uint32_t>(streams(event.stream, stream_of));
+    if (event.kind == TraceKind::stream_order) event.address = streams(event.address, stream_of);
     event.scope = static_cast<std::uint32_t>(scopes(event.scope, name_scope));
     event.location = locations(event.location, location_of);
     const bool completed = (event.flags & completed_at_once) != 0;
@@ -165,6 +166,7 @@ Trace Recorder::collect(std::vector<const TraceRing*> running, std::vector<Block
     event.kind = TraceKind::free_completed;
     trace.events.push_back(event);
   }
+  if (trace.streams.empty()) trace.streams.push_back(0);  // the index of events that name none
   for (BlockSnapshot& block : trace.blocks)
     block.tag.scope = static_cast<std::uint32_t>(scopes(block.tag.scope, name_scope));
   return trace;

@@ -215,6 +215,7 @@ std::string Inspector::report(const Need& need, std::vector<Yield> yields) {
   ground_.recorder.record({.address = facts.device_free,
                            .size = need.requested,
                            .scope = need.tag.scope,
+                           .stream = ground_.recorder.stream_index(need.stream.id),
                            .kind = TraceKind::out_of_memory,
                            .category = need.tag.category});
   return oom_report(facts);

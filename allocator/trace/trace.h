@@ -21,8 +21,9 @@ enum class TraceKind : std::uint8_t {
   free_completed,  // may be used again; follows free_requested at once unless another stream had to be waited for
   segment_map,     // pages were committed: `address`, `size`
   segment_unmap,   // pages were given back to the device: `address`, `size`
-  rung,            // a rung of the emergency ladder ran: `rung` is its id, `size` its yield, `address` its nanoseconds
-  out_of_memory,   // a request of `size` failed; `address` is what the device had free
+  rung,            // a rung of the emergency ladder ran for a request on `stream`: `rung` is its id, `size` its yield,
+                   // `address` its nanoseconds
+  out_of_memory,   // a request of `size` on `stream` failed; `address` is what the device had free
   stream_use,      // `stream` uses the block beyond the stream it was allocated on
   stream_order,    // later work of `stream` waits for the stream whose index is in `address`
   step             // begin_step(): a training step starts; `size` counts them from 0
@@ -35,6 +36,11 @@ inline std::string_view to_string(TraceKind kind) {
       "rung",     "out_of_memory",  "stream_use",     "stream_order", "step"};
   const auto index = static_cast<std::size_t>(kind);
   return index < names.size() ? names[index] : "invalid";
+}
+
+/// Pages are of no stream, and neither are steps.
+constexpr bool names_stream(TraceKind kind) {
+  return kind != TraceKind::segment_map && kind != TraceKind::segment_unmap && kind != TraceKind::step;
 }
 
 /// One event, 64 bytes. Fields that a kind does not name are 0.

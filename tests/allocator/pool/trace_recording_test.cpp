@@ -1,6 +1,7 @@
 // What a pool records about itself.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <thread>
 
 #include "tests/allocator/pool_testing.h"
@@ -139,6 +140,36 @@ TEST_P(TraceRecordingTest, StampsEventsWithTheTicketOfTheirStream) {
   }
   ASSERT_EQ(tickets.size(), 2u);
   EXPECT_EQ(tickets[1], tickets[0] + 1);
+}
+
+TEST_P(TraceRecordingTest, NamesTheStreamsThatEventsAreAbout) {
+  CachingAllocator pool(memory(), {.trace = 1000});
+  for (const std::uint64_t index : {1u, 3u, 2u}) {  // in another order than below
+    const Stream stream = stream_of(pool, index);
+    pool.deallocate(pool.allocate(1000, 64, stream), 1000, 64, stream);
+  }
+  pool.start_trace();
+  pool.begin_step();
+  pool.order(stream_of(pool, 1), stream_of(pool, 2));
+  EXPECT_THROW(pool.allocate(std::size_t{1} << 40, 64, stream_of(pool, 3)), OutOfMemoryError);
+  pool.deallocate(pool.allocate(3 * page, 64, stream_of(pool, 3)), 3 * page, 64, stream_of(pool, 3));
+  pool.trim();
+  const Trace trace = pool.trace();
+  std::map<TraceKind, std::set<std::uint64_t>> streams;
+  for (const poolgrad::TraceEvent& event : trace.events) {
+    if (names_stream(event.kind)) {
+      streams[event.kind].insert(trace.streams.at(event.stream));
+    } else {
+      EXPECT_EQ(event.stream, 0u) << to_string(event.kind);
+    }
+    if (event.kind == TraceKind::stream_order) {
+      EXPECT_EQ(trace.streams.at(event.address), 2u);
+    }
+  }
+  EXPECT_EQ(streams[TraceKind::stream_order], std::set<std::uint64_t>{1});
+  EXPECT_EQ(streams[TraceKind::rung], std::set<std::uint64_t>{3});
+  EXPECT_EQ(streams[TraceKind::out_of_memory], std::set<std::uint64_t>{3});
+  EXPECT_EQ(streams[TraceKind::allocate], std::set<std::uint64_t>{3});
 }
 
 TEST_P(TraceRecordingTest, NamesItsSettings) {
