@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/simulated_memory.h"
@@ -7,14 +9,13 @@ namespace poolgrad {
 
 namespace {
 
-std::size_t rounded(std::uint64_t bytes) { return bytes == 0 ? 64 : round_up(bytes, 64); }
-
 class PoolPolicy : public Policy {
  public:
   PoolPolicy(const PolicyContext& context, const AllocatorConfig& config)
       : several_streams_(context.workload->streams > 1), pointers_(context.workload->blocks) {
     auto memory = std::make_unique<SimulatedMemory>(device_.index, context.capacity,
                                                     SimulationOptions{.latency = *context.latency});
+    granule_ = config.mode == AllocatorMode::none ? memory->granularity() : std::max<std::size_t>(config.alignment, 64);
     memory->set_event_delay(static_cast<std::uint64_t>(ModelDevice::work_delay));
     memory_ = memory.get();
     pool_ = std::make_unique<CachingAllocator>(std::move(memory), config);
@@ -26,12 +27,12 @@ class PoolPolicy : public Policy {
     void* const* pointer = std::get_if<void*>(&result);
     if (pointer == nullptr) return false;
     pointers_[operation.block] = *pointer;
-    active_ += rounded(operation.bytes);
+    live_ += rounded(operation.bytes);
     return true;
   }
   void free(const Operation& operation) override {
     pool_->deallocate(pointers_[operation.block], operation.bytes, 64, stream(operation.stream));
-    active_ -= rounded(operation.bytes);
+    live_ -= rounded(operation.bytes);
   }
   void use(const Operation& operation) override { pool_->use(pointers_[operation.block], stream(operation.stream)); }
   void order(const Operation& operation) override {
@@ -46,7 +47,8 @@ class PoolPolicy : public Policy {
     const MemoryInfo info = memory_->info();
     return info.total - info.free;
   }
-  std::size_t active() const override { return active_; }
+  // The pool is asked, which costs more, only where something may wait.
+  std::size_t active() const override { return several_streams_ ? pool_->watch().current : live_; }
   DeviceCounters counters() const override {
     const DriverCalls calls = memory_->calls();
     return {.allocations = calls.create.calls,
@@ -59,13 +61,15 @@ class PoolPolicy : public Policy {
 
  private:
   Stream stream(std::uint16_t index) const { return {device_, index}; }
+  std::size_t rounded(std::size_t bytes) const { return round_up(std::max<std::size_t>(bytes, 1), granule_); }
 
   const Device device_{DeviceType::sim, 0};
   bool several_streams_;
   SimulatedMemory* memory_ = nullptr;
   std::unique_ptr<CachingAllocator> pool_;
   std::vector<void*> pointers_;
-  std::size_t active_ = 0;
+  std::size_t granule_ = 0;  // of the pool's blocks
+  std::size_t live_ = 0;     // bytes, rounded
 };
 
 }  // namespace

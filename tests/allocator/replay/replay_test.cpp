@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/replay/policy.h"
 #include "allocator/replay/workload.h"
@@ -61,6 +62,32 @@ TEST(Replay, CountsWhatAPolicyRoundsUpAsWaste) {
   EXPECT_EQ(cub.peak_active, cub.peak_reserved);
   EXPECT_DOUBLE_EQ(cub.utilisation(), 16.0 / 100.0);
   EXPECT_DOUBLE_EQ(replay(workload, policy_named("poolgrad")).utilisation(), 1.0) << "but whole pages are the device's";
+}
+
+TEST(Replay, CountsWhatThePoolRoundsUp) {
+  WorkloadBuilder out;
+  for (std::uint64_t i = 0; i < 100; ++i) out.allocate(i, Category::activation);
+  const Workload workload = out.take("small", "");
+  const auto peak = [&](const char* policy) { return replay(workload, policy_named(policy)).peak_active; };
+  const PolicyEntry mapped = {
+      .name = "mapped", .description = "each by itself", .make = [](const PolicyContext& context) {
+        return make_poolgrad(context, {.mode = AllocatorMode::none});
+      }};
+  EXPECT_EQ(peak("poolgrad"), (65 + 2 * 35) * 64u);
+  EXPECT_EQ(peak("poolgrad:alignment=16"), peak("poolgrad")) << "it is asked for blocks that are aligned to 64 bytes";
+  EXPECT_EQ(peak("poolgrad:alignment=4096"), 100 * 4096u);
+  EXPECT_EQ(replay(workload, mapped).peak_active, 100 * page);
+}
+
+TEST(Replay, CountsWhatWaitsForAStreamOfThePool) {
+  WorkloadBuilder out;
+  const auto a = out.allocate(8 * MiB, Category::activation, 0);
+  out.use(a, 1);
+  out.free(a, 0);
+  out.allocate(16 * MiB, Category::activation, 0);
+  const Workload workload = out.take("two", "streams");
+  for (const char* policy : {"poolgrad", "pytorch"})
+    EXPECT_EQ(replay(workload, policy_named(policy)).peak_active, 24 * MiB) << policy;
 }
 
 TEST(Replay, OfNothingHasFullUtilisation) {
