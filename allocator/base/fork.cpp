@@ -24,19 +24,22 @@ ForkMutexes& fork_mutexes() {
   return *mutexes;
 }
 
-// In the child this thread has another id, and glibc took it for a reader, not for the owner: a lock as new.
+// Who only reads may be inside: nothing changes, and it may well wait for a lock that the forking thread holds. In the
+// child, which has no other reader, the lock is as new.
+void lock(std::shared_mutex& mutex) { mutex.lock_shared(); }
 void unlock(std::shared_mutex& mutex, bool in_child) {
-  mutex.unlock();
+  mutex.unlock_shared();
   if (in_child) ::new (static_cast<void*>(&mutex)) std::shared_mutex;
 }
+void lock(std::mutex& mutex) { mutex.lock(); }
 void unlock(std::mutex& mutex, bool) { mutex.unlock(); }
 
 void before_fork() {
   fork_mutexes().mutex.lock();
-  for (const auto& any : fork_mutexes().all) std::visit([](auto* mutex) { mutex->lock(); }, any);
+  for (const auto& any : fork_mutexes().all) std::visit([](auto* mutex) { lock(*mutex); }, any);
   registry_mutex().lock();
   ThreadCaches::hold_still();
-  scopes_mutex().lock();
+  lock(scopes_mutex());
   places_mutex().lock();
 }
 

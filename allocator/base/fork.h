@@ -12,8 +12,9 @@ namespace poolgrad {
 /// and what was live in them stays live. Memory of the host is the child's own copy; GPUs cannot be used in a child.
 void hold_pools_still_over_forks();
 
-/// A mutex that pools know nothing of and that nobody holds while the process forks: what it guards is whole in the
-/// child. Whoever holds it may use pools; of two that one thread holds, the older is to be locked first.
+/// A mutex that pools know nothing of and that nobody holds while the process forks, but shared: what it guards is
+/// whole in the child. Whoever holds it may use pools; of two that one thread holds, the older is to be locked first.
+/// Forking does not wait for threads that hold it shared, and must not be done by one of them.
 template <class Mutex>
 class HeldOverForks : public Mutex {
  public:

@@ -253,13 +253,14 @@ TEST_F(CInterface, LetsNobodyWaitWhomNoPrivatePoolTakes) {
 TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside) {
   const poolgrad_pool_id graph{0, 8};
   struct Filter {
-    std::atomic<bool> inside = false, forks = false;
+    std::atomic<bool> inside = false, forked = false, gave_up = false;
     static int accepts(void*, void* context) {
       auto& self = *static_cast<Filter*>(context);
       self.inside = true;
-      while (!self.forks) std::this_thread::yield();
-      // fork() waits for this, however long it takes; a child that did not find a mutex locked for ever.
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      // It waits for what the forking thread holds, as one in Python waits for the interpreter's lock.
+      for (int waited = 0; waited < 300 && !self.forked; ++waited)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      if (!self.forked) self.gave_up = true;
       return 1;
     }
   } filter;
@@ -274,8 +275,8 @@ TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside)
     release(block, 5000, 0, nullptr);
   });
   while (!filter.inside) std::this_thread::yield();
-  filter.forks = true;
   const pid_t child = fork();
+  filter.forked = true;
   if (child == 0) {
     void* block = allocate(5000, 0, nullptr);
     std::memset(block, 1, 5000);
@@ -299,6 +300,7 @@ TEST_F(CInterface, LeavesAChildThatCanUsePrivatePoolsThatAnotherThreadWasInside)
   }
   over = true;
   thread.join();
+  EXPECT_FALSE(filter.gave_up) << "fork() waits for a filter";
   EXPECT_EQ(ended, child) << "it waits for a thread that it does not have";
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   EXPECT_EQ(CALL(poolgrad_end_pool)(POOLGRAD_CPU, 0, graph), 0);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <latch>
 #include <random>
+#include <shared_mutex>
 #include <thread>
 #include <vector>
 
@@ -200,6 +201,30 @@ TEST(Fork, LeavesAChildThatCanEnterScopesAndReadTheirNames) {
             }),
             0);
   EXPECT_EQ(scope_name(current_tag().scope), "fork");
+}
+
+TEST(Fork, FindsNobodyWritingUnderASharedMutex) {
+  ForkSharedMutex mutex;
+  std::atomic<int> first = 0, second = 0;
+  const Again work([&](std::mt19937_64& random) {
+    if (random() % 2 == 0) {
+      const std::shared_lock lock(mutex);
+      for (int i = 0; i < 100; ++i) std::atomic_thread_fence(std::memory_order_seq_cst);
+      return;
+    }
+    const std::lock_guard lock(mutex);
+    ++first;
+    for (int i = 0; i < 100; ++i) std::atomic_thread_fence(std::memory_order_seq_cst);
+    ++second;
+  });
+  for (int i = 0; i < 30; ++i) {
+    ASSERT_EQ(in_fork([&] {
+                const std::lock_guard lock(mutex);
+                return first == second ? 0 : 1;
+              }),
+              0)
+        << "fork " << i;
+  }
 }
 
 TEST(Fork, LeavesAChildThatCanUseADeviceBesideItsPool) {
