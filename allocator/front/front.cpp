@@ -1,6 +1,5 @@
 #include "allocator/front/front.h"
 
-#include <algorithm>
 #include <array>
 #include <new>
 #include <utility>
@@ -113,10 +112,6 @@ bool Front::keep(ThreadCache* cache, Block* block) {
       is_long_lived(block->tag.category)) {
     return false;
   }
-  // A small share of the memory: what magazines hold cannot join its neighbours, which costs room elsewhere.
-  constexpr std::size_t share = 256;
-  constexpr std::size_t least = std::size_t{16} << 10;
-  cache->limit = std::clamp<std::size_t>(ground_.accounts.reserved_bytes.current / share, least, Magazine::most_bytes);
   Magazine* magazine = cache->find(block->stream);
   if (magazine == nullptr) {
     auto* made = new (std::nothrow)
@@ -129,9 +124,9 @@ bool Front::keep(ThreadCache* cache, Block* block) {
   } catch (const std::bad_alloc&) {
     return false;
   }
-  if (magazine->push(block, cache->limit)) return true;
+  if (magazine->push(block, ground_.magazine_limit)) return true;
   magazine->make_room(block, [this](Block* old) { return_from_cache(old); });
-  return magazine->push(block, cache->limit);
+  return magazine->push(block, ground_.magazine_limit);
 }
 
 bool Front::observes(ThreadCache* cache) {

@@ -139,7 +139,7 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
     return false;
   }
   Magazine* magazine = cache.find(stream.id);
-  if (magazine == nullptr || !magazine->push(block, cache.limit)) return false;
+  if (magazine == nullptr || !magazine->push(block, ground_.magazine_limit)) return false;
   if (settings.tags) cache.sequence.release(block->number, block->tag.category);
   cache.recent.release(block->size, bytes, block->tag.category);
   forbid_access(settings.device, pointer, block->size);

@@ -152,8 +152,6 @@ class alignas(64) ThreadCache {
   /// What the hot path has done since this was last added to the pool's statistics.
   StatisticsDelta recent;
   RequestSequence sequence;
-  /// Bytes that each magazine may hold.
-  std::size_t limit = 0;
   /// Requests on the hot path; counted where pages decay, by the owner alone.
   std::size_t hits = 0;
   /// Whether blocks may go into magazines.

@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "allocator/base/relaxed.h"
 #include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
+#include "allocator/front/magazine.h"
 #include "allocator/front/thread_cache.h"
 #include "allocator/pool/pool_mutex.h"
 #include "allocator/pool/recorder.h"
@@ -70,6 +72,27 @@ struct Ground {
   PoolMutex mutex;
   Accounts accounts{settings.tags};
   Recorder recorder{settings};
+  /// Bytes that a magazine may hold: a small share of the memory, for what is there cannot join its neighbours, which
+  /// costs room elsewhere.
+  Relaxed<std::size_t> magazine_limit = least_magazine_limit;
+
+  /// Bytes are, or are no longer, reserved on the device.
+  void reserve(std::size_t bytes) noexcept {
+    accounts.reserved_bytes.add(bytes);
+    limit_magazines();
+  }
+  void unreserve(std::size_t bytes) noexcept {
+    accounts.reserved_bytes.subtract(bytes);
+    limit_magazines();
+  }
+
+ private:
+  static constexpr std::size_t least_magazine_limit = std::size_t{16} << 10;
+  void limit_magazines() noexcept {
+    constexpr std::size_t share = 256;
+    const std::size_t reserved = accounts.reserved_bytes.current;
+    magazine_limit = std::clamp(reserved / share, least_magazine_limit, Magazine::most_bytes);
+  }
 };
 
 /// An allocation that found no block.

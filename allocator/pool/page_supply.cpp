@@ -168,9 +168,9 @@ std::size_t PageSupply::commit(PoolLock& lock, Need& need) {
 bool PageSupply::commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth) {
   Block* block = arena.begin_growth(growth, need.stream.id);
   // Reserved before the device is asked, so that the budget holds at every moment.
-  ground_.accounts.reserved_bytes.add(growth.bytes);
+  ground_.reserve(growth.bytes);
   UnlockedCall call(lock, [&]() noexcept {
-    ground_.accounts.reserved_bytes.subtract(growth.bytes);
+    ground_.unreserve(growth.bytes);
     arena.uncommit(block);
   });
   const std::vector<std::size_t> sizes =

@@ -42,7 +42,7 @@ std::size_t Releaser::release_from(PoolLock& lock, Arena& arena, Block* block, s
   });
   call.done();
   ++ground_.accounts.num_device_free;
-  ground_.accounts.reserved_bytes.subtract(pages->size);
+  ground_.unreserve(pages->size);
   ground_.recorder.record_pages(TraceKind::segment_unmap, pages->address, pages->size);
   const std::size_t released = pages->size;
   arena.uncommit(pages);

@@ -226,6 +226,18 @@ TEST_P(MagazinesTest, AreOffWhereMemoryMustBeSeen) {
   }
 }
 
+TEST_P(MagazinesTest, HoldLessOncePagesHaveGone) {
+  CachingAllocator pool(memory(), {.routines = false});
+  std::vector<void*> blocks;
+  for (int i = 0; i < 60; ++i) blocks.push_back(allocate(pool, 1000));
+  void* large = allocate(pool, 32 * page);
+  deallocate(pool, allocate(pool, 1000), 1000);
+  deallocate(pool, large, 32 * page);
+  pool.set_budget(2 * page);
+  for (void* block : blocks) deallocate(pool, block, 1000);
+  EXPECT_EQ(pool.statistics().magazine_bytes, 16 * KiB) << "a 256th of two pages";
+}
+
 TEST_P(MagazinesTest, AreEmptiedByTrim) {
   CachingAllocator pool(memory(), {.routines = false});
   for (int i = 0; i < 3; ++i) deallocate(pool, allocate(pool, 1000), 1000);
