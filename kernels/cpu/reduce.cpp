@@ -206,7 +206,7 @@ void on_cpu::argmin(Stream, const View& out, const View& x) { arg_best<false>(ou
 
 void on_cpu::cumulative_sum(Stream, const View& out, const View& x, bool reverse) {
   with_compute_type(x.dtype, [&]<class T>(T) {
-    using Sum = std::conditional_t<std::is_integral_v<T>, T, double>;
+    using Sum = std::conditional_t<std::is_integral_v<T>, std::uint64_t, double>;  // integers wrap around
     const Rows shape(x);
     const Source<T> source(x);
     const Sink<T> sink(out);

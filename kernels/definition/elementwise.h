@@ -127,7 +127,7 @@ struct Flat {
 template <class V>
 struct Neg : AnyType {
   static constexpr bool reads_input = false;
-  static POOLGRAD_HD V value(V x, V, V) { return -x; }
+  static POOLGRAD_HD V value(V x, V, V) { return static_cast<V>(-static_cast<typename Wrapping<V>::type>(x)); }
   static POOLGRAD_HD V gradient(V g, V, V, V, V) { return -g; }
 };
 template <class V>
@@ -139,12 +139,12 @@ struct Sign : Flat<V> {
 };
 template <class V>
 struct Abs : AnyType {
-  static POOLGRAD_HD V value(V x, V, V) { return x > V{} ? x : V{} - x; }
+  static POOLGRAD_HD V value(V x, V, V) { return x > V{} ? x : Sub<V>::value(V{}, x); }
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g * Sign<V>::value(x, x, x); }
 };
 template <class V>
 struct Square : AnyType {
-  static POOLGRAD_HD V value(V x, V, V) { return x * x; }
+  static POOLGRAD_HD V value(V x, V, V) { return Mul<V>::value(x, x); }
   static POOLGRAD_HD V gradient(V g, V x, V, V, V) { return g * x * Scalar<V>(2); }
 };
 template <class V>
@@ -342,7 +342,10 @@ struct Power : AnyType {
 template <class V>
 struct Affine : AnyType {
   static constexpr bool reads_input = false;
-  static POOLGRAD_HD V value(V x, V a, V b) { return a * x + b; }
+  using W = typename Wrapping<V>::type;
+  static POOLGRAD_HD V value(V x, V a, V b) {
+    return static_cast<V>(static_cast<W>(a) * static_cast<W>(x) + static_cast<W>(b));
+  }
   static POOLGRAD_HD V gradient(V g, V, V, V a, V) { return a * g; }
 };
 

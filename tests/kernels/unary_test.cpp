@@ -180,6 +180,16 @@ TEST(UnarySpecialValues, AreThoseOfTheStandardLibrary) {
     }
 }
 
+// What a sanitizer sees: signed numbers do not overflow on the way.
+TEST(Unary, IntegersWrapAroundAtTheEndsOfTheirRange) {
+  using Whole = std::int64_t;
+  constexpr Whole first = std::numeric_limits<Whole>::min(), last = std::numeric_limits<Whole>::max();
+  EXPECT_EQ(functors::Neg<Whole>::value(first, 0, 0), first);
+  EXPECT_EQ(functors::Abs<Whole>::value(first, 0, 0), first);
+  EXPECT_EQ(functors::Square<Whole>::value(last, 0, 0), 1);
+  EXPECT_EQ(functors::Affine<Whole>::value(last, 2, 3), 1);
+}
+
 TEST(Unary, TheFunctorThatAGpuRunsFollowsAnyLayout) {
   std::mt19937_64 random(test_seed());
   for (const Shape& shape : {Shape{}, Shape{0}, Shape{1}, Shape{31, 33}, Shape{5, 7, 1025}})
