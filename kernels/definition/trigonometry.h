@@ -37,7 +37,7 @@ POOLGRAD_HD SineCosine<V> of_quarters(Integer<V> quarters, V angle) {
     odd = Math<V>::fma(odd, square, V{} + sines[i]);
     even = Math<V>::fma(even, square, V{} + cosines[i]);
   }
-  const V sine = Math<V>::fma(angle * square, odd, angle);
+  const V sine = square == V{} ? angle : Math<V>::fma(angle * square, odd, angle);  // -0 stays -0
   const V half = 0.5 * square, rest = 1.0 - half;
   const V cosine = rest + Math<V>::fma(square * square, even, (1.0 - rest) - half);
   constexpr std::int64_t one = 1, two = 2;
@@ -53,7 +53,7 @@ inline constexpr double near = 1e6;
 template <class V>
 POOLGRAD_HD SineCosine<V> of_near(V x) {
   // The nearest whole number is in the lowest bits.
-  const V shifted = Math<V>::fma(x, V{} + 2 / std::numbers::pi, V{} + 0x1.8p52), turned = 0x1.8p52 - shifted;
+  const V shifted = Math<V>::fma(x, V{} + 2 / std::numbers::pi, V{} + 0x1.8p52), turned = -(shifted - 0x1.8p52);
   V angle = Math<V>::fma(turned, V{} + 0x1.921fb544p+0, x);
   angle = Math<V>::fma(turned, V{} + 0x1.0b4611a6p-34, angle);
   angle = Math<V>::fma(turned, V{} + 0x1.3198a2e037073p-69, angle);

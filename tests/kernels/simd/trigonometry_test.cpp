@@ -87,6 +87,18 @@ TEST(Trigonometry, LanesOfVectorsHaveTheBitsOfNumbers) {
     }
 }
 
+TEST(Trigonometry, ZeroKeepsItsSign) {
+  using V = simd::Vec<double>;
+  for (const double zero : {0.0, -0.0}) {
+    const V x = simd::broadcast(zero);
+    for (const double found :
+         {Math<double>::sin(zero), Math<double>::tan(zero), Math<V>::sin(x)[0], Math<V>::tan(x)[0]}) {
+      EXPECT_EQ(found, 0.0);
+      EXPECT_EQ(std::signbit(found), std::signbit(zero));
+    }
+  }
+}
+
 TEST(Trigonometry, WhatIsNoAngleHasNoSine) {
   const double infinity = std::numeric_limits<double>::infinity(), nan = std::numeric_limits<double>::quiet_NaN();
   for (const double x : {infinity, -infinity, nan}) {
