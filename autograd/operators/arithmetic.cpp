@@ -230,7 +230,7 @@ Tensor operator/(double a, Argument b) {
 Tensor operator-(Argument x) { return neg(*x); }
 
 Tensor sum_to(Argument x, const Shape& shape) {
-  if (x->shape() == shape) return *x;
+  if (x->shape() == shape) return is_floating(x->dtype()) ? *x : to(*x, DType::i64);
   const int lead = x->rank() - shape.rank();
   Dims dims;
   for (int d = 0; d < x->rank(); ++d) {

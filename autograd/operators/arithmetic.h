@@ -93,7 +93,7 @@ Tensor operator|(Argument a, const Tensor& b);
 Tensor operator~(Argument x);
 
 /// Sums `x` over the dimensions that broadcasting `shape` to x.shape() added: the gradient of expand. x itself where
-/// the shapes are equal.
+/// the shapes are equal. Integers and bools give i64, as their sums do.
 Tensor sum_to(Argument x, const Shape& shape);
 
 }  // namespace poolgrad

@@ -178,6 +178,12 @@ Tensor clamp(Argument x, double low, double high) {
     for (const double bound : {low, high})
       if (!has_number(DType::i64, bound))
         fail<ValueError>("clamp", fmt::format("integers take whole numbers only, not {}", bound), {{"x", x}});
+    if (x->dtype() != DType::i64) {
+      const bool byte = x->dtype() == DType::u8;
+      const double first = byte ? 0.0 : -0x1p31, last = byte ? 255.0 : 0x1p31 - 1;
+      low = std::clamp(low, first, last);
+      high = std::clamp(high, first, last);
+    }
   }
   return record_unary("clamp", UnaryOp::clamp, x, low, high, Domain::numbers);
 }

@@ -45,7 +45,8 @@ Tensor gelu(Argument x, GeluKind kind = GeluKind::exact);
 /// x * sigmoid(x).
 Tensor silu(Argument x);
 Tensor softplus(Argument x);
-/// Gradient 1 inside [low, high] and 0 outside. An infinite bound is none.
+/// Gradient 1 inside [low, high] and 0 outside. An infinite bound is none. Bounds of integers are whole numbers of i64
+/// (ValueError); the ends of the range of i32 and u8 stand for those beyond it.
 Tensor clamp(Argument x, double low, double high);
 /// Gradient 0.
 Tensor floor(Argument x);

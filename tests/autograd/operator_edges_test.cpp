@@ -96,6 +96,13 @@ TEST(Clamp, OfIntegersMayHaveASideWithoutABound) {
     EXPECT_EQ(clamped(-infinity, infinity), (Integers{0, 1, 2, 3, 4, 5})) << to_string(dtype);
     EXPECT_EQ(clamped(-1000, 1000), (Integers{0, 1, 2, 3, 4, 5})) << to_string(dtype);
   }
+  for (const DType dtype : {DType::u8, DType::i32}) {  // bounds beyond the range
+    const std::int64_t first = dtype == DType::u8 ? 0 : -2147483648, last = dtype == DType::u8 ? 255 : 2147483647;
+    const Tensor x = to(from_data<std::int64_t>({first, 5, last}, {3}), dtype);
+    EXPECT_EQ(clamp(x, 3e9, 4e9).to_vector<std::int64_t>(), (Integers{last, last, last})) << to_string(dtype);
+    EXPECT_EQ(clamp(x, -4e9, -3e9).to_vector<std::int64_t>(), (Integers{first, first, first})) << to_string(dtype);
+    EXPECT_EQ(clamp(x, 4, infinity).to_vector<std::int64_t>(), (Integers{4, 5, last})) << to_string(dtype);
+  }
   constexpr auto largest = std::numeric_limits<std::int64_t>::max();  // which no double is
   Tensor x = zeros({1}, {.dtype = DType::i64});
   *x.data<std::int64_t>() = largest;
@@ -224,6 +231,12 @@ TEST(Integers, AddMultiplyAndReduceExactly) {
   EXPECT_EQ(sum(less(a, b)).dtype(), DType::i64);
   EXPECT_EQ(argmax(a).to_vector<std::int64_t>(), (Integers{2}));
   EXPECT_EQ(argmin(a, 0, true).shape(), (Shape{1}));
+}
+
+TEST(Integers, AreI64WhereBroadcastingIsSummedAndWhereNothingIs) {
+  for (const DType dtype : {DType::u8, DType::i32, DType::boolean, DType::i64})
+    for (const Shape& shape : {Shape{2, 3}, Shape{3}})
+      EXPECT_EQ(sum_to(ones({2, 3}, {.dtype = dtype}), shape).dtype(), DType::i64) << to_string(dtype);
 }
 
 TEST(Integers, RunningSumsAreI64WhateverIsAdded) {

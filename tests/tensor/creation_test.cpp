@@ -48,6 +48,8 @@ TEST(Eye, HasOnesOnOneDiagonal) {
   EXPECT_THAT(eye(3, 2, -2).to_vector<float>(), ElementsAre(0, 0, 0, 0, 1, 0));
   EXPECT_THAT(eye(2, 2, 5).to_vector<float>(), Each(0.0f));
   EXPECT_EQ(eye(0).count(), 0);
+  EXPECT_THROW(eye(-1, 2), ShapeError);
+  EXPECT_THROW(eye(2, -2), ShapeError);
 }
 
 TEST(Arange, StopsBelowItsBound) {
