@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -74,8 +76,9 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   class PackedSlot;
 
   struct KeptInput {
-    SavedTensor saved = {};  // undefined if it shares the storage of an earlier input
-    std::size_t owner = 0;   // that earlier input
+    SavedTensor saved = {};               // undefined if it shares the storage of an earlier input
+    std::size_t owner = 0;                // that earlier input
+    std::weak_ptr<Storage> storage = {};  // in the first run
     Geometry geometry = {};
     bool requires_grad = false;
   };
@@ -83,8 +86,9 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   struct Slot {
     std::size_t operation;  // the first one that saved it
     TensorMeta meta;
-    int users = 1;      // nodes of the first run, by what they have in its place
-    Tensor value = {};  // defined once the second run has supplied it, until it is let go
+    std::optional<std::size_t> input;  // of the function: the one whose storage it is
+    int users = 1;                     // nodes of the first run, by what they have in its place
+    Tensor value = {};                 // defined once the second run has supplied it, until it is let go
     std::uint64_t version = 0;
   };
 
@@ -122,20 +126,24 @@ class CheckpointedCall::PackedSlot : public PackedTensor {
 class CheckpointedCall::Run : public SavedTensorPolicy {
  protected:
   Run(CheckpointedCall& call, const std::vector<Tensor>& inputs) : call_(call) {
-    for (const Tensor& input : inputs)
-      if (input.defined()) inputs_.insert(input.storage().get());
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].defined()) inputs_.emplace(inputs[i].storage().get(), i);
   }
-  bool has_number(const Tensor& tensor, const SavedUse& use) const {
-    return !use.is_leaf || inputs_.contains(tensor.storage().get());
+  /// The first of the inputs that have the tensor's storage.
+  std::optional<std::size_t> input_of(const Tensor& tensor) const {
+    const auto place = inputs_.find(tensor.storage().get());
+    return place == inputs_.end() ? std::nullopt : std::optional(place->second);
   }
 
   CheckpointedCall& call_;
-  std::unordered_set<const Storage*> inputs_;
+  std::unordered_map<const Storage*, std::size_t> inputs_;
 };
 
 class CheckpointedCall::FirstRun : public Run {
  public:
-  FirstRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : Run(call, inputs), known_(inputs_) {}
+  FirstRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : Run(call, inputs) {
+    for (const auto& [storage, input] : inputs_) known_.insert(storage);
+  }
 
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
     const std::size_t number = call_.operations_.size();
@@ -149,7 +157,8 @@ class CheckpointedCall::FirstRun : public Run {
   }
 
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
-    if (!has_number(tensor, use)) return nullptr;
+    const std::optional<std::size_t> input = input_of(tensor);
+    if (use.is_leaf && !input) return nullptr;
     const std::lock_guard lock(call_.mutex_);
     // A function that takes gradients in its first run has second runs before its end. What they supply takes the place
     // of what was saved, and has its number.
@@ -158,7 +167,7 @@ class CheckpointedCall::FirstRun : public Run {
         ++call_.slots_[i].users;
         return std::make_unique<PackedSlot>(call_.shared_from_this(), i);
       }
-    call_.slots_.push_back({call_.operations_.size() - 1, TensorMeta(tensor)});
+    call_.slots_.push_back({call_.operations_.size() - 1, TensorMeta(tensor), input});
     return std::make_unique<PackedSlot>(call_.shared_from_this(), call_.slots_.size() - 1);
   }
 
@@ -169,6 +178,12 @@ class CheckpointedCall::FirstRun : public Run {
 class CheckpointedCall::SecondRun : public Run {
  public:
   SecondRun(CheckpointedCall& call, const std::vector<Tensor>& inputs) : Run(call, inputs) {
+    // A captured view of an input still has the storage of the first run, where both had one number.
+    for (std::size_t i = 0; i < inputs.size(); ++i)
+      if (auto then = call_.inputs_[i].storage.lock()) {
+        inputs_.emplace(then.get(), call_.inputs_[i].owner);
+        first_run_.push_back(std::move(then));
+      }
     const std::lock_guard lock(call_.mutex_);
     for (const Slot& slot : call_.slots_) {
       wanted_.push_back(slot);
@@ -188,12 +203,16 @@ class CheckpointedCall::SecondRun : public Run {
   }
 
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
-    if (!has_number(tensor, use)) return nullptr;
+    const std::optional<std::size_t> input = input_of(tensor);
+    if (use.is_leaf && !input) return nullptr;
     const std::size_t now = operation_ - 1;
-    const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].meta.matches(tensor);
+    const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].input == input &&
+                      wanted_[next_].meta.matches(tensor);
+    if (!same && input && supplied_.contains(*input)) return nullptr;
     if (!same)
       fail(fmt::format("operation {}, {}, did not save {} elements of {} there", now, use.operation, tensor.count(),
                        to_string(tensor.dtype())));
+    if (input) supplied_.insert(*input);
     wanted_[next_].value = tensor;
     wanted_[next_].version = tensor.storage()->version();
     if (++next_ == needed_) throw EverythingIsThere();
@@ -212,6 +231,8 @@ class CheckpointedCall::SecondRun : public Run {
   }
 
   std::vector<Slot> wanted_;
+  std::vector<std::shared_ptr<Storage>> first_run_;  // inputs_ has their addresses
+  std::unordered_set<std::size_t> supplied_;         // inputs
   std::size_t needed_ = 0, next_ = 0, operation_ = 0;
 };
 
@@ -223,6 +244,7 @@ CheckpointedCall::CheckpointedCall(Definition function, const std::vector<Tensor
       outside_.emplace_back(fmt::format("input {} of the function", i), input);
       for (kept.owner = 0; !inputs[kept.owner].defined() || !inputs[kept.owner].shares_storage_with(input);)
         ++kept.owner;  // at the latest the input itself
+      kept.storage = input.storage();
       kept.geometry = input.geometry();
       kept.requires_grad = input.requires_grad();
       if (kept.owner == i) kept.saved = SavedTensor(input);

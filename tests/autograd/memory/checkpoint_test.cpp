@@ -124,6 +124,27 @@ TEST_F(Checkpoint, NestsAndRunsEachLevelOnceMore) {
   EXPECT_EQ(calls_, 3 + 2 + 3);  // forward; the outer again, up to the last inner's input; each inner again
 }
 
+TEST_F(Checkpoint, NestedMayCaptureAViewOfItsInput) {
+  for (const bool captured_first : {true, false}) {
+    const auto surrounding = [&](const std::function<Tensors(const Definition&, const Tensors&)>& inner) {
+      return [this, inner, captured_first](const Tensor& x) {
+        const Tensor hidden = exp(matmul(x, weight_)), first = slice(hidden, 0, 0, 2);
+        return inner(
+            [first, captured_first](const Tensors& in) -> Tensors {
+              const Tensor a = captured_first ? square(first) : square(in[0]);
+              const Tensor b = captured_first ? sin(in[0]) : sin(first);
+              return {sum(a) * sum(b)};
+            },
+            {hidden})[0];
+      };
+    };
+    const auto plain = surrounding([](const Definition& f, const Tensors& in) { return f(in); });
+    const auto nested = surrounding([](const Definition& f, const Tensors& in) { return checkpoint(f, in); });
+    const Tensors expected = gradients(plain);
+    expect_same(gradients([&](const Tensor& x) { return checkpoint(nested, x); }), expected);
+  }
+}
+
 TEST_F(Checkpoint, NestedIncludingTheFunctionsThatSurroundTheInnerOne) {
   const auto both = [&](const Tensor& x) { return deep(checkpoint(function(), deep(x))); };
   const Tensors expected = gradients([&](const Tensor& x) { return deep(deep(deep(x))); });
