@@ -198,10 +198,10 @@ struct MuonOptions {
   ParameterPredicate left_to_adamw = {};
 };
 
-/// For matrices: m = momentum * m + (1 - momentum) * g, and p -= rate * (0.2 sqrt(max(rows, columns)) * O +
-/// weight_decay
-/// * p), where O is newton_schulz() of m, or with Nesterov's momentum of momentum * m + (1 - momentum) * g (Jordan et
-/// al. 2024). The factor gives an update the size of AdamW's, so that one rate serves both (Liu et al. 2025).
+/// For matrices: m = momentum * m + (1 - momentum) * g, and p -= rate * (weight_decay * p + 0.2 sqrt(max(rows,
+/// columns)) O), where O is newton_schulz() of m, or with Nesterov's momentum of momentum * m + (1 - momentum) * g
+/// (Jordan et al. 2024). The factor gives an update the size of AdamW's, so that one rate serves both (Liu et al.
+/// 2025).
 class Muon : public AdamW {
  public:
   /// Throws ValueError as AdamW, for a momentum outside [0, 1), and for less than one step of Newton and Schulz.
