@@ -86,9 +86,8 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
   struct Slot {
     std::size_t operation;  // the first one that saved it
     TensorMeta meta;
-    std::optional<std::size_t> input;  // of the function: the one whose storage it is
-    int users = 1;                     // nodes of the first run, by what they have in its place
-    Tensor value = {};                 // defined once the second run has supplied it, until it is let go
+    int users = 0;      // nodes of the first run, by what they have in its place
+    Tensor value = {};  // defined once the second run has supplied it, until it is let go
     std::uint64_t version = 0;
   };
 
@@ -122,21 +121,44 @@ class CheckpointedCall::PackedSlot : public PackedTensor {
 };
 
 /// Both runs number the storages that nodes save: all but those of captured leaves, which live on anyway. An input
-/// always has a number, since in the second run it is a leaf whatever it was in the first.
+/// always has a number, since in the second run it is a leaf whatever it was in the first. A storage keeps its number
+/// for the whole run: which nodes live on, those of a checkpoint inside among them, may differ between the runs.
 class CheckpointedCall::Run : public SavedTensorPolicy {
  protected:
   Run(CheckpointedCall& call, const std::vector<Tensor>& inputs) : call_(call) {
     for (std::size_t i = 0; i < inputs.size(); ++i)
-      if (inputs[i].defined()) inputs_.emplace(inputs[i].storage().get(), i);
+      if (inputs[i].defined()) inputs_.emplace(inputs[i].storage().get(), call_.inputs_[i].owner);
   }
-  /// The first of the inputs that have the tensor's storage.
-  std::optional<std::size_t> input_of(const Tensor& tensor) const {
-    const auto place = inputs_.find(tensor.storage().get());
-    return place == inputs_.end() ? std::nullopt : std::optional(place->second);
+  bool has_no_number(const Tensor& tensor, const SavedUse& use) const { return use.is_leaf && !is_input(tensor); }
+  std::optional<std::size_t> number_of(const Tensor& tensor) const {
+    const auto place = numbers_.find(identity(tensor));
+    if (place == numbers_.end()) return {};
+    const auto& [storage, version, number] = place->second;
+    const bool is_it =
+        is_input(tensor) || (storage.lock() == tensor.storage() && version == tensor.storage()->version());
+    return is_it ? std::optional(number) : std::nullopt;
+  }
+  void set_number(const Tensor& tensor, std::size_t number) {
+    numbers_[identity(tensor)] = {tensor.storage(), tensor.storage()->version(), number};
   }
 
   CheckpointedCall& call_;
-  std::unordered_map<const Storage*, std::size_t> inputs_;
+  std::unordered_map<const Storage*, std::size_t> inputs_;  // by the storage that they have
+
+ private:
+  struct Number {
+    std::weak_ptr<Storage> storage;  // its address may come again
+    std::uint64_t version;
+    std::size_t number;
+  };
+  bool is_input(const Tensor& tensor) const { return inputs_.contains(tensor.storage().get()); }
+  const void* identity(const Tensor& tensor) const {
+    const auto place = inputs_.find(tensor.storage().get());
+    if (place == inputs_.end()) return tensor.storage().get();
+    return &call_.inputs_[place->second];
+  }
+
+  std::unordered_map<const void*, Number> numbers_;
 };
 
 class CheckpointedCall::FirstRun : public Run {
@@ -157,18 +179,17 @@ class CheckpointedCall::FirstRun : public Run {
   }
 
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
-    const std::optional<std::size_t> input = input_of(tensor);
-    if (use.is_leaf && !input) return nullptr;
+    if (has_no_number(tensor, use)) return nullptr;
     const std::lock_guard lock(call_.mutex_);
+    std::size_t number = number_of(tensor).value_or(call_.slots_.size());
     // A function that takes gradients in its first run has second runs before its end. What they supply takes the place
     // of what was saved, and has its number.
     for (std::size_t i = 0; call_.has_values_ && i < call_.slots_.size(); ++i)
-      if (const Tensor& value = call_.slots_[i].value; value.defined() && value.shares_storage_with(tensor)) {
-        ++call_.slots_[i].users;
-        return std::make_unique<PackedSlot>(call_.shared_from_this(), i);
-      }
-    call_.slots_.push_back({call_.operations_.size() - 1, TensorMeta(tensor), input});
-    return std::make_unique<PackedSlot>(call_.shared_from_this(), call_.slots_.size() - 1);
+      if (const Tensor& value = call_.slots_[i].value; value.defined() && value.shares_storage_with(tensor)) number = i;
+    if (number == call_.slots_.size()) call_.slots_.push_back({call_.operations_.size() - 1, TensorMeta(tensor)});
+    set_number(tensor, number);
+    ++call_.slots_[number].users;
+    return std::make_unique<PackedSlot>(call_.shared_from_this(), number);
   }
 
  private:
@@ -203,16 +224,13 @@ class CheckpointedCall::SecondRun : public Run {
   }
 
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
-    const std::optional<std::size_t> input = input_of(tensor);
-    if (use.is_leaf && !input) return nullptr;
+    if (has_no_number(tensor, use) || number_of(tensor)) return nullptr;
     const std::size_t now = operation_ - 1;
-    const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].input == input &&
-                      wanted_[next_].meta.matches(tensor);
-    if (!same && input && supplied_.contains(*input)) return nullptr;
+    const bool same = next_ < wanted_.size() && wanted_[next_].operation == now && wanted_[next_].meta.matches(tensor);
     if (!same)
       fail(fmt::format("operation {}, {}, did not save {} elements of {} there", now, use.operation, tensor.count(),
                        to_string(tensor.dtype())));
-    if (input) supplied_.insert(*input);
+    set_number(tensor, next_);
     wanted_[next_].value = tensor;
     wanted_[next_].version = tensor.storage()->version();
     if (++next_ == needed_) throw EverythingIsThere();
@@ -232,7 +250,6 @@ class CheckpointedCall::SecondRun : public Run {
 
   std::vector<Slot> wanted_;
   std::vector<std::shared_ptr<Storage>> first_run_;  // inputs_ has their addresses
-  std::unordered_set<std::size_t> supplied_;         // inputs
   std::size_t needed_ = 0, next_ = 0, operation_ = 0;
 };
 

@@ -145,6 +145,25 @@ TEST_F(Checkpoint, NestedMayCaptureAViewOfItsInput) {
   }
 }
 
+// The input of the outer one is a leaf in the second run alone, where the inner one then keeps nothing.
+TEST_F(Checkpoint, NestedMayCaptureTheInputOfTheOuterOne) {
+  const auto outer = [](const std::function<Tensors(const Definition&, const Tensors&)>& inner) {
+    return [inner](const Tensor& hidden) {
+      const Tensor shifted = hidden + 1.0;
+      const Tensors both = inner(
+          [hidden](const Tensors& in) -> Tensors {
+            return {reshape(in[0], {-1}), gelu(hidden)};
+          },
+          {shifted});
+      return sum(square(both[0])) * both[1];
+    };
+  };
+  const auto plain = outer([](const Definition& f, const Tensors& in) { return f(in); });
+  const auto nested = outer([](const Definition& f, const Tensors& in) { return checkpoint(f, in); });
+  const Tensors expected = gradients([&](const Tensor& x) { return plain(matmul(x, weight_)); });
+  expect_same(gradients([&](const Tensor& x) { return checkpoint(nested, matmul(x, weight_)); }), expected);
+}
+
 TEST_F(Checkpoint, NestedIncludingTheFunctionsThatSurroundTheInnerOne) {
   const auto both = [&](const Tensor& x) { return deep(checkpoint(function(), deep(x))); };
   const Tensors expected = gradients([&](const Tensor& x) { return deep(deep(deep(x))); });
