@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <numbers>
 
 #include "kernels/cpu/attention/backward_call.h"
 #include "kernels/cpu/attention/scores.h"
@@ -53,7 +52,8 @@ template <bool Plain, bool Masked, class T>
     for (std::size_t v = 0; v < 2; ++v) {
       const std::int64_t at = vector_offset<T>(v);
       const Vec<T> product = simd::load<T>(weights + at);
-      Vec<T> weight = exp2_bounded<T>(factor * product - shift[v]);
+      // Where lse is huge, its rounding would let a weight exceed 1, and overflow.
+      Vec<T> weight = exp_bounded<T>(simd::min(Vec<T>{}, factor * product - shift[v]));
       if constexpr (Masked) {
         // Pairs that are taken out of the middle, of a query whose lse may be NaN.
         weight = product == simd::broadcast(-std::numeric_limits<T>::infinity()) ? Vec<T>{} : weight;
@@ -97,7 +97,7 @@ void finish_block(const BackwardCall& p, const TilePair<T>& pair, const TileScra
     for (std::int64_t i = 0; i < block.lanes; i += lanes<T>) finish(key, i, simd::broadcast(T(1)));
 }
 
-/// What becomes of products in base 2 before they are weights: rules, and pairs that the schedule takes out.
+/// What becomes of products before they are weights: rules, and pairs that the schedule takes out.
 template <class T>
 void modify_products(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, ScoreBlock<T> block,
                      std::int64_t lane, T factor) {
@@ -124,7 +124,8 @@ Prefetch next_rows(const BackwardCall& p, const TilePair<T>& pair, const View& o
   return next;
 }
 
-/// Products of what lanes [lane, lane + group_lanes) of the pair see: s.weights = Q K^T in base 2, s.scores = dO V^T.
+/// Products of what lanes [lane, lane + group_lanes) of the pair see: s.weights = Q K^T times the scale, s.scores = dO
+/// V^T.
 template <class T>
 void multiply_group(const BackwardCall& p, const TilePair<T>& pair, const TileScratch<T>& s, std::int64_t lane) {
   Prefetch next_queries = next_rows(p, pair, p.q, lane), next_grads = next_rows(p, pair, p.grad_out, lane);
@@ -157,7 +158,7 @@ void score_group(const BackwardCall& p, const TilePair<T>& pair, const TileScrat
   const bool plain = !rules.drops && rules.softcap == 0 && !p.gradients.dbias.data;
   const T scale = static_cast<T>(p.scores.scale);
   // Queries are packed with it, pairs are not.
-  const T factor = s.pairs.product ? scale * static_cast<T>(std::numbers::log2e) : T(1);
+  const T factor = s.pairs.product ? scale : T(1);
   for (std::int64_t key = 0, end = 0; key < keys; key = end) {
     end = key + rows_step;
     if (!sees(key)) continue;
@@ -202,7 +203,7 @@ void load_query_rows(const BackwardCall& p, const TilePair<T>& pair, const TileS
   const T scale = static_cast<T>(p.scores.scale);
   with_storage<T>(p.q.dtype, [&]<class S>(S) {
     const auto q = gather(head_of<const S>(p.q, pair.batch, pair.head), pair.queries);
-    pack_queries<T>(s.queries, q, all, p.depth, scale * static_cast<T>(std::numbers::log2e));
+    pack_queries<T>(s.queries, q, all, p.depth, scale);
     if (pair.want_keys) pack_rows<T>(s.query_rows, q, all, p.depth, query_panel<T>);
   });
   if (p.grad_out.data) {
@@ -294,7 +295,7 @@ void load_queries(const BackwardCall& p, const TilePair<T>& pair, const TileScra
   for (std::int64_t i = 0; i < query_tile<T>; ++i) {
     const std::int64_t row = pair.queries.row + i * pair.queries.stride;
     const bool none = i >= count || lse[row * p.lse.strides[2]] == -infinity;  // +infinity makes every weight 0
-    s.lse[i] = none ? infinity : lse[row * p.lse.strides[2]] * static_cast<T>(std::numbers::log2e);
+    s.lse[i] = none ? infinity : lse[row * p.lse.strides[2]];
     s.delta[i] = none ? T{} : delta[row * p.delta.strides[2]];
     if (!none || i >= count) continue;
     if (s.pairs.product) {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
-#include <numbers>
 #include <span>
 
 #include "kernels/cpu/attention/softmax.h"
@@ -43,11 +42,11 @@ Head<T> row_values(const View& view, std::int64_t batch, std::int64_t head) {  /
 template <class T>
 void begin_rows(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
                 const SoftmaxTile<T>& t) {
-  constexpr T log2e = static_cast<T>(std::numbers::log2e), nothing = -std::numeric_limits<T>::infinity();
+  constexpr T nothing = -std::numeric_limits<T>::infinity();
   const std::int64_t padded = round_up(rows.count, score_lanes<T>);
   std::fill(t.out, t.out + padded * p.shape.v_padded, T{});
   const bool sink = p.scores.sinks.data && !p.carry_lse.data;
-  const T logit = sink ? p.scores.sinks.as<const T>()[head * p.scores.sinks.strides[0]] * log2e : nothing;
+  const T logit = sink ? p.scores.sinks.as<const T>()[head * p.scores.sinks.strides[0]] : nothing;
   std::fill(t.maximum, t.maximum + padded, logit);
   std::fill(t.sum, t.sum + padded, logit == nothing ? T{} : T(1));
   if (!p.carry_lse.data) return;
@@ -55,7 +54,7 @@ void begin_rows(const Problem& p, std::int64_t batch, std::int64_t head, const P
   const auto out = gather(head_of<const T>(p.carry_out, batch, head), rows);
   for (std::int64_t i = 0; i < rows.count; ++i) {
     if (*lse.row(i) == nothing) continue;
-    t.maximum[i] = *lse.row(i) * log2e;
+    t.maximum[i] = *lse.row(i);
     t.sum[i] = T(1);
     std::copy_n(out.row(i), p.shape.v_depth, t.out + i * p.shape.v_padded);
   }
@@ -76,14 +75,8 @@ void write_out(const Problem& p, std::int64_t batch, std::int64_t head, const Pr
 template <class T>
 void write_lse(const Problem& p, std::int64_t batch, std::int64_t head, const Progression& rows,
                const SoftmaxTile<T>& t) {
-  constexpr T log2e = static_cast<T>(std::numbers::log2e), ln2 = static_cast<T>(std::numbers::ln2);
   const auto lse = gather(row_values<T>(p.lse, batch, head), rows);
-  const auto carry = p.carry_lse.data ? gather(row_values<const T>(p.carry_lse, batch, head), rows) : Head<const T>{};
-  for (std::int64_t i = 0; i < rows.count; ++i) {
-    // What nothing was added to keeps its bits.
-    const bool kept = carry.data && t.sum[i] == T(1) && t.maximum[i] == *carry.row(i) * log2e;
-    *lse.row(i) = kept ? *carry.row(i) : ln2 * (t.maximum[i] + std::log2(t.sum[i]));
-  }
+  for (std::int64_t i = 0; i < rows.count; ++i) *lse.row(i) = t.maximum[i] + std::log(t.sum[i]);
 }
 
 /// first and last of the rows [begin, end], whose ends are `low` and `high`: intervals never shrink at either end from
@@ -152,14 +145,13 @@ void load_queries(const Problem& p, Head<const S> q, std::int64_t count, const S
   if (count <= direct_rows) {
     const std::int64_t padded = round_up(p.shape.depth, lanes<T>);
     copy_rows<T>(t.queries, q, {0, count}, p.shape.depth, padded);
-    for (std::int64_t j = 0; j < count * padded; ++j)
-      t.queries[j] *= static_cast<T>(p.scores.scale * std::numbers::log2e);
+    for (std::int64_t j = 0; j < count * padded; ++j) t.queries[j] *= static_cast<T>(p.scores.scale);
     std::fill(t.scores, t.scores + key_room * score_lanes<T>, T{});  // also of lanes without a query
     return;
   }
   if constexpr (std::is_same_v<S, BFloat16>)
     if (t.pairs.product) return t.pairs.load_queries(q, count);
-  pack_queries<T>(t.queries, q, {0, count}, p.shape.depth, static_cast<T>(p.scores.scale * std::numbers::log2e));
+  pack_queries<T>(t.queries, q, {0, count}, p.shape.depth, static_cast<T>(p.scores.scale));
 }
 
 template <class S>
@@ -409,7 +401,7 @@ void forward(Stream stream, const AttentionSchedule& schedule, Problem p, const 
     if (!items.has(item) || rows.count == 0) return;
     SoftmaxTile<T> tile;
     SoftmaxTile<T>::carve(scratch + plan.tile * worker, p.shape, &tile);
-    tile.pairs.scale = static_cast<float>(p.scores.scale * std::numbers::log2e);
+    tile.pairs.scale = static_cast<float>(p.scores.scale);
     AttentionTiles::Reader read(tiles);
     const AttentionTiles::Runs runs = read(p.scores.first_head + item.head, item.tile);
     if (parts == 1) return attend_rows<S>(p, item.batch, item.head, rows, runs, tile);

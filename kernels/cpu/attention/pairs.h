@@ -137,7 +137,7 @@ struct SoftmaxPairs {
   PairProduct product = nullptr;  // null: bf16 goes the way of f32
   std::int64_t rows = 0;          // that the tile of queries has room for
   std::int64_t depth = 0, v_depth = 0, v_padded = 0;
-  float scale = 1;  // of scores, in base 2
+  float scale = 1;  // of scores
   std::uint32_t *queries = nullptr, *keys = nullptr, *values = nullptr, *weights = nullptr;
 
   /// take(words) gives room; `width` is the length of a row of scores. `key_count` is whole pair_depth_steps.

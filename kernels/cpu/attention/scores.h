@@ -1,7 +1,7 @@
 // What becomes of the products of queries and keys before the softmax, and of the weights after it: softcap, bias,
 // ALiBi, multiplicities, single pairs that do not count, dropout. Forward and backward share it, so that both see the
 // same numbers. A block of scores is stored by key: row t is step t of `keys`, lane i step i of `queries`. Scores are
-// in base 2: multiplied by log2(e), so that a weight is exp2(score - lse).
+// not multiplied by log2(e), which the largest biases and sinks would not survive: a weight is exp(score - lse).
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
-#include <numbers>
 #include <type_traits>
 #include <utility>
 
@@ -215,7 +214,7 @@ struct ScoreBlock {
 /// The modifications of one head of one batch entry.
 template <class T>
 struct ScoreRules {
-  T softcap = 0, slope = 0;  // in base 2; 0: off
+  T softcap = 0, slope = 0;  // 0: off
   const T* bias = nullptr;
   std::int64_t bias_query = 0, bias_key = 0;  // its strides
   bool drops = false;
@@ -225,9 +224,8 @@ struct ScoreRules {
 
   static ScoreRules make(const AttentionScores& scores, std::int64_t batch, std::int64_t head) {
     ScoreRules rules;
-    rules.softcap = static_cast<T>(scores.softcap * std::numbers::log2e);
-    if (scores.alibi.data)
-      rules.slope = scores.alibi.as<const T>()[head * scores.alibi.strides[0]] * static_cast<T>(std::numbers::log2e);
+    rules.softcap = static_cast<T>(scores.softcap);
+    if (scores.alibi.data) rules.slope = scores.alibi.as<const T>()[head * scores.alibi.strides[0]];
     if (const View& b = scores.bias; b.data) {
       rules.bias = b.as<const T>() + batch * b.strides[0] + head * b.strides[1];
       rules.bias_query = b.strides[2];
@@ -247,7 +245,7 @@ struct ScoreRules {
   }
 };
 
-/// out[t] = log_multiplicity of step t of a part of a run, in base 2, up to `padded` >= keys.count; the rest 0.
+/// out[t] = log_multiplicity of step t of a part of a run, up to `padded` >= keys.count; the rest 0.
 template <class T>
 void log_multiplicities(const AttentionProgram& program, const AttentionRun& of, const Progression& keys, T* out,
                         std::int64_t padded) {
@@ -255,7 +253,7 @@ void log_multiplicities(const AttentionProgram& program, const AttentionRun& of,
   const std::int64_t period = of.period, step = floor_mod(keys.step, period);
   std::int64_t phase = floor_mod(keys.position, period);
   for (std::int64_t t = 0; t < keys.count; ++t) {
-    out[t] = static_cast<T>(table[phase]) * static_cast<T>(std::numbers::log2e);
+    out[t] = static_cast<T>(table[phase]);
     if ((phase += step) >= period) phase -= period;
   }
   std::fill(out + keys.count, out + padded, T{});
@@ -299,7 +297,7 @@ void modify_scores(const ScoreRules<T>& rules, const Progression& keys, const Pr
       }
       if (bias) {
         const V added = detail::load_bias(bias, rules.bias_query * queries.stride, lane, queries.count);
-        score = added == nothing ? nothing : score + static_cast<T>(std::numbers::log2e) * added;
+        score = added == nothing ? nothing : score + added;
       }
       if (rules.slope != 0)
         score -= rules.slope * simd::detail::abs<T>(static_cast<T>(distance + lane * queries.step) + steps * step);

@@ -174,7 +174,7 @@ template <class T, bool Masked>
   constexpr int width = score_lanes<T>;
   const std::int64_t depth = visit.shape.depth;
   const T* queries = t.queries + row * depth;
-  const Vec<T> highest = simd::broadcast(static_cast<T>(std::numeric_limits<T>::max_exponent - 1));
+  const Vec<T> highest = simd::broadcast(highest_exponent<T>);
   Vec<T> total[2] = {};
   for (std::int64_t key = round_down(seen.any.begin, rows_step); key < seen.any.end; key += rows_step) {
     Vec<T> sum[rows_step][2];
@@ -191,7 +191,7 @@ template <class T, bool Masked>
       if (key + r >= seen.any.end) break;
 #pragma GCC unroll 2
       for (std::size_t v = 0; v < 2; ++v) {
-        const Vec<T> weight = exp2_bounded<T>(simd::min(highest, sum[r][v]));
+        const Vec<T> weight = exp_bounded<T>(simd::min(highest, sum[r][v]));
         total[v] += weight;
         simd::store(scores + (key + r) * width + vector_offset<T>(v), weight);
       }
@@ -240,7 +240,7 @@ void weigh_pair(const SoftmaxTile<T>& t, Range any, std::int64_t row, T* scores,
     const Vec<T> nothing = simd::broadcast(-std::numeric_limits<T>::infinity());
     const Vec<T> maximum = simd::load<T>(factors + vector_offset<T>(v));
     shift[v] = maximum == nothing ? Vec<T>{} : maximum;  // a query that has seen no key yet
-    const Vec<T> factor = exp2_bounded<T>(simd::load<T>(t.maximum + at) - shift[v]);
+    const Vec<T> factor = exp_bounded<T>(simd::load<T>(t.maximum + at) - shift[v]);
     sum[v] = factor * simd::load<T>(t.sum + at);
     simd::store(factors + vector_offset<T>(v), factor);
     simd::store(t.maximum + at, maximum);
@@ -249,7 +249,7 @@ void weigh_pair(const SoftmaxTile<T>& t, Range any, std::int64_t row, T* scores,
 #pragma GCC unroll 2
     for (std::size_t v = 0; v < 2; ++v) {
       T* score = scores + key * width + vector_offset<T>(v);
-      const Vec<T> weight = exp2_bounded<T>(simd::load<T>(score) - shift[v]);
+      const Vec<T> weight = exp_bounded<T>(simd::load<T>(score) - shift[v]);
       sum[v] += weight;
       simd::store(score, weight);
     }
@@ -284,7 +284,7 @@ bool weigh_plain(const SoftmaxTile<T>& t, const Visit<T>& visit, const T* start,
       const T from = reference[i];
       const bool grown = sums[i] > most_growth<T>;
       if (grown) reference[i] = maximum[i];
-      factors[i] = grown ? std::exp2(from - maximum[i]) : T(1);
+      factors[i] = grown ? std::exp(from - maximum[i]) : T(1);
       sum[i] *= factors[i];
     }
     weigh_scores<T, Masked>(t, visit, start, seen, row, scores, sums);

@@ -174,6 +174,34 @@ TEST(AttentionBackwardLimits, LargeScoresNeitherOverflowNorVanish) {
   expect_definition(e, 1e-10, 1e-2);
 }
 
+TEST(AttentionBackwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
+  constexpr double most = std::numeric_limits<float>::max();
+  BackwardExample e = causal(130);
+  e.bias = e.sinks = e.dbias = true;
+  e.sink_of = {-most, 0.95 * most};
+  e.bias_of = [](std::int64_t, std::int64_t i, std::int64_t j) {
+    const double of_query[] = {j == i / 2 ? most : 0.9 * most, j == i / 2 ? most : -most, j < i / 2 ? -most : 0.0};
+    return of_query[i % 3];
+  };
+  expect_definition(e);
+}
+
+// In f32 the lse of such a query has no room for how many keys share its weight, but nothing overflows by it.
+TEST(AttentionBackwardLimits, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const double mask : {-1e9, -5e9, 7e12, -1e30, 1e38, double{std::numeric_limits<float>::lowest()}}) {
+      BackwardExample e = causal(130);
+      e.bias = true;
+      e.sharpness = 1e3;
+      e.bias_of = [mask](std::int64_t, std::int64_t, std::int64_t) { return mask; };
+      const BackwardCheck check(e, dtype);
+      const auto result = check.run();
+      for (const RowsArray* gradient : {&result->dq, &result->dk, &result->dv})
+        for (std::int64_t i = 0; i < gradient->count(); ++i)
+          ASSERT_LE(std::abs((*gradient)[i]), 1e6) << mask << " element " << i << "; seed " << test_seed();
+    }
+}
+
 TEST(AttentionBackwardLimits, OffsetsBeyondTwoToThe31stAreWhole) {
   // 40 rows that lie 2^26 elements apart; only the pages with rows exist.
   constexpr std::int64_t rows = 40, stride = std::int64_t{1} << 26, depth = 8;

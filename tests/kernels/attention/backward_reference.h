@@ -62,7 +62,10 @@ struct BackwardExample {
   bool magnitudes = false;  // BackwardCheck::magnitude is wanted
   bool dbias = false;       // the gradient of a bias is wanted, though there may be none
   std::int64_t gap = 3;     // elements between the rows of operands and of gradients
-  Numbers alone;            // positions of queries whose lse is -infinity whatever they see: they must have no gradient
+  /// Of a bias and of sinks; random where there are none.
+  std::function<double(std::int64_t h, std::int64_t i, std::int64_t j)> bias_of;
+  Numbers sink_of;
+  Numbers alone;  // positions of queries whose lse is -infinity whatever they see: they must have no gradient
 
   std::int64_t queries() const { return schedule.queries.count; }
   std::int64_t keys() const { return schedule.keys.count; }
@@ -122,6 +125,11 @@ class BackwardCheck {
     bias.fill([&](std::int64_t) { return normal(random); });
     alibi.fill([&](std::int64_t h) { return 0.05 * static_cast<double>(h + 1); });
     sinks.fill([&](std::int64_t) { return normal(random); });
+    if (e.bias_of)
+      bias.fill([&](std::int64_t n) {
+        return e.bias_of(n / e.keys() / e.queries(), n / e.keys() % e.queries(), n % e.keys());
+      });
+    if (!e.sink_of.empty()) sinks.fill([&](std::int64_t h) { return e.sink_of[static_cast<std::size_t>(h)]; });
     scores.scale = e.scale();
     scores.softcap = e.softcap;
     scores.dropout = e.dropout;

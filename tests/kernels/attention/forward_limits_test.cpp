@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
-#include <numbers>
+#include <limits>
 
 #include "allocator/caching_allocator.h"
 #include "tests/kernels/attention/forward_problem.h"
@@ -85,9 +85,9 @@ TEST(AttentionForwardLimits, ANaNInAKeyReachesExactlyThoseThatSeeIt) {
 TEST(AttentionForwardLimits, LargeScoresNeitherOverflowNorVanish) {
   for (DType dtype : {DType::f64, DType::f32}) {
     ForwardProblem p(dtype, {1, 64, 200, 1, 1, 16, 16});
-    // In base 2, scores are multiples of 512 up to some ten thousands, exact in f32: of the keys that a query sees, the
-    // best share its weight, and the others have none.
-    p.causal(136).scores.scale = std::numbers::ln2;
+    // Scores are multiples of 512 up to some ten thousands, exact in f32: of the keys that a query sees, the best share
+    // its weight, and the others have none.
+    p.causal(136).scores.scale = 1;
     for (std::int64_t i = 0; i < p.q->count(); ++i) p.q->set(i, 32.0 * static_cast<double>(i % 7 - 3));
     for (std::int64_t i = 0; i < p.k->count(); ++i) p.k->set(i, 16.0 * static_cast<double>(i * i % 11 - 5));
     expect_definition(p);
@@ -95,6 +95,30 @@ TEST(AttentionForwardLimits, LargeScoresNeitherOverflowNorVanish) {
     for (std::int64_t i = 0; i < p.lse->count(); ++i) largest = std::max(largest, std::abs((*p.lse)[i]));
     EXPECT_GT(largest, 1e4);
   }
+}
+
+TEST(AttentionForwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
+  for (DType dtype : {DType::f64, DType::f32, DType::bf16})
+    for (std::int64_t queries : {2, 60})  // not packed, and packed
+      for (bool sinks : {false, true}) {
+        ForwardProblem p(dtype, {1, queries, 200, 2, 1, 16, 16});
+        p.with_bias({1, 2, queries, 200});
+        const double most = p.compute_dtype() == DType::f64 ? std::numeric_limits<double>::max()
+                                                            : double{std::numeric_limits<float>::max()};
+        // Query by query: all equally little; some more than others; one more than all; little beside what is usual.
+        for (std::int64_t n = 0; n < p.bias->count(); ++n) {
+          const std::int64_t query = n / 200 % queries, key = n % 200;
+          const double of_query[] = {-most, key % 3 == 0 ? most : 0.9 * most, key == 150 ? most : -most,
+                                     key % 2 == 0 ? -most : 0.0};
+          p.bias->set(n, of_query[(query + n / 200 / queries) % 4]);
+        }
+        if (sinks) {
+          p.with_sinks();
+          p.sinks->set(0, -most);
+          p.sinks->set(1, 0.95 * most);
+        }
+        expect_definition(p, sinks ? "sinks" : "no sinks");
+      }
 }
 
 TEST(AttentionForwardLimits, MaximaThatGrowFromTileToTileAreFollowed) {
