@@ -11,33 +11,50 @@
 
 namespace poolgrad::nn {
 
-void Module::collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& found) const {
-  for (const auto& [name, tensor] : this->*kind) {
-    const bool known =
-        std::any_of(found.begin(), found.end(), [&](const auto& entry) { return entry.second.is_same(tensor); });
-    if (!known) found.emplace_back(prefix + name, tensor);
-  }
-  for (const auto& [name, module] : modules_) module->collect(kind, prefix + name + ".", found);
+namespace {
+
+auto named(const NamedTensors& state, const std::string& name) {
+  return std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
+}
+auto first_name_of(const Tensor& tensor, const NamedTensors& all) {
+  return std::find_if(all.begin(), all.end(), [&](const auto& entry) { return entry.second.is_same(tensor); });
+}
+
+/// Each tensor under the first of its names.
+NamedTensors each_once(const NamedTensors& all) {
+  NamedTensors found;
+  for (const auto& [name, tensor] : all)
+    if (first_name_of(tensor, found) == found.end()) found.emplace_back(name, tensor);
+  return found;
+}
+
+}  // namespace
+
+void Module::collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& all) const {
+  for (const auto& [name, tensor] : this->*kind) all.emplace_back(prefix + name, tensor);
+  for (const auto& [name, module] : modules_) module->collect(kind, prefix + name + ".", all);
+}
+
+NamedTensors Module::all_names() const {
+  NamedTensors all;
+  collect(&Module::parameters_, "", all);
+  collect(&Module::buffers_, "", all);
+  return all;
 }
 
 NamedTensors Module::named_parameters() const {
-  NamedTensors found;
-  collect(&Module::parameters_, "", found);
-  return found;
+  NamedTensors all;
+  collect(&Module::parameters_, "", all);
+  return each_once(all);
 }
 
 NamedTensors Module::named_buffers() const {
-  NamedTensors found;
-  collect(&Module::buffers_, "", found);
-  return found;
+  NamedTensors all;
+  collect(&Module::buffers_, "", all);
+  return each_once(all);
 }
 
-NamedTensors Module::named_tensors() const {
-  NamedTensors found;
-  collect(&Module::parameters_, "", found);
-  collect(&Module::buffers_, "", found);
-  return found;
-}
+NamedTensors Module::named_tensors() const { return each_once(all_names()); }
 
 std::vector<Tensor> Module::parameters() const {
   std::vector<Tensor> result;
@@ -51,26 +68,27 @@ std::int64_t Module::parameter_count() const {
   return total;
 }
 
-namespace {
-
-auto named(const NamedTensors& state, const std::string& name) {
-  return std::find_if(state.begin(), state.end(), [&](const auto& entry) { return entry.first == name; });
-}
-
-}  // namespace
-
 void Module::check(const NamedTensors& state) const {
-  const NamedTensors own = named_tensors();
+  const NamedTensors all = all_names(), own = each_once(all);
   std::string faults;
   for (const auto& [name, tensor] : own) {
     const auto entry = named(state, name);
     if (entry == state.end())
       faults += "; missing " + name;
-    else if (entry->second.shape() != tensor.shape() || entry->second.dtype() != tensor.dtype())
+    else if (!entry->second.defined() || entry->second.shape() != tensor.shape() ||
+             entry->second.dtype() != tensor.dtype())
       faults += "; " + name + " is " + describe(entry->second) + " where the module has " + describe(tensor);
   }
-  for (const auto& [name, tensor] : state)
-    if (named(own, name) == own.end()) faults += "; unexpected " + name;
+  for (auto entry = state.begin(); entry != state.end(); ++entry) {
+    const std::string& name = entry->first;
+    if (named(state, name) != entry) {
+      faults += "; " + name + " is there twice";
+    } else if (named(own, name) == own.end()) {
+      const auto tied = named(all, name);
+      faults += "; unexpected " + name;
+      if (tied != all.end()) faults += ", which is another name of " + first_name_of(tied->second, own)->first;
+    }
+  }
   if (!faults.empty()) throw ValueError("[load] the state does not fit the module: " + faults.substr(2));
 }
 

@@ -41,8 +41,9 @@ class Module {
   /// Number of elements of all parameters.
   std::int64_t parameter_count() const;
 
-  /// Copies values into parameters and buffers. Throws ValueError, changing nothing, that lists what is missing,
-  /// unexpected or of another shape or dtype.
+  /// Copies values into parameters and buffers; a tied weight's come under the first of its names, as they are saved.
+  /// Throws ValueError, changing nothing, that lists what is missing, unexpected, there twice, undefined or of another
+  /// shape or dtype.
   void load(const NamedTensors& state);
   /// Throws what load() would.
   void check(const NamedTensors& state) const;
@@ -82,7 +83,9 @@ class Module {
 
  private:
   void check_name(const std::string& name) const;
-  void collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& found) const;
+  void collect(NamedTensors Module::*kind, const std::string& prefix, NamedTensors& all) const;
+  /// named_tensors(), a shared one under all of its names.
+  NamedTensors all_names() const;
   void set_trainable(bool on);
 
   NamedTensors parameters_, buffers_;

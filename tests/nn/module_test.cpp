@@ -117,6 +117,32 @@ TEST(Module, RefusesAStateThatDoesNotFitAndStaysAsItWas) {
               HasSubstr("first.weight is (2, 3) f64 on cpu where the module has (2, 3) f32 on cpu"));
 }
 
+TEST(Module, SavesATiedWeightOnceAndRefusesItsOtherName) {
+  Pair from(1), to(2);
+  to.load(from.named_parameters());
+  EXPECT_TRUE(bit_equal(to.second.weight(), from.second.weight()));
+  NamedTensors twice = from.named_parameters();
+  twice.emplace_back("second.weight", zeros({2, 2}));
+  EXPECT_EQ(error_of<ValueError>([&] { to.load(twice); }),
+            "[load] the state does not fit the module: unexpected second.weight, which is another name of tied");
+  EXPECT_TRUE(bit_equal(to.second.weight(), from.second.weight()));
+}
+
+TEST(Module, RefusesAStateThatHasANameTwiceOrNoTensorForOne) {
+  Pair pair(1);
+  const Tensor before = pair.first.weight().copy();
+  NamedTensors state = Pair(2).named_parameters();
+  state.emplace_back("first.weight", zeros({2, 3}));
+  EXPECT_EQ(error_of<ValueError>([&] { pair.load(state); }),
+            "[load] the state does not fit the module: first.weight is there twice");
+  state.pop_back();
+  state[1].second = Tensor();
+  EXPECT_EQ(error_of<ValueError>([&] { pair.load(state); }),
+            "[load] the state does not fit the module: first.weight is undefined where the module has (2, 3) f32 on "
+            "cpu");
+  EXPECT_TRUE(bit_equal(pair.first.weight(), before));
+}
+
 TEST(Module, ZeroGradGivesTheMemoryOfGradientsBack) {
   Pair pair(1);
   const auto live = [] { return allocator_for(cpu).statistics().requested_bytes.current; };
