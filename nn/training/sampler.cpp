@@ -63,9 +63,14 @@ Sampler::Sampler(const SamplerOptions& options) : options_(options) {
 }
 
 std::vector<double> Sampler::weights(std::vector<double> logits, std::span<const std::int64_t> recent) const {
+  const auto refuse = [&](const std::string& reason) {
+    throw ValueError(fmt::format("[sampler] {}, after {} tokens, in draw {}", reason, recent.size(), drawn_));
+  };
+  const auto nan = std::find_if(logits.begin(), logits.end(), [](double logit) { return std::isnan(logit); });
+  if (nan != logits.end()) refuse(fmt::format("the logit of token {} is NaN", nan - logits.begin()));
   penalise(logits, recent, options_);
   const auto best = std::max_element(logits.begin(), logits.end());
-  if (best == logits.end() || !std::isfinite(*best)) throw ValueError("[sampler] the largest logit is not finite");
+  if (best == logits.end() || !std::isfinite(*best)) refuse("the largest logit is not finite");
   const double largest = *best;
   std::vector<double> weights;
   if (options_.temperature == 0) {

@@ -162,9 +162,26 @@ TEST(Sampler, RefusesWhatNoTokenCanBeDrawnBy) {
   EXPECT_EQ(refusal({.repetition_penalty = 0}), "[sampler] the repetition penalty must be positive, but is 0");
   EXPECT_EQ(refusal({.penalty_window = -1}), "[sampler] the penalty window must be 0 or more, but is -1");
   Sampler sampler;
-  EXPECT_THAT(error_of<ValueError>([&] { sampler.next({std::nan(""), std::nan("")}); }), HasSubstr("not finite"));
+  EXPECT_THAT(error_of<ValueError>([&] { sampler.next({-infinity, -infinity}); }), HasSubstr("not finite"));
   EXPECT_THAT(error_of<ValueError>([&] { sampler.next({}); }), HasSubstr("not finite"));
   EXPECT_EQ(sampler.next({-infinity, 3.0}), 1) << "a token may be impossible";
+}
+
+TEST(Sampler, SaysWhereALogitIsNoNumber) {
+  for (const SamplerOptions& options : {SamplerOptions{}, SamplerOptions{.temperature = 0}, SamplerOptions{.top_k = 1},
+                                        SamplerOptions{.repetition_penalty = 2}}) {
+    Sampler sampler(options);
+    sampler.next({0.5, 1.5});
+    const std::vector<std::int64_t> recent{1, 0, 1, 1};
+    for (const std::vector<double>& logits : {std::vector{0.5, 1.5, std::nan("")}, {9.0, -infinity, std::nan("")}})
+      for (const auto& draw : {std::function<void()>([&] { sampler.next(logits, recent); }),
+                               std::function<void()>([&] { sampler.probabilities(logits, recent); })})
+        EXPECT_EQ(error_of<ValueError>(draw), "[sampler] the logit of token 2 is NaN, after 4 tokens, in draw 1");
+    EXPECT_EQ(error_of<ValueError>([&] {
+                sampler.next({infinity, 0.0}, recent);
+              }),
+              "[sampler] the largest logit is not finite, after 4 tokens, in draw 1");
+  }
 }
 
 /// The mean of all positions so far: what comes next depends on everything. Fails when it is told to.
