@@ -199,6 +199,7 @@ Pattern operator+(const Pattern& a, const Pattern& b) {
 }
 
 std::int64_t Pattern::multiplicity(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const {
+  if (h < 0 || h >= heads) throw ValueError(fmt::format("[multiplicity] there is no head {} of {} heads", h, heads));
   if ((left_ != unbounded && j < i - left_) || (right_ != unbounded && j > i + right_)) return 0;
   const PatternTerms& parts = parts_of(terms_);
   if (parts.documents) {

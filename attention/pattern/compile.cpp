@@ -148,15 +148,19 @@ Pattern::Compiled Pattern::compile(std::int64_t heads, const kernels::PositionMa
     frame.document_count = static_cast<std::int32_t>(terms_->documents->at.size() - 1);
   }
   if (terms_->terms.empty()) return {{frame}, terms_};
-  for (const PatternTerms::Term& term : terms_->terms)
+  for (const PatternTerms::Term& term : terms_->terms) {
     if (term.term.grouped && heads < term.term.branches)
       throw ValueError(fmt::format("[dilated] in grouped mode every branch needs a head: {} heads, {} branches", heads,
                                    term.term.branches));
+    if (term.term.contiguous_offset && heads < 1)
+      throw ValueError("[dilated] contiguous offsets share out the heads, and there are none");
+  }
   return {Passes(*terms_, frame).take(), terms_};
 }
 
 double Pattern::density(std::int64_t heads, std::int64_t queries, std::int64_t keys) const {
   using kernels::PositionMap;
+  if (heads < 1) throw ValueError(fmt::format("[density] needs at least one head: {}", heads));
   const Compiled compiled =
       compile(heads, PositionMap::contiguous(queries, keys - queries), PositionMap::contiguous(keys));
   double visited = 0;

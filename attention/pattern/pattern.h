@@ -112,7 +112,8 @@ class Pattern {
   /// Made of the same parts.
   friend bool operator==(const Pattern& a, const Pattern& b);
 
-  /// How often the key at position j counts for the query at position i in head h of `heads`.
+  /// How often the key at position j counts for the query at position i in head h of `heads`; ValueError where there is
+  /// no such head.
   std::int64_t multiplicity(std::int64_t h, std::int64_t heads, std::int64_t i, std::int64_t j) const;
   /// For patterns that are the same in all heads: in the only head of one.
   std::int64_t multiplicity(std::int64_t i, std::int64_t j) const { return multiplicity(0, 1, i, j); }
@@ -137,6 +138,7 @@ class Pattern {
   Compiled compile(std::int64_t heads, const kernels::PositionMap& queries, const kernels::PositionMap& keys) const;
 
   /// Pairs that are visited, over admissible pairs (all, or those that causality, windows and documents leave).
+  /// ValueError for less than one head.
   double density(std::int64_t heads, std::int64_t queries, std::int64_t keys) const;
   /// ValueError where a length is refused (require_divisible).
   void check_length(std::int64_t length) const;

@@ -60,6 +60,20 @@ TEST(PatternErrors, GroupsOfHeads) {
   EXPECT_EQ(pattern.compile(3, map, map).passes.size(), 1u);
 }
 
+TEST(PatternErrors, NoHeads) {
+  const Pattern contiguous = Pattern::dilated({8, 16}, {1, 2}, {.offset = DilatedOffset::contiguous});
+  const auto map = kernels::PositionMap::contiguous(64);
+  EXPECT_EQ(error_of<ValueError>([&] { contiguous.compile(0, map, map); }),
+            "[dilated] contiguous offsets share out the heads, and there are none");
+  for (const Pattern& pattern : {contiguous, Pattern::causal(), Pattern::random_blocks(16, 0.5)}) {
+    EXPECT_EQ(error_of<ValueError>([&] { pattern.density(0, 64, 64); }), "[density] needs at least one head: 0");
+    EXPECT_EQ(error_of<ValueError>([&] { pattern.multiplicity(0, 0, 1, 1); }),
+              "[multiplicity] there is no head 0 of 0 heads");
+  }
+  EXPECT_EQ(error_of<ValueError>([&] { contiguous.multiplicity(2, 2, 1, 1); }),
+            "[multiplicity] there is no head 2 of 2 heads");
+}
+
 TEST(PatternErrors, LengthsThatSegmentsMustDivide) {
   const Pattern pattern = Pattern::dilated({256, 512}, {1, 2}, {.require_divisible = true});
   pattern.check_length(1024);
