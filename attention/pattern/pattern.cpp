@@ -160,6 +160,8 @@ namespace {
 
 /// What every kernel's tiles divide.
 constexpr std::int64_t granularity = 16;
+/// Offsets of blocks that terms have room for.
+constexpr std::int64_t farthest_block = std::int64_t{1} << 30;
 
 void check_block(const char* op, std::int64_t block) {
   if (block < 1 || block % granularity != 0 || block > std::int64_t{1} << 30)
@@ -186,7 +188,7 @@ Pattern Pattern::block_offsets(std::int64_t block, std::vector<std::vector<std::
     std::vector<std::int64_t>& list = offsets[s];
     if (list.empty()) throw ValueError(fmt::format("[block_offsets] list {} has no offset", s));
     std::sort(list.begin(), list.end());
-    if (list.front() < -(std::int64_t{1} << 30) || list.back() > std::int64_t{1} << 30)
+    if (list.front() < -farthest_block || list.back() > farthest_block)
       throw ValueError(
           fmt::format("[block_offsets] an offset is out of range: {}", list.front() < 0 ? list.front() : list.back()));
     for (std::size_t n = 0; n < list.size(); ++n) {
@@ -217,7 +219,7 @@ Pattern Pattern::dilated_sparse(std::int64_t block, std::vector<std::int64_t> ra
 
 Pattern Pattern::local_window(std::int64_t block, std::int64_t window) {
   check_block("local_window", block);
-  if (window < 0 || window > std::int64_t{1} << 60)
+  if (window < 0 || window / block / 2 > farthest_block)
     throw ValueError(fmt::format("[local_window] the window is out of range: {}", window));
   return spaced_blocks(block, 1, window / block / 2);
 }
@@ -227,9 +229,9 @@ Pattern Pattern::spaced_blocks(std::int64_t block, std::int64_t step, std::int64
   if (step < 1 || reach < 0)
     throw ValueError(fmt::format(
         "[spaced_blocks] the step must be at least 1 and the reach not negative: step {}, reach {}", step, reach));
-  constexpr std::int64_t farthest = std::int64_t{1} << 30;
-  if (step > farthest) step = farthest, reach = std::min(reach, farthest - 1);
-  const std::int64_t steps = std::min(reach, farthest) / step;
+  if (reach != unbounded && reach > farthest_block)
+    throw ValueError(fmt::format("[spaced_blocks] the reach must be unbounded or at most 2^30 blocks: {}", reach));
+  const std::int64_t steps = std::min(reach, farthest_block) / step;
   PatternTerms::Term result = term_of(TermKind::offsets, block);
   result.term.sets = 1;
   result.term.set_begin[1] = 1;

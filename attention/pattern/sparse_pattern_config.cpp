@@ -23,7 +23,9 @@ constexpr std::array<std::pair<const char*, SparsePatternType>, 6> names{{
 }};
 
 constexpr double random_density = 0.1;
-constexpr std::size_t max_rates = 15;  // with 0 and both signs, what Pattern::block_offsets() takes
+// What Pattern::block_offsets() takes: offsets, and how many of them with 0 and both signs.
+constexpr std::int64_t max_rate = std::int64_t{1} << 30;
+constexpr std::size_t max_rates = 15;
 
 /// Counts in f64: they are compared with a fraction, and lengths may be large.
 struct Counts {
@@ -75,7 +77,7 @@ Pattern dilated_of_density(const SparsePatternConfig& config, const Counts& bloc
   double kept = blocks.length;
   std::vector<std::int64_t> candidates = config.dilation_rates, rates;
   for (std::int64_t next = 2 * *std::max_element(candidates.begin(), candidates.end());
-       static_cast<double>(next) < blocks.length; next *= 2)
+       next <= max_rate && static_cast<double>(next) < blocks.length; next *= 2)
     candidates.push_back(next);
   bool enough = false;
   for (const std::int64_t rate : candidates) {
@@ -155,8 +157,10 @@ void SparsePatternConfig::validate() const {
   if (global_tokens < 0) refuse("global_tokens must not be negative", global_tokens);
   if (stride < 1) refuse("stride must be at least 1", stride);
   if (dilation_rates.empty()) refuse("dilation_rates must not be empty", "0 rates");
-  for (const std::int64_t rate : dilation_rates)
+  for (const std::int64_t rate : dilation_rates) {
     if (rate < 1) refuse("dilation_rates must be at least 1", rate);
+    if (rate > max_rate) refuse("dilation_rates must be at most 2^30", rate);
+  }
 }
 
 Pattern SparsePatternConfig::pattern(std::int64_t length, bool causal) const {

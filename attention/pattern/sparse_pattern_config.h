@@ -28,7 +28,7 @@ struct SparsePatternConfig {
   std::optional<double> sparsity_ratio = std::nullopt;
   std::int64_t window_size = 256;                     // local_window, global_local: positions, half on either side
   std::int64_t global_tokens = 1;                     // global_local: first positions that see and are seen by all
-  std::vector<std::int64_t> dilation_rates{1, 2, 4};  // dilated_sparse: offsets in blocks
+  std::vector<std::int64_t> dilation_rates{1, 2, 4};  // dilated_sparse: offsets in blocks, up to 2^30
   std::int64_t stride = 128;                          // strided: stride; axial: columns
   std::uint64_t seed = 0;                             // random blocks
 

@@ -109,6 +109,14 @@ TEST(PatternErrors, Blocks) {
             "[block_offsets] an offset is out of range: 1099511627776");
   EXPECT_EQ(error_of<ValueError>([] { Pattern::local_window(16, -1); }),
             "[local_window] the window is out of range: -1");
+  // 2^30 blocks, and one more, on either side
+  EXPECT_EQ(Pattern::local_window(16, std::int64_t{1} << 35), Pattern::spaced_blocks(16, 1));
+  EXPECT_EQ(error_of<ValueError>([] { Pattern::local_window(16, (std::int64_t{1} << 35) + 32); }),
+            "[local_window] the window is out of range: 34359738400");
+  EXPECT_EQ(error_of<ValueError>([] { Pattern::local_window(16, std::int64_t{1} << 50); }),
+            "[local_window] the window is out of range: 1125899906842624");
+  EXPECT_EQ(error_of<ValueError>([] { Pattern::spaced_blocks(16, 2, (std::int64_t{1} << 30) + 1); }),
+            "[spaced_blocks] the reach must be unbounded or at most 2^30 blocks: 1073741825");
 }
 
 TEST(PatternErrors, Lists) {

@@ -135,6 +135,16 @@ TEST(SparsePatternConfig, TakesAsManyOffsetsAsTheDensityAllows) {
   EXPECT_EQ(of(0.11), Pattern::dilated_sparse(16, {1, 2, 4}));
 }
 
+TEST(SparsePatternConfig, DoublesRatesAsFarAsOffsetsGo) {
+  constexpr std::int64_t farthest = std::int64_t{1} << 30;
+  const SparsePatternConfig config{.pattern_type = SparsePatternType::dilated_sparse,
+                                   .block_size = 16,
+                                   .sparsity_ratio = 0.5,
+                                   .dilation_rates = {farthest / 2}};
+  EXPECT_EQ(config.pattern(std::int64_t{1} << 40).to_string().substr(0, 63),
+            "block_offsets(16: -1073741824 -536870912 0 536870912 1073741824");
+}
+
 TEST(SparsePatternConfig, FillsUpWithRandomBlocksWhereOffsetsEnd) {
   for (const double wanted : {0.5, 0.9, 1.0}) {
     const SparsePatternConfig config{
@@ -181,6 +191,11 @@ TEST(SparsePatternConfig, SaysWhatIsWrong) {
   EXPECT_THAT(refusal({.dilation_rates = {}}), HasSubstr("dilation_rates must not be empty"));
   EXPECT_EQ(refusal({.dilation_rates = {1, 0}}), "[sparse_pattern] dilation_rates must be at least 1: 0");
   EXPECT_EQ(refusal({.stride = 0}), "[sparse_pattern] stride must be at least 1: 0");
+  for (const std::optional<double> ratio : {std::optional<double>(), std::optional(0.5)})
+    EXPECT_EQ(refusal({.pattern_type = SparsePatternType::dilated_sparse,
+                       .sparsity_ratio = ratio,
+                       .dilation_rates = {1, std::int64_t{1} << 62}}),
+              "[sparse_pattern] dilation_rates must be at most 2^30: 4611686018427387904");
 }
 
 }  // namespace
