@@ -40,10 +40,15 @@ struct Counts {
   }
   /// Pairs that are `distance` > 0 apart, on either side.
   double apart(double distance) const { return distance < length ? (causal ? 1 : 2) * (length - distance) : 0; }
-  /// Pairs of which one is below `count`.
-  double global(double count) const {
-    const double g = std::min(count, length);
-    return causal ? g * length - g * (g - 1) / 2 : 2 * g * length - g * g;
+  /// Pairs whose blocks of `block` are at most `reach` apart, and those of which one is below `global`.
+  double blocks_near(double block, double reach, double global) const {
+    // The others, of which one comes before: its block is one of `count` from the first on that is not all global.
+    const double first = std::floor(global / block), count = std::ceil(length / block) - 1 - reach - first;
+    if (count <= 0) return admissible();
+    const double behind = length - (first + reach + 1) * block;  // what that one does not see
+    const double far =
+        count * block * behind - block * block * count * (count - 1) / 2 - (global - first * block) * behind;
+    return admissible() - (causal ? 1 : 2) * far;
   }
   double strided(double stride) const {
     const double times = std::floor((length - 1) / stride);
@@ -99,9 +104,11 @@ Pattern of_density(const SparsePatternConfig& config, std::int64_t length, bool 
   const std::int64_t block = config.block_size, block_count = std::max<std::int64_t>(1, (length + block - 1) / block);
   const Counts pairs{static_cast<double>(std::max<std::int64_t>(length, 1)), causal};
   const Counts blocks{static_cast<double>(block_count), causal};
-  const auto window = [&](double already) {
+  const auto window = [&](std::int64_t global) {
     const std::int64_t reach = last_fitting(0, block_count - 1, [&](std::int64_t x) {
-      return already + blocks.band(static_cast<double>(x)) / blocks.admissible() <= density;
+      return pairs.blocks_near(static_cast<double>(block), static_cast<double>(x), static_cast<double>(global)) /
+                 pairs.admissible() <=
+             density;
     });
     return 2 * reach * block;
   };
@@ -117,9 +124,7 @@ Pattern of_density(const SparsePatternConfig& config, std::int64_t length, bool 
     case SparsePatternType::local_window: return Pattern::local_window(block, window(0));
     case SparsePatternType::dilated_sparse: return dilated_of_density(config, blocks, density);
     case SparsePatternType::global_local:
-      return Pattern::global_local(block,
-                                   window(pairs.global(static_cast<double>(config.global_tokens)) / pairs.admissible()),
-                                   config.global_tokens);
+      return Pattern::global_local(block, window(config.global_tokens), config.global_tokens);
     case SparsePatternType::strided:
       return Pattern::strided(smallest(std::sqrt(pairs.length / 2), [&](double x) { return pairs.strided(x); }));
     case SparsePatternType::axial:

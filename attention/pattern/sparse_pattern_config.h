@@ -19,12 +19,13 @@ std::string to_string(SparsePatternType type);
 struct SparsePatternConfig {
   SparsePatternType pattern_type = SparsePatternType::local_window;
   std::int64_t block_size = 64;  // positions; a multiple of 16
-  /// The density: the fraction of admissible blocks that are kept, in (0, 1]; 1 is Pattern::dense(). Where given, it
-  /// determines the pattern for a length: the window of local_window and global_local, the number of offsets of
-  /// dilated_sparse, the stride of strided and the width of axial are those with the largest density that is not above
-  /// it (or about the smallest there is); random keeps each block with this probability. dilated_sparse goes on
-  /// doubling the largest rate, and fills up with random blocks what no further offset can give. density() reports what
-  /// came of it.
+  /// The density: the fraction of admissible pairs that are kept, in (0, 1]; 1 is Pattern::dense(). Where given, it
+  /// determines the pattern for a length. local_window and global_local have the widest window with which density() is
+  /// not above it, global tokens included, or no window beyond a position's own block; the stride of strided and the
+  /// width of axial are those with the largest density that is not above it (or about the smallest there is);
+  /// dilated_sparse has as many offsets, counted in blocks, goes on doubling the largest rate, and fills up with random
+  /// blocks what no further offset can give; random keeps each block with this probability. density() reports what came
+  /// of it.
   std::optional<double> sparsity_ratio = std::nullopt;
   std::int64_t window_size = 256;                     // local_window, global_local: positions, half on either side
   std::int64_t global_tokens = 1;                     // global_local: first positions that see and are seen by all

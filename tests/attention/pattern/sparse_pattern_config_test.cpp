@@ -75,14 +75,37 @@ TEST(SparsePatternConfig, LooksAsOneWouldDrawIt) {
               testing::ElementsAre("xxxxxx", "xx....", "x.x...", "x..x..", "x...x.", "x....x"));
 }
 
+TEST(SparsePatternConfig, KeepsTheWidestWindowWhosePairsAreNotMoreThanWanted) {
+  constexpr std::int64_t block = 16;
+  for (const SparsePatternType type : {SparsePatternType::local_window, SparsePatternType::global_local})
+    for (const std::int64_t length : {1, 16, 100, 24 * 16, 24 * 16 + 5})
+      for (const std::int64_t tokens : {0, 3, 16, 70, 1000})
+        for (const bool causal : {false, true}) {
+          SparsePatternConfig config{.pattern_type = type, .block_size = block, .global_tokens = tokens};
+          std::vector<double> possible;  // the narrowest first
+          for (std::int64_t n = 0; n * block < length + block; ++n) {
+            config.window_size = std::max<std::int64_t>(1, 2 * n * block);
+            possible.push_back(config.density(length, causal));
+          }
+          std::vector<double> wanted = possible;
+          for (const double density : {0.01, 0.1, 0.3, 0.5, 0.8, 1.0}) wanted.push_back(density);
+          for (const double density : wanted) {
+            config.sparsity_ratio = density;
+            double best = possible.front();  // too low a density gives the lowest
+            for (const double one : possible)
+              if (one <= density) best = std::max(best, one);
+            EXPECT_EQ(config.density(length, causal), best)
+                << to_string(type) << " wanted " << density << " n " << length << " tokens " << tokens << causal;
+          }
+        }
+}
+
 TEST(SparsePatternConfig, KeepsTheLargestDensityThatIsNotAboveTheWantedOne) {
   constexpr std::int64_t block = 16, count = 24, length = count * block;
-  for (const SparsePatternType type : {SparsePatternType::local_window, SparsePatternType::global_local,
-                                       SparsePatternType::strided, SparsePatternType::axial}) {
-    SparsePatternConfig config{.pattern_type = type, .block_size = block, .global_tokens = 3};
+  for (const SparsePatternType type : {SparsePatternType::strided, SparsePatternType::axial}) {
+    SparsePatternConfig config{.pattern_type = type, .block_size = block};
     std::vector<double> possible;  // by every value of what the density determines
     for (std::int64_t n = 0; n < count; ++n) {
-      config.window_size = std::max<std::int64_t>(1, 2 * n * block);
       config.stride = n + 1;
       possible.push_back(config.density(length));
     }
@@ -91,8 +114,7 @@ TEST(SparsePatternConfig, KeepsTheLargestDensityThatIsNotAboveTheWantedOne) {
       double best = *std::min_element(possible.begin(), possible.end());
       for (const double density : possible)
         if (density <= wanted) best = std::max(best, density);
-      // Global tokens are counted without what they share with the window; too low a density gives about the lowest.
-      const double tolerance = type == SparsePatternType::global_local ? 2.0 / count : best > wanted ? 1e-3 : 1e-12;
+      const double tolerance = best > wanted ? 1e-3 : 1e-12;  // too low a density gives about the lowest
       EXPECT_NEAR(config.density(length), best, tolerance) << to_string(type) << " wanted " << wanted;
       EXPECT_LE(config.density(length), std::max(best + 1e-3, wanted)) << to_string(type) << " wanted " << wanted;
     }
