@@ -81,6 +81,9 @@ class AttentionCore : public nn::Module {
     return kernels::PositionMap::contiguous(rows, keys - rows);
   }
 
+  /// The length of the whole sequence of which calls are given `part` positions; `told` as AttentionCall::whole.
+  virtual std::int64_t whole_length(std::int64_t part, std::int64_t told) const { return told > 0 ? told : part; }
+
   /// The allocator mode that suits this module. A report for whoever configures the pool: there is one pool for each
   /// device, and modules never make another.
   AllocatorMode memory_mode() const { return memory_mode_; }

@@ -153,20 +153,26 @@ Tensor MultiheadShell::merge_heads(const Tensor& heads) {
 }
 
 Tensor MultiheadShell::weights(const Tensor& x) {
-  const kernels::PositionMap positions = kernels::PositionMap::contiguous(steps_of(x));
+  const kernels::PositionMap positions = positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
-  const std::int64_t length = x.size(1);
-  std::vector<double> units(static_cast<std::size_t>(length * length));
-  for (std::int64_t i = 0; i < length; ++i) units[static_cast<std::size_t>(i * (length + 1))] = 1;
-  const Tensor of_positions = to(from_data(units, {1, length, 1, length}, x.device()), projected.v.dtype());
-  projected.v = expand(of_positions, {x.size(0), length, options_.kv_heads, length});
-  return permute(attend_heads(projected, {.causal = options_.causal}), {0, 2, 1, 3});
+  const AttentionCall call = call_of_part();
+  const std::int64_t length = x.size(1), whole = core_->whole_length(length, call.whole);
+  std::vector<double> units(static_cast<std::size_t>(length * whole));
+  for (std::int64_t i = 0; i < length; ++i) units[static_cast<std::size_t>(i * whole + positions.position(i))] = 1;
+  const Tensor of_positions = to(from_data(units, {1, length, 1, whole}, x.device()), projected.v.dtype());
+  projected.v = expand(of_positions, {x.size(0), length, options_.kv_heads, whole});
+  return permute(attend_heads(projected, call), {0, 2, 1, 3});
 }
 
 void MultiheadShell::set_part(const SequencePart& part) {
   if (part.positions.count > 0 && !core_->divides_sequences())
     throw ValueError("[multihead] this attention needs whole sequences: it has no communicator to ask for the rest");
   part_ = part;
+}
+
+AttentionCall MultiheadShell::call_of_part() const {
+  const std::int64_t whole = part_.positions.count > 0 ? part_.whole : 0;
+  return {.causal = options_.causal, .whole = whole, .first_batch = part_.first_row};
 }
 
 kernels::PositionMap MultiheadShell::positions_of(const Tensor& x, const Tensor& keys) const {
@@ -181,7 +187,7 @@ Tensor MultiheadShell::forward(const Tensor& x, nn::SequenceState* state) {
       state ? kernels::PositionMap::contiguous(steps_of(x), position) : positions_of(x, x);
   Projected projected = project(x, x, x, positions, positions);
   nn::SequenceState chunk_seen;  // the state behind the chunk, once that has been gone through
-  AttentionCall call{.causal = options_.causal, .whole = divided ? part_.whole : 0, .first_batch = part_.first_row};
+  AttentionCall call = call_of_part();
   if (state && state->whole > 0) {
     const std::optional<Pattern> pattern = core_->fixed_pattern(state->whole, options_.causal);
     if (!pattern)

@@ -57,7 +57,7 @@ class MultiheadShell : public nn::SequenceMixer {
   Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
   bool continues() const override { return core_->continues(); }
   /// Attention of every position to its own unit vector: whatever the core does, what comes out are its weights. Takes
-  /// T values of width T.
+  /// T values of width T. A rank that takes its part of sequences has its rows of them, (B, heads, its positions, T).
   Tensor weights(const Tensor& x) override;
   /// Rotary positions are those of the part, of queries and of keys, and the core is told how long the whole is. With
   /// positions there is no state (ValueError). Throws ValueError for positions where the core has no communicator.
@@ -87,6 +87,8 @@ class MultiheadShell : public nn::SequenceMixer {
   std::vector<Tensor> project_heads(const Tensor& x, std::int64_t first, const std::vector<std::int64_t>& heads);
   /// Of queries that end with the last key: those of the part, or what the core says.
   kernels::PositionMap positions_of(const Tensor& x, const Tensor& keys) const;
+  /// Self-attention of this part.
+  AttentionCall call_of_part() const;
   Tensor rotated(const Tensor& heads, const kernels::PositionMap& positions) const;
   Tensor attend_heads(const Projected& projected, AttentionCall call);
   Tensor merge_heads(const Tensor& heads);

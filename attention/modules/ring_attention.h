@@ -73,6 +73,9 @@ class RingAttention : public AttentionCore {
   kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
     return ring_.positions(rows, keys);
   }
+  std::int64_t whole_length(std::int64_t part, std::int64_t told) const override {
+    return ring_.whole_length(part, told);
+  }
   const ModuleRing& ring() const { return ring_; }
 
  private:
@@ -98,6 +101,9 @@ class RingDilatedAttention : public DilatedCore {
   bool divides_sequences() const override { return ring_.has_communicator(); }
   kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
     return ring_.positions(rows, keys);
+  }
+  std::int64_t whole_length(std::int64_t part, std::int64_t told) const override {
+    return ring_.whole_length(part, told);
   }
   const ModuleRing& ring() const { return ring_; }
 
@@ -126,6 +132,9 @@ class BlockSparseRingDilatedAttention : public BlockSparseDilatedAttention {
   bool divides_sequences() const override { return ring_.has_communicator(); }
   kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
     return ring_.positions(rows, keys);
+  }
+  std::int64_t whole_length(std::int64_t part, std::int64_t told) const override {
+    return ring_.whole_length(part, told);
   }
   const ModuleRing& ring() const { return ring_; }
 

@@ -178,6 +178,24 @@ TEST(RingAttention, RotatesByThePositionsOfTheWholeSequence) {
     }
 }
 
+TEST(RingAttention, SaysWhatThePositionsOfItsPartTakeFromTheWholeSequence) {
+  Generator generator(6), other(7);
+  MultiheadAttention single(16, 4, {.rope = 100.0, .causal = true}, {.dtype = DType::f64, .generator = &generator},
+                            Pattern::dense());
+  const NoGradGuard no_grad;
+  for (const Layout layout : layouts)
+    for (const auto& [ranks, length] : {std::pair{1, 6}, {2, 12}, {3, 24}})
+      for (const bool told : {false, true}) {
+        const Tensor x = randn({2, length, 16}, {.dtype = DType::f64}, other);
+        // join_shards() joins dimension 1: that of queries is brought there and back.
+        const Tensor found = of_ranks(ranks, layout, length, told, [&](MultiheadAttention& layer, const auto& mine) {
+          return permute(layer.weights(mine(x)), {0, 2, 1, 3});
+        });
+        EXPECT_TRUE(all_close(permute(found, {0, 2, 1, 3}), single.weights(x), 1e-12, 1e-12))
+            << to_string(layout) << " of " << ranks << (told ? ", told" : "");
+      }
+}
+
 TEST(MultiheadAttention, DropsInThePartOfABatchThatItIsToldWhatItDropsInTheWhole) {
   Generator drawn(5), generator(6);
   MultiheadAttention layer(16, 4, {}, {.dtype = DType::f64, .generator = &generator}, Pattern::dense(), RingSetup{},
