@@ -3,12 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
-#include <filesystem>
 #include <ostream>
 #include <sstream>
 
 #include "tensor/safetensors.h"
 #include "tests/examples/small_run.h"
+#include "tests/process_guards.h"
 
 namespace poolgrad::examples {
 namespace {
@@ -59,8 +59,7 @@ TEST_F(TrainStops, WhileTheHeldOutTextIsScored) {
 }
 
 TEST_F(TrainStops, WithoutANameAndReplaceNoCheckpoint) {
-  const std::filesystem::path before = std::filesystem::current_path();
-  std::filesystem::current_path(folder_.file(""));
+  const testing_support::WorkingFolder here(folder_.file(""));
   write_bytes("poolgrad-train.safetensors", "older");
   options_.report = 1;
   for (const char* const name : {"poolgrad-train-2.safetensors", "poolgrad-train-3.safetensors"}) {
@@ -71,7 +70,6 @@ TEST_F(TrainStops, WithoutANameAndReplaceNoCheckpoint) {
     EXPECT_TRUE(load_safetensors(name).contains("model.head.weight"));
   }
   EXPECT_EQ(read_bytes("poolgrad-train.safetensors"), "older");
-  std::filesystem::current_path(before);
 }
 
 }  // namespace

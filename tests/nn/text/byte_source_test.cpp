@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <numeric>
-#include <optional>
 
 #include "nn/text/byte_source.h"
+#include "tests/process_guards.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::nn {
@@ -24,19 +23,6 @@ std::string part_of(const ByteSource& source, std::size_t offset, std::size_t co
   source.read(offset, bytes);
   return {bytes.begin(), bytes.end()};
 }
-
-/// $TMPDIR, for as long as it lives.
-class TemporaryIn {
- public:
-  explicit TemporaryIn(const std::string& folder) {
-    if (const char* before = std::getenv("TMPDIR")) before_ = before;
-    setenv("TMPDIR", folder.c_str(), 1);
-  }
-  ~TemporaryIn() { before_ ? setenv("TMPDIR", before_->c_str(), 1) : unsetenv("TMPDIR"); }
-
- private:
-  std::optional<std::string> before_;
-};
 
 TEST(MappedFile, HasTheBytesOfTheFileAlsoWhenItHasLostItsName) {
   const TemporaryFolder folder;
@@ -75,7 +61,7 @@ TEST(MappedFile, MayBeEmptyAndMustExist) {
 
 TEST(Spool, GivesBackWhatWasAppendedFromMemoryAndFromANamelessFile) {
   const TemporaryFolder folder;
-  const TemporaryIn temporary(folder.file(""));
+  const testing_support::EnvironmentVariable temporary("TMPDIR", folder.file(""));
   std::vector<std::uint8_t> bytes(1000);
   std::iota(bytes.begin(), bytes.end(), std::uint8_t{0});
   for (const std::size_t in_memory : {0u, 1u, 100u, 999u, 1000u, 5000u}) {
@@ -92,7 +78,7 @@ TEST(Spool, GivesBackWhatWasAppendedFromMemoryAndFromANamelessFile) {
 
 TEST(Spool, NamesTheFolderThatTakesNoFile) {
   const TemporaryFolder folder;
-  const TemporaryIn temporary(folder.file("missing"));
+  const testing_support::EnvironmentVariable temporary("TMPDIR", folder.file("missing"));
   Spool spool(3);
   spool.append(std::vector<std::uint8_t>(3));
   EXPECT_EQ(error_of<FileError>([&] { spool.append(std::vector<std::uint8_t>(1)); }),

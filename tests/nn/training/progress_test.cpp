@@ -15,6 +15,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "tests/process_guards.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::nn {
@@ -159,21 +160,17 @@ TEST(InterruptGuard, StillListensAfterOneWithinItHasEnded) {
 }
 
 TEST(Progress, IsNotLiveOnADumbTerminal) {
-  const int terminal = posix_openpt(O_RDWR | O_NOCTTY), before = dup(STDOUT_FILENO);
+  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
   ASSERT_TRUE(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
   const int end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
-  const char* const term = std::getenv("TERM");
-  const std::string old = term != nullptr ? term : "";
-  dup2(end, STDOUT_FILENO);
-  setenv("TERM", "xterm", 1);
-  const bool live = Progress::is_terminal();
-  setenv("TERM", "dumb", 1);
-  const bool dumb = Progress::is_terminal();
-  dup2(before, STDOUT_FILENO);
-  term != nullptr ? setenv("TERM", old.c_str(), 1) : unsetenv("TERM");
-  for (const int each : {terminal, before, end}) close(each);
-  EXPECT_TRUE(live);
-  EXPECT_FALSE(dumb);
+  const auto live_on = [&](const char* name) {
+    const testing_support::Redirection stdout_there(STDOUT_FILENO, end);
+    const testing_support::EnvironmentVariable term("TERM", name);
+    return Progress::is_terminal();
+  };
+  EXPECT_TRUE(live_on("xterm"));
+  EXPECT_FALSE(live_on("dumb"));
+  for (const int each : {terminal, end}) close(each);
 }
 
 TEST(CheckWritable, LeavesEverythingAsItIs) {

@@ -13,6 +13,7 @@
 #include "nn/training/sampler.h"
 #include "tensor/creation.h"
 #include "tensor/print.h"
+#include "tests/process_guards.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::nn {
@@ -22,6 +23,7 @@ using ::testing::HasSubstr;
 using testing_support::error_of;
 using testing_support::read_bytes;
 using testing_support::TemporaryFolder;
+using testing_support::WorkingFolder;
 
 /// A layer with its optimiser; both runs begin alike.
 struct SmallModel {
@@ -250,8 +252,7 @@ TEST(Trainer, PutsTheCallersConfigurationIntoTheReport) {
 
 TEST(Trainer, SavesUnderANameOfItsOwnWhereItStopsAfterAStep) {
   const TemporaryFolder folder;
-  const std::filesystem::path before = std::filesystem::current_path();
-  std::filesystem::current_path(folder.file(""));
+  const WorkingFolder here(folder.file(""));
   std::ostringstream out;
   SmallTraining half, rest;
   const TrainResult result = train(half.trainer, out, {.stop_after = 5});
@@ -259,7 +260,6 @@ TEST(Trainer, SavesUnderANameOfItsOwnWhereItStopsAfterAStep) {
   EXPECT_TRUE(std::filesystem::exists("poolgrad-train.safetensors"));
   rest.trainer.resume("poolgrad-train.safetensors");
   EXPECT_EQ(rest.trainer.steps_done(), 5);
-  std::filesystem::current_path(before);
 }
 
 TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
