@@ -13,5 +13,5 @@ int main(int argc, char** argv) {
   using namespace poolgrad::examples;
   CompareOptions options;
   return run_program([&] { return parse_compare_options(argc, argv, options); },
-                     [&](std::ostream& out, bool live) { run_compare(options, out, live); });
+                     [&](std::ostream& out, bool live) { check_ended(run_compare(options, out, live)); });
 }

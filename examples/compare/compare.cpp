@@ -136,27 +136,37 @@ std::vector<nn::PositionLoss> coarse(const std::vector<nn::PositionLoss>& fine) 
   return result;
 }
 
+/// Without the report behind it.
+std::string first_line(const std::string& error) { return error.substr(0, error.find('\n')); }
+
 double milliseconds_per_step(const nn::TrainResult& result) {
   std::vector<double> times;
   for (const nn::StepRecord& step : result.steps) times.push_back(step.milliseconds);
   return median(std::move(times));
 }
 
+/// One that was judged, where there is one: what all of them have in common.
+const nn::TrainResult& judged(const std::vector<Compared>& all) {
+  const auto one = std::ranges::find_if(all, [](const Compared& c) { return !c.result.by_position.empty(); });
+  return (one == all.end() ? all.front() : *one).result;
+}
+
 std::vector<std::string> headers(const std::vector<Compared>& all) {
   std::vector<std::string> names{"<attention", "steps", "ms/step", "tok/s", "peak", "held out"};
-  for (const nn::PositionLoss& share : coarse(all.front().result.by_position))
+  for (const nn::PositionLoss& share : coarse(judged(all).by_position))
     names.push_back(fmt::format("after {} to {}", share.first, share.last));
   return names;
 }
 
 std::vector<std::string> cells(const Compared& one, std::size_t columns) {
   const nn::TrainResult& r = one.result;
+  const char* const end = !one.error.empty() ? " (failed)" : r.interrupted ? " (stopped)" : "";
   std::vector<std::string> row{one.pattern,
-                               fmt::format("{}{}", r.steps.size(), r.interrupted ? " (stopped)" : ""),
+                               fmt::format("{}{}", r.steps.size(), end),
                                fmt::format("{:.0f}", milliseconds_per_step(r)),
                                nn::format_count(r.tokens_per_second),
                                format_bytes(r.peak_live_bytes),
-                               fmt::format("{:.4f}", r.validation_loss)};
+                               r.validation_bytes > 0 ? fmt::format("{:.4f}", r.validation_loss) : "-"};
   for (const nn::PositionLoss& share : coarse(r.by_position)) row.push_back(fmt::format("{:.3f}", share.loss));
   row.resize(columns);
   return row;
@@ -166,7 +176,7 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
   const std::vector<std::string> names = headers(all);
   Table table(names);
   for (const Compared& one : all) table.add(cells(one, names.size()));
-  const nn::Baselines& counted = all.front().result.baselines;
+  const nn::Baselines& counted = judged(all).baselines;
   return table.text() + fmt::format(
                             "  nats per byte of held-out text, also by the {} that are there to go by; "
                             "unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
@@ -177,7 +187,7 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
   Json report{{"config", options.train.configuration()}, {"kinds", Json::array()}};
   report["config"].erase("attention");
   if (!options.train.given.contains("--steps")) report["config"]["time"] = options.time;
-  const nn::Baselines& counted = all.front().result.baselines;
+  const nn::Baselines& counted = judged(all).baselines;
   report["baselines"] = {{"unigram", counted.unigram}, {"bigram", counted.bigram}, {"trigram", counted.trigram}};
   for (const Compared& one : all) {
     const nn::TrainResult& r = one.result;
@@ -188,6 +198,7 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
                                {"pattern", one.pattern},
                                {"steps", r.steps.size()},
                                {"interrupted", r.interrupted},
+                               {"error", one.error.empty() ? Json() : Json(one.error)},
                                {"milliseconds_per_step", milliseconds_per_step(r)},
                                {"tokens_per_second", r.tokens_per_second},
                                {"peak_live_bytes", r.peak_live_bytes},
@@ -222,7 +233,7 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
       positions.emplace_back(std::sqrt(static_cast<double>(part.first) * static_cast<double>(part.last)), part.loss);
     by_position.series.push_back({all[i].kind, positions, colour, Series::Kind::dots});
   }
-  const nn::Baselines& counted = all.front().result.baselines;
+  const nn::Baselines& counted = judged(all).baselines;
   over_time.levels = {{"bigram", counted.bigram}, {"trigram", counted.trigram}};
   std::vector<std::string> names = headers(all);
   names.front() = "attention";
@@ -232,11 +243,14 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
     for (std::string& cell : row) cell = escaped(cell);
     rows += html_row(row);
   }
+  std::string errors;
+  for (const Compared& one : all)
+    if (!one.error.empty()) errors += fmt::format("<p>{}: {}</p>\n", escaped(one.kind), escaped(first_line(one.error)));
   std::string settings;
   for (const auto& [name, value] : options.train.configuration())
     if (name != "attention") settings += html_row({escaped(name), escaped(value)});
   return html_page("poolgrad: kinds of attention", chart_style(),
-                   "<h1>Kinds of attention</h1>\n" + html_table(names, rows) +
+                   "<h1>Kinds of attention</h1>\n" + html_table(names, rows) + errors +
                        fmt::format("<p>Nats per byte of held-out text, on the whole and by the {} that are there to "
                                    "go by.</p>\n",
                                    unit_of(options.train.tokenizer)) +
@@ -267,16 +281,21 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
     one.sample = 0;
     Compared found{.kind = kinds[i], .pattern = one.attention.describe(one.context)};
     progress.status(fmt::format("{} of {}: {}", i + 1, kinds.size(), found.pattern));
-    if (!options.train.given.contains("--steps"))
-      one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one)));
-    found.steps = one.steps;
-    one.report = std::max<std::int64_t>(1, one.steps / 20);
-    if (prints) progress.line(fmt::format("{} of {}: {}, {} steps", i + 1, kinds.size(), found.pattern, one.steps));
     one.quiet = true;
-    found.result = train(one, out, false);
-    if (prints)
-      progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,
-                                format_duration(found.result.seconds)));
+    try {
+      if (!options.train.given.contains("--steps"))
+        one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one)));
+      found.steps = one.steps;
+      one.report = std::max<std::int64_t>(1, one.steps / 20);
+      if (prints) progress.line(fmt::format("{} of {}: {}, {} steps", i + 1, kinds.size(), found.pattern, one.steps));
+      train(one, out, found.result);
+      if (prints)
+        progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,
+                                  format_duration(found.result.seconds)));
+    } catch (const Error& error) {  // the others go on
+      found.error = error.what();
+      if (prints) progress.line("  failed: " + first_line(found.error));
+    }
     all.push_back(std::move(found));
   }
   if (all.empty()) return all;
@@ -284,6 +303,14 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
   if (!options.json.empty()) write_text(options.json, json_of(options, all).dump(2) + "\n", "compare", out);
   if (!options.html.empty()) write_text(options.html, page_of(options, all), "compare", out);
   return all;
+}
+
+void check_ended(const std::vector<Compared>& all) {
+  std::string failed;
+  for (const Compared& one : all)
+    if (!one.error.empty())
+      failed += fmt::format("{}[compare] {} failed: {}", failed.empty() ? "" : "\n", one.kind, first_line(one.error));
+  if (!failed.empty()) throw Error(failed);
 }
 
 }  // namespace poolgrad::examples

@@ -31,10 +31,14 @@ struct Compared {
   std::string kind, pattern;  // "window", "window of 256"
   std::int64_t steps = 0;     // planned: by a few steps that were timed, or as given
   nn::TrainResult result = {};
+  std::string error = {};  // what it failed with; empty: it did not
 };
 
-/// Trains one kind after the other and prints a table; Ctrl-C ends the one that runs, and what there is is reported.
-/// Writes the files. Throws what train() throws.
+/// Trains one kind after the other and prints a table; Ctrl-C ends the one that runs, and what there is is reported, as
+/// is what a kind that fails had found out. Writes the files. Throws what is wrong with the options, the text and the
+/// files.
 std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& out, bool live = false);
+/// Throws Error, a sentence for each kind that failed.
+void check_ended(const std::vector<Compared>& all);
 
 }  // namespace poolgrad::examples

@@ -176,5 +176,8 @@ using RunWatcher =
 /// suffice. The pool is as before afterwards.
 /// `watcher` writes the page; a step is traced for it.
 nn::TrainResult train(TrainOptions options, std::ostream& out, bool live = false, const RunWatcher& watcher = {});
+/// The same, with what was found out in `result`, which is to be new, also where it throws.
+void train(TrainOptions options, std::ostream& out, nn::TrainResult& result, bool live = false,
+           const RunWatcher& watcher = {});
 
 }  // namespace poolgrad::examples

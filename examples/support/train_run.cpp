@@ -147,7 +147,7 @@ PreparedRun::PreparedRun(TrainOptions told, const nn::CorpusProgress& progress)
   if (!options.resume.empty()) trainer->resume(options.resume, options.other_text);
 }
 
-nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const RunWatcher& watcher) {
+void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool live, const RunWatcher& watcher) {
   told.quiet |= told.json == "-" || told.csv == "-";
   if (!told.ranks || told.ranks->rank() == 0) nn::check_replaceable(told.html, "train");
   std::optional<nn::Progress> preparing(std::in_place, out, live && !told.quiet);
@@ -159,25 +159,31 @@ nn::TrainResult train(TrainOptions told, std::ostream& out, bool live, const Run
   if (!options.quiet) out << describe_run(run) << std::endl;
   const nlohmann::ordered_json config = describe_configuration(options, trainer);
   std::function<void(nn::TrainResult&, bool)> reported;
-  if (watcher) reported = [&](nn::TrainResult& result, bool finished) { watcher(config, trainer, result, finished); };
-  nn::TrainResult result = nn::train(trainer, out,
-                                     {.report = options.report,
-                                      .stop_after = options.stop_after,
-                                      .sample = options.sample,
-                                      .save = options.save,
-                                      .json = options.json,
-                                      .csv = options.csv,
-                                      .config = config.dump(),
-                                      .quiet = options.quiet,
-                                      .live = live,
-                                      .metadata = options.configuration(),
-                                      .memory = run.memory.get(),
-                                      .trace_step = static_cast<bool>(watcher),
-                                      .reported = reported});
+  if (watcher) reported = [&](nn::TrainResult& known, bool finished) { watcher(config, trainer, known, finished); };
+  nn::train(trainer, out,
+            {.report = options.report,
+             .stop_after = options.stop_after,
+             .sample = options.sample,
+             .save = options.save,
+             .json = options.json,
+             .csv = options.csv,
+             .config = config.dump(),
+             .quiet = options.quiet,
+             .live = live,
+             .metadata = options.configuration(),
+             .memory = run.memory.get(),
+             .trace_step = static_cast<bool>(watcher),
+             .reported = reported},
+            result);
   const std::string text = options.given.count("text") ? fmt::format("--text {} ", fmt::join(options.text, " ")) : "";
   for (const auto& [what, path] : result.written)
     if (result.interrupted && what == "checkpoint" && !options.quiet)
       out << "go on    with " << text << "--resume " << path << std::endl;
+}
+
+nn::TrainResult train(TrainOptions options, std::ostream& out, bool live, const RunWatcher& watcher) {
+  nn::TrainResult result;
+  train(std::move(options), out, result, live, watcher);
   return result;
 }
 

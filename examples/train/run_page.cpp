@@ -126,13 +126,12 @@ std::string tile(const std::string& value, const std::string& name) {
 
 std::string tiles(const RunPage& page) {
   const nn::TrainResult& r = page.result;
-  const double held_out = r.validation_bytes > 0  ? r.validation_loss
-                          : r.validations.empty() ? 0.0
-                                                  : r.validations.back().second;
+  const bool judged = r.validation_bytes > 0 || r.validations.empty();
+  const double held_out = judged ? r.validation_loss : r.validations.back().second;
   std::string html = "<div class=\"tiles\">\n";
-  html +=
-      tile(fmt::format("{:.4f}", held_out),
-           page.finished && !r.interrupted ? "nats per byte, held out" : "nats per byte, part of the held-out text");
+  html += tile(fmt::format("{:.4f}", held_out), page.finished && !r.interrupted && r.error.empty()
+                                                    ? "nats per byte, held out"
+                                                    : "nats per byte, part of the held-out text");
   html += tile(count_text(r.tokens_per_second), fmt::format("{} a second", unit(page)));
   html += tile(nn::format_duration(r.seconds), "in all");
   html += tile(format_bytes(r.peak_live_bytes), "peak of live memory");
@@ -237,7 +236,10 @@ std::string state_of(const RunPage& page) {
   if (!page.finished)
     return fmt::format("step {} of {}; the page reloads itself", format_integer(static_cast<std::uint64_t>(done)),
                        format_integer(static_cast<std::uint64_t>(all)));
-  return fmt::format("{} after {} steps", r.interrupted ? "stopped" : "finished",
+  return fmt::format("{} after {} steps",
+                     !r.error.empty() ? "ended by an error"
+                     : r.interrupted  ? "stopped"
+                                      : "finished",
                      format_integer(static_cast<std::uint64_t>(done)));
 }
 
@@ -295,6 +297,7 @@ std::string run_page_html(const RunPage& page) {
                   c.value("context", 0), escaped(c.value("pattern", "")), escaped(c.value("dtype", "")),
                   count_text(c.value("parameters", 0.0)), escaped(c.value("device", "")),
                   escaped(c.value("machine", "")), state_of(page));
+  if (!r.error.empty()) html += section("Error", "", "<pre>" + shown_text(r.error) + "</pre>\n");
   html += tiles(page);
   html += section("Loss", "Nats per byte, of what is trained on and of what is held out; dashed: counting n-grams.",
                   "<div class=\"wider\">" + loss_chart(r, 1100, 360) + "</div><div class=\"narrower\">" +

@@ -81,6 +81,7 @@ std::string json_report(const TrainResult& r, const Json& config, const Corpus& 
       {"baselines",
        {{"unigram", r.baselines.unigram}, {"bigram", r.baselines.bigram}, {"trigram", r.baselines.trigram}}},
       {"interrupted", r.interrupted},
+      {"error", r.error.empty() ? Json() : Json(r.error)},
       {"seconds", r.seconds},
       {"tokens_per_second", r.tokens_per_second},
       {"peak_live_bytes", r.peak_live_bytes},
@@ -156,13 +157,19 @@ std::string describe_positions(const std::vector<PositionLoss>& positions, const
 std::string describe_result(const TrainResult& r, const Corpus& corpus) {
   std::vector<double> losses;
   for (const StepRecord& step : r.steps) losses.push_back(step.loss);
-  std::string text = r.interrupted ? fmt::format("\nstopped after step {}\n", r.steps.back().step) : "\n";
+  std::string text = "\n";
+  if (!r.error.empty())
+    text += fmt::format("ended    after step {} by an error: {}\n", r.steps.empty() ? 0 : r.steps.back().step,
+                        r.error.substr(0, r.error.find('\n')));
+  else if (r.interrupted)
+    text += fmt::format("stopped after step {}\n", r.steps.back().step);
   if (!losses.empty())
     text += fmt::format("loss     {} {:.3f} to {:.3f}{}\n", sparkline(losses), losses.front(), losses.back(),
                         describe_scale(r.steps.back()));
-  text +=
-      fmt::format("held out {:.4f} nats per byte (unigram {:.4f}, bigram {:.4f}, trigram {:.4f}); {} bytes scored\n",
-                  r.validation_loss, r.baselines.unigram, r.baselines.bigram, r.baselines.trigram, r.validation_bytes);
+  if (r.validation_bytes > 0)
+    text += fmt::format(
+        "held out {:.4f} nats per byte (unigram {:.4f}, bigram {:.4f}, trigram {:.4f}); {} bytes scored\n",
+        r.validation_loss, r.baselines.unigram, r.baselines.bigram, r.baselines.trigram, r.validation_bytes);
   for (std::size_t i = 0; i < r.by_text.size(); ++i)
     text += fmt::format("         {:.4f} of {}\n", r.by_text[i], corpus.texts[i].path);
   if (!r.by_position.empty()) text += fmt::format("         {}\n", describe_positions(r.by_position, corpus));
@@ -250,11 +257,11 @@ bool interrupted_anywhere(const Trainer& trainer) {
   return interrupted > 0;
 }
 
-/// The steps, with a line where one is due. Returns the last held-out loss.
-HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result) {
+/// The steps, with a line where one is due, and the last held-out loss.
+void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result,
+                HeldOutLoss& held_out) {
   const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
   double milliseconds = 0, tokens = 0;
-  HeldOutLoss held_out;
   const Stopwatch watch;
   while (trainer.steps_done() < steps && !result.interrupted) {
     std::optional<ScopeStatus> within;
@@ -270,6 +277,7 @@ HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& pr
     const StepRecord& record = result.steps.back();
     milliseconds += record.milliseconds;
     tokens += static_cast<double>(trainer.options().batch * trainer.model().config().context);
+    result.tokens_per_second = tokens / milliseconds * 1e3;
     result.interrupted = interrupted_anywhere(trainer) || record.step == options.stop_after;
     const bool reports = record.step == first + 1 || record.step % std::max<std::int64_t>(options.report, 1) == 0 ||
                          record.step == steps || result.interrupted;
@@ -283,7 +291,6 @@ HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& pr
     if (reports && !options.quiet) progress.line(describe_step(trainer, result, eta));
     if (reports && options.reported) {
       result.seconds = watch.seconds();
-      result.tokens_per_second = tokens / milliseconds * 1e3;
       try {
         options.reported(result, false);
       } catch (const FileError&) {  // no reason to end a run, and told at its end
@@ -291,8 +298,6 @@ HeldOutLoss take_steps(Trainer& trainer, const RunOptions& options, Progress& pr
     }
     if (!reports) progress.status(describe_status(record, steps, eta));
   }
-  if (milliseconds > 0) result.tokens_per_second = tokens / milliseconds * 1e3;
-  return held_out;
 }
 
 /// Means over 1, 2, 3 to 4, 5 to 8, ... tokens to go by.
@@ -332,7 +337,7 @@ bool judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
 
 }  // namespace
 
-TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
+void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result) {
   const Stopwatch watch;
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
@@ -342,9 +347,20 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   for (const std::string& path : {options.json, options.csv}) check_writable(path, "train");
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
-  TrainResult result;
   if (leads(trainer)) result.baselines = ngram_baselines(trainer.corpus());
-  const HeldOutLoss last = take_steps(trainer, options, progress, result);
+  // What ends the steps early, or the judgement, is told when all that is known has been written.
+  std::exception_ptr failure;
+  const auto succeeds = [&](const auto& f) {
+    try {
+      f();
+    } catch (const std::exception& error) {
+      failure = std::current_exception();
+      result.error = error.what();
+    }
+    return !failure;
+  };
+  HeldOutLoss last{.loss = std::nan("")};
+  const bool trained = succeeds([&] { take_steps(trainer, options, progress, result, last); });
   if (options.save.empty() && result.interrupted && !trainer.device().is_sim())
     options.save = unused_name("poolgrad-train", ".safetensors");
   // A file that cannot be written leaves the others, and what is printed: the first reason comes when all is done.
@@ -363,9 +379,11 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
       if (leads(trainer)) result.written.emplace_back(what, path);
     });
   };
-  write("checkpoint", options.save, [&] { trainer.save(options.save, options.metadata); });
-  if (result.interrupted || !judge(trainer, options.sample, result)) {
-    result.interrupted = true;
+  if (trained) write("checkpoint", options.save, [&] { trainer.save(options.save, options.metadata); });
+  bool judged = false;
+  if (trained && !result.interrupted) succeeds([&] { judged = judge(trainer, options.sample, result); });
+  if (!judged) {
+    result.interrupted |= !failure;
     result.validation_loss = last.loss;
     result.by_text = last.by_text;
     result.validation_bytes = last.bytes;
@@ -381,7 +399,13 @@ TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
   write("steps", options.csv, [&] { write_text(options.csv, csv_report(result), "train", out); });
   if (options.reported) attempt([&] { options.reported(result, true); });
   if (!options.quiet) progress.line(describe_result(result, trainer.corpus()));
-  if (unwritten) std::rethrow_exception(unwritten);
+  for (const std::exception_ptr& reason : {failure, unwritten})
+    if (reason) std::rethrow_exception(reason);
+}
+
+TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options) {
+  TrainResult result;
+  train(trainer, out, std::move(options), result);
   return result;
 }
 

@@ -156,6 +156,7 @@ struct TrainResult {
   std::vector<PositionLoss> by_position;                     // of the same: 1, 2, 3 to 4, 5 to 8, ...
   Baselines baselines;
   bool interrupted = false;
+  std::string error;  // what ended the run early; empty: nothing did
   std::string prompt, sample;
 
   double seconds = 0;
@@ -173,8 +174,10 @@ struct TrainResult {
 /// Takes the steps that the trainer has left, printing a line to `out` after the first one, after every `report` and
 /// after the last; then validates, writes a sample and the files, and prints the report. SIGINT and SIGTERM finish the
 /// step, save (without a name to "poolgrad-train.safetensors", or a number after it where there is one; on sim never)
-/// and end the run. Throws what the steps throw, FileError, and, before the first step, ValueError for a config that is
-/// no JSON.
+/// and end the run. Throws what the steps throw, once the report of those before is printed and written, without a
+/// checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
+/// The same, with what was found out in `result`, which is to be new, also where it throws.
+void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result);
 
 }  // namespace poolgrad::nn

@@ -108,6 +108,38 @@ TEST(Compare, RefusesInOneSentence) {
   EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
 }
 
+TEST(Compare, GoesOnAfterAKindThatFails) {
+  const TemporaryFolder folder;
+  CompareOptions o = tiny_comparison(folder);
+  o.train.context = 1024;
+  o.train.width = 64;
+  o.train.attention.attention = "ring,window";
+  o.train.checkpoint = "none";
+  std::ostringstream out;
+  const std::vector<Compared> free = run_compare(o, out);
+  const std::uint64_t more = free[0].result.peak_live_bytes, less = free[1].result.peak_live_bytes;
+  ASSERT_GT(more, less);
+  o.train.budget = std::to_string((more + less) / 2);
+  o.json = folder.file("report.json");
+  o.html = folder.file("page.html");
+  out.str("");
+  const std::vector<Compared> all = run_compare(o, out);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[1].result.validation_loss, free[1].result.validation_loss);
+  EXPECT_EQ(all[1].error, "");
+  const auto report = nlohmann::json::parse(read_bytes(o.json));
+  EXPECT_EQ(report["kinds"][0]["error"], all[0].error);
+  EXPECT_TRUE(report["kinds"][0]["validation_loss"].is_null());
+  EXPECT_TRUE(report["kinds"][1]["error"].is_null());
+  EXPECT_GT(report["baselines"]["unigram"], 0);
+  const std::string reason = all[0].error.substr(0, all[0].error.find('\n'));
+  EXPECT_THAT(out.str(), HasSubstr("  failed: " + reason));
+  EXPECT_THAT(out.str(), ::testing::ContainsRegex("ring.* 0 \\(failed\\) .* - *\n"));
+  EXPECT_THAT(read_bytes(o.html), HasSubstr("<p>ring: "));
+  EXPECT_EQ(error_of<Error>([&] { check_ended(all); }), "[compare] ring failed: " + reason);
+  check_ended(free);
+}
+
 CompareOptions parsed(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), "compare");
   CompareOptions o;

@@ -1,11 +1,14 @@
-// Ctrl-C: a run ends cleanly, and nothing is lost.
+// Runs that end early, at Ctrl-C or by an error: nothing is lost.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
+#include <nlohmann/json.hpp>
 #include <ostream>
 #include <sstream>
 
+#include "allocator/error.h"
 #include "tensor/safetensors.h"
 #include "tests/examples/small_run.h"
 #include "tests/process_guards.h"
@@ -70,6 +73,52 @@ TEST_F(TrainStops, WithoutANameAndReplaceNoCheckpoint) {
     EXPECT_TRUE(load_safetensors(name).contains("model.head.weight"));
   }
   EXPECT_EQ(read_bytes("poolgrad-train.safetensors"), "older");
+}
+
+TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
+  options_.optimizer = "sgd";
+  options_.lr = 1e30;
+  options_.steps = 1000;
+  options_.save = folder_.file("none.safetensors");
+  options_.json = folder_.file("report.json");
+  options_.csv = folder_.file("steps.csv");
+  nn::TrainResult shown, kept;
+  const std::string error = testing_support::error_of<ValueError>([&] {
+    train(options_, out_, kept, false, [&](const auto&, auto&, const nn::TrainResult& result, bool finished) {
+      if (finished) shown = result;
+    });
+  });
+  EXPECT_THAT(error, HasSubstr("[train] step "));
+  const auto report = nlohmann::json::parse(read_bytes(options_.json));
+  const std::size_t steps = report["steps"].size();
+  EXPECT_GE(steps, 1u);
+  EXPECT_LT(steps, 1000u);
+  EXPECT_EQ(report["error"], error);
+  EXPECT_EQ(report["interrupted"], false);
+  EXPECT_EQ(report["validations"][0]["step"], 1);
+  EXPECT_GT(report["peak_live_bytes"], 0);
+  EXPECT_GT(report["tokens_per_second"], 0);
+  const std::string csv = read_bytes(options_.csv);
+  EXPECT_EQ(static_cast<std::size_t>(std::ranges::count(csv, '\n')), 1 + steps);
+  EXPECT_EQ(shown.error, error) << "on the page";
+  EXPECT_EQ(kept.error, error);
+  EXPECT_EQ(kept.steps.size(), steps);
+  EXPECT_FALSE(std::filesystem::exists(options_.save)) << "no checkpoint of a step that was not finished";
+  EXPECT_THAT(out_.str(), HasSubstr("ended    after step " + std::to_string(steps) + " by an error: " + error));
+  EXPECT_THAT(out_.str(), HasSubstr("wrote    report " + options_.json));
+}
+
+TEST_F(TrainStops, WithoutMemoryForTheFirstStepWithAReportThatSaysSo) {
+  options_.budget = "8MiB";
+  options_.context = 4096;
+  options_.width = 128;
+  options_.json = folder_.file("report.json");
+  const std::string error = refusal<OutOfMemoryError>(options_);
+  const auto report = nlohmann::json::parse(read_bytes(options_.json));
+  EXPECT_EQ(report["error"], error);
+  EXPECT_TRUE(report["steps"].empty());
+  EXPECT_TRUE(report["validation_loss"].is_null());
+  EXPECT_THAT(out_.str(), HasSubstr("ended    after step 0 by an error: "));
 }
 
 }  // namespace
