@@ -157,8 +157,9 @@ std::string npy_header(DType dtype, const Shape& shape) {
 
 Tensor load_npy(const std::string& path, CallSite) {
   const InputFile file("load_npy", path);
-  const std::string magic = file.read_text(0, 8);
-  if (!magic.starts_with("\x93NUMPY")) file.fail_at(0, "not an npy file");
+  const std::string magic = file.read_text(0, std::min<std::size_t>(8, file.size()));
+  if (magic.size() < 8 || !magic.starts_with("\x93NUMPY"))
+    file.fail("no npy file: its " + std::to_string(file.size()) + " bytes do not begin with those of the format");
   const int major = static_cast<unsigned char>(magic[6]), minor = static_cast<unsigned char>(magic[7]);
   if (major < 1 || major > 3 || minor != 0)
     file.fail_at(6, "unknown version " + std::to_string(major) + "." + std::to_string(minor));

@@ -146,7 +146,6 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
 
 /// Throws ValueError with the reason; sizes and offsets are not compared here. Refuses duplicates and unknown keys.
 SafetensorsHeader parse_safetensors_header(std::string_view text) {
-  if (!text.starts_with('{')) throw ValueError("the header does not begin with '{'");
   HeaderReader reader;
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   return std::move(reader.header);
@@ -246,9 +245,10 @@ const Tensor& SafetensorsFile::at(const std::string& name) const {
 struct SafetensorsReader::Impl {
   explicit Impl(const std::string& path) : file("load_safetensors", path) {
     std::uint64_t length = 0;
-    file.read(0, &length, sizeof length);
-    if (length > longest_header || length > file.size() - sizeof length)
-      file.fail_at(0, "a header of " + std::to_string(length) + " bytes");
+    if (file.size() > sizeof length) file.read(0, &length, sizeof length);
+    if (length == 0 || length > longest_header || file.read_text(sizeof length, 1) != "{")
+      file.fail("no safetensors file: its " + std::to_string(file.size()) +
+                " bytes do not begin with the length of a header and '{'");
     data = sizeof length + length;
     SafetensorsHeader header;
     try {
