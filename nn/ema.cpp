@@ -30,7 +30,6 @@ EMA::EMA(const Module& module, EMAOptions options, CallSite)
     averages_.emplace_back(name,
                            Tensor::empty(parameter.shape(), {compute_dtype(parameter.dtype()), parameter.device()})
                                .copy_from(parameter.detach()));
-  updates_ = zeros({}, {.dtype = DType::i64});
 }
 
 void EMA::update(CallSite) {
@@ -43,7 +42,7 @@ void EMA::update(CallSite) {
     if (parameter.device() != average.device()) throw DeviceError(text);
     if (compute_dtype(parameter.dtype()) != average.dtype()) throw DTypeError(text);
   }
-  const std::int64_t n = updates() + 1;
+  const std::int64_t n = updates_ + 1;
   const double ramp = static_cast<double>(1 + n) / static_cast<double>(10 + n);
   const double decay = options_.ramp ? std::min(options_.decay, ramp) : options_.decay;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -53,7 +52,7 @@ void EMA::update(CallSite) {
                    parameter.view());
     average.bump_version();
   }
-  updates_.fill(static_cast<double>(n));
+  updates_ = n;
 }
 
 NamedTensors EMA::tensors(CallSite) const {
@@ -65,7 +64,7 @@ NamedTensors EMA::tensors(CallSite) const {
 
 NamedTensors EMA::state() const {
   NamedTensors result = averages_;
-  result.emplace_back("updates", updates_);
+  result.emplace_back("updates", full({}, static_cast<double>(updates_), {.dtype = DType::i64}));
   return result;
 }
 
@@ -83,8 +82,10 @@ void EMA::check(const NamedTensors& state) const {
 
 void EMA::load(const NamedTensors& state) {
   check(state);
-  if (entry_of(state, "updates").item() < 0) throw ValueError("[ema] the number of updates must not be negative");
-  for (const auto& [name, tensor] : this->state()) Tensor(tensor).copy_from(entry_of(state, name));
+  const auto updates = static_cast<std::int64_t>(entry_of(state, "updates").item());
+  if (updates < 0) throw ValueError("[ema] the number of updates must not be negative");
+  for (const auto& [name, average] : averages_) Tensor(average).copy_from(entry_of(state, name));
+  updates_ = updates;
 }
 
 }  // namespace poolgrad::nn

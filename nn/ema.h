@@ -33,14 +33,14 @@ class EMA {
 
   /// After a step. Throws DeviceError or DTypeError, changing nothing, where the module was moved or cast meanwhile.
   void update(CallSite = {});
-  std::int64_t updates() const { return static_cast<std::int64_t>(updates_.item()); }
+  std::int64_t updates() const { return updates_; }
 
   /// The averages under their parameters' names and in their dtypes, for Substitution and functional_call(), or to be
   /// loaded into a module. They share memory with this, but for half types.
   NamedTensors tensors(CallSite = {}) const;
 
-  /// What is to be saved (save_safetensors(path, {average.state(), {}})): the averages, "updates" with them (i64).
-  /// Shares memory with this.
+  /// What is to be saved (save_safetensors(path, {average.state(), {}})): the averages, which share memory with this,
+  /// and how many "updates" there were (i64).
   NamedTensors state() const;
   /// Copies such a state in. Throws ValueError, changing nothing, where a name, shape or dtype does not fit.
   void load(const NamedTensors& state);
@@ -49,8 +49,8 @@ class EMA {
 
  private:
   NamedTensors parameters_, averages_;
-  Tensor updates_;  // () i64
   EMAOptions options_;
+  std::int64_t updates_ = 0;
 };
 
 }  // namespace poolgrad::nn

@@ -165,8 +165,11 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   model.check(with_prefix(file, "model."));
   if (averages != nullptr) averages->check(with_prefix(file, averages_key));
   read_model(reader, model);
-  if (averages != nullptr)
-    for (const auto& [name, tensor] : averages->state()) reader.read(averages_key + name, tensor);
+  if (averages != nullptr) {
+    const NamedTensors state_of_averages = averages->state();
+    for (const auto& [name, tensor] : state_of_averages) reader.read(averages_key + name, tensor);
+    averages->load(state_of_averages);
+  }
   for (const auto& [name, tensor] : optimizer.state()) reader.read("optimizer." + name, tensor);
   optimizer.load(optimizer.state(), optimizer_steps, parameter_steps);
   return state;

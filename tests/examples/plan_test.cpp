@@ -80,23 +80,26 @@ TEST_F(PlanTest, SaysToTheByteWhatTheRunOnTheCpuReserves) {
     std::int64_t tile, chunk;
     const char* autocast = "none";
     const char* dtype = "f32";
+    double ema = 0;
   };
-  for (const auto& [checkpoint, tile, chunk, autocast, dtype] : {Policy{"none", 0, 0},
-                                                                 {"none", 0, 64},
-                                                                 {"block", 0, 0},
-                                                                 {"sqrt", 100, 0},
-                                                                 {"revolve", 64, 0},
-                                                                 {"none", 0, 0, "bf16"},
-                                                                 {"none", 0, 64, "f16"},
-                                                                 {"selective", 0, 0, "bf16"},
-                                                                 {"block", 100, 0, "f16"},
-                                                                 {"none", 0, 0, "none", "f16"}}) {
+  for (const auto& [checkpoint, tile, chunk, autocast, dtype, ema] : {Policy{"none", 0, 0},
+                                                                      {"none", 0, 64},
+                                                                      {"block", 0, 0},
+                                                                      {"sqrt", 100, 0},
+                                                                      {"revolve", 64, 0},
+                                                                      {"none", 0, 0, "bf16"},
+                                                                      {"none", 0, 64, "f16"},
+                                                                      {"selective", 0, 0, "bf16"},
+                                                                      {"block", 100, 0, "f16"},
+                                                                      {"none", 0, 0, "none", "f16"},
+                                                                      {"none", 0, 0, "none", "f32", 0.9}}) {
     options_.train = base;
     options_.train.checkpoint = checkpoint;
     options_.train.tile = tile;
     options_.train.chunk = chunk;
     options_.train.autocast = autocast;
     options_.train.dtype = dtype;
+    options_.train.ema = ema;
     SCOPED_TRACE(std::string(checkpoint) + ", tiles of " + std::to_string(tile) + ", chunks of " +
                  std::to_string(chunk) + ", " + dtype + ", autocast " + autocast);
     TrainOptions real = options_.train;
@@ -396,6 +399,16 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
               o.devices = {"8GB", "9TB"};
             }),
             "[plan] --devices must be from 1.00 MiB to 768.00 GiB, but is 9TB");
+  EXPECT_EQ(refused([](PlanOptions& o) { o.svg = "-"; }), "[plan] --svg needs a file, and - is none");
+  EXPECT_EQ(refused([](PlanOptions& o) { o.svg = o.html = "a"; }), "[plan] --html and --svg are both a");
+  const testing_support::TemporaryFolder folder;
+  const std::string book = folder.file("book");
+  testing_support::write_bytes(book, "text");
+  EXPECT_EQ(refused([&](PlanOptions& o) {
+              o.train.text = {book};
+              o.json = book;
+            }),
+            "[plan] --json " + book + " would replace the text");
   EXPECT_EQ(refused([](PlanOptions& o) { o.train.device = "gpu"; }), "[plan] --device must be cpu or cuda, but is gpu");
   EXPECT_EQ(refused([](PlanOptions& o) { o.most = 0; }), "[plan] --most must be at least 1, but is 0");
   for (const char* vary : {"attention", "=window", "attention="})
