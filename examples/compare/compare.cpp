@@ -13,6 +13,7 @@
 #include "allocator/error.h"
 #include "examples/support/chart.h"
 #include "examples/support/console.h"
+#include "examples/support/files.h"
 #include "examples/support/html.h"
 
 namespace poolgrad::examples {
@@ -35,6 +36,7 @@ void CompareOptions::check() const {
   if (all.empty()) throw ValueError("[compare] --attention lists nothing");
   check_attention_names(all, "compare", "--attention");
   seconds();
+  check_files("compare", {{"--json", json, true}, {"--html", html, quiet}}, text_files(train));
   if (train.steps < 1) throw ValueError(fmt::format("[compare] --steps must be at least 1: {}", train.steps));
   for (const std::string& kind : all) {
     TrainOptions one = train;

@@ -10,6 +10,7 @@
 
 #include "allocator/base/atomic_file.h"
 #include "allocator/error.h"
+#include "examples/support/files.h"
 #include "examples/support/options.h"
 #include "kernels/parallel.h"
 
@@ -283,6 +284,7 @@ void run_headline(const HeadlineOptions& options, std::ostream& out, bool live) 
     }
     return;
   }
+  check_files("headline", {{"--json", options.json, true}, {"--html", options.html, options.quiet}});
   for (const std::string& path : {options.json, options.html})
     if (path != "-") nn::check_replaceable(path, "headline");
   const InterruptGuard interrupt;

@@ -25,6 +25,7 @@
 #include "examples/lab/comparison.h"
 #include "examples/lab/lab.h"
 #include "examples/lab/page.h"
+#include "examples/support/files.h"
 #include "examples/support/options.h"
 
 namespace poolgrad::examples {
@@ -87,6 +88,7 @@ struct ExportOptions {
 };
 
 int export_trace(const ExportOptions& options, Console& console) {
+  check_output("export", options.output, {options.source});
   const TraceWindow window{
       .from = options.from, .to = options.to, .min_size = options.least.empty() ? 0 : parse_bytes(options.least)};
   const Trace trace = read_trace(options.source);
@@ -176,6 +178,7 @@ struct ReportOptions {
 };
 
 int report(const ReportOptions& options, Console& console) {
+  check_output("report", options.output, {options.source, options.latency});
   const LatencyTable latency = LatencyTable::named(options.latency);
   const bool placed = options.replace || !options.capacity.empty() || options.source.starts_with("zoo:");
   std::optional<Workload> workload;
@@ -363,6 +366,15 @@ class Placement {
 };
 
 }  // namespace
+
+void check_output(const std::string& command, const std::string& output, const std::vector<std::string>& inputs) {
+  std::vector<InputFile> files;
+  std::error_code unknown;  // of names such as zoo:checkerboard there is no file
+  for (const std::string& input : inputs)
+    if (fs::exists(input, unknown)) files.push_back({"what it reads", input});
+  check_files(command, {{"-o", output}}, files);
+  nn::check_replaceable(output, command);
+}
 
 std::string source_name(const std::string& source) {
   return source.starts_with(zoo_prefix) ? source.substr(zoo_prefix.size()) : fs::path(source).stem().string();

@@ -34,6 +34,9 @@ Command add_demo_oom(CLI::App& lab);
 Command add_export(CLI::App& lab);
 Command add_list(CLI::App& lab);
 
+/// Before the work that ends in the file `output`: throws ValueError where it is one of the inputs, names or files, and
+/// FileError where it cannot be written.
+void check_output(const std::string& command, const std::string& output, const std::vector<std::string>& inputs = {});
 /// Adds --latency, the name or file of a table.
 void add_latency(CLI::App& command, std::string& latency);
 /// For the help of commands that take policies: each with its parameters.

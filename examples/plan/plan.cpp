@@ -13,6 +13,7 @@
 #include "allocator/error.h"
 #include "examples/lab/page.h"
 #include "examples/plan/scale.h"
+#include "examples/support/files.h"
 
 namespace poolgrad::examples {
 
@@ -281,6 +282,10 @@ int parse_plan_options(int argc, const char* const* argv, PlanOptions& o) {
 void run_plan(const PlanOptions& options, std::ostream& out, bool live) {
   const bool prints = !options.quiet && options.json != "-";
   Progress progress(out, live && prints);
+  check_files(
+      "plan",
+      {{"--json", options.json, true}, {"--html", options.html, options.quiet}, {"--svg", options.svg, options.quiet}},
+      text_files(options.train));
   for (const std::string& path : {options.json, options.html, options.svg}) nn::check_writable(path, "plan");
   const auto write = [&](const std::string& path, const std::string& text) {
     if (!path.empty()) nn::write_text(path, text, "plan", out);

@@ -11,6 +11,7 @@
 #include "allocator/memory_scope.h"
 #include "autograd/operators.h"
 #include "examples/support/console.h"
+#include "examples/support/files.h"
 #include "nn/training/random.h"
 #include "tensor/creation.h"
 #include "tensor/grad_mode.h"
@@ -263,6 +264,7 @@ void RecallOptions::check() const {
   if (!(lr > 0)) refuse(fmt::format("--lr must be positive, but is {}", lr));
   model().check();
   check_attention_names(compare, "recall", "--compare");
+  check_files("recall", {{"--json", json, true}, {"--csv", csv, true}});
   for (const std::string& name : contenders()) contender(name).pattern(task().length(), "recall");
 }
 

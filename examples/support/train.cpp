@@ -6,11 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <string_view>
 
 #include "allocator/base/number.h"
 #include "allocator/error.h"
+#include "examples/support/files.h"
 #include "examples/support/train_settings.h"
 #include "kernels/gemm.h"
 #include "kernels/instruction_sets.h"
@@ -94,50 +94,6 @@ std::unique_ptr<Rematerialisation> TrainOptions::memory_policy(Device on) const 
   return memory;
 }
 
-namespace {
-
-/// Whether two paths lead to one file, which may not be there yet.
-bool same_file(const std::string& a, const std::string& b) {
-  namespace fs = std::filesystem;
-  std::error_code unknown;
-  if (fs::equivalent(a, b, unknown)) return true;
-  return a == b || fs::weakly_canonical(fs::absolute(a), unknown) == fs::weakly_canonical(fs::absolute(b), unknown);
-}
-
-/// Whether `path` is the text, or a file in the folder that is.
-bool is_of_text(const std::string& path, const std::string& text) {
-  namespace fs = std::filesystem;
-  if (same_file(path, text)) return true;
-  std::error_code unknown;
-  if (!fs::is_regular_file(path, unknown) || !fs::is_directory(text, unknown)) return false;
-  const fs::path within = fs::canonical(path, unknown).lexically_relative(fs::canonical(text, unknown));
-  return !within.empty() && *within.begin() != ".." &&
-         std::ranges::none_of(within, [](const fs::path& part) { return part.native().starts_with('.'); });
-}
-
-/// A file that is written twice would be lost, and so would one of the text, and the checkpoint to go on from.
-void check_files(const TrainOptions& o) {
-  std::vector<std::pair<std::string, std::string>> written;  // option, path
-  for (const auto& [name, path] : {std::pair<const char*, const std::string&>{"--save", o.save},
-                                   {"--json", o.json},
-                                   {"--csv", o.csv},
-                                   {"--html", o.html}}) {
-    if (path == "-" && (name == std::string_view("--save") || name == std::string_view("--html")))
-      throw ValueError(fmt::format("[train] {} needs a file, which is replaced as the run goes on", name));
-    if (path.empty() || (std::filesystem::exists(path) && !std::filesystem::is_regular_file(path))) continue;
-    for (const auto& [other, its_path] : written)
-      if (same_file(path, its_path)) throw ValueError(fmt::format("[train] {} and {} are both {}", other, name, path));
-    if (name != std::string_view("--save") && !o.resume.empty() && same_file(path, o.resume))
-      throw ValueError(fmt::format("[train] {} {} would replace the checkpoint of --resume", name, path));
-    for (const std::string& text : o.text)
-      if (is_of_text(path, nn::TextSource::parse(text).path))
-        throw ValueError(fmt::format("[train] {} {} would replace the text", name, path));
-    written.emplace_back(name, path);
-  }
-}
-
-}  // namespace
-
 void TrainOptions::check() const {
   const auto refuse = [](const std::string& reason) { throw ValueError("[train] " + reason); };
   const std::pair<const char*, std::int64_t> sizes[] = {
@@ -165,11 +121,25 @@ void TrainOptions::check() const {
   loss_scaler();
   nn::parse_optimizer(optimizer);
   nn::Schedule::parse(schedule);
-  check_files(*this);
+  std::vector<InputFile> inputs = text_files(*this);
+  inputs.push_back({"the checkpoint of --resume", resume, "--save"});
+  check_files("train",
+              {{"--save", save},
+               {"--json", json, true},
+               {"--csv", csv, true},
+               {"--html", html},
+               {"--profile-trace", profile_trace}},
+              inputs);
   if (shard_optimizer && parallel == "none") refuse("--shard-optimizer divides among ranks: it needs --parallel");
   if (other_text && resume.empty()) refuse("--other-text needs --resume");
   if (device.starts_with("sim") && !(save.empty() && resume.empty()))
     refuse("--device " + device + " has no bytes to save or resume");
+}
+
+std::vector<InputFile> text_files(const TrainOptions& options) {
+  std::vector<InputFile> files;
+  for (const std::string& text : options.text) files.push_back({"the text", nn::TextSource::parse(text).path});
+  return files;
 }
 
 std::vector<HeadName> parse_heads(const std::vector<std::string>& names, const nn::LanguageModelConfig& model) {

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "examples/support/files.h"
 #include "examples/support/options.h"
 #include "nn/training/trainer.h"
 #include "parallel/training_ranks.h"
@@ -163,6 +164,9 @@ std::string default_text();
 /// What a run of these options learns from: read, and in tokens, of a tokenizer that is learned or, of a run that goes
 /// on, the checkpoint's. Throws FileError.
 nn::Corpus read_text(const TrainOptions& options, const nn::CorpusProgress& progress = {});
+
+/// The texts of --text: what no program that reads them writes to.
+std::vector<InputFile> text_files(const TrainOptions& options);
 
 /// "bytes" or "tokens": what a model of this --tokenizer reads and writes.
 const char* unit_of(std::string_view tokenizer);

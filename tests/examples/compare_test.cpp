@@ -105,6 +105,10 @@ TEST(Compare, RefusesInOneSentence) {
   EXPECT_EQ(refused([](auto& o) { o.time = "0s"; }),
             "[compare] --time must be a time such as 90s, 4min or 1h, but is 0s");
   EXPECT_THAT(refused([](auto& o) { o.train.device = "sim:1GiB"; }), HasSubstr("on sim nothing is learned"));
+  EXPECT_EQ(refused([](auto& o) { o.html = o.train.text[0]; }),
+            "[compare] --html " + folder.file("text") + " would replace the text");
+  EXPECT_EQ(refused([](auto& o) { o.json = o.html = "a"; }), "[compare] --json and --html are both a");
+  EXPECT_EQ(refused([](auto& o) { o.html = "-"; }), "[compare] --html needs a file, and - is none");
   EXPECT_EQ(refused([](auto& o) { o.train.steps = 0; }), "[compare] --steps must be at least 1: 0");
 }
 

@@ -94,6 +94,7 @@ TEST(Headline, RefusesWhatItCannotRun) {
   EXPECT_THAT(error_of<ValueError>([] { run({.device = "sim:1GiB"}); }),
               HasSubstr("--device must be cpu, cuda:N or auto"));
   EXPECT_THAT(error_of<ValueError>([] { run({.dtype = "i64"}); }), HasSubstr("--dtype must be floating, but is i64"));
+  EXPECT_EQ(error_of<ValueError>([] { run({.json = "./a", .html = "a"}); }), "[headline] --json and --html are both a");
 }
 
 }  // namespace

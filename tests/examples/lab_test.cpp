@@ -314,6 +314,20 @@ TEST_F(Lab, RefusesOutputThatCannotBeWritten) {
       << "before anything is recorded";
 }
 
+TEST_F(Lab, WritesNoOutputOverWhatItReadsOrBetweenItsAnswers) {
+  const std::string trace = folder_.file("trace.pgt"), alias = folder_.file("alias"), whole = read_bytes(recording());
+  write_bytes(trace, whole);
+  std::filesystem::create_hard_link(trace, alias);
+  for (const std::string command : {"export", "report"}) {
+    for (const std::string& output : {trace, folder_.file("./trace.pgt"), alias})
+      EXPECT_EQ(lab({command, trace, "-o", output}).sentence(),
+                "[" + command + "] -o " + output + " would replace what it reads\n");
+    EXPECT_EQ(lab({command, trace, "-o", "-"}).sentence(), "[" + command + "] -o needs a file, and - is none\n");
+  }
+  EXPECT_EQ(lab({"record", "-o", "-"}).sentence(), "[record] -o needs a file, and - is none\n");
+  EXPECT_EQ(read_bytes(trace), whole);
+}
+
 TEST_F(Lab, RefusesTruncatedAndForeignFiles) {
   const std::string whole = read_bytes(recording()), file = folder_.file("broken.pgt");
   for (const std::size_t length : {std::size_t{0}, std::size_t{5}, whole.size() / 2, whole.size() - 1}) {

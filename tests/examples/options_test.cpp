@@ -310,10 +310,8 @@ TEST(TrainOptions, RefuseInOneSentence) {
             }),
             "[train] --device sim:1GiB has no bytes to save or resume");
   EXPECT_EQ(train_refusal([](auto& o) { o.save = o.json = "a"; }), "[train] --save and --json are both a");
-  EXPECT_EQ(train_refusal([](auto& o) { o.html = "-"; }),
-            "[train] --html needs a file, which is replaced as the run goes on");
-  EXPECT_EQ(train_refusal([](auto& o) { o.save = "-"; }),
-            "[train] --save needs a file, which is replaced as the run goes on");
+  EXPECT_EQ(train_refusal([](auto& o) { o.html = "-"; }), "[train] --html needs a file, and - is none");
+  EXPECT_EQ(train_refusal([](auto& o) { o.save = "-"; }), "[train] --save needs a file, and - is none");
   EXPECT_EQ(train_refusal([](auto& o) { o.csv = o.html = "a"; }), "[train] --csv and --html are both a");
   const testing_support::TemporaryFolder folder;
   const std::string book = folder.file("book");
@@ -345,6 +343,12 @@ TEST(TrainOptions, RefuseInOneSentence) {
               o.csv = folder.file("./absent");
             }),
             "[train] --json and --csv are both " + folder.file("./absent"));
+  EXPECT_EQ(train_refusal([&](auto& o) {
+              o.profile = true;
+              o.profile_trace = folder.file("./state");
+              o.text = {state};
+            }),
+            "[train] --profile-trace " + folder.file("./state") + " would replace the text");
   TrainOptions devices;
   devices.json = devices.csv = "/dev/null";
   EXPECT_NO_THROW(devices.check());

@@ -206,6 +206,7 @@ TEST_F(Recall, RefusesInOneSentence) {
   EXPECT_EQ(refusal([](auto& o) { o.lr = 0; }), "[recall] --lr must be positive, but is 0");
   EXPECT_EQ(refusal([](auto& o) { o.task_name = "copy"; }), "[recall] --task must be kv or passkey, but is copy");
   EXPECT_EQ(refusal([](auto& o) { o.heads = 5; }), "[language_model] width 32 is not divisible by 5 heads");
+  EXPECT_EQ(refusal([](auto& o) { o.json = o.csv = "a"; }), "[recall] --json and --csv are both a");
   EXPECT_THAT(refusal([](auto& o) { o.attention.rates = {1}; }), HasSubstr("[dilated]"));
 }
 
