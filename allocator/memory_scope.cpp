@@ -5,8 +5,10 @@
 #include <bit>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <shared_mutex>
@@ -156,9 +158,25 @@ PlaceTable& place_table() {
 
 std::mutex& places_mutex() { return place_table().mutex; }
 
+namespace {
+
+/// The folder of the standard library's headers, which call what a program hands to std::make_unique and the like.
+const std::string& standard_library() {
+  struct Made {
+    explicit Made(std::source_location here = std::source_location::current()) : at(here) {}
+    std::source_location at;
+  };
+  static const auto* const folder = new std::string(  // lives for ever, as threads may
+      std::filesystem::path(std::make_unique<Made>()->at.file_name()).parent_path().parent_path().string() + "/");
+  return *folder;
+}
+
+}  // namespace
+
 CallSite::CallSite(std::source_location at)
     : previous_(thread_state.call_site), previous_backward_(thread_state.backward_of) {
-  if (previous_.line() == 0) thread_state.call_site = at;
+  if (previous_.line() == 0 && !std::string_view(at.file_name()).starts_with(standard_library()))
+    thread_state.call_site = at;
 }
 
 CallSite::CallSite(const std::string& name, std::source_location forward)

@@ -93,7 +93,7 @@ std::string scope_name(std::uint32_t scope);
 /// detector, as long as it lives. What a program calls takes one as its last parameter, `CallSite = {}`, which is the
 /// line of the call, or with its first tensor (Argument). The outermost one alive counts, so that the operators inside
 /// a module or an operator are put down to the line that called it. A program may also declare one: `const CallSite
-/// here;`.
+/// here;`. A line of the standard library does not count: what std::make_unique makes is put down to its parts.
 class CallSite {
  public:
   CallSite(std::source_location at = std::source_location::current());  // NOLINT: made from {}

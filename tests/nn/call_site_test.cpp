@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,6 +35,8 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::FieldsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 using testing_support::expect_this_line;
 using testing_support::Place;
@@ -256,6 +259,21 @@ TEST(CallSites, OfGradientsAreWhereTheyAreAskedFor) {
   expect_this_line([&] { jvp(f, x, direction); });
   expect_this_line([&] { hessian_vector_product(g, x, direction); });
   expect_this_line([&] { vmap(f, x); });
+}
+
+TEST(CallSites, OfWhatTheStandardLibraryMakesAreThoseOfItsPartsOrTheProgramsOwn) {
+  std::unique_ptr<Layer> layer;
+  std::shared_ptr<Layer> shared;
+  std::optional<Linear> kept;
+  const auto make_all = [&] {
+    layer = std::make_unique<Linear>(9, 7);
+    shared = std::make_shared<Linear>(9, 7);
+    kept.emplace(9, 7);
+  };
+  EXPECT_THAT(places(make_all), AllOf(Not(IsEmpty()), Each(FieldsAre("layers.cpp", _, _))));
+  const CallSite site;
+  const unsigned line = __LINE__ - 1;
+  EXPECT_THAT(places(make_all), Each(FieldsAre("call_site_test.cpp", line, _)));
 }
 
 TEST(CallSites, OfStateAreWhereItsOwnerIsMade) {
