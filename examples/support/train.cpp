@@ -189,13 +189,17 @@ void TrainOptions::adopt(const std::map<std::string, std::string>& configuration
   for_each_setting(*this, [&](const char* name, auto& value, const auto&) {
     const auto entry = configuration.find(name);
     const std::string there(entry == configuration.end() ? value_before(name) : entry->second);
+    // The heads were taken over before: 0 stands for them.
+    const auto shown = [&](const std::string& told) {
+      return std::string_view(name) == "kv-heads" && told == "0" ? to_text(heads) : told;
+    };
     if (entry == configuration.end() && there.empty())
       throw FileError(std::string("[train] the checkpoint has no ") + name);
     if (given.count(name) && !(std::string_view(name) == "dtype" && to_text(value) == "auto")) {
       if (may_change_on_resuming(name)) return;
-      if (to_text(value) != there)
+      if (shown(to_text(value)) != shown(there))
         throw ValueError(fmt::format("[train] the checkpoint is of another configuration: --{} is {} there, {} here",
-                                     name, there, to_text(value)));
+                                     name, shown(there), shown(to_text(value))));
     }
     from_text(name, there, value);
   });

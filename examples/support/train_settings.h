@@ -26,7 +26,9 @@ void for_each_setting(Options& o, F&& f) {
   f("steps", o.steps, "Training steps");
   f("lr", o.lr, "Peak learning rate (0: muon 2e-2, adamw and lion 3e-3, sgd 0.1)");
   f("optimizer", o.optimizer, "muon, adamw, sgd or lion");
-  f("schedule", o.schedule, "The learning rate after 20 steps of warm-up: cosine, linear, constant or wsd");
+  f("schedule", o.schedule,
+    "The learning rate after a warm-up of 20 steps, or half the steps where that is less: cosine, linear, constant or "
+    "wsd");
   f("ema", o.ema,
     "Decay of the moving average of the weights by which held-out text is judged and text is written, such as 0.999 "
     "(0: none)");

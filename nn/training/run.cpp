@@ -154,15 +154,16 @@ std::string describe_positions(const std::vector<PositionLoss>& positions, const
 }
 
 /// The report at the end: loss curve, validation beside the baselines, sample, memory by category, files.
-std::string describe_result(const TrainResult& r, const Corpus& corpus) {
+std::string describe_result(const TrainResult& r, const Trainer& trainer) {
+  const Corpus& corpus = trainer.corpus();
   std::vector<double> losses;
   for (const StepRecord& step : r.steps) losses.push_back(step.loss);
   std::string text = "\n";
   if (!r.error.empty())
-    text += fmt::format("ended    after step {} by an error: {}\n", r.steps.empty() ? 0 : r.steps.back().step,
+    text += fmt::format("ended    after step {} by an error: {}\n", trainer.steps_done(),
                         r.error.substr(0, r.error.find('\n')));
   else if (r.interrupted)
-    text += fmt::format("stopped after step {}\n", r.steps.back().step);
+    text += fmt::format("stopped after step {}\n", trainer.steps_done());
   if (!losses.empty())
     text += fmt::format("loss     {} {:.3f} to {:.3f}{}\n", sparkline(losses), losses.front(), losses.back(),
                         describe_scale(r.steps.back()));
@@ -173,7 +174,9 @@ std::string describe_result(const TrainResult& r, const Corpus& corpus) {
   for (std::size_t i = 0; i < r.by_text.size(); ++i)
     text += fmt::format("         {:.4f} of {}\n", r.by_text[i], corpus.texts[i].path);
   if (!r.by_position.empty()) text += fmt::format("         {}\n", describe_positions(r.by_position, corpus));
-  text += fmt::format("speed    {} tok/s, {} in all\n", format_count(r.tokens_per_second), format_duration(r.seconds));
+  if (!r.steps.empty())
+    text +=
+        fmt::format("speed    {} tok/s, {} in all\n", format_count(r.tokens_per_second), format_duration(r.seconds));
   if (!r.sample.empty())
     text += fmt::format("sample   (the first {} bytes are held-out text)\n{}\n", r.prompt.size(),
                         shown(r.prompt + r.sample));
@@ -341,6 +344,9 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   const Stopwatch watch;
   const Json config = Json::parse(options.config, nullptr, false);
   if (config.is_discarded()) throw ValueError("[train] the configuration of the report is no JSON: " + options.config);
+  if (options.stop_after > 0 && options.stop_after <= trainer.steps_done())
+    throw ValueError(fmt::format("[train] --stop-after {} is over: the run goes on after step {}", options.stop_after,
+                                 trainer.steps_done()));
   if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
   options.quiet |= options.json == "-" || options.csv == "-";
   if (leads(trainer)) check_replaceable(options.save, "train");
@@ -398,7 +404,7 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
         [&] { write_text(options.json, json_report(result, config, trainer.corpus()), "train", out); });
   write("steps", options.csv, [&] { write_text(options.csv, csv_report(result), "train", out); });
   if (options.reported) attempt([&] { options.reported(result, true); });
-  if (!options.quiet) progress.line(describe_result(result, trainer.corpus()));
+  if (!options.quiet) progress.line(describe_result(result, trainer));
   for (const std::exception_ptr& reason : {failure, unwritten})
     if (reason) std::rethrow_exception(reason);
 }

@@ -31,10 +31,11 @@ struct TrainerOptions {
   std::int64_t chunk = 0;  // positions of a chunk, nn/chunked.h; 0: all at once
   std::int64_t store_every = 1;
   std::int64_t steps = 1000;
-  double learning_rate = 0;   // at its peak, after 20 steps of warm-up; 0: usual_learning_rate() of the optimiser
-  double clip_norm = 1.0;     // 0: no clipping
-  double weight_decay = 0.1;  // of matrices
-  std::uint64_t seed = 1;     // decides which windows are drawn
+  double learning_rate =
+      0;  // at its peak, after min(20, steps / 2) of warm-up; 0: usual_learning_rate() of the optimiser
+  double clip_norm = 1.0;                       // 0: no clipping
+  double weight_decay = 0.1;                    // of matrices
+  std::uint64_t seed = 1;                       // decides which windows are drawn
   Generator* generator = &default_generator();  // of the model's dropout: a checkpoint holds its state
   std::optional<DType> autocast = {};           // of the model's loss; see AutocastScope
   std::optional<LossScalerOptions> loss_scale = {};
@@ -175,7 +176,8 @@ struct TrainResult {
 /// after the last; then validates, writes a sample and the files, and prints the report. SIGINT and SIGTERM finish the
 /// step, save (without a name to "poolgrad-train.safetensors", or a number after it where there is one; on sim never)
 /// and end the run. Throws what the steps throw, once the report of those before is printed and written, without a
-/// checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON.
+/// checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON
+/// and for a stop_after that lies behind.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
 /// The same, with what was found out in `result`, which is to be new, also where it throws.
 void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result);

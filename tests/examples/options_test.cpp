@@ -377,6 +377,10 @@ TEST(TrainOptions, TakeOverACheckpointsConfigurationUnlessToldOtherwise) {
   TrainOptions other = parse({"--width", "32"});
   EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
             "[train] the checkpoint is of another configuration: --width is 64 there, 32 here");
+  parse({"--kv-heads", "4"}).adopt(saved.configuration());  // as many as there are heads, which 0 stands for
+  other = parse({"--kv-heads", "2"});
+  EXPECT_EQ(error_of<ValueError>([&] { other.adopt(saved.configuration()); }),
+            "[train] the checkpoint is of another configuration: --kv-heads is 4 there, 2 here");
   TrainOptions longer = parse({"--steps", "7", "--lr", "0.5"});
   longer.adopt(saved.configuration());
   EXPECT_EQ(longer.steps, 7) << "a run may go on for longer";

@@ -219,6 +219,19 @@ TEST_F(Train, AResumedRunMayGoOnForLongerAndAtAnotherRate) {
             "[train] the checkpoint " + longer.resume + " has done 20 steps, --steps is 19");
 }
 
+TEST_F(Train, OfARunThatIsOverSaysNoSpeedAndRefusesToStopBeforeItGoesOn) {
+  options_.save = folder_.file("over.safetensors");
+  const double held_out = run().validation_loss;
+  TrainOptions over;
+  over.text = options_.text;
+  over.resume = options_.save;
+  EXPECT_EQ(run(over).validation_loss, held_out);
+  EXPECT_THAT(out_.str(), AllOf(HasSubstr("held out "), Not(HasSubstr("tok/s"))));
+  for (over.stop_after = 19; over.stop_after <= 20; ++over.stop_after)
+    EXPECT_EQ(refusal<ValueError>(over),
+              "[train] --stop-after " + std::to_string(over.stop_after) + " is over: the run goes on after step 20");
+}
+
 TEST_F(Train, LearnsByEveryOptimiserAndResumesBitForBit) {
   for (const char* const name : {"muon", "adamw", "sgd", "lion"}) {
     options_.optimizer = name;
