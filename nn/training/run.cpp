@@ -260,11 +260,16 @@ bool interrupted_anywhere(const Trainer& trainer) {
   return interrupted > 0;
 }
 
+/// A short run is not held up by a long text: at most a quarter of the bytes that were trained on.
+std::int64_t judged_batches(const Trainer& trainer) {
+  return std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
+}
+
 /// The steps, with a line where one is due, and the last held-out loss.
 void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result,
                 HeldOutLoss& held_out) {
   const std::int64_t first = trainer.steps_done(), steps = trainer.options().steps;
-  double milliseconds = 0, tokens = 0;
+  double milliseconds = 0, tokens = 0, judgement = 0;  // which takes so many seconds at the end
   const Stopwatch watch;
   while (trainer.steps_done() < steps && !result.interrupted) {
     std::optional<ScopeStatus> within;
@@ -285,11 +290,14 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     const bool reports = record.step == first + 1 || record.step % std::max<std::int64_t>(options.report, 1) == 0 ||
                          record.step == steps || result.interrupted;
     if (reports) {
+      const Stopwatch scoring;
       held_out = trainer.validate(interim_batches);
+      judgement = scoring.seconds() * static_cast<double>(judged_batches(trainer)) /
+                  static_cast<double>(std::min(interim_batches, trainer.validation_batches()));
       result.validations.emplace_back(record.step, held_out.loss);
     }
     const double done = static_cast<double>(record.step - first);
-    const double eta = watch.seconds() / done * static_cast<double>(steps - record.step);
+    const double eta = watch.seconds() / done * static_cast<double>(steps - record.step) + judgement;
     take_statistics(trainer, result);
     if (reports && !options.quiet) progress.line(describe_step(trainer, result, eta));
     if (reports && options.reported) {
@@ -319,10 +327,22 @@ std::vector<PositionLoss> in_octaves(const HeldOutLoss& held_out) {
 }
 
 /// Held-out loss and a sample, of a run that was not stopped; false where it is now.
-bool judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
-  // A short run is not held up by a long text: at most a quarter of the bytes that were trained on.
-  const std::int64_t batches = std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
-  const HeldOutLoss held_out = trainer.loss_by_position(batches, [&] { return interrupted_anywhere(trainer); });
+bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResult& result) {
+  const std::int64_t batches = judged_batches(trainer);
+  const Stopwatch watch;
+  double scored = 0;
+  const auto show = [&] {
+    const double left = static_cast<double>(batches) - scored;
+    progress.status(fmt::format("{} scoring held-out text, {} of {}{}", bar(scored / static_cast<double>(batches)),
+                                scored, batches,
+                                scored > 0 ? "  ETA " + format_duration(watch.seconds() / scored * left) : ""));
+  };
+  show();
+  const HeldOutLoss held_out = trainer.loss_by_position(batches, [&] {
+    ++scored;
+    show();
+    return interrupted_anywhere(trainer);
+  });
   if (held_out.bytes == 0) return false;
   result.validation_loss = held_out.loss;
   result.by_position = in_octaves(held_out);
@@ -331,6 +351,7 @@ bool judge(Trainer& trainer, std::int64_t sample, TrainResult& result) {
   if (!leads(trainer) || !std::isfinite(held_out.loss)) return true;  // a model that has diverged writes nothing
   const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
   result.prompt = trainer.corpus().tokenizer->decode(prompt);
+  progress.status(fmt::format("writing a sample of {} tokens", sample));
   const auto averages = trainer.averaged();
   trainer.model().eval();
   result.sample = sample_text(trainer.model(), prompt, sample, {.seed = trainer.options().seed}, trainer.device(),
@@ -387,7 +408,7 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   };
   if (trained) write("checkpoint", options.save, [&] { trainer.save(options.save, options.metadata); });
   bool judged = false;
-  if (trained && !result.interrupted) succeeds([&] { judged = judge(trainer, options.sample, result); });
+  if (trained && !result.interrupted) succeeds([&] { judged = judge(trainer, options.sample, progress, result); });
   if (!judged) {
     result.interrupted |= !failure;
     result.validation_loss = last.loss;

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "autograd/operators.h"
@@ -218,6 +220,24 @@ TEST(Trainer, ReportsTheLossByOctavesOfTheContextWhoseMeanIsTheLoss) {
   EXPECT_THAT(out.str(), HasSubstr(" after 1 byte, "));
   EXPECT_THAT(out.str(), HasSubstr(" after 17 to 32\n"));
   EXPECT_THAT(read_bytes(path), HasSubstr("\"first\": 17,\n      \"last\": 32,"));
+}
+
+TEST(Trainer, ShowsHowFarTheLastScoringIsAndCountsItsTime) {
+  class Slow : public OneBack {
+   public:
+    Tensor forward(const Tensor& x, SequenceState* state) override {
+      if (!training()) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      return OneBack::forward(x, state);
+    }
+  };
+  Trainer trainer(std::make_unique<LanguageModel>(LanguageModelConfig{.context = 32, .layers = 1, .width = 16},
+                                                  [](const auto&, const auto&) { return std::make_unique<Slow>(); }),
+                  small_text(), {.batch = 2, .steps = 12});
+  std::ostringstream out;
+  train(trainer, out, {.report = 100, .sample = 0, .live = true});
+  EXPECT_THAT(out.str(), ::testing::ContainsRegex("step 12/12 [^\n]*ETA 0:01\n")) << "3 batches, 0.6 s";
+  EXPECT_THAT(out.str(), HasSubstr("] scoring held-out text, 0 of 3\r"));
+  EXPECT_THAT(out.str(), HasSubstr("] scoring held-out text, 2 of 3  ETA 0:00\r"));
 }
 
 TEST(Trainer, ShowsTheRunAfterEachLineAndTracesItsSecondStep) {
