@@ -1,6 +1,7 @@
 #include "nn/training/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -123,9 +124,31 @@ void Progress::line(const std::string& text) {
   out_ << text << std::endl;
 }
 
+namespace {
+
+/// At most so many characters of UTF-8.
+std::string_view first_characters(std::string_view text, std::size_t most) {
+  std::size_t end = 0;
+  for (std::size_t seen = 0; end < text.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(text[end]) & 0xc0) != 0x80;
+    if (begins && seen++ == most) break;
+  }
+  return text.substr(0, end);
+}
+
+/// What a line of the terminal holds; all that there is where standard output is none.
+std::size_t terminal_columns() {
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : std::string_view::npos;
+}
+
+}  // namespace
+
 void Progress::status(const std::string& text) {
   if (!live_) return;
-  out_ << "\r\x1b[K" << text << std::flush;
+  // What wraps cannot be redrawn; some terminals wrap behind their last column.
+  out_ << "\r\x1b[K" << first_characters(text, terminal_columns() - 1) << std::flush;
   drawn_ = true;
 }
 

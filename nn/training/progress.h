@@ -45,7 +45,7 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   void line(const std::string& text);
-  /// Replaces the live line; nothing where there is none.
+  /// Replaces the live line, by no more than fits on one of the terminal; nothing where there is none.
   void status(const std::string& text);
 
   static bool is_terminal();

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -159,18 +160,51 @@ TEST(InterruptGuard, StillListensAfterOneWithinItHasEnded) {
   EXPECT_TRUE(InterruptGuard::interrupted()) << "as the first one";
 }
 
+/// A terminal as standard output, as long as it lives.
+class Terminal {
+ public:
+  Terminal() : terminal_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    EXPECT_TRUE(terminal_ >= 0 && grantpt(terminal_) == 0 && unlockpt(terminal_) == 0);
+    const int end = open(ptsname(terminal_), O_RDWR | O_NOCTTY);
+    standard_output_.emplace(STDOUT_FILENO, end);
+    close(end);
+  }
+  ~Terminal() {
+    standard_output_.reset();
+    close(terminal_);
+  }
+  void set_columns(unsigned short columns) const {
+    const winsize size{.ws_row = 24, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    EXPECT_EQ(ioctl(terminal_, TIOCSWINSZ, &size), 0);
+  }
+
+ private:
+  int terminal_;
+  std::optional<testing_support::Redirection> standard_output_;
+};
+
 TEST(Progress, IsNotLiveOnADumbTerminal) {
-  const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-  ASSERT_TRUE(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0);
-  const int end = open(ptsname(terminal), O_RDWR | O_NOCTTY);
-  const auto live_on = [&](const char* name) {
-    const testing_support::Redirection stdout_there(STDOUT_FILENO, end);
+  const auto live_on = [](const char* name) {
+    const Terminal terminal;
     const testing_support::EnvironmentVariable term("TERM", name);
     return Progress::is_terminal();
   };
   EXPECT_TRUE(live_on("xterm"));
   EXPECT_FALSE(live_on("dumb"));
-  for (const int each : {terminal, end}) close(each);
+}
+
+TEST(Progress, CutsTheLiveLineToTheTerminal) {
+  std::ostringstream out;
+  {
+    const Terminal terminal;
+    Progress progress(out, true);
+    terminal.set_columns(8);
+    progress.status("step 1/2 and more");
+    terminal.set_columns(5);  // as its window is made smaller
+    progress.status("\u00e4\u00f6\u00fc\u2581\u2588");
+    progress.line("a whole line");
+  }
+  EXPECT_EQ(out.str(), "\r\x1b[Kstep 1/\r\x1b[K\u00e4\u00f6\u00fc\u2581\r\x1b[Ka whole line\n");
 }
 
 TEST(CheckWritable, LeavesEverythingAsItIs) {
