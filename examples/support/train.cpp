@@ -103,7 +103,9 @@ void TrainOptions::check() const {
   if (batch > most_sequences) refuse(fmt::format("--batch must be at most {}, but is {}", most_sequences, batch));
   if (!budget.empty() && parse_bytes(budget) == 0) refuse("--budget 0 leaves no memory; without it there is no limit");
   if (chunk < 0) refuse(fmt::format("--chunk must not be negative, but is {}", chunk));
-  if (steps < 0 || sample < 0 || stop_after < 0) refuse("--steps, --sample and --stop-after must not be negative");
+  if (steps < 0 || sample < 0 || stop_after < 0 || save_every < 0)
+    refuse("--steps, --sample, --stop-after and --save-every must not be negative");
+  if (save_every > 0 && save.empty()) refuse("--save-every needs --save");
   if (!(lr >= 0)) refuse(fmt::format("--lr must not be negative, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
   if (!(ema >= 0 && ema < 1)) refuse(fmt::format("--ema must be in [0, 1), but is {}", ema));

@@ -165,6 +165,7 @@ void train(TrainOptions told, std::ostream& out, nn::TrainResult& result, bool l
              .stop_after = options.stop_after,
              .sample = options.sample,
              .save = options.save,
+             .save_every = options.save_every,
              .json = options.json,
              .csv = options.csv,
              .config = config.dump(),

@@ -62,6 +62,7 @@ void for_each_run_setting(Options& o, F&& f) {
     "arithmetic; sim:SIZE,like=cpu reserves what the cpu does");
   f("budget", o.budget, "Hard limit of the memory pool, such as 512MiB");
   f("save", o.save, "Checkpoint to write at the end, and when stopped");
+  f("save-every", o.save_every, "Steps after which the checkpoint of --save is written, too (0: at the end alone)");
   f("resume", o.resume, "Checkpoint to go on from, bit for bit; --steps, --lr and --schedule may differ from its own");
   f("other-text", o.other_text, "Go on from a checkpoint that was trained on another text");
   f("stop-after", o.stop_after, "Save and stop after this step (0: never)");

@@ -51,6 +51,7 @@ std::vector<std::pair<std::string, std::string>> alike(const TrainOptions& o) {
                                {"--checkpoint", o.checkpoint},
                                {"--store-every", fmt::format("{}", o.store_every)},
                                {"--save", o.save},
+                               {"--save-every", fmt::format("{}", o.save_every)},
                                {"--resume", o.resume},
                                {"--stop-after", fmt::format("{}", o.stop_after)},
                                {"--report", fmt::format("{}", o.report)}});

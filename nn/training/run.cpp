@@ -265,6 +265,15 @@ std::int64_t judged_batches(const Trainer& trainer) {
   return std::clamp<std::int64_t>(trainer.options().steps / 4, 1, trainer.validation_batches());
 }
 
+/// One that cannot be written is no reason to end a run, of which the next may be.
+void save_between(const Trainer& trainer, const RunOptions& options, Progress& progress) {
+  try {
+    trainer.save(options.save, options.metadata);
+  } catch (const FileError& error) {
+    if (!options.quiet) progress.line(fmt::format("no checkpoint of step {}: {}", trainer.steps_done(), error.what()));
+  }
+}
+
 /// The steps, with a line where one is due, and the last held-out loss.
 void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress, TrainResult& result,
                 HeldOutLoss& held_out) {
@@ -287,6 +296,8 @@ void take_steps(Trainer& trainer, const RunOptions& options, Progress& progress,
     tokens += static_cast<double>(trainer.options().batch * trainer.model().config().context);
     result.tokens_per_second = tokens / milliseconds * 1e3;
     result.interrupted = interrupted_anywhere(trainer) || record.step == options.stop_after;
+    if (options.save_every > 0 && record.step % options.save_every == 0 && record.step < steps && !result.interrupted)
+      save_between(trainer, options, progress);
     const bool reports = record.step == first + 1 || record.step % std::max<std::int64_t>(options.report, 1) == 0 ||
                          record.step == steps || result.interrupted;
     if (reports) {

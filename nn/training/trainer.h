@@ -135,6 +135,7 @@ struct RunOptions {
   std::int64_t stop_after = 0;                       // save and stop after this step; 0: never
   std::int64_t sample = 300;                         // tokens of text to write at the end
   std::string save = {};                             // checkpoint to write at the end, and when stopped
+  std::int64_t save_every = 0;                       // steps between those written to `save` before; 0: none
   std::string json = {};                             // report to write; "-": to `out`, which then has no lines
   std::string csv = {};                              // steps to write
   std::string config = "null";                       // JSON: "config" of the report

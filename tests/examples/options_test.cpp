@@ -292,7 +292,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
   EXPECT_EQ(train_refusal([](auto& o) { o.lr = -1; }), "[train] --lr must not be negative, but is -1");
   EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),
-            "[train] --steps, --sample and --stop-after must not be negative");
+            "[train] --steps, --sample, --stop-after and --save-every must not be negative");
   EXPECT_EQ(
       train_refusal([](auto& o) { o.checkpoint = "all"; }),
       "[train] --checkpoint must be none, selective, block, sqrt, revolve, revolve:SLOTS, budget or auto, but is all");
@@ -303,6 +303,7 @@ TEST(TrainOptions, RefuseInOneSentence) {
               o.chunk = 64;
             }),
             "[train] --checkpoint block does nothing with --chunk, which computes every chunk again anyway");
+  EXPECT_EQ(train_refusal([](auto& o) { o.save_every = 5; }), "[train] --save-every needs --save");
   EXPECT_EQ(train_refusal([](auto& o) { o.other_text = true; }), "[train] --other-text needs --resume");
   EXPECT_EQ(train_refusal([](auto& o) {
               o.device = "sim:1GiB";

@@ -75,6 +75,53 @@ TEST_F(TrainStops, WithoutANameAndReplaceNoCheckpoint) {
   EXPECT_EQ(read_bytes("poolgrad-train.safetensors"), "older");
 }
 
+/// Keeps what a file has been when a line is written.
+struct Keep : std::stringbuf {
+  Keep(std::string told, std::string path) : line(std::move(told)), file(std::move(path)) {}
+  int sync() override {
+    if (content.empty() && str().find(line) != std::string::npos) content = read_bytes(file);
+    return 0;
+  }
+  std::string line, file, content;
+};
+
+TEST_F(TrainStops, ToBeGoneOnWithAfterTheLastStepThatWasSaved) {
+  options_.save = folder_.file("saved.safetensors");
+  options_.save_every = 7;
+  options_.report = 1;
+  Keep buffer("step 16/20", options_.save);
+  std::ostream out(&buffer);
+  const nn::TrainResult whole = train(options_, out);
+  write_bytes(options_.save, buffer.content);
+  TrainOptions rest;
+  rest.text = options_.text;
+  rest.resume = options_.save;
+  const nn::TrainResult resumed = run(rest);
+  EXPECT_EQ(resumed.steps.front().step, 15);
+  EXPECT_EQ(resumed.steps.back().loss, whole.steps.back().loss);
+  EXPECT_EQ(resumed.validation_loss, whole.validation_loss);
+}
+
+TEST_F(TrainStops, NotWhereACheckpointBetweenCannotBeWritten) {
+  options_.save = folder_.file("folder") + "/saved.safetensors";
+  options_.save_every = 7;
+  options_.report = 1;
+  std::filesystem::create_directory(folder_.file("folder"));
+  struct Remove : std::stringbuf {
+    explicit Remove(std::string path) : folder(std::move(path)) {}
+    int sync() override {
+      if (str().find("step  1/20") != std::string::npos) std::filesystem::remove_all(folder);
+      return 0;
+    }
+    std::string folder;
+  } buffer(folder_.file("folder"));
+  std::ostream out(&buffer);
+  nn::TrainResult result;
+  EXPECT_THAT(testing_support::error_of<FileError>([&] { train(options_, out, result); }), HasSubstr(options_.save));
+  EXPECT_EQ(result.steps.size(), 20u);
+  EXPECT_THAT(buffer.str(), HasSubstr("\nno checkpoint of step 14: [write] " + options_.save + ": cannot create"));
+}
+
 TEST_F(TrainStops, ByAnErrorWithAReportOfWhatWasMeasured) {
   options_.optimizer = "sgd";
   options_.lr = 1e30;
