@@ -16,5 +16,5 @@
 
 int main(int argc, char** argv) {
   using namespace poolgrad::examples;
-  return code_of_output(run_lab(argc, argv, std::cout, std::cerr, Progress::is_terminal()));
+  return run_program([&] { return run_lab(argc, argv, std::cout, std::cerr, Progress::is_terminal()); }, {});
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -107,6 +108,7 @@ std::string Table::text(std::size_t indent) const {
 }
 
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run) {
+  for (const int signal : {SIGPIPE, SIGXFSZ}) std::signal(signal, SIG_IGN);  // a write that fails says so itself
   try {
     const int code = parse();
     if (code < 0) run(std::cout, Progress::is_terminal());

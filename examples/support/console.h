@@ -79,7 +79,7 @@ class Table {
 
 /// The body of main(): `parse` reads the command line and returns an exit code, or -1, with which `run` prints to
 /// standard output, with a live line where `live`. An exception ends the program with its sentence, if it has
-/// any, on standard error.
+/// any, on standard error, and so does output that is lost, as behind a closed pipe.
 int run_program(const std::function<int()>& parse, const std::function<void(std::ostream& out, bool live)>& run);
 
 /// A program's exit code: `code`, or exit_error, and a sentence, where standard output did not take all of the answer.

@@ -36,6 +36,12 @@ void request_stop(int signal) {
   std::signal(signal, SIG_DFL);
 }
 
+/// Nobody reads standard output any more, which every further write says again.
+void lose_reader(int) { stop_requested = 1; }
+
+using Handler = void (*)(int);
+Handler before_pipe = SIG_DFL, before_limit = SIG_DFL;
+
 void handle_stops(void (*handler)(int)) {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) std::signal(signal, handler);
   if (std::signal(SIGHUP, handler) == SIG_IGN) std::signal(SIGHUP, SIG_IGN);  // under nohup
@@ -259,11 +265,17 @@ void check_replaceable(const std::string& path, const std::string& operation) {
 }
 
 InterruptGuard::InterruptGuard() {
-  if (guards++ == 0) forget();
+  if (guards++ > 0) return;
+  before_pipe = std::signal(SIGPIPE, lose_reader);
+  before_limit = std::signal(SIGXFSZ, SIG_IGN);  // what is written then says why it cannot be
+  forget();
 }
 
 InterruptGuard::~InterruptGuard() {
-  if (--guards == 0) handle_stops(SIG_DFL);
+  if (--guards > 0) return;
+  handle_stops(SIG_DFL);
+  std::signal(SIGPIPE, before_pipe);
+  std::signal(SIGXFSZ, before_limit);
 }
 
 bool InterruptGuard::interrupted() { return stop_requested != 0; }

@@ -81,8 +81,9 @@ void check_replaceable(const std::string& path, const std::string& operation);
 
 /// Ctrl-C as a request to stop cleanly: while one is alive, the first SIGINT, SIGTERM, SIGHUP (of a terminal that
 /// is closed, unless it is ignored) or SIGUSR1 (which mpirun passes on to its ranks) only sets a flag; a second one
-/// ends the program as usual. One within another shares its flag, so that what stops the inner work stops the outer,
-/// too.
+/// ends the program as usual. SIGPIPE, of output that nobody reads any more, sets it too, however often it comes, and
+/// SIGXFSZ, of a file beyond the limit of its size, nothing: the write fails with the reason. One within another shares
+/// its flag, so that what stops the inner work stops the outer, too.
 class InterruptGuard {
  public:
   InterruptGuard();

@@ -102,6 +102,26 @@ TEST_F(TrainStops, ToBeGoneOnWithAfterTheLastStepThatWasSaved) {
   EXPECT_EQ(resumed.validation_loss, whole.validation_loss);
 }
 
+/// As a user runs it: the program in a process of its own.
+TEST_F(TrainStops, WhereNobodyReadsItsOutputAnyMoreWithItsCheckpoint) {
+  const std::string save = folder_.file("saved.safetensors"), status = folder_.file("status"),
+                    errors = folder_.file("errors");
+  const auto run_program = [&](const std::string& limit, const std::string& reader) {
+    return "(" + limit + POOLGRAD_TRAIN_PROGRAM + " --text " + folder_.file("text") +
+           " --context 64 --layers 1 --width 16 --heads 2 --report 1 --steps 1000000 --save " + save + " 2>" + errors +
+           "; echo $? >" + status + ") | " + reader + " >/dev/null";
+  };
+  ASSERT_EQ(std::system(run_program("", "head -n 5").c_str()), 0);
+  EXPECT_EQ(read_bytes(status), "1\n");
+  EXPECT_EQ(read_bytes(errors), "cannot write all of the answer to standard output\n");
+  EXPECT_TRUE(load_safetensors(save).contains("model.head.weight"));
+  const std::string before = read_bytes(save);
+  ASSERT_EQ(std::system(run_program("ulimit -f 4; ", "head -n 5").c_str()), 0);
+  EXPECT_EQ(read_bytes(status), "1\n");
+  EXPECT_THAT(read_bytes(errors), ::testing::MatchesRegex("\\[write\\] [^\n]*: cannot write: File too large\n"));
+  EXPECT_EQ(read_bytes(save), before);
+}
+
 TEST_F(TrainStops, NotWhereACheckpointBetweenCannotBeWritten) {
   options_.save = folder_.file("folder") + "/saved.safetensors";
   options_.save_every = 7;

@@ -136,6 +136,19 @@ TEST(InterruptGuard, TakesAClosedTerminalForARequestUnlessToldToIgnoreIt) {
   EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN) << "and so it stays";
 }
 
+TEST(InterruptGuard, TakesOutputThatNobodyReadsForARequestAndAFullFileForAnErrorOfIts) {
+  const auto before = std::signal(SIGPIPE, SIG_IGN);
+  {
+    const InterruptGuard guard;
+    std::raise(SIGXFSZ);  // each ends the process where nobody listens
+    EXPECT_FALSE(InterruptGuard::interrupted());
+    for (int line = 0; line < 3; ++line) std::raise(SIGPIPE);
+    EXPECT_TRUE(InterruptGuard::interrupted());
+  }
+  EXPECT_EQ(std::signal(SIGPIPE, before), SIG_IGN) << "as it was";
+  EXPECT_EQ(std::signal(SIGXFSZ, SIG_DFL), SIG_DFL);
+}
+
 TEST(InterruptGuard, WithinAnotherSharesItsRequest) {
   const InterruptGuard outer;
   {
