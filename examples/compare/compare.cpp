@@ -102,10 +102,11 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
 
 namespace {
 
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
+/// The one in the middle by its time.
+nn::StepRecord median_step(std::vector<nn::StepRecord> steps) {
+  if (steps.empty()) return {};
+  const auto middle = steps.begin() + static_cast<std::ptrdiff_t>(steps.size() / 2);
+  std::ranges::nth_element(steps, middle, {}, &nn::StepRecord::milliseconds);
   return *middle;
 }
 
@@ -113,11 +114,10 @@ double median(std::vector<double> values) {
 double seconds_per_step(const TrainOptions& options) {
   const PreparedRun run(options);
   run.trainer->step();  // makes what is made once
-  std::vector<double> times;
+  std::vector<nn::StepRecord> steps;
   const Stopwatch all;
-  while (times.size() < 3 || (times.size() < 15 && all.seconds() < 1.0))
-    times.push_back(run.trainer->step().milliseconds);
-  return 1e-3 * median(std::move(times));
+  while (steps.size() < 3 || (steps.size() < 15 && all.seconds() < 1.0)) steps.push_back(run.trainer->step());
+  return 1e-3 * median_step(std::move(steps)).milliseconds;
 }
 
 /// The loss by how much there is to go by, in shares that grow eightfold.
@@ -141,12 +141,6 @@ std::vector<nn::PositionLoss> coarse(const std::vector<nn::PositionLoss>& fine) 
 /// Without the report behind it.
 std::string first_line(const std::string& error) { return error.substr(0, error.find('\n')); }
 
-double milliseconds_per_step(const nn::TrainResult& result) {
-  std::vector<double> times;
-  for (const nn::StepRecord& step : result.steps) times.push_back(step.milliseconds);
-  return median(std::move(times));
-}
-
 /// One that was judged, where there is one: what all of them have in common.
 const nn::TrainResult& judged(const std::vector<Compared>& all) {
   const auto one = std::ranges::find_if(all, [](const Compared& c) { return !c.result.by_position.empty(); });
@@ -162,11 +156,12 @@ std::vector<std::string> headers(const std::vector<Compared>& all) {
 
 std::vector<std::string> cells(const Compared& one, std::size_t columns) {
   const nn::TrainResult& r = one.result;
+  const nn::StepRecord step = median_step(r.steps);
   const char* const end = !one.error.empty() ? " (failed)" : r.interrupted ? " (stopped)" : "";
   std::vector<std::string> row{one.pattern,
                                fmt::format("{}{}", r.steps.size(), end),
-                               fmt::format("{:.0f}", milliseconds_per_step(r)),
-                               nn::format_count(r.tokens_per_second),
+                               fmt::format("{:.0f}", step.milliseconds),
+                               nn::format_count(step.tokens_per_second),
                                format_bytes(r.peak_live_bytes),
                                r.validation_bytes > 0 ? fmt::format("{:.4f}", r.validation_loss) : "-"};
   for (const nn::PositionLoss& share : coarse(r.by_position)) row.push_back(fmt::format("{:.3f}", share.loss));
@@ -180,7 +175,8 @@ std::string table_of(const CompareOptions& options, const std::vector<Compared>&
   for (const Compared& one : all) table.add(cells(one, names.size()));
   const nn::Baselines& counted = judged(all).baselines;
   return table.text() + fmt::format(
-                            "  nats per byte of held-out text, also by the {} that are there to go by; "
+                            "  ms/step and tok/s of the median step; nats per byte of held-out text, also by the {} "
+                            "that are there to go by; "
                             "unigram {:.4f}, bigram {:.4f}, trigram {:.4f}",
                             unit_of(options.train.tokenizer), counted.unigram, counted.bigram, counted.trigram);
 }
@@ -193,6 +189,7 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
   report["baselines"] = {{"unigram", counted.unigram}, {"bigram", counted.bigram}, {"trigram", counted.trigram}};
   for (const Compared& one : all) {
     const nn::TrainResult& r = one.result;
+    const nn::StepRecord step = median_step(r.steps);
     Json positions = Json::array();
     for (const nn::PositionLoss& part : r.by_position)
       positions.push_back({{"first", part.first}, {"last", part.last}, {"loss", part.loss}});
@@ -201,8 +198,8 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
                                {"steps", r.steps.size()},
                                {"interrupted", r.interrupted},
                                {"error", one.error.empty() ? Json() : Json(one.error)},
-                               {"milliseconds_per_step", milliseconds_per_step(r)},
-                               {"tokens_per_second", r.tokens_per_second},
+                               {"milliseconds_per_step", step.milliseconds},
+                               {"tokens_per_second", step.tokens_per_second},
                                {"peak_live_bytes", r.peak_live_bytes},
                                {"peak_reserved_bytes", r.peak_reserved_bytes},
                                {"validation_loss", r.validation_loss},
@@ -253,7 +250,8 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
     if (name != "attention") settings += html_row({escaped(name), escaped(value)});
   return html_page("poolgrad: kinds of attention", chart_style(),
                    "<h1>Kinds of attention</h1>\n" + html_table(names, rows) + errors +
-                       fmt::format("<p>Nats per byte of held-out text, on the whole and by the {} that are there to "
+                       fmt::format("<p>ms/step and tok/s of the median step; nats per byte of held-out text, on the "
+                                   "whole and by the {} that are there to "
                                    "go by.</p>\n",
                                    unit_of(options.train.tokenizer)) +
                        "<h2>Held-out loss over time</h2>\n" + chart_svg(over_time) +

@@ -65,6 +65,10 @@ TEST(Compare, TrainsEachKindAndSaysWhatItLearned) {
   EXPECT_EQ(report["kinds"][1]["attention"], "window");
   EXPECT_EQ(report["kinds"][1]["validation_loss"], all[1].result.validation_loss);
   EXPECT_EQ(report["kinds"][1]["loss_by_position"].back()["last"], 64);
+  for (const auto& kind : report["kinds"])
+    EXPECT_NEAR(kind["milliseconds_per_step"].get<double>() * kind["tokens_per_second"].get<double>(), 64e3, 1e-6)
+        << "both of one step";
+  EXPECT_THAT(out.str(), HasSubstr("ms/step and tok/s of the median step; "));
   EXPECT_FALSE(report["config"].contains("attention"));
   const std::string page = read_bytes(o.html);
   EXPECT_THAT(page, HasSubstr("window of 8"));
