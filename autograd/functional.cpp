@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators/shared.h"
@@ -55,7 +56,8 @@ void check_all_floating(const char* op, const char* what, const Tensors& tensors
 
 void check_vectors(const char* op, const Tensors& vectors, const char* what, const Tensors& like) {
   if (vectors.size() != like.size())
-    throw ValueError(fmt::format("[{}] {} vectors for {} {}s", op, vectors.size(), like.size(), what));
+    throw ValueError(
+        fmt::format("[{}] {} for {}", op, plural(std::ssize(vectors), "vector"), plural(std::ssize(like), what)));
   for (std::size_t i = 0; i < vectors.size(); ++i) {
     if (vectors[i].defined() && TensorMeta(like[i]).matches(vectors[i])) continue;
     const std::string text = fmt::format("[{}] the vector is unlike {} {}: vector {}, {} {}", op, what, i,

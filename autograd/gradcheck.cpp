@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "autograd/engine/engine.h"
 #include "autograd/finite_difference.h"
@@ -398,8 +399,9 @@ class Check {
     }
     report_.index = unravel(worst_index, input().shape());
     report_.passed = wrong_elements == 0;
-    report_.text = report_.passed ? fmt::format("{} passed: {} elements of {} inputs, largest relative error {:.2g}{}",
-                                                name_, elements, checked_.size(), relative_error_of_worst(), place())
+    report_.text = report_.passed ? fmt::format("{} passed: {} of {}, largest relative error {:.2g}{}", name_,
+                                                plural(elements, "element"), plural(std::ssize(checked_), "input"),
+                                                relative_error_of_worst(), place())
                                   : failure(difference, worst_index, wrong_by_input);
   }
 

@@ -260,7 +260,7 @@ Verdict check_property(const Property& property, const PropertyOptions& options)
                                i + 1, options.cases, shrinker.runs(), choices, small.choices.size(),
                                indented(small.inputs, 2), small.reason, seed, seed)};
   }
-  return {true, fmt::format("property held in {} cases, seeds {} to {}", options.cases, first,
+  return {true, fmt::format("property held in {}, seeds {} to {}", plural(options.cases, "case"), first,
                             first + static_cast<std::uint64_t>(options.cases) - 1)};
 }
 

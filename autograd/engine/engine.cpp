@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/autocast.h"
@@ -235,7 +236,8 @@ std::vector<Tensor> run_pass(const char* op, const std::vector<Tensor>& outputs,
                              const std::vector<Edge>* targets, BackwardOptions options,
                              std::source_location at = std::source_location::current()) {
   if (!gradients.empty() && gradients.size() != outputs.size())
-    throw ValueError(fmt::format("[{}] {} gradients for {} outputs", op, gradients.size(), outputs.size()));
+    throw ValueError(fmt::format("[{}] {} for {}", op, plural(std::ssize(gradients), "gradient"),
+                                 plural(std::ssize(outputs), "output")));
   options.retain_graph |= options.create_graph;
   const PassGuard running;
   MemoryScope scope(Category::gradient);

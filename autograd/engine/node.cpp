@@ -6,6 +6,7 @@
 #include <tuple>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "autograd/engine/tape_record.h"
 
@@ -144,8 +145,8 @@ Gradients Node::run(BackwardCall& call) {
 
 void Node::check(const Gradients& gradients) const {
   if (gradients.size() != edges_.size()) {
-    throw Error(
-        fmt::format("[{}] backward returned {} gradients for {} inputs", name_, gradients.size(), edges_.size()));
+    throw Error(fmt::format("[{}] backward returned {} for {}", name_, plural(std::ssize(gradients), "gradient"),
+                            plural(std::ssize(edges_), "input")));
   }
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const Tensor& gradient = gradients[i];

@@ -287,7 +287,8 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
         one.steps = std::max<std::int64_t>(1, std::llround(seconds / seconds_per_step(one)));
       found.steps = one.steps;
       one.report = std::max<std::int64_t>(1, one.steps / 20);
-      if (prints) progress.line(fmt::format("{} of {}: {}, {} steps", i + 1, kinds.size(), found.pattern, one.steps));
+      if (prints)
+        progress.line(fmt::format("{} of {}: {}, {}", i + 1, kinds.size(), found.pattern, plural(one.steps, "step")));
       train(one, out, found.result);
       if (prints)
         progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,

@@ -243,10 +243,11 @@ std::string headline_html(const std::vector<MeasuredGroup>& groups, const Bench&
   std::string html = fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>poolgrad: headline tables</title>\n"
       "<meta name=\"viewport\" content=\"width=device-width\"><style>{}</style></head><body>\n"
-      "<h1>Headline tables</h1>\n<p>{}, {} threads, {}, {}. \"theirs\" is what the report says of a GTX 1080, the "
+      "<h1>Headline tables</h1>\n<p>{}, {}, {}, {}. \"theirs\" is what the report says of a GTX 1080, the "
       "ratio theirs over ours; the line under each "
       "title says what it measured.</p>\n",
-      style, escaped(machine), kernels::num_threads(), to_string(bench.device), to_string(bench.dtype));
+      style, escaped(machine), plural(kernels::num_threads(), "thread"), to_string(bench.device),
+      to_string(bench.dtype));
   for (const MeasuredGroup& group : groups)
     html += "<h2>" + escaped(group.group->title) + "</h2>\n<p class=\"behind\">" + escaped(group.group->behind) +
             "</p>\n" + table_html(group);

@@ -135,20 +135,20 @@ Json to_json(const ReplayResult& r, std::optional<std::size_t> smallest) {
 std::string result_text(const Workload& workload, const ReplayResult& r, bool limited,
                         std::optional<std::size_t> smallest) {
   std::string text =
-      fmt::format("workload  {}: {}\n          {} operations, lower bound {}\n", workload.name, workload.description,
-                  format_integer(workload.operations.size()), format_bytes(r.lower_bound));
+      fmt::format("workload  {}: {}\n          {}, lower bound {}\n", workload.name, workload.description,
+                  counted(workload.operations.size(), "operation"), format_bytes(r.lower_bound));
   text += fmt::format("policy    {}{}\n", r.policy, limited ? " in " + format_bytes(r.capacity) : " without a limit");
   text += fmt::format("memory    peak {} requested, {} active, {} reserved: utilisation {}\n",
                       format_bytes(r.peak_requested), format_bytes(r.peak_active), format_bytes(r.peak_reserved),
                       format_percent(r.utilisation()));
-  text += fmt::format(
-      "device    {} allocations, {} frees, {} events, {} waits, {} synchronisations: {} of device time\n",
-      format_integer(r.counters.allocations), format_integer(r.counters.frees), format_integer(r.counters.events),
-      format_integer(r.counters.waits), format_integer(r.counters.synchronizations), format_time(r.modelled_ns));
+  text += fmt::format("device    {}, {}, {}, {}, {}: {} of device time\n",
+                      counted(r.counters.allocations, "allocation"), counted(r.counters.frees, "free"),
+                      counted(r.counters.events, "event"), counted(r.counters.waits, "wait"),
+                      counted(r.counters.synchronizations, "synchronisation"), format_time(r.modelled_ns));
   if (smallest)
     text += fmt::format("smallest  capacity {}, {:.3f} x the lower bound\n", format_bytes(*smallest),
                         static_cast<double>(*smallest) / static_cast<double>(std::max<std::size_t>(1, r.lower_bound)));
-  text += fmt::format("replay    {} operations in {}", format_integer(r.operations), format_time(1e9 * r.seconds));
+  text += fmt::format("replay    {} in {}", counted(r.operations, "operation"), format_time(1e9 * r.seconds));
   if (r.out_of_memory) text += "\nout of memory at " + describe_failure(r);
   return text;
 }
@@ -192,7 +192,7 @@ int report(const ReportOptions& options, Console& console) {
     if (options.policies) workload = workload_of(trace, source_name(options.source));
   }
   std::optional<Comparison> comparison;
-  if (options.policies) {
+  if (options.policies && !workload->operations.empty()) {
     std::vector<const PolicyEntry*> all;
     for (const PolicyEntry& policy : policies()) all.push_back(&policy);
     comparison = compare({*workload}, all, {.latency = &latency},
@@ -208,8 +208,8 @@ int report(const ReportOptions& options, Console& console) {
                  .comparison = comparison ? &*comparison : nullptr,
                  .timed = !placed});
   write_file_atomically(options.output, page);
-  console.print(fmt::format("wrote     {}, {}, {} events", options.output, format_bytes(page.size()),
-                            format_integer(trace.events.size())));
+  console.print(fmt::format("wrote     {}, {}, {}", options.output, format_bytes(page.size()),
+                            counted(trace.events.size(), "event")));
   console.answer({{"output", options.output}, {"bytes", page.size()}, {"events", trace.events.size()}});
   return exit_good;
 }
@@ -384,6 +384,8 @@ Workload read_workload(const std::string& source) {
   if (source.starts_with(zoo_prefix)) return zoo_workload(source_name(source));
   Workload workload = workload_of(load_trace(source), source_name(source));
   workload.description = source;
+  if (workload.operations.empty())
+    throw FileError("[read] " + source + ": no allocation was recorded, so that there is nothing to replay");
   return workload;
 }
 

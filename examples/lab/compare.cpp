@@ -127,8 +127,8 @@ Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
 
 std::string workload_text(const Comparison& comparison, std::size_t row) {
   const Comparison::Row& workload = comparison.rows[row];
-  std::string text = fmt::format("{}: {}\n  {} operations, lower bound {}\n", workload.name, workload.description,
-                                 format_integer(workload.operations), format_bytes(workload.lower_bound));
+  std::string text = fmt::format("{}: {}\n  {}, lower bound {}\n", workload.name, workload.description,
+                                 counted(workload.operations, "operation"), format_bytes(workload.lower_bound));
   Table table({"<policy", "peak reserved", "utilisation", "smallest capacity", "x bound", "device calls", "events",
                "waits", "device time", "<first OOM at " + comparison.options.tight.text()});
   for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
@@ -154,14 +154,15 @@ std::string summary_text(const Comparison& comparison) {
   });
   text += averages(comparison) + curves(comparison) + best_other(comparison);
   Table goals({"<goal", "<promised", "<found", "<"});
-  for (const Goal& goal : goals_of(comparison))
-    goals.add({goal.name, goal.promise, goal.found, goal.met ? "met" : "MISSED"});
+  const std::vector<Goal> any = goals_of(comparison);
+  for (const Goal& goal : any) goals.add({goal.name, goal.promise, goal.found, goal.met ? "met" : "MISSED"});
   std::uint64_t operations = 0;
   for (const Comparison::Row& row : comparison.rows) operations += row.operations;
-  return text + goals.text() +
-         fmt::format("\n  {} workloads of {} operations, {} policies, {} threads, {}", comparison.rows.size(),
-                     format_integer(operations), comparison.policies.size(), comparison.options.threads,
-                     format_time(1e9 * comparison.seconds));
+  return text + (any.empty() ? "" : goals.text() + "\n") +
+         fmt::format(
+             "  {} of {}, {}, {}, {}", counted(comparison.rows.size(), "workload"), counted(operations, "operation"),
+             comparison.policies.size() == 1 ? "1 policy" : std::to_string(comparison.policies.size()) + " policies",
+             counted(comparison.options.threads, "thread"), format_time(1e9 * comparison.seconds));
 }
 
 Json to_json(const Comparison& comparison) {
@@ -243,6 +244,11 @@ int compare_all(const CompareOptions& options, Console& console) {
   if (options.curves)
     for (const std::string& capacity : options.curve) comparison_options.curve.push_back(Capacity::parse(capacity));
   const std::vector<const PolicyEntry*> chosen = choose(options.policies);
+  const bool has_goal = std::ranges::any_of(chosen, [&](const PolicyEntry* policy) {
+    return policy->name == "poolgrad" || (policy->name == "planned" && options.smallest);
+  });
+  if (options.check && !has_goal)
+    throw ValueError("[compare] --check looks at goals of poolgrad and planned, and no policy here has one");
   const std::vector<Workload> workloads = read_workloads(options.sources);
   const Stopwatch watch;
   const Comparison comparison =

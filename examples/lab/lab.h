@@ -45,7 +45,7 @@ std::string policy_help();
 // --- what commands work on: a trace in a file, or a workload of the zoo
 
 /// "zoo:NAME", or the path of a trace in any format that load_trace() reads. Throws ValueError for a name that the zoo
-/// does not know and FileError for a file that is none.
+/// does not know and FileError for a file that is none, or in which nothing was allocated.
 Workload read_workload(const std::string& source);
 
 /// The same as a trace. A workload of the zoo has no addresses of its own: it is placed by place().

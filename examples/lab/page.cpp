@@ -281,7 +281,8 @@ Json page_data(const PageInput& input, const PageLimits& limits) {
     notes.push_back(
         fmt::format("{} of the rungs and failures that came last have no mark.", format_integer(omitted_marks)));
   if (trace.lost > 0)
-    notes.push_back(fmt::format("{} older events were overwritten while recording.", format_integer(trace.lost)));
+    notes.push_back(fmt::format("{} {} overwritten while recording.", counted(trace.lost, "older event"),
+                                trace.lost == 1 ? "was" : "were"));
   if (history.pages.empty() && !trace.events.empty())
     notes.push_back("The trace does not say which pages had memory behind them.");
   return page;

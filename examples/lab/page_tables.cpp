@@ -198,9 +198,9 @@ PageTables page_tables(const PageInput& input, const History& history, const std
   const Totals totals = totals_of(trace, history, samples);
   const std::uint64_t duration = time_of(trace, static_cast<Moment>(trace.events.size() + 1));
   PageTables tables;
-  tables.subtitle = fmt::format("{}: {}, {} events in {}{}", input.source, to_string(trace.device),
-                                format_integer(trace.events.size()), format_time(static_cast<double>(duration)),
-                                trace.settings.empty() ? "" : ", pool " + trace.settings);
+  tables.subtitle =
+      fmt::format("{}: {}, {} in {}{}", input.source, to_string(trace.device), counted(trace.events.size(), "event"),
+                  format_time(static_cast<double>(duration)), trace.settings.empty() ? "" : ", pool " + trace.settings);
   tables.tiles.push_back(row("peak requested", format_bytes(totals.peak_requested)));
   if (!history.pages.empty()) {
     tables.tiles.push_back(row("peak reserved", format_bytes(totals.peak_reserved)));

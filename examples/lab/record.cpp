@@ -164,8 +164,8 @@ int record(const RecordOptions& options, Console& console) {
   make_relative(trace.locations);
   save_trace(options.output, trace, TraceFormat::pgt);
   const auto bytes = static_cast<std::size_t>(std::filesystem::file_size(options.output));
-  console.print(fmt::format("recorded  {} ({}), {} steps on {}: {} events{}", options.workload, options.size,
-                            options.steps, options.device, format_integer(trace.events.size()),
+  console.print(fmt::format("recorded  {} ({}), {} on {}: {}{}", options.workload, options.size,
+                            plural(options.steps, "step"), options.device, counted(trace.events.size(), "event"),
                             trace.lost ? fmt::format(", {} older ones lost", format_integer(trace.lost)) : ""));
   if (!failure.empty()) console.print(failure);
   console.print(fmt::format("wrote     {}, {}", options.output, format_bytes(bytes)));

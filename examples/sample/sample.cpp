@@ -146,7 +146,7 @@ class Session {
         "reserved",
         tokens, w.text.size(), nn::format_count(w.bytes_per_second()), w.prompt.size(), format_time(1e9 * w.reading),
         format_bytes(writer_.cache_bytes()), writer_.positions(),
-        writer_.restarts() ? fmt::format(", {} restart{}", writer_.restarts(), writer_.restarts() == 1 ? "" : "s") : "",
+        writer_.restarts() ? ", " + plural(writer_.restarts(), "restart") : "",
         format_bytes(statistics.allocated_bytes.current), format_bytes(statistics.reserved_bytes.current));
   }
 

@@ -48,8 +48,8 @@ std::string format_integer(std::uint64_t value) {
   return digits;
 }
 
-std::string plural(std::int64_t count, const std::string& noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+std::string counted(std::uint64_t count, const std::string& noun) {
+  return format_integer(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
 std::string escaped(const std::string& text) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "allocator/base/number.h"
 #include "nn/training/progress.h"
 
 namespace poolgrad::examples {
@@ -53,8 +54,8 @@ std::string format_time(double nanoseconds);
 std::string format_percent(double fraction);
 /// With separators for people: 1234567 -> "1,234,567".
 std::string format_integer(std::uint64_t value);
-/// "1 layer", "2 layers".
-std::string plural(std::int64_t count, const std::string& noun);
+/// As plural(), with separators: "1,234,567 events".
+std::string counted(std::uint64_t count, const std::string& noun);
 /// With the characters that XML and HTML reserve as entities.
 std::string escaped(const std::string& text);
 

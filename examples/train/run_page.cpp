@@ -236,11 +236,11 @@ std::string state_of(const RunPage& page) {
   if (!page.finished)
     return fmt::format("step {} of {}; the page reloads itself", format_integer(static_cast<std::uint64_t>(done)),
                        format_integer(static_cast<std::uint64_t>(all)));
-  return fmt::format("{} after {} steps",
+  return fmt::format("{} after {}",
                      !r.error.empty() ? "ended by an error"
                      : r.interrupted  ? "stopped"
                                       : "finished",
-                     format_integer(static_cast<std::uint64_t>(done)));
+                     counted(static_cast<std::uint64_t>(done), "step"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/autocast.h"
@@ -162,8 +163,8 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
   const auto own = owners_.empty() ? std::nullopt : std::optional(owned_by(options_.ranks->rank()));
   const TrainingState state = load_training_state(path, *model_, *optimizer_, own, average_.get());
   if (state.step > options_.steps)
-    throw ValueError(
-        fmt::format("[train] the checkpoint {} has done {} steps, --steps is {}", path, state.step, options_.steps));
+    throw ValueError(fmt::format("[train] the checkpoint {} has done {}, --steps is {}", path,
+                                 plural(state.step, "step"), options_.steps));
   step_.set_steps(state.step);
   data_position_ = state.data_position;
   if (scaler_ && state.loss_scale) scaler_->load(*state.loss_scale);

@@ -169,7 +169,7 @@ TEST(Engine, SaysWhichGradientDoesNotFitItsOutput) {
   EXPECT_THAT(message_of<ValueError>([&] {
                 backward({total(x), total(x)}, {Tensor()});
               }),
-              HasSubstr("1 gradients for 2 outputs"));
+              HasSubstr("1 gradient for 2 outputs"));
   EXPECT_EQ(message_of([&] { backward({x.detach()}); }),
             "[backward] no output requires a gradient, as nothing that they were computed from does "
             "(set_requires_grad()), or under a NoGradGuard");
@@ -188,7 +188,7 @@ TEST(Engine, SaysWhichOperatorReturnedAWrongGradient) {
               run({zeros({3}, {.dtype = DType::f64, .device = {DeviceType::sim, 0}})});
             }),
             "[odd] backward returned a gradient unlike input 0: gradient (3,) f64 on sim:0, input (3,) f64 on cpu");
-  EXPECT_EQ(message_of([&] { run({}); }), "[odd] backward returned 0 gradients for 1 inputs");
+  EXPECT_EQ(message_of([&] { run({}); }), "[odd] backward returned 0 gradients for 1 input");
 }
 
 TEST(Engine, AFreedGraphIsAnErrorBeforeAnyLeafIsTouched) {

@@ -268,7 +268,7 @@ TEST(Function, ReturningItsInputDoesNotRewriteTheInput) {
 TEST(Function, SaysWhatIsWrongWithItsBackward) {
   Tensor x = leaf({1, 2});
   EXPECT_EQ(message_of([&] { total(apply<Odd>("odd", {x}, 2u)).backward(); }),
-            "[odd] backward returned 2 gradients for 1 inputs");
+            "[odd] backward returned 2 gradients for 1 input");
   EXPECT_EQ(message_of<IndexError>([&] { total(apply<Odd>("odd", {x}, 99u)).backward(); }),
             "[odd] backward asks for saved tensor 0 of 0");
 }

@@ -328,6 +328,25 @@ TEST_F(Lab, WritesNoOutputOverWhatItReadsOrBetweenItsAnswers) {
   EXPECT_EQ(read_bytes(trace), whole);
 }
 
+TEST_F(Lab, HasNothingToSayOfATraceOrGoalsThatAreNotThere) {
+  const std::string empty = folder_.file("empty.csv"), page = folder_.file("page");
+  write_bytes(empty, "Thread,Time,Action,Pointer,Size,Stream\n");
+  for (const char* command : {"replay", "compare"})
+    EXPECT_EQ(lab({command, empty}).sentence(),
+              "[read] " + empty + ": no allocation was recorded, so that there is nothing to replay\n");
+  EXPECT_EQ(lab({"report", empty, "-o", page}).code, 0);
+  EXPECT_THAT(lab({"report", empty, "-o", page}).out, HasSubstr(", 0 events\n"));
+  const std::vector<std::string> quick{"compare", recording(), "--no-curve", "--no-min-capacity", "--policy", "cub"};
+  std::vector<std::string> checked = quick;
+  checked.emplace_back("--check");
+  EXPECT_EQ(lab(checked).sentence(),
+            "[compare] --check looks at goals of poolgrad and planned, and no policy here has one\n");
+  EXPECT_THAT(lab(quick).out, HasSubstr("\n  1 workload of "));
+  std::vector<std::string> own = quick;
+  own.back() = "poolgrad";
+  EXPECT_THAT(lab(own).out, AllOf(HasSubstr(" operations, 1 policy, "), HasSubstr("utilisation, worst")));
+}
+
 TEST_F(Lab, RefusesTruncatedAndForeignFiles) {
   const std::string whole = read_bytes(recording()), file = folder_.file("broken.pgt");
   for (const std::size_t length : {std::size_t{0}, std::size_t{5}, whole.size() / 2, whole.size() - 1}) {
