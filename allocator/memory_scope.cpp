@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <functional>
@@ -175,7 +176,8 @@ const std::string& standard_library() {
 
 CallSite::CallSite(std::source_location at)
     : previous_(thread_state.call_site), previous_backward_(thread_state.backward_of) {
-  if (previous_.line() == 0 && !std::string_view(at.file_name()).starts_with(standard_library()))
+  const std::string& library = standard_library();
+  if (previous_.line() == 0 && std::strncmp(at.file_name(), library.c_str(), library.size()) != 0)
     thread_state.call_site = at;
 }
 
