@@ -271,7 +271,7 @@ TEST(Functional, RefusesWhatDoesNotFit) {
             "[jvp] the vector is unlike input 0: vector (3,) f64 on cpu, input (2,) f64 on cpu");
   EXPECT_EQ(error_of<DTypeError>([&] { vjp(square_of, x, ones({2})); }),
             "[vjp] the vector is unlike output 0: vector (2,) f32 on cpu, output (2,) f64 on cpu");
-  EXPECT_EQ(error_of<ValueError>([&] { vjp(mixed, point(), {x}); }), "[vjp] 1 vectors for 2 outputs");
+  EXPECT_EQ(error_of<ValueError>([&] { vjp(mixed, point(), {x}); }), "[vjp] 1 vector for 2 outputs");
   EXPECT_EQ(error_of<ValueError>([&] { jvp(square_of, x, Tensor()); }),
             "[jvp] the vector is unlike input 0: vector undefined, input (2,) f64 on cpu");
   EXPECT_EQ(error_of<DTypeError>([&] { jacobian(square_of, index); }),
