@@ -42,10 +42,11 @@ struct Counts {
   double apart(double distance) const { return distance < length ? (causal ? 1 : 2) * (length - distance) : 0; }
   /// Pairs whose blocks of `block` are at most `reach` apart, and those of which one is below `global`.
   double blocks_near(double block, double reach, double global) const {
-    // The others, of which one comes before: its block is one of `count` from the first on that is not all global.
+    // Of each of the other pairs, the position that comes first lies in one of `count` blocks, of which the first may
+    // have global positions.
     const double first = std::floor(global / block), count = std::ceil(length / block) - 1 - reach - first;
     if (count <= 0) return admissible();
-    const double behind = length - (first + reach + 1) * block;  // what that one does not see
+    const double behind = length - (first + reach + 1) * block;  // positions too far behind that block
     const double far =
         count * block * behind - block * block * count * (count - 1) / 2 - (global - first * block) * behind;
     return admissible() - (causal ? 1 : 2) * far;

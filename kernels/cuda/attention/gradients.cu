@@ -69,7 +69,7 @@ __global__ __launch_bounds__(tile_threads<T>, 1) void sum_gradients(const __grid
               const T score =
                   rules.score(scores[at], item.batch, head, pair, slope) + visit.template log_multiplicity<T>(step);
               if (lse != nothing && score != nothing) {
-                const T weight = Math<T>::exp(score - lse), kept = rules.kept_of(item.batch, head, pair);
+                const T weight = Math<T>::exp(at_most_0(score - lse)), kept = rules.kept_of(item.batch, head, pair);
                 if (call.of_weights) {
                   result = weight * kept;
                 } else {

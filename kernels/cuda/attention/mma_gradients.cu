@@ -152,7 +152,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
               float slope;
               const float whole =
                   rules.score(score, item.batch, head, pair, slope) + visit.log_multiplicity<float>(step);
-              const float weight = exp2_approx((whole - lse_of[query]) * log2_e),
+              const float weight = exp2_approx(at_most_0(whole - lse_of[query]) * log2_e),
                           kept = rules.kept_of(item.batch, head, pair);
               if (call.of_weights) {
                 if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts

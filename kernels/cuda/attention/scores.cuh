@@ -74,6 +74,13 @@ struct ScoreRules {
   }
 };
 
+/// x, but no more than 0, for the logarithms of weights, which are no more than 1: where a bias makes lse huge, its
+/// rounding would let them overflow. A NaN stays.
+template <class T>
+__device__ T at_most_0(T x) {
+  return x > T{} ? T{} : x;
+}
+
 /// A run as rows of a tile meet it in query head `head` of the schedule.
 struct Visit {
   const AttentionProgram& program;

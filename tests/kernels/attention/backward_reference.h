@@ -285,6 +285,39 @@ class BackwardCheck {
   std::vector<Numbers> magnitudes_;  // of q, k, v, dO
 };
 
+/// Biases and sinks of f32 as large as they can be: where one key has more than the others, or a part of them next to
+/// nothing. Each query has one key, or the sink, or keys of no bias for itself.
+inline BackwardExample with_largest_biases(BackwardExample e) {
+  constexpr double most = std::numeric_limits<float>::max();
+  e.bias = e.sinks = e.dbias = true;
+  for (std::int64_t h = 0; h < e.q_heads; ++h) e.sink_of.push_back(h % 2 == 0 ? -most : 0.95 * most);
+  e.bias_of = [](std::int64_t, std::int64_t i, std::int64_t j) {
+    const double of_query[] = {j == i / 2 ? most : 0.9 * most, j == i / 2 ? most : -most, j < i / 2 ? -most : 0.0};
+    return of_query[i % 3];
+  };
+  return e;
+}
+
+/// Whatever the bias that all keys of a query have, no gradient overflows that run(check) finds, though there is no
+/// room for products in the lse, nor is it certain in its last place: products may have been summed in another order.
+template <class Run>
+void expect_no_overflow_of_huge_biases(BackwardExample e, DType dtype, const Run& run) {
+  e.bias = true;
+  e.sharpness = 1e3;
+  for (const float bias : {-1e9f, -5e9f, 7e12f, -1e30f, 1e38f, std::numeric_limits<float>::lowest()}) {
+    e.bias_of = [bias](std::int64_t, std::int64_t, std::int64_t) { return bias; };
+    for (const bool lower : {false, true}) {
+      BackwardCheck check(e, dtype);
+      for (std::int64_t i = 0; i < check.lse.count() && lower; ++i)
+        check.lse.set(i, std::nextafter(static_cast<float>(check.lse[i]), std::numeric_limits<float>::lowest()));
+      const auto result = run(check);
+      for (const RowsArray* gradient : {&result->dq, &result->dk, &result->dv})
+        for (std::int64_t i = 0; i < gradient->count(); ++i)
+          ASSERT_LE(std::abs((*gradient)[i]), 1e6) << bias << " element " << i << "; seed " << test_seed();
+    }
+  }
+}
+
 /// The kernel agrees with the definition in f64 and in f32.
 inline void expect_definition(const BackwardExample& example, double in_f64 = 1e-12, double in_f32 = 2e-5) {
   SCOPED_TRACE(::testing::Message() << "B " << example.batch << " Nq " << example.queries() << " Nk " << example.keys()

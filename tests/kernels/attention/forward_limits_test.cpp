@@ -102,22 +102,7 @@ TEST(AttentionForwardLimits, BiasesAndSinksOfEveryFiniteSizeCount) {
     for (std::int64_t queries : {2, 60})  // not packed, and packed
       for (bool sinks : {false, true}) {
         ForwardProblem p(dtype, {1, queries, 200, 2, 1, 16, 16});
-        p.with_bias({1, 2, queries, 200});
-        const double most = p.compute_dtype() == DType::f64 ? std::numeric_limits<double>::max()
-                                                            : double{std::numeric_limits<float>::max()};
-        // Query by query: all equally little; some more than others; one more than all; little beside what is usual.
-        for (std::int64_t n = 0; n < p.bias->count(); ++n) {
-          const std::int64_t query = n / 200 % queries, key = n % 200;
-          const double of_query[] = {-most, key % 3 == 0 ? most : 0.9 * most, key == 150 ? most : -most,
-                                     key % 2 == 0 ? -most : 0.0};
-          p.bias->set(n, of_query[(query + n / 200 / queries) % 4]);
-        }
-        if (sinks) {
-          p.with_sinks();
-          p.sinks->set(0, -most);
-          p.sinks->set(1, 0.95 * most);
-        }
-        expect_definition(p, sinks ? "sinks" : "no sinks");
+        expect_definition(p.with_largest_biases(sinks), sinks ? "sinks" : "no sinks");
       }
 }
 

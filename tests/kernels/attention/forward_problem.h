@@ -105,6 +105,20 @@ struct ForwardProblem {
     scores.sinks = *sinks;
     return *this;
   }
+  /// As large as they can be, query by query: all equally little; some more than others; one more than all; little
+  /// beside what is usual.
+  ForwardProblem& with_largest_biases(bool and_sinks) {
+    const double most =
+        compute_dtype() == DType::f64 ? std::numeric_limits<double>::max() : double{std::numeric_limits<float>::max()};
+    with_bias({1, shape.q_heads, shape.queries, shape.keys}).bias->fill([&](std::int64_t n) {
+      const std::int64_t query = n / shape.keys, key = n % shape.keys;
+      const double of_query[] = {-most, key % 3 == 0 ? most : 0.9 * most, key == shape.keys - 50 ? most : -most,
+                                 key % 2 == 0 ? -most : 0.0};
+      return of_query[(query + query / shape.queries) % 4];
+    });
+    if (and_sinks) with_sinks().sinks->fill([&](std::int64_t h) { return h % 2 == 0 ? -most : 0.95 * most; });
+    return *this;
+  }
   ForwardProblem& with_dropout(double p) {
     scores.dropout = p;
     scores.dropout_key = {11, 7, 5};

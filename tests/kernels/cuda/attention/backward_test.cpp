@@ -101,6 +101,14 @@ TEST(CudaAttentionBackward, GoesThroughWhatModifiesScores) {
   }
 }
 
+TEST(CudaAttentionBackward, BiasesAndSinksOfEveryFiniteSizeCount) {
+  expect_definition_there(with_largest_biases(grouped(70, 83)));
+}
+
+TEST(CudaAttentionBackward, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
+  expect_no_overflow_of_huge_biases_there(grouped(70, 83), DType::f32);
+}
+
 TEST(CudaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
   const PositionMap n = PositionMap::contiguous(120);
   const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};

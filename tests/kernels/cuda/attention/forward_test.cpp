@@ -122,6 +122,12 @@ TEST(CudaAttentionForward, ModifiesScores) {
   }
 }
 
+TEST(CudaAttentionForward, TakesBiasesAndSinksOfEveryFiniteSize) {
+  for (const DType dtype : wide_dtypes)
+    for (const bool sinks : {false, true})
+      expect_definition_there(ForwardProblem(dtype, two_groups).with_largest_biases(sinks));
+}
+
 TEST(CudaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
   ForwardProblem p(DType::f32, two_groups);
   p.with_bias({2, 4, 70, 83});

@@ -347,6 +347,10 @@ TEST_F(MmaAttentionBackward, GoesThroughWhatModifiesScores) {
   }
 }
 
+TEST_F(MmaAttentionBackward, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
+  expect_no_overflow_of_huge_biases_there(aligned_groups(70, 83), DType::bf16);
+}
+
 TEST_F(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
   const PositionMap n = PositionMap::contiguous(120);
   const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};

@@ -177,6 +177,14 @@ inline void expect_definition_there(const BackwardExample& example,
   }
 }
 
+inline void expect_no_overflow_of_huge_biases_there(const BackwardExample& e, DType dtype) {
+  expect_no_overflow_of_huge_biases(e, dtype, [](const BackwardCheck& check) {
+    auto result = std::make_unique<BackwardCheck::Result>(check.e, check.storage);
+    run_there(check, check.e.schedule, *result);
+    return result;
+  });
+}
+
 /// Documents between these bounds, which must outlive it, apart from each other.
 inline BackwardExample with_documents(BackwardExample e, const std::vector<std::int64_t>& bounds) {
   e.schedule.documents = bounds.data();
