@@ -172,13 +172,16 @@ const std::string& standard_library() {
   return *folder;
 }
 
+bool is_of_standard_library(const std::source_location& at) {
+  const std::string& folder = standard_library();
+  return std::strncmp(at.file_name(), folder.c_str(), folder.size()) == 0;
+}
+
 }  // namespace
 
 CallSite::CallSite(std::source_location at)
     : previous_(thread_state.call_site), previous_backward_(thread_state.backward_of) {
-  const std::string& library = standard_library();
-  if (previous_.line() == 0 && std::strncmp(at.file_name(), library.c_str(), library.size()) != 0)
-    thread_state.call_site = at;
+  if (previous_.line() == 0 && !is_of_standard_library(at)) thread_state.call_site = at;
 }
 
 CallSite::CallSite(const std::string& name, std::source_location forward)

@@ -50,7 +50,7 @@ Tensor ModuleRing::attend(const Pattern& pattern, const Tensor& q, const Tensor&
 }
 
 RingAttention::RingAttention(const Pattern& pattern, const RingSetup& ring, const CoreOptions& options)
-    : AttentionCore(options, choose_memory_mode(0, true, options.memory_mode)), pattern_(pattern), ring_(ring) {}
+    : OnRing(ring, options, choose_memory_mode(0, true, options.memory_mode)), pattern_(pattern) {}
 
 Tensor RingAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
   return ring_.attend(pattern_.causally(call.causal), q, k, v, attend_options(call), call.whole);
@@ -59,7 +59,7 @@ Tensor RingAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
 RingDilatedAttention::RingDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
                                            const std::vector<std::int64_t>& dilation_rates, const RingSetup& ring,
                                            const DilatedOptions& dilated, const CoreOptions& options)
-    : DilatedCore(segment_lengths, dilation_rates, dilated, options, true), ring_(ring) {}
+    : OnRing(ring, segment_lengths, dilation_rates, dilated, options, true) {}
 
 Tensor RingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call) {
   if (q.defined() && q.rank() == 4) check_heads(q.size(2));
@@ -70,7 +70,7 @@ BlockSparseRingDilatedAttention::BlockSparseRingDilatedAttention(const SparsePat
                                                                  const RingSetup& ring, const CoreOptions& options,
                                                                  const std::vector<std::int64_t>& segment_lengths,
                                                                  const std::vector<std::int64_t>& dilation_rates)
-    : BlockSparseDilatedAttention(sparse_config, options, segment_lengths, dilation_rates), ring_(ring) {}
+    : OnRing(ring, sparse_config, options, segment_lengths, dilation_rates) {}
 
 Tensor BlockSparseRingDilatedAttention::forward(const Tensor& q, const Tensor& k, const Tensor& v,
                                                 const AttentionCall& call) {

@@ -59,15 +59,10 @@ class ModuleRing {
   std::shared_ptr<RingStatistics> statistics_ = std::make_shared<RingStatistics>();
 };
 
-/// Any pattern over a ring: attend() for sequences that one device does not hold.
-class RingAttention : public AttentionCore {
+/// A core, `Core`, whose sequences are those of a ring.
+template <class Core>
+class OnRing : public Core {
  public:
-  explicit RingAttention(const Pattern& pattern = Pattern::dense(), const RingSetup& ring = {},
-                         const CoreOptions& options = {});
-
-  /// A bias is refused: ValueError.
-  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
-  std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
   bool continues() const override { return ring_.has_whole(); }
   bool divides_sequences() const override { return ring_.has_communicator(); }
   kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
@@ -78,16 +73,32 @@ class RingAttention : public AttentionCore {
   }
   const ModuleRing& ring() const { return ring_; }
 
+ protected:
+  template <class... Arguments>
+  explicit OnRing(const RingSetup& ring, const Arguments&... core) : Core(core...), ring_(ring) {}
+
+  ModuleRing ring_;
+};
+
+/// Any pattern over a ring: attend() for sequences that one device does not hold.
+class RingAttention : public OnRing<AttentionCore> {
+ public:
+  explicit RingAttention(const Pattern& pattern = Pattern::dense(), const RingSetup& ring = {},
+                         const CoreOptions& options = {});
+
+  /// A bias is refused: ValueError.
+  Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
+  std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
+
  private:
   Pattern pattern_;
-  ModuleRing ring_;
 };
 
 // Dilated attention (LongNet) over a ring.
 
 /// What ImprovedDilatedAttention computes, with the sequence divided among ranks. In the contiguous layout segments
 /// that lie within a rank's chunk cost no message.
-class RingDilatedAttention : public DilatedCore {
+class RingDilatedAttention : public OnRing<DilatedCore> {
  public:
   /// Throws ValueError for what Pattern::dilated() and ModuleRing refuse.
   RingDilatedAttention(const std::vector<std::int64_t>& segment_lengths,
@@ -97,25 +108,13 @@ class RingDilatedAttention : public DilatedCore {
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern()); }
-  bool continues() const override { return ring_.has_whole(); }
-  bool divides_sequences() const override { return ring_.has_communicator(); }
-  kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
-    return ring_.positions(rows, keys);
-  }
-  std::int64_t whole_length(std::int64_t part, std::int64_t told) const override {
-    return ring_.whole_length(part, told);
-  }
-  const ModuleRing& ring() const { return ring_; }
-
- private:
-  ModuleRing ring_;
 };
 
 // Block-sparse attention over a ring.
 
 /// What BlockSparseDilatedAttention computes, with the sequence divided among ranks. Blocks are those of the whole
 /// sequence and need not lie within a rank's part.
-class BlockSparseRingDilatedAttention : public BlockSparseDilatedAttention {
+class BlockSparseRingDilatedAttention : public OnRing<BlockSparseDilatedAttention> {
  public:
   /// Throws ValueError for what BlockSparseDilatedAttention and ModuleRing refuse.
   explicit BlockSparseRingDilatedAttention(const SparsePatternConfig& sparse_config = {}, const RingSetup& ring = {},
@@ -128,18 +127,6 @@ class BlockSparseRingDilatedAttention : public BlockSparseDilatedAttention {
   std::optional<Pattern> fixed_pattern(std::int64_t length, bool causal) const override {
     return ring_.of_one_process(pattern(length, causal));
   }
-  bool continues() const override { return ring_.has_whole(); }
-  bool divides_sequences() const override { return ring_.has_communicator(); }
-  kernels::PositionMap positions(std::int64_t rows, std::int64_t keys) const override {
-    return ring_.positions(rows, keys);
-  }
-  std::int64_t whole_length(std::int64_t part, std::int64_t told) const override {
-    return ring_.whole_length(part, told);
-  }
-  const ModuleRing& ring() const { return ring_; }
-
- private:
-  ModuleRing ring_;
 };
 
 }  // namespace poolgrad::attention

@@ -181,18 +181,26 @@ class CheckpointedCall::FirstRun : public Run {
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override {
     if (has_no_number(tensor, use)) return nullptr;
     const std::lock_guard lock(call_.mutex_);
-    std::size_t number = number_of(tensor).value_or(call_.slots_.size());
-    // A function that takes gradients in its first run has second runs before its end. What they supply takes the place
-    // of what was saved, and has its number.
-    for (std::size_t i = 0; call_.has_values_ && i < call_.slots_.size(); ++i)
-      if (const Tensor& value = call_.slots_[i].value; value.defined() && value.shares_storage_with(tensor)) number = i;
-    if (number == call_.slots_.size()) call_.slots_.push_back({call_.operations_.size() - 1, TensorMeta(tensor)});
-    set_number(tensor, number);
-    ++call_.slots_[number].users;
-    return std::make_unique<PackedSlot>(call_.shared_from_this(), number);
+    std::optional<std::size_t> number = number_of_supplied(tensor);
+    if (!number) number = number_of(tensor);
+    if (!number) {
+      number = call_.slots_.size();
+      call_.slots_.push_back({call_.operations_.size() - 1, TensorMeta(tensor)});
+    }
+    set_number(tensor, *number);
+    ++call_.slots_[*number].users;
+    return std::make_unique<PackedSlot>(call_.shared_from_this(), *number);
   }
 
  private:
+  // A function that takes gradients in its first run has second runs before its end. What they supply takes the place
+  // of what was saved, and has its number.
+  std::optional<std::size_t> number_of_supplied(const Tensor& tensor) const {
+    for (std::size_t i = 0; call_.has_values_ && i < call_.slots_.size(); ++i)
+      if (const Tensor& value = call_.slots_[i].value; value.defined() && value.shares_storage_with(tensor)) return i;
+    return {};
+  }
+
   std::unordered_set<const Storage*> known_;
 };
 

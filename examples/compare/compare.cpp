@@ -138,9 +138,6 @@ std::vector<nn::PositionLoss> coarse(const std::vector<nn::PositionLoss>& fine) 
   return result;
 }
 
-/// Without the report behind it.
-std::string first_line(const std::string& error) { return error.substr(0, error.find('\n')); }
-
 /// One that was judged, where there is one: what all of them have in common.
 const nn::TrainResult& judged(const std::vector<Compared>& all) {
   const auto one = std::ranges::find_if(all, [](const Compared& c) { return !c.result.by_position.empty(); });
@@ -157,7 +154,7 @@ std::vector<std::string> headers(const std::vector<Compared>& all) {
 std::vector<std::string> cells(const Compared& one, std::size_t columns) {
   const nn::TrainResult& r = one.result;
   const nn::StepRecord step = median_step(r.steps);
-  const char* const end = !one.error.empty() ? " (failed)" : r.interrupted ? " (stopped)" : "";
+  const char* const end = !r.error.empty() ? " (failed)" : r.interrupted ? " (stopped)" : "";
   std::vector<std::string> row{one.pattern,
                                fmt::format("{}{}", r.steps.size(), end),
                                fmt::format("{:.0f}", step.milliseconds),
@@ -197,7 +194,7 @@ Json json_of(const CompareOptions& options, const std::vector<Compared>& all) {
                                {"pattern", one.pattern},
                                {"steps", r.steps.size()},
                                {"interrupted", r.interrupted},
-                               {"error", one.error.empty() ? Json() : Json(one.error)},
+                               {"error", r.error.empty() ? Json() : Json(r.error)},
                                {"milliseconds_per_step", step.milliseconds},
                                {"tokens_per_second", step.tokens_per_second},
                                {"peak_live_bytes", r.peak_live_bytes},
@@ -244,7 +241,8 @@ std::string page_of(const CompareOptions& options, const std::vector<Compared>& 
   }
   std::string errors;
   for (const Compared& one : all)
-    if (!one.error.empty()) errors += fmt::format("<p>{}: {}</p>\n", escaped(one.kind), escaped(first_line(one.error)));
+    if (const std::string& error = one.result.error; !error.empty())
+      errors += fmt::format("<p>{}: {}</p>\n", escaped(one.kind), escaped(nn::first_line(error)));
   std::string settings;
   for (const auto& [name, value] : options.train.configuration())
     if (name != "attention") settings += html_row({escaped(name), escaped(value)});
@@ -294,8 +292,8 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
         progress.line(fmt::format("  held out {:.4f} nats per byte after {}", found.result.validation_loss,
                                   format_duration(found.result.seconds)));
     } catch (const Error& error) {  // the others go on
-      found.error = error.what();
-      if (prints) progress.line("  failed: " + first_line(found.error));
+      found.result.error = error.what();
+      if (prints) progress.line("  failed: " + nn::first_line(found.result.error));
     }
     all.push_back(std::move(found));
   }
@@ -309,8 +307,8 @@ std::vector<Compared> run_compare(const CompareOptions& options, std::ostream& o
 void check_ended(const std::vector<Compared>& all) {
   std::string failed;
   for (const Compared& one : all)
-    if (!one.error.empty())
-      failed += fmt::format("{}[compare] {} failed: {}", failed.empty() ? "" : "\n", one.kind, first_line(one.error));
+    if (const std::string& error = one.result.error; !error.empty())
+      failed += fmt::format("{}[compare] {} failed: {}", failed.empty() ? "" : "\n", one.kind, nn::first_line(error));
   if (!failed.empty()) throw Error(failed);
 }
 

@@ -28,10 +28,9 @@ struct CompareOptions {
 int parse_compare_options(int argc, const char* const* argv, CompareOptions& options);
 
 struct Compared {
-  std::string kind, pattern;  // "window", "window of 256"
-  std::int64_t steps = 0;     // planned: by a few steps that were timed, or as given
-  nn::TrainResult result = {};
-  std::string error = {};  // what it failed with; empty: it did not
+  std::string kind, pattern;    // "window", "window of 256"
+  std::int64_t steps = 0;       // planned: by a few steps that were timed, or as given
+  nn::TrainResult result = {};  // its error: also that of the steps that were timed
 };
 
 /// Trains one kind after the other and prints a table; Ctrl-C ends the one that runs, and what there is is reported, as

@@ -105,6 +105,8 @@ std::size_t character_length(std::string_view text) {
 
 }  // namespace
 
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
 std::string visible_text(std::string_view text, const std::function<std::string(char)>& otherwise) {
   std::string result;
   for (std::size_t i = 0; i < text.size();) {

@@ -18,6 +18,8 @@ std::string format_count(double value);
 std::string sparkline(const std::vector<double>& values, std::size_t width = 60);
 /// "[######------]" for a fraction in [0, 1].
 std::string bar(double fraction, int width = 24);
+/// Of an error: the sentence, without the report behind it.
+std::string first_line(const std::string& text);
 /// Text for people: printable UTF-8 as it is, and what `otherwise` makes of each other byte, such as control
 /// characters.
 std::string visible_text(std::string_view text, const std::function<std::string(char)>& otherwise);

@@ -160,8 +160,7 @@ std::string describe_result(const TrainResult& r, const Trainer& trainer) {
   for (const StepRecord& step : r.steps) losses.push_back(step.loss);
   std::string text = "\n";
   if (!r.error.empty())
-    text += fmt::format("ended    after step {} by an error: {}\n", trainer.steps_done(),
-                        r.error.substr(0, r.error.find('\n')));
+    text += fmt::format("ended    after step {} by an error: {}\n", trainer.steps_done(), first_line(r.error));
   else if (r.interrupted)
     text += fmt::format("stopped after step {}\n", trainer.steps_done());
   if (!losses.empty())

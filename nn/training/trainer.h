@@ -31,8 +31,8 @@ struct TrainerOptions {
   std::int64_t chunk = 0;  // positions of a chunk, nn/chunked.h; 0: all at once
   std::int64_t store_every = 1;
   std::int64_t steps = 1000;
-  double learning_rate =
-      0;  // at its peak, after min(20, steps / 2) of warm-up; 0: usual_learning_rate() of the optimiser
+  /// At its peak, after a warm-up of min(20, steps / 2) steps; 0: usual_learning_rate() of the optimiser.
+  double learning_rate = 0;
   double clip_norm = 1.0;                       // 0: no clipping
   double weight_decay = 0.1;                    // of matrices
   std::uint64_t seed = 1;                       // decides which windows are drawn

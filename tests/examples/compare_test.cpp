@@ -134,13 +134,13 @@ TEST(Compare, GoesOnAfterAKindThatFails) {
   const std::vector<Compared> all = run_compare(o, out);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[1].result.validation_loss, free[1].result.validation_loss);
-  EXPECT_EQ(all[1].error, "");
+  EXPECT_EQ(all[1].result.error, "");
   const auto report = nlohmann::json::parse(read_bytes(o.json));
-  EXPECT_EQ(report["kinds"][0]["error"], all[0].error);
+  EXPECT_EQ(report["kinds"][0]["error"], all[0].result.error);
   EXPECT_TRUE(report["kinds"][0]["validation_loss"].is_null());
   EXPECT_TRUE(report["kinds"][1]["error"].is_null());
   EXPECT_GT(report["baselines"]["unigram"], 0);
-  const std::string reason = all[0].error.substr(0, all[0].error.find('\n'));
+  const std::string reason = all[0].result.error.substr(0, all[0].result.error.find('\n'));
   EXPECT_THAT(out.str(), HasSubstr("  failed: " + reason));
   EXPECT_THAT(out.str(), ::testing::ContainsRegex("ring.* 0 \\(failed\\) .* - *\n"));
   EXPECT_THAT(read_bytes(o.html), HasSubstr("<p>ring: "));
