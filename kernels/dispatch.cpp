@@ -389,7 +389,7 @@ void allow_mma(bool allowed) { mma() = allowed; }
 bool mma_allowed() { return mma(); }
 std::string_view attention_backend(Device device) {
   if (device.type != DeviceType::cuda) return instruction_set();
-  return mma_allowed() ? "cuda cores, f16 and bf16: mma" : "cuda cores";
+  return mma_allowed() ? "cuda cores, f16, bf16 and f32: mma" : "cuda cores";
 }
 
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
@@ -428,6 +428,12 @@ void sum_rows_of(Stream stream, const Gemm& shape, const void* a, bool asks_alon
 
 namespace {
 
+/// For the rows that tiles visit in attention of f32 by tensor cores; k says how many key heads there are.
+void ask_for_split(Stream stream, const View& visited, const View& visited_out, const View& k) {
+  if (visited.dtype != DType::f32) return;
+  const Scratch split(stream, "attention", 2 * GpuSplitPlan::make(visited, visited_out, k.shape[2]).elements);
+}
+
 /// What kernels/cuda/attention/forward.cu asks for: the program, and memory for results of parts of the keys, or for
 /// those that lie over operands and are not the work of one block.
 void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const View& q, const View& k, const View& v,
@@ -441,6 +447,7 @@ void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const 
   };
   std::optional<Scratch> partial;
   if (plan.parts > 1) return scratch_of(plan.partial_elements(v), partial);
+  if (mma_takes({&q, &k, &v})) return ask_for_split(stream, k, v, k);
   const auto apart = [&](std::optional<Scratch>& scratch, const View& to, bool over_operand) {
     if (plan.chunks > 1 && to.data && over_operand) scratch_of(to.count(), scratch);
   };
@@ -487,8 +494,15 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
   cost.operations = attention_operations(schedule, products, q, v);
   if (is_like_gpu(stream)) {  // as kernels/cuda/attention/gradients.cu: the program, and the transposed one
     const std::int64_t rows = gpu_tile_rows(compute_dtype(q.dtype));
-    if (g.dq.data || g.dbias.data) program_on_device(stream, schedule, rows);
-    if (g.dk.data || g.dv.data) program_on_device(stream, schedule.transposed(), rows);
+    const bool by_mma = mma_takes({&q, &k, &v, &grad_out});
+    if (g.dq.data || g.dbias.data) {
+      program_on_device(stream, schedule, rows);
+      if (by_mma) ask_for_split(stream, k, v, k);
+    }
+    if (g.dk.data || g.dv.data) {
+      program_on_device(stream, schedule.transposed(), rows);
+      if (by_mma) ask_for_split(stream, q, grad_out, k);
+    }
     return charge(stream, cost);
   }
   on_cpu::plan_attention_backward(stream, schedule, scores, q, k, v, lse, delta, grad_out, gradients,

@@ -345,6 +345,48 @@ const void* advanced(const void* matrix, std::int64_t elements, DType dtype) {
   return static_cast<const std::byte*>(matrix) + elements * static_cast<std::int64_t>(size_of(dtype));
 }
 
+/// Into how many parts of k a product is cut here. For f32 cuBLASLt takes a few blocks where C is small and k long, as
+/// for gradients of weights, and leaves most of a GPU idle (docs/measurements.md); several products at once it spreads.
+std::int64_t parts_of_k(const Gemm& g) {
+  const bool plain = g.dtype == DType::f32 && !tf32_allowed() && g.batch == 1 && g.alpha == 1 && g.beta == 0 && !g.bias;
+  constexpr std::int64_t tile = 128, few_tiles = 32, enough_blocks = 256, shortest = 256, most = 16;
+  const std::int64_t tiles = ((g.m + tile - 1) / tile) * ((g.n + tile - 1) / tile);
+  if (!plain || tiles == 0 || tiles > few_tiles) return 1;
+  std::int64_t parts = std::min({enough_blocks / tiles, g.k / shortest, most});
+  constexpr std::int64_t together = 4;  // elements of 16 bytes, to which every part is aligned where the whole is
+  while (parts > 1 && g.k % (parts * together) != 0) --parts;
+  return std::max<std::int64_t>(1, parts);
+}
+
+struct SumOfParts {
+  const float* parts;
+  float* c;
+  std::int64_t count, elements, n, ldc;
+};
+/// C is the sum of its parts, which lie behind each other, in their order.
+__global__ __launch_bounds__(256) void add_parts(const SumOfParts x) {
+  for (std::int64_t i = cuda::grid_thread(); i < x.elements; i += cuda::grid_threads()) {
+    float sum = 0;
+    for (std::int64_t p = 0; p < x.count; ++p) sum += x.parts[p * x.elements + i];
+    x.c[i / x.n * x.ldc + i % x.n] = sum;
+  }
+}
+
+/// The parts in memory of gemm_workspace(), and their sum.
+void multiply_in_parts(Stream stream, const Gemm& g, std::int64_t count, const void* a, const void* b, void* c,
+                       void* parts) {
+  Gemm part = g;
+  part.k = g.k / count;
+  part.batch = count;
+  part.stride_a = g.transpose_a ? part.k * g.lda : part.k;
+  part.stride_b = g.transpose_b ? part.k : part.k * g.ldb;
+  part.ldc = g.n;
+  part.stride_c = g.m * g.n;
+  Product(stream, part, a, b, parts, nullptr).run();
+  cuda::launch("gemm", &add_parts, grid_stride_shape(part.stride_c), stream,
+               {static_cast<const float*>(parts), static_cast<float*>(c), count, part.stride_c, g.n, g.ldc});
+}
+
 }  // namespace
 
 void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
@@ -361,8 +403,10 @@ void on_cuda::gemm(Stream stream, const Gemm& shape, const void* a, const void* 
   std::optional<Workspace<std::byte>> workspace;
   if (const std::int64_t bytes = gemm_workspace(g)) workspace.emplace(stream, "gemm", bytes, gemm_workspace_alignment);
   use_device(stream.device.index);
+  const std::int64_t parts = parts_of_k(g);
+  if (parts > 1) multiply_in_parts(stream, g, parts, a, b, c, workspace->data());
   constexpr std::int64_t most = max_grid_yz;  // matrices in a call: what a grid takes
-  for (std::int64_t first = 0; first < shape.batch; first += most) {
+  for (std::int64_t first = 0; first < shape.batch && parts == 1; first += most) {
     g.batch = std::min(most, shape.batch - first);
     g.beta = shape.beta, g.bias = shape.bias;
     void* const to = const_cast<void*>(advanced(c, first * g.stride_c, g.out_dtype()));

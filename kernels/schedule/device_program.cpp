@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "allocator/memory/stream_capture.h"
+#include "kernels/attention.h"
 #include "kernels/elementwise.h"
 
 namespace poolgrad::kernels {
@@ -143,6 +144,34 @@ GpuForwardPlan GpuForwardPlan::make(const AttentionProgram& program, const View&
   for (std::int64_t r = program.tile_begin[longest]; r < program.tile_begin[longest + 1]; ++r)
     keys += program.run[r].keys.count;
   plan.parts = std::clamp<std::int64_t>(enough_blocks / blocks, 1, std::max<std::int64_t>(1, keys / worthwhile_keys));
+  return plan;
+}
+
+bool mma_takes(std::initializer_list<const View*> operands) {
+  if (!mma_allowed()) return false;
+  const DType dtype = (*operands.begin())->dtype;
+  if (dtype != DType::f16 && dtype != DType::bf16 && dtype != DType::f32) return false;
+  constexpr std::int64_t together = 16;  // bytes
+  const auto elements = together / static_cast<std::int64_t>(size_of(dtype));
+  for (const View* x : operands) {
+    if (!x->data) continue;
+    bool fits = x->dtype == dtype && x->shape[3] >= 16 && x->shape[3] <= 128 && x->shape[3] % 16 == 0 &&
+                reinterpret_cast<std::uintptr_t>(x->data) % together == 0;
+    for (int d = 0; d < 3; ++d) fits &= x->shape[d] <= 1 || x->strides[d] % elements == 0;
+    if (!fits) return false;
+  }
+  return true;
+}
+
+GpuSplitPlan GpuSplitPlan::make(const View& visited, const View& visited_out, std::int64_t kv_heads) {
+  GpuSplitPlan plan{.batch = visited.shape[0], .kv_heads = kv_heads};
+  std::int64_t of_head = 0;
+  for (const View* x : {&visited, &visited_out})
+    if (x->data) of_head += split_planes * x->shape[1] * (x->shape[2] / kv_heads) * x->shape[3];
+  const std::int64_t heads = std::max<std::int64_t>(1, most_split_elements / std::max<std::int64_t>(1, of_head));
+  plan.heads_once = std::min(heads, kv_heads);
+  plan.batches_once = std::clamp<std::int64_t>(heads / kv_heads, 1, std::max<std::int64_t>(1, plan.batch));
+  plan.elements = plan.batches_once * plan.heads_once * of_head;
   return plan;
 }
 

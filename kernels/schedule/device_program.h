@@ -2,8 +2,10 @@
 // calls that follow. A simulated device, which stands for one, is asked for the same memory.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 
 #include "kernels/cpu/workspace.h"
@@ -32,6 +34,37 @@ struct GpuForwardPlan {
   std::int64_t rows_of_tile(const View& q) const { return stacked > 1 ? stacked : q.shape[1]; }
   /// Elements of scratch for what the parts come to: of every row the results, a maximum and a sum.
   std::int64_t partial_elements(const View& v) const { return parts > 1 ? parts * rows * (v.shape[3] + 2) : 0; }
+};
+
+/// Whether attention kernels of tensor cores are allowed (kernels/attention.h) and take the operands: one dtype, f16,
+/// bf16 or f32, rows of 16 to 128 elements, a multiple of 16, at multiples of 16 bytes.
+bool mma_takes(std::initializer_list<const View*> operands);
+
+/// Some batch entries and key heads of a call.
+struct CallPart {
+  std::int64_t batch, batches, kv_head, kv_heads;
+};
+
+/// Of f32 they multiply numbers in three parts, of 16 bits each, in which the rows that tiles visit are laid out
+/// before: those of some key heads of some batch entries at once, in 64 MiB unless one head needs more. Tests take
+/// less.
+inline constexpr std::int64_t split_planes = 3;
+inline std::int64_t most_split_elements = std::int64_t{32} << 20;
+
+struct GpuSplitPlan {
+  std::int64_t batch = 0, kv_heads = 0;  // of the call
+  std::int64_t batches_once = 1, heads_once = 1;
+  std::int64_t elements = 0;  // of 16 bits, of what is laid out at once
+
+  /// Of k and v, or of q and the gradient of the results, which may have no data.
+  static GpuSplitPlan make(const View& visited, const View& visited_out, std::int64_t kv_heads);
+  /// f(CallPart) for all parts of the call.
+  template <class F>
+  void for_each_part(const F& f) const {
+    for (std::int64_t b = 0; b < batch; b += batches_once)
+      for (std::int64_t h = 0; h < kv_heads; h += heads_once)
+        f(CallPart{b, std::min(batches_once, batch - b), h, std::min(heads_once, kv_heads - h)});
+  }
 };
 
 class DeviceProgram {

@@ -31,6 +31,7 @@ struct Arithmetic {
 };
 const Arithmetic all_arithmetic[] = {{DType::f64, false, 1e-12, 0, {1, 37, 70, 4, 2, 6, 5}},
                                      {DType::f32, false, 2e-5, 0, {1, 70, 140, 4, 2, 8, 12}},
+                                     {DType::f32, true, 2e-5, 0, {1, 70, 140, 4, 2, 32, 48}},
                                      {DType::bf16, true, 2e-5, 0x1p-8, {1, 70, 140, 4, 2, 32, 32}},
                                      {DType::f16, true, 2e-5, 0x1p-11, {1, 70, 140, 4, 2, 32, 48}}};
 
@@ -184,7 +185,7 @@ TEST(CudaAttendTwice, HasTheSecondDerivativesOfTheCpu) {
 }
 
 TEST(CudaAttendByMma, IsAnotherComputationThanThePortableOne) {
-  for (const DType dtype : {DType::bf16, DType::f16}) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
     const Call call = rounded(make_call({1, 70, 140, 4, 2, 32, 48}), dtype);
     const auto run = [&](bool mma) {
       const MmaAllowed allowed(mma);

@@ -32,7 +32,7 @@ TEST(CudaUnseen, RowsHaveNoEffectByPortableKernels) {
 
 TEST(CudaUnseen, RowsHaveNoEffectByTensorCores) {
   const MmaAllowed allowed;
-  expect_no_effect({DType::f16, DType::bf16}, {{1, 70, 140, 4, 2, 32, 48}, {1, 20, 70, 4, 2, 16, 16}});
+  expect_no_effect({DType::f16, DType::bf16, DType::f32}, {{1, 70, 140, 4, 2, 32, 48}, {1, 20, 70, 4, 2, 16, 16}});
 }
 
 }  // namespace

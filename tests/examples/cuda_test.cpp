@@ -122,7 +122,7 @@ TEST_F(TrainOnCuda, LearnsByTensorCoresWhatTheCpuLearnsAndAsksForWhatASimulatedG
     }();
     const MmaAllowed allowed;
     const TrainResult there = run("cuda");
-    EXPECT_THAT(out_.str(), HasSubstr("attention by cuda cores, f16 and bf16: mma"));
+    EXPECT_THAT(out_.str(), HasSubstr("attention by cuda cores, f16, bf16 and f32: mma"));
     EXPECT_NE(numbers(there), portable) << "weights are rounded, " << pattern;
     EXPECT_EQ(numbers(run("cuda")), numbers(there)) << "again, " << pattern;
     expect_alike(there, run("cpu"), 0.05, pattern);

@@ -18,6 +18,12 @@ struct OfQueries {
   POOLGRAD_HD T& at(std::int64_t b, std::int64_t h, std::int64_t i) const {
     return data[b * batch + h * head + i * query];
   }
+  /// From a batch entry and a head on.
+  OfQueries from(std::int64_t first_batch, std::int64_t first_head) const {
+    OfQueries part = *this;
+    if (data) part.data += first_batch * batch + first_head * head;
+    return part;
+  }
 };
 
 /// Of a row and a part of its keys: the results are relative to the maximum, and not divided by the sum.
@@ -41,6 +47,7 @@ struct ForwardCall {
   TileItems items;
   ScoreRules<T> rules;
   Operand q, k, v, out, carry_out;
+  Operand staged_k, staged_v;  // for tensor cores: k and v, or, of f32, what is split of them
   OfQueries<T> lse;
   OfQueries<const T> carry_lse;
   const T* sinks;
@@ -58,11 +65,30 @@ struct ForwardCall {
             .v = Operand(v),
             .out = Operand(out),
             .carry_out = Operand(carry_out),
+            .staged_k = Operand(k),
+            .staged_v = Operand(v),
             .lse = OfQueries<T>(lse),
             .carry_lse = OfQueries<const T>(carry_lse),
             .sinks = scores.sinks.as<const T>(),
             .sinks_stride = scores.sinks.strides[0],
             .group = q.shape[2] / k.shape[2]};
+  }
+  ForwardCall of(const CallPart& some) const {
+    ForwardCall part = *this;
+    const std::int64_t head = some.kv_head * group;
+    part.items.batch = some.batches;
+    part.items.heads = some.kv_heads * group;
+    part.items.first_head += head;
+    part.rules = rules.from(some.batch, head);
+    part.q = q.from(some.batch, head);
+    part.k = k.from(some.batch, some.kv_head);
+    part.v = v.from(some.batch, some.kv_head);
+    part.out = out.from(some.batch, head);
+    part.carry_out = carry_out.from(some.batch, head);
+    part.lse = lse.from(some.batch, head);
+    part.carry_lse = carry_lse.from(some.batch, head);
+    if (sinks) part.sinks += head * sinks_stride;
+    return part;
   }
   /// Whose row i of a tile is: a query, or, where heads are stacked, one of the heads.
   struct Row {
@@ -86,6 +112,9 @@ struct GradientCall {
   TileItems items;
   ScoreRules<T> rules;
   Operand own, visited, own_out, visited_out;
+  // For tensor cores, which multiply one kind of visited rows first, and then weigh the other: of v's gradient the
+  // former are those that are visited, of others those of dO. Of f32 they are split.
+  Operand staged_first, staged_last, own_first;
   bool by_keys, of_weights;  // tiles are of keys; the gradient of v, which needs weights alone
   Operand result;
   T* dbias;
@@ -93,6 +122,25 @@ struct GradientCall {
   OfQueries<const T> lse, delta;
   std::int64_t group;
   bool accumulate;
+
+  GradientCall of(const CallPart& some) const {
+    GradientCall part = *this;
+    const std::int64_t head = some.kv_head * group, own_head = by_keys ? some.kv_head : head,
+                       visited_head = by_keys ? head : some.kv_head;
+    part.items.batch = some.batches;
+    part.items.heads = some.kv_heads * group;
+    part.items.first_head += head;
+    part.rules = rules.from(some.batch, head);
+    part.own = own.from(some.batch, own_head);
+    part.own_out = own_out.from(some.batch, own_head);
+    part.result = result.from(some.batch, own_head);
+    part.visited = visited.from(some.batch, visited_head);
+    part.visited_out = visited_out.from(some.batch, visited_head);
+    if (dbias) part.dbias += some.batch * dbias_strides[0] + head * dbias_strides[1];
+    part.lse = lse.from(some.batch, head);
+    part.delta = delta.from(some.batch, head);
+    return part;
+  }
 };
 
 }  // namespace poolgrad::kernels::cuda

@@ -1,6 +1,8 @@
 // The gradients of attention from the global lse and delta, without atomics: one kernel, whose tiles are of queries for
 // dq and of keys for dk and dv, over the program and the transposed one. Each of the three is a launch, and recomputes
 // the weights (Dao et al. 2022): every element is the work of one block, in the order of the program.
+#include <vector>
+
 #include "kernels/cuda/attention/calls.cuh"
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/kernels.h"
@@ -145,14 +147,19 @@ void launch_gradient(Stream stream, GradientCall<T> call, std::int64_t depth) {
   launch("attention backward", &sum_gradients<T, Packs>,
          shape_of_items(items, tile_threads<T>, (call.of_weights ? 1 : 2) * score_bytes<T>), stream, call);
 }
+/// Gradients whose tiles visit the same rows.
 template <class T>
-void launch_gradient(Stream stream, const GradientCall<T>& call, std::int64_t depth, bool by_mma) {
+void launch_gradients(Stream stream, const std::vector<GradientCall<T>>& calls, const View& visited,
+                      const View& visited_out, bool by_mma) {
   if constexpr (std::is_same_v<T, float>)
-    if (by_mma) return sum_gradients_by_mma(stream, call);
-  if (std::is_same_v<T, double> || depth > Results<T, 1>::columns)
-    launch_gradient<T, 2>(stream, call, depth);
-  else if constexpr (!std::is_same_v<T, double>)
-    launch_gradient<T, 1>(stream, call, depth);
+    if (by_mma) return sum_gradients_by_mma(stream, calls, visited, visited_out);
+  for (const GradientCall<T>& call : calls) {
+    const std::int64_t depth = call.of_weights ? call.own_out.depth : call.own.depth;
+    if (std::is_same_v<T, double> || depth > Results<T, 1>::columns)
+      launch_gradient<T, 2>(stream, call, depth);
+    else if constexpr (!std::is_same_v<T, double>)
+      launch_gradient<T, 1>(stream, call, depth);
+  }
 }
 
 template <class T>
@@ -178,7 +185,7 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
     by_query.dbias = g.dbias.as<T>();
     for (int d = 0; d < 4; ++d) by_query.dbias_strides[d] = g.dbias.strides[d];
     if (g.dbias.data && !g.accumulate) fill(stream, g.dbias, 0);
-    launch_gradient(stream, by_query, q.shape[3], by_mma);
+    launch_gradients<T>(stream, {by_query}, k, v, by_mma);
   }
   if (!g.dk.data && !g.dv.data) return;
   const auto kept = program_on_device(stream, schedule.transposed(), tile_rows<T>);
@@ -187,15 +194,17 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
   call.items.heads_of_item = call.group;
   call.own = Operand(k), call.visited = Operand(q);
   call.own_out = Operand(v), call.visited_out = Operand(grad_out);
+  std::vector<GradientCall<T>> of_keys;
   if (g.dk.data) {
-    call.result = Operand(g.dk);
-    launch_gradient(stream, call, k.shape[3], by_mma);
+    of_keys.push_back(call);
+    of_keys.back().result = Operand(g.dk);
   }
   if (g.dv.data) {
-    call.result = Operand(g.dv);
-    call.of_weights = true;
-    launch_gradient(stream, call, v.shape[3], by_mma);
+    of_keys.push_back(call);
+    of_keys.back().result = Operand(g.dv);
+    of_keys.back().of_weights = true;
   }
+  launch_gradients(stream, of_keys, q, grad_out, by_mma);
 }
 
 }  // namespace

@@ -1,9 +1,11 @@
 // out and lse by tensor cores: forward.cu's online softmax, with weights that are rounded to the type of the operands
-// before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32.
+// before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32. Of f32
+// nothing is rounded: all is split (split_tile.cuh).
 #include <type_traits>
 
 #include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/mma_tile.cuh"
+#include "kernels/cuda/attention/split.h"
+#include "kernels/cuda/attention/split_tile.cuh"
 #include "kernels/schedule/device_program.h"
 
 namespace poolgrad::kernels::cuda {
@@ -24,31 +26,42 @@ __device__ void set_aside_counted(const Shared<float>& aside, const Scores& weig
   }
 }
 
-/// Of blocks on a multiprocessor: as many as registers and shared memory have room for.
-template <int Depth>
-inline constexpr int forward_blocks = Depth <= 32 ? 3 : 2;
+/// Blocks on a multiprocessor: as many as registers and shared memory have room for.
+template <class S, int Depth>
+inline constexpr int forward_blocks = Depth <= 32 && !splits<S> ? 3 : 2;
+
+/// Queries of 64 columns stay in registers; of 128 there are too many, and with 32 a third block on a multiprocessor is
+/// worth more. Of f32 there is none.
+template <class S, int Depth>
+inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : Depth == 64;
+
+/// Tiles of keys, and of values, that are in shared memory at once.
+template <class S>
+inline constexpr int forward_buffers = splits<S> ? 1 : 2;
 
 /// In shared memory lie rows of queries, then two tiles of keys and two of values: while keys are weighed, the next are
-/// copied to where those before them were.
+/// copied to where those before them were. Of f32 there is one of each: values come while keys are multiplied, and the
+/// next keys while those are weighed.
 template <class S, int Depth>
-__global__ __launch_bounds__(mma_threads, forward_blocks<Depth>) void attend_by_fragments(
-    const __grid_constant__ ForwardCall<float> call) {
+__global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_by_fragments(
+    const __grid_constant__ ForwardCall<float> call, const std::int64_t items) {
   constexpr float nothing = -std::numeric_limits<float>::infinity();
-  using Tile = StagedTile<Depth>;
+  using Tile = TileOf<S, Depth>;
+  constexpr int buffers = forward_buffers<S>, own_tiles = splits<S> ? 0 : 1;
   POOLGRAD_SHARED(float, aside, set_aside_count);
   POOLGRAD_SHARED(float, terms, 2 * mma_rows);  // of columns
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const AttentionProgram& program = call.program;
   const ScoreRules<float>& rules = call.rules;
   const LaneOfTile at;
-  const std::int64_t items = call.items.count(program);
   POOLGRAD_ROLLED
   for (Turns turn(items); turn.are_left(); turn.next()) {
     const TileItems::Item item = call.items.at(program, turn.item());
     if (!item.exists) continue;
     const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
     if (tile.count == 0) continue;
-    const std::int64_t kv_head = item.head / call.group, scheduled = call.items.first_head + item.head;
+    const std::int32_t kv_head = item.head / static_cast<std::int32_t>(call.group);
+    const std::int64_t scheduled = call.items.first_head + item.head;
     const bool works = at.first_row < tile.count;
     const auto query_of = [&](int half) { return tile.row + at.row(half) * tile.stride; };
 
@@ -71,40 +84,59 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<Depth>) void attend_by_
       }
     }
 
-    OwnRows<Depth> own(Tile{0}, at);
+    const TileRows queries = rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count));
+    OwnRows<S, Depth, forward_keeps<S, Depth>> own(call.q, queries, at);
     int buffer = 0;
-    const auto keys_in = [&](int i) { return Tile{(1 + i) * Tile::count}; };
-    const auto values_in = [&](int i) { return Tile{(3 + i) * Tile::count}; };
-    const auto stage = [&](const VisitedRows& keys, int i) {
-      stage_rows_async<Depth>(staged, keys_in(i), call.k, keys.of(call.k, item.batch, kv_head));
-      stage_rows_async<Depth>(staged, values_in(i), call.v, keys.of(call.v, item.batch, kv_head));
+    const auto keys_in = [&](int i) { return Tile{(own_tiles + i) * Tile::count}; };
+    const auto values_in = [&](int i) { return Tile{(own_tiles + buffers + i) * Tile::count}; };
+    const auto stage_keys = [&](const VisitedRows& keys, int i) {
+      stage_rows_async(staged, keys_in(i), call.staged_k, keys.of(program, call.staged_k, item.batch, kv_head));
+      cp_async_commit();
+    };
+    const auto stage_values = [&](const VisitedRows& keys, int i) {
+      stage_rows_async(staged, values_in(i), call.staged_v, keys.of(program, call.staged_v, item.batch, kv_head));
       cp_async_commit();
     };
     Visits visits(program, tile, program.of(scheduled, item.tile));
     VisitedRows next = visits.next();
     if (next.count > 0) {
       __syncthreads();  // what was staged for the tile before has been read
-      stage_rows_async<Depth>(staged, Tile{0}, call.q,
-                              rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count)));
-      cp_async_commit();
-      stage(next, buffer);
-      cp_async_wait<1>();
-      __syncthreads();  // queries are there
-      own.take(staged);
+      if constexpr (!splits<S>) {
+        own.stage(staged, Tile{0});
+        cp_async_commit();
+      }
+      stage_keys(next, buffer);
+      if constexpr (!splits<S>) {
+        stage_values(next, buffer);
+        cp_async_wait<2>();
+        __syncthreads();  // queries are there
+        own.take(staged);
+      }
     }
     POOLGRAD_ROLLED
-    for (; next.count > 0; buffer ^= 1) {
+    for (; next.count > 0; buffer ^= buffers - 1) {
       const VisitedRows keys = next;
       if (const int i = thread_of_block(); keys.period > 0 && i < mma_rows)
         terms[buffer * mma_rows + i] = i < keys.count ? term_of_column(program, keys, i) : 0;
       cp_async_wait<0>();
-      __syncthreads();  // keys and values are there, and those before them have been read
+      __syncthreads();  // keys are there, of two buffers values, too, and those before them have been read
       next = visits.next();
-      if (next.count > 0) stage(next, buffer ^ 1);
-      if (!works) continue;
-
       Scores scores;
-      multiply_staged<S, Depth>(scores, staged, own, keys_in(buffer), at);
+      if constexpr (buffers == 1) {
+        stage_values(keys, buffer);
+        if (works) multiply_staged(scores, staged, own, keys_in(buffer), at);
+        cp_async_wait<0>();
+        __syncthreads();  // values are there, and keys have been read
+        if (next.count > 0) stage_keys(next, buffer);
+        if (!works) continue;
+      } else {
+        if (next.count > 0) {
+          stage_keys(next, buffer ^ 1);
+          stage_values(next, buffer ^ 1);
+        }
+        if (!works) continue;
+        multiply_staged(scores, staged, own, keys_in(buffer), at);
+      }
       std::uint32_t dropped = 0;  // a bit for each score
       const bool simple = only_scales(rules, keys) && !turn.with_care();
       if (simple) {
@@ -126,6 +158,9 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<Depth>) void attend_by_
           if (row.contain(column) && visit.keeps(step)) {
             const Pair pair{query_of(half), run.keys.row + step * run.keys.stride, visit.row_position,
                             visit.position(step)};
+            if constexpr (splits<S>)
+              score = product_unless_finite(score, call.q, offset_of(call.q, item.batch, item.head, pair.query), call.k,
+                                            offset_of(call.k, item.batch, kv_head, pair.key));
             float slope;
             score = rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
             if (rules.kept_of(item.batch, item.head, pair) == 0) dropped |= std::uint32_t{1} << e;
@@ -171,11 +206,9 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<Depth>) void attend_by_
       if (turn.with_care()) {
         set_aside_counted(aside, scores);
         __syncwarp();  // neighbours read them
-        add_weighted_pairs<S, Depth>(results, aside, staged, values_in(buffer), call.v.depth, keys.count);
+        add_weighted_pairs<S, Depth>(results, aside, call.v, keys.of(program, call.v, item.batch, kv_head));
       } else {
-        Weights weights;
-        round_weights<S>(weights, scores);
-        add_weighted_staged<S, Depth>(results, weights, staged, values_in(buffer), at);
+        add_weighted_staged<S, Depth>(results, scores, staged, values_in(buffer), at);
       }
     }
 
@@ -195,39 +228,36 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<Depth>) void attend_by_
 }
 
 template <class S>
-void launch_by_fragments(Stream stream, const ForwardCall<float>& call, std::int64_t items) {
+void launch_by_fragments(Stream stream, const ForwardCall<float>& call) {
+  const std::int64_t items = call.items.count(call.program);
+  if (items == 0) return;
   with_staged_depth({call.q.depth, call.v.depth}, [&]<int Depth>(std::integral_constant<int, Depth>) {
-    const std::int64_t bytes = 5 * StagedTile<Depth>::count * std::int64_t{sizeof(Chunk)};
-    launch("attention", &attend_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream, call);
+    constexpr int tiles = 2 * forward_buffers<S> + (splits<S> ? 0 : 1);
+    const std::int64_t bytes = tiles * TileOf<S, Depth>::count * std::int64_t{sizeof(Chunk)};
+    launch("attention", &attend_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream, call, items);
   });
 }
 
 }  // namespace
 
-bool mma_takes(std::initializer_list<const View*> operands) {
-  if (!mma_allowed()) return false;
-  const DType dtype = (*operands.begin())->dtype;
-  if (dtype != DType::f16 && dtype != DType::bf16) return false;
-  for (const View* x : operands) {
-    if (!x->data) continue;
-    bool fits = x->dtype == dtype && x->shape[3] >= 16 && x->shape[3] <= 128 && x->shape[3] % 16 == 0 &&
-                reinterpret_cast<std::uintptr_t>(x->data) % sizeof(Chunk) == 0;
-    for (int d = 0; d < 3; ++d) fits &= x->shape[d] <= 1 || x->strides[d] % elements_of_chunk == 0;
-    if (!fits) return false;
-  }
-  return true;
-}
-
 void attend_by_mma(Stream stream, const AttentionProgram& program, const AttentionScores& scores, const View& q,
                    const View& k, const View& v, const View& out, const View& lse, const View& carry_out,
                    const View& carry_lse) {
   const auto call = ForwardCall<float>::make(program, scores, {}, q, k, v, out, lse, carry_out, carry_lse);
-  const std::int64_t items = call.items.count(call.program);
-  if (items == 0) return;
-  if (q.dtype == DType::f16)
-    launch_by_fragments<Half>(stream, call, items);
-  else
-    launch_by_fragments<BFloat16>(stream, call, items);
+  if (q.dtype == DType::f32) {
+    const auto plan = GpuSplitPlan::make(k, v, k.shape[2]);
+    SplitSpace space(stream, plan);
+    plan.for_each_part([&](const CallPart& some) {
+      ForwardCall<float> part = call.of(some);
+      const auto split = space.put(part.k, part.v, some.batches, some.kv_heads, k.shape[1]);
+      part.staged_k = split.first, part.staged_v = split.second;
+      launch_by_fragments<float>(stream, part);
+    });
+  } else if (q.dtype == DType::f16) {
+    launch_by_fragments<Half>(stream, call);
+  } else {
+    launch_by_fragments<BFloat16>(stream, call);
+  }
 }
 
 }  // namespace poolgrad::kernels::cuda

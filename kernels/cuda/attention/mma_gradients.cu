@@ -1,26 +1,31 @@
 // The gradients of attention by tensor cores: gradients.cu's tiles, launches and order of sums, with weights and
-// gradients of scores that are rounded to the type of the operands before the last product.
+// gradients of scores that are rounded to the type of the operands before the last product; those of f32 are split.
 #include <type_traits>
 
 #include "kernels/cuda/attention/mma.h"
-#include "kernels/cuda/attention/mma_tile.cuh"
+#include "kernels/cuda/attention/split.h"
+#include "kernels/cuda/attention/split_tile.cuh"
 #include "kernels/elementwise.h"
 
 namespace poolgrad::kernels::cuda {
 namespace {
 
-/// Tiles of visited rows that are in shared memory at once: where there are two, the next are copied while those before
-/// them are weighed. Rows of 128 elements have no room for that on every GPU.
-template <int Depth>
-inline constexpr int gradient_buffers = Depth <= 64 ? 2 : 1;
+/// Tiles of each kind of visited rows that are in shared memory at once. Of two, the next are copied while those before
+/// them are weighed. Of one, for which rows of 128 elements and those of f32 have room on every GPU, that which is
+/// multiplied first comes while the other is weighed, and that while the first is multiplied.
+template <class S, int Depth>
+inline constexpr int gradient_buffers = Depth <= 64 && !splits<S> ? 2 : 1;
 
 /// In shared memory lie own rows, what of them belongs to results, and as many tiles of both of visited rows as there
-/// are buffers.
+/// are buffers; of f32 no own rows.
 template <class S, int Depth>
-__global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_constant__ GradientCall<float> call) {
+__global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_constant__ GradientCall<float> call,
+                                                                   const std::int64_t items) {
   constexpr float nothing = -std::numeric_limits<float>::infinity();
-  constexpr int buffers = gradient_buffers<Depth>;
-  using Tile = StagedTile<Depth>;
+  constexpr int buffers = gradient_buffers<S, Depth>;
+  constexpr bool keeps = Depth == 64 && !splits<S>;
+  using Tile = TileOf<S, Depth>;
+  constexpr int own_tiles = splits<S> ? 0 : 2;
   POOLGRAD_SHARED(float, scores_aside, set_aside_count);
   POOLGRAD_SHARED(float, products_aside, set_aside_count);
   POOLGRAD_SHARED(float, lse_of, buffers* mma_rows);  // of the tile's queries, or of those that it visits
@@ -30,37 +35,40 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   const AttentionProgram& program = call.program;
   const ScoreRules<float>& rules = call.rules;
   const LaneOfTile at;
-  // Without dO, on either side, they are 0, whatever they would be multiplied with.
-  const bool has_products = !call.of_weights && call.own_out.depth > 0 && call.visited_out.depth > 0;
-  const std::int64_t items = call.items.count(program);
-  const auto visited_in = [&](int i) { return Tile{(2 + i) * Tile::count}; };
-  const auto visited_out_in = [&](int i) { return Tile{(2 + buffers + i) * Tile::count}; };
+  // Products without dO, on either side, are 0, whatever they would be multiplied with.
+  const bool multiplies_first = call.of_weights || (call.own_out.depth > 0 && call.visited_out.depth > 0);
+  const auto first_in = [&](int i) { return Tile{(own_tiles + i) * Tile::count}; };
+  const auto last_in = [&](int i) { return Tile{(own_tiles + buffers + i) * Tile::count}; };
   POOLGRAD_ROLLED
   for (Turns turn(items); turn.are_left(); turn.next()) {
     const TileItems::Item item = call.items.at(program, turn.item());
     if (!item.exists) continue;
     const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
     if (tile.count == 0) continue;
-    const std::int64_t kv_head = item.head / call.group;
+    const std::int32_t kv_head = item.head / static_cast<std::int32_t>(call.group),
+                       end = item.head + static_cast<std::int32_t>(call.items.heads_of_item);
     const bool works = at.first_row < tile.count;
     FragmentsC<Depth> results = {};
-    OwnRows<Depth> own(Tile{0}, at), own_out(Tile{Tile::count}, at);
 
     POOLGRAD_ROLLED
-    for (std::int64_t head = item.head; head < item.head + call.items.heads_of_item; ++head) {
-      const std::int64_t own_head = call.by_keys ? kv_head : head, visited_head = call.by_keys ? head : kv_head,
-                         scheduled = call.items.first_head + head;
-      const auto stage = [&](const VisitedRows& rows, int i) {
-        stage_rows_async<Depth>(staged, visited_in(i), call.visited, rows.of(call.visited, item.batch, visited_head));
-        stage_rows_async<Depth>(staged, visited_out_in(i), call.visited_out,
-                                rows.of(call.visited_out, item.batch, visited_head));
+    for (std::int32_t head = item.head; head < end; ++head) {
+      const std::int32_t own_head = call.by_keys ? kv_head : head, visited_head = call.by_keys ? head : kv_head;
+      const std::int64_t scheduled = call.items.first_head + head;
+      const auto stage_first = [&](const VisitedRows& rows, int i) {
+        stage_rows_async(staged, first_in(i), call.staged_first,
+                         rows.of(program, call.staged_first, item.batch, visited_head));
+        cp_async_commit();
+      };
+      const auto stage_last = [&](const VisitedRows& rows, int i) {
+        stage_rows_async(staged, last_in(i), call.staged_last,
+                         rows.of(program, call.staged_last, item.batch, visited_head));
         cp_async_commit();
       };
       float lse = 0, delta = 0;  // that this thread puts where all find them
       const auto fetch = [&](const VisitedRows& rows) {
         const int i = thread_of_block();
         if (i >= mma_rows) return;
-        const std::int64_t query = call.by_keys ? rows.row + i * rows.stride : tile.row + i * tile.stride;
+        const std::int64_t query = call.by_keys ? rows.row(program, i) : tile.row + i * tile.stride;
         const bool exists = i < (call.by_keys ? rows.count : tile.count);
         lse = exists ? call.lse.at(item.batch, head, query) : nothing;
         delta = exists ? call.delta.at(item.batch, head, query) : 0;
@@ -69,47 +77,71 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
       Visits visits(program, tile, program.of(scheduled, item.tile));
       VisitedRows next = visits.next();
       if (next.count == 0) continue;
-      __syncthreads();  // what was staged before has been read
       const auto own_part = [&](const Operand& x) {
         return rows_of(x, item.batch, own_head, tile, 0, static_cast<int>(tile.count));
       };
-      stage_rows_async<Depth>(staged, Tile{0}, call.own, own_part(call.own));
-      stage_rows_async<Depth>(staged, Tile{Tile::count}, call.own_out, own_part(call.own_out));
-      cp_async_commit();
-      if (buffers > 1) {
-        stage(next, buffer);
-        fetch(next);
+      OwnRows<S, Depth, keeps> own(call.own, own_part(call.own), at),
+          own_first(call.own_first, own_part(call.own_first), at);
+      __syncthreads();  // what was staged before has been read
+      if constexpr (!splits<S>) {
+        own.stage(staged, Tile{0});
+        own_first.stage(staged, Tile{Tile::count});
+        cp_async_commit();
       }
-      cp_async_wait<buffers - 1>();
-      __syncthreads();  // own rows are there
-      own.take(staged);
-      own_out.take(staged);
+      stage_first(next, buffer);
+      if (buffers > 1) stage_last(next, buffer);
+      fetch(next);
+      if constexpr (!splits<S>) {
+        cp_async_wait<buffers>();
+        __syncthreads();  // own rows are there
+        own.take(staged);
+        own_first.take(staged);
+      }
       POOLGRAD_ROLLED
       for (; next.count > 0; buffer ^= buffers - 1) {
         const VisitedRows now = next;
-        if (buffers == 1) {
-          __syncthreads();  // what was visited before has been read
-          stage(now, buffer);
-          fetch(now);
-        }
         const int first = buffer * mma_rows;
-        if (const int i = thread_of_block(); i < mma_rows) {
+        const auto tell = [&] {
+          const int i = thread_of_block();
+          if (i >= mma_rows) return;
           lse_of[first + i] = lse == nothing ? -nothing : lse;  // no weight is left of any score
           delta_of[first + i] = delta;
           if (now.period > 0) terms[first + i] = i < now.count ? term_of_column(program, now, i) : 0;
-        }
-        cp_async_wait<0>();
-        __syncthreads();  // all of it is there; with two buffers, what was visited before has been read
-        next = visits.next();
-        if (buffers > 1 && next.count > 0) {
-          stage(next, buffer ^ 1);
-          if (call.by_keys) fetch(next);
-        }
-        if (!works) continue;
-
+        };
         Scores scores, products = {};
-        multiply_staged<S, Depth>(scores, staged, own, visited_in(buffer), at);
-        if (has_products) multiply_staged<S, Depth>(products, staged, own_out, visited_out_in(buffer), at);
+        if constexpr (buffers > 1) {
+          tell();
+          cp_async_wait<0>();
+          __syncthreads();  // all of it is there, and what was visited before has been read
+          next = visits.next();
+          if (next.count > 0) {
+            stage_first(next, buffer ^ 1);
+            stage_last(next, buffer ^ 1);
+            if (call.by_keys) fetch(next);
+          }
+          if (!works) continue;
+          if (multiplies_first) multiply_staged(products, staged, own_first, first_in(buffer), at);
+        } else {
+          cp_async_wait<0>();
+          __syncthreads();  // the first are there, and what was visited before has been read
+          stage_last(now, buffer);
+          tell();
+          if (works && multiplies_first) multiply_staged(products, staged, own_first, first_in(buffer), at);
+          cp_async_wait<0>();
+          __syncthreads();  // the last are there, and the first have been read
+          next = visits.next();
+          if (next.count > 0) {
+            stage_first(next, buffer);
+            if (call.by_keys) fetch(next);
+          }
+          if (!works) continue;
+        }
+        if (call.of_weights) {
+          POOLGRAD_UNROLL
+          for (int f = 0; f < score_fragments; ++f) scores[f] = products[f];
+        } else {
+          multiply_staged(scores, staged, own, last_in(buffer), at);
+        }
         if (only_scales(rules, now) && !call.dbias && !turn.with_care()) {
           POOLGRAD_UNROLL
           for (FragmentC& part : scores) {
@@ -149,6 +181,16 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
               const Pair pair = call.by_keys ? Pair{other_row, own_row, position, visit.row_position}
                                              : Pair{own_row, other_row, visit.row_position, position};
               const int query = first + (call.by_keys ? column : at.row(half));
+              float product = products_aside[e * mma_threads + static_cast<int>(threadIdx.x)];
+              if constexpr (splits<S>) {
+                const auto defined = [&](float found, const Operand& own_rows, const Operand& visited_rows) {
+                  return product_unless_finite(found, own_rows, offset_of(own_rows, item.batch, own_head, own_row),
+                                               visited_rows,
+                                               offset_of(visited_rows, item.batch, visited_head, other_row));
+                };
+                score = defined(score, call.own, call.visited);
+                if (!call.of_weights && multiplies_first) product = defined(product, call.own_out, call.visited_out);
+              }
               float slope;
               const float whole =
                   rules.score(score, item.batch, head, pair, slope) + visit.log_multiplicity<float>(step);
@@ -157,8 +199,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
               if (call.of_weights) {
                 if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts
               } else if (whole != nothing) {
-                const float gradient =
-                    weight * (products_aside[e * mma_threads + static_cast<int>(threadIdx.x)] * kept - delta_of[query]);
+                const float gradient = weight * (product * kept - delta_of[query]);
                 if (call.dbias && !turn.with_care())
                   call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
                              pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
@@ -169,14 +210,12 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
           });
         }
         if (!call.result.data) continue;
-        const Tile weighed = call.of_weights ? visited_out_in(buffer) : visited_in(buffer);
         if (turn.with_care()) {
-          const std::int64_t depth = call.of_weights ? call.visited_out.depth : call.visited.depth;
-          add_weighted_pairs<S, Depth>(results, scores_aside, staged, weighed, depth, now.count);
+          const Operand& weighed = call.of_weights ? call.visited_out : call.visited;
+          add_weighted_pairs<S, Depth>(results, scores_aside, weighed,
+                                       now.of(program, weighed, item.batch, visited_head));
         } else {
-          Weights weights;
-          round_weights<S>(weights, scores);
-          add_weighted_staged<S, Depth>(results, weights, staged, weighed, at);
+          add_weighted_staged<S, Depth>(results, scores, staged, last_in(buffer), at);
         }
       }
     }
@@ -189,24 +228,48 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   }
 }
 
-}  // namespace
-
-void sum_gradients_by_mma(Stream stream, const GradientCall<float>& call) {
+template <class S>
+void launch_gradient(Stream stream, const GradientCall<float>& call) {
   const std::int64_t items = call.items.count(call.program);
   if (items == 0) return;
-  with_staged_depth({call.own.depth, call.own_out.depth, call.visited_out.depth}, [&](auto depth) {
-    const auto run = [&]<class S>(S) {
-      constexpr int Depth = decltype(depth)::value;
-      const std::int64_t bytes =
-          2 * (1 + gradient_buffers<Depth>)*StagedTile<Depth>::count * std::int64_t{sizeof(Chunk)};
-      launch("attention backward", &sum_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream,
-             call);
-    };
-    if (call.own.dtype == DType::f16)
-      run(Half{});
+  with_staged_depth({call.own.depth, call.own_out.depth, call.visited_out.depth},
+                    [&]<int Depth>(std::integral_constant<int, Depth>) {
+                      constexpr int tiles = 2 * gradient_buffers<S, Depth> + (splits<S> ? 0 : 2);
+                      const std::int64_t bytes = tiles * TileOf<S, Depth>::count * std::int64_t{sizeof(Chunk)};
+                      launch("attention backward", &sum_by_fragments<S, Depth>,
+                             shape_of_items(items, mma_threads, bytes), stream, call, items);
+                    });
+}
+
+}  // namespace
+
+void sum_gradients_by_mma(Stream stream, const std::vector<GradientCall<float>>& calls, const View& visited,
+                          const View& visited_out) {
+  const auto run = [&]<class S>(S, GradientCall<float> call, const Operand& staged, const Operand& staged_out) {
+    call.staged_first = call.of_weights ? staged : staged_out;
+    call.staged_last = call.of_weights ? staged_out : staged;
+    call.own_first = call.of_weights ? call.own : call.own_out;
+    launch_gradient<S>(stream, call);
+  };
+  if (calls.empty()) return;
+  if (visited.dtype == DType::f32) {
+    const GradientCall<float>& any = calls.front();
+    const auto plan = GpuSplitPlan::make(visited, visited_out, any.items.heads / any.group);
+    SplitSpace space(stream, plan);
+    plan.for_each_part([&](const CallPart& some) {
+      const GradientCall<float> first = any.of(some);
+      const auto split = space.put(first.visited, first.visited_out, some.batches,
+                                   some.kv_heads * (any.by_keys ? any.group : 1), visited.shape[1]);
+      for (const GradientCall<float>& call : calls) run(float{}, call.of(some), split.first, split.second);
+    });
+    return;
+  }
+  for (const GradientCall<float>& call : calls) {
+    if (visited.dtype == DType::f16)
+      run(Half{}, call, call.visited, call.visited_out);
     else
-      run(BFloat16{});
-  });
+      run(BFloat16{}, call, call.visited, call.visited_out);
+  }
 }
 
 }  // namespace poolgrad::kernels::cuda

@@ -1,5 +1,6 @@
 // What the attention kernels of tensor cores share. A block is four warps; a tile has 64 rows, of which each warp has
-// 16, and visits 64 rows at a time. Both are staged in shared memory as they are stored, in f16 or bf16.
+// 16, and visits 64 rows at a time. Both are staged in shared memory as they are stored, in f16 or bf16; how f32 is
+// multiplied stands in split_tile.cuh.
 //
 //   scores    16 x 64 a warp, in eight fragments of C: the products of its rows with the rows that are visited
 //   weights   scores, rounded to the stored type: as fragments of A they are where they were as fragments of C
@@ -46,7 +47,6 @@ class Turns {
 template <int Columns>
 using FragmentsC = FragmentC[static_cast<std::size_t>(Columns / 8)];
 using Scores = FragmentsC<mma_rows>;
-using Weights = FragmentAB[weight_fragments];
 
 template <int Depth>
 using StagedTile = StagedRows<mma_rows, Depth>;
@@ -74,7 +74,7 @@ struct LaneOfTile {
 
 /// Begins to copy rows of an operand, whole tiles: rows and columns that are not there are zeros.
 template <int Depth>
-__device__ void stage_rows_async(const Shared<Chunk>& staged, StagedTile<Depth> to, const Operand& x,
+__device__ void stage_rows_async(const Shared<Chunk>& staged, StagedRows<mma_rows, Depth> to, const Operand& x,
                                  const TileRows& rows) {
   constexpr int chunks = StagedTile<Depth>::chunks, rows_at_once = mma_threads / chunks;
   const int first_row = static_cast<int>(threadIdx.x) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
@@ -88,24 +88,28 @@ __device__ void stage_rows_async(const Shared<Chunk>& staged, StagedTile<Depth> 
   }
 }
 
-/// Rows of the warp as fragments of A, one for 16 columns. Those of 64 columns stay in registers; of 128 there are too
-/// many, and with 32 a third block on a multiprocessor is worth more.
-template <int Depth>
+/// Rows of the warp as fragments of A, one for 16 columns: kept in registers, or read from where they are staged, or,
+/// of f32, from memory, each time.
+template <class S, int Depth, bool Kept>
 class OwnRows {
  public:
   static constexpr int count = Depth / 16;
-  static constexpr bool kept = Depth == 64;
 
-  __device__ OwnRows(StagedTile<Depth> tile, const LaneOfTile& at) : tile_(tile), at_(at) {}
-  /// Once the rows are staged.
+  __device__ OwnRows(const Operand& x, const TileRows& rows, const LaneOfTile& at) : x_(x), rows_(rows), at_(at) {}
+  /// Begins to stage them.
+  __device__ void stage(const Shared<Chunk>& staged, StagedTile<Depth> tile) {
+    tile_ = tile;
+    stage_rows_async(staged, tile, x_, rows_);
+  }
+  /// Once they are staged.
   __device__ void take(const Shared<Chunk>& staged) {
-    if constexpr (kept) {
+    if constexpr (Kept) {
       POOLGRAD_UNROLL
       for (int f = 0; f < count; ++f) fragment_[f] = load(staged, f);
     }
   }
   __device__ FragmentAB at(const Shared<Chunk>& staged, int f) const {
-    if constexpr (kept)
+    if constexpr (Kept)
       return fragment_[f];
     else
       return load(staged, f);
@@ -117,14 +121,16 @@ class OwnRows {
     return ldmatrix_x4<false>(staged, tile_.at(at_.first_row + place.row, 2 * f ^ place.column));
   }
 
-  StagedTile<Depth> tile_;
+  const Operand& x_;
+  const TileRows rows_;
   const LaneOfTile& at_;
-  FragmentAB fragment_[static_cast<std::size_t>(kept ? count : 1)];
+  StagedTile<Depth> tile_{0};
+  FragmentAB fragment_[static_cast<std::size_t>(Kept ? count : 1)];
 };
 
 /// scores = rows of the warp * visited rows.
-template <class S, int Depth>
-__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, const OwnRows<Depth>& own,
+template <class S, int Depth, bool Kept>
+__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, const OwnRows<S, Depth, Kept>& own,
                                 StagedTile<Depth> visited, const LaneOfTile& at) {
   const Place place = columns_before_rows(at.lane);
   POOLGRAD_UNROLL
@@ -138,32 +144,35 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, con
       mma_m16n8k16<S>(scores[2 * w + 1], a, b.word[2], b.word[3]);
     }
   };
-  if constexpr (OwnRows<Depth>::kept) {
+  if constexpr (Kept) {
     POOLGRAD_UNROLL
-    for (int f = 0; f < OwnRows<Depth>::count; ++f) add(f);
+    for (int f = 0; f < own.count; ++f) add(f);
   } else {
     POOLGRAD_UNROLL_TWO  // all at once would take registers
-        for (int f = 0; f < OwnRows<Depth>::count; ++f) add(f);
+        for (int f = 0; f < own.count; ++f) add(f);
   }
 }
 
-/// Scores, rounded, as fragments of A.
-template <class S>
-__device__ void round_weights(Weights& weights, const Scores& scores) {
+/// f(word, two neighbouring weights) for the words of fragment w of A that scores become, as place_in_a() has them:
+/// rows 0 and 8 of the left half, then of the right.
+template <class F>
+__device__ void for_each_weight_pair(const Scores& scores, int w, const F& f) {
   POOLGRAD_UNROLL
-  for (int w = 0; w < weight_fragments; ++w) {
-    POOLGRAD_UNROLL
-    for (int part = 0; part < 4; ++part) {  // as place_in_a() has them: rows 0 and 8 of the left half, then the right
-      const FragmentC& half = scores[2 * w + part / 2];
-      weights[w].word[part] = packed_pair<S>(half.value[part % 2 * 2], half.value[part % 2 * 2 + 1]);
-    }
+  for (int part = 0; part < 4; ++part) {
+    const FragmentC& half = scores[2 * w + part / 2];
+    f(part, half.value[part % 2 * 2], half.value[part % 2 * 2 + 1]);
   }
 }
 
-/// results += weights * visited rows.
+/// results += weights, rounded, * visited rows.
 template <class S, int Depth>
-__device__ void add_weighted_staged(FragmentsC<Depth>& results, const Weights& weights, const Shared<Chunk>& staged,
+__device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& scores, const Shared<Chunk>& staged,
                                     StagedTile<Depth> visited, const LaneOfTile& at) {
+  FragmentAB weights[weight_fragments];
+  POOLGRAD_UNROLL
+  for (int w = 0; w < weight_fragments; ++w)
+    for_each_weight_pair(
+        scores, w, [&](int word, float first, float second) { weights[w].word[word] = packed_pair<S>(first, second); });
   const Place place = rows_before_columns(at.lane);
   POOLGRAD_UNROLL
   for (int w = 0; w < weight_fragments; ++w) {
@@ -180,12 +189,13 @@ __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Weights& w
 /// with nothing. A NaN or an infinity then does not reach the rows that do not see it, as it does through the product
 /// of fragments, where 0 times it is NaN.
 template <class S, int Depth>
-__device__ void add_weighted_pairs(FragmentsC<Depth>& results, const Shared<float>& aside, const Shared<Chunk>& staged,
-                                   StagedTile<Depth> visited, std::int64_t depth, int visited_count) {
+__device__ void add_weighted_pairs(FragmentsC<Depth>& results, const Shared<float>& aside, const Operand& x,
+                                   const TileRows& visited) {
   const int own = thread_of_block();
   const int quad = own % lanes_of_fragment_row, first_thread = own - quad;
   POOLGRAD_ROLLED
-  for (int j = 0; j < visited_count; ++j) {
+  for (int j = 0; j < visited.count; ++j) {
+    const S* from = reinterpret_cast<const S*>(x.data) + visited.first + j * visited.step + 2 * quad;
     POOLGRAD_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int element = j / 8 * elements_of_c + 2 * half + j % 2, thread = first_thread + j % 8 / 2;
@@ -193,13 +203,10 @@ __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const Shared<floa
       if (!counts(weight)) continue;
       weight = widened<float>(narrowed<S>(weight));
       POOLGRAD_UNROLL
-      for (int f = 0; f < Depth / elements_of_chunk; ++f) {
-        if (elements_of_chunk * f >= static_cast<int>(depth)) continue;
-        const std::uint32_t pair = word_of_chunk(staged, visited.at(j, f), quad);
+      for (int f = 0; f < Depth / 8; ++f) {
+        if (8 * f >= static_cast<int>(x.depth)) continue;
         POOLGRAD_UNROLL
-        for (int i = 0; i < 2; ++i)
-          results[f].value[2 * half + i] +=
-              weight * widened<float>(std::bit_cast<S>(static_cast<std::uint16_t>(pair >> (16 * i))));
+        for (int i = 0; i < 2; ++i) results[f].value[2 * half + i] += weight * widened<float>(from[8 * f + i]);
       }
     }
   }
@@ -220,14 +227,19 @@ __device__ bool any_is_not_finite(const FragmentC (&results)[Fragments], std::in
 
 /// Rows of one run that a tile visits together, and what all of them share.
 struct VisitedRows {
-  std::int64_t first = 0;            // step of the run
-  std::int64_t row = 0, stride = 0;  // of the first in the tensors, and from one to the next
-  std::int32_t run = 0, count = 0;   // of the program, which has less than 2^31
-  bool whole = false;                // they are mma_rows, and every row of the tile sees all of them
+  std::int64_t first = 0;           // step of the run
+  std::int32_t run = 0, count = 0;  // of the program, which has less than 2^31
+  bool whole = false;               // they are mma_rows, and every row of the tile sees all of them
   std::uint8_t flags = 0, period = 0;
 
-  __device__ TileRows of(const Operand& x, std::int64_t batch, std::int64_t head) const {
-    return {offset_of(x, batch, head, row), stride * x.row, count};
+  /// In the tensors. It is looked up where it is asked for, as registers are scarce.
+  __device__ std::int64_t row(const AttentionProgram& program, int i) const {
+    const Progression& keys = program.run[run].keys;
+    return keys.row + (first + i) * keys.stride;
+  }
+  __device__ TileRows of(const AttentionProgram& program, const Operand& x, std::int64_t batch,
+                         std::int64_t head) const {
+    return {offset_of(x, batch, head, row(program, 0)), program.run[run].keys.stride * x.row, count};
   }
 };
 /// All that a tile visits, in the order of the program.
@@ -241,7 +253,6 @@ class Visits {
   /// Count is 0 behind the last.
   __device__ VisitedRows next() {
     now_.first += now_.count;
-    now_.row += now_.count * now_.stride;
     while (now_.first >= steps_end_) {
       if (++now_.run >= end_) {
         now_.count = 0;
@@ -269,8 +280,6 @@ class Visits {
     all_see_ = {last.begin, first.end};
     if (!run.has(AttentionRun::whole) && (run.rows.begin > 0 || run.rows.end < tile_.count)) all_see_ = {0, 0};
     now_.first = first.begin;
-    now_.stride = run.keys.stride;
-    now_.row = run.keys.row + now_.first * now_.stride;
     now_.flags = run.flags;
     now_.period = run.period;
   }
@@ -396,10 +405,9 @@ __device__ void store_results(const Operand& x, std::int64_t batch, std::int64_t
       }
     }
   };
-  if (x.dtype == DType::f32)
-    put(float{});
-  else
-    put(S{});
+  if constexpr (!std::is_same_v<S, float>)
+    if (x.dtype != DType::f32) return put(S{});
+  put(float{});
 }
 
 }  // namespace poolgrad::kernels::cuda

@@ -40,6 +40,16 @@ struct ScoreRules {
     return rules;
   }
 
+  /// From a batch entry and a head on.
+  ScoreRules from(std::int64_t batch, std::int64_t head) const {
+    ScoreRules part = *this;
+    part.first_batch += batch;
+    part.first_head += head;
+    if (bias) part.bias += batch * bias_strides[0] + head * bias_strides[1];
+    if (alibi) part.alibi += head * alibi_stride;
+    return part;
+  }
+
   /// The score of a product; `slope`: its derivative by the scaled product. A bias of -infinity is the score, whatever
   /// the product.
   __device__ T score(T product, std::int64_t batch, std::int64_t head, const Pair& pair, T& slope) const {

@@ -65,6 +65,13 @@ struct Operand {
   bool packed = false;  // packs of T are aligned, and none is left over
   std::int64_t depth = 0, batch = 0, row = 0, head = 0;
 
+  /// From a batch entry and a head on.
+  Operand from(std::int64_t first_batch, std::int64_t first_head) const {
+    Operand part = *this;
+    if (data) part.data += (first_batch * batch + first_head * head) * static_cast<std::int64_t>(size_of(dtype));
+    return part;
+  }
+
   Operand() = default;
   explicit Operand(const View& view)
       : data(view.as<std::byte>()),
@@ -311,7 +318,8 @@ struct TileItems {
   std::int64_t batch, heads, first_head, heads_of_item, chunks, parts = 1;
 
   struct Item {
-    std::int64_t tile, batch, head, chunk, part;
+    std::int64_t tile;
+    std::int32_t batch, head, chunk, part;  // registers are scarce
     bool exists;
   };
   POOLGRAD_HD std::int64_t rounds(const AttentionProgram& program) const {
@@ -322,15 +330,17 @@ struct TileItems {
   }
   /// Heads of a number are those that agree with it mod head_period; where there are fewer, some items are none.
   __device__ Item at(const AttentionProgram& program, std::int64_t i) const {
+    const auto small = [](std::int64_t n) { return static_cast<std::int32_t>(n); };
     Item item{};
-    item.part = i % parts, i /= parts;
-    item.chunk = i % chunks, i /= chunks;
+    item.part = small(i % parts), i /= parts;
+    item.chunk = small(i % chunks), i /= chunks;
     const std::int64_t of_head = rounds(program), round = i % of_head;
     i /= of_head;
-    item.batch = i % batch;
+    item.batch = small(i % batch);
     const std::int64_t number = program.longest_first[i / batch];
     item.tile = number % program.tiles;
-    item.head = floor_mod(number / program.tiles - first_head, program.head_period) + round * program.head_period;
+    item.head =
+        small(floor_mod(number / program.tiles - first_head, program.head_period) + round * program.head_period);
     item.exists = item.head < heads && item.head % heads_of_item == 0;
     return item;
   }

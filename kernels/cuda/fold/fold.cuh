@@ -290,7 +290,10 @@ void launch_rows(const char* op, Stream stream, const FoldInput& x, const FoldOu
 template <class Fold, class T>
 void launch_columns(const char* op, Stream stream, const FoldInput& x, const FoldOutput<T>& out,
                     const RowChunks& chunks) {
-  const int across = power_of_two((x.inner + wide<T> - 1) / wide<T>, threads_per_warp);
+  int across = power_of_two((x.inner + wide<T> - 1) / wide<T>, threads_per_warp);
+  // Rows that are one chunk are few: as many threads as there are, or half of them, share them.
+  if (chunks.count == 1)
+    while (across > 4 && 2 * fold_threads / across < chunks.size) across /= 2;
   const std::int64_t width = static_cast<std::int64_t>(across) * wide<T>;
   launch(op, &fold_columns<Fold, T>, fold_shape(x.rows * chunks.count * ((x.inner + width - 1) / width), 1), stream, x,
          out, chunks, across);

@@ -33,12 +33,6 @@ struct FragmentC {
   float value[elements_of_c];
 };
 
-/// Two neighbouring elements of a chunk.
-__device__ inline std::uint32_t word_of_chunk(const Shared<Chunk>& memory, int index, int word) {
-  const Chunk& chunk = memory[index];
-  return chunk.word[word];
-}
-
 #if defined(__CUDACC__)
 
 /// threadIdx.x, read where it is asked for: what follows from it is not kept in registers all through a kernel.

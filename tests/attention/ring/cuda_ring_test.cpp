@@ -192,8 +192,8 @@ TEST(RingOnDevices, ByTensorCoresIsTheWholeWithinItsRounding) {
 
 TEST(RingOnDevices, ByTensorCoresAsksForWhatARingOfASimulatedDeviceAsksFor) {
   const MmaAllowed allowed;
-  const RingInputs in = ring_inputs({1, 150, 150, 4, 2, 16, 32}, DType::bf16);
-  const auto asked_on = [&](Device device) {
+  const auto asked_on = [&](Device device, DType dtype) {
+    const RingInputs in = ring_inputs({1, 150, 150, 4, 2, 16, 32}, dtype);
     const Tensor q = to(in.q, device).detach().set_requires_grad(), k = to(in.k, device), v = to(in.v, device);
     CachingAllocator& pool = allocator_for(device);
     pool.trim();
@@ -203,7 +203,7 @@ TEST(RingOnDevices, ByTensorCoresAsksForWhatARingOfASimulatedDeviceAsksFor) {
     sum(out).backward();
     return std::pair{pool.sequence_hash(), pool.statistics().requested_bytes.peak};
   };
-  EXPECT_EQ(asked_on(first), asked_on(sim));
+  for (const DType dtype : {DType::bf16, DType::f32}) EXPECT_EQ(asked_on(first, dtype), asked_on(sim, dtype));
 }
 
 }  // namespace

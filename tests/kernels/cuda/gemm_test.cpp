@@ -109,6 +109,19 @@ TEST(CudaGemm, AddsUpManyTermsWithoutRoundingInBetween) {
     });
 }
 
+TEST(CudaGemm, AddsUpPartsOfLongSumsOfF32) {
+  std::mt19937_64 random(test_seed());
+  const std::array<std::int64_t, 3> sizes[] = {{20, 31, 1024}, {8, 140, 1040}, {33, 8, 2052}, {5, 3, 518}};
+  for (const auto& size : sizes)
+    for (const std::int64_t gap : {0, 4})
+      for (int layout = 0; layout < 4; ++layout)
+        expect_product(DType::f32,
+                       {.size = size, .transpose_a = (layout & 1) != 0, .transpose_b = (layout & 2) != 0, .gap = gap},
+                       random);
+  expect_product(DType::f32, {.size = {20, 31, 1024}, .offset = 1, .repeats = 3}, random);
+  expect_product(DType::f32, {.size = {20, 31, 1024}, .alpha = 2}, random);
+}
+
 TEST(CudaGemm, BatchesRepeatOperandsOfStrideZero) {
   std::mt19937_64 random(test_seed());
   for (const bool transpose : {false, true})

@@ -7,13 +7,16 @@
 namespace poolgrad::kernels::testing {
 namespace {
 
+using CudaAttentionBackward = PortableAttention;
+using CudaAttentionDelta = PortableAttention;
+
 BackwardExample grouped(std::int64_t queries, std::int64_t keys) {
   BackwardExample e = banded(queries, keys, unbounded, 0);
   e.q_heads = e.schedule.heads = 4;
   return e;
 }
 
-TEST(CudaAttentionBackward, FollowsTheDefinitionForEverySize) {
+TEST_F(CudaAttentionBackward, FollowsTheDefinitionForEverySize) {
   for (const auto& [queries, keys] : {std::pair{1, 1}, {64, 64}, {65, 130}, {1, 70}, {150, 33}}) {
     BackwardExample e = grouped(queries, keys);
     e.batch = 2;
@@ -26,7 +29,7 @@ TEST(CudaAttentionBackward, FollowsTheDefinitionForEverySize) {
   }
 }
 
-TEST(CudaAttentionBackward, OfNothingIsZero) {
+TEST_F(CudaAttentionBackward, OfNothingIsZero) {
   for (const auto& [queries, keys] : {std::pair{5, 0}, {0, 5}})
     expect_definition_there(banded(PositionMap::contiguous(queries), PositionMap::contiguous(keys), unbounded, 0));
   BackwardExample without_heads = banded(5, 5, unbounded, 0);
@@ -34,7 +37,7 @@ TEST(CudaAttentionBackward, OfNothingIsZero) {
   expect_definition_there(without_heads);
 }
 
-TEST(CudaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
+TEST_F(CudaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
   for (const auto& [left, right] : {std::pair{std::int64_t{16}, std::int64_t{0}},
                                     {std::int64_t{0}, std::int64_t{0}},
                                     {std::int64_t{-10}, std::int64_t{20}},
@@ -45,7 +48,7 @@ TEST(CudaAttentionBackward, FollowsBandsAndQueriesThatSeeNothing) {
   expect_definition_there(e);
 }
 
-TEST(CudaAttentionBackward, KeepsDocumentsApart) {
+TEST_F(CudaAttentionBackward, KeepsDocumentsApart) {
   for (const auto& [left, right] : {std::pair{unbounded, unbounded}, {unbounded, std::int64_t{0}}, {16, 3}})
     expect_definition_there(with_documents(banded(150, 150, left, right), uneven_documents));
   const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
@@ -58,7 +61,7 @@ TEST(CudaAttentionBackward, KeepsDocumentsApart) {
   }
 }
 
-TEST(CudaAttentionBackward, FollowsEveryPattern) {
+TEST_F(CudaAttentionBackward, FollowsEveryPattern) {
   for (const Named& pattern : some_of(patterns())) {
     SCOPED_TRACE(pattern.name);
     const PositionMap few = PositionMap::contiguous(61), many = PositionMap::contiguous(110);
@@ -70,7 +73,7 @@ TEST(CudaAttentionBackward, FollowsEveryPattern) {
       example({"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80), PositionMap::contiguous(93), true));
 }
 
-TEST(CudaAttentionBackward, FollowsEveryPatternOnShards) {
+TEST_F(CudaAttentionBackward, FollowsEveryPatternOnShards) {
   const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
   for (const Named& pattern : some_of(patterns()))
     for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}}) {
@@ -79,7 +82,7 @@ TEST(CudaAttentionBackward, FollowsEveryPatternOnShards) {
     }
 }
 
-TEST(CudaAttentionBackward, GoesThroughWhatModifiesScores) {
+TEST_F(CudaAttentionBackward, GoesThroughWhatModifiesScores) {
   const std::function<void(BackwardExample&)> changes[] = {[](BackwardExample& e) { e.softcap = 1.5; },
                                                            [](BackwardExample& e) { e.bias = e.dbias = true; },
                                                            [](BackwardExample& e) { e.alibi = true; },
@@ -101,15 +104,15 @@ TEST(CudaAttentionBackward, GoesThroughWhatModifiesScores) {
   }
 }
 
-TEST(CudaAttentionBackward, BiasesAndSinksOfEveryFiniteSizeCount) {
+TEST_F(CudaAttentionBackward, BiasesAndSinksOfEveryFiniteSizeCount) {
   expect_definition_there(with_largest_biases(grouped(70, 83)));
 }
 
-TEST(CudaAttentionBackward, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
+TEST_F(CudaAttentionBackward, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
   expect_no_overflow_of_huge_biases_there(grouped(70, 83), DType::f32);
 }
 
-TEST(CudaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
+TEST_F(CudaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
   const PositionMap n = PositionMap::contiguous(120);
   const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};
   BackwardExample e = example(both, n, n, true);
@@ -121,7 +124,7 @@ TEST(CudaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
   check.expect(sum, 2e-5);
 }
 
-TEST(CudaAttentionBackward, GivesWhatIsWanted) {
+TEST_F(CudaAttentionBackward, GivesWhatIsWanted) {
   BackwardExample e = grouped(70, 70);
   e.bias = e.dbias = true;
   const BackwardCheck check(e, DType::f32);
@@ -144,17 +147,17 @@ TEST(CudaAttentionBackward, GivesWhatIsWanted) {
   }
 }
 
-TEST(CudaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
+TEST_F(CudaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   expect_same_bits_again(BackwardCheck(grouped(150, 150), DType::f32), DType::f32);
 }
 
-TEST(CudaAttentionBackward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+TEST_F(CudaAttentionBackward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
   BackwardExample e = grouped(150, 150);
   e.batch = 2, e.alone = {0, 70};
   expect_same_gradients_by_few_blocks(BackwardCheck(e, DType::f32), DType::f32);
 }
 
-TEST(CudaAttentionDelta, IsTheProductOfGradientsAndResultsLessThatOfLse) {
+TEST_F(CudaAttentionDelta, IsTheProductOfGradientsAndResultsLessThatOfLse) {
   for (const DType dtype : floats)
     for (const std::int64_t depth : {0, 1, 64, 131}) {
       const std::int64_t batch = 2, queries = 19, heads = 3;

@@ -10,6 +10,8 @@
 namespace poolgrad::kernels::testing {
 namespace {
 
+using CudaAttentionDecode = PortableAttention;
+
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 GpuForwardPlan plan_of(const AttentionSchedule& schedule, const View& q, const View& k, const View& v) {
@@ -37,7 +39,7 @@ void expect_definition_in_parts(ForwardProblem&& p, const std::string& what = ""
   expect_definition_in_parts(p, what);
 }
 
-TEST(CudaAttentionDecode, IsCutByShapesAndTheProgramAlone) {
+TEST_F(CudaAttentionDecode, IsCutByShapesAndTheProgramAlone) {
   EXPECT_EQ(plan_of({1, 1, 16384, 8, 8, 64, 64}).parts, 32);  // 256 blocks
   EXPECT_EQ(plan_of({1, 1, 1024, 8, 8, 64, 64}).parts, 4);    // of 256 keys at least
   EXPECT_EQ(plan_of({1, 1, 511, 8, 8, 64, 64}).parts, 1);
@@ -49,7 +51,7 @@ TEST(CudaAttentionDecode, IsCutByShapesAndTheProgramAlone) {
   EXPECT_EQ(plan_of({1, 1, (std::int64_t{1} << 33) + 1, 1, 1, 8, 8}).parts, 256) << "keys are counted in 64 bits";
 }
 
-TEST(CudaAttentionDecode, FollowsTheDefinitionForEverySize) {
+TEST_F(CudaAttentionDecode, FollowsTheDefinitionForEverySize) {
   for (const DType dtype : floats) {
     for (const std::int64_t queries : {1, 3, 4, 5})
       for (const std::int64_t keys : {512, 777})
@@ -62,7 +64,7 @@ TEST(CudaAttentionDecode, FollowsTheDefinitionForEverySize) {
   }
 }
 
-TEST(CudaAttentionDecode, TakesHeadsOfAGroupTogether) {
+TEST_F(CudaAttentionDecode, TakesHeadsOfAGroupTogether) {
   for (const DType dtype : {DType::f64, DType::f32, DType::bf16})
     for (const std::int64_t group : {2, 4, 7})
       for (const std::int64_t keys : {40, 600}) {
@@ -75,7 +77,7 @@ TEST(CudaAttentionDecode, TakesHeadsOfAGroupTogether) {
   expect_definition_in_parts(p, "stacked, all at once");
 }
 
-TEST(CudaAttentionDecode, TakesEveryModification) {
+TEST_F(CudaAttentionDecode, TakesEveryModification) {
   const AttentionShape shape{2, 3, 700, 4, 2, 20, 12};
   for (const DType dtype : {DType::f64, DType::f32}) {
     expect_definition_in_parts(ForwardProblem(dtype, shape).causal(697).with_alibi(), "alibi");
@@ -92,14 +94,14 @@ TEST(CudaAttentionDecode, TakesEveryModification) {
   }
 }
 
-TEST(CudaAttentionDecode, FollowsEveryPattern) {
+TEST_F(CudaAttentionDecode, FollowsEveryPattern) {
   for (const Named& pattern : some_of(patterns()))
     expect_definition_there(
         of_pattern(DType::f32, pattern, PositionMap::contiguous(3, 620), PositionMap::contiguous(623), true),
         pattern.name);
 }
 
-TEST(CudaAttentionDecode, WithoutAKeyIsNothing) {
+TEST_F(CudaAttentionDecode, WithoutAKeyIsNothing) {
   ForwardProblem p(DType::f32, {1, 3, 700, 4, 2, 20, 12});
   p.with_bias({1, 4, 3, 700});
   for (std::int64_t i = 0; i < p.bias->count(); ++i)
@@ -109,7 +111,7 @@ TEST(CudaAttentionDecode, WithoutAKeyIsNothing) {
   EXPECT_EQ((*p.lse)[1], -infinity);
 }
 
-TEST(CudaAttentionDecode, InStepsIsTheWhole) {
+TEST_F(CudaAttentionDecode, InStepsIsTheWhole) {
   for (const DType dtype : floats) {
     ForwardProblem p(dtype, {2, 2, 1600, 4, 2, 20, 24});
     p.causal(1500).with_sinks().with_alibi().with_dropout(0.2);
@@ -119,7 +121,7 @@ TEST(CudaAttentionDecode, InStepsIsTheWhole) {
   }
 }
 
-TEST(CudaAttentionDecode, OfNothingNewKeepsEveryBit) {
+TEST_F(CudaAttentionDecode, OfNothingNewKeepsEveryBit) {
   ForwardProblem p(DType::f32, {2, 1, 600, 4, 2, 20, 20});
   run_there(p);
   const auto out = p.out->bytes(), lse = p.lse->bytes();
@@ -134,20 +136,20 @@ TEST(CudaAttentionDecode, OfNothingNewKeepsEveryBit) {
   EXPECT_EQ(p.lse->bytes(), lse);
 }
 
-TEST(CudaAttentionDecode, MayLieOverTheQueries) {
+TEST_F(CudaAttentionDecode, MayLieOverTheQueries) {
   for (const std::int64_t depth : {24, 150}) {
     ForwardProblem p(DType::bf16, {1, 1, 600, 4, 2, depth, depth});
     expect_same_out_over_the_queries(p);
   }
 }
 
-TEST(CudaAttentionDecode, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
+TEST_F(CudaAttentionDecode, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   ForwardProblem p(DType::f32, {1, 2, 900, 4, 2, 40, 40});
   p.with_dropout(0.1);
   expect_same_bits_in_every_order(p);
 }
 
-TEST(CudaAttentionDecode, HasTheSameBitsWhereABlockTakesSeveralParts) {
+TEST_F(CudaAttentionDecode, HasTheSameBitsWhereABlockTakesSeveralParts) {
   for (const std::int64_t queries : {1, 2, 6}) {
     ForwardProblem p(DType::f32, {2, queries, 900, 4, 2, 40, 40});
     p.causal(900 - queries).with_sinks().with_dropout(0.1);

@@ -10,10 +10,12 @@
 namespace poolgrad::kernels::testing {
 namespace {
 
+using CudaAttentionForward = PortableAttention;
+
 constexpr DType wide_dtypes[] = {DType::f64, DType::f32};
 constexpr AttentionShape two_groups{2, 70, 83, 4, 2, 20, 12};
 
-TEST(CudaAttentionForward, FollowsTheDefinitionForEverySize) {
+TEST_F(CudaAttentionForward, FollowsTheDefinitionForEverySize) {
   for (const DType dtype : floats) {
     for (const std::int64_t queries : {1, 64, 65})
       for (const std::int64_t keys : {1, 33, 130})
@@ -25,7 +27,7 @@ TEST(CudaAttentionForward, FollowsTheDefinitionForEverySize) {
   }
 }
 
-TEST(CudaAttentionForward, OfNothingIsNothing) {
+TEST_F(CudaAttentionForward, OfNothingIsNothing) {
   for (const DType dtype : wide_dtypes) {
     expect_definition_there(ForwardProblem(dtype, {1, 5, 0, 2, 2, 8, 8}));
     expect_definition_there(ForwardProblem(dtype, {1, 0, 5, 2, 2, 8, 8}));
@@ -35,7 +37,7 @@ TEST(CudaAttentionForward, OfNothingIsNothing) {
   }
 }
 
-TEST(CudaAttentionForward, HasBandsOfEveryWidthAndOffset) {
+TEST_F(CudaAttentionForward, HasBandsOfEveryWidthAndOffset) {
   const std::int64_t bands[][3] = {{unbounded, 0, 0}, {unbounded, 0, -40}, {16, 0, 0},         {0, 0, 0},
                                    {-10, 20, 0},      {30, unbounded, 7},  {unbounded, -3, 0}, {4, 4, 1000}};
   for (const DType dtype : wide_dtypes)
@@ -44,7 +46,7 @@ TEST(CudaAttentionForward, HasBandsOfEveryWidthAndOffset) {
                               std::to_string(left) + " " + std::to_string(right) + " " + std::to_string(offset));
 }
 
-TEST(CudaAttentionForward, FollowsEveryPattern) {
+TEST_F(CudaAttentionForward, FollowsEveryPattern) {
   for (const Named& pattern : some_of(patterns()))
     for (const bool causal : {false, true}) {
       const PositionMap few = PositionMap::contiguous(61), many = PositionMap::contiguous(140);
@@ -53,7 +55,7 @@ TEST(CudaAttentionForward, FollowsEveryPattern) {
     }
 }
 
-TEST(CudaAttentionForward, FollowsEveryPatternOnShards) {
+TEST_F(CudaAttentionForward, FollowsEveryPatternOnShards) {
   const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
   for (const Named& pattern : some_of(patterns()))
     for (const PositionMap& queries : {zigzag, striped})
@@ -61,7 +63,7 @@ TEST(CudaAttentionForward, FollowsEveryPatternOnShards) {
         expect_definition_there(of_pattern(DType::f32, pattern, queries, keys, true), pattern.name);
 }
 
-TEST(CudaAttentionForward, FollowsListedBlocksThatNobodyHasAnyMore) {
+TEST_F(CudaAttentionForward, FollowsListedBlocksThatNobodyHasAnyMore) {
   std::optional<ForwardProblem> p;
   const DType dtype = DType::f32;
   {
@@ -72,7 +74,7 @@ TEST(CudaAttentionForward, FollowsListedBlocksThatNobodyHasAnyMore) {
   }
 }
 
-TEST(CudaAttentionForward, KeepsDocumentsApart) {
+TEST_F(CudaAttentionForward, KeepsDocumentsApart) {
   for (const bool causal : {false, true}) {
     ForwardProblem p(DType::f32, {1, 250, 250, 2, 2, 24, 8});
     if (causal) p.causal();
@@ -81,7 +83,7 @@ TEST(CudaAttentionForward, KeepsDocumentsApart) {
   }
 }
 
-TEST(CudaAttentionForward, KeepsDocumentsOfShardsApart) {
+TEST_F(CudaAttentionForward, KeepsDocumentsOfShardsApart) {
   const PositionMap zigzag{60, 30, 30, 150, 1}, striped{61, 61, 2, 2, 3};
   for (const DType dtype : wide_dtypes)
     for (const auto& [queries, keys] : {std::pair{zigzag, striped}, {striped, zigzag}}) {
@@ -91,7 +93,7 @@ TEST(CudaAttentionForward, KeepsDocumentsOfShardsApart) {
     }
 }
 
-TEST(CudaAttentionForward, ModifiesScores) {
+TEST_F(CudaAttentionForward, ModifiesScores) {
   for (const DType dtype : wide_dtypes) {
     ForwardProblem capped(dtype, two_groups);
     capped.causal(13).scores.softcap = 0.7;
@@ -122,13 +124,13 @@ TEST(CudaAttentionForward, ModifiesScores) {
   }
 }
 
-TEST(CudaAttentionForward, TakesBiasesAndSinksOfEveryFiniteSize) {
+TEST_F(CudaAttentionForward, TakesBiasesAndSinksOfEveryFiniteSize) {
   for (const DType dtype : wide_dtypes)
     for (const bool sinks : {false, true})
       expect_definition_there(ForwardProblem(dtype, two_groups).with_largest_biases(sinks));
 }
 
-TEST(CudaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
+TEST_F(CudaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
   ForwardProblem p(DType::f32, two_groups);
   p.with_bias({2, 4, 70, 83});
   for (std::int64_t i = 0; i < p.bias->count(); ++i)
@@ -138,7 +140,7 @@ TEST(CudaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
   EXPECT_EQ((*p.lse)[5], -infinity);
 }
 
-TEST(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
+TEST_F(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
   for (const DType dtype : wide_dtypes) {
     ForwardProblem p(dtype, {1, 100, 100, 2, 2, 16, 16});
     p.causal();
@@ -154,7 +156,7 @@ TEST(CudaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
   }
 }
 
-TEST(CudaAttentionForward, InStepsIsTheWhole) {
+TEST_F(CudaAttentionForward, InStepsIsTheWhole) {
   for (const DType dtype : floats)
     for (const std::int64_t v_depth : {20, 150}) {  // 150: columns are several items
       ForwardProblem p(dtype, {2, 75, 90, 4, 2, 20, v_depth});
@@ -165,7 +167,7 @@ TEST(CudaAttentionForward, InStepsIsTheWhole) {
     }
 }
 
-TEST(CudaAttentionForward, OfNothingNewKeepsEveryBit) {
+TEST_F(CudaAttentionForward, OfNothingNewKeepsEveryBit) {
   ForwardProblem p(DType::f32, {2, 75, 90, 4, 2, 20, 20});
   p.causal(-30);
   run_there(p);
@@ -179,7 +181,7 @@ TEST(CudaAttentionForward, OfNothingNewKeepsEveryBit) {
   EXPECT_EQ(p.lse->bytes(), lse);
 }
 
-TEST(CudaAttentionForward, MayLieOverTheQueries) {
+TEST_F(CudaAttentionForward, MayLieOverTheQueries) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const std::int64_t depth : {24, 150}) {
       ForwardProblem p(dtype, {1, 100, 130, 4, 2, depth, depth});
@@ -188,13 +190,13 @@ TEST(CudaAttentionForward, MayLieOverTheQueries) {
     }
 }
 
-TEST(CudaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
+TEST_F(CudaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
   ForwardProblem p(DType::f32, {2, 150, 150, 4, 2, 40, 40});
   p.causal().with_dropout(0.1);
   expect_same_bits_in_every_order(p);
 }
 
-TEST(CudaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
+TEST_F(CudaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
   ForwardProblem p(DType::f32, {2, 150, 150, 4, 2, 40, 40});
   p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see nothing
   expect_same_rows_by_few_blocks(p);
@@ -216,13 +218,13 @@ std::pair<std::uint64_t, std::uint64_t> copies_of_two_calls(const ForwardProblem
   return {first, requests()};
 }
 
-TEST(CudaAttentionForward, CopiesItsProgramOnce) {
+TEST_F(CudaAttentionForward, CopiesItsProgramOnce) {
   using Copies = std::pair<std::uint64_t, std::uint64_t>;
   ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 16, 16});
   EXPECT_EQ(copies_of_two_calls(p.band(77, 0)), (Copies{1, 0}));
 }
 
-TEST(CudaAttentionForward, CopiesListsAndDocumentsOnceWhereTheyHaveAnIdentity) {
+TEST_F(CudaAttentionForward, CopiesListsAndDocumentsOnceWhereTheyHaveAnIdentity) {
   using Copies = std::pair<std::uint64_t, std::uint64_t>;
   const ListIdentity identity, other;
   ForwardProblem documents(DType::f32, {1, 250, 250, 2, 2, 16, 16});
@@ -250,7 +252,7 @@ TEST(CudaAttentionForward, CopiesListsAndDocumentsOnceWhereTheyHaveAnIdentity) {
   expect_definition_there(lists, "kept");
 }
 
-TEST(CudaAttentionForward, CopiesProgramsAnewWhereThePoolGaveThemUp) {
+TEST_F(CudaAttentionForward, CopiesProgramsAnewWhereThePoolGaveThemUp) {
   using Copies = std::pair<std::uint64_t, std::uint64_t>;
   ForwardProblem p(DType::f32, {1, 300, 300, 2, 2, 16, 16});
   p.band(78, 0);

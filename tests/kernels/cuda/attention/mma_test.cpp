@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "kernels/schedule/device_program.h"
 #include "tests/effort.h"
 #include "tests/kernels/cuda/attention/operands.h"
 #include "tests/mma_allowed.h"
@@ -11,15 +12,12 @@
 namespace poolgrad::kernels::testing {
 namespace {
 
-constexpr DType halves[] = {DType::bf16, DType::f16};
+constexpr DType dtypes_of_mma[] = {DType::bf16, DType::f16, DType::f32};
 constexpr AttentionShape mma_groups{2, 70, 83, 4, 2, 32, 48};
 
 /// The relative error of rounding to nearest: 8 and 11 significant bits.
 double half_unit(DType dtype) { return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24; }
 
-class MmaAttention : public ::testing::Test {
-  const MmaAllowed allowed_;
-};
 using MmaAttentionForward = MmaAttention;
 using MmaAttentionBackward = MmaAttention;
 
@@ -58,7 +56,7 @@ void expect_rounded_definition(ForwardProblem& p, const std::string& what = "") 
 void expect_rounded_definition(ForwardProblem&& p, const std::string& what = "") { expect_rounded_definition(p, what); }
 
 TEST_F(MmaAttentionForward, FollowsTheDefinitionForEverySize) {
-  for (const DType dtype : halves) {
+  for (const DType dtype : dtypes_of_mma) {
     for (const std::int64_t queries : {1, 16, 17, 64, 65})
       for (const std::int64_t keys : {1, 33, 64, 130})
         expect_rounded_definition(ForwardProblem(dtype, {1, queries, keys, 3, 1, 32, 32}));
@@ -69,7 +67,7 @@ TEST_F(MmaAttentionForward, FollowsTheDefinitionForEverySize) {
 }
 
 TEST_F(MmaAttentionForward, OfNothingIsNothing) {
-  for (const DType dtype : halves) {
+  for (const DType dtype : dtypes_of_mma) {
     expect_rounded_definition(ForwardProblem(dtype, {1, 5, 0, 2, 2, 32, 32}));
     expect_rounded_definition(ForwardProblem(dtype, {1, 0, 5, 2, 2, 32, 32}));
     expect_rounded_definition(ForwardProblem(dtype, {0, 5, 5, 2, 2, 32, 32}));
@@ -79,7 +77,7 @@ TEST_F(MmaAttentionForward, OfNothingIsNothing) {
 TEST_F(MmaAttentionForward, HasBandsOfEveryWidthAndOffset) {
   const std::int64_t bands[][3] = {{unbounded, 0, 0}, {unbounded, 0, -40}, {16, 0, 0},         {0, 0, 0},
                                    {-10, 20, 0},      {30, unbounded, 7},  {unbounded, -3, 0}, {4, 4, 1000}};
-  for (const DType dtype : halves)
+  for (const DType dtype : dtypes_of_mma)
     for (const auto& [left, right, offset] : bands)
       expect_rounded_definition(ForwardProblem(dtype, {1, 200, 157, 2, 1, 32, 32}).band(left, right, offset),
                                 std::to_string(left) + " " + std::to_string(right) + " " + std::to_string(offset));
@@ -113,7 +111,7 @@ TEST_F(MmaAttentionForward, FollowsListedBlocksAndDocuments) {
 }
 
 TEST_F(MmaAttentionForward, ModifiesScores) {
-  for (const DType dtype : halves) {
+  for (const DType dtype : dtypes_of_mma) {
     ForwardProblem capped(dtype, mma_groups);
     capped.causal(13).scores.softcap = 0.7;
     capped.scores.scale = 1;  // scores well above the cap
@@ -149,7 +147,7 @@ TEST_F(MmaAttentionForward, LeavesOutPairsWithABiasOfMinusInfinity) {
 }
 
 TEST_F(MmaAttentionForward, InStepsIsTheWhole) {
-  for (const DType dtype : halves) {
+  for (const DType dtype : dtypes_of_mma) {
     ForwardProblem p(dtype, {2, 75, 90, 4, 2, 32, 48});
     p.causal(10).with_sinks().with_alibi().with_dropout(0.2);
     run_in_parts_there(p, {{60, 90}, {0, 25}, {25, 25}, {25, 60}});
@@ -175,21 +173,90 @@ TEST_F(MmaAttentionForward, OfNothingNewKeepsEveryBit) {
 }
 
 TEST_F(MmaAttentionForward, MayLieOverTheQueries) {
-  ForwardProblem p(DType::bf16, {1, 100, 130, 4, 2, 32, 32});
-  p.causal();
-  expect_same_out_over_the_queries(p);
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    ForwardProblem p(dtype, {1, 100, 130, 4, 2, 32, 32});
+    p.causal();
+    expect_same_out_over_the_queries(p);
+  }
 }
 
 TEST_F(MmaAttentionForward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
-  ForwardProblem p(DType::bf16, {2, 150, 150, 4, 2, 32, 32});
-  p.causal().with_dropout(0.1);
-  expect_same_bits_in_every_order(p);
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    ForwardProblem p(dtype, {2, 150, 150, 4, 2, 32, 32});
+    p.causal().with_dropout(0.1);
+    expect_same_bits_in_every_order(p);
+  }
 }
 
 TEST_F(MmaAttentionForward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
-  ForwardProblem p(DType::bf16, {2, 150, 150, 4, 2, 32, 32});
-  p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see nothing
-  expect_same_rows_by_few_blocks(p);
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    ForwardProblem p(dtype, {2, 150, 150, 4, 2, 32, 32});
+    p.causal(-20).with_sinks().with_dropout(0.1);  // some queries see nothing
+    expect_same_rows_by_few_blocks(p);
+  }
+}
+
+TEST_F(MmaAttentionForward, OfF32IsAsExactAsF32) {
+  for (const std::int64_t depth : {32, 64, 128}) {
+    ForwardProblem p(DType::f32, {1, 80, 150, 2, 1, depth, depth});
+    p.causal(70);
+    run_there(p);
+    const ForwardProblem::Rows expected = p.definition();
+    for (std::int64_t i = 0; i < p.out->count(); ++i)
+      ASSERT_NEAR((*p.out)[i], expected.out[static_cast<std::size_t>(i)], 3e-6) << "D " << depth << ", element " << i;
+    for (std::int64_t i = 0; i < p.lse->count(); ++i)
+      ASSERT_NEAR((*p.lse)[i], expected.lse[static_cast<std::size_t>(i)], 3e-6) << "D " << depth << ", query " << i;
+  }
+}
+
+TEST_F(MmaAttentionForward, IsUntouchedByKeysThatItDoesNotSee) {
+  for (const DType dtype : dtypes_of_mma) {
+    ForwardProblem p(dtype, {1, 100, 100, 2, 2, 32, 32});
+    p.causal();
+    const ForwardProblem::Rows expected = p.definition();
+    const std::int64_t rows = 60 * 2 * 32;  // key 60 on
+    for (std::int64_t i = rows; i < p.k->count(); ++i) p.k->set(i, i % 2 ? nan : infinity), p.v->set(i, nan);
+    run_there(p);
+    for (std::int64_t i = 0; i < rows; ++i)
+      ASSERT_NEAR((*p.out)[i], expected.out[static_cast<std::size_t>(i)], 0.05) << to_string(dtype) << ' ' << i;
+    EXPECT_TRUE(std::isnan((*p.out)[rows])) << "query 60";
+  }
+}
+
+TEST_F(MmaAttentionForward, OfF32TakesInfinitiesForWhatTheyAre) {
+  const auto run = [](bool mma, bool by_pairs) {
+    const MmaAllowed allowed(mma);
+    ForwardProblem p(DType::f32, {1, 70, 90, 1, 1, 32, 32});
+    if (by_pairs) p.with_alibi();
+    p.k->set(7 * 32, infinity);  // a score of -infinity, weight 0, for queries whose first element is negative
+    p.v->set(80 * 32 + 5, -infinity);
+    run_there(p);
+    std::vector<double> out;
+    for (std::int64_t i = 0; i < p.out->count(); ++i) out.push_back((*p.out)[i]);
+    return out;
+  };
+  for (const bool by_pairs : {false, true}) {
+    const std::vector<double> out = run(true, by_pairs), expected = run(false, by_pairs);
+    std::int64_t finite = 0;
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      finite += std::isfinite(expected[i]);
+      if (std::isnan(expected[i]))
+        ASSERT_TRUE(std::isnan(out[i])) << i;
+      else if (std::isinf(expected[i]))
+        ASSERT_EQ(out[i], expected[i]) << i;
+      else
+        ASSERT_NEAR(out[i], expected[i], 1e-5) << i;
+    }
+    EXPECT_GT(finite, 20 * 31);
+    EXPECT_LT(finite, 50 * 31);
+  }
+}
+
+TEST_F(MmaAttentionForward, OfF32HasTheSameBitsWhateverPartOfTheCallIsSplitAtOnce) {
+  ForwardProblem p(DType::f32, {2, 70, 83, 6, 3, 32, 48});
+  p.causal(13).with_alibi().with_bias({2, 6, 70, 83}).with_sinks().with_dropout(0.1);
+  const std::int64_t of_head = split_planes * 83 * (32 + 48);
+  expect_same_rows_within(most_split_elements, {1, 2 * of_head, 3 * of_head, 7 * of_head}, p);
 }
 
 TEST_F(MmaAttentionForward, LeavesToPortableKernelsWhatItDoesNotTake) {
@@ -212,15 +279,15 @@ TEST_F(MmaAttentionForward, LeavesToPortableKernelsWhatItDoesNotTake) {
     const MmaAllowed not_allowed(false);
     return by_mma != run();
   };
-  for (const DType dtype : halves) {
-    EXPECT_TRUE(differs(dtype, 32, 0)) << "weights are rounded";
+  for (const DType dtype : dtypes_of_mma) {
+    EXPECT_TRUE(differs(dtype, 32, 0)) << "weights are rounded, or sums are in another order";
     EXPECT_TRUE(differs(dtype, 128, 0));
     EXPECT_FALSE(differs(dtype, 24, 0));
     EXPECT_FALSE(differs(dtype, 144, 0));
-    EXPECT_FALSE(differs(dtype, 32, 2)) << "rows at odd addresses";
+    EXPECT_FALSE(differs(dtype, 32, static_cast<std::int64_t>(size_of(dtype)))) << "rows at odd addresses";
   }
-  EXPECT_FALSE(differs(DType::f32, 32, 0));
-  EXPECT_EQ(attention_backend(cuda0.device), "cuda cores, f16 and bf16: mma");
+  EXPECT_FALSE(differs(DType::f64, 32, 0));
+  EXPECT_EQ(attention_backend(cuda0.device), "cuda cores, f16, bf16 and f32: mma");
 }
 
 BackwardExample aligned(BackwardExample e) {
@@ -256,7 +323,7 @@ void expect_rounded_gradients(const BackwardCheck& check, const BackwardCheck::R
   if (check.e.dbias && with_dbias) check.expect_close(result.dbias, check.expected.dbias, 2e-5, "dbias");
 }
 void expect_rounded_definition(const BackwardExample& example,
-                               std::initializer_list<DType> dtypes = {DType::bf16, DType::f16}) {
+                               std::initializer_list<DType> dtypes = {DType::bf16, DType::f16, DType::f32}) {
   for (const DType dtype : dtypes) {
     SCOPED_TRACE(::testing::Message() << "B " << example.batch << " Nq " << example.queries() << " Nk "
                                       << example.keys() << " D " << example.depth << " Dv " << example.v_depth << " "
@@ -342,13 +409,25 @@ TEST_F(MmaAttentionBackward, GoesThroughWhatModifiesScores) {
     const PositionMap n = PositionMap::contiguous(70);
     for (BackwardExample e : {aligned_groups(37, 140), shards, aligned(example(patterns()[0], n, n, true))}) {
       change(e);
-      expect_rounded_definition(e, {++run % 2 ? DType::bf16 : DType::f16});
+      expect_rounded_definition(e, {dtypes_of_mma[++run % 3]});
     }
   }
 }
 
 TEST_F(MmaAttentionBackward, OfQueriesWhoseKeysAllHaveAHugeBiasNothingOverflows) {
-  expect_no_overflow_of_huge_biases_there(aligned_groups(70, 83), DType::bf16);
+  for (const DType dtype : {DType::bf16, DType::f32})
+    expect_no_overflow_of_huge_biases_there(aligned_groups(70, 83), dtype);
+}
+
+TEST_F(MmaAttentionBackward, OfF32HasTheSameBitsWhateverPartOfTheCallIsSplitAtOnce) {
+  BackwardExample e = aligned_groups(70, 83);
+  e.batch = 2;
+  e.q_heads = e.schedule.heads = 6;
+  e.bias = e.dbias = e.alibi = e.sinks = true;
+  e.dropout = 0.2;
+  const std::int64_t of_head = split_planes * 83 * (e.depth + e.v_depth);
+  expect_same_gradients_within(most_split_elements, {1, 2 * of_head, 3 * of_head}, BackwardCheck(e, DType::f32),
+                               DType::f32);
 }
 
 TEST_F(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
@@ -356,21 +435,25 @@ TEST_F(MmaAttentionBackward, TermsInPassesAccumulateToTheirSum) {
   const Named both{"sum", {of_kind(Kind::segment, 20), of_kind(Kind::columns, 5, 1)}};
   BackwardExample e = aligned(example(both, n, n, true));
   e.dbias = true;
-  const BackwardCheck check(e, DType::bf16);
-  const BackwardCheck::Result sum(check.e, DType::f32);
-  for (std::size_t t = 0; t < 2; ++t)
-    run_there(check, example({"pass", {both.terms[t]}}, n, n, true).schedule, sum, t > 0);
-  expect_rounded_gradients(check, sum);
+  for (const DType dtype : {DType::bf16, DType::f32}) {
+    const BackwardCheck check(e, dtype);
+    const BackwardCheck::Result sum(check.e, DType::f32);
+    for (std::size_t t = 0; t < 2; ++t)
+      run_there(check, example({"pass", {both.terms[t]}}, n, n, true).schedule, sum, t > 0);
+    expect_rounded_gradients(check, sum);
+  }
 }
 
 TEST_F(MmaAttentionBackward, HasTheSameBitsInEveryOrderOfThreadsAndBlocks) {
-  expect_same_bits_again(BackwardCheck(aligned_groups(150, 150), DType::bf16), DType::bf16);
+  for (const DType dtype : {DType::bf16, DType::f32})
+    expect_same_bits_again(BackwardCheck(aligned_groups(150, 150), dtype), dtype);
 }
 
 TEST_F(MmaAttentionBackward, HasTheSameBitsWhereABlockTakesSeveralTiles) {
   BackwardExample e = aligned_groups(150, 150);
   e.alone = {0, 70};
-  expect_same_gradients_by_few_blocks(BackwardCheck(e, DType::bf16), DType::bf16);
+  for (const DType dtype : {DType::bf16, DType::f32})
+    expect_same_gradients_by_few_blocks(BackwardCheck(e, dtype), dtype);
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ constexpr int tile_depth = 64;
 /// A block has a tile; each kind but the first has one fault.
 template <TileFault fault>
 __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, Operand v, float* out) {
-  constexpr StagedTile<tile_depth> own{0}, keys{own.count}, values{2 * own.count};
+  constexpr StagedTile<tile_depth> queries{0}, keys{queries.count}, values{2 * queries.count};
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const Progression tile = program.tile[blockIdx.x];
   const LaneOfTile at;
@@ -42,16 +42,16 @@ __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, 
   Visits visits(program, tile, blockIdx.x);
   for (VisitedRows now = visits.next(); now.count > 0; now = visits.next()) {
     if (fault != TileFault::overtaken_read) __syncthreads();  // what was staged before has been read
-    stage_rows_async<tile_depth>(staged, own, q, rows_of(q, 0, 0, tile, 0, static_cast<int>(tile.count)));
-    stage_rows_async<tile_depth>(staged, keys, k, now.of(k, 0, 0));
-    stage_rows_async<tile_depth>(staged, values, v, now.of(v, 0, 0));
+    OwnRows<BFloat16, tile_depth, true> own(q, rows_of(q, 0, 0, tile, 0, static_cast<int>(tile.count)), pointing);
+    own.stage(staged, queries);
+    stage_rows_async<tile_depth>(staged, keys, k, now.of(program, k, 0, 0));
+    stage_rows_async<tile_depth>(staged, values, v, now.of(program, v, 0, 0));
     cp_async_commit();
     if (fault != TileFault::missing_wait) cp_async_wait<0>();
     if (fault != TileFault::missing_barrier) __syncthreads();
     Scores scores;
-    OwnRows<tile_depth> rows(own, pointing);
-    rows.take(staged);
-    multiply_staged<BFloat16, tile_depth>(scores, staged, rows, keys, at);
+    own.take(staged);
+    multiply_staged(scores, staged, own, keys, at);
     for (int e = 0; e < scores_of_lane; ++e) {
       const int f = e / elements_of_c, i = e % elements_of_c, column = at.column(f, i);
       const Columns seen = columns_seen(program, now, tile, at.row(i / 2));
@@ -59,9 +59,7 @@ __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, 
           fault == TileFault::wrong_mask_edge ? seen.begin <= column && column <= seen.end : seen.contain(column);
       if (!counts) scores[f].value[i] = 0;
     }
-    Weights weights;
-    round_weights<BFloat16>(weights, scores);
-    add_weighted_staged<BFloat16, tile_depth>(results, weights, staged, values, at);
+    add_weighted_staged<BFloat16, tile_depth>(results, scores, staged, values, at);
   }
   for (int e = 0; e < tile_depth / 8 * elements_of_c; ++e) {
     const int f = e / elements_of_c, i = e % elements_of_c, row = at.row(i / 2);

@@ -1,6 +1,8 @@
 // The problems of the CPU's attention tests on cuda:0, against the same definition pair by pair in f64.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <memory>
 #include <utility>
 #include <vector>
@@ -9,8 +11,17 @@
 #include "tests/kernels/attention/backward_patterns.h"
 #include "tests/kernels/attention/forward_problem.h"
 #include "tests/kernels/cuda/device_array.h"
+#include "tests/mma_allowed.h"
 
 namespace poolgrad::kernels::testing {
+
+/// Tests of the portable kernels, and of those of tensor cores.
+class PortableAttention : public ::testing::Test {
+  const MmaAllowed not_allowed_{false};
+};
+class MmaAttention : public ::testing::Test {
+  const MmaAllowed allowed_;
+};
 
 /// Arrays of the host, with the memory around them, and copies of them on cuda:0.
 class DeviceOperands {
@@ -83,16 +94,17 @@ inline ForwardProblem of_pattern(DType dtype, const Named& pattern, PositionMap 
   return p;
 }
 
-/// Grids have this many blocks at most while it is alive, and each block takes several tiles.
-class FewBlocks {
+/// A limit has another value while it is alive.
+class Limited {
  public:
-  explicit FewBlocks(std::int64_t blocks) { cuda::most_blocks = blocks; }
-  ~FewBlocks() { cuda::most_blocks = before_; }
-  FewBlocks(const FewBlocks&) = delete;
-  FewBlocks& operator=(const FewBlocks&) = delete;
+  Limited(std::int64_t& limit, std::int64_t to) : limit_(limit) { limit = to; }
+  ~Limited() { limit_ = before_; }
+  Limited(const Limited&) = delete;
+  Limited& operator=(const Limited&) = delete;
 
  private:
-  std::int64_t before_ = cuda::most_blocks;
+  std::int64_t& limit_;
+  std::int64_t before_ = limit_;
 };
 
 /// run() has the same results each time, with threads and blocks in another order.
@@ -115,17 +127,20 @@ inline void expect_same_out_over_the_queries(ForwardProblem& p) {
   EXPECT_EQ(p.q->bytes(), p.out->bytes());
 }
 
-/// run() has the same results in a grid of few blocks; several times, with threads and blocks in another order each.
-inline void expect_same_rows_by_few_blocks(ForwardProblem& p) {
+/// The same results whatever a limit is.
+inline void expect_same_rows_within(std::int64_t& limit, std::initializer_list<std::int64_t> values,
+                                    ForwardProblem& p) {
   run_there(p);
   const auto out = p.out->bytes(), lse = p.lse->bytes();
-  for (const std::int64_t blocks : {1, 3}) {
-    const FewBlocks few(blocks);
+  for (const std::int64_t value : values) {
+    const Limited limited(limit, value);
     run_there(p);
-    EXPECT_EQ(p.out->bytes(), out) << blocks << " blocks";
-    EXPECT_EQ(p.lse->bytes(), lse) << blocks << " blocks";
+    EXPECT_EQ(p.out->bytes(), out) << value;
+    EXPECT_EQ(p.lse->bytes(), lse) << value;
   }
 }
+/// In a grid of few blocks, each of which takes several tiles.
+inline void expect_same_rows_by_few_blocks(ForwardProblem& p) { expect_same_rows_within(cuda::most_blocks, {1, 3}, p); }
 
 /// The keys in parts, in the order given; intermediate results in the compute dtype lie over the carried ones.
 inline void run_in_parts_there(ForwardProblem& p, const std::vector<std::pair<std::int64_t, std::int64_t>>& parts) {
@@ -200,15 +215,19 @@ inline BackwardExample with_documents(BackwardExample e, const std::vector<std::
   return e;
 }
 
-inline void expect_same_gradients_by_few_blocks(const BackwardCheck& check, DType dtype) {
+inline void expect_same_gradients_within(std::int64_t& limit, std::initializer_list<std::int64_t> values,
+                                         const BackwardCheck& check, DType dtype) {
   const BackwardCheck::Result first(check.e, dtype);
   run_there(check, check.e.schedule, first);
-  for (const std::int64_t blocks : {1, 3}) {
-    const FewBlocks few(blocks);
+  for (const std::int64_t value : values) {
+    const Limited limited(limit, value);
     const BackwardCheck::Result result(check.e, dtype);
     run_there(check, check.e.schedule, result);
-    expect_same_bits(first, result, std::to_string(blocks) + " blocks");
+    expect_same_bits(first, result, std::to_string(value));
   }
+}
+inline void expect_same_gradients_by_few_blocks(const BackwardCheck& check, DType dtype) {
+  expect_same_gradients_within(cuda::most_blocks, {1, 3}, check, dtype);
 }
 
 /// Threads and blocks run in another order each time.
