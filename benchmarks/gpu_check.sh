@@ -250,17 +250,17 @@ bench 60 products "products; the largest is the ceiling" gemm_benchmark
 POOLGRAD_MMA=0 bench 75 attention "attention by portable kernels" attention_benchmark \
   --benchmark_filter="/((f32|bf16)/$patterns/.*|f16/$patterns/forward/.*)$sizes"
 bench 45 attention_mma "attention by tensor cores" attention_benchmark \
-  --benchmark_filter="/(bf16/$patterns/.*|f16/$patterns/forward/.*)$sizes"
-POOLGRAD_MMA=0 bench 45 steps "training steps with portable attention" step_benchmark
+  --benchmark_filter="/((f32|bf16)/$patterns/.*|f16/$patterns/forward/.*)$sizes"
+POOLGRAD_MMA=0 bench 60 steps "training steps with portable attention" step_benchmark
 bench 30 steps_mma "training steps with attention by tensor cores" step_benchmark \
-  --benchmark_filter=bf16
+  --benchmark_filter='f32|bf16'
 if python3 -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
   peers=$root/benchmarks/peers sizes=(--device cuda --repeats 5 --lengths 4096 16384)
   beside 150 step "training steps, PyTorch beside" python3 "$peers/step.py" --device=cuda "$programs/step_benchmark" 15 3 4
   POOLGRAD_MMA=0 beside 75 sdpa "attention by portable kernels, PyTorch beside" python3 "$peers/sdpa.py" \
     "$programs/attention_benchmark" "${sizes[@]}"
-  beside 45 sdpa_mma "attention by tensor cores, PyTorch beside" python3 "$peers/sdpa.py" \
-    "$programs/attention_benchmark" "${sizes[@]}" --dtypes bf16
+  beside 75 sdpa_mma "attention by tensor cores, PyTorch beside" python3 "$peers/sdpa.py" \
+    "$programs/attention_benchmark" "${sizes[@]}"
 else
   say "no PyTorch with a GPU here, so nothing is measured beside it"
 fi

@@ -55,12 +55,13 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
                         const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
                         const AttentionGradients& gradients);
 
-/// Whether a GPU may use its tensor cores (mma.sync) for attention in f16 and bf16, for which weights, and gradients of
-/// scores, are rounded to that type, as products are. On unless POOLGRAD_MMA=0; nothing to other dtypes and devices.
+/// Whether a GPU may use its tensor cores (mma.sync) for attention: of f16 and bf16, for which weights, and gradients
+/// of scores, are rounded to that type, as products are, and of f32, of which nothing is rounded: numbers are
+/// multiplied in three parts. On unless POOLGRAD_MMA=0; nothing to f64 and other devices.
 void allow_mma(bool allowed);
 bool mma_allowed();
-/// What attention is computed by on a device: the instruction set of the CPU, "cuda cores", or "cuda cores, f16 and
-/// bf16: mma".
+/// What attention is computed by on a device: the instruction set of the CPU, "cuda cores", or "cuda cores, f16, bf16
+/// and f32: mma".
 std::string_view attention_backend(Device device);
 
 /// The requests for scratch, in bytes, that one call makes of the pool by the threads and the instruction set in use:

@@ -3,6 +3,7 @@
 // nothing is rounded: all is split (split_tile.cuh).
 #include <type_traits>
 
+#include "kernels/cuda/attention/dropped.cuh"
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/split.h"
 #include "kernels/cuda/attention/split_tile.cuh"
@@ -49,7 +50,8 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_
   using Tile = TileOf<S, Depth>;
   constexpr int buffers = forward_buffers<S>, own_tiles = splits<S> ? 0 : 1;
   POOLGRAD_SHARED(float, aside, set_aside_count);
-  POOLGRAD_SHARED(float, terms, 2 * mma_rows);  // of columns
+  POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
+  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // of the thread's scores
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const AttentionProgram& program = call.program;
   const ScoreRules<float>& rules = call.rules;
@@ -116,14 +118,22 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_
     POOLGRAD_ROLLED
     for (; next.count > 0; buffer ^= buffers - 1) {
       const VisitedRows keys = next;
-      if (const int i = thread_of_block(); keys.period > 0 && i < mma_rows)
-        terms[buffer * mma_rows + i] = i < keys.count ? term_of_column(program, keys, i) : 0;
+      const auto tell = [&] {
+        if (const int i = thread_of_block(); keys.period > 0 && i < mma_rows)
+          terms[buffer * mma_rows + i] = i < keys.count ? term_of_column(program, keys, i) : 0;
+      };
+      if (buffers > 1) tell();
       cp_async_wait<0>();
       __syncthreads();  // keys are there, of two buffers values, too, and those before them have been read
       next = visits.next();
+      if (rules.drops && works)
+        dropped_of[thread_of_block()] =
+            DroppedPairs(rules, item.batch, item.head, at)
+                .of(positions_of(tile, 0), positions_of(program.run[keys.run].keys, keys.first), false);
       Scores scores;
       if constexpr (buffers == 1) {
         stage_values(keys, buffer);
+        tell();
         if (works) multiply_staged(scores, staged, own, keys_in(buffer), at);
         cp_async_wait<0>();
         __syncthreads();  // values are there, and keys have been read
@@ -137,9 +147,7 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_
         if (!works) continue;
         multiply_staged(scores, staged, own, keys_in(buffer), at);
       }
-      std::uint32_t dropped = 0;  // a bit for each score
-      const bool simple = only_scales(rules, keys) && !turn.with_care();
-      if (simple) {
+      if (only_scales(rules, keys) && !turn.with_care()) {
         POOLGRAD_UNROLL
         for (FragmentC& part : scores) {
           POOLGRAD_UNROLL
@@ -151,7 +159,7 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_
         const AttentionRun& run = program.run[keys.run];
         const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
                                  columns_seen(program, keys, tile, at.row(1))};
-        for_each_score(scores, aside, at, [&](int e, int half, int column, float& score) {
+        for_each_score(scores, aside, at, [&](int, int half, int column, float& score) {
           const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
           const std::int64_t step = keys.first + column;
           const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
@@ -163,7 +171,6 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_
                                             offset_of(call.k, item.batch, kv_head, pair.key));
             float slope;
             score = rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
-            if (rules.kept_of(item.batch, item.head, pair) == 0) dropped |= std::uint32_t{1} << e;
           } else {
             score = nothing;
           }
@@ -192,13 +199,7 @@ __global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_
           }
         }
       }
-      if (!simple && rules.drops) {
-        POOLGRAD_UNROLL
-        for (int e = 0; e < scores_of_lane; ++e) {
-          float& weight = scores[e / elements_of_c].value[e % elements_of_c];
-          weight = dropped >> e & 1 ? 0 : weight * rules.kept;
-        }
-      }
+      if (rules.drops) keep(scores, dropped_of[thread_of_block()], rules.kept);
       if (!__all_sync(all_threads_of_warp, factor[0] == 1 && factor[1] == 1)) {
         scale_row(results, 0, factor[0]);
         scale_row(results, 1, factor[1]);

@@ -2,6 +2,7 @@
 // gradients of scores that are rounded to the type of the operands before the last product; those of f32 are split.
 #include <type_traits>
 
+#include "kernels/cuda/attention/dropped.cuh"
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/split.h"
 #include "kernels/cuda/attention/split_tile.cuh"
@@ -30,7 +31,8 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   POOLGRAD_SHARED(float, products_aside, set_aside_count);
   POOLGRAD_SHARED(float, lse_of, buffers* mma_rows);  // of the tile's queries, or of those that it visits
   POOLGRAD_SHARED(float, delta_of, buffers* mma_rows);
-  POOLGRAD_SHARED(float, terms, buffers* mma_rows);  // of columns
+  POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
+  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // of the thread's scores
   POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
   const AttentionProgram& program = call.program;
   const ScoreRules<float>& rules = call.rules;
@@ -108,6 +110,10 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
           delta_of[first + i] = delta;
           if (now.period > 0) terms[first + i] = i < now.count ? term_of_column(program, now, i) : 0;
         };
+        if (rules.drops && works)
+          dropped_of[thread_of_block()] =
+              DroppedPairs(rules, item.batch, head, at)
+                  .of(positions_of(tile, 0), positions_of(program.run[now.run].keys, now.first), call.by_keys);
         Scores scores, products = {};
         if constexpr (buffers > 1) {
           tell();
@@ -149,6 +155,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
             for (float& score : part.value) score *= rules.scale;
           }
           if (now.period > 0) add_terms(scores, terms, first, at);
+          if (rules.drops && !call.of_weights) keep(products, dropped_of[thread_of_block()], rules.kept);
           const auto weigh = [&](const auto& query_of) {
             POOLGRAD_UNROLL
             for (int f = 0; f < score_fragments; ++f) {
@@ -165,6 +172,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
             weigh([&](int f, int i) { return at.column(f, i); });
           else
             weigh([&](int, int i) { return at.row(i / 2); });
+          if (rules.drops && call.of_weights) keep(scores, dropped_of[thread_of_block()], rules.kept);
           if (!now.whole) cut(scores, program, now, tile, 0, at);
         } else {
           const AttentionRun& run = program.run[now.run];
@@ -195,7 +203,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
               const float whole =
                   rules.score(score, item.batch, head, pair, slope) + visit.log_multiplicity<float>(step);
               const float weight = exp2_approx(at_most_0(whole - lse_of[query]) * log2_e),
-                          kept = rules.kept_of(item.batch, head, pair);
+                          kept = rules.drops && (dropped_of[thread_of_block()] >> e & 1) ? 0 : rules.kept;
               if (call.of_weights) {
                 if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts
               } else if (whole != nothing) {

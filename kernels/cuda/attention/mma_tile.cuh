@@ -308,9 +308,9 @@ __device__ inline Columns columns_seen(const AttentionProgram& program, const Vi
   return {column(steps.begin), column(steps.end)};
 }
 
-/// Whether products are only scaled, but for a term of each column: no option asks about pairs.
+/// Whether scores are products that are scaled, and a term of each column: no option asks about pairs.
 __device__ inline bool only_scales(const ScoreRules<float>& rules, const VisitedRows& visited) {
-  return rules.softcap == 0 && !rules.bias && !rules.alibi && !rules.drops && !(visited.flags & AttentionRun::masked);
+  return rules.softcap == 0 && !rules.bias && !rules.alibi && !(visited.flags & AttentionRun::masked);
 }
 /// What is added to the scores of a column: the logarithm of how often its pairs count.
 __device__ inline float term_of_column(const AttentionProgram& program, const VisitedRows& visited, int column) {
@@ -363,6 +363,13 @@ __device__ void for_each_score(Scores& scores, const Shared<float>& aside, const
   POOLGRAD_UNROLL
   for (int e = 0; e < scores_of_lane; ++e)
     scores[e / elements_of_c].value[e % elements_of_c] = aside[e * mma_threads + own];
+}
+
+/// What is dropped, bit e for score e, times 0, and the rest times `kept`.
+__device__ inline void keep(Scores& scores, std::uint32_t dropped, float kept) {
+  POOLGRAD_UNROLL
+  for (int e = 0; e < scores_of_lane; ++e)
+    scores[e / elements_of_c].value[e % elements_of_c] *= dropped >> e & 1 ? 0 : kept;
 }
 
 /// A NaN is not the larger one: what it is a maximum of shows it in a sum.

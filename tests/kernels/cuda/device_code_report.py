@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Holds every kernel to what ptxas said of it when the table was written: no stack, no spills, no more registers.
+"""Holds every kernel to what ptxas said of it when the table was written: no stack, no spills, no more registers. Of the
+kernels that SPILLING names the stack may have some bytes: what lies there they use once a visit.
 
 usage: device_code_report.py --sources FOLDER --table FILE --nvcc VERSION [--write] OBJECT...
        device_code_report.py --sources FOLDER --compile NVCC --architecture sm_80
@@ -25,6 +26,8 @@ ENTRY = re.compile(r"ptxas info\s*: Compiling entry function '(\w+)' for '(\w+)'
 FUNCTION = re.compile(r"ptxas info\s*: Function properties for (\w+)")
 FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 REGISTERS = re.compile(r"ptxas info\s*: Used (\d+) registers")
+SPILLING = re.compile(r"(attend|sum)_by_fragments<float, \d+>")
+MOST_STACK = 256
 LOST = re.compile(r"ptxas \w+\s*: (\(C75(?:08|1[0-5])\).*)")
 HEAD = ("# What ptxas says of every kernel. Written by the target device_code_table, held to by the test\n"
         "# DeviceCode.TakesNoMoreThanItsTable (tests/kernels/cuda/device_code_report.py).\n")
@@ -127,9 +130,11 @@ def compile_sources(sources, nvcc, architecture):
 
 
 def with_memory(kernels):
-    """Sentences about kernels with a stack or spills."""
+    """Sentences about kernels with a stack or spills that they may not have."""
     return [f"{file}: {name} has a stack of {taken.stack} bytes and {taken.spills} bytes of spills"
-            for (file, name), taken in sorted(kernels.items()) if taken.stack or taken.spills]
+            for (file, name), taken in sorted(kernels.items())
+            if taken.stack > (MOST_STACK if SPILLING.fullmatch(name) else 0) or
+            (taken.spills and not SPILLING.fullmatch(name))]
 
 
 def read_table(text):

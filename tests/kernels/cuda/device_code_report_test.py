@@ -74,6 +74,13 @@ class DeviceCodeReport(unittest.TestCase):
             self.assertIn(f"rows/copy.cu: copy_word<long> has a stack of {frame[0]} bytes and {frame[1] + frame[2]} "
                           "bytes of spills\n", self.fault())
 
+    def test_kernels_that_are_named_may_have_a_small_stack(self):
+        name = "_ZN8poolgrad7kernels4cuda19attend_by_fragmentsIfLi128EEEvPT_"
+        for stack, passes in ((256, True), (264, False)):
+            self.report("rows/copy.cu", said(name, 255, stack, 40, 44))
+            status, output = self.run_script("--write")
+            self.assertEqual(status == 0, passes, output)
+
     def test_a_function_that_is_called_has_no_row_and_may_have_no_stack(self):
         called = ("ptxas info    : Function properties for __internal_pow\n"
                   "    {} bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n")
