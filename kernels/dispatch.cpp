@@ -17,7 +17,6 @@
 #include "kernels/definition/elementwise.h"
 #include "kernels/definition/indexing.h"
 #include "kernels/definition/order.h"
-#include "kernels/instruction_sets.h"
 #include "kernels/launch.h"
 #include "kernels/profile.h"
 #include "kernels/schedule/device_program.h"
@@ -376,21 +375,11 @@ std::atomic<bool>& tf32() {
   static std::atomic<bool> allowed{switched_on("POOLGRAD_TF32")};
   return allowed;
 }
-std::atomic<bool>& mma() {
-  static std::atomic<bool> allowed{switched_on("POOLGRAD_MMA", true)};
-  return allowed;
-}
 
 }  // namespace
 
 void allow_tf32(bool allowed) { tf32() = allowed; }
 bool tf32_allowed() { return tf32(); }
-void allow_mma(bool allowed) { mma() = allowed; }
-bool mma_allowed() { return mma(); }
-std::string_view attention_backend(Device device) {
-  if (device.type != DeviceType::cuda) return instruction_set();
-  return mma_allowed() ? "cuda cores, f16, bf16 and f32: mma" : "cuda cores";
-}
 
 void gemm(Stream stream, const Gemm& shape, const void* a, const void* b, void* c) {
   if (!is_floating(shape.dtype))
@@ -430,7 +419,6 @@ namespace {
 
 /// For the rows that tiles visit in attention of f32 by tensor cores; k says how many key heads there are.
 void ask_for_split(Stream stream, const View& visited, const View& visited_out, const View& k) {
-  if (visited.dtype != DType::f32) return;
   const Scratch split(stream, "attention", 2 * GpuSplitPlan::make(visited, visited_out, k.shape[2]).elements);
 }
 
@@ -447,7 +435,7 @@ void ask_as_gpu_forward(Stream stream, const AttentionSchedule& schedule, const 
   };
   std::optional<Scratch> partial;
   if (plan.parts > 1) return scratch_of(plan.partial_elements(v), partial);
-  if (mma_takes({&q, &k, &v})) return ask_for_split(stream, k, v, k);
+  if (q.dtype == DType::f32 && mma_takes({&q, &k, &v})) return ask_for_split(stream, k, v, k);
   const auto apart = [&](std::optional<Scratch>& scratch, const View& to, bool over_operand) {
     if (plan.chunks > 1 && to.data && over_operand) scratch_of(to.count(), scratch);
   };
@@ -494,14 +482,14 @@ void attention_backward(Stream stream, const AttentionSchedule& schedule, const 
   cost.operations = attention_operations(schedule, products, q, v);
   if (is_like_gpu(stream)) {  // as kernels/cuda/attention/gradients.cu: the program, and the transposed one
     const std::int64_t rows = gpu_tile_rows(compute_dtype(q.dtype));
-    const bool by_mma = mma_takes({&q, &k, &v, &grad_out});
+    const bool splits = q.dtype == DType::f32 && mma_takes({&q, &k, &v, &grad_out});
     if (g.dq.data || g.dbias.data) {
       program_on_device(stream, schedule, rows);
-      if (by_mma) ask_for_split(stream, k, v, k);
+      if (splits) ask_for_split(stream, k, v, k);
     }
     if (g.dk.data || g.dv.data) {
       program_on_device(stream, schedule.transposed(), rows);
-      if (by_mma) ask_for_split(stream, q, grad_out, k);
+      if (splits) ask_for_split(stream, q, grad_out, k);
     }
     return charge(stream, cost);
   }

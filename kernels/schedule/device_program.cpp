@@ -9,9 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/base/environment.h"
 #include "allocator/memory/stream_capture.h"
 #include "kernels/attention.h"
 #include "kernels/elementwise.h"
+#include "kernels/instruction_sets.h"
 
 namespace poolgrad::kernels {
 namespace {
@@ -145,6 +147,22 @@ GpuForwardPlan GpuForwardPlan::make(const AttentionProgram& program, const View&
     keys += program.run[r].keys.count;
   plan.parts = std::clamp<std::int64_t>(enough_blocks / blocks, 1, std::max<std::int64_t>(1, keys / worthwhile_keys));
   return plan;
+}
+
+namespace {
+
+std::atomic<bool>& mma() {
+  static std::atomic<bool> allowed{switched_on("POOLGRAD_MMA", true)};
+  return allowed;
+}
+
+}  // namespace
+
+void allow_mma(bool allowed) { mma() = allowed; }
+bool mma_allowed() { return mma(); }
+std::string_view attention_backend(Device device) {
+  if (device.type != DeviceType::cuda) return instruction_set();
+  return mma_allowed() ? "cuda cores, f16, bf16 and f32: mma" : "cuda cores";
 }
 
 bool mma_takes(std::initializer_list<const View*> operands) {
