@@ -153,6 +153,13 @@ inline void set_shared_limit(int device, const void* kernel, std::int64_t bytes)
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
 }
 
+/// How much shared memory a block may have, static and dynamic.
+inline std::int64_t shared_bytes_of_block(int device) {
+  int bytes = 0;
+  POOLGRAD_CUDA_CHECK(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  return bytes;
+}
+
 /// The driver itself finds out where an address is not the device's.
 inline void check_operand(std::string_view, Stream, const void*) {}
 
@@ -211,6 +218,7 @@ inline void check_operand(std::string_view op, Stream stream, const void* addres
 }
 
 using emulation::set_shared_limit;
+inline std::int64_t shared_bytes_of_block(int) { return emulation::shared_bytes_of_block; }
 
 template <class... Parameters>
 void start(const char* op, void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,

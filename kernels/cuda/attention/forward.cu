@@ -266,7 +266,7 @@ void on_cuda::attention_forward(Stream stream, const AttentionSchedule& schedule
   const auto run = [&](auto kernel) {
     kernel(stream, kept->program(), plan, scores, q, k, v, out, lse, carry_out, carry_lse);
   };
-  if (plan.parts == 1 && mma_takes({&q, &k, &v}))
+  if (plan.parts == 1 && mma_takes({&q, &k, &v}) && cuda::mma_fits(stream.device.index, {&q, &v}))
     cuda::attend_by_mma(stream, kept->program(), scores, q, k, v, out, lse, carry_out, carry_lse);
   else if (q.dtype == DType::f64)
     run(cuda::attend<double, 2>);

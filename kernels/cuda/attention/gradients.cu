@@ -167,7 +167,7 @@ void backward(Stream stream, const AttentionSchedule& schedule, const AttentionS
               const View& k, const View& v, const View& lse, const View& delta, const View& grad_out,
               const AttentionGradients& gradients) {
   const AttentionGradients& g = gradients;
-  const bool by_mma = mma_takes({&q, &k, &v, &grad_out});
+  const bool by_mma = mma_takes({&q, &k, &v, &grad_out}) && mma_fits(stream.device.index, {&q, &v});
   GradientCall<T> call{};
   call.rules = ScoreRules<T>::make(scores);
   call.lse = OfQueries<const T>(lse);

@@ -1,6 +1,7 @@
 // out and lse by tensor cores: forward.cu's online softmax, with weights that are rounded to the type of the operands
 // before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32. Of f32
 // nothing is rounded: all is split (split_tile.cuh).
+#include <algorithm>
 #include <type_traits>
 
 #include "kernels/cuda/attention/dropped.cuh"
@@ -240,6 +241,13 @@ void launch_by_fragments(Stream stream, const ForwardCall<float>& call) {
 }
 
 }  // namespace
+
+bool mma_fits(int device, std::initializer_list<const View*> operands) {
+  constexpr std::int64_t needed = 136 * 1024;
+  const bool large = std::any_of(operands.begin(), operands.end(),
+                                 [](const View* x) { return x->data && x->dtype == DType::f32 && x->shape[3] > 64; });
+  return !large || shared_bytes_of_block(device) >= needed;
+}
 
 void attend_by_mma(Stream stream, const AttentionProgram& program, const AttentionScores& scores, const View& q,
                    const View& k, const View& v, const View& out, const View& lse, const View& carry_out,

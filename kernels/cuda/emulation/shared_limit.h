@@ -4,7 +4,12 @@
 
 #include <cstdint>
 
+#include "kernels/launch.h"
+
 namespace poolgrad::emulation {
+
+/// What a block of an emulated GPU may have, by its own account; tests let it be less.
+inline std::int64_t shared_bytes_of_block = kernels::max_shared_bytes;
 
 /// cudaFuncSetAttribute(cudaFuncAttributeMaxDynamicSharedMemorySize): also lowers what was set before.
 void set_shared_limit(int device, const void* kernel, std::int64_t bytes);
