@@ -1,5 +1,6 @@
-// Operands of attention whose rows lie more than 2^31 elements apart, in little memory: every row has an address of its
-// own, and all addresses show one page. Results have the bits that they have where rows lie side by side.
+// What only the emulated device can be: operands of attention whose rows lie more than 2^31 elements apart, in little
+// memory, where every row has an address of its own, and all addresses show one page: results have the bits that they
+// have where rows lie side by side. And a GPU whose blocks have little shared memory.
 #include <gtest/gtest.h>
 
 #include "kernels/schedule/device_program.h"
@@ -136,6 +137,18 @@ TEST(CudaAttentionFar, GradientsFindWhatLiesApart) {
       expect_same_bits(near, far, mma ? "by tensor cores" : "portable");
     }
   }
+}
+
+TEST(LittleSharedMemory, OfABlockLeavesWideRowsOfF32ToPortableKernels) {
+  const auto run = [](bool mma, std::int64_t depth) {
+    const MmaAllowed allowed(mma);
+    ForwardProblem p(DType::f32, {1, 20, 30, 2, 2, depth, depth});
+    run_there(p);
+    return p.out->bytes();
+  };
+  const Limited small(emulation::shared_bytes_of_block, 99 * 1024);
+  EXPECT_EQ(run(true, 80), run(false, 80));
+  EXPECT_NE(run(true, 64), run(false, 64));
 }
 
 }  // namespace

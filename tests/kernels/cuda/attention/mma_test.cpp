@@ -303,20 +303,6 @@ TEST_F(MmaAttentionForward, LeavesToPortableKernelsWhatItDoesNotTake) {
   EXPECT_EQ(attention_backend(cuda0.device), "cuda cores, f16, bf16 and f32: mma");
 }
 
-#if !defined(__CUDACC__)
-TEST_F(MmaAttentionForward, OfF32LeavesWideRowsToPortableKernelsWhereBlocksHaveLittleSharedMemory) {
-  const auto run = [](bool mma, std::int64_t depth) {
-    const MmaAllowed allowed(mma);
-    ForwardProblem p(DType::f32, {1, 20, 30, 2, 2, depth, depth});
-    run_there(p);
-    return p.out->bytes();
-  };
-  const Limited small(emulation::shared_bytes_of_block, 99 * 1024);
-  EXPECT_EQ(run(true, 80), run(false, 80));
-  EXPECT_NE(run(true, 64), run(false, 64));
-}
-#endif
-
 BackwardExample aligned(BackwardExample e) {
   e.gap = 8;
   e.depth = 32, e.v_depth = 48;
