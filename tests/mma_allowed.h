@@ -4,7 +4,7 @@
 
 namespace poolgrad {
 
-/// Attention of half types may use tensor cores, or may not, while it is alive.
+/// Attention may use tensor cores, or may not, while it is alive.
 class MmaAllowed {
  public:
   explicit MmaAllowed(bool allowed = true) { kernels::allow_mma(allowed); }

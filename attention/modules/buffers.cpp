@@ -9,14 +9,16 @@
 #include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "kernels/attention.h"
+#include "kernels/schedule/device_program.h"
 
 namespace poolgrad::attention {
 
 namespace {
 
-/// A view that only has a shape.
+/// A view that only has a shape: what it says of its memory is that it is aligned.
 View shaped(const Shape& shape, DType dtype) {
-  View view{nullptr, dtype, 4};
+  alignas(64) static char nothing[64];
+  View view{nothing, dtype, 4};
   for (int d = 0; d < 4; ++d) view.shape[d] = shape[d];
   return view;
 }
@@ -39,7 +41,7 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
   const TensorOptions options{dtype, device}, compute{compute_dtype(dtype), device};
   const Shape q{batch, length, heads, dim}, k{batch, keys, kv_heads, dim}, v{batch, keys, kv_heads, value_width};
   const Shape out{batch, length, heads, value_width}, rows{batch, heads, length};
-  const View views[] = {shaped(q, dtype), shaped(k, dtype), shaped(v, dtype)};
+  const View views[] = {shaped(q, dtype), shaped(k, dtype), shaped(v, dtype), shaped(out, dtype)};
 
   std::vector<Tensor> held;
   const auto hold = [&](Category category, const Shape& shape, const TensorOptions& of) {
@@ -48,6 +50,11 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
     return static_cast<std::size_t>(held.back().count()) * size_of(of.dtype);
   };
   const auto scratch = [&](std::int64_t size) { hold(Category::workspace, {size}, {DType::u8, device}); };
+  const bool splits = !device.is_cpu() && dtype == DType::f32 && batch > 0 && length > 0 && kv_heads > 0 &&
+                      kernels::mma_takes({&views[0], &views[1], &views[2]});
+  const auto split_scratch = [&](const View& visited, const View& visited_out) {
+    if (splits) scratch(2 * kernels::GpuSplitPlan::make(visited, visited_out, kv_heads).elements);
+  };
   // The requests of a call; scratch goes back after each pass unless all is kept. Returns their bytes.
   enum class Order { queries_first, values_first };  // as arguments are evaluated
   const auto rehearse = [&](Order order, bool keep) {
@@ -58,12 +65,14 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
     bytes += hold(Category::output, out, options) + hold(Category::output, rows, compute);  // lse
     const std::size_t kept = held.size();
     if (bytes > 0) scratch(kernels::attention_forward_scratch(views[0], views[1], views[2]));
+    split_scratch(views[1], views[2]);
     if (!keep) held.resize(kept);
     if (wanted.training) {
       bytes += hold(Category::gradient, out, options) + hold(Category::temp, rows, compute);  // delta
       for (const Shape& shape : {q, k, v}) bytes += hold(Category::gradient, shape, options);
       if (bytes > 0)
         for (const std::int64_t size : kernels::attention_backward_scratch(views[0], views[1], views[2])) scratch(size);
+      split_scratch(views[0], views[3]);
     }
     held.clear();
     return bytes;

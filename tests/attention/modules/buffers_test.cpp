@@ -167,6 +167,23 @@ TEST(PreallocateBuffers, WorksOnSimulatedDevices) {
   EXPECT_EQ(allocator_for(sim).statistics().allocated_bytes.current, 0u);
 }
 
+TEST(PreallocateBuffers, ReckonsWithWhatAGpuSplitsOfF32) {
+  configure_simulated_device(5, std::size_t{512} << 20);
+  const Device sim{DeviceType::sim, 5};
+  preallocate_buffers(2, 3000, 4, 64, DType::f32, sim, {.training = true});
+  const auto made = [&] { return allocator_for(sim).statistics().num_device_alloc; };
+  const auto warm = made();
+  const auto operand = [&](Category category) {
+    const MemoryScope scope("test", category);
+    return Tensor::empty({2, 3000, 4, 64}, {.device = sim}).set_requires_grad();
+  };
+  const Tensor q = operand(Category::query), k = operand(Category::key), v = operand(Category::value);
+  const Tensor out = attend(q, k, v, Pattern::causal()).out;
+  const MemoryScope scope("test", Category::gradient);
+  out.backward(ones_like(out));
+  EXPECT_EQ(made(), warm);
+}
+
 TEST(PreallocateBuffers, SaysWhatIsWrong) {
   EXPECT_EQ(error_of<ValueError>([] { preallocate_buffers(1, -5, 4, 32); }),
             "[preallocate_buffers] sizes must not be negative: -5");
