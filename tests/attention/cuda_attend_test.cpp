@@ -141,7 +141,8 @@ TEST_P(CudaAttend, AsksThePoolForWhatASimulatedDeviceAsksForInTheSameOrder) {
   for (const char* name : {"dense", "dilated nested", "blocks listed", "dilated + window"}) {
     const Case one = cases_with(name)[1];
     const auto asked_on = [&](Device device) {
-      const Tensor q = to(call.q, device).detach().set_requires_grad(), k = to(call.k, device), v = to(call.v, device);
+      const auto leaf = [&](const Tensor& x) { return to(x, device).detach().set_requires_grad(); };
+      const Tensor q = leaf(call.q), k = leaf(call.k), v = leaf(call.v);
       CachingAllocator& pool = allocator_for(device);
       pool.trim();
       pool.reset_sequence_hash();
