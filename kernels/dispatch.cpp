@@ -419,7 +419,7 @@ namespace {
 
 /// For the rows that tiles visit in attention of f32 by tensor cores; k says how many key heads there are.
 void ask_for_split(Stream stream, const View& visited, const View& visited_out, const View& k) {
-  const Scratch split(stream, "attention", 2 * GpuSplitPlan::make(visited, visited_out, k.shape[2]).elements);
+  const Scratch split(stream, "attention", GpuSplitPlan::make(visited, visited_out, k.shape[2]).bytes());
 }
 
 /// What kernels/cuda/attention/forward.cu asks for: the program, and memory for results of parts of the keys, or for

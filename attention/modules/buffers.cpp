@@ -53,7 +53,7 @@ std::size_t preallocate_buffers(std::int64_t batch, std::int64_t length, std::in
   const bool splits = !device.is_cpu() && dtype == DType::f32 && batch > 0 && length > 0 && kv_heads > 0 &&
                       kernels::mma_takes({&views[0], &views[1], &views[2]});
   const auto split_scratch = [&](const View& visited, const View& visited_out) {
-    if (splits) scratch(2 * kernels::GpuSplitPlan::make(visited, visited_out, kv_heads).elements);
+    if (splits) scratch(kernels::GpuSplitPlan::make(visited, visited_out, kv_heads).bytes());
   };
   // The requests of a call; scratch goes back after each pass unless all is kept. Returns their bytes.
   enum class Order { queries_first, values_first };  // as arguments are evaluated

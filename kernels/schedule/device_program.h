@@ -55,6 +55,7 @@ struct GpuSplitPlan {
   std::int64_t batch = 0, kv_heads = 0;  // of the call
   std::int64_t batches_once = 1, heads_once = 1;
   std::int64_t elements = 0;  // of 16 bits, of what is laid out at once
+  std::int64_t bytes() const { return 2 * elements; }
 
   /// Of k and v, or of q and the gradient of the results, which may have no data.
   static GpuSplitPlan make(const View& visited, const View& visited_out, std::int64_t kv_heads);

@@ -33,7 +33,7 @@ template <class S, int Depth>
 inline constexpr int forward_blocks = Depth <= 32 && !splits<S> ? 3 : 2;
 
 /// Queries of 64 columns stay in registers; of 128 there are too many, and with 32 a third block on a multiprocessor is
-/// worth more. Of f32 there is none.
+/// worth more. f32 has registers for those of 32 alone, and for no third block.
 template <class S, int Depth>
 inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : Depth == 64;
 

@@ -128,6 +128,18 @@ class OwnRows {
   FragmentAB fragment_[static_cast<std::size_t>(Kept ? count : 1)];
 };
 
+/// f(number of a fragment) for those of own rows. Where they are not kept, all at once would take registers.
+template <class S, int Depth, bool Kept, class F>
+__device__ void for_each_fragment(const OwnRows<S, Depth, Kept>& own, const F& f) {
+  if constexpr (Kept) {
+    POOLGRAD_UNROLL
+    for (int n = 0; n < own.count; ++n) f(n);
+  } else {
+    POOLGRAD_UNROLL_TWO
+    for (int n = 0; n < own.count; ++n) f(n);
+  }
+}
+
 /// scores = rows of the warp * visited rows.
 template <class S, int Depth, bool Kept>
 __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, const OwnRows<S, Depth, Kept>& own,
@@ -135,7 +147,7 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, con
   const Place place = columns_before_rows(at.lane);
   POOLGRAD_UNROLL
   for (auto& fragment : scores) fragment = {};
-  const auto add = [&](int f) {
+  for_each_fragment(own, [&](int f) {
     const FragmentAB a = own.at(staged, f);
     POOLGRAD_UNROLL
     for (int w = 0; w < weight_fragments; ++w) {
@@ -143,14 +155,7 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, con
       mma_m16n8k16<S>(scores[2 * w], a, b.word[0], b.word[1]);
       mma_m16n8k16<S>(scores[2 * w + 1], a, b.word[2], b.word[3]);
     }
-  };
-  if constexpr (Kept) {
-    POOLGRAD_UNROLL
-    for (int f = 0; f < own.count; ++f) add(f);
-  } else {
-    POOLGRAD_UNROLL_TWO  // all at once would take registers
-        for (int f = 0; f < own.count; ++f) add(f);
-  }
+  });
 }
 
 /// f(word, two neighbouring weights) for the words of fragment w of A that scores become, as place_in_a() has them:

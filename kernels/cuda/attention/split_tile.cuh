@@ -158,18 +158,11 @@ __device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, con
   POOLGRAD_UNROLL
   for (int first = 0; first < score_fragments; first += fragments) {
     SplitSums<fragments> sums;
-    const auto add = [&](int f) {
+    for_each_fragment(own, [&](int f) {
       sums.add(own.at(f), [&](int p, int i) {
         return ldmatrix_x4<false>(staged, visited.plane(p).at(8 * first + 16 * i + place.row, 2 * f ^ place.column));
       });
-    };
-    if constexpr (Kept) {
-      POOLGRAD_UNROLL
-      for (int f = 0; f < own.count; ++f) add(f);
-    } else {
-      POOLGRAD_UNROLL_TWO  // all at once would take registers
-          for (int f = 0; f < own.count; ++f) add(f);
-    }
+    });
     POOLGRAD_UNROLL
     for (int f = 0; f < fragments; ++f) scores[first + f] = sums.sum(f);
   }
