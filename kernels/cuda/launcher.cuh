@@ -80,8 +80,8 @@ class Shared {
   __shared__ T name##_memory[count];    \
   const ::poolgrad::kernels::cuda::Shared<T> name(name##_memory)
 /// As many elements as the launch has bytes of shared memory for.
-#define POOLGRAD_DYNAMIC_SHARED(T, name)                                   \
-  extern __shared__ __align__(16) unsigned char poolgrad_dynamic_shared[]; \
+#define POOLGRAD_DYNAMIC_SHARED(T, name)                                     \
+  extern __shared__ __align__(1024) unsigned char poolgrad_dynamic_shared[]; \
   const ::poolgrad::kernels::cuda::Shared<T> name(reinterpret_cast<T*>(poolgrad_dynamic_shared))
 
 /// Stream ids are the driver's handles; 0 is the default stream.
@@ -160,6 +160,13 @@ inline std::int64_t shared_bytes_of_block(int device) {
   return bytes;
 }
 
+/// The first number of the device's compute capability.
+inline int capability_of(int device) {
+  int major = 0;
+  POOLGRAD_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  return major;
+}
+
 /// The driver itself finds out where an address is not the device's.
 inline void check_operand(std::string_view, Stream, const void*) {}
 
@@ -218,6 +225,7 @@ inline void check_operand(std::string_view op, Stream stream, const void* addres
 }
 
 using emulation::set_shared_limit;
+inline int capability_of(int) { return 9; }
 inline std::int64_t shared_bytes_of_block(int) { return emulation::shared_bytes_of_block; }
 
 template <class... Parameters>

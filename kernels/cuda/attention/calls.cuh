@@ -117,6 +117,7 @@ struct GradientCall {
   Operand staged_first, staged_last, own_first;
   bool by_keys, of_weights;  // tiles are of keys; the gradient of v, which needs weights alone
   Operand result;
+  Operand result_out = {};  // dv, where `result` is dk and both are summed up at once
   T* dbias;
   std::int64_t dbias_strides[4];
   OfQueries<const T> lse, delta;

@@ -1,246 +1,13 @@
-// out and lse by tensor cores: forward.cu's online softmax, with weights that are rounded to the type of the operands
-// before they are multiplied with values (Dao 2023). Sums of weights, results and everything else are f32. Of f32
-// nothing is rounded: all is split (split_tile.cuh).
-#include <algorithm>
-#include <type_traits>
+#include "kernels/cuda/attention/mma_forward.cuh"
 
-#include "kernels/cuda/attention/dropped.cuh"
+#include <algorithm>
+#include <atomic>
+
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/split.h"
-#include "kernels/cuda/attention/split_tile.cuh"
 #include "kernels/schedule/device_program.h"
 
 namespace poolgrad::kernels::cuda {
-namespace {
-
-/// Of a row, four neighbouring lanes have 16 scores each: the maximum of all, the sum of their own.
-struct RowState {
-  float maximum, sum;
-};
-
-/// The weights of a thread in place of its scores, but of pairs that do not count.
-__device__ void set_aside_counted(const Shared<float>& aside, const Scores& weights) {
-  POOLGRAD_UNROLL
-  for (int e = 0; e < scores_of_lane; ++e) {
-    const int place = e * mma_threads + static_cast<int>(threadIdx.x);
-    const bool counted = aside[place] != -std::numeric_limits<float>::infinity();
-    aside[place] = counted ? weights[e / elements_of_c].value[e % elements_of_c] : uncounted<float>;
-  }
-}
-
-/// Blocks on a multiprocessor: as many as registers and shared memory have room for.
-template <class S, int Depth>
-inline constexpr int forward_blocks = Depth <= 32 && !splits<S> ? 3 : 2;
-
-/// Queries of 64 columns stay in registers; of 128 there are too many, and with 32 a third block on a multiprocessor is
-/// worth more. f32 has registers for those of 32 alone, and for no third block.
-template <class S, int Depth>
-inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : Depth == 64;
-
-/// Tiles of keys, and of values, that are in shared memory at once.
-template <class S>
-inline constexpr int forward_buffers = splits<S> ? 1 : 2;
-
-/// In shared memory lie rows of queries, then two tiles of keys and two of values: while keys are weighed, the next are
-/// copied to where those before them were. Of f32 there is one of each: values come while keys are multiplied, and the
-/// next keys while those are weighed.
-template <class S, int Depth>
-__global__ __launch_bounds__(mma_threads, forward_blocks<S, Depth>) void attend_by_fragments(
-    const __grid_constant__ ForwardCall<float> call, const std::int64_t items) {
-  constexpr float nothing = -std::numeric_limits<float>::infinity();
-  using Tile = TileOf<S, Depth>;
-  constexpr int buffers = forward_buffers<S>, own_tiles = splits<S> ? 0 : 1;
-  POOLGRAD_SHARED(float, aside, set_aside_count);
-  POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
-  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // of the thread's scores
-  POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
-  const AttentionProgram& program = call.program;
-  const ScoreRules<float>& rules = call.rules;
-  const LaneOfTile at;
-  POOLGRAD_ROLLED
-  for (Turns turn(items); turn.are_left(); turn.next()) {
-    const TileItems::Item item = call.items.at(program, turn.item());
-    if (!item.exists) continue;
-    const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
-    if (tile.count == 0) continue;
-    const std::int32_t kv_head = item.head / static_cast<std::int32_t>(call.group);
-    const std::int64_t scheduled = call.items.first_head + item.head;
-    const bool works = at.first_row < tile.count;
-    const auto query_of = [&](int half) { return tile.row + at.row(half) * tile.stride; };
-
-    RowState state[2] = {{nothing, 0}, {nothing, 0}};
-    FragmentsC<Depth> results = {};
-    POOLGRAD_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      if (at.row(half) >= tile.count) continue;
-      state[half].maximum = call.first_maximum(item.batch, item.head, query_of(half));
-      if (state[half].maximum == nothing) continue;
-      if (at.lane % lanes_of_fragment_row == 0) state[half].sum = 1;
-      if (!call.carry_out.data) continue;
-      const float* from = reinterpret_cast<const float*>(call.carry_out.data) + item.batch * call.carry_out.batch +
-                          item.head * call.carry_out.head + query_of(half) * call.carry_out.row;
-      POOLGRAD_UNROLL
-      for (int f = 0; f < Depth / 8; ++f) {
-        if (8 * f >= static_cast<int>(call.v.depth)) continue;
-        POOLGRAD_UNROLL
-        for (int i = 0; i < 2; ++i) results[f].value[2 * half + i] = from[at.column(f, i)];
-      }
-    }
-
-    const TileRows queries = rows_of(call.q, item.batch, item.head, tile, 0, static_cast<int>(tile.count));
-    OwnRows<S, Depth, forward_keeps<S, Depth>> own(call.q, queries, at);
-    int buffer = 0;
-    const auto keys_in = [&](int i) { return Tile{(own_tiles + i) * Tile::count}; };
-    const auto values_in = [&](int i) { return Tile{(own_tiles + buffers + i) * Tile::count}; };
-    const auto stage_keys = [&](const VisitedRows& keys, int i) {
-      stage_rows_async(staged, keys_in(i), call.staged_k, keys.of(program, call.staged_k, item.batch, kv_head));
-      cp_async_commit();
-    };
-    const auto stage_values = [&](const VisitedRows& keys, int i) {
-      stage_rows_async(staged, values_in(i), call.staged_v, keys.of(program, call.staged_v, item.batch, kv_head));
-      cp_async_commit();
-    };
-    Visits visits(program, tile, program.of(scheduled, item.tile));
-    VisitedRows next = visits.next();
-    if (next.count > 0) {
-      __syncthreads();  // what was staged for the tile before has been read
-      if constexpr (!splits<S>) {
-        own.stage(staged, Tile{0});
-        cp_async_commit();
-      }
-      stage_keys(next, buffer);
-      if constexpr (!splits<S>) {
-        stage_values(next, buffer);
-        cp_async_wait<2>();
-        __syncthreads();  // queries are there
-        own.take(staged);
-      }
-    }
-    POOLGRAD_ROLLED
-    for (; next.count > 0; buffer ^= buffers - 1) {
-      const VisitedRows keys = next;
-      const auto tell = [&] {
-        if (const int i = thread_of_block(); keys.period > 0 && i < mma_rows)
-          terms[buffer * mma_rows + i] = i < keys.count ? term_of_column(program, keys, i) : 0;
-      };
-      if (buffers > 1) tell();
-      cp_async_wait<0>();
-      __syncthreads();  // keys are there, of two buffers values, too, and those before them have been read
-      next = visits.next();
-      if (rules.drops && works)
-        dropped_of[thread_of_block()] =
-            DroppedPairs(rules, item.batch, item.head, at)
-                .of(positions_of(tile, 0), positions_of(program.run[keys.run].keys, keys.first), false);
-      Scores scores;
-      if constexpr (buffers == 1) {
-        stage_values(keys, buffer);
-        tell();
-        if (works) multiply_staged(scores, staged, own, keys_in(buffer), at);
-        cp_async_wait<0>();
-        __syncthreads();  // values are there, and keys have been read
-        if (next.count > 0) stage_keys(next, buffer);
-        if (!works) continue;
-      } else {
-        if (next.count > 0) {
-          stage_keys(next, buffer ^ 1);
-          stage_values(next, buffer ^ 1);
-        }
-        if (!works) continue;
-        multiply_staged(scores, staged, own, keys_in(buffer), at);
-      }
-      if (only_scales(rules, keys) && !turn.with_care()) {
-        POOLGRAD_UNROLL
-        for (FragmentC& part : scores) {
-          POOLGRAD_UNROLL
-          for (float& score : part.value) score *= rules.scale;
-        }
-        if (keys.period > 0) add_terms(scores, terms, buffer * mma_rows, at);
-        if (!keys.whole) cut(scores, program, keys, tile, nothing, at);
-      } else {
-        const AttentionRun& run = program.run[keys.run];
-        const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),
-                                 columns_seen(program, keys, tile, at.row(1))};
-        for_each_score(scores, aside, at, [&](int, int half, int column, float& score) {
-          const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
-          const std::int64_t step = keys.first + column;
-          const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
-          if (row.contain(column) && visit.keeps(step)) {
-            const Pair pair{query_of(half), run.keys.row + step * run.keys.stride, visit.row_position,
-                            visit.position(step)};
-            if constexpr (splits<S>)
-              score = product_unless_finite(score, call.q, offset_of(call.q, item.batch, item.head, pair.query), call.k,
-                                            offset_of(call.k, item.batch, kv_head, pair.key));
-            float slope;
-            score = rules.score(score, item.batch, item.head, pair, slope) + visit.log_multiplicity<float>(step);
-          } else {
-            score = nothing;
-          }
-        });
-      }
-      float factor[2];
-      POOLGRAD_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        RowState& row = state[half];
-        float highest = row.maximum;
-        POOLGRAD_UNROLL
-        for (const FragmentC& part : scores)
-          highest = larger(highest, larger(part.value[2 * half], part.value[2 * half + 1]));
-        highest = larger(highest, shuffle_xor(highest, 2));
-        highest = larger(highest, shuffle_xor(highest, 1));
-        const float shift = highest == nothing ? 0 : highest;
-        factor[half] = exp2_approx((row.maximum - shift) * log2_e);
-        row.maximum = highest;
-        row.sum *= factor[half];
-        POOLGRAD_UNROLL
-        for (FragmentC& part : scores) {
-          POOLGRAD_UNROLL
-          for (int i = 2 * half; i < 2 * half + 2; ++i) {
-            part.value[i] = exp2_approx((part.value[i] - shift) * log2_e);
-            row.sum += part.value[i];
-          }
-        }
-      }
-      if (rules.drops) keep(scores, dropped_of[thread_of_block()], rules.kept);
-      if (!__all_sync(all_threads_of_warp, factor[0] == 1 && factor[1] == 1)) {
-        scale_row(results, 0, factor[0]);
-        scale_row(results, 1, factor[1]);
-      }
-      if (turn.with_care()) {
-        set_aside_counted(aside, scores);
-        __syncwarp();  // neighbours read them
-        add_weighted_pairs<S, Depth>(results, aside, call.v, keys.of(program, call.v, item.batch, kv_head));
-      } else {
-        add_weighted_staged<S, Depth>(results, scores, staged, values_in(buffer), at);
-      }
-    }
-
-    if (!turn.with_care() && any_is_not_finite(results, tile.count, at)) {
-      turn.again();
-      continue;
-    }
-    POOLGRAD_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float total = warp_reduce<reductions::Sum>(state[half].sum, lanes_of_fragment_row);
-      if (at.row(half) < tile.count && call.lse.data && at.lane % lanes_of_fragment_row == 0)
-        call.lse.at(item.batch, item.head, query_of(half)) = state[half].maximum + Math<float>::log(total);
-      scale_row(results, half, total == 0 ? 0 : 1 / total);
-    }
-    store_results<S>(call.out, item.batch, item.head, tile, results, false, at);
-  }
-}
-
-template <class S>
-void launch_by_fragments(Stream stream, const ForwardCall<float>& call) {
-  const std::int64_t items = call.items.count(call.program);
-  if (items == 0) return;
-  with_staged_depth({call.q.depth, call.v.depth}, [&]<int Depth>(std::integral_constant<int, Depth>) {
-    constexpr int tiles = 2 * forward_buffers<S> + (splits<S> ? 0 : 1);
-    const std::int64_t bytes = tiles * TileOf<S, Depth>::count * std::int64_t{sizeof(Chunk)};
-    launch("attention", &attend_by_fragments<S, Depth>, shape_of_items(items, mma_threads, bytes), stream, call, items);
-  });
-}
-
-}  // namespace
 
 bool mma_fits(int device, std::initializer_list<const View*> operands) {
   constexpr std::int64_t needed = 136 * 1024;
@@ -248,6 +15,16 @@ bool mma_fits(int device, std::initializer_list<const View*> operands) {
                                  [](const View* x) { return x->data && x->dtype == DType::f32 && x->shape[3] > 64; });
   return !large || shared_bytes_of_block(device) >= needed;
 }
+
+namespace {
+std::atomic<bool>& warpgroups() {
+  static std::atomic<bool> allowed{switched_on("POOLGRAD_WGMMA", true)};
+  return allowed;
+}
+}  // namespace
+void allow_warpgroups(bool allowed) { warpgroups() = allowed; }
+bool warpgroups_allowed() { return warpgroups(); }
+bool has_warpgroups(int device) { return warpgroups_allowed() && capability_of(device) == 9; }
 
 void attend_by_mma(Stream stream, const AttentionProgram& program, const AttentionScores& scores, const View& q,
                    const View& k, const View& v, const View& out, const View& lse, const View& carry_out,
@@ -260,13 +37,13 @@ void attend_by_mma(Stream stream, const AttentionProgram& program, const Attenti
       ForwardCall<float> part = call.of(some);
       const auto split = space.put(part.k, part.v, some.batches, some.kv_heads, k.shape[1]);
       part.staged_k = split.first, part.staged_v = split.second;
-      launch_by_fragments<float>(stream, part);
+      launch_by_fragments<float, By::warps>(stream, part);
     });
-  } else if (q.dtype == DType::f16) {
-    launch_by_fragments<Half>(stream, call);
-  } else {
-    launch_by_fragments<BFloat16>(stream, call);
+    return;
   }
+  if (has_warpgroups(stream.device.index)) return attend_by_warpgroups(stream, call, q.dtype);
+  const auto run = [&]<class S>(S) { launch_by_fragments<S, By::warps>(stream, call); };
+  q.dtype == DType::f16 ? run(Half{}) : run(BFloat16{});
 }
 
 }  // namespace poolgrad::kernels::cuda

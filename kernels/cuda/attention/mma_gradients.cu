@@ -1,264 +1,23 @@
-// The gradients of attention by tensor cores: gradients.cu's tiles, launches and order of sums, with weights and
-// gradients of scores that are rounded to the type of the operands before the last product; those of f32 are split.
-#include <type_traits>
+#include "kernels/cuda/attention/mma_gradients.cuh"
 
-#include "kernels/cuda/attention/dropped.cuh"
 #include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/split.h"
-#include "kernels/cuda/attention/split_tile.cuh"
-#include "kernels/elementwise.h"
 
 namespace poolgrad::kernels::cuda {
 namespace {
 
-/// Tiles of each kind of visited rows that are in shared memory at once. Of two, the next are copied while those before
-/// them are weighed. Of one, for which rows of 128 elements and those of f32 have room on every GPU, that which is
-/// multiplied first comes while the other is weighed, and that while the first is multiplied.
-template <class S, int Depth>
-inline constexpr int gradient_buffers = Depth <= 64 && !splits<S> ? 2 : 1;
-
-/// In shared memory lie own rows, what of them belongs to results, and as many tiles of both of visited rows as there
-/// are buffers; of f32 no own rows.
-template <class S, int Depth>
-__global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_constant__ GradientCall<float> call,
-                                                                   const std::int64_t items) {
-  constexpr float nothing = -std::numeric_limits<float>::infinity();
-  constexpr int buffers = gradient_buffers<S, Depth>;
-  constexpr bool keeps = Depth == 64 && !splits<S>;
-  using Tile = TileOf<S, Depth>;
-  constexpr int own_tiles = splits<S> ? 0 : 2;
-  POOLGRAD_SHARED(float, scores_aside, set_aside_count);
-  POOLGRAD_SHARED(float, products_aside, set_aside_count);
-  POOLGRAD_SHARED(float, lse_of, buffers* mma_rows);  // of the tile's queries, or of those that it visits
-  POOLGRAD_SHARED(float, delta_of, buffers* mma_rows);
-  POOLGRAD_SHARED(float, terms, buffers* mma_rows);         // of columns
-  POOLGRAD_SHARED(std::uint32_t, dropped_of, mma_threads);  // of the thread's scores
-  POOLGRAD_DYNAMIC_SHARED(Chunk, staged);
-  const AttentionProgram& program = call.program;
-  const ScoreRules<float>& rules = call.rules;
-  const LaneOfTile at;
-  // Products without dO, on either side, are 0, whatever they would be multiplied with.
-  const bool multiplies_first = call.of_weights || (call.own_out.depth > 0 && call.visited_out.depth > 0);
-  const auto first_in = [&](int i) { return Tile{(own_tiles + i) * Tile::count}; };
-  const auto last_in = [&](int i) { return Tile{(own_tiles + buffers + i) * Tile::count}; };
-  POOLGRAD_ROLLED
-  for (Turns turn(items); turn.are_left(); turn.next()) {
-    const TileItems::Item item = call.items.at(program, turn.item());
-    if (!item.exists) continue;
-    const Progression& tile = program.tile[item.tile];  // a copy would take registers that sm_80 lacks
-    if (tile.count == 0) continue;
-    const std::int32_t kv_head = item.head / static_cast<std::int32_t>(call.group),
-                       end = item.head + static_cast<std::int32_t>(call.items.heads_of_item);
-    const bool works = at.first_row < tile.count;
-    FragmentsC<Depth> results = {};
-
-    POOLGRAD_ROLLED
-    for (std::int32_t head = item.head; head < end; ++head) {
-      const std::int32_t own_head = call.by_keys ? kv_head : head, visited_head = call.by_keys ? head : kv_head;
-      const std::int64_t scheduled = call.items.first_head + head;
-      const auto stage_first = [&](const VisitedRows& rows, int i) {
-        stage_rows_async(staged, first_in(i), call.staged_first,
-                         rows.of(program, call.staged_first, item.batch, visited_head));
-        cp_async_commit();
-      };
-      const auto stage_last = [&](const VisitedRows& rows, int i) {
-        stage_rows_async(staged, last_in(i), call.staged_last,
-                         rows.of(program, call.staged_last, item.batch, visited_head));
-        cp_async_commit();
-      };
-      float lse = 0, delta = 0;  // that this thread puts where all find them
-      const auto fetch = [&](const VisitedRows& rows) {
-        const int i = thread_of_block();
-        if (i >= mma_rows) return;
-        const std::int64_t query = call.by_keys ? rows.row(program, i) : tile.row + i * tile.stride;
-        const bool exists = i < (call.by_keys ? rows.count : tile.count);
-        lse = exists ? call.lse.at(item.batch, head, query) : nothing;
-        delta = exists ? call.delta.at(item.batch, head, query) : 0;
-      };
-      int buffer = 0;
-      Visits visits(program, tile, program.of(scheduled, item.tile));
-      VisitedRows next = visits.next();
-      if (next.count == 0) continue;
-      const auto own_part = [&](const Operand& x) {
-        return rows_of(x, item.batch, own_head, tile, 0, static_cast<int>(tile.count));
-      };
-      OwnRows<S, Depth, keeps> own(call.own, own_part(call.own), at),
-          own_first(call.own_first, own_part(call.own_first), at);
-      __syncthreads();  // what was staged before has been read
-      if constexpr (!splits<S>) {
-        own.stage(staged, Tile{0});
-        own_first.stage(staged, Tile{Tile::count});
-        cp_async_commit();
-      }
-      stage_first(next, buffer);
-      if (buffers > 1) stage_last(next, buffer);
-      fetch(next);
-      if constexpr (!splits<S>) {
-        cp_async_wait<buffers>();
-        __syncthreads();  // own rows are there
-        own.take(staged);
-        own_first.take(staged);
-      }
-      POOLGRAD_ROLLED
-      for (; next.count > 0; buffer ^= buffers - 1) {
-        const VisitedRows now = next;
-        const int first = buffer * mma_rows;
-        const auto tell = [&] {
-          const int i = thread_of_block();
-          if (i >= mma_rows) return;
-          lse_of[first + i] = lse == nothing ? -nothing : lse;  // no weight is left of any score
-          delta_of[first + i] = delta;
-          if (now.period > 0) terms[first + i] = i < now.count ? term_of_column(program, now, i) : 0;
-        };
-        if (rules.drops && works)
-          dropped_of[thread_of_block()] =
-              DroppedPairs(rules, item.batch, head, at)
-                  .of(positions_of(tile, 0), positions_of(program.run[now.run].keys, now.first), call.by_keys);
-        Scores scores, products = {};
-        if constexpr (buffers > 1) {
-          tell();
-          cp_async_wait<0>();
-          __syncthreads();  // all of it is there, and what was visited before has been read
-          next = visits.next();
-          if (next.count > 0) {
-            stage_first(next, buffer ^ 1);
-            stage_last(next, buffer ^ 1);
-            if (call.by_keys) fetch(next);
-          }
-          if (!works) continue;
-          if (multiplies_first) multiply_staged(products, staged, own_first, first_in(buffer), at);
-        } else {
-          cp_async_wait<0>();
-          __syncthreads();  // the first are there, and what was visited before has been read
-          stage_last(now, buffer);
-          tell();
-          if (works && multiplies_first) multiply_staged(products, staged, own_first, first_in(buffer), at);
-          cp_async_wait<0>();
-          __syncthreads();  // the last are there, and the first have been read
-          next = visits.next();
-          if (next.count > 0) {
-            stage_first(next, buffer);
-            if (call.by_keys) fetch(next);
-          }
-          if (!works) continue;
-        }
-        if (call.of_weights) {
-          POOLGRAD_UNROLL
-          for (int f = 0; f < score_fragments; ++f) scores[f] = products[f];
-        } else {
-          multiply_staged(scores, staged, own, last_in(buffer), at);
-        }
-        if (only_scales(rules, now) && !call.dbias && !turn.with_care()) {
-          POOLGRAD_UNROLL
-          for (FragmentC& part : scores) {
-            POOLGRAD_UNROLL
-            for (float& score : part.value) score *= rules.scale;
-          }
-          if (now.period > 0) add_terms(scores, terms, first, at);
-          if (rules.drops && !call.of_weights) keep(products, dropped_of[thread_of_block()], rules.kept);
-          const auto weigh = [&](const auto& query_of) {
-            POOLGRAD_UNROLL
-            for (int f = 0; f < score_fragments; ++f) {
-              POOLGRAD_UNROLL
-              for (int i = 0; i < elements_of_c; ++i) {
-                const int query = first + query_of(f, i);
-                float& score = scores[f].value[i];
-                const float weight = exp2_approx((score - lse_of[query]) * log2_e);
-                score = call.of_weights ? weight : weight * (products[f].value[i] - delta_of[query]) * rules.scale;
-              }
-            }
-          };
-          if (call.by_keys)
-            weigh([&](int f, int i) { return at.column(f, i); });
-          else
-            weigh([&](int, int i) { return at.row(i / 2); });
-          if (rules.drops && call.of_weights) keep(scores, dropped_of[thread_of_block()], rules.kept);
-          if (!now.whole) cut(scores, program, now, tile, 0, at);
-        } else {
-          const AttentionRun& run = program.run[now.run];
-          const Columns seen[2] = {columns_seen(program, now, tile, at.row(0)),
-                                   columns_seen(program, now, tile, at.row(1))};
-          set_aside(products_aside, products);
-          for_each_score(scores, scores_aside, at, [&](int e, int half, int column, float& score) {
-            const Columns row = {half ? seen[1].begin : seen[0].begin, half ? seen[1].end : seen[0].end};
-            const std::int64_t step = now.first + column, own_row = tile.row + at.row(half) * tile.stride;
-            const Visit visit{program, run, scheduled, tile.position + at.row(half) * tile.step};
-            float result = uncounted<float>;
-            if (row.contain(column) && visit.keeps(step)) {
-              const std::int64_t other_row = run.keys.row + step * run.keys.stride, position = visit.position(step);
-              const Pair pair = call.by_keys ? Pair{other_row, own_row, position, visit.row_position}
-                                             : Pair{own_row, other_row, visit.row_position, position};
-              const int query = first + (call.by_keys ? column : at.row(half));
-              float product = products_aside[e * mma_threads + static_cast<int>(threadIdx.x)];
-              if constexpr (splits<S>) {
-                const auto defined = [&](float found, const Operand& own_rows, const Operand& visited_rows) {
-                  return product_unless_finite(found, own_rows, offset_of(own_rows, item.batch, own_head, own_row),
-                                               visited_rows,
-                                               offset_of(visited_rows, item.batch, visited_head, other_row));
-                };
-                score = defined(score, call.own, call.visited);
-                if (!call.of_weights && multiplies_first) product = defined(product, call.own_out, call.visited_out);
-              }
-              float slope;
-              const float whole =
-                  rules.score(score, item.batch, head, pair, slope) + visit.log_multiplicity<float>(step);
-              const float weight = exp2_approx(at_most_0(whole - lse_of[query]) * log2_e),
-                          kept = rules.drops && (dropped_of[thread_of_block()] >> e & 1) ? 0 : rules.kept;
-              if (call.of_weights) {
-                if (whole != nothing) result = weight * kept + 0.0f;  // -0 counts
-              } else if (whole != nothing) {
-                const float gradient = weight * (product * kept - delta_of[query]);
-                if (call.dbias && !turn.with_care())
-                  call.dbias[item.batch * call.dbias_strides[0] + head * call.dbias_strides[1] +
-                             pair.query * call.dbias_strides[2] + pair.key * call.dbias_strides[3]] += gradient;
-                result = gradient * slope * rules.scale + 0.0f;
-              }
-            }
-            score = result;
-          });
-        }
-        if (!call.result.data) continue;
-        if (turn.with_care()) {
-          const Operand& weighed = call.of_weights ? call.visited_out : call.visited;
-          add_weighted_pairs<S, Depth>(results, scores_aside, weighed,
-                                       now.of(program, weighed, item.batch, visited_head));
-        } else {
-          add_weighted_staged<S, Depth>(results, scores, staged, last_in(buffer), at);
-        }
-      }
-    }
-    if (!turn.with_care() && any_is_not_finite(results, tile.count, at)) {
-      turn.again();
-      continue;
-    }
-    if (call.result.data)
-      store_results<S>(call.result, item.batch, call.by_keys ? kv_head : item.head, tile, results, call.accumulate, at);
-  }
-}
-
+/// By warps, with the rows that are visited where they are staged from.
 template <class S>
-void launch_gradient(Stream stream, const GradientCall<float>& call) {
-  const std::int64_t items = call.items.count(call.program);
-  if (items == 0) return;
-  with_staged_depth({call.own.depth, call.own_out.depth, call.visited_out.depth},
-                    [&]<int Depth>(std::integral_constant<int, Depth>) {
-                      constexpr int tiles = 2 * gradient_buffers<S, Depth> + (splits<S> ? 0 : 2);
-                      const std::int64_t bytes = tiles * TileOf<S, Depth>::count * std::int64_t{sizeof(Chunk)};
-                      launch("attention backward", &sum_by_fragments<S, Depth>,
-                             shape_of_items(items, mma_threads, bytes), stream, call, items);
-                    });
+void launch_by_warps(Stream stream, GradientCall<float> call, const Operand& visited, const Operand& visited_out) {
+  call.staged_first = call.of_weights ? visited : visited_out;
+  call.staged_last = call.of_weights ? visited_out : visited;
+  launch_gradient<S, By::warps, Of::either>(stream, call);
 }
 
 }  // namespace
 
 void sum_gradients_by_mma(Stream stream, const std::vector<GradientCall<float>>& calls, const View& visited,
                           const View& visited_out) {
-  const auto run = [&]<class S>(S, GradientCall<float> call, const Operand& staged, const Operand& staged_out) {
-    call.staged_first = call.of_weights ? staged : staged_out;
-    call.staged_last = call.of_weights ? staged_out : staged;
-    call.own_first = call.of_weights ? call.own : call.own_out;
-    launch_gradient<S>(stream, call);
-  };
   if (calls.empty()) return;
   if (visited.dtype == DType::f32) {
     const GradientCall<float>& any = calls.front();
@@ -268,16 +27,16 @@ void sum_gradients_by_mma(Stream stream, const std::vector<GradientCall<float>>&
       const GradientCall<float> first = any.of(some);
       const auto split = space.put(first.visited, first.visited_out, some.batches,
                                    some.kv_heads * (any.by_keys ? any.group : 1), visited.shape[1]);
-      for (const GradientCall<float>& call : calls) run(float{}, call.of(some), split.first, split.second);
+      for (const GradientCall<float>& call : calls)
+        launch_by_warps<float>(stream, call.of(some), split.first, split.second);
     });
     return;
   }
-  for (const GradientCall<float>& call : calls) {
-    if (visited.dtype == DType::f16)
-      run(Half{}, call, call.visited, call.visited_out);
-    else
-      run(BFloat16{}, call, call.visited, call.visited_out);
-  }
+  if (has_warpgroups(stream.device.index)) return sum_gradients_by_warpgroups(stream, calls, visited.dtype);
+  const auto run = [&]<class S>(S) {
+    for (const GradientCall<float>& call : calls) launch_by_warps<S>(stream, call, call.visited, call.visited_out);
+  };
+  visited.dtype == DType::f16 ? run(Half{}) : run(BFloat16{});
 }
 
 }  // namespace poolgrad::kernels::cuda

@@ -73,10 +73,9 @@ struct LaneOfTile {
 };
 
 /// Begins to copy rows of an operand, whole tiles: rows and columns that are not there are zeros.
-template <int Depth>
-__device__ void stage_rows_async(const Shared<Chunk>& staged, StagedRows<mma_rows, Depth> to, const Operand& x,
-                                 const TileRows& rows) {
-  constexpr int chunks = StagedTile<Depth>::chunks, rows_at_once = mma_threads / chunks;
+template <class Tile>
+__device__ void stage_rows_async(const Shared<Chunk>& staged, Tile to, const Operand& x, const TileRows& rows) {
+  constexpr int chunks = Tile::chunks, rows_at_once = mma_threads / chunks;
   const int first_row = static_cast<int>(threadIdx.x) / chunks, chunk = static_cast<int>(threadIdx.x) % chunks;
   const int count = chunk * elements_of_chunk < static_cast<int>(x.depth) ? rows.count : 0;
   const auto* from =
@@ -90,14 +89,14 @@ __device__ void stage_rows_async(const Shared<Chunk>& staged, StagedRows<mma_row
 
 /// Rows of the warp as fragments of A, one for 16 columns: kept in registers, or read from where they are staged, or,
 /// of f32, from memory, each time.
-template <class S, int Depth, bool Kept>
+template <class S, class Tile, bool Kept>
 class OwnRows {
  public:
-  static constexpr int count = Depth / 16;
+  static constexpr int count = Tile::depth / 16;
 
   __device__ OwnRows(const Operand& x, const TileRows& rows, const LaneOfTile& at) : x_(x), rows_(rows), at_(at) {}
   /// Begins to stage them.
-  __device__ void stage(const Shared<Chunk>& staged, StagedTile<Depth> tile) {
+  __device__ void stage(const Shared<Chunk>& staged, Tile tile) {
     tile_ = tile;
     stage_rows_async(staged, tile, x_, rows_);
   }
@@ -114,6 +113,7 @@ class OwnRows {
     else
       return load(staged, f);
   }
+  __device__ const Tile& tile() const { return tile_; }
 
  private:
   __device__ FragmentAB load(const Shared<Chunk>& staged, int f) const {
@@ -124,13 +124,13 @@ class OwnRows {
   const Operand& x_;
   const TileRows rows_;
   const LaneOfTile& at_;
-  StagedTile<Depth> tile_{0};
+  Tile tile_{};
   FragmentAB fragment_[static_cast<std::size_t>(Kept ? count : 1)];
 };
 
 /// f(number of a fragment) for those of own rows. Where they are not kept, all at once would take registers.
-template <class S, int Depth, bool Kept, class F>
-__device__ void for_each_fragment(const OwnRows<S, Depth, Kept>& own, const F& f) {
+template <class S, class Tile, bool Kept, class F>
+__device__ void for_each_fragment(const OwnRows<S, Tile, Kept>& own, const F& f) {
   if constexpr (Kept) {
     POOLGRAD_UNROLL
     for (int n = 0; n < own.count; ++n) f(n);
@@ -142,8 +142,9 @@ __device__ void for_each_fragment(const OwnRows<S, Depth, Kept>& own, const F& f
 
 /// scores = rows of the warp * visited rows.
 template <class S, int Depth, bool Kept>
-__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, const OwnRows<S, Depth, Kept>& own,
-                                StagedTile<Depth> visited, const LaneOfTile& at) {
+__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged,
+                                const OwnRows<S, StagedTile<Depth>, Kept>& own, StagedTile<Depth> visited,
+                                const LaneOfTile& at) {
   const Place place = columns_before_rows(at.lane);
   POOLGRAD_UNROLL
   for (auto& fragment : scores) fragment = {};
@@ -169,15 +170,22 @@ __device__ void for_each_weight_pair(const Scores& scores, int w, const F& f) {
   }
 }
 
+/// Fragments 2 w and 2 w + 1 of scores, rounded, as a fragment of A.
+template <class S>
+__device__ FragmentAB rounded_weights(const Scores& scores, int w) {
+  FragmentAB weights;
+  for_each_weight_pair(
+      scores, w, [&](int word, float first, float second) { weights.word[word] = packed_pair<S>(first, second); });
+  return weights;
+}
+
 /// results += weights, rounded, * visited rows.
 template <class S, int Depth>
 __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& scores, const Shared<Chunk>& staged,
                                     StagedTile<Depth> visited, const LaneOfTile& at) {
   FragmentAB weights[weight_fragments];
   POOLGRAD_UNROLL
-  for (int w = 0; w < weight_fragments; ++w)
-    for_each_weight_pair(
-        scores, w, [&](int word, float first, float second) { weights[w].word[word] = packed_pair<S>(first, second); });
+  for (int w = 0; w < weight_fragments; ++w) weights[w] = rounded_weights<S>(scores, w);
   const Place place = rows_before_columns(at.lane);
   POOLGRAD_UNROLL
   for (int w = 0; w < weight_fragments; ++w) {
@@ -331,9 +339,9 @@ __device__ inline void add_terms(Scores& scores, const Shared<float>& terms, int
     for (int i = 0; i < elements_of_c; ++i) scores[f].value[i] += terms[first + at.column(f, i)];
   }
 }
-/// Sets scores of pairs that do not count to `value`: those outside of what their rows see.
+/// Sets scores of pairs that do not count to -infinity: those outside of what their rows see.
 __device__ inline void cut(Scores& scores, const AttentionProgram& program, const VisitedRows& visited,
-                           const Progression& tile, float value, const LaneOfTile& at) {
+                           const Progression& tile, const LaneOfTile& at) {
   POOLGRAD_UNROLL
   for (int half = 0; half < 2; ++half) {
     const Columns seen = columns_seen(program, visited, tile, at.row(half));
@@ -341,7 +349,7 @@ __device__ inline void cut(Scores& scores, const AttentionProgram& program, cons
     for (int f = 0; f < score_fragments; ++f) {
       POOLGRAD_UNROLL
       for (int i = 2 * half; i < 2 * half + 2; ++i)
-        if (!seen.contain(at.column(f, i))) scores[f].value[i] = value;
+        if (!seen.contain(at.column(f, i))) scores[f].value[i] = -std::numeric_limits<float>::infinity();
     }
   }
 }
@@ -351,6 +359,11 @@ __device__ inline void set_aside(const Shared<float>& aside, const Scores& score
   POOLGRAD_UNROLL
   for (int e = 0; e < scores_of_lane; ++e)
     aside[e * mma_threads + static_cast<int>(threadIdx.x)] = scores[e / elements_of_c].value[e % elements_of_c];
+}
+__device__ inline void take_from_aside(Scores& scores, const Shared<float>& aside) {
+  POOLGRAD_UNROLL
+  for (int e = 0; e < scores_of_lane; ++e)
+    scores[e / elements_of_c].value[e % elements_of_c] = aside[e * mma_threads + static_cast<int>(threadIdx.x)];
 }
 /// f(element, row half, column, value&) for all scores of a thread, in a loop that is not unrolled: what can be asked
 /// about a pair is much code. So the scores go through shared memory, where each thread has its own place.
@@ -365,9 +378,7 @@ __device__ void for_each_score(Scores& scores, const Shared<float>& aside, const
     aside[e * mma_threads + own] = value;
   }
   __syncwarp();  // lanes have asked different things, and multiply together next
-  POOLGRAD_UNROLL
-  for (int e = 0; e < scores_of_lane; ++e)
-    scores[e / elements_of_c].value[e % elements_of_c] = aside[e * mma_threads + own];
+  take_from_aside(scores, aside);
 }
 
 /// What is dropped, bit e for score e, times 0, and the rest times `kept`.

@@ -51,14 +51,11 @@ POOLGRAD_HD inline SplitPair split(float first, float second) {
 /// 64 rows in shared memory, split.
 template <int Depth>
 struct SplitTile {
-  static constexpr int count = split_planes * StagedTile<Depth>::count;
+  static constexpr int depth = Depth, count = split_planes * StagedTile<Depth>::count;
   int first;
 
   POOLGRAD_HD constexpr StagedTile<Depth> plane(int p) const { return {first + p * StagedTile<Depth>::count}; }
 };
-template <class S, int Depth>
-using TileOf = std::conditional_t<splits<S>, SplitTile<Depth>, StagedTile<Depth>>;
-
 /// Of rows that are laid out split.
 template <int Depth>
 __device__ void stage_rows_async(const Shared<Chunk>& staged, SplitTile<Depth> to, const Operand& x,
@@ -69,7 +66,7 @@ __device__ void stage_rows_async(const Shared<Chunk>& staged, SplitTile<Depth> t
 }
 
 template <int Depth, bool Kept>
-class OwnRows<float, Depth, Kept> {
+class OwnRows<float, SplitTile<Depth>, Kept> {
  public:
   static constexpr int count = Depth / 16;
 
@@ -151,8 +148,9 @@ struct SplitSums {
 };
 
 template <int Depth, bool Kept>
-__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged, const OwnRows<float, Depth, Kept>& own,
-                                SplitTile<Depth> visited, const LaneOfTile& at) {
+__device__ void multiply_staged(Scores& scores, const Shared<Chunk>& staged,
+                                const OwnRows<float, SplitTile<Depth>, Kept>& own, SplitTile<Depth> visited,
+                                const LaneOfTile& at) {
   const Place place = columns_before_rows(at.lane);
   constexpr int fragments = split_fragments<Depth>;
   POOLGRAD_UNROLL

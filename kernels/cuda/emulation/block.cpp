@@ -3,9 +3,7 @@
 #include <setjmp.h>
 
 #include <algorithm>
-#include <deque>
 #include <exception>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -18,21 +16,13 @@
 #include "kernels/cuda/emulation/fiber.h"
 #include "kernels/cuda/emulation/launch_log.h"
 #include "kernels/cuda/emulation/random_order.h"
+#include "kernels/cuda/emulation/shared_memory.h"
 
 namespace poolgrad::emulation {
 
 thread_local Coordinates here;
 
 namespace {
-
-std::string place_of(const Where& where) {
-  return std::filesystem::path(where.file_name()).filename().string() + ":" + std::to_string(where.line());
-}
-/// Mostly one and the same literal.
-bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
-bool same_place(const Where& a, const Where& b) {
-  return a.line() == b.line() && a.column() == b.column() && same_text(a.file_name(), b.file_name());
-}
 
 enum class State : std::uint8_t { not_begun, ready, at_barrier, at_collective, done };
 
@@ -43,6 +33,8 @@ struct Thread {
   Where where;
 };
 
+constexpr const char* different_numbers = "warps of a warpgroup have begun different numbers of products";
+
 struct Warp {
   int arrived = 0;                 // lanes that wait for the collective
   bool orders = false;             // it is __syncwarp
@@ -50,27 +42,6 @@ struct Warp {
   std::uint32_t ordered = 0;       // ... of which __syncwarp
   LaneValue values[2][warp_size];  // of this collective and of the one before, which lanes may still read
   std::uint64_t order[2];          // tokens, see wait()
-};
-
-// The asynchronous copies of a thread.
-struct Copy {
-  const SharedArray* array;
-  std::int64_t index;
-  const void* from;
-  std::size_t bytes;
-  std::int64_t group;
-};
-struct Copies {
-  std::vector<Copy> under_way;
-  std::int64_t groups = 0;  // committed
-};
-inline constexpr std::size_t bytes_of_copy = 16;
-
-struct DeclaredArray {
-  SharedArray array;
-  Where where;
-  std::vector<std::byte> bytes;
-  std::vector<SharedUse> uses;
 };
 
 class Scheduler {
@@ -102,6 +73,9 @@ class Scheduler {
     for (std::uint64_t b = 0; b < blocks; ++b) run_block(static_cast<std::int64_t>(order.next()));
   }
 
+  SharedMemory& shared() { return shared_; }
+  Moment now() const { return {current(), barriers_, warps_[current_ / warp_size].ordered}; }
+
   void barrier(Where where) { wait(State::at_barrier, "__syncthreads", where); }
 
   const LaneValue* collective(const char* name, const void* value, std::size_t size, Where where, bool orders = false) {
@@ -122,94 +96,6 @@ class Scheduler {
     return values;
   }
 
-  SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where, bool fixed = true) {
-    const Unobserved emulation;
-    for (DeclaredArray& known : arrays_)
-      if (same_place(known.where, where) && same_text(known.array.name, name) &&
-          same_text(known.where.function_name(), where.function_name()))  // of one instance of a template
-        return known.array;
-    if (fixed) shared_bytes_ += static_cast<std::int64_t>(element) * count;
-    if (shared_bytes_ > most_shared_)
-      fail("the shared array " + std::string(name) + " at " + place_of(where) + " makes it " +
-           std::to_string(shared_bytes_) + " bytes of shared memory, and a block has at most " +
-           std::to_string(most_shared_));
-    DeclaredArray& made = arrays_.emplace_back();
-    made.where = where;
-    made.bytes.assign(element * static_cast<std::size_t>(count), std::byte{0xff});
-    made.uses.resize(static_cast<std::size_t>(count));
-    made.array = {name, made.bytes.data(), made.uses.data(), count};
-    return made.array;
-  }
-  SharedArray& dynamic(const char* name, std::size_t element, Where where) {
-    return declared(name, element, shape_.shared_bytes / static_cast<std::int64_t>(element), where, false);
-  }
-
-  void read(const SharedArray& array, std::int64_t index, Where where, ReadFor who) {
-    const Unobserved emulation;
-    SharedUse& use = checked(array, index, where);
-    if (use.writer < 0) fail(access("reads", array, index, where) + ", which nobody has written");
-    refuse_under_way("reads", use, array, index, where);
-    if ((use.writer != current() || who == ReadFor::others) && !ordered(use.writer, use.written, use.warp_written))
-      fail(access("reads", array, index, where) + ", which thread " + std::to_string(use.writer) +
-           " has written with no barrier in between");
-    const Warp& warp = warps_[current_ / warp_size];
-    const bool same_warp = use.reader >= 0 && use.reader / warp_size == current() / warp_size;
-    if (use.reader < 0 || use.read != barriers_)
-      use.many_readers = use.many_lanes = false;
-    else if (!same_warp)
-      use.many_readers = true;
-    else if (use.warp_read != warp.ordered)
-      use.many_lanes = false;
-    else if (use.reader != current())
-      use.many_lanes = true;
-    if (who == ReadFor::others) use.many_lanes = true;
-    use.reader = current();
-    use.read = barriers_;
-    use.warp_read = warp.ordered;
-  }
-
-  void write(const SharedArray& array, std::int64_t index, Where where) {
-    const Unobserved emulation;
-    SharedUse& use = checked(array, index, where);
-    refuse_under_way("writes", use, array, index, where);
-    if (use.writer >= 0 && use.writer != current() && !ordered(use.writer, use.written, use.warp_written))
-      fail(access("writes", array, index, where) + ", as thread " + std::to_string(use.writer) +
-           " has with no barrier in between");
-    const bool read_by_others = use.reader >= 0 && (use.many_readers || use.many_lanes || use.reader != current());
-    if (read_by_others && use.read == barriers_ && (use.many_readers || !ordered(use.reader, use.read, use.warp_read)))
-      fail(access("writes", array, index, where) + ", which thread " + std::to_string(use.reader) +
-           " has read with no barrier in between");
-    written_now(use);
-  }
-
-  void copy(const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes, Where where) {
-    const Unobserved emulation;
-    if (reinterpret_cast<std::uintptr_t>(from) % bytes_of_copy != 0)
-      fail(access("copies to", array, index, where) + " from an address that is no multiple of 16");
-    write(array, index, where);
-    array.uses[index].under_way = true;
-    std::memset(array.data + static_cast<std::size_t>(index) * bytes_of_copy, 0xff, bytes_of_copy);
-    copies_[current_].under_way.push_back({&array, index, from, bytes, copies_[current_].groups});
-  }
-  void commit() {
-    const Unobserved emulation;
-    ++copies_[current_].groups;
-  }
-  void wait_for(std::int64_t pending) {
-    const Unobserved emulation;
-    Copies& own = copies_[current_];
-    std::erase_if(own.under_way, [&](const Copy& copy) {
-      if (copy.group >= own.groups - pending) return false;
-      std::byte* to = copy.array->data + static_cast<std::size_t>(copy.index) * bytes_of_copy;
-      std::memset(to, 0, bytes_of_copy);
-      std::memcpy(to, copy.from, copy.bytes);
-      SharedUse& use = copy.array->uses[copy.index];
-      use.under_way = false;
-      written_now(use);
-      return true;
-    });
-  }
-
   [[noreturn]] void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple) {
     const Unobserved emulation;
     std::ostringstream what;
@@ -228,33 +114,6 @@ class Scheduler {
  private:
   std::int16_t current() const { return static_cast<std::int16_t>(current_); }
 
-  std::string access(const char* verb, const SharedArray& array, std::int64_t index, const Where& where) const {
-    return "thread " + std::to_string(current_) + " " + verb + " shared " + array.name + "[" + std::to_string(index) +
-           "] at " + place_of(where);
-  }
-  SharedUse& checked(const SharedArray& array, std::int64_t index, const Where& where) const {
-    if (index < 0 || index >= array.count)
-      fail(access("uses", array, index, where) + ", which has " + std::to_string(array.count) + " elements");
-    return array.uses[index];
-  }
-  void written_now(SharedUse& use) const {
-    use.writer = current();
-    use.written = barriers_;
-    use.warp_written = warps_[current_ / warp_size].ordered;
-  }
-  void refuse_under_way(const char* verb, const SharedUse& use, const SharedArray& array, std::int64_t index,
-                        const Where& where) const {
-    if (use.under_way)
-      fail(access(verb, array, index, where) + ", to which a copy is under way that thread " +
-           std::to_string(use.writer) + " has not waited for");
-  }
-  /// Whether what a thread did after so many barriers of its block and __syncwarp of its warp is over for this one.
-  bool ordered(int thread, std::uint32_t barriers, std::uint32_t of_warp) const {
-    if (barriers != barriers_) return true;
-    const std::size_t warp = current_ / warp_size;
-    return static_cast<std::size_t>(thread / warp_size) == warp && of_warp != warps_[warp].ordered;
-  }
-
   void run_block(std::int64_t number) {
     block_ = number;
     const kernels::Extent& grid = shape_.grid;
@@ -262,11 +121,9 @@ class Scheduler {
                   static_cast<unsigned>(number / (grid.x * grid.y))};
     const auto count = static_cast<std::size_t>(shape_.block.x * shape_.block.y * shape_.block.z);
     threads_.assign(count, {});
-    copies_.assign(count, {});
     warps_.resize((count + warp_size - 1) / warp_size);
     for (Warp& warp : warps_) warp.arrived = 0, warp.passed = 0, warp.ordered = 0;
-    arrays_.clear();
-    shared_bytes_ = shape_.shared_bytes;
+    shared_.begin_block(count, shape_.shared_bytes, most_shared_);
     barriers_ = 0;
     begun_ = finished_ = 0;
     ready_.clear();
@@ -292,6 +149,7 @@ class Scheduler {
       }
       if (failure_) return abandon();
     }
+    if (!shared_.warpgroups_agree()) fail(different_numbers);
   }
 
   void enter(Fiber* fiber) {
@@ -366,8 +224,8 @@ class Scheduler {
     const auto other = std::find_if(threads_.begin(), threads_.end(), [&](const Thread& thread) {
       return thread.state != first->state || !same_place(thread.where, first->where);
     });
-    if (other == threads_.end()) {  // whoever waits for his warp has all of it with him, and would be ready
-      ++barriers_;
+    if (other == threads_.end() && shared_.warpgroups_agree()) {
+      ++barriers_;  // whoever waits for his warp has all of it with him, and would be ready
       for (std::size_t i = 0; i < threads_.size(); ++i) ready_.push_back(i);
       return;
     }
@@ -377,6 +235,7 @@ class Scheduler {
       return name + " waits at " + thread->waits_for + " of " + place_of(thread->where);
     };
     try {
+      if (other == threads_.end()) fail(different_numbers);
       fail(describe_wait(first) + ", but " + describe_wait(other));
     } catch (...) {
       failure_ = std::current_exception();
@@ -403,10 +262,9 @@ class Scheduler {
   // The block that runs.
   std::int64_t block_ = 0;
   std::vector<Thread> threads_;
-  std::vector<Copies> copies_;
   std::vector<Warp> warps_;
-  std::deque<DeclaredArray> arrays_;
-  std::int64_t shared_bytes_ = 0, most_shared_ = 0;
+  SharedMemory shared_{[this](const std::string& what) { fail(what); }};
+  std::int64_t most_shared_ = 0;
   std::uint32_t barriers_ = 0;
   std::size_t begun_ = 0, finished_ = 0, current_ = 0;
   std::vector<std::size_t> ready_;
@@ -435,6 +293,7 @@ void Scheduler::fiber_body() {
       std::exception_ptr failure;
       try {
         (*self.kernel_)();
+        self.shared_.end_thread(self.now());
       } catch (...) {
         failure = std::current_exception();
       }
@@ -472,22 +331,35 @@ const LaneValue* exchange(const char* collective, const void* value, std::size_t
 int lane() { return static_cast<int>(here.thread.x % warp_size); }
 
 SharedArray& shared_array(const char* name, std::size_t element, std::int64_t count, Where where) {
-  return running().declared(name, element, count, where);
+  return running().shared().declared(name, element, count, where);
 }
 SharedArray& dynamic_shared_array(const char* name, std::size_t element, Where where) {
-  return running().dynamic(name, element, where);
+  return running().shared().dynamic(name, element, where);
 }
 void check_shared_read(const SharedArray& array, std::int64_t index, Where where, ReadFor who) {
-  running().read(array, index, where, who);
+  running().shared().read(running().now(), array, index, where, who);
 }
 void check_shared_write(const SharedArray& array, std::int64_t index, Where where) {
-  running().write(array, index, where);
+  running().shared().write(running().now(), array, index, where);
 }
 void copy_async(const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes, Where where) {
-  running().copy(array, index, from, bytes, where);
+  running().shared().copy(running().now(), array, index, from, bytes, where);
 }
-void commit_copies() { running().commit(); }
-void wait_for_copies(std::int64_t pending) { running().wait_for(pending); }
+void commit_copies() { running().shared().commit_copies(running().now()); }
+void wait_for_copies(std::int64_t pending) { running().shared().wait_for_copies(running().now(), pending); }
+void fence_for_products() { running().shared().fence_for_products(running().now()); }
+void begin_products() { running().shared().begin_products(running().now()); }
+void read_for_product(const SharedArray& array, std::int64_t index, Where where) {
+  running().shared().read_for_product(running().now(), array, index, where);
+}
+float* sums_of_product(float* registers, std::size_t count, bool adds, Where where) {
+  return running().shared().sums_of_product(running().now(), registers, count, adds, where);
+}
+void commit_products() { running().shared().commit_products(running().now()); }
+void wait_for_products(std::int64_t pending) { running().shared().wait_for_products(running().now(), pending); }
+void refuse_product(const std::string& what, Where where) {
+  running().fail("a product at " + place_of(where) + " " + what);
+}
 
 void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple) {
   running().refuse_access(verb, address, bytes, multiple);

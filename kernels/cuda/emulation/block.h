@@ -14,6 +14,7 @@
 #include <cstring>
 #include <functional>
 #include <source_location>
+#include <string>
 #include <string_view>
 #include <type_traits>
 
@@ -71,6 +72,8 @@ struct SharedUse {
   bool many_readers = false;                      // of several warps
   bool many_lanes = false;                        // of the last reader's warp
   bool under_way = false;                         // a copy to it, by `writer`, which has not waited for it
+  std::int16_t products = 0, multiplier = -1;     // that read it and are under way, and a thread that has begun one
+  std::uint32_t fences = 0;                       // the writer's fence_for_products() before that
   std::uint32_t written = 0, read = 0;            // the block's barriers before that
   std::uint32_t warp_written = 0, warp_read = 0;  // the warp's, __syncwarp
 };
@@ -96,6 +99,22 @@ void copy_async(const SharedArray& array, std::int64_t index, const void* from, 
 void commit_copies();
 /// Waits for the thread's groups but the last `pending` ones.
 void wait_for_copies(std::int64_t pending);
+
+/// wgmma: a product reads shared memory, and its sums are in registers, when the thread has waited for it; until then
+/// the registers are NaN, and nobody may write what it reads. Before, whoever has written that must have fenced it off
+/// for products, and all must have met at a barrier.
+void fence_for_products();
+/// Between uses of registers and products with them.
+void begin_products();
+void read_for_product(const SharedArray& array, std::int64_t index, Where where);
+/// The sums that are in `count` registers for everybody else: what is in them, if the product adds to it.
+float* sums_of_product(float* registers, std::size_t count, bool adds, Where where);
+/// The thread's products since its last group are a group.
+void commit_products();
+/// Waits for the thread's groups but the last `pending` ones.
+void wait_for_products(std::int64_t pending);
+/// Ends the kernel: a matrix of a product that no descriptor can describe.
+[[noreturn]] void refuse_product(const std::string& what, Where where);
 
 /// Ends the kernel: an access of global memory at an address that is no multiple of what a GPU takes at once.
 [[noreturn]] void refuse_access(const char* verb, const void* address, std::size_t bytes, std::size_t multiple);

@@ -96,6 +96,9 @@ __device__ void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" : : "n"(Pending) : "memory");
 }
 
+/// What x is made of is not needed any more from here on.
+__device__ inline void settle(float& x) { asm volatile("" : "+f"(x)); }
+
 /// 2^x, a few units in the last place off; 1 of 0, 0 of -infinity.
 __device__ inline float exp2_approx(float x) {
   float y;
@@ -191,6 +194,8 @@ template <int Pending>
 void cp_async_wait() {
   emulation::wait_for_copies(Pending);
 }
+
+inline void settle(float&) {}
 
 inline float exp2_approx(float x) { return std::exp2(x); }
 

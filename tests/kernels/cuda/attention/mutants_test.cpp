@@ -42,10 +42,11 @@ __global__ void attend_linearly(AttentionProgram program, Operand q, Operand k, 
   Visits visits(program, tile, blockIdx.x);
   for (VisitedRows now = visits.next(); now.count > 0; now = visits.next()) {
     if (fault != TileFault::overtaken_read) __syncthreads();  // what was staged before has been read
-    OwnRows<BFloat16, tile_depth, true> own(q, rows_of(q, 0, 0, tile, 0, static_cast<int>(tile.count)), pointing);
+    OwnRows<BFloat16, StagedTile<tile_depth>, true> own(q, rows_of(q, 0, 0, tile, 0, static_cast<int>(tile.count)),
+                                                        pointing);
     own.stage(staged, queries);
-    stage_rows_async<tile_depth>(staged, keys, k, now.of(program, k, 0, 0));
-    stage_rows_async<tile_depth>(staged, values, v, now.of(program, v, 0, 0));
+    stage_rows_async(staged, keys, k, now.of(program, k, 0, 0));
+    stage_rows_async(staged, values, v, now.of(program, v, 0, 0));
     cp_async_commit();
     if (fault != TileFault::missing_wait) cp_async_wait<0>();
     if (fault != TileFault::missing_barrier) __syncthreads();

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/cuda/attention/mma.h"
 #include "kernels/cuda/attention/tile.cuh"
 #include "tests/kernels/attention/backward_patterns.h"
 #include "tests/kernels/attention/forward_problem.h"
@@ -19,9 +20,19 @@ namespace poolgrad::kernels::testing {
 class PortableAttention : public ::testing::Test {
   const MmaAllowed not_allowed_{false};
 };
-class MmaAttention : public ::testing::Test {
+enum class MultipliedBy { warps, warpgroups };
+class MmaAttention : public ::testing::TestWithParam<MultipliedBy> {
+ public:
+  MmaAttention() { cuda::allow_warpgroups(GetParam() == MultipliedBy::warpgroups); }
+  ~MmaAttention() override { cuda::allow_warpgroups(before_); }
+
+ private:
+  const bool before_ = cuda::warpgroups_allowed();
   const MmaAllowed allowed_;
 };
+inline std::string name_of(const ::testing::TestParamInfo<MultipliedBy>& info) {
+  return info.param == MultipliedBy::warps ? "by_warps" : "by_warpgroups";
+}
 
 /// Arrays of the host, with the memory around them, and copies of them on cuda:0.
 class DeviceOperands {

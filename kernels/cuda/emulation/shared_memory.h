@@ -1,0 +1,102 @@
+// The shared memory of a block of an emulated GPU: which arrays it has, who has used what of them, and what is under
+// way to it (cp.async) or from it (wgmma). A use that would be undefined on a GPU ends the kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/emulation/block.h"
+
+namespace poolgrad::emulation {
+
+/// "forward.cu:17".
+std::string place_of(const Where& where);
+bool same_place(const Where& a, const Where& b);
+
+/// A thread, how many barriers its block has passed, and how many __syncwarp its warp.
+struct Moment {
+  std::int16_t thread;
+  std::uint32_t barriers, of_warp;
+};
+
+class SharedMemory {
+ public:
+  /// `fail` ends the kernel, and does not return.
+  explicit SharedMemory(std::function<void(const std::string&)> fail) : fail_(std::move(fail)) {}
+
+  /// Of so many threads, with `dynamic` bytes beside the arrays that it declares, and `most` with those.
+  void begin_block(std::size_t threads, std::int64_t dynamic, std::int64_t most);
+  SharedArray& declared(const char* name, std::size_t element, std::int64_t count, Where where, bool fixed = true);
+  SharedArray& dynamic(const char* name, std::size_t element, Where where);
+
+  void read(const Moment& now, const SharedArray& array, std::int64_t index, Where where, ReadFor who);
+  void write(const Moment& now, const SharedArray& array, std::int64_t index, Where where);
+
+  void copy(const Moment& now, const SharedArray& array, std::int64_t index, const void* from, std::size_t bytes,
+            Where where);
+  void commit_copies(const Moment& now);
+  void wait_for_copies(const Moment& now, std::int64_t pending);
+
+  void fence_for_products(const Moment& now);
+  void begin_products(const Moment& now);
+  void read_for_product(const Moment& now, const SharedArray& array, std::int64_t index, Where where);
+  float* sums_of_product(const Moment& now, float* registers, std::size_t count, bool adds, Where where);
+  void commit_products(const Moment& now);
+  void wait_for_products(const Moment& now, std::int64_t pending);
+
+  /// Whether the four warps of each warpgroup have begun the same number of products.
+  bool warpgroups_agree() const;
+  /// The kernel is over for the thread.
+  void end_thread(const Moment& now);
+
+ private:
+  struct DeclaredArray {
+    SharedArray array;
+    Where where;
+    std::vector<std::byte> bytes;
+    std::vector<SharedUse> uses;
+  };
+  struct Copy {
+    const SharedArray* array;
+    std::int64_t index;
+    const void* from;
+    std::size_t bytes;
+    std::int64_t group;
+  };
+  struct Sums {
+    float* registers;
+    std::vector<float> values;
+    std::int64_t group;
+  };
+  struct Multiplied {
+    SharedUse* use;
+    std::int64_t group;
+  };
+  /// What a thread has begun and not waited for; groups are those that it has committed.
+  struct UnderWay {
+    std::vector<Copy> copies;
+    std::int64_t copy_groups = 0;
+    std::vector<std::uint32_t> fences;  // for products: the block's barriers before each
+    bool may_multiply = false;
+    std::vector<Sums> sums;
+    std::vector<Multiplied> multiplied;
+    std::int64_t product_groups = 0, products = 0;
+  };
+
+  UnderWay& of(const Moment& now) { return threads_[static_cast<std::size_t>(now.thread)]; }
+  SharedUse& checked(const Moment& now, const SharedArray& array, std::int64_t index, const Where& where) const;
+  void written_now(const Moment& now, SharedUse& use) const;
+  void refuse_under_way(const char* verb, const SharedUse& use, const Moment& now, const SharedArray& array,
+                        std::int64_t index, const Where& where) const;
+
+  std::function<void(const std::string&)> fail_;
+  std::vector<UnderWay> threads_;
+  std::deque<DeclaredArray> arrays_;
+  std::int64_t dynamic_bytes_ = 0, bytes_ = 0, most_ = 0;
+};
+
+}  // namespace poolgrad::emulation

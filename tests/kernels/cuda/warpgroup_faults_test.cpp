@@ -1,0 +1,53 @@
+// What the emulated device says of products of warpgroups that would be undefined on a GPU.
+#include <gmock/gmock.h>
+
+#include "tests/kernels/cuda/warpgroup_products.h"
+
+namespace poolgrad::kernels::cuda {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+template <ProductFault fault, Product product = Product::scores>
+std::string error_of(int block = warpgroup_threads) {
+  return multiply<BFloat16, 64, product, fault>(false, block).error;
+}
+
+TEST(WarpgroupFaults, SeesWhatWasWrittenOnlyBehindAFenceAndABarrier) {
+  for (const std::string& error : {error_of<ProductFault::no_fence>(), error_of<ProductFault::fence_too_late>(),
+                                   error_of<ProductFault::no_fence, Product::scores_of_staged>(),
+                                   error_of<ProductFault::no_fence, Product::results>()})
+    EXPECT_THAT(error, AllOf(HasSubstr("[multiply] thread "), HasSubstr(" multiplies shared staged["),
+                             HasSubstr("with no fence_for_products() and barrier in between")));
+}
+
+TEST(WarpgroupFaults, UsesNoRegistersThatAreUsedOtherwise) {
+  EXPECT_THAT(error_of<ProductFault::no_begin>(), HasSubstr("with no begin_products() since it has used registers"));
+  EXPECT_THAT(error_of<ProductFault::returns>(), HasSubstr("has returned and not waited for its products"));
+  EXPECT_THAT(error_of<ProductFault::waits_for_one>(), HasSubstr("has returned and not waited for its products"));
+  EXPECT_EQ((multiply<BFloat16, 64, Product::scores, ProductFault::no_wait>().wrong), 64 * 64)
+      << "sums are not there yet";
+}
+
+TEST(WarpgroupFaults, KeepsWhatItReadsUntilItHasBeenWaitedFor) {
+  EXPECT_THAT(error_of<ProductFault::overwrites>(),
+              AllOf(HasSubstr(" writes shared staged["), HasSubstr("which a product reads that thread ")));
+  EXPECT_THAT(
+      error_of<ProductFault::overtakes>(),
+      AllOf(HasSubstr(" writes shared staged["), ::testing::AnyOf(HasSubstr("which a product reads that thread "),
+                                                                  HasSubstr("has read with no barrier in between"))));
+}
+
+TEST(WarpgroupFaults, IsFourWholeWarps) {
+  EXPECT_THAT((error_of<ProductFault::half_of_the_warps>()),
+              HasSubstr("warps of a warpgroup have begun different numbers of products"));
+  EXPECT_THAT(error_of<ProductFault::none>(96), HasSubstr("in a block of 96 threads, which is no multiple of 128"));
+}
+
+TEST(WarpgroupFaults, FindsNoMatrixInTheMiddleOfEightRows) {
+  EXPECT_THAT((error_of<ProductFault::middle_of_rows, Product::results>()), HasSubstr("in the middle of eight rows"));
+}
+
+}  // namespace
+}  // namespace poolgrad::kernels::cuda
