@@ -135,6 +135,7 @@ struct GradientCall {
     part.own = own.from(some.batch, own_head);
     part.own_out = own_out.from(some.batch, own_head);
     part.result = result.from(some.batch, own_head);
+    part.result_out = result_out.from(some.batch, own_head);
     part.visited = visited.from(some.batch, visited_head);
     part.visited_out = visited_out.from(some.batch, visited_head);
     if (dbias) part.dbias += some.batch * dbias_strides[0] + head * dbias_strides[1];

@@ -19,8 +19,8 @@ struct GradientCall;
 /// which GPUs for displays lack (compute capability 8.6, 8.9, 12.0). Elsewhere rows of 128 keep to their 99 KiB.
 bool mma_fits(int device, std::initializer_list<const View*> operands);
 
-/// Whether f16 and bf16 are multiplied by warpgroups (wgmma), which GPUs of compute capability 9.0 have alone. Not if
-/// POOLGRAD_WGMMA=0, or after allow_warpgroups(false): for tests, and to compare.
+/// Whether f16 and bf16 are multiplied by warpgroups (wgmma), which GPUs of compute capability 9.0 have alone, and code
+/// for them (90a). Not if POOLGRAD_WGMMA=0, or after allow_warpgroups(false): for tests, and to compare.
 bool has_warpgroups(int device);
 void allow_warpgroups(bool allowed);
 bool warpgroups_allowed();

@@ -24,7 +24,9 @@ std::atomic<bool>& warpgroups() {
 }  // namespace
 void allow_warpgroups(bool allowed) { warpgroups() = allowed; }
 bool warpgroups_allowed() { return warpgroups(); }
-bool has_warpgroups(int device) { return warpgroups_allowed() && capability_of(device) == 9; }
+bool has_warpgroups(int device) {
+  return compiled_for_warpgroups && warpgroups_allowed() && capability_of(device) == 9;
+}
 
 void attend_by_mma(Stream stream, const AttentionProgram& program, const AttentionScores& scores, const View& q,
                    const View& k, const View& v, const View& out, const View& lse, const View& carry_out,

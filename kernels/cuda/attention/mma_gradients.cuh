@@ -19,12 +19,12 @@ inline constexpr int gradient_buffers = Depth <= 64 && !splits<S> ? 2 : 1;
 /// Columns of dk and dv, of which both together stay in registers.
 inline constexpr int most_of_both = 64;
 
-/// In shared memory lie own rows, what of them belongs to results, and as many tiles of both of visited rows as there
-/// are buffers; of f32 no own rows.
 /// What is summed up: gradients of scores times visited rows (dq, dk), weights times visited rows (dv), or dk and dv at
 /// once; the former two may be told apart by the call.
 enum class Of { either, scores, weights, both };
 
+/// In shared memory lie own rows, what of them belongs to results, and as many tiles of both of visited rows as there
+/// are buffers; of f32 no own rows.
 template <class S, int Depth, By by, Of of>
 __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_constant__ GradientCall<float> call,
                                                                    const std::int64_t items) {

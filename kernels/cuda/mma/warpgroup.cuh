@@ -19,7 +19,13 @@ namespace poolgrad::kernels::cuda {
 
 #if defined(__CUDACC__)
 
-/// Whether code is generated for a GPU that has them.
+/// Whether there is code for GPUs that have them: whether 90a is among CMAKE_CUDA_ARCHITECTURES.
+#if defined(POOLGRAD_CODE_FOR_HOPPER)
+inline constexpr bool compiled_for_warpgroups = true;
+#else
+inline constexpr bool compiled_for_warpgroups = false;
+#endif
+/// Whether the code that is generated now is for one.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 inline constexpr bool multiplies_in_warpgroups = true;
 #else
@@ -113,7 +119,7 @@ __device__ void multiply_in_warpgroup(FragmentC (&c)[Fragments], const StagedMat
 
 #else
 
-inline constexpr bool multiplies_in_warpgroups = true;
+inline constexpr bool compiled_for_warpgroups = true, multiplies_in_warpgroups = true;
 
 inline void fence_for_products() { emulation::fence_for_products(); }
 inline void begin_products() { emulation::begin_products(); }
@@ -138,17 +144,21 @@ class DescribedMatrix {
   }
   /// Where the eight elements are that element n of those of number k is among.
   int chunk(int n, int k) const {
-    const int plain =
-        by_rows_ ? first_ + n / (8 * across_) * beyond_ + n / 8 % across_ + k / 8 * eight_rows_ + k % 8 * across_
-                 : first_ + n / 8 * eight_rows_ + n % 8 * across_ + k / 8;
-    return plain ^ (plain / 8 % across_);
+    const int in_panel = n & (8 * across_ - 1), panel = (n - in_panel) / (across_ == 8 ? 64 : 32);
+    const int plain = by_rows_ ? first_ + panel * beyond_ + in_panel / 8 + k / 8 * eight_rows_ + k % 8 * across_
+                               : first_ + n / 8 * eight_rows_ + n % 8 * across_ + k / 8;
+    return plain ^ (plain / 8 & (across_ - 1));
   }
+  /// Element n of all 16.
   template <class S>
-  float at(int n, int k) const {
-    S element;
-    const int place = chunk(n, k) * elements_of_chunk + (by_rows_ ? n : k) % elements_of_chunk;
-    std::memcpy(&element.bits, array_.data + place * 2, 2);
-    return static_cast<float>(element);
+  void take(int n, double (&elements)[16]) const {
+    int at = 0;
+    for (int k = 0; k < 16; ++k) {
+      if (by_rows_ || k % 8 == 0) at = chunk(n, k);
+      S element;
+      std::memcpy(&element.bits, array_.data + at * 16 + (by_rows_ ? n : k) % elements_of_chunk * 2, 2);
+      elements[k] = static_cast<float>(element);
+    }
   }
   /// The calling lane's share of what the warp reads, elements from `first` on, until the product is done.
   void read(int first, int count) const {
@@ -165,21 +175,19 @@ class DescribedMatrix {
   int first_, beyond_, eight_rows_, across_;
 };
 
-/// a(row, k), a row of the warp's, for all k.
-template <class S, std::size_t Fragments, class A>
-void add_product(FragmentC (&c)[Fragments], const A& a, const DescribedMatrix& b, bool adds_to_c, Where where) {
+/// The lane's rows of a, both of the warp's.
+using LaneRows = double[2][16];
+
+template <class S, std::size_t Fragments>
+void add_product(FragmentC (&c)[Fragments], const LaneRows& a, const DescribedMatrix& b, bool adds_to_c, Where where) {
   constexpr int columns = static_cast<int>(Fragments) * 8;
   b.read(0, columns);
   float* const sums = emulation::sums_of_product(&c[0].value[0], Fragments * elements_of_c, adds_to_c, where);
-  float own[2][16];
-  for (int half = 0; half < 2; ++half)
-    for (int k = 0; k < 16; ++k) own[half][k] = a(place_in_c(emulation::lane(), 2 * half).row, k);
   for (int column = place_in_c(emulation::lane(), 0).column; column < columns; column += column % 2 == 0 ? 1 : 7) {
-    double sum[2] = {};
-    for (int k = 0; k < 16; ++k) {
-      const double factor = b.template at<S>(column, k);
-      for (int half = 0; half < 2; ++half) sum[half] += own[half][k] * factor;
-    }
+    double elements[16], sum[2] = {};
+    b.template take<S>(column, elements);
+    for (int k = 0; k < 16; ++k)
+      for (int half = 0; half < 2; ++half) sum[half] += a[half][k] * elements[k];
     for (int half = 0; half < 2; ++half) {
       float& total = sums[column / 8 * elements_of_c + 2 * half + column % 2];
       total = static_cast<float>(total + sum[half]);
@@ -196,22 +204,24 @@ void multiply_in_warpgroup(FragmentC (&c)[Fragments], const FragmentAB& a, const
   } own;
   for (int n = 0; n < elements_of_a / 2; ++n) put_elements<S>(own.a, n, a.word[n]);
   const emulation::Lanes<Elements> of("multiply_in_warpgroup", own, where);
-  const auto element = [&](int row, int k) {
-    const Holder x = in_a[static_cast<std::size_t>(row)][static_cast<std::size_t>(k)];
-    return of[x.lane].a[x.element];
-  };
-  add_product<S>(c, element, DescribedMatrix(memory, b, ByRows, where), adds_to_c, where);
+  LaneRows rows;
+  for (int half = 0; half < 2; ++half)
+    for (std::size_t k = 0; k < 16; ++k) {
+      const Holder x = in_a[static_cast<std::size_t>(place_in_c(emulation::lane(), 2 * half).row)][k];
+      rows[half][k] = of[x.lane].a[x.element];
+    }
+  add_product<S>(c, rows, DescribedMatrix(memory, b, ByRows, where), adds_to_c, where);
 }
 template <class S, std::size_t Fragments>
 void multiply_in_warpgroup(FragmentC (&c)[Fragments], const StagedMatrix& a, const Shared<Chunk>& memory,
                            const StagedMatrix& b, bool adds_to_c, Where where = Where::current()) {
-  const DescribedMatrix rows(memory, a, false, where);
+  const DescribedMatrix all(memory, a, false, where);
   const int first = static_cast<int>(threadIdx.x) / emulation::warp_size % 4 * 16;
   emulation::exchange("multiply_in_warpgroup", nullptr, 0, where);
-  rows.read(first, 16);
-  add_product<S>(
-      c, [&](int row, int k) { return rows.at<S>(first + row, k); }, DescribedMatrix(memory, b, false, where),
-      adds_to_c, where);
+  all.read(first, 16);
+  LaneRows rows;
+  for (int half = 0; half < 2; ++half) all.take<S>(first + place_in_c(emulation::lane(), 2 * half).row, rows[half]);
+  add_product<S>(c, rows, DescribedMatrix(memory, b, false, where), adds_to_c, where);
 }
 
 #endif
