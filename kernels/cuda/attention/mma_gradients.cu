@@ -4,17 +4,6 @@
 #include "kernels/cuda/attention/split.h"
 
 namespace poolgrad::kernels::cuda {
-namespace {
-
-/// By warps, with the rows that are visited where they are staged from.
-template <class S>
-void launch_by_warps(Stream stream, GradientCall<float> call, const Operand& visited, const Operand& visited_out) {
-  call.staged_first = call.of_weights ? visited : visited_out;
-  call.staged_last = call.of_weights ? visited_out : visited;
-  launch_gradient<S, By::warps, Of::either>(stream, call);
-}
-
-}  // namespace
 
 void sum_gradients_by_mma(Stream stream, const std::vector<GradientCall<float>>& calls, const View& visited,
                           const View& visited_out) {
@@ -28,13 +17,14 @@ void sum_gradients_by_mma(Stream stream, const std::vector<GradientCall<float>>&
       const auto split = space.put(first.visited, first.visited_out, some.batches,
                                    some.kv_heads * (any.by_keys ? any.group : 1), visited.shape[1]);
       for (const GradientCall<float>& call : calls)
-        launch_by_warps<float>(stream, call.of(some), split.first, split.second);
+        launch_gradient<float, By::warps, Of::either>(stream, call.of(some), split.first, split.second);
     });
     return;
   }
   if (has_warpgroups(stream.device.index)) return sum_gradients_by_warpgroups(stream, calls, visited.dtype);
   const auto run = [&]<class S>(S) {
-    for (const GradientCall<float>& call : calls) launch_by_warps<S>(stream, call, call.visited, call.visited_out);
+    for (const GradientCall<float>& call : calls)
+      launch_gradient<S, By::warps, Of::either>(stream, call, call.visited, call.visited_out);
   };
   visited.dtype == DType::f16 ? run(Half{}) : run(BFloat16{});
 }

@@ -270,11 +270,14 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
   }
 }
 
+/// With the rows that are visited where they are staged from.
 template <class S, By by, Of of>
-void launch_gradient(Stream stream, GradientCall<float> call) {
+void launch_gradient(Stream stream, GradientCall<float> call, const Operand& visited, const Operand& visited_out) {
   const std::int64_t items = call.items.count(call.program);
   if (items == 0) return;
   call.own_first = call.of_weights ? call.own : call.own_out;
+  call.staged_first = call.of_weights ? visited : visited_out;
+  call.staged_last = call.of_weights ? visited_out : visited;
   if (call.own_first.depth == 0 || call.staged_first.depth == 0)  // no dO: 0, whatever it would be multiplied with
     call.own_first.depth = call.staged_first.depth = 0;
   with_staged_depth({call.own.depth, call.own_out.depth, call.visited_out.depth},

@@ -8,19 +8,16 @@ namespace {
 
 template <class S>
 void launch_by_warpgroups(Stream stream, const std::vector<GradientCall<float>>& calls) {
-  GradientCall<float> call = calls.front();
-  call.staged_first = call.visited_out, call.staged_last = call.visited;
-  if (calls.size() == 2 && std::max(call.own.depth, call.own_out.depth) <= most_of_both) {
-    call.result_out = calls.back().result;
-    return launch_gradient<S, By::warpgroup, Of::both>(stream, call);
+  GradientCall<float> first = calls.front();
+  if (calls.size() == 2 && std::max(first.own.depth, first.own_out.depth) <= most_of_both) {
+    first.result_out = calls.back().result;
+    return launch_gradient<S, By::warpgroup, Of::both>(stream, first, first.visited, first.visited_out);
   }
-  for (GradientCall<float> one : calls) {
-    one.staged_first = one.of_weights ? one.visited : one.visited_out;
-    one.staged_last = one.of_weights ? one.visited_out : one.visited;
-    if (one.of_weights)
-      launch_gradient<S, By::warpgroup, Of::weights>(stream, one);
+  for (const GradientCall<float>& call : calls) {
+    if (call.of_weights)
+      launch_gradient<S, By::warpgroup, Of::weights>(stream, call, call.visited, call.visited_out);
     else
-      launch_gradient<S, By::warpgroup, Of::scores>(stream, one);
+      launch_gradient<S, By::warpgroup, Of::scores>(stream, call, call.visited, call.visited_out);
   }
 }
 
