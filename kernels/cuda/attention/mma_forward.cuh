@@ -32,7 +32,7 @@ inline constexpr int forward_blocks = Depth <= (by == By::warps ? 32 : 64) && !s
 /// Queries of 64 columns stay in registers; of 128 there are too many, and with 32 a third block on a multiprocessor is
 /// worth more. f32 has registers for those of 32 alone, and for no third block.
 template <class S, int Depth, By by>
-inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : by == By::warps&& Depth == 64;
+inline constexpr bool forward_keeps = splits<S> ? Depth == 32 : (by == By::warps && Depth == 64);
 
 /// Tiles of keys, and of values, that are in shared memory at once.
 template <class S>
@@ -142,19 +142,9 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void a
           multiply_staged(scores, staged, own, keys_in(buffer), at);
         }
       }
-      float unit = log2_e;  // of what is now multiplied in place of scores
+      float unit = log2_e;
       if (only_scales(rules, keys) && !turn.with_care()) {
-        if (keys.period == 0 && rules.scale > 0) {
-          unit *= rules.scale;
-        } else {
-          POOLGRAD_UNROLL
-          for (FragmentC& part : scores) {
-            POOLGRAD_UNROLL
-            for (float& score : part.value) score *= rules.scale;
-          }
-          if (keys.period > 0) add_terms(scores, terms, buffer * mma_rows, at);
-        }
-        if (!keys.whole) cut(scores, program, keys, tile, at);
+        unit = scale_and_cut(scores, rules, program, keys, tile, terms, buffer * mma_rows, at);
       } else {
         const AttentionRun& run = program.run[keys.run];
         const Columns seen[2] = {columns_seen(program, keys, tile, at.row(0)),

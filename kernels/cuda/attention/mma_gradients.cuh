@@ -159,18 +159,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
           multiply_staged(scores, staged, own, last_in(buffer), at);
         }
         if (only_scales(rules, now) && !call.dbias && !turn.with_care()) {
-          float unit = log2_e;  // of what is now multiplied in place of scores
-          if (now.period == 0 && rules.scale > 0) {
-            unit *= rules.scale;
-          } else {
-            POOLGRAD_UNROLL
-            for (FragmentC& part : scores) {
-              POOLGRAD_UNROLL
-              for (float& score : part.value) score *= rules.scale;
-            }
-            if (now.period > 0) add_terms(scores, terms, first, at);
-          }
-          if (!now.whole) cut(scores, program, now, tile, at);
+          const float unit = scale_and_cut(scores, rules, program, now, tile, terms, first, at);
           if (rules.drops && !of_weights) keep(products, dropped_of[thread_of_block()], rules.kept);
           const auto weigh = [&](const auto& query_of) {
             POOLGRAD_UNROLL

@@ -354,6 +354,26 @@ __device__ inline void cut(Scores& scores, const AttentionProgram& program, cons
   }
 }
 
+/// Of products that only_scales(): what they, or what is now in their place, are multiplied with to be logarithms of
+/// weights to base 2. `terms` of columns lie from `first` on.
+__device__ inline float scale_and_cut(Scores& products, const ScoreRules<float>& rules, const AttentionProgram& program,
+                                      const VisitedRows& visited, const Progression& tile, const Shared<float>& terms,
+                                      int first, const LaneOfTile& at) {
+  float unit = log2_e;
+  if (visited.period == 0 && rules.scale > 0) {
+    unit *= rules.scale;
+  } else {
+    POOLGRAD_UNROLL
+    for (FragmentC& part : products) {
+      POOLGRAD_UNROLL
+      for (float& score : part.value) score *= rules.scale;
+    }
+    if (visited.period > 0) add_terms(products, terms, first, at);
+  }
+  if (!visited.whole) cut(products, program, visited, tile, at);
+  return unit;
+}
+
 /// Element e of a thread to [e * mma_threads + threadIdx.x], where it can be had by its number.
 __device__ inline void set_aside(const Shared<float>& aside, const Scores& scores) {
   POOLGRAD_UNROLL

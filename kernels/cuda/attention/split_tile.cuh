@@ -56,6 +56,7 @@ struct SplitTile {
 
   POOLGRAD_HD constexpr StagedTile<Depth> plane(int p) const { return {first + p * StagedTile<Depth>::count}; }
 };
+
 /// Of rows that are laid out split.
 template <int Depth>
 __device__ void stage_rows_async(const Shared<Chunk>& staged, SplitTile<Depth> to, const Operand& x,
