@@ -65,7 +65,8 @@ ReplayResult replay(const Workload& workload, const PolicyEntry& entry, const Re
   return result;
 }
 
-std::size_t smallest_capacity(const Workload& workload, const PolicyEntry& policy, const ReplayOptions& options) {
+std::optional<std::size_t> smallest_capacity(const Workload& workload, const PolicyEntry& policy,
+                                             const ReplayOptions& options) {
   const auto passes = [&](std::size_t capacity) {
     ReplayOptions limited = options;
     limited.capacity = capacity;
@@ -82,7 +83,7 @@ std::size_t smallest_capacity(const Workload& workload, const PolicyEntry& polic
   while (!passes(enough)) {
     fails = enough;
     enough *= 2;
-    if (enough > std::size_t{1} << 50) return enough;
+    if (enough > std::size_t{1} << 50) return std::nullopt;
   }
   while (enough - fails > ModelDevice::page) {
     const std::size_t middle = fails + whole_pages((enough - fails) / 2);

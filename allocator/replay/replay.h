@@ -39,7 +39,9 @@ ReplayResult replay(const Workload& workload, const PolicyEntry& policy, const R
 
 /// The smallest capacity, a multiple of 2 MiB, at which the policy serves the whole workload, by bisection between the
 /// lower bound and what it reserves without a limit. The result passes and one page less does not; a policy whose
-/// growth depends on the capacity may still pass somewhere below, which is not searched for.
-std::size_t smallest_capacity(const Workload& workload, const PolicyEntry& policy, const ReplayOptions& options = {});
+/// growth depends on the capacity may still pass somewhere below, which is not searched for. Nothing where not even
+/// 2^50 bytes suffice: a policy may refuse a size, or have a limit of its own.
+std::optional<std::size_t> smallest_capacity(const Workload& workload, const PolicyEntry& policy,
+                                             const ReplayOptions& options = {});
 
 }  // namespace poolgrad

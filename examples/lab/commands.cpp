@@ -108,7 +108,8 @@ struct ReplayCommandOptions {
   bool smallest = false;
 };
 
-Json to_json(const ReplayResult& r, std::optional<std::size_t> smallest) {
+/// `smallest` where `sized`: it was looked for.
+Json to_json(const ReplayResult& r, bool sized, std::optional<std::size_t> smallest) {
   Json json{{"policy", r.policy},
             {"workload", r.workload},
             {"capacity", r.capacity},
@@ -128,11 +129,11 @@ Json to_json(const ReplayResult& r, std::optional<std::size_t> smallest) {
             {"out_of_memory", nullptr}};
   if (r.out_of_memory) json["out_of_memory"] = {{"operation", *r.out_of_memory}};
   if (r.out_of_memory_step) json["out_of_memory"]["step"] = *r.out_of_memory_step;
-  if (smallest) json["smallest_capacity"] = *smallest;
+  if (sized) json["smallest_capacity"] = smallest ? Json(*smallest) : Json(nullptr);
   return json;
 }
 
-std::string result_text(const Workload& workload, const ReplayResult& r, bool limited,
+std::string result_text(const Workload& workload, const ReplayResult& r, bool limited, bool sized,
                         std::optional<std::size_t> smallest) {
   std::string text =
       fmt::format("workload  {}: {}\n          {}, lower bound {}\n", workload.name, workload.description,
@@ -145,6 +146,7 @@ std::string result_text(const Workload& workload, const ReplayResult& r, bool li
                       counted(r.counters.allocations, "allocation"), counted(r.counters.frees, "free"),
                       counted(r.counters.events, "event"), counted(r.counters.waits, "wait"),
                       counted(r.counters.synchronizations, "synchronisation"), format_time(r.modelled_ns));
+  if (sized && !smallest) text += "smallest  capacity: none suffices\n";
   if (smallest)
     text += fmt::format("smallest  capacity {}, {:.3f} x the lower bound\n", format_bytes(*smallest),
                         static_cast<double>(*smallest) / static_cast<double>(std::max<std::size_t>(1, r.lower_bound)));
@@ -162,8 +164,8 @@ int replay_one(const ReplayCommandOptions& options, Console& console) {
   const ReplayResult result = replay(workload, policy, replay_options);
   std::optional<std::size_t> smallest;
   if (options.smallest) smallest = smallest_capacity(workload, policy, {.latency = &latency});
-  console.print(result_text(workload, result, !options.capacity.empty(), smallest));
-  console.answer(to_json(result, smallest));
+  console.print(result_text(workload, result, !options.capacity.empty(), options.smallest, smallest));
+  console.answer(to_json(result, options.smallest, smallest));
   return result.out_of_memory ? exit_failed : exit_good;
 }
 

@@ -17,7 +17,11 @@ namespace poolgrad::examples {
 
 namespace {
 
-std::string factor_text(double factor) { return fmt::format("{:.3f}x", factor); }
+std::string factor_text(std::optional<double> factor) { return factor ? fmt::format("{:.3f}x", *factor) : "-"; }
+
+std::string utilisation_text(const Measurement& m) {
+  return m.served() ? format_percent(m.unlimited.utilisation()) : "-";
+}
 
 /// One row for each workload, one column for each policy.
 std::string matrix(const Comparison& comparison, const std::string& title, auto cell) {
@@ -38,10 +42,11 @@ std::string averages(const Comparison& comparison) {
                "per operation"});
   for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
     const Summary s = summary_of(comparison, policy);
-    const bool sized = comparison.options.smallest;
-    table.add({std::string(comparison.policies[policy]->name), format_percent(s.utilisation),
-               format_percent(s.worst_utilisation), s.worst_utilisation_at, sized ? factor_text(s.factor) : "-",
-               sized ? factor_text(s.worst_factor) : "-", sized ? s.worst_factor_at : "",
+    std::string name(comparison.policies[policy]->name);
+    if (s.served < comparison.rows.size()) name += fmt::format(" (of {} that it serves)", s.served);
+    table.add({std::move(name), s.served > 0 ? format_percent(s.utilisation) : "-",
+               s.served > 0 ? format_percent(s.worst_utilisation) : "-", s.worst_utilisation_at, factor_text(s.factor),
+               s.factor ? factor_text(s.worst_factor) : "-", s.worst_factor_at,
                fmt::format("{} of {}", s.ran_out, comparison.rows.size()),
                format_integer(s.counters.allocations + s.counters.frees), format_integer(s.counters.events),
                format_integer(s.counters.waits), format_time(s.modelled_ns), format_time(s.ns_per_operation)});
@@ -65,7 +70,8 @@ std::string curves(const Comparison& comparison) {
   return table.text() + "\n";
 }
 
-/// The online policy other than poolgrad that is best on average, by utilisation and by capacity.
+/// The online policy other than poolgrad that is best on average, by utilisation and by capacity, of those that serve
+/// every workload.
 std::string best_other(const Comparison& comparison) {
   std::string_view by_utilisation, by_capacity;
   double utilisation = -1, factor = std::numeric_limits<double>::infinity();
@@ -73,19 +79,20 @@ std::string best_other(const Comparison& comparison) {
     const PolicyEntry& entry = *comparison.policies[policy];
     if (!entry.online || entry.name == "poolgrad") continue;
     const Summary s = summary_of(comparison, policy);
+    if (s.served < comparison.rows.size()) continue;
     if (s.utilisation > utilisation) {
       utilisation = s.utilisation;
       by_utilisation = entry.name;
     }
-    if (s.factor < factor) {
-      factor = s.factor;
+    if (s.factor && *s.factor < factor) {
+      factor = *s.factor;
       by_capacity = entry.name;
     }
   }
   if (by_utilisation.empty()) return "";
   std::string text =
       fmt::format("  best other online policy: {} by utilisation ({})", by_utilisation, format_percent(utilisation));
-  if (comparison.options.smallest) text += fmt::format(", {} by capacity ({})", by_capacity, factor_text(factor));
+  if (!by_capacity.empty()) text += fmt::format(", {} by capacity ({})", by_capacity, factor_text(factor));
   return text + "\n\n";
 }
 
@@ -97,13 +104,14 @@ Json to_json(const Goal& goal) {
           {"timing", goal.timing}};
 }
 
-Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
+Json to_json(const Measurement& m, const PolicyEntry& policy, std::optional<double> factor) {
   const DeviceCounters& counters = m.unlimited.counters;
   Json json{{"policy", policy.name},
             {"online", policy.online},
             {"peak_reserved", m.unlimited.peak_reserved},
             {"peak_active", m.unlimited.peak_active},
-            {"utilisation", m.unlimited.utilisation()},
+            {"served", m.served()},
+            {"utilisation", nullptr},
             {"device_allocations", counters.allocations},
             {"device_frees", counters.frees},
             {"events", counters.events},
@@ -112,16 +120,15 @@ Json to_json(const Measurement& m, const PolicyEntry& policy, double factor) {
             {"modelled_ns", m.unlimited.modelled_ns},
             {"seconds", m.unlimited.seconds},
             {"out_of_memory_at", nullptr}};
+  if (m.served()) json["utilisation"] = m.unlimited.utilisation();
   if (m.tight.out_of_memory) json["out_of_memory_at"] = *m.tight.out_of_memory;
   for (const ReplayResult& point : m.curve)
     json["curve"].push_back({{"capacity", point.capacity},
                              {"device_ns", point.modelled_ns},
                              {"peak_reserved", point.peak_reserved},
                              {"out_of_memory", point.out_of_memory.has_value()}});
-  if (m.smallest) {
-    json["smallest_capacity"] = *m.smallest;
-    json["smallest_over_bound"] = factor;
-  }
+  if (m.smallest) json["smallest_capacity"] = *m.smallest;
+  if (factor) json["smallest_over_bound"] = *factor;
   return json;
 }
 
@@ -135,10 +142,10 @@ std::string workload_text(const Comparison& comparison, std::size_t row) {
     const Measurement& m = workload.policies[policy];
     const DeviceCounters& counters = m.unlimited.counters;
     table.add({std::string(comparison.policies[policy]->name), format_bytes(m.unlimited.peak_reserved),
-               format_percent(m.unlimited.utilisation()), m.smallest ? format_bytes(*m.smallest) : "-",
-               m.smallest ? factor_text(comparison.factor(row, policy)) : "-",
-               format_integer(counters.allocations + counters.frees), format_integer(counters.events),
-               format_integer(counters.waits), format_time(m.unlimited.modelled_ns), describe_failure(m.tight)});
+               utilisation_text(m), m.smallest ? format_bytes(*m.smallest) : "-",
+               factor_text(comparison.factor(row, policy)), format_integer(counters.allocations + counters.frees),
+               format_integer(counters.events), format_integer(counters.waits), format_time(m.unlimited.modelled_ns),
+               describe_failure(m.tight)});
   }
   return text + table.text();
 }
@@ -147,10 +154,12 @@ std::string summary_text(const Comparison& comparison) {
   std::string text;
   if (comparison.options.smallest)
     text += matrix(comparison, "smallest capacity / lower bound", [&](std::size_t row, std::size_t policy) {
-      return fmt::format("{:.3f}", comparison.factor(row, policy));
+      const std::optional<double> factor = comparison.factor(row, policy);
+      return factor ? fmt::format("{:.3f}", *factor) : "-";
     });
   text += matrix(comparison, "utilisation, %", [&](std::size_t row, std::size_t policy) {
-    return fmt::format("{:.1f}", 100 * comparison.rows[row].policies[policy].unlimited.utilisation());
+    const Measurement& m = comparison.rows[row].policies[policy];
+    return m.served() ? fmt::format("{:.1f}", 100 * m.unlimited.utilisation()) : "-";
   });
   text += averages(comparison) + curves(comparison) + best_other(comparison);
   Table goals({"<goal", "<promised", "<found", "<"});
@@ -185,13 +194,18 @@ Json to_json(const Comparison& comparison) {
   for (std::size_t policy = 0; policy < comparison.policies.size(); ++policy) {
     const Summary s = summary_of(comparison, policy);
     Json summary{{"policy", comparison.policies[policy]->name},
-                 {"utilisation", s.utilisation},
-                 {"worst_utilisation", s.worst_utilisation},
+                 {"served", s.served},
+                 {"utilisation", nullptr},
+                 {"worst_utilisation", nullptr},
                  {"ran_out", s.ran_out},
                  {"device_ns", s.modelled_ns},
                  {"ns_per_operation", s.ns_per_operation}};
-    if (comparison.options.smallest) {
-      summary["smallest_over_bound"] = s.factor;
+    if (s.served > 0) {
+      summary["utilisation"] = s.utilisation;
+      summary["worst_utilisation"] = s.worst_utilisation;
+    }
+    if (s.factor) {
+      summary["smallest_over_bound"] = *s.factor;
       summary["worst_smallest_over_bound"] = s.worst_factor;
     }
     json["policies"].push_back(std::move(summary));

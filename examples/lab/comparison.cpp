@@ -35,6 +35,7 @@ Measurement measure(const Workload& workload, const PolicyEntry& policy, std::si
 }
 
 constexpr std::size_t none = std::numeric_limits<std::size_t>::max();
+constexpr double infinity = std::numeric_limits<double>::infinity();
 
 std::size_t find_policy(const Comparison& comparison, std::string_view name) {
   const auto found =
@@ -51,20 +52,22 @@ std::optional<Goal> against_the_others(const Comparison& comparison, std::size_t
   double worst = 0;
   std::string where;
   for (std::size_t row = 0; row < comparison.rows.size(); ++row) {
-    double best = std::numeric_limits<double>::infinity();
+    double best = infinity;
     std::string_view by;
     for (std::size_t other = 0; other < comparison.policies.size(); ++other)
-      if (other != policy && comparison.policies[other]->online && comparison.factor(row, other) < best) {
-        best = comparison.factor(row, other);
+      if (const auto factor = comparison.factor(row, other);
+          other != policy && comparison.policies[other]->online && factor && *factor < best) {
+        best = *factor;
         by = comparison.policies[other]->name;
       }
-    if (by.empty()) return std::nullopt;
-    const double ratio = comparison.factor(row, policy) / best;
+    if (by.empty()) continue;
+    const double ratio = comparison.factor(row, policy).value_or(infinity) / best;
     if (ratio > worst) {
       worst = ratio;
       where = fmt::format(" x at {} ({})", comparison.rows[row].name, by);
     }
   }
+  if (where.empty()) return std::nullopt;
   return at_most("never behind the best other", "smallest capacity <= 1.01 x that of any other online policy", "", 1.01,
                  worst, where);
 }
@@ -115,9 +118,10 @@ std::string describe_failure(const ReplayResult& result) {
   return result.out_of_memory_step ? fmt::format("step {}, {}", *result.out_of_memory_step, operation) : operation;
 }
 
-double Comparison::factor(std::size_t row, std::size_t policy) const {
-  return static_cast<double>(rows[row].policies[policy].smallest.value_or(0)) /
-         static_cast<double>(rows[row].lower_bound);
+std::optional<double> Comparison::factor(std::size_t row, std::size_t policy) const {
+  const std::optional<std::size_t>& smallest = rows[row].policies[policy].smallest;
+  if (!smallest) return std::nullopt;
+  return static_cast<double>(*smallest) / static_cast<double>(rows[row].lower_bound);
 }
 
 Comparison compare(const std::vector<Workload>& workloads, const std::vector<const PolicyEntry*>& policies,
@@ -164,20 +168,24 @@ Comparison compare(const std::vector<Workload>& workloads, const std::vector<con
 
 Summary summary_of(const Comparison& comparison, std::size_t policy) {
   Summary result;
-  double operations = 0, seconds = 0;
+  double operations = 0, seconds = 0, utilisations = 0, factors = 0;
+  std::size_t sized = 0;
   for (std::size_t row = 0; row < comparison.rows.size(); ++row) {
     const Measurement& measurement = comparison.rows[row].policies[policy];
-    const double utilisation = measurement.unlimited.utilisation();
-    result.utilisation += utilisation;
-    if (row == 0 || utilisation < result.worst_utilisation) {
-      result.worst_utilisation = utilisation;
-      result.worst_utilisation_at = comparison.rows[row].name;
+    if (measurement.served()) {
+      const double utilisation = measurement.unlimited.utilisation();
+      utilisations += utilisation;
+      if (++result.served == 1 || utilisation < result.worst_utilisation) {
+        result.worst_utilisation = utilisation;
+        result.worst_utilisation_at = comparison.rows[row].name;
+      }
     }
-    const double factor = comparison.factor(row, policy);
-    result.factor += factor;
-    if (row == 0 || factor > result.worst_factor) {
-      result.worst_factor = factor;
-      result.worst_factor_at = comparison.rows[row].name;
+    if (const std::optional<double> factor = comparison.factor(row, policy)) {
+      factors += *factor;
+      if (++sized == 1 || *factor > result.worst_factor) {
+        result.worst_factor = *factor;
+        result.worst_factor_at = comparison.rows[row].name;
+      }
     }
     result.ran_out += measurement.tight.out_of_memory.has_value();
     const DeviceCounters& counters = measurement.unlimited.counters;
@@ -191,9 +199,8 @@ Summary summary_of(const Comparison& comparison, std::size_t policy) {
     operations += static_cast<double>(measurement.unlimited.operations);
     seconds += measurement.unlimited.seconds;
   }
-  const double rows = static_cast<double>(std::max<std::size_t>(1, comparison.rows.size()));
-  result.utilisation /= rows;
-  result.factor /= rows;
+  result.utilisation = utilisations / static_cast<double>(std::max<std::size_t>(1, result.served));
+  if (sized > 0) result.factor = factors / static_cast<double>(sized);
   result.ns_per_operation = operations > 0 ? seconds / operations * 1e9 : 0;
   return result;
 }
@@ -215,7 +222,6 @@ std::vector<CurvePoint> curve_of(const Comparison& comparison, std::size_t polic
 std::vector<Goal> goals_of(const Comparison& comparison) {
   std::vector<Goal> goals;
   if (comparison.rows.empty()) return goals;
-  const bool capacities = comparison.rows[0].policies.empty() || comparison.rows[0].policies[0].smallest.has_value();
   if (const std::size_t policy = find_policy(comparison, "poolgrad"); policy != none) {
     const Summary own = summary_of(comparison, policy);
     goals.push_back(
@@ -223,8 +229,8 @@ std::vector<Goal> goals_of(const Comparison& comparison) {
     goals.push_back({"utilisation, worst", ">= 90 %",
                      fmt::format("{:.1f} % at {}", 100 * own.worst_utilisation, own.worst_utilisation_at),
                      own.worst_utilisation >= 0.90});
-    if (capacities) {
-      goals.push_back(at_most("smallest capacity, average", "<= 1.05 x lower bound", " x", 1.05, own.factor, ""));
+    if (own.factor) {
+      goals.push_back(at_most("smallest capacity, average", "<= 1.05 x lower bound", " x", 1.05, *own.factor, ""));
       if (const auto goal = against_the_others(comparison, policy)) goals.push_back(*goal);
     }
     if (const std::size_t peer = find_policy(comparison, "pytorch-expandable"); peer != none) {
@@ -236,10 +242,11 @@ std::vector<Goal> goals_of(const Comparison& comparison) {
   for (const bool real : {false, true}) {
     if (const auto goal = replay_goal(comparison, real)) goals.push_back(*goal);
   }
-  if (const std::size_t policy = find_policy(comparison, "planned"); policy != none && capacities) {
-    const Summary planned = summary_of(comparison, policy);
-    goals.push_back(at_most("planned, worst", "<= 1.02 x lower bound", " x", 1.02, planned.worst_factor,
-                            " at " + planned.worst_factor_at));
+  if (const std::size_t policy = find_policy(comparison, "planned"); policy != none) {
+    if (const Summary planned = summary_of(comparison, policy); planned.factor) {
+      goals.push_back(at_most("planned, worst", "<= 1.02 x lower bound", " x", 1.02, planned.worst_factor,
+                              " at " + planned.worst_factor_at));
+    }
   }
   return goals;
 }

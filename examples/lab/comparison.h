@@ -38,8 +38,11 @@ struct ComparisonOptions {
 struct Measurement {
   ReplayResult unlimited;
   ReplayResult tight;
-  std::optional<std::size_t> smallest;  // bytes
+  std::optional<std::size_t> smallest;  // bytes; nothing if not looked for, or if no capacity suffices
   std::vector<ReplayResult> curve;      // at each of ComparisonOptions::curve
+
+  /// To its end, where nothing limits the policy but itself.
+  bool served() const { return !unlimited.out_of_memory; }
 };
 
 struct Comparison {
@@ -57,7 +60,7 @@ struct Comparison {
   double seconds = 0;
 
   /// smallest / lower bound.
-  double factor(std::size_t row, std::size_t policy) const;
+  std::optional<double> factor(std::size_t row, std::size_t policy) const;
 };
 
 /// Called after each replayed pair, from any thread but one at a time.
@@ -71,10 +74,12 @@ Comparison compare(const std::vector<Workload>& workloads, const std::vector<con
 /// Where a replay ran out of memory: "step 3, op 1,204"; "" if it did not.
 std::string describe_failure(const ReplayResult& result);
 
-/// All workloads through one policy.
+/// All workloads through one policy: averages are of those that it serves to their end.
 struct Summary {
+  std::size_t served = 0;
   double utilisation = 0, worst_utilisation = 1;  // average and least, without limit
-  double factor = 0, worst_factor = 0;            // average and most, of the smallest capacity; 0 if not looked for
+  std::optional<double> factor;                   // average, of the smallest capacity
+  double worst_factor = 0;
   std::string worst_utilisation_at, worst_factor_at;
   std::size_t ran_out = 0;      // workloads that did not fit into the tight capacity
   DeviceCounters counters;      // sums

@@ -171,16 +171,17 @@ void add_policies(PageTables& tables, const Comparison& comparison) {
                 {"description", comparison.policies[p]->description},
                 {"online", comparison.policies[p]->online},
                 {"peak_reserved", m.unlimited.peak_reserved},
-                {"utilisation", m.unlimited.utilisation()},
+                {"utilisation", nullptr},
                 {"device_calls", m.unlimited.counters.allocations + m.unlimited.counters.frees},
                 {"events", m.unlimited.counters.events},
                 {"waits", m.unlimited.counters.waits},
                 {"modelled_ns", m.unlimited.modelled_ns},
                 {"out_of_memory", nullptr}};
     if (m.tight.out_of_memory) policy["out_of_memory"] = describe_failure(m.tight);
-    if (m.smallest) {
+    if (m.served()) policy["utilisation"] = m.unlimited.utilisation();
+    if (const std::optional<double> factor = comparison.factor(0, p)) {
       policy["smallest"] = *m.smallest;
-      policy["factor"] = comparison.factor(0, p);
+      policy["factor"] = *factor;
     }
     tables.policies.push_back(std::move(policy));
   }

@@ -212,6 +212,23 @@ TEST_F(Lab, CompareEndsWithAveragesAndGoals) {
   EXPECT_TRUE(answer.out.find(" met\n") != std::string::npos || answer.out.find("MISSED") != std::string::npos);
 }
 
+TEST_F(Lab, DoesNotPraiseAPolicyThatServesNoWorkload) {
+  const std::string limited = "rmm-arena:arena_size=2MiB", source = "zoo:checkerboard";
+  const json answer = answer_of({"compare", source, "--policy", "pytorch", limited});
+  const json& result = answer["workloads"][0]["results"][1];
+  EXPECT_EQ(result["served"], false);
+  EXPECT_EQ(result["utilisation"], nullptr);
+  EXPECT_FALSE(result.contains("smallest_capacity"));
+  EXPECT_EQ(answer["policies"][1]["served"], 0);
+  EXPECT_EQ(answer["policies"][1]["utilisation"], nullptr);
+  const Answer people = lab({"compare", source, "--policy", "pytorch", limited});
+  EXPECT_THAT(people.out,
+              AllOf(HasSubstr("best other online policy: pytorch by"), HasSubstr(limited + " (of 0 that it serves)")));
+  const std::vector<std::string> alone{"replay", source, "--policy", limited, "--find-min-capacity"};
+  EXPECT_EQ(answer_of(alone, 3)["smallest_capacity"], nullptr);
+  EXPECT_THAT(lab(alone).out, HasSubstr("smallest  capacity: none suffices"));
+}
+
 TEST_F(Lab, ComparesDeviceTimeByTheTableOfADeviceAtSeveralCapacities) {
   const std::vector<std::string> arguments{"compare",  "zoo:optimizer-start", "--policy",
                                            "poolgrad", "pytorch-expandable",  "lower-bound",

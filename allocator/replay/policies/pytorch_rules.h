@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <iterator>
+#include <string>
 #include <vector>
 
 #include "allocator/heap/block.h"
@@ -42,8 +43,8 @@ struct Options {
     options.max_split = context.bytes("max_split", options.max_split);
     options.max_rest = context.bytes("max_non_split_rounding", options.max_rest);
     options.divisions = context.count("roundup_power2_divisions", options.divisions);
-    if (options.divisions != 0 && !std::has_single_bit(options.divisions)) {
-      context.refuse("roundup_power2_divisions", "a power of two");
+    if (options.divisions != 0 && !(std::has_single_bit(options.divisions) && options.divisions <= most_divisions)) {
+      context.refuse("roundup_power2_divisions", "a power of two up to " + std::to_string(most_divisions));
     }
     options.large_segment = context.bytes("large_segment", options.large_segment, large_segment_granule);
     if (options.large_segment == 0) context.refuse("large_segment", "at least 2 MiB");
@@ -53,6 +54,8 @@ struct Options {
     }
     return options;
   }
+
+  static constexpr std::size_t most_divisions = std::size_t{1} << 20;
 
   std::size_t rounded(std::size_t bytes) const {
     if (divisions <= 1 || bytes <= block_granule * divisions) return round_up_to(bytes, block_granule);

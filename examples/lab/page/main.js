@@ -30,8 +30,9 @@ if (data.policies.length) {
     .concat([["device calls"], ["events"], ["waits"], ["modelled time"], [`first OOM at ${data.tight}`], ["", "text note"]]);
   fillTable(byId("policies").querySelector("table"), head, data.policies.map((p) => ({
     className: p.name === "poolgrad" ? "own" : p.online ? "" : "knows",
-    cells: [[p.name], [formatBytes(p.peak_reserved)], [formatPercent(p.utilisation)]]
-      .concat(finite ? [[formatBytes(p.smallest)], [p.factor.toFixed(3), p.factor > 1.1 ? "bad" : p.factor <= 1.05 ? "good" : ""]] : [])
+    cells: [[p.name], [formatBytes(p.peak_reserved)], [p.utilisation === null ? "-" : formatPercent(p.utilisation)]]
+      .concat(finite ? [[p.smallest ? formatBytes(p.smallest) : "-"],
+        [p.factor?.toFixed(3) ?? "-", p.factor > 1.1 ? "bad" : p.factor <= 1.05 ? "good" : ""]] : [])
       .concat([[formatCount(p.device_calls)], [formatCount(p.events)], [formatCount(p.waits)], [formatTime(p.modelled_ns)],
         [p.out_of_memory ?? "none", p.out_of_memory ? "bad" : "good"], [p.description]]),
   })));

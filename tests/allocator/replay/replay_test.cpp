@@ -203,7 +203,8 @@ TEST(PolicyParameters, SayWhatTheirValuesMustBe) {
   for (const char* value : {"0", "1", "1.5", "-0.5", "nan", "half", "0.5x", ""}) {
     EXPECT_EQ(needs("pytorch", "garbage_collection_threshold", value), "above 0 and below 1") << value;
   }
-  EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "3"), "a power of two");
+  EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "3"), "a power of two up to 1048576");
+  EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "36028797018963968"), "a power of two up to 1048576");
   EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "0"), "a number from 1");
   EXPECT_EQ(needs("pytorch", "roundup_power2_divisions", "4k"), "a number from 1");
   EXPECT_EQ(needs("pytorch", "large_segment", "9MiB"), "a multiple of 2.00 MiB");
@@ -240,7 +241,9 @@ TEST(PolicyParameters, AreRefusedWithTheKnownOnes) {
 TEST(SmallestCapacity, PassesAndOnePageLessDoesNot) {
   const Workload workload = steps();
   for (const PolicyEntry& policy : policies()) {
-    const std::size_t capacity = smallest_capacity(workload, policy);
+    const std::optional<std::size_t> found = smallest_capacity(workload, policy);
+    ASSERT_TRUE(found) << policy.name;
+    const std::size_t capacity = *found;
     EXPECT_EQ(capacity % page, 0u);
     EXPECT_GE(capacity, workload.lower_bound());
     EXPECT_FALSE(replay(workload, policy, {.capacity = capacity}).out_of_memory) << policy.name;
@@ -248,6 +251,10 @@ TEST(SmallestCapacity, PassesAndOnePageLessDoesNot) {
       EXPECT_TRUE(replay(workload, policy, {.capacity = capacity - page}).out_of_memory) << policy.name;
     }
   }
+}
+
+TEST(SmallestCapacity, IsNoneWhereThePolicyHasALimitOfItsOwn) {
+  EXPECT_EQ(smallest_capacity(steps(), policy_named("rmm-pool:maximum_size=2MiB")), std::nullopt);
 }
 
 TEST(SmallestCapacity, OfNothingIsNothing) {

@@ -52,7 +52,7 @@ TEST(ZooGoals, UtilisationIs98PercentOnAverageAnd90AtWorst) {
 TEST(ZooGoals, SmallestCapacityIsWithinHalfAPercentOfTheLowerBoundOnAverageAndOnePercentOfAnyOtherOnlinePolicy) {
   std::map<std::string, std::string> beaten_by;
   const auto smallest = of_the_zoo([&](const Workload& workload) {
-    const std::size_t needed = smallest_capacity(workload, pool());
+    const std::size_t needed = smallest_capacity(workload, pool()).value();
     // What others need is not searched for: it is enough that they fail with 1 % less.
     const auto less =
         static_cast<std::size_t>(static_cast<double>(needed) / 1.01) / ModelDevice::page * ModelDevice::page;
