@@ -51,7 +51,8 @@ struct AllocatorConfig {
   /// Thread-local free lists in front of the pool, where several threads use it or no routine is found.
   bool magazines = true;
   /// What one thread has asked for twice in the same order, with the same addresses, is answered from memory after
-  /// that. Changes no address.
+  /// that. Where magazines are off and nothing decays this changes no address: magazines are held back while there may
+  /// be a routine, and ages are looked at less often in it.
   bool routines = true;
   /// What is noted about live blocks is packed where it would take more than a 64th of what is reserved (and 64 KiB).
   /// Changes no address.

@@ -7,7 +7,8 @@
 
 namespace poolgrad {
 
-/// A value type. `id` 0 is the default stream, on CUDA the legacy one; other ids there are the driver's handles.
+/// A value type. `id` 0 is the default stream, on CUDA the legacy one; other ids there are the driver's handles. Ids
+/// are below 2^62: pools name streams of threads, and what is left of destroyed ones, from there on.
 struct Stream {
   Device device;
   std::uint64_t id = 0;

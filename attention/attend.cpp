@@ -225,6 +225,11 @@ bool check_attend(const Tensor& q, const Tensor& k, const Tensor& v, const Atten
   if (const auto& at = options.key_positions; at.gap_begin < 0 || at.gap_begin > k.size(1) || at.gap < 0)
     refuse("a gap of " + std::to_string(at.gap) + " positions before key " + std::to_string(at.gap_begin) +
            " is none between these keys");
+  // Positions are compared with sums and differences of others.
+  if (constexpr std::int64_t farthest = std::int64_t{1} << 60;
+      options.key_positions.gap > farthest || options.key_positions.whole > farthest)
+    refuse("positions of keys lie below 2^60, not at " +
+           std::to_string(std::max(options.key_positions.gap, options.key_positions.whole)));
   if (options.first_batch < 0) refuse("the first batch entry is " + std::to_string(options.first_batch));
   // kernels/definition/attention_dropout.h counts batches and heads in 16 bits each.
   constexpr std::int64_t countable = std::int64_t{1} << 16;

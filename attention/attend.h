@@ -11,7 +11,8 @@ namespace poolgrad::attention {
 
 /// Where keys lie whose sequence is gone through in chunks.
 struct KeyPositions {
-  /// Keys from row `gap_begin` on lie `gap` positions further on: between are those that no query sees any more.
+  /// Keys from row `gap_begin` on lie `gap` positions further on, at most 2^60: between are those that no query sees
+  /// any more.
   std::int64_t gap_begin = 0, gap = 0;
   /// Positions of the whole sequence, for what depends on them; at least up to the last key.
   std::int64_t whole = 0;

@@ -245,6 +245,9 @@ class Check {
       if (!bit_equal(again[i], analytic[i]))
         fail(fmt::format("two backward passes over one graph give other bits for {}", label(checked_[i])));
     const Evaluation repeated(function_, inputs_);
+    if (repeated.outputs.size() != evaluation.outputs.size())
+      return fail(fmt::format("the function returned {} floating tensors, and {} when it was run again",
+                              evaluation.outputs.size(), repeated.outputs.size()));
     const Tensors other = gradients(repeated.outputs, repeated.wanted, weights, {});
     for (std::size_t i = 0; i < repeated.outputs.size(); ++i)
       if (!bit_equal(repeated.outputs[i], evaluation.outputs[i]))

@@ -27,7 +27,7 @@ void replay_zoo(benchmark::State& state, const PolicyEntry& policy, double capac
     for (std::size_t i = 0; i < zoo().size(); ++i) {
       ReplayOptions options;
       if (capacity != 0) {
-        options.capacity = static_cast<std::size_t>(static_cast<double>(zoo()[i].lower_bound()) * capacity);
+        options.capacity = static_cast<std::size_t>(static_cast<double>(zoo()[i].peak_requested()) * capacity);
       }
       ReplayResult result;
       const double passed = seconds_of([&] { result = replay(zoo()[i], policy, options); });

@@ -93,7 +93,7 @@ double relative_error(Argument a, const Tensor& b) {
   double error = 0, norm = 0;
   for_each_pair(a, b, [&](double x, double y, double difference) {
     if (x != y) error += (difference / scale) * (difference / scale);
-    norm += (y / scale) * (y / scale);
+    if (std::isfinite(y)) norm += (y / scale) * (y / scale);
   });
   return error == 0 ? 0 : std::sqrt(error / norm);
 }
@@ -113,6 +113,9 @@ Verdict tensors_near(const Tensor& a, const Tensor& b, const NearOptions& option
   const NearOptions of_a = tolerance_of(a.dtype()), of_b = tolerance_of(b.dtype());
   const double absolute = options.absolute.value_or(std::max(*of_a.absolute, *of_b.absolute));
   const double relative = options.relative.value_or(std::max(*of_a.relative, *of_b.relative));
+  if (!(absolute >= 0.0 && relative >= 0.0))
+    return {false, fmt::format("tensors cannot be compared: tolerances are numbers from 0 on: {:g} and {:g}", absolute,
+                               relative)};
   std::int64_t number = 0, wrong = 0, worst = 0;
   double worst_excess = -1.0, worst_difference = 0.0;
   for_each_pair(a, b, [&](double x, double y, double difference) {

@@ -34,7 +34,12 @@ Tensor arange(double start, double stop, double step, TensorOptions options, Cal
   const double elements = std::ceil((stop - start) / step);
   if (!std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step) || step == 0.0 || elements >= 0x1p62)
     throw ValueError(fmt::format("[arange] no finite range: start {}, stop {}, step {}", start, stop, step));
-  Tensor out = Tensor::empty({std::max<std::int64_t>(0, static_cast<std::int64_t>(elements))}, options);
+  const auto count = static_cast<std::int64_t>(std::max(0.0, elements));
+  const double second = count > 1 ? start + step : start, last = start + static_cast<double>(count - 1) * step;
+  for (const double number : {start, second, last})
+    if (count > 0 && !has_number(options.dtype, number))
+      throw ValueError(fmt::format("[arange] {} is no {}", number, to_string(options.dtype)));
+  Tensor out = Tensor::empty({count}, options);
   kernels::arange(current_stream(options.device), out.view(), start, step);
   return out;
 }
@@ -42,9 +47,14 @@ Tensor arange(double start, double stop, double step, TensorOptions options, Cal
 Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options, CallSite) {
   if (!std::isfinite(start) || !std::isfinite(stop) || elements < 0)
     throw ValueError(fmt::format("[linspace] no finite range: start {}, stop {}, elements {}", start, stop, elements));
+  for (const double number : {start, stop})
+    if (!has_number(options.dtype, number))
+      throw ValueError(fmt::format("[linspace] {} is no {}", number, to_string(options.dtype)));
   Tensor out = Tensor::empty({elements}, options);
   const Stream stream = current_stream(options.device);
-  kernels::arange(stream, out.view(), start, elements > 1 ? (stop - start) / static_cast<double>(elements - 1) : 0.0);
+  const auto steps = static_cast<double>(std::max<std::int64_t>(elements - 1, 1));
+  const double step = std::isfinite(stop - start) ? (stop - start) / steps : stop / steps - start / steps;
+  kernels::arange(stream, out.view(), start, elements > 1 ? step : 0.0);
   // Exactly, whatever the rounding of the steps.
   if (elements > 1) kernels::fill(stream, out.alias(selected(out.geometry(), 0, -1)).view(), stop);
   return out;

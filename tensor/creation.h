@@ -17,10 +17,12 @@ Tensor ones(const Shape& shape, TensorOptions options = {}, CallSite = {});
 Tensor full(const Shape& shape, double value, TensorOptions options = {}, CallSite = {});
 Tensor zeros_like(const Tensor& like, CallSite = {});
 Tensor ones_like(const Tensor& like, CallSite = {});
-/// start, start + step, ... below stop (one dimension). Throws ValueError for step 0 or a non-finite bound.
+/// start, start + step, ... below stop (one dimension). Throws ValueError for step 0, a non-finite bound, and numbers
+/// that the dtype does not have.
 Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {}, CallSite = {});
 /// `elements` numbers at even distances from start to stop, both included; a single one is start. Throws ValueError for
-/// a negative number or a non-finite bound.
+/// a negative number, a non-finite bound, and one that the dtype does not have; integers are those below (in the
+/// direction of 0).
 Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options = {}, CallSite = {});
 /// (rows, columns) with ones at (i, i + offset) and zeros elsewhere; columns = rows unless given.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, std::int64_t offset = 0, TensorOptions options = {},

@@ -211,6 +211,7 @@ void Pool::give_back(void* pointer, std::size_t bytes, Stream stream) noexcept {
   if (stream.device != settings().device) {
     settings().die("stream of another device for", pointer, to_string(stream.device));
   }
+  if (!has_stream(stream)) settings().die("no stream has the id at the release of", pointer, std::to_string(stream.id));
   const bool own = block->stream == stream.id && !block->used_elsewhere;
   bool over = true;
   if (!own) {
@@ -327,6 +328,10 @@ void Pool::begin_step() {
 }
 
 void Pool::refuse_stream(const char* function, Stream stream) const {
+  if (stream.device == settings().device) {
+    throw DeviceError("[" + std::string(function) + "] no stream has the id " + std::to_string(stream.id) +
+                      ": ids are below 2^62");
+  }
   throw DeviceError("[" + std::string(function) + "] the stream belongs to " + to_string(stream.device) +
                     ", the pool to " + to_string(settings().device));
 }

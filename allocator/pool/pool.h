@@ -126,8 +126,9 @@ class Pool {
   bool outlives(const void* pointer, Stream stream);
   Block* unpacked(const void* pointer);
   [[noreturn]] void die_of_bad_pointer(const void* pointer) const noexcept;
+  bool has_stream(Stream stream) const { return stream.device == settings().device && stream.id < StreamOrder::idle; }
   void check_stream(const char* function, Stream stream) const {
-    if (stream.device != settings().device) refuse_stream(function, stream);
+    if (!has_stream(stream)) refuse_stream(function, stream);
   }
   [[noreturn]] void refuse_stream(const char* function, Stream stream) const;
   /// The calling thread's, see ThreadCaches::make_own().

@@ -1,6 +1,7 @@
 // Policies that know the whole workload before it begins.
 #include <algorithm>
 #include <map>
+#include <vector>
 
 #include "allocator/base/rounding.h"
 #include "allocator/replay/packer.h"
@@ -56,29 +57,34 @@ const Packing& packing_of(std::vector<PackItem> items) {
   return packing;
 }
 
-/// Which stream used each byte of the slab last.
+/// Which streams used each byte of the slab since it was taken last.
 class LastUsers {
  public:
-  explicit LastUsers(std::uint64_t bytes) { users_[0] = {bytes, none}; }
+  explicit LastUsers(std::uint64_t bytes) { users_[0] = {bytes, {}}; }
 
-  /// `stream` takes the range; calls visit(other) for each other stream that used some of it last.
+  /// `stream` takes the range; calls visit(other) for each other stream that used some of it.
   template <class Visit>
   void take(std::uint64_t begin, std::uint64_t end, std::uint16_t stream, Visit visit) {
     auto range = std::prev(users_.upper_bound(begin));
     if (range->first < begin) range = cut(range, begin);
     while (range != users_.end() && range->first < end) {
       if (range->second.end > end) cut(range, end);
-      if (range->second.stream != none && range->second.stream != stream) visit(range->second.stream);
+      for (const std::uint16_t other : range->second.streams)
+        if (other != stream) visit(other);
       range = users_.erase(range);
     }
-    users_[begin] = {end, stream};
+    users_[begin] = {end, {stream}};
+  }
+  /// `stream` uses what was taken from `begin` on.
+  void use(std::uint64_t begin, std::uint16_t stream) {
+    std::vector<std::uint16_t>& streams = users_.at(begin).streams;
+    if (std::ranges::find(streams, stream) == streams.end()) streams.push_back(stream);
   }
 
  private:
-  static constexpr std::uint16_t none = UINT16_MAX;
   struct Range {
     std::uint64_t end;
-    std::uint16_t stream;
+    std::vector<std::uint16_t> streams;
   };
   using Ranges = std::map<std::uint64_t, Range>;
 
@@ -112,7 +118,13 @@ class Planned : public Policy {
                 [&](std::uint16_t other) { device_.wait(operation.stream, device_.record(other)); });
     return true;
   }
-  void free(const Operation& operation) override { active_ -= packed_size(operation.bytes); }
+  void free(const Operation& operation) override {
+    use(operation);
+    active_ -= packed_size(operation.bytes);
+  }
+  void use(const Operation& operation) override {
+    if (!one_stream_ && operation.bytes > 0) users_.use(packing_.offsets[operation.block], operation.stream);
+  }
   void order(const Operation& operation) override {
     device_.wait(operation.stream, device_.record(static_cast<std::uint16_t>(operation.block)));
   }

@@ -13,7 +13,7 @@ std::size_t whole_pages(std::size_t bytes) { return round_up(bytes, ModelDevice:
 
 }  // namespace
 
-double ReplayResult::utilisation() const {
+double utilisation(std::size_t peak_requested, std::size_t peak_reserved) {
   if (peak_reserved == 0) return 1.0;
   return std::min(1.0, static_cast<double>(whole_pages(peak_requested)) / static_cast<double>(peak_reserved));
 }
@@ -72,7 +72,7 @@ std::optional<std::size_t> smallest_capacity(const Workload& workload, const Pol
     limited.capacity = capacity;
     return !replay(workload, policy, limited).out_of_memory;
   };
-  std::size_t fails = whole_pages(workload.lower_bound());
+  std::size_t fails = workload.lower_bound();
   if (passes(fails)) return fails;
   // What the policy takes when nothing limits it is enough, but for policies that grow by shares of the capacity: then
   // doubling finds a capacity that passes.

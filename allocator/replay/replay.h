@@ -10,11 +10,15 @@
 
 namespace poolgrad {
 
+/// Peak requested, in whole pages of 2 MiB, / peak reserved: what a policy's own rounding adds is waste, too. At most
+/// 1, and 1 if nothing was reserved.
+double utilisation(std::size_t peak_requested, std::size_t peak_reserved);
+
 struct ReplayResult {
   std::string policy;
   std::string workload;
   std::size_t capacity = 0;
-  std::size_t lower_bound = 0;
+  std::size_t lower_bound = 0;  // in whole pages of 2 MiB
   std::size_t peak_reserved = 0;
   std::size_t peak_active = 0;               // live bytes as the policy rounded them, and what waits for a stream
   std::size_t peak_requested = 0;            // live requested bytes
@@ -25,9 +29,7 @@ struct ReplayResult {
   double seconds = 0;            // wall clock
   std::uint64_t operations = 0;  // replayed
 
-  /// Peak requested, in whole pages of 2 MiB, / peak reserved: what a policy's own rounding adds is waste, too. 1 if
-  /// nothing was reserved.
-  double utilisation() const;
+  double utilisation() const { return poolgrad::utilisation(peak_requested, peak_reserved); }
 };
 
 struct ReplayOptions {

@@ -4,12 +4,14 @@
 #include <optional>
 #include <utility>
 
+#include "allocator/base/rounding.h"
 #include "allocator/base/salted_map.h"
 #include "allocator/error.h"
+#include "allocator/replay/model_device.h"
 
 namespace poolgrad {
 
-std::size_t Workload::lower_bound() const {
+std::size_t Workload::peak_requested() const {
   std::size_t live = 0;
   std::size_t most = 0;
   for (const Operation& operation : operations) {
@@ -18,6 +20,8 @@ std::size_t Workload::lower_bound() const {
   }
   return most;
 }
+
+std::size_t Workload::lower_bound() const { return round_up(peak_requested(), ModelDevice::page); }
 
 namespace {
 

@@ -38,7 +38,9 @@ struct Workload {
   std::uint32_t blocks = 0;   // allocations in `operations`
   std::uint16_t streams = 1;  // indices 0, 1, ...
 
-  /// Largest sum of live requested bytes at any time: no policy can do with less.
+  /// Largest sum of live requested bytes at any time.
+  std::size_t peak_requested() const;
+  /// The same in whole pages of 2 MiB: no policy can hold less.
   std::size_t lower_bound() const;
 };
 

@@ -149,7 +149,21 @@ class SnapshotWriter {
     out_.end_list();
   }
 
+  /// Viewers know numbers up to 2^53. What is left of a destroyed stream, and a thread's own, has a larger name:
+  /// instead they get small ones that no stream of the trace has.
+  static std::vector<std::uint64_t> names_of_streams(const Trace& trace) {
+    std::vector<std::uint64_t> names = trace.streams;
+    std::uint64_t next = 1;
+    for (std::uint64_t& name : names) {
+      if (name <= std::uint64_t{1} << 53) continue;
+      while (std::ranges::find(trace.streams, next) != trace.streams.end()) ++next;
+      name = next++;
+    }
+    return names;
+  }
+
   void write_entries(const Trace& trace) {
+    streams_ = names_of_streams(trace);
     for (const TraceEvent& event : trace.events) write_entry(trace, event);
     TraceEvent end;
     end.time = trace.events.empty() ? 0 : trace.events.back().time;
@@ -180,7 +194,7 @@ class SnapshotWriter {
     out_.field(action_, action);
     out_.field(event.kind == TraceKind::out_of_memory ? device_free_ : addr_, event.address);
     out_.field(size_, event.size);
-    out_.field(stream_, is_segment ? 0u : trace.streams[event.stream]);
+    out_.field(stream_, is_segment ? 0u : streams_[event.stream]);
     out_.field(time_us_, trace.start_us + event.time / 1000);
     out_.field(compile_context_, not_available_);
     if (!is_segment) out_.field(category_, categories_[static_cast<std::size_t>(event.category)]);
@@ -254,6 +268,7 @@ class SnapshotWriter {
   Emitter out_;
   std::span<const WindowedTrace> traces_;
   Frames frames_;
+  std::vector<std::uint64_t> streams_;  // of the trace whose entries are written
   std::array<Token, category_count> categories_{};
 
   Token text(const char* value) { return out_.token(value); }

@@ -89,6 +89,14 @@ std::vector<Term> united(std::vector<Term> terms) {
   return result;
 }
 
+/// Of lengths, wherever a side requires it.
+std::vector<std::int64_t> divisors_of(const PatternTerms& a, const PatternTerms& b) {
+  std::vector<std::int64_t> divisors = a.divisors;
+  for (const std::int64_t divisor : b.divisors)
+    if (std::find(divisors.begin(), divisors.end(), divisor) == divisors.end()) divisors.push_back(divisor);
+  return divisors;
+}
+
 /// What | and + have in common: documents belong to the whole, and so does the band where it is the same.
 struct Join {
   struct Side {
@@ -102,10 +110,7 @@ struct Join {
           fmt::format("[pattern] documents apply to a whole pattern, by &; the sides of {} differ in them: {} and {}",
                       op, a.pattern.to_string(), b.pattern.to_string()));
     whole->documents = a.parts.documents;
-    whole->divisors = a.parts.divisors;
-    for (const std::int64_t divisor : b.parts.divisors)
-      if (std::find(whole->divisors.begin(), whole->divisors.end(), divisor) == whole->divisors.end())
-        whole->divisors.push_back(divisor);
+    whole->divisors = divisors_of(a.parts, b.parts);
     const bool common = a.left == b.left && a.right == b.right;
     constexpr std::int64_t none = Pattern::unbounded;
     if (common) left = a.left, right = a.right;
@@ -164,6 +169,7 @@ Pattern operator&(const Pattern& a, const Pattern& b) {
   if (!a.terms_ && !b.terms_) return Pattern(left, right);
   auto terms = std::make_shared<PatternTerms>(x.terms.empty() ? y : x);
   terms->documents = both(x.documents, y.documents);
+  terms->divisors = divisors_of(x, y);
   return Pattern(std::move(terms), left, right);
 }
 

@@ -43,6 +43,8 @@ Layout parse_layout(const std::string& text) {
 }
 
 kernels::PositionMap shard_map(Layout layout, std::int64_t length, int rank, int ranks, std::int64_t offset) {
+  if (length < 0 || rank < 0 || rank >= ranks)
+    throw ValueError(fmt::format("[shard_map] there is no rank {} of {} in a sequence of {}", rank, ranks, length));
   if (layout == Layout::striped) {
     const std::int64_t count = kernels::ceil_div(length - rank, ranks);
     return {count, count, offset + rank, offset + rank, ranks};
@@ -81,6 +83,7 @@ std::vector<int> shard_owners(Layout layout, std::int64_t length, int ranks, std
 }
 
 Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int dim, CallSite) {
+  dim = normalize_dim("take_shard", dim, whole.shape());
   const kernels::PositionMap map = shard_map(layout, whole.size(dim), rank, ranks);
   Shape shape = whole.shape();
   shape[dim] = map.count;
@@ -94,9 +97,10 @@ Tensor take_shard(const Tensor& whole, Layout layout, int rank, int ranks, int d
 Tensor join_shards(const std::vector<Tensor>& shards, Layout layout, int dim, CallSite) {
   if (shards.empty()) throw ValueError("[join_shards] no shards");
   const int ranks = static_cast<int>(shards.size());
+  dim = normalize_dim("join_shards", dim, shards[0].shape());
   Shape shape = shards[0].shape();
   shape[dim] = 0;
-  for (const Tensor& shard : shards) shape[dim] += shard.size(dim);
+  for (const Tensor& shard : shards) shape[dim] += dim < shard.rank() ? shard.size(dim) : 0;
   Tensor whole = Tensor::empty(shape, shards[0].options());
   for (int rank = 0; rank < ranks; ++rank) {
     const Tensor& shard = shards[static_cast<std::size_t>(rank)];

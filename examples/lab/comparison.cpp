@@ -18,10 +18,6 @@ namespace poolgrad::examples {
 
 namespace {
 
-std::size_t whole_pages(std::size_t bytes) {
-  return std::max<std::size_t>(1, (bytes + ModelDevice::page - 1) / ModelDevice::page) * ModelDevice::page;
-}
-
 Measurement measure(const Workload& workload, const PolicyEntry& policy, std::size_t lower_bound,
                     const ComparisonOptions& options) {
   Measurement result;
@@ -134,7 +130,7 @@ Comparison compare(const std::vector<Workload>& workloads, const std::vector<con
     result.rows.push_back({.name = workload.name,
                            .description = workload.description,
                            .operations = workload.operations.size(),
-                           .lower_bound = whole_pages(workload.lower_bound()),
+                           .lower_bound = std::max(workload.lower_bound(), ModelDevice::page),
                            .policies = std::vector<Measurement>(policies.size())});
 
   const std::size_t pairs = workloads.size() * policies.size();

@@ -131,8 +131,8 @@ Json statistics(const History& history, const Totals& totals) {
   memory.push_back(row("peak active (live and pending)", format_bytes(totals.peak_active)));
   if (!history.pages.empty()) {
     memory.push_back(row("peak reserved", format_bytes(totals.peak_reserved)));
-    memory.push_back(row("utilisation (peak requested / peak reserved)",
-                         format_percent(share(totals.peak_requested, totals.peak_reserved))));
+    memory.push_back(row("utilisation (peak requested in pages of 2 MiB / peak reserved)",
+                         format_percent(utilisation(totals.peak_requested, totals.peak_reserved))));
   }
   memory.push_back(row("rounding at the fullest moment", format_bytes(totals.slack)));
   memory.push_back(row("largest request", format_bytes(totals.largest)));
@@ -205,7 +205,8 @@ PageTables page_tables(const PageInput& input, const History& history, const std
   tables.tiles.push_back(row("peak requested", format_bytes(totals.peak_requested)));
   if (!history.pages.empty()) {
     tables.tiles.push_back(row("peak reserved", format_bytes(totals.peak_reserved)));
-    tables.tiles.push_back(row("utilisation", format_percent(share(totals.peak_requested, totals.peak_reserved))));
+    tables.tiles.push_back(
+        row("utilisation", format_percent(utilisation(totals.peak_requested, totals.peak_reserved))));
   }
   tables.tiles.push_back(row("allocations", format_integer(count(totals, TraceKind::allocate))));
   tables.tiles.push_back(row("commits and releases", format_integer(count(totals, TraceKind::segment_map) +

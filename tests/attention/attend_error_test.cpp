@@ -131,6 +131,8 @@ TEST(AttendErrors, KnowWhereAGapMayBe) {
   EXPECT_THAT(refusal<ValueError>({.key_positions = {.gap_begin = 5, .gap = 2}}),
               HasSubstr("[attend] a gap of 2 positions before key 5 is none between these keys: q (1, 4, 2, 8)"));
   EXPECT_THAT(refusal<ValueError>({.key_positions = {.gap_begin = 0, .gap = -1}}), HasSubstr("a gap of -1 positions"));
+  for (const KeyPositions& far : {KeyPositions{.gap_begin = 1, .gap = INT64_MAX}, KeyPositions{.whole = INT64_MAX}})
+    EXPECT_THAT(refusal<ValueError>({.key_positions = far}), HasSubstr("positions of keys lie below 2^60"));
 }
 
 TEST(AttendErrors, LeaveNothingBehindAndTheNextCallWorks) {

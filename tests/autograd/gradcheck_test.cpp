@@ -449,6 +449,13 @@ TEST(Gradcheck, PassesOverInputsAndOutputsWithoutGradients) {
   EXPECT_TRUE(report);
 }
 
+TEST(Gradcheck, NoticesThatThereAreMoreOutputsWhenItIsRunAgain) {
+  std::size_t outputs = 0;
+  EXPECT_THAT(
+      gradcheck([&](const Tensors& inputs) { return Tensors(++outputs, scaled(inputs[0], 2)); }, {leaf({2})}).text,
+      HasSubstr("returned 1 floating tensors, and 2 when it was run again"));
+}
+
 TEST(Gradcheck, NoticesWhatIsNotDeterministic) {
   double factor = 1.0;
   EXPECT_THAT(

@@ -132,7 +132,7 @@ TEST(PageData, SaysWhoHoldsMemoryAtThePeak) {
 
 TEST(PageData, CountsWhatAPolicyRoundsUpAsWaste) {
   TraceBuilder trace;
-  trace.map(0, lab_page).allocate(0, lab_page / 2, Category::activation).free(0, lab_page / 2);
+  trace.map(0, 2 * lab_page).allocate(0, lab_page / 2, Category::activation).free(0, lab_page / 2);
   for (TraceEvent& event : trace->events)
     if (event.kind != TraceKind::segment_map) event.slack = lab_page / 2;
   const Json data = data_of(*trace);

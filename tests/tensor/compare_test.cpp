@@ -67,6 +67,9 @@ TEST(RelativeError, IsTheRatioOfNorms) {
   EXPECT_EQ(relative_error(zeros({3}), zeros({3})), 0.0);
   EXPECT_EQ(relative_error(ones({3}), zeros({3})), infinity);
   EXPECT_TRUE(std::isnan(relative_error(from_data({not_a_number}, {1}), ones({1}))));
+  EXPECT_EQ(relative_error(from_data({-infinity, 5.0}, {2}), from_data({-infinity, 1.0}, {2})), 4.0);
+  EXPECT_EQ(relative_error(from_data({-infinity, 1.0}, {2}), from_data({-infinity, 1.0}, {2})), 0.0);
+  EXPECT_EQ(relative_error(from_data({1.0, 1.0}, {2}), from_data({-infinity, 1.0}, {2})), infinity);
   EXPECT_DOUBLE_EQ(relative_error(from_data({2e300}, {1}), from_data({1e300}, {1})), 1.0);
   EXPECT_DOUBLE_EQ(relative_error(from_data({2e-300}, {1}), from_data({1e-300}, {1})), 1.0);
 }
@@ -101,6 +104,15 @@ TEST(TensorsNear, AllowsWhatTheCoarserDtypeMayCost) {
   EXPECT_FALSE(tensors_near(x, y, 0.49));
   EXPECT_TRUE(tensors_near(x, y, {.relative = 0.005}));
   EXPECT_FALSE(tensors_near(x, y, {.relative = 0.0049}));
+}
+
+TEST(TensorsNear, AreNotNearByAToleranceThatIsNone) {
+  const Tensor x = ones({1}), y = from_data({9.0}, {1});
+  for (const double none : {-1.0, not_a_number}) {
+    EXPECT_FALSE(tensors_near(x, y, none));
+    EXPECT_FALSE(tensors_near(x, y, {.relative = none}));
+  }
+  EXPECT_EQ(tensors_near(x, y, -1.0).text, "tensors cannot be compared: tolerances are numbers from 0 on: -1 and 0");
 }
 
 TEST(TensorsNear, TellsWholeNumbersApartThatF64DoesNot) {

@@ -40,6 +40,8 @@ TEST(Linspace, EndsWhereItIsToldTo) {
   EXPECT_EQ(error_of<ValueError>([] { linspace(0, 1, -1); }),
             "[linspace] no finite range: start 0, stop 1, elements -1");
   EXPECT_THROW(linspace(0, INFINITY, 3), ValueError);
+  EXPECT_THAT(linspace(-1e308, 1e308, 3, {.dtype = DType::f64}).to_vector<double>(), ElementsAre(-1e308, 0, 1e308));
+  EXPECT_EQ(error_of<ValueError>([] { linspace(0, 300, 4, {.dtype = DType::u8}); }), "[linspace] 300 is no u8");
 }
 
 TEST(Eye, HasOnesOnOneDiagonal) {
@@ -59,6 +61,14 @@ TEST(Arange, StopsBelowItsBound) {
   EXPECT_EQ(arange(0, 1, 0.3).count(), 4);
   EXPECT_EQ(arange(5, 5).count(), 0);
   EXPECT_EQ(arange(5, 1).count(), 0);
+}
+
+TEST(Arange, RefusesNumbersThatTheDtypeDoesNotHave) {
+  EXPECT_THAT(arange(250, 256, 1, {.dtype = DType::u8}).to_vector<std::uint8_t>(), ::testing::SizeIs(6));
+  EXPECT_EQ(error_of<ValueError>([] { arange(250, 257, 1, {.dtype = DType::u8}); }), "[arange] 256 is no u8");
+  EXPECT_EQ(error_of<ValueError>([] { arange(0, 2, 0.5, {.dtype = DType::i64}); }), "[arange] 0.5 is no i64");
+  EXPECT_EQ(error_of<ValueError>([] { arange(0, 1e9, 1e9 - 1, {.dtype = DType::u8}); }), "[arange] 999999999 is no u8");
+  EXPECT_EQ(arange(300, 300, 0.5, {.dtype = DType::u8}).count(), 0);
 }
 
 TEST(Arange, RefusesRangesWithoutEnd) {

@@ -103,9 +103,10 @@ class Segments {
   void put(Block* block) { heap_.put(block)->epoch = searches_; }
 
   /// Where there is a limit to splitting: frees the smallest cached block that is not split and at least as large as
-  /// `bytes`, or the largest of them until these are as much. False if they are less.
+  /// `bytes`, or the largest of them until these are as much. False if they are less, and for small requests, whose
+  /// cache has none.
   bool free_oversize(std::size_t bytes, std::uint16_t stream) {
-    if (options_.max_split == SIZE_MAX) return false;
+    if (options_.max_split == SIZE_MAX || options_.rounded(bytes) <= largest_small) return false;
     const std::size_t wanted = std::max(options_.rounded(bytes), options_.max_split);
     std::vector<Block*> whole = whole_segments(list_of(stream, wanted));
     std::erase_if(whole, [&](const Block* block) { return block->size < options_.max_split; });

@@ -361,6 +361,18 @@ TEST_P(StreamOrderTest, RefusesToNoteUsesOfWhatIsNotLive) {
   EXPECT_THROW(pool_->stream_destroyed(Stream{Device::parse("sim:77"), 2}), DeviceError);
 }
 
+TEST_P(StreamOrderTest, RefusesIdsThatPoolsUseThemselves) {
+  void* block = allocate(*pool_, page);
+  for (const std::uint64_t id : {std::uint64_t{1} << 63, ~std::uint64_t{0}}) {
+    const Stream stream{pool_->device(), id};
+    EXPECT_THROW(allocate(*pool_, page, Category::activation, id), DeviceError);
+    EXPECT_THROW(pool_->use(block, stream), DeviceError);
+    EXPECT_THROW(pool_->order(stream, stream_of(*pool_)), DeviceError);
+    EXPECT_THROW(pool_->stream_destroyed(stream), DeviceError);
+    EXPECT_DEATH(deallocate(*pool_, block, page, id), "no stream has the id at the release of");
+  }
+}
+
 TEST_P(StreamOrderTest, HandsTheBlocksOfADestroyedStreamToOthersBehindItsLastWork) {
   void* first = allocate(*pool_, page, Category::activation, 1);
   void* second = allocate(*pool_, page, Category::activation, 1);

@@ -47,7 +47,7 @@ TEST(Replay, MeasuresPeaksAndCountsOperations) {
   EXPECT_EQ(result.workload, "steps");
   EXPECT_EQ(result.peak_requested, 5 * MiB);
   EXPECT_EQ(result.peak_reserved, 5 * MiB);
-  EXPECT_EQ(result.lower_bound, 5 * MiB);
+  EXPECT_EQ(result.lower_bound, 6 * MiB) << "in whole pages";
   EXPECT_EQ(result.operations, 16u);
   EXPECT_FALSE(result.out_of_memory);
   EXPECT_DOUBLE_EQ(result.utilisation(), 1.0);
@@ -270,6 +270,22 @@ TEST(Planned, WaitsWhereABlockTakesOverAnotherStreamsBytes) {
   EXPECT_EQ(result.peak_reserved, 8 * MiB);
   EXPECT_EQ(result.counters.waits, 1u);
   EXPECT_EQ(result.counters.allocations, 1u);
+}
+
+TEST(Planned, WaitsForStreamsThatUsedOrFreedABlock) {
+  const auto waits_after = [](bool used) {
+    Workload workload;
+    workload.operations = {{.bytes = 8 * MiB, .block = 0, .kind = OperationKind::allocate}};
+    if (used) workload.operations.push_back({.bytes = 8 * MiB, .block = 0, .stream = 1, .kind = OperationKind::use});
+    const std::uint16_t freeing = used ? 0 : 1;
+    workload.operations.push_back({.bytes = 8 * MiB, .block = 0, .stream = freeing, .kind = OperationKind::free});
+    workload.operations.push_back({.bytes = 8 * MiB, .block = 1, .kind = OperationKind::allocate});
+    workload.blocks = 2;
+    workload.streams = 2;
+    return replay(workload, policy_named("planned")).counters.waits;
+  };
+  EXPECT_EQ(waits_after(true), 1u) << "used by stream 1";
+  EXPECT_EQ(waits_after(false), 1u) << "given back on stream 1";
 }
 
 TEST(Policies, AreKnownByName) {

@@ -68,7 +68,7 @@ TEST(WorkloadOf, NumbersBlocksByOrderOfAllocationThoughAddressesComeBack) {
   EXPECT_EQ(workload.operations[2].block, 1u);
   EXPECT_EQ(workload.operations[2].category, Category::activation);
   EXPECT_EQ(workload.name, "test");
-  EXPECT_EQ(workload.lower_bound(), 20u);
+  EXPECT_EQ(workload.peak_requested(), 20u);
 }
 
 TEST(WorkloadOf, BeginsWithTheBlocksThatWereThereBefore) {
@@ -97,7 +97,7 @@ TEST(WorkloadOf, BeginsWithTheBlocksThatWereThereBefore) {
   EXPECT_EQ(workload.operations[2].bytes, 30u);
   EXPECT_EQ(workload.operations[3].block, 0u);
   EXPECT_EQ(workload.streams, 2u);
-  EXPECT_EQ(workload.lower_bound(), 60u);
+  EXPECT_EQ(workload.peak_requested(), 60u);
 }
 
 TEST(WorkloadOf, LearnsTheSizeOfAnOlderBlockFromItsRelease) {
@@ -170,7 +170,7 @@ TEST(WorkloadOf, OfAnEmptyTraceIsEmpty) {
   const Workload workload = workload_of(Trace{}, "nothing");
   EXPECT_TRUE(workload.operations.empty());
   EXPECT_EQ(workload.streams, 1u);
-  EXPECT_EQ(workload.lower_bound(), 0u);
+  EXPECT_EQ(workload.peak_requested(), 0u);
 }
 
 TEST(WorkloadOf, RefusesABlockThatIsGivenBackTwice) {

@@ -57,11 +57,11 @@ TEST(ZooGoals, SmallestCapacityIsWithinHalfAPercentOfTheLowerBoundOnAverageAndOn
     const auto less =
         static_cast<std::size_t>(static_cast<double>(needed) / 1.01) / ModelDevice::page * ModelDevice::page;
     for (const PolicyEntry& other : policies()) {
-      if (!other.online || other.name == "poolgrad" || less < workload.lower_bound()) continue;
+      if (!other.online || other.name == "poolgrad" || less < workload.peak_requested()) continue;
       if (!replay(workload, other, {.capacity = less}).out_of_memory)
         beaten_by[workload.name] += " " + std::string(other.name);
     }
-    return static_cast<double>(needed) / static_cast<double>(workload.lower_bound());
+    return static_cast<double>(needed) / static_cast<double>(workload.peak_requested());
   });
   EXPECT_LE(average(smallest), 1.005);
   for (const auto& [name, others] : beaten_by) ADD_FAILURE() << name << ":" << others;
@@ -79,7 +79,7 @@ TEST(ZooGoals, DeviceTimeIsAtMostThatOfExpandableSegments) {
 TEST(ZooGoals, PlansAreWithin2PercentOfTheLowerBound) {
   const auto planned = of_the_zoo([](const Workload& workload) {
     return static_cast<double>(replay(workload, policy_named("planned")).peak_reserved) /
-           static_cast<double>(workload.lower_bound());
+           static_cast<double>(workload.peak_requested());
   });
   for (const auto& [name, found] : planned) EXPECT_LE(found, 1.02) << name;
 }

@@ -176,6 +176,18 @@ TEST(PytorchSnapshot, TextsOfAnyBytesCanBeRead) {
   }
 }
 
+// What is left of a destroyed stream has a name that numbers of a viewer do not reach.
+TEST(PytorchSnapshot, StreamsWithLargeNamesKeepApart) {
+  Trace trace = synthetic_trace(12, 200);
+  trace.streams = {7, (std::uint64_t{1} << 63) + 1, (std::uint64_t{1} << 63) + 2, 1};
+  for (std::size_t i = 0; i < trace.events.size(); ++i) trace.events[i].stream = static_cast<std::uint32_t>(i % 4);
+  for (const SnapshotEncoding encoding : {SnapshotEncoding::pickle, SnapshotEncoding::json}) {
+    const std::string bytes = encode_pytorch_snapshot(trace, encoding);
+    EXPECT_THAT(check_snapshot(bytes, "file"), IsEmpty());
+    EXPECT_THAT(read_one(bytes).streams, ::testing::IsSupersetOf({7u, 2u, 3u, 1u}));
+  }
+}
+
 // Opcodes that the viewer's pickle machine knows, and that lists are filled in batches which it can spread.
 TEST(PytorchSnapshot, PicklesUseProtocolTwoAndShortBatches) {
   const std::string bytes = encode_pytorch_snapshot(synthetic_trace(10, 5000), SnapshotEncoding::pickle);

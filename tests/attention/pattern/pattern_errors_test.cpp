@@ -82,6 +82,10 @@ TEST(PatternErrors, LengthsThatSegmentsMustDivide) {
             "[dilated] length 1000 is not a multiple of the longest segment 512; the next that is: 1024");
   EXPECT_EQ(error_of<ValueError>([&] { (pattern | Pattern::sink_tokens(4)).check_length(513); }),
             "[dilated] length 513 is not a multiple of the longest segment 512; the next that is: 1024");
+  const Pattern none = pattern | Pattern::dense();  // every pair, and still of the lengths that one side requires
+  for (const Pattern& both :
+       {none & Pattern::dilated({8}, {1}), Pattern::causal() & pattern, pattern & Pattern::causal()})
+    EXPECT_THROW(both.check_length(1000), ValueError);
   Pattern::dilated({256, 512}, {1, 2}).check_length(1000);
   Pattern::causal().check_length(1000);
 }

@@ -44,6 +44,22 @@ TEST(Shard, EveryPositionHasOneOwnerInOrder) {
       }
 }
 
+TEST(Shard, TakesDimensionsFromTheEndAndRefusesRanksThatThereAreNot) {
+  const Tensor x = arange(0, 24).alias({{2, 3, 4}, {12, 4, 1}, 0});
+  for (const Layout layout : layouts) {
+    const Tensor left = take_shard(x, layout, 0, 2, -1), right = take_shard(x, layout, 1, 2, -1);
+    EXPECT_EQ(max_difference(left, take_shard(x, layout, 0, 2, 2)), 0.0);
+    EXPECT_EQ(max_difference(join_shards({left, right}, layout, -1), x), 0.0);
+  }
+  EXPECT_THROW(take_shard(x, Layout::zigzag, 0, 2, 3), IndexError);
+  EXPECT_THROW(join_shards({x}, Layout::zigzag, -4), IndexError);
+  EXPECT_THROW(join_shards({x, ones({3})}, Layout::zigzag, 2), ShapeError);
+  for (const auto& [rank, ranks] : {std::pair{0, 0}, {2, 2}, {-1, 2}})
+    EXPECT_THROW(take_shard(x, Layout::striped, rank, ranks), ValueError) << rank << " of " << ranks;
+  EXPECT_EQ(error_of<ValueError>([] { shard_map(Layout::contiguous, 8, 2, 2); }),
+            "[shard_map] there is no rank 2 of 2 in a sequence of 8");
+}
+
 TEST(Shard, KnowsWhoOwnsARangeOfPositions) {
   for (const Layout layout : layouts)
     for (const std::int64_t length : {0, 1, 3, 16, 37})

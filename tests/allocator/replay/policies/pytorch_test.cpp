@@ -105,6 +105,17 @@ TEST(PytorchNative, RefusesThoughThePendingBlockThatItWaitedForWouldFit) {
   EXPECT_TRUE(model.allocate(28 * MiB));  // the cache is searched at the start only
 }
 
+TEST(PytorchNative, FreesWhatIsNotSplitForLargeRequestsAlone) {
+  const auto freed_for = [](std::size_t bytes) {
+    Model model("pytorch:max_split=20MiB", 60 * MiB);
+    for (const auto block : {model.allocate(28 * MiB), model.allocate(32 * MiB)}) model.free(block);
+    EXPECT_TRUE(model.allocate(bytes));
+    return model.counters().frees;
+  };
+  EXPECT_EQ(freed_for(2 * MiB), 1u) << "the smallest that is not split and large enough";
+  EXPECT_EQ(freed_for(1 * MiB), 2u) << "small blocks are never that large: all that is cached goes";
+}
+
 std::size_t rounded_by_four(std::size_t bytes) {
   Model model("pytorch:roundup_power2_divisions=4", 1 * GiB);
   model.allocate(bytes);
