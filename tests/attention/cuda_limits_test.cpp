@@ -6,6 +6,7 @@
 #include <memory>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/emulation/device.h"
@@ -13,6 +14,7 @@
 #include "attention/attend.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
+#include "kernels/cuda/attention/mma.h"
 #include "kernels/schedule/device_program.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
@@ -46,6 +48,70 @@ TEST(CudaAttendErrors, NameTheDevicesOfAllOperands) {
             "[attend] operands live on different devices: q (1, 4, 2, 8) f32 on cuda:0, key_padding (1, 4) bool on "
             "cuda:1");
   EXPECT_EQ(attend(there, there, there).out.device(), second_gpu);
+}
+
+/// f(), by warps and by warpgroups.
+template <class F>
+void by_both(const F& f) {
+  for (const bool warpgroups : {false, true}) {
+    SCOPED_TRACE(warpgroups ? "by warpgroups" : "by warps");
+    const bool before = kernels::cuda::warpgroups_allowed();
+    kernels::cuda::allow_warpgroups(warpgroups);
+    f();
+    kernels::cuda::allow_warpgroups(before);
+  }
+}
+
+// A dimension of size 1 has any stride. Tiles are 64 rows, of which the others are not there: nothing is read of them,
+// not even the odd address where they would be.
+TEST(CudaAttendOfOneRow, TakesItWithAnyStride) {
+  const auto odd_row = [](const Tensor& row) {  // the same numbers, with an odd stride where there is one row
+    const Tensor wide = zeros({1, 5, 1, 17}, row.options());
+    Tensor part = slice(slice(wide, 3, 0, 16), 1, 0, 1);
+    part.copy_from(row);
+    return part;
+  };
+  Generator random(3);
+  const TensorOptions half{DType::bf16, first_gpu};
+  const Tensor row = randn({1, 1, 1, 16}, half, random), many = randn({1, 40, 1, 16}, half, random);
+  const auto results = [&](const Tensor& q, const Tensor& k, const Tensor& dout) {
+    std::vector<Tensor> x{q, k, k};
+    for (Tensor& leaf : x) leaf = leaf.detach().set_requires_grad();
+    const Tensor out = attend(x[0], x[1], x[2]).out;
+    std::vector<Tensor> found = grad({out}, x, {dout});
+    found.push_back(out.detach());
+    return found;
+  };
+  by_both([&] {
+    for (const bool one_key : {false, true}) {
+      const Tensor &q = one_key ? many : row, &k = one_key ? row : many;
+      const std::vector<Tensor> want = results(q, k, q),
+                                got = results(one_key ? q : odd_row(q), one_key ? odd_row(k) : k,
+                                              one_key ? q : odd_row(q));
+      for (std::size_t i = 0; i < want.size(); ++i) EXPECT_EQ(max_difference(want[i], got[i]), 0.0) << i;
+    }
+  });
+}
+
+// Where results fit into f16 they are right, though what is summed for them is more than its largest number.
+TEST(CudaAttendOfF16, GradientsOfScoresMayBeBeyondItsLargestNumber) {
+  Generator random(4);
+  const auto f16 = [&](const Shape& shape, double scale) {
+    return to(randn(shape, {DType::f64}, random) * scale, DType::f16);
+  };
+  const std::vector<Tensor> x{f16({1, 4, 2, 64}, 1e-3), f16({1, 4, 1, 64}, 1e-3), f16({1, 4, 1, 64}, 1e3)};
+  const Tensor dout = f16({1, 4, 2, 64}, 2e3);
+  const auto gradients = [&](const std::function<Tensor(const Tensor&)>& there) {
+    std::vector<Tensor> leaves;
+    for (const Tensor& one : x) leaves.push_back(there(one).detach().set_requires_grad());
+    return grad({attend(leaves[0], leaves[1], leaves[2], Pattern::causal()).out}, leaves, {there(dout)});
+  };
+  const std::vector<Tensor> want = gradients([](const Tensor& one) { return to(one, DType::f64); });
+  by_both([&] {
+    const std::vector<Tensor> got = gradients([](const Tensor& one) { return to(one, first_gpu); });
+    for (std::size_t i = 0; i < want.size(); ++i)
+      EXPECT_LE(relative_error(to(to(got[i], cpu), DType::f64), want[i]), 2e-3) << i;
+  });
 }
 
 TEST(CudaAttendErrors, AreThoseOfTheCpu) {

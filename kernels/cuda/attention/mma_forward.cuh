@@ -10,7 +10,7 @@
 
 namespace poolgrad::kernels::cuda {
 
-/// Of a row, four neighbouring lanes have 16 scores each: the maximum of all, times log2(e), and the sum of their own.
+/// Of a row, four neighbouring lanes have 16 scores each: the maximum of all, and the sum of their own.
 struct RowState {
   float maximum, sum;
 };
@@ -71,7 +71,7 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void a
     POOLGRAD_UNROLL
     for (int half = 0; half < 2; ++half) {
       if (at.row(half) >= tile.count) continue;
-      state[half].maximum = log2_e * call.first_maximum(item.batch, item.head, query_of(half));
+      state[half].maximum = call.first_maximum(item.batch, item.head, query_of(half));
       if (state[half].maximum == nothing) continue;
       if (at.lane % lanes_of_fragment_row == 0) state[half].sum = 1;
       if (!call.carry_out.data) continue;
@@ -142,8 +142,9 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void a
           multiply_staged(scores, staged, own, keys_in(buffer), at);
         }
       }
-      float unit = log2_e;
-      if (only_scales(rules, keys) && !turn.with_care()) {
+      const bool only_scaled = only_scales(rules, keys) && !turn.with_care();
+      float unit = 1;
+      if (only_scaled) {
         unit = scale_and_cut(scores, rules, program, keys, tile, terms, buffer * mma_rows, at);
       } else {
         const AttentionRun& run = program.run[keys.run];
@@ -180,19 +181,30 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void a
         found = larger(found, shuffle_xor(found, 2));
         found = larger(state[half].maximum, unit * larger(found, shuffle_xor(found, 1)));
         shift[half] = found == nothing ? 0 : found;
-        factor[half] = exp2_approx(state[half].maximum - shift[half]);
+        factor[half] = exp2_approx((state[half].maximum - shift[half]) * log2_e);
         state[half].maximum = found;
       }
       if (!__all_sync(all_threads_of_warp, factor[0] == 1 && factor[1] == 1)) {
         scale_row(results, 0, factor[0]);
         scale_row(results, 1, factor[1]);
       }
+      unit *= log2_e;
+      if (only_scaled) {
+        shift[0] = in_base_2(shift[0]), shift[1] = in_base_2(shift[1]);
+      } else {  // a bias may be of any size: what is left of it is what scores differ by
+        POOLGRAD_UNROLL
+        for (FragmentC& part : scores) {
+          POOLGRAD_UNROLL
+          for (int i = 0; i < elements_of_c; ++i) part.value[i] -= shift[i / 2];
+        }
+        shift[0] = shift[1] = 0;
+      }
       POOLGRAD_UNROLL
       for (int f = 0; f < score_fragments; ++f) {
         POOLGRAD_UNROLL
         for (int i = 0; i < elements_of_c; ++i) {
           float& score = scores[f].value[i];
-          score = exp2_approx(score * unit - shift[i / 2]);
+          score = exp2_approx(Math<float>::fma(score, unit, -shift[i / 2]));
           sum[i / 2][f % 2] += score;
         }
       }
@@ -219,11 +231,8 @@ __global__ __launch_bounds__(mma_threads, (forward_blocks<S, Depth, by>)) void a
     POOLGRAD_UNROLL
     for (int half = 0; half < 2; ++half) {
       const float total = warp_reduce<reductions::Sum>(state[half].sum, lanes_of_fragment_row);
-      if (at.row(half) < tile.count && call.lse.data && at.lane % lanes_of_fragment_row == 0) {
-        const float first = call.first_maximum(item.batch, item.head, query_of(half)),
-                    maximum = state[half].maximum == log2_e * first ? first : state[half].maximum / log2_e;
-        call.lse.at(item.batch, item.head, query_of(half)) = maximum + Math<float>::log(total);
-      }
+      if (at.row(half) < tile.count && call.lse.data && at.lane % lanes_of_fragment_row == 0)
+        call.lse.at(item.batch, item.head, query_of(half)) = state[half].maximum + Math<float>::log(total);
       scale_row(results, half, total == 0 ? 0 : 1 / total);
     }
     store_results<S>(call.out, item.batch, item.head, tile, results, false, at);

@@ -110,7 +110,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
           if (i >= mma_rows) return;
           if (lse == nothing) lse = -nothing;  // no weight is left of any score
           lse_of[first + i] = lse;
-          exponent_of[first + i] = lse * log2_e;
+          exponent_of[first + i] = in_base_2(lse);
           delta_of[first + i] = delta;
           if (now.period > 0) terms[first + i] = i < now.count ? term_of_column(program, now, i) : 0;
         };
@@ -159,7 +159,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
           multiply_staged(scores, staged, own, last_in(buffer), at);
         }
         if (only_scales(rules, now) && !call.dbias && !turn.with_care()) {
-          const float unit = scale_and_cut(scores, rules, program, now, tile, terms, first, at);
+          const float unit = log2_e * scale_and_cut(scores, rules, program, now, tile, terms, first, at);
           if (rules.drops && !of_weights) keep(products, dropped_of[thread_of_block()], rules.kept);
           const auto weigh = [&](const auto& query_of) {
             POOLGRAD_UNROLL
@@ -168,7 +168,7 @@ __global__ __launch_bounds__(mma_threads, 2) void sum_by_fragments(const __grid_
               for (int i = 0; i < elements_of_c; ++i) {
                 const int query = first + query_of(f, i);
                 float &score = scores[f].value[i], &product = products[f].value[i];
-                const float weight = exp2_approx(score * unit - exponent_of[query]);
+                const float weight = exp2_approx(Math<float>::fma(score, unit, -exponent_of[query]));
                 score = of_weights ? weight : weight * (product * rules.scale - delta_of[query] * rules.scale);
                 if constexpr (of == Of::both) product = weight;
               }

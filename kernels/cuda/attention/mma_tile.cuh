@@ -198,9 +198,9 @@ __device__ void add_weighted_staged(FragmentsC<Depth>& results, const Scores& sc
   }
 }
 
-/// The same, pair by pair, with weights that have been set aside: one that does not count (`uncounted`) is multiplied
-/// with nothing. A NaN or an infinity then does not reach the rows that do not see it, as it does through the product
-/// of fragments, where 0 times it is NaN.
+/// The same, pair by pair, with weights that have been set aside, and are not rounded: those of gradients may be more
+/// than S has. One that does not count (`uncounted`) is multiplied with nothing. A NaN or an infinity then does not
+/// reach the rows that do not see it, as it does through the product of fragments, where 0 times it is NaN.
 template <class S, int Depth>
 __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const Shared<float>& aside, const Operand& x,
                                    const TileRows& visited) {
@@ -212,9 +212,8 @@ __device__ void add_weighted_pairs(FragmentsC<Depth>& results, const Shared<floa
     POOLGRAD_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int element = j / 8 * elements_of_c + 2 * half + j % 2, thread = first_thread + j % 8 / 2;
-      float weight = aside[element * mma_threads + thread];
+      const float weight = aside[element * mma_threads + thread];
       if (!counts(weight)) continue;
-      weight = widened<float>(narrowed<S>(weight));
       POOLGRAD_UNROLL
       for (int f = 0; f < Depth / 8; ++f) {
         if (8 * f >= static_cast<int>(x.depth)) continue;
@@ -354,14 +353,14 @@ __device__ inline void cut(Scores& scores, const AttentionProgram& program, cons
   }
 }
 
-/// Of products that only_scales(): what they, or what is now in their place, are multiplied with to be logarithms of
-/// weights to base 2. `terms` of columns lie from `first` on.
+/// Of products that only_scales(): what they, or what is now in their place, are multiplied with to be scores. `terms`
+/// of columns lie from `first` on.
 __device__ inline float scale_and_cut(Scores& products, const ScoreRules<float>& rules, const AttentionProgram& program,
                                       const VisitedRows& visited, const Progression& tile, const Shared<float>& terms,
                                       int first, const LaneOfTile& at) {
-  float unit = log2_e;
+  float unit = 1;
   if (visited.period == 0 && rules.scale > 0) {
-    unit *= rules.scale;
+    unit = rules.scale;
   } else {
     POOLGRAD_UNROLL
     for (FragmentC& part : products) {
@@ -372,6 +371,15 @@ __device__ inline float scale_and_cut(Scores& products, const ScoreRules<float>&
   }
   if (!visited.whole) cut(products, program, visited, tile, at);
   return unit;
+}
+
+/// The logarithm of a weight to base 2 is score * log2(e) - in_base_2(of the largest score, or lse), in one rounding:
+/// that of the subtrahend is in all weights of a row, and divided out. Where it would be seen there is a NaN instead;
+/// then results are not finite, and the tile is done again with care.
+__device__ inline float in_base_2(float score) {
+  constexpr float most = 1 << 24, infinity = std::numeric_limits<float>::infinity();
+  const float size = score < 0 ? -score : score;
+  return size <= most || size == infinity ? score * log2_e : std::numeric_limits<float>::quiet_NaN();
 }
 
 /// Element e of a thread to [e * mma_threads + threadIdx.x], where it can be had by its number.

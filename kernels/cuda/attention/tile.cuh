@@ -58,7 +58,8 @@ __device__ bool counts(T weight) {
   return std::bit_cast<Word>(weight) != Word{1} << (8 * sizeof(T) - 1);
 }
 
-/// One of the two operands of a product: (B, N, H, D), the last dimension dense.
+/// One of the two operands of a product: (B, N, H, D), the last dimension dense. Along a dimension of size 1 there is
+/// nothing to step to, whatever its stride: copies of rows that do not exist keep to an address that is aligned.
 struct Operand {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -77,9 +78,9 @@ struct Operand {
       : data(view.as<std::byte>()),
         dtype(view.dtype),
         depth(view.data ? view.shape[3] : 0),
-        batch(view.strides[0]),
-        row(view.strides[1]),
-        head(view.strides[2]) {
+        batch(view.shape[0] > 1 ? view.strides[0] : 0),
+        row(view.shape[1] > 1 ? view.strides[1] : 0),
+        head(view.shape[2] > 1 ? view.strides[2] : 0) {
     const auto bytes = static_cast<std::int64_t>(size_of(dtype)), n = std::int64_t{dtype == DType::f64 ? 2 : 4};
     packed = depth % n == 0 && batch % n == 0 && row % n == 0 && head % n == 0 &&
              reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(n * bytes) == 0;

@@ -409,6 +409,23 @@ TEST_P(MmaAttentionBackward, FollowsEveryPattern) {
       example({"listed", {blocks.term()}, 1, 16}, PositionMap::contiguous(80), PositionMap::contiguous(93), true)));
 }
 
+TEST_P(MmaAttentionForward, FollowsTheDefinitionUnderTheLargestBiases) {
+  for (const DType dtype : dtypes_of_mma())
+    for (const bool sinks : {false, true})
+      expect_rounded_definition(ForwardProblem(dtype, mma_groups).with_largest_biases(sinks), sinks ? "sinks" : "");
+}
+
+// In f32, numbers of that size are hundreds apart: what is rounded of the largest must not be in the weights.
+TEST_P(MmaAttentionForward, FollowsTheDefinitionWhereProductsAreHuge) {
+  for (const DType dtype : dtypes_of_mma())
+    for (const double scale : {0.731, 0.61, 0.9}) {
+      ForwardProblem p(dtype, mma_groups);
+      for (TestArray* x : {p.q.get(), p.k.get()}) x->fill([](std::int64_t n) { return n % 96 < 64 ? 28672 : -28672; });
+      p.scores.scale = scale;
+      expect_rounded_definition(p, std::to_string(scale));
+    }
+}
+
 TEST_P(MmaAttentionBackward, GoesThroughWhatModifiesScores) {
   const std::function<void(BackwardExample&)> changes[] = {[](BackwardExample& e) { e.softcap = 1.5; },
                                                            [](BackwardExample& e) { e.bias = e.dbias = true; },
