@@ -185,8 +185,8 @@ std::vector<Rung> Ladder::own_rungs() {
   return all;
 }
 
-std::size_t Ladder::call(const ReclaimClient& client, std::vector<std::string>& remarks,
-                         const std::function<std::size_t()>& f) {
+std::optional<std::size_t> Ladder::call(const ReclaimClient& client, std::vector<std::string>& remarks,
+                                        const std::function<std::size_t()>& f) {
   std::string why;
   try {
     return f();
@@ -198,26 +198,27 @@ std::size_t Ladder::call(const ReclaimClient& client, std::vector<std::string>& 
   remark(remarks, client.name() + " failed: " + why);
   const PoolLock lock(ground_.mutex);
   ++ground_.accounts.num_client_failures;
-  return 0;
+  return std::nullopt;
 }
 
 std::size_t Ladder::held_by(ReclaimClient& client, std::vector<std::string>& remarks) {
-  return call(client, remarks, [&] { return client.estimate(); });
+  return call(client, remarks, [&] { return client.estimate(); }).value_or(0);
 }
 
-std::size_t Ladder::ask(ReclaimClient& client, std::size_t bytes, std::vector<std::string>& remarks) {
+std::optional<std::size_t> Ladder::ask(ReclaimClient& client, std::size_t bytes, std::vector<std::string>& remarks) {
   const auto given_back = [this] {
     const PoolLock lock(ground_.mutex);
     const Standstill standstill(front_);
     return ground_.accounts.allocated_bytes.freed;
   };
   const std::uint64_t before = given_back();
-  const std::size_t said = call(client, remarks, [&] { return client.reclaim(bytes); });
+  const std::optional<std::size_t> said = call(client, remarks, [&] { return client.reclaim(bytes); });
+  if (!said) return std::nullopt;
   const std::size_t counted = given_back() - before;
-  if (said > counted)
+  if (*said > counted)
     remark(remarks,
-           client.name() + " said that it gave back " + format_bytes(said) + ", which was " + format_bytes(counted));
-  return std::min(said, counted);
+           client.name() + " said that it gave back " + format_bytes(*said) + ", which was " + format_bytes(counted));
+  return std::min(*said, counted);
 }
 
 bool Ladder::may_fit(std::size_t bytes, const Clients& asked, std::vector<std::string>& remarks,
@@ -233,8 +234,10 @@ bool Ladder::may_fit(std::size_t bytes, const Clients& asked, std::vector<std::s
 std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
   std::vector<Rung> all = own_rungs_;
   for (const auto& client : asked) {
+    const auto has_thrown = std::make_shared<bool>(false);  // then the next one is asked, and not this one again
     // Nothing is thrown away for what cannot be served even so.
-    const auto estimate = [this, client, asked](Need& need) -> std::size_t {
+    const auto estimate = [this, client, asked, has_thrown](Need& need) -> std::size_t {
+      if (*has_thrown) return 0;
       const std::size_t held = held_by(*client, need.remarks);
       if (held == 0 || may_fit(need.size, asked, need.remarks)) return held;
       remark(need.remarks, "clients were not asked, as it would not fit without what they hold either");
@@ -242,8 +245,10 @@ std::vector<Rung> Ladder::rungs_with(const Clients& asked) {
     };
     // Asked twice: for what is needed, then, if that did not make one run, for all it has.
     const auto add = [&](const std::string& name, bool all_of_it) {
-      const auto run = [this, client, all_of_it](Need& need) {
-        return ask(*client, all_of_it ? SIZE_MAX : need.size, need.remarks);
+      const auto run = [this, client, all_of_it, has_thrown](Need& need) {
+        const std::optional<std::size_t> given = ask(*client, all_of_it ? SIZE_MAX : need.size, need.remarks);
+        *has_thrown = !given;
+        return given.value_or(0);
       };
       all.push_back({client->kind(), name, estimate, run, true, false});
     };
@@ -275,7 +280,8 @@ Rung Ladder::rung_of_those_that_claim_nothing(const Clients& asked) {
   const auto run = [this, asked, claims_nothing](Need& need) {
     std::size_t freed = 0;
     for (const auto& client : asked) {
-      if (freed < need.size && claims_nothing(need)(client)) freed += ask(*client, need.size - freed, need.remarks);
+      if (freed < need.size && claims_nothing(need)(client))
+        freed += ask(*client, need.size - freed, need.remarks).value_or(0);
     }
     return freed;
   };
@@ -351,7 +357,7 @@ std::vector<std::string> Ladder::press_pinned_below(std::size_t wanted) {
     // For what is needed, then, as its blocks may share pages with others, for all it has.
     for (const bool all : {false, true}) {
       if (left == 0) return remarks;
-      if (held_by(*client, remarks) == 0 || ask(*client, all ? SIZE_MAX : left, remarks) == 0) break;
+      if (held_by(*client, remarks) == 0 || ask(*client, all ? SIZE_MAX : left, remarks).value_or(0) == 0) break;
       left = excess();
     }
   }

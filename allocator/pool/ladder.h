@@ -83,16 +83,17 @@ class Ladder {
   std::vector<Rung> rungs_with(const Clients& asked);
   /// Whose price is at most `most`, in the order in which they are asked.
   Clients clients(double most) const;
-  /// What reclaim() gave, by the pool's own count: no more than was given back meanwhile. An exception is a remark.
-  std::size_t ask(ReclaimClient& client, std::size_t bytes, std::vector<std::string>& remarks);
+  /// What reclaim() gave, by the pool's own count: no more than was given back meanwhile. Nothing where it throws,
+  /// which is a remark.
+  std::optional<std::size_t> ask(ReclaimClient& client, std::size_t bytes, std::vector<std::string>& remarks);
   /// What estimate() says. An exception is a remark, and 0.
   std::size_t held_by(ReclaimClient& client, std::vector<std::string>& remarks);
   /// Whether `bytes` more fit into the budget (or another) once these have given back all that they say they hold.
   bool may_fit(std::size_t bytes, const Clients& asked, std::vector<std::string>& remarks,
                std::optional<std::size_t> budget = std::nullopt);
-  /// Calls f(), the client's; 0 where that throws.
-  std::size_t call(const ReclaimClient& client, std::vector<std::string>& remarks,
-                   const std::function<std::size_t()>& f);
+  /// Calls f(), the client's; nothing where that throws.
+  std::optional<std::size_t> call(const ReclaimClient& client, std::vector<std::string>& remarks,
+                                  const std::function<std::size_t()>& f);
   /// Before a request is refused, clients whose estimate is zero are asked, too: it may be too low.
   Rung rung_of_those_that_claim_nothing(const Clients& asked);
   std::size_t ask_user(Need& need);
