@@ -12,6 +12,7 @@
 #include "allocator/memory_scope.h"
 #include "autograd/engine/engine.h"
 #include "autograd/memory/offload.h"
+#include "autograd/memory/recorded_result.h"
 #include "autograd/memory/repeated_step.h"
 #include "tensor/grad_mode.h"
 
@@ -19,81 +20,6 @@ namespace poolgrad {
 namespace {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
-
-struct Operation;
-
-/// A storage that an operator made, or, with nobody to make it again, another that a node keeps. It lives as long as
-/// the node that made it has its graph, or an operation needs it.
-struct Result : PlannedResult {
-  Result(std::shared_ptr<Operation> by, std::size_t index, const Tensor& output, Tag made_with)
-      : operation(std::move(by)),
-        output_index(index),
-        dtype(output.dtype()),
-        device(output.device()),
-        bytes(std::max<std::size_t>(output.storage()->bytes(), 1)),
-        storage(output.storage()),
-        version(output.storage()->version()),
-        tag(made_with) {}
-  ~Result() override;
-  bool is_idle() const override { return !data.defined() || data.is_sole_owner(); }
-  std::size_t size() const override { return bytes; }
-
-  /// The data, if it is kept and nobody has written into it.
-  Tensor present() const { return data.defined() && data.storage()->version() == data_version ? data : Tensor(); }
-
-  std::shared_ptr<Operation> operation;
-  std::size_t output_index;
-  DType dtype;
-  Device device;
-  std::size_t bytes;
-  std::weak_ptr<Storage> storage;  // what the operator wrote first
-  std::uint64_t version;
-  Tag tag;
-  std::unique_ptr<Offload::Moved> moved;  // out, from the first time that it was
-  Tensor data;                            // (n), all of the storage; undefined where it was dropped or is not kept
-  std::uint64_t data_version = 0;
-  std::uint64_t number = 0;  // larger for what was made later
-  bool is_saved = false;     // a node waits for it
-  double listed_at = 0;      // its place among those that can be dropped
-};
-
-/// What an operator read: part of a result, or a tensor that no recipe leads to.
-struct OperationInput {
-  std::shared_ptr<Result> result;
-  Geometry geometry;
-  Tensor source;
-  std::uint64_t version = 0;
-};
-
-struct Operation {
-  std::string name;
-  Recipe recipe;
-  std::vector<OperationInput> inputs;
-  std::vector<std::weak_ptr<Result>> results;
-  double nanoseconds = 0;
-};
-
-/// The end of a result may end its operation, which may end the results that it read, and so on: one after the other,
-/// not one inside the other.
-Result::~Result() {
-  // No destructor of its own: it is used by graphs that end with their thread, too.
-  thread_local std::vector<std::shared_ptr<Operation>>* doomed = nullptr;
-  if (doomed != nullptr && operation != nullptr) doomed->push_back(std::move(operation));
-  if (operation == nullptr) return;
-  std::vector<std::shared_ptr<Operation>> all;
-  all.push_back(std::move(operation));
-  doomed = &all;
-  while (!all.empty()) {
-    const std::shared_ptr<Operation> next = std::move(all.back());
-    all.pop_back();
-  }
-  doomed = nullptr;
-}
-
-/// What the node of an operation carries: it owns the results.
-struct ResultNote : NodeNote {
-  std::vector<std::shared_ptr<Result>> results;
-};
 
 }  // namespace
 
@@ -126,7 +52,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     const std::lock_guard lock(mutex_);
     std::size_t freed = 0;
     for (auto place = droppable_.begin(); place != droppable_.end() && freed < bytes;) {
-      Result& result = *place->second;
+      RecordedResult& result = *place->second;
       if (!result.data.is_sole_owner()) {
         ++place;
         continue;
@@ -149,7 +75,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     const std::lock_guard lock(mutex_);
     decide();
     if (!call.recipe) return nullptr;
-    auto operation = std::make_shared<Operation>();
+    auto operation = std::make_shared<RecordedOperation>();
     operation->name = call.operation;
     operation->recipe = call.recipe;
     std::size_t bytes = 0;
@@ -164,7 +90,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       const Tensor& output = call.outputs[i];
       bytes += output.storage()->bytes();
       if (find(output) != nullptr) continue;  // a view of an input
-      auto result = std::make_shared<Result>(operation, i, output, current_tag());
+      auto result = std::make_shared<RecordedResult>(operation, i, output, current_tag());
       result->number = next_number_++;
       known_.add(output.storage(), result);
       operation->results.push_back(result);
@@ -184,8 +110,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor);
 
   /// The data of `wanted`, computed again if need be. What is held while it is computed cannot be dropped; everything
-  /// else can, so the depth of what is missing is no matter.
-  Tensor restored(const std::shared_ptr<Result>& wanted) {
+  /// else can, by any thread, so the depth of what is missing is no matter.
+  Tensor restored(const std::shared_ptr<RecordedResult>& wanted) {
     const std::lock_guard lock(mutex_);
     decide();
     steps_.wanted(*wanted, statistics_.held_bytes);
@@ -195,9 +121,9 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return found;
   }
 
-  Tensor computed(const std::shared_ptr<Result>& wanted) {
+  Tensor computed(const std::shared_ptr<RecordedResult>& wanted) {
     struct Frame {
-      std::shared_ptr<Result> result;
+      std::shared_ptr<RecordedResult> result;
       std::vector<Tensor> inputs;  // of its operation, as far as they are there
     };
     Passing passing{*this, {}};
@@ -224,14 +150,14 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         frames.push_back({inputs[frame.inputs.size()].result, {}});
         continue;
       }
-      const std::shared_ptr<Result> result = frame.result;
+      const std::shared_ptr<RecordedResult> result = frame.result;
       last = run(*result, std::move(frame.inputs), passing);
       frames.pop_back();
     }
     return last;
   }
 
-  void released(Result& result) {
+  void released(RecordedResult& result) {
     const std::lock_guard lock(mutex_);
     if (result.is_saved) steps_.released(result, statistics_.held_bytes);
     result.is_saved = false;
@@ -259,26 +185,40 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   /// What was computed on the way and no node waits for; it is let go in the end, also where an operator throws.
   struct Passing {
     Results& all;
-    std::vector<std::shared_ptr<Result>> results;
+    std::vector<std::shared_ptr<RecordedResult>> results;
     ~Passing() {
-      for (const std::shared_ptr<Result>& result : results) all.released(*result);
+      for (const std::shared_ptr<RecordedResult>& result : results)
+        if (!result->is_saved) all.released(*result);
     }
+  };
+
+  /// While it lives this thread, which has the lock once, does not have it: to allocate, or to run what others wrote,
+  /// may mean to wait for threads that are in reclaim().
+  class Unlocked {
+   public:
+    explicit Unlocked(std::recursive_mutex& mutex) : mutex_(mutex) { mutex_.unlock(); }
+    ~Unlocked() { mutex_.lock(); }
+    Unlocked(const Unlocked&) = delete;
+    Unlocked& operator=(const Unlocked&) = delete;
+
+   private:
+    std::recursive_mutex& mutex_;
   };
 
   using Place = std::pair<double, std::uint64_t>;  // price of a byte, number
 
-  std::shared_ptr<Result> find(const Tensor& tensor) const {
+  std::shared_ptr<RecordedResult> find(const Tensor& tensor) const {
     return known_.find(tensor.storage(), tensor.storage()->version());
   }
 
   OperationInput input_of(const Tensor& input) const {
     if (!input.defined()) return {};
-    if (std::shared_ptr<Result> result = find(input); result != nullptr && result->operation != nullptr)
+    if (std::shared_ptr<RecordedResult> result = find(input); result != nullptr && result->operation != nullptr)
       return {std::move(result), input.geometry(), {}, 0};
     return {nullptr, {}, input.detach(), input.storage()->version()};
   }
 
-  static Tensor checked_source(const Operation& operation, const OperationInput& input) {
+  static Tensor checked_source(const RecordedOperation& operation, const OperationInput& input) {
     if (input.source.defined() && input.source.storage()->version() != input.version)
       throw Error("[" + operation.name + "] cannot be computed again: an input " + describe(input.source) +
                   " was written in place: read at version " + std::to_string(input.version) + ", now at version " +
@@ -287,17 +227,18 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
 
   /// Runs the operation of `wanted`, and keeps what it gives for whoever waits for it.
-  Tensor run(const Result& wanted, std::vector<Tensor> inputs, Passing& passing) {
-    const Operation& operation = *wanted.operation;
+  Tensor run(const RecordedResult& wanted, std::vector<Tensor> inputs, Passing& passing) {
+    const RecordedOperation& operation = *wanted.operation;
     std::vector<Tensor> outputs;
     steps_.computes(statistics_.held_bytes);
     drop_due();
     {
+      const Unlocked meanwhile(mutex_);
       const NoGradGuard no_grad;
       const MemoryScope tag(wanted.tag);
       outputs = operation.recipe.compute(inputs);
+      inputs.clear();
     }
-    inputs.clear();
     ++statistics_.recomputed;
     statistics_.recomputed_nanoseconds += operation.nanoseconds;
     if (!std::exchange(counts_pass_, true))
@@ -317,8 +258,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
           " of saved tensors in memory" +
           (steps_.is_on() ? "; " + format_bytes(steps_.smallest_budget(most_again)) + " would do" : ""));
     Tensor found;
-    for (const std::weak_ptr<Result>& made : operation.results) {
-      const std::shared_ptr<Result> result = made.lock();
+    for (const std::weak_ptr<RecordedResult>& made : operation.results) {
+      const std::shared_ptr<RecordedResult> result = made.lock();
       if (result == nullptr) continue;
       const Tensor& output = outputs.at(result->output_index);
       const Tensor whole = whole_storage(output);
@@ -331,7 +272,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return found;
   }
 
-  void hold(Result& result, const Tensor& whole) {
+  void hold(RecordedResult& result, const Tensor& whole) {
     forget(result);  // where somebody wrote into it
     steps_.changes(statistics_.held_bytes);
     result.data = whole;
@@ -341,11 +282,11 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         result.operation == nullptr ? infinity : result.operation->nanoseconds / static_cast<double>(result.bytes);
     list(result, std::min(own, offload_price(result)));
   }
-  void list(Result& result, double price) {
+  void list(RecordedResult& result, double price) {
     result.listed_at = price;
     droppable_.emplace(Place{price, result.number}, &result);
   }
-  void forget(Result& result) {
+  void forget(RecordedResult& result) {
     if (!result.data.defined()) return;
     steps_.changes(statistics_.held_bytes);
     droppable_.erase({result.listed_at, result.number});
@@ -355,10 +296,10 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   void drop_due() {
     for (const std::shared_ptr<PlannedResult>& due : steps_.due())
-      if (auto& result = static_cast<Result&>(*due); result.data.defined()) drop(result);
+      if (auto& result = static_cast<RecordedResult&>(*due); result.data.defined()) drop(result);
   }
   /// False where it had to stay: nothing can make it again, and the file does not take it.
-  bool drop(Result& result) {
+  bool drop(RecordedResult& result) {
     if (!result.moved && can_move()) {
       const double moving = offload_price(result);
       if (options_.offload_all || moving < price_to_compute(result, moving)) move_out(result);
@@ -371,7 +312,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     statistics_.dropped_bytes += result.bytes;
     return true;
   }
-  void move_out(Result& result) {
+  void move_out(RecordedResult& result) {
     if (!result.present().defined()) return;
     result.moved = offload_->move_out(result.data, result.number);
     if (!result.moved) return;
@@ -381,14 +322,16 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   bool can_move() const { return offload_ != nullptr && offload_->can_move(); }
 
   /// What is kept, or was moved out.
-  Tensor there(Result& result) {
+  Tensor there(RecordedResult& result) {
     if (const Tensor data = result.present(); data.defined() || !result.moved) return data;
     Tensor whole;
     {
+      const Unlocked meanwhile(mutex_);
       const MemoryScope tag(result.tag);
       whole = Tensor::empty({static_cast<std::int64_t>(result.bytes / size_of(result.dtype))},
                             {result.dtype, result.device});
     }
+    if (const Tensor data = result.present(); data.defined() || !result.moved) return data;  // another thread's doing
     offload_->bring_back(*result.moved, whole);
     ++statistics_.loaded;
     hold(result, whole);
@@ -398,23 +341,23 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   ComputePrices prices_on(Device device) const { return options_.prices.value_or(ComputePrices::of(device)); }
 
   /// Of dropping it: nanoseconds a byte. Looks no further once it is above `enough`.
-  double price_of(const Result& result, double enough) const {
+  double price_of(const RecordedResult& result, double enough) const {
     return std::min(offload_price(result), price_to_compute(result, enough));
   }
-  double offload_price(const Result& result) const {
+  double offload_price(const RecordedResult& result) const {
     if (!result.moved && !can_move()) return infinity;
     return (result.moved ? 1 : 2) / prices_on(result.device).offloaded_bytes_per_nanosecond;
   }
   /// Of its operation and of all that would have to be computed before it.
-  double price_to_compute(const Result& result, double enough) const {
+  double price_to_compute(const RecordedResult& result, double enough) const {
     if (result.operation == nullptr) return infinity;
     constexpr std::size_t far = 256;  // operations; beyond, a price is known to be high and no more
     const auto bytes = static_cast<double>(result.bytes);
     double nanoseconds = 0;
-    std::unordered_set<const Operation*> seen{result.operation.get()};
-    std::vector<const Operation*> open{result.operation.get()};
+    std::unordered_set<const RecordedOperation*> seen{result.operation.get()};
+    std::vector<const RecordedOperation*> open{result.operation.get()};
     while (!open.empty() && nanoseconds <= enough * bytes && seen.size() < far) {
-      const Operation& operation = *open.back();
+      const RecordedOperation& operation = *open.back();
       open.pop_back();
       nanoseconds += operation.nanoseconds;
       for (const OperationInput& input : operation.inputs)
@@ -432,17 +375,17 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
 
   /// Of what was saved by the last operator, drops what is cheap: now it is known what else that operator saved.
   void decide() {
-    for (const std::weak_ptr<Result>& one : std::exchange(undecided_, {}))
-      if (const std::shared_ptr<Result> result = one.lock(); result != nullptr && result->data.defined())
+    for (const std::weak_ptr<RecordedResult>& one : std::exchange(undecided_, {}))
+      if (const std::shared_ptr<RecordedResult> result = one.lock(); result != nullptr && result->data.defined())
         if (options_.offload_all || price_to_compute(*result, options_.drop_below) < options_.drop_below) drop(*result);
   }
 
-  mutable std::recursive_mutex mutex_;  // computing again allocates, which may ask to reclaim()
+  mutable std::recursive_mutex mutex_;  // held by nobody who allocates; what dies under it may release something
   const RematerialisationOptions options_;
   const std::shared_ptr<Offload> offload_;
-  StorageIndex<Result> known_;
-  std::map<Place, Result*> droppable_;
-  std::vector<std::weak_ptr<Result>> undecided_;
+  StorageIndex<RecordedResult> known_;
+  std::map<Place, RecordedResult*> droppable_;
+  std::vector<std::weak_ptr<RecordedResult>> undecided_;
   static constexpr double most_again = 50;
   double again_in_pass_ = 0;  // nanoseconds, of operators that were run again
   bool counts_pass_ = false;  // the end of the pass resets it
@@ -453,23 +396,23 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
 
 class Rematerialisation::Results::Packed : public PackedTensor {
  public:
-  Packed(std::shared_ptr<Results> results, std::shared_ptr<Result> result)
+  Packed(std::shared_ptr<Results> results, std::shared_ptr<RecordedResult> result)
       : results_(std::move(results)), result_(std::move(result)) {}
   ~Packed() override { results_->released(*result_); }
   Tensor unpack() override { return results_->restored(result_); }
 
  private:
   std::shared_ptr<Results> results_;
-  std::shared_ptr<Result> result_;
+  std::shared_ptr<RecordedResult> result_;
 };
 
 std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& tensor) {
   const std::lock_guard lock(mutex_);
   if ((options_.device && tensor.device() != *options_.device) || tensor.count() == 0) return nullptr;
-  std::shared_ptr<Result> result = find(tensor);
+  std::shared_ptr<RecordedResult> result = find(tensor);
   if (result == nullptr) {
     if (!can_move()) return nullptr;
-    result = std::make_shared<Result>(nullptr, 0, tensor, current_tag());
+    result = std::make_shared<RecordedResult>(nullptr, 0, tensor, current_tag());
     result->number = next_number_++;
     known_.add(tensor.storage(), result);
   }

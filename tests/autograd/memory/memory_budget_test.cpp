@@ -3,11 +3,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <random>
@@ -17,6 +19,7 @@
 #include "allocator/error.h"
 #include "autograd/engine/engine.h"
 #include "autograd/engine/node.h"
+#include "autograd/engine/record.h"
 #include "autograd/memory/checkpoint_tiled.h"
 #include "autograd/operators.h"
 #include "tensor/creation.h"
@@ -419,6 +422,67 @@ TEST(MemoryBudget, IsKeptForOtherThreadsToo) {
   stop = true;
   other.join();
   EXPECT_EQ(budget.statistics().held_bytes, 0u);
+}
+
+/// Ends the process, with what it says so far, where a test waits for ever.
+struct Watchdog {
+  explicit Watchdog(unsigned seconds) { ::alarm(seconds); }
+  ~Watchdog() { ::alarm(0); }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+};
+
+TEST(Rematerialisation, OfEachOfTwoThreadsComputesAgainWhileTheOtherDoes) {
+  const Watchdog watchdog(60);
+  CachingAllocator& pool = allocator_for(cpu);
+  std::latch both(2);
+  const auto work = [&] {
+    const Rematerialisation policy;
+    pool.add_client(policy.client());
+    const Recipe again{[&](const std::vector<Tensor>& in) {
+      both.arrive_and_wait();
+      EXPECT_THROW(zeros({std::int64_t{1} << 50}), OutOfMemoryError);  // once everybody has been asked
+      return std::vector<Tensor>{tanh(in[0])};
+    }};
+    const Tensor x = full({1000}, 0.5).set_requires_grad();
+    const auto forward = [&] {
+      const Tensor y = tanh(x.detach());
+      record("meeting", {x}, {y}, again,
+             [y = SavedTensor::output(y)](const BackwardCall&) -> Gradients { return {y.unpack()}; });
+      return sum(y);
+    };
+    const Tensor loss = forward();
+    policy.client()->reclaim(SIZE_MAX);
+    EXPECT_TRUE(bit_equal(grad({loss}, {x})[0], tanh(x.detach())));
+    EXPECT_EQ(policy.statistics().recomputed, 1u);
+  };
+  std::thread other(work);
+  work();
+  other.join();
+}
+
+TEST(MemoryBudget, ServesTheThreadsThatARecipeWaitsFor) {
+  const Watchdog watchdog(120);
+  const auto on_a_thread = [](const Tensor& x) {
+    Tensor h;
+    std::thread([&] {
+      const NoGradGuard no_grad;
+      h = tanh(x) + 1.0;
+    }).join();
+    return x * h;
+  };
+  const auto gradient = [&] {
+    const Tensor x = full({8, 8192}, 0.5).set_requires_grad();
+    Tensor y = x;
+    for (int i = 0; i < 20; ++i) y = tanh(square(checkpoint_tiled(on_a_thread, y, 0, 4)));
+    return grad({sum(y)}, {x})[0];
+  };
+  Tensor expected;
+  const std::size_t unlimited = peak_of([&] { expected = gradient(); });
+  const std::size_t standing = peak_of([] {});
+  const MemoryBudget budget(standing + (unlimited - standing) / 2);
+  EXPECT_TRUE(bit_equal(gradient(), expected));
+  EXPECT_GT(budget.statistics().recomputed, 0u);
 }
 
 TEST(MemoryBudget, ThatEndsABackwardPassInTheMiddleSpoilsNothing) {
