@@ -36,7 +36,13 @@ struct Request {
     Window window{size, pick(stride), pick(padding), pick(dilation), 0};
     if (size < 1 || window.stride < 1 || window.dilation < 1 || window.padding < 0)
       fail<ValueError>(op, "a size, stride or dilation is below 1, or a padding negative", operands);
-    const std::int64_t reach = (size - 1) * window.dilation + 1, room = length + 2 * window.padding;
+    constexpr std::int64_t most = std::numeric_limits<std::int64_t>::max();
+    std::int64_t room = 0, reach = 0;
+    if (__builtin_mul_overflow(window.padding, 2, &room) || __builtin_add_overflow(room, length, &room))
+      fail<ShapeError>(
+          op, "a padding of " + std::to_string(window.padding) + " makes a dimension of more than 2^63 - 1", operands);
+    if (__builtin_mul_overflow(size - 1, window.dilation, &reach) || __builtin_add_overflow(reach, 1, &reach))
+      reach = most;
     if (reach > room)
       fail<ShapeError>(op,
                        "a window over " + std::to_string(reach) + " elements does not fit into " + std::to_string(room),

@@ -104,6 +104,8 @@ Tensor running_sum(const Tensor& x, bool reverse) {
   return out;
 }
 
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
 /// combine() of every element with all before it along the last dimension, in log2(n) passes of differentiable
 /// operators (Hillis & Steele 1986): exact derivatives even where factors are 0 or numbers far apart. Half types
 /// compute in f32.
@@ -121,7 +123,11 @@ Tensor running_product(const Tensor& x) {
   return prefixes_of(x, [](const Tensor& before, const Tensor& own) { return before * own; });
 }
 Tensor running_log_sum_exp(const Tensor& x) {
-  return prefixes_of(x, [](const Tensor& before, const Tensor& own) { return log_sum_exp(stack({before, own}, -1)); });
+  const Tensor out = prefixes_of(x, [](const Tensor& before, const Tensor& own) {
+    return log_sum_exp(stack({before, own}, -1));
+  });
+  if (!out.requires_grad()) return out;
+  return masked_fill(out, out == -infinity, -infinity);  // no gradient there: the first is its own sum
 }
 
 /// An operator that is what its definition along the last dimension says, forwards and backwards; keeps x alone.
@@ -317,7 +323,10 @@ Tensor length_of(const Tensor& x, const Dims& dims) {
 Tensor norm(Argument x, double p, const Dims& dims, Keep keep) {
   if (const auto cast = autocast("norm", {x}); !cast.empty()) return norm(cast[0], p, dims, keep);
   check_floating("norm", {{"x", x}});
-  if (p == std::numeric_limits<double>::infinity()) return max(abs(*x), dims, keep);
+  if (p == infinity) {
+    if (ReducedDims("norm", x, dims).elements == 0) fail<ShapeError>("norm", "nothing to choose from", {{"x", x}});
+    return max(abs(*x), dims, keep);
+  }
   if (p != 1.0 && p != 2.0) fail<ValueError>("norm", "p is none of 1, 2 and inf", {{"x", x}});
   if (p == 1.0) return to(sum(abs(to(*x, compute_dtype(x->dtype()))), dims, keep), x->dtype());
   const Tensor length = length_of(x, dims);

@@ -430,7 +430,11 @@ Tensor pad(Argument x, std::int64_t dim, std::int64_t before, std::int64_t after
   check_number("pad", x, value);
   const int axis = normalize_dim("pad", dim, x->shape());
   Shape shape = x->shape();
-  shape[axis] += before + after;
+  std::int64_t& length = shape[axis];
+  if (__builtin_add_overflow(length, before, &length) || __builtin_add_overflow(length, after, &length))
+    fail<ShapeError>("pad",
+                     fmt::format("{} and {} elements more make a dimension of more than 2^63 - 1", before, after),
+                     {{"x", x}});
   Tensor out = assembled({x}, shape, axis, {before}, 1, value);
   if (wants_gradient({x}))
     record("pad", {x}, {out}, recipe([shape, axis, before, value](const Tensor& input) {

@@ -177,6 +177,12 @@ TEST(Convolution, SaysWhatDoesNotFit) {
       "on cpu");
   EXPECT_EQ(error_of<DTypeError>([&] { conv2d(x, to(w, DType::f64)); }),
             "[conv2d] operands differ in dtype: x (1, 3, 4, 4) f32 on cpu, weight (2, 3, 3, 3) f64 on cpu");
+  for (const std::int64_t padding : {INT64_MAX, INT64_MAX / 2, std::int64_t{1} << 62})
+    EXPECT_EQ(
+        error_of<ShapeError>([&] { conv2d(x, w, {}, {.padding = padding}); }),
+        "[conv2d] a padding of " + std::to_string(padding) + " makes a dimension of more than 2^63 - 1" + operands);
+  EXPECT_EQ(error_of<ShapeError>([&] { conv2d(x, w, {}, {.dilation = INT64_MAX}); }),
+            "[conv2d] a window over 9223372036854775807 elements does not fit into 4" + operands);
   EXPECT_EQ(conv2d(x, w).shape(), (Shape{1, 2, 2, 2})) << "the next call works";
 }
 
@@ -199,6 +205,9 @@ TEST(Pooling, SaysWhatDoesNotFit) {
             "[max_pool2d] needs x (N, C, H, W): x (1, 2, 3) f32 on cpu");
   EXPECT_EQ(error_of<ShapeError>([&] { max_pool1d(x, 4); }),
             "[max_pool1d] a window over 4 elements does not fit into 3: x (1, 2, 3) f32 on cpu");
+  EXPECT_EQ(error_of<ShapeError>([&] { max_pool1d(x, 2, 1, INT64_MAX); }),
+            "[max_pool1d] a padding of 9223372036854775807 makes a dimension of more than 2^63 - 1: x (1, 2, 3) f32 on "
+            "cpu");
   EXPECT_EQ(error_of<ValueError>([&] { avg_pool1d(x, 2, 1, 2); }),
             "[avg_pool1d] the padding is more than half of the window: x (1, 2, 3) f32 on cpu");
   EXPECT_EQ(error_of<ValueError>([&] {

@@ -174,6 +174,10 @@ TEST(OperatorErrors, OfJoining) {
   EXPECT_EQ(text_of<IndexError>([] { stack({f32({2})}, 9); }),
             "[stack] dimension 9 is out of range: tensor 0 (2,) f32 on cpu");
   EXPECT_EQ(stack({f32({2})}, -2).shape(), (Shape{1, 2}));
+  for (const auto& [before, after] : {std::pair{INT64_MAX, INT64_MAX}, {INT64_MAX, std::int64_t{0}}})
+    EXPECT_EQ(text_of<ShapeError>([&, b = before, a = after] { pad(f32({6}), 0, b, a); }),
+              "[pad] " + std::to_string(before) + " and " + std::to_string(after) +
+                  " elements more make a dimension of more than 2^63 - 1: x (6,) f32 on cpu");
   EXPECT_EQ(text_of<ShapeError>([] {
               split(f32({2, 7}), 3, 1);
             }),
@@ -232,6 +236,7 @@ TEST(OperatorErrors, OfDtypesAndOptions) {
             }),
             "[rope] yarn needs the context that was trained on: x (1, 2, 3, 4) f32 on cpu");
   EXPECT_EQ(text_of<ShapeError>([] { max(f32({0})); }), "[max] nothing to choose from: x (0,) f32 on cpu");
+  EXPECT_EQ(text_of<ShapeError>([] { norm(f32({0}), INFINITY); }), "[norm] nothing to choose from: x (0,) f32 on cpu");
   EXPECT_EQ(text_of<IndexError>([] {
               sum(f32({2, 3}), {1, -1});
             }),
