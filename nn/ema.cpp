@@ -37,10 +37,13 @@ void EMA::update(CallSite) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [name, parameter] = parameters_[i];
     const Tensor& average = averages_[i].second;
-    const std::string text = "[ema] " + name + " was moved or cast since its average began: average " +
-                             describe(average) + ", parameter " + describe(parameter);
-    if (parameter.device() != average.device()) throw DeviceError(text);
-    if (compute_dtype(parameter.dtype()) != average.dtype()) throw DTypeError(text);
+    const auto text = [&, &own = name](const std::string& change) {
+      return "[ema] " + own + " was " + change + " since its average began: average " + describe(average) +
+             ", parameter " + describe(parameter);
+    };
+    if (parameter.device() != average.device()) throw DeviceError(text("moved or cast"));
+    if (compute_dtype(parameter.dtype()) != average.dtype()) throw DTypeError(text("moved or cast"));
+    if (parameter.shape() != average.shape()) throw ShapeError(text("given another shape"));
   }
   const std::int64_t n = updates_ + 1;
   const double ramp = static_cast<double>(1 + n) / static_cast<double>(10 + n);
@@ -72,7 +75,7 @@ void EMA::check(const NamedTensors& state) const {
   const NamedTensors own = this->state();
   for (const auto& [name, tensor] : own) {
     const Tensor& theirs = entry_of(state, name);
-    if (theirs.shape() != tensor.shape() || theirs.dtype() != tensor.dtype())
+    if (!theirs.defined() || theirs.shape() != tensor.shape() || theirs.dtype() != tensor.dtype())
       throw ValueError("[ema] the state does not fit: " + name + " " + describe(theirs) + ", here " + describe(tensor));
   }
   if (state.size() != own.size())
@@ -84,6 +87,7 @@ void EMA::load(const NamedTensors& state) {
   check(state);
   const auto updates = static_cast<std::int64_t>(entry_of(state, "updates").item());
   if (updates < 0) throw ValueError("[ema] the number of updates must not be negative");
+  const NoGradGuard no_grad;
   for (const auto& [name, average] : averages_) Tensor(average).copy_from(entry_of(state, name));
   updates_ = updates;
 }

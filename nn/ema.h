@@ -31,7 +31,8 @@ class EMA {
   EMA(const EMA&) = delete;
   EMA& operator=(const EMA&) = delete;
 
-  /// After a step. Throws DeviceError or DTypeError, changing nothing, where the module was moved or cast meanwhile.
+  /// After a step. Throws DeviceError, DTypeError or ShapeError, changing nothing, where a parameter was moved, cast or
+  /// given another shape meanwhile.
   void update(CallSite = {});
   std::int64_t updates() const { return updates_; }
 
@@ -42,7 +43,8 @@ class EMA {
   /// What is to be saved (save_safetensors(path, {average.state(), {}})): the averages, which share memory with this,
   /// and how many "updates" there were (i64).
   NamedTensors state() const;
-  /// Copies such a state in. Throws ValueError, changing nothing, where a name, shape or dtype does not fit.
+  /// Copies such a state in. Throws ValueError, changing nothing, where a name, shape or dtype does not fit, and for an
+  /// undefined tensor.
   void load(const NamedTensors& state);
   /// Throws what load() would, but for a negative number of updates: reads no element.
   void check(const NamedTensors& state) const;

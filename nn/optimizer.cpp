@@ -46,6 +46,13 @@ void refuse_outside(const std::string& op, std::initializer_list<Option> options
     if (!(option.second >= 0 && option.second < 1)) throw ValueError("[" + op + "] must be in [0, 1): " + said(option));
 }
 
+/// Kernels write each element of a parameter once.
+void refuse_broadcast(const std::string& name, const Tensor& parameter) {
+  if (repeats_elements(parameter.geometry()))
+    throw ShapeError("[optimizer] several elements of a parameter share one place: " + name + " " +
+                     describe(parameter));
+}
+
 }  // namespace
 
 Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
@@ -63,10 +70,9 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
         "[optimizer] no parameters: named_parameters() has those that a module was told of, by add_module() or as its "
         "own");
   for (const auto& [name, parameter] : parameters_) {
-    if (repeats_elements(parameter.geometry()))
-      throw ShapeError("[optimizer] several elements of a parameter share one place: " + name + " " +
-                       describe(parameter));
-    made_with_.push_back(parameter.options());
+    if (!parameter.defined()) throw ValueError("[optimizer] the parameter '" + name + "' is undefined");
+    refuse_broadcast(name, parameter);
+    made_with_.emplace_back(parameter);
     Pace& own = paces_.emplace_back(Pace{1.0, common.weight_decay});
     if (common.decay_matrices_only && !(parameter.rank() > 1)) own.weight_decay = 0.0;
     for (const ParameterGroup& group : common.groups) {
@@ -82,7 +88,7 @@ Optimizer::Optimizer(NamedTensors parameters, const Common& common, CallSite)
 }
 
 void Optimizer::step(const GradientScale& gradient_scale, CallSite) {
-  refuse_moved();
+  refuse_changed();
   const NoGradGuard no_grad;
   const MemoryScope scope(Category::temp);
   Graph* const graph = Graph::recording();  // whose replays are the steps
@@ -90,14 +96,16 @@ void Optimizer::step(const GradientScale& gradient_scale, CallSite) {
     graph != nullptr ? graph->before_replay(std::move(action)) : action();
   };
   if (graph != nullptr) graph->before_replay([this] { refuse_writes(); });
-  count([this] {
-    before_ = parameter_steps_;
-    ++steps_;
-  });
   adopt_writes();
   std::vector<Update> updates;
+  bool counted = false;
   const auto flush = [&] {
     update(updates, gradient_scale);
+    if (!std::exchange(counted, true))
+      count([this] {
+        before_ = parameter_steps_;
+        ++steps_;
+      });
     for (const Update& done : updates) count([this, index = done.index] { ++parameter_steps_[index]; });
     updates.clear();
   };
@@ -143,13 +151,23 @@ void Optimizer::refuse_writes() const {
                   describe(parameters_[i].second));
 }
 
-void Optimizer::refuse_moved() const {
+void Optimizer::refuse_changed() const {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [name, parameter] = parameters_[i];
-    const auto& [dtype, device] = made_with_[i];
-    if (parameter.dtype() != dtype || parameter.device() != device)
+    const TensorMeta& before = made_with_[i];
+    if (parameter.dtype() != before.dtype || parameter.device() != before.device)
       throw Error("[optimizer] a parameter was moved or cast since the optimiser was made, whose state is still " +
-                  std::string(to_string(dtype)) + " on " + to_string(device) + ": " + name + " " + describe(parameter));
+                  std::string(to_string(before.dtype)) + " on " + to_string(before.device) + ": " + name + " " +
+                  describe(parameter));
+    if (parameter.shape() != before.shape)
+      throw Error(
+          "[optimizer] a parameter was given another shape since the optimiser was made, whose state is still " +
+          to_string(before.shape) + ": " + name + " " + describe(parameter));
+    refuse_broadcast(name, parameter);
+    const Tensor gradient = parameter.grad();
+    if (gradient.defined() && (gradient.shape() != parameter.shape() || gradient.device() != parameter.device()))
+      throw Error("[optimizer] a gradient is unlike its parameter: gradient " + describe(gradient) + ", " + name + " " +
+                  describe(parameter));
   }
 }
 
@@ -175,8 +193,8 @@ void Optimizer::check(const NamedTensors& state, std::int64_t steps,
     throw ValueError("[optimizer] the state has " + std::to_string(state.size()) + " tensors, the optimiser " +
                      std::to_string(state_.size()));
   for (std::size_t i = 0; i < state.size(); ++i)
-    if (state[i].first != state_[i].first || state[i].second.shape() != state_[i].second.shape() ||
-        state[i].second.dtype() != state_[i].second.dtype())
+    if (state[i].first != state_[i].first || !state[i].second.defined() ||
+        state[i].second.shape() != state_[i].second.shape() || state[i].second.dtype() != state_[i].second.dtype())
       throw ValueError("[optimizer] the state does not fit the optimiser: " + state[i].first + " " +
                        describe(state[i].second) + ", " + state_[i].first + " " + describe(state_[i].second));
   if (steps < 0) throw ValueError("[optimizer] the number of steps must not be negative: " + std::to_string(steps));
@@ -191,6 +209,7 @@ void Optimizer::check(const NamedTensors& state, std::int64_t steps,
 
 void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::vector<std::int64_t>& parameter_steps) {
   check(state, steps, parameter_steps);
+  const NoGradGuard no_grad;
   for (std::size_t i = 0; i < state.size(); ++i) state_[i].second.copy_from(state[i].second);
   steps_ = steps;
   before_.reset();
@@ -224,6 +243,7 @@ SGD::SGD(NamedTensors parameters, SGDOptions options, CallSite)
       options_(options) {
   refuse_negative("sgd", {{"learning_rate", options.learning_rate},
                           {"momentum", options.momentum},
+                          {"dampening", options.dampening},
                           {"weight_decay", options.weight_decay}});
   if (options.nesterov && (options.momentum == 0 || options.dampening != 0))
     throw ValueError("[sgd] nesterov needs momentum and no dampening: " + said({"momentum", options.momentum}) + ", " +

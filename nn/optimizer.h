@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "autograd/engine/node.h"
 #include "nn/gradient_scale.h"
 #include "nn/module.h"
 
@@ -34,10 +35,11 @@ class Optimizer {
 
   /// Updates every parameter that has a gradient, in one pass over its memory and together with others (a parameter
   /// that is a transposed or sliced view, by itself, through a row-major copy). Gradients are multiplied by
-  /// `gradient_scale` on the way (clipping, averaging). Throws what the kernels throw; gradients are left as they are.
-  /// While a Graph records, nothing is counted: each replay is a step, with the learning rate that is set then, and
-  /// needs the optimiser to be alive. Throws Error, changing nothing, where a parameter was moved to another device or
-  /// cast since the optimiser was made.
+  /// `gradient_scale` on the way (clipping, averaging). Throws what the kernels throw, and has then counted what it had
+  /// updated before; gradients are left as they are. While a Graph records, nothing is counted: each replay is a step,
+  /// with the learning rate that is set then, and needs the optimiser to be alive. Throws Error, changing nothing,
+  /// where a parameter was moved to another device, cast or given another shape since the optimiser was made, or has a
+  /// gradient of another shape or device.
   void step(const GradientScale& gradient_scale = 1.0, CallSite = {});
   /// For whoever has read that the last step's scale on the device was NaN: it is not counted. Throws Error where no
   /// step was taken since the last call.
@@ -69,9 +71,10 @@ class Optimizer {
     const std::vector<ParameterGroup>& groups;
     bool may_be_empty = false;
   };
-  /// Throws ValueError where there are no parameters and for a group that has no predicate or a negative number, and
-  /// ShapeError for a parameter whose elements share places (a broadcast). Frozen parameters may learn later. With
-  /// `master_weights` parameters of a half type have their f32 value among the state, "<parameter>.master".
+  /// Throws ValueError where there are no parameters, for an undefined one and for a group that has no predicate or a
+  /// negative number, and ShapeError for a parameter whose elements share places (a broadcast). Frozen parameters may
+  /// learn later. With `master_weights` parameters of a half type have their f32 value among the state,
+  /// "<parameter>.master".
   Optimizer(NamedTensors parameters, const Common& common, CallSite = {});
   /// Of one parameter, by its group.
   struct Pace {
@@ -95,11 +98,12 @@ class Optimizer {
   void adopt_writes();
   /// A replay cannot: throws Error where there are any.
   void refuse_writes() const;
-  void refuse_moved() const;
+  /// Throws Error where the state no longer fits a parameter, or a gradient does not.
+  void refuse_changed() const;
   void note_versions();
 
   NamedTensors parameters_;
-  std::vector<TensorOptions> made_with_;  // dtype and device of each parameter
+  std::vector<TensorMeta> made_with_;  // what each parameter was like
   std::vector<Pace> paces_;
   /// The f32 value of a parameter, undefined where there is none, and the version of the parameter that is it, rounded.
   struct Master {

@@ -106,6 +106,15 @@ TEST(EMA, GoesOnFromAFileBitForBit) {
   EXPECT_TRUE(bit_equal(whole.tensors()[0].second, resumed.tensors()[0].second));
 }
 
+TEST(EMA, LoadsAModelsOwnParametersInGradMode) {
+  Mover mover, other;
+  other.move();
+  EMA ema(mover);
+  ema.load({{"p", other.p}, {"updates", full({}, 2, {.dtype = DType::i64})}});
+  EXPECT_EQ(average_of(ema), 5);
+  EXPECT_EQ(ema.updates(), 2);
+}
+
 TEST(EMA, IsTaggedAsStateOfTheOptimiser) {
   const auto tagged = [] {
     return allocator_for(cpu).statistics().category_bytes[static_cast<std::size_t>(Category::optimizer_state)].current;
@@ -133,7 +142,19 @@ TEST(EMA, RefusesWhatDoesNotFitAndStaysAsItWas) {
   state[0].second = ones({2}, {.dtype = DType::f64});
   state.emplace_back("q", ones({1}));
   EXPECT_EQ(error_of<ValueError>([&] { ema.load(state); }), "[ema] the state has 3 tensors, and 2 are needed");
+  state.pop_back();
+  state[0].second = Tensor();
+  EXPECT_EQ(error_of<ValueError>([&] { ema.load(state); }),
+            "[ema] the state does not fit: p undefined, here (2,) f64 on cpu");
   EXPECT_EQ(average_of(ema), 4);
+  for (const std::int64_t size : {1, 3}) {
+    const Tensor other = ones({size}, {.dtype = DType::f64});
+    swap_tensors(mover.p, other);
+    EXPECT_EQ(error_of<ShapeError>([&] { ema.update(); }),
+              "[ema] p was given another shape since its average began: average (2,) f64 on cpu, parameter " +
+                  describe(mover.p));
+    swap_tensors(mover.p, other);
+  }
   to(mover, DType::f32);
   EXPECT_EQ(error_of<DTypeError>([&] { ema.update(); }),
             "[ema] p was moved or cast since its average began: average (2,) f64 on cpu, parameter (2,) f32 on cpu");

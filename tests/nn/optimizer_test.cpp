@@ -306,6 +306,82 @@ TEST(Optimizer, RefusesAParameterWhoseElementsShareAPlace) {
             "[optimizer] several elements of a parameter share one place: w (2, 3) f32 on cpu");
 }
 
+/// Four classes become eight: refused, with nothing written, and taken again once the old ones are back.
+template <class Optimizer, class Options>
+void expect_refusal_of_another_shape(const Options& options) {
+  Tensor p = ones({4, 3}).set_requires_grad(), larger = ones({8, 3}).set_requires_grad();
+  const Tensor handle = p;  // swap_tensors() is for all handles
+  Optimizer optimizer({{"p", handle}}, options);
+  p.set_grad(ones({4, 3}));
+  larger.set_grad(ones({8, 3}));
+  swap_tensors(p, larger);
+  EXPECT_EQ(
+      error_of<Error>([&] { optimizer.step(); }),
+      "[optimizer] a parameter was given another shape since the optimiser was made, whose state is still (4, 3): "
+      "p (8, 3) f32 on cpu");
+  EXPECT_EQ(optimizer.steps(), 0);
+  EXPECT_TRUE(bit_equal(p.detach(), ones({8, 3})));
+  swap_tensors(p, larger);
+  optimizer.step();
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST(Optimizer, RefusesAParameterThatHasGotAnotherShape) {
+  expect_refusal_of_another_shape<AdamW>(AdamWOptions{});
+  expect_refusal_of_another_shape<SGD>(SGDOptions{.momentum = 0.9});
+  expect_refusal_of_another_shape<Lion>(LionOptions{});
+  expect_refusal_of_another_shape<Muon>(MuonOptions{});
+}
+
+TEST(Optimizer, RefusesAParameterThatHasBecomeABroadcastAndAGradientOfAnotherShape) {
+  Tensor p = ones({4, 3}).set_requires_grad();
+  SGD optimizer({{"p", p}}, {.momentum = 0.9});
+  const Tensor row = ones({1, 3}), wide = row.alias(expanded(row.geometry(), {4, 3})), before = p.detach();
+  swap_tensors(p, wide);
+  EXPECT_EQ(error_of<ShapeError>([&] { optimizer.step(); }),
+            "[optimizer] several elements of a parameter share one place: p (4, 3) f32 on cpu");
+  swap_tensors(p, wide);
+  Tensor other = ones({2}).set_requires_grad();
+  other.set_grad(ones({2}));
+  p.set_grad_record(other.grad_record());
+  EXPECT_EQ(error_of<Error>([&] { optimizer.step(); }),
+            "[optimizer] a gradient is unlike its parameter: gradient (2,) f32 on cpu, p (4, 3) f32 on cpu");
+  EXPECT_TRUE(bit_equal(before, ones({4, 3})));
+}
+
+/// Moves nothing, and fails at the update of that number.
+class Failing : public Optimizer {
+ public:
+  explicit Failing(NamedTensors parameters) : Optimizer(std::move(parameters), {.groups = none_}) {}
+  int updates_until_it_fails = 0;
+
+ private:
+  void update(std::span<const Update>, const GradientScale&) override {
+    if (updates_until_it_fails-- == 0) throw Error("no room");
+  }
+  inline static const std::vector<ParameterGroup> none_;
+};
+
+TEST(Optimizer, CountsNoStepThatCouldNotBegin) {
+  Tensor p = start(), view = transpose(ones({2, 3}, {.dtype = DType::f64}), 0, 1).detach().set_requires_grad();
+  Failing optimizer({{"view", view}, {"p", p}});  // a view is updated by itself
+  p.set_grad(gradient(0));
+  view.set_grad(ones({3, 2}, {.dtype = DType::f64}));
+  EXPECT_EQ(error_of<Error>([&] { optimizer.step(); }), "no room");
+  EXPECT_EQ(optimizer.steps(), 0);
+  EXPECT_THROW(optimizer.step_was_skipped(), Error);
+  optimizer.updates_until_it_fails = 1;
+  EXPECT_EQ(error_of<Error>([&] { optimizer.step(); }), "no room");
+  EXPECT_EQ(optimizer.steps(), 1) << "one parameter has taken it";
+  EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(1, 0));
+  optimizer.updates_until_it_fails = 2;
+  optimizer.step();
+  EXPECT_EQ(optimizer.steps(), 2);
+  EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(2, 1));
+  optimizer.step_was_skipped();
+  EXPECT_THAT(optimizer.parameter_steps(), ElementsAre(1, 0));
+}
+
 /// A parameter that has a gradient only in later steps is updated as one that the optimiser meets then, and another
 /// one as by itself.
 template <class Optimizer, class Options>
@@ -399,6 +475,15 @@ TEST(Optimizer, LoadsStateThatFitsAndRefusesOther) {
   other[1].second = zeros({4});
   EXPECT_THAT(error_of<ValueError>([&] { b.load(other, 1); }),
               HasSubstr("p.second_moment (4,) f32 on cpu, p.second_moment (3,) f64 on cpu"));
+  other[1].second = Tensor();
+  EXPECT_EQ(error_of<ValueError>([&] { b.load(other, 1); }),
+            "[optimizer] the state does not fit the optimiser: p.second_moment undefined, p.second_moment (3,) f64 on "
+            "cpu");
+  other[0].second = vector({7, 8, 9});
+  other[1].second = start();  // a parameter, as one of a module's
+  b.load(other, 1);
+  EXPECT_THAT(b.state()[0].second.to_vector<double>(), ElementsAre(7, 8, 9));
+  EXPECT_TRUE(bit_equal(b.state()[1].second, start().detach()));
 }
 
 TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
@@ -412,6 +497,7 @@ TEST(Optimizer, RefusesOptionsThatMakeNoSense) {
   EXPECT_EQ(adamw({.weight_decay = std::nan("")}), "[adamw] must not be negative: weight_decay nan");
   EXPECT_EQ(adamw({.beta2 = 1}), "[adamw] must be in [0, 1): beta2 1");
   EXPECT_EQ(sgd({.momentum = -1}), "[sgd] must not be negative: momentum -1");
+  EXPECT_EQ(sgd({.momentum = 0.9, .dampening = -1}), "[sgd] must not be negative: dampening -1");
   EXPECT_EQ(sgd({.nesterov = true}), "[sgd] nesterov needs momentum and no dampening: momentum 0, dampening 0");
   EXPECT_EQ(lion({.weight_decay = -1}), "[lion] must not be negative: weight_decay -1");
   EXPECT_EQ(lion({.beta1 = 1}), "[lion] must be in [0, 1): beta1 1");
@@ -427,6 +513,7 @@ TEST(Optimizer, RefusesToHaveNothingToOptimise) {
   const std::string nothing = error_of<ValueError>([&] { AdamW(forgetful.named_parameters(), {}); });
   EXPECT_THAT(nothing, HasSubstr("[optimizer] no parameters: "));
   EXPECT_THAT(nothing, HasSubstr("add_module()"));
+  EXPECT_EQ(error_of<ValueError>([] { AdamW({{"p", Tensor()}}); }), "[optimizer] the parameter 'p' is undefined");
   for (const auto& of_none : std::vector<std::function<void()>>{[] { SGD({}); }, [] { Lion({}); }, [] { Muon({}); }})
     EXPECT_EQ(error_of<ValueError>(of_none), nothing);
   Linear frozen(2, 2);
