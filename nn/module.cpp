@@ -4,6 +4,7 @@
 
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
+#include "autograd/engine/tape_record.h"
 #include "autograd/operators/views.h"
 #include "kernels/random.h"
 #include "tensor/grad_mode.h"
@@ -189,6 +190,7 @@ void replace_tensors(const Module& module, const std::function<Tensor(const Tens
   }
   for (Change& each : changes) {  // all of the new memory is there
     swap_tensors(each.tensor, each.now);
+    if (TapeRecord* record = tape_record(each.now)) record->leave_graphs();
     each.tensor.set_grad_record(each.now.grad_record());
     each.now.set_grad_record(nullptr);
     each.tensor.set_grad(each.gradient);

@@ -96,7 +96,8 @@ class Module {
 /// Moves a module's parameters, buffers and gradients to a device, or casts the floating ones of them. The tensors stay
 /// the same ones, with their hooks, wherever somebody holds them, and tied weights stay tied; only what they consist of
 /// is new. Changes nothing where memory does not suffice (OutOfMemoryError). An optimiser that was made before refuses
-/// its next step, as its state is what the parameters were: move a module before it has one.
+/// its next step, as its state is what the parameters were: move a module before it has one. So does a backward pass
+/// over a graph that was made before, when it comes to a parameter that is another one now.
 void to(Module& module, Device device, CallSite = {});
 /// Throws DTypeError for a dtype that is not floating.
 void to(Module& module, DType dtype, CallSite = {});

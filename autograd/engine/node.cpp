@@ -165,13 +165,9 @@ void Node::release() {
   const std::shared_ptr<NodeNote> forgotten = std::exchange(note_, nullptr);
 }
 
-const std::shared_ptr<Hooks>& Node::shared_hooks() {
-  if (hooks_ == nullptr) hooks_ = std::make_shared<Hooks>();
-  return hooks_;
-}
-
 HookHandle Node::add_hook(Hook hook) {
-  const std::uint64_t id = shared_hooks()->add(std::move(hook));
+  if (hooks_ == nullptr) hooks_ = std::make_shared<Hooks>();
+  const std::uint64_t id = hooks_->add(std::move(hook));
   return {hooks_, id};
 }
 

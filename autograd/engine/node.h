@@ -127,8 +127,6 @@ class Node : public std::enable_shared_from_this<Node> {
   /// A hook that holds a tensor made by this node, or by a later one, keeps the graph alive until it is removed.
   HookHandle add_hook(Hook hook);
   void run_hooks(Gradients& gradients) const;
-  /// The hooks themselves: those of a leaf's node are shared with the leaf, which outlives it.
-  const std::shared_ptr<Hooks>& shared_hooks();
 
   /// The node whose backward runs on this thread (the innermost); nullptr outside.
   static Node* current();
@@ -141,7 +139,8 @@ class Node : public std::enable_shared_from_this<Node> {
   /// Takes ownership with the deleter that never recurses.
   static std::shared_ptr<Node> own(Node* node);
 
-  std::shared_ptr<Hooks> hooks_;  // nullptr until there is one
+  /// nullptr until there is one. Those of a leaf's node are the leaf's, which outlives it.
+  std::shared_ptr<Hooks> hooks_;
 
  private:
   struct Deleter;

@@ -28,7 +28,7 @@ class AccumulateGrad final : public Node {
 
   Gradients run(BackwardCall& call) override {
     if (const std::shared_ptr<TapeRecord> record = record_.lock()) {
-      record->accumulate(call.take_gradient());
+      record->accumulate(call.take_gradient(), *this);
       record->run_post_accumulate_hooks();
     }
     return {};
@@ -90,14 +90,23 @@ Edge TapeRecord::edge() {
   std::lock_guard lock(mutex_);
   std::shared_ptr<Node> node = accumulate_.lock();
   if (node == nullptr) {
+    if (leaf_hooks_ == nullptr) leaf_hooks_ = std::make_shared<Hooks>();  // the node's, too
     node = AccumulateGrad::make(weak_from_this(), leaf_hooks_);
     accumulate_ = node;
   }
   return {std::move(node), 0};
 }
 
-void TapeRecord::accumulate(Tensor gradient) {
+void TapeRecord::leave_graphs() {
   std::lock_guard lock(mutex_);
+  accumulate_.reset();
+}
+
+void TapeRecord::accumulate(Tensor gradient, const Node& node) {
+  std::lock_guard lock(mutex_);
+  if (accumulate_.lock().get() != &node)
+    throw Error("[backward] a leaf was moved or cast since the forward pass, of which it has another gradient: " +
+                describe(gradient));
   if (!grad_.defined()) {
     if (is_reusable(gradient) && owns_whole_storage(gradient))
       grad_ = std::move(gradient);
@@ -130,15 +139,14 @@ HookHandle TapeRecord::add_hook(std::function<Tensor(const Tensor&)> hook) {
     gradients[index] = std::move(replacement);
   };
   if (!is_leaf()) return made_by_.node->add_hook(std::move(adapted));
-  if (leaf_hooks_ == nullptr) {
-    const std::shared_ptr<Node> node = accumulate_.lock();
-    leaf_hooks_ = node != nullptr ? node->shared_hooks() : std::make_shared<Hooks>();
-  }
+  std::lock_guard lock(mutex_);
+  if (leaf_hooks_ == nullptr) leaf_hooks_ = std::make_shared<Hooks>();
   const std::uint64_t id = leaf_hooks_->add(std::move(adapted));
   return {leaf_hooks_, id};
 }
 
 HookHandle TapeRecord::add_post_accumulate_hook(std::function<void(const Tensor&)> hook) {
+  std::lock_guard lock(mutex_);
   if (post_accumulate_hooks_ == nullptr) post_accumulate_hooks_ = std::make_shared<Hooks>();
   const std::uint64_t id =
       post_accumulate_hooks_->add([hook = std::move(hook)](const Gradients& gradients) { hook(gradients[0]); });
@@ -146,7 +154,11 @@ HookHandle TapeRecord::add_post_accumulate_hook(std::function<void(const Tensor&
 }
 
 void TapeRecord::run_post_accumulate_hooks() {
-  const std::shared_ptr<Hooks> hooks = post_accumulate_hooks_;
+  std::shared_ptr<Hooks> hooks;
+  {
+    std::lock_guard lock(mutex_);
+    hooks = post_accumulate_hooks_;
+  }
   if (hooks == nullptr) return;
   Gradients accumulated{grad()};
   hooks->run(accumulated);

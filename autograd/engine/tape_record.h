@@ -44,9 +44,12 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   /// The node that made the tensor, or the AccumulateGrad node of a leaf that requires a gradient (made at first use
   /// and kept alive only by the graphs that use it); null otherwise.
   Edge edge();
+  /// The leaf is of another dtype or device from now on: what graphs that were made before find for it does not fit.
+  void leave_graphs();
   /// Adds to the gradient of a leaf: the first one is adopted without a copy where nobody else holds it, later ones
-  /// are added in place, or into a new tensor while grad mode is on.
-  void accumulate(Tensor gradient);
+  /// are added in place, or into a new tensor while grad mode is on. Throws Error where `node`, which brings it, is of
+  /// a graph that was left.
+  void accumulate(Tensor gradient, const Node& node);
   HookHandle add_hook(std::function<Tensor(const Tensor&)> hook);
   /// Of leaves only.
   HookHandle add_post_accumulate_hook(std::function<void(const Tensor&)> hook);
@@ -59,7 +62,7 @@ class TapeRecord final : public GradRecord, public std::enable_shared_from_this<
   mutable std::recursive_mutex mutex_;  // adding may look up the edge of this very leaf
   Tensor grad_;
   std::weak_ptr<Node> accumulate_;
-  std::shared_ptr<Hooks> leaf_hooks_, post_accumulate_hooks_;
+  std::shared_ptr<Hooks> leaf_hooks_, post_accumulate_hooks_;  // made at first use
 };
 
 /// The record of `tensor`; nullptr where it has none.

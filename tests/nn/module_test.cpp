@@ -263,6 +263,42 @@ TEST(To, MovesAModuleAndKeepsTiedWeightsTied) {
   EXPECT_EQ(parameters[static_cast<std::size_t>(Category::parameter)].current, 12u * sizeof(float));
 }
 
+TEST(To, RefusesTheBackwardPassOfAGraphThatWasMadeBefore) {
+  const Device sim{DeviceType::sim, 7};
+  const auto refusal = [&](Layer& layer, const Tensor& weight, const auto& target) {
+    const Tensor before = sum(layer(pair_of(1, 2)));
+    to(layer, target);
+    const std::string text = error_of<Error>([&] { before.backward(); });
+    EXPECT_FALSE(weight.grad().defined());
+    return text;
+  };
+  const std::string text = "[backward] a leaf was moved or cast since the forward pass, of which it has another ";
+  Centre centre;
+  EXPECT_EQ(refusal(centre, centre.weight, DType::f32), text + "gradient: (2,) f64 on cpu");
+  sum(centre(ones({2}))).backward();
+  EXPECT_EQ(centre.weight.grad().dtype(), DType::f32) << "the next graph is of what it is now";
+  Centre moved;
+  EXPECT_EQ(refusal(moved, moved.weight, sim), text + "gradient: (2,) f64 on cpu");
+  sum(moved(zeros({2}, {DType::f64, sim}))).backward();
+  EXPECT_EQ(moved.weight.grad().device(), sim);
+}
+
+TEST(To, LeavesHooksToGraphsBeforeAndAfter) {
+  Centre centre;
+  int calls = 0;
+  const Tensor before = sum(centre(pair_of(1, 2)));
+  register_hook(centre.weight, [&calls](const Tensor& gradient) {
+    ++calls;
+    return gradient * 2.0;
+  });
+  to(centre, DType::f32);
+  const Tensor after = sum(centre(ones({2})));
+  EXPECT_THROW(before.backward(), Error);
+  EXPECT_EQ(calls, 1);
+  after.backward();
+  EXPECT_EQ(calls, 2);
+}
+
 TEST(To, LeavesOptimisersThatWereMadeBeforeWithAClearError) {
   Centre centre;
   AdamW optimizer(centre.named_parameters());
