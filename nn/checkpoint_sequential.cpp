@@ -105,6 +105,8 @@ std::int64_t Checkpointing::calls(std::int64_t stages) const {
 Tensor checkpoint_sequential(const std::vector<Stage>& stages, const Tensor& x, Checkpointing policy, CallSite) {
   const auto kept = std::make_shared<const std::vector<Stage>>(stages);
   const std::size_t n = stages.size();
+  for (std::size_t i = 0; i < n; ++i)
+    if (!stages[i]) throw ValueError("[checkpoint_sequential] stage " + std::to_string(i) + " is empty");
   switch (policy.kind) {
     case Checkpointing::Kind::none: break;
     case Checkpointing::Kind::block: return run_in_segments(kept, x, n);
@@ -118,7 +120,8 @@ Tensor checkpoint_sequential(const std::vector<Stage>& stages, const Tensor& x, 
 
 Tensor checkpoint_sequential(const std::vector<Layer*>& layers, const Tensor& x, Checkpointing policy, CallSite) {
   std::vector<Stage> stages;
-  for (Layer* layer : layers) stages.emplace_back([layer](const Tensor& in) { return (*layer)(in); });
+  for (Layer* layer : layers)
+    stages.push_back(layer ? Stage([layer](const Tensor& in) { return (*layer)(in); }) : Stage());
   return checkpoint_sequential(stages, x, policy);
 }
 

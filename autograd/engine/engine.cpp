@@ -294,6 +294,7 @@ HookHandle register_hook(const Tensor& tensor, std::function<Tensor(const Tensor
   if (!tensor.defined() || !tensor.requires_grad())
     throw Error(fmt::format("[register_hook] the tensor does not require a gradient: {}",
                             tensor.defined() ? describe(tensor) : "undefined"));
+  if (!hook) throw ValueError(fmt::format("[register_hook] the hook is empty: {}", describe(tensor)));
   return tape_record(tensor)->add_hook(std::move(hook));
 }
 
@@ -301,6 +302,7 @@ HookHandle register_post_accumulate_hook(const Tensor& leaf, std::function<void(
   if (!leaf.defined() || !leaf.requires_grad() || !leaf.is_leaf())
     throw Error(fmt::format("[register_post_accumulate_hook] only a leaf that requires a gradient accumulates one: {}",
                             describe(leaf)));
+  if (!hook) throw ValueError(fmt::format("[register_post_accumulate_hook] the hook is empty: {}", describe(leaf)));
   return tape_record(leaf)->add_post_accumulate_hook(std::move(hook));
 }
 

@@ -50,6 +50,7 @@ SavedTensor saved_beside(const Tensor& tensor, const std::vector<Tensor>& made, 
 
 std::vector<Tensor> apply(const std::string& name, std::shared_ptr<MultiFunction> function,
                           const std::vector<Tensor>& inputs) {
+  if (!function) throw ValueError(fmt::format("[{}] there is no function to apply", name));
   const bool recording = wants_gradient(inputs);
   auto context = std::make_shared<FunctionContext>();
   for (const Tensor& input : inputs) context->needed_.push_back(recording && input.defined() && input.requires_grad());
@@ -82,7 +83,8 @@ std::vector<Tensor> apply(const std::string& name, std::shared_ptr<MultiFunction
 }
 
 Tensor apply(const std::string& name, std::shared_ptr<Function> function, const std::vector<Tensor>& inputs) {
-  const std::shared_ptr<MultiFunction> adapted = std::make_shared<SingleOutput>(std::move(function));
+  const std::shared_ptr<MultiFunction> adapted =
+      function ? std::make_shared<SingleOutput>(std::move(function)) : nullptr;
   return apply(name, adapted, inputs)[0];
 }
 

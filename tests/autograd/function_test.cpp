@@ -172,6 +172,12 @@ TEST(MultiFunction, SaysWhatIsWrongWithItsForward) {
   EXPECT_EQ(returning({a, Tensor()}), "[returning] forward returned an undefined tensor");
 }
 
+TEST(Function, HasToBeThere) {
+  const std::string text = "[nothing] there is no function to apply";
+  EXPECT_EQ(message_of<ValueError>([] { apply("nothing", std::shared_ptr<Function>(), {leaf({1})}); }), text);
+  EXPECT_EQ(message_of<ValueError>([] { apply("nothing", std::shared_ptr<MultiFunction>(), {leaf({1})}); }), text);
+}
+
 TEST(Function, ComputesItsForwardAndItsOwnBackward) {
   Tensor x = leaf({1, 2, -3});
   Tensor y = apply<Cube>("cube", {x});

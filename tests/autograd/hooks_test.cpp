@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <thread>
 #include <utility>
 
 #include "allocator/caching_allocator.h"
@@ -305,6 +307,31 @@ TEST(Hooks, AreCheckedLikeOperators) {
             "tensor (2,) f64 on cpu");
   EXPECT_EQ(message_of([&] { register_hook(x.detach(), [](const Tensor& gradient) { return gradient; }); }),
             "[register_hook] the tensor does not require a gradient: (2,) f64 on cpu");
+  EXPECT_EQ(message_of<ValueError>([&] { register_hook(x, nullptr); }),
+            "[register_hook] the hook is empty: (2,) f64 on cpu");
+  EXPECT_EQ(message_of<ValueError>([&] { register_post_accumulate_hook(x, nullptr); }),
+            "[register_post_accumulate_hook] the hook is empty: (2,) f64 on cpu");
+}
+
+TEST(Hooks, OfALeafMayComeFromSeveralThreadsAtOnce) {
+  std::vector<Tensor> leaves;
+  for (int i = 0; i < 3000; ++i) leaves.push_back(leaf({1}));
+  std::atomic<int> calls{0}, arrived{0};
+  const auto add_hooks = [&] {
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+      for (++arrived; arrived < 2 * static_cast<int>(i + 1);) std::this_thread::yield();
+      register_hook(leaves[i], [&calls](const Tensor&) {
+        ++calls;
+        return Tensor();
+      });
+      register_post_accumulate_hook(leaves[i], [&calls](const Tensor&) { ++calls; });
+    }
+  };
+  std::thread other(add_hooks);
+  add_hooks();
+  other.join();
+  for (const Tensor& x : leaves) total(x).backward();
+  EXPECT_EQ(calls, 4 * 3000);
 }
 
 }  // namespace

@@ -121,6 +121,21 @@ TEST(CheckpointSequential, TakesLayersAndNothingAtAll) {
   }
 }
 
+TEST(CheckpointSequential, NamesTheStageThatIsMissing) {
+  Linear a(4, 4);
+  for (const std::string& policy : policies()) {
+    const Checkpointing kind = Checkpointing::parse(policy);
+    EXPECT_EQ(error_of<ValueError>([&] {
+                checkpoint_sequential(std::vector<Stage>{[](const Tensor& x) { return x; }, Stage()}, ones({4}), kind);
+              }),
+              "[checkpoint_sequential] stage 1 is empty");
+    EXPECT_EQ(error_of<ValueError>([&] {
+                checkpoint_sequential(std::vector<Layer*>{nullptr, &a}, ones({4}), kind);
+              }),
+              "[checkpoint_sequential] stage 0 is empty");
+  }
+}
+
 TEST(Checkpointing, IsReadAndWritten) {
   for (const std::string& name : policies()) EXPECT_EQ(Checkpointing::parse(name).to_string(), name);
   for (const std::string text : {"", "all", "revolve:", "revolve:0", "revolve:-1", "revolve:x", "block:2", "none:"})
