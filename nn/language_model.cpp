@@ -1,9 +1,12 @@
 #include "nn/language_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
 
+#include "allocator/base/number.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 #include "autograd/autocast.h"
@@ -20,6 +23,7 @@ namespace poolgrad::nn {
 namespace {
 
 constexpr std::int64_t most_logits = 1024;  // positions, as in linear_cross_entropy()
+constexpr double most_units = 0x1p40;       // of a feed-forward layer
 
 ParameterOptions with_dtype(ParameterOptions options, DType dtype) {
   options.dtype = dtype;
@@ -30,9 +34,21 @@ double embedding_deviation(const LanguageModelConfig& config) {
   return config.tied_head ? 1.0 / std::sqrt(static_cast<double>(config.width)) : 1.0;
 }
 
-const LanguageModelConfig& checked(const LanguageModelConfig& config) {
+LanguageModelConfig completed(LanguageModelConfig config) {
   config.check();
+  if (config.kv_heads == 0) config.kv_heads = config.heads;
   return config;
+}
+
+double units_of(const LanguageModelConfig& config) {
+  const double share = config.feed_forward == FeedForwardKind::swiglu ? 2.0 / 3.0 : 1.0;
+  return config.feed_forward_multiplier * static_cast<double>(config.width) * share;
+}
+
+template <class Part>
+std::unique_ptr<Part> given(std::unique_ptr<Part> part, const std::string& name) {
+  if (!part) throw ValueError("[transformer_block] there is no " + name);
+  return part;
 }
 
 /// What comes next: behind what a state has seen, of the rows that are here.
@@ -52,10 +68,10 @@ TransformerBlock::TransformerBlock(std::int64_t width, std::unique_ptr<SequenceM
                                    std::unique_ptr<Layer> feed_forward, TransformerBlockOptions options,
                                    const ParameterOptions& parameters, CallSite)
     : norm1_(make_norm(options.norm, width, options.bias, parameters)),
-      mixer_(std::move(mixer)),
+      mixer_(given(std::move(mixer), "mixer")),
       norm2_(make_norm(options.norm, width, options.bias, parameters)),
-      feed_forward_(std::move(feed_forward)),
-      dropout_(options.dropout, *parameters.generator),
+      feed_forward_(given(std::move(feed_forward), "feed-forward layer")),
+      dropout_(options.dropout, parameters.numbers()),
       tile_(options.tile) {
   add_module("norm1", *norm1_);
   add_module("mixer", *mixer_);
@@ -85,14 +101,14 @@ Tensor TransformerBlock::mixing_weights(const Tensor& x, CallSite) { return mixe
 
 void LanguageModelConfig::check() const {
   const auto fail = [](const std::string& reason) { throw ValueError("[language_model] " + reason); };
-  const std::pair<const char*, std::int64_t> sizes[] = {{"vocabulary", vocabulary}, {"context", context},
-                                                        {"layers", layers},         {"width", width},
-                                                        {"heads", heads},           {"kv_heads", kv_heads}};
+  const std::pair<const char*, std::int64_t> sizes[] = {
+      {"vocabulary", vocabulary}, {"context", context}, {"layers", layers}, {"width", width}, {"heads", heads}};
   for (const auto& [name, size] : sizes)
     if (size < 1) fail(std::string(name) + " must be at least 1, but is " + std::to_string(size));
   if (width % heads != 0)
     fail("width " + std::to_string(width) + " is not divisible by " + std::to_string(heads) + " heads");
-  if (heads % kv_heads != 0)
+  if (kv_heads < 0) fail("kv_heads must not be negative, but is " + std::to_string(kv_heads));
+  if (kv_heads > 0 && heads % kv_heads != 0)
     fail(std::to_string(heads) + " heads are not a multiple of " + std::to_string(kv_heads) + " kv-heads");
   if (positions == Positions::rope && (width / heads) % 2 != 0)
     fail("rotary positions need an even width per head, but " + std::to_string(width) + " / " + std::to_string(heads) +
@@ -100,20 +116,22 @@ void LanguageModelConfig::check() const {
   if (!is_floating(dtype)) fail("activations must be floating, but are " + std::string(to_string(dtype)));
   if (tile < 0) fail("a tile must not be negative, but has " + std::to_string(tile) + " positions");
   if (!(feed_forward_multiplier > 0)) fail("the feed-forward multiplier must be positive");
+  if (units_of(*this) > most_units)
+    fail(fmt::format("the feed-forward multiplier {} makes more than 2^40 hidden units of width {}",
+                     feed_forward_multiplier, width));
 }
 
 std::int64_t LanguageModelConfig::hidden_units() const {
-  const double share = feed_forward == FeedForwardKind::swiglu ? 2.0 / 3.0 : 1.0;
-  const double units = feed_forward_multiplier * static_cast<double>(width) * share;
-  return static_cast<std::int64_t>(std::ceil(units / 8.0)) * 8;
+  return static_cast<std::int64_t>(std::ceil(units_of(*this) / 8.0)) * 8;
 }
 
 LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options,
                              CallSite)
-    : config_(checked(config)),
+    : config_(completed(config)),
       embedding_(config.vocabulary, config.width, embedding_deviation(config),
                  options = with_dtype(options, config.parameter_dtype())),
-      dropout_(config.dropout, *options.generator) {
+      dropout_(config.dropout, options.numbers()) {
+  if (!mixer) throw ValueError("[language_model] the factory of mixers is empty");
   add_module("embedding", embedding_);
   if (config.positions == Positions::learned)
     add_module("positions", positions_.emplace(config.context, config.width, embedding_deviation(config), options));
@@ -123,11 +141,15 @@ LanguageModel::LanguageModel(const LanguageModelConfig& config, const MixerFacto
         config.width, config.hidden_units(),
         FeedForwardOptions{.kind = config.feed_forward, .bias = config.biases, .down_deviation = 0.0}, options);
     blocks_.push_back(std::make_unique<TransformerBlock>(
-        config.width, mixer(config, options), std::move(feed_forward),
+        config.width, mixer(config_, options), std::move(feed_forward),
         TransformerBlockOptions{
             .norm = config.norm, .bias = config.biases, .dropout = config.dropout, .tile = config.tile},
         options));
     add_module("block" + std::to_string(i), *blocks_.back());
+    if (blocks_.back()->looks_ahead() && !config.looks_ahead)
+      throw ValueError("[language_model] the mixer of block " + std::to_string(i) +
+                       " looks ahead, at the very tokens that are to be predicted: make it causal (& "
+                       "Pattern::causal()), or set looks_ahead where that is meant");
   }
   norm_ = make_norm(config.norm, config.width, config.biases, options);
   add_module("norm", *norm_);
@@ -165,7 +187,10 @@ Tensor LanguageModel::embed(const Tensor& tokens, std::int64_t seen, const Seque
 }
 
 Tensor LanguageModel::hidden(const Tensor& tokens, State* state, CallSite) {
-  const std::int64_t seen = state ? state->at(0).length : 0;
+  if (state && state->size() != blocks_.size())
+    throw ValueError("[language_model] the state has " + plural(std::ssize(*state), "block") + ", the model " +
+                     std::to_string(blocks_.size()) + ": tokens " + describe(tokens));
+  const std::int64_t seen = state ? state->front().length : 0;
   if (tokens.rank() != 2 || tokens.size(1) > config_.context || (positions_ && seen + tokens.size(1) > config_.context))
     throw ShapeError("[language_model] tokens must be (B, T) with at most " + std::to_string(config_.context) +
                      " positions, " + std::to_string(seen) + " of them seen before: tokens " + describe(tokens));

@@ -26,11 +26,13 @@ struct TransformerBlockOptions {
 /// A pre-norm block: h = x + dropout(mixer(norm1(x))), out = h + dropout(feed_forward(norm2(h))); x is (B, T, width).
 class TransformerBlock : public Module {
  public:
+  /// Throws ValueError where there is no mixer or no feed-forward layer.
   TransformerBlock(std::int64_t width, std::unique_ptr<SequenceMixer> mixer, std::unique_ptr<Layer> feed_forward,
                    TransformerBlockOptions options = {}, const ParameterOptions& parameters = {}, CallSite = {});
 
   Tensor forward(const Tensor& x, SequenceState* state = nullptr, CallSite = {});
   bool continues() const { return mixer_->continues(); }
+  bool looks_ahead() const { return mixer_->looks_ahead(); }
   /// The mixer's weights() where the block is given x.
   Tensor mixing_weights(const Tensor& x, CallSite = {});
   /// See LanguageModel::set_part().
@@ -55,7 +57,7 @@ struct LanguageModelConfig {
   std::int64_t layers = 2;
   std::int64_t width = 128;
   std::int64_t heads = 4;
-  std::int64_t kv_heads = 4;
+  std::int64_t kv_heads = 0;  // that queries share in groups; 0: as many as heads
   FeedForwardKind feed_forward = FeedForwardKind::gelu;
   double feed_forward_multiplier = 4.0;  // hidden units per width; see hidden_units()
   NormKind norm = NormKind::rms_norm;
@@ -65,9 +67,12 @@ struct LanguageModelConfig {
   double dropout = 0.0;      // of embeddings and residual branches
   DType dtype = DType::f32;  // of activations; parameters are f64 for f64 and f32 otherwise
   std::int64_t tile = 0;     // positions that feed-forward layers take at a time; 0: all
+  /// Mixers may see later positions: an encoder. The loss then says nothing of how well tokens are predicted.
+  bool looks_ahead = false;
 
   /// Throws ValueError, one sentence: sizes below 1, width not divisible by heads, heads not a multiple of kv_heads, an
-  /// odd head width with rope, a negative tile, a dtype that is not floating.
+  /// odd head width with rope, a negative tile, a dtype that is not floating, a multiplier that is not positive or
+  /// makes more than 2^40 hidden units.
   void check() const;
   /// multiplier * width, times 2/3 for SwiGLU (equal parameter count), rounded up to a multiple of 8.
   std::int64_t hidden_units() const;
@@ -82,6 +87,8 @@ using MixerFactory = std::function<std::unique_ptr<SequenceMixer>(const Language
 /// config.parameter_dtype(); options.generator feeds dropout and must outlive the model.
 class LanguageModel : public Module {
  public:
+  /// Throws ValueError for what config.check() refuses, where `mixer` makes none, and where one looks ahead but
+  /// config.looks_ahead does not say that it may.
   LanguageModel(const LanguageModelConfig& config, const MixerFactory& mixer, ParameterOptions options = {},
                 CallSite = {});
 
@@ -94,7 +101,7 @@ class LanguageModel : public Module {
   State new_state(std::int64_t whole = 0) const;
 
   /// tokens (B, T) i64 -> (B, T, width) after the final norm. ShapeError where T (with the state's positions, if
-  /// positions are learned) exceeds the context.
+  /// positions are learned) exceeds the context, ValueError for the state of a model with another number of blocks.
   Tensor hidden(const Tensor& tokens, State* state = nullptr, CallSite = {});
   /// hidden (..., width), all positions of it or some -> (..., vocabulary).
   Tensor logits_of(const Tensor& hidden, CallSite = {});
@@ -118,6 +125,7 @@ class LanguageModel : public Module {
   /// ValueError for positions where the mixers take whole sequences alone.
   void set_part(const SequencePart& part);
 
+  /// With the number of kv_heads.
   const LanguageModelConfig& config() const { return config_; }
 
  private:

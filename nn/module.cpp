@@ -128,7 +128,7 @@ Tensor Module::normal_parameter(const std::string& name, const Shape& shape, dou
                                 const ParameterOptions& options, CallSite) {
   Tensor parameter = constant_parameter(name, shape, 0.0, options);
   if (deviation != 0.0)
-    kernels::normal(current_stream(options.device), options.generator->take(parameter.count()), parameter.view(), 0.0,
+    kernels::normal(current_stream(options.device), options.numbers().take(parameter.count()), parameter.view(), 0.0,
                     deviation);
   return parameter;
 }

@@ -23,6 +23,9 @@ struct ParameterOptions {
   DType dtype = DType::f32;
   Device device = cpu;
   Generator* generator = &default_generator();
+
+  /// Where random numbers come from: default_generator() where `generator` is null.
+  Generator& numbers() const { return generator ? *generator : default_generator(); }
 };
 
 class Module {
@@ -165,6 +168,8 @@ class SequenceMixer : public Module {
   Tensor operator()(const Tensor& x, SequenceState* state = nullptr, CallSite = {}) { return forward(x, state); }
   /// Whether forward() takes a state; where not, x is always a whole sequence.
   virtual bool continues() const { return true; }
+  /// Whether what comes out at a position depends on later ones: language models refuse such a mixer.
+  virtual bool looks_ahead() const { return false; }
   /// x (B, T, width) -> (B, heads, T, T): how much position i of a whole sequence takes of position j, in row i. Of
   /// attention: its probabilities. A mixer that has no such weights returns an undefined tensor.
   virtual Tensor weights(const Tensor&) { return {}; }

@@ -68,6 +68,9 @@ class AttentionCore : public nn::Module {
   /// be gone through in chunks, with the keys of earlier ones that are still seen.
   virtual std::optional<Pattern> fixed_pattern(std::int64_t /*length*/, bool /*causal*/) const { return std::nullopt; }
 
+  /// Whether a query may see keys behind its own position, in calls that are causal or not.
+  virtual bool looks_ahead(bool causal) const { return !causal; }
+
   /// Whether keys may be those of more positions than the queries', which come last: what continues a sequence.
   virtual bool continues() const { return true; }
   /// Throws ValueError where fixed_pattern() differs from length to length and there will be more than `longest` keys:

@@ -18,6 +18,7 @@ class DilatedCore : public AttentionCore {
   void check_heads(std::int64_t heads) const override;
   const Pattern& pattern() const { return pattern_; }
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return pattern_; }
+  bool looks_ahead(bool causal) const override { return pattern_.causally(causal).looks_ahead(); }
 
  protected:
   /// Throws ValueError for what Pattern::dilated() refuses. `always_pooled` as in choose_memory_mode().

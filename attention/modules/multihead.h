@@ -56,6 +56,7 @@ class MultiheadShell : public nn::SequenceMixer {
   /// seen, and ValueError is thrown for a pattern that looks ahead or follows from the content.
   Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
   bool continues() const override { return core_->continues(); }
+  bool looks_ahead() const override { return core_->looks_ahead(options_.causal); }
   /// Attention of every position to its own unit vector: whatever the core does, what comes out are its weights. Takes
   /// T values of width T. A rank that takes its part of sequences has its rows of them, (B, heads, its positions, T).
   Tensor weights(const Tensor& x) override;
@@ -149,7 +150,7 @@ nn::MixerFactory attention_mixer(const Pattern& pattern,
                                  const MultiheadOptions& options = {.layer_norm = false, .post_norm = false},
                                  const CoreOptions& core = {}, const RingSetup& ring = {});
 
-/// nn::LanguageModel with attention_mixer().
+/// nn::LanguageModel with attention_mixer(): ValueError for a pattern that looks ahead, unless config.looks_ahead.
 std::unique_ptr<nn::LanguageModel> make_language_model(const nn::LanguageModelConfig& config, const Pattern& pattern,
                                                        const nn::ParameterOptions& parameters = {}, CallSite = {});
 

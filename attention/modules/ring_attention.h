@@ -89,6 +89,7 @@ class RingAttention : public OnRing<AttentionCore> {
   /// A bias is refused: ValueError.
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionCall& call = {}) override;
   std::optional<Pattern> fixed_pattern(std::int64_t, bool) const override { return ring_.of_one_process(pattern_); }
+  bool looks_ahead(bool causal) const override { return pattern_.causally(causal).looks_ahead(); }
 
  private:
   Pattern pattern_;

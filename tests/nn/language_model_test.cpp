@@ -15,6 +15,7 @@
 namespace poolgrad::nn {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing_support::error_of;
 
@@ -136,6 +137,11 @@ TEST(LanguageModel, RefusesConfigurationsThatMakeNoModel) {
             "[language_model] rotary positions need an even width per head, but 6 / 2 is odd");
   EXPECT_EQ(refusal([](auto& c) { c.dtype = DType::i64; }),
             "[language_model] activations must be floating, but are i64");
+  EXPECT_EQ(refusal([](auto& c) { c.kv_heads = -1; }), "[language_model] kv_heads must not be negative, but is -1");
+  EXPECT_EQ(refusal([](auto& c) { c.feed_forward_multiplier = 1e30; }),
+            "[language_model] the feed-forward multiplier 1e+30 makes more than 2^40 hidden units of width 8");
+  EXPECT_EQ(refusal([](auto& c) { c.feed_forward_multiplier = INFINITY; }),
+            "[language_model] the feed-forward multiplier inf makes more than 2^40 hidden units of width 8");
   EXPECT_THROW(LanguageModel(LanguageModelConfig{.width = 7}, running_mean()), ValueError);
 }
 
@@ -144,6 +150,70 @@ TEST(LanguageModel, RefusesMorePositionsThanItsContext) {
   EXPECT_EQ(error_of<ShapeError>([&] { model.hidden(some_tokens(2, 9)); }),
             "[language_model] tokens must be (B, T) with at most 8 positions, 0 of them seen before: tokens (2, 9) i64 "
             "on cpu");
+}
+
+TEST(LanguageModel, RefusesTheStateOfAnotherModel) {
+  LanguageModelConfig config = tiny();
+  config.layers = 3;
+  LanguageModel model(config, running_mean()), draft(tiny(), running_mean());
+  const Tensor tokens = some_tokens(1, 4);
+  const auto refusal = [&](LanguageModel::State state) {
+    return error_of<ValueError>([&] { model.logits(tokens, &state); });
+  };
+  EXPECT_EQ(refusal(draft.new_state()),
+            "[language_model] the state has 2 blocks, the model 3: tokens (1, 4) i64 on cpu");
+  EXPECT_EQ(refusal({}), "[language_model] the state has 0 blocks, the model 3: tokens (1, 4) i64 on cpu");
+  EXPECT_EQ(refusal(LanguageModel::State(4)),
+            "[language_model] the state has 4 blocks, the model 3: tokens (1, 4) i64 on cpu");
+  EXPECT_EQ(refusal(model.new_state()), "no exception");
+}
+
+TEST(LanguageModel, HasAsManyKeysAndValuesAsHeadsWhereNothingElseIsSaid) {
+  std::vector<std::int64_t> told;
+  const MixerFactory mixer = [&](const LanguageModelConfig& config, const ParameterOptions&) {
+    told.push_back(config.kv_heads);
+    return std::make_unique<RunningMean>();
+  };
+  EXPECT_EQ(LanguageModel({.layers = 1, .heads = 8}, mixer).config().kv_heads, 8);
+  EXPECT_EQ(LanguageModel({.layers = 1, .heads = 8, .kv_heads = 2}, mixer).config().kv_heads, 2);
+  EXPECT_THAT(told, ElementsAre(8, 2));
+}
+
+TEST(LanguageModel, RefusesAMixerThatLooksAheadUnlessThatIsMeant) {
+  struct Backwards : RunningMean {
+    Tensor forward(const Tensor& x, SequenceState*) override { return flip(x, 1); }
+    bool looks_ahead() const override { return true; }
+  };
+  int made = 0;
+  const MixerFactory second = [&](const LanguageModelConfig&,
+                                  const ParameterOptions&) -> std::unique_ptr<SequenceMixer> {
+    if (made++ % 2 == 0) return std::make_unique<RunningMean>();
+    return std::make_unique<Backwards>();
+  };
+  EXPECT_EQ(error_of<ValueError>([&] { LanguageModel(tiny(), second); }),
+            "[language_model] the mixer of block 1 looks ahead, at the very tokens that are to be predicted: make it "
+            "causal (& Pattern::causal()), or set looks_ahead where that is meant");
+  LanguageModelConfig config = tiny();
+  config.looks_ahead = true;
+  EXPECT_EQ(LanguageModel(config, second).hidden(some_tokens(1, 8)).shape(), (Shape{1, 8, 8}));
+}
+
+TEST(LanguageModel, SaysWhatOfItIsMissing) {
+  EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), MixerFactory()); }),
+            "[language_model] the factory of mixers is empty");
+  EXPECT_EQ(error_of<ValueError>([] { LanguageModel(tiny(), [](const auto&, const auto&) { return nullptr; }); }),
+            "[transformer_block] there is no mixer");
+  EXPECT_EQ(error_of<ValueError>([] { TransformerBlock(8, std::make_unique<RunningMean>(), nullptr); }),
+            "[transformer_block] there is no feed-forward layer");
+}
+
+TEST(LanguageModel, TakesTheDefaultGeneratorWhereNoneIsGiven) {
+  default_generator().set_seed(3);
+  LanguageModel given(tiny(), running_mean());
+  default_generator().set_seed(3);
+  LanguageModel none(tiny(), running_mean(), {.generator = nullptr});
+  for (std::size_t i = 0; i < given.parameters().size(); ++i)
+    EXPECT_TRUE(bit_equal(none.parameters()[i], given.parameters()[i])) << i;
 }
 
 TEST(LanguageModel, CheckpointingChangesNoBitAndKeepsLess) {

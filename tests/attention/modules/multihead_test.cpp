@@ -457,6 +457,38 @@ TEST(MultiheadAttention, RefusesSizesThatDoNotDivide) {
   EXPECT_THAT(refusal(16, 4, 4, {.dropout = 1.0}), HasSubstr("dropout must be in [0, 1): 1.0"));
 }
 
+TEST(LanguageModelWithAttention, IsRefusedWhereAPatternLooksAhead) {
+  const nn::LanguageModelConfig config{.context = 16, .layers = 1, .width = 16};
+  const auto refused = [&](const nn::MixerFactory& mixer) {
+    return error_of<ValueError>([&] { nn::LanguageModel(config, mixer); });
+  };
+  const std::string text =
+      "[language_model] the mixer of block 0 looks ahead, at the very tokens that are to be predicted: make it causal "
+      "(& Pattern::causal()), or set looks_ahead where that is meant";
+  EXPECT_EQ(error_of<ValueError>([&] { make_language_model(config, Pattern::window(4, 4)); }), text);
+  EXPECT_EQ(refused(attention_mixer(Pattern::dense())), text);
+  EXPECT_EQ(refused(attention_mixer(Pattern::dilated({8}, {2}))), text);
+  EXPECT_EQ(refused(attention_mixer(Pattern::sink_tokens(2) | Pattern::window(4, 0))), text);
+  for (const Pattern& pattern : {Pattern::window(4, 0), Pattern::dilated({8}, {2}) & Pattern::causal()})
+    EXPECT_EQ(refused(attention_mixer(pattern)), "no exception") << pattern.to_string();
+  EXPECT_EQ(refused(attention_mixer(Pattern::dense(), {.layer_norm = false, .post_norm = false, .causal = true})),
+            "no exception");
+  nn::LanguageModelConfig encoder = config;
+  encoder.looks_ahead = true;
+  EXPECT_EQ(make_language_model(encoder, Pattern::dense())->hidden(randint(0, 256, {1, 9})).shape(), (Shape{1, 9, 16}));
+}
+
+TEST(LanguageModelWithAttention, HasKeysAndValuesOfEveryHeadWhereNothingElseIsSaid) {
+  const auto parameters = [](std::int64_t heads, std::int64_t kv_heads) {
+    return make_language_model({.context = 64, .layers = 1, .width = 64, .heads = heads, .kv_heads = kv_heads},
+                               Pattern::causal())
+        ->parameter_count();
+  };
+  EXPECT_EQ(parameters(8, 0), parameters(8, 8));
+  EXPECT_EQ(parameters(2, 0), parameters(2, 2));
+  EXPECT_GT(parameters(8, 0), parameters(8, 4));
+}
+
 TEST(LanguageModelWithAttention, ContinuesASequenceFromItsState) {
   const NoGradGuard no_grad;
   for (const nn::Positions positions : {nn::Positions::rope, nn::Positions::learned}) {

@@ -205,7 +205,9 @@ TEST(ChunkedAttention, PeakIsConstantInTheLengthForWindowsButForTheStatesKept) {
 
 TEST(ChunkedAttention, RefusesWhatLooksAheadOrNeedsTheWhole) {
   const auto refusal = [](const nn::MixerFactory& mixer) {
-    InChunks both(mixer);
+    nn::LanguageModelConfig config = three_layers();
+    config.looks_ahead = true;
+    InChunks both(mixer, config);
     const std::string text = error_of<ValueError>([&] { both.in_chunks(10); });
     EXPECT_GT(both.whole().loss, 0) << "the next call works";
     return text;
