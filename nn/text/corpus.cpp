@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <utility>
 
 #include "allocator/base/fnv1a.h"
@@ -51,11 +53,50 @@ void find_files(const fs::path& path, std::vector<FoundFile>& files) try {
     files.push_back({path, true});
   else if (fs::is_directory(path, error))
     find_files_in(path, files);
+  else if (fs::exists(path, error))
+    throw FileError("[train] " + path.string() + " is neither a file nor a folder: text is read more than once");
   else
     throw FileError("[train] no text at " + path.string());
 } catch (const fs::filesystem_error& unreadable) {
   throw FileError("[train] cannot read " + unreadable.path1().string() + ": " + unreadable.code().message());
 }
+
+/// A file is one by whatever path it was found, and belongs to one text: it would else be held out of what was trained
+/// on.
+class FilesOnce {
+ public:
+  /// Of the files of a text, in their order, the first mention of each. ValueError for one of an earlier text.
+  std::vector<FoundFile> of(const std::string& text, const std::vector<FoundFile>& files) {
+    const std::size_t number = texts_.size();
+    texts_.push_back(text);
+    std::vector<FoundFile> once;
+    for (const FoundFile& file : files) {
+      struct ::stat status {};
+      if (::stat(file.path.c_str(), &status) != 0) {  // whoever reads it says why
+        once.push_back(file);
+        continue;
+      }
+      const auto [known, is_new] = seen_.try_emplace({status.st_dev, status.st_ino}, Mention{number, once.size()});
+      if (is_new)
+        once.push_back(file);
+      else if (known->second.text == number)
+        once[known->second.index].named |= file.named;
+      else
+        throw ValueError(
+            fmt::format("[train] {} is part of two texts, {} and {}: it would be held out of one and "
+                        "trained on in the other",
+                        file.path.string(), texts_[known->second.text], text));
+    }
+    return once;
+  }
+
+ private:
+  struct Mention {
+    std::size_t text, index;
+  };
+  std::vector<std::string> texts_;  // as they were asked for
+  std::map<std::pair<::dev_t, ::ino_t>, Mention> seen_;
+};
 
 bool has_zero(const Text& text) {
   bool found = false;
@@ -202,9 +243,10 @@ Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed) 
   corpus.weighted = std::ranges::any_of(parsed, [](const TextSource& source) { return source.weight.has_value(); });
 
   std::vector<FoundFile> files;
+  FilesOnce once;
   std::string names;
   const auto take = [&](double weight) {
-    std::vector<Text> texts = read_files(files);
+    std::vector<Text> texts = read_files(once.of(names, files));
     if (texts.empty())
       throw FileError(fmt::format("[train] no text in {}: {}", names,
                                   files.empty() ? "no file is there" : "every file is empty or has a 0 byte"));

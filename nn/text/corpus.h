@@ -69,11 +69,12 @@ struct TextSource {
 
 /// Reads what TextSource::parse() makes of each: files, and folders with everything below them (hidden files, files
 /// that contain a 0 byte and links to folders are left out; of a file of more than a GiB only so much is searched for a
-/// 0 byte, spread evenly), in an order that depends on names alone. Of several files, a tenth, chosen by `seed`, is
-/// held out; of a single file, and where that would be less than 1 % or more than 75 % of the bytes, the last tenth of
-/// all. Without weights all are one text, otherwise each is one of its own, of weight 1 unless it has another. Files of
-/// more than a MiB are mapped and not read. Throws FileError for a path that does not exist, cannot be read or holds no
-/// text, and says why.
+/// 0 byte, spread evenly), in an order that depends on names alone. A file that is there by several paths or links
+/// counts once. Of several files, a tenth, chosen by `seed`, is held out; of a single file, and where that would be
+/// less than 1 % or more than 75 % of the bytes, the last tenth of all. Without weights all are one text, otherwise
+/// each is one of its own, of weight 1 unless it has another. Files of more than a MiB are mapped and not read. Throws
+/// FileError for a path that does not exist, is neither file nor folder, cannot be read or holds no text, and says why,
+/// and ValueError for a file that two texts have.
 Corpus read_corpus(const std::vector<std::string>& sources, std::uint64_t seed = 1);
 
 /// Is called with what is going on ("encoding the text") and how much of it is done, in [0, 1].

@@ -85,6 +85,44 @@ TEST(Corpus, RefusesPathsWithoutText) {
   EXPECT_EQ(error_of<FileError>([&] { read_corpus({nothing}, 1); }), "[train] no text in " + nothing + ": it is empty");
 }
 
+TEST(Corpus, RefusesWhatIsNeitherFileNorFolder) {
+  EXPECT_EQ(error_of<FileError>([] { read_corpus({"/dev/null"}); }),
+            "[train] /dev/null is neither a file nor a folder: text is read more than once");
+}
+
+TEST(Corpus, HasAFileOnceByWhateverPathItIsFound) {
+  const TemporaryFolder folder;
+  const std::string text = folder.file("text"), whole = folder.file("");
+  write_bytes(text, "0123456789abcdefghij");
+  const auto expect_one_file = [&](const std::vector<std::string>& sources) {
+    const Corpus corpus = read_corpus(sources);
+    EXPECT_EQ(corpus.files, 1);
+    EXPECT_EQ(string_of(corpus.texts[0].train), "0123456789abcdefgh");
+    EXPECT_EQ(string_of(corpus.texts[0].validation), "ij") << "what is held out is not trained on";
+  };
+  expect_one_file({text, text});
+  expect_one_file({whole, text});
+  expect_one_file({text, whole, folder.file("../" + std::filesystem::path(whole).parent_path().filename().string())});
+  std::filesystem::create_symlink("text", folder.file("link"));
+  std::filesystem::create_hard_link(text, folder.file("another name"));
+  expect_one_file({whole});
+  EXPECT_EQ(error_of<ValueError>([&] {
+              read_corpus({whole + "=3", text});
+            }),
+            "[train] " + text + " is part of two texts, " + whole + " and " + text +
+                ": it would be held out of one and trained on in the other");
+  EXPECT_THAT(error_of<ValueError>([&] { read_corpus({text + "=3", text}); }), HasSubstr(" is part of two texts, "));
+
+  const std::string binary = folder.file("binary");
+  write_bytes(binary, std::string("a\0b", 3));
+  expect_one_file({whole});
+  EXPECT_THAT(error_of<FileError>([&] {
+                read_corpus({whole, binary});
+              }),
+              HasSubstr("it has a 0 byte"))
+      << "asked for by name, after it was found";
+}
+
 TEST(Corpus, DoesNotFollowLinksToFolders) {
   const TemporaryFolder folder;
   write_bytes(folder.file("text"), "0123456789");
