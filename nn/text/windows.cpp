@@ -17,6 +17,9 @@ namespace poolgrad::nn {
 
 TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device, CallSite) {
   const MemoryScope scope("batch", Category::input);
+  if (length < 1) throw IndexError(fmt::format("[windows_of] a window has at least 1 token, and not {}", length));
+  for (const WindowPlace& place : places)
+    if (place.text == nullptr) throw ValueError("[windows_of] a window is of no text");
   const std::int64_t width = places.empty() ? 1 : places.front().text->width();
   const auto row_bytes = static_cast<std::size_t>((length + 1) * width);
   std::vector<std::uint8_t> rows;
@@ -54,7 +57,7 @@ WindowPlan::WindowPlan(const Corpus& corpus, std::int64_t context, std::int64_t 
   for (const CorpusText& text : corpus.texts) {
     const std::string name = corpus.weighted ? "the text " + text.path : "the text";
     if (text.train_tokens.size() <= context)
-      throw ValueError(fmt::format("[train] {} is shorter than the context: {} {} to train on, --context {}", name,
+      throw ValueError(fmt::format("[train] {} is shorter than the context: {} {} to train on, a context of {}", name,
                                    text.train_tokens.size(), text.train_tokens.width() == 1 ? "bytes" : "tokens",
                                    context));
     if (text.validation_tokens.size() < 2)

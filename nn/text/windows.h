@@ -19,7 +19,7 @@ struct WindowPlace {
   std::int64_t start = 0;
 };
 /// The windows at these places of texts of one width, tagged Category::input. IndexError where one, with the token
-/// behind it, does not lie within its text.
+/// behind it, does not lie within its text, and for a length below 1; ValueError for a place without a text.
 TextWindows windows_of(const std::vector<WindowPlace>& places, std::int64_t length, Device device = cpu, CallSite = {});
 /// Those of one text.
 TextWindows windows_of(const Text& text, const std::vector<std::int64_t>& starts, std::int64_t length,

@@ -111,7 +111,7 @@ TEST_F(TrainText, SaysWhereAVocabularyIsTooLargeForTheText) {
             "[train] --tokenizer must be bytes, or bpe:N with N from 257 to 65536, but is bpe:100");
   options_.tokenizer = "bpe:300";
   options_.context = 30000;
-  EXPECT_THAT(refusal<ValueError>(options_), HasSubstr(" tokens to train on, --context 30000"));
+  EXPECT_THAT(refusal<ValueError>(options_), HasSubstr(" tokens to train on, a context of 30000"));
 }
 
 TEST_F(TrainText, TextIsSampledInTokensToTheByte) {

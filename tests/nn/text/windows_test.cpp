@@ -105,7 +105,7 @@ TEST(WindowPlan, NamesTheTextThatIsTooShort) {
   EXPECT_EQ(refusal(corpus), "[train] the text text 1 is too short to hold any of it out");
   corpus.texts[1].train_tokens = std::vector<std::uint16_t>(16);
   EXPECT_EQ(refusal(corpus),
-            "[train] the text text 1 is shorter than the context: 16 tokens to train on, --context 16");
+            "[train] the text text 1 is shorter than the context: 16 tokens to train on, a context of 16");
   EXPECT_EQ(refusal(Corpus()), "[train] there is no text");
 }
 
@@ -119,6 +119,14 @@ TEST(TextWindows, OfTokensAreThoseOfSeveralTexts) {
                 windows_of({{&a, 1}, {&b, 1}}, 2);
               }),
               HasSubstr("a window of 2 and the token behind it from 1 leave the text of 3"));
+}
+
+TEST(TextWindows, OfNoLengthOrNoTextAreRefused) {
+  const Text text(std::vector<std::uint8_t>(100));
+  for (const std::int64_t length : {-50, -1, 0})
+    EXPECT_EQ(error_of<IndexError>([&] { windows_of(text, {60}, length); }),
+              "[windows_of] a window has at least 1 token, and not " + std::to_string(length));
+  EXPECT_EQ(error_of<ValueError>([] { windows_of({WindowPlace{}}, 4); }), "[windows_of] a window is of no text");
 }
 
 TEST(Random, IsAFunctionOfSeedAndIndexSpreadOverItsRange) {
