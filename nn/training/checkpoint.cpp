@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "allocator/base/number.h"
@@ -98,6 +99,31 @@ std::vector<std::int64_t> of_these(const std::string& path, const std::vector<st
   return result;
 }
 
+/// What EMA::load() would refuse, of which the number of updates is read.
+void check_averages(const SafetensorsReader& reader, const EMA& averages) {
+  averages.check(with_prefix(reader.outline(), averages_key));
+  const std::string key = std::string(averages_key) + "updates";
+  const Tensor updates = zeros({}, {.dtype = DType::i64});
+  reader.read(key, updates);
+  if (updates.item() < 0)
+    throw ValueError(fmt::format("[load] {} is {}, and must not be negative", key, updates.item()));
+}
+
+/// The averages of these parameters that the file has, none of them read: ValueError where one does not fit.
+NamedTensors averages_of(const SafetensorsFile& file, const NamedTensors& parameters) {
+  NamedTensors averages;
+  for (const auto& [name, parameter] : parameters) {
+    const std::string key = averages_key + name;
+    if (!file.contains(key)) continue;
+    const Tensor& average = file.at(key);
+    if (average.shape() != parameter.shape() || average.dtype() != compute_dtype(parameter.dtype()))
+      throw ValueError(fmt::format("[load] the average does not fit the module: {} is {} where the module has {}", key,
+                                   describe(average), describe(parameter)));
+    averages.emplace_back(name, average);
+  }
+  return averages;
+}
+
 }  // namespace
 
 void save_training_state(const std::string& path, const Module& model, const OptimizerState& optimizer,
@@ -139,7 +165,8 @@ void save_training_state(const std::string& path, const Module& model, const Opt
 }
 
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
-                                  const std::optional<std::vector<std::size_t>>& own, EMA* averages, CallSite) {
+                                  const std::optional<std::vector<std::size_t>>& own, EMA* averages,
+                                  const std::function<void(const TrainingState&)>& accept, CallSite) {
   const SafetensorsReader reader(path);
   const SafetensorsFile& file = reader.outline();
   check_format(path, file);
@@ -163,7 +190,8 @@ TrainingState load_training_state(const std::string& path, Module& model, Optimi
   const NamedTensors optimizer_state = with_prefix(file, "optimizer.");
   optimizer.check(in_order_of(optimizer.state(), optimizer_state, own.has_value()), optimizer_steps, parameter_steps);
   model.check(with_prefix(file, "model."));
-  if (averages != nullptr) averages->check(with_prefix(file, averages_key));
+  if (averages != nullptr) check_averages(reader, *averages);
+  if (accept) accept(state);
   read_model(reader, model);
   if (averages != nullptr) {
     const NamedTensors state_of_averages = averages->state();
@@ -181,16 +209,17 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
   // What else the file has may be of dtypes that poolgrad has none of.
   for (const char* read : {"model.", averages_key}) reader.outline().check_complete(read);
   model.check(with_prefix(reader.outline(), "model."));
+  const NamedTensors parameters = model.named_parameters(), averages = averages_of(reader.outline(), parameters);
   read_model(reader, model);
   // Last, as not all that a model has is averaged; averages of half types are f32.
   const NoGradGuard no_grad;
-  for (const auto& [name, tensor] : model.named_parameters())
-    if (const std::string key = averages_key + name; reader.outline().contains(key)) {
-      const Tensor& outline = reader.outline().at(key);
-      Tensor average = Tensor::empty(outline.shape(), outline.options());
-      reader.read(key, average);
-      Tensor(tensor).copy_from(average);
-    }
+  for (const auto& [name, parameter] : parameters) {
+    const auto found = std::ranges::find(averages, name, &NamedTensors::value_type::first);
+    if (found == averages.end()) continue;
+    Tensor average = Tensor::empty(found->second.shape(), found->second.options());
+    reader.read(averages_key + name, average);
+    Tensor(parameter).copy_from(average);
+  }
   return callers_metadata(reader.outline());
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -41,13 +42,15 @@ void save_training_state(const std::string& path, const Module& model, const Opt
                          const TrainingState& state, CallSite = {});
 void save_training_state(const std::string& path, const Module& model, const Optimizer& optimizer,
                          const TrainingState& state, CallSite = {});
-/// Reads the metadata, the counters and the tensors of model and optimiser; model and optimiser change only if
-/// everything fits. Throws FileError for a malformed file and ValueError for one of another model. A disk that fails
-/// while tensors are read may leave some of them changed. An optimiser of some of the model's parameters (`own`, their
-/// numbers) takes theirs. `averages`, if given, are read with the rest, and ValueError if there are none.
+/// Reads the metadata, the counters and the tensors of model and optimiser; model, optimiser and averages change only
+/// if everything fits, and `accept`, if given, does not throw at what the counters are. Throws FileError for a
+/// malformed file and ValueError for one of another model. A disk that fails while tensors are read may leave some of
+/// them changed. An optimiser of some of the model's parameters (`own`, their numbers) takes theirs. `averages`, if
+/// given, are read with the rest, and ValueError if there are none.
 TrainingState load_training_state(const std::string& path, Module& model, Optimizer& optimizer,
                                   const std::optional<std::vector<std::size_t>>& own = std::nullopt,
-                                  EMA* averages = nullptr, CallSite = {});
+                                  EMA* averages = nullptr, const std::function<void(const TrainingState&)>& accept = {},
+                                  CallSite = {});
 /// The parameters alone, or in their place the averages where the file has them, for a model that is to be used;
 /// returns the caller's metadata. Throws as load_training_state().
 std::map<std::string, std::string> load_trained_model(const std::string& path, Module& model, CallSite = {});

@@ -194,6 +194,48 @@ TEST(TrainingState, RefusesFilesThatAreNoneAndChangesNothing) {
   EXPECT_EQ(run.optimizer.steps(), 0);
 }
 
+TEST(TrainingState, ComparesAveragesBeforeAnythingChanges) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun saved(1), run(2);
+  const EMA average(saved.model);
+  save_training_state(path, saved.model, saved.optimizer, {.averages = &average});
+  const SafetensorsFile whole = load_safetensors(path);
+  const Tensor before = run.model.weight().copy();
+  EMA own(run.model);
+  const auto put = [&](const std::string& name, const Tensor& tensor) {
+    SafetensorsFile file = whole;
+    for (auto& [key, there] : file.tensors)
+      if (key == name) there = tensor;
+    save_safetensors(path, file);
+  };
+  for (const Tensor& wrong : {ones({1, 3}), ones({5}), ones({2, 3}, {.dtype = DType::f64})}) {
+    put("ema.weight", wrong);
+    EXPECT_THAT(error_of<ValueError>([&] { load_trained_model(path, run.model); }),
+                HasSubstr("[load] the average does not fit the module: ema.weight is "));
+    EXPECT_TRUE(bit_equal(run.model.weight(), before));
+  }
+  put("ema.updates", full({}, -1, {.dtype = DType::i64}));
+  EXPECT_EQ(error_of<ValueError>([&] { load_training_state(path, run.model, run.optimizer, {}, &own); }),
+            "[load] ema.updates is -1, and must not be negative");
+  EXPECT_TRUE(bit_equal(run.model.weight(), before));
+  EXPECT_TRUE(bit_equal(own.tensors()[0].second, before));
+}
+
+TEST(TrainingState, ChangesNothingForACallerWhoDoesNotAcceptIt) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("state.safetensors");
+  SmallRun saved(1), run(2);
+  saved.step();
+  saved.save(path);
+  const Tensor before = run.model.weight().copy();
+  const auto refuse = [](const TrainingState& state) { throw ValueError("step " + std::to_string(state.step)); };
+  EXPECT_EQ(error_of<ValueError>([&] { load_training_state(path, run.model, run.optimizer, {}, nullptr, refuse); }),
+            "step 1");
+  EXPECT_TRUE(bit_equal(run.model.weight(), before));
+  EXPECT_EQ(run.optimizer.steps(), 0);
+}
+
 TEST(TrainingState, HoldsTheTokenizer) {
   const TemporaryFolder folder;
   const std::string path = folder.file("state.safetensors");
