@@ -24,7 +24,8 @@ void penalise(std::vector<double>& logits, std::span<const std::int64_t> recent,
   const auto window = std::min(recent.size(), static_cast<std::size_t>(options.penalty_window));
   const auto last = recent.last(window);
   for (const std::int64_t token : std::set(last.begin(), last.end())) {
-    double& logit = logits.at(static_cast<std::size_t>(token));
+    if (token < 0 || token >= std::ssize(logits)) continue;
+    double& logit = logits[static_cast<std::size_t>(token)];
     logit = logit > 0 ? logit / options.repetition_penalty : logit * options.repetition_penalty;
   }
 }
@@ -117,7 +118,9 @@ std::string_view TextWriter::write(CallSite) {
   if (text_.empty()) throw ValueError("[text_writer] there is nothing to go on from");
   const NoGradGuard no_grad;
   const std::int64_t context = model_.config().context;
+  std::vector<std::int64_t> uncut;
   if (std::ssize(text_) > context) {
+    uncut = text_;
     text_.erase(text_.begin(), text_.end() - std::max<std::int64_t>(context / 2, 1));
     forget();
     ++restarts_;
@@ -136,8 +139,12 @@ std::string_view TextWriter::write(CallSite) {
     std::vector<double> row = select(select(logits, 1, length - 1), 0, 0).to_vector<double>();
     row.resize(std::min(row.size(), static_cast<std::size_t>(tokenizer_->size())));
     text_.push_back(sampler_.next(std::move(row), text_));
-  } catch (...) {  // some blocks may have seen what others have not
-    forget();
+  } catch (...) {
+    if (!uncut.empty()) {
+      text_ = std::move(uncut);
+      --restarts_;
+    }
+    forget();  // some blocks may have seen what others have not
     throw;
   }
   return tokenizer_->bytes_of(text_.back());

@@ -36,8 +36,8 @@ class Sampler {
   /// a penalty that is not positive.
   explicit Sampler(const SamplerOptions& options = {});
 
-  /// The probability of every token after `recent`, the oldest first. Throws ValueError, with the number of those and
-  /// of the draw, for a NaN and where the largest logit is not finite.
+  /// The probability of every token after `recent`, the oldest first, of which those without a logit are passed over.
+  /// Throws ValueError, with the number of those and of the draw, for a NaN and where the largest logit is not finite.
   std::vector<double> probabilities(std::vector<double> logits, std::span<const std::int64_t> recent = {}) const;
   std::int64_t next(std::vector<double> logits, std::span<const std::int64_t> recent = {});
 

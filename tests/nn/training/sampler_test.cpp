@@ -119,6 +119,12 @@ TEST(Sampler, PenalisesRecentTokensOnceWhateverTheirSign) {
   EXPECT_NEAR(found[4] / found[0], std::exp(1.1 / 1.5) / std::exp(0.3), 1e-12);
 }
 
+TEST(Sampler, PassesOverRecentTokensThatHaveNoLogit) {
+  const Sampler sampler({.repetition_penalty = 2.0, .temperature = 1.0});
+  const std::vector<std::int64_t> beyond{-1, 0, 2, 299}, within{0};
+  EXPECT_EQ(sampler.probabilities({1.0, 2.0}, beyond), sampler.probabilities({1.0, 2.0}, within));
+}
+
 TEST(Sampler, AppliesAllRulesInTheirOrder) {
   const unsigned seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
@@ -312,6 +318,18 @@ TEST(TextWriter, GoesOnAfterAFailureAsIfThereHadBeenNone) {
   EXPECT_EQ(error_of<Error>([&] { writer.write(); }), "[mean] as told");
   for (int i = 0; i < 4; ++i) text += writer.write();
   EXPECT_EQ(text, expected);
+}
+
+TEST(TextWriter, GoesOnAfterAFailureAtTheEndOfTheContextToo) {
+  WritingModel small;
+  TextWriter undisturbed(small.model), writer(small.model);
+  const std::string prompt(25, 'b'), expected = written(undisturbed, prompt, 8);
+  writer.read(prompt);
+  MeanSoFar::fails_in = 2;
+  EXPECT_EQ(error_of<Error>([&] { writer.write(); }), "[mean] as told");
+  EXPECT_EQ(writer.restarts(), 0) << "nothing was cut";
+  EXPECT_EQ(written(writer, "", 8), expected);
+  EXPECT_EQ(writer.restarts(), undisturbed.restarts());
 }
 
 }  // namespace
