@@ -21,6 +21,7 @@
 #include <utility>
 
 #include "allocator/base/atomic_file.h"
+#include "allocator/caching_allocator.h"
 #include "allocator/error.h"
 #include "allocator/memory_scope.h"
 
@@ -57,6 +58,10 @@ std::string format_duration(double seconds) {
   const auto total = static_cast<std::int64_t>(std::llround(std::max(seconds, 0.0)));
   if (total >= 3600) return fmt::format("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60);
   return fmt::format("{}:{:02}", total / 60, total % 60);
+}
+
+std::string format_milliseconds(double milliseconds) {
+  return fmt::format("{:.{}f}", milliseconds, milliseconds < 1 ? 2 : milliseconds < 10 ? 1 : 0);
 }
 
 std::string format_count(double value) {
@@ -264,6 +269,14 @@ void check_replaceable(const std::string& path, const std::string& operation) {
   check_writable(path, operation);
   if (path.empty()) return;
   const AtomicFile attempt(path);
+}
+
+std::string no_room_for(const std::string& path, std::uint64_t bytes) {
+  std::error_code unknown;
+  const std::filesystem::path whole = std::filesystem::weakly_canonical(std::filesystem::absolute(path), unknown);
+  const std::uintmax_t free = std::filesystem::space(whole.parent_path(), unknown).available;
+  if (unknown || bytes <= free) return "";
+  return fmt::format("{} takes {}, and its disk has {} left", path, format_bytes(bytes), format_bytes(free));
 }
 
 InterruptGuard::InterruptGuard() {

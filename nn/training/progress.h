@@ -12,6 +12,8 @@ namespace poolgrad::nn {
 
 /// "1:02:03", "2:31", "0:07".
 std::string format_duration(double seconds);
+/// "153", "5.3", "0.42": of a step, with the digits that tell it from another.
+std::string format_milliseconds(double milliseconds);
 /// 33312 -> "33.3k".
 std::string format_count(double value);
 /// One character per bucket of values, low to high: "█▆▄▃▂▁".
@@ -80,6 +82,9 @@ void check_writable(const std::string& path, const std::string& operation);
 
 /// The same where an AtomicFile is to be: besides, what is there must be a regular file.
 void check_replaceable(const std::string& path, const std::string& operation);
+
+/// What to tell of a disk that has no room for a file of so many bytes at `path`; "" where it has, or nobody knows.
+std::string no_room_for(const std::string& path, std::uint64_t bytes);
 
 /// Ctrl-C as a request to stop cleanly: while one is alive, the first SIGINT, SIGTERM, SIGHUP (of a terminal that
 /// is closed, unless it is ignored) or SIGUSR1 (which mpirun passes on to its ranks) only sets a flag; a second one

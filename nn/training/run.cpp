@@ -12,7 +12,6 @@
 
 #include "allocator/error.h"
 #include "nn/training/progress.h"
-#include "nn/training/sampler.h"
 #include "nn/training/trainer.h"
 
 namespace poolgrad::nn {
@@ -126,18 +125,19 @@ std::string describe_step(const Trainer& trainer, const TrainResult& r, double e
   const StepRecord& s = r.steps.back();
   const std::int64_t steps = trainer.options().steps;
   return fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}{}  {:.0f} ms/step  {} tok/s  mem {} live, {} "
+      "step {:>{}}/{}  loss {:.4f}  val {:.4f}  |g| {:.3f}  lr {:.2e}{}  {} ms/step  {} tok/s  mem {} live, {} "
       "reserved, {} peak  hits {:.1f}%  ETA {}",
       s.step, fmt::formatted_size("{}", steps), steps, s.loss, r.validations.back().second, s.gradient_norm,
-      s.learning_rate, describe_scale(s), s.milliseconds, format_count(s.tokens_per_second), format_bytes(s.live_bytes),
-      format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate, format_duration(eta));
+      s.learning_rate, describe_scale(s), format_milliseconds(s.milliseconds), format_count(s.tokens_per_second),
+      format_bytes(s.live_bytes), format_bytes(s.reserved_bytes), format_bytes(r.peak_live_bytes), 100 * r.hit_rate,
+      format_duration(eta));
 }
 
 /// The live line between reports.
 std::string describe_status(const StepRecord& s, std::int64_t steps, double eta) {
-  return fmt::format("{} step {}/{}  loss {:.4f}  {:.0f} ms/step  ETA {}",
+  return fmt::format("{} step {}/{}  loss {:.4f}  {} ms/step  ETA {}",
                      bar(static_cast<double>(s.step) / static_cast<double>(steps)), s.step, steps, s.loss,
-                     s.milliseconds, format_duration(eta));
+                     format_milliseconds(s.milliseconds), format_duration(eta));
 }
 
 /// The loss at every fourth octave and the last: "3.412 after 1 byte, 2.108 after 9 to 16, ...".
@@ -245,11 +245,23 @@ bool leads(const Trainer& trainer) {
   return trainer.options().ranks == nullptr || trainer.options().ranks->rank() == 0;
 }
 
-/// What replaces no file: "stem.extension", "stem-2.extension", ...
-std::string unused_name(const std::string& stem, const std::string& extension) {
-  std::string name = stem + extension;
-  for (int i = 2; std::filesystem::exists(name); ++i) name = fmt::format("{}-{}{}", stem, i, extension);
+/// What replaces no file there: "poolgrad-train.safetensors", "poolgrad-train-2.safetensors", ...
+std::string unused_name(const std::filesystem::path& folder = {}) {
+  std::error_code unknown;
+  std::string name = folder / "poolgrad-train.safetensors";
+  for (int i = 2; std::filesystem::exists(name, unknown); ++i)
+    name = folder / fmt::format("poolgrad-train-{}.safetensors", i);
   return name;
+}
+
+/// Where the last checkpoint goes if not to its place.
+std::vector<std::string> other_places(const Trainer& trainer) {
+  if (trainer.device().is_sim()) return {};
+  std::error_code none;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(none);
+  std::vector<std::string> places{unused_name()};
+  if (!none) places.push_back(unused_name(temporary));
+  return places;
 }
 
 /// On any rank: all stop after the same step, or batch.
@@ -362,10 +374,7 @@ bool judge(Trainer& trainer, std::int64_t sample, Progress& progress, TrainResul
   const std::vector<std::int64_t> prompt = prompt_from(trainer.corpus(), trainer.model().config().context);
   result.prompt = trainer.corpus().tokenizer->decode(prompt);
   progress.status(fmt::format("writing a sample of {} tokens", sample));
-  const auto averages = trainer.averaged();
-  trainer.model().eval();
-  result.sample = sample_text(trainer.model(), prompt, sample, {.seed = trainer.options().seed}, trainer.device(),
-                              trainer.corpus().tokenizer);
+  result.sample = trainer.sample(prompt, sample);
   return true;
 }
 
@@ -380,10 +389,15 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
                                  trainer.steps_done()));
   if (!leads(trainer)) options.quiet = true, options.json = options.csv = "", options.reported = {};
   options.quiet |= options.json == "-" || options.csv == "-";
-  if (leads(trainer)) check_replaceable(options.save, "train");
+  const bool stops = options.stop_after > 0 && options.stop_after <= trainer.options().steps;
+  const bool needs_a_name = options.save.empty() && !trainer.device().is_sim();
+  if (leads(trainer)) check_replaceable(needs_a_name && stops ? unused_name() : options.save, "train");
   for (const std::string& path : {options.json, options.csv}) check_writable(path, "train");
   const InterruptGuard interrupts;
   Progress progress(out, options.live && !options.quiet);
+  if (!options.quiet && !options.save.empty())  // as long as something can be done about it
+    if (const std::string note = no_room_for(options.save, trainer.checkpoint_bytes()); !note.empty())
+      progress.line("note     the checkpoint " + note);
   if (leads(trainer)) result.baselines = ngram_baselines(trainer.corpus());
   // What ends the steps early, or the judgement, is told when all that is known has been written.
   std::exception_ptr failure;
@@ -398,8 +412,7 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
   };
   HeldOutLoss last{.loss = std::nan("")};
   const bool trained = succeeds([&] { take_steps(trainer, options, progress, result, last); });
-  if (options.save.empty() && result.interrupted && !trainer.device().is_sim())
-    options.save = unused_name("poolgrad-train", ".safetensors");
+  if (needs_a_name && result.interrupted) options.save = unused_name();
   // A file that cannot be written leaves the others, and what is printed: the first reason comes when all is done.
   std::exception_ptr unwritten;
   const auto attempt = [&](const auto& f) {
@@ -416,7 +429,8 @@ void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult&
       if (leads(trainer)) result.written.emplace_back(what, path);
     });
   };
-  if (trained) write("checkpoint", options.save, [&] { trainer.save(options.save, options.metadata); });
+  if (trained)
+    write("checkpoint", options.save, [&] { trainer.save(options.save, options.metadata, other_places(trainer)); });
   bool judged = false;
   if (trained && !result.interrupted) succeeds([&] { judged = judge(trainer, options.sample, progress, result); });
   if (!judged) {

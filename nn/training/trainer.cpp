@@ -12,6 +12,7 @@
 #include "autograd/operators/arithmetic.h"
 #include "autograd/operators/views.h"
 #include "nn/chunked.h"
+#include "nn/training/sampler.h"
 #include "tensor/grad_mode.h"
 
 namespace poolgrad::nn {
@@ -68,6 +69,33 @@ TrainerOptions with_rate(TrainerOptions options) {
 
 std::optional<LossScaler> scaler_for(const TrainerOptions& options, Device device) {
   return options.loss_scale ? std::optional<LossScaler>(std::in_place, device, *options.loss_scale) : std::nullopt;
+}
+
+std::uint64_t bytes_of(const NamedTensors& tensors) {
+  std::uint64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors)
+    bytes += static_cast<std::uint64_t>(tensor.count()) * size_of(tensor.dtype());
+  return bytes;
+}
+
+/// Calls f for `path`, and where that cannot be written for each of the others until one can: FileError says which.
+template <class F>
+void write_somewhere(const std::string& path, const std::vector<std::string>& others, const F& f) {
+  std::string reason;
+  try {
+    return f(path);
+  } catch (const FileError& error) {
+    reason = error.what();
+  }
+  for (const std::string& other : others) {
+    try {
+      f(other);
+    } catch (const FileError&) {
+      continue;
+    }
+    throw FileError(reason + "; the checkpoint is " + other + " instead");
+  }
+  throw FileError(reason);
 }
 
 /// When it dies, the model has whole sequences, and trains if it did, also where an exception passes.
@@ -132,11 +160,14 @@ std::unique_ptr<Optimizer> Trainer::optimizer_of(int rank) const {
   return optimizer_for(owned, options_);
 }
 
-std::uint64_t Trainer::optimizer_bytes() const {
-  std::uint64_t bytes = 0;
-  for (const auto& [name, tensor] : optimizer_->state())
-    bytes += static_cast<std::uint64_t>(tensor.count()) * size_of(tensor.dtype());
-  return bytes;
+std::uint64_t Trainer::optimizer_bytes() const { return bytes_of(optimizer_->state()); }
+
+std::uint64_t Trainer::checkpoint_bytes() const {
+  std::uint64_t averages = 0;
+  if (average_)
+    for (const Tensor& parameter : model_->parameters())
+      averages += static_cast<std::uint64_t>(parameter.count()) * size_of(compute_dtype(parameter.dtype()));
+  return bytes_of(model_->named_tensors()) + optimizer_bytes() + averages;
 }
 
 void Trainer::resume(const std::string& path, bool other_text, CallSite) {
@@ -161,13 +192,15 @@ void Trainer::resume(const std::string& path, bool other_text, CallSite) {
                                  decay == "0" ? "no average" : "an average of decay " + decay,
                                  options_.ema == 0 ? "none" : fmt::format("one of {}", options_.ema)));
   const auto own = owners_.empty() ? std::nullopt : std::optional(owned_by(options_.ranks->rank()));
-  const TrainingState state = load_training_state(path, *model_, *optimizer_, own, average_.get());
-  if (state.step > options_.steps)
-    throw ValueError(fmt::format("[train] the checkpoint {} has done {}, --steps is {}", path,
-                                 plural(state.step, "step"), options_.steps));
+  const auto accept = [&](const TrainingState& state) {
+    if (state.step > options_.steps)
+      throw ValueError(fmt::format("[train] the checkpoint {} has done {}, --steps is {}", path,
+                                   plural(state.step, "step"), options_.steps));
+    if (scaler_ && state.loss_scale) scaler_->load(*state.loss_scale);
+  };
+  const TrainingState state = load_training_state(path, *model_, *optimizer_, own, average_.get(), accept);
   step_.set_steps(state.step);
   data_position_ = state.data_position;
-  if (scaler_ && state.loss_scale) scaler_->load(*state.loss_scale);
   options_.generator->set_state(state.generator);
 }
 
@@ -191,7 +224,8 @@ OptimizerState Trainer::whole_optimizer_state() const {
   return whole;
 }
 
-void Trainer::save(const std::string& path, std::map<std::string, std::string> metadata, CallSite) const {
+void Trainer::save(const std::string& path, std::map<std::string, std::string> metadata,
+                   const std::vector<std::string>& otherwise, CallSite) const {
   metadata["text"] = corpus_.fingerprint();
   if (corpus_.weighted) metadata["text_weights"] = corpus_.describe_weights();
   if (!corpus_.of_bytes()) metadata["merges"] = corpus_.tokenizer->fingerprint();
@@ -200,14 +234,15 @@ void Trainer::save(const std::string& path, std::map<std::string, std::string> m
   metadata["ema"] = fmt::format("{}", options_.ema);
   const OptimizerState optimizer = whole_optimizer_state();
   if (options_.ranks != nullptr && options_.ranks->rank() != 0) return;
-  save_training_state(path, *model_, optimizer,
-                      {.step = step_.steps(),
-                       .data_position = data_position_,
-                       .generator = options_.generator->state(),
-                       .loss_scale = scaler_ ? std::optional(scaler_->state()) : std::nullopt,
-                       .tokenizer = corpus_.tokenizer,
-                       .averages = average_.get(),
-                       .metadata = std::move(metadata)});
+  const TrainingState state{.step = step_.steps(),
+                            .data_position = data_position_,
+                            .generator = options_.generator->state(),
+                            .loss_scale = scaler_ ? std::optional(scaler_->state()) : std::nullopt,
+                            .tokenizer = corpus_.tokenizer,
+                            .averages = average_.get(),
+                            .metadata = std::move(metadata)};
+  write_somewhere(path, otherwise,
+                  [&](const std::string& place) { save_training_state(place, *model_, optimizer, state); });
 }
 
 BatchShare Trainer::share(std::int64_t length) const {
@@ -265,6 +300,13 @@ StepRecord Trainer::step() {
 
 std::unique_ptr<Substitution> Trainer::averaged() const {
   return average_ ? std::make_unique<Substitution>(*model_, average_->tensors()) : nullptr;
+}
+
+std::string Trainer::sample(std::span<const std::int64_t> prompt, std::int64_t tokens) {
+  const auto averages = averaged();
+  const AsBefore after{*model_};
+  model_->eval();
+  return sample_text(*model_, prompt, tokens, {.seed = options_.seed}, device_, corpus_.tokenizer);
 }
 
 Tensor Trainer::loss_of(const TextWindows& batch) {

@@ -7,6 +7,9 @@
 #include <iosfwd>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "allocator/caching_allocator.h"
 #include "allocator/trace/trace.h"
@@ -69,16 +72,23 @@ class Trainer {
   HeldOutLoss validate(std::int64_t batches);
   /// The same with the loss by position. Of nothing (0 bytes) where `stop` says so after a batch, on all ranks alike.
   HeldOutLoss loss_by_position(std::int64_t batches, const std::function<bool()>& stop = {});
+  /// So many tokens that go on from the prompt: sample_text() without dropout, by the averages where there are any.
+  std::string sample(std::span<const std::int64_t> prompt, std::int64_t tokens);
   /// How many batches the held-out text holds.
   std::int64_t validation_batches() const { return windows_.held_out_batches(); }
 
   /// A checkpoint, with the caller's metadata, the tokenizer and its fingerprint ("merges", where tokens are not
   /// bytes), that of the text ("text"), its weights ("text_weights", where it has some), "optimizer",
   /// "schedule" and "ema".
-  /// Rank 0 writes it, whole.
-  void save(const std::string& path, std::map<std::string, std::string> metadata = {}, CallSite = {}) const;
+  /// Rank 0 writes it, whole. Where `path` cannot be written, the first of `otherwise` that can takes its place, and
+  /// FileError says which.
+  void save(const std::string& path, std::map<std::string, std::string> metadata = {},
+            const std::vector<std::string>& otherwise = {}, CallSite = {}) const;
+  /// What the tensors in it take, without the optimiser's state of other ranks.
+  std::uint64_t checkpoint_bytes() const;
   /// Goes on from a checkpoint, bit for bit. Throws ValueError where it is of another model, tokenizer, optimiser or
-  /// average, of another text or other weights (unless `other_text`), or beyond the last step, and FileError.
+  /// average, of another text or other weights (unless `other_text`), or beyond the last step, and FileError; nothing
+  /// changes then.
   void resume(const std::string& path, bool other_text = false, CallSite = {});
 
   std::int64_t steps_done() const { return step_.steps(); }
@@ -176,9 +186,10 @@ struct TrainResult {
 /// Takes the steps that the trainer has left, printing a line to `out` after the first one, after every `report` and
 /// after the last; then validates, writes a sample and the files, and prints the report. SIGINT and SIGTERM finish the
 /// step, save (without a name to "poolgrad-train.safetensors", or a number after it where there is one; on sim never)
-/// and end the run. Throws what the steps throw, once the report of those before is printed and written, without a
-/// checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON
-/// and for a stop_after that lies behind.
+/// and end the run. A last checkpoint that cannot be written where it is to be goes there, or into the folder of
+/// temporary files, and FileError says so. Throws what the steps throw, once the report of those before is printed and
+/// written, without a checkpoint; FileError; and, before the first step, ValueError for a config that is no JSON and
+/// for a stop_after that lies behind.
 TrainResult train(Trainer& trainer, std::ostream& out, RunOptions options = {});
 /// The same, with what was found out in `result`, which is to be new, also where it throws.
 void train(Trainer& trainer, std::ostream& out, RunOptions options, TrainResult& result);

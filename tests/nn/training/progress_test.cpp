@@ -27,6 +27,9 @@ TEST(Progress, ShowsDurationsCountsAndCurves) {
   EXPECT_EQ(format_duration(7.2), "0:07");
   EXPECT_EQ(format_duration(151), "2:31");
   EXPECT_EQ(format_duration(3723), "1:02:03");
+  EXPECT_EQ(format_milliseconds(153.2), "153");
+  EXPECT_EQ(format_milliseconds(5.26), "5.3");
+  EXPECT_EQ(format_milliseconds(0.421), "0.42");
   EXPECT_EQ(format_count(950), "950");
   EXPECT_EQ(format_count(33312), "33.3k");
   EXPECT_EQ(format_count(1234567), "1.23M");
@@ -232,6 +235,14 @@ TEST(CheckWritable, LeavesEverythingAsItIs) {
   std::getline(std::ifstream(there), text);
   EXPECT_EQ(text, "kept");
   EXPECT_FALSE(std::filesystem::exists(absent));
+}
+
+TEST(NoRoomFor, TellsOfAFileThatTheDiskCannotTake) {
+  const testing_support::TemporaryFolder folder;
+  const std::string path = folder.file("a");
+  EXPECT_EQ(no_room_for(path, 1), "");
+  EXPECT_THAT(no_room_for(path, std::uint64_t{1} << 62), testing::StartsWith(path + " takes 4.00 EiB, and "));
+  EXPECT_EQ(no_room_for("/nowhere/a", std::uint64_t{1} << 62), "") << "others say what is wrong with that";
 }
 
 TEST(WriteText, ReplacesAFileInOneStepAndWritesToOthers) {

@@ -282,6 +282,70 @@ TEST(Trainer, SavesUnderANameOfItsOwnWhereItStopsAfterAStep) {
   EXPECT_EQ(rest.trainer.steps_done(), 5);
 }
 
+TEST(Trainer, WritesItsLastCheckpointElsewhereWhereItHasNoRoom) {
+  const TemporaryFolder folder, temporary;
+  const WorkingFolder here(folder.file(""));
+  const testing_support::EnvironmentVariable environment("TMPDIR", temporary.file(""));
+  const std::string there = temporary.file("poolgrad-train.safetensors");
+  std::ostringstream out;
+  SmallTraining small, rest;
+  std::filesystem::create_directory("goes");
+  const auto reported = [](TrainResult&, bool) { std::filesystem::remove_all("goes"); };
+  const std::string reason = error_of<FileError>(
+      [&] { train(small.trainer, out, {.stop_after = 5, .save = "goes/a.safetensors", .reported = reported}); });
+  EXPECT_THAT(reason, HasSubstr("goes/a.safetensors"));
+  EXPECT_THAT(reason, testing::EndsWith("; the checkpoint is poolgrad-train.safetensors instead"));
+  rest.trainer.resume("poolgrad-train.safetensors");
+  EXPECT_EQ(rest.trainer.steps_done(), 5);
+
+  EXPECT_THAT(error_of<FileError>([&] {
+                small.trainer.save("goes/a.safetensors", {}, {"goes/b.safetensors", there});
+              }),
+              testing::EndsWith("; the checkpoint is " + there + " instead"));
+  EXPECT_TRUE(std::filesystem::exists(there));
+  EXPECT_THAT(error_of<FileError>([&] { small.trainer.save("goes/a.safetensors", {}, {"goes/b.safetensors"}); }),
+              testing::Not(HasSubstr("instead")));
+}
+
+TEST(Trainer, DoesNotBeginWhatItCannotSaveWhereItIsToStop) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("gone"));
+  const WorkingFolder here(folder.file("gone"));
+  std::filesystem::remove(folder.file("gone"));
+  std::ostringstream out;
+  SmallTraining small;
+  EXPECT_THAT(error_of<FileError>([&] { train(small.trainer, out, {.stop_after = 5}); }),
+              HasSubstr("poolgrad-train.safetensors"));
+  EXPECT_EQ(small.trainer.steps_done(), 0);
+}
+
+TEST(Trainer, IsAsItWasWhereItCannotGoOnFromACheckpoint) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file("a.safetensors");
+  SmallTraining saved, small;
+  for (int i = 0; i < 12; ++i) saved.trainer.step();
+  saved.trainer.save(path);
+  Generator generator(4);
+  Trainer shorter(std::make_unique<LanguageModel>(
+                      LanguageModelConfig{.context = 32, .layers = 1, .width = 16, .dropout = 0.1},
+                      [](const auto&, const auto&) { return std::make_unique<OneBack>(); },
+                      ParameterOptions{.generator = &generator}),
+                  small_text(), {.steps = 5, .generator = &generator, .optimizer = OptimizerKind::adamw});
+  const Tensor before = shorter.model().parameters()[0].copy();
+  EXPECT_EQ(error_of<ValueError>([&] { shorter.resume(path); }),
+            "[train] the checkpoint " + path + " has done 12 steps, --steps is 5");
+  EXPECT_TRUE(bit_equal(shorter.model().parameters()[0], before));
+  EXPECT_EQ(shorter.steps_done(), 0);
+}
+
+TEST(Trainer, TrainsOnAfterItHasWrittenASample) {
+  SmallTraining small;
+  std::ostringstream out;
+  EXPECT_TRUE(small.trainer.model().training());
+  train(small.trainer, out, {.sample = 4, .quiet = true});
+  EXPECT_TRUE(small.trainer.model().training()) << "with dropout";
+}
+
 TEST(Trainer, GoesOnFromItsCheckpointBitForBit) {
   const TemporaryFolder folder;
   std::ostringstream out;
