@@ -57,8 +57,8 @@ bool is_size(const std::string& text) {
   }
 }
 
-/// What has a unit of time is time, and what has one of bytes is memory; each is said once.
-void take_budgets(const std::vector<std::string>& budgets, bool has_time, CompareOptions& o) {
+/// What has a unit of time is time, and what has one of bytes is memory; each is said once, and time not beside steps.
+void take_budgets(const std::vector<std::string>& budgets, bool has_time, bool has_steps, CompareOptions& o) {
   for (const std::string& budget : budgets) {
     const bool is_time = parse_seconds(budget).value_or(0) > 0;
     if (!is_time && !is_size(budget))
@@ -69,6 +69,8 @@ void take_budgets(const std::vector<std::string>& budgets, bool has_time, Compar
     (is_time ? o.time : o.train.budget) = budget;
     has_time |= is_time;
   }
+  if (has_time && has_steps)
+    throw ValueError("[compare] --steps says how long each trains, and so does the time " + o.time + ": one of them");
 }
 
 }  // namespace
@@ -95,8 +97,9 @@ int parse_compare_options(int argc, const char* const* argv, CompareOptions& o) 
   app.add_option("--html", o.html, "Page to write, with curves over time and by position");
   app.add_flag("--quiet", o.quiet, "Print nothing but errors");
   const int code = parse_command_line(app, argc, argv);
-  if (app.get_option("--steps")->count() > 0) o.train.given.insert("--steps");
-  if (code < 0) take_budgets(budgets, time->count() > 0, o);
+  const bool has_steps = app.get_option("--steps")->count() > 0;
+  if (has_steps) o.train.given.insert("--steps");
+  if (code < 0) take_budgets(budgets, time->count() > 0, has_steps, o);
   return code;
 }
 
@@ -157,7 +160,7 @@ std::vector<std::string> cells(const Compared& one, std::size_t columns) {
   const char* const end = !r.error.empty() ? " (failed)" : r.interrupted ? " (stopped)" : "";
   std::vector<std::string> row{one.pattern,
                                fmt::format("{}{}", r.steps.size(), end),
-                               fmt::format("{:.0f}", step.milliseconds),
+                               nn::format_milliseconds(step.milliseconds),
                                nn::format_count(step.tokens_per_second),
                                format_bytes(r.peak_live_bytes),
                                r.validation_bytes > 0 ? fmt::format("{:.4f}", r.validation_loss) : "-"};

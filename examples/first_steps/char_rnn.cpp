@@ -34,7 +34,7 @@ int main(int argc, char** argv) try {
   std::string text;
   for (int verse = 0; verse < 60; ++verse) text += "the quick brown fox jumps over the lazy dog,\nand over it again;\n";
   if (argc > 1) text.assign(std::istreambuf_iterator<char>(std::ifstream(argv[1]).rdbuf()), {});
-  if (text.size() <= 40) throw Error("char_rnn needs a FILE with more than 40 bytes");
+  if (text.size() <= 40) throw Error("char_rnn needs a FILE that can be read, of more than 40 bytes");
   const nn::Text bytes(std::vector<std::uint8_t>(text.begin(), text.end()));
   Recurrent model;
   nn::AdamW optimizer(model.named_parameters(), {.learning_rate = 3e-3});

@@ -1,7 +1,10 @@
 #include "examples/plan/dry_run.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <ostream>
 
 #include "allocator/error.h"
@@ -29,8 +32,13 @@ Device device_like(bool gpu, Through through) {
 
 /// So many tokens to train on, and held out, as wide as those of the options.
 nn::Corpus stand_in_text(const TrainOptions& options, std::size_t train, std::size_t held_out) {
-  if (options.tokenizer == "bytes") return {std::vector<std::uint8_t>(train), std::vector<std::uint8_t>(held_out), 1};
-  return {std::vector<std::uint16_t>(train), std::vector<std::uint16_t>(held_out), 1};
+  try {
+    if (options.tokenizer == "bytes") return {std::vector<std::uint8_t>(train), std::vector<std::uint8_t>(held_out), 1};
+    return {std::vector<std::uint16_t>(train), std::vector<std::uint16_t>(held_out), 1};
+  } catch (const std::exception&) {  // bad_alloc, length_error
+    throw ValueError(
+        fmt::format("[plan] --context {}: this machine has no memory for a text of so many tokens", options.context));
+  }
 }
 
 /// A trainer on a simulated device of its own, and the pool's guard.

@@ -101,8 +101,9 @@ std::string describe_contender(const RecallOptions& o, const RecallResult& r) {
   const std::vector<std::int64_t> rates = o.contender(r.attention).rates_for(o.task().length());
   const std::int64_t rate = *std::max_element(rates.begin(), rates.end());
   if (r.attention == "dilated" && o.heads < rate)
-    text += fmt::format("\nnote     {0} take {1} of the {2} phases of rate {2}; positions of the others see less far",
-                        plural(o.heads, "head"), o.heads, rate);
+    text +=
+        fmt::format("\nnote     {0} take{3} {1} of the {2} phases of rate {2}; positions of the others see less far",
+                    plural(o.heads, "head"), o.heads, rate, o.heads == 1 ? "s" : "");
   return text;
 }
 
@@ -115,9 +116,9 @@ std::string describe_level(const RecallRecord& last, double accuracy, const Reca
 std::string describe_step(const RecallOptions& o, const RecallResult& r, const RecallCurriculum& curriculum,
                           double eta) {
   const RecallRecord& s = r.records.back();
-  return fmt::format("step {}  distance {:>5}  recalled {:>5.1f} %  loss {:.3f}  {:.0f} ms/step  ETA at most {}",
+  return fmt::format("step {}  distance {:>5}  recalled {:>5.1f} %  loss {:.3f}  {} ms/step  ETA at most {}",
                      steps_of(o, s.step), curriculum.current().distance, 100 * curriculum.accuracy(), s.loss,
-                     s.milliseconds, format_duration(eta));
+                     nn::format_milliseconds(s.milliseconds), format_duration(eta));
 }
 
 std::string describe_status(const RecallOptions& o, const RecallResult& r, const RecallCurriculum& curriculum,

@@ -214,6 +214,7 @@ void sample(const SampleOptions& options, const SampleStreams& streams) {
   const bool by_lines = !options.prompt && options.prompt_file.empty() && streams.in_terminal;
   if (by_lines && options.json)
     throw ValueError("[sample] --json needs a text to go on from: --prompt, --prompt-file or standard input");
+  nn::read_training_metadata(options.checkpoint);  // says what is wrong with it before the prompt is waited for
   std::string prompt;
   if (options.prompt)
     prompt = *options.prompt;

@@ -6,6 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <string_view>
 
 #include "allocator/base/number.h"
@@ -106,12 +107,14 @@ void TrainOptions::check() const {
   if (steps < 0 || sample < 0 || stop_after < 0 || save_every < 0)
     refuse("--steps, --sample, --stop-after and --save-every must not be negative");
   if (save_every > 0 && save.empty()) refuse("--save-every needs --save");
-  if (!(lr >= 0)) refuse(fmt::format("--lr must not be negative, but is {}", lr));
+  if (!(lr >= 0 && std::isfinite(lr))) refuse(fmt::format("--lr must be a number from 0 on, but is {}", lr));
   if (!(dropout >= 0 && dropout < 1)) refuse(fmt::format("--dropout must be in [0, 1), but is {}", dropout));
   if (!(ema >= 0 && ema < 1)) refuse(fmt::format("--ema must be in [0, 1), but is {}", ema));
   if (checkpoint == "budget" && budget.empty()) refuse("--checkpoint budget needs --budget");
   if (stages_of(checkpoint_policy()).kind != nn::Checkpointing::Kind::none && chunk > 0)
     refuse("--checkpoint " + checkpoint + " does nothing with --chunk, which computes every chunk again anyway");
+  for (const auto& [name, path] : {std::pair{"save", &save}, {"json", &json}, {"csv", &csv}, {"html", &html}})
+    if (profile && !path->empty()) refuse(fmt::format("--profile is no run and writes no --{}", name));
   if (graph && profile) refuse("--profile waits for every kernel of a step, and --graph launches it as a whole");
   if (graph && checkpoint_policy() == "budget")
     refuse("--graph records what is computed again, which --checkpoint budget decides anew in each step");

@@ -155,6 +155,18 @@ CompareOptions parsed(std::vector<const char*> arguments) {
   return o;
 }
 
+TEST(Compare, LastsForStepsOrForATime) {
+  for (const auto& time : {std::vector<const char*>{"--time", "2s"}, {"--budget", "2s"}}) {
+    std::vector<const char*> arguments{"compare", "--steps", "5"};
+    arguments.insert(arguments.end(), time.begin(), time.end());
+    CompareOptions o;
+    EXPECT_EQ(
+        error_of<ValueError>([&] { parse_compare_options(static_cast<int>(arguments.size()), arguments.data(), o); }),
+        "[compare] --steps says how long each trains, and so does the time 2s: one of them");
+  }
+  EXPECT_EQ(parsed({"--steps", "5", "--budget", "1GiB"}).train.budget, "1GiB");
+}
+
 TEST(Compare, ABudgetIsOfTimeOrOfMemoryByItsUnit) {
   const CompareOptions timed = parsed({"--attention", "causal,window,dilated", "--budget", "90s"});
   EXPECT_EQ(timed.seconds(), 90);

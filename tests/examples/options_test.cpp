@@ -289,7 +289,13 @@ TEST(TrainOptions, RefuseInOneSentence) {
             "[train] --batch must be at most 1048576, but is 1000000000");
   EXPECT_EQ(train_refusal([](auto& o) { o.budget = "0"; }),
             "[train] --budget 0 leaves no memory; without it there is no limit");
-  EXPECT_EQ(train_refusal([](auto& o) { o.lr = -1; }), "[train] --lr must not be negative, but is -1");
+  EXPECT_EQ(train_refusal([](auto& o) { o.lr = -1; }), "[train] --lr must be a number from 0 on, but is -1");
+  EXPECT_EQ(train_refusal([](auto& o) { o.lr = INFINITY; }), "[train] --lr must be a number from 0 on, but is inf");
+  EXPECT_EQ(train_refusal([](auto& o) {
+              o.profile = true;
+              o.json = "a";
+            }),
+            "[train] --profile is no run and writes no --json");
   EXPECT_EQ(train_refusal([](auto& o) { o.dropout = 1; }), "[train] --dropout must be in [0, 1), but is 1");
   EXPECT_EQ(train_refusal([](auto& o) { o.sample = -1; }),
             "[train] --steps, --sample, --stop-after and --save-every must not be negative");

@@ -429,6 +429,8 @@ TEST_F(PlanTest, RefusesWhatItCannotPlanInOneSentence) {
               AllOf(HasSubstr("must be none, selective, block"), HasSubstr("but is wheels")));
   EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "none,,block"; }), HasSubstr("must be none, selective, block"));
   EXPECT_THAT(refused([](PlanOptions& o) { o.policies = "sqrt+chunk"; }), HasSubstr("--chunk"));
+  EXPECT_EQ(refused([](PlanOptions& o) { o.train.context = 1'000'000'000'000'000; }),
+            "[plan] --context 1000000000000000: this machine has no memory for a text of so many tokens");
   EXPECT_NO_THROW(printed());
 }
 

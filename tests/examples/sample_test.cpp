@@ -224,6 +224,10 @@ TEST_F(SampleTest, RefusesWhatIsNoCheckpointOrNoWayToDraw) {
   options_.prompt = "a";
   options_.checkpoint = folder_->file("missing.safetensors");
   EXPECT_THAT(refusal<FileError>(options_), HasSubstr("missing.safetensors"));
+  options_.prompt.reset();
+  options_.prompt_file.clear();
+  EXPECT_THAT(refusal<FileError>(options_), HasSubstr("missing.safetensors")) << "before the prompt is waited for";
+  options_.prompt = "a";
   options_.checkpoint = folder_->file("text");
   EXPECT_THAT(refusal<FileError>(options_), HasSubstr(options_.checkpoint));
 }
