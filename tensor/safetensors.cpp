@@ -296,6 +296,8 @@ void SafetensorsReader::read(const std::string& name, Tensor into, CallSite) con
   if (there.shape() != into.shape() || there.dtype() != into.dtype())
     throw ValueError("[read] tensor '" + name + "' does not fit: in the file " + describe(there) + ", wanted " +
                      describe(into));
+  if (repeats_elements(into.geometry()))
+    throw ValueError("[read] tensor '" + name + "' cannot go where elements share memory: " + describe(into));
   impl_->file.read_into(into, place->second.begin);
   into.bump_version();
 }

@@ -117,7 +117,11 @@ Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tens
   if (const auto cast = autocast("scatter_add", {x, source}); !cast.empty())
     return scatter_add(cast[0], dim, index, cast[1]);
   const int axis = check_scatter("scatter_add", x, dim, index, source);
-  Tensor out = updated(kernels::scatter_add, x, axis, index, source);
+  const DType sums = compute_dtype(x->dtype());  // of many small numbers, a half type would lose all but the first
+  Tensor out = x->dtype() == sums || !is_floating(x->dtype())
+                   ? updated(kernels::scatter_add, x, axis, index, source)
+                   : to(updated(kernels::scatter_add, to(x->detach(), sums), axis, index, to(source.detach(), sums)),
+                        x->dtype());
   if (wants_gradient({x, source})) {
     const SavedTensor kept(index);
     record("scatter_add", {x, source}, {out}, recipe([axis, kept](const Tensor& input, const Tensor& added) {

@@ -16,6 +16,7 @@ Tensor index_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor
 Tensor gather(Argument x, std::int64_t dim, const Tensor& index);
 /// x with out[index[i, j], j] = source[i, j] for dim 0; of equal indices the last wins, and only it gets the gradient.
 Tensor scatter(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
+/// The same, with all of them added. Half types are summed in f32, and rounded once.
 Tensor scatter_add(Argument x, std::int64_t dim, const Tensor& index, const Tensor& source);
 /// cond ? a : b with broadcasting; cond bool.
 Tensor where(Argument cond, const Tensor& a, const Tensor& b);

@@ -651,5 +651,15 @@ TEST(Views, ShareTheirStorage) {
   EXPECT_EQ(select(select(slice(y, 2, 1, 4, 2), 0, 1), 0, 2).to_vector<double>(), (Doubles{21, 23}));
 }
 
+// 256 + 1 is no bf16.
+TEST(OperatorEdges, SumsOfHalfTypesLoseNoSmallNumber) {
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor many = ones({5000}, {.dtype = dtype}), nowhere = zeros({5000}, {.dtype = DType::i64});
+    EXPECT_NEAR(scatter_add(zeros({1}, {.dtype = dtype}), 0, nowhere, many).item(), 5000, 8) << to_string(dtype);
+    const Tensor x = ones({1}, {.dtype = dtype}).set_requires_grad();
+    EXPECT_NEAR(grad({gather(x, 0, nowhere)}, {x}, {many})[0].item(), 5000, 8) << to_string(dtype);
+  }
+}
+
 }  // namespace
 }  // namespace poolgrad

@@ -257,5 +257,14 @@ TEST_F(Safetensors, LoadsOntoADevice) {
       << "what is read from sim is zero";
 }
 
+TEST_F(Safetensors, IsNotReadToWhereElementsShareMemory) {
+  write_bytes(path_, reference);
+  const SafetensorsReader reader(path_);
+  const Tensor one = zeros({1}), shared = one.alias({{2, 2}, {0, 0}, 0});
+  EXPECT_EQ(error_of<ValueError>([&] { reader.read("weight", shared); }),
+            "[read] tensor 'weight' cannot go where elements share memory: (2, 2) f32 on cpu");
+  EXPECT_EQ(one.item(), 0.0);
+}
+
 }  // namespace
 }  // namespace poolgrad
