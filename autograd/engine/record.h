@@ -47,7 +47,7 @@ void record(std::string name, const std::vector<Tensor>& inputs, const std::vect
 template <class Compute, class Flops = std::nullptr_t>
 Recipe recipe(Compute compute, Flops flops = nullptr) {
   using In = const Tensor&;
-  if (!SavedTensorPolicy::is_in_force()) return {};
+  if (SavedTensorPolicy::in_force() == nullptr) return {};
   return {[compute = std::move(compute)](const std::vector<Tensor>& in) -> std::vector<Tensor> {
             if constexpr (std::is_invocable_r_v<std::vector<Tensor>, const Compute&, const std::vector<Tensor>&>) {
               return compute(in);

@@ -54,7 +54,7 @@ SavedTensorPolicy::~SavedTensorPolicy() {
   if (*link == this) *link = previous_;
 }
 
-bool SavedTensorPolicy::is_in_force() { return current_policy != nullptr; }
+SavedTensorPolicy* SavedTensorPolicy::in_force() { return current_policy; }
 
 SavedTensor::SavedTensor(const Tensor& tensor) : state_(keep(tensor, not_an_output)) {}
 

@@ -80,6 +80,16 @@ struct SavedUse {
   bool is_leaf = false;   // a leaf that requires a gradient, such as a parameter: it lives on whatever is done here
 };
 
+/// Keeps what functions that are run again supply to the graph of their first run: on any thread, and for as long as
+/// that graph needs it.
+class SavedTensorKeeper {
+ public:
+  virtual ~SavedTensorKeeper() = default;
+  /// As SavedTensorPolicy has them: of an operator that such a run records, and of what the graph waits for.
+  virtual std::shared_ptr<NodeNote> recorded_again(const RecordedCall& call) = 0;
+  virtual std::unique_ptr<PackedTensor> pack_again(const Tensor& tensor) = 0;
+};
+
 /// Decides what becomes of the tensors that nodes keep which are recorded on this thread while it is alive. Policies
 /// nest: the one made last decides alone, and what it leaves as it is no other one is asked about; they end in any
 /// order. What is kept is memory: tensors that share a storage, at the same version, are packed as one, however many
@@ -96,8 +106,11 @@ class SavedTensorPolicy {
   /// Returns nullptr to keep the tensor itself.
   virtual std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) = 0;
 
-  /// Whether there is one on this thread.
-  static bool is_in_force();
+  /// Who keeps what functions supply that are first run under this policy; nullptr: the graph itself.
+  virtual std::shared_ptr<SavedTensorKeeper> keeper() { return nullptr; }
+
+  /// This thread's; nullptr where there is none.
+  static SavedTensorPolicy* in_force();
 
  private:
   friend class SavedTensor;

@@ -17,7 +17,8 @@ namespace poolgrad {
 
 /// function(inputs), run again by the first backward that needs something which its nodes saved, up to the last thing
 /// that is needed; with the same random numbers, memory tags and grad mode, on the same bits. Inputs may be undefined
-/// or of any dtype; they are given to the SavedTensorPolicy in force, so that checkpoints nest. What the function
+/// or of any dtype; they are given to the SavedTensorPolicy in force, so that checkpoints nest. Within a MemoryBudget
+/// results, and what a second run supplies, can be dropped and computed again like everything else. What the function
 /// captures is used as it then is, and must live as long as the graph; a leaf that it captured by value is held by the
 /// graph, and never freed while its own .grad() leads there (backward() with create_graph): capture by reference, make
 /// it an input, or drop that gradient. With grad mode off the function simply runs.
@@ -27,6 +28,9 @@ namespace poolgrad {
 /// the latest when the outermost pass ends. A function must not swallow exceptions that it does not know.
 std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite = {});
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, CallSite = {});
+
+/// The same for part of an operator that the caller records: the policy in force is not told that the function is one.
+std::vector<Tensor> checkpoint_part(const Definition& function, const std::vector<Tensor>& inputs);
 
 /// While alive, functions of this thread that a backward pass would run again are refused when they are first run
 /// ("[checkpoint] the function cannot be run again: <reason>"): what they read is there for now only. Guards nest.

@@ -88,7 +88,7 @@ Tensor checkpoint_tiled(const std::function<Tensor(const std::vector<Tensor>&)>&
   for (std::size_t i = 0; i < starts.size(); ++i) {
     std::vector<Tensor> x;
     for (std::vector<Tensor>& of_input : tiles) x.push_back(std::exchange(of_input[i], {}));
-    const Tensor part = checkpoint(of_a_tile, x)[0];
+    const Tensor part = checkpoint_part(of_a_tile, x)[0];
     Shape whole = part.shape();
     const std::int64_t size = std::min(tile, positions - starts[i]);
     if (axis >= whole.rank() || whole[axis] != size)

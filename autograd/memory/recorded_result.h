@@ -51,7 +51,8 @@ struct RecordedResult : PlannedResult {
   Tensor data;                            // (n), all of the storage; undefined where it was dropped or is not kept
   std::uint64_t data_version = 0;
   std::uint64_t number = 0;  // larger for what was made later
-  bool is_saved = false;     // a node waits for it
+  int waiting = 0;           // nodes, and checkpoints, that saved it
+  bool is_again = false;     // made by a function that was run again: no part of a step
   double listed_at = 0;      // its place among those that can be dropped
 };
 
@@ -69,6 +70,7 @@ struct RecordedOperation {
   std::vector<OperationInput> inputs;
   std::vector<std::weak_ptr<RecordedResult>> results;
   double nanoseconds = 0;
+  bool is_again = false;
 };
 
 /// The end of a result may end its operation, which may end the results that it read, and so on: one after the other,

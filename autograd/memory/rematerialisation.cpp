@@ -28,7 +28,9 @@ ComputePrices ComputePrices::of(Device device) {
   return {};
 }
 
-class Rematerialisation::Results : public ReclaimClient, public std::enable_shared_from_this<Results> {
+class Rematerialisation::Results : public ReclaimClient,
+                                   public SavedTensorKeeper,
+                                   public std::enable_shared_from_this<Results> {
  public:
   explicit Results(const RematerialisationOptions& options)
       : options_(options), offload_(Offload::to(options.offload_folder, options.offload_buffer)) {
@@ -71,13 +73,16 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     return freed;
   }
 
-  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) {
+  std::shared_ptr<NodeNote> recorded(const RecordedCall& call) { return recorded(call, false); }
+  std::shared_ptr<NodeNote> recorded_again(const RecordedCall& call) override { return recorded(call, true); }
+  std::shared_ptr<NodeNote> recorded(const RecordedCall& call, bool is_again) {
     const std::lock_guard lock(mutex_);
     decide();
     if (!call.recipe) return nullptr;
     auto operation = std::make_shared<RecordedOperation>();
     operation->name = call.operation;
     operation->recipe = call.recipe;
+    operation->is_again = is_again;
     std::size_t bytes = 0;
     std::vector<PlannedResult*> reads;
     for (const Tensor& input : call.inputs) {
@@ -92,6 +97,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       if (find(output) != nullptr) continue;  // a view of an input
       auto result = std::make_shared<RecordedResult>(operation, i, output, current_tag());
       result->number = next_number_++;
+      result->is_again = is_again;
       known_.add(output.storage(), result);
       operation->results.push_back(result);
       note->results.push_back(std::move(result));
@@ -100,22 +106,26 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     operation->nanoseconds =
         std::max(static_cast<double>(bytes) / prices.bytes_per_nanosecond, call.flops / prices.flops_per_nanosecond);
     statistics_.recorded_nanoseconds += operation->nanoseconds;
-    steps_.recorded(operation->name, operation->nanoseconds, reads, {note->results.begin(), note->results.end()},
-                    statistics_.held_bytes);
+    if (!is_again)
+      steps_.recorded(operation->name, operation->nanoseconds, reads, {note->results.begin(), note->results.end()},
+                      kept());
     drop_due();
     return note;
   }
 
   class Packed;
-  std::unique_ptr<PackedTensor> pack(const Tensor& tensor);
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor) { return pack(tensor, false); }
+  /// Needed at once, so not dropped unless there is a need.
+  std::unique_ptr<PackedTensor> pack_again(const Tensor& tensor) override { return pack(tensor, true); }
+  std::unique_ptr<PackedTensor> pack(const Tensor& tensor, bool is_again);
 
   /// The data of `wanted`, computed again if need be. What is held while it is computed cannot be dropped; everything
   /// else can, by any thread, so the depth of what is missing is no matter.
   Tensor restored(const std::shared_ptr<RecordedResult>& wanted) {
     const std::lock_guard lock(mutex_);
     decide();
-    steps_.wanted(*wanted, statistics_.held_bytes);
-    const Tensor data = there(*wanted);
+    steps_.wanted(*wanted, kept());
+    const Tensor data = there(wanted);
     const Tensor found = data.defined() ? data : computed(wanted);
     drop_due();
     return found;
@@ -140,7 +150,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
         const OperationInput& input = inputs[frame.inputs.size()];
         if (input.result == nullptr) {
           frame.inputs.push_back(checked_source(*frame.result->operation, input));
-        } else if (const Tensor data = there(*input.result); data.defined()) {
+        } else if (const Tensor data = there(input.result); data.defined()) {
           frame.inputs.push_back(data.alias(input.geometry));
         } else {
           break;
@@ -159,8 +169,11 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
 
   void released(RecordedResult& result) {
     const std::lock_guard lock(mutex_);
-    if (result.is_saved) steps_.released(result, statistics_.held_bytes);
-    result.is_saved = false;
+    if (--result.waiting > 0) return;
+    steps_.released(result, kept());
+    let_go(result);
+  }
+  void let_go(RecordedResult& result) {
     forget(result);
     result.moved.reset();
     drop_due();
@@ -188,7 +201,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     std::vector<std::shared_ptr<RecordedResult>> results;
     ~Passing() {
       for (const std::shared_ptr<RecordedResult>& result : results)
-        if (!result->is_saved) all.released(*result);
+        if (result->waiting == 0) all.let_go(*result);
     }
   };
 
@@ -230,8 +243,10 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   Tensor run(const RecordedResult& wanted, std::vector<Tensor> inputs, Passing& passing) {
     const RecordedOperation& operation = *wanted.operation;
     std::vector<Tensor> outputs;
-    steps_.computes(statistics_.held_bytes);
-    drop_due();
+    if (!operation.is_again) {
+      steps_.computes(kept());
+      drop_due();
+    }
     {
       const Unlocked meanwhile(mutex_);
       const NoGradGuard no_grad;
@@ -265,19 +280,29 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
       const Tensor whole = whole_storage(output);
       if (result.get() == &wanted) found = whole;
       if (result->present().defined()) continue;
-      hold(*result, whole);
-      if (!result->is_saved) passing.results.push_back(result);
+      hold(result, whole);
+      if (result->waiting == 0) passing.results.push_back(result);
     }
-    steps_.computed(operation.nanoseconds);
+    if (!operation.is_again) steps_.computed(operation.nanoseconds);
     return found;
   }
 
-  void hold(RecordedResult& result, const Tensor& whole) {
+  /// Of what steps know.
+  std::size_t kept() const { return statistics_.held_bytes - held_again_; }
+
+  void hold(const std::shared_ptr<RecordedResult>& held, const Tensor& whole) {
+    RecordedResult& result = *held;
     forget(result);  // where somebody wrote into it
-    steps_.changes(statistics_.held_bytes);
+    if (!result.is_again) steps_.changes(kept());
     result.data = whole;
     result.data_version = whole.storage()->version();
     statistics_.held_bytes += result.bytes;
+    if (result.is_again) held_again_ += result.bytes;
+    if (result.storage.expired()) {  // who reads it now reads this one
+      result.storage = whole.storage();
+      result.version = result.data_version;
+      known_.add(whole.storage(), held);
+    }
     const double own =
         result.operation == nullptr ? infinity : result.operation->nanoseconds / static_cast<double>(result.bytes);
     list(result, std::min(own, offload_price(result)));
@@ -288,11 +313,12 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   }
   void forget(RecordedResult& result) {
     if (!result.data.defined()) return;
-    steps_.changes(statistics_.held_bytes);
+    if (!result.is_again) steps_.changes(kept());
     droppable_.erase({result.listed_at, result.number});
     statistics_.held_bytes -= result.bytes;
+    if (result.is_again) held_again_ -= result.bytes;
     result.data = {};
-    steps_.changed();
+    if (!result.is_again) steps_.changed();
   }
   void drop_due() {
     for (const std::shared_ptr<PlannedResult>& due : steps_.due())
@@ -322,7 +348,8 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   bool can_move() const { return offload_ != nullptr && offload_->can_move(); }
 
   /// What is kept, or was moved out.
-  Tensor there(RecordedResult& result) {
+  Tensor there(const std::shared_ptr<RecordedResult>& wanted) {
+    RecordedResult& result = *wanted;
     if (const Tensor data = result.present(); data.defined() || !result.moved) return data;
     Tensor whole;
     {
@@ -334,7 +361,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
     if (const Tensor data = result.present(); data.defined() || !result.moved) return data;  // another thread's doing
     offload_->bring_back(*result.moved, whole);
     ++statistics_.loaded;
-    hold(result, whole);
+    hold(wanted, whole);
     return whole;
   }
 
@@ -391,6 +418,7 @@ class Rematerialisation::Results : public ReclaimClient, public std::enable_shar
   bool counts_pass_ = false;  // the end of the pass resets it
   std::uint64_t next_number_ = 0;
   RematerialisationStatistics statistics_;
+  std::uint64_t held_again_ = 0;  // of held_bytes, what functions supplied that were run again
   RepeatedStep steps_;
 };
 
@@ -406,7 +434,7 @@ class Rematerialisation::Results::Packed : public PackedTensor {
   std::shared_ptr<RecordedResult> result_;
 };
 
-std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& tensor) {
+std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& tensor, bool is_again) {
   const std::lock_guard lock(mutex_);
   if ((options_.device && tensor.device() != *options_.device) || tensor.count() == 0) return nullptr;
   std::shared_ptr<RecordedResult> result = find(tensor);
@@ -414,15 +442,16 @@ std::unique_ptr<PackedTensor> Rematerialisation::Results::pack(const Tensor& ten
     if (!can_move()) return nullptr;
     result = std::make_shared<RecordedResult>(nullptr, 0, tensor, current_tag());
     result->number = next_number_++;
+    result->is_again = is_again;
     known_.add(tensor.storage(), result);
   }
-  result->is_saved = true;
+  const bool is_first = result->waiting++ == 0;
   ++statistics_.saved;
   statistics_.saved_bytes += result->bytes;
-  if (!result->data.defined()) hold(*result, tensor);
-  steps_.saved(*result);
+  if (!result->data.defined()) hold(result, tensor);
+  if (is_first) steps_.saved(*result);
   drop_due();
-  if (options_.drop_below > 0.0 || options_.offload_all) undecided_.push_back(result);
+  if (!is_again && (options_.drop_below > 0.0 || options_.offload_all)) undecided_.push_back(result);
   return std::make_unique<Packed>(shared_from_this(), result);
 }
 
@@ -434,6 +463,7 @@ std::shared_ptr<NodeNote> Rematerialisation::recorded(const RecordedCall& call) 
 std::unique_ptr<PackedTensor> Rematerialisation::pack(const Tensor& tensor, const SavedUse& use) {
   return use.is_leaf ? nullptr : results_->pack(tensor);
 }
+std::shared_ptr<SavedTensorKeeper> Rematerialisation::keeper() { return results_; }
 std::shared_ptr<ReclaimClient> Rematerialisation::client() const { return results_; }
 RematerialisationStatistics Rematerialisation::statistics() const { return results_->statistics(); }
 std::size_t Rematerialisation::smallest_budget() const { return results_->smallest_budget(); }

@@ -78,6 +78,7 @@ class Rematerialisation : public SavedTensorPolicy {
 
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override;
   std::unique_ptr<PackedTensor> pack(const Tensor& tensor, const SavedUse& use) override;
+  std::shared_ptr<SavedTensorKeeper> keeper() override;
 
   /// Drops what costs least for each byte to compute again, the oldest first (the backward needs it last), when it is
   /// asked to; what somebody uses at the moment stays. Outlives the policy as long as a graph needs it.
