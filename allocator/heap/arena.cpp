@@ -7,8 +7,41 @@
 
 namespace poolgrad {
 
+namespace {
+
+// Best fit, or close to it where the alignment is above the granule.
+Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule) {
+  Block* best = free.find(size);
+  if (best == nullptr || Arena::fits(best, size, alignment)) return best;
+  // Large enough wherever it starts.
+  best = free.find(size + alignment - granule);
+  if (best != nullptr) return best;
+  // One of those in between may start at the right place. Rare, so all are looked at.
+  free.for_each_from(size, [&](Block* block) {
+    if (!Arena::fits(block, size, alignment)) return;
+    if (best == nullptr || block->size < best->size || (block->size == best->size && block->address < best->address)) {
+      best = block;
+    }
+  });
+  return best;
+}
+
+}  // namespace
+
 void Arena::add_window(std::uintptr_t address, std::size_t bytes) {
   add_hole(tile(address, bytes, HandleMap(address, bytes, page_, divisible_)));
+}
+
+std::optional<std::pair<std::uintptr_t, std::size_t>> Arena::remove_empty_window() {
+  for (Block* hole = holes_; hole != nullptr; hole = hole->right) {
+    const std::pair range(hole->address, hole->size);
+    if (hole->size != hole->window->size) continue;
+    former_windows_.reserve(former_windows_.size() + 1);
+    remove_hole(hole);
+    untile(hole);
+    return range;
+  }
+  return std::nullopt;
 }
 
 Arena::FreeBlocks& Arena::find_or_make_index(std::uint64_t stream) {
@@ -45,22 +78,6 @@ void Arena::resize(Block* block, std::size_t size) {
     absorb_next(block);
   }
   if (size < block->size) put(split(block, size));
-}
-
-Block* Arena::find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule) {
-  Block* best = free.find(size);
-  if (best == nullptr || fits(best, size, alignment)) return best;
-  // Large enough wherever it starts.
-  best = free.find(size + alignment - granule);
-  if (best != nullptr) return best;
-  // One of those in between may start at the right place. Rare, so all are looked at.
-  free.for_each_from(size, [&](Block* block) {
-    if (!fits(block, size, alignment)) return;
-    if (best == nullptr || block->size < best->size || (block->size == best->size && block->address < best->address)) {
-      best = block;
-    }
-  });
-  return best;
 }
 
 bool Arena::fills_pages(std::size_t size) const {
@@ -141,7 +158,7 @@ std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t ali
 
 std::vector<Block*> Arena::take_mixed_handles() {
   return take_cheapest_run([](const Block* first, const Block* last) {
-    if (first == last || whole_handles(first, last) == 0) return UINT64_MAX;
+    if (first == last || first->window->handles.whole_bytes(first->address, last->end()) == 0) return UINT64_MAX;
     std::uint64_t epoch = 0;
     for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
     return epoch;
@@ -227,8 +244,8 @@ std::size_t Arena::largest_free() const {
 }
 
 std::size_t Arena::bookkeeping_bytes() const noexcept {
-  std::size_t bytes = map_bytes() + indices_.size() * sizeof(FreeBlocks);
-  for (const auto& window : windows_) bytes += sizeof(Window) + window->handles.bytes();
+  std::size_t bytes = map_bytes() + indices_.size() * sizeof(FreeBlocks) + former_windows_.size() * sizeof(Window);
+  for (const auto& window : windows_) bytes += sizeof(Window) + window->handles.bytes() + window->ages.bytes();
   return bytes;
 }
 

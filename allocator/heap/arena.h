@@ -30,6 +30,9 @@ class Arena : public Tiling {
 
   /// Takes over a reserved address range, all of it uncommitted.
   void add_window(std::uintptr_t address, std::size_t bytes);
+  /// Gives up an address range behind all of which there is no memory: where it started, and its bytes. Nothing if
+  /// there is none.
+  std::optional<std::pair<std::uintptr_t, std::size_t>> remove_empty_window();
 
   /// Whether a block is large and fills its last page nearly: such blocks start at pages, and leave whole pages behind
   /// when they go.
@@ -75,6 +78,9 @@ class Arena : public Tiling {
 
   /// The free block with at least one whole handle that was given back longest ago; nullptr if there is none.
   Block* least_recently_used() const;
+  /// Whole handles, next to each other in a free block, that were given back before the tick `limit`, as far as
+  /// PageAges knows; busy. nullptr if there are none: then `oldest` is at most when the oldest of the others were.
+  Block* take_old_handles(std::uint64_t limit, std::uint64_t& oldest);
   /// Cuts whole handles of `bytes` or, if that is not possible, a little more out of a free block, from its upper end;
   /// busy.
   Block* take_handles(Block* block, std::size_t bytes);
@@ -121,10 +127,6 @@ class Arena : public Tiling {
   void remove_free(Block* block) noexcept;
   void add_hole(Block* hole) noexcept;
   void remove_hole(Block* hole) noexcept;
-  /// Best fit, or close to it where the alignment is above the granule.
-  static Block* find(const BucketIndex& free, std::size_t size, std::size_t alignment, std::size_t granule);
-  /// Bytes of whole handles from the start of `first` to the end of `last`, all committed.
-  static std::size_t whole_handles(const Block* first, const Block* last);
   /// Notes them in a free block. Divisible memory moves at once, as if it were one.
   void count_whole_handles(Block* block) const;
   /// Cuts [begin, end) out of a free block; busy.

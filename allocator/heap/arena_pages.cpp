@@ -76,14 +76,8 @@ void Arena::uncommit(Block* block) noexcept {
   add_hole(block);
 }
 
-std::size_t Arena::whole_handles(const Block* first, const Block* last) {
-  const std::uintptr_t begin = first->window->handles.round_up(first->address);
-  const std::uintptr_t end = first->window->handles.round_down(last->end());
-  return end > begin ? end - begin : 0;
-}
-
 void Arena::count_whole_handles(Block* block) const {
-  block->whole_bytes = whole_handles(block, block);
+  block->whole_bytes = block->window->handles.whole_bytes(block->address, block->end());
   block->whole_handles = {0, 0};
   if (block->whole_bytes == 0) return;
   const HandleMap& handles = block->window->handles;
@@ -102,10 +96,37 @@ Block* Arena::least_recently_used() const {
     entry.free->by_size.for_each_from(page_, [&](Block* block) {
       const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
                          (block->epoch == oldest->epoch && block->address > oldest->address);
-      if (older && whole_handles(block, block) != 0) oldest = block;
+      if (older && block->window->handles.whole_bytes(block->address, block->end()) != 0) oldest = block;
     });
   }
   return oldest;
+}
+
+Block* Arena::take_old_handles(std::uint64_t limit, std::uint64_t& oldest) {
+  Block* old = nullptr;
+  std::uintptr_t begin = 0, end = 0;
+  const auto look_at = [&](Block* block) {
+    if (old != nullptr) return;
+    const HandleMap& handles = block->window->handles;
+    const PageAges& ages = block->window->ages;
+    const std::uintptr_t first = handles.round_up(block->address),
+                         last = first + block->window->handles.whole_bytes(block->address, block->end());
+    begin = end = first;
+    for (std::uintptr_t at = first, next = last; at < last; at = next) {
+      next = divisible_ ? std::min(ages.end_of(at), last) : handles.end_of(at);
+      const std::uint64_t epoch = std::min(block->epoch, ages.latest(at, next));
+      if (epoch < limit) {
+        end = next;
+        continue;
+      }
+      oldest = std::min(oldest, epoch);
+      if (begin != end) break;
+      begin = end = next;
+    }
+    if (begin != end) old = block;
+  };
+  for (const StreamIndex& entry : indices_) entry.free->by_size.for_each_from(page_, look_at);
+  return old == nullptr ? nullptr : cut_out(old, begin, end);
 }
 
 Block* Arena::cut_out(Block* block, std::uintptr_t begin, std::uintptr_t end) {
@@ -198,13 +219,15 @@ std::size_t Arena::releasable_bytes(std::size_t enough) const {
     // No two free blocks are neighbours: the large ones can be looked up.
     for (const StreamIndex& entry : indices_) {
       entry.free->by_size.for_each_largest_first([&](const Block* block) {
-        bytes += whole_handles(block, block);
+        bytes += block->window->handles.whole_bytes(block->address, block->end());
         return block->size >= page_ && bytes < enough;
       });
     }
     return bytes;
   }
-  for_each_free_run([&](const Block* first, const Block* last) { bytes += whole_handles(first, last); });
+  for_each_free_run([&](const Block* first, const Block* last) {
+    bytes += first->window->handles.whole_bytes(first->address, last->end());
+  });
   return bytes;
 }
 

@@ -11,7 +11,8 @@ Block* Tiling::tile(std::uintptr_t address, std::size_t bytes, HandleMap handles
                                             .size = bytes,
                                             .first = nullptr,
                                             .live = LiveMap(granule_, map_bytes_),
-                                            .handles = std::move(handles)});
+                                            .handles = std::move(handles),
+                                            .ages = PageAges(address)});
   Block* hole = store_.make();
   hole->address = address;
   hole->size = bytes;
@@ -22,6 +23,23 @@ Block* Tiling::tile(std::uintptr_t address, std::size_t bytes, HandleMap handles
   windows_.push_back(std::move(window));
   newest_window_.store(windows_.back().get(), std::memory_order_release);
   return hole;
+}
+
+void Tiling::untile(Block* hole) noexcept {
+  Window* const window = hole->window;
+  window->size = 0;
+  window->handles = HandleMap(window->address, 0, granule_, true);
+  window->ages = PageAges(window->address);
+  window->first = nullptr;
+  store_.recycle(hole);
+  const auto own = std::ranges::find(windows_, window, &std::unique_ptr<Window>::get);
+  if (std::next(own) != windows_.end()) {
+    (*std::next(own))->older = window->older;
+  } else {
+    newest_window_.store(window->older, std::memory_order_release);
+  }
+  former_windows_.push_back(std::move(*own));
+  windows_.erase(own);
 }
 
 Block* Tiling::split(Block* block, std::size_t size) {
@@ -84,6 +102,7 @@ void Tiling::pack(const std::function<bool(const Block*)>& may_pack, Packed& pac
     }
     live.trim();
   }
+  for (const auto& window : former_windows_) window->live.trim();
 }
 
 void Tiling::pack(Window& window, std::size_t region, Packing& packing) {

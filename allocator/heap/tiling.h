@@ -17,6 +17,7 @@
 #include "allocator/heap/block.h"
 #include "allocator/heap/handles.h"
 #include "allocator/heap/packed_blocks.h"
+#include "allocator/heap/page_ages.h"
 #include "allocator/heap/pointer_table.h"
 
 namespace poolgrad {
@@ -86,11 +87,12 @@ class LiveMap {
 /// One reserved address range.
 struct Window {
   std::uintptr_t address;
-  std::size_t size;
+  Relaxed<std::size_t> size;  // 0 once it is no longer reserved
   Block* first;
   LiveMap live;
   HandleMap handles;
-  const Window* older = nullptr;  // of the same arena
+  PageAges ages;
+  Relaxed<const Window*> older = nullptr;  // of the same arena
 };
 
 /// A function that throws, for want of memory, has changed nothing.
@@ -119,8 +121,8 @@ class Tiling {
     block->state = BlockState::live;
   }
   static void clear_live(Block* block) noexcept { block->window->live.clear(block->address - block->window->address); }
-  /// The live block that starts at `address`; nullptr if there is none. The only function that needs no lock: windows
-  /// stay as long as the arena, and whoever asks about a block of his own sees it in the map.
+  /// The live block that starts at `address`; nullptr if there is none. The only function that needs no lock: a Window
+  /// stays as long as the arena, and whoever asks about a block of his own sees it in the map.
   Block* live(std::uintptr_t address) const noexcept {
     const Window* window = window_of(address);
     Block* block = window == nullptr ? nullptr : window->live.find(address - window->address);
@@ -189,6 +191,8 @@ class Tiling {
  protected:
   /// A new window, all of it one uncommitted block, which is returned.
   Block* tile(std::uintptr_t address, std::size_t bytes, HandleMap handles);
+  /// A window no longer is, all of which is this one uncommitted block, in no index. former_windows_ has room for it.
+  void untile(Block* hole) noexcept;
   /// Adds the right neighbour's bytes to `block` and forgets the neighbour.
   void absorb_next(Block* block) {
     Block* gone = block->absorb_next();
@@ -199,6 +203,7 @@ class Tiling {
   BlockStore& store_;
   const std::size_t granule_;
   std::vector<std::unique_ptr<Window>> windows_;
+  std::vector<std::unique_ptr<Window>> former_windows_;  // somebody may be looking past them
 
  private:
   const Window* window_of(std::uintptr_t address) const noexcept {

@@ -40,8 +40,7 @@ SimulatedMemory::SimulatedMemory(int index, std::size_t capacity, SimulationOpti
       // Never the one to refuse: the capacity is checked here.
       bytes_(options_.backed ? std::make_unique<HostMemory>(SIZE_MAX, options_.granularity) : nullptr),
       capacity_(capacity),
-      next_address_(first_address + device_.index * device_span),
-      end_address_(next_address_ + device_span) {}
+      addresses_{{first_address + device_.index * device_span, device_span}} {}
 
 void SimulatedMemory::charge(DriverCalls::Counter DriverCalls::*counter, LatencyTable::Cost LatencyTable::*cost,
                              std::size_t bytes) {
@@ -67,20 +66,37 @@ void* SimulatedMemory::reserve(std::size_t bytes) {
   std::lock_guard lock(mutex_);
   charge(&DriverCalls::reserve, &LatencyTable::reserve, bytes);
   if (bytes_) return bytes_->reserve(bytes);
-  const std::uintptr_t address = round_up(next_address_, options_.large_page);
-  if (address > end_address_ || bytes > end_address_ - address) return nullptr;
-  next_address_ = address + bytes;
+  if (bytes > device_span) return nullptr;
+  const std::size_t size = round_up(bytes, options_.large_page);
+  const auto range = std::ranges::find_if(addresses_, [&](const auto& known) { return known.second >= size; });
+  if (range == addresses_.end()) return nullptr;
+  const std::uintptr_t address = range->first;
+  auto rest = addresses_.extract(range);
+  rest.key() += size;
+  rest.mapped() -= size;
+  if (rest.mapped() != 0) addresses_.insert(std::move(rest));
   return reinterpret_cast<void*>(address);
 }
 
 void SimulatedMemory::unreserve(void* address, std::size_t bytes) noexcept {
   std::lock_guard lock(mutex_);
   charge(&DriverCalls::unreserve, &LatencyTable::unreserve, bytes);
-  if (bytes_) {
-    bytes_->unreserve(address, bytes);
-  } else if (reinterpret_cast<std::uintptr_t>(address) + bytes == next_address_) {
-    // The last range can be reserved again, so a pool that is made anew sees the same addresses.
-    next_address_ -= bytes;
+  if (bytes_) return bytes_->unreserve(address, bytes);
+  // The lowest are reserved first, so a pool that is made anew sees the same addresses.
+  try {
+    auto range =
+        addresses_.emplace(reinterpret_cast<std::uintptr_t>(address), round_up(bytes, options_.large_page)).first;
+    if (const auto next = std::next(range); next != addresses_.end() && next->first == range->first + range->second) {
+      range->second += next->second;
+      addresses_.erase(next);
+    }
+    if (range == addresses_.begin()) return;
+    if (const auto below = std::prev(range); below->first + below->second == range->first) {
+      below->second += range->second;
+      addresses_.erase(range);
+    }
+  } catch (const std::bad_alloc&) {
+    // There are others.
   }
 }
 

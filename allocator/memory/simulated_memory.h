@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -138,8 +139,7 @@ class SimulatedMemory : public DeviceMemory {
   mutable std::mutex mutex_;
   Relaxed<std::size_t> capacity_;
   Relaxed<std::size_t> committed_ = 0;
-  std::uintptr_t next_address_;
-  std::uintptr_t end_address_;
+  std::map<std::uintptr_t, std::size_t> addresses_;  // that are not reserved: where a range starts, and its bytes
   std::uint64_t now_ = 0;
   std::uint64_t event_delay_ = 0;
   std::uint64_t waits_ = 0;

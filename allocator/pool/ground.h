@@ -108,10 +108,11 @@ struct Need {
   int attempts = 0;                       // times that the user's callback was asked
   bool refused = false;                   // the budget or the device refused new memory
   bool device_full = false;               // the device itself refused memory that the budget would have allowed
+  bool addresses_full = false;            // it has no addresses for memory that it may have
   std::uint64_t device_calls_seen = 0;    // calls of all threads that had ended when the budget was last looked at
   std::uint64_t frees_seen = 0;           // frees by then
   std::source_location location = {};     // that asked
-  std::vector<std::string> remarks = {};  // what is to be said of clients in a report, a sentence each
+  std::vector<std::string> remarks = {};  // what is to be said in a report, a sentence each
   Block* block = nullptr;                 // the result, busy, once there is one
 };
 

@@ -13,7 +13,8 @@ namespace poolgrad {
 
 namespace {
 
-// Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule.
+// Small enough that an address space of 2^40 bytes per device holds many, large enough that one is the rule. For what
+// does not fit there, a power of two: requests that become a little larger each time would need one each.
 constexpr std::size_t largest_window = std::size_t{64} << 30;
 // Where the device does not give so many (ulimit -v), so that others and the program's own memory have some, too.
 constexpr std::size_t scarce_window = std::size_t{256} << 20;
@@ -44,7 +45,7 @@ PageSupply::PageSupply(Ground& ground, Arenas& arenas, StreamLedger& ledger)
   if (budget_ == 0) budget_ = ground_.memory->info().total;
 }
 
-bool PageSupply::add_window(PoolLock& lock, Arena& arena, const Need& need) {
+bool PageSupply::add_window(PoolLock& lock, Arena& arena, Need& need) {
   const std::size_t slack = need.alignment > ground_.settings.page ? need.alignment : 0;
   if (need.size > most_addresses || slack > most_addresses) return false;
   void* address = nullptr;
@@ -54,16 +55,26 @@ bool PageSupply::add_window(PoolLock& lock, Arena& arena, const Need& need) {
     UnlockedCall giving_back(lock);
     giving_back([&] { ground_.memory->unreserve(address, size); });
   });
-  call([&] {
-    const std::size_t usual = std::min(round_up(ground_.memory->info().total, ground_.settings.page), largest_window);
-    const std::size_t least = round_up(need.size + slack, ground_.settings.page);
-    for (const std::size_t window : {usual, std::min(usual, scarce_window), least}) {
-      if (address != nullptr || size == std::max(least, window)) continue;
-      size = std::max(least, window);
-      address = ground_.memory->reserve(size);
-    }
-  });
-  if (address == nullptr) return false;
+  const std::size_t least = round_up(need.size + slack, ground_.settings.page);
+  const auto reserve = [&] {
+    call([&] {
+      const std::size_t usual = std::min(round_up(ground_.memory->info().total, ground_.settings.page), largest_window);
+      const std::size_t wanted = least <= usual ? usual : std::bit_ceil(least);
+      size = 0;
+      for (const std::size_t window : {wanted, std::min(usual, scarce_window), least}) {
+        if (address != nullptr || size == std::max(least, window)) continue;
+        size = std::max(least, window);
+        address = ground_.memory->reserve(size);
+      }
+    });
+    return address != nullptr;
+  };
+  need.addresses_full = !reserve() && !(remove_empty_windows(lock) && reserve());
+  if (need.addresses_full) {
+    std::string text = "the device has no " + format_bytes(least) + " of addresses in a row left";
+    if (std::ranges::find(need.remarks, text) == need.remarks.end()) need.remarks.push_back(std::move(text));
+    return false;
+  }
   try {
     arena.add_window(reinterpret_cast<std::uintptr_t>(address), size);
   } catch (const std::bad_alloc&) {
@@ -71,6 +82,18 @@ bool PageSupply::add_window(PoolLock& lock, Arena& arena, const Need& need) {
   }
   call.done();
   return true;
+}
+
+bool PageSupply::remove_empty_windows(PoolLock& lock) {
+  bool removed = false;
+  for (Arena& arena : arenas_) {
+    while (const auto window = arena.remove_empty_window()) {
+      removed = true;
+      UnlockedCall call(lock);
+      call([&] { ground_.memory->unreserve(reinterpret_cast<void*>(window->first), window->second); });
+    }
+  }
+  return removed;
 }
 
 std::size_t PageSupply::page_deficit(const Need& need) const {
@@ -183,9 +206,20 @@ bool PageSupply::commit_growth(PoolLock& lock, Need& need, Arena& arena, const A
   block->window->handles.set(block->address, sizes);
   ground_.recorder.record_pages(TraceKind::segment_map, block->address, growth.bytes);
   forbid_access(ground_.settings.device, reinterpret_cast<void*>(block->address), growth.bytes);
-  block->epoch = ground_.accounts.tick;
+  start_age(block);
   arena.put(block);
   return true;
+}
+
+void PageSupply::start_age(Block* block) noexcept {
+  block->epoch = ground_.accounts.tick;
+  if (!ground_.settings.decays) return;
+  try {
+    block->window->ages.expect(block->end());
+  } catch (const std::bad_alloc&) {
+    // They are as old as the block.
+  }
+  block->window->ages.note(block->address, block->end(), block->epoch);
 }
 
 // Where new pages can be had, those that lie idle are moved only if they are many.
@@ -235,7 +269,7 @@ std::size_t PageSupply::stitch(PoolLock& lock, Need& need) {
       }
       if (moved < target->size) arena.uncommit(arena.split(target, moved));
       forbid_access(ground_.settings.device, reinterpret_cast<void*>(target->address), moved);
-      target->epoch = ground_.accounts.tick;
+      start_age(target);
       arena.put(target);
     });
     while (moved < target->size) {

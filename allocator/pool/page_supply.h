@@ -35,13 +35,17 @@ class PageSupply {
   void note_refused(Need& need) const {
     if (!std::exchange(need.refused, true)) ++ground_.accounts.num_alloc_retries;
   }
-  bool add_window(PoolLock& lock, Arena& arena, const Need& need);
+  bool add_window(PoolLock& lock, Arena& arena, Need& need);
+  /// Gives addresses back to the device that no memory is behind; false if there are none.
+  bool remove_empty_windows(PoolLock& lock);
   /// What the end of a growth is rounded up to.
   std::size_t growth_step(const Need& need) const;
   std::size_t largest_handle(const Need& need) const;
   bool commit_handles(std::uintptr_t address, const std::vector<std::size_t>& sizes);
   /// Memory behind the planned pages, which are free then. False if the device has none.
   bool commit_growth(PoolLock& lock, Need& need, Arena& arena, const Arena::Growth& growth);
+  /// The block's new pages are as if given back now.
+  void start_age(Block* block) noexcept;
   /// Moves free handles of at most `bytes` to the address `to` inside `target`; the bytes moved.
   std::size_t move_handles(PoolLock& lock, std::uintptr_t to, std::size_t bytes, const Block* target);
 

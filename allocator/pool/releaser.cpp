@@ -32,8 +32,7 @@ std::pair<Arena*, Block*> Releaser::least_recently_used() {
   return oldest;
 }
 
-std::size_t Releaser::release_from(PoolLock& lock, Arena& arena, Block* block, std::size_t bytes) {
-  Block* pages = arena.take_handles(block, bytes);
+std::size_t Releaser::release_pages(PoolLock& lock, Arena& arena, Block* pages) {
   UnlockedCall call(lock, [&]() noexcept { arena.put(pages); });
   if (!ledger_.finish(lock, {{pages->stream, pages->ticket}})) return 0;
   call.timed(ground_.accounts, 1, [&] {
@@ -57,7 +56,7 @@ std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
       if (join_mixed_handles(lock)) continue;
       break;
     }
-    const std::size_t step = release_from(lock, *arena, oldest, bytes - released);
+    const std::size_t step = release_pages(lock, *arena, arena->take_handles(oldest, bytes - released));
     if (step == 0) break;
     released += step;
   }
@@ -65,6 +64,7 @@ std::size_t Releaser::release(PoolLock& lock, std::size_t bytes) {
 }
 
 std::size_t Releaser::release_for(PoolLock& lock, const Need& need) {
+  if (need.addresses_full) return release(lock, SIZE_MAX);  // which may leave nothing behind some
   std::size_t released = 0;
   // What is released may be the very neighbour that the plan counted on, so the deficit is worked out anew each time.
   while (true) {
@@ -104,17 +104,20 @@ bool Releaser::decay_is_due() {
 
 void Releaser::release_old(PoolLock& lock) {
   const AllocatorConfig& config = ground_.settings.config;
-  const std::uint64_t& tick = ground_.accounts.tick;  // goes on while the device is called
-  const auto old = [&](std::uint64_t epoch) {
-    return (config.decay != 0 && tick - epoch >= config.decay) || (decayed_mark_ != 0 && epoch <= decayed_mark_);
-  };
   while (true) {
-    const auto [arena, oldest] = least_recently_used();
+    const std::uint64_t tick = ground_.accounts.tick;  // goes on while the device is called
+    const std::uint64_t by_ticks = config.decay != 0 && tick >= config.decay ? tick - config.decay + 1 : 0;
+    const std::uint64_t limit = std::max(by_ticks, decayed_mark_ != 0 ? decayed_mark_ + 1 : 0);
     // What is given back from now on is younger than what is there.
-    const std::uint64_t youngest = oldest != nullptr ? oldest->epoch : tick;
-    decay_due_ = youngest + std::min<std::uint64_t>(config.decay, UINT64_MAX - youngest);
-    if (oldest == nullptr || !old(oldest->epoch)) return;
-    if (release_from(lock, *arena, oldest, SIZE_MAX) == 0) return;
+    std::uint64_t oldest = tick;
+    Arena* arena = arenas_.begin();
+    Block* pages = arena->take_old_handles(limit, oldest);
+    if (pages == nullptr) pages = (++arena)->take_old_handles(limit, oldest);
+    if (pages == nullptr) {
+      decay_due_ = oldest + std::min<std::uint64_t>(config.decay, UINT64_MAX - oldest);
+      return;
+    }
+    if (release_pages(lock, *arena, pages) == 0) return;
   }
 }
 

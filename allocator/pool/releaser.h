@@ -1,5 +1,6 @@
 // Giving pages back to the device. The rule is one: of all free blocks of both arenas that have a whole handle, the one
 // goes first that was given back longest ago (Releaser::least_recently_used); of it, whole handles from its upper end.
+// What goes with age goes by the ages of the pages themselves (PageAges).
 #pragma once
 
 #include <chrono>
@@ -20,7 +21,7 @@ class Releaser {
 
   /// Returns cached pages to the device until `bytes` are released or none is left; the bytes released.
   std::size_t release(PoolLock& lock, std::size_t bytes);
-  /// As many as the need lacks, by the budget or on the device.
+  /// As many as the need lacks, by the budget or on the device; all, where addresses are what it lacks.
   std::size_t release_for(PoolLock& lock, const Need& need);
   /// Those that have reached the age of AllocatorConfig::decay or decay_ms, where anything may have.
   void release_decayed(PoolLock& lock) {
@@ -42,7 +43,8 @@ class Releaser {
   };
 
   std::pair<Arena*, Block*> least_recently_used();
-  std::size_t release_from(PoolLock& lock, Arena& arena, Block* block, std::size_t bytes);
+  /// Gives busy pages back; their bytes, or 0 if the work on them cannot be waited for.
+  std::size_t release_pages(PoolLock& lock, Arena& arena, Block* pages);
   bool join_mixed_handles(PoolLock& lock);
   bool decay_is_due();
   void release_old(PoolLock& lock);

@@ -40,6 +40,7 @@ class StreamLedger {
   /// Marks the present as the time at which the block was given back.
   void stamp(Block* block) const {
     block->epoch = ground_.accounts.tick;
+    if (ground_.settings.decays) block->window->ages.note(block->address, block->end(), block->epoch);
     block->ticket = order_.now(block->stream);
   }
   /// Whether the block's stream was destroyed and so was `stream`, mostly the same: nothing was queued there since, and

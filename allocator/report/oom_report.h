@@ -42,7 +42,7 @@ struct OomFacts {
   std::vector<Pinner> pinners;                         // any order
   std::vector<Yield> yields;
   std::string requester;             // function and line; "": not known
-  std::vector<std::string> remarks;  // of clients, a sentence each
+  std::vector<std::string> remarks;  // of clients and addresses, a sentence each
   /// Pages that would have to be committed for the request; 0 if no number of pages would help.
   std::size_t missing_pages = 0;
   /// What was found out by trying, one line each.

@@ -457,6 +457,40 @@ TEST_P(PageHeapTest, GivesPagesBackWithTimeWhileMagazinesOrARoutineServeNearlyEv
   }
 }
 
+TEST_P(PageHeapTest, GivesPagesBackBesideASmallBlockThatComesAndGoes) {
+  for (const bool by_time : {false, true}) {
+    for (const bool magazines : {false, true}) {
+      for (const bool routines : {false, true}) {
+        make_pool({.budget = 128 * page,
+                   .magazines = magazines,
+                   .routines = routines,
+                   .decay = by_time ? 0u : 100u,
+                   .decay_ms = by_time ? 10u : 0u});
+        deallocate(*pool_, allocate(*pool_, 50 * page), 50 * page);
+        const auto come_and_go = [&] {
+          for (int i = 0; i < 3000; ++i) deallocate(*pool_, allocate(*pool_, 64), 64);
+        };
+        come_and_go();
+        if (by_time) std::this_thread::sleep_for(std::chrono::milliseconds(30));
+        come_and_go();
+        EXPECT_LE(pool_->statistics().reserved_bytes.current, 2 * page) << by_time << magazines << routines;
+        expect_invariants(*pool_);
+      }
+    }
+  }
+}
+
+TEST_P(PageHeapTest, KeepsThePagesThatABlockWasInLately) {
+  make_pool({.budget = 128 * page, .magazines = false, .decay = 50});
+  deallocate(*pool_, allocate(*pool_, 50 * page), 50 * page);
+  for (int i = 0; i < 100; ++i) deallocate(*pool_, allocate(*pool_, 20 * page), 20 * page);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 20 * page);
+  EXPECT_EQ(pool_->statistics().num_device_alloc, 1u);
+  for (int i = 0; i < 30; ++i) deallocate(*pool_, allocate(*pool_, 3 * page), 3 * page);
+  EXPECT_EQ(pool_->statistics().reserved_bytes.current, 3 * page);
+  expect_invariants(*pool_);
+}
+
 TEST_P(PageHeapTest, ReleasesWhatWasUsedLeastRecentlyOfBothArenas) {
   for (const bool transient_first : {false, true}) {
     make_pool({.budget = 4 * page});
@@ -472,6 +506,35 @@ TEST_P(PageHeapTest, ReleasesWhatWasUsedLeastRecentlyOfBothArenas) {
     allocate(*pool_, page, younger);
     EXPECT_EQ(pool_->statistics().num_device_alloc, 2u);
   }
+}
+
+// 2^40 bytes of addresses would hold one window for each of the first few only.
+TEST(PageHeap, GivesAddressesBackThatNothingIsBehind) {
+  constexpr std::size_t GiB = 1024 * MiB;
+  for (const std::size_t first : {std::size_t{70}, std::size_t{130}}) {
+    CachingAllocator pool(std::make_unique<SimulatedMemory>(0, 512 * GiB));
+    void* small = allocate(pool, 64, Category::parameter);
+    for (std::size_t bytes = first * GiB; bytes < 500 * GiB; bytes += 7 * GiB) {
+      for (const Category category : {Category::activation, Category::parameter}) {
+        deallocate(pool, allocate(pool, bytes, category), bytes);
+      }
+    }
+    pool.trim();
+    EXPECT_EQ(pool.statistics().reserved_bytes.current, page);
+    deallocate(pool, allocate(pool, 511 * GiB), 511 * GiB);
+    EXPECT_TRUE(pool.owns(small));
+    EXPECT_FALSE(pool.owns(reinterpret_cast<void*>(0x7f0000000000 - 1)));
+    deallocate(pool, small, 64);
+    expect_invariants(pool);
+  }
+}
+
+// Of a device that has no addresses, the report says so.
+TEST(PageHeap, SaysThatAddressesAreOut) {
+  CachingAllocator pool(std::make_unique<SimulatedMemory>(0, std::size_t{1} << 41));
+  const auto result = pool.try_allocate({.bytes = (std::size_t{1} << 40) + 1, .stream = stream_of(pool)});
+  ASSERT_TRUE(std::holds_alternative<std::string>(result));
+  EXPECT_THAT(std::get<std::string>(result), ::testing::HasSubstr("addresses in a row left"));
 }
 
 TEST_P(PageHeapTest, AlignsWithoutWastingPages) {

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "allocator/error.h"
 #include "tests/allocator/memory/pages.h"
 
@@ -15,6 +17,19 @@ TEST(SimulatedMemory, PlacesDevicesOneTebibyteApart) {
   SimulatedMemory third(2, capacity);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first.reserve(page)), 0x7f0000000000u);
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(third.reserve(page)), 0x7f0000000000u + (std::uintptr_t{2} << 40));
+}
+
+TEST(SimulatedMemory, ReservesAddressesAgainWhateverTheOrder) {
+  SimulatedMemory memory(0, capacity);
+  constexpr std::size_t quarter = std::size_t{1} << 38;
+  std::vector<void*> ranges;
+  for (int i = 0; i < 4; ++i) ranges.push_back(memory.reserve(quarter));
+  EXPECT_EQ(memory.reserve(page), nullptr);
+  for (const std::size_t i : {1u, 3u, 2u}) memory.unreserve(ranges[i], quarter);
+  EXPECT_EQ(memory.reserve(3 * quarter), ranges[1]);
+  EXPECT_EQ(memory.reserve(page), nullptr);
+  memory.unreserve(ranges[0], quarter);
+  EXPECT_EQ(memory.reserve(page), ranges[0]);
 }
 
 TEST(SimulatedMemory, RefusesAnImpossibleIndex) {
