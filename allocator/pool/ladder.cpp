@@ -350,7 +350,9 @@ std::vector<std::string> Ladder::press_pinned_below(std::size_t wanted) {
     return pinned > wanted ? pinned - wanted : 0;
   };
   std::size_t left = excess();
-  const Clients asked = clients(std::numeric_limits<double>::infinity());
+  Clients asked = clients(std::numeric_limits<double>::infinity());
+  // A client that lowers the budget leads to those below it alone.
+  std::erase_if(asked, [](const auto& client) { return level(client->kind()) >= forbidden_level; });
   if (left == 0 || !may_fit(0, asked, remarks, wanted)) return remarks;
   for (const auto& client : asked) {
     const EmergencyLadder::Running running(client->kind());

@@ -328,6 +328,33 @@ TEST_P(ReclaimClientTest, MayAllocateWhileItReclaims) {
   deallocate(pool, block, page);
 }
 
+TEST_P(ReclaimClientTest, MayLowerTheBudgetWhileItReclaims) {
+  CachingAllocator pool(memory());
+  const auto lower = std::make_shared<Cache>(pool, "lower", 0.0);
+  const auto upper = std::make_shared<Cache>(pool, "upper", 1.0, RungId::offload);
+  for (const auto& client : {lower, upper}) {
+    pool.add_client(client);
+    for (int i = 0; i < 4; ++i) client->keep(page);
+  }
+  int refused = 0;
+  const auto set_budget = [&] {
+    try {
+      pool.set_budget(page);
+    } catch (const ValueError&) {
+      ++refused;
+    }
+  };
+  lower->while_reclaiming = upper->while_reclaiming = set_budget;
+  pool.set_budget(6 * page);
+  EXPECT_EQ(lower->asked(), 1u);
+  EXPECT_EQ(upper->asked(), 0u);
+  EXPECT_EQ(refused, 1) << "no client is asked for it";
+  pool.set_budget(2 * page);
+  EXPECT_EQ(lower->estimate(), 0u) << "asked, and then by the one above it";
+  EXPECT_EQ(pool.budget(), 2 * page);
+  expect_invariants(pool);
+}
+
 TEST_P(ReclaimClientTest, IsForgottenWhenItIsGone) {
   CachingAllocator pool(memory(), {.budget = page});
   pool.add_client(std::make_shared<Cache>(pool, "gone", 0.0));
