@@ -247,7 +247,13 @@ void Front::reset_sequence_hash() {
 }
 
 void Front::start_recording() {
-  for (ThreadCache* cache : caches_) cache->ring = ground_.recorder.make_ring();
+  Recorder& recorder = ground_.recorder;
+  for (ThreadCache* cache : caches_) {
+    cache->ring = recorder.make_ring();
+    cache->for_each_magazine(
+        [&](Magazine& magazine) { magazine.set_trace_stream(recorder.stream_index(magazine.stream())); });
+  }
+  routine_.trace_stream = recorder.stream_index(routine_.stream().id);
 }
 
 void Front::stop_recording() {

@@ -27,6 +27,7 @@ class Magazine {
   std::size_t bytes() const noexcept { return bytes_; }
   /// For traces: the stream's index there and its present ticket, which any thread may set.
   std::uint32_t trace_stream() const noexcept { return trace_stream_; }
+  void set_trace_stream(std::uint32_t index) noexcept { trace_stream_ = index; }
   std::uint64_t ticket() const noexcept { return ticket_; }
   void set_ticket(std::uint64_t ticket) noexcept { ticket_ = ticket; }
   std::uint32_t blocks() const noexcept { return blocks_; }
@@ -110,7 +111,7 @@ class Magazine {
   const std::uint64_t stream_;
   Relaxed<std::size_t> bytes_ = 0;
   Relaxed<std::uint64_t> ticket_;
-  const std::uint32_t trace_stream_;
+  std::uint32_t trace_stream_;
   std::uint32_t blocks_ = 0;
   std::uint32_t clock_ = 0;  // frees that were offered so far
   std::uint32_t hand_ = 0;   // where make_room() looks next

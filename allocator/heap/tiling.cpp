@@ -76,6 +76,17 @@ std::optional<Block> Tiling::containing(std::uintptr_t address) const {
   return found;
 }
 
+bool Tiling::has_live_block_from(std::uint64_t stream) const {
+  bool found = false;
+  for (const auto& window : windows_) {
+    for (const Block* block = window->first; block != nullptr && !found; block = block->next) {
+      if (block->state != BlockState::live && block->state != BlockState::busy) continue;
+      for_each_stream_of(block, [&](std::uint64_t one) { found |= one >= stream; });
+    }
+  }
+  return found;
+}
+
 // What one pass of packing works with, region by region.
 struct Tiling::Packing {
   Packed& packed;

@@ -182,6 +182,8 @@ class Tiling {
       }
     }
   }
+  /// Whether a block that is live or busy is of a stream of at least this number.
+  bool has_live_block_from(std::uint64_t stream) const;
   /// Bytes held for the live map and packed blocks.
   std::size_t map_bytes() const noexcept { return map_bytes_; }
 

@@ -90,6 +90,7 @@ void Recorder::record_block(TraceKind kind, const Block& block, Stamp now, std::
 
 std::uint32_t Recorder::stream_index(std::uint64_t stream) noexcept {
   const std::lock_guard lock(mutex_);
+  if (common_ == nullptr) return UINT32_MAX;
   const auto known = std::ranges::find(streams_, stream);
   const auto index = static_cast<std::uint32_t>(known - streams_.begin());
   if (known != streams_.end()) return index;

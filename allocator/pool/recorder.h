@@ -47,8 +47,9 @@ class Recorder {
     if (running()) record({.address = address, .size = bytes, .kind = kind});
   }
   void record_block(TraceKind kind, const Block& block, Stamp now, std::source_location location = {},
-                    bool completed = false);
-  /// The number that stands for a stream in rings, the same as long as the pool lives. From any thread, as record().
+                    std::uint8_t flags = 0);
+  /// The number that stands for a stream in rings, the same as long as the pool lives; streams get none while nothing
+  /// is recorded. From any thread, as record().
   std::uint32_t stream_index(std::uint64_t stream) noexcept;
 
   /// Nobody records anything, nor collects, as long as the lock is held.

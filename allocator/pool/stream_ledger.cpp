@@ -446,6 +446,12 @@ void StreamLedger::destroy(PoolLock& lock, Stream stream, const Quietly& quietly
     finish(lock, retired);
     free_settled();
   }
+  // Looking for blocks costs as much as there are of them, so it has to be worth it.
+  constexpr std::size_t least_destroyed = 64;
+  if (order_.destroyed() >= std::max(least_destroyed, 2 * destroyed_needed_)) {
+    forget_destroyed();
+    destroyed_needed_ = order_.destroyed();
+  }
   if (!knows(stream.id)) {
     order_.destroy(stream.id);
     return;
@@ -464,6 +470,11 @@ void StreamLedger::destroy(PoolLock& lock, Stream stream, const Quietly& quietly
   });
 }
 
+void StreamLedger::forget_destroyed() noexcept {
+  const auto needed = [](const Arena& arena) { return arena.has_live_block_from(StreamOrder::idle); };
+  if (std::ranges::none_of(arenas_, needed)) order_.forget_destroyed();
+}
+
 void StreamLedger::begin_event(StreamEvents& events, std::uint64_t stream) {
   events.push_back(order_.begin_event(stream));
   new_ticket_(stream, order_.now(stream));
@@ -478,6 +489,7 @@ std::size_t StreamLedger::bookkeeping_bytes() const {
 }
 
 void StreamLedger::tidy() noexcept {
+  forget_destroyed();
   order_.tidy();
   if (uses_.empty()) decltype(uses_)().swap(uses_);
 }

@@ -77,6 +77,8 @@ class StreamLedger {
   /// `quietly` calls the function that it is given while no magazine has a block of the stream, nor gets one.
   using Quietly = std::function<void(const std::function<void()>& rename)>;
   void destroy(PoolLock& lock, Stream stream, const Quietly& quietly);
+  /// Forgets which names were destroyed, if no block is live that may still be given back under one of them.
+  void forget_destroyed() noexcept;
 
   /// Bytes of the program's heap; gives back what is not needed now.
   std::size_t bookkeeping_bytes() const;
@@ -117,6 +119,7 @@ class StreamLedger {
   Arenas& arenas_;
   NewTicket new_ticket_;
   StreamOrder order_;
+  std::size_t destroyed_needed_ = 0;  // names of destroyed streams, when they were last looked at
   std::list<Pending> pending_;
   std::unordered_map<const Block*, std::vector<Stamp>> uses_;  // by streams beside the block's own, when last noted
 };

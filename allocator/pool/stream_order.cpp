@@ -17,7 +17,8 @@ void note_latest(std::vector<Stamp>& stamps, Stamp stamp) {
 
 StreamOrder::State& StreamOrder::state(std::uint64_t stream) {
   const auto known = std::ranges::find(states_, stream, &State::stream);
-  return known != states_.end() ? *known : states_.emplace_back(State{.stream = stream, .clock = {}});
+  return known != states_.end() ? *known
+                                : states_.emplace_back(State{.stream = stream, .ticket = first_ticket_, .clock = {}});
 }
 
 const StreamOrder::State* StreamOrder::find(std::uint64_t stream) const {
@@ -101,22 +102,32 @@ bool StreamOrder::lacks_event(Stamp stamp) const {
 void StreamOrder::retire(StreamEvents& events) {
   const auto event = std::prev(events.end());
   const std::uint64_t stream = event->covers.stream;
+  destroyed_.insert(stream);
+  State& gone = state(stream);
+  free_name(stream, gone.ticket);
+  gone.clock.clear();
+  gone.stream = ++last_retired_;
   // What was given back on the stream since the event was recorded had its work queued before, or else it never will.
-  event->covers.ticket = now(stream);
-  states_.push_back({next_retired(), event->covers.ticket, state(stream).finished, {}, false});
-  destroy(stream);
-  event->covers.stream = ++last_retired_;
+  event->covers = {gone.stream, gone.ticket};
   events_.splice(events_.end(), events, event);
 }
 
 void StreamOrder::destroy(std::uint64_t stream) {
-  State& gone = state(stream);
-  gone.clock.clear();
-  if (!std::exchange(gone.destroyed, true)) ++destroyed_;
+  destroyed_.insert(stream);
+  free_name(stream, now(stream));
+  std::erase_if(states_, [&](const State& state) { return state.stream == stream; });
+}
+
+void StreamOrder::free_name(std::uint64_t stream, std::uint64_t ticket) noexcept {
+  first_ticket_ = std::max(first_ticket_, ticket);
+  for (State& state : states_) {
+    std::erase_if(state.clock, [&](const Stamp& known) { return known.stream == stream; });
+  }
 }
 
 std::size_t StreamOrder::bookkeeping_bytes() const {
-  std::size_t bytes = states_.capacity() * sizeof(State);
+  std::size_t bytes = states_.capacity() * sizeof(State) + destroyed_.bucket_count() * sizeof(void*) +
+                      destroyed_.size() * 2 * sizeof(void*);
   for (const State& state : states_) bytes += state.clock.capacity() * sizeof(Stamp);
   const std::size_t node = 2 * sizeof(void*) + sizeof(StreamEvent);
   for (const StreamEvent& event : events_) bytes += node + event.clock.capacity() * sizeof(Stamp);

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <list>
 #include <optional>
+#include <unordered_set>
 #include <vector>
 
 #include "allocator/memory/device_memory.h"
@@ -52,7 +53,7 @@ class StreamOrder {
     for (const State& state : states_) {
       if (state.stream == stream) return state.ticket;
     }
-    return 1;
+    return first_ticket_;
   }
   /// What an event covers that is recorded on `stream` after this call. Later stamps have a larger ticket.
   StreamEvent begin_event(std::uint64_t stream);
@@ -87,19 +88,16 @@ class StreamOrder {
   std::vector<Stamp> retired_streams() const;
   /// The stream is destroyed and nothing of it is left. Work that is named after it is over until revive().
   void destroy(std::uint64_t stream);
-  bool is_destroyed(std::uint64_t stream) const {
-    if (destroyed_ == 0) return false;
-    const State* known = find(stream);
-    return known != nullptr && known->destroyed;
-  }
+  bool is_destroyed(std::uint64_t stream) const { return !destroyed_.empty() && destroyed_.contains(stream); }
+  /// How many are, and that nobody will ask about one of them.
+  std::size_t destroyed() const { return destroyed_.size(); }
+  void forget_destroyed() noexcept { decltype(destroyed_)().swap(destroyed_); }
   /// Bytes of the program's heap; gives back what is known of work that is over: finished() says so without it.
   std::size_t bookkeeping_bytes() const;
   void tidy() noexcept;
   /// A new stream has the name, or still the old one.
   void revive(std::uint64_t stream) noexcept {
-    if (!is_destroyed(stream)) return;
-    state(stream).destroyed = false;
-    --destroyed_;
+    if (!destroyed_.empty()) destroyed_.erase(stream);
   }
 
  private:
@@ -108,15 +106,17 @@ class StreamOrder {
     std::uint64_t ticket = 1;
     std::uint64_t finished = 0;  // tickets up to this one
     std::vector<Stamp> clock;
-    bool destroyed = false;
   };
 
   State& state(std::uint64_t stream);
   const State* find(std::uint64_t stream) const;
+  /// The name may come again. Clocks and events that know it say nothing of its tickets from this one on.
+  void free_name(std::uint64_t stream, std::uint64_t ticket) noexcept;
 
-  std::vector<State> states_;  // streams in use first seen first: few, so searched in a line
+  std::vector<State> states_;  // streams in use: few, so searched in a line
   StreamEvents events_;
-  std::size_t destroyed_ = 0;  // of states_
+  std::uint64_t first_ticket_ = 1;  // of a stream that is not among them
+  std::unordered_set<std::uint64_t> destroyed_;
   std::uint64_t last_retired_ = idle;
 };
 

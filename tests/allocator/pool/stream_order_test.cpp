@@ -436,6 +436,52 @@ TEST_P(StreamOrderTest, OutlivesManyStreams) {
   expect_invariants(*pool_);
 }
 
+TEST_P(StreamOrderTest, ForgetsStreamsThatComeAndGo) {
+  for (const bool outlived : {false, true}) {
+    CachingAllocator pool(memory());
+    void* block = allocate(pool, 4 * KiB, Category::activation, 1);
+    if (!outlived) deallocate(pool, block, 4 * KiB, 1);
+    pool.stream_destroyed(stream_of(pool, 1));
+    const auto come_and_go = [&](std::uint64_t first, std::uint64_t last) {
+      for (std::uint64_t id = first; id < last; ++id) {
+        deallocate(pool, allocate(pool, 1000, Category::activation, id), 1000, id);
+        pool.stream_destroyed(stream_of(pool, id));
+      }
+      pool.trim();
+      return pool.statistics().bookkeeping_bytes;
+    };
+    const std::size_t before = come_and_go(2, 100);
+    const std::size_t after = come_and_go(100, 3100);
+    EXPECT_LE(after, before + (outlived ? 3000 * 32 : 0));
+    // Its stream is one of those, and a new one of the name is another.
+    if (outlived) deallocate(pool, block, 4 * KiB, 1);
+    EXPECT_EQ(pool.statistics().active_bytes.current, 0u);
+    EXPECT_LE(come_and_go(3100, 3200), before);
+    void* again = allocate(pool, page, Category::activation, 1);
+    deallocate(pool, again, page, 2);
+    EXPECT_EQ(pool.statistics().active_bytes.current, page) << "held back for the other stream";
+    expect_invariants(pool);
+  }
+}
+
+// Tickets of a name go on where it comes again, or others would take new work for what they have waited for.
+TEST(StreamOrder, StartsANameThatComesAgainBehindWhatOthersKnowOfIt) {
+  StreamOrder order;
+  for (int i = 0; i < 5; ++i) order.wait(2, order.begin_event(1));
+  const StreamEvent of_the_old_one = order.begin_event(2);
+  order.destroy(1);
+  order.forget_destroyed();
+  EXPECT_FALSE(order.is_destroyed(1));
+  order.wait(3, of_the_old_one);
+  const Stamp work{1, order.now(1)};
+  EXPECT_FALSE(order.covered(2, work));
+  EXPECT_FALSE(order.covered(3, work));
+  order.finish(of_the_old_one);
+  EXPECT_FALSE(order.finished(work));
+  order.finish(order.begin_event(1));
+  EXPECT_TRUE(order.finished(work));
+}
+
 TEST_P(StreamOrderTest, NeverLooksAtTheClockWhenDeterministic) {
   // Whether the work of stream 2 is over makes no difference, except for an order that the caller has given.
   for (const bool finished : {false, true}) {
