@@ -29,7 +29,7 @@ struct Traced {
   }
 };
 
-[[gnu::noinline, gnu::cold]] void record_hit(TraceRing& ring, TraceKind kind, const Traced& block,
+[[gnu::noinline, gnu::cold]] void record_hit(TraceRing& ring, TraceKind kind, const Traced& block, std::uint8_t flags,
                                              std::source_location location = {}) noexcept {
   ring.record({.time = trace_ticks(),
                .allocation = block.allocation,
@@ -42,7 +42,7 @@ struct Traced {
                .slack = static_cast<std::uint32_t>(block.size - block.requested),
                .kind = kind,
                .category = block.tag.category,
-               .flags = kind == TraceKind::free_requested ? completed_at_once : std::uint8_t{0}});
+               .flags = flags});
 }
 
 /// The calling thread is inside its cache while it lives.
@@ -85,7 +85,7 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
       record_hit(*cache.ring, TraceKind::allocate,
                  {number, act->address, settings.rounded(bytes, alignment), bytes, tag, cache.routine->ticket,
                   cache.routine->trace_stream},
-                 CallSite::of(location));
+                 alignment_flags(alignment), CallSite::of(location));
     return pointer;
   }
   if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != settings.device ||
@@ -103,7 +103,8 @@ inline void* Pool::allocate_at_once(std::size_t bytes, std::size_t alignment, St
   if (settings.tags) cache.sequence.request(bytes, tag.category);
   cache.recent.allocate(block->size, bytes, tag.category);
   if (cache.ring != nullptr) [[unlikely]]
-    record_hit(*cache.ring, TraceKind::allocate, Traced::of(*block, *magazine), CallSite::of(location));
+    record_hit(*cache.ring, TraceKind::allocate, Traced::of(*block, *magazine), alignment_flags(alignment),
+               CallSite::of(location));
   return reinterpret_cast<void*>(block->address);
 }
 
@@ -129,7 +130,8 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
                   bytes,
                   {category, act->scope},
                   cache.routine->ticket,
-                  cache.routine->trace_stream});
+                  cache.routine->trace_stream},
+                 completed_at_once);
     return true;
   }
   if (!cache.keeps_blocks || bytes > Magazine::largest_block || stream.device != settings.device) return false;
@@ -144,7 +146,7 @@ inline bool Pool::deallocate_at_once(void* pointer, std::size_t bytes, Stream st
   cache.recent.release(block->size, bytes, block->tag.category);
   forbid_access(settings.device, pointer, block->size);
   if (cache.ring != nullptr) [[unlikely]]
-    record_hit(*cache.ring, TraceKind::free_requested, Traced::of(*block, *magazine));
+    record_hit(*cache.ring, TraceKind::free_requested, Traced::of(*block, *magazine), completed_at_once);
   return true;
 }
 

@@ -161,14 +161,15 @@ void Pool::publish(Block* block, const AllocationRequest& request, Tag tag, Thre
   allow_access(settings().device, reinterpret_cast<void*>(block->address), request.bytes);
   if (!ground_.recorder.running()) return;
   ground_.recorder.record_block(TraceKind::allocate, *block, ledger_.now(request.stream.id),
-                                CallSite::of(request.location));
+                                CallSite::of(request.location), alignment_flags(request.alignment));
 }
 
 void Pool::withdraw(const Block* block, Stream stream, ThreadCache* cache, bool completed) {
   ground_.accounts.given_back(*block);
   if (settings().tags) front_.sequence_of(cache).release(block->number, block->tag.category);
   if (!ground_.recorder.running()) return;
-  ground_.recorder.record_block(TraceKind::free_requested, *block, ledger_.now(stream.id), {}, completed);
+  ground_.recorder.record_block(TraceKind::free_requested, *block, ledger_.now(stream.id), {},
+                                completed ? completed_at_once : std::uint8_t{0});
 }
 
 void Pool::deallocate(void* pointer, std::size_t bytes, Stream stream) noexcept {

@@ -66,7 +66,7 @@ void Recorder::record(TraceEvent event) {
 }
 
 void Recorder::record_block(TraceKind kind, const Block& block, Stamp now, std::source_location location,
-                            bool completed) {
+                            std::uint8_t flags) {
   if (!running()) return;
   const TraceEvent event{.time = trace_ticks(),
                          .allocation = block.number,
@@ -79,7 +79,7 @@ void Recorder::record_block(TraceKind kind, const Block& block, Stamp now, std::
                          .slack = static_cast<std::uint32_t>(block.size - block.requested),
                          .kind = kind,
                          .category = block.tag.category,
-                         .flags = completed ? completed_at_once : std::uint8_t{0}};
+                         .flags = flags};
   ThreadCache* own = settings_.own_cache();
   if (own != nullptr && own->ring != nullptr) {
     own->ring->record(event);

@@ -20,7 +20,7 @@ namespace poolgrad {
 struct PoolSettings;
 
 /// TraceEvent::flags in a ring: a free_completed follows at the same time. One record stands for both.
-inline constexpr std::uint8_t completed_at_once = 1;
+inline constexpr std::uint8_t completed_at_once = 128;
 
 /// Guarded by the pool's mutex but for what says otherwise.
 class Recorder {

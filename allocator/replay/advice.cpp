@@ -44,7 +44,10 @@ class Trial {
 /// The trace and, behind it, the request that failed.
 Workload workload_with(const Trace& trace, const AllocationRequest& request) {
   Workload workload = workload_of(trace, "advice");
-  Operation operation{.bytes = request.bytes, .block = workload.blocks++, .category = request.tag.category};
+  Operation operation{.bytes = request.bytes,
+                      .block = workload.blocks++,
+                      .category = request.tag.category,
+                      .alignment = alignment_flags(request.alignment)};
   // Streams of a workload are numbered by appearance, so the request's is found where the trace first has it.
   const auto id = std::ranges::find(trace.streams, request.stream.id) - trace.streams.begin();
   std::vector<std::uint32_t> seen;

@@ -3,6 +3,7 @@
 #include "allocator/base/rounding.h"
 #include "allocator/caching_allocator.h"
 #include "allocator/memory/simulated_memory.h"
+#include "allocator/pool/ground.h"
 #include "allocator/replay/policy.h"
 
 namespace poolgrad {
@@ -22,17 +23,19 @@ class PoolPolicy : public Policy {
   }
 
   bool allocate(const Operation& operation) override {
-    const auto result = pool_->try_allocate(
-        {.bytes = operation.bytes, .stream = stream(operation.stream), .tag = {operation.category, 0}});
+    const auto result = pool_->try_allocate({.bytes = operation.bytes,
+                                             .alignment = alignment(operation),
+                                             .stream = stream(operation.stream),
+                                             .tag = {operation.category, 0}});
     void* const* pointer = std::get_if<void*>(&result);
     if (pointer == nullptr) return false;
     pointers_[operation.block] = *pointer;
-    live_ += rounded(operation.bytes);
+    live_ += rounded(operation);
     return true;
   }
   void free(const Operation& operation) override {
-    pool_->deallocate(pointers_[operation.block], operation.bytes, 64, stream(operation.stream));
-    live_ -= rounded(operation.bytes);
+    pool_->deallocate(pointers_[operation.block], operation.bytes, alignment(operation), stream(operation.stream));
+    live_ -= rounded(operation);
   }
   void use(const Operation& operation) override { pool_->use(pointers_[operation.block], stream(operation.stream)); }
   void order(const Operation& operation) override {
@@ -61,7 +64,14 @@ class PoolPolicy : public Policy {
 
  private:
   Stream stream(std::uint16_t index) const { return {device_, index}; }
-  std::size_t rounded(std::size_t bytes) const { return round_up(std::max<std::size_t>(bytes, 1), granule_); }
+  static std::size_t alignment(const Operation& operation) {
+    return std::size_t{1} << std::max<unsigned>(operation.alignment, 6);
+  }
+  // As the pool does, see PoolSettings::rounded().
+  std::size_t rounded(const Operation& operation) const {
+    const std::size_t aligned = alignment(operation) <= PoolSettings::most_rounding ? alignment(operation) : 1;
+    return round_up(std::max<std::size_t>(operation.bytes, 1), std::max(granule_, aligned));
+  }
 
   const Device device_{DeviceType::sim, 0};
   bool several_streams_;

@@ -48,6 +48,7 @@ class Importer {
     std::uint64_t order = 0;  // of those before the trace: by allocation number, then by appearance
     std::uint16_t stream = 0;
     Category category = Category::unknown;
+    std::uint8_t alignment = 0;
     bool sized = false;  // a use does not say how large the block is
     bool before = false;
     bool live = true;
@@ -150,8 +151,10 @@ class Importer {
                                : "address " + std::to_string(e.address) + " is handed out while it is live");
     }
     const std::uint16_t on = stream(e.stream);
+    if (e.flags >= 64) refuse("an alignment of 2^" + std::to_string(e.flags));
     const std::uint32_t name =
-        make({.bytes = e.size, .stream = on, .category = e.category, .sized = true}, e.allocation, e.address);
+        make({.bytes = e.size, .stream = on, .category = e.category, .alignment = e.flags, .sized = true}, e.allocation,
+             e.address);
     add(OperationKind::allocate, name, on);
   }
 
@@ -225,6 +228,7 @@ class Importer {
         operation.block = name;
         operation.bytes = block.bytes;
         operation.category = block.category;
+        operation.alignment = block.alignment;
         if (operation.kind == OperationKind::allocate && (live += operation.bytes) > most_bytes) {
           refuse("more than " + std::to_string(most_bytes) + " live bytes");
         }

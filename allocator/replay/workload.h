@@ -27,6 +27,7 @@ struct Operation {
   std::uint16_t stream = 0;
   OperationKind kind = OperationKind::allocate;
   Category category = Category::unknown;
+  std::uint8_t alignment = 0;  // of the block, if it is above 64 bytes: its logarithm to base 2
 
   friend bool operator==(const Operation&, const Operation&) = default;
 };

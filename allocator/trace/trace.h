@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -57,11 +58,16 @@ struct TraceEvent {
   TraceKind kind = TraceKind::allocate;
   Category category = Category::unknown;
   std::uint8_t rung = 0;
-  std::uint8_t flags = 0;
+  std::uint8_t flags = 0;  // of an allocation aligned to more than 64 bytes: the logarithm of the alignment to base 2
 
   friend bool operator==(const TraceEvent&, const TraceEvent&) = default;
 };
 static_assert(sizeof(TraceEvent) == 64);
+
+/// TraceEvent::flags of an allocation.
+constexpr std::uint8_t alignment_flags(std::size_t alignment) {
+  return alignment <= 64 ? 0 : static_cast<std::uint8_t>(std::countr_zero(alignment));
+}
 
 /// A line of source code.
 struct TraceLocation {

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
+#include "allocator/replay/workload.h"
 #include "tests/allocator/pool_testing.h"
 
 namespace poolgrad::testing {
@@ -27,6 +30,11 @@ class AdviceTest : public ::testing::Test {
   std::vector<std::string> advice(std::size_t bytes) const {
     return checked_advice(pool_->trace(), pool_->config(), device_bytes,
                           {.bytes = bytes, .stream = stream_of(*pool_), .tag = {Category::activation, 0}});
+  }
+
+  std::string refusal(std::size_t bytes, std::size_t alignment) const {
+    const auto result = pool_->try_allocate({.bytes = bytes, .alignment = alignment, .stream = stream_of(*pool_)});
+    return std::holds_alternative<std::string>(result) ? std::get<std::string>(result) : "served";
   }
 
   std::unique_ptr<CachingAllocator> pool_;
@@ -75,6 +83,74 @@ TEST_F(AdviceTest, FindsASmallerAlignment) {
   CachingAllocator& pool = make({.budget = 64 * MiB, .alignment = 2 * MiB});
   for (int i = 0; i < 31; ++i) allocate(pool, 64 * KiB);
   EXPECT_THAT(advice(32 * MiB), ::testing::Contains("alignment:64 would have served it"));
+}
+
+TEST_F(AdviceTest, KnowsTheAlignmentOfTheRequest) {
+  CachingAllocator& pool = make({.budget = 4 * MiB});
+  allocate(pool, 2304 * KiB);
+  const std::string report = refusal(3584 * KiB, 2 * MiB);
+  EXPECT_THAT(report, HasSubstr("budget:8MiB would have served it"));
+  EXPECT_THAT(report, HasSubstr("a budget of 8.00 MiB (8388608 B) would have held this request"));
+}
+
+// The same program is run again with each setting that is named.
+TEST_F(AdviceTest, IsTrueWhateverWasAligned) {
+  struct Act {
+    std::size_t block, bytes, alignment;  // 0 bytes: it is given back
+    Category category;
+  };
+  std::size_t pieces = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CounterRandom random(seed);
+    AllocatorConfig config{.budget = (8 + random(60)) * MiB, .magazines = random(2) == 0, .stitch = random(3) == 0};
+    CachingAllocator& pool = make(config);
+    std::vector<Act> acts;
+    std::vector<Act> live;
+    std::map<std::size_t, void*> blocks;
+    const auto carry_out = [](CachingAllocator& other, std::map<std::size_t, void*>& known, const Act& act) {
+      if (act.bytes == 0) return true;
+      const auto result = other.try_allocate(
+          {.bytes = act.bytes, .alignment = act.alignment, .stream = stream_of(other), .tag = {act.category, 0}});
+      if (void* const* pointer = std::get_if<void*>(&result)) known[act.block] = *pointer;
+      return std::holds_alternative<void*>(result);
+    };
+    for (std::size_t i = 0; i < 500; ++i) {
+      if (!live.empty() && random(100) < 30) {
+        std::swap(live[random(live.size())], live.back());
+        deallocate(pool, blocks[live.back().block], live.back().bytes);
+        acts.push_back({live.back().block, 0, live.back().bytes, {}});
+        live.pop_back();
+        continue;
+      }
+      const std::size_t bytes = 1 + (random(3) != 0 ? random(200'000) : random(4 * MiB));
+      const Act act{i, bytes, random(4) != 0 ? 64 : std::size_t{64} << random(12),
+                    random(6) != 0 ? Category::activation : Category::parameter};
+      if (carry_out(pool, blocks, act)) {
+        acts.push_back(act);
+        live.push_back(act);
+        continue;
+      }
+      for (const std::string& line : checked_advice(
+               pool.trace(), pool.config(), device_bytes,
+               {.bytes = act.bytes, .alignment = act.alignment, .stream = stream_of(pool), .tag = {act.category, 0}})) {
+        ++pieces;
+        const std::string setting = line.substr(0, line.find(' '));
+        CachingAllocator other(make_memory("sim", device_bytes), AllocatorConfig::parse(config.text() + "," + setting));
+        std::map<std::size_t, void*> known;
+        bool served = true;
+        for (const Act& earlier : acts) {
+          if (earlier.bytes == 0) {
+            deallocate(other, known[earlier.block], earlier.alignment);
+          } else {
+            served = served && carry_out(other, known, earlier);
+          }
+          if (!served) break;
+        }
+        EXPECT_TRUE(served && carry_out(other, known, act)) << "seed " << seed << ": " << line;
+      }
+    }
+  }
+  EXPECT_GT(pieces, 100u);
 }
 
 TEST_F(AdviceTest, FollowsTheStreamOfTheRequest) {
