@@ -68,7 +68,8 @@ extern constinit thread_local ThreadState thread_state __attribute__((tls_model(
 
 class Pool;
 
-/// Numbers a thread's allocations and hashes the sequence of its requests and frees: FNV-1a, 64 bits at a time.
+/// Numbers a thread's allocations and hashes the sequence of its requests and frees: FNV-1a, 64 bits at a time. A bit
+/// reaches those above it alone, so what takes few values is in the low ones.
 class RequestSequence {
  public:
   static constexpr std::uint64_t start = 0xcbf29ce484222325u;
@@ -81,7 +82,7 @@ class RequestSequence {
   explicit RequestSequence(std::uint64_t thread = 0) : first_((thread & 0x3FFFFF) << 40) {}
 
   void request(std::size_t bytes, Category category) noexcept {
-    if (category != Category::workspace) mix(std::uint64_t{0}, bytes & (first_bit - 1), category);
+    if (category != Category::workspace) mix(std::uint64_t{0}, bytes, category);
   }
   std::uint64_t number(Category category) noexcept {
     ++(category == Category::workspace ? scratch_ : count_);
@@ -107,12 +108,12 @@ class RequestSequence {
   }
 
  private:
-  static constexpr std::uint64_t first_bit = std::uint64_t{1} << 56;
   static constexpr std::uint64_t count_mask = (std::uint64_t{1} << 40) - 1;
 
   // `value` is a size or a block number.
   void mix(std::uint64_t kind, std::uint64_t value, Category category) noexcept {
-    const std::uint64_t word = kind << 63 | static_cast<std::uint64_t>(category) << 56 | (value & (first_bit - 1));
+    static_assert(category_count <= 32);
+    const std::uint64_t word = value << 6 | static_cast<std::uint64_t>(category) << 1 | kind;
     hash_ = (hash_ ^ word) * 0x100000001b3u;
   }
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -34,6 +35,30 @@ TEST_P(ThreadsTest, FindTheirCachesOfManyPoolsWithoutALock) {
     for (const auto& pool : pools) deallocate(*pool, allocate(*pool, 1 * KiB), 1 * KiB);
   }
   for (const auto& pool : pools) EXPECT_GE(pool->statistics().magazine_hits, 98u);
+}
+
+TEST(RequestSequences, OfOtherCategoriesHaveOtherHashes) {
+  std::set<std::uint64_t> hashes, low;
+  for (std::size_t a = 0; a < category_count; ++a) {
+    for (std::size_t b = 0; b < category_count; ++b) {
+      const auto first = static_cast<Category>(a), second = static_cast<Category>(b);
+      if (first == Category::workspace || second == Category::workspace) continue;
+      RequestSequence sequence;
+      sequence.request(4096, first);
+      sequence.request(4096, second);
+      const auto hash = sequence.hash();
+      EXPECT_TRUE(hashes.insert(hash).second) << a << " " << b;
+      low.insert(hash & 0xFFFFFFFFFFFF);
+      const std::uint64_t number = sequence.last(first);
+      sequence.release(number, first);
+      RequestSequence other;
+      other.request(4096, first);
+      other.request(4096, second);
+      other.request(number, first);
+      EXPECT_NE(sequence.hash(), other.hash()) << "a free is no request";
+    }
+  }
+  EXPECT_EQ(low.size(), hashes.size()) << "in more than the highest bits";
 }
 
 TEST(RequestSequences, OfMoreThan65536ThreadsAreApart) {
