@@ -65,14 +65,16 @@ class LastUsers {
   /// `stream` takes the range; calls visit(other) for each other stream that used some of it.
   template <class Visit>
   void take(std::uint64_t begin, std::uint64_t end, std::uint16_t stream, Visit visit) {
+    std::vector<std::uint16_t> others;
     auto range = std::prev(users_.upper_bound(begin));
     if (range->first < begin) range = cut(range, begin);
     while (range != users_.end() && range->first < end) {
       if (range->second.end > end) cut(range, end);
       for (const std::uint16_t other : range->second.streams)
-        if (other != stream) visit(other);
+        if (other != stream && std::ranges::find(others, other) == others.end()) others.push_back(other);
       range = users_.erase(range);
     }
+    std::ranges::for_each(others, visit);
     users_[begin] = {end, {stream}};
   }
   /// `stream` uses what was taken from `begin` on.

@@ -138,7 +138,8 @@ std::string result_text(const Workload& workload, const ReplayResult& r, bool li
   std::string text =
       fmt::format("workload  {}: {}\n          {}, lower bound {}\n", workload.name, workload.description,
                   counted(workload.operations.size(), "operation"), format_bytes(r.lower_bound));
-  text += fmt::format("policy    {}{}\n", r.policy, limited ? " in " + format_bytes(r.capacity) : " without a limit");
+  text += fmt::format("policy    {}{}\n", r.policy,
+                      limited || r.out_of_memory ? " in " + format_bytes(r.capacity) : " without a limit");
   text += fmt::format("memory    peak {} requested, {} active, {} reserved: utilisation {}\n",
                       format_bytes(r.peak_requested), format_bytes(r.peak_active), format_bytes(r.peak_reserved),
                       format_percent(r.utilisation()));
@@ -253,7 +254,8 @@ Command add_replay(CLI::App& lab) {
   app->add_option("trace", options->source, "TRACE or zoo:NAME")->required();
   app->add_option("--policy", options->policy, "One of those that list shows, with parameters: pytorch:max_split=20MiB")
       ->capture_default_str();
-  app->add_option("--capacity", options->capacity, "Of the device: 8GiB, or 1.05x the lower bound (default: no limit)");
+  app->add_option("--capacity", options->capacity,
+                  "Of the device: 8GiB, or 1.05x the lower bound (default: no limit below 1 TiB)");
   app->add_flag("--find-min-capacity", options->smallest, "Find the smallest capacity that suffices");
   add_latency(*app, options->latency);
   return {app, [options](Console& console) { return replay_one(*options, console); }};

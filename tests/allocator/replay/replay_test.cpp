@@ -286,6 +286,13 @@ TEST(Planned, WaitsForStreamsThatUsedOrFreedABlock) {
   };
   EXPECT_EQ(waits_after(true), 1u) << "used by stream 1";
   EXPECT_EQ(waits_after(false), 1u) << "given back on stream 1";
+  // One event is behind all that a stream had.
+  WorkloadBuilder out;
+  const std::uint32_t parts[] = {out.allocate(100, Category::activation, 1),
+                                 out.allocate(100, Category::activation, 1)};
+  for (const std::uint32_t part : parts) out.free(part);
+  out.free(out.allocate(400, Category::activation, 0));
+  EXPECT_EQ(replay(out.take("parts", ""), policy_named("planned")).counters.waits, 1u);
 }
 
 TEST(Policies, AreKnownByName) {
