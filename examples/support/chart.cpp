@@ -12,7 +12,7 @@ namespace poolgrad::examples {
 
 namespace {
 
-constexpr double left = 58, right = 24, bottom = 38;
+constexpr double left = 58, right = 24, bottom = 38, line_height = 14;
 constexpr std::size_t most_points = 800, most_places = 120;
 
 struct Range {
@@ -103,11 +103,7 @@ class Drawing {
     std::string text =
         fmt::format("<svg class=\"chart\" viewBox=\"0 0 {} {}\" role=\"img\">\n", chart_.width, chart_.height);
     text += axes();
-    for (const Level& level : chart_.levels)
-      text += fmt::format(
-          "<line class=\"level\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
-          "<text class=\"end quiet\" x=\"{1}\" y=\"{3:.1f}\">{4}</text>\n",
-          left, chart_.width - right, y(level.y), y(level.y) - 4, escaped(level.name));
+    text += levels();
     for (std::size_t i = 0; i < points_.size(); ++i) text += curve(chart_.series[i], points_[i]);
     return text + legend() + places() + "</svg>\n";
   }
@@ -134,6 +130,22 @@ class Drawing {
           x(t), floor, floor + 4, floor + 17, x_text(t));
     return text + fmt::format("<text class=\"end quiet\" x=\"{}\" y=\"{}\">{}</text>\n", left + wide, chart_.height - 5,
                               escaped(chart_.x_name));
+  }
+
+  /// From the lowest up: names that would lie on each other move above the one below.
+  std::string levels() const {
+    std::vector<Level> rising = chart_.levels;
+    std::ranges::stable_sort(rising, {}, &Level::y);
+    std::string text;
+    double name = std::numeric_limits<double>::infinity();
+    for (const Level& level : rising) {
+      name = std::min(y(level.y) - 4, name - line_height);
+      text += fmt::format(
+          "<line class=\"level\" x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/>"
+          "<text class=\"end quiet\" x=\"{1}\" y=\"{3:.1f}\">{4}</text>\n",
+          left, chart_.width - right, y(level.y), name, escaped(level.name));
+    }
+    return text;
   }
 
   std::string curve(const Series& series, const Points& all) const {

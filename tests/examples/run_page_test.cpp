@@ -198,6 +198,18 @@ TEST(Chart, NamesTheValuesAtAPlaceAndLeavesOutWhatIsNoNumber) {
   EXPECT_THAT(chart_svg(chart), AllOf(HasSubstr("<circle"), Not(HasSubstr("nan")), Not(HasSubstr("inf"))));
 }
 
+TEST(Chart, NamesLevelsThatAreCloseOneAboveTheOther) {
+  const std::string svg = chart_svg({.x_name = "step",
+                                     .series = {{"loss", {{1, 4.0}, {3, 0.0}}}},
+                                     .levels = {{"unigram", 3}, {"bigram", 0.52}, {"trigram", 0.5}}});
+  const auto height_of = [&](const std::string& name) {
+    const std::size_t end = svg.find("\">" + name + "</text>"), begin = svg.rfind('"', end - 1) + 1;
+    return std::stod(svg.substr(begin, end - begin));
+  };
+  EXPECT_NEAR(height_of("trigram") - height_of("bigram"), 14, 0.11);
+  EXPECT_GT(height_of("bigram") - height_of("unigram"), 100);
+}
+
 TEST(Chart, PutsEqualRatiosAtEqualDistancesOnALogarithmicAxis) {
   const std::string svg = chart_svg({.x_name = "bytes",
                                      .series = {{"", {{1, 1}, {2, 1}, {4, 10}, {1024, 100}}, 0, Series::Kind::dots}},
