@@ -71,6 +71,11 @@ std::optional<LossScaler> scaler_for(const TrainerOptions& options, Device devic
   return options.loss_scale ? std::optional<LossScaler>(std::in_place, device, *options.loss_scale) : std::nullopt;
 }
 
+std::unique_ptr<LanguageModel> some(std::unique_ptr<LanguageModel> model) {
+  if (model == nullptr) throw ValueError("[train] there is no model");
+  return model;
+}
+
 std::uint64_t bytes_of(const NamedTensors& tensors) {
   std::uint64_t bytes = 0;
   for (const auto& [name, tensor] : tensors)
@@ -112,7 +117,7 @@ struct AsBefore {
 
 Trainer::Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options)
     : options_(with_rate(options)),
-      model_(std::move(model)),
+      model_(some(std::move(model))),
       corpus_(std::move(corpus)),
       windows_(corpus_, model_->config().context, options.batch, options.seed),
       device_(device_of(*model_)),

@@ -59,8 +59,8 @@ struct TrainerOptions {
 /// to AdamW.
 class Trainer {
  public:
-  /// Throws ValueError for what WindowPlan, EMA and TrainingStep::record() refuse, and for a text of more tokens than
-  /// the model knows.
+  /// Throws ValueError for what WindowPlan, EMA and TrainingStep::record() refuse, for a text of more tokens than the
+  /// model knows, and for none in place of a model.
   Trainer(std::unique_ptr<LanguageModel> model, Corpus corpus, TrainerOptions options = {});
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;

@@ -451,6 +451,10 @@ TEST(Trainer, RefusesATextOfMoreTokensThanTheModelKnows) {
             "[train] the text is of 259 different tokens, the model knows 256");
 }
 
+TEST(Trainer, NeedsAModel) {
+  EXPECT_EQ(error_of<ValueError>([] { Trainer(nullptr, small_text()); }), "[train] there is no model");
+}
+
 TEST(Trainer, RefusesTheCheckpointOfAnotherOptimiser) {
   const TemporaryFolder folder;
   const std::string path = folder.file("lion.safetensors");
