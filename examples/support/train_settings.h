@@ -51,7 +51,7 @@ void for_each_shared_setting(Options& o, F&& f) {
     "block, sqrt, revolve or revolve:SLOTS (the inputs of some blocks), budget (what the budget has room for), or "
     "auto: budget where there is one; the numbers stay the same");
   f("offload", o.offload, "Folder to move saved tensors to, rather than to compute them again");
-  f("sample", o.sample, "Tokens of text to write at the end");
+  f("sample", o.sample, "Tokens of text to write at the end, at most up to the end of the context");
 }
 
 /// What concerns a run alone: where it happens, what it writes, how it is looked at.
