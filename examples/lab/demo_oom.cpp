@@ -293,10 +293,11 @@ void play_the_end(Story& story) {
 }
 
 int demo(const std::string& text, Console& console) {
-  constexpr std::size_t least = 64 * mib, page = 2 * mib;
+  // A simulated device has addresses for twice as much, and live blocks lie between those that are free.
+  constexpr std::size_t least = 64 * mib, most = std::size_t{512} << 30, page = 2 * mib;
   const std::size_t budget = parse_bytes(text);
-  if (budget < least || budget > (std::size_t{1} << 40) || budget % (16 * page) != 0)
-    throw ValueError("[demo-oom] --budget must be a multiple of 32 MiB from 64 MiB to 1 TiB, but is " + text);
+  if (budget < least || budget > most || budget % (16 * page) != 0)
+    throw ValueError("[demo-oom] --budget must be a multiple of 32 MiB from 64 MiB to 512 GiB, but is " + text);
   Story story(budget, console);
   story.tell(fmt::format("A pool with a budget of {} on a simulated device; shares are sixteenths of it.",
                          format_bytes(budget)));
