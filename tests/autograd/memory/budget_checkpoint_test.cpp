@@ -158,6 +158,38 @@ TEST(CheckpointInABudget, RunsTheFunctionForAResultThatWasDropped) {
               HasSubstr("did something else when it was run again: operation 1 was exp (8,) f32 on cpu, now sin"));
 }
 
+TEST(CheckpointInABudget, OfALongChainDoesNotRecurse) {
+  const Rematerialisation policy;
+  const Tensor x = full({4}, 0.5).set_requires_grad();
+  const Layer layer = [](const Tensor& h) { return tanh(h) * 0.9; };
+  const auto gradient = [&](const Wrap& wrap) {
+    Tensor y = x;
+    for (int i = 0; i < 5000; ++i) y = wrap(layer, y);
+    policy.client()->reclaim(SIZE_MAX);
+    return grad({sum(y)}, {x})[0];
+  };
+  const Tensor expected = gradient(as_it_is);
+  EXPECT_TRUE(bit_equal(gradient(checkpointed), expected));
+  EXPECT_EQ(policy.statistics().held_bytes, 0u);
+}
+
+TEST(CheckpointInABudget, MayBePlanned) {
+  Stack blocks(4);
+  const std::vector<Tensor> expected = blocks.gradients(as_it_is);
+  CachingAllocator& pool = allocator_for(cpu);
+  pool.trim();
+  const std::size_t standing = pool.statistics().reserved_bytes.current;
+  std::size_t bytes = standing + 2_MiB, least = 0;
+  for (int round = 0; round < 2; ++round, bytes = least) {
+    pool.trim();
+    const MemoryBudget budget(bytes, cpu, {.planned = true});
+    for (int step = 0; step < 6; ++step) expect_the_bits(blocks.gradients(checkpointed), expected);
+    EXPECT_GT(budget.statistics().dropped, 0u);
+    EXPECT_EQ(budget.statistics().held_bytes, 0u);
+    least = budget.smallest();
+  }
+}
+
 /// Random operators, some of them functions of others, to any depth: some take gradients of what they do. The same for
 /// the same seed. `squeeze` is called here and there, in each run and in the backward.
 class Program {
