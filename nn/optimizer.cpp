@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -27,8 +26,6 @@
 namespace poolgrad::nn {
 
 namespace {
-
-constexpr std::uint64_t unknown_version = std::numeric_limits<std::uint64_t>::max();
 
 /// An option under its name.
 using Option = std::pair<const char*, double>;
@@ -134,10 +131,14 @@ void Optimizer::step_was_skipped() {
   --steps_;
 }
 
+bool Optimizer::Master::is_written(const Tensor& parameter) const {
+  return value.defined() && (storage.lock() != parameter.storage() || version != parameter.storage()->version());
+}
+
 void Optimizer::adopt_writes() {
   for (std::size_t i = 0; i < masters_.size(); ++i) {
     Tensor &parameter = parameters_[i].second, &master = masters_[i].value;
-    if (!master.defined() || masters_[i].version == parameter.storage()->version()) continue;
+    if (!masters_[i].is_written(parameter)) continue;
     const Tensor untouched = equal(to(master, parameter.dtype()), parameter);
     master.copy_from(where(untouched, master, to(parameter, master.dtype())));
   }
@@ -145,7 +146,7 @@ void Optimizer::adopt_writes() {
 
 void Optimizer::refuse_writes() const {
   for (std::size_t i = 0; i < masters_.size(); ++i)
-    if (masters_[i].value.defined() && masters_[i].version != parameters_[i].second.storage()->version())
+    if (masters_[i].is_written(parameters_[i].second))
       throw Error("[optimizer] " + parameters_[i].first +
                   " was written between replays of a recorded step, of which its f32 master would not hear: " +
                   describe(parameters_[i].second));
@@ -172,7 +173,11 @@ void Optimizer::refuse_changed() const {
 }
 
 void Optimizer::note_versions() {
-  for (std::size_t i = 0; i < masters_.size(); ++i) masters_[i].version = parameters_[i].second.storage()->version();
+  for (std::size_t i = 0; i < masters_.size(); ++i) {
+    const std::shared_ptr<Storage>& storage = parameters_[i].second.storage();
+    masters_[i].storage = storage;
+    masters_[i].version = storage->version();
+  }
 }
 
 void Optimizer::zero_grad() {
@@ -214,7 +219,7 @@ void Optimizer::load(const NamedTensors& state, std::int64_t steps, const std::v
   steps_ = steps;
   before_.reset();
   parameter_steps_ = parameter_steps.empty() ? std::vector(parameters_.size(), steps) : parameter_steps;
-  for (Master& master : masters_) master.version = unknown_version;
+  for (Master& master : masters_) master.storage.reset();
 }
 
 namespace {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -105,10 +106,13 @@ class Optimizer {
   NamedTensors parameters_;
   std::vector<TensorMeta> made_with_;  // what each parameter was like
   std::vector<Pace> paces_;
-  /// The f32 value of a parameter, undefined where there is none, and the version of the parameter that is it, rounded.
+  /// The f32 value of a parameter, undefined where there is none, and the memory that is it, rounded, at which version.
   struct Master {
     Tensor value;
+    std::weak_ptr<Storage> storage;
     std::uint64_t version = 0;
+
+    bool is_written(const Tensor& parameter) const;
   };
   std::vector<Master> masters_;
   NamedTensors state_;

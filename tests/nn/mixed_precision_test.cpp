@@ -160,6 +160,32 @@ TEST(MasterWeights, FollowWhatOthersWriteIntoAParameterElementByElement) {
   EXPECT_EQ(master(), (std::vector<double>{1 - 0x1p-9, 4 - 0x1p-10, 1 - 0x1p-9}));
 }
 
+/// A new parameter of one value, written as often as any other one.
+Tensor half_parameter(double value) { return full({4}, value, {.dtype = DType::bf16}).set_requires_grad(); }
+
+TEST(MasterWeights, FollowAParameterThatHasBecomeOtherMemory) {
+  Tensor parameter = half_parameter(1), other = half_parameter(8);
+  ASSERT_EQ(parameter.storage()->version(), other.storage()->version());
+  SGD optimizer({{"p", parameter}}, {.learning_rate = 0.5});
+  swap_tensors(parameter, other);
+  parameter.set_grad(to(ones({4}), DType::bf16));
+  optimizer.step();
+  EXPECT_EQ(parameter.to_vector<double>(), std::vector<double>(4, 7.5));
+
+  Linear layer(2, 1, {.bias = false});
+  to(layer, DType::bf16);
+  AdamW adamw(layer.named_parameters(), {.learning_rate = 0.5, .weight_decay = 0});
+  to(layer, DType::f32);
+  {
+    const NoGradGuard no_grad;
+    Tensor(layer.weight()).fill(8);
+  }
+  to(layer, DType::bf16);
+  Tensor(layer.weight()).set_grad(to(ones({1, 2}), DType::bf16));
+  adamw.step();
+  EXPECT_EQ(layer.weight().to_vector<double>(), std::vector<double>(2, 7.5));
+}
+
 TEST(MasterWeights, AreKeptForParametersThatAreViews) {
   const Tensor memory = to(ones({2, 3}), DType::bf16);
   Tensor view = memory.alias(transposed(memory.geometry(), 0, 1)).set_requires_grad();
