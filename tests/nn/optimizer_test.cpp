@@ -154,6 +154,33 @@ TEST(Muon, LeavesVectorsAndWhatItIsToldToToAdamW) {
   EXPECT_EQ(muon.state().size(), reference.state().size());
 }
 
+TEST(Muon, ChangesNothingInAStepThatHasNoMemory) {
+  CachingAllocator& pool = allocator_for(cpu);
+  const std::size_t budget = pool.budget();
+  const Shape shape{1024, 1024};
+  Tensor matrix = randn(shape).set_requires_grad(), copy = matrix.copy().set_requires_grad();
+  const Tensor slope = randn(shape);
+  matrix.set_grad(slope);
+  copy.set_grad(slope);
+  Muon muon({{"matrix", matrix}}), reference({{"matrix", copy}});
+  reference.step();
+  int refused = 0;
+  pool.trim();
+  const std::size_t live = pool.statistics().reserved_bytes.current;
+  for (std::size_t room = 0; muon.steps() == 0; room += std::size_t{1} << 20) {
+    pool.set_budget(live + room);
+    try {
+      muon.step();
+    } catch (const OutOfMemoryError&) {
+      ++refused;
+    }
+    pool.set_budget(budget);
+  }
+  EXPECT_GT(refused, 4) << "the direction has 4 MiB";
+  EXPECT_TRUE(bit_equal(muon.state()[0].second, reference.state()[0].second));
+  EXPECT_TRUE(bit_equal(matrix.detach(), copy.detach()));
+}
+
 TEST(Muon, KeepsAMomentumForMatricesAndMomentsForTheRest) {
   const Tensor matrix = ones({2, 3}).set_requires_grad(), flat = ones({3}).set_requires_grad(),
                empty = zeros({0, 3}).set_requires_grad();
