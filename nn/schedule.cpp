@@ -19,13 +19,14 @@ constexpr std::pair<Schedule::Kind, const char*> schedule_names[] = {{Schedule::
 }  // namespace
 
 double Schedule::rate(std::int64_t step) const {
+  step = std::min(step, std::max<std::int64_t>(steps, 1));
   const std::int64_t top = std::max<std::int64_t>(warmup, 1);  // the step at the peak
   if (step <= top) return peak * static_cast<double>(step) / static_cast<double>(top);
   if (kind == Kind::constant) return peak;
   const std::int64_t last_at_peak =
       kind == Kind::wsd ? std::max(top, steps - std::lround(decay * static_cast<double>(steps))) : top;
   const double span = static_cast<double>(std::max<std::int64_t>(steps - last_at_peak, 1));
-  const double progress = std::max(0.0, static_cast<double>(std::min(step, steps) - last_at_peak) / span);
+  const double progress = std::max(0.0, static_cast<double>(step - last_at_peak) / span);
   if (kind != Kind::cosine) return peak * (floor + (1.0 - floor) * (1.0 - progress));
   return peak * (floor + (1.0 - floor) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress)));
 }

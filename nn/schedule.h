@@ -7,7 +7,7 @@
 namespace poolgrad::nn {
 
 /// A linear warm-up over `warmup` steps to `peak`, and what follows it. Steps count from 1; without warm-up the first
-/// is at the peak, and beyond the last the rate stays.
+/// is at the peak, and beyond the last the rate stays, also where that one is within the warm-up.
 struct Schedule {
   enum class Kind {
     cosine,    // half a cosine down to floor * peak at the last step (Loshchilov & Hutter 2017)

@@ -33,6 +33,13 @@ TEST(Schedule, BeginsAtItsPeakWithoutWarmUp) {
   EXPECT_DOUBLE_EQ((Schedule{.peak = 2.0, .warmup = 0, .steps = 1}.rate(1)), 2.0);
 }
 
+TEST(Schedule, StaysBeyondItsLastStepWhereverThatIs) {
+  for (const auto kind :
+       {Schedule::Kind::cosine, Schedule::Kind::linear, Schedule::Kind::constant, Schedule::Kind::wsd})
+    for (const std::int64_t step : {10, 15, 20, 30})
+      EXPECT_DOUBLE_EQ((Schedule{.kind = kind, .peak = 2.0, .warmup = 20, .steps = 10}.rate(step)), 1.0);
+}
+
 /// The rates of steps 1 to 11 of 10, of which 2 warm up, in units of a hundredth.
 std::vector<int> rates(Schedule::Kind kind, double decay = 0.2) {
   const Schedule schedule{.kind = kind, .peak = 1.0, .warmup = 2, .steps = 10, .floor = 0.2, .decay = decay};
