@@ -26,10 +26,15 @@ EMA::EMA(const Module& module, EMAOptions options, CallSite)
   if (!(options.decay >= 0 && options.decay < 1))
     throw ValueError("[ema] the decay must be in [0, 1), but is " + std::to_string(options.decay));
   const MemoryScope scope("ema", Category::optimizer_state);
-  for (const auto& [name, parameter] : parameters_)
+  for (const auto& [name, parameter] : parameters_) {
+    if (name == "updates")
+      throw ValueError("[ema] the state has the number of updates under the name of a parameter: " + name + " " +
+                       describe(parameter));
+    made_with_.push_back(parameter.dtype());
     averages_.emplace_back(name,
                            Tensor::empty(parameter.shape(), {compute_dtype(parameter.dtype()), parameter.device()})
                                .copy_from(parameter.detach()));
+  }
 }
 
 void EMA::update(CallSite) {
@@ -42,7 +47,7 @@ void EMA::update(CallSite) {
              ", parameter " + describe(parameter);
     };
     if (parameter.device() != average.device()) throw DeviceError(text("moved or cast"));
-    if (compute_dtype(parameter.dtype()) != average.dtype()) throw DTypeError(text("moved or cast"));
+    if (parameter.dtype() != made_with_[i]) throw DTypeError(text("moved or cast"));
     if (parameter.shape() != average.shape()) throw ShapeError(text("given another shape"));
   }
   const std::int64_t n = updates_ + 1;

@@ -26,7 +26,7 @@ struct EMAOptions {
 class EMA {
  public:
   /// Begins with copies of the parameters, tagged Category::optimizer_state. Throws ValueError for a decay outside
-  /// [0, 1).
+  /// [0, 1), and for a parameter called "updates", as the number of them is in state().
   explicit EMA(const Module& module, EMAOptions options = {}, CallSite = {});
   EMA(const EMA&) = delete;
   EMA& operator=(const EMA&) = delete;
@@ -51,6 +51,7 @@ class EMA {
 
  private:
   NamedTensors parameters_, averages_;
+  std::vector<DType> made_with_;  // the dtype of each parameter
   EMAOptions options_;
   std::int64_t updates_ = 0;
 };

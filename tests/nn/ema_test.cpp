@@ -158,7 +158,23 @@ TEST(EMA, RefusesWhatDoesNotFitAndStaysAsItWas) {
   to(mover, DType::f32);
   EXPECT_EQ(error_of<DTypeError>([&] { ema.update(); }),
             "[ema] p was moved or cast since its average began: average (2,) f64 on cpu, parameter (2,) f32 on cpu");
-  EXPECT_EQ(ema.updates(), 0);
+  to(mover, DType::f64);
+  ema.update();
+  EXPECT_EQ(ema.updates(), 1);
+  to(mover, DType::f32);
+  EMA single(mover);
+  to(mover, DType::bf16);
+  EXPECT_EQ(error_of<DTypeError>([&] { single.update(); }),
+            "[ema] p was moved or cast since its average began: average (2,) f32 on cpu, parameter (2,) bf16 on cpu");
+  EXPECT_EQ(single.updates(), 0);
+}
+
+TEST(EMA, RefusesAParameterThatHasTheNameOfItsCount) {
+  struct Named : Module {
+    Named() { constant_parameter("updates", {2}, 1.0, {}); }
+  } named;
+  EXPECT_EQ(error_of<ValueError>([&] { EMA{named}; }),
+            "[ema] the state has the number of updates under the name of a parameter: updates (2,) f32 on cpu");
 }
 
 }  // namespace
