@@ -79,6 +79,8 @@ void Module::check(const NamedTensors& state) const {
     else if (!entry->second.defined() || entry->second.shape() != tensor.shape() ||
              entry->second.dtype() != tensor.dtype())
       faults += "; " + name + " is " + describe(entry->second) + " where the module has " + describe(tensor);
+    else if (repeats_elements(tensor.geometry()))
+      faults += "; several elements of " + name + " share one place, " + describe(tensor) + " (a broadcast)";
   }
   for (auto entry = state.begin(); entry != state.end(); ++entry) {
     const std::string& name = entry->first;
@@ -96,7 +98,16 @@ void Module::check(const NamedTensors& state) const {
 void Module::load(const NamedTensors& state) {
   check(state);
   NoGradGuard no_grad;
-  for (auto& [name, tensor] : named_tensors()) tensor.copy_from(named(state, name)->second);
+  const NamedTensors own = named_tensors();
+  std::vector<Tensor> sources;  // a copy of what is memory of another one, which may be written first
+  for (const auto& [name, tensor] : own) {
+    const Tensor& source = named(state, name)->second;
+    const bool is_anothers = std::any_of(own.begin(), own.end(), [&, &tensor = tensor](const auto& other) {
+      return !other.second.is_same(tensor) && other.second.shares_storage_with(source);
+    });
+    sources.push_back(is_anothers ? source.copy() : source);
+  }
+  for (std::size_t i = 0; i < own.size(); ++i) Tensor(own[i].second).copy_from(sources[i]);
 }
 
 void Module::save_file(const std::string& path, CallSite) const { save_safetensors(path, {named_tensors(), {}}); }

@@ -46,7 +46,7 @@ class Module {
 
   /// Copies values into parameters and buffers; a tied weight's come under the first of its names, as they are saved.
   /// Throws ValueError, changing nothing, that lists what is missing, unexpected, there twice, undefined or of another
-  /// shape or dtype.
+  /// shape or dtype, and own tensors whose elements share places (a broadcast).
   void load(const NamedTensors& state);
   /// Throws what load() would.
   void check(const NamedTensors& state) const;

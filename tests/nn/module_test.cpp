@@ -200,6 +200,34 @@ TEST(Buffers, AreSavedAndLoadedButNotTrained) {
               HasSubstr("missing mean; missing seen"));
 }
 
+TEST(Buffers, ThatRepeatElementsAreNotLoadedAndNothingElseIs) {
+  const TemporaryFolder folder;
+  Centre centre, other;
+  centre.take("repeated", expand(zeros({1}), {3}));
+  other.take("repeated", arange(0, 3));
+  other(pair_of(2, 4));
+  other.save_file(folder.file("other"));
+  const std::string refusal =
+      "[load] the state does not fit the module: several elements of repeated share one place, (3,) f32 on cpu (a "
+      "broadcast)";
+  EXPECT_EQ(error_of<ValueError>([&] { centre.load(other.named_tensors()); }), refusal);
+  EXPECT_EQ(error_of<ValueError>([&] { centre.load_file(folder.file("other")); }), refusal);
+  EXPECT_EQ(centre.seen.item(), 0);
+}
+
+TEST(Buffers, MayBeLoadedFromOneAnother) {
+  Centre centre;
+  const Tensor a = full({2}, 1), b = full({2}, 2);
+  centre.take("a", a);
+  centre.take("b", b);
+  NamedTensors state = centre.named_tensors();
+  for (auto& [name, tensor] : state)
+    if (name == "a" || name == "b") tensor = name == "a" ? b : a;
+  centre.load(state);
+  EXPECT_THAT(a.to_vector<double>(), ElementsAre(2, 2));
+  EXPECT_THAT(b.to_vector<double>(), ElementsAre(1, 1));
+}
+
 TEST(Buffers, HaveNamesOfTheirOwnAndNoGradient) {
   Centre centre;
   EXPECT_EQ(error_of<ValueError>([&] { centre.take("weight", zeros({1})); }),
