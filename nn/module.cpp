@@ -129,6 +129,9 @@ void Module::zero_grad() {
 }
 
 void Module::set_trainable(bool on) {
+  for (const auto& [name, parameter] : named_parameters())
+    if (!on && !parameter.is_leaf())
+      throw Error("[module] what an operator made cannot be frozen: " + name + " " + describe(parameter));
   for (Tensor& parameter : parameters()) {
     parameter.set_requires_grad(on);
     if (!on) parameter.set_grad({});
@@ -157,6 +160,9 @@ Tensor Module::constant_parameter(const std::string& name, const Shape& shape, d
 void Module::share_parameter(const std::string& name, const Tensor& parameter) {
   check_name(name);
   if (!parameter.defined()) throw ValueError("[module] the parameter '" + name + "' is undefined");
+  if (!parameter.is_leaf() || !is_floating(parameter.dtype()))
+    throw ValueError("[module] a parameter is a floating tensor, and a leaf: " + name + " " + describe(parameter) +
+                     (parameter.is_leaf() ? "" : ", which an operator made"));
   parameters_.emplace_back(name, parameter);
 }
 

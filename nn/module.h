@@ -63,7 +63,8 @@ class Module {
   void zero_grad();
 
   /// Parameters, those of submodules included, that require no gradient: backward passes do not compute theirs,
-  /// optimisers pass them over. What they have is dropped. unfreeze() lets all of them learn again.
+  /// optimisers pass them over. What they have is dropped. unfreeze() lets all of them learn again. freeze()
+  /// throws Error, changing nothing, where one is no leaf: what stands in for it under a Substitution.
   void freeze() { set_trainable(false); }
   void unfreeze() { set_trainable(true); }
 
@@ -75,7 +76,7 @@ class Module {
   Tensor constant_parameter(const std::string& name, const Shape& shape, double value, const ParameterOptions& options,
                             CallSite = {});
   /// An existing tensor: one of your own, or another module's (tied weights). Only one that requires a gradient is
-  /// trained. Throws ValueError for an undefined one.
+  /// trained. Throws ValueError for one that is undefined, not floating, or the output of an operator.
   void share_parameter(const std::string& name, const Tensor& parameter);
   /// Makes `tensor` a buffer, and returns it: running statistics, tables. Of any dtype, without a gradient (Error).
   /// Write into it (copy_from); a member that is assigned another tensor is no longer the buffer.

@@ -238,6 +238,25 @@ TEST(Buffers, HaveNamesOfTheirOwnAndNoGradient) {
             "[module] a buffer is a tensor that requires no gradient: table (1,) f32 on cpu");
 }
 
+TEST(Freezing, RefusesWhatCannotBeTrainedBeforeItChangesAnything) {
+  struct Owner : Pair {
+    using Pair::Pair;
+    void own(const Tensor& tensor) { share_parameter("own", tensor); }
+  } owner(1);
+  const Tensor made = ones({2}).set_requires_grad() * 2.0;
+  EXPECT_EQ(error_of<ValueError>([&] { owner.own(made); }),
+            "[module] a parameter is a floating tensor, and a leaf: own (2,) f32 on cpu, which an operator made");
+  EXPECT_EQ(error_of<ValueError>([&] { owner.own(zeros({2}, {.dtype = DType::i64})); }),
+            "[module] a parameter is a floating tensor, and a leaf: own (2,) i64 on cpu");
+  const Tensor stand_in = ones({2, 2}).set_requires_grad() * 2.0;
+  {
+    const Substitution substitution(owner, {{"tied", stand_in}});
+    EXPECT_EQ(error_of<Error>([&] { owner.freeze(); }),
+              "[module] what an operator made cannot be frozen: tied (2, 2) f32 on cpu");
+  }
+  for (const Tensor& parameter : owner.parameters()) EXPECT_TRUE(parameter.requires_grad());
+}
+
 TEST(Freezing, KeepsParametersFromLearning) {
   Pair pair(1);
   const Tensor x = ones({4, 3});
