@@ -1,6 +1,7 @@
 #include "nn/chunked.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,13 +37,25 @@ struct Chunks {
   Tensor part(const Tensor& x, std::int64_t c) const { return slice(x, 1, c * options.chunk, end(c)); }
 
   Tensor loss(std::int64_t c, State& state, RandomLogGuard::Mode mode = RandomLogGuard::replays) const {
-    const RandomLogGuard drawn(numbers, mode);
-    return model.loss(part(tokens, c), part(targets, c), true, &state);
+    return drawing(mode, [&] { return model.loss(part(tokens, c), part(targets, c), true, &state); });
   }
   State after(std::int64_t c, State state) const {
-    const RandomLogGuard drawn(numbers, RandomLogGuard::replays);
-    model.hidden(part(tokens, c), &state);
+    drawing(RandomLogGuard::replays, [&] { return model.hidden(part(tokens, c), &state); });
     return state;
+  }
+
+ private:
+  /// run(), which must ask for every range of the sequence.
+  template <class F>
+  Tensor drawing(RandomLogGuard::Mode mode, const F& run) const {
+    RandomLog drawn;
+    const RandomLogGuard of_sequence(numbers, mode), of_chunk(drawn, RandomLogGuard::records);
+    Tensor result = run();
+    if (drawn.size() != numbers.size())
+      throw Error("[chunked_loss] a chunk took random numbers " + std::to_string(drawn.size()) +
+                  " times, and the first one " + std::to_string(numbers.size()) +
+                  " times: a model must stay in train() or in eval() until its backward pass is over");
+    return result;
   }
 };
 
@@ -128,6 +141,7 @@ class ChunkedLoss : public Function {
     bool differentiable = false;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       context.save(parameters[i]);
+      parameters_.push_back(parameters[i].storage());
       differentiable |= context.needs(static_cast<int>(i));
     }
     context.save(chunks.tokens);
@@ -146,6 +160,7 @@ class ChunkedLoss : public Function {
 
   Gradients backward(FunctionContext& context, const Tensor& gradient) override {
     if (grad_enabled()) throw Error("[chunked_loss] has no second derivative");
+    check_parameters();
     const AutocastScope as_then(autocast_);
     int next = 0;
     for (std::size_t i = 0; i < model_.parameters().size(); ++i) context.saved(next++);
@@ -185,6 +200,21 @@ class ChunkedLoss : public Function {
       for (Tensor& tensor : one.tensors) tensor = context.saved(next++);
     return state;
   }
+  /// The chunks would be run with others than those that the gradients are for.
+  void check_parameters() const {
+    {
+      const EnableGradGuard as_when_recorded;
+      NoSecondRunGuard::check("chunked_loss");
+    }
+    const NamedTensors now = model_.named_parameters();
+    if (now.size() != parameters_.size())
+      throw Error("[chunked_loss] the model had " + std::to_string(parameters_.size()) +
+                  " parameters in the forward pass, and now has " + std::to_string(now.size()));
+    for (std::size_t i = 0; i < now.size(); ++i)
+      if (parameters_[i].lock() != now[i].second.storage())
+        throw Error("[chunked_loss] a parameter is another tensor than in the forward pass: " + now[i].first + " " +
+                    describe(now[i].second));
+  }
   static void check_continued(const State& state, std::int64_t seen) {
     for (std::size_t i = 0; i < state.size(); ++i)
       if (state[i].length != seen)
@@ -198,6 +228,7 @@ class ChunkedLoss : public Function {
   ChunkedOptions options_;
   std::optional<DType> autocast_ = AutocastScope::current();
   RandomLog numbers_;
+  std::vector<std::weak_ptr<Storage>> parameters_;  // in the forward pass
   std::vector<Stored> stored_;
   int state_tensors_ = 0;
 };

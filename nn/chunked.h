@@ -31,6 +31,8 @@ struct ChunkedOptions {
 /// everything it is about three times that of all keys and values. A hook of a parameter sees the gradient of every
 /// chunk, and then the sum of what it made of them. The model must outlive the graph. Throws ShapeError, ValueError for
 /// sizes below 1 and for a mixer that looks ahead or does not continue sequences, and Error for a second derivative.
+/// Backward throws Error where a parameter was written or is another tensor since, and where train() or eval() was
+/// called in between and dropout is another.
 Tensor chunked_loss(LanguageModel& model, const Tensor& tokens, const Tensor& targets,
                     const ChunkedOptions& options = {}, CallSite = {});
 

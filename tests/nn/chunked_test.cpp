@@ -20,6 +20,7 @@ namespace poolgrad::nn {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using testing_support::error_of;
 
 /// h_t = decay * h_{t-1} + x_t: a state through which every position reaches every later one, and a count in integers.
@@ -195,6 +196,44 @@ TEST(ChunkedLoss, NoticesParametersThatWereWrittenAndHasNoSecondDerivative) {
   EXPECT_THAT(error_of<Error>([&] { loss.backward(); }), HasSubstr("was written in place"));
   EXPECT_EQ(error_of<Error>([&] { steps.chunked(10).backward({}, true, true); }),
             "[chunked_loss] has no second derivative");
+}
+
+// The chunks would be run again as they were not run before, and the gradients would be wrong without a word.
+TEST(ChunkedLoss, NoticesAModelThatDropsNothingAnyMore) {
+  for (const std::int64_t store_every : {1, 2}) {
+    ChunkedSteps steps(0.25);
+    const Tensor loss = steps.chunked(10, store_every);
+    steps.model.eval();
+    EXPECT_THAT(error_of<Error>([&] { loss.backward(); }),
+                MatchesRegex("\\[chunked_loss\\] a chunk took random numbers 0 times, and the first one [1-9] times: a "
+                             "model must stay in train\\(\\) or in eval\\(\\) until its backward pass is over"));
+    EXPECT_FALSE(steps.model.parameters()[0].grad().defined());
+  }
+  ChunkedSteps steps(0.25);
+  steps.model.eval();
+  const Tensor loss = steps.chunked(10);
+  steps.model.train();
+  EXPECT_THAT(error_of<Error>([&] { loss.backward(); }), HasSubstr("took no more the first time"));
+}
+
+TEST(ChunkedLoss, NoticesParametersThatAreOtherTensors) {
+  ChunkedSteps steps;
+  const auto [name, parameter] = steps.model.named_parameters()[2];
+  const Tensor other = (parameter.detach() * 1.5).set_requires_grad();
+  const Tensor loss = steps.chunked(10);
+  {
+    const Substitution standing_in(steps.model, {{name, other}});
+    EXPECT_EQ(error_of<Error>([&] { loss.backward(); }),
+              "[chunked_loss] the function cannot be run again: the parameters of a module are other tensors for now "
+              "(Substitution, functional_call)");
+  }
+  const Tensor again = steps.chunked(10);
+  swap_tensors(parameter, other);
+  EXPECT_EQ(
+      error_of<Error>([&] { again.backward(); }),
+      "[chunked_loss] a parameter is another tensor than in the forward pass: " + name + " " + describe(parameter));
+  swap_tensors(parameter, other);
+  steps.chunked(10).backward();
 }
 
 TEST(ChunkedLoss, NoticesTokensAndTargetsThatWereWritten) {
