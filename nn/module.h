@@ -115,9 +115,10 @@ void to(Module& module, DType dtype, CallSite = {});
 ///   }
 ///
 /// Nothing is copied. Functions that a backward pass would run again (checkpoint(), chunked_loss()) refuse to be run
-/// meanwhile, unless grad mode is off. Substitutions nest and end in reverse order. The module must outlive it, and no
-/// other thread may use it. Throws ValueError, changing nothing, that lists what the module has no such tensor for, or
-/// one of another shape, dtype or device.
+/// meanwhile, unless grad mode is off, and to be run again. What is done to the module meanwhile, to() or freeze() or
+/// a step, is done to the tensors that stand in. Substitutions nest and end in reverse order. The module must outlive
+/// it, and no other thread may use it. Throws ValueError, changing nothing, that lists what the module has no such
+/// tensor for, or one of another shape, dtype or device.
 class Substitution {
  public:
   Substitution(const Module& module, const NamedTensors& tensors);

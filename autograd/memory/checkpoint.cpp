@@ -102,6 +102,7 @@ class CheckpointedCall : public std::enable_shared_from_this<CheckpointedCall> {
       SavedTensorPolicy::in_force() == nullptr ? nullptr : SavedTensorPolicy::in_force()->keeper();
   std::vector<KeptInput> inputs_;
   std::vector<OutsideTensor> outside_;
+  std::vector<CapturedLeaf> leaves_;
   std::vector<LoggedOperation> operations_;
   RandomLog random_;
   std::atomic<bool> has_run_ = false, takes_gradients_ = false;  // inside the function, of what it does
@@ -182,6 +183,9 @@ class CheckpointedCall::FirstRun : public Run {
   std::shared_ptr<NodeNote> recorded(const RecordedCall& call) override {
     const std::size_t number = call_.operations_.size();
     for (std::size_t i = 0; i < call.inputs.size(); ++i)
+      if (const Tensor& x = call.inputs[i]; x.defined() && x.requires_grad() && x.is_leaf())
+        if (!known_.contains(x.storage().get())) call_.leaves_.push_back({number, i, x.grad_record()});
+    for (std::size_t i = 0; i < call.inputs.size(); ++i)
       if (call.inputs[i].defined() && known_.insert(call.inputs[i].storage().get()).second)
         call_.outside_.emplace_back(fmt::format("input {} of its operation {}, {},", i, number, call.operation),
                                     call.inputs[i]);
@@ -246,6 +250,8 @@ class CheckpointedCall::SecondRun : public Run {
     const LoggedOperation& then = call_.operations_[operation_];
     if (!then.is(call))
       fail(fmt::format("operation {} was {}, now {}", operation_, then.describe(), LoggedOperation(call).describe()));
+    for (; leaf_ < call_.leaves_.size() && call_.leaves_[leaf_].operation == operation_; ++leaf_)
+      call_.leaves_[leaf_].check(call);
     ++operation_;
     return keeper_ == nullptr ? nullptr : keeper_->recorded_again(call);
   }
@@ -293,7 +299,7 @@ class CheckpointedCall::SecondRun : public Run {
   const bool stops_;  // when everything is there
   std::vector<Slot> wanted_;
   std::vector<std::shared_ptr<Storage>> first_run_;  // inputs_ has their addresses
-  std::size_t needed_ = 0, next_ = 0, operation_ = 0;
+  std::size_t needed_ = 0, next_ = 0, operation_ = 0, leaf_ = 0;
 };
 
 CheckpointedCall::CheckpointedCall(Definition function, const std::vector<Tensor>& inputs)
@@ -377,6 +383,7 @@ std::vector<Tensor> CheckpointedCall::unpack_inputs() const {
 std::vector<Tensor> CheckpointedCall::run_again(const std::vector<Tensor>& inputs) {
   const MemoryScope scope(tag_);
   const EnableGradGuard grad;
+  NoSecondRunGuard::check("checkpoint");
   const AutocastScope as_then(autocast_);
   const RandomLogGuard replay(random_, RandomLogGuard::replays);
   return function_(inputs);

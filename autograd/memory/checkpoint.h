@@ -24,15 +24,16 @@ namespace poolgrad {
 /// it an input, or drop that gradient. With grad mode off the function simply runs.
 /// Throws what the function throws. Backward throws Error where the function, when it is run again, does other
 /// operations, on other shapes or dtypes, or with other counts of random numbers, and where one of its inputs or a
-/// tensor that it captured was written in place since. What was recomputed is let go with the nodes that saved it, at
-/// the latest when the outermost pass ends. A function must not swallow exceptions that it does not know.
+/// tensor that it captured was written in place since, or a leaf that it captured is another tensor. What was
+/// recomputed is let go with the nodes that saved it, at the latest when the outermost pass ends. A function must not
+/// swallow exceptions that it does not know.
 std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite = {});
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, CallSite = {});
 
 /// The same for part of an operator that the caller records: the policy in force is not told that the function is one.
 std::vector<Tensor> checkpoint_part(const Definition& function, const std::vector<Tensor>& inputs);
 
-/// While alive, functions of this thread that a backward pass would run again are refused when they are first run
+/// While alive, functions of this thread that a backward pass would run again are refused, first runs and second
 /// ("[checkpoint] the function cannot be run again: <reason>"): what they read is there for now only. Guards nest.
 class NoSecondRunGuard {
  public:

@@ -1,6 +1,8 @@
 // What the first run of a checkpointed function did, for comparison with the second.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -8,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "allocator/error.h"
 #include "autograd/engine/node.h"
 #include "autograd/engine/saved_tensor.h"
 #include "tensor/tensor.h"
@@ -44,6 +47,22 @@ struct OutsideTensor {
 
   OutsideTensor(std::string what, const Tensor& tensor)
       : role(std::move(what)), meta(tensor), storage(tensor.storage()), version(tensor.storage()->version()) {}
+};
+
+/// A leaf that the function captured, and where it first used it.
+struct CapturedLeaf {
+  std::size_t operation, input;
+  std::weak_ptr<GradRecord> record;  // one that is gone the function made itself
+
+  void check(const RecordedCall& now) const {
+    const std::shared_ptr<GradRecord> then = record.lock();
+    const Tensor found = input < now.inputs.size() ? now.inputs[input] : Tensor();
+    if (then == nullptr || (found.defined() && then == found.grad_record())) return;
+    throw Error(
+        fmt::format("[checkpoint] the function cannot be run again: input {} of its operation {}, {}, is another "
+                    "tensor than in the first run: {}",
+                    input, operation, now.operation, poolgrad::describe(found)));
+  }
 };
 
 }  // namespace poolgrad

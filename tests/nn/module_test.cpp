@@ -451,5 +451,37 @@ TEST(FunctionalCall, RefusesToRunInsideWhatTheBackwardPassWouldRunAgain) {
   EXPECT_TRUE(bit_equal(found, tensors[0].second.grad()));
 }
 
+// Nor does it run again what is there for now only.
+TEST(FunctionalCall, RefusesTheSecondRunOfWhatTheModuleItselfWasRunFor) {
+  Linear layer(3, 3, {.bias = false}, {.dtype = DType::f64});
+  const Tensor x = randn({2, 3}, {.dtype = DType::f64});
+  Tensor other = randn({3, 3}, {.dtype = DType::f64}).set_requires_grad();
+  const auto loss = [&] { return sum(checkpoint([&](const Tensor& t) { return tanh(layer(t)); }, x)); };
+  const Tensor first = loss();
+  {
+    const Substitution standing_in(layer, {{"weight", other}});
+    EXPECT_EQ(error_of<Error>([&] { first.backward(); }),
+              "[checkpoint] the function cannot be run again: the parameters of a module are other tensors for now "
+              "(Substitution, functional_call)");
+  }
+  const Tensor second = loss();
+  swap_tensors(layer.weight(), other);
+  EXPECT_EQ(error_of<Error>([&] { second.backward(); }),
+            "[checkpoint] the function cannot be run again: input 1 of its operation 0, linear, is another tensor than "
+            "in the first run: (3, 3) f64 on cpu");
+  loss().backward();
+  const Tensor found = layer.weight().grad().copy();
+  Tensor(layer.weight()).set_grad({});
+  sum(tanh(layer(x))).backward();
+  EXPECT_TRUE(bit_equal(found, layer.weight().grad()));
+}
+
+// A leaf that the function makes is a new one each time.
+TEST(FunctionalCall, LeavesAloneWhatACheckpointedFunctionMakesForItself) {
+  const Tensor x = ones({2, 3}).set_requires_grad();
+  sum(checkpoint([](const Tensor& t) { return tanh(Linear(3, 3)(t)); }, x)).backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
 }  // namespace
 }  // namespace poolgrad::nn
