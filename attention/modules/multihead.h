@@ -22,7 +22,7 @@ struct MultiheadOptions {
   bool layer_norm = true;
   /// LayerNorm between attention and output projection (MAGNETO, Wang et al. 2022), with parameters of its own.
   bool post_norm = true;
-  double layer_norm_eps = 1e-5;
+  double layer_norm_eps = 1e-5;  // of both; qk_norm has 1e-6
   /// In place of `layer_norm`: RMSNorm of the queries and of the keys of every head (Dehghani et al. 2023).
   bool qk_norm = false;
   /// MAGNETO's gain: factor of the initial weights of the value and output projections, not of queries and keys.
@@ -52,8 +52,9 @@ class MultiheadShell : public nn::SequenceMixer {
   /// attended to; positions go on counting. What comes out is what one call for the whole sequence gives, if nobody
   /// looks ahead; where the pattern follows from the length, for a sequence as long as the state's `context`, beyond
   /// which ValueError is thrown. A core that does not continue sequences takes no state (ValueError). A
-  /// call that throws leaves the state as it was. In chunks (a state with `whole`), take_chunk() keeps what is still
-  /// seen, and ValueError is thrown for a pattern that looks ahead or follows from the content.
+  /// call that throws leaves the positions of the state as they were, and memory for more. In chunks (a state with
+  /// `whole`), take_chunk() keeps what is still seen, and ValueError is thrown for a pattern that looks ahead or
+  /// follows from the content.
   Tensor forward(const Tensor& x, nn::SequenceState* state = nullptr) override;
   bool continues() const override { return core_->continues(); }
   bool looks_ahead() const override { return core_->looks_ahead(options_.causal); }
