@@ -30,6 +30,11 @@ Tensor zeros_like(const Tensor& like, CallSite) { return filled(like.shape(), 0.
 Tensor ones_like(const Tensor& like, CallSite) { return filled(like.shape(), 1.0, like.options()); }
 Tensor scalar(double value, TensorOptions options, CallSite) { return filled({}, value, options); }
 
+namespace {
+/// Of bools it is whether a number is not 0 that counts, as in casts.
+bool fits(DType dtype, double number) { return dtype == DType::boolean || has_number(dtype, number); }
+}  // namespace
+
 Tensor arange(double start, double stop, double step, TensorOptions options, CallSite) {
   const double elements = std::ceil((stop - start) / step);
   if (!std::isfinite(start) || !std::isfinite(stop) || !std::isfinite(step) || step == 0.0 || elements >= 0x1p62)
@@ -37,7 +42,7 @@ Tensor arange(double start, double stop, double step, TensorOptions options, Cal
   const auto count = static_cast<std::int64_t>(std::max(0.0, elements));
   const double second = count > 1 ? start + step : start, last = start + static_cast<double>(count - 1) * step;
   for (const double number : {start, second, last})
-    if (count > 0 && !has_number(options.dtype, number))
+    if (count > 0 && !fits(options.dtype, number))
       throw ValueError(fmt::format("[arange] {} is no {}", number, to_string(options.dtype)));
   Tensor out = Tensor::empty({count}, options);
   kernels::arange(current_stream(options.device), out.view(), start, step);
@@ -48,7 +53,7 @@ Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions 
   if (!std::isfinite(start) || !std::isfinite(stop) || elements < 0)
     throw ValueError(fmt::format("[linspace] no finite range: start {}, stop {}, elements {}", start, stop, elements));
   for (const double number : {start, stop})
-    if (!has_number(options.dtype, number))
+    if (!fits(options.dtype, std::trunc(number)))
       throw ValueError(fmt::format("[linspace] {} is no {}", number, to_string(options.dtype)));
   Tensor out = Tensor::empty({elements}, options);
   const Stream stream = current_stream(options.device);

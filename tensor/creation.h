@@ -21,8 +21,7 @@ Tensor ones_like(const Tensor& like, CallSite = {});
 /// that the dtype does not have.
 Tensor arange(double start, double stop, double step = 1.0, TensorOptions options = {}, CallSite = {});
 /// `elements` numbers at even distances from start to stop, both included; a single one is start. Throws ValueError for
-/// a negative number, a non-finite bound, and one that the dtype does not have; integers are those below (in the
-/// direction of 0).
+/// a negative number, a non-finite bound, and one beyond the dtype's range; integers are cut towards 0.
 Tensor linspace(double start, double stop, std::int64_t elements, TensorOptions options = {}, CallSite = {});
 /// (rows, columns) with ones at (i, i + offset) and zeros elsewhere; columns = rows unless given.
 Tensor eye(std::int64_t rows, std::int64_t columns = -1, std::int64_t offset = 0, TensorOptions options = {},

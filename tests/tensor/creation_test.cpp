@@ -42,6 +42,7 @@ TEST(Linspace, EndsWhereItIsToldTo) {
   EXPECT_THROW(linspace(0, INFINITY, 3), ValueError);
   EXPECT_THAT(linspace(-1e308, 1e308, 3, {.dtype = DType::f64}).to_vector<double>(), ElementsAre(-1e308, 0, 1e308));
   EXPECT_EQ(error_of<ValueError>([] { linspace(0, 300, 4, {.dtype = DType::u8}); }), "[linspace] 300 is no u8");
+  EXPECT_THAT(linspace(0, 255.5, 3, {.dtype = DType::u8}).to_vector<std::uint8_t>(), ElementsAre(0, 127, 255));
 }
 
 TEST(Eye, HasOnesOnOneDiagonal) {
