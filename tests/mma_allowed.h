@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/attention.h"
+#include "kernels/cuda/attention/mma.h"
 
 namespace poolgrad {
 
@@ -14,6 +15,18 @@ class MmaAllowed {
 
  private:
   bool before_ = kernels::mma_allowed();
+};
+
+/// It may use warpgroups where there are any, or may not.
+class WarpgroupsAllowed {
+ public:
+  explicit WarpgroupsAllowed(bool allowed) { kernels::cuda::allow_warpgroups(allowed); }
+  ~WarpgroupsAllowed() { kernels::cuda::allow_warpgroups(before_); }
+  WarpgroupsAllowed(const WarpgroupsAllowed&) = delete;
+  WarpgroupsAllowed& operator=(const WarpgroupsAllowed&) = delete;
+
+ private:
+  bool before_ = kernels::cuda::warpgroups_allowed();
 };
 
 }  // namespace poolgrad

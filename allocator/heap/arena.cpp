@@ -158,7 +158,7 @@ std::vector<Block*> Arena::take_across_streams(std::size_t size, std::size_t ali
 
 std::vector<Block*> Arena::take_mixed_handles() {
   return take_cheapest_run([](const Block* first, const Block* last) {
-    if (first == last || first->window->handles.whole_bytes(first->address, last->end()) == 0) return UINT64_MAX;
+    if (first == last || whole_handles(first, last) == 0) return UINT64_MAX;
     std::uint64_t epoch = 0;
     for (const Block* block = first; block != last->next; block = block->next) epoch = std::max(epoch, block->epoch);
     return epoch;

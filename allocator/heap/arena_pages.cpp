@@ -77,7 +77,7 @@ void Arena::uncommit(Block* block) noexcept {
 }
 
 void Arena::count_whole_handles(Block* block) const {
-  block->whole_bytes = block->window->handles.whole_bytes(block->address, block->end());
+  block->whole_bytes = whole_handles(block, block);
   block->whole_handles = {0, 0};
   if (block->whole_bytes == 0) return;
   const HandleMap& handles = block->window->handles;
@@ -96,7 +96,7 @@ Block* Arena::least_recently_used() const {
     entry.free->by_size.for_each_from(page_, [&](Block* block) {
       const bool older = oldest == nullptr || block->epoch < oldest->epoch ||
                          (block->epoch == oldest->epoch && block->address > oldest->address);
-      if (older && block->window->handles.whole_bytes(block->address, block->end()) != 0) oldest = block;
+      if (older && whole_handles(block, block) != 0) oldest = block;
     });
   }
   return oldest;
@@ -109,8 +109,7 @@ Block* Arena::take_old_handles(std::uint64_t limit, std::uint64_t& oldest) {
     if (old != nullptr) return;
     const HandleMap& handles = block->window->handles;
     const PageAges& ages = block->window->ages;
-    const std::uintptr_t first = handles.round_up(block->address),
-                         last = first + block->window->handles.whole_bytes(block->address, block->end());
+    const std::uintptr_t first = handles.round_up(block->address), last = first + whole_handles(block, block);
     begin = end = first;
     for (std::uintptr_t at = first, next = last; at < last; at = next) {
       next = divisible_ ? std::min(ages.end_of(at), last) : handles.end_of(at);
@@ -219,15 +218,13 @@ std::size_t Arena::releasable_bytes(std::size_t enough) const {
     // No two free blocks are neighbours: the large ones can be looked up.
     for (const StreamIndex& entry : indices_) {
       entry.free->by_size.for_each_largest_first([&](const Block* block) {
-        bytes += block->window->handles.whole_bytes(block->address, block->end());
+        bytes += whole_handles(block, block);
         return block->size >= page_ && bytes < enough;
       });
     }
     return bytes;
   }
-  for_each_free_run([&](const Block* first, const Block* last) {
-    bytes += first->window->handles.whole_bytes(first->address, last->end());
-  });
+  for_each_free_run([&](const Block* first, const Block* last) { bytes += whole_handles(first, last); });
   return bytes;
 }
 

@@ -36,11 +36,6 @@ class HandleMap {
   }
   /// The highest end of a handle at `address` or below it, where the byte before `address` is committed.
   std::uintptr_t round_down(std::uintptr_t address) const { return address_of(last_start(page_of(address))); }
-  /// Bytes of whole handles in [begin, end), all committed.
-  std::size_t whole_bytes(std::uintptr_t begin, std::uintptr_t end) const {
-    const std::uintptr_t first = round_up(begin), last = round_down(end);
-    return last > first ? last - first : 0;
-  }
   /// Bytes held.
   std::size_t bytes() const { return starts_.capacity() * sizeof(std::uint64_t); }
 

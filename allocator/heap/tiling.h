@@ -95,6 +95,13 @@ struct Window {
   Relaxed<const Window*> older = nullptr;  // of the same arena
 };
 
+/// Bytes of whole handles from the start of `first` to the end of `last`, all committed.
+inline std::size_t whole_handles(const Block* first, const Block* last) {
+  const HandleMap& handles = first->window->handles;
+  const std::uintptr_t begin = handles.round_up(first->address), end = handles.round_down(last->end());
+  return end > begin ? end - begin : 0;
+}
+
 /// A function that throws, for want of memory, has changed nothing.
 class Tiling {
  public:

@@ -468,20 +468,26 @@ void NoSecondRunGuard::check(const char* op) {
     throw Error(fmt::format("[{}] the function cannot be run again: {}", op, no_second_run));
 }
 
-std::vector<Tensor> checkpoint_part(const Definition& function, const std::vector<Tensor>& inputs) {
-  if (!grad_enabled()) return function(inputs);
-  NoSecondRunGuard::check("checkpoint");
-  return std::make_shared<CheckpointedCall>(function, inputs)->run(inputs);
-}
+namespace {
 
-std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite) {
+std::vector<Tensor> checkpointed(const Definition& function, const std::vector<Tensor>& inputs, bool is_an_operator) {
   if (!grad_enabled()) return function(inputs);
   NoSecondRunGuard::check("checkpoint");
   const auto call = std::make_shared<CheckpointedCall>(function, inputs);
   const double flops_before = SavedTensor::flops_recorded();
   std::vector<Tensor> outputs = call->run(inputs);
-  call->record_as_one(inputs, outputs, SavedTensor::flops_recorded() - flops_before);
+  if (is_an_operator) call->record_as_one(inputs, outputs, SavedTensor::flops_recorded() - flops_before);
   return outputs;
+}
+
+}  // namespace
+
+std::vector<Tensor> checkpoint_part(const Definition& function, const std::vector<Tensor>& inputs) {
+  return checkpointed(function, inputs, false);
+}
+
+std::vector<Tensor> checkpoint(const Definition& function, const std::vector<Tensor>& inputs, CallSite) {
+  return checkpointed(function, inputs, true);
 }
 
 Tensor checkpoint(const std::function<Tensor(const Tensor&)>& function, const Tensor& input, CallSite) {

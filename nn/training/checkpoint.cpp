@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string_view>
 
 #include "allocator/base/number.h"
@@ -109,19 +108,19 @@ void check_averages(const SafetensorsReader& reader, const EMA& averages) {
     throw ValueError(fmt::format("[load] {} is {}, and must not be negative", key, updates.item()));
 }
 
-/// The averages of these parameters that the file has, none of them read: ValueError where one does not fit.
-NamedTensors averages_of(const SafetensorsFile& file, const NamedTensors& parameters) {
-  NamedTensors averages;
-  for (const auto& [name, parameter] : parameters) {
+/// Parameters that the file has an average of, with its key: ValueError where one does not fit.
+NamedTensors averaged_in(const SafetensorsFile& file, const Module& model) {
+  NamedTensors averaged;
+  for (const auto& [name, parameter] : model.named_parameters()) {
     const std::string key = averages_key + name;
     if (!file.contains(key)) continue;
     const Tensor& average = file.at(key);
     if (average.shape() != parameter.shape() || average.dtype() != compute_dtype(parameter.dtype()))
       throw ValueError(fmt::format("[load] the average does not fit the module: {} is {} where the module has {}", key,
                                    describe(average), describe(parameter)));
-    averages.emplace_back(name, average);
+    averaged.emplace_back(key, parameter);
   }
-  return averages;
+  return averaged;
 }
 
 }  // namespace
@@ -209,15 +208,14 @@ std::map<std::string, std::string> load_trained_model(const std::string& path, M
   // What else the file has may be of dtypes that poolgrad has none of.
   for (const char* read : {"model.", averages_key}) reader.outline().check_complete(read);
   model.check(with_prefix(reader.outline(), "model."));
-  const NamedTensors parameters = model.named_parameters(), averages = averages_of(reader.outline(), parameters);
+  const NamedTensors averaged = averaged_in(reader.outline(), model);
   read_model(reader, model);
   // Last, as not all that a model has is averaged; averages of half types are f32.
   const NoGradGuard no_grad;
-  for (const auto& [name, parameter] : parameters) {
-    const auto found = std::ranges::find(averages, name, &NamedTensors::value_type::first);
-    if (found == averages.end()) continue;
-    Tensor average = Tensor::empty(found->second.shape(), found->second.options());
-    reader.read(averages_key + name, average);
+  for (const auto& [key, parameter] : averaged) {
+    const Tensor& outline = reader.outline().at(key);
+    Tensor average = Tensor::empty(outline.shape(), outline.options());
+    reader.read(key, average);
     Tensor(parameter).copy_from(average);
   }
   return callers_metadata(reader.outline());

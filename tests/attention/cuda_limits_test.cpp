@@ -14,10 +14,10 @@
 #include "attention/attend.h"
 #include "autograd/engine/engine.h"
 #include "autograd/operators.h"
-#include "kernels/cuda/attention/mma.h"
 #include "kernels/schedule/device_program.h"
 #include "tensor/compare.h"
 #include "tensor/creation.h"
+#include "tests/mma_allowed.h"
 #include "tests/tensor/support.h"
 
 namespace poolgrad::attention {
@@ -55,10 +55,8 @@ template <class F>
 void by_both(const F& f) {
   for (const bool warpgroups : {false, true}) {
     SCOPED_TRACE(warpgroups ? "by warpgroups" : "by warps");
-    const bool before = kernels::cuda::warpgroups_allowed();
-    kernels::cuda::allow_warpgroups(warpgroups);
+    const WarpgroupsAllowed allowed(warpgroups);
     f();
-    kernels::cuda::allow_warpgroups(before);
   }
 }
 

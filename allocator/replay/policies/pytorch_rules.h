@@ -106,8 +106,9 @@ class Segments {
   /// `bytes`, or the largest of them until these are as much. False if they are less, and for small requests, whose
   /// cache has none.
   bool free_oversize(std::size_t bytes, std::uint16_t stream) {
-    if (options_.max_split == SIZE_MAX || options_.rounded(bytes) <= largest_small) return false;
-    const std::size_t wanted = std::max(options_.rounded(bytes), options_.max_split);
+    const std::size_t size = options_.rounded(bytes);
+    if (options_.max_split == SIZE_MAX || size <= largest_small) return false;
+    const std::size_t wanted = std::max(size, options_.max_split);
     std::vector<Block*> whole = whole_segments(list_of(stream, wanted));
     std::erase_if(whole, [&](const Block* block) { return block->size < options_.max_split; });
     std::ranges::sort(whole, std::greater{}, &Block::size);

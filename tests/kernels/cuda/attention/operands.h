@@ -22,12 +22,7 @@ class PortableAttention : public ::testing::Test {
 };
 enum class MultipliedBy { warps, warpgroups };
 class MmaAttention : public ::testing::TestWithParam<MultipliedBy> {
- public:
-  MmaAttention() { cuda::allow_warpgroups(GetParam() == MultipliedBy::warpgroups); }
-  ~MmaAttention() override { cuda::allow_warpgroups(before_); }
-
- private:
-  const bool before_ = cuda::warpgroups_allowed();
+  const WarpgroupsAllowed warpgroups_{GetParam() == MultipliedBy::warpgroups};
   const MmaAllowed allowed_;
 };
 inline std::string name_of(const ::testing::TestParamInfo<MultipliedBy>& info) {
